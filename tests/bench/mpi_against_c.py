@@ -26,6 +26,7 @@ from busbw.measure import buffers, loops
 from busbw.measure.bench import Bench, Part
 from busbw.ops import OPS
 from busbw.runs.cases import expand
+from busbw.runs.facts import UNKNOWN_HOST, MpiFacts
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case
 from busbw.system import environment
@@ -109,10 +110,10 @@ def compiled_in(folder: Path) -> Path | str:
 
 def ask(library: Path, bench: Bench, say: Callable[[str], None]) -> None:
     """Every op and size, on one of the ranks."""
-    from busbw.backends.mpi.info import facts  # noqa: PLC0415 - in the rank, once the backend has initialised MPI
+    from busbw.backends.mpi.info import with_facts  # noqa: PLC0415 - in the rank, once the backend has initialised MPI
 
-    about = facts()["mpi"]
-    say(f"# {RANKS} ranks of {about['library']}, threads {about['threads']}, busbw's loop: {about['loop']}")
+    about = with_facts(UNKNOWN_HOST).mpi or MpiFacts()
+    say(f"# {RANKS} ranks of {about.library}, threads {about.threads}, busbw's loop: {about.loop}")
     say("# rows of calls, a barrier before each, slowest rank. Ratio to the C loop of the same turn: the middle of all")
     say("# turns with its 95 % bootstrap interval; wanted of compiled: 1.15 at 8 B, 1.05 from 1 KiB (OUT: more)")
     kinds = ("C again", "busbw compiled", "busbw Python", "plain mpi4py")

@@ -48,7 +48,7 @@ def test_torchrun_over_hosts_whose_own_name_is_the_loopback(network: Bed, tmp_pa
     run = store.read(folder)
     assert run.run.hosts == ("n1", "n1", "n2", "n2")
     assert not run.not_reached
-    assert {facts["variables"]["GLOO_SOCKET_IFNAME"] for facts in run.run.environments.values()} == {"eth0"}
+    assert {facts.variables["GLOO_SOCKET_IFNAME"] for facts in run.run.environments.values()} == {"eth0"}
 
 
 def test_ranks_that_gloo_does_not_connect_end_and_are_told_of_the_interface(network: Bed, tmp_path: Path) -> None:

@@ -113,11 +113,11 @@ def test_it_joins_what_was_started_and_only_rank_0_needs_plan_and_results(
     assert not run.not_reached
     assert told.count("# op ") == 1, "one rank prints the table"
     assert {case.nodes for case in run.run.cases} == {2}
-    nodes = [{rank["node"] for rank in facts["ranks"]} for facts in run.run.environments.values()]
+    nodes = [{rank.node for rank in facts.ranks} for facts in run.run.environments.values()]
     tells = launcher == "srun" or name.startswith("torchrun")
     assert sorted(nodes, key=str) == ([{0}, {1}] if tells else [{None}, {None}])
     if name == "mpirun of Open MPI":
-        assert all(facts["mpi"]["transport"]["pml"] == "ob1" for facts in run.run.environments.values())
+        assert all(facts.mpi and facts.mpi.transport["pml"] == "ob1" for facts in run.run.environments.values())
 
 
 def test_the_mpirun_of_another_library_is_refused_in_words(

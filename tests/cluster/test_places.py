@@ -11,6 +11,7 @@ from bed import Bed, Network, both_ways
 from measured import measured
 
 from busbw.runs import store
+from busbw.runs.facts import NodeFacts
 from busbw.runs.placement import binding, distance, rank_placements
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import pool
@@ -61,17 +62,17 @@ def test_places_are_those_of_slurm_and_pairs_are_split_by_them(cluster: Bed, tmp
     run = run_of(cluster, Path(mkdtemp(dir=tmp_path)))
     facts = run.run
     assert facts.machine == "bed"
-    assert {host: facts.environments[host]["node"] for host in facts.environments} == {
-        f"n{number + 1}": {"name": f"n{number + 1}", "number": number, "switches": ["spine", f"leaf{number // 2 + 1}"]}
+    assert {host: facts.environments[host].node for host in facts.environments} == {
+        f"n{number + 1}": NodeFacts(name=f"n{number + 1}", number=number, switches=("spine", f"leaf{number // 2 + 1}"))
         for number in range(4)
     }
     for host, environment in facts.environments.items():
-        variables = environment["variables"]
+        variables = environment.variables
         assert variables["SLURM_JOB_NODELIST"] == "n[1-4]"
         assert variables["SLURM_TASKS_PER_NODE"] == "2(x4)"
         assert (variables["SLURM_STEP_ID"], variables["SLURM_JOB_PARTITION"]) == ("0", "main")
-        assert environment["machines"] == 1
-        assert [one["variables"]["SLURM_LOCALID"] for one in environment["ranks"]] == ["0", "1"], host
+        assert environment.machines == 1
+        assert [one.variables["SLURM_LOCALID"] for one in environment.ranks] == ["0", "1"], host
     seats = rank_placements(facts.hosts, facts.environments)
     assert [(seat.rank, seat.host, seat.local_rank) for seat in seats] == [
         (rank, f"n{rank // 2 + 1}", rank % 2) for rank in range(8)

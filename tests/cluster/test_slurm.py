@@ -26,8 +26,9 @@ class TestShippedFiles:
         run = site.run(number)
         assert_whole(run, launches=2, nodes=2, ranks=2, backend="mpi")
         for facts in run.run.environments.values():
-            assert "MPICH" in facts["mpi"]["library"]
-            assert facts["mpi"]["transport"]["netmod"] == "ucx"
+            assert facts.mpi is not None
+            assert "MPICH" in str(facts.mpi.library)
+            assert facts.mpi.transport["netmod"] == "ucx"
 
     def test_processors_over_open_mpi(self, site: Site, openmpi: dict[str, str]) -> None:
         number = site.shipped("mpi", ("--ntasks-per-node=1",), MPI="pmix", LAUNCHES="1", **openmpi)
@@ -38,8 +39,9 @@ class TestShippedFiles:
         run = site.run(number)
         assert_whole(run, launches=1, nodes=2, ranks=2, backend="mpi")
         for facts in run.run.environments.values():
-            assert "Open MPI" in facts["mpi"]["library"]
-            assert facts["mpi"]["transport"]["pml"] == "ob1", "which is what sends over TCP"
+            assert facts.mpi is not None
+            assert "Open MPI" in str(facts.mpi.library)
+            assert facts.mpi.transport["pml"] == "ob1", "which is what sends over TCP"
 
     def test_every_pair_of_nodes(self, site: Site) -> None:
         number = site.shipped("pairs", more=("--max-seconds", "0.02"), SIZES="8,64KiB", LAUNCHES="1")

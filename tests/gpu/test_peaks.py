@@ -5,7 +5,7 @@ import torch
 
 from busbw.system import environment
 from busbw.system.catalog import catalogue
-from busbw.system.detect import gpus_of, picture
+from busbw.system.detect import picture
 from busbw.system.nvml import gpus_by_address
 
 MISSING = None if torch.cuda.is_available() else "torch.cuda is not available"
@@ -16,17 +16,17 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(MISSING is not None, reason=f"
 
 def test_nvml_sysfs_and_torch_speak_of_the_same_gpus() -> None:
     facts = environment.host_facts()
-    if hidden := [told for told in facts["pci"]["unknown"] if "that sysfs does not show" in told]:
+    if hidden := [told for told in facts.pci.unknown if "that sysfs does not show" in told]:
         pytest.skip("; ".join(hidden))
-    gpus = gpus_of(facts)
-    known = {gpu["name"] for gpu in gpus if gpu["index"] is not None}
+    gpus = facts.pci.gpus
+    known = {gpu.name for gpu in gpus if gpu.index is not None}
     assert known
     assert {torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())} <= known
     for gpu in gpus:
-        told = gpu["nvlink"]
+        told = gpu.nvlink
         if told is not None:
-            assert told["up"] == told["switch"] + told["unknown"] + sum(told["peers"].values())
-            assert told["generation"] is not None or not told["up"]
+            assert told.up == told.switch + told.unknown + sum(told.peers.values())
+            assert told.generation is not None or not told.up
 
 
 def test_every_gpu_has_its_levels_or_a_reason() -> None:
@@ -34,7 +34,7 @@ def test_every_gpu_has_its_levels_or_a_reason() -> None:
     seen = picture(facts, catalogue(environment={}))
     for names in ({"HBM"}, {"PCIe", "C2C"}):
         found = [level for level in seen.levels if level.name in names]
-        assert len(found) == len(gpus_of(facts))
+        assert len(found) == len(facts.pci.gpus)
         assert all(level.why for level in found)
     for level in seen.levels:
         assert level.peak is None or 0 < level.peak.nominal < 1e15

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
@@ -31,10 +30,11 @@ HERE = Place(oversubscribed=False, comparable=True)
 @pytest.fixture
 def way(folder: Path) -> Way:
     """How the page cache is kept out of files there."""
-    told = storage_facts(str(folder))["storage"]
-    assert isinstance(told, dict)
-    assert told["error"] is None
-    return cast("Way", told["way"])
+    told = storage_facts(str(folder))
+    assert told is not None
+    assert told.error is None
+    assert told.way is not None
+    return told.way
 
 
 @pytest.mark.parametrize("op", ["storage_write", "storage_read"])

@@ -50,4 +50,4 @@ def test_every_op_and_dtype_of_a_backend_is_verified_or_skipped_with_a_reason(co
     assert {row.case.device for row in run.measurements} == {BACKENDS[backend].device}
     for row in run.measurements:
         assert row.check.state == ("not checked" if row.case.op in _UNCHECKED else "verified"), row.case
-    assert set(versions(BACKENDS[backend].packages)) <= set(next(iter(run.run.environments.values()))["versions"])
+    assert set(versions(BACKENDS[backend].packages)) <= set(next(iter(run.run.environments.values())).versions)

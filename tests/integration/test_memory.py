@@ -40,7 +40,7 @@ def test_every_kernel_is_verified_over_threads(commands: Commands, ranks: int) -
     assert all(min(launch.compiled_call_ns) >= 0 for launch in run.launches)
     assert {len(launch.compiled_call_ns) for launch in run.launches} == {ranks}
     (host,) = run.run.environments.values()
-    assert {type(rank["binds_threads"]) for rank in host["ranks"]} == {bool}
+    assert {type(rank.binds_threads) for rank in host.ranks} == {bool}
     assert not commands.alive()
 
 

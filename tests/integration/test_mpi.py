@@ -13,6 +13,7 @@ import pytest
 
 from busbw.backends import BACKENDS, compiled_loop
 from busbw.ops import OPS, TRAINED
+from busbw.runs.facts import MpiFacts
 from busbw.runs.records import DTYPE_BYTES, REDOPS
 from busbw.system.environment import usable_cores
 
@@ -35,6 +36,12 @@ _NO_CALL_OF_MPI = ("memory_copy", "tcp_stream", "tcp_ping_pong")
 _MPI = ("--backend", "mpi")
 _spins = pytest.mark.alone
 """Ranks over MPI that wait keep their core: beside others, many cases take minutes."""
+
+
+def _mpi_of(run: StoredRun) -> MpiFacts:
+    facts = run.run.environments[_HOST].mpi
+    assert facts is not None
+    return facts
 
 
 def _verified(run: StoredRun) -> None:
@@ -96,12 +103,12 @@ def test_what_the_library_chooses_is_what_is_predicted(commands: Commands) -> No
     assert finished.code == 0, finished.told
     judged = commands.run("report", "latest", "--json", "--results-dir", commands.results)
     assert judged.code == 0, judged.told
-    library = commands.read().run.environments[_HOST]["mpi"]["library"]
+    library = str(_mpi_of(commands.read()).library)
     if library.startswith("MPICH Version: 5."):
         assert "(recursive_doubling of MPICH 5." in judged.out
         assert "(ring of MPICH 5." in judged.out
     else:
-        assert library.split()[0] in judged.out
+        assert library.split(maxsplit=1)[0] in judged.out
 
 
 @pytest.mark.slow
@@ -114,14 +121,14 @@ def test_launches_are_fresh_processes_of_one_run_and_the_library_is_recorded(com
     _verified(run)
     assert run.run.launcher == "local"
     assert len({pid for launch in run.launches for pid in launch.pids}) == 3 * 4
-    facts = run.run.environments[_HOST]["mpi"]
-    assert facts["library"]
-    assert facts["threads"] in {"single", "funneled", "serialized", "multiple"}
-    assert facts["loop"] == ("compiled" if _NO_COMPILER is None else "python")
-    assert facts["cuda_aware"] in {True, False, "unknown"}
-    library, transport = facts["library"], facts["transport"]
+    facts = _mpi_of(run)
+    assert facts.library
+    assert facts.threads in {"single", "funneled", "serialized", "multiple"}
+    assert facts.loop == ("compiled" if _NO_COMPILER is None else "python")
+    assert facts.cuda_aware in {True, False, "unknown"}
+    library, transport = str(facts.library), facts.transport
     if library.startswith("MPICH"):
-        assert transport["netmod"] in facts["device"].partition(":")[2].split()
+        assert transport["netmod"] in (facts.device or "").partition(":")[2].split()
     elif library.startswith("Open MPI"):
         assert transport["pml"] == "ob1", "which local ranks are given"
     assert transport
@@ -138,9 +145,9 @@ def test_without_a_compiler_python_makes_the_calls_and_the_two_are_not_compared(
     run = commands.read()
     _verified(run)
     assert {row.loop for row in run.measurements} == {"python"}
-    facts = run.run.environments[_HOST]["mpi"]
-    assert facts["loop"] == "python"
-    assert "llvmlite cannot be imported" in facts["loop_missing"]
+    facts = _mpi_of(run)
+    assert facts.loop == "python"
+    assert "llvmlite cannot be imported" in (facts.loop_missing or "")
     assert run.launches[0].compiled_call_ns == ()
     if _NO_COMPILER is None:
         again = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI)
@@ -335,9 +342,9 @@ def test_ranks_that_are_bound_to_cores_of_their_own_do_not_pay_for_yielding(comm
     )
     finished = commands.run("run", "--op", "barrier", *_MPI, program=commands.mpirun(2, ("-c", bind)))
     assert finished.code == 0, finished.told
-    facts = commands.read().run.environments[_HOST]
-    assert len({told["cores"] for told in facts["ranks"]}) == 2
-    assert facts["mpi"]["threads"] == "funneled"
+    run = commands.read()
+    assert len({told.cores for told in run.run.environments[_HOST].ranks}) == 2
+    assert _mpi_of(run).threads == "funneled"
 
 
 @pytest.mark.slow

@@ -135,9 +135,9 @@ def test_the_vectors_of_a_block_fit_together(run: StoredRun) -> None:
 
 def test_of_the_environment_only_what_is_on_the_list_is_kept(run: StoredRun) -> None:
     (facts,) = run.run.environments.values()
-    assert set(facts["variables"]) <= set(VARIABLES)
-    assert facts["variables"]["OMP_NUM_THREADS"] == "1"
-    assert facts["variables"]["SLURM_JOB_PARTITION"] == "night"
+    assert set(facts.variables) <= set(VARIABLES)
+    assert facts.variables["OMP_NUM_THREADS"] == "1"
+    assert facts.variables["SLURM_JOB_PARTITION"] == "night"
     for path in run.path.iterdir():
         text = path.read_text(encoding="utf-8")
         assert _SECRET not in text

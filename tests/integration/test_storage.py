@@ -15,6 +15,8 @@ from tests.integration.conftest import until
 
 from busbw.backends import BACKENDS
 from busbw.ops.storage import Access, Way
+from busbw.runs import store
+from busbw.runs.facts import StorageFacts
 from busbw.system.storage import PREFIX
 
 if TYPE_CHECKING:
@@ -52,12 +54,13 @@ def test_files_and_checkpoints_are_verified_and_nothing_is_left(commands: Comman
     assert not run.not_reached
     assert {row.check.state for row in run.measurements} == {"verified"}
     assert all(row.calls == 1 for row in run.measurements)
-    (facts,) = [one["storage"] for one in run.run.environments.values()]
-    assert facts["path"] == str(disk)
-    assert facts["error"] is None
-    accesses = {Access(16 << 10, depth, facts["way"]) for depth in (1, 3)}
+    facts = _storage_of(run)
+    assert facts.way is not None
+    assert facts.path == str(disk)
+    assert facts.error is None
+    accesses = {Access(16 << 10, depth, facts.way) for depth in (1, 3)}
     assert {row.case.access for row in run.measurements if row.case.op != "checkpoint_save"} == accesses
-    assert all(f"16 KiB blocks, depth {depth}, {facts['way']}" in finished.err for depth in (1, 3))
+    assert all(f"16 KiB blocks, depth {depth}, {facts.way}" in finished.err for depth in (1, 3))
     assert list(disk.iterdir()) == []
     checks = [row.cross_check for row in run.measurements if row.case.op != "checkpoint_save"]
     fio = shutil.which("fio")
@@ -71,6 +74,12 @@ def test_files_and_checkpoints_are_verified_and_nothing_is_left(commands: Comman
     judged = commands.run("report", "latest", "--results-dir", commands.results)
     assert judged.code == 0, judged.told
     assert "storage" in commands.run("show", "latest", "--results-dir", commands.results).out
+
+
+def _storage_of(run: store.StoredRun) -> StorageFacts:
+    (host,) = run.run.environments.values()
+    assert host.storage is not None
+    return host.storage
 
 
 @pytest.mark.slow
@@ -98,8 +107,8 @@ def test_a_plan_can_go_without_o_direct(commands: Commands) -> None:
     finished = commands.run("run", "--plan", plan, "--ranks", "2", "--path", disk)
     assert finished.code == 0, finished.told
     run = commands.read()
-    (facts,) = [one["storage"] for one in run.run.environments.values()]
-    way: Way = "memory" if facts["way"] == "memory" else "dropped"
+    facts = _storage_of(run)
+    way: Way = "memory" if facts.way == "memory" else "dropped"
     assert {row.case.access for row in run.measurements} == {Access(1 << 20, 1, way)}
     assert {row.check.state for row in run.measurements} == {"verified"}
 
@@ -216,8 +225,8 @@ def test_a_small_file_system_is_found_too_small(commands: Commands) -> None:
     run = commands.read()
     assert {(row.case.op, row.case.size_bytes) for row in run.failed} == {(op, 8 << 20) for op in _ALL.split(",")}
     assert all("has 24 MiB free, but 32 MiB" in row.error for row in run.failed)
-    (facts,) = [one["storage"] for one in run.run.environments.values()]
-    assert (facts["type"], facts["way"]) == ("tmpfs", "memory")
+    facts = _storage_of(run)
+    assert (facts.type, facts.way) == ("tmpfs", "memory")
 
 
 @pytest.mark.slow

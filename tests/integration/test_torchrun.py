@@ -71,9 +71,9 @@ def test_a_host_that_is_started_on_twice_is_said_and_ranks_have_their_places(com
     assert [one.code for one in finished] == [0, 0], [one.told for one in finished]
     host = socket.gethostname()
     assert f"# caution: host {host} appears twice: ranks 0,2 have local rank 0, ranks 1,3 have" in first.err
-    ranks = commands.read().run.environments[host]["ranks"]
-    assert [(one["rank"], one["local_rank"]) for one in ranks] == [(0, 0), (1, 1), (2, 0), (3, 1)]
-    assert all(one["cores"] for one in ranks)
+    ranks = commands.read().run.environments[host].ranks
+    assert [(one.rank, one.local_rank) for one in ranks] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert all(one.cores for one in ranks)
 
 
 def _under_way(commands: Commands, ranks: Sequence[int]) -> list[Started]:

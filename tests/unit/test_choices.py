@@ -3,10 +3,12 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busbw.runs.facts import MpiFacts
 from busbw.system.env_vars import VARIABLES
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
@@ -109,20 +111,20 @@ def test_mpich_on_one_host_shares_memory_unless_threads_or_a_variable_keep_it_fr
 
 
 def test_a_library_is_recognised_by_what_it_calls_itself() -> None:
-    assert library_of({"library": "Open MPI v5.0.8"}, {}) == replace(TUNED, shared=True)
-    assert library_of({"library": "MPICH Version: 5.0.2"}, {}) == replace(CH4, device=None, shared=True)
-    assert isinstance(library_of({"library": "Intel(R) MPI Library 2021.9 for Linux* OS"}, {}), Unavailable)
+    assert library_of(MpiFacts(library="Open MPI v5.0.8"), {}) == replace(TUNED, shared=True)
+    assert library_of(MpiFacts(library="MPICH Version: 5.0.2"), {}) == replace(CH4, device=None, shared=True)
+    assert isinstance(library_of(MpiFacts(library="Intel(R) MPI Library 2021.9 for Linux* OS"), {}), Unavailable)
 
 
 def test_what_a_run_recorded_becomes_a_library() -> None:
-    facts = {"library": "MPICH Version: 5.0.2", "threads": "funneled", "device": "ch4:ofi"}
+    facts = MpiFacts(library="MPICH Version: 5.0.2", threads="funneled", device="ch4:ofi")
     told = {"MPIR_CVAR_BCAST_POSIX_INTRA_ALGORITHM": "mpir", "FI_PROVIDER": "tcp"}
     found = library_of(facts, told)
     assert found == Library("MPICH", (5, 0, 2), "ch4:ofi", shared=True, by_messages=frozenset({"broadcast"}))
-    assert library_of({**facts, "threads": "multiple"}, {}) == Library("MPICH", (5, 0, 2), "ch4:ofi")
+    assert library_of(msgspec.structs.replace(facts, threads="multiple"), {}) == Library("MPICH", (5, 0, 2), "ch4:ofi")
     assert isinstance(library_of(None, {}), Unavailable)
-    assert isinstance(library_of({}, {}), Unavailable)
-    other = library_of({"library": "Intel(R) MPI Library 2021.9"}, {})
+    assert isinstance(library_of(MpiFacts(), {}), Unavailable)
+    other = library_of(MpiFacts(library="Intel(R) MPI Library 2021.9"), {})
     assert isinstance(other, Unavailable)
     assert "tables exist for Open MPI and MPICH" in other.reason
 
@@ -143,7 +145,7 @@ def test_what_a_run_recorded_becomes_a_library() -> None:
 def test_a_variable_that_overrides_the_table_forbids_a_prediction(variable: str, counts: bool) -> None:  # noqa: FBT001
     """And it has to be among those that a run records, or nobody would know of it."""
     assert variable in VARIABLES
-    found = library_of({"library": "Open MPI v5.0.8"}, {variable: "1"})
+    found = library_of(MpiFacts(library="Open MPI v5.0.8"), {variable: "1"})
     assert isinstance(found, Library)
     assert (found.overrides == (variable,)) == counts
     if counts:

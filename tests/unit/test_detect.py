@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import msgspec
 import pytest
 
 from busbw.cli import examine
+from busbw.runs.facts import Drive, GpuFacts, HostFacts, Lanes, LinkFacts, MemoryModules, Nic, PciFacts, RdmaPort
 from busbw.runs.records import JSON
 from busbw.system import detect, environment, networks
 from busbw.system.catalog import Catalogue, HardwarePeak, catalogue
@@ -79,7 +81,7 @@ def rows() -> Catalogue:
     return catalogue(environment={})
 
 
-Facts = Callable[..., dict[str, JSON]]
+Facts = Callable[..., HostFacts]
 
 
 @pytest.fixture
@@ -88,24 +90,30 @@ def facts_of(laid_out: LaidOut, monkeypatch: pytest.MonkeyPatch) -> Facts:
 
     def facts(
         name: str, down: int = 0, virtualization: str | None = None, change: Callable[[Path], None] | None = None
-    ) -> dict[str, JSON]:
+    ) -> HostFacts:
         told = MACHINES / f"{name}.nvml.json"
         record = json.loads(told.read_text(encoding="utf-8")) if told.exists() else None
         monkeypatch.setitem(sys.modules, "pynvml", None if record is None else Recorded(record, down))
         sysfs = laid_out(f"machines/{name}")
         if change is not None:
             change(sysfs)
-        found: dict[str, JSON] = {
-            "pci": affinity(sysfs, gpus_by_address()),
-            "rdma": ports(sysfs),
-            "memory_modules": memory_facts(sysfs),
-            "virtualization": virtualization,
-            "nics": [],
-        }
-        assert json.loads(json.dumps(found)) == found
+        found = HostFacts(
+            pci=affinity(sysfs, gpus_by_address()),
+            rdma=tuple(ports(sysfs)),
+            memory_modules=memory_facts(sysfs),
+            virtualization=virtualization,
+        )
+        assert msgspec.json.decode(msgspec.json.encode(found), type=HostFacts) == found
         return found
 
     return facts
+
+
+def named(facts: HostFacts, name: str) -> HostFacts:
+    """The facts of a host with one GPU, called ``name``."""
+    (gpu,) = facts.pci.gpus
+    pci = msgspec.structs.replace(facts.pci, gpus=(msgspec.structs.replace(gpu, name=name),))
+    return msgspec.structs.replace(facts, pci=pci)
 
 
 def at(seen: Picture, name: str) -> Level:
@@ -158,8 +166,9 @@ def test_gpus_without_a_switch_reach_their_neighbours_only(facts_of: Facts, rows
     seen = picture(facts, rows)
     assert nominal(seen, "NVLink") == 6 * 25e9
     assert nominal(seen, "PCIe") == pytest.approx(15.75e9, rel=1e-3), "speeds of an older kernel"
-    first, second = detect.gpus_of(facts)
-    assert first["nvlink"]["peers"] == {"0000:07:00.0": 1, "0000:0a:00.0": 1, "0000:0b:00.0": 2, "0000:85:00.0": 2}
+    first, second = facts.pci.gpus
+    assert first.nvlink is not None
+    assert first.nvlink.peers == {"0000:07:00.0": 1, "0000:0a:00.0": 1, "0000:0b:00.0": 2, "0000:85:00.0": 2}
     for peers, links in ((["0000:07:00.0"], 1), (["0000:0b:00.0", "0000:85:00.0"], 4)):
         peak = detect.nvlink_of(first, rows, peers)
         assert isinstance(peak, HardwarePeak)
@@ -250,9 +259,7 @@ def test_lanes_that_cannot_be_are_not_told(facts_of: Facts, rows: Catalogue, tol
 
 
 def test_an_unknown_gpu_has_no_number_and_says_what_to_do(facts_of: Facts, rows: Catalogue) -> None:
-    facts = facts_of("h200")
-    detect.gpus_of(facts)[0]["name"] = "NVIDIA Fast 9000"
-    seen = picture(facts, rows)
+    seen = picture(named(facts_of("h200"), "NVIDIA Fast 9000"), rows)
     assert at(seen, "HBM") == Level("HBM", "GPU 0", None, "no row for 'NVIDIA Fast 9000'; add one to your peaks file")
     assert nominal(seen, "NVLink") == 450e9, "NVML tells the generation and the number of links of any GPU"
 
@@ -262,7 +269,7 @@ def test_ports_that_are_down_are_no_level(facts_of: Facts, rows: Catalogue) -> N
         (sysfs / "class/infiniband/mlx5_0/ports/1/state").write_text("1: DOWN\n", encoding="utf-8")
 
     facts = facts_of("dgx-a100", change=unplug)
-    assert [port["up"] for port in networks.rdma_ports(facts)] == [False]
+    assert [port.up for port in facts.rdma] == [False]
     assert [level for level in picture(facts, rows).levels if level.name == "NIC"] == []
 
 
@@ -283,9 +290,7 @@ def test_the_gpu_of_a_superchip_reaches_the_host_past_pcie(
         for told in sysfs.glob("devices/**/0000:18:00.0/current_link_width"):
             told.write_text("1\n", encoding="utf-8")
 
-    facts = facts_of("h200", change=narrow)
-    detect.gpus_of(facts)[0]["name"] = name
-    seen = picture(facts, rows)
+    seen = picture(named(facts_of("h200", change=narrow), name), rows)
     assert nominal(seen, "C2C") == rate
     assert at(seen, "C2C").why == row
     assert "PCIe" not in {level.name for level in seen.levels}
@@ -309,8 +314,8 @@ def test_ports_of_efa_are_called_so(tmp_path: Path, rows: Catalogue) -> None:
         told = {"rate": "100 Gb/sec (4X EDR)", "state": "4: ACTIVE", "link_layer": "Unspecified"}
         for what, text in told.items():
             (port / what).write_text(f"{text}\n", encoding="utf-8")
-    found = ports(tmp_path)
-    assert {port["driver"] for port in found} == {"efa"}
+    found = list(ports(tmp_path))
+    assert {port.driver for port in found} == {"efa"}
     peaks = [networks.port_of(port, rows) for port in found]
     assert peaks == [HardwarePeak(12.5e9, None, "EFA", "one direction", "stated by the system")] * 4
     instance = networks.efa_together([peak for peak in peaks if isinstance(peak, HardwarePeak)], rows)
@@ -326,30 +331,30 @@ def test_ports_of_efa_are_called_so(tmp_path: Path, rows: Catalogue) -> None:
 def test_an_instance_is_known_by_its_ports_and_what_they_carry_together(
     rows: Catalogue, instance: str, count: int, rate: float
 ) -> None:
-    ports = [
-        {"device": f"rdmap{slot}", "port": 1, "up": True, "driver": "efa", "bytes_per_second": rate}
-        for slot in range(count)
-    ]
-    seen = [level for level in picture({"rdma": ports}, rows).levels if level.name == "NIC"]
+    ports = tuple(
+        RdmaPort(device=f"rdmap{slot}", port=1, up=True, driver="efa", bytes_per_second=rate) for slot in range(count)
+    )
+    seen = [level for level in picture(HostFacts(rdma=ports), rows).levels if level.name == "NIC"]
     assert [(level.holder, level.why) for level in seen] == [(f"{count} EFA ports together", f"EFA of {instance}")]
     assert seen[0].peak is not None
     assert seen[0].peak.nominal == count * rate
-    fewer = [level for level in picture({"rdma": ports[1:]}, rows).levels if level.name == "NIC"]
+    fewer = [level for level in picture(HostFacts(rdma=ports[1:]), rows).levels if level.name == "NIC"]
     assert [level.why for level in fewer] == ["EFA"] * (count - 1), "no instance has so many"
 
 
-def fru(name: str | None, identity: str, index: int | None = None) -> dict[str, JSON]:
-    return {"address": "0000:0c:00.0", "index": index, "name": name, "id": identity, "nvlink": None, "link": None}
+def fru(name: str | None, identity: str, index: int | None = None) -> HostFacts:
+    gpu = GpuFacts(address="0000:0c:00.0", index=index, name=name, id=identity)
+    return HostFacts(pci=PciFacts(gpus=(gpu,)))
 
 
 @pytest.mark.parametrize("name", [None, "AMD Instinct MI350 OAM", "Made by somebody"])
 def test_a_name_that_only_the_kernel_tells_leaves_the_word_to_the_identity(rows: Catalogue, name: str | None) -> None:
-    seen = picture({"pci": {"gpus": [fru(name, "1002:75a0")]}}, rows)
+    seen = picture(fru(name, "1002:75a0"), rows)
     assert at(seen, "HBM").why.startswith("memory of MI350X")
 
 
 def test_a_name_that_nvml_tells_counts_alone(rows: Catalogue) -> None:
-    seen = picture({"pci": {"gpus": [fru("NVIDIA H200 of another speed", "10de:2335", index=0)]}}, rows)
+    seen = picture(fru("NVIDIA H200 of another speed", "10de:2335", index=0), rows)
     assert at(seen, "HBM").why == "no row for 'NVIDIA H200 of another speed'; add one to your peaks file"
 
 
@@ -361,17 +366,17 @@ def test_a_name_that_nvml_tells_counts_alone(rows: Catalogue) -> None:
     ],
 )
 def test_an_identity_that_two_gpus_share_names_neither(rows: Catalogue, name: str | None, said: str) -> None:
-    seen = picture({"pci": {"gpus": [fru(name, "1002:740c")]}}, rows)
+    seen = picture(fru(name, "1002:740c"), rows)
     assert at(seen, "HBM").peak is None
     assert at(seen, "HBM").why == f"{said}MI250X, one of two dies or MI250, one of two dies; add one to your peaks file"
-    named = picture({"pci": {"gpus": [fru("AMD Instinct MI250", "1002:740c")]}}, rows)
+    named = picture(fru("AMD Instinct MI250", "1002:740c"), rows)
     assert at(named, "HBM").why.startswith("memory of MI250, one of two dies")
 
 
 def test_a_card_without_a_driver_is_one_all_the_same(tmp_path: Path) -> None:
     port = tmp_path / "class/infiniband/mlx5_0/ports/1"
     port.mkdir(parents=True)
-    assert [told["driver"] for told in ports(tmp_path)] == [None]
+    assert [told.driver for told in ports(tmp_path)] == [None]
 
 
 @pytest.mark.parametrize(
@@ -400,25 +405,25 @@ def test_a_port_of_infiniband_carries_its_payload_and_not_what_the_wire_signals(
     assert peak.nominal == pytest.approx(payload, rel=1e-3)
     row = rows.rate("infiniband", name)
     assert row is not None
-    coded = port["bytes_per_second"] > 1.01 * payload
+    coded = (port.bytes_per_second or 0) > 1.01 * payload
     assert peak.source == (row.source if coded else "stated by the system")
     # A port of Ethernet (RoCE) has no such coding in what the kernel tells.
-    roce = networks.port_of({**port, "layer": "Ethernet"}, rows)
+    roce = networks.port_of(msgspec.structs.replace(port, layer="Ethernet"), rows)
     assert isinstance(roce, HardwarePeak)
-    assert roce.nominal == port["bytes_per_second"]
+    assert roce.nominal == port.bytes_per_second
 
 
 def test_an_interface_of_slingshot_is_known_by_its_driver(tmp_path: Path, rows: Catalogue) -> None:
     driver = driver_of(card(tmp_path, "net", "hsn0", "cxi_ss1"))
-    nic = {"name": "hsn0", "kind": "physical", "up": True, "speed_bytes_per_second": 25e9, "driver": driver}
-    seen = picture({"nics": [nic]}, rows)
+    nic = Nic(name="hsn0", kind="physical", up=True, speed_bytes_per_second=25e9, driver=driver)
+    seen = picture(HostFacts(nics=(nic,)), rows)
     assert at(seen, "NIC").why == "Slingshot 11"
     peak = at(seen, "NIC").peak
     assert peak is not None
     assert (peak.nominal, peak.practical) == (25e9, 24.3e9)
-    plain = picture({"nics": [{**nic, "driver": "mlx5_core"}]}, rows)
+    plain = picture(HostFacts(nics=(msgspec.structs.replace(nic, driver="mlx5_core"),)), rows)
     assert at(plain, "NIC").why == "200G Ethernet"
-    slower = picture({"nics": [{**nic, "speed_bytes_per_second": 1.25e9}]}, rows)
+    slower = picture(HostFacts(nics=(msgspec.structs.replace(nic, speed_bytes_per_second=1.25e9),)), rows)
     assert at(slower, "NIC").why == "10G Ethernet"
 
 
@@ -514,10 +519,10 @@ def test_modules_that_the_firmware_lists(
     tmp_path: Path, rows: Catalogue, modules: list[bytes], kind: str, speed: int, channels: int
 ) -> None:
     told = memory_facts(table(tmp_path, structure(0, bytes(20), "Vendor"), *modules))
-    assert (told["kind"], told["megatransfers"], told["channels"]) == (kind, speed, channels)
-    assert told["source"] == "SMBIOS"
-    assert told["unknown"] == []
-    peak = detect.dram_of({"memory_modules": told}, rows)
+    assert (told.kind, told.megatransfers, told.channels) == (kind, speed, channels)
+    assert told.source == "SMBIOS"
+    assert told.unknown == ()
+    peak = detect.dram_of(HostFacts(memory_modules=told), rows)
     assert isinstance(peak, HardwarePeak)
     assert peak.nominal == pytest.approx(channels * speed * 8e6)
     assert peak.direction == "reads and writes together"
@@ -525,32 +530,32 @@ def test_modules_that_the_firmware_lists(
 
 @pytest.mark.parametrize(("speed", "counted"), [(1867, 1866), (2134, 2133), (2667, 2666), (2934, 2933)])
 def test_a_speed_that_the_firmware_rounded_up_has_its_row(rows: Catalogue, speed: int, counted: int) -> None:
-    told: dict[str, JSON] = {"kind": "DDR4", "megatransfers": speed, "channels": 2}
-    peak = detect.dram_of({"memory_modules": told}, rows)
+    told = MemoryModules(kind="DDR4", megatransfers=speed, channels=2)
+    peak = detect.dram_of(HostFacts(memory_modules=told), rows)
     assert isinstance(peak, HardwarePeak)
     assert peak.nominal == pytest.approx(2 * counted * 8e6)
 
 
 @pytest.mark.parametrize("speed", [4400, 4800, 5200, 5600, 6000, 6400, 8800])
 def test_every_speed_of_a_current_server_has_its_row(rows: Catalogue, speed: int) -> None:
-    told: dict[str, JSON] = {"kind": "DDR5", "megatransfers": speed, "channels": 12}
-    peak = detect.dram_of({"memory_modules": told}, rows)
+    told = MemoryModules(kind="DDR5", megatransfers=speed, channels=12)
+    peak = detect.dram_of(HostFacts(memory_modules=told), rows)
     assert isinstance(peak, HardwarePeak)
     assert peak.nominal == pytest.approx(12 * speed * 8e6)
 
 
 def test_channels_of_unknown_width_give_no_number(rows: Catalogue) -> None:
-    told: dict[str, JSON] = {"kind": "LPDDR5", "megatransfers": 6400, "channels": 1}
-    assert detect.dram_of({"memory_modules": told}, rows) == (
+    told = MemoryModules(kind="LPDDR5", megatransfers=6400, channels=1)
+    assert detect.dram_of(HostFacts(memory_modules=told), rows) == (
         "no row for LPDDR5-6400 of kind ddr; their channel width differs between machines; add one to your peaks file"
     )
 
 
 def test_modules_whose_channels_have_no_name_give_no_number(tmp_path: Path, rows: Catalogue) -> None:
     told = memory_facts(table(tmp_path, module("A1", "Not Specified", 16384, DDR4, 3200)))
-    assert (told["modules"], told["megatransfers"], told["channels"]) == (1, 3200, None)
-    assert told["unknown"] == ["memory channels: neither the firmware nor the kernel (EDAC) reports them"]
-    assert detect.dram_of({"memory_modules": told}, rows) == "channels of its modules could not be read"
+    assert (told.modules, told.megatransfers, told.channels) == (1, 3200, None)
+    assert told.unknown == ("memory channels: neither the firmware nor the kernel (EDAC) reports them",)
+    assert detect.dram_of(HostFacts(memory_modules=told), rows) == "channels of its modules could not be read"
 
 
 def test_channels_come_from_the_kernel_where_the_firmware_does_not_name_them(tmp_path: Path) -> None:
@@ -561,19 +566,19 @@ def test_channels_come_from_the_kernel_where_the_firmware_does_not_name_them(tmp
         (dimm / "dimm_location").write_text(f"channel {channel} slot 0 \n", encoding="utf-8")
         (dimm / "dimm_mem_type").write_text("Registered-DDR5\n", encoding="utf-8")
     told = memory_facts(sysfs)
-    assert (told["channels"], told["source"], told["unknown"]) == (3, "SMBIOS and EDAC", [])
+    assert (told.channels, told.source, told.unknown) == (3, "SMBIOS and EDAC", ())
     (sysfs / "firmware/dmi/tables/DMI").unlink()
     alone = memory_facts(sysfs)
-    assert (alone["kind"], alone["channels"], alone["megatransfers"], alone["source"]) == ("DDR5", 3, None, "EDAC")
-    assert alone["unknown"] == ["memory speed: the firmware provides no table of its modules"]
+    assert (alone.kind, alone.channels, alone.megatransfers, alone.source) == ("DDR5", 3, None, "EDAC")
+    assert alone.unknown == ("memory speed: the firmware provides no table of its modules",)
 
 
 def test_modules_of_unlike_speed_give_no_speed(tmp_path: Path) -> None:
     told = memory_facts(
         table(tmp_path, *(module("", f"P0 CHANNEL {c}", 8192, DDR5, s) for c, s in (("A", 4800), ("B", 4400))))
     )
-    assert told["megatransfers"] is None
-    assert told["unknown"] == ["memory speed: modules differ (4400, 4800 MT/s)"]
+    assert told.megatransfers is None
+    assert told.unknown == ("memory speed: modules differ (4400, 4800 MT/s)",)
 
 
 def test_the_table_is_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -581,14 +586,14 @@ def test_the_table_is_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise PermissionError(path)
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    assert "memory speed: only root may read the firmware's table" in memory_facts(tmp_path)["unknown"]
+    assert "memory speed: only root may read the firmware's table" in memory_facts(tmp_path).unknown
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x11", b"\x11\x01\0\0", b"\x11\x28\0\0\0\0", b"\xff" * 64])
 def test_a_damaged_table_has_no_modules(tmp_path: Path, damage: bytes) -> None:
     path = table(tmp_path) / "firmware/dmi/tables/DMI"
     path.write_bytes(damage)
-    assert memory_facts(tmp_path)["modules"] is None
+    assert memory_facts(tmp_path).modules is None
 
 
 # --- as it is printed --------------------------------------------------------------------------------------------
@@ -609,7 +614,8 @@ def test_the_picture_of_a_machine_is_on_the_doctors_page(
     facts_of: Facts, monkeypatch: pytest.MonkeyPatch, rows: Catalogue
 ) -> None:
     here = environment.host_facts()
-    told = {**here, **facts_of("h200", down=1)}
+    seen = facts_of("h200", down=1)
+    told = msgspec.structs.replace(here, pci=seen.pci, rdma=seen.rdma, memory_modules=seen.memory_modules)
     monkeypatch.setattr(environment, "host_facts", lambda: told)
     examined = examine.examine(rows)
     page = examine.in_words(examined)
@@ -617,15 +623,15 @@ def test_the_picture_of_a_machine_is_on_the_doctors_page(
     assert "NVLink  GPU 0: 425 GB/s nominal, 370 GB/s in practice, one direction; 17 × NVLink 4" in page
     assert "DRAM    host: unknown: kind, speed, channels of its modules" in page
     assert "- GPU 0 has 17 of its 18 NVLinks up" in page
-    assert json.loads(json.dumps(examined)) == examined
+    assert msgspec.json.decode(msgspec.json.encode(examined), type=examine.Examined) == examined
 
 
 def test_a_drive_says_that_its_practical_rate_is_of_reads(rows: Catalogue) -> None:
-    link = {"gigatransfers": 16.0, "lanes": 4}
-    drive = {"address": "0000:81:00.0", "names": ["nvme0"], "model": "Fast", "link": {"trained": link, "card": link}}
-    (level,) = [
-        one for one in examine.level_rows(picture({"pci": {"drives": [drive]}}, rows)) if one["level"] == "NVMe"
-    ]
+    lanes = Lanes(gigatransfers=16.0, lanes=4)
+    link = LinkFacts(trained=lanes, card=lanes)
+    drive = Drive(address="0000:81:00.0", names=("nvme0",), model="Fast", link=link)
+    seen = picture(HostFacts(pci=PciFacts(drives=(drive,))), rows)
+    (level,) = [one for one in examine.level_rows(seen) if one["level"] == "NVMe"]
     assert examine.in_practice(level["practical_bytes_per_second"], level["practical_of"]) == "6.5 GB/s of reads"
     row = rows.rate("nvme", "NVMe on PCIe 4 x4")
     assert row is not None
@@ -640,6 +646,6 @@ def test_this_machine_has_a_picture(rows: Catalogue) -> None:
 
 
 def test_facts_of_older_runs_have_a_picture_too(rows: Catalogue) -> None:
-    seen = picture({"nics": [], "pci": {"gpus": [], "nics": [], "unknown": []}}, rows)
+    seen = picture(HostFacts(), rows)
     assert seen.levels == (Level("DRAM", "host", None, "its modules were not recorded"),)
-    assert picture({}, rows).findings == ()
+    assert seen.findings == ()

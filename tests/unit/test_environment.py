@@ -1,19 +1,19 @@
 """Facts of the machine: from allow-lists only, None where nothing can be read, and never a secret."""
 
-import json
 import os
 import socket
 from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import psutil
 import pytest
 from testing.fakes import FakeWorld
 
 from busbw.measure.clock_sync import CommonClock
+from busbw.runs.facts import CpuFacts, HostFacts
 from busbw.runs.placement import oversubscribed_hosts
-from busbw.runs.records import JSON
 from busbw.system import environment
 from busbw.system.sysfs import text_of
 
@@ -48,28 +48,17 @@ def test_the_speed_of_an_interface_that_nothing_stands_behind_is_none(
 
 def test_the_facts_are_plain_values_that_a_file_can_hold() -> None:
     facts = environment.host_facts()
-    assert json.loads(json.dumps(facts)) == facts
-    assert {
-        "host",
-        "boot_id",
-        "cpu",
-        "memory",
-        "kernel",
-        "python",
-        "torch",
-        "nics",
-        "thp",
-        "clock",
-        "variables",
-    } <= set(facts)
+    assert msgspec.json.decode(msgspec.json.encode(facts), type=HostFacts) == facts
+    for known in (facts.host, facts.cpu.usable_cores, facts.memory.available_bytes, facts.nics, facts.clock.source):
+        assert known
 
 
 def test_only_variables_of_the_list_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     monkeypatch.setenv("NCCL_SECRET_TOKEN", "hush")
     monkeypatch.setenv("MY_PASSWORD", "hush")
-    text = json.dumps(environment.host_facts())
-    assert environment.host_facts()["variables"]["NCCL_ALGO"] == "Ring"
+    text = msgspec.json.encode(environment.host_facts()).decode()
+    assert environment.host_facts().variables["NCCL_ALGO"] == "Ring"
     assert "hush" not in text
 
 
@@ -77,11 +66,11 @@ def test_a_machine_that_tells_nothing_still_has_facts(monkeypatch: pytest.Monkey
     reading(monkeypatch, {})
     monkeypatch.setattr(environment, "versions", lambda _packages: {})
     facts = environment.host_facts()
-    assert facts["boot_id"] is None
-    assert facts["thp"] is None
-    assert facts["torch"] is None
-    assert facts["virtualization"] is None
-    assert facts["cpu"]["last_level_cache_bytes"] is None
+    assert facts.boot_id is None
+    assert facts.thp is None
+    assert facts.torch is None
+    assert facts.virtualization is None
+    assert facts.cpu.last_level_cache_bytes is None
 
 
 @pytest.mark.parametrize(
@@ -171,12 +160,12 @@ def test_interfaces_without_a_speed_of_their_own_have_none(monkeypatch: pytest.M
         "nic0": stats(False, 0, 25_000, 1500, "broadcast"),
     }
     monkeypatch.setattr(psutil, "net_if_stats", lambda: found)
-    nics = {nic["name"]: nic for nic in environment.nics()}
-    assert nics["lo"]["speed_bytes_per_second"] is None
-    assert nics["lo"]["kind"] == "loopback"
-    assert nics["bond0"]["speed_bytes_per_second"] is None
-    assert nics["nic0"]["speed_bytes_per_second"] == 25e9 / 8
-    assert (nics["nic0"]["up"], nics["nic0"]["mtu"], nics["nic0"]["kind"]) == (False, 1500, "virtual")
+    nics = {nic.name: nic for nic in environment.nics()}
+    assert nics["lo"].speed_bytes_per_second is None
+    assert nics["lo"].kind == "loopback"
+    assert nics["bond0"].speed_bytes_per_second is None
+    assert nics["nic0"].speed_bytes_per_second == 25e9 / 8
+    assert (nics["nic0"].up, nics["nic0"].mtu, nics["nic0"].kind) == (False, 1500, "virtual")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +174,7 @@ def test_interfaces_without_a_speed_of_their_own_have_none(monkeypatch: pytest.M
 )
 def test_one_running_kernel_is_one_clock(boots: list[str | None], shared: bool) -> None:  # noqa: FBT001
     world = FakeWorld(len(boots))
-    domains = environment.clock_domains([{"boot_id": boot} for boot in boots])
+    domains = environment.clock_domains([HostFacts(boot_id=boot) for boot in boots])
     assert CommonClock(world.backends[0], world.backends[0].clock, domains).shared is shared
 
 
@@ -260,15 +249,15 @@ def test_a_file_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 
 
 def test_ranks_that_are_bound_to_cores_have_them_together() -> None:
-    def bound(*cores: int, usable: int | None = None) -> dict[str, JSON]:
-        return {"cpu": {"usable_cores": usable or len(cores), "allowed_cores": list(cores)}, "kernel": "6"}
+    def bound(*cores: int, usable: int | None = None) -> HostFacts:
+        return HostFacts(cpu=CpuFacts(usable_cores=usable or len(cores), allowed_cores=cores), kernel="6")
 
     hosts = ("a", "b", "a", "b")
     facts = [bound(0), bound(0, 1, 2, 3, usable=2), bound(1, 2), bound(0, 1, 2, 3, usable=2)]
     found = environment.by_host(hosts, facts)
-    assert found["a"]["cpu"] == {"usable_cores": 3, "allowed_cores": [0, 1, 2]}
-    assert found["a"]["kernel"] == "6"
-    assert found["b"]["cpu"]["usable_cores"] == 2, "a quota is one for all"
+    assert found["a"].cpu == CpuFacts(usable_cores=3, allowed_cores=(0, 1, 2))
+    assert found["a"].kernel == "6"
+    assert found["b"].cpu.usable_cores == 2, "a quota is one for all"
     assert not oversubscribed_hosts(hosts, found)
 
 
@@ -284,6 +273,6 @@ def test_ranks_that_are_bound_to_cores_have_them_together() -> None:
 def test_cores_of_a_rank_are_those_that_every_rank_has(
     hosts: tuple[str, ...], usable: tuple[int, ...], allowed: tuple[int, ...], cores: int
 ) -> None:
-    of_hosts: list[dict[str, JSON]] = [{"cpu": {"usable_cores": number}} for number in usable]
-    of_ranks: list[dict[str, JSON]] = [{"cpu": {"allowed_cores": list(range(number))}} for number in allowed]
+    of_hosts = [HostFacts(cpu=CpuFacts(usable_cores=number)) for number in usable]
+    of_ranks = [HostFacts(cpu=CpuFacts(allowed_cores=tuple(range(number)))) for number in allowed]
     assert environment.cores_of_a_rank(hosts, of_hosts, of_ranks) == cores

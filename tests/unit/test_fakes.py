@@ -64,8 +64,8 @@ def test_a_gpu_that_nobody_numbers_is_recorded_by_its_place_on_pci(folder: Path)
     address = "0000:c1:00.0"
     launched(FakeWorld(1, Script(device=DeviceScript(address=address))), folder)
     (facts,) = store.read(folder).run.environments.values()
-    (told,) = facts["ranks"]
-    assert (told["gpu"], told["gpu_address"]) == (None, address)
+    (told,) = facts.ranks
+    assert (told.gpu, told.gpu_address) == (None, address)
     (seat,) = rank_placements(tuple(store.read(folder).run.hosts), store.read(folder).run.environments)
     assert seat.gpu_address == address
 

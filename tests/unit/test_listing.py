@@ -5,8 +5,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
-from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
+from testing.synthetic import SyntheticEnd, as_facts, case, synthetic_run, write_synthetic
 
 from busbw.backends import BACKENDS
 from busbw.cli import examine, listing
@@ -98,11 +99,11 @@ FACTS = {
 
 
 def test_the_doctor_says_what_matters_of_a_poor_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "host_facts", lambda: FACTS)
+    monkeypatch.setattr(environment, "host_facts", lambda: as_facts(FACTS))
     monkeypatch.setattr(environment, "load_average", lambda: 7.5)
     monkeypatch.setattr(examine, "read_cost_ns", lambda _clock: 65)
     examined = examine.examine()
-    findings = "\n".join(str(finding) for finding in examined["findings"])
+    findings = "\n".join(str(finding) for finding in examined.findings)
     for said in (
         "2 usable cores",
         "only 2 of 8 cores",
@@ -118,7 +119,7 @@ def test_the_doctor_says_what_matters_of_a_poor_machine(monkeypatch: pytest.Monk
     assert "one read takes 65 ns" in page
     assert "speed unknown" in page
     assert "none that affect performance" in page
-    assert json.loads(json.dumps(examined)) == examined
+    assert msgspec.json.decode(msgspec.json.encode(examined), type=examine.Examined) == examined
 
 
 @pytest.mark.parametrize(("tasks", "said"), [("1", True), ("2", False), (None, False)])
@@ -130,7 +131,7 @@ def test_a_step_of_one_task_is_called_what_it_is(
     step = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_ID": "0"}
     for name, value in ({} if tasks is None else {**step, "SLURM_STEP_NUM_TASKS": tasks}).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(environment, "host_facts", lambda: FACTS)
+    monkeypatch.setattr(environment, "host_facts", lambda: as_facts(FACTS))
     page = examine.in_words(examine.examine())
     assert ("this Slurm step has only one task" in page) == said
 
@@ -142,15 +143,15 @@ def test_a_clock_that_cannot_be_trusted_is_the_first_finding(monkeypatch: pytest
 
     monkeypatch.setattr(examine, "HostClock", broken)
     examined = examine.examine()
-    assert examined["timer_ns"] is None
-    assert examined["findings"][0] == "perf_counter is a sundial"
+    assert examined.timer_ns is None
+    assert examined.findings[0] == "perf_counter is a sundial"
     assert "one read takes ? ns" in examine.in_words(examined)
 
 
 def test_this_machine_can_be_examined() -> None:
     examined = examine.examine()
-    assert examined["timer_ns"] >= 0
-    assert f"host          {examined['facts']['host']}" in examine.in_words(examined)
+    assert examined.timer_ns is not None
+    assert f"host          {examined.facts.host}" in examine.in_words(examined)
 
 
 def test_suites_over_threads_are_counted_for_the_cores_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

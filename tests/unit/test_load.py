@@ -7,9 +7,11 @@ import pytest
 from testing.synthetic import Machine, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.errors import AnalysisError, DamagedRun, UnlikeRuns
+from busbw.runs.facts import MpiFacts
 from busbw.runs.records import JSON, Failed, FailureCause, Measurement
 from busbw.runs.store import SAMPLES_FILE, StoredRun
-from busbw_analysis.data.load import CHECKED, load, pool
+from busbw_analysis.data.likeness import CHECKED
+from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.report.compose import compose
@@ -135,7 +137,10 @@ def test_an_empty_fact_proves_no_difference() -> None:
 
     def with_transport(number: int, transport: dict[str, str]) -> StoredRun:
         stored = small(number)
-        there = {host: {**facts, "mpi": {"transport": transport}} for host, facts in stored.run.environments.items()}
+        there = {
+            host: msgspec.structs.replace(facts, mpi=MpiFacts(transport=transport))
+            for host, facts in stored.run.environments.items()
+        }
         return replace(stored, run=msgspec.structs.replace(stored.run, environments=there))
 
     assert pool((with_transport(1, {}), with_transport(2, {"netmod": "ucx"}))).runs

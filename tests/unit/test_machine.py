@@ -4,9 +4,10 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from testing.synthetic import Machine, case, synthetic_run, write_synthetic
+from testing.synthetic import Machine, as_facts, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.runs.records import JSON
@@ -25,7 +26,7 @@ source = "https://example.org/fast"
 looked_up = "2026-11"
 note = "air-cooled"
 """
-GPU: dict[str, JSON] = {"index": 0, "name": "NVIDIA Fast 9000", "id": None, "address": "0000:01:00.0", "link": None}
+GPU: dict[str, JSON] = {"index": 0, "name": "NVIDIA Fast 9000", "address": "0000:01:00.0"}
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +71,7 @@ def test_the_catalogue_is_listed_with_sources(mine: str) -> None:
 
 
 def test_what_applies_here_is_said_with_its_reason(monkeypatch: pytest.MonkeyPatch, mine: str) -> None:
-    facts: dict[str, JSON] = {**environment.host_facts(), "pci": {"gpus": [GPU], "nics": [], "drives": []}}
+    facts = msgspec.structs.replace(environment.host_facts(), pci=as_facts({"pci": {"gpus": [GPU]}}).pci)
     monkeypatch.setattr(environment, "host_facts", lambda: facts)
     unknown = busbw("peaks", "--here")
     assert "no row for 'NVIDIA Fast 9000'; add one to your peaks file" in unknown.stdout
@@ -99,7 +100,7 @@ def test_a_wrong_file_of_peaks_is_refused_with_its_line(tmp_path: Path, argument
 
 def test_own_peaks_give_runs_their_percentages(tmp_path: Path, mine: str) -> None:
     seats = [{"rank": 0, "local_rank": 0, "gpu": 0}]
-    machine = Machine(facts={"pci": {"gpus": [GPU], "nics": [], "drives": []}, "ranks": seats})
+    machine = Machine(facts={"pci": {"gpus": [GPU]}, "ranks": seats})
     run = synthetic_run([case("memory_copy", 1 << 28, 1, backend="nccl", device="cuda")], machine=machine)
     folder = str(write_synthetic(tmp_path, run))
     (without,) = json.loads(busbw("show", folder, "--json").stdout)["cases"]

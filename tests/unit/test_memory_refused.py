@@ -195,7 +195,7 @@ def test_what_did_not_fit_in_the_first_launch_is_in_no_launch(tmp_path: Path, mo
         (4096, 1),
     ]
     (facts,) = stored.run.environments.values()
-    assert facts["memory"]["available_bytes"] == 65 * MIB
+    assert facts.memory.available_bytes == 65 * MIB
 
 
 @pytest.mark.parametrize(

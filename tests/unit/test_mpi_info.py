@@ -14,6 +14,7 @@ from busbw.backends.mpi import probe
 from busbw.errors import LaunchError
 from busbw.ops import OPS
 from busbw.runs import placement
+from busbw.runs.facts import HostFacts
 from busbw.runs.records import JSON
 from busbw.system.device import DeviceConditions
 from busbw.system.slurm_topology import rank_facts
@@ -178,10 +179,8 @@ def test_ranks_that_share_a_gpu_over_mpi_are_told_of(monkeypatch: pytest.MonkeyP
     for rank in range(3):
         cuda.MpiCudaBackend(World(rank, 3, rank, "mpirun", 60.0))
     stands = [one.conditions() for one in made]
-    ranks: list[JSON] = [
-        {"rank": rank, **rank_facts(rank, None if told is None else told.index)} for rank, told in enumerate(stands)
-    ]
-    environments: dict[str, dict[str, JSON]] = {"n0": {"ranks": ranks}}
+    ranks = tuple(rank_facts(rank, rank, gpu=None if told is None else told.index) for rank, told in enumerate(stands))
+    environments = {"n0": HostFacts(ranks=ranks)}
     hosts = ("n0",) * 3
     assert placement.shared_resources(placement.rank_placements(hosts, environments), environments) == (
         "ranks share a GPU on n0: ranks 0,2 have GPU 4",

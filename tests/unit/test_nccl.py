@@ -19,6 +19,7 @@ from busbw.backends.pytorch import calls
 from busbw.backends.pytorch.nccl import NcclBackend, place_of, shared_gpu, why_not
 from busbw.errors import LaunchError
 from busbw.ops import OPS
+from busbw.runs.facts import UNKNOWN_HOST, HostFacts, NcclFacts
 from busbw.runs.plan import Plan, Sweep
 from busbw.system.environment import LIBRARIES
 
@@ -166,7 +167,7 @@ def test_the_version_is_that_of_the_library_which_runs(
     monkeypatch: pytest.MonkeyPatch, runs: tuple[int | str, ...], version: str
 ) -> None:
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: runs)
-    assert BACKENDS["nccl"].facts() == {"nccl": {"version": version}}
+    assert BACKENDS["nccl"].facts(UNKNOWN_HOST) == HostFacts(nccl=NcclFacts(version=version))
 
 
 def test_a_gpu_sends_and_receives_in_one_batch_and_waits_for_both(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from busbw.backends.local.base import Bound
 from busbw.errors import BackendError, UsageError
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.runs import cases, plan
+from busbw.runs.facts import UNKNOWN_HOST, HostFacts
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case, settings_in_words
 from busbw.system import environment, numa
@@ -201,10 +202,9 @@ def test_a_kernel_on_a_gpu_lies_on_no_node() -> None:
 
 
 def test_nodes_are_those_of_every_host() -> None:
-    assert environment.common_numa_nodes([{"numa_nodes": {"0": "0-3", "1": "4-7"}}, {"numa_nodes": {"0": "0-7"}}]) == {
-        0
-    }
-    assert environment.common_numa_nodes([{"numa_nodes": {}}, {}]) == frozenset()
+    two, one = HostFacts(numa_nodes={"0": "0-3", "1": "4-7"}), HostFacts(numa_nodes={"0": "0-7"})
+    assert environment.common_numa_nodes([two, one]) == {0}
+    assert environment.common_numa_nodes([two, UNKNOWN_HOST]) == frozenset()
 
 
 # --- kernels and copies ------------------------------------------------------------------------------------------

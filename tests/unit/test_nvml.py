@@ -9,9 +9,10 @@ from testing.devices import DeviceScript
 from testing.fakes import FakeWorld, Script
 from testing.synthetic import case
 
+from busbw.runs.facts import GpuFacts
 from busbw.runs.records import GpuConditions, Measurement
 from busbw.system.device import REASONS, DeviceConditions, reasons_in_words
-from busbw.system.nvml import Gpu, gpus_by_address, nvml_of
+from busbw.system.nvml import gpus_by_address, nvml_of
 
 UUID = "GPU-12345678-1234-1234-1234-123456789abc"
 
@@ -150,7 +151,10 @@ class Several(Library):
 
 def test_gpus_are_found_by_their_addresses_as_the_kernel_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, Several())
-    assert gpus_by_address() == {"0000:1b:00.0": Gpu(0, "Fast 9000"), "0001:c3:00.0": Gpu(2, "Faster")}
+    assert gpus_by_address() == {
+        "0000:1b:00.0": GpuFacts(address="0000:1b:00.0", index=0, name="Fast 9000"),
+        "0001:c3:00.0": GpuFacts(address="0001:c3:00.0", index=2, name="Faster"),
+    }
 
 
 def test_a_library_that_cannot_count_knows_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,20 @@
 """Which network card is closest to which GPU, read from sysfs trees that are kept as text."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from busbw.runs.records import JSON
-from busbw.system.nvml import Gpu
+from busbw.runs.facts import GpuFacts, PciFacts, PciNic
 from busbw.system.pci import affinity
 
 LaidOut = Callable[[str], Path]
+KNOWN = {"0000:19:00.0": GpuFacts(address="0000:19:00.0", index=0, name="Fast 9000")}
 
 
 @pytest.fixture
-def server(laid_out: LaidOut) -> dict[str, JSON]:
-    return affinity(laid_out("sysfs/two-sockets"), {"0000:19:00.0": Gpu(0, "Fast 9000")})
+def server(laid_out: LaidOut) -> PciFacts:
+    return affinity(laid_out("sysfs/two-sockets"), KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -27,75 +26,65 @@ def server(laid_out: LaidOut) -> dict[str, JSON]:
         ("0000:c1:00.0", [], "none in its NUMA node", 2),
     ],
 )
-def test_the_closest_cards_of_a_gpu(
-    server: dict[str, JSON], address: str, nics: list[str], by: str, numa_node: int
-) -> None:
-    (gpu,) = (one for one in server["gpus"] if one["address"] == address)
-    assert sorted(gpu["closest_nics"]) == sorted(nics)
-    assert (gpu["closest_by"], gpu["numa_node"]) == (by, numa_node)
+def test_the_closest_cards_of_a_gpu(server: PciFacts, address: str, nics: list[str], by: str, numa_node: int) -> None:
+    (gpu,) = (one for one in server.gpus if one.address == address)
+    assert sorted(gpu.closest_nics) == sorted(nics)
+    assert (gpu.closest_by, gpu.numa_node) == (by, numa_node)
 
 
-def test_the_display_of_the_management_controller_is_no_gpu(server: dict[str, JSON]) -> None:
-    assert [gpu["address"] for gpu in server["gpus"]] == [
+def test_the_display_of_the_management_controller_is_no_gpu(server: PciFacts) -> None:
+    assert [gpu.address for gpu in server.gpus] == [
         "0000:19:00.0",
         "0000:41:00.0",
         "0000:99:00.0",
         "0000:c1:00.0",
     ]
-    assert json.loads(json.dumps(server)) == server
-    assert server["unknown"] == []
+    assert server.unknown == ()
 
 
-def test_a_card_has_all_of_its_names_its_way_and_its_node(server: dict[str, JSON]) -> None:
-    (card,) = (nic for nic in server["nics"] if nic["address"] == "0000:1a:00.0")
-    assert card == {
-        "names": ["mlx5_0", "ib0"],
-        "address": "0000:1a:00.0",
-        "path": ["pci0000:16", "0000:16:02.0", "0000:17:00.0", "0000:18:01.0", "0000:1a:00.0"],
-        "numa_node": 0,
-        "id": None,
-        "link": None,
-    }
+def test_a_card_has_all_of_its_names_its_way_and_its_node(server: PciFacts) -> None:
+    (card,) = (nic for nic in server.nics if nic.address == "0000:1a:00.0")
+    assert card == PciNic(
+        names=("mlx5_0", "ib0"),
+        address="0000:1a:00.0",
+        path=("pci0000:16", "0000:16:02.0", "0000:17:00.0", "0000:18:01.0", "0000:1a:00.0"),
+        numa_node=0,
+    )
 
 
-def test_numbers_and_names_are_those_of_nvml_and_else_not_told(server: dict[str, JSON]) -> None:
-    assert [(gpu["index"], gpu["name"]) for gpu in server["gpus"]] == [(0, "Fast 9000"), *[(None, None)] * 3]
+def test_numbers_and_names_are_those_of_nvml_and_else_not_told(server: PciFacts) -> None:
+    assert [(gpu.index, gpu.name) for gpu in server.gpus] == [(0, "Fast 9000"), *[(None, None)] * 3]
 
 
 def test_a_gpu_whose_name_is_empty_has_none(laid_out: LaidOut) -> None:
     """AMD's driver has a file for it, in which often nothing stands; the identity on PCI then tells which GPU it is."""
     sysfs = laid_out("sysfs/two-sockets")
     (sysfs / "bus/pci/devices/0000:c1:00.0").resolve().joinpath("product_name").write_text("\n", encoding="utf-8")
-    (gpu,) = (one for one in affinity(sysfs, {})["gpus"] if one["address"] == "0000:c1:00.0")
-    assert gpu["name"] is None
+    (gpu,) = (one for one in affinity(sysfs, {}).gpus if one.address == "0000:c1:00.0")
+    assert gpu.name is None
 
 
 def test_a_virtual_machine_tells_its_card_and_no_node(laid_out: LaidOut) -> None:
     found = affinity(laid_out("sysfs/virtual-machine"), {})
-    assert found["gpus"] == []
-    assert [(nic["names"], nic["address"], nic["numa_node"]) for nic in found["nics"]] == [
-        (["eth0"], "0000:00:03.0", None)
-    ]
+    assert found.gpus == ()
+    assert [(nic.names, nic.address, nic.numa_node) for nic in found.nics] == [(("eth0",), "0000:00:03.0", None)]
 
 
 def test_what_cannot_be_read_is_said(laid_out: LaidOut, tmp_path: Path) -> None:
-    found = affinity(laid_out("sysfs/no-pci"), {"0000:19:00.0": Gpu(0, "Fast 9000")})
-    assert found == {
-        "gpus": [],
-        "nics": [],
-        "drives": [],
-        "unknown": [
+    found = affinity(laid_out("sysfs/no-pci"), KNOWN)
+    assert found == PciFacts(
+        unknown=(
             "eth0 is not on PCI, so its location is unknown",
             "NVML reports a GPU at 0000:19:00.0 that sysfs does not show",
-        ],
-    }
-    assert affinity(tmp_path / "absent", {}) == {"gpus": [], "nics": [], "drives": [], "unknown": []}
+        )
+    )
+    assert affinity(tmp_path / "absent", {}) == PciFacts()
 
 
 def test_without_a_common_root_or_numa_nodes_the_closest_is_not_known(laid_out: LaidOut) -> None:
     root = laid_out("sysfs/two-sockets")
     for told in root.glob("devices/**/numa_node"):
         told.write_text("-1\n", encoding="utf-8")
-    by = {gpu["address"]: (gpu["closest_nics"], gpu["closest_by"]) for gpu in affinity(root, {})["gpus"]}
+    by = {gpu.address: (gpu.closest_nics, gpu.closest_by) for gpu in affinity(root, {}).gpus}
     assert by["0000:19:00.0"][1] == "PCI switch", "which needs no NUMA"
-    assert by["0000:41:00.0"] == ([], None)
+    assert by["0000:41:00.0"] == ((), None)

@@ -1,10 +1,12 @@
 """What a run says of where its ranks sit, and what is odd about it: doubled hosts, shared cores, far switches."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.synthetic import as_facts
 
-from busbw.runs.facts import flaw_of_facts
+from busbw.runs.facts import CpuFacts, HostFacts
 from busbw.runs.placement import (
     RankPlacement,
     binding,
@@ -18,8 +20,8 @@ from busbw.runs.placement import (
 from busbw.runs.records import JSON
 
 
-def host_of(*ranks: dict[str, JSON], machines: int | None = 1, **more: JSON) -> dict[str, JSON]:
-    return {"ranks": list(ranks), "machines": machines, **more}
+def host_of(*ranks: dict[str, JSON], machines: int | None = 1, **more: JSON) -> HostFacts:
+    return as_facts({"ranks": list(ranks), "machines": machines, **more})
 
 
 def seats(*cores: str) -> tuple[RankPlacement, ...]:
@@ -38,36 +40,37 @@ def test_a_seat_has_what_was_recorded() -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        {"ranks": None, "node": None},
-        {"ranks": [{"rank": 1}, {"rank": 0, "cores": None}], "node": {"switches": None}},
+        {"ranks": [], "node": None},
+        {"ranks": [{"rank": 1}, {"rank": 0, "cores": None}], "node": {"name": "a", "switches": None}},
         {"ranks": [{"rank": 0, "cores": "9-1", "numa_nodes": None, "local_rank": None, "gpu": None}]},
         {"ranks": [{"rank": 0, "cores": "0-999999999"}]},
     ],
 )
 def test_what_is_no_fact_is_not_recorded(facts: dict[str, JSON]) -> None:
-    assert flaw_of_facts(facts) is None
-    assert rank_placements(("a",), {"a": facts}) == (RankPlacement(0, "a"),)
+    assert rank_placements(("a",), {"a": as_facts(facts)}) == (RankPlacement(0, "a"),)
 
 
 @pytest.mark.parametrize(
     "facts",
     [
         {"ranks": "none"},
+        {"ranks": None},
         {"node": []},
         {"ranks": [1]},
         {"ranks": [{"rank": "0"}]},
-        {"ranks": [{"cores": 5}]},
-        {"ranks": [{"numa_nodes": ["x"]}]},
-        {"node": {"switches": [1]}},
+        {"ranks": [{"rank": 0, "cores": 5}]},
+        {"ranks": [{"rank": 0, "numa_nodes": ["x"]}]},
+        {"node": {"name": "a", "switches": [1]}},
         {"cpu": 4},
         {"machines": "1"},
         {"variables": {"A": 1}},
         {"resumed": [{"launch": -1}]},
-        {"pci": {"gpus": [{"link": {"trained": {"lanes": 16}}}]}},
+        {"pci": {"gpus": [{"address": "a", "link": {"trained": {"lanes": 16}}}]}},
     ],
 )
 def test_facts_of_another_shape_are_refused_before_anybody_reads_them(facts: dict[str, JSON]) -> None:
-    assert flaw_of_facts(facts) is not None
+    with pytest.raises(msgspec.ValidationError):
+        as_facts(facts)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,7 @@ def test_without_numbers_gpus_are_told_apart_by_their_place_on_pci() -> None:
         "ranks share a GPU on a: ranks 0-1 have GPU 0000:c1:00.0",
     )
     ranks[1]["gpu_address"] = "0000:c6:00.0"
+    environments = {"a": host_of(*ranks)}
     assert shared_resources(rank_placements(("a", "a"), environments), environments) == ()
 
 
@@ -135,7 +139,8 @@ def test_ranks_with_numbers_and_gpus_of_their_own_are_nothing_to_speak_of() -> N
 
 
 def test_a_host_with_more_ranks_than_cores_is_crowded() -> None:
-    environments: dict[str, dict[str, JSON]] = {"a": {"cpu": {"usable_cores": 2}}, "b": {"cpu": {"logical_cores": 2}}}
+    cpus = {"a": CpuFacts(usable_cores=2), "b": CpuFacts(logical_cores=2)}
+    environments = {host: HostFacts(cpu=cpu) for host, cpu in cpus.items()}
     assert oversubscribed_hosts(("a", "b", "b", "b"), environments) == {"b": (3, 2)}
     assert cautions("local", ("a", "b", "b", "b"), environments) == (
         "3 ranks share 2 usable cores on 1 of 2 hosts, b among them: oversubscribed",
@@ -168,7 +173,7 @@ _JOB = {"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"}
 def test_tasks_of_a_job_that_a_plain_run_leaves_out_are_told_of(
     launcher: str, ranks: int, variables: dict[str, str], said: str | None
 ) -> None:
-    told = cautions(launcher, ("a",) * ranks, {"a": {"variables": variables}})
+    told = cautions(launcher, ("a",) * ranks, {"a": HostFacts(variables=variables)})
     assert told == () if said is None else len(told) == 1 and said in told[0]
 
 

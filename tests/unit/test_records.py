@@ -6,9 +6,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from busbw.ops.storage import Access, Way
 from busbw.ops.training import Workload
+from busbw.runs.facts import CpuFacts, HostFacts, MemoryModules, NodeFacts, ResumedJob
 from busbw.runs.records import (
     DTYPE_BYTES,
     QUANTILES,
@@ -219,6 +221,18 @@ json_values = st.recursive(
     max_leaves=6,
 )
 
+facts = st.builds(
+    HostFacts,
+    kernel=st.none() | words,
+    variables=st.dictionaries(words, words, max_size=3),
+    cpu=st.builds(CpuFacts, model=st.none() | words, allowed_cores=st.lists(st.integers(0, 99), max_size=3).map(tuple)),
+    memory_modules=st.none() | st.builds(MemoryModules, unknown=st.lists(words, max_size=2).map(tuple)),
+    node=st.none() | st.builds(NodeFacts, name=words, switches=st.none() | st.lists(words, max_size=2).map(tuple)),
+    resumed=st.lists(
+        st.builds(ResumedJob, launch=st.integers(0, 9), boot_id=st.sampled_from((UNSET, None, "x"))), max_size=2
+    ).map(tuple),
+)
+
 runs = st.builds(
     Run,
     schema=st.integers(1, 9),
@@ -231,7 +245,7 @@ runs = st.builds(
     cases=st.lists(cases, max_size=3).map(tuple),
     adjusted=st.lists(words, max_size=2).map(tuple),
     hosts=st.lists(words, max_size=3).map(tuple),
-    environments=st.dictionaries(words, st.dictionaries(words, json_values, max_size=3), max_size=2),
+    environments=st.dictionaries(words, facts, max_size=2),
 )
 
 

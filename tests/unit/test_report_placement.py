@@ -42,7 +42,7 @@ def test_hosts_stand_with_their_nodes_switches_and_bindings() -> None:
 
 
 def test_what_was_not_recorded_is_no_column() -> None:
-    found = tables(Machine(hosts=HOSTS, facts={"ranks": None, "node": None}))
+    found = tables(Machine(hosts=HOSTS, facts={"ranks": [], "node": None}))
     assert list(found) == ["Where the ranks ran"]
     assert cells(found["Where the ranks ran"]) == [("n1", "0,1"), ("n2", "2,3")]
 
@@ -85,10 +85,10 @@ def test_gpus_stand_with_the_cards_next_to_them_once_for_hosts_that_are_alike() 
     ]
 
 
-def test_hostile_facts_are_shown_as_text_or_not_at_all() -> None:
+def test_hostile_facts_are_shown_as_text() -> None:
     facts: dict[str, JSON] = {
-        "pci": {"gpus": [{"address": "<script>", "closest_nics": "all"}]},
-        "node": {"name": "<b>x</b>", "switches": "none"},
+        "pci": {"gpus": [{"address": "<script>", "closest_nics": ["<script>"]}]},
+        "node": {"name": "<b>x</b>", "switches": ["<b>x</b>"]},
         "ranks": [{"rank": 0, "variables": {"A": "<i>"}}],
     }
     report = compose(judged(Machine(hosts=HOSTS, facts=facts)))

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
-from testing.synthetic import Machine, case, synthetic_run, write_synthetic
+from testing.synthetic import Machine, as_facts, case, synthetic_run, write_synthetic
 
 from busbw import __version__, launch
 from busbw.backends.base import World
@@ -26,6 +26,7 @@ from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
 from busbw.launch.run_session import open_run
 from busbw.runs import store
+from busbw.runs.facts import JOB_FACTS, HostFacts, ResumedJob
 from busbw.runs.lock import locked
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import (
@@ -239,8 +240,8 @@ def folder_of(run: Run, tmp_path: Path) -> Path:
     return folder
 
 
-def facts_with(run: Run, **changes: JSON) -> dict[str, dict[str, JSON]]:
-    return {host: {**facts, **changes} for host, facts in run.environments.items()}
+def facts_with(run: Run, **changes: JSON) -> dict[str, HostFacts]:
+    return {host: as_facts({**msgspec.to_builtins(facts), **changes}) for host, facts in run.environments.items()}
 
 
 @pytest.mark.parametrize(
@@ -314,18 +315,21 @@ def test_the_jobs_that_a_run_was_resumed_in_are_noted_and_are_no_difference(tmp_
     go_on(3, "2", boot_id="x")
     go_on(3, "2", boot_id="x")
     go_on(4, "5", boot_id="x")
-    before = run.environments["node0"]
-    assert store.read_run(folder).environments["node0"] == {
-        **before,
-        "resumed": [
-            {
-                "launch": 3,
-                "boot_id": "x",
-                "variables": {"SLURM_JOB_ID": "2", "SLURM_STEP_ID": "3", "SLURM_RESTART_COUNT": "1"},
-            },
-            {"launch": 4, "variables": {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "4", "SLURM_RESTART_COUNT": "1"}},
-        ],
-    }
+    written = json.loads((folder / store.RUN_FILE).read_bytes())["environments"]["node0"]
+    assert written.pop("resumed") == [
+        {
+            "launch": 3,
+            "boot_id": "x",
+            "variables": {"SLURM_JOB_ID": "2", "SLURM_STEP_ID": "3", "SLURM_RESTART_COUNT": "1"},
+        },
+        {"launch": 4, "variables": {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "4", "SLURM_RESTART_COUNT": "1"}},
+    ]
+    assert as_facts(written) == run.environments["node0"]
+
+
+def test_the_facts_of_a_job_are_those_that_a_resumption_notes() -> None:
+    assert ("launch", *JOB_FACTS) == ResumedJob.__struct_fields__
+    assert set(JOB_FACTS) < set(HostFacts.__struct_fields__)
 
 
 def bound(*cores: str, **variables: str) -> list[JSON]:
@@ -338,11 +342,11 @@ def bound(*cores: str, **variables: str) -> list[JSON]:
         (bound("0", "1"), bound("0-1", "0-1"), "binding of node0: bound: .* then, not bound: .* now"),
         (bound("0", "1", UCX_TLS="rc"), bound("0", "1", UCX_TLS="tcp"), "UCX_TLS of rank 0 .*: rc then, tcp now"),
         (bound("0", "1", PMI_RANK="0"), bound("2", "3", PMI_RANK="1"), None),
-        (None, bound("0", "1"), None),
+        ([], bound("0", "1"), None),
     ],
 )
 def test_ranks_that_are_bound_otherwise_are_another_world(
-    then: list[JSON] | None, now: list[JSON], said: str | None, tmp_path: Path
+    then: list[JSON], now: list[JSON], said: str | None, tmp_path: Path
 ) -> None:
     run = synthetic_run([case("all_reduce", 8, 2)], machine=Machine(hosts=("node0",), facts={"ranks": then})).run
     folder = folder_of(run, tmp_path)

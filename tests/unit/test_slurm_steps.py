@@ -20,6 +20,7 @@ from busbw.backends.signing import new_secret
 from busbw.cli.main import main
 from busbw.errors import LaunchError, UsageError
 from busbw.runs import store
+from busbw.runs.facts import ResumedJob
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Ended, Failed, Row
 from busbw.runs.resume import lack_of, plan_of
@@ -292,8 +293,10 @@ def test_a_run_belongs_to_every_job_that_measured_it(tmp_path: Path) -> None:
     folder = write_synthetic(tmp_path, stored)
     runs = JobRuns(tmp_path)
     assert [stay.job for stay in runs.jobs(folder)] == ["7"]
-    resumed = [{"launch": 1, "variables": {"SLURM_JOB_ID": "9", "SLURM_JOB_NODELIST": "n[1-2]"}}]
-    environments = {host: {**facts, "resumed": resumed} for host, facts in stored.run.environments.items()}
+    resumed = (ResumedJob(launch=1, variables={"SLURM_JOB_ID": "9", "SLURM_JOB_NODELIST": "n[1-2]"}),)
+    environments = {
+        host: msgspec.structs.replace(facts, resumed=resumed) for host, facts in stored.run.environments.items()
+    }
     store.write_run(folder, msgspec.structs.replace(stored.run, environments=environments))
     assert [stay.job for stay in runs.jobs(folder)] == ["7", "9"]
     assert list(runs.of("9")) == [folder]

@@ -1,12 +1,11 @@
 """What is known of ranks and nodes: masks, NUMA nodes, and what Slurm calls a host, by variables as it sets them."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
-from busbw.runs.records import JSON
+from busbw.runs.facts import HostFacts, NodeFacts, RankFacts
 from busbw.system import slurm_topology
 from busbw.system.slurm_topology import numa_nodes, of_hosts, rank_facts, switches_of
 
@@ -24,9 +23,9 @@ def variables(host: str, node: int, rank: int, **more: str) -> dict[str, str]:
     }
 
 
-def task(host: str, node: int, rank: int, boot: str = "a", **more: str) -> dict[str, JSON]:
-    place = {"local_rank": rank % 2, "cores": str(rank % 2), "numa_nodes": [0], "gpu": None}
-    return {"boot_id": boot, "rank": place, "variables": variables(host, node, rank, **more)}
+def task(host: str, node: int, rank: int, boot: str = "a", **more: str) -> HostFacts:
+    place = RankFacts(rank=rank, local_rank=rank % 2, cores=str(rank % 2), numa_nodes=(0,))
+    return HostFacts(boot_id=boot, ranks=(place,), variables=variables(host, node, rank, **more))
 
 
 HOSTS = ("n1", "n1", "n2", "n2", "n3", "n3")
@@ -35,48 +34,42 @@ TASKS = [task(host, rank // 2, rank) for rank, host in enumerate(HOSTS)]
 
 def test_every_host_has_its_node_its_switches_and_its_ranks() -> None:
     found = of_hosts(HOSTS, TASKS)
-    assert json.loads(json.dumps(found)) == found
-    assert found["n2"]["node"] == {"name": "n2", "number": 1, "switches": ["spine", "leaf1"]}
-    assert found["n3"]["node"]["switches"] == ["spine", "leaf2"]
-    assert [one["rank"] for one in found["n3"]["ranks"]] == [4, 5]
-    assert found["n3"]["ranks"][1] == {
-        "rank": 5,
-        "local_rank": 1,
-        "cores": "1",
-        "numa_nodes": [0],
-        "gpu": None,
-        "variables": {"SLURM_PROCID": "5"},
-    }
-    assert "SLURM_PROCID" not in found["n1"]["variables"]
-    assert found["n1"]["variables"]["SLURM_JOB_ID"] == "1"
-    assert found["n1"]["machines"] == 1
+    assert found["n2"].node == NodeFacts(name="n2", number=1, switches=("spine", "leaf1"))
+    assert found["n3"].node == NodeFacts(name="n3", number=2, switches=("spine", "leaf2"))
+    assert [one.rank for one in found["n3"].ranks] == [4, 5]
+    assert found["n3"].ranks[1] == RankFacts(
+        rank=5, local_rank=1, cores="1", numa_nodes=(0,), variables={"SLURM_PROCID": "5"}
+    )
+    assert "SLURM_PROCID" not in found["n1"].variables
+    assert found["n1"].variables["SLURM_JOB_ID"] == "1"
+    assert found["n1"].machines == 1
 
 
 def test_what_differs_between_the_ranks_of_a_host_is_each_rank_s_own() -> None:
     tasks = [task("n1", 0, rank, NCCL_IB_HCA=f"mlx5_{rank}", UCX_TLS="rc") for rank in range(2)]
     host = of_hosts(("n1", "n1"), tasks)["n1"]
-    assert host["variables"]["UCX_TLS"] == "rc"
-    assert "NCCL_IB_HCA" not in host["variables"]
-    assert [one["variables"]["NCCL_IB_HCA"] for one in host["ranks"]] == ["mlx5_0", "mlx5_1"]
+    assert host.variables["UCX_TLS"] == "rc"
+    assert "NCCL_IB_HCA" not in host.variables
+    assert [one.variables["NCCL_IB_HCA"] for one in host.ranks] == ["mlx5_0", "mlx5_1"]
 
 
 def test_variables_that_mpiexec_carried_to_another_host_name_no_node_there() -> None:
     """Over ssh every rank has the environment of the mpiexec that was called, in the batch step on the first node."""
     carried = variables("n1", 0, 0)
-    tasks = [{"boot_id": "a", "rank": {}, "variables": carried} for _ in range(2)]
+    tasks = [HostFacts(boot_id="a", ranks=(RankFacts(rank=rank),), variables=carried) for rank in range(2)]
     found = of_hosts(("n1.cluster", "n2.cluster"), tasks)
-    assert found["n1.cluster"]["node"]["name"] == "n1"
-    assert found["n2.cluster"]["node"] is None
+    assert found["n1.cluster"].node == NodeFacts(name="n1", number=0, switches=("spine", "leaf1"))
+    assert found["n2.cluster"].node is None
 
 
 def test_without_slurm_there_is_no_node() -> None:
-    found = of_hosts(("a",), [{"boot_id": None, "variables": {}}])
-    assert found["a"] == {"machines": None, "node": None, "variables": {}, "ranks": [{"rank": 0, "variables": {}}]}
+    alone = HostFacts(ranks=(RankFacts(rank=0),))
+    assert of_hosts(("a",), [alone]) == {"a": alone}
 
 
 def test_two_machines_of_one_name_are_counted() -> None:
     tasks = [task("n1", 0, 0, boot="a"), task("n1", 0, 1, boot="b")]
-    assert of_hosts(("n1", "n1"), tasks)["n1"]["machines"] == 2
+    assert of_hosts(("n1", "n1"), tasks)["n1"].machines == 2
 
 
 @pytest.mark.parametrize(
@@ -110,7 +103,7 @@ def test_a_rank_knows_its_cores_and_where_they_lie(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {9, 2, 0, 1}, raising=False)
     monkeypatch.setattr(slurm_topology, "numa_nodes", lambda: {"0": "0-3", "1": "4-7", "2": "8-11"})
     monkeypatch.setattr(slurm_topology, "binds_threads", lambda: True)
-    told = {"local_rank": 3, "node": 1, "cores": "0-2,9", "binds_threads": True, "numa_nodes": [0, 2], "gpu": 1}
-    assert rank_facts(3, 1, 1) == told
+    told = RankFacts(rank=7, local_rank=3, node=1, cores="0-2,9", binds_threads=True, numa_nodes=(0, 2), gpu=1)
+    assert rank_facts(7, 3, 1, gpu=1) == told
     monkeypatch.setattr(slurm_topology, "numa_nodes", dict)
-    assert rank_facts(3, None)["numa_nodes"] is None
+    assert rank_facts(7, 3).numa_nodes is None

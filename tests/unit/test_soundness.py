@@ -526,6 +526,17 @@ def test_facts_of_another_shape_are_refused(change: dict[str, JSON], golden: Pat
     assert status.rows(golden.parents[1], ())
 
 
+def test_facts_that_a_neighbouring_version_adds_are_ignored_at_any_depth(golden: Path) -> None:
+    known = store.read(golden).run
+    path = golden / store.RUN_FILE
+    document = json.loads(path.read_bytes())
+    facts = next(iter(document["environments"].values()))
+    for record in (facts, facts["cpu"], facts["nics"][0]):
+        record["new"] = {"of": [1, "b"]}
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert store.read(golden).run == known
+
+
 def test_a_hundred_damaged_folders_are_answered_in_words() -> None:
     found = campaign(seed=20261122, seconds=10.0, count=150)
     assert found.failures == ()

@@ -13,9 +13,11 @@ import stat
 import subprocess
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import psutil
 import pytest
 import torch
 from click.testing import CliRunner
@@ -32,12 +34,13 @@ from busbw.cli.main import main
 from busbw.errors import BackendError, UsageError
 from busbw.ops.storage import Access
 from busbw.runs import cases, plan
+from busbw.runs.facts import HostFacts, StorageFacts
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Failed
 from busbw.system import storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from busbw.backends.base import Backend, Operation
     from busbw.ops.base import Matrix, Op
@@ -112,9 +115,16 @@ def test_a_path_is_asked_about_only_where_files_are_made() -> None:
 # --- a file in blocks ------------------------------------------------------------------------------------------------
 
 
+def facts_at(folder: Path) -> StorageFacts:
+    facts = storage.storage_facts(str(folder))
+    assert facts is not None
+    return facts
+
+
 def ways_here(folder: Path) -> list[Way]:
-    found = storage.storage_facts(str(folder))["storage"]["way"]
-    return ["direct", "dropped"] if found == "direct" else [found]
+    way = facts_at(folder).way
+    assert way is not None
+    return ["direct", "dropped"] if way == "direct" else [way]
 
 
 @pytest.mark.parametrize("depth", [1, 3, 64])
@@ -531,20 +541,19 @@ def test_fio_itself_runs_on_the_file_that_has_no_name(tmp_path: Path, op: str) -
 
 
 def error_at(path: Path) -> str:
-    return str(storage.storage_facts(str(path))["storage"]["error"])
+    return str(facts_at(path).error)
 
 
 def test_a_folder_is_known_by_its_file_system(tmp_path: Path) -> None:
-    facts = storage.storage_facts(str(tmp_path))["storage"]
-    assert facts["error"] is None
-    assert facts["type"]
-    assert facts["device"]
-    assert str(tmp_path.resolve()).startswith(facts["mount"])
-    assert 0 < facts["free_bytes"] < facts["total_bytes"]
-    assert facts["way"] in {"direct", "dropped", "memory"}
-    assert (facts["no_direct"] is None) == (facts["way"] == "direct")
+    facts = facts_at(tmp_path)
+    assert facts.error is None
+    assert facts.type
+    assert facts.device
+    assert str(tmp_path.resolve()).startswith(str(facts.mount))
+    assert 0 < (facts.free_bytes or 0) < (facts.total_bytes or 0)
+    assert (facts.no_direct is None) == (facts.way == "direct")
     assert list(tmp_path.iterdir()) == []
-    assert storage.storage_facts(None) == {}
+    assert storage.storage_facts(None) is None
 
 
 def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -576,6 +585,12 @@ def test_a_folder_of_somebody_else_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
 
 
+def mounted(monkeypatch: pytest.MonkeyPatch, kind: str, device: str) -> None:
+    """Let the root be the only file system, of this kind."""
+    root = SimpleNamespace(mountpoint="/", fstype=kind, device=device, opts="rw")
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_options: [root])
+
+
 def refuse_direct(monkeypatch: pytest.MonkeyPatch, number: int = errno.EINVAL) -> None:
     real = os.open
 
@@ -592,32 +607,31 @@ def test_where_o_direct_is_not_possible_files_are_dropped_and_that_is_said(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_direct(monkeypatch, number)
-    monkeypatch.setattr(storage, "_mount", lambda _folder: {"type": "ext4", "device": "/dev/sda"})
-    facts = storage.storage_facts(str(tmp_path))
-    assert facts["storage"]["way"] == "dropped"
-    assert facts["storage"]["no_direct"] == f"O_DIRECT is not possible there: {os.strerror(number)}"
-    (caution,) = storage.cautions({"n0": facts})
+    mounted(monkeypatch, "ext4", "/dev/sda")
+    facts = facts_at(tmp_path)
+    assert (facts.type, facts.device, facts.way) == ("ext4", "/dev/sda", "dropped")
+    assert facts.no_direct == f"O_DIRECT is not possible there: {os.strerror(number)}"
+    (caution,) = storage.cautions({"n0": HostFacts(storage=facts)})
     assert "O_DIRECT is not possible there" in caution
     assert "dropped from the page cache before they are read" in caution
     assert list(tmp_path.iterdir()) == []
 
 
 def test_memory_is_called_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_mount", lambda _folder: {"type": "tmpfs", "device": "tmpfs"})
-    facts = storage.storage_facts(str(tmp_path))
-    assert facts["storage"]["way"] == "memory"
+    mounted(monkeypatch, "tmpfs", "tmpfs")
+    facts = HostFacts(storage=facts_at(tmp_path))
+    assert facts.storage is not None
+    assert facts.storage.way == "memory"
     (caution,) = storage.cautions({"n0": facts, "n1": facts})
     assert caution.endswith("tmpfs is in memory; data written and read there never leave memory")
 
 
-def rank_of(
-    host: str, free: int, *, kind: str = "ext4", device: str = "/dev/sda", way: str = "direct"
-) -> dict[str, Any]:
-    told = {"path": "/scratch", "error": None, "type": kind, "device": device, "number": 8, "free_bytes": free}
-    return {"host": host, "boot_id": f"boot of {host}", "storage": {**told, "way": way, "no_direct": None}}
+def rank_of(host: str, free: int, *, kind: str = "ext4", device: str = "/dev/sda") -> HostFacts:
+    facts = StorageFacts(path="/scratch", type=kind, device=device, number=8, free_bytes=free, way="direct")
+    return HostFacts(host=host, boot_id=f"boot of {host}", storage=facts)
 
 
-def obstacle(facts: Sequence[Mapping[str, Any]], op: str = "storage_write", size: int = 1 << 30) -> str | None:
+def obstacle(facts: Sequence[HostFacts], op: str = "storage_write", size: int = 1 << 30) -> str | None:
     return storage.obstacle(case(op, size, len(facts)), facts)
 
 
@@ -645,18 +659,25 @@ def test_a_small_file_has_a_margin_too() -> None:
 
 
 def test_hosts_without_the_path_are_named() -> None:
-    broken = [{"host": host, "storage": {"error": f"/scratch on {host} does not exist; …"}} for host in ("b", "c", "b")]
+    broken = [
+        HostFacts(host=host, storage=StorageFacts(path="/scratch", error=f"/scratch on {host} does not exist; …"))
+        for host in ("b", "c", "b")
+    ]
     assert obstacle([rank_of("a", 9 << 30), *broken]) == (
         "files cannot be created: /scratch on b does not exist; …; a similar problem on c"
     )
 
 
 def test_the_worst_way_of_any_rank_is_that_of_all() -> None:
-    ways = [rank_of("a", 1), rank_of("b", 1, way="memory"), rank_of("c", 1, way="dropped")]
+    ways = [
+        StorageFacts(path="/scratch", way="direct"),
+        StorageFacts(path="/scratch", way="memory"),
+        StorageFacts(path="/scratch", way="dropped"),
+    ]
     assert storage.way_of_all(ways[:1]) == "direct"
     assert storage.way_of_all([ways[0], ways[2]]) == "dropped"
     assert storage.way_of_all(ways) == "memory"
-    assert storage.way_of_all([{}]) == "direct"
+    assert storage.way_of_all([None, StorageFacts(path="/scratch")]) == "direct"
 
 
 def test_the_folder_of_a_run_is_known_by_its_name_and_is_removed_whatever_is_in_it(tmp_path: Path) -> None:

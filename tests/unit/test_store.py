@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError
 from busbw.runs import store, upgrades
+from busbw.runs.facts import HostFacts
 from busbw.runs.records import (
     QUANTILES,
     SCHEMA,
@@ -105,7 +106,7 @@ def a_run(**changes: Any) -> Run:  # noqa: ANN401 - any field of a run
         "cases": (CASE, BARRIER, NEVER),
         "adjusted": (),
         "hosts": ("a", "a"),
-        "environments": {"a": {"cpus": 2}},
+        "environments": {"a": HostFacts(kernel="6")},
     }
     return Run(**fields | changes)
 
@@ -291,10 +292,17 @@ def test_the_appender_cuts_a_file_that_is_one_torn_line(folder: Path) -> None:
 def test_text_that_is_no_utf8_is_escaped_and_not_fatal(folder: Path) -> None:
     hostile = os.fsdecode(b"/data/\xff")
     write(folder, Failed(case=CASE, launch=0, block=0, error=hostile))
-    store.write_run(folder, a_run(environments={"a": {hostile: [hostile]}}))
+    store.write_run(folder, a_run(environments={"a": HostFacts(kernel=hostile, variables={hostile: hostile})}))
     stored = store.read(folder)
     assert stored.failed[0].error == "/data/\\udcff"
-    assert stored.run.environments == {"a": {"/data/\\udcff": ["/data/\\udcff"]}}
+    escaped = "/data/\\udcff"
+    assert stored.run.environments == {"a": HostFacts(kernel=escaped, variables={escaped: escaped})}
+
+
+def test_unknown_facts_are_written_as_null(folder: Path) -> None:
+    (facts,) = msgspec.json.decode((folder / store.RUN_FILE).read_bytes())["environments"].values()
+    assert facts.keys() == set(HostFacts.__struct_fields__)
+    assert (facts["kernel"], facts["boot_id"], facts["cpu"]["usable_cores"], facts["mpi"]) == ("6", None, None, None)
 
 
 @pytest.mark.parametrize("schema", [SCHEMA + 1, 99])

@@ -7,7 +7,6 @@ import re
 import sys
 import termios
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +20,7 @@ from busbw.escape import echo, echo_toned, output_columns, plain_text
 from busbw.launch import live_table
 from busbw.launch.live_table import LiveTable
 from busbw.runs import resume, store
+from busbw.runs.facts import UNKNOWN_HOST, CpuFacts, GpuFacts, Nic, PciFacts
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import JSON, SCHEMA, Failed, Skipped
 from busbw.slurm import queue
@@ -68,11 +68,15 @@ def results(tmp_path: Path) -> Path:
     odd = [case("all_gather", 1 << power, algorithm=HOSTILE) for power in (10, 12)]
     stored = synthetic_run([*cases, *odd], launches=2)
     run = stored.run
-    facts = json.loads(json.dumps(run.environments["node0"]))
-    facts |= {name: poisoned(facts[name]) for name in ("kernel", "torch") if name in facts}
-    facts["cpu"] = {**facts["cpu"], "model": HOSTILE}
-    facts["mixed"] = [1, HOSTILE]
-    facts["variables"] = {"NCCL_ALGO": HOSTILE, f"GLOO_{HOSTILE}": HOSTILE, "SLURM_JOB_ID": HOSTILE}
+    facts = msgspec.structs.replace(
+        run.environments["node0"],
+        kernel=HOSTILE,
+        torch=HOSTILE,
+        cpu=CpuFacts(model=HOSTILE, usable_cores=64),
+        nics=(Nic(name=HOSTILE, driver=HOSTILE),),
+        pci=PciFacts(gpus=(GpuFacts(address=HOSTILE, name=HOSTILE),), unknown=("", HOSTILE)),
+        variables={"NCCL_ALGO": HOSTILE, f"GLOO_{HOSTILE}": HOSTILE, "SLURM_JOB_ID": HOSTILE},
+    )
     plan = Plan(name=HOSTILE, sweep=(Sweep(ops=("all_reduce",)),), launches=3, timing=Timing(blocks=1))
     host = f"node0{HOSTILE}"
     run = msgspec.structs.replace(
@@ -225,11 +229,13 @@ def test_only_one_place_prints(path: Path) -> None:
 def test_no_secret_reaches_a_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, name in enumerate(SECRETS):
         monkeypatch.setenv(name, f"hunter-{number}-2")
-    facts: dict[str, Any] = environment.host_facts()
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    facts = environment.host_facts()
     stored = synthetic_run([case("all_reduce", 8)], launches=1)
-    run = msgspec.structs.replace(stored.run, environments={"node0": facts})
-    noted = resume._with_what_is_new({}, facts, 1)
-    run = msgspec.structs.replace(run, environments={"node0": {**facts, "resumed": noted.get("resumed")}})
+    noted = resume._with_what_is_new(UNKNOWN_HOST, facts, 1)
+    assert noted.resumed[0].variables == facts.variables != {}
+    resumed = msgspec.structs.replace(facts, resumed=noted.resumed)
+    run = msgspec.structs.replace(stored.run, environments={"node0": resumed})
     folder = write_synthetic(tmp_path, store.StoredRun(stored.path, run, stored.rows, ()))
     leaked = [name for path in folder.iterdir() for name in re.findall(r"hunter-\d+-2", path.read_text())]
     assert leaked == []

@@ -20,8 +20,8 @@ from testing.synthetic import World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import BusbwError
+from busbw.runs.facts import GpuFacts
 from busbw.runs.store import read
-from busbw.system.nvml import Gpu
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import models, parameters
 from busbw_analysis.cli.training import training
@@ -111,7 +111,12 @@ def test_models_are_listed_with_what_follows_from_them() -> None:
 
 
 def test_memory_is_that_of_a_run_or_of_this_machine_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = {"0000:1b:00.0": Gpu(0, "NVIDIA H200"), "0000:1c:00.0": Gpu(1, "NVIDIA H100 80GB HBM3")}
+    gpus = {
+        address: GpuFacts(address=address, index=index, name=name)
+        for index, (address, name) in enumerate(
+            (("0000:1b:00.0", "NVIDIA H200"), ("0000:1c:00.0", "NVIDIA H100 80GB HBM3"))
+        )
+    }
     monkeypatch.setattr("busbw_analysis.cli.training_machines.gpus_by_address", lambda: gpus)
     assert asked(f"memory {RING}")["gpu_memory"]["bytes"] == 81559 << 20, "the smallest of all"
     assert asked(f"memory {RING} --gpu-memory 1024GiB")["gpu_memory"]["bytes"] == 1 << 40

@@ -4,6 +4,7 @@ import msgspec
 from testing.synthetic import case, synthetic_run
 
 from busbw.runs import store
+from busbw.runs.facts import HostFacts
 from busbw.runs.records import BackendTraits
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
@@ -52,6 +53,6 @@ def test_a_backend_of_which_nothing_is_stored_has_no_model() -> None:
 
 
 def test_how_messages_leave_a_host_is_by_the_stored_rules() -> None:
-    facts = {"variables": {"NCCL_IB_HCA": "mlx5_0", "GLOO_SOCKET_IFNAME": "eth1"}}
+    facts = HostFacts(variables={"NCCL_IB_HCA": "mlx5_0", "GLOO_SOCKET_IFNAME": "eth1"})
     assert transport_of(facts, "nccl-net").ports.value == "mlx5_0"
     assert transport_of(facts, "gloo-tcp").interfaces.value == "eth1"

@@ -15,9 +15,9 @@ import msgspec
 from busbw import __version__
 from busbw.errors import LogError, UsageError
 from busbw.ops import LOCAL, OPS, PAIRED, TO_THE_HOST, bus_factor, limits, op_named
+from busbw.runs.facts import GpuFacts, HostFacts, NcclFacts, PciFacts, RankFacts, RdmaPort
 from busbw.runs.records import (
     CASE_DTYPE_BYTES,
-    JSON,
     REDOPS,
     SCHEMA,
     BackendTraits,
@@ -39,7 +39,6 @@ from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 from busbw_analysis.data.readers.logs import tool_named
 from busbw_analysis.data.readers.tools import NCCL, OF_BACKEND, OF_MPI, UNKNOWN, Tool
 
-_Machines = dict[str, dict[str, JSON]]
 _TOOL_BUFFER: Final = 512 << 20
 """Default copy size of nvbandwidth, which its log may omit (its ``--help``: bufferSize)."""
 _OF_FEW: Final = LOCAL | PAIRED
@@ -228,7 +227,7 @@ class _World:
     """
 
     hosts: tuple[str, ...]
-    environments: _Machines
+    environments: dict[str, HostFacts]
     unknown: tuple[str, ...]
 
     @classmethod
@@ -244,8 +243,10 @@ class _World:
         hosts = _hosts(log, best, ranks, tool, facts)
         known = hosts is not None
         hosts = hosts or (UNKNOWN,) * ranks
-        environments: _Machines = {host: _facts(best, facts) for host in dict.fromkeys(hosts) if known}
-        with_gpu = _add_gpus(environments, best.places, hosts, facts, log.tool) if known else 0
+        of_all = _facts(best, facts)
+        environments = dict.fromkeys(hosts, of_all) if known else {}
+        environments |= _with_gpus(environments, best.places, hosts, facts, log.tool)
+        with_gpu = sum(len(host.pci.gpus) for host in environments.values())
         several = known and len(set(hosts)) > 1
         missing = {
             "machine": facts.machine is None,
@@ -288,17 +289,16 @@ def _hosts(log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFact
     return tuple(names[rank * count // ranks] for rank in range(ranks))
 
 
-def _facts(table: Table, facts: LogFacts) -> dict[str, JSON]:
+def _facts(table: Table, facts: LogFacts) -> HostFacts:
     """The facts that all hosts share."""
-    found: dict[str, JSON] = {}
-    if table.library_version is not None:
-        found["nccl"] = {"version": _version(table.library_version)}
+    version, ports = table.library_version, tuple[RdmaPort, ...]()
     if facts.nics is not None:
         card = facts.nics.card
-        port: dict[str, JSON] = {"port": 1, "bytes_per_second": card.nominal, "up": True, "given": True}
-        port |= {"kind": card.kind, "name": card.what}
-        found["rdma"] = [{"device": f"nic{number}", **port} for number in range(facts.nics.count)]
-    return found
+        given = RdmaPort(
+            device="", port=1, bytes_per_second=card.nominal, up=True, given=True, kind=card.kind, name=card.what
+        )
+        ports = tuple(msgspec.structs.replace(given, device=f"nic{number}") for number in range(facts.nics.count))
+    return HostFacts(nccl=None if version is None else NcclFacts(version=_version(version)), rdma=ports)
 
 
 def _version(text: str) -> str:
@@ -307,27 +307,27 @@ def _version(text: str) -> str:
     return text if parts is None else ".".join(str(int(part)) for part in parts.groups())
 
 
-def _add_gpus(machines: _Machines, places: Sequence[Place], hosts: Sequence[str], facts: LogFacts, tool: str) -> int:
-    """Add all GPUs with known names, and the ranks that drive them, to the facts of their hosts. Returns how many."""
+def _with_gpus(
+    environments: Mapping[str, HostFacts], places: Sequence[Place], hosts: Sequence[str], facts: LogFacts, tool: str
+) -> Iterator[tuple[str, HostFacts]]:
+    """The hosts with all GPUs whose names are known, and the ranks that drive them."""
     by_rank = {place.device if place.rank is None else place.rank: place for place in places if place.name}
     if facts.gpu is not None:
         names = {name.casefold() for name in (facts.gpu.name, *facts.gpu.names)}
         if other := [place.name for place in by_rank.values() if place.name and place.name.casefold() not in names]:
             raise UsageError(f"--gpu {facts.gpu.name} contradicts the log, which has {other[0]}", code="contradiction")
-    numbers: Counter[str] = Counter()
-    added = 0
-    for rank, host in enumerate(hosts):
-        gpu, number = by_rank.get(rank) or Place(name=None if facts.gpu is None else facts.gpu.name), numbers[host]
-        numbers[host] += 1
-        if gpu.name is None:
-            continue
-        placed = gpu.bus_id is not None and re.search("[1-9a-fA-F]", gpu.bus_id.removeprefix("0x")) is not None
-        address = gpu.bus_id if placed else f"rank {rank}"  # virtual machines may report only zeros
-        known = {"index": number, "name": gpu.name, "address": address, "source": tool}
-        machines[host].setdefault("pci", {}).setdefault("gpus", []).append(known)
-        machines[host].setdefault("ranks", []).append({"rank": rank, "local_rank": number, "gpu": number})
-        added += 1
-    return added
+    for host, of_host in environments.items():
+        gpus: list[GpuFacts] = []
+        ranks: list[RankFacts] = []
+        for number, rank in enumerate(rank for rank, name in enumerate(hosts) if name == host):
+            gpu = by_rank.get(rank) or Place(name=None if facts.gpu is None else facts.gpu.name)
+            if gpu.name is None:
+                continue
+            placed = gpu.bus_id is not None and re.search("[1-9a-fA-F]", gpu.bus_id.removeprefix("0x"))
+            address = gpu.bus_id if gpu.bus_id and placed else f"rank {rank}"  # virtual machines may report only zeros
+            gpus.append(GpuFacts(index=number, name=gpu.name, address=address, source=tool))
+            ranks.append(RankFacts(rank=rank, local_rank=number, gpu=number))
+        yield host, msgspec.structs.replace(of_host, pci=PciFacts(gpus=tuple(gpus)), ranks=tuple(ranks))
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from busbw.runs.records import Case, Measurement, Row
 from busbw_analysis.data.block_columns import PairBlock
 from busbw_analysis.data.lateness import GroupLateness, lateness_of
 from busbw_analysis.data.launches import COLUMNS, OF_MEMBERS, OVERLAP, LaunchTable, launch_table
+from busbw_analysis.data.likeness import CHECKED
 from busbw_analysis.data.pair_rows import packed, packed_run
 from busbw_analysis.data.ragged import Ragged
 
@@ -291,10 +292,14 @@ def _lists(rows: Ragged) -> npt.NDArray[np.object_]:
 
 
 def _case_columns(found: Summarised) -> dict[str, npt.NDArray[Any]]:
-    """The run and the settings of the case of every row."""
-    cases = found.stored.run.cases
-    known = [msgspec.to_builtins(case) for case in cases]
-    columns: dict[str, npt.NDArray[Any]] = {}
+    """The run, what identifies its machine and software, and the settings of the case of every row."""
+    run, rows = found.stored.run, len(found.table)
+    known = [msgspec.to_builtins(case) for case in run.cases]
+    of_run = {"run": run.id, "started": run.started, "plan": run.plan.get("name"), "launcher": run.launcher}
+    of_run |= {name.replace(" ", "_").replace(".", "_"): value_of(run) for name, value_of in CHECKED}
+    columns: dict[str, npt.NDArray[Any]] = {
+        name: np.full(rows, _scalar(value), dtype=object) for name, value in of_run.items() if name not in _IN_CASE
+    }
     for name in _IN_CASE:
         values = [_scalar(case.get(name)) for case in known]
         column = np.empty(len(values), dtype=object)

@@ -17,7 +17,8 @@ from busbw.units import listed
 from busbw_analysis.data.bands import Band, band_of
 from busbw_analysis.data.cases import CaseState
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.load import Dataset, differences
+from busbw_analysis.data.likeness import differences
+from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.resumed import ended_in_words
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.findings import Finding, disturbances

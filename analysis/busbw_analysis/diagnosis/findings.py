@@ -236,7 +236,7 @@ def _shared_resources(dataset: Dataset) -> Iterator[Finding]:
     run = dataset.largest
     for text in shared_resources(dataset.placements, run.environments):
         yield Finding("caution", "shared-resources", f"{text[:1].upper()}{text[1:]}.")
-    kernels = by_key((dataset.environment(host).get("boot_id"), host) for host in dict.fromkeys(run.hosts))
+    kernels = by_key((dataset.environment(host).boot_id, host) for host in dict.fromkeys(run.hosts))
     for kernel, hosts in kernels.items():
         if kernel is not None and len(hosts) > 1:
             text = f"{listed(hosts, _EXAMPLES)} are the same machine (one kernel): they share its cores and memory"

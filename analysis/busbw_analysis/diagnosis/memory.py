@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from busbw.ops import MEMORY_TRAFFIC
-from busbw.runs.facts import fact
 from busbw.units import counted
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.intervals import IntervalKind
@@ -172,8 +171,8 @@ def _curve(dataset: Dataset, curve: Curve) -> MemoryCurve:
 
 def _caches_of_a_rank(dataset: Dataset, working: Mapping[str, int]) -> int | None:
     """Last-level cache per working rank, on the host with the most; None if a host does not state it."""
-    stated = {host: fact(dataset.environment(host), "cpu.last_level_cache_bytes") for host in working}
-    shares = [math.ceil(held / working[host]) for host, held in stated.items() if isinstance(held, int)]
+    stated = {host: dataset.environment(host).cpu.last_level_cache_bytes for host in working}
+    shares = [math.ceil(held / working[host]) for host, held in stated.items() if held is not None]
     return max(shares) if len(shares) == len(working) else None
 
 

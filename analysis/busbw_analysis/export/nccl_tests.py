@@ -17,7 +17,6 @@ import msgspec
 from busbw import __version__
 from busbw.errors import AnalysisError
 from busbw.runs.records import CASE_DTYPE_BYTES, Case, case_in_words
-from busbw.system.detect import gpus_of
 from busbw.units import counted, listed
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
@@ -153,9 +152,9 @@ def _devices(dataset: Dataset, ranks: Iterable[int]) -> Iterator[str]:
     pids = run.launches[0].pids if run.launches else ()
     for number, rank in enumerate(ranks):
         host, placement = dataset.hosts[rank], dataset.placements[rank]
-        gpus = {gpu.get("index"): gpu for gpu in gpus_of(dataset.environment(host))}
+        gpus = {gpu.index: gpu for gpu in dataset.environment(host).pci.gpus}
         gpu = None if placement.gpu is None else gpus.get(placement.gpu)
-        name, address = ("CPU", "0x00") if gpu is None else (gpu.get("name"), gpu.get("address"))
+        name, address = ("CPU", "0x00") if gpu is None else (gpu.name, gpu.address)
         pid = pids[rank] if rank < len(pids) else 0
         yield f"#  Rank {number:2} Group  0 Pid {pid:6} on {host:>10} device {placement.gpu or 0:2} [{address}] {name}"
 

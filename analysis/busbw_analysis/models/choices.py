@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from busbw.ops import OPS
-from busbw.runs.facts import fact
+from busbw.runs.facts import UNKNOWN_HOST, MpiFacts
 from busbw.runs.placement import variables_of
-from busbw.runs.records import CASE_DTYPE_BYTES, JSON
+from busbw.runs.records import CASE_DTYPE_BYTES
 from busbw.units import parse_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.unavailable import Unavailable
@@ -143,28 +143,28 @@ def library_of_run(dataset: Dataset) -> Library | Unavailable | None:
     run = dataset.runs[0].run
     if dataset.backend.cost_models != MPI:
         return None
-    environment = run.environments.get(run.hosts[0], {}) if run.hosts else {}
-    return library_of(environment.get("mpi"), variables_of(environment))
+    host = run.environments.get(run.hosts[0], UNKNOWN_HOST) if run.hosts else UNKNOWN_HOST
+    return library_of(host.mpi, variables_of(host))
 
 
-def library_of(facts: JSON, variables: Mapping[str, str]) -> Library | Unavailable:
-    """The library of a run from its facts (``mpi`` of an environment) and its recorded environment variables."""
-    text = fact(facts, "library")
-    if text is None:
+def library_of(facts: MpiFacts | None, variables: Mapping[str, str]) -> Library | Unavailable:
+    """The library of a run from its facts (``mpi`` of a host) and its recorded environment variables."""
+    if facts is None or facts.library is None:
         return Unavailable(
             "library-not-recorded",
             "the run did not record its MPI library; each library has its own selection tables",
         )
-    known = _LIBRARY.match(text)
+    known = _LIBRARY.match(facts.library)
     if known is None:
-        return Unavailable("library-not-known", f"{text!r} is an unknown library; tables exist for Open MPI and MPICH")
+        reason = f"{facts.library!r} is an unknown library; tables exist for Open MPI and MPICH"
+        return Unavailable("library-not-known", reason)
     by_messages = {op for op, name in _IN_SHARED_MEMORY.items() if variables.get(_INTRA_NODE.format(name)) == "mpir"}
     harmless = {_INTRA_NODE.format(_IN_SHARED_MEMORY[op]) for op in by_messages}
     return Library(
         known["name"],
         tuple(int(part) for part in known["version"].split(".")),
-        fact(facts, "device"),
-        fact(facts, "threads") != "multiple",
+        facts.device,
+        facts.threads != "multiple",
         frozenset(by_messages),
         tuple(sorted(name for name in variables if _OVERRIDE.match(name) and name not in harmless)),
     )

@@ -5,10 +5,8 @@ from dataclasses import replace
 from typing import Final
 
 from busbw.ops.base import first_reason
-from busbw.runs.facts import fact
 from busbw.runs.placement import variables_of
 from busbw.system.catalog import Catalogue, Gpu
-from busbw.system.detect import from_log, gpus_of
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
@@ -100,11 +98,10 @@ def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | U
 def _links(dataset: Dataset, ranks: Sequence[int], row: Gpu) -> tuple[int | None, bool]:
     """The fewest active links of any of the ranks' GPUs (None if unknown), and whether all of them end at switches."""
     numbers = {dataset.placements[rank].gpu for rank in ranks}
-    gpus = gpus_of(dataset.environment(dataset.hosts_of(ranks)[0]))
-    if len(numbers) == _ON_SWITCHES and all(map(from_log, gpus)):
+    gpus = dataset.environment(dataset.hosts_of(ranks)[0]).pci.gpus
+    if len(numbers) == _ON_SWITCHES and all(gpu.source is not None for gpu in gpus):
         return row.links, True
-    used = [gpu for gpu in gpus if gpu.get("index") in numbers]
-    ups = [up for gpu in used if (up := fact(gpu, "nvlink.up"))]
-    if len(ups) < len(numbers):
+    used = [gpu.nvlink for gpu in gpus if gpu.index in numbers and gpu.nvlink is not None and gpu.nvlink.up]
+    if len(used) < len(numbers):
         return None, False
-    return min(ups), all(fact(gpu, "nvlink.switch") == fact(gpu, "nvlink.up") for gpu in used)
+    return min(links.up for links in used), all(links.switch == links.up for links in used)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from busbw.runs.facts import fact
-from busbw.runs.records import JSON, TransportRules
+from busbw.runs.facts import GpuFacts, HostFacts
+from busbw.runs.records import TransportRules
 from busbw.system.catalog import Catalogue, Gpu, HardwarePeak
-from busbw.system.detect import called, gpus_of, host_link_of, memory_of, no_row, nvlink_of, nvlinks, row_of
-from busbw.system.networks import efa_together, interface_of, is_slingshot, port_of, rdma_ports
+from busbw.system.detect import host_link_of, memory_of, no_row, nvlink_of, nvlinks, row_of
+from busbw.system.networks import efa_together, interface_of, is_slingshot, port_of
 from busbw.units import format_rate
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.unavailable import Unavailable
@@ -62,19 +62,19 @@ def _slowest_gpu(
     dataset: Dataset,
     ranks: Sequence[int],
     code: str,
-    peak_of: Callable[[Mapping[str, JSON], Sequence[str]], HardwarePeak | str],
+    peak_of: Callable[[GpuFacts, Sequence[str]], HardwarePeak | str],
 ) -> Narrowest | Unavailable:
     """The slowest of the peaks of the GPUs of ``ranks``, each from its facts and the addresses of the other GPUs."""
     gpus = _gpus(dataset, ranks, code)
     if isinstance(gpus, Unavailable):
         return gpus
-    addresses = dict.fromkeys(str(gpu.get("address")) for gpu in gpus)
+    addresses = dict.fromkeys(gpu.address for gpu in gpus)
     found: dict[str, HardwarePeak] = {}
     for rank, gpu in zip(ranks, gpus, strict=True):
-        peak = peak_of(gpu, [other for other in addresses if other != str(gpu.get("address"))])
+        peak = peak_of(gpu, [other for other in addresses if other != gpu.address])
         if not isinstance(peak, HardwarePeak):
-            return Unavailable(code, f"{called(gpu)}: {peak}")
-        found[f"{called(gpu)} on {dataset.hosts[rank]}"] = peak
+            return Unavailable(code, f"{gpu.label}: {peak}")
+        found[f"{gpu.label} on {dataset.hosts[rank]}"] = peak
     if len(found) < len(ranks):
         return Unavailable(code, "several ranks share a GPU")
     holder = min(found, key=lambda name: found[name].nominal)
@@ -98,12 +98,12 @@ def gpu_model(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Gpu | 
     return next(iter(found.values()))
 
 
-def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> HardwarePeak | str:
+def _way_out(gpu: GpuFacts, peers: Sequence[str], rows: Catalogue) -> HardwarePeak | str:
     count, row = nvlinks(gpu, peers), row_of(gpu, rows)
     if row is not None and not row.links_known:
         return f"no source gives the rate of the links between GPUs of {row.name}"
     linked = row is not None and row.links is not None
-    if count or (count is None and (linked or gpu.get("index") is None)):
+    if count or (count is None and (linked or gpu.index is None)):
         return nvlink_of(gpu, rows, peers)  # returns a reason if it may have links that were not recorded
     return host_link_of(gpu, rows)
 
@@ -122,14 +122,14 @@ class Network:
         return self.peak.practical or self.peak.nominal
 
 
-def host_network(environment: Mapping[str, JSON], by: TransportRules, rows: Catalogue) -> Network | Unavailable:
+def host_network(host: HostFacts, by: TransportRules, rows: Catalogue) -> Network | Unavailable:
     """The connection of a host to others: all RDMA ports that the backend may use, else the interface of its sockets,
     or which fact is missing, as the rest of a sentence about the host.
     """
-    transport = transport_of(environment, by)
-    ports = [] if transport.rdma is False else list(_rdma(environment, transport, rows))
+    transport = transport_of(host, by)
+    ports = [] if transport.rdma is False else list(_rdma(host, transport, rows))
     if not ports:
-        return _interface(environment, transport, rows)
+        return _interface(host, transport, rows)
     if isinstance(transport.rdma, Unavailable):
         return transport.rdma
     names = ", ".join(name for name, _ in ports)
@@ -152,35 +152,32 @@ def _together(peaks: Sequence[HardwarePeak]) -> HardwarePeak:
     )
 
 
-def _rdma(environment: Mapping[str, JSON], transport: Transport, rows: Catalogue) -> Iterator[tuple[str, HardwarePeak]]:
-    for port in rdma_ports(environment):
-        device = str(port.get("device"))
+def _rdma(host: HostFacts, transport: Transport, rows: Catalogue) -> Iterator[tuple[str, HardwarePeak]]:
+    for port in host.rdma:
         peak = port_of(port, rows)
-        if port.get("up") and isinstance(peak, HardwarePeak) and transport.ports.allows(device, port.get("port")):
-            yield device, peak
-    for nic in fact(environment, "nics") or ():
-        if is_slingshot(nic) and nic.get("up") and isinstance(peak := interface_of(nic, rows), HardwarePeak):
-            yield str(nic.get("name")), peak
+        if port.up and isinstance(peak, HardwarePeak) and transport.ports.allows(port.device, port.port):
+            yield port.device, peak
+    for nic in host.nics:
+        if is_slingshot(nic) and nic.up and isinstance(peak := interface_of(nic, rows), HardwarePeak):
+            yield nic.name, peak
 
 
-def _interface(environment: Mapping[str, JSON], transport: Transport, rows: Catalogue) -> Network | Unavailable:
+def _interface(host: HostFacts, transport: Transport, rows: Catalogue) -> Network | Unavailable:
     """The interface that sockets use, or why it is unknown."""
-    interfaces = fact(environment, "nics")
-    if not interfaces:
+    if not host.nics:
         return Unavailable(NETWORK_NOT_KNOWN, "recorded no network interface")
     chosen = transport.interfaces
     named = chosen.named and not chosen.by_subnet
     known: dict[str, HardwarePeak] = {}
     unknown: list[str] = []
-    for interface in interfaces:
-        name = str(fact(interface, "name"))
-        if not fact(interface, "up") or fact(interface, "kind") == "loopback" or not chosen.allows(name):
+    for nic in host.nics:
+        if not nic.up or nic.kind == "loopback" or not chosen.allows(nic.name):
             continue
-        peak = interface_of(interface, rows, "tcp")
+        peak = interface_of(nic, rows, "tcp")
         if isinstance(peak, HardwarePeak):
-            known[name] = peak
-        elif named or fact(interface, "kind") != "virtual":  # virtual interfaces such as bridges have no speed
-            unknown.append(name)
+            known[nic.name] = peak
+        elif named or nic.kind != "virtual":  # virtual interfaces such as bridges have no speed
+            unknown.append(nic.name)
     if unknown and (known or named):
         missing = f"did not record the speed of {', '.join(unknown)}{_or_name_one(chosen)}"
     elif known:
@@ -220,9 +217,9 @@ def _or_name_one(chosen: Choice) -> str:
     return f"; name the interface that leads to the other hosts with {chosen.variable}"
 
 
-def _gpus(dataset: Dataset, ranks: Sequence[int], code: str) -> list[dict[str, JSON]] | Unavailable:
+def _gpus(dataset: Dataset, ranks: Sequence[int], code: str) -> list[GpuFacts] | Unavailable:
     """The recorded facts of the GPU of every rank, or, with ``code``, why they are unknown."""
-    found: list[dict[str, JSON]] = []
+    found: list[GpuFacts] = []
     for rank in ranks:
         host, place = dataset.hosts[rank], dataset.placements[rank]
         key, value = ("address", place.gpu_address) if place.gpu is None else ("index", place.gpu)
@@ -234,7 +231,7 @@ def _gpus(dataset: Dataset, ranks: Sequence[int], code: str) -> list[dict[str, J
                 f"the run did not record which GPU rank {rank} drove: NVML was not available or does not list the GPU, "
                 "and torch did not report its PCI address",
             )
-        gpu = next((gpu for gpu in gpus_of(dataset.environment(host)) if gpu.get(key) == value), None)
+        gpu = next((gpu for gpu in dataset.environment(host).pci.gpus if getattr(gpu, key) == value), None)
         if gpu is None:
             return Unavailable(code, f"the run has no facts of GPU {value} on {host}")
         found.append(gpu)

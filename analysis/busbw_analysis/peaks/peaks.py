@@ -27,7 +27,6 @@ from busbw.ops import (
     TO_THE_HOST,
 )
 from busbw.ops.bounds import Crossing
-from busbw.runs.facts import fact
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import counted, format_rate, format_size
@@ -230,18 +229,17 @@ def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Una
     """The link of the drive that contains the files; the ranks of a host share it."""
 
     def drive(host: str) -> HardwarePeak | Unavailable:
-        storage = fact(dataset.environment(host), "storage") or {}
-        device = storage.get("device")
-        if not device:
+        storage = dataset.environment(host).storage
+        if storage is None or not storage.device:
             return Unavailable(
                 "storage-not-recorded", f"the run did not record which drive contains the files of {host}"
             )
-        found = drive_of(dataset.environment(host), device, rows)
+        found = drive_of(dataset.environment(host), storage.device, rows)
         if isinstance(found, HardwarePeak):
             return found
         return Unavailable(
             "drive-not-known",
-            f"the files of {host} are in {storage.get('path')} ({storage.get('type')} on {device}): {found}",
+            f"the files of {host} are in {storage.path} ({storage.type} on {storage.device}): {found}",
         )
 
     slowest = _slowest_host(dataset, series, "drive", drive)
@@ -367,10 +365,10 @@ def _comparable(dataset: Dataset, series: Series, sharing: float) -> SocketStrea
     one_way = series.key.op in OF_TWO_RANKS and series.points[-1].wire_bytes == series.points[-1].size_bytes
     if in_turn is not None and sharing == 1 and one_way and series.key.ranks == (in_turn.ranks[0], in_turn.ranks[-1]):
         return in_turn
-    stream, cores = streams.get((_TCP_STREAM, host)), fact(dataset.environment(host), "cpu.usable_cores")
+    stream, cores = streams.get((_TCP_STREAM, host)), dataset.environment(host).cpu.usable_cores
     if stream is None:
         return None
-    enough = isinstance(cores, int) and len(stream.ranks) <= cores
+    enough = cores is not None and len(stream.ranks) <= cores
     if series.key.ranks == stream.ranks or enough:
         return stream
     return Unavailable(

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from busbw.runs.facts import fact
-from busbw.runs.records import JSON, TransportRules
-from busbw.system.networks import rdma_ports
+from busbw.runs.facts import HostFacts, MpiFacts
+from busbw.runs.records import TransportRules
 from busbw_analysis.data.unavailable import Unavailable
 
 NETWORK_NOT_KNOWN: Final = "network-not-known"
@@ -58,7 +57,7 @@ class Choice:
         """Whether a subnet decides. Runs record no addresses, so any device may then be allowed."""
         return self.subnets and self.value is not None and "/" in self.value
 
-    def allows(self, device: str, port: JSON = None) -> bool:
+    def allows(self, device: str, port: int | None = None) -> bool:
         """Whether the variable allows, or may allow, this device or this port of it."""
         if not self.named or self.value is None or self.by_subnet:
             return True
@@ -88,14 +87,13 @@ class Transport:
     together: bool
 
 
-def transport_of(environment: Mapping[str, JSON], by: TransportRules) -> Transport:
+def transport_of(host: HostFacts, by: TransportRules) -> Transport:
     """The transport of a backend that follows the rules ``by``, from the facts of a host."""
-    variables: dict[str, str] = fact(environment, "variables") or {}
     if by == "nccl-net":
-        return _of_nccl(variables)
+        return _of_nccl(host.variables)
     if by == "mpi-net":
-        return _of_mpi(environment, variables)
-    return _over_sockets("GLOO_SOCKET_IFNAME", variables)
+        return _of_mpi(host)
+    return _over_sockets("GLOO_SOCKET_IFNAME", host.variables)
 
 
 def _over_sockets(named_by: str, variables: Mapping[str, str]) -> Transport:
@@ -111,11 +109,11 @@ def _of_nccl(variables: Mapping[str, str]) -> Transport:
     return Transport(not off, ports, interfaces, together=True)
 
 
-def _of_mpi(environment: Mapping[str, JSON], variables: Mapping[str, str]) -> Transport:
-    """MPI uses UCX, libfabric or Open MPI's own modules; the environment contains which, if the library reported it."""
-    recorded = fact(environment, "mpi.transport") or {}
-    reported: dict[str, str] = {name: value for name, value in recorded.items() if value != _NOT_REPORTED}
-    if fact(environment, "mpi.device") in _MPICH_OVER_TCP and "MPIR_CVAR_NEMESIS_NETMOD" not in reported:
+def _of_mpi(host: HostFacts) -> Transport:
+    """MPI uses UCX, libfabric or Open MPI's own modules; the facts contain which, if the library reported it."""
+    mpi, variables = host.mpi or MpiFacts(), host.variables
+    reported = {name: value for name, value in mpi.transport.items() if value != _NOT_REPORTED}
+    if mpi.device in _MPICH_OVER_TCP and "MPIR_CVAR_NEMESIS_NETMOD" not in reported:
         reported["netmod"] = "tcp"
     layer = _layer_of(reported, variables)
     if layer == "tcp":
@@ -128,7 +126,7 @@ def _of_mpi(environment: Mapping[str, JSON], variables: Mapping[str, str]) -> Tr
     doubts = [
         f"{name}={variables[name]}" for name, settings in off.items() if name in variables and settings.rdma is False
     ]
-    if not any(ucx.ports.allows(str(port.get("device")), port.get("port")) for port in rdma_ports(environment)):
+    if not any(ucx.ports.allows(port.device, port.port) for port in host.rdma):
         doubts += [f"{ucx.ports.variable}={ucx.ports.value}"] if ucx.ports.named else []
         ucx = replace(ucx, ports=Choice(ucx.ports.variable))
     doubt = f"did not record MPI's transport, and {', '.join(doubts)} may have disabled RDMA"

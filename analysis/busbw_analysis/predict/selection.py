@@ -16,7 +16,8 @@ from busbw.runs.placement import oversubscribed, oversubscribed_hosts, ranks_and
 from busbw.runs.records import SETTINGS, settings_in_words
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.kept import Summarised, summary_of
-from busbw_analysis.data.load import Dataset, Difference, differences, pool
+from busbw_analysis.data.likeness import Difference, differences
+from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.series import LIBRARY, Series, SeriesKey
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.fitting.design import Observation

@@ -6,7 +6,7 @@ from math import inf
 
 from busbw.errors import UsageError
 from busbw.system.catalog import Gpu, catalogue
-from busbw.system.detect import gpus_of, row_of
+from busbw.system.detect import row_of
 from busbw_analysis.data.load import Dataset
 
 
@@ -50,5 +50,5 @@ def gpu_of_runs(datasets: Iterable[Dataset]) -> Gpu | None:
         if all(row.case.device == "cpu" for row in one.cases):
             continue
         for host in {host for stored in one.runs for host in stored.run.hosts}:
-            found += [row for gpu in gpus_of(one.environment(host)) if (row := row_of(gpu, rows)) is not None]
+            found += [row for gpu in one.environment(host).pci.gpus if (row := row_of(gpu, rows)) is not None]
     return least_memory(found)

@@ -118,7 +118,7 @@ _mpi_row = partial(
     BackendRow,
     packages=("torch", "mpi4py", *MPI_PACKAGES),
     started_by="mpiexec",
-    facts=_lazily("mpi.info", "facts"),
+    facts=_lazily("mpi.info", "with_facts"),
     native=True,
 )
 
@@ -142,7 +142,7 @@ BACKENDS: dict[str, BackendRow] = {
             open=_lazily("pytorch.nccl", "NcclBackend"),
             traits=BackendTraits(cost_models="nccl", transport="nccl-net"),
             packages=("torch", *NCCL_PACKAGES),
-            facts=_lazily("pytorch.nccl", "facts"),
+            facts=_lazily("pytorch.nccl", "with_facts"),
             places=_gpus,
         ),
         _mpi_row(

@@ -17,7 +17,8 @@ from busbw.errors import BackendError
 from busbw.escape import say
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
-from busbw.runs.records import JSON, BackendTraits, Case, CrossCheck
+from busbw.runs.facts import HostFacts
+from busbw.runs.records import BackendTraits, Case, CrossCheck
 from busbw.system.device import Device, DeviceConditions
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ class BackendRow:
     packages: its pip packages; some may not be installed.
     places: how many ranks can have their own device here (None: any number).
     started_by: required launcher: any, or one that the library supports.
-    facts: properties that the library reports once it is open.
+    facts: adds to the facts of this host what the library reports once it is open.
     native: whether the compiled loop can make its calls.
     """
 
@@ -235,7 +236,7 @@ class BackendRow:
     packages: tuple[str, ...]
     places: Callable[[], int | None] = lambda: None
     started_by: Literal["anybody", "mpiexec"] = "anybody"
-    facts: Callable[[], dict[str, JSON]] = dict
+    facts: Callable[[HostFacts], HostFacts] = lambda host: host
     native: bool = False
 
 

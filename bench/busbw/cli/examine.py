@@ -4,11 +4,14 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from busbw.cli import listing
 from busbw.errors import ClockError
 from busbw.escape import plain_text
 from busbw.launch.launchers import LAUNCHERS
 from busbw.measure.clock import HostClock, read_cost_ns
+from busbw.runs.facts import HostFacts, Nic
 from busbw.runs.records import JSON
 from busbw.system import environment
 from busbw.system.catalog import Catalogue, catalogue
@@ -16,10 +19,22 @@ from busbw.system.detect import Level, Picture, picture
 from busbw.units import format_rate, number_list
 
 
-def examine(rows_of_peaks: Catalogue | None = None) -> dict[str, JSON]:
-    """Facts about this machine: its memory and link levels with their peaks, the backends and launchers that work here,
-    and findings, the most important first.
+class Examined(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about this machine, the cost of a clock read (None: unusable), the backends and launchers that work here,
+    its memory and link levels with their peaks, what is unknown, and findings, the most important first.
     """
+
+    facts: HostFacts
+    timer_ns: int | None
+    backends: list[dict[str, JSON]]
+    launchers: list[dict[str, JSON]]
+    levels: list[dict[str, JSON]]
+    unknown: tuple[str, ...]
+    findings: list[str]
+
+
+def examine(rows_of_peaks: Catalogue | None = None) -> Examined:
+    """Examine this machine."""
     facts = environment.host_facts()
     seen = picture(facts, catalogue() if rows_of_peaks is None else rows_of_peaks)
     try:
@@ -27,15 +42,15 @@ def examine(rows_of_peaks: Catalogue | None = None) -> dict[str, JSON]:
         clock_problem = None
     except ClockError as error:
         timer_ns, clock_problem = None, str(error)
-    return {
-        "facts": facts,
-        "timer_ns": timer_ns,
-        "backends": listing.backends(),
-        "launchers": listing.launchers(),
-        "levels": level_rows(seen),
-        "unknown": list(seen.unknown),
-        "findings": [*([clock_problem] if clock_problem else []), *seen.findings, *seen.resting, *_findings(facts)],
-    }
+    return Examined(
+        facts=facts,
+        timer_ns=timer_ns,
+        backends=listing.backends(),
+        launchers=listing.launchers(),
+        levels=level_rows(seen),
+        unknown=seen.unknown,
+        findings=[*([clock_problem] if clock_problem else []), *seen.findings, *seen.resting, *_findings(facts)],
+    )
 
 
 def level_rows(seen: Picture) -> list[dict[str, JSON]]:
@@ -72,15 +87,14 @@ def _holders(names: list[str]) -> str:
     return ", ".join(names)
 
 
-def _findings(facts: dict[str, JSON]) -> list[str]:
-    cpu = facts["cpu"]
-    cores = cpu["usable_cores"]
+def _findings(facts: HostFacts) -> list[str]:
+    cores, logical_cores = environment.usable_cores(), facts.cpu.logical_cores
     found = [f"{cores} usable cores: runs with more ranks are oversubscribed, and their tables say so"]
-    if cpu["logical_cores"] and cores < cpu["logical_cores"]:
-        found.append(f"only {cores} of {cpu['logical_cores']} cores are usable (CPU affinity or cgroup quota)")
-    if facts["virtualization"]:
+    if logical_cores and cores < logical_cores:
+        found.append(f"only {cores} of {logical_cores} cores are usable (CPU affinity or cgroup quota)")
+    if facts.virtualization:
         found.append(
-            f"this is a virtual machine ({facts['virtualization']}): other guests may disturb measurements; "
+            f"this is a virtual machine ({facts.virtualization}): other guests may disturb measurements; "
             "compare within one run, or use several launches"
         )
     if environment.load_average() > cores / 2:
@@ -90,47 +104,46 @@ def _findings(facts: dict[str, JSON]) -> list[str]:
         for row in LAUNCHERS.values()
         if row.too_few is not None and any(variables.too_few(os.environ) for variables in row.variables)
     ]
-    if not any(nic["kind"] == "physical" and nic["up"] for nic in facts["nics"]):
+    if not any(nic.kind == "physical" and nic.up for nic in facts.nics):
         found.append(
             "no physical network interface is up: only runs on this host are possible, with memory copy as their peak"
         )
-    if facts["torch"] is None:
+    if facts.torch is None:
         found.append("torch is not installed, so no backend can run")
     if not Path("/dev/nvidia0").exists():
         found.append("no NVIDIA GPU found, so GPU cases cannot run here")
     return found
 
 
-def in_words(examined: dict[str, JSON]) -> str:
+def in_words(examined: Examined) -> str:
     """The result of ``examine`` as text."""
-    facts = examined["facts"]
-    cpu, clock = facts["cpu"], facts["clock"]
-    cores = f"{cpu['usable_cores']} usable of {cpu['logical_cores']} logical, {cpu['physical_cores'] or '?'} physical"
-    pages = facts["thp"] or "unknown"
-    source = clock["source"] or "unknown"
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    variables = ", ".join(f"{name}={value}" for name, value in facts["variables"].items())
+    facts, cpu, clock = examined.facts, examined.facts.cpu, examined.facts.clock
+    cores = f"{cpu.usable_cores} usable of {cpu.logical_cores} logical, {cpu.physical_cores or '?'} physical"
+    pages = facts.thp or "unknown"
+    source = clock.source or "unknown"
+    versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
+    variables = ", ".join(f"{name}={value}" for name, value in facts.variables.items())
     lines = [
-        f"host          {facts['host']}  ({facts['system']})",
-        f"cpu           {cpu['model'] or 'model unknown'}: {cores} cores",
-        f"memory        {facts['memory']['total_bytes'] / 2**30:.1f} GiB, transparent huge pages: {pages}",
-        f"virtual       {facts['virtualization'] or 'no hypervisor detected'}",
-        f"clock         {clock['implementation']}, source {source}, one read takes {examined['timer_ns'] or '?'} ns",
-        f"python        {facts['python']}; {versions}",
+        f"host          {facts.host}  ({facts.system})",
+        f"cpu           {cpu.model or 'model unknown'}: {cores} cores",
+        f"memory        {(facts.memory.total_bytes or 0) / 2**30:.1f} GiB, transparent huge pages: {pages}",
+        f"virtual       {facts.virtualization or 'no hypervisor detected'}",
+        f"clock         {clock.implementation}, source {source}, one read takes {examined.timer_ns or '?'} ns",
+        f"python        {facts.python}; {versions}",
         "network",
-        *map(_nic_in_words, facts["nics"]),
+        *map(_nic_in_words, facts.nics),
         f"variables     {variables or 'none that affect performance'}",
         "levels",
-        *map(_level_in_words, examined["levels"]),
-        *(f"  unknown: {reason}" for reason in examined["unknown"]),
+        *map(_level_in_words, examined.levels),
+        *(f"  unknown: {reason}" for reason in examined.unknown),
         "backends and launchers",
-        *(f"  backend {row['backend']}: {row['here']}" for row in examined["backends"]),
+        *(f"  backend {row['backend']}: {row['here']}" for row in examined.backends),
         *(
             f"  launcher {row['launcher']}: {'in use' if row['here'] == 'yes' else 'not detected'}"
-            for row in examined["launchers"]
+            for row in examined.launchers
         ),
         "findings",
-        *(f"  - {finding}" for finding in examined["findings"]),
+        *(f"  - {finding}" for finding in examined.findings),
     ]
     return "\n".join(map(plain_text, lines))
 
@@ -146,7 +159,6 @@ def _level_in_words(level: dict[str, JSON]) -> str:
     )
 
 
-def _nic_in_words(nic: dict[str, JSON]) -> str:
-    speed = nic["speed_bytes_per_second"]
-    shown = format_rate(speed) if speed else "unknown"
-    return f"  {nic['name']:12}{nic['kind']}, {'up' if nic['up'] else 'down'}, speed {shown}"
+def _nic_in_words(nic: Nic) -> str:
+    shown = format_rate(nic.speed_bytes_per_second) if nic.speed_bytes_per_second else "unknown"
+    return f"  {nic.name:12}{nic.kind}, {'up' if nic.up else 'down'}, speed {shown}"

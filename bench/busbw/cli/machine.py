@@ -30,7 +30,7 @@ peaks_option = click.option(
 def doctor(*, peaks_file: Path | None, as_json: bool) -> None:
     """Describe this machine: which backends can run here, and why others cannot."""
     examined = examine.examine(catalogue(peaks_file))
-    echo(json.dumps(examined, indent=2) if as_json else examine.in_words(examined))
+    echo(json.dumps(msgspec.to_builtins(examined), indent=2) if as_json else examine.in_words(examined))
 
 
 @click.command()

@@ -125,14 +125,14 @@ def way_here(plan: Plan, ranks_here: int) -> Way:
 def place_here(ranks: int) -> Place:
     """The facts that decide which cases can run with ``ranks`` local ranks, before any of them has started."""
     facts = environment.host_facts()
-    host, cores = str(facts["host"]), environment.cores_of_launcher()
+    host, cores = str(facts.host), environment.cores_of_launcher()
     return Place(
         oversubscribed=oversubscribed(ranks, cores),
         comparable=True,
         cores=max(1, cores // ranks),
         numa_nodes=environment.common_numa_nodes([facts]),
         hosts=(host,) * ranks,
-        memory={host: facts["memory"]["available_bytes"]},
+        memory={host: environment.available_memory_bytes()},
     )
 
 

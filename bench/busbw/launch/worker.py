@@ -4,16 +4,16 @@ import dataclasses
 import json
 import os
 import random
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 import busbw
 from busbw.backends.base import Backend, BackendRow, World, explained
-from busbw.backends.compiled_loop import nothing, row_of
+from busbw.backends.compiled_loop import Row, nothing, row_of
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.launch.observers import Listener, in_words
 from busbw.measure.bench import Bench
@@ -25,9 +25,10 @@ from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.cases import Cases, expand, shares
+from busbw.runs.facts import HostFacts
 from busbw.runs.placement import cautions, oversubscribed_hosts
 from busbw.runs.plan import Plan
-from busbw.runs.records import JSON, SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
+from busbw.runs.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
 from busbw.runs.resume import Remaining, lacking, record_resumption
 from busbw.system import environment
 from busbw.system.slurm_topology import rank_facts
@@ -124,33 +125,46 @@ class _Place:
     hosts: tuple[str, ...] | None
 
 
+class _Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank sends to all others at the start.
+
+    facts, pid: of its host and itself
+    timer_ns: cost of a clock read
+    empty_ns, compiled_ns: cost of an empty call, single and in a row, in the Python loop and in the compiled one (None:
+        there is none)
+    """
+
+    facts: HostFacts
+    pid: int
+    timer_ns: int
+    empty_ns: tuple[int, int]
+    compiled_ns: tuple[int, int] | None
+
+
 def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: Listener, place: _Place) -> Outcome:
     gpu = None if (now := backend.conditions()) is None else now.index
-    facts = {
-        **environment.host_facts(),
-        **job.backend.facts(),
-        **storage_facts(job.plan.files_below),
-        "rank": rank_facts(world.local_rank, gpu, world.node),
-    }
     # Without NVML, as with AMD GPUs, only the PCI address identifies the GPU.
-    facts["rank"]["gpu_address"] = None if backend.device is None else backend.device.address
-    about = {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "timer_ns": read_cost_ns(clock),
-        "empty_call_ns": empty_call_ns(backend, clock),
-        "empty_loop_ns": empty_call_ns(backend, clock, row=_EMPTY_ROW, samples=_EMPTY_ROW),
-        **_compiled_ns(job, backend, clock),
-        "facts": facts,
-    }
-    everyone = [json.loads(text) for text in backend.share(json.dumps(about))]
-    hosts = tuple(str(one["host"]) for one in everyone)
+    address = None if backend.device is None else backend.device.address
+    own = _Report(
+        facts=msgspec.structs.replace(
+            job.backend.facts(environment.host_facts()),
+            storage=storage_facts(job.plan.files_below),
+            ranks=(rank_facts(backend.rank, world.local_rank, world.node, gpu=gpu, gpu_address=address),),
+        ),
+        pid=os.getpid(),
+        timer_ns=read_cost_ns(clock),
+        empty_ns=_empty_ns(backend, clock),
+        compiled_ns=_compiled_ns(job, backend, clock),
+    )
+    reports = [msgspec.json.decode(text, type=_Report) for text in backend.share(store.encode(own).decode())]
+    hosts = tuple(str(report.facts.host) for report in reports)
     place.hosts = hosts
-    of_ranks = [one["facts"] for one in everyone]
+    of_ranks = [report.facts for report in reports]
     by_host = environment.by_host(hosts, of_ranks)
     of_hosts = [by_host[host] for host in hosts]
     cores = environment.cores_of_a_rank(hosts, of_hosts, of_ranks)
-    cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device, way_of_all(of_ranks), cores)
+    way = way_of_all(facts.storage for facts in of_ranks)
+    cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device, way, cores)
     hindered = {case: reason for case in cases.cases if (reason := obstacle(case, of_ranks)) is not None}
     common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
     common.renew()
@@ -170,21 +184,24 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
     if job.remaining is not None:
         order = lacking(order, cases.cases, job.remaining)
     traces = job.folder if job.plan.record_trace else None
-    slowest_timer_ns = max(_of_all(everyone, "timer_ns"))
+    slowest_timer_ns = max(report.timer_ns for report in reports)
+    single_ns, in_a_row_ns = zip(*(report.empty_ns for report in reports), strict=True)
+    compiled = [report.compiled_ns for report in reports if report.compiled_ns is not None]
+    compiled_call_ns, compiled_loop_ns = zip(*compiled, strict=True) if len(compiled) == len(reports) else ((), ())
     bench = Bench(backend, clock, job.plan.timing, common, seed, timer_ns=slowest_timer_ns, hosts=hosts, traces=traces)
     begun = LaunchStarted(
         launch=job.launch,
         started=store.utc_now(),
         order_seed=seed,
         hosts=hosts,
-        pids=_of_all(everyone, "pid"),
-        timer_ns=_of_all(everyone, "timer_ns"),
+        pids=tuple(report.pid for report in reports),
+        timer_ns=tuple(report.timer_ns for report in reports),
         shared_clock=common.shared,
         load_average=environment.load_average(),
-        empty_call_ns=_of_all(everyone, "empty_call_ns"),
-        empty_loop_ns=_of_all(everyone, "empty_loop_ns"),
-        compiled_call_ns=_of_all(everyone, "compiled_call_ns"),
-        compiled_loop_ns=_of_all(everyone, "compiled_loop_ns"),
+        empty_call_ns=single_ns,
+        empty_loop_ns=in_a_row_ns,
+        compiled_call_ns=compiled_call_ns,
+        compiled_loop_ns=compiled_loop_ns,
         clocks=compare_all(backend, clock),
         resumes=None if job.remaining is None else job.remaining.resumes,
     )
@@ -206,15 +223,13 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
     return outcome if appender is None else dataclasses.replace(outcome, written=appender.written)
 
 
-def _memory_of_hosts(job: Job, backend: Backend, facts: Mapping[str, Mapping[str, JSON]]) -> dict[str, int]:
+def _memory_of_hosts(job: Job, backend: Backend, facts: Mapping[str, HostFacts]) -> dict[str, int]:
     """The available memory of every host in bytes when the run began, as far as known, so that a case that does not fit
     is skipped in all launches. In later launches only rank 0 knows it; its refusals apply to all ranks.
     """
-    known: Mapping[str, Mapping[str, JSON]] = facts
     if job.launch > 0 or job.remaining is not None:
-        known = store.read_run(job.folder).environments if backend.rank == 0 else {}
-    available = {host: (of_host.get("memory") or {}).get("available_bytes") for host, of_host in known.items()}
-    return {host: size for host, size in available.items() if isinstance(size, int)}
+        facts = store.read_run(job.folder).environments if backend.rank == 0 else {}
+    return {host: size for host, known in facts.items() if (size := known.memory.available_bytes) is not None}
 
 
 def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case, str]:
@@ -229,21 +244,17 @@ def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case
     return {cases[number]: found[number] for number in sorted(found)}
 
 
-def _compiled_ns(job: Job, backend: Backend, clock: Clock) -> dict[str, int]:
-    """Cost of an empty call in the compiled loop, single and in a row; empty without a compiled loop."""
+def _empty_ns(backend: Backend, clock: Clock, compiled: Row | None = None) -> tuple[int, int]:
+    """Cost of an empty call, single and in a row, in the ``compiled`` loop if given."""
+    single = empty_call_ns(backend, clock, compiled=compiled)
+    return single, empty_call_ns(backend, clock, row=_EMPTY_ROW, samples=_EMPTY_ROW, compiled=compiled)
+
+
+def _compiled_ns(job: Job, backend: Backend, clock: Clock) -> tuple[int, int] | None:
+    """Cost of an empty call in the compiled loop; None without a compiled loop."""
     kernels = any(OPS[name].threaded for sweep in job.plan.sweep for name in sweep.ops)
     loop = row_of([nothing()]) if job.backend.native or kernels else None
-    if loop is None:
-        return {}
-    return {
-        "compiled_call_ns": empty_call_ns(backend, clock, compiled=loop),
-        "compiled_loop_ns": empty_call_ns(backend, clock, row=_EMPTY_ROW, samples=_EMPTY_ROW, compiled=loop),
-    }
-
-
-def _of_all(everyone: Sequence[dict[str, JSON]], key: str) -> tuple[int, ...]:
-    """The number ``key`` of every rank; empty if a rank has none."""
-    return tuple(int(one[key]) for one in everyone) if all(key in one for one in everyone) else ()
+    return None if loop is None else _empty_ns(backend, clock, loop)
 
 
 def _measure_all(
@@ -288,7 +299,7 @@ def _appender(
     listener: Listener,
     cases: Cases,
     hosts: tuple[str, ...],
-    facts: dict[str, dict[str, JSON]],
+    facts: dict[str, HostFacts],
     begun: LaunchStarted,
     blocks: int,
 ) -> store.Appender | None:

@@ -1,106 +1,392 @@
-"""The schema of host facts that readers rely on. Other facts may be present, and any fact may be missing or null.
+"""Facts of a host as records, as ``run.json`` stores them.
 
-``environment`` and its modules record the facts, and docs/formats.md describes them. Facts of another shape were edited
-by hand; they are rejected here, so that no reader has to handle them.
+``system/environment`` and its modules make the records, and docs/formats.md describes them. A fact that is unknown, or
+that an older busbw did not record, is None or empty. Facts of another shape were edited by hand; they are rejected on
+reading, so that no reader has to handle them.
 """
 
-from collections.abc import Mapping
-from types import GenericAlias
-from typing import Annotated, Any, Final
+from collections.abc import Callable
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from busbw.runs.records import JSON
+from busbw.ops.storage import Way
 
-SAME_FACTS: Final = (
-    *("cpu.model", "cpu.physical_cores", "cpu.logical_cores", "cpu.usable_cores"),
-    *("kernel", "python", "torch", "mpi.library", "mpi.threads", "mpi.transport", "nccl.version"),
-    *("virtualization", "thp", "storage.type", "storage.device"),
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Rate = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all facts. Unknown fields are ignored, because a neighbouring version of busbw may have more."""
+
+
+class CpuFacts(Facts, frozen=True, kw_only=True):
+    """The processors.
+
+    model: name, as the kernel reports it
+    physical_cores, logical_cores: cores without and with their hardware threads
+    usable_cores: number of cores that the ranks of this host may use together
+    allowed_cores: numbers of the cores in their affinity masks
+    last_level_cache_bytes: sum over all last-level caches
+    """
+
+    model: str | None = None
+    physical_cores: Count | None = None
+    logical_cores: Count | None = None
+    usable_cores: Count | None = None
+    allowed_cores: tuple[Count, ...] = ()
+    last_level_cache_bytes: Count | None = None
+
+
+class MemoryFacts(Facts, frozen=True, kw_only=True):
+    """Host memory: in total, and available to the ranks at the start."""
+
+    total_bytes: Count | None = None
+    available_bytes: Count | None = None
+
+
+class ClockFacts(Facts, frozen=True, kw_only=True):
+    """The host's clock: the function that Python reads, and the kernel's source of time."""
+
+    implementation: str | None = None
+    source: str | None = None
+
+
+class Nic(Facts, frozen=True, kw_only=True):
+    """A network interface.
+
+    name, driver: such as ``eth0`` and ``mlx5_core``
+    kind: ``physical``, ``virtual`` or ``loopback``
+    up: whether it is up
+    speed_bytes_per_second: in one direction
+    mtu: largest packet in bytes
+    """
+
+    name: str
+    kind: str | None = None
+    driver: str | None = None
+    up: bool | None = None
+    speed_bytes_per_second: Rate | None = None
+    mtu: Count | None = None
+
+
+class RdmaPort(Facts, frozen=True, kw_only=True):
+    """A port of an RDMA NIC.
+
+    device, port: name of the NIC, number of the port
+    bytes_per_second, rate: rate in one direction, and the kernel's name of it (``4X HDR``)
+    layer: ``InfiniBand`` or ``Ethernet``
+    driver: driver of the NIC (``mlx5_core``, ``efa``)
+    up: whether the port is active
+    given: the user stated the rate for a log that does not have it; ``kind`` and ``name`` are its row in the catalogue
+    """
+
+    device: str
+    port: Count | None = None
+    bytes_per_second: Rate | None = None
+    rate: str | None = None
+    layer: str | None = None
+    driver: str | None = None
+    up: bool | None = None
+    given: bool = False
+    kind: str | None = None
+    name: str | None = None
+
+
+class Lanes(Facts, frozen=True, kw_only=True):
+    """A PCI Express link: ``gigatransfers`` per second of each of its ``lanes``."""
+
+    gigatransfers: Rate
+    lanes: Count
+
+
+class Narrowest(Lanes, frozen=True, kw_only=True):
+    """The link above the device at ``address``."""
+
+    address: str | None = None
+
+
+class LinkFacts(Facts, frozen=True, kw_only=True):
+    """The PCI Express link of a device.
+
+    trained: the link as trained
+    card, port: maximum of the card, and of the port above it
+    narrowest: slowest link on the way to the host if it is slower than the card's link; else None
+    """
+
+    trained: Lanes
+    card: Lanes | None = None
+    port: Lanes | None = None
+    narrowest: Narrowest | None = None
+
+
+class NvLinkFacts(Facts, frozen=True, kw_only=True):
+    """The NVLinks of a GPU.
+
+    generation: NVLink generation
+    up, down: number of links
+    switch: active links that end at a switch
+    peers: address of another GPU → active links to it
+    unknown: active links with an unknown other end
+    """
+
+    generation: Count | None = None
+    up: Count = 0
+    down: Count = 0
+    switch: Count = 0
+    peers: dict[str, Count] = {}
+    unknown: Count = 0
+
+
+class PciDevice(Facts, frozen=True, kw_only=True):
+    """A PCI device.
+
+    address: its PCI address; of a GPU known from a log, at least its rank
+    path: addresses from the host bridge down to the device
+    numa_node: its NUMA node
+    id: vendor and device, such as ``10de:2335``
+    link: None if the kernel does not report how it was trained
+    """
+
+    address: str
+    path: tuple[str, ...] = ()
+    numa_node: int | None = None
+    id: str | None = None
+    link: LinkFacts | None = None
+
+
+class GpuFacts(PciDevice, frozen=True, kw_only=True):
+    """A GPU.
+
+    index, name: of NVML, which may be absent; then the vendor's name
+    nvlink: None if it has none, or if NVML does not report them
+    closest_nics, closest_by: names of the closest NICs, and what they share with the GPU
+    source: the tool whose log names the GPU; its links are then those of its kind. None: found by busbw
+    """
+
+    index: Count | None = None
+    name: str | None = None
+    nvlink: NvLinkFacts | None = None
+    closest_nics: tuple[str, ...] = ()
+    closest_by: str | None = None
+    source: str | None = None
+
+    @property
+    def label(self) -> str:
+        """``GPU 0``, or its address if NVML gives it no number."""
+        return f"GPU {self.address}" if self.index is None else f"GPU {self.index}"
+
+
+class PciNic(PciDevice, frozen=True, kw_only=True):
+    """A NIC on PCI: the names of its RDMA device and its network interface."""
+
+    names: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Its names, or its address without names."""
+        return "/".join(self.names) or self.address
+
+
+class Drive(PciNic, frozen=True, kw_only=True):
+    """An NVMe drive on PCI."""
+
+    model: str | None = None
+
+
+class PciFacts(Facts, frozen=True, kw_only=True):
+    """The devices on PCI. ``unknown``: sentences about what could not be read."""
+
+    gpus: tuple[GpuFacts, ...] = ()
+    nics: tuple[PciNic, ...] = ()
+    drives: tuple[Drive, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+class MemoryModules(Facts, frozen=True, kw_only=True):
+    """The memory modules.
+
+    modules: number of modules
+    kind, megatransfers: such as ``DDR5``, and the running speed in MT/s
+    channels: channels with a module, over all sockets
+    source: source of the facts
+    unknown: sentences about what could not be read, and why
+    """
+
+    modules: Count | None = None
+    kind: str | None = None
+    megatransfers: Count | None = None
+    channels: Count | None = None
+    source: str | None = None
+    unknown: tuple[str, ...] = ()
+
+
+class StorageFacts(Facts, frozen=True, kw_only=True):
+    """The storage below a plan's path.
+
+    path: absolute path
+    error: why files cannot be created there; the other facts are then unknown
+    type, device, mount, options, number: of the file system
+    free_bytes, total_bytes: at the start
+    way, no_direct: how the page cache is bypassed, and why O_DIRECT is not possible
+    """
+
+    path: str
+    error: str | None = None
+    type: str | None = None
+    device: str | None = None
+    mount: str | None = None
+    options: str | None = None
+    free_bytes: Count | None = None
+    total_bytes: Count | None = None
+    number: Count | None = None
+    way: Way | None = None
+    no_direct: str | None = None
+
+
+class NcclFacts(Facts, frozen=True, kw_only=True):
+    """NCCL: ``version`` of the loaded library, which a cluster may have substituted for pip's."""
+
+    version: str | None = None
+
+
+class MpiFacts(Facts, frozen=True, kw_only=True):
+    """The MPI library.
+
+    library, standard: its name and version, and the version of the MPI standard
+    threads: granted level of threads
+    device: how MPICH was built
+    transport: names and values of the settings that select its transport
+    cuda_aware: "unknown" if the library cannot report it
+    loop, loop_missing: which loop makes back-to-back calls, and why it is Python
+    """
+
+    library: str | None = None
+    standard: tuple[int, ...] = ()
+    threads: str | None = None
+    device: str | None = None
+    transport: dict[str, str] = {}
+    cuda_aware: bool | Literal["unknown"] | None = None
+    loop: str | None = None
+    loop_missing: str | None = None
+
+
+class NodeFacts(Facts, frozen=True, kw_only=True):
+    """A node of Slurm: its name, its number in the job, and the switches above it from the top to its leaf."""
+
+    name: str
+    number: Count | None = None
+    switches: tuple[str, ...] | None = None
+
+
+class RankFacts(Facts, frozen=True, kw_only=True):
+    """A rank.
+
+    rank: number in the world
+    local_rank: number on its host, from the launcher
+    node: number of its host, from the launcher
+    cores: cores it may use, such as ``0-3,8``
+    binds_threads: whether it may bind threads to them
+    numa_nodes: NUMA nodes of these cores
+    gpu, gpu_address: number of the GPU it drives, and its PCI address
+    variables: variables that differ between the ranks of the host
+    """
+
+    rank: Count
+    local_rank: Count | None = None
+    node: Count | None = None
+    cores: str | None = None
+    binds_threads: bool | None = None
+    numa_nodes: tuple[Count, ...] | None = None
+    gpu: Count | None = None
+    gpu_address: str | None = None
+    variables: dict[str, str] = {}
+
+
+class ResumedJob(Facts, frozen=True, kw_only=True):
+    """A job that continued the run: its first ``launch``, and those of ``JOB_FACTS`` that it changed (else UNSET)."""
+
+    launch: Count
+    boot_id: str | UnsetType | None = UNSET
+    node: NodeFacts | UnsetType | None = UNSET
+    variables: dict[str, str] | UnsetType = UNSET
+    ranks: tuple[RankFacts, ...] | UnsetType = UNSET
+
+
+class HostFacts(Facts, frozen=True, kw_only=True):
+    """A host.
+
+    host: its name
+    boot_id: of the running kernel
+    kernel, system, python, torch: versions
+    virtualization: the hypervisor; None if nothing indicates one
+    versions: package → version
+    numa_nodes: number of a NUMA node → its cores in the kernel's format
+    memory_modules: None: not recorded
+    thp: mode of transparent huge pages
+    variables: recorded environment variables with one value for all ranks
+    mpi, nccl, storage: None for another backend, or without a path
+    machines: running kernels with this host name, normally 1
+    node: None outside of Slurm
+    ranks: the ranks of this host
+    resumed: the jobs that continued the run
+    """
+
+    host: str | None = None
+    boot_id: str | None = None
+    cpu: CpuFacts = CpuFacts()
+    memory: MemoryFacts = MemoryFacts()
+    kernel: str | None = None
+    system: str | None = None
+    virtualization: str | None = None
+    python: str | None = None
+    torch: str | None = None
+    versions: dict[str, str | None] = {}
+    nics: tuple[Nic, ...] = ()
+    numa_nodes: dict[str, str] = {}
+    pci: PciFacts = PciFacts()
+    rdma: tuple[RdmaPort, ...] = ()
+    memory_modules: MemoryModules | None = None
+    thp: str | None = None
+    clock: ClockFacts = ClockFacts()
+    variables: dict[str, str] = {}
+    mpi: MpiFacts | None = None
+    nccl: NcclFacts | None = None
+    storage: StorageFacts | None = None
+    machines: Count | None = None
+    node: NodeFacts | None = None
+    ranks: tuple[RankFacts, ...] = ()
+    resumed: tuple[ResumedJob, ...] = ()
+
+
+UNKNOWN_HOST: Final = HostFacts()
+"""A host of which nothing was recorded."""
+
+JOB_FACTS: Final = ("boot_id", "node", "variables", "ranks")
+"""Facts of a host that may change within a run, because its launches may belong to several jobs."""
+
+SAME_FACTS: Final[tuple[tuple[str, Callable[[HostFacts], object]], ...]] = (
+    ("cpu.model", lambda host: host.cpu.model),
+    ("cpu.physical_cores", lambda host: host.cpu.physical_cores),
+    ("cpu.logical_cores", lambda host: host.cpu.logical_cores),
+    ("cpu.usable_cores", lambda host: host.cpu.usable_cores),
+    ("kernel", lambda host: host.kernel),
+    ("python", lambda host: host.python),
+    ("torch", lambda host: host.torch),
+    ("mpi.library", lambda host: host.mpi and host.mpi.library),
+    ("mpi.threads", lambda host: host.mpi and host.mpi.threads),
+    ("mpi.transport", lambda host: host.mpi and host.mpi.transport),
+    ("nccl.version", lambda host: host.nccl and host.nccl.version),
+    ("virtualization", lambda host: host.virtualization),
+    ("thp", lambda host: host.thp),
+    ("storage.type", lambda host: host.storage and host.storage.type),
+    ("storage.device", lambda host: host.storage and host.storage.device),
 )
-"""Facts of a host that must not change within a run, or between runs that are pooled."""
+"""Facts of a host that must not change within a run, or between runs that are pooled: name for messages, and value."""
 
 SAME_VARIABLES: Final = (
     *("GLOO_", "NCCL_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_"),
     *("OMPI_", "MPICH_", "MPIR_", "I_MPI_", "FI_", "UCX_"),
 )
 """Prefixes of environment variables that must not change either."""
-
-
-def fact(facts: Mapping[str, JSON], path: str) -> JSON:
-    """The value at a dotted ``path`` such as ``cpu.usable_cores``; None if any step is missing."""
-    value: JSON = facts
-    for step in path.split("."):
-        value = value.get(step) if isinstance(value, Mapping) else None
-    return value
-
-
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Rate = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
-
-
-class _Lanes(msgspec.Struct, kw_only=True):
-    gigatransfers: Rate
-    lanes: Count
-
-
-class _Narrowest(_Lanes):
-    address: str | None = None
-
-
-_NODE = {"name": str, "number": Count, "switches": list[str]}
-_RANK = {
-    **dict.fromkeys(("rank", "local_rank", "gpu"), Count),
-    **dict.fromkeys(("cores", "gpu_address"), str),
-    "numa_nodes": list[Count],
-    "variables": dict[str, str],
-}
-JOB_FACTS: Final = {"boot_id": str, "node": _NODE, "variables": dict[str, str], "ranks": [_RANK]}
-"""Facts of a host that may change within a run, because its launches may belong to several jobs."""
-_CORES = ("physical_cores", "logical_cores", "usable_cores")
-_NIC = {**dict.fromkeys(("name", "kind", "driver"), str), "up": bool, "speed_bytes_per_second": Rate}
-_NVLINK = {**dict.fromkeys(("generation", "up", "down", "switch", "unknown"), Count), "peers": dict[str, Count]}
-_DEVICE = {
-    **dict.fromkeys(("name", "model", "address", "id", "closest_by"), str),
-    **dict.fromkeys(("names", "closest_nics"), list[str]),
-    "index": Count,
-    "numa_node": int,
-    "link": {**dict.fromkeys(("trained", "card", "port"), _Lanes), "narrowest": _Narrowest},
-    "nvlink": _NVLINK,
-}
-_PORT = {**dict.fromkeys(("device", "rate", "layer", "driver"), str), "port": Count, "bytes_per_second": Rate}
-_HOST = {
-    **JOB_FACTS,
-    **dict.fromkeys(("kernel", "python", "torch", "virtualization", "thp"), str),
-    "cpu": {"model": str, **dict.fromkeys((*_CORES, "last_level_cache_bytes"), Count)},
-    "memory": dict.fromkeys(("total_bytes", "available_bytes"), Count),
-    "machines": Count,
-    "nics": [_NIC],
-    "pci": {**{name: [_DEVICE] for name in ("gpus", "nics", "drives")}, "unknown": list[str]},
-    "rdma": [{**_PORT, "up": bool}],
-    "memory_modules": {"kind": str, "megatransfers": Count, "channels": Count, "unknown": list[str]},
-    "storage": dict.fromkeys(("path", "type", "device", "way"), str),
-    "nccl": {"version": str},
-    "mpi": {**dict.fromkeys(("library", "threads", "device", "loop"), str), "transport": dict[str, str]},
-    "versions": dict[str, str | None],
-    "resumed": [{**JOB_FACTS, "launch": Count}],
-}
-"""Name → its type, a table of further names, or a list of the bracketed type."""
-
-
-def _type_of(shape: Any) -> Any:  # noqa: ANN401 - a type is not a typed value
-    """The msgspec type of facts of this ``shape``: any field may be null, and other fields are ignored."""
-    if isinstance(shape, dict):
-        return msgspec.defstruct("Facts", [(name, _type_of(of) | None, None) for name, of in shape.items()])
-    return GenericAlias(list, _type_of(shape[0])) if isinstance(shape, list) else shape
-
-
-_Facts = _type_of(_HOST)
-
-
-def flaw_of_facts(facts: Any) -> str | None:  # noqa: ANN401 - JSON
-    """Error message if the facts of a host do not fit the schema, else None."""
-    try:
-        msgspec.convert(facts, _Facts)
-    except (msgspec.ValidationError, RecursionError) as error:
-        return str(error)
-    return None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from itertools import combinations
 
-from busbw.runs.records import JSON
+from busbw.runs.facts import UNKNOWN_HOST, HostFacts, RankFacts
 from busbw.units import counted, number_list, numbers_in
 
 WITHIN_A_HOST = 0
@@ -33,43 +33,34 @@ class RankPlacement:
     gpu_address: str | None = None
 
 
-def rank_placements(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[RankPlacement, ...]:
+def rank_placements(hosts: Sequence[str], environments: Mapping[str, HostFacts]) -> tuple[RankPlacement, ...]:
     """The placement of every rank; ``hosts[r]`` is the host of rank r. Missing facts are None."""
-    return tuple(_placement(rank, host, environments.get(host, {})) for rank, host in enumerate(hosts))
+    return tuple(_placement(rank, host, environments.get(host, UNKNOWN_HOST)) for rank, host in enumerate(hosts))
 
 
-def _placement(rank: int, host: str, environment: Mapping[str, JSON]) -> RankPlacement:
-    facts: Mapping[str, JSON] = next((one for one in environment.get("ranks") or () if one.get("rank") == rank), {})
-    listed, nodes = facts.get("cores"), facts.get("numa_nodes")
-    cores = None if listed is None else numbers_in(listed)
-    switches = (environment.get("node") or {}).get("switches")
+def _placement(rank: int, host: str, environment: HostFacts) -> RankPlacement:
+    facts = next((own for own in environment.ranks if own.rank == rank), RankFacts(rank=rank))
+    cores = None if facts.cores is None else numbers_in(facts.cores)
     return RankPlacement(
         rank=rank,
         host=host,
-        local_rank=facts.get("local_rank"),
+        local_rank=facts.local_rank,
         cores=None if cores is None else frozenset(cores),
-        numa_nodes=None if nodes is None else tuple(nodes),
-        gpu=facts.get("gpu"),
-        gpu_address=facts.get("gpu_address"),
-        switches=None if switches is None else tuple(switches),
+        numa_nodes=facts.numa_nodes,
+        gpu=facts.gpu,
+        gpu_address=facts.gpu_address,
+        switches=None if environment.node is None else environment.node.switches,
     )
 
 
-def variables_of(environment: Mapping[str, JSON]) -> dict[str, str]:
+def variables_of(environment: HostFacts) -> dict[str, str]:
     """The recorded variables of a host and of its ranks; the latter as ``NAME of rank 0 of its host``, numbered by
     their order on the host, because the same ranks may have other numbers in another run.
     """
-    found: dict[str, str] = dict(environment.get("variables") or {})
-    for place, rank in enumerate(environment.get("ranks") or ()):
-        own = rank.get("variables") or {}
-        found |= {f"{name} of rank {place} of its host": value for name, value in own.items()}
-    return found
-
-
-def mappings(value: JSON) -> Iterator[Mapping[str, JSON]]:
-    """The mappings in ``value`` if it is a list; otherwise nothing."""
-    if isinstance(value, list):
-        yield from (one for one in value if isinstance(one, Mapping))
+    variables = dict(environment.variables)
+    for place, rank in enumerate(environment.ranks):
+        variables |= {f"{name} of rank {place} of its host": value for name, value in rank.variables.items()}
+    return variables
 
 
 # --- distance of two ranks -----------------------------------------------------------------------------------------
@@ -121,14 +112,12 @@ def binding(placements: Sequence[RankPlacement]) -> str | None:
 # --- problems ------------------------------------------------------------------------------------------------------
 
 
-def shared_resources(
-    placements: Sequence[RankPlacement], environments: Mapping[str, Mapping[str, JSON]]
-) -> tuple[str, ...]:
+def shared_resources(placements: Sequence[RankPlacement], environments: Mapping[str, HostFacts]) -> tuple[str, ...]:
     """Warnings about hosts and GPUs that several ranks share although each should have its own."""
     found: list[str] = []
     for host in dict.fromkeys(one.host for one in placements):
         here = [one for one in placements if one.host == host]
-        machines = environments.get(host, {}).get("machines") or 1
+        machines = environments.get(host, UNKNOWN_HOST).machines or 1
         if machines > 1:
             found.append(
                 f"{machines} machines are called {host} and count as one host, so clock, cores and network are "
@@ -165,28 +154,26 @@ def oversubscribed(ranks: int, cores: int, hosts: int = 1) -> bool:
     return -(-ranks // hosts) > cores
 
 
-def oversubscribed_hosts(
-    hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]
-) -> dict[str, tuple[int, int]]:
+def oversubscribed_hosts(hosts: Sequence[str], environments: Mapping[str, HostFacts]) -> dict[str, tuple[int, int]]:
     """Hosts with more ranks than usable cores, as (ranks, cores)."""
     return {host: found for host, found in ranks_and_cores(hosts, environments).items() if oversubscribed(*found)}
 
 
-def ranks_and_cores(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> dict[str, tuple[int, int]]:
+def ranks_and_cores(hosts: Sequence[str], environments: Mapping[str, HostFacts]) -> dict[str, tuple[int, int]]:
     """Ranks and usable cores of each host; hosts with an unknown number of cores are left out."""
     found: dict[str, tuple[int, int]] = {}
     for host in dict.fromkeys(hosts):
-        cpu = environments.get(host, {}).get("cpu") or {}
-        if (cores := cpu.get("usable_cores") or cpu.get("logical_cores")) is not None:
-            found[host] = (hosts.count(host), int(cores))
+        cpu = environments.get(host, UNKNOWN_HOST).cpu
+        if (cores := cpu.usable_cores or cpu.logical_cores) is not None:
+            found[host] = (hosts.count(host), cores)
     return found
 
 
-def tasks_left_out(launcher: str, hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> str | None:
+def tasks_left_out(launcher: str, hosts: Sequence[str], environments: Mapping[str, HostFacts]) -> str | None:
     """Warning if a Slurm job has tasks that these ranks, started by ``launcher``, do not use: a batch script runs once,
     on the first node. Ranks started on purpose within a step of one task are recognised by the step's variables.
     """
-    variables = variables_of(environments.get(hosts[0], {}))
+    variables = variables_of(environments.get(hosts[0], UNKNOWN_HOST))
     if launcher != "local" or "SLURM_STEP_NODELIST" in variables:
         return None
     tasks, nodes = (_number(variables, name) for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES"))
@@ -203,7 +190,7 @@ def _number(variables: Mapping[str, str], name: str) -> int:
     return int(value) if value.isdigit() else 1
 
 
-def cautions(launcher: str, hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[str, ...]:
+def cautions(launcher: str, hosts: Sequence[str], environments: Mapping[str, HostFacts]) -> tuple[str, ...]:
     """Warnings for the user before the first result, one line each."""
     crowded = oversubscribed_hosts(hosts, environments)
     lines = []

@@ -34,6 +34,7 @@ from busbw.ops import limits
 from busbw.ops.numa_nodes import MOST_NODES
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload, workload_in_words
+from busbw.runs.facts import HostFacts
 from busbw.units import counted, format_size
 
 SCHEMA = 10
@@ -703,7 +704,7 @@ class Run(Record, frozen=True, kw_only=True):
     cases: tuple[Case, ...]
     adjusted: tuple[str, ...]
     hosts: tuple[str, ...]
-    environments: dict[str, dict[str, JSON]]
+    environments: dict[str, HostFacts]
     backend: BackendTraits | None = None
     imported: ImportedLog | None = None
 

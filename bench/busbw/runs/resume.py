@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -13,17 +13,21 @@ from busbw import __version__
 from busbw.errors import LaunchError, StoreError, UsageError
 from busbw.ops import OPS
 from busbw.runs import store
-from busbw.runs.facts import JOB_FACTS, SAME_FACTS, SAME_VARIABLES, fact
+from busbw.runs.facts import JOB_FACTS, SAME_FACTS, SAME_VARIABLES, UNKNOWN_HOST, HostFacts, ResumedJob
 from busbw.runs.placement import binding, rank_placements, variables_of
 from busbw.runs.plan import Plan, naming_options
 from busbw.runs.progress import CaseBlock, progress_of
-from busbw.runs.records import JSON, SCHEMA, Case, Run
+from busbw.runs.records import SCHEMA, Case, Run
 from busbw.runs.store import StoredRun
 
 Block = tuple[int, int]
 """A block to be measured: index of its case in ``Run.cases``, number of the block."""
 
-_SAME_FACTS = (*SAME_FACTS, "mpi.loop", "storage.way")
+_SAME_FACTS: Final = (
+    *SAME_FACTS,
+    ("mpi.loop", lambda host: host.mpi and host.mpi.loop),
+    ("storage.way", lambda host: host.storage and host.storage.way),
+)
 """A fact that an older run lacks is not a difference, except ``virtualization``, which is missing on bare metal."""
 _START_ANEW: Final = "start a new run instead"
 
@@ -194,7 +198,7 @@ def record_resumption(
     plan: Plan,
     cases: Sequence[Case],
     hosts: Sequence[str],
-    facts: Mapping[str, dict[str, JSON]],
+    facts: Mapping[str, HostFacts],
     *,
     launch: int,
 ) -> None:
@@ -209,35 +213,35 @@ def record_resumption(
         # The rest of the plan stays; a new timeout applies only to what is measured now.
         plan={**run.plan, "launches": plan.launches},
         environments={
-            host: _with_what_is_new(then, facts.get(host, {}), launch) for host, then in run.environments.items()
+            host: _with_what_is_new(then, facts[host], launch) if host in facts else then
+            for host, then in run.environments.items()
         },
     )
     if noted != run:
         store.write_run(folder, noted)
 
 
-def _with_what_is_new(then: dict[str, JSON], now: Mapping[str, JSON], launch: int) -> dict[str, JSON]:
+def _with_what_is_new(then: HostFacts, now: HostFacts, launch: int) -> HostFacts:
     """``then`` with changed facts of the job, which may differ, appended under ``resumed``."""
-    before = then.get("resumed") or []
-    last = dict(then)
-    for one in before:
-        last.update(one)
-    new = {name: now[name] for name in JOB_FACTS if name in now and now[name] != last.get(name)}
-    return {**then, "resumed": [*before, {"launch": launch, **new}]} if new else then
+    new: dict[str, Any] = {}
+    for name in JOB_FACTS:
+        stored = (getattr(record, name) for record in (*reversed(then.resumed), then))
+        if (value := getattr(now, name)) != next(last for last in stored if last is not msgspec.UNSET):
+            new[name] = value
+    resumed = (*then.resumed, ResumedJob(launch=launch, **new))
+    return msgspec.structs.replace(then, resumed=resumed) if new else then
 
 
-def _refuse_other_facts(
-    run: Run, cases: Sequence[Case], hosts: Sequence[str], facts: Mapping[str, Mapping[str, JSON]]
-) -> None:
+def _refuse_other_facts(run: Run, cases: Sequence[Case], hosts: Sequence[str], facts: Mapping[str, HostFacts]) -> None:
     differences = [] if run.hosts == tuple(hosts) else [f"hosts: {list(run.hosts)} then, {list(hosts)} now"]
     if run.cases != tuple(cases):
         differences.append(f"cases: {len(run.cases)} then, {len(cases)} now, or other cases")
     placements = rank_placements(run.hosts, run.environments), rank_placements(hosts, facts)
     for host in dict.fromkeys(hosts):
-        then, now = _comparable_facts(run.environments.get(host, {})), _comparable_facts(facts.get(host, {}))
-        for path in _SAME_FACTS:
-            if not then[path] and path != "virtualization":
-                del then[path], now[path]
+        then, now = (_comparable_facts(those.get(host, UNKNOWN_HOST)) for those in (run.environments, facts))
+        for name, _ in _SAME_FACTS:
+            if not then[name] and name != "virtualization":
+                del then[name], now[name]
         bound = [binding([placement for placement in those if placement.host == host]) for those in placements]
         if None not in bound:  # older runs did not record it
             then["binding"], now["binding"] = bound
@@ -256,8 +260,7 @@ def _refuse(run: Run, differences: Sequence[str], advice: str = _START_ANEW) -> 
         )
 
 
-def _comparable_facts(facts: Mapping[str, JSON]) -> dict[str, JSON]:
-    found = {path: fact(facts, path) for path in _SAME_FACTS}
-    return found | {
-        name: value for name, value in variables_of(facts).items() if name.partition(" ")[0].startswith(SAME_VARIABLES)
+def _comparable_facts(host: HostFacts) -> dict[str, object]:
+    return {name: value_of(host) for name, value_of in _SAME_FACTS} | {
+        name: value for name, value in variables_of(host).items() if name.partition(" ")[0].startswith(SAME_VARIABLES)
     }

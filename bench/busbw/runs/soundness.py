@@ -11,7 +11,6 @@ from statistics import median
 
 from busbw.ops import OPS, bus_factor, limits
 from busbw.ops.training import Workload
-from busbw.runs.facts import flaw_of_facts
 from busbw.runs.records import (
     JSON,
     QUANTILES,
@@ -84,9 +83,6 @@ def flaws_of_run(run: Run) -> Iterator[str]:
     if len(set(run.cases)) != len(run.cases):
         yield "cases has the same case twice"
     yield from flaws_of_plan(run.plan, len(run.cases))
-    for host, facts in run.environments.items():
-        if (flaw := flaw_of_facts(facts)) is not None:
-            yield f"environments: facts of {host!r:.60}: {flaw}"
 
 
 def _of_workload(one: Workload, ranks: int) -> Iterator[str]:

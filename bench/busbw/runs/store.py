@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +24,9 @@ import msgspec
 from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError
 from busbw.escape import with_texts
 from busbw.runs import files, soundness, upgrades
+from busbw.runs.facts import HostFacts
 from busbw.runs.records import (
+    JSON,
     SCHEMA,
     Case,
     Check,
@@ -141,7 +143,7 @@ def write_run(folder: Path, run: Run) -> None:
     target = folder / RUN_FILE
     with files.store_errors("write", target):
         with files.replaced(target) as file:
-            file.write(msgspec.json.format(_encode(run), indent=2) + b"\n")
+            file.write(msgspec.json.format(encode(run), indent=2) + b"\n")
         _sync_folder(folder)
 
 
@@ -196,7 +198,7 @@ class Appender:
         if isinstance(row, Ended):
             rows, checksum = self._summed_up()
             row = msgspec.structs.replace(row, rows=rows, checksum=checksum)
-        line = memoryview(_encode(row) + b"\n")
+        line = memoryview(encode(row) + b"\n")
         try:
             written = 0
             while written < len(line):
@@ -257,7 +259,7 @@ def _lost(path: Path, found: int, written: int) -> StoreError:
     )
 
 
-def _encode(record: Row | Run) -> bytes:
+def encode(record: msgspec.Struct) -> bytes:
     """JSON of a record. Names and messages of the system may contain bytes that are not UTF-8; these are escaped."""
     try:
         return msgspec.json.encode(record)
@@ -445,12 +447,24 @@ def _read_run(path: Path) -> tuple[Run, int]:
             f"{path} has schema {schema}, but this busbw supports only schemas up to {SCHEMA}; upgrade busbw to read it"
         )
     try:
-        run = msgspec.convert(upgrades.run_as_now(document, schema), Run)
+        document = upgrades.run_as_now(document, schema)
+        run = msgspec.convert(document, Run)
     except NOT_A_RECORD as error:
-        raise DamagedRun(f"{path}: {error}") from error
+        raise DamagedRun(f"{path}: {_flaw_of_facts(document) or error}") from error
     if (flaw := next(soundness.flaws_of_run(run), None)) is not None:
         raise DamagedRun(f"{path}: {flaw}")
     return run, schema
+
+
+def _flaw_of_facts(document: Mapping[str, JSON]) -> str | None:
+    """Which host's facts do not fit, and why; None if the flaw of a ``run.json`` is elsewhere."""
+    environments = document.get("environments")
+    for host, facts in environments.items() if isinstance(environments, dict) else ():
+        try:
+            msgspec.convert(facts, HostFacts)
+        except NOT_A_RECORD as error:
+            return f"environments: facts of {host!r:.60}: {error}"
+    return None
 
 
 def run_document(path: Path) -> bytes:

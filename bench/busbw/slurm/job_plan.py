@@ -12,6 +12,7 @@ from busbw.backends.mpi.probe import SRUN_MPI, vendor_of_library
 from busbw.errors import LaunchError, UsageError, nearest
 from busbw.ops import OPS, limits
 from busbw.runs import cases, plan, resume, store
+from busbw.runs.facts import UNKNOWN_HOST
 from busbw.runs.plan import Plan
 from busbw.runs.records import Run
 
@@ -169,8 +170,8 @@ def resuming_order(
 
 def _node_of(run: Run, host: str) -> str:
     """Slurm's name of ``host``: the recorded one or, for a run outside of Slurm, the host name up to its first dot."""
-    node = run.environments.get(host, {}).get("node") or {}
-    return str(node.get("name") or host.partition(".")[0])
+    node = run.environments.get(host, UNKNOWN_HOST).node
+    return host.partition(".")[0] if node is None else node.name
 
 
 def _shape_of_run(run: Run) -> Shape:

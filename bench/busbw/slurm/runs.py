@@ -1,6 +1,6 @@
 """Find the runs of a job and the jobs of a run: a run stores the environment variables of its jobs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,9 +9,7 @@ import msgspec
 from busbw.errors import StoreError
 from busbw.runs import store
 from busbw.runs.outline import outline
-from busbw.runs.placement import mappings
 from busbw.runs.progress import progress_of
-from busbw.runs.records import JSON
 
 JOB = "SLURM_JOB_ID"
 NODES = "SLURM_JOB_NODELIST"
@@ -74,11 +72,16 @@ def read_progress(folder: Path) -> RunProgress:
     )
 
 
-class _Facts(msgspec.Struct):
-    """The facts of a host that are decoded here; the others are skipped, because there may be thousands of runs."""
+class _Job(msgspec.Struct):
+    """Decoded part of ``ResumedJob``."""
 
-    variables: JSON = None
-    resumed: JSON = None
+    variables: dict[str, str] = {}
+
+
+class _Facts(_Job):
+    """Decoded part of ``HostFacts``; the other facts are skipped, because there may be thousands of runs."""
+
+    resumed: tuple[_Job, ...] = ()
 
 
 class _RunFile(msgspec.Struct):
@@ -90,9 +93,8 @@ _RUN = msgspec.json.Decoder(_RunFile)
 
 def _allocations(facts: _Facts) -> tuple[JobAllocation, ...]:
     """The jobs in the facts of a host: the job that began the run, and those in which it was resumed."""
-    variables = [facts.variables, *(one.get("variables") for one in mappings(facts.resumed))]
-    of_jobs = [one for one in variables if isinstance(one, Mapping) and JOB in one]
-    return tuple(dict.fromkeys(JobAllocation(str(one[JOB]), str(one.get(NODES, ""))) for one in of_jobs))
+    of_jobs = [job.variables for job in (facts, *facts.resumed) if JOB in job.variables]
+    return tuple(dict.fromkeys(JobAllocation(variables[JOB], variables.get(NODES, "")) for variables in of_jobs))
 
 
 @dataclass(slots=True)

@@ -1,18 +1,17 @@
 """Peaks of a machine's memories and links: host facts matched with the catalogue, and hardware problems.
 
-Facts have the format of ``run.json``, so both the local machine and runs from elsewhere can be analysed. If a fact or a
-row is missing, the result is a reason in words instead of a number.
+Facts are those of the local machine or of a stored run. If a fact or a row is missing, the result is a reason in words
+instead of a number.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from busbw.runs.facts import fact
-from busbw.runs.records import JSON
+from busbw.runs.facts import Drive, GpuFacts, HostFacts, Lanes, LinkFacts, PciDevice, PciNic
 from busbw.system.catalog import Catalogue, Gpu, HardwarePeak
-from busbw.system.networks import efa_together, interface_of, port_of, rdma_ports
+from busbw.system.networks import efa_together, interface_of, port_of
 from busbw.units import format_rate
 
 _NVME = re.compile(r"nvme\d+")
@@ -52,19 +51,19 @@ class Picture:
     resting: tuple[str, ...] = ()
 
 
-def picture(facts: Mapping[str, JSON], rows: Catalogue) -> Picture:
+def picture(host: HostFacts, rows: Catalogue) -> Picture:
     """The levels and problems of a host from its facts."""
     levels: list[Level] = []
-    for gpu in gpus_of(facts):
-        levels.append(_level("HBM", called(gpu), memory_of(gpu, rows)))
-        if gpu.get("nvlink") is not None or (row := row_of(gpu, rows)) is None or row.link:
-            levels.append(_level("NVLink", called(gpu), nvlink_of(gpu, rows)))
-        levels.append(_level("C2C" if _on_a_superchip(gpu, rows) else "PCIe", called(gpu), host_link_of(gpu, rows)))
-    levels.append(_level("DRAM", "host", dram_of(facts, rows)))
-    levels += [_level("NIC", name, peak) for name, peak in _networks(facts, rows)]
-    levels += [_level("NVMe", _names(drive), _drive(drive, rows)) for drive in _listed(facts, "drives")]
+    for gpu in host.pci.gpus:
+        levels.append(_level("HBM", gpu.label, memory_of(gpu, rows)))
+        if gpu.nvlink is not None or (row := row_of(gpu, rows)) is None or row.link:
+            levels.append(_level("NVLink", gpu.label, nvlink_of(gpu, rows)))
+        levels.append(_level("C2C" if _on_a_superchip(gpu, rows) else "PCIe", gpu.label, host_link_of(gpu, rows)))
+    levels.append(_level("DRAM", "host", dram_of(host, rows)))
+    levels += [_level("NIC", name, peak) for name, peak in _networks(host, rows)]
+    levels += [_level("NVMe", drive.label, _drive(drive, rows)) for drive in host.pci.drives]
     return Picture(
-        tuple(levels), tuple(_findings(facts, rows)), tuple(_unknown(facts, rows)), tuple(_resting(facts, rows))
+        tuple(levels), tuple(_findings(host, rows)), tuple(_unknown(host, rows)), tuple(_resting(host, rows))
     )
 
 
@@ -74,35 +73,10 @@ def _level(name: Name, holder: str, found: HardwarePeak | str) -> Level:
     return Level(name, holder, found, found.what)
 
 
-def gpus_of(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
-    """The GPUs of a host in ``run.json``."""
-    return _listed(facts, "gpus")
-
-
-def _listed(facts: Mapping[str, JSON], what: str) -> list[dict[str, JSON]]:
-    devices: list[dict[str, JSON]] = fact(facts, f"pci.{what}") or []
-    return devices
-
-
-def called(gpu: Mapping[str, JSON]) -> str:
-    """``GPU 0``, or its address if NVML gives it no number."""
-    index = gpu.get("index")
-    return f"GPU {gpu.get('address')}" if index is None else f"GPU {index}"
-
-
-def _names(device: Mapping[str, JSON]) -> str:
-    return "/".join(device.get("names") or ()) or str(device.get("address"))
-
-
 # --- one level each: its peak, or the reason why it is unknown ----------------------------------------------------
 
 
-def from_log(device: Mapping[str, JSON]) -> bool:
-    """Whether only the name of a device is known, from a tool's log: its links are then those of its kind."""
-    return device.get("source") is not None
-
-
-def memory_of(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
+def memory_of(gpu: GpuFacts, rows: Catalogue) -> HardwarePeak | str:
     """The memory of a GPU, reads plus writes."""
     row = row_of(gpu, rows)
     if row is None:
@@ -117,27 +91,26 @@ def memory_of(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     )
 
 
-def row_of(gpu: Mapping[str, JSON], rows: Catalogue) -> Gpu | None:
+def row_of(gpu: GpuFacts, rows: Catalogue) -> Gpu | None:
     """The row of a GPU. If NVML knows the GPU, its name decides. Otherwise the kernel gives the vendor's name, and
     the PCI identity is used if no row has that name. For a log, the user may have named the row.
     """
-    name, identity = gpu.get("name"), gpu.get("id")
-    if from_log(gpu) and (named := next((row for row in rows.gpus if row.name == name), None)) is not None:
+    if gpu.source is not None and (named := next((row for row in rows.gpus if row.name == gpu.name), None)) is not None:
         return named
-    found = rows.gpu(name, identity)
-    return rows.gpu(None, identity) if found is None and gpu.get("index") is None else found
+    row = rows.gpu(gpu.name, gpu.id)
+    return rows.gpu(None, gpu.id) if row is None and gpu.index is None else row
 
 
-def no_row(gpu: Mapping[str, JSON], rows: Catalogue) -> str:
+def no_row(gpu: GpuFacts, rows: Catalogue) -> str:
     """Why no row describes a GPU."""
-    name, identity = gpu.get("name"), gpu.get("id")
-    label = f"{name!r}" if name else f"the GPU with PCI identity {identity}" if identity else "a GPU of unknown kind"
-    alike = [row.name for row in rows.identified(identity)] if gpu.get("index") is None else []
+    unnamed = f"the GPU with PCI identity {gpu.id}" if gpu.id else "a GPU of unknown kind"
+    label = f"{gpu.name!r}" if gpu.name else unnamed
+    alike = [row.name for row in rows.identified(gpu.id)] if gpu.index is None else []
     either = f", which could be {' or '.join(alike)}" if len(alike) > 1 else ""
     return f"no row for {label}{either}; add one to your peaks file"
 
 
-def nvlink_of(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None = None) -> HardwarePeak | str:
+def nvlink_of(gpu: GpuFacts, rows: Catalogue, peers: Sequence[str] | None = None) -> HardwarePeak | str:
     """The active links of a GPU to others in one direction, from NVML. With ``peers`` (addresses), only those that lead
     to a switch or to one of the peers.
     """
@@ -148,9 +121,9 @@ _MESH: Final = 7
 """Links of a GPU with one link to each other GPU on a board of eight (MI300 and later)."""
 
 
-def _all_links(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | None:
+def _all_links(gpu: GpuFacts, rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | None:
     """For a GPU known only by name: the links of its kind, in a mesh only those to ``peers``; None for other GPUs."""
-    row = row_of(gpu, rows) if from_log(gpu) else None
+    row = row_of(gpu, rows) if gpu.source is not None else None
     if row is None or not row.links:
         return None
     link, count, which = rows.rate("nvlink", row.link or ""), row.links, f"all links of {row.name}"
@@ -161,14 +134,13 @@ def _all_links(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | 
     return link.peak.times(count, f"{count} × {row.link} ({format_rate(link.bytes_per_second)} per link), {which}")
 
 
-def _nvlinks_up(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | str:
-    nvlink = gpu.get("nvlink")
+def _nvlinks_up(gpu: GpuFacts, rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | str:
     row = row_of(gpu, rows)
-    if nvlink is None:
+    if gpu.nvlink is None:
         if row is not None and row.link is not None and row.link.startswith("xGMI"):
             return f"{row.name} has {row.links} links of {row.link}; busbw does not read yet which are up"
         return "NVML reports no NVLink"
-    generation = nvlink.get("generation")
+    generation = gpu.nvlink.generation
     # The driver takes precedence: installed links count, not those of the datasheet.
     name = f"NVLink {generation}" if generation else (row.link if row is not None and row.link else None)
     if name is None:
@@ -183,55 +155,53 @@ def _nvlinks_up(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] |
     return link.peak.times(usable, f"{usable} × {name} ({format_rate(link.bytes_per_second)} per link)")
 
 
-def nvlinks(gpu: Mapping[str, JSON], peers: Sequence[str] | None = None) -> int | None:
+def nvlinks(gpu: GpuFacts, peers: Sequence[str] | None = None) -> int | None:
     """Number of active NVLinks of a GPU; with ``peers`` (addresses), only those that lead to a switch or to a peer.
     None: NVML reports none. If the ends of links are unknown, all links count.
     """
-    nvlink = gpu.get("nvlink")
-    if nvlink is None:
+    if gpu.nvlink is None:
         return None
-    if peers is None or nvlink.get("unknown"):
-        return int(nvlink.get("up") or 0)
-    reached = nvlink.get("peers") or {}
-    return int(nvlink.get("switch") or 0) + sum(int(reached.get(peer) or 0) for peer in peers)
+    if peers is None or gpu.nvlink.unknown:
+        return gpu.nvlink.up
+    return gpu.nvlink.switch + sum(gpu.nvlink.peers.get(peer, 0) for peer in peers)
 
 
-def host_link_of(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
-    """The link of a GPU to the host in one direction: PCI Express as trained, or the row's ``host_link``."""
+def host_link_of(gpu: GpuFacts, rows: Catalogue) -> HardwarePeak | str:
+    """The link of a GPU to the host in one direction: the row's ``host_link``, or PCI Express as trained; for a GPU
+    known only by name, the widest link of its kind.
+    """
     row = row_of(gpu, rows)
     link = None if row is None or row.host_link is None else rows.rate("c2c", row.host_link)
-    return pcie_of(gpu, rows) if link is None else link.peak
+    if link is not None or gpu.source is None:
+        return pcie_of(gpu, rows) if link is None else link.peak
+    widest = None if row is None else rows.rate("pcie", row.pcie or "")
+    if row is None or widest is None:
+        return no_row(gpu, rows)
+    return widest.peak.times(_LANES, f"{widest.name} x{_LANES}, the maximum of {row.name}")
 
 
-def _on_a_superchip(gpu: Mapping[str, JSON], rows: Catalogue) -> bool:
+def _on_a_superchip(gpu: GpuFacts, rows: Catalogue) -> bool:
     """Whether a GPU has another link to the host than PCI Express, which then serves only for configuration."""
     row = row_of(gpu, rows)
     return row is not None and row.host_link is not None
 
 
-def pcie_of(device: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
+def pcie_of(device: PciDevice, rows: Catalogue) -> HardwarePeak | str:
     """The link of a device to the host in one direction, as trained."""
-    if from_log(device):
-        card = row_of(device, rows)
-        widest = None if card is None else rows.rate("pcie", card.pcie or "")
-        if card is None or widest is None:
-            return no_row(device, rows)
-        return widest.peak.times(_LANES, f"{widest.name} x{_LANES}, the maximum of {card.name}")
-    trained = fact(device, "link.trained")
-    if trained is None:
+    if device.link is None:
         return "the kernel does not report how its link was trained"
-    row = rows.rate("pcie", f"PCIe {GENERATIONS.get(float(trained['gigatransfers']))}")
+    trained = device.link.trained
+    row = rows.rate("pcie", f"PCIe {GENERATIONS.get(trained.gigatransfers)}")
     if row is None:
-        return f"no row for PCIe at {trained['gigatransfers']:g} GT/s; add one to your peaks file"
-    return row.peak.times(int(trained["lanes"]), f"{row.name} x{trained['lanes']} as trained")
+        return f"no row for PCIe at {trained.gigatransfers:g} GT/s; add one to your peaks file"
+    return row.peak.times(trained.lanes, f"{row.name} x{trained.lanes} as trained")
 
 
-def dram_of(facts: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
+def dram_of(host: HostFacts, rows: Catalogue) -> HardwarePeak | str:
     """The memory of the host over all sockets, reads plus writes."""
-    modules = facts.get("memory_modules")
-    if modules is None:
+    if host.memory_modules is None:
         return "its modules were not recorded"
-    kind, speed, channels = modules.get("kind"), modules.get("megatransfers"), modules.get("channels")
+    kind, speed, channels = (getattr(host.memory_modules, name) for name in ("kind", "megatransfers", "channels"))
     missing = [what for what, value in (("kind", kind), ("speed", speed), ("channels", channels)) if not value]
     if missing:
         return f"{', '.join(missing)} of its modules could not be read"
@@ -244,42 +214,41 @@ def dram_of(facts: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     return row.peak.times(channels, f"{channels} channels of {row.name}, all sockets")
 
 
-def _networks(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str, HardwarePeak | str]]:
+def _networks(host: HostFacts, rows: Catalogue) -> Iterator[tuple[str, HardwarePeak | str]]:
     """Active RDMA ports (EFA ports as one, if an instance has exactly these), then active physical interfaces that
     belong to none of them.
     """
-    cards = [card.get("names") or [] for card in _listed(facts, "nics")]
     shown: set[str] = set()
     found: list[tuple[str, HardwarePeak | str]] = []
-    for port in rdma_ports(facts):
-        shown.update(*(names for names in cards if port.get("device") in names))
-        if port.get("up"):
-            found.append((f"{port.get('device')} port {port.get('port')}", port_of(port, rows)))
+    for port in host.rdma:
+        shown.update(*(card.names for card in host.pci.nics if port.device in card.names))
+        if port.up:
+            found.append((f"{port.device} port {port.port}", port_of(port, rows)))
     known = [peak for _, peak in found if isinstance(peak, HardwarePeak)]
     instance = efa_together(known, rows) if len(known) == len(found) else None
     yield from found if instance is None else ((f"{len(found)} EFA ports together", instance),)
-    for nic in facts.get("nics") or ():
-        if nic.get("kind") == "physical" and nic.get("up") and nic.get("name") not in shown:
-            yield str(nic.get("name")), interface_of(nic, rows)
+    for nic in host.nics:
+        if nic.kind == "physical" and nic.up and nic.name not in shown:
+            yield nic.name, interface_of(nic, rows)
 
 
-def _drive(drive: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
-    link = pcie_of(drive, rows)
+def _drive(drive: Drive, rows: Catalogue) -> HardwarePeak | str:
+    link, model = pcie_of(drive, rows), drive.model or "unknown model"
     if isinstance(link, str):
-        return f"{drive.get('model') or 'unknown model'}: {link}"
+        return f"{model}: {link}"
     bus = link.what.removesuffix(" as trained")
     row = rows.rate("nvme", f"NVMe on {bus}")
-    what = f"{drive.get('model') or 'unknown model'} on {link.what}"
+    what = f"{model} on {link.what}"
     # Drives reach less than the link itself.
     practical, source = (None, None) if row is None else (row.practical_bytes_per_second, row.practical_source)
     return replace(link, practical=practical, practical_source=source, what=what, kind="nvme")
 
 
-def drive_of(facts: Mapping[str, JSON], device: str, rows: Catalogue) -> HardwarePeak | str:
+def drive_of(host: HostFacts, device: str, rows: Catalogue) -> HardwarePeak | str:
     """The drive behind a block device (``/dev/nvme0n1p2``) in one direction."""
     named = _NVME.match(device.rpartition("/")[2])
-    for drive in _listed(facts, "drives"):
-        if named is not None and named[0] in (drive.get("names") or ()):
+    for drive in host.pci.drives:
+        if named is not None and named[0] in drive.names:
             return _drive(drive, rows)
     return "not an NVMe drive that the kernel reports, so its rate is unknown"
 
@@ -287,84 +256,84 @@ def drive_of(facts: Mapping[str, JSON], device: str, rows: Catalogue) -> Hardwar
 # --- problems ------------------------------------------------------------------------------------------------------
 
 
-def _findings(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
-    for name, link in _links(facts, rows):
-        yield from _link_findings(name, link, virtual=bool(facts.get("virtualization")))
-    for gpu in gpus_of(facts):
+def _findings(host: HostFacts, rows: Catalogue) -> Iterator[str]:
+    for name, link, most in _links(host, rows):
+        yield from _link_findings(name, link, most, virtual=bool(host.virtualization))
+    for gpu in host.pci.gpus:
         # A single GPU has no peers: clouds leave its links down.
-        if nvlinks(gpu) or len(gpus_of(facts)) > 1:
+        if nvlinks(gpu) or len(host.pci.gpus) > 1:
             yield from _nvlink_findings(gpu, rows)
-    for card in _listed(facts, "nics"):
-        yield from _card_findings(card, facts, rows)
+    for card in host.pci.nics:
+        yield from _card_findings(card, host, rows)
 
 
-def _links(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str, Mapping[str, JSON]]]:
-    """The links of GPUs, NICs and drives whose training and maximum are known."""
-    devices = [(called(gpu), gpu) for gpu in gpus_of(facts) if not _on_a_superchip(gpu, rows)]
-    devices += [(_names(one), one) for what in ("nics", "drives") for one in _listed(facts, what)]
-    for name, device in devices:
-        link, address = device.get("link") or {}, str(device.get("address"))
-        if link.get("trained") and link.get("card"):
-            yield (name if address in name else f"{name} ({address})"), link
+def _links(host: HostFacts, rows: Catalogue) -> Iterator[tuple[str, LinkFacts, Lanes]]:
+    """The links of GPUs, NICs and drives whose training and maximum are known, with the maximum of the card."""
+    for device in _on_pcie(host, rows):
+        label, link = device.label, device.link
+        if link is not None and link.card is not None:
+            yield (label if device.address in label else f"{label} ({device.address})"), link, link.card
 
 
-def _resting(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
-    for name, link in _links(facts, rows):
-        speed, most, port = link["trained"]["gigatransfers"], link["card"]["gigatransfers"], link.get("port")
-        if speed < most and not (port and port["gigatransfers"] <= speed):
+def _on_pcie(host: HostFacts, rows: Catalogue) -> tuple[GpuFacts | PciNic, ...]:
+    """The GPUs, NICs and drives whose link to the host is PCI Express."""
+    return (*(gpu for gpu in host.pci.gpus if not _on_a_superchip(gpu, rows)), *host.pci.nics, *host.pci.drives)
+
+
+def _resting(host: HostFacts, rows: Catalogue) -> Iterator[str]:
+    for name, link, card in _links(host, rows):
+        speed, port = link.trained.gigatransfers, link.port
+        if speed < card.gigatransfers and not (port and port.gigatransfers <= speed):
             yield (
-                f"{name} runs at {speed:g} of its {most:g} GT/s; an idle link may save power, so check again during a "
-                "copy; if it stays slow, check slot and riser"
+                f"{name} runs at {speed:g} of its {card.gigatransfers:g} GT/s; an idle link may save power, so check "
+                "again during a copy; if it stays slow, check slot and riser"
             )
 
 
-def _link_findings(name: str, link: Mapping[str, JSON], *, virtual: bool) -> Iterator[str]:
-    trained, card, port = link["trained"], link["card"], link.get("port")
+def _link_findings(name: str, link: LinkFacts, card: Lanes, *, virtual: bool) -> Iterator[str]:
+    port = link.port
     shown = " (as reported in the virtual machine)" if virtual else ""
-    lanes, speed = trained["lanes"], trained["gigatransfers"]
-    if lanes < card["lanes"]:
-        if port and port["lanes"] <= lanes:
+    lanes, speed = link.trained.lanes, link.trained.gigatransfers
+    if lanes < card.lanes:
+        if port and port.lanes <= lanes:
             reason = "its slot has no more lanes; try another slot"
         else:
             reason = "reseat it, and check risers, cables and the firmware's bifurcation of the slot"
-        yield f"{name} runs on {lanes} of its {card['lanes']} PCIe lanes{shown}; {reason}"
-    if speed < card["gigatransfers"] and port and port["gigatransfers"] <= speed:
+        yield f"{name} runs on {lanes} of its {card.lanes} PCIe lanes{shown}; {reason}"
+    if speed < card.gigatransfers and port and port.gigatransfers <= speed:
         slot = "its slot supports no more"
-        yield f"{name} runs at {speed:g} of its {card['gigatransfers']:g} GT/s{shown}; {slot}"
-    narrowest = link.get("narrowest")
+        yield f"{name} runs at {speed:g} of its {card.gigatransfers:g} GT/s{shown}; {slot}"
+    narrowest = link.narrowest
     if narrowest and not virtual:  # hypervisors invent the links of their bridges
-        step = f"x{narrowest['lanes']} at {narrowest['gigatransfers']:g} GT/s"
+        step = f"x{narrowest.lanes} at {narrowest.gigatransfers:g} GT/s"
         own = f"x{lanes} at {speed:g} GT/s"
-        yield f"{name} has {own}, but {narrowest['address']} on its path to the host has only {step}"
+        yield f"{name} has {own}, but {narrowest.address} on its path to the host has only {step}"
 
 
-def _nvlink_findings(gpu: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
+def _nvlink_findings(gpu: GpuFacts, rows: Catalogue) -> Iterator[str]:
     up, row = nvlinks(gpu), row_of(gpu, rows)
     if up is not None and row is not None and row.links is not None and up < row.links:
         yield (
-            f"{called(gpu)} has {up} of its {row.links} NVLinks up; check nvidia-smi nvlink --status, the fabric "
+            f"{gpu.label} has {up} of its {row.links} NVLinks up; check nvidia-smi nvlink --status, the fabric "
             "manager and dmesg"
         )
 
 
-def _card_findings(card: Mapping[str, JSON], facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
+def _card_findings(card: PciNic, host: HostFacts, rows: Catalogue) -> Iterator[str]:
     """A NIC whose ports carry more than its link to the host."""
     link = pcie_of(card, rows)
-    ports = [port for port in rdma_ports(facts) if port.get("device") in (card.get("names") or ()) and port.get("up")]
-    carried = sum(float(port.get("bytes_per_second") or 0) for port in ports)
+    carried = sum(port.bytes_per_second or 0 for port in host.rdma if port.device in card.names and port.up)
     if isinstance(link, HardwarePeak) and carried > link.nominal:
         yield (
-            f"{_names(card)} carries {format_rate(carried)} on its ports, but only {format_rate(link.nominal)} to "
+            f"{card.label} carries {format_rate(carried)} on its ports, but only {format_rate(link.nominal)} to "
             f"the host ({link.what}), in one direction"
         )
 
 
-def _unknown(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
-    for source in ("pci", "memory_modules"):
-        yield from fact(facts, f"{source}.unknown") or ()
-    gpus = [gpu for gpu in gpus_of(facts) if not _on_a_superchip(gpu, rows)]
-    devices = [*gpus, *_listed(facts, "nics"), *_listed(facts, "drives")]
-    if silent := [str(one.get("address")) for one in devices if one.get("link") is None]:
+def _unknown(host: HostFacts, rows: Catalogue) -> Iterator[str]:
+    yield from host.pci.unknown
+    yield from () if host.memory_modules is None else host.memory_modules.unknown
+    if silent := [device.address for device in _on_pcie(host, rows) if device.link is None]:
         yield f"PCIe link: the kernel does not report it for {', '.join(silent)}"
-    if unnamed := [str(gpu.get("address")) for gpu in gpus_of(facts) if not gpu.get("name")]:
+    if unnamed := [gpu.address for gpu in host.pci.gpus if not gpu.name]:
         yield f"name and NVLink of GPU {', '.join(unnamed)}: unknown to NVML, or nvidia-ml-py is not installed"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from busbw.runs.records import JSON
+from busbw.runs.facts import MemoryModules
 from busbw.system.sysfs import SYSFS, text_of
 
 _TABLE = "firmware/dmi/tables/DMI"
@@ -34,15 +34,8 @@ class _Module:
     channel: str | None
 
 
-def memory_facts(sysfs: Path = SYSFS) -> dict[str, JSON]:
-    """Facts about the memory modules.
-
-    modules: number of modules
-    kind, megatransfers: such as ``DDR5``, and the running speed in MT/s
-    channels: channels with a module, over all sockets
-    source: source of the facts
-    unknown: sentences about what could not be read, and why
-    """
+def memory_facts(sysfs: Path = SYSFS) -> MemoryModules:
+    """Facts about the memory modules."""
     unknown: list[str] = []
     try:
         modules = list(_from_table((sysfs / _TABLE).read_bytes()))
@@ -67,14 +60,14 @@ def memory_facts(sysfs: Path = SYSFS) -> dict[str, JSON]:
     kinds = {module.kind for module in modules} or {_edac_kind(text_of(one / "dimm_mem_type")) for one in listed}
     if len(speeds) > 1:
         unknown.append(f"memory speed: modules differ ({', '.join(sorted(map(str, speeds)))} MT/s)")
-    return {
-        "modules": len(modules) or len(listed) or None,
-        "kind": kinds.pop() if len(kinds) == 1 else None,
-        "megatransfers": speeds.pop() if len(speeds) == 1 else None,
-        "channels": channels or None,
-        "source": source,
-        "unknown": unknown,
-    }
+    return MemoryModules(
+        modules=len(modules) or len(listed) or None,
+        kind=kinds.pop() if len(kinds) == 1 else None,
+        megatransfers=speeds.pop() if len(speeds) == 1 else None,
+        channels=channels or None,
+        source=source,
+        unknown=tuple(unknown),
+    )
 
 
 def _from_table(table: bytes) -> Iterator[_Module]:

@@ -11,10 +11,11 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
 import psutil
 
 import busbw
-from busbw.runs.records import JSON
+from busbw.runs.facts import ClockFacts, CpuFacts, HostFacts, MemoryFacts, Nic
 from busbw.system.dimms import memory_facts
 from busbw.system.env_vars import recorded
 from busbw.system.pci import affinity
@@ -37,38 +38,38 @@ _MEMORY_GROUPS_2 = ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_
 _MEMORY_GROUPS_1 = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def host_facts() -> dict[str, JSON]:
+def host_facts() -> HostFacts:
     """The facts of this host; unreadable facts are None."""
-    return {
-        "host": socket.gethostname(),
-        "boot_id": text_of("/proc/sys/kernel/random/boot_id"),
-        "cpu": {
-            "model": _cpu_model(),
-            "physical_cores": psutil.cpu_count(logical=False),
-            "logical_cores": psutil.cpu_count(logical=True),
-            "usable_cores": usable_cores(),
-            "allowed_cores": allowed_cores(),
-            "last_level_cache_bytes": host_caches_bytes(),
-        },
-        "memory": {"total_bytes": psutil.virtual_memory().total, "available_bytes": available_memory_bytes()},
-        "kernel": platform.release(),
-        "system": platform.platform(),
-        "virtualization": _virtualization(),
-        "python": platform.python_version(),
-        "torch": versions(["torch"]).get("torch"),
-        "versions": {"busbw": busbw.__version__, **versions(LIBRARIES)},
-        "nics": nics(),
-        "numa_nodes": numa_nodes(),
-        "pci": affinity(),
-        "rdma": ports(),
-        "memory_modules": memory_facts(),
-        "thp": _selected(text_of("/sys/kernel/mm/transparent_hugepage/enabled")),
-        "clock": {
-            "implementation": time.get_clock_info("perf_counter").implementation,
-            "source": text_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        },
-        "variables": recorded(),
-    }
+    return HostFacts(
+        host=socket.gethostname(),
+        boot_id=text_of("/proc/sys/kernel/random/boot_id"),
+        cpu=CpuFacts(
+            model=_cpu_model(),
+            physical_cores=psutil.cpu_count(logical=False),
+            logical_cores=psutil.cpu_count(logical=True),
+            usable_cores=usable_cores(),
+            allowed_cores=allowed_cores(),
+            last_level_cache_bytes=host_caches_bytes(),
+        ),
+        memory=MemoryFacts(total_bytes=psutil.virtual_memory().total, available_bytes=available_memory_bytes()),
+        kernel=platform.release(),
+        system=platform.platform(),
+        virtualization=_virtualization(),
+        python=platform.python_version(),
+        torch=versions(["torch"]).get("torch"),
+        versions={"busbw": busbw.__version__, **versions(LIBRARIES)},
+        nics=tuple(nics()),
+        numa_nodes=numa_nodes(),
+        pci=affinity(),
+        rdma=tuple(ports()),
+        memory_modules=memory_facts(),
+        thp=_selected(text_of("/sys/kernel/mm/transparent_hugepage/enabled")),
+        clock=ClockFacts(
+            implementation=time.get_clock_info("perf_counter").implementation,
+            source=text_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        ),
+        variables=recorded(),
+    )
 
 
 def machine_name() -> str:
@@ -154,26 +155,22 @@ def _cache_bytes(size: str) -> int | None:
     return int(size[:-1]) * _SUFFIX_BYTES[size[-1]] if size[:-1].isdigit() and size[-1] in _SUFFIX_BYTES else None
 
 
-def nics() -> list[JSON]:
-    """Network interfaces: name, kind, driver, up, MTU, and speed in B/s per direction (None: unknown)."""
-    found: list[JSON] = []
+def nics() -> Iterator[Nic]:
+    """The network interfaces."""
     for name, facts in sorted(psutil.net_if_stats().items()):
         folder = Path("/sys/class/net") / name
         # The kernel reports 0 or -1 if a link has no own speed (loopback, most virtual interfaces).
         is_real = facts.speed > 0 and not speed_is_made_up(folder)
         speed = facts.speed * 1_000_000 / 8 if is_real else None
         kind = "physical" if (folder / "device").exists() else "virtual"
-        found.append(
-            {
-                "name": name,
-                "kind": "loopback" if "loopback" in facts.flags else kind,
-                "driver": driver_of(folder),
-                "up": facts.isup,
-                "speed_bytes_per_second": speed,
-                "mtu": facts.mtu,
-            }
+        yield Nic(
+            name=name,
+            kind="loopback" if "loopback" in facts.flags else kind,
+            driver=driver_of(folder),
+            up=facts.isup,
+            speed_bytes_per_second=speed,
+            mtu=facts.mtu,
         )
-    return found
 
 
 def speed_is_made_up(interface: Path) -> bool:
@@ -189,36 +186,39 @@ def speed_is_made_up(interface: Path) -> bool:
     return not below and leads_to != own
 
 
-def clock_domains(facts: Sequence[dict[str, JSON]]) -> tuple[str | None, ...]:
+def clock_domains(facts: Sequence[HostFacts]) -> tuple[str | None, ...]:
     """A name of every rank's clock (None: unknown): one running kernel has one CLOCK_MONOTONIC.
 
     Containers and network namespaces of one machine have different host names but the same boot id.
     """
-    return tuple(fact.get("boot_id") for fact in facts)
+    return tuple(own.boot_id for own in facts)
 
 
-def by_host(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> dict[str, dict[str, JSON]]:
-    """The facts of every host from those of its ranks: cores are the union over its ranks, and facts that differ
-    between ranks are under ``ranks``.
-
-    mpirun and srun bind ranks to different cores, so each rank sees only its own.
+def by_host(hosts: Sequence[str], facts: Sequence[HostFacts]) -> dict[str, HostFacts]:
+    """The facts of every host from those that each of its ranks reports: cores are the union over its ranks, and facts
+    that differ between ranks are under ``ranks``.
     """
-    found: dict[str, dict[str, JSON]] = {}
-    for host, fact in zip(hosts, facts, strict=True):
-        if host not in found:
-            found[host] = fact
-            continue
-        one, other = found[host]["cpu"], fact["cpu"]
-        together = sorted({*one["allowed_cores"], *other["allowed_cores"]})
-        # A quota of the control group applies to all ranks together.
-        limited = any(cpu["usable_cores"] < len(cpu["allowed_cores"]) for cpu in (one, other))
-        usable = max(one["usable_cores"], other["usable_cores"]) if limited else len(together)
-        found[host] = {**found[host], "cpu": {**one, "usable_cores": usable, "allowed_cores": together}}
-    of_ranks = of_hosts(hosts, facts)
+    cpus: dict[str, list[CpuFacts]] = {}
+    for host, own in zip(hosts, facts, strict=True):
+        cpus.setdefault(host, []).append(own.cpu)
     return {
-        host: {**{name: value for name, value in fact.items() if name != "rank"}, **of_ranks[host]}
-        for host, fact in found.items()
+        host: msgspec.structs.replace(merged, cpu=_together(cpus[host]))
+        for host, merged in of_hosts(hosts, facts).items()
     }
+
+
+def _together(cpus: Sequence[CpuFacts]) -> CpuFacts:
+    """The cores that the ranks of a host may use together: mpirun and srun bind them to different cores, so each rank
+    sees only its own. A quota of the control group applies to all ranks together.
+    """
+    allowed = tuple(sorted({core for cpu in cpus for core in cpu.allowed_cores}))
+    limited = any(_usable(cpu) < len(cpu.allowed_cores) for cpu in cpus)
+    usable = max(map(_usable, cpus)) if limited else len(allowed)
+    return msgspec.structs.replace(cpus[0], usable_cores=usable, allowed_cores=allowed)
+
+
+def _usable(cpu: CpuFacts) -> int:
+    return cpu.usable_cores or len(cpu.allowed_cores)
 
 
 def in_blocks(hosts: Sequence[str]) -> bool:
@@ -228,18 +228,18 @@ def in_blocks(hosts: Sequence[str]) -> bool:
     return len(hosts) == each * len(set(hosts)) and all(len(block) == 1 for block in blocks)
 
 
-def common_numa_nodes(facts: Sequence[dict[str, JSON]]) -> frozenset[int]:
+def common_numa_nodes(facts: Sequence[HostFacts]) -> frozenset[int]:
     """The NUMA nodes that exist on every host, from the facts of each."""
-    return frozenset.intersection(*(frozenset(map(int, fact.get("numa_nodes") or {})) for fact in facts))
+    return frozenset.intersection(*(frozenset(map(int, host.numa_nodes)) for host in facts))
 
 
-def cores_of_a_rank(hosts: Sequence[str], facts: Sequence[dict[str, JSON]], of_ranks: Sequence[dict[str, JSON]]) -> int:
+def cores_of_a_rank(hosts: Sequence[str], facts: Sequence[HostFacts], of_ranks: Sequence[HostFacts]) -> int:
     """Fewest cores that any rank has to itself, from the facts of its host (``facts``, one entry per rank) and its own
     (``of_ranks``): the cores of a host are divided among its ranks, and a bound rank has at most the cores it is bound
     to. 1 if ranks share cores.
     """
-    shares = [int(fact["cpu"]["usable_cores"]) // hosts.count(host) for host, fact in zip(hosts, facts, strict=True)]
-    own = [len(one["cpu"]["allowed_cores"]) for one in of_ranks]
+    shares = [_usable(of_host.cpu) // hosts.count(host) for host, of_host in zip(hosts, facts, strict=True)]
+    own = [len(of_rank.cpu.allowed_cores) for of_rank in of_ranks]
     return max(1, min(map(min, shares, own)))
 
 

@@ -1,10 +1,11 @@
 """Rates of RDMA ports and network interfaces: as stated by the system, named after the catalogue row of that rate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
-from busbw.runs.records import JSON
-from busbw.system.catalog import Catalogue, HardwarePeak, Over, Rate
+from busbw.runs.facts import Nic, RdmaPort
+from busbw.system.catalog import Catalogue, HardwarePeak, Kind, Over, Rate
 from busbw.units import format_rate
 
 EFA = "EFA"
@@ -12,15 +13,9 @@ EFA = "EFA"
 _SYSTEM = "stated by the system"
 
 
-def rdma_ports(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
-    """The RDMA ports of a host in ``run.json``."""
-    ports: list[dict[str, JSON]] = facts.get("rdma") or []
-    return ports
-
-
-def interface_of(nic: Mapping[str, JSON], rows: Catalogue, over: Over | None = None) -> HardwarePeak | str:
+def interface_of(nic: Nic, rows: Catalogue, over: Over | None = None) -> HardwarePeak | str:
     """Rate of a network interface in one direction. The practical rate is ``over`` TCP, except on Slingshot."""
-    speed = float(nic.get("speed_bytes_per_second") or 0)
+    speed = nic.speed_bytes_per_second
     if not speed:
         return "the system does not report its speed"
     row = _ethernet(speed, rows)
@@ -29,11 +24,11 @@ def interface_of(nic: Mapping[str, JSON], rows: Catalogue, over: Over | None = N
     return _stated(speed, row, over or ("rdma" if is_slingshot(nic) else "tcp"))
 
 
-def is_slingshot(nic: Mapping[str, JSON]) -> bool:
+def is_slingshot(nic: Nic) -> bool:
     """Whether an interface belongs to a Cassini NIC of Slingshot (driver cxi_ss1, cxi_eth), which bypasses TCP like
     RDMA NICs.
     """
-    return str(nic.get("driver") or "").startswith("cxi")
+    return (nic.driver or "").startswith("cxi")
 
 
 def efa_together(peaks: Sequence[HardwarePeak], rows: Catalogue) -> HardwarePeak | None:
@@ -45,20 +40,20 @@ def efa_together(peaks: Sequence[HardwarePeak], rows: Catalogue) -> HardwarePeak
     return _stated(total, alike[0], "rdma") if len(alike) == 1 else None
 
 
-def port_of(port: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
+def port_of(port: RdmaPort, rows: Catalogue) -> HardwarePeak | str:
     """Rate of an RDMA port in one direction."""
-    rate = float(port.get("bytes_per_second") or 0)
+    rate = port.bytes_per_second
     if not rate:
         return "the kernel does not report its rate"
-    if port.get("given"):  # nobody knows more than its name and rate
-        named = rows.rate(port["kind"], str(port.get("name"))) if port.get("kind") else None
+    if port.given:  # nobody knows more than its name and rate
+        named = rows.rate(cast("Kind", port.kind), str(port.name)) if port.kind else None
         return HardwarePeak(rate, None, format_rate(rate), "one direction", "as given") if named is None else named.peak
-    if port.get("driver") == "efa":
+    if port.driver == "efa":
         # The driver reports rates under InfiniBand names; the rows describe whole instances.
         return HardwarePeak(rate, None, EFA, "one direction", _SYSTEM)
-    if port.get("layer") != "InfiniBand":
+    if port.layer != "InfiniBand":
         return _stated(rate, _ethernet(rate, rows), "rdma")
-    row = rows.rate("infiniband", str(port.get("rate")))
+    row = rows.rate("infiniband", str(port.rate))
     # Up to FDR the kernel reports the signalling rate including the encoding; the row has the data rate.
     return _stated(rate, row, "rdma") if row is None or _same(row, rate) else row.peak
 

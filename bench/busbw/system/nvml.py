@@ -7,28 +7,16 @@ work, so it is made before and after a block, never during one.
 import importlib
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from busbw.runs.records import JSON
+from busbw.runs.facts import GpuFacts, NvLinkFacts
 from busbw.system.device import DeviceConditions
 
 _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 """New and old name of one function: it was renamed in driver 535 and nvidia-ml-py 12.535. Older drivers lack the new
 name; the old one will be removed.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU: its number on the host and its name. ``nvlink``: its links as returned by ``_nvlink``; None if it has none
-    or the driver does not report them.
-    """
-
-    index: int
-    name: str
-    nvlink: dict[str, JSON] | None = None
 
 
 class Nvml:
@@ -55,7 +43,7 @@ class Nvml:
         return DeviceConditions(index=self._index, mhz=mhz, reasons=reasons)
 
 
-def gpus_by_address() -> dict[str, Gpu]:
+def gpus_by_address() -> dict[str, GpuFacts]:
     """The GPUs of this host by PCI address in the kernel's format (``0000:1b:00.0``); empty without NVML."""
     library = _library()
     if library is None:
@@ -64,13 +52,14 @@ def gpus_by_address() -> dict[str, Gpu]:
         count = library.nvmlDeviceGetCount()
     except library.NVMLError:
         return {}
-    found: dict[str, Gpu] = {}
+    found: dict[str, GpuFacts] = {}
     for index in range(count):
         # A GPU that is lost or hidden from this process must not hide others.
         with suppress(library.NVMLError):
             handle = library.nvmlDeviceGetHandleByIndex(index)
             address = _as_the_kernel(library.nvmlDeviceGetPciInfo(handle).busId)
-            found[address] = Gpu(index, library.nvmlDeviceGetName(handle), _nvlink(library, handle))
+            name, nvlink = library.nvmlDeviceGetName(handle), _nvlink(library, handle)
+            found[address] = GpuFacts(address=address, index=index, name=name, nvlink=nvlink)
     return found
 
 
@@ -79,15 +68,8 @@ _NVLINK_VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 _MOST_LINKS = 36
 
 
-def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
-    """The NVLinks of a GPU; None without links.
-
-    generation: NVLink generation
-    up, down: number of links
-    switch: active links that end at a switch
-    peers: address of another GPU → active links to it
-    unknown: active links with an unknown other end
-    """
+def _nvlink(library: ModuleType, handle: object) -> NvLinkFacts | None:
+    """The NVLinks of a GPU; None without links."""
     ends: Counter[str] = Counter()
     generations: set[int] = set()
     down = switched = unknown = 0
@@ -111,14 +93,14 @@ def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
     up_links = switched + unknown + ends.total()
     if not up_links + down:
         return None
-    return {
-        "generation": generations.pop() or None if len(generations) == 1 else None,
-        "up": up_links,
-        "down": down,
-        "switch": switched,
-        "peers": dict(sorted(ends.items())),
-        "unknown": unknown,
-    }
+    return NvLinkFacts(
+        generation=generations.pop() or None if len(generations) == 1 else None,
+        up=up_links,
+        down=down,
+        switch=switched,
+        peers=dict(sorted(ends.items())),
+        unknown=unknown,
+    )
 
 
 def _as_the_kernel(address: str) -> str:

@@ -9,9 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from typing import TypeVar
 
-from busbw.runs.records import JSON
-from busbw.system.nvml import Gpu, gpus_by_address
+import msgspec
+
+from busbw.runs.facts import Drive, GpuFacts, PciDevice, PciFacts, PciNic
+from busbw.system.nvml import gpus_by_address
 from busbw.system.pcie import link_facts
 from busbw.system.sysfs import SYSFS, text_of
 
@@ -24,6 +27,7 @@ _GPU_CLASSES = {
     "0x8086": ("0x0302", "0x0380"),
 }
 """PCI vendor → the classes of its GPUs (PCI Code and ID Assignment Specification: 03 display, 12 accelerator)."""
+_Device = TypeVar("_Device", bound=PciDevice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +44,17 @@ class _Place:
     def address(self) -> str:
         return self.path[-1]
 
-    def facts(self) -> dict[str, JSON]:
-        """Facts of every kind of device: address, identity (``10de:2335``) and link (docs/formats.md)."""
-        vendor, device = text_of(self.folder / "vendor"), text_of(self.folder / "device")
+    def located(self, device: _Device) -> _Device:
+        """``device`` with the facts of every kind of device: path, NUMA node, identity (``10de:2335``) and link."""
+        vendor, number = text_of(self.folder / "vendor"), text_of(self.folder / "device")
         steps = [one for one in (*reversed(self.folder.parents), self.folder) if one.name in self.path[1:]]
-        return {
-            "address": self.address,
-            "path": list(self.path),
-            "numa_node": self.numa_node,
-            "id": f"{vendor}:{device}".replace("0x", "") if vendor and device else None,
-            "link": link_facts(steps),
-        }
+        identity = f"{vendor}:{number}".replace("0x", "") if vendor and number else None
+        return msgspec.structs.replace(
+            device, path=self.path, numa_node=self.numa_node, id=identity, link=link_facts(steps)
+        )
 
 
-def affinity(sysfs: Path = SYSFS, known: Mapping[str, Gpu] | None = None) -> dict[str, JSON]:
+def affinity(sysfs: Path = SYSFS, known: Mapping[str, GpuFacts] | None = None) -> PciFacts:
     """The GPUs, NICs and NVMe drives of this host, and the closest NICs of every GPU.
 
     ``known``: GPUs known to NVML, by PCI address.
@@ -65,40 +66,40 @@ def affinity(sysfs: Path = SYSFS, known: Mapping[str, Gpu] | None = None) -> dic
     unknown = [f"{name} is not on PCI, so its location is unknown" for name in (*elsewhere, *remote)]
     missing = sorted(set(known) - {place.address for place in gpus})
     unknown += [f"NVML reports a GPU at {address} that sysfs does not show" for address in missing]
-    return {
-        "gpus": [
-            {
-                **place.facts(),
-                "index": None if (gpu := known.get(place.address)) is None else gpu.index,
-                "name": (text_of(place.folder / "product_name") or None) if gpu is None else gpu.name,
-                "nvlink": None if gpu is None else gpu.nvlink,
-                **_closest(place, nics),
-            }
-            for place in gpus
-        ],
-        "nics": [{"names": list(names), **place.facts()} for place, names in nics],
-        "drives": [
-            {"names": list(names), "model": text_of(sysfs / "class/nvme" / names[0] / "model"), **place.facts()}
-            for place, names in drives
-        ],
-        "unknown": unknown,
-    }
+    return PciFacts(
+        gpus=tuple(_gpu(place, known.get(place.address), nics) for place in gpus),
+        nics=tuple(place.located(PciNic(address=place.address, names=names)) for place, names in nics),
+        drives=tuple(_drive(place, names, sysfs) for place, names in drives),
+        unknown=tuple(unknown),
+    )
 
 
-def _closest(gpu: _Place, nics: Sequence[tuple[_Place, tuple[str, ...]]]) -> dict[str, JSON]:
+def _drive(place: _Place, names: tuple[str, ...], sysfs: Path) -> Drive:
+    model = text_of(sysfs / "class/nvme" / names[0] / "model")
+    return place.located(Drive(address=place.address, names=names, model=model))
+
+
+def _gpu(place: _Place, known: GpuFacts | None, nics: Sequence[tuple[_Place, tuple[str, ...]]]) -> GpuFacts:
+    """The GPU at ``place``, with what NVML has ``known`` of it; the kernel knows at most its name."""
+    gpu = known or GpuFacts(address=place.address, name=text_of(place.folder / "product_name") or None)
+    closest, shared = _closest(place, nics)
+    return place.located(msgspec.structs.replace(gpu, closest_nics=closest, closest_by=shared))
+
+
+def _closest(gpu: _Place, nics: Sequence[tuple[_Place, tuple[str, ...]]]) -> tuple[tuple[str, ...], str | None]:
     """The NICs that share most of the path to the host with ``gpu``, or else its NUMA node; and which of the two."""
     if not nics:
-        return {"closest_nics": [], "closest_by": None}
+        return (), None
     shared = {place: _in_common(gpu.path, place.path) for place, _ in nics}
     most = max(shared.values())
     if most:
-        names = [name for place, them in nics if shared[place] == most for name in them]
+        names = tuple(name for place, them in nics if shared[place] == most for name in them)
         # The first step is the host bridge; the following ones are bridges or switches.
-        return {"closest_nics": names, "closest_by": "PCI switch" if most > 1 else "PCI root"}
+        return names, "PCI switch" if most > 1 else "PCI root"
     if gpu.numa_node is None or any(place.numa_node is None for place, _ in nics):
-        return {"closest_nics": [], "closest_by": None}
-    near = [name for place, them in nics if place.numa_node == gpu.numa_node for name in them]
-    return {"closest_nics": near, "closest_by": "NUMA node" if near else "none in its NUMA node"}
+        return (), None
+    near = tuple(name for place, them in nics if place.numa_node == gpu.numa_node for name in them)
+    return near, "NUMA node" if near else "none in its NUMA node"
 
 
 def _in_common(one: Sequence[str], other: Sequence[str]) -> int:

@@ -8,46 +8,42 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from busbw.runs.records import JSON
+from busbw.runs.facts import Lanes, LinkFacts, Narrowest
 from busbw.system.sysfs import text_of
 
 _SPEED = re.compile(r"([0-9.]+) GT/s")  # "16 GT/s" up to Linux 5.6, "16.0 GT/s PCIe" since
 
 
-def link_facts(steps: Sequence[Path]) -> dict[str, JSON] | None:
+def link_facts(steps: Sequence[Path]) -> LinkFacts | None:
     """The link of the last of ``steps``: sysfs devices from the port below the host down to the card. None if the
     kernel does not report how the card's link was trained.
-
-    trained: the link as trained
-    card, port: maximum of the card, and of the port above it (None: unknown)
-    narrowest: slowest link on the way, with its address, if it is slower than the card's link; else None
     """
     if not steps:
         return None
     trained = _read(steps[-1], "current")
     if trained is None:
         return None
-    above = [{"address": step.name, **link} for step in steps[:-1] if (link := _read(step, "current")) is not None]
-    least = min(above, key=_raw_rate, default=None)
-    return {
-        "trained": trained,
-        "card": _read(steps[-1], "max"),
-        "port": _read(steps[-2], "max") if len(steps) > 1 else None,
-        "narrowest": least if least is not None and _raw_rate(least) < _raw_rate(trained) else None,
-    }
+    above = [(link, step.name) for step in steps[:-1] if (link := _read(step, "current")) is not None]
+    least, address = min(above, key=lambda one: _raw_rate(one[0]), default=(trained, None))
+    slower = _raw_rate(least) < _raw_rate(trained)
+    return LinkFacts(
+        trained=trained,
+        card=_read(steps[-1], "max"),
+        port=_read(steps[-2], "max") if len(steps) > 1 else None,
+        narrowest=Narrowest(gigatransfers=least.gigatransfers, lanes=least.lanes, address=address) if slower else None,
+    )
 
 
-def _raw_rate(link: dict[str, JSON]) -> float:
+def _raw_rate(link: Lanes) -> float:
     """Raw rate for comparing links, without the encoding, which is equal or better on faster links."""
-    rate: float = link["gigatransfers"] * link["lanes"]
-    return rate
+    return link.gigatransfers * link.lanes
 
 
-def _read(device: Path, which: str) -> dict[str, JSON] | None:
+def _read(device: Path, which: str) -> Lanes | None:
     """The ``current`` or ``max`` link of ``device``: GT/s of a lane, and lanes; None: unknown."""
     speed = _SPEED.match(text_of(device / f"{which}_link_speed") or "")
     lanes = text_of(device / f"{which}_link_width") or ""
     # A device that no longer answers reports 255 lanes.
     if speed is None or not lanes.isdigit() or not 0 < int(lanes) <= 32:
         return None
-    return {"gigatransfers": float(speed[1]), "lanes": int(lanes)}
+    return Lanes(gigatransfers=float(speed[1]), lanes=int(lanes))

@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from busbw.runs.records import JSON
+import msgspec
+
+from busbw.runs.facts import HostFacts, NodeFacts, RankFacts
 from busbw.system.env_vars import in_common
 from busbw.system.sysfs import text_of
 from busbw.units import number_list, numbers_in
@@ -13,32 +15,33 @@ from busbw.units import number_list, numbers_in
 _NUMA = Path("/sys/devices/system/node")
 
 
-def rank_facts(local_rank: int, gpu: int | None, node: int | None = None) -> dict[str, JSON]:
-    """Placement of this process; None: unknown.
-
-    local_rank: number on its host, from the launcher
-    node: number of the host, from the launcher
-    cores: cores it may use
-    binds_threads: whether it may bind threads to them
-    numa_nodes: NUMA nodes of these cores
-    gpu: number of the GPU it drives
-    """
+def rank_facts(
+    rank: int,
+    local_rank: int | None,
+    node: int | None = None,
+    *,
+    gpu: int | None = None,
+    gpu_address: str | None = None,
+) -> RankFacts:
+    """Placement of this process."""
     allowed = allowed_cores()
     nodes = numa_nodes()
-    within = [int(number) for number, cores in nodes.items() if set(allowed) & set(numbers_in(cores) or ())]
-    return {
-        "local_rank": local_rank,
-        "node": node,
-        "cores": number_list(allowed),
-        "binds_threads": binds_threads(),
-        "numa_nodes": within if nodes else None,
-        "gpu": gpu,
-    }
+    within = tuple(int(number) for number, cores in nodes.items() if set(allowed) & set(numbers_in(cores) or ()))
+    return RankFacts(
+        rank=rank,
+        local_rank=local_rank,
+        node=node,
+        cores=number_list(allowed),
+        binds_threads=binds_threads(),
+        numa_nodes=within if nodes else None,
+        gpu=gpu,
+        gpu_address=gpu_address,
+    )
 
 
-def allowed_cores() -> list[int]:
+def allowed_cores() -> tuple[int, ...]:
     """Core numbers in the affinity mask of this process."""
-    return sorted(os.sched_getaffinity(0))
+    return tuple(sorted(os.sched_getaffinity(0)))
 
 
 @cache
@@ -59,42 +62,35 @@ def numa_nodes(folder: Path = _NUMA) -> dict[str, str]:
     return {number: cores[number] or "" for number in sorted(cores, key=int) if cores[number] is not None}
 
 
-def of_hosts(hosts: Sequence[str], facts: Sequence[Mapping[str, JSON]]) -> dict[str, dict[str, JSON]]:
-    """Facts about every host that follow from those of its ranks.
-
-    machines: number of machines with this host name
-    node: the host's node in Slurm
-    variables: variables that all its ranks share
-    ranks: facts and other variables of each rank
+def of_hosts(hosts: Sequence[str], facts: Sequence[HostFacts]) -> dict[str, HostFacts]:
+    """The facts of every host: those that its first rank reports, with what follows from all its ranks: ``machines``,
+    ``node``, ``variables`` that they share, and ``ranks`` with their other variables.
     """
-    names = {host: _variables(facts[hosts.index(host)]).get("SLURMD_NODENAME") for host in dict.fromkeys(hosts)}
-    found: dict[str, dict[str, JSON]] = {}
-    for host in names:
-        ranks = [rank for rank, name in enumerate(hosts) if name == host]
-        variables = [_variables(facts[rank]) for rank in ranks]
-        alike = in_common(variables)
-        kernels = {fact.get("boot_id") for fact in (facts[rank] for rank in ranks)}
-        found[host] = {
-            "machines": None if None in kernels else len(kernels),
-            "node": _node(host, names, alike),
-            "variables": alike,
-            "ranks": [
-                {
-                    "rank": rank,
-                    **(facts[rank].get("rank") or {}),
-                    "variables": {name: value for name, value in own.items() if name not in alike},
-                }
-                for rank, own in zip(ranks, variables, strict=True)
-            ],
-        }
-    return found
+    by_host: dict[str, list[HostFacts]] = {}
+    for host, own in zip(hosts, facts, strict=True):
+        by_host.setdefault(host, []).append(own)
+    names = {host: reports[0].variables.get("SLURMD_NODENAME") for host, reports in by_host.items()}
+    merged: dict[str, HostFacts] = {}
+    for host, reports in by_host.items():
+        alike = in_common([own.variables for own in reports])
+        kernels = {own.boot_id for own in reports}
+        merged[host] = msgspec.structs.replace(
+            reports[0],
+            machines=None if None in kernels else len(kernels),
+            node=_node(host, names, alike),
+            variables=alike,
+            ranks=tuple(
+                msgspec.structs.replace(
+                    rank, variables={name: value for name, value in own.variables.items() if name not in alike}
+                )
+                for own in reports
+                for rank in own.ranks
+            ),
+        )
+    return merged
 
 
-def _variables(fact: Mapping[str, JSON]) -> dict[str, str]:
-    return fact.get("variables") or {}
-
-
-def _node(host: str, names: Mapping[str, str | None], variables: Mapping[str, str]) -> dict[str, JSON] | None:
+def _node(host: str, names: Mapping[str, str | None], variables: Mapping[str, str]) -> NodeFacts | None:
     """Slurm's name of this host, its number in the job and the switches above it; None if Slurm does not provide them.
 
     An mpiexec that starts ranks over ssh passes on the variables of its own host. A name shared by several hosts is
@@ -106,11 +102,7 @@ def _node(host: str, names: Mapping[str, str | None], variables: Mapping[str, st
         return None
     number = variables.get("SLURM_NODEID", "")
     switches = switches_of(variables.get("SLURM_TOPOLOGY_ADDR"), variables.get("SLURM_TOPOLOGY_ADDR_PATTERN"), name)
-    return {
-        "name": name,
-        "number": int(number) if number.isdigit() else None,
-        "switches": None if switches is None else list(switches),
-    }
+    return NodeFacts(name=name, number=int(number) if number.isdigit() else None, switches=switches)
 
 
 def switches_of(address: str | None, pattern: str | None, node: str) -> tuple[str, ...] | None:

@@ -9,16 +9,17 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import cast, get_args
+from typing import get_args
 
 import psutil
 
 from busbw.errors import UsageError
 from busbw.ops import OPS
 from busbw.ops.storage import GRAIN_BYTES, Way
-from busbw.runs.records import JSON, Case
+from busbw.runs.facts import HostFacts, StorageFacts
+from busbw.runs.records import Case
 from busbw.units import about_size, format_size
 
 PREFIX = "busbw-files-"
@@ -32,8 +33,6 @@ _OF_ALL_HOSTS = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb
 
 _WAYS: tuple[Way, ...] = get_args(Way)
 
-_Facts = Mapping[str, JSON]
-
 
 def files_folder(path: str | None, run: str) -> Path | None:
     """The folder in which the run named ``run`` creates its files below ``path``; None if it creates none."""
@@ -46,21 +45,18 @@ def remove_files(folder: Path | None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def storage_facts(path: str | None) -> dict[str, JSON]:
-    """The storage below ``path`` as this host sees it, under ``storage``. Unknown values are None; ``error``: why files
-    cannot be created there. Empty without a path.
-    """
+def storage_facts(path: str | None) -> StorageFacts | None:
+    """The storage below ``path`` as this host sees it; None without a path."""
     if path is None:
-        return {}
+        return None
     folder = Path(path).absolute()
-    facts: dict[str, JSON] = {"path": str(folder), "error": _error(folder)}
-    if facts["error"] is None:
+    reason = _error(folder)
+    if reason is None:
         try:
-            facts |= {**_mount(folder), **_space(folder)}
-            facts["way"], facts["no_direct"] = _way(folder, facts["type"])
+            return _examined(folder)
         except OSError as error:
-            facts["error"] = f"{folder} on {socket.gethostname()} cannot be examined: {error.strerror}"
-    return {"storage": facts}
+            reason = f"{folder} on {socket.gethostname()} cannot be examined: {error.strerror}"
+    return StorageFacts(path=str(folder), error=reason)
 
 
 def _error(folder: Path) -> str | None:
@@ -81,20 +77,25 @@ def _error(folder: Path) -> str | None:
         return f"{where} accepts no file: {error.strerror}; use another --path"
 
 
-def _mount(folder: Path) -> dict[str, JSON]:
+def _examined(folder: Path) -> StorageFacts:
     """The file system of ``folder``: the last one mounted at the longest path above it."""
     resolved = folder.resolve()
     above = [one for one in psutil.disk_partitions(all=True) if resolved.is_relative_to(one.mountpoint)]
-    found = max(reversed(above), key=lambda one: len(Path(one.mountpoint).parts), default=None)
-    if found is None:
-        return {"type": None, "device": None, "mount": None, "options": None}
-    return {"type": found.fstype, "device": found.device, "mount": found.mountpoint, "options": found.opts}
-
-
-def _space(folder: Path) -> dict[str, JSON]:
+    mount = max(reversed(above), key=lambda one: len(Path(one.mountpoint).parts), default=None)
     stats = os.statvfs(folder)
-    free, total = stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize
-    return {"free_bytes": free, "total_bytes": total, "number": folder.stat().st_dev}
+    way, no_direct = _way(folder, None if mount is None else mount.fstype)
+    return StorageFacts(
+        path=str(folder),
+        type=None if mount is None else mount.fstype,
+        device=None if mount is None else mount.device,
+        mount=None if mount is None else mount.mountpoint,
+        options=None if mount is None else mount.opts,
+        free_bytes=stats.f_bavail * stats.f_frsize,
+        total_bytes=stats.f_blocks * stats.f_frsize,
+        number=folder.stat().st_dev,
+        way=way,
+        no_direct=no_direct,
+    )
 
 
 def _way(folder: Path, kind: str | None) -> tuple[Way, str | None]:
@@ -122,8 +123,8 @@ def refuse_path(path: str, ranks: int, size_bytes: int) -> None:
 
     Problems of other hosts are found only once their ranks run: ``obstacle``.
     """
-    storage = _storage(storage_facts(path))
-    reason = storage["error"] or _no_room(storage, socket.gethostname(), ranks, size_bytes)
+    storage = storage_facts(path)
+    reason = storage and (storage.error or _no_room(storage, socket.gethostname(), ranks, size_bytes))
     if reason is not None:
         raise UsageError(f"--path: files cannot be created: {reason}")
 
@@ -131,67 +132,67 @@ def refuse_path(path: str, ranks: int, size_bytes: int) -> None:
 # --- of all ranks --------------------------------------------------------------------------------------------------
 
 
-def way_of_all(facts: Sequence[_Facts]) -> Way:
-    """How all ranks bypass the page cache, from the facts of each: the worst way of any rank."""
-    known = [cast("Way", storage["way"]) for storage in map(_storage, facts) if storage.get("way") in _WAYS]
+def way_of_all(storages: Iterable[StorageFacts | None]) -> Way:
+    """How all ranks bypass the page cache, from the storage of each: the worst way of any rank."""
+    known = [storage.way for storage in storages if storage is not None and storage.way is not None]
     return max(known, key=_WAYS.index, default="direct")
 
 
-def obstacle(case: Case, facts: Sequence[_Facts]) -> str | None:
+def obstacle(case: Case, facts: Sequence[HostFacts]) -> str | None:
     """Why ``case`` cannot have its files below the path, from the facts of every rank: not accessible, or too small.
 
     The files of all ranks on one file system must fit together.
     """
     if not OPS[case.op].stores:
         return None
-    errors = [(fact, str(storage["error"])) for fact in facts if (storage := _storage(fact)).get("error")]
+    known = [(own, own.storage) for own in facts if own.storage is not None]
+    errors = [(str(own.host), storage.error) for own, storage in known if storage.error]
     if errors:
-        hosts = sorted({str(fact.get("host")) for fact, _ in errors})
+        hosts = sorted({host for host, _ in errors})
         others = f"; a similar problem on {', '.join(hosts[1:])}" if len(hosts) > 1 else ""
         return f"files cannot be created: {errors[0][1]}{others}"
-    by_system: dict[tuple[object, ...], list[_Facts]] = {}
-    for fact in facts:
-        by_system.setdefault(_system(fact), []).append(fact)
+    by_system: dict[tuple[object, ...], list[tuple[HostFacts, StorageFacts]]] = {}
+    for own, storage in known:
+        by_system.setdefault(_system(own, storage), []).append((own, storage))
     for ranks in by_system.values():
-        storage = min(map(_storage, ranks), key=lambda one: int(one["free_bytes"]))
-        reason = _no_room(storage, ranks[0].get("host"), len(ranks), case.size_bytes)
+        least = min((storage for _, storage in ranks), key=_free_bytes)
+        reason = _no_room(least, ranks[0][0].host, len(ranks), case.size_bytes)
         if reason is not None:
             return reason
     return None
 
 
-def _no_room(storage: _Facts, host: JSON, ranks: int, size_bytes: int) -> str | None:
+def _free_bytes(storage: StorageFacts) -> int:
+    return storage.free_bytes or 0
+
+
+def _no_room(storage: StorageFacts, host: str | None, ranks: int, size_bytes: int) -> str | None:
     """Why a file system has no room for ``ranks`` files of ``size_bytes``; a margin is left for other users."""
-    free = int(storage["free_bytes"])
+    free = _free_bytes(storage)
     bare = ranks * size_bytes
     needed = bare + max(round(_MARGIN * bare), _LEAST_MARGIN_BYTES)
     if needed <= free:
         return None
     return (
-        f"too little space: {storage['path']} on {host} ({storage['device']}) has {about_size(free)} free, "
+        f"too little space: {storage.path} on {host} ({storage.device}) has {about_size(free)} free, "
         f"but {about_size(needed)} are needed ({ranks} ranks × {format_size(size_bytes)} and a "
         "margin); free some space, or use smaller --sizes, fewer --ranks or another --path"
     )
 
 
-def cautions(facts: Mapping[str, _Facts]) -> tuple[str, ...]:
+def cautions(facts: Mapping[str, HostFacts]) -> tuple[str, ...]:
     """Warnings about storage measurements, one line each, from the facts of every host."""
     of_a_way = {
         "memory": "data written and read there never leave memory",
         "dropped": "files are dropped from the page cache before they are read",
     }
-    cached = [one for one in map(_storage, facts.values()) if one.get("way") in of_a_way]
-    return tuple(dict.fromkeys(f"{one['path']}: {one['no_direct']}; {of_a_way[one['way']]}" for one in cached))
+    storages = [host.storage for host in facts.values() if host.storage is not None]
+    cached = [(one, of_a_way[one.way]) for one in storages if one.way in of_a_way]
+    return tuple(dict.fromkeys(f"{storage.path}: {storage.no_direct}; {effect}" for storage, effect in cached))
 
 
-def _storage(fact: _Facts) -> _Facts:
-    found: _Facts = fact.get("storage") or {}
-    return found
-
-
-def _system(fact: _Facts) -> tuple[object, ...]:
+def _system(own: HostFacts, storage: StorageFacts) -> tuple[object, ...]:
     """Identifies the file system of a rank."""
-    storage = _storage(fact)
-    if storage.get("type") in _OF_ALL_HOSTS or ":" in str(storage.get("device")):
-        return (storage.get("type"), storage.get("device"))
-    return (fact.get("boot_id"), fact.get("host"), storage.get("number"))
+    if storage.type in _OF_ALL_HOSTS or ":" in str(storage.device):
+        return (storage.type, storage.device)
+    return (own.boot_id, own.host, storage.number)

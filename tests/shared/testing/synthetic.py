@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +20,7 @@ from busbw.ops import OPS
 from busbw.ops.groups import pair_rounds, split_world
 from busbw.runs import store
 from busbw.runs.causes import failed
+from busbw.runs.facts import HostFacts
 from busbw.runs.placement import RankPlacement, distance, rank_placements
 from busbw.runs.records import (
     JSON,
@@ -110,11 +112,11 @@ class Machine:
     facts: Mapping[str, JSON] = field(default_factory=dict)
     switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def environment(self, host: str, ranks: Sequence[int]) -> dict[str, JSON]:
-        """The facts of one host with these ranks, as ``run.json`` holds them. Every rank may use all cores."""
+    def environment(self, host: str, ranks: Sequence[int]) -> HostFacts:
+        """The facts of one host with these ranks. Every rank may use all cores."""
         cores = self.usable_cores
         above = self.switches.get(host)
-        return {
+        usual: dict[str, JSON] = {
             "cpu": {"model": "Synthetic 1.0", "physical_cores": cores, "logical_cores": cores, "usable_cores": cores},
             "memory": {"total_bytes": 1 << 36},
             "kernel": "6.0.0-synthetic",
@@ -148,8 +150,8 @@ class Machine:
                 }
                 for place, rank in enumerate(ranks)
             ],
-            **self.facts,
         }
+        return as_facts({**usual, **self.facts})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,11 @@ class SyntheticEnd:
     skipped: Mapping[Case, str] = field(default_factory=dict)
     reached: int | None = None
     ended: EndStatus | None = "complete"
+
+
+def as_facts(facts: Mapping[str, JSON]) -> HostFacts:
+    """The facts of a host from those that ``run.json`` would hold."""
+    return msgspec.convert(facts, HostFacts)
 
 
 def case(op: str, size_bytes: int, ranks: int = 4, **changes: JSON) -> Case:

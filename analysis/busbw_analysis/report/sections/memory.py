@@ -161,8 +161,8 @@ def _touch(judgement: Judgement) -> Iterator[Block]:
     found = compared_at_largest(judgement.memory, FIRST_TOUCH, "memory_write")
     if not found:
         return
-    facts = [facts for stored in judgement.dataset.runs for facts in stored.run.environments.values()]
-    pages = ", ".join(sorted({str(of_host.get("thp")) for of_host in facts}))
+    hosts = [host for stored in judgement.dataset.runs for host in stored.run.environments.values()]
+    pages = ", ".join(sorted({str(host.thp) for host in hosts}))
     note = f"Transparent huge pages: {pages}. Medians over launches; no interval of the difference."
     yield Paragraph(_TOUCHED)
     yield table("First touch beside a warm write", _TOUCH_COLUMNS, found, note, row_headers=2)

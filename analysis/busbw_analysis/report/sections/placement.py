@@ -1,11 +1,10 @@
 """Report tables on where the ranks ran: hosts, nodes and switches, cores, and the network cards closest to each GPU."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from busbw.runs.facts import fact
-from busbw.runs.placement import RankPlacement, binding, mappings, rank_placements
-from busbw.runs.records import JSON
+from busbw.runs.facts import UNKNOWN_HOST, GpuFacts, HostFacts
+from busbw.runs.placement import RankPlacement, binding, rank_placements
 from busbw.runs.store import StoredRun
 from busbw.units import listed, number_list
 from busbw_analysis.data.grouped import grouped
@@ -14,8 +13,8 @@ from busbw_analysis.report.document import Column, Table, table
 
 _MOST_CARDS = 4
 
-SHOWN_HERE = frozenset({"ranks", "node"})
-"""Facts of a host that these tables show in full; other tables omit them."""
+SHOWN_HERE: Final = ("ranks", "node.")
+"""Beginnings of the names of facts that these tables show in full; other tables omit them."""
 
 
 def places(runs: Sequence[StoredRun]) -> list[Table]:
@@ -25,7 +24,7 @@ def places(runs: Sequence[StoredRun]) -> list[Table]:
 
 def _hosts(runs: Sequence[StoredRun]) -> Table:
     hosts = [
-        (here, fact(run.environments.get(host, {}), "node.name"))
+        (here, None if (node := run.environments.get(host, UNKNOWN_HOST).node) is None else node.name)
         for run in (stored.run for stored in runs)
         for host, here in grouped(rank_placements(run.hosts, run.environments), lambda one: one.host).items()
     ]
@@ -36,7 +35,7 @@ def _way(placement: RankPlacement) -> str | None:
     return None if placement.switches is None else " / ".join(placement.switches) or "none known to Slurm"
 
 
-_HOST_COLUMNS: Final[tuple[Column[tuple[list[RankPlacement], object]], ...]] = (
+_HOST_COLUMNS: Final[tuple[Column[tuple[list[RankPlacement], str | None]], ...]] = (
     Column("Host", lambda one: one[0][0].host),
     Column("Ranks", lambda one: rank_list([placement.rank for placement in one[0]])),
     Column("Slurm node", lambda one: one[1] or None),
@@ -52,13 +51,13 @@ _RANK_COLUMNS: Final[tuple[Column[tuple[RankPlacement, str]], ...]] = (
     Column("GPU", lambda one: one[0].gpu_address or None if one[0].gpu is None else one[0].gpu),
     Column("Own variables", lambda one: one[1] or None),
 )
-_GPU_COLUMNS: Final[tuple[Column[tuple[Mapping[str, JSON], str]], ...]] = (
-    Column("GPU", lambda one: one[0].get("index")),
-    Column("What", lambda one: one[0].get("name")),
-    Column("Address", lambda one: one[0].get("address")),
-    Column("NUMA node", lambda one: one[0].get("numa_node"), str),
-    Column("Closest network cards", lambda one: _closest(one[0])),
-    Column("Shared", lambda one: one[0].get("closest_by") or None),
+_GPU_COLUMNS: Final[tuple[Column[tuple[GpuFacts, str]], ...]] = (
+    Column("GPU", lambda one: one[0].index),
+    Column("What", lambda one: one[0].name),
+    Column("Address", lambda one: one[0].address),
+    Column("NUMA node", lambda one: one[0].numa_node, str),
+    Column("Closest network cards", lambda one: listed(one[0].closest_nics, _MOST_CARDS) or None),
+    Column("Shared", lambda one: one[0].closest_by or None),
     Column("Hosts", lambda one: one[1]),
 )
 
@@ -67,25 +66,24 @@ def _ranks(runs: Sequence[StoredRun]) -> Iterator[Table]:
     ranks: list[tuple[RankPlacement, str]] = []
     for stored in runs:
         for placement in rank_placements(stored.run.hosts, stored.run.environments):
-            own = _variables(stored.run.environments.get(placement.host, {}), placement.rank)
+            own = _variables(stored.run.environments.get(placement.host, UNKNOWN_HOST), placement.rank)
             if placement.cores is not None or placement.local_rank is not None or own:
                 ranks.append((placement, own))
     if ranks:
         yield table("Every rank", _RANK_COLUMNS, ranks, folded=True, distinct=True)
 
 
-def _variables(environment: Mapping[str, JSON], rank: int) -> str:
-    ranks = environment.get("ranks")
-    own = next((one for one in mappings(ranks) if one.get("rank") == rank), {}).get("variables")
-    return ", ".join(f"{name}={value}" for name, value in own.items()) if isinstance(own, Mapping) else ""
+def _variables(host: HostFacts, rank: int) -> str:
+    own = next((known.variables for known in host.ranks if known.rank == rank), {})
+    return ", ".join(f"{name}={value}" for name, value in own.items())
 
 
 def _gpus(runs: Sequence[StoredRun]) -> Iterator[Table]:
     """The GPUs; hosts with the same GPUs and cards share their rows."""
-    alike: dict[str, dict[str, list[Mapping[str, JSON]]]] = {}
+    alike: dict[str, dict[str, tuple[GpuFacts, ...]]] = {}
     for stored in runs:
         for host, facts in stored.run.environments.items():
-            gpus = list(mappings(fact(facts, "pci.gpus")))
+            gpus = facts.pci.gpus
             shown = str([[column.value((gpu, "")) for column in _GPU_COLUMNS] for gpu in gpus])
             alike.setdefault(shown, {})[host] = gpus
     rows = [(gpu, ", ".join(hosts)) for hosts in alike.values() for gpu in next(iter(hosts.values()))]
@@ -96,9 +94,3 @@ def _gpus(runs: Sequence[StoredRun]) -> Iterator[Table]:
         "If both are unknown, there is no closest card."
     )
     yield table("GPUs and the network cards next to them", _GPU_COLUMNS, rows, note)
-
-
-def _closest(gpu: Mapping[str, JSON]) -> str | None:
-    nics = gpu.get("closest_nics")
-    names = [str(name) for name in nics] if isinstance(nics, list) else []
-    return listed(names, _MOST_CARDS) or None

@@ -7,6 +7,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+import msgspec
+
 from busbw.runs.records import JSON, Case, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
 from busbw.units import counted, format_size, format_span, format_time
@@ -139,14 +141,15 @@ _LAUNCH_COLUMNS: Final[tuple[Column[tuple[StoredRun, LaunchStarted, int]], ...]]
 
 
 def environment(dataset: Dataset) -> Section:
-    """The facts of every host; those shared by all hosts are listed once."""
+    """The known facts of every host; those shared by all hosts are listed once."""
     blocks = places(dataset.runs)
     names = list(dict.fromkeys(host for stored in dataset.runs for host in stored.run.environments))
     recorded = by_key(
         (fact, (value, host))
         for stored in dataset.runs
         for host, facts in stored.run.environments.items()
-        for fact, value in flatten({name: inner for name, inner in facts.items() if name not in SHOWN_HERE})
+        for fact, value in flatten(msgspec.to_builtins(facts))
+        if value != MISSING and not fact.startswith(SHOWN_HERE)
     )
     each = ((fact, value, hosts) for fact, values in recorded.items() for value, hosts in by_key(values).items())
     rows = [(fact, value, list(dict.fromkeys(hosts))) for fact, value, hosts in each]
@@ -202,10 +205,10 @@ def flatten(value: JSON, depth: int = 6, prefix: str = "") -> Iterator[tuple[str
     if isinstance(value, Mapping) and depth and value:
         for key, inner in value.items():
             yield from flatten(inner, depth - 1, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value) and depth:
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value) and depth:
         for number, item in enumerate(value):
             yield from flatten(item, depth - 1, f"{prefix}[{number}]")
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         yield prefix, ", ".join(map(_plain, value)) or MISSING
     else:
         yield prefix, _plain(value)

@@ -7,9 +7,11 @@ import ctypes
 import os
 from collections.abc import Mapping
 
+import msgspec
+
 from busbw.backends import compiled_loop
 from busbw.backends.mpi.native import MPI, function, scopes
-from busbw.runs.records import JSON
+from busbw.runs.facts import HostFacts, MpiFacts
 
 THREADS = {
     "single": MPI.THREAD_SINGLE,
@@ -55,24 +57,20 @@ def device_in(version: str) -> str | None:
     return next((" ".join(line.removeprefix(_DEVICE).split()) for line in lines), None)
 
 
-def facts() -> dict[str, JSON]:
-    """Facts under ``mpi`` that decide whether two runs may be compared.
-
-    cuda_aware: "unknown" if the library cannot report it.
-    loop: which loop makes back-to-back calls here; ``loop_missing`` is the reason if it is Python.
-    """
+def with_facts(host: HostFacts) -> HostFacts:
+    """``host`` with the facts of MPI, which decide whether two runs may be compared."""
     aware, why = cuda_aware(), compiled_loop.missing()
-    facts: JSON = {
-        "library": short_name(library()),
-        "standard": list(MPI.Get_version()),
-        "threads": next(name for name, level in THREADS.items() if level == MPI.Query_thread()),
-        "device": device_in(library()),
-        "transport": transport(),
-        "cuda_aware": "unknown" if aware is None else aware,
-        "loop": "compiled" if why is None else "python",
-        "loop_missing": why,
-    }
-    return {"mpi": facts}
+    facts = MpiFacts(
+        library=short_name(library()),
+        standard=MPI.Get_version(),
+        threads=next(name for name, level in THREADS.items() if level == MPI.Query_thread()),
+        device=device_in(library()),
+        transport=transport(),
+        cuda_aware="unknown" if aware is None else aware,
+        loop="compiled" if why is None else "python",
+        loop_missing=why,
+    )
+    return msgspec.structs.replace(host, mpi=facts)
 
 
 def cuda_aware() -> bool | None:

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Sequence
 
+import msgspec
 import torch
 import torch.distributed as dist
 
@@ -15,7 +16,8 @@ from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
-from busbw.runs.records import JSON, Case
+from busbw.runs.facts import HostFacts, NcclFacts
+from busbw.runs.records import Case
 
 
 class NcclBackend(TorchBackend):
@@ -57,13 +59,10 @@ class NcclBackend(TorchBackend):
         return peer_access.name_of(self._views, self.rank, others[0]) if len(others) == 1 else None
 
 
-def facts() -> dict[str, JSON]:
-    """Facts under ``nccl``; reading them creates no CUDA context.
-
-    version: version of the loaded library, which a cluster may have substituted for pip's.
-    """
+def with_facts(host: HostFacts) -> HostFacts:
+    """``host`` with the facts of NCCL; reading them creates no CUDA context."""
     version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call] # as torch has it
-    return {"nccl": {"version": version}}
+    return msgspec.structs.replace(host, nccl=NcclFacts(version=version))
 
 
 def why_not(op: Op, case: Case) -> str | None:

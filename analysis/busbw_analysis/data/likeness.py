@@ -1,0 +1,166 @@
+"""Which runs may be pooled: the facts that must be equal, and the differences between two runs."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from busbw.errors import UnlikeRuns
+from busbw.runs import store
+from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, HostFacts
+from busbw.runs.placement import binding, rank_placements, variables_of
+from busbw.runs.records import Run
+from busbw.units import format_size
+from busbw_analysis.data.grouped import by_key, grouped
+
+_SHOWN_VALUE = 120
+"""Maximum characters of a value in an error message."""
+
+_WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "max_warmup_calls")
+
+
+def _listed(values: Iterable[object]) -> str | None:
+    """The distinct ``values`` as text; None if there are none."""
+    return ", ".join(sorted({str(value) for value in values})) or None
+
+
+def _over_hosts(value_of: Callable[[HostFacts], object]) -> Callable[[Run], str | None]:
+    """The distinct values of one fact over the hosts of a run; None if no host recorded a value."""
+    return lambda run: _listed(value for value in map(value_of, run.environments.values()) if value not in (None, {}))
+
+
+def _memory(run: Run) -> str | None:
+    """Memory of the hosts in whole GiB: the kernel's own share differs by some pages from boot to boot."""
+    sizes = (host.memory.total_bytes for host in run.environments.values())
+    return _listed(f"{round(size / 2**30)} GiB" for size in sizes if size is not None)
+
+
+def _variables(run: Run) -> dict[str, str | None] | None:
+    """Each environment variable that changes results → its values over the hosts."""
+    if run.imported is not None:
+        return None
+    variables = (item for environment in run.environments.values() for item in variables_of(environment).items())
+    found = by_key((name, value) for name, value in variables if name.startswith(SAME_VARIABLES))
+    return {name: _listed(values) for name, values in found.items()}
+
+
+def _placement(run: Run) -> str | None:
+    """Which ranks share a host. Hosts are numbered in order of appearance, because their names may differ."""
+    if is_unknown(run, "hosts"):
+        return None
+    seen = {host: str(number) for number, host in enumerate(dict.fromkeys(run.hosts))}
+    return " ".join(seen[host] for host in run.hosts)
+
+
+def _binding(run: Run) -> str | None:
+    """How ranks are bound to cores, without core numbers: another job may get other cores of the same kind."""
+    by_host = grouped(rank_placements(run.hosts, run.environments), lambda placement: placement.host)
+    return _listed(words for here in by_host.values() if (words := binding(here)) is not None)
+
+
+def is_unknown(run: Run, name: str) -> bool:
+    """Whether neither the log of an imported run nor the user stated the fact ``name``."""
+    return run.imported is not None and name in run.imported.unknown
+
+
+def _of_cases(field: str) -> Callable[[Run], str | None]:
+    return lambda run: _listed(getattr(case, field) for case in run.cases)
+
+
+def _warm_up(run: Run) -> str | None:
+    timing = run.plan.get("timing")
+    if not isinstance(timing, Mapping):
+        return None
+    return ", ".join(f"{name}={timing[name]}" for name in _WARM_UP_RULES if name in timing) or None
+
+
+_FACTS = tuple((name, _over_hosts(value_of)) for name, value_of in SAME_FACTS)
+
+CHECKED: tuple[tuple[str, Callable[[Run], object]], ...] = (
+    ("machine", lambda run: None if is_unknown(run, "machine") else run.machine),
+    ("ranks", lambda run: len(run.hosts)),
+    ("hosts", lambda run: None if is_unknown(run, "hosts") else len(set(run.hosts))),
+    ("placement of ranks on hosts", _placement),
+    ("backend", _of_cases("backend")),
+    ("device", _of_cases("device")),
+    *_FACTS[:4],
+    ("binding of ranks to cores", _binding),
+    ("memory", _memory),
+    *_FACTS[4:],
+    ("variables", _variables),
+    ("warm-up", _warm_up),
+    ("busbw", lambda run: None if run.imported is not None else run.busbw),
+)
+"""The facts that must be equal in pooled runs: name for messages, and function that reads the fact from a run.
+
+A fact that one run did not record is not a difference; it becomes a notice instead.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A fact in ``CHECKED`` that differs between two runs.
+
+    key, text: its name, and a sentence with both values
+    unknown_in: the run that did not record it; None if both did
+    """
+
+    key: str
+    text: str
+    unknown_in: str | None = None
+
+
+def differences(first: store.StoredRun, second: store.StoredRun) -> tuple[Difference, ...]:
+    """All facts in ``CHECKED`` that differ between two runs, and whether their cases used different benchmark loops."""
+    found: list[Difference] = []
+    for key, value_of in CHECKED:
+        value, other = value_of(first.run), value_of(second.run)
+        if value == other:
+            continue
+        if value is None or other is None:
+            without = first.run.id if value is None else second.run.id
+            text = f"run {without} did not record {key!r}, so it could not be compared with the other runs"
+            found.append(Difference(key, text, without))
+        elif isinstance(value, Mapping) and isinstance(other, Mapping):
+            unlike = [name for name in sorted({*value, *other}) if value.get(name) != other.get(name)]
+            texts = (
+                f"variable {name} is {_set_to(value.get(name))} in run {first.run.id} and {_set_to(other.get(name))} "
+                f"in run {second.run.id}"
+                for name in unlike
+            )
+            found += [Difference(key, text) for text in texts]
+        else:
+            text = f"{key!r} is {_short(value)} in run {first.run.id} and {_short(other)} in run {second.run.id}"
+            found.append(Difference(key, text))
+    return (*found, *_other_loops(first, second))
+
+
+def _set_to(value: object) -> str:
+    return "not set" if value is None else _short(value)
+
+
+def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Difference]:
+    """The Python loop takes two or three times as long for short calls: results of different loops do not compare."""
+    loops, others = (by_key((row.case, row.loop) for row in stored.measurements) for stored in (first, second))
+    unlike = [case for case, used in loops.items() if case in others and {*others[case]} != {*used}]
+    if unlike:
+        case = unlike[0]
+        used = [
+            f"{' and '.join(sorted({*by_case[case]}))} in run {stored.run.id}"
+            for by_case, stored in ((loops, first), (others, second))
+        ]
+        where = f"{case.op} at {format_size(case.size_bytes)} and {len(unlike) - 1} more common cases"
+        yield Difference("loop", f"'loop', which made the calls, is {used[0]} and {used[1]}, for {where}")
+
+
+def notices_of(found: Sequence[Difference], *, force: bool) -> list[str]:
+    """``found`` as notices. Raises UnlikeRuns for a difference that both runs recorded, unless ``force``."""
+    unlike = [difference for difference in found if difference.unknown_in is None]
+    if unlike and not force:
+        text = "; ".join(one.text for one in unlike if one.key == unlike[0].key)  # every variable
+        message = f"these runs may not be pooled: {text}; analyse them one by one, or pool them anyway with --force"
+        raise UnlikeRuns(message)
+    return [each.text if each.unknown_in is not None else f"pooled although {each.text}" for each in found]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_VALUE else f"{text[:_SHOWN_VALUE]}…"
