@@ -274,12 +274,3 @@ def test_damage_elsewhere_is_refused(tmp_path: Path) -> None:
 )
 def test_ranks_as_text(ranks: tuple[int, ...], text: str) -> None:
     assert rank_list(ranks) == text
-
-
-def test_what_follows_from_a_dataset_is_made_once_and_not_taken_for_another_one() -> None:
-    both = pool((synthetic_run([case("all_reduce", 64), case("all_reduce", 128)], launches=1, samples=3),))
-    assert both.summaries is both.summaries
-    one = replace(both, cases=both.cases[:1])
-    assert [summary.case.size_bytes for summary in one.summaries] == [64]
-    assert len(both.summaries) == 2
-    assert both == replace(both), "what was made of it is no part of a dataset"

@@ -24,7 +24,7 @@ from busbw.runs.progress import RunLine, line_of
 from busbw.runs.records import Case, Measurement, Row
 from busbw_analysis.data.block_columns import PairBlock
 from busbw_analysis.data.lateness import GroupLateness, lateness_of
-from busbw_analysis.data.launches import COLUMNS, OF_MEMBERS, OVERLAP, LaunchTable, launch_table
+from busbw_analysis.data.launches import COLUMNS, COUNTS, OF_MEMBERS, OVERLAP, LaunchTable, launch_table
 from busbw_analysis.data.likeness import CHECKED
 from busbw_analysis.data.pair_rows import packed, packed_run
 from busbw_analysis.data.ragged import Ragged
@@ -42,6 +42,13 @@ _COPY: Final = """
 """
 _MAGIC: Final = b"PAR1"
 _NUMBERS: Final = "numbers"
+_TYPES: Final[dict[str, npt.DTypeLike]] = {
+    **dict.fromkeys(("case", "launch", "ranks", *COUNTS), np.int64),
+    "entries": np.bool_,
+    "statistic": np.object_,
+    "record": np.object_,
+}
+"""Columns that are not of floating-point numbers."""
 _LISTS: Final = ("ranks", *sorted(OF_MEMBERS))
 _SCALARS: Final = tuple(name for name in COLUMNS if name not in {*OF_MEMBERS, "overlap"})
 _IN_CASE: Final = tuple(field.name for field in msgspec.structs.fields(Case))
@@ -237,26 +244,29 @@ def _read(connection: "duckdb.DuckDBPyConnection", folder: Path) -> tuple[tuple[
     path = str(folder / SUMMARY_FILE)
 
     def columns(what: str, *, numbers: bool = True) -> dict[str, npt.NDArray[Any]]:
-        query = f"SELECT {what} FROM read_parquet(?) WHERE (kind = '{_NUMBERS}') = {numbers} ORDER BY place"  # noqa: S608
+        # Rows are read in the order of the file.
+        query = f"SELECT {what} FROM read_parquet(?) WHERE (kind = '{_NUMBERS}') = {numbers}"  # noqa: S608
         found = connection.execute(query, [path]).fetchnumpy()
-        return {name: _filled(np.ma.asarray(column)) for name, column in found.items()}
+        return {name: _typed(name, np.ma.asarray(column)) for name, column in found.items()}
 
     records = columns("record", numbers=False)["record"]
     overlap = columns(", ".join(f"overlap_{name}" for name in OVERLAP))
-    lengths = columns("len(ranks) AS count")["count"].astype(np.int64)
-    lists = {name: columns(f"unnest({name}) AS flat")["flat"] for name in _LISTS}
+    lengths = columns("len(ranks) AS ranks")["ranks"]
+    lists = {name: columns(f"unnest({name}) AS {name}")[name] for name in _LISTS}
     scalars = columns(", ".join(f"{name}_index AS {name}" if name == "case" else name for name in _SCALARS))
     table = LaunchTable(
-        ranks=Ragged.of(lists.pop("ranks").astype(np.int64), lengths),
-        overlap=np.stack([column.astype(np.float64) for column in overlap.values()], axis=1),
+        ranks=Ragged.of(lists.pop("ranks"), lengths),
+        overlap=np.stack(list(overlap.values()), axis=1),
         **{**scalars, **lists},
     )
     return tuple(_ROW_DECODER.decode(record) for record in records.tolist()), table
 
 
-def _filled(column: np.ma.MaskedArray[Any, Any]) -> npt.NDArray[Any]:
-    """A column in which NULL is NaN."""
-    return np.asarray(column.filled(np.nan) if column.dtype.kind == "f" else column.data)
+def _typed(name: str, column: np.ma.MaskedArray[Any, Any]) -> npt.NDArray[Any]:
+    """A column in the type that the table has for it; NULL is NaN."""
+    if name in _TYPES:
+        return np.asarray(column.data).astype(_TYPES[name])
+    return np.asarray(column.astype(np.float64).filled(np.nan))
 
 
 def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, found: Summarised, source: _Source) -> None:

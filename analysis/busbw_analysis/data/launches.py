@@ -109,7 +109,8 @@ class LaunchTable:
 OF_MEMBERS: Final = frozenset({"own_ns", "own_share", "late"})
 """Columns with one entry per rank of a group."""
 COLUMNS: Final = tuple(field.name for field in fields(LaunchTable) if field.name != "ranks")
-_COUNTS: Final = ("samples", "outliers", "slow", "disturbed", "missed", "blocks", "drifting", "late")
+COUNTS: Final = ("samples", "outliers", "slow", "disturbed", "missed", "blocks", "drifting", "late")
+"""Columns of whole numbers, 0 where nothing was counted."""
 _QUANTILES: Final = ("p5_ns", "p95_ns", "p99_ns")
 _OF_SAMPLES: Final = (
     *("median_ns", "mean_ns", *_QUANTILES, "fastest_ns", "skew_ns", "span_ns", "low_ns", "high_ns"),
@@ -181,7 +182,7 @@ def _filled(ranks: Ragged, **known: npt.NDArray[Any]) -> LaunchTable:
     rows, members = len(ranks), len(ranks.flat)
     empty: dict[str, npt.NDArray[Any]] = {
         **{name: np.full(members if name in OF_MEMBERS else rows, np.nan) for name in COLUMNS},
-        **{name: np.zeros(members if name in OF_MEMBERS else rows, dtype=np.int64) for name in _COUNTS},
+        **{name: np.zeros(members if name in OF_MEMBERS else rows, dtype=np.int64) for name in COUNTS},
         "overlap": np.full((rows, len(OVERLAP)), np.nan),
         "entries": np.zeros(rows, dtype=np.bool_),
         "statistic": np.full(rows, "", dtype=object),
