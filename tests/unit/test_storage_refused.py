@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import msgspec
@@ -32,6 +33,12 @@ from busbw.runs.records import Measurement
 from busbw.system import storage
 
 
+def free(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
+    """Let every file system have ``size_bytes`` free."""
+    space = SimpleNamespace(f_bavail=size_bytes, f_blocks=1 << 40, f_frsize=1)
+    monkeypatch.setattr(os, "statvfs", lambda _folder: space)
+
+
 @pytest.mark.parametrize("launcher", ["local", "torchrun"])
 @pytest.mark.parametrize(
     ("path", "size", "said"),
@@ -49,7 +56,7 @@ def test_a_path_without_files_is_refused_before_any_rank_is_started(
     (tmp_path / "full").mkdir()
     (tmp_path / "read-only").mkdir()
     if path == "full":
-        monkeypatch.setattr(storage, "_space", lambda _folder: {"free_bytes": 16 << 20, "total_bytes": 1 << 40})
+        free(monkeypatch, 16 << 20)
     if path == "read-only":
 
         def refuses(**_: object) -> None:
@@ -100,7 +107,7 @@ def test_a_dry_run_lists_the_cases_that_the_path_makes_of_the_plan(
 
 
 def test_a_path_that_has_room_for_some_of_the_files_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_space", lambda _folder: {"free_bytes": 20 << 20, "total_bytes": 1 << 40})
+    free(monkeypatch, 20 << 20)
     wanted = Plan(path=str(tmp_path), sweep=(Sweep(ops=("storage_write",), sizes="1MiB,1GiB"),))
     with open_run(wanted, Settings(tmp_path / "results"), 2) as here:
         assert here.folder.is_dir()

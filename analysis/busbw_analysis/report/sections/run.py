@@ -215,7 +215,7 @@ def flatten(value: JSON, depth: int = 6, prefix: str = "") -> Iterator[tuple[str
 
 
 def _plain(value: JSON) -> str:
-    if value is None:
+    if value is None or value == {}:
         return MISSING
     if isinstance(value, bool):
         return "yes" if value else "no"
