@@ -103,7 +103,9 @@ def test_rows_of_the_same_size_and_age_are_told_by_the_files_age_only(tmp_path: 
     folder = _write(tmp_path)
     read_summarised(folder)
     os.utime(folder / store.SAMPLES_FILE, ns=(1, 1))
+    assert lines_of([folder]) == {}
     assert read_summarised(folder).samples is None
+    assert lines_of([folder]), "the summary does not name the file as it is now"
 
 
 def test_a_packed_run_keeps_its_summary(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ if these, ``run.json`` or ``VERSION`` differ. A folder that cannot be written to
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,7 @@ from busbw_analysis.data.launches import COLUMNS, COUNTS, OF_MEMBERS, OVERLAP, L
 from busbw_analysis.data.likeness import CHECKED
 from busbw_analysis.data.pair_rows import packed, packed_run
 from busbw_analysis.data.ragged import Ragged
+from busbw_analysis.data.samples import plain_run
 
 if TYPE_CHECKING:
     import duckdb
@@ -64,6 +66,7 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
     rows: SHA-256 of the uncompressed rows
     warnings: of the reader
     line: the run in a list of runs
+    is_plain: ``Summarised.is_plain``
     lateness: ``Summarised.lateness``
     """
 
@@ -74,6 +77,7 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
     rows: str
     warnings: tuple[str, ...]
     line: RunLine
+    is_plain: bool
     lateness: msgspec.Raw
 
 
@@ -84,12 +88,14 @@ class Summarised:
     stored: its measurements have no groups
     lateness: how late the ranks of each group arrive
     samples: the run with its samples; None if only its folder has them
+    is_plain: known to have no text that ``plain_run`` would change
     """
 
     stored: store.StoredRun
     table: LaunchTable
     lateness: tuple[GroupLateness, ...]
     samples: store.StoredRun | None = None
+    is_plain: bool = False
 
 
 def summarised(stored: store.StoredRun) -> Summarised:
@@ -122,19 +128,28 @@ def read_summarised(folder: Path) -> Summarised:
     """
     run = store.read_run(folder)
     document = hashlib.sha256(store.run_document(folder / store.RUN_FILE)).hexdigest()
-    with _connection() as connection:
-        kept = _source(connection, folder)
-        if kept is not None and (kept.version, kept.run) == (VERSION, document) and _fits(kept, folder):
-            with contextlib.suppress(*_unreadable()):
-                rows, table = _read(connection, folder)
-                stored = store.StoredRun(folder, run, rows, kept.warnings)
-                return Summarised(stored, table, msgspec.json.decode(kept.lateness, type=tuple[GroupLateness, ...]))
-        before = _state(folder)
-        found = summarised(store.read(folder, keep=packed))
-        if _state(folder) == before:  # else the run is being written
-            with contextlib.suppress(OSError, StoreError, *_unreadable()):
-                _write(connection, folder, found, _source_of(found, document, before))
-        return found
+    connection = _connection()
+    kept = _source(connection, folder)
+    if kept is not None and (kept.version, kept.run) == (VERSION, document) and _fits(kept, folder):
+        with contextlib.suppress(*_unreadable()):
+            rows, table = _read(connection, folder)
+            stored = store.StoredRun(folder, run, rows, kept.warnings)
+            lateness = msgspec.json.decode(kept.lateness, type=tuple[GroupLateness, ...])
+            found = Summarised(stored, table, lateness, is_plain=kept.is_plain)
+            if not _is_unchanged(kept, folder):  # the same rows in another file: the next look need not read them
+                _keep(found, document, _state(folder))
+            return found
+    before = _state(folder)
+    found = summarised(store.read(folder, keep=packed))
+    if _state(folder) == before:  # else the run is being written
+        _keep(found, document, before)
+    return found
+
+
+def _keep(found: Summarised, document: str, state: tuple[int, int]) -> None:
+    """Write the summary if the folder can be written to."""
+    with contextlib.suppress(OSError, StoreError, *_unreadable()):
+        _write(_connection(), found.stored.path, found, _source_of(found, document, state))
 
 
 def _source_of(found: Summarised, document: str, state: tuple[int, int]) -> _Source:
@@ -146,6 +161,7 @@ def _source_of(found: Summarised, document: str, state: tuple[int, int]) -> _Sou
         rows=_checksum(found.stored.path),
         warnings=found.stored.warnings,
         line=line_of(outline_of(found.stored)),
+        is_plain=plain_run(found.stored) == found.stored,
         lateness=msgspec.Raw(msgspec.json.encode(found.lateness)),
     )
 
@@ -156,8 +172,8 @@ def lines_of(folders: Iterable[Path]) -> dict[Path, RunLine]:
     if not kept:
         return {}
     query = "SELECT file_name, value FROM parquet_kv_metadata(?) WHERE key = 'source'"
-    with _connection() as connection, contextlib.suppress(*_unreadable()):
-        rows = connection.execute(query, [list(kept)]).fetchall()
+    with contextlib.suppress(*_unreadable()):
+        rows = _connection().execute(query, [list(kept)]).fetchall()
         known = {kept[name]: msgspec.json.decode(value, type=_Source) for name, value in rows}
         return {folder: source.line for folder, source in known.items() if _is_unchanged(source, folder)}
     return {}
@@ -177,15 +193,12 @@ def _is_unchanged(kept: _Source, folder: Path) -> bool:
     return (kept.version, kept.size, kept.time_ns) == (VERSION, *_state(folder))
 
 
-@contextlib.contextmanager
-def _connection() -> Iterator["duckdb.DuckDBPyConnection"]:
+@cache
+def _connection() -> "duckdb.DuckDBPyConnection":
+    """One connection for all runs: opening one takes longer than reading a summary."""
     import duckdb  # noqa: PLC0415 - 0.1 s; a log of another tool needs none
 
-    connection = duckdb.connect(":memory:")
-    try:
-        yield connection
-    finally:
-        connection.close()
+    return duckdb.connect(":memory:")
 
 
 def _unreadable() -> tuple[type[Exception], ...]:
@@ -280,6 +293,8 @@ def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, found: Summari
             os.fsync(file.fileno())
         draft.replace(target)
     finally:
+        for name in ("given", "kept_rows"):
+            connection.unregister(name)
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
 

@@ -139,7 +139,7 @@ def load(paths: Sequence[Path], *, force: bool = False) -> Dataset:
 def pool(found: Iterable[store.StoredRun | Summarised], *, force: bool = False) -> Dataset:
     """``load`` for runs that are already read. Control characters in their text are escaped here, for all later use."""
     known = list(map(summary_of, found))
-    runs = tuple(plain_run(run.stored) for run in known)
+    runs = tuple(run.stored if run.is_plain else plain_run(run.stored) for run in known)
     if not runs:
         message = "no run given; name at least one run folder"
         raise AnalysisError(message)
