@@ -191,9 +191,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "p99 is p90",
-        _DATA + "groups.py",
-        "np.quantile(times, 0.99)",
-        "np.quantile(times, 0.90)",
+        _DATA + "launches.py",
+        "np.quantile(ordered, (0.05, 0.95, 0.99), axis=1)",
+        "np.quantile(ordered, (0.05, 0.95, 0.90), axis=1)",
         ("test_summary.py", "test_disturbance.py"),
     ),
     Fault(
@@ -406,7 +406,7 @@ FAULTS: tuple[Fault, ...] = (
     # --- findings
     Fault(
         "a second late rank is not looked for",
-        _DIAGNOSIS + "stragglers.py",
+        _DATA + "lateness.py",
         'most = min(len(ranks) // 2, _MOST_LATE_TOGETHER) if seen == "every entry" else 1',
         "most = 1",
         ("test_stragglers.py",),
@@ -414,8 +414,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "sender and receiver of a slow pair swapped",
         _DIAGNOSIS + "pairs.py",
-        "cells = tuple(np.searchsorted(ranks, times.ranks).T)",
-        "cells = tuple(np.searchsorted(ranks, times.ranks).T[::-1])",
+        "cells = tuple(np.searchsorted(ranks, times.pairs).T)",
+        "cells = tuple(np.searchsorted(ranks, times.pairs).T[::-1])",
         ("test_pairs.py",),
     ),
     Fault(

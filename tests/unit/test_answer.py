@@ -169,8 +169,8 @@ def test_copies_of_an_mpi_library_explain_what_sound_hosts_lose_to_them(op: str,
 def test_a_comparison_is_advised_once() -> None:
     judgement = judge(pool((run_of(3.0, machine=Machine(usable_cores=4)),)))
     slow = next(one for one in judgement.verdicts if one.status == "slower")
-    of_mpi = msgspec.structs.replace(judgement.dataset.runs[0].run, backend=BackendTraits(cost_models="mpi"))
-    dataset = pool((replace(judgement.dataset.runs[0], run=of_mpi),))
+    of_mpi = msgspec.structs.replace(judgement.dataset.samples.runs[0].run, backend=BackendTraits(cost_models="mpi"))
+    dataset = pool((replace(judgement.dataset.samples.runs[0], run=of_mpi),))
     other = replace(slow, model_ratio=30.0)
     found = answer_of(replace(judgement, dataset=dataset, verdicts=(replace(slow, model_ratio=2.0), other)))
     assert [one.explained_by for one in found.verdicts] == ["library-copies", None]

@@ -111,7 +111,6 @@ def test_a_self_test_of_too_few_ranks_says_how_many_it_needs(ranks: str, tmp_pat
         "submit no-such",
         "submit no-such --nodes 2",
         "submit quick --backend no-such",
-        "predict --op no-such",
         "compare no-such",
         "export no-such",
         "simulate --op all_reduce --from no-such",

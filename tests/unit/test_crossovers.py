@@ -598,7 +598,7 @@ def test_on_noisy_launches_crossings_are_seldom_made_up_and_their_range_holds_th
 def test_fit_prints_them_and_has_them_as_json(tmp_path: Path) -> None:
     """Of a run without messages: by the joint fit, which is there anyway."""
     judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
-    folder = str(write_synthetic(tmp_path, judgement.dataset.runs[0]))
+    folder = str(write_synthetic(tmp_path, judgement.dataset.samples.runs[0]))
     text = CliRunner().invoke(main, ["fit", folder]).stdout
     assert ": every two algorithms" in text
     assert "from a joint fit to" in text.replace("\n# ", " ")

@@ -20,7 +20,7 @@ from busbw.runs.records import JSON
 from busbw_analysis.data import kept
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.imported import LogFacts
-from busbw_analysis.data.kept import SUMMARY_FILE, Summarised, lines_of, read_summarised, summarised
+from busbw_analysis.data.kept import Summarised, lines_of, read_summarised, summarised
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.ragged import Ragged
 from busbw_analysis.data.sources import find
@@ -124,7 +124,7 @@ def test_a_packed_run_keeps_its_summary(tmp_path: Path) -> None:
 def test_a_damaged_summary_is_replaced(content: bytes, tmp_path: Path) -> None:
     folder = _write(tmp_path)
     made = read_summarised(folder)
-    (folder / SUMMARY_FILE).write_bytes(content)
+    (folder / store.SUMMARY_FILE).write_bytes(content)
     _same(read_summarised(folder), made)
     assert read_summarised(folder).samples is None
 
@@ -132,17 +132,17 @@ def test_a_damaged_summary_is_replaced(content: bytes, tmp_path: Path) -> None:
 def test_a_summary_cut_anywhere_is_replaced(tmp_path: Path) -> None:
     folder = _write(tmp_path, launches=1, blocks=1)
     made = read_summarised(folder)
-    whole = (folder / SUMMARY_FILE).read_bytes()
+    whole = (folder / store.SUMMARY_FILE).read_bytes()
     for end in range(0, len(whole), len(whole) // 7):
-        (folder / SUMMARY_FILE).write_bytes(whole[:end])
+        (folder / store.SUMMARY_FILE).write_bytes(whole[:end])
         _same(read_summarised(folder), made)
 
 
 def test_a_pipe_in_place_of_a_summary_does_not_hang(tmp_path: Path) -> None:
     folder = _write(tmp_path)
-    os.mkfifo(folder / SUMMARY_FILE)
+    os.mkfifo(folder / store.SUMMARY_FILE)
     assert read_summarised(folder).samples is not None
-    assert not stat.S_ISFIFO((folder / SUMMARY_FILE).stat().st_mode)
+    assert not stat.S_ISFIFO((folder / store.SUMMARY_FILE).stat().st_mode)
 
 
 def test_a_folder_that_cannot_be_written_to_works_without(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_run_that_grows_while_it_is_read_is_not_kept(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(store, "read", growing)
     read_summarised(folder)
-    assert not (folder / SUMMARY_FILE).exists()
+    assert not (folder / store.SUMMARY_FILE).exists()
 
 
 def test_a_copied_run_keeps_its_summary(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_the_line_of_a_list_is_that_of_the_outline(tmp_path: Path) -> None:
     damaged = _write(tmp_path, seed=2)
     for folder in (*folders, damaged):
         read_summarised(folder)
-    (damaged / SUMMARY_FILE).write_bytes(b"no parquet")
+    (damaged / store.SUMMARY_FILE).write_bytes(b"no parquet")
     unread = _write(tmp_path, seed=3)
     assert lines_of([*folders, damaged, unread]) == {folder: line_of(outline(folder)) for folder in folders}
 

@@ -282,7 +282,7 @@ REFUSALS: list[tuple[Case, str | None]] = [
     (case("all_reduce", 64), None),
     (case("all_reduce", 64, in_place=False), "supports only in-place"),
     (case("all_to_all", 64, in_place=True), "supports only out-of-place"),
-    (case("ping_pong", 64, group="div:1"), "needs at least 2 ranks in every group; the smallest has 1"),
+    (case("ping_pong", 64, group="div:1"), "needs at least 2 ranks in a group, but every group has 1"),
     (case("broadcast", 64, root=3), None),
     (case("broadcast", 64, root=4), "root 4 is not in every group; the smallest has 4 ranks"),
     (case("broadcast", 64, root=2, group="div:2"), "the smallest has 2 ranks"),

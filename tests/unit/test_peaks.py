@@ -10,7 +10,7 @@ from busbw.runs.records import JSON, Case, Measurement
 from busbw.system.catalog import Catalogue, catalogue
 from busbw.units import format_rate
 from busbw_analysis.data.load import pool
-from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.gloo import UNMODELLED
 from busbw_analysis.peaks.peaks import Peak, host_copies, peak_of
@@ -439,7 +439,7 @@ def test_an_op_that_this_version_does_not_know_has_no_peak_over_the_network() ->
     run = msgspec.structs.replace(stored.run, cases=tuple(map(renamed, stored.run.cases)))
     (curve,) = judge(pool((replace(stored, run=run, rows=rows),))).curves
     assert isinstance(curve.peak, Unavailable)
-    assert curve.peak.code == "traffic-not-kept"
+    assert curve.peak.code == UNKNOWN_OP.code
 
 
 def test_every_op_with_a_wire_says_what_must_cross_between_hosts() -> None:

@@ -73,8 +73,10 @@ def test_where_nothing_is_known_no_cause_is_made_up() -> None:
 
 def test_a_model_that_is_too_slow_is_told_in_the_sentence_and_in_the_table() -> None:
     judgement = judged(*sweep("all_reduce"), times=0.5)
-    assert re.search(r"a call takes 0\.(49|5|51)×", words_of(judgement))
-    assert "the model is too pessimistic here" in words_of(judgement)
+    assert {curve.model_doubt is not None for curve in judgement.curves if curve.series.key.op == "all_reduce"} == {
+        True
+    }
+    assert "the reference does not fit" in words_of(judgement)
     (figure,) = figures(section_of(judgement))
     (place,) = [index for index, column in enumerate(figure.table.columns) if column.name == "unexplained"]
     assert all(row[place].text.startswith("model too slow by") for row in figure.table.rows)

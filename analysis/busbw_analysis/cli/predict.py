@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from busbw.escape import echo
-from busbw.ops import op_named
 from busbw.units import parse_sizes
 from busbw_analysis.cli import options
 from busbw_analysis.predict import Questions, read_groups
@@ -14,16 +13,11 @@ from busbw_analysis.report.tables import predict as tables
 from busbw_analysis.report.to_terminal import render
 
 
-def _known_op(_context: click.Context, _parameter: click.Parameter, name: str) -> str:
-    """Check the name before click asks for options that are missing."""
-    return op_named(name).name
-
-
 @click.command("predict")
 @options.run_option(
     "--from", "Measured run; repeat with runs on other numbers of ranks.  [default: latest]", "runs", multiple=True
 )
-@click.option("--op", required=True, callback=_known_op, help="Operation (busbw list ops).")
+@click.option("--op", required=True, help="Operation (busbw list ops).")
 @click.option("--ranks", type=int, required=True, help="Number of ranks to predict for.")
 @click.option("--size", "sizes", help="Size S: 1GiB, or a range 8..1GiB*2.  [default: five of the measured sizes]")
 @click.option(

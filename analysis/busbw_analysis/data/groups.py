@@ -223,7 +223,6 @@ class Groups(Sequence[GroupSummary]):
         p5, middle, p95 = rows.p5_ns[mine], rows.median_ns[mine], rows.p95_ns[mine]
         clock_serves = bool(self.clock_error_ns[group] <= CLOCK_ERROR_SHARE * time_ns)
         bimodal = bool(self.slow_over_fast[group] > 0)
-        total = float(rows.total_ns[mine].sum())
         modes = (np.nanmedian(column[mine]) for column in (rows.fast_mode_ns, rows.slow_mode_ns, rows.slow_mode_share))
         return GroupSummary(
             ranks=ranks,
@@ -249,7 +248,7 @@ class Groups(Sequence[GroupSummary]):
             effective_samples=0 if printed else max(1, int(rows.effective[mine].sum())),
             tau=float(self.tau[group]),
             outlier_share=float(self.outlier_share[group]),
-            slow_share=float(rows.slow[mine].sum() / self.samples[group]) if total else 0.0,
+            slow_share=0.0 if printed else float(rows.slow[mine].sum() / self.samples[group]),
             slow_time_share=float(self.slow_time_share[group]),
             modes=Modes(*map(float, modes)) if bimodal else None,
             drift=bool(self.drift[group]),

@@ -34,7 +34,6 @@ from busbw_analysis.data.samples import plain_run
 if TYPE_CHECKING:
     import duckdb
 
-SUMMARY_FILE: Final = "summary.parquet"
 VERSION: Final = 1
 """Version of the numbers and columns; a summary of another version is made again."""
 
@@ -45,7 +44,7 @@ _COPY: Final = """
 _MAGIC: Final = b"PAR1"
 _NUMBERS: Final = "numbers"
 _TYPES: Final[dict[str, npt.DTypeLike]] = {
-    **dict.fromkeys(("case", "launch", "ranks", *COUNTS), np.int64),
+    **dict.fromkeys(("ranks", *COUNTS), np.int64),
     "entries": np.bool_,
     "statistic": np.object_,
     "record": np.object_,
@@ -168,7 +167,9 @@ def _source_of(found: Summarised, document: str, state: tuple[int, int]) -> _Sou
 
 def lines_of(folders: Iterable[Path]) -> dict[Path, RunLine]:
     """The lines of those runs in a list whose kept summary fits, by their size and time of change."""
-    kept = {str(path): path.parent for path in (folder / SUMMARY_FILE for folder in folders) if _is_complete(path)}
+    kept = {
+        str(path): path.parent for path in (folder / store.SUMMARY_FILE for folder in folders) if _is_complete(path)
+    }
     if not kept:
         return {}
     query = "SELECT file_name, value FROM parquet_kv_metadata(?) WHERE key = 'source'"
@@ -240,7 +241,7 @@ def _checksum(folder: Path) -> str:
 
 def _source(connection: "duckdb.DuckDBPyConnection", folder: Path) -> _Source | None:
     """What the kept summary was made from; None if there is none that can be read."""
-    path = folder / SUMMARY_FILE
+    path = folder / store.SUMMARY_FILE
     try:
         with files.opened(path):
             pass
@@ -254,7 +255,7 @@ def _source(connection: "duckdb.DuckDBPyConnection", folder: Path) -> _Source | 
 
 
 def _read(connection: "duckdb.DuckDBPyConnection", folder: Path) -> tuple[tuple[Row, ...], LaunchTable]:
-    path = str(folder / SUMMARY_FILE)
+    path = str(folder / store.SUMMARY_FILE)
 
     def columns(what: str, *, numbers: bool = True) -> dict[str, npt.NDArray[Any]]:
         # Rows are read in the order of the file.
@@ -286,7 +287,7 @@ def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, found: Summari
     """Replace the kept summary atomically. Raises OSError and the errors of DuckDB."""
     connection.register("given", {**_case_columns(found), **_number_columns(found.table)})
     connection.register("kept_rows", _record_columns(found.stored))
-    target, draft = folder / SUMMARY_FILE, folder / f".{SUMMARY_FILE}.{os.getpid()}"
+    target, draft = folder / store.SUMMARY_FILE, folder / f".{store.SUMMARY_FILE}.{os.getpid()}"
     try:
         connection.execute(_COPY, {"path": str(draft), "source": msgspec.json.encode(source).decode()})
         with draft.open("rb") as file:

@@ -109,8 +109,8 @@ class LaunchTable:
 OF_MEMBERS: Final = frozenset({"own_ns", "own_share", "late"})
 """Columns with one entry per rank of a group."""
 COLUMNS: Final = tuple(field.name for field in fields(LaunchTable) if field.name != "ranks")
-COUNTS: Final = ("samples", "outliers", "slow", "disturbed", "missed", "blocks", "drifting", "late")
-"""Columns of whole numbers, 0 where nothing was counted."""
+COUNTS: Final = ("case", "launch", "samples", "outliers", "slow", "disturbed", "missed", "blocks", "drifting", "late")
+"""Columns of whole numbers; of counts, 0 where nothing was counted."""
 _QUANTILES: Final = ("p5_ns", "p95_ns", "p99_ns")
 _OF_SAMPLES: Final = (
     *("median_ns", "mean_ns", *_QUANTILES, "fastest_ns", "skew_ns", "span_ns", "low_ns", "high_ns"),

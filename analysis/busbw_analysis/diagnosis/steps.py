@@ -11,7 +11,7 @@ from statistics import median
 
 import msgspec
 
-from busbw.ops import FLOP, OPS, bus_factor
+from busbw.ops import FLOP, OPS, STRATEGIES, bus_factor
 from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent, StepParts
 from busbw_analysis.data.grouped import by_key, grouped
@@ -72,7 +72,7 @@ class Trained:
         Plain gradient descent has no optimizer state, and torch runs norms and gates as single operations. On CPUs,
         torch's Gloo copies the input of reduce_scatter: with ZeRO-1, all gradients.
         """
-        if self.workload.exchange is not None:
+        if self.workload.exchange is not None or self.op not in STRATEGIES:
             return None
         step = step_of(self.op, self.workload)
         found = memory(step, "sgd", "eager")

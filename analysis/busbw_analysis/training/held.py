@@ -116,7 +116,7 @@ def held(questions: Questions, scenario: Scenario = AS_IT_IS) -> tuple[Held, ...
             case = summary.case
             if case.workload is None or case.workload.slow_ns or summary.state != "measured":
                 continue
-            if case not in parts:
+            if case not in parts or case.op not in STRATEGIES:
                 continue
             seconds, compute = (
                 median(time for one in parts[case] for time in getattr(one, name)) / (parts[case][0].steps * 1e9)

@@ -44,8 +44,9 @@ def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
     """The rows of the list ``what``."""
     if what == "runs":
         folders = list(store.folders(results_dir))
-        # Reading thousands of runs takes minutes; most have a summary that names their line.
-        known: dict[Path, RunLine] = importlib.import_module(_SUMMARIES).lines_of(folders)
+        # Reading thousands of runs takes minutes; most have a summary with their line of this list.
+        kept = [folder for folder in folders if (folder / store.SUMMARY_FILE).is_file()]
+        known: dict[Path, RunLine] = importlib.import_module(_SUMMARIES).lines_of(kept) if kept else {}
         return [_run_row(folder, known.get(folder)) for folder in folders]
     lists = {"ops": _ops, "algorithms": _algorithms, "backends": backends, "suites": _suites, "launchers": launchers}
     return lists[what]()

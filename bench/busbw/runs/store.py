@@ -47,6 +47,9 @@ SAMPLES_FILE = "samples.jsonl"
 PACKED_FILE = "samples.jsonl.gz"
 """Samples of a large run that has ended; it takes precedence over a plain file."""
 
+SUMMARY_FILE = "summary.parquet"
+"""Statistics of the launches, which the analysis keeps beside them (``busbw_analysis.data.kept``)."""
+
 PLACES = (PACKED_FILE, SAMPLES_FILE) * 2
 """Files to try for rows, twice: another process may pack or unpack the run meanwhile, which swaps the two files."""
 
