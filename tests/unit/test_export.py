@@ -59,7 +59,8 @@ def times(judgement: Judgement, op: str, *, in_place: bool) -> list[float]:
 def _parquet(content: bytes, folder: Path) -> pd.DataFrame:
     path = folder / "frame.parquet"
     path.write_bytes(content)
-    return duckdb.read_parquet(str(path)).df()
+    frame: pd.DataFrame = duckdb.read_parquet(str(path)).df()
+    return frame
 
 
 def test_the_table_of_nccl_tests_reads_back(judgement: Judgement) -> None:

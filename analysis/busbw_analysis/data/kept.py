@@ -280,7 +280,7 @@ def _typed(name: str, column: np.ma.MaskedArray[Any, Any]) -> npt.NDArray[Any]:
     """A column in the type that the table has for it; NULL is NaN."""
     if name in _TYPES:
         return np.asarray(column.data).astype(_TYPES[name])
-    return np.asarray(column.astype(np.float64).filled(np.nan))
+    return np.asarray(np.ma.filled(column.astype(np.float64), np.nan))
 
 
 def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, found: Summarised, source: _Source) -> None:
