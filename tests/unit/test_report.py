@@ -259,7 +259,7 @@ def test_findings_come_first_and_in_words() -> None:
     written = compose.compose(replace(judged(usual()), findings=findings))
     assert written.html.index("Something broke.") < written.html.index("4 ranks, 2 cores.")
     assert written.html.index("4 ranks, 2 cores.") < written.html.index(">Operations</h2>")
-    assert (written.answers[""].status, written.answers[""].cause) == ("failed", "Something broke.")
+    assert (written.answers[""].status, written.answers[""].causes[0].code) == ("failed", "wrong-data")
     assert "- **Caution:** 4 ranks, 2 cores." in written.text
 
 

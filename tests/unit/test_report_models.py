@@ -72,8 +72,12 @@ def test_where_nothing_is_known_no_cause_is_made_up() -> None:
 
 
 def test_a_model_that_is_too_slow_is_told_in_the_sentence_and_in_the_table() -> None:
-    judgement = judged(*sweep("all_reduce"), times=0.5)
+    """One band of sizes alone does not make the model doubtful; three do."""
+    judgement = judged(*(small for small in sweep("all_reduce") if small.size_bytes <= 4096), times=0.5)
     assert re.search(r"a call takes 0\.(49|5|51)×", words_of(judgement))
+    doubted = judged(*sweep("all_reduce"), times=0.5)
+    assert doubted.curves[0].model_doubt == "contradicted"
+    assert "×" not in words_of(doubted)
     assert "the model is too pessimistic here" in words_of(judgement)
     (figure,) = figures(section_of(judgement))
     (place,) = [index for index, column in enumerate(figure.table.columns) if column.name == "unexplained"]
