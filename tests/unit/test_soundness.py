@@ -478,7 +478,7 @@ def test_a_launch_whose_samples_are_lost_does_not_go_on(befalls: Callable[[Path]
             min_seconds=0.0,
             max_seconds=0.01,
         ),
-        sweep=(Sweep(ops=("barrier",)),),
+        sweep=(Sweep(ops=("memory_copy",), sizes="64"),),
     )
     job = worker.Job(plan, folder, 0, "local", world.row())
     loses = _Loses(folder / store.SAMPLES_FILE, befalls)
