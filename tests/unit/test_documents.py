@@ -2,11 +2,13 @@
 
 import re
 import typing
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from busbw.ops import OPS
 from busbw.ops.training import Workload
 from busbw.runs import facts
 from busbw.runs.cases import expand
@@ -157,7 +159,7 @@ def test_every_table_and_class_that_the_guide_to_adding_names_exists() -> None:
     names = set(re.findall(r"`(?:[A-Z]\w+\.)?([A-Za-z_]+)`", re.sub(r"```.*?```", "", ADDING, flags=re.DOTALL)))
     sources = "\n".join(
         path.read_text(encoding="utf-8")
-        for package in ("bench", "analysis", "tests/shared")
+        for package in ("bench", "analysis", "tests/shared", "tests/fuzz")
         for path in (ROOT / package).rglob("*.py")
     )
     assert len(names) > 60
@@ -190,3 +192,11 @@ def test_the_output_in_the_page_on_training_is_what_the_command_prints(command: 
     golden = (ROOT / "tests/golden/training.txt").read_text(encoding="utf-8")
     printed = golden.partition(f"$ {command}\n")[2].partition("\nexit status")[0].splitlines()
     assert [line for line in TRAINING[command] if line not in printed] == []
+
+
+def test_every_op_has_its_definition() -> None:
+    method = (ROOT / "docs/method.md").read_text(encoding="utf-8")
+    table = method.partition("| op | S is |")[2].partition("\n\n")[0]
+    names = [name for line in table.splitlines() for name in line.split("|")[1:2] for name in name.split(",")]
+    patterns = [re.sub(r"\(.*\)", "", name).strip().replace("…", "*") for name in names]
+    assert [op for op in OPS if not any(fnmatchcase(op, pattern) for pattern in patterns)] == []

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -371,3 +372,10 @@ def test_an_import_of_which_one_log_is_none_writes_nothing(tmp_path: Path) -> No
     results = tmp_path / "results"
     done = CliRunner().invoke(main, ["import", str(log), str(bad), "--results-dir", str(results)])
     assert (done.exit_code, results.exists()) == (1, False)
+
+
+def test_every_format_is_named_by_the_help_and_the_documentation() -> None:
+    usage = (Path(__file__).parents[2] / "docs/usage.md").read_text(encoding="utf-8")
+    told = CliRunner().invoke(main, ["export", "--help"], terminal_width=200).stdout
+    assert [form for form in EXPORTERS if f"`{form}`" not in usage] == []
+    assert [form for form in EXPORTERS if not re.search(rf"\b{form}\b", told.partition("--to")[2])] == []

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import msgspec
 import pytest
 
 from busbw.backends.local import LOCAL as BOUND_BY_ALL
@@ -9,7 +10,9 @@ from busbw.backends.pytorch.calls import CALLS
 from busbw.ops import OPS
 from busbw.runs import cases as planned
 from busbw.runs import plan
+from busbw.runs.records import SETTINGS, Case
 from busbw.workloads.step_cost import step_seconds
+from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.models.gloo import MODELS, UNMODELLED
 from busbw_analysis.models.select import model_for
 
@@ -41,3 +44,13 @@ def test_every_suite_is_a_plan_under_its_own_name(name: str, ranks: int) -> None
     assert suite.name == name
     assert len(set(cases)) == len(cases) > 0
     assert planned.estimated_seconds(suite, cases, partial(step_seconds, cores=2)) > 0
+
+
+def test_every_field_of_a_case_but_its_size_separates_curves() -> None:
+    of_a_curve = {"hosts" if name == "nodes" else name for name in Case.__struct_fields__} - {"size_bytes"}
+    assert of_a_curve <= set(SeriesKey.__dataclass_fields__)
+
+
+def test_every_field_that_only_some_cases_have_has_words() -> None:
+    optional = {field.name for field in msgspec.structs.fields(Case) if field.default is None}
+    assert optional - {"root"} == set(SETTINGS)
