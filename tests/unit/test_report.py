@@ -446,7 +446,7 @@ def test_each_split_of_the_ranks_has_its_figure() -> None:
     html = compose.compose(judged(synthetic_run(cases, WORLD))).html
     assert html.count('class="plot"') == 6
     assert "All ranks. A call of 64 B" in html
-    assert "Groups div:2, running together. ranks 0,1: a call of 64 B" in html
+    assert "Groups div:2, running together. Ranks 0,1: a call of 64 B" in html
 
 
 def test_unlike_runs_stand_beside_each_other_and_like_ones_are_pooled() -> None:

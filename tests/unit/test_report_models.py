@@ -72,13 +72,11 @@ def test_where_nothing_is_known_no_cause_is_made_up() -> None:
 
 
 def test_a_model_that_is_too_slow_is_told_in_the_sentence_and_in_the_table() -> None:
-    """One band of sizes alone does not make the model doubtful; three do."""
-    judgement = judged(*(small for small in sweep("all_reduce") if small.size_bytes <= 4096), times=0.5)
-    assert re.search(r"a call takes 0\.(49|5|51)×", words_of(judgement))
-    doubted = judged(*sweep("all_reduce"), times=0.5)
-    assert doubted.curves[0].model_doubt == "contradicted"
-    assert "×" not in words_of(doubted)
-    assert "the model is too pessimistic here" in words_of(judgement)
+    judgement = judged(*sweep("all_reduce"), times=0.5)
+    assert {curve.model_doubt is not None for curve in judgement.curves if curve.series.key.op == "all_reduce"} == {
+        True
+    }
+    assert "the reference does not fit" in words_of(judgement)
     (figure,) = figures(section_of(judgement))
     (place,) = [index for index, column in enumerate(figure.table.columns) if column.name == "unexplained"]
     assert all(row[place].text.startswith("model too slow by") for row in figure.table.rows)
@@ -256,6 +254,21 @@ def test_the_table_of_fits_says_how_a_curve_stands_to_theory() -> None:
     text = render([fits_table([("curve", curve), ("message", message)])])
     told = " ".join(text.replace("|", "").split())
     assert re.search(r"× the model \(segmented ring\), at best 3\d% of the lower bound's speed", told)
+
+
+def test_the_numbers_of_a_curve_with_a_long_name_stay_in_their_columns() -> None:
+    """The name of a curve of a log leaves no room beside it; then the numbers are below it, each in its column."""
+    curve, _ = judged(*sweep("all_reduce")).curves
+    name = "all_reduce · float32 · sum · pipelined · sync none · 16 ranks · 2 hosts"
+    short, long, longer = (
+        render([fits_table([(called, curve)])]).splitlines() for called in ("curve", name, f"{name} · {name}")
+    )
+    assert all(len(line) <= 80 for line in (*short, *long, *longer))
+    numbers = next(line for line in short if "µs" in line).split()[1:]
+    for lines in (long, longer):
+        row = next(line for line in lines if "µs" in line)
+        assert row.split()[: len(numbers)] == numbers
+        assert lines.index(row) > next(place for place, line in enumerate(lines) if line.startswith("  all_reduce"))
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1e-6, 0.1, 40.0, 1e6])
