@@ -384,3 +384,22 @@ def test_a_load_that_json_cannot_hold_is_refused() -> None:
             shared_clock=True,
             load_average=float("nan"),
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("threads", 0),
+        ("threads", (1 << 16) + 1),
+        ("numa_node", -1),
+        ("numa_node", 1024),
+        ("access", Access(4096, 0, "direct")),
+        ("access", Access(0, 1, "direct")),
+        ("imbalance", -0.5),
+    ],
+)
+def test_settings_have_ranges(name: str, value: object) -> None:
+    case = Case(op="x", backend="x", device="cpu", dtype=None, redop=None, size_bytes=0, ranks=1, nodes=1)
+    odd = msgspec.json.encode(msgspec.structs.replace(case, **{name: value}))
+    with pytest.raises(msgspec.ValidationError, match=name):
+        msgspec.json.decode(odd, type=Case)
