@@ -138,7 +138,9 @@ def test_a_launch_that_broke_off_is_resumed_by_the_next_free_number() -> None:
 def test_what_failed_or_was_skipped_is_not_tried_again() -> None:
     stored = whole_run()
     rows = [row for row in stored.rows if isinstance(row, LaunchStarted)][:1]
-    bad = Failed(case=CASES[0], launch=0, block=0, error="wrong data before timing: 1 elements differ")
+    bad = Failed(
+        case=CASES[0], launch=0, block=0, error="wrong data before timing: 1 elements differ", cause="wrong_data"
+    )
     found = lack(with_rows(stored, [*rows, bad, Skipped(case=CASES[1], reason="not here")]))
     assert found.void == (CASES[0],)
     assert {place for one in found.launches for place, _ in one.blocks} == {2}

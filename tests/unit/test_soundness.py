@@ -388,7 +388,7 @@ def test_a_row_that_was_torn_behind_an_end_is_lost_and_nothing_else(tmp_path: Pa
 # --- while it is written -------------------------------------------------------------------------------------------
 
 RUN = synthetic_run([case("all_reduce", 8)], launches=1)
-ROW = Failed(case=RUN.run.cases[0], launch=0, block=1, error="x")
+ROW = Failed(case=RUN.run.cases[0], launch=0, block=1, error="x", cause="backend")
 
 
 def _removed(path: Path) -> None:

@@ -24,6 +24,7 @@ from busbw.runs.records import (
     JSON,
     QUANTILES,
     SCHEMA,
+    BackendTraits,
     Case,
     Check,
     Ended,
@@ -64,7 +65,7 @@ LAUNCH = LaunchStarted(
     load_average=0.5,
 )
 SKIPPED = Skipped(case=BARRIER, reason="not here")
-FAILED = Failed(case=CASE, launch=0, block=1, error="wrong data")
+FAILED = Failed(case=CASE, launch=0, block=1, error="wrong data", cause="wrong_data")
 ENDED = Ended(status="complete", reason=None, ended="2026-01-01T00:01:00.000Z")
 
 
@@ -112,6 +113,7 @@ def a_run(**changes: Any) -> Run:  # noqa: ANN401 - any field of a run
         "adjusted": (),
         "hosts": ("a", "a"),
         "environments": {"a": HostFacts(kernel="6")},
+        "backend": BackendTraits(cost_models="gloo"),
     }
     return Run(**fields | changes)
 
@@ -296,7 +298,7 @@ def test_the_appender_cuts_a_file_that_is_one_torn_line(folder: Path) -> None:
 
 def test_text_that_is_no_utf8_is_escaped_and_not_fatal(folder: Path) -> None:
     hostile = os.fsdecode(b"/data/\xff")
-    write(folder, Failed(case=CASE, launch=0, block=0, error=hostile))
+    write(folder, Failed(case=CASE, launch=0, block=0, error=hostile, cause="backend"))
     store.write_run(folder, a_run(environments={"a": HostFacts(kernel=hostile, variables={hostile: hostile})}))
     stored = store.read(folder)
     assert stored.failed[0].error == "/data/\\udcff"

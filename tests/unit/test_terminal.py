@@ -91,7 +91,7 @@ def results(tmp_path: Path) -> Path:
     rows = [
         *stored.rows[:-1],
         Skipped(case=odd[0], reason=HOSTILE),
-        Failed(case=odd[1], launch=1, block=0, error=HOSTILE),
+        Failed(case=odd[1], launch=1, block=0, error=HOSTILE, cause="backend"),
         msgspec.structs.replace(stored.rows[-1], status="failed", reason=HOSTILE),
     ]
     folder = store.create(tmp_path, "synthetic")
@@ -202,7 +202,7 @@ def test_the_live_table_is_lines_of_its_own(capsys: pytest.CaptureFixture[str]) 
 
     table.world_formed(Cases((one,), (HOSTILE,), {}), 1, (HOSTILE,), (HOSTILE,))
     table.row_written(Skipped(case=one, reason=HOSTILE))
-    table.row_written(Failed(case=one, launch=0, block=0, error=HOSTILE))
+    table.row_written(Failed(case=one, launch=0, block=0, error=HOSTILE, cause="backend"))
     table.launch_ended()
     clean(capsys.readouterr().err)
 

@@ -53,7 +53,7 @@ class _Row(msgspec.Struct, frozen=True):
     launch: int = 0
     block: int = 0
     resumes: int | None = None
-    cause: str = "unknown"
+    cause: str | None = None
 
 
 _HEAD = msgspec.json.Decoder(_Head)

@@ -55,9 +55,9 @@ EndStatus = Literal["complete", "failed", "interrupted"]
 
 TransportRules = Literal["gloo-tcp", "nccl-net", "mpi-net"]
 
-FailureCause = Literal["wrong_data", "backend", "rank_lost", "timeout", "environment", "unknown"]
-"""Why a case failed: wrong data; an error of the library or program; a rank died; a rank did not answer in time; a
-failing disk, limit or network; or not recorded (runs before schema 4)."""
+FailureCause = Literal["wrong_data", "backend", "rank_lost", "timeout", "environment"]
+"""Why a case failed: wrong data; an error of the library or program; a rank died; a rank did not answer in time; or a
+failing disk, limit or network."""
 
 TRANSIENT = frozenset({"rank_lost", "timeout", "environment"})
 """Causes that are not the fault of the case."""
@@ -553,13 +553,11 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed", tag_field="kind"):
     launch: Natural
     block: Natural
     error: str
-    cause: FailureCause = "unknown"
+    cause: FailureCause
 
     @property
     def transient(self) -> bool:
-        """Whether the failure is not the case's fault: its other launches count, and ``--resume`` measures it again.
-        An unknown cause counts as the case's fault.
-        """
+        """Whether the failure is not the case's fault: its other launches count, and ``--resume`` measures it again."""
         return self.cause in TRANSIENT
 
 
@@ -674,7 +672,7 @@ class Run(Record, frozen=True, kw_only=True):
     hosts: host of rank r
     environments: facts of each host, from allow-lists only
     launcher: how the ranks were started
-    backend: traits of the plan's backend; None: unknown
+    backend: traits of the plan's backend
     imported: log of another tool that the run comes from; None: measured by busbw
     """
 
@@ -689,7 +687,7 @@ class Run(Record, frozen=True, kw_only=True):
     adjusted: tuple[str, ...]
     hosts: tuple[str, ...]
     environments: dict[str, HostFacts]
-    backend: BackendTraits | None = None
+    backend: BackendTraits
     imported: ImportedLog | None = None
 
     @property
