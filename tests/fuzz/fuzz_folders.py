@@ -32,7 +32,7 @@ from busbw.cli.main import main
 from busbw.errors import BusbwError
 from busbw.runs import store
 from busbw.runs.plan import read_suite
-from busbw.runs.records import SCHEMA, Ended, Measurement, Run
+from busbw.runs.records import Ended, Measurement, Run
 from busbw.slurm import status
 
 _DATA: Final = Path(__file__).parents[1] / "data"
@@ -84,7 +84,7 @@ def campaign(seed: int, seconds: float | None, count: int | None, first: int = 0
 
 
 def _bases(place: Path) -> list[Path]:
-    """Runs of every schema that were measured, and one of two hosts in which much went wrong."""
+    """Runs that were measured, and one of two hosts in which much went wrong."""
     cases = [case(op, size) for op in ("all_reduce", "broadcast") for size in (8, 4096, 1 << 20)]
     cases += [case("barrier", 0), case("pair_matrix", 64), case("send_recv", 64), case("memory_copy", 4096)]
     end = SyntheticEnd(skipped={cases[-1]: "not here"}, failed={cases[2]: "wrong data"}, ended="interrupted")
@@ -92,7 +92,7 @@ def _bases(place: Path) -> list[Path]:
     stored = synthetic_run(cases, machine=machine, launches=2, blocks=2, samples=5, end=end)
     run = _with_a_plan(stored)
     made = write_synthetic(place / "bases", replace(stored, run=run))
-    return [*(_DATA / f"schema-{schema}" for schema in range(1, SCHEMA + 1)), made]
+    return [*sorted((_DATA / "runs").iterdir()), made]
 
 
 def _with_a_plan(stored: store.StoredRun) -> Run:
@@ -385,7 +385,7 @@ def _write(folder: Path, lines: list[bytes]) -> None:
 
 
 def _forged(lines: list[bytes]) -> list[bytes]:
-    """The lines with ends that do not tell: without a checksum, as in older runs."""
+    """The lines with ends that do not tell: without a checksum."""
     told: list[bytes] = []
     for line in lines:
         document: Any = None

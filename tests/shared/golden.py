@@ -224,8 +224,8 @@ def _laid_out() -> Iterator[dict[str, str | None]]:
             with store.Appender(folder) as appender:
                 for row in stored.rows:
                     appender.append(row)
-        shutil.copytree(FOLDER.parent / "data/schema-4", "results/synthetic/stored")
-        shutil.copytree(FOLDER.parent / "data/schema-7", "results/synthetic/trained")
+        shutil.copytree(FOLDER.parent / "data/runs/mpi-modes", "results/synthetic/stored")
+        shutil.copytree(FOLDER.parent / "data/runs/training", "results/synthetic/trained")
         shutil.copy(FOLDER.parent / "data/logs/nccl-tests-2.19.txt", "all_reduce.log")
         Path("plans").mkdir()
         for name, text in PLANS.items():

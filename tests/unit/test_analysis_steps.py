@@ -16,7 +16,7 @@ from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.steps import Trained, ranked, slowed
 from busbw_analysis.report.sections.steps import steps
 
-GOLDEN = Path(__file__).parents[1] / "data" / "schema-7"
+GOLDEN = Path(__file__).parents[1] / "data" / "runs" / "training"
 
 
 def workload(pp: int = 1, micro_batches: int = 1, interleave: int = 1, wait_ns: int | None = None) -> Workload:

@@ -40,7 +40,6 @@ def test_a_cause_is_told_by_what_broke(error: Exception | str, cause: FailureCau
     [
         ("wrong_data", False),
         ("backend", False),
-        ("unknown", False),
         ("rank_lost", True),
         ("timeout", True),
         ("environment", True),

@@ -14,7 +14,6 @@ from busbw.runs import facts
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep, parse_plan, read_suite, suites
 from busbw.runs.records import (
-    SCHEMA,
     Cache,
     Case,
     Check,
@@ -99,11 +98,6 @@ def test_every_kind_of_row_has_its_section(row: type[Record]) -> None:
 @pytest.mark.parametrize("word", [word for words in WORDS for word in typing.get_args(words)])
 def test_every_word_of_a_row_is_explained(word: str) -> None:
     assert f"`{word}`" in FORMATS
-
-
-def test_the_history_of_the_schema_is_whole() -> None:
-    history = re.findall(r"^\| (\d+) \|", FORMATS.partition("## Schema")[2], re.MULTILINE)
-    assert [int(number) for number in history] == list(range(1, SCHEMA + 1))
 
 
 def test_the_plan_in_the_documentation_is_one() -> None:

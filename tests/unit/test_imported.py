@@ -481,7 +481,6 @@ def test_cards_are_what_the_user_calls_them(
     path = tmp_path / "log"
     path.write_text(nccl_log(hosts=2, ranks=16, op="all_gather"), encoding="utf-8")
     stored = find(tmp_path, str(path)).read(LogFacts.stated({"nics": nics}, catalogue())).stored
-    assert stored.run.backend is not None
     network = host_network(stored.run.environments[stored.run.hosts[0]], stored.run.backend.transport, catalogue())
     assert isinstance(network, Network)
     assert network.peak.nominal == pytest.approx(busbw)

@@ -548,9 +548,9 @@ def test_of_two_fits_without_any_error_none_says_which_way_the_bytes_take(op: st
     assert fitted.notes[0].startswith("undecided whether ranks share one path")
 
 
-@pytest.mark.parametrize("schema", ["schema-1", "schema-2", "schema-3"])
-def test_runs_whose_only_curve_is_a_barrier_can_be_fitted(schema: str) -> None:
-    run = Path(__file__).parents[1] / "data" / schema
+@pytest.mark.parametrize("name", ["mpi-modes", "settings"])
+def test_runs_whose_only_curve_is_a_barrier_can_be_fitted(name: str) -> None:
+    run = Path(__file__).parents[1] / "data" / "runs" / name
     done = CliRunner().invoke(main, ["fit", str(run)])
     assert done.exit_code == 0, done.output
     assert "path" not in done.stdout

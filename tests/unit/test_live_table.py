@@ -103,7 +103,7 @@ def test_a_line_says_how_it_was_timed_where_it_is_not_as_usual(one: Case, said: 
     err = io.StringIO()
     shown = table(err)
     shown.row_written(Skipped(case=one, reason="not here"))
-    shown.row_written(Failed(case=one, launch=0, block=0, error="no luck"))
+    shown.row_written(Failed(case=one, launch=0, block=0, error="no luck", cause="backend"))
     skipped, failed = err.getvalue().splitlines()
     assert skipped.endswith(f"{said}  skipped: not here")
     assert failed.endswith(f"{said}  FAILED: no luck")
@@ -174,7 +174,9 @@ def test_skipped_and_failed_cases_have_a_line_that_says_why() -> None:
     live, one = table(err), case("all_reduce", 8)
     live.world_formed(Cases((one,), (), {}), 1, ("here", "here"), ())
     live.row_written(Skipped(case=one, reason="no such thing"))
-    live.row_written(Failed(case=one, launch=0, block=0, error="wrong data before timing: 3 elements differ"))
+    live.row_written(
+        Failed(case=one, launch=0, block=0, error="wrong data before timing: 3 elements differ", cause="wrong_data")
+    )
     live.launch_ended()
     skipped, failed = err.getvalue().splitlines()[-2:]
     assert skipped.endswith("skipped: no such thing")
@@ -236,7 +238,7 @@ def test_a_resumed_launch_shows_a_case_when_what_was_missing_of_it_is_in() -> No
     assert len(out.getvalue().splitlines()) == head + 1
     shown.row_written(measurement(BARE, cases[1]))
     assert len(out.getvalue().splitlines()) == head + 1, "the other block of this one is to come"
-    shown.row_written(Failed(case=cases[1], launch=3, block=1, error="wrong data"))
+    shown.row_written(Failed(case=cases[1], launch=3, block=1, error="wrong data", cause="wrong_data"))
     err = Terminal()
     shown = live_table.LiveTable(plan, 3, time.monotonic(), remaining, err=err)
     shown.world_formed(Cases(cases, (), {}), 4, ("a", "a"), ())

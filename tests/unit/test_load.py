@@ -105,7 +105,7 @@ def test_every_checked_key_is_equal_for_a_run_and_its_twin_and_none_is_missing()
     assert sorted(missing) == [*no_libraries, "storage.device", "storage.type", "virtualization"]
 
 
-@pytest.mark.parametrize(("cause", "launches"), [("rank_lost", 3), ("wrong_data", 0), ("unknown", 0)])
+@pytest.mark.parametrize(("cause", "launches"), [("rank_lost", 3), ("wrong_data", 0), ("backend", 0)])
 def test_a_launch_that_lost_a_rank_hides_no_other_launch(cause: FailureCause, launches: int) -> None:
     one = case("all_reduce", 64)
     stored = synthetic_run([one], launches=4, samples=5)

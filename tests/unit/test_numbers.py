@@ -21,7 +21,7 @@ from busbw.units import format_rate, format_size, format_time
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = sorted(path.parent for path in ROOT.glob("results/samples/*/*/run.json"))
-RUNS = [*SAMPLES, ROOT / "tests/data/schema-3"]
+RUNS = [*SAMPLES, ROOT / "tests/data/runs/mpi-modes"]
 
 
 def exactly(value: float) -> Any:  # noqa: ANN401 - pytest has no type for it
@@ -206,6 +206,8 @@ def slowed(tmp_path: Path) -> Path:
     lines = []
     for line in (source / "samples.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
+        if row["kind"] == "end":
+            row["checksum"] = None
         for group in row.get("groups", ()):
             for times in (group, *group["per_rank"]):
                 for name in {"slowest_ns", "fastest_ns", "samples_ns"} & times.keys():

@@ -196,20 +196,6 @@ def _hold_column(found: BlockColumns, wanted: BlockColumns) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_long_row_of_schema_8_has_the_same_columns(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = _blocks(wide)
-    names = {"fastest_rank": "late_rank", "traffic_factor": "moved_factor", "other_clock_ns": "beside_ns"}
-    samples, run = wide / store.SAMPLES_FILE, wide / store.RUN_FILE
-    text = samples.read_text()
-    for name, old in names.items():
-        assert f'"{name}":' in text
-        text = text.replace(f'"{name}":', f'"{old}":')
-    samples.write_text(text[: text.rindex("\n", 0, -1) + 1])  # without the end, whose checksum is of other bytes
-    run.write_bytes(msgspec.json.encode({**msgspec.json.decode(run.read_bytes()), "schema": 8}))
-    monkeypatch.setattr(soundness, "_of_group", lambda *_: pytest.fail("a pair became a record"))
-    _hold_columns(_blocks(wide), columns)
-
-
 def _set(name: str, value: JSON) -> Callable[[JSON], None]:
     return lambda group: group.update({name: value})
 

@@ -15,11 +15,13 @@ from busbw.runs.records import (
     DTYPE_BYTES,
     QUANTILES,
     REDOPS,
+    BackendTraits,
     Cache,
     Case,
     Check,
     Ended,
     Failed,
+    FailureCause,
     GpuConditions,
     GroupSamples,
     HostConditions,
@@ -36,6 +38,7 @@ from busbw.runs.records import (
     Skipped,
     Sync,
     TimedBy,
+    TransportRules,
 )
 
 words = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -192,7 +195,14 @@ rows: st.SearchStrategy[Row] = st.one_of(
         groups=st.lists(group_samples(), max_size=2).map(tuple),
     ),
     st.builds(Skipped, case=cases, reason=words),
-    st.builds(Failed, case=cases, launch=st.integers(0, 9), block=st.integers(0, 9), error=words),
+    st.builds(
+        Failed,
+        case=cases,
+        launch=st.integers(0, 9),
+        block=st.integers(0, 9),
+        error=words,
+        cause=st.sampled_from(get_args(FailureCause)),
+    ),
     st.builds(
         LaunchStarted,
         launch=st.integers(0, 9),
@@ -246,6 +256,7 @@ runs = st.builds(
     adjusted=st.lists(words, max_size=2).map(tuple),
     hosts=st.lists(words, max_size=3).map(tuple),
     environments=st.dictionaries(words, facts, max_size=2),
+    backend=st.builds(BackendTraits, cost_models=words, transport=st.sampled_from(get_args(TransportRules))),
 )
 
 
@@ -384,3 +395,22 @@ def test_a_load_that_json_cannot_hold_is_refused() -> None:
             shared_clock=True,
             load_average=float("nan"),
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("threads", 0),
+        ("threads", (1 << 16) + 1),
+        ("numa_node", -1),
+        ("numa_node", 1024),
+        ("access", Access(4096, 0, "direct")),
+        ("access", Access(0, 1, "direct")),
+        ("imbalance", -0.5),
+    ],
+)
+def test_settings_have_ranges(name: str, value: object) -> None:
+    case = Case(op="x", backend="x", device="cpu", dtype=None, redop=None, size_bytes=0, ranks=1, nodes=1)
+    odd = msgspec.json.encode(msgspec.structs.replace(case, **{name: value}))
+    with pytest.raises(msgspec.ValidationError, match=name):
+        msgspec.json.decode(odd, type=Case)

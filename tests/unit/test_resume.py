@@ -138,7 +138,9 @@ def test_a_launch_that_broke_off_is_resumed_by_the_next_free_number() -> None:
 def test_what_failed_or_was_skipped_is_not_tried_again() -> None:
     stored = whole_run()
     rows = [row for row in stored.rows if isinstance(row, LaunchStarted)][:1]
-    bad = Failed(case=CASES[0], launch=0, block=0, error="wrong data before timing: 1 elements differ")
+    bad = Failed(
+        case=CASES[0], launch=0, block=0, error="wrong data before timing: 1 elements differ", cause="wrong_data"
+    )
     found = lack(with_rows(stored, [*rows, bad, Skipped(case=CASES[1], reason="not here")]))
     assert found.void == (CASES[0],)
     assert {place for one in found.launches for place, _ in one.blocks} == {2}
@@ -196,18 +198,18 @@ def test_a_plan_that_is_none_is_said() -> None:
 
 
 def test_every_difference_of_another_world_is_listed() -> None:
-    run = msgspec.structs.replace(whole_run().run, busbw="0.0.1", launcher="torchrun")
+    run = msgspec.structs.replace(whole_run().run, schema=SCHEMA - 1, busbw="0.0.1", launcher="torchrun")
     with pytest.raises(LaunchError) as refused:
-        refuse_other_environment(run, 1, launcher="local", ranks=2, host="elsewhere")
+        refuse_other_environment(run, launcher="local", ranks=2, host="elsewhere")
     for words in (
-        f"schema: 1 then, {SCHEMA} now",
+        f"schema: {SCHEMA - 1} then, {SCHEMA} now",
         f"busbw: 0.0.1 then, {__version__} now",
         "launcher: torchrun then, local now",
         "ranks: 4 then, 2 now",
         "hosts: node0 then, elsewhere now",
     ):
         assert words in str(refused.value)
-    refuse_other_environment(whole_run().run, SCHEMA, launcher="local", ranks=4, host="node0")
+    refuse_other_environment(whole_run().run, launcher="local", ranks=4, host="node0")
 
 
 @pytest.mark.parametrize(
@@ -229,9 +231,9 @@ def test_ranks_that_were_started_in_another_way_can_be_started_so_again(
     run = synthetic_run(CASES, machine=Machine(hosts=hosts)).run
     run = msgspec.structs.replace(run, launcher=then)
     with pytest.raises(LaunchError, match=f"; {advice}|; resume it with {advice}"):
-        refuse_other_environment(run, SCHEMA, launcher=now, ranks=2, host="node0")
+        refuse_other_environment(run, launcher=now, ranks=2, host="node0")
     with pytest.raises(LaunchError, match=r"; start a new run instead$"):
-        refuse_other_environment(run, SCHEMA, launcher=now, ranks=2, host="elsewhere")
+        refuse_other_environment(run, launcher=now, ranks=2, host="elsewhere")
 
 
 def folder_of(run: Run, tmp_path: Path) -> Path:

@@ -92,7 +92,7 @@ def _measure(results: Path, options: list[str], fate: str) -> int:
         like = next(row for row in stored.measurements if row.case == CASES[place])
         failed = fate == "failed" and place == 0
         rows.append(
-            Failed(case=CASES[place], launch=launch, block=block, error="wrong")
+            Failed(case=CASES[place], launch=launch, block=block, error="wrong", cause="backend")
             if failed
             else msgspec.structs.replace(like, launch=launch, block=block)
         )

@@ -25,7 +25,7 @@ from busbw.runs.compress import pack, unpack
 from busbw.runs.outline import outline, outline_of
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.progress import progress_of
-from busbw.runs.records import JSON, SCHEMA, Ended, Failed
+from busbw.runs.records import JSON, Ended, Failed
 from busbw.runs.resume import lack_of
 from busbw.slurm import status
 from busbw_analysis.data.imported import LogFacts
@@ -34,10 +34,10 @@ from busbw_analysis.data.sources import find
 DATA = Path(__file__).parents[1] / "data"
 
 
-@pytest.fixture(params=[1, 3, SCHEMA])
+@pytest.fixture(params=["mpi-modes", "settings", "training"])
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A run that was measured, in the first format, the last without checksums, or this one."""
-    return Path(shutil.copytree(DATA / f"schema-{request.param}", tmp_path / "vm" / "golden"))
+    """A measured run."""
+    return Path(shutil.copytree(DATA / "runs" / request.param, tmp_path / "vm" / "golden"))
 
 
 def rows_of(folder: Path) -> list[JSON]:
@@ -102,7 +102,7 @@ def test_what_was_changed_before_the_end_is_refused(
     packed: bool,  # noqa: FBT001
     tmp_path: Path,
 ) -> None:
-    folder = Path(shutil.copytree(DATA / f"schema-{SCHEMA}", tmp_path / "golden"))
+    folder = Path(shutil.copytree(DATA / "runs" / "training", tmp_path / "golden"))
     path = folder / store.SAMPLES_FILE
     lines = path.read_bytes().splitlines(keepends=True)
     changed = change(lines)
@@ -131,28 +131,12 @@ def test_every_end_of_a_resumed_run_is_held_against_the_rows_before_it(tmp_path:
         store.read(folder)
 
 
-_BEFORE_9: Final = {"fastest_rank": "late_rank", "traffic_factor": "moved_factor"}
-
-
-def _name_in(group: JSON, name: str) -> str:
-    """The name of a field in the schema of ``group``."""
-    return name if name in group else _BEFORE_9.get(name, name)
-
-
 def _group(**changes: JSON) -> Callable[[JSON], None]:
-    def change(row: JSON) -> None:
-        group = row["groups"][0]
-        group.update({_name_in(group, name): value for name, value in changes.items()})
-
-    return change
+    return lambda row: row["groups"][0].update(changes)
 
 
 def _first(name: str, value: int) -> Callable[[JSON], None]:
-    def change(row: JSON) -> None:
-        group = row["groups"][0]
-        group[_name_in(group, name)][0] = value
-
-    return change
+    return lambda row: row["groups"][0][name].__setitem__(0, value)
 
 
 def _rank(**changes: JSON) -> Callable[[JSON], None]:
@@ -234,9 +218,9 @@ STEP_FLAWS: dict[str, tuple[dict[str, JSON], str]] = {
 
 def a_step() -> tuple[JSON, list[JSON], int]:
     """The run that has a step of training of two ranks, and which row that is."""
-    rows = rows_of(DATA / f"schema-{SCHEMA}")
+    rows = rows_of(DATA / "runs" / "training")
     place = next(number for number, row in enumerate(rows) if row.get("step"))
-    return json.loads((DATA / f"schema-{SCHEMA}" / store.RUN_FILE).read_bytes()), rows, place
+    return json.loads((DATA / "runs" / "training" / store.RUN_FILE).read_bytes()), rows, place
 
 
 @pytest.mark.parametrize("name", STEP_FLAWS)
@@ -347,7 +331,7 @@ def test_a_plan_that_nobody_can_count_is_one_row_of_the_list(
 @pytest.mark.parametrize("name", [store.RUN_FILE, store.SAMPLES_FILE, store.PACKED_FILE])
 @pytest.mark.parametrize("kind", ["fifo", "zero", "folder"])
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(name: str, kind: str, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(DATA / f"schema-{SCHEMA}", tmp_path / "vm" / "golden"))
+    folder = Path(shutil.copytree(DATA / "runs" / "training", tmp_path / "vm" / "golden"))
     path = folder / name
     path.unlink(missing_ok=True)
     if kind == "fifo":
@@ -366,7 +350,7 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(name: str, kind: 
 
 
 def test_an_archive_that_unpacks_to_far_more_than_samples_do_is_refused(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(DATA / f"schema-{SCHEMA}", tmp_path / "golden"))
+    folder = Path(shutil.copytree(DATA / "runs" / "training", tmp_path / "golden"))
     with (folder / store.SAMPLES_FILE).open("ab") as file:
         file.write(b" " * (30 << 20))
     pack(folder, least_bytes=0)
@@ -404,7 +388,7 @@ def test_a_row_that_was_torn_behind_an_end_is_lost_and_nothing_else(tmp_path: Pa
 # --- while it is written -------------------------------------------------------------------------------------------
 
 RUN = synthetic_run([case("all_reduce", 8)], launches=1)
-ROW = Failed(case=RUN.run.cases[0], launch=0, block=1, error="x")
+ROW = Failed(case=RUN.run.cases[0], launch=0, block=1, error="x", cause="backend")
 
 
 def _removed(path: Path) -> None:

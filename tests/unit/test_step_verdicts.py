@@ -194,6 +194,6 @@ def test_every_output_has_the_parts_of_a_step() -> None:
 
 
 def test_stored_steps_that_nothing_predicts_have_their_parts_in_the_answer() -> None:
-    answer = answer_of(judge(load([Path(__file__).parents[1] / "data" / "schema-7"])))
+    answer = answer_of(judge(load([Path(__file__).parents[1] / "data" / "runs" / "training"])))
     assert {one.op for one in answer.step_verdicts} == {"train_1f1b", "train_ddp"}
     assert answer.steps

@@ -1,6 +1,7 @@
 """The run folder under everything that can befall it: torn lines, damage, full disks, newer formats, bad names."""
 
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -15,12 +16,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError
-from busbw.runs import store, upgrades
+from busbw.errors import DamagedRun, StoreError, UsageError
+from busbw.runs import outline, store, upgrades
+from busbw.runs.cases import expand
 from busbw.runs.facts import HostFacts
 from busbw.runs.records import (
+    JSON,
     QUANTILES,
     SCHEMA,
+    BackendTraits,
     Case,
     Check,
     Ended,
@@ -33,7 +37,9 @@ from busbw.runs.records import (
     Run,
     Skipped,
 )
-from busbw.runs.upgrades import Step
+from busbw.runs.resume import plan_of
+
+RUNS = Path(__file__).parents[1] / "data" / "runs"
 
 CASE = Case(
     op="all_reduce",
@@ -59,7 +65,7 @@ LAUNCH = LaunchStarted(
     load_average=0.5,
 )
 SKIPPED = Skipped(case=BARRIER, reason="not here")
-FAILED = Failed(case=CASE, launch=0, block=1, error="wrong data")
+FAILED = Failed(case=CASE, launch=0, block=1, error="wrong data", cause="wrong_data")
 ENDED = Ended(status="complete", reason=None, ended="2026-01-01T00:01:00.000Z")
 
 
@@ -107,6 +113,7 @@ def a_run(**changes: Any) -> Run:  # noqa: ANN401 - any field of a run
         "adjusted": (),
         "hosts": ("a", "a"),
         "environments": {"a": HostFacts(kernel="6")},
+        "backend": BackendTraits(cost_models="gloo"),
     }
     return Run(**fields | changes)
 
@@ -291,7 +298,7 @@ def test_the_appender_cuts_a_file_that_is_one_torn_line(folder: Path) -> None:
 
 def test_text_that_is_no_utf8_is_escaped_and_not_fatal(folder: Path) -> None:
     hostile = os.fsdecode(b"/data/\xff")
-    write(folder, Failed(case=CASE, launch=0, block=0, error=hostile))
+    write(folder, Failed(case=CASE, launch=0, block=0, error=hostile, cause="backend"))
     store.write_run(folder, a_run(environments={"a": HostFacts(kernel=hostile, variables={hostile: hostile})}))
     stored = store.read(folder)
     assert stored.failed[0].error == "/data/\\udcff"
@@ -305,12 +312,21 @@ def test_unknown_facts_are_written_as_null(folder: Path) -> None:
     assert (facts["kernel"], facts["boot_id"], facts["cpu"]["usable_cores"], facts["mpi"]) == ("6", None, None, None)
 
 
-@pytest.mark.parametrize("schema", [SCHEMA + 1, 99])
-def test_a_newer_schema_is_refused_in_words(folder: Path, schema: int) -> None:
-    path = folder / store.RUN_FILE
-    path.write_text(f'{{"schema": {schema}, "something": "unheard of"}}')
-    with pytest.raises(NewerSchema, match=f"schema {schema}, but.*upgrade busbw"):
-        store.read(folder)
+@pytest.mark.parametrize(
+    ("schema", "version", "code"),
+    [
+        (SCHEMA + 1, "0.2.0", "newer-schema"),
+        (99, None, "newer-schema"),
+        (7, "0.1.0", "unreleased-schema"),
+    ],
+)
+def test_another_schema_is_refused(folder: Path, schema: int, version: str | None, code: str) -> None:
+    document = {**msgspec.to_builtins(a_run()), "schema": schema, "busbw": version}
+    (folder / store.RUN_FILE).write_bytes(msgspec.json.encode(document))
+    for reader in (store.read, store.read_run, outline.outline):
+        with pytest.raises(StoreError) as refused:
+            reader(folder)
+        assert refused.value.code == code
 
 
 @pytest.mark.parametrize(
@@ -342,36 +358,45 @@ def test_a_folder_without_a_run_is_no_run(tmp_path: Path) -> None:
         store.read(tmp_path)
 
 
-def test_older_schemas_are_lifted_one_step_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(folder, SKIPPED)
-    document = msgspec.json.decode((folder / store.RUN_FILE).read_bytes())
-    document["computer"] = document.pop("machine")
-    for case in document["cases"]:
-        case["operation"] = case.pop("op")
-    (folder / store.RUN_FILE).write_bytes(msgspec.json.encode(document))
-    samples = folder / store.SAMPLES_FILE
-    samples.write_bytes(samples.read_bytes().replace(b'"op"', b'"operation"'))
+def test_a_run_of_an_older_schema_is_upgraded_one_step_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder, SKIPPED, ENDED)
+    for name in (store.RUN_FILE, store.SAMPLES_FILE):
+        path = folder / name
+        path.write_bytes(path.read_bytes().replace(b'"op"', b'"operation"'))
+    lines = (folder / store.SAMPLES_FILE).read_bytes().splitlines(keepends=True)
+    end = {**msgspec.json.decode(lines[-1]), "checksum": hashlib.sha256(b"".join(lines[:-1])).hexdigest()}
+    (folder / store.SAMPLES_FILE).write_bytes(b"".join(lines[:-1]) + msgspec.json.encode(end) + b"\n")
 
-    def lift_run(old: dict[str, Any]) -> dict[str, Any]:
-        return {**{key: value for key, value in old.items() if key != "computer"}, "machine": old["computer"]}
+    def renamed(document: JSON, old: str, new: str) -> JSON:
+        for case in document.get("cases", [document["case"]] if "case" in document else []):
+            case[new] = case.pop(old)
+        return document
 
-    def lift_case(old: dict[str, Any]) -> dict[str, Any]:
-        return {**{key: value for key, value in old.items() if key != "operation"}, "op": old["operation"]}
-
-    def lift_cases(old: dict[str, Any]) -> dict[str, Any]:
-        return {**old, "cases": [lift_case(case) for case in old["cases"]]}
-
-    for module in (store, upgrades):
+    for module in (store, upgrades, outline):
         monkeypatch.setattr(module, "SCHEMA", SCHEMA + 2)
-    steps = {SCHEMA: Step(run=lift_run), SCHEMA + 1: Step(run=lift_cases, case=lift_case)}
-    monkeypatch.setattr(upgrades, "UPGRADES", steps)
+    monkeypatch.setitem(upgrades.UPGRADES, SCHEMA, lambda old: renamed(old, "operation", "call"))
+    monkeypatch.setitem(upgrades.UPGRADES, SCHEMA + 1, lambda old: renamed(old, "call", "op"))
+    before = {path: path.read_bytes() for path in folder.iterdir()}
     stored = store.read(folder)
-    assert stored.run.machine == "host"
-    assert stored.rows == (SKIPPED,)
+    assert stored.run == a_run()
+    assert stored.rows[0] == SKIPPED
+    assert outline.outline(folder) == outline.outline_of(stored)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_every_schema_before_this_one_has_an_upgrade() -> None:
+def test_every_older_schema_has_an_upgrade() -> None:
     assert sorted(upgrades.UPGRADES) == list(range(1, SCHEMA))
+
+
+@pytest.mark.parametrize("stored", sorted(RUNS.iterdir()), ids=lambda path: path.name)
+def test_runs_that_were_stored_earlier_are_read_whole(stored: Path) -> None:
+    run = store.read(stored)
+    assert (run.warnings, run.not_reached, len(run.launches)) == ((), (), 2)
+    assert run.end is not None
+    assert (run.end.status, run.end.rows) == ("complete", len(run.rows) - 1)
+    assert run.end.checksum is not None
+    assert expand(plan_of(run.run, None), 2, 1).cases == run.run.cases
+    assert outline.outline(stored) == outline.outline_of(run)
 
 
 @pytest.fixture
@@ -419,7 +444,7 @@ import resource, sys
 from pathlib import Path
 sys.path[:0] = {paths!r}
 import msgspec
-from busbw.runs import store, upgrades
+from busbw.runs import store
 from busbw.runs.records import Skipped
 row = msgspec.convert({row!r}, Skipped)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
@@ -451,7 +476,7 @@ import os, sys
 from pathlib import Path
 sys.path[:0] = {paths!r}
 from busbw import errors
-from busbw.runs import store, upgrades
+from busbw.runs import store
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)

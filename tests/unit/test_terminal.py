@@ -22,7 +22,7 @@ from busbw.launch.live_table import LiveTable
 from busbw.runs import resume, store
 from busbw.runs.facts import UNKNOWN_HOST, CpuFacts, GpuFacts, Nic, PciFacts
 from busbw.runs.plan import Plan, Sweep, Timing
-from busbw.runs.records import JSON, SCHEMA, Failed, Skipped
+from busbw.runs.records import JSON, Failed, Skipped
 from busbw.slurm import queue
 from busbw.system import environment
 from busbw_analysis.data.load import pool
@@ -91,7 +91,7 @@ def results(tmp_path: Path) -> Path:
     rows = [
         *stored.rows[:-1],
         Skipped(case=odd[0], reason=HOSTILE),
-        Failed(case=odd[1], launch=1, block=0, error=HOSTILE),
+        Failed(case=odd[1], launch=1, block=0, error=HOSTILE, cause="backend"),
         msgspec.structs.replace(stored.rows[-1], status="failed", reason=HOSTILE),
     ]
     folder = store.create(tmp_path, "synthetic")
@@ -111,7 +111,7 @@ def results(tmp_path: Path) -> Path:
 
 def a_step(folder: Path) -> Path:
     """A run with a step of training, of which model, calls and timeline have hostile names."""
-    made, measured = folder / "steps", ROOT / f"tests/data/schema-{SCHEMA}"
+    made, measured = folder / "steps", ROOT / "tests/data/runs/training"
     made.mkdir()
     run = json.loads((measured / store.RUN_FILE).read_text())
     rows = [json.loads(line) for line in (measured / store.SAMPLES_FILE).read_text().splitlines()]
@@ -202,7 +202,7 @@ def test_the_live_table_is_lines_of_its_own(capsys: pytest.CaptureFixture[str]) 
 
     table.world_formed(Cases((one,), (HOSTILE,), {}), 1, (HOSTILE,), (HOSTILE,))
     table.row_written(Skipped(case=one, reason=HOSTILE))
-    table.row_written(Failed(case=one, launch=0, block=0, error=HOSTILE))
+    table.row_written(Failed(case=one, launch=0, block=0, error=HOSTILE, cause="backend"))
     table.launch_ended()
     clean(capsys.readouterr().err)
 

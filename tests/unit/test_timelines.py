@@ -22,7 +22,7 @@ from busbw_analysis.diagnosis.timelines import CallTime, RankTime, call_times, r
 from busbw_analysis.export import trace
 from busbw_analysis.report.sections.timelines import timelines
 
-GOLDEN = Path(__file__).parents[1] / "data" / "schema-7"
+GOLDEN = Path(__file__).parents[1] / "data" / "runs" / "training"
 EARLY = RankTimeline(rank=0, spans=(("compute", 0, 10), ("all_reduce", 10, 40), ("compute", 20, 25)))
 LATE = RankTimeline(rank=1, spans=(("compute", 0, 30), ("all_reduce", 30, 40)))
 SENT = (Sent(op="all_reduce", group=2, size_bytes=8, calls=1, ranks=(0, 1)),)

@@ -124,7 +124,7 @@ def test_memory_is_that_of_a_run_or_of_this_machine_where_none_is_named(monkeypa
     assert asked(f"memory {RING}")["gpu_memory"] is None
     of_run = asked(f"memory {RING} --from {STORED / 'logs' / 'nccl-tests-2.19.txt'}")
     assert of_run["gpu_memory"]["bytes"] == 81559 << 20
-    assert refused(f"memory {RING} --from {STORED / 'schema-7'}").code == "gpu"
+    assert refused(f"memory {RING} --from {STORED / 'runs/training'}").code == "gpu"
 
 
 def test_memory_says_what_fits() -> None:
@@ -212,8 +212,8 @@ def test_limits_take_a_network_and_constants(tmp_path: Path) -> None:
 
 
 def test_storage_takes_what_a_run_has_measured() -> None:
-    found = asked(f"storage --model 'Llama 3 8B' --gpus 2 --achieved 1e12 --from {STORED / 'schema-5'}")
-    (written,) = (one.rate for one in judge(load([STORED / "schema-5"])).files if one.op == "storage_write")
+    found = asked(f"storage --model 'Llama 3 8B' --gpus 2 --achieved 1e12 --from {STORED / 'runs/settings'}")
+    (written,) = (one.rate for one in judge(load([STORED / "runs/settings"])).files if one.op == "storage_write")
     assert found["write_rate"]["bytes_per_second"] == written
     assert (found["read_rate"], found["share_of_read_rate"]) == (None, None), "nothing was read"
     synchronous, asynchronous = found["checkpoints"]
@@ -222,7 +222,7 @@ def test_storage_takes_what_a_run_has_measured() -> None:
     assert asynchronous["stops"] == pytest.approx(copied)
     assert synchronous["interval"] is None, "nobody said how often it fails"
     given = asked(
-        f"storage --model 'Llama 3 8B' --gpus 2 --achieved 1e12 --from {STORED / 'schema-5'} --write-rate 9GB/s"
+        f"storage --model 'Llama 3 8B' --gpus 2 --achieved 1e12 --from {STORED / 'runs/settings'} --write-rate 9GB/s"
     )
     assert given["write_rate"]["bytes_per_second"] == 9e9
 
@@ -265,7 +265,7 @@ def test_storage_reads_and_saves() -> None:
         ("storage --gpus 1 --achieved 1e12 --sample DeepCAM --mtbf 3", "storage"),
         ("storage --gpus 1 --achieved 1e12 --model 'Llama 3 8B' --mtbf 3", "storage"),
         ("storage --gpus 1 --achieved -1 --sample DeepCAM", "storage"),
-        (f"storage --gpus 1 --achieved 1e12 --model 'Llama 3 8B' --from {STORED / 'schema-7'}", "storage"),
+        (f"storage --gpus 1 --achieved 1e12 --model 'Llama 3 8B' --from {STORED / 'runs/training'}", "storage"),
         ("storage --gpus 1 --achieved 1e12 --model 'Llama 3 8B' --write-rate 1GB/s --mtbf -1", "storage"),
         ("storage --gpus 1 --achieved 1e12 --sample DeepCAM --write-rate 1GB/s", "storage"),
     ],
@@ -462,7 +462,7 @@ def test_rates_are_those_of_messages_that_a_run_has_measured() -> None:
     constants = asked(f"limits --from {sample}")["constants"]
     assert (constants["outer"], constants["per_host"]) == (rates["outer"], rates["per_host"])
     assert refused(f"limits --from {sample} --network flat:rate=1GB/s").code == "network"
-    assert refused(f"limits --from {STORED / 'schema-5'}").code == "no-price"
+    assert refused(f"limits --from {STORED / 'runs/settings'}").code == "no-price"
 
 
 def test_products_of_a_step_are_counted_matrix_by_matrix() -> None:

@@ -23,7 +23,7 @@ from busbw_analysis.training.memory import memory
 from busbw_analysis.training.step_time import StepTime
 from busbw_analysis.training.traffic import traffic
 
-STORED = Path(__file__).parents[1] / "data" / "schema-7"
+STORED = Path(__file__).parents[1] / "data" / "runs" / "training"
 COUNTED: dict[str, tuple[dict[str, int], dict[tuple[str, int], int]]] = {
     "train_ddp": ({"dp": 4}, {("all_reduce", 524288): 1}),
     "train_zero1": ({"dp": 4}, {("reduce_scatter", 524288): 1, ("all_gather", 524288): 1}),

@@ -236,20 +236,20 @@ def test_pairs_are_not_summarised_for_what_no_pair_tells() -> None:
         def groups(self) -> None:
             pytest.fail("a million pairs would be made one by one")
 
-    (dataset,) = read_groups([read(STORED / "schema-2")])
+    (dataset,) = read_groups([read(STORED / "runs/mpi-modes")])
     run = Measured(Questions([replace(dataset, summaries=cast("tuple[CaseSummary, ...]", (Pairs(),)))]))
     assert (run.flop_per_second("float32"), run.overlap(), run.overlaps) == (None, None, [])
 
 
 def test_the_slowdown_is_the_median_of_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Measured(Questions(read_groups([read(STORED / "schema-2")])))
+    run = Measured(Questions(read_groups([read(STORED / "runs/mpi-modes")])))
     (overlap,) = run.overlaps
     assert slowdown_of(run)[0] == max(1.0, overlap.slowdown)
     overlaps = [SimpleNamespace(slowdown=slowdown) for slowdown in (0.9, 1.3, 1.2)]
     monkeypatch.setattr(Measured, "overlaps", overlaps)
     assert slowdown_of(run)[0] == 1.2
     monkeypatch.undo()
-    nothing = Measured(Questions(read_groups([read(STORED / "schema-7")])))
+    nothing = Measured(Questions(read_groups([read(STORED / "runs/training")])))
     assert slowdown_of(nothing)[0] == slowdown_of(None)[0] == 1.0
 
 

@@ -15,7 +15,7 @@ from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.report.document import Paragraph, Table
 from busbw_analysis.report.sections.training import training
 
-STORED = Path(__file__).parents[1] / "data" / "schema-7"
+STORED = Path(__file__).parents[1] / "data" / "runs" / "training"
 TOY = msgspec.structs.replace(
     models()["Llama 3 8B"], layers=8, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn=128, vocabulary=128, sequence=64
 )

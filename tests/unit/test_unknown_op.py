@@ -16,7 +16,7 @@ from busbw.cli.main import main
 from busbw.errors import AnalysisError, DamagedRun
 from busbw.escape import with_texts
 from busbw.runs import store
-from busbw.runs.records import SCHEMA, Case, Ended, LaunchStarted, Measurement
+from busbw.runs.records import Case, Ended, LaunchStarted, Measurement
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import UNKNOWN_OP
 from busbw_analysis.diagnosis.judge import judge
@@ -104,9 +104,9 @@ def test_its_times_and_rates_are_shown_and_nothing_else() -> None:
     assert "unknown-op" not in [one.code for one in known.findings]
 
 
-@pytest.mark.parametrize("op", ["all_reduce", "reduce_scatter", "pair_matrix", "barrier", "train_1f1b", "train_ddp"])
+@pytest.mark.parametrize("op", ["all_reduce", "pair_matrix", "barrier", "train_1f1b", "train_ddp"])
 def test_any_operation_of_a_measured_run_may_be_unknown(op: str) -> None:
-    stored = store.read(DATA / f"schema-{SCHEMA}")
+    stored = store.read(DATA / "runs" / "training")
     assert op in {case.op for case in stored.run.cases}
     judgement = judge(pool([_renamed(stored, {op: "*"})]))
     assert "unknown-op" in [one.code for one in judgement.findings]
@@ -116,7 +116,7 @@ def test_any_operation_of_a_measured_run_may_be_unknown(op: str) -> None:
 
 
 def test_a_step_with_calls_of_an_unknown_operation_sends_an_unknown_number_of_bytes() -> None:
-    stored = store.read(DATA / f"schema-{SCHEMA}")
+    stored = store.read(DATA / "runs" / "training")
     rows = with_texts(stored.rows, lambda text: "*" if text == "send_recv" else text)
     steps = {step.op: step.sent_bytes for step in steps_of(pool([replace(stored, rows=rows)]))}
     assert steps["train_1f1b"] is None

@@ -105,8 +105,8 @@ class Dataset:
 
     @property
     def backend(self) -> BackendTraits:
-        """The traits of the backend; only its name for a backend that busbw does not know."""
-        return _backend(self.runs[0].run)
+        """The traits of the backend."""
+        return self.runs[0].run.backend
 
     @property
     def oversubscribed_hosts(self) -> dict[str, tuple[int, int]]:
@@ -154,7 +154,7 @@ def pool(found: Iterable[store.StoredRun | Summarised], *, force: bool = False) 
     cases = cases_of(runs)
     tables, indices = tuple(run.table for run in known), {row.case: row.index for row in cases}
     of_runs = [[indices[case] for case in stored.run.cases] for stored in runs]
-    summaries, backend = _summaries(cases, runs, tables), _backend(runs[0].run)
+    summaries, backend = _summaries(cases, runs, tables), runs[0].run.backend
     hosts = _largest(runs).hosts
     return Dataset(
         runs=runs,
@@ -174,10 +174,6 @@ def _summaries(
     largest = _largest(runs)
     crowded = oversubscribed_hosts(largest.hosts, largest.environments)
     return summarise(cases, runs, tables, [host in crowded for host in largest.hosts])
-
-
-def _backend(run: Run) -> BackendTraits:
-    return run.backend or BackendTraits(cost_models=run.cases[0].backend if run.cases else "")
 
 
 def _largest(runs: Sequence[store.StoredRun]) -> Run:

@@ -32,23 +32,8 @@ from busbw_analysis.diagnosis.step_verdicts import StepVerdict
 from busbw_analysis.diagnosis.steps import Trained
 from busbw_analysis.fitting.joint import OneRegime
 
-LAYOUT: Final = 7
-"""Raised when a key is removed or changes its meaning; new keys do not raise it.
-
-1: ``spread`` was (p95 − p5) / time, of quantiles that were medians over launches, and large matrices listed every pair.
-2: settings were one text, ``variant``, and the access to a file was three of its parts.
-3: a peak was called ``roof``.
-4: ``joint`` had other names than the records, ``crossings`` had words, ``pair_matrices`` ``odd`` for ``outliers``, and
-``lateness`` ``accused`` for ``flagged``.
-5: ``answer`` was a paragraph beside a ``tone``, verdicts had a ``word``, ``joint`` had ``by_hand`` and ``rivals`` for
-``explicit`` and ``candidates``, and ``pair_matrices`` had ``untold`` for ``unknown``.
-6: ``spent`` had ``messages_ns``, ``bytes_ns`` and ``sums_ns`` for ``latency_ns``, ``bandwidth_ns`` and
-``reduction_ns``, ``explanation`` had ``sums`` for ``gamma_origin``, curves and groups had ``moved_factor`` for
-``traffic_factor``, ``storage`` had ``beside`` for ``cross_check``, and timelines had ``late_ns`` for
-``waiting_for_last_ns``; codes and stop reasons had other names (``cap_time``, ``cap_samples``, ``moved-factor``,
-``taken-twice``, ``library-not-told``, ``storage-not-told``), and the ``level`` of a peak was ``sockets of a host`` for
-``plain TCP of a host``.
-"""
+LAYOUT: Final = 1
+"""Raised when a key is removed or changes its meaning; new keys do not raise it."""
 
 _ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "pooled", "causes")
 _MOST_PAIRS: Final = 240

@@ -118,7 +118,6 @@ def resume(folder: Path, launches: int | None, settings: Settings, timeout_secon
     plan = plan_of(run, launches, timeout_seconds)
     refuse_other_environment(
         run,
-        store.written_schema(folder),
         launcher=launcher.name,
         ranks=launcher.size(os.environ) or ranks_of(plan, os.environ),
         host=socket.gethostname(),

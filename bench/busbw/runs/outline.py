@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from busbw.errors import DamagedRun
-from busbw.runs import soundness, store, upgrades
+from busbw.runs import soundness, store
 from busbw.runs.records import JSON, SCHEMA, TRANSIENT, Case, Ended, LaunchStarted
 
 
@@ -35,10 +35,6 @@ class Outline:
     end: Ended | None
 
 
-class _Schema(msgspec.Struct, frozen=True):
-    schema: int
-
-
 class _Head(msgspec.Struct, frozen=True):
     """Decoded part of a ``run.json``; its environments, which are skipped, make up most of the file."""
 
@@ -57,7 +53,7 @@ class _Row(msgspec.Struct, frozen=True):
     launch: int = 0
     block: int = 0
     resumes: int | None = None
-    cause: str = "unknown"
+    cause: str | None = None
 
 
 _HEAD = msgspec.json.Decoder(_Head)
@@ -87,13 +83,13 @@ def outline_of(stored: store.StoredRun) -> Outline:
 def outline(folder: Path) -> Outline:
     """The outline of the run in ``folder``; raises like ``store.read``."""
     try:
-        head, schema = _head(store.run_document(folder / store.RUN_FILE))
+        head = _HEAD.decode(store.run_document(folder / store.RUN_FILE))
     except store.NOT_A_RECORD:
         return outline_of(store.read(folder))
-    # Read other runs completely: that gives the right error message.
-    if not 1 <= schema <= SCHEMA or any(soundness.flaws_of_plan(head.plan, len(head.cases))):
+    # Read other runs completely: that upgrades them, or gives the right error message.
+    if head.schema != SCHEMA or any(soundness.flaws_of_plan(head.plan, len(head.cases))):
         return outline_of(store.read(folder))
-    seen = _Seen(schema)
+    seen = _Seen()
     for name in store.PLACES:
         with suppress(FileNotFoundError):
             seen.take_all(folder / name)
@@ -110,19 +106,10 @@ def outline(folder: Path) -> Outline:
     )
 
 
-def _head(content: bytes) -> tuple[_Head, int]:
-    """The head in the current schema, and the schema of the file."""
-    schema = msgspec.json.decode(content, type=_Schema).schema
-    if 1 <= schema < SCHEMA:
-        return msgspec.convert(upgrades.run_as_now(msgspec.json.decode(content), schema), _Head), schema
-    return _HEAD.decode(content), schema
-
-
 class _Seen:
     """Collects the rows of a run. Each distinct case is decoded once, because a run repeats the same cases."""
 
-    def __init__(self, schema: int) -> None:
-        self._schema = schema
+    def __init__(self) -> None:
         self.launches: dict[int, int | None] = {}
         self.blocks: list[tuple[int, Case, int]] = []
         self.out: set[Case] = set()
@@ -149,5 +136,5 @@ class _Seen:
     def _case(self, raw: msgspec.Raw) -> Case:
         written = bytes(raw)
         if written not in self._cases:
-            self._cases[written] = _CASE.decode(upgrades.case_as_now(written, self._schema))
+            self._cases[written] = _CASE.decode(written)
         return self._cases[written]

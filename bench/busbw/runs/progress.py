@@ -85,7 +85,7 @@ def line_of(run: Outline) -> RunLine:
 
 
 def progress_of(stored: StoredRun | Outline) -> Progress:
-    """The progress of a run. If its plan (of an older busbw) lacks the number of blocks or launches, the run is assumed
+    """The progress of a run. If its plan (of a log) lacks the number of blocks or launches, the run is assumed
     to have all of them.
     """
     run = outline_of(stored) if isinstance(stored, StoredRun) else stored

@@ -2,24 +2,6 @@
 
 Records are frozen, validate themselves, depend on no other module, and are stored as JSON through msgspec. Only
 measured values are stored (integer nanoseconds per sample); statistics, algbw and busbw are derived on reading.
-
-SCHEMA history (``upgrades.UPGRADES`` upgrades older runs one step at a time):
-1 - first format
-2 - how samples are taken (``sync``, ``cache``, ``held``), entry and exit of every rank, exit skew, overlap, device
-    time, clocks and their error, conditions of the machine, cost of an empty call, resumed launch
-3 - which loop made the calls, cost of a call in the compiled loop, mode ``persistent``, cross-check by another tool
-4 - the end has the number of rows before it, and their checksum
-5 - the settings of a case are fields; before, they were words of one text, ``variant``
-6 - ``held`` renamed to ``pre_enqueue``; in plans, ``placement`` to ``in_place`` and ``memory_nodes`` to ``numa_nodes``;
-    a run has the traits of its ``backend``
-7 - training steps: ``workload`` of a case, ``step`` of a block; runs ``imported`` from logs, with their own kind of
-    row, and ``tool_op`` of a case
-8 - in the facts of a host, ``untold`` renamed to ``unknown`` and ``told_by`` to ``source``
-9 - of a group, ``late_rank`` renamed to ``fastest_rank``, ``moved_factor`` to ``traffic_factor`` and ``beside_ns`` to
-    ``other_clock_ns``; the stop reasons ``cap_time`` and ``cap_samples`` to ``time_limit`` and ``sample_limit``; in the
-    timing of a plan, ``warmup_calls_cap`` to ``max_warmup_calls``; in the facts of MPI, ``not told by the library`` to
-    ``not reported by the library``
-10 - ``rank_samples_ns`` of a row of another tool's log
 """
 
 import math
@@ -37,7 +19,8 @@ from busbw.ops.training import Workload, workload_in_words
 from busbw.runs.facts import HostFacts
 from busbw.units import counted, format_size
 
-SCHEMA = 10
+SCHEMA = 1
+"""Version of the stored format; ``upgrades`` has what turns older formats into this one."""
 
 JSON: TypeAlias = Any
 """A value as json.loads returns it. msgspec has no recursive aliases, so readers check the type."""
@@ -72,9 +55,9 @@ EndStatus = Literal["complete", "failed", "interrupted"]
 
 TransportRules = Literal["gloo-tcp", "nccl-net", "mpi-net"]
 
-FailureCause = Literal["wrong_data", "backend", "rank_lost", "timeout", "environment", "unknown"]
-"""Why a case failed: wrong data; an error of the library or program; a rank died; a rank did not answer in time; a
-failing disk, limit or network; or not recorded (runs before schema 4)."""
+FailureCause = Literal["wrong_data", "backend", "rank_lost", "timeout", "environment"]
+"""Why a case failed: wrong data; an error of the library or program; a rank died; a rank did not answer in time; or a
+failing disk, limit or network."""
 
 TRANSIENT = frozenset({"rank_lost", "timeout", "environment"})
 """Causes that are not the fault of the case."""
@@ -457,7 +440,7 @@ class StepParts(FiniteRecord, frozen=True, kw_only=True):
     compute_ns: the same step without communication, on all ranks together
     communication_ns: the same collectives in the same order, without computation
     sent: calls of a step, counted at the interface of torch.distributed
-    memory: memory of one more step, by rank; empty in older runs
+    memory: memory of one more step, by rank
     timeline: one more step, by rank; empty if clocks cannot be compared, or for many ranks
     parameters: of the whole model
     flop: matrix products of a step, over all ranks
@@ -570,13 +553,11 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed", tag_field="kind"):
     launch: Natural
     block: Natural
     error: str
-    cause: FailureCause = "unknown"
+    cause: FailureCause
 
     @property
     def transient(self) -> bool:
-        """Whether the failure is not the case's fault: its other launches count, and ``--resume`` measures it again.
-        An unknown cause counts as the case's fault.
-        """
+        """Whether the failure is not the case's fault: its other launches count, and ``--resume`` measures it again."""
         return self.cause in TRANSIENT
 
 
@@ -588,7 +569,7 @@ class LaunchStarted(FiniteRecord, frozen=True, kw_only=True, tag="launch", tag_f
     timer_ns: cost of one clock read (over many back-to-back reads), or the clock's resolution if that is longer
     shared_clock: all ranks read the same clock
     empty_call_ns, empty_loop_ns: cost of a call that does nothing, alone in a sample and in a row of calls, in the
-        loop that takes the samples; empty in older runs
+        loop that takes the samples
     compiled_call_ns, compiled_loop_ns: the same for the compiled loop; empty unless every rank has it
     clocks: clock offsets from an exchange of time stamps, even if the true offset is known to be 0
     resumes: launch whose missing blocks this one measures
@@ -614,7 +595,7 @@ class Ended(Record, frozen=True, kw_only=True, tag="end", tag_field="kind"):
     """Last row of a run that ended normally; a run without this row was killed.
 
     rows: number of rows before this one; filled in by ``store.Appender``
-    checksum: SHA-256 of their bytes, in hexadecimal; likewise; None in older runs
+    checksum: SHA-256 of their bytes, in hexadecimal; likewise
     """
 
     status: EndStatus
@@ -684,13 +665,14 @@ class _SweepOps(msgspec.Struct, frozen=True, kw_only=True):
 class Run(Record, frozen=True, kw_only=True):
     """``run.json``: plan, hosts and environment of a run; written once, when all ranks are connected.
 
+    schema: format of the files of the run, which may be older than ``SCHEMA``
     plan: the plan as executed
     cases: all cases in plan order, so that cases without a row can be listed
     adjusted: sentences about sizes that were rounded
     hosts: host of rank r
     environments: facts of each host, from allow-lists only
     launcher: how the ranks were started
-    backend: traits of the plan's backend; None: an older run with a backend that this version does not know
+    backend: traits of the plan's backend
     imported: log of another tool that the run comes from; None: measured by busbw
     """
 
@@ -705,7 +687,7 @@ class Run(Record, frozen=True, kw_only=True):
     adjusted: tuple[str, ...]
     hosts: tuple[str, ...]
     environments: dict[str, HostFacts]
-    backend: BackendTraits | None = None
+    backend: BackendTraits
     imported: ImportedLog | None = None
 
     @property

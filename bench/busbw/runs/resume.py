@@ -145,19 +145,17 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
         return msgspec.structs.replace(plan, launches=wanted, timing=timing)
 
 
-def refuse_other_environment(
-    run: Run, schema: int, *, launcher: str, ranks: int, host: str, by_this_busbw: bool = True
-) -> None:
+def refuse_other_environment(run: Run, *, launcher: str, ranks: int, host: str, by_this_busbw: bool = True) -> None:
     """Raise LaunchError with all differences if this environment is not the one in which ``run`` was measured, and with
     the command that resumes it if only launcher or ranks differ.
 
-    ``schema``: schema of the stored run; ``host``: this host, which must be one of the run's. Not ``by_this_busbw``:
-    another busbw, about which nothing is known here, will continue the run.
+    ``host``: this host, which must be one of the run's. Not ``by_this_busbw``: another busbw, about which nothing is
+    known here, will continue the run.
     """
     differences = [
         f"{what}: {then} then, {now} now"
         for what, then, now in (
-            ("schema", schema, SCHEMA if by_this_busbw else schema),
+            ("schema", run.schema, SCHEMA if by_this_busbw else run.schema),
             ("busbw", run.busbw, __version__ if by_this_busbw else run.busbw),
             ("launcher", run.launcher, launcher),
             ("ranks", len(run.hosts), ranks),

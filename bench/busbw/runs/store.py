@@ -58,6 +58,9 @@ _Decoded = TypeVar("_Decoded")
 Keep = Callable[[Measurement, "Groups"], Measurement]
 """Takes a block without groups and an iterator over its groups; returns the block to keep."""
 
+_UNRELEASED = "0.1.0"
+"""Version in runs from before the first release; these have schemas up to 10, and the first release has 1."""
+
 _WIDE_BYTES = 4 << 20
 """Longer rows are decoded group by group: all pairs of 1,024 ranks as records would take 6 GB."""
 
@@ -283,22 +286,22 @@ def read(folder: Path, *, keep: Keep | None = None) -> StoredRun:
     """Read a run folder and check its consistency. ``keep`` reduces every block to what is kept of it (None: all).
 
     A damaged last line is dropped with a warning that names its case. Raises NewerSchema for a run of a newer busbw,
-    DamagedRun (with the line number) for any other damage, StoreError if there is no run.
+    DamagedRun (with the line number) for any other damage, StoreError if there is no run or one of an unreleased busbw.
     """
-    run, schema = _read_run(folder / RUN_FILE)
+    run = read_run(folder)
     for name in PLACES:
         with contextlib.suppress(FileNotFoundError):
-            return _read_samples(folder / name, run, schema, keep)
+            return _read_samples(folder / name, run, keep)
     return StoredRun(path=folder, run=run, rows=(), warnings=())
 
 
-def _read_samples(path: Path, run: Run, schema: int, keep: Keep | None) -> StoredRun:
+def _read_samples(path: Path, run: Run, keep: Keep | None) -> StoredRun:
     """The run with the rows of ``path``. Raises FileNotFoundError, StoreError and DamagedRun."""
     rows: list[Row] = []
     warnings: list[str] = []
     sound, checksum = soundness.Rows(run), hashlib.sha256()
 
-    decode = partial(_decode_row, schema=schema, one_by_one=keep is not None)
+    decode = partial(_decode_row, schema=run.schema, one_by_one=keep is not None)
     for number, line, decoded in decoded_lines(path, decode):
         if decoded is None:
             warnings.append(f"{path}: the last line is incomplete and was dropped; it was for {_case_of(line)}")
@@ -371,16 +374,6 @@ def _damaged(path: Path, line: int, flaw: str) -> DamagedRun:
     )
 
 
-def read_run(folder: Path) -> Run:
-    """Only ``run.json`` of a run folder; raises like ``read``."""
-    return _read_run(folder / RUN_FILE)[0]
-
-
-def written_schema(folder: Path) -> int:
-    """The schema in which a run was written; raises like ``read``."""
-    return _read_run(folder / RUN_FILE)[1]
-
-
 def find(results_dir: Path, selector: str) -> Path:
     """The folder of a run; ``selector``: a path, a run's name, its beginning or end, or ``latest``.
 
@@ -435,7 +428,9 @@ def folders(results_dir: Path) -> Iterator[Path]:
     yield from sorted(found, key=lambda folder: (folder.name, folder.parent.name))
 
 
-def _read_run(path: Path) -> tuple[Run, int]:
+def read_run(folder: Path) -> Run:
+    """Only ``run.json`` of a run folder; raises like ``read``."""
+    path = folder / RUN_FILE
     content = run_document(path)
     try:
         document = msgspec.json.decode(content)
@@ -446,17 +441,29 @@ def _read_run(path: Path) -> tuple[Run, int]:
     if not isinstance(schema, int) or schema < 1:
         raise DamagedRun(f"{path}: 'schema' is {schema!r:.40}; want a whole number from 1 to {SCHEMA}")
     if schema > SCHEMA:
-        raise NewerSchema(
-            f"{path} has schema {schema}, but this busbw supports only schemas up to {SCHEMA}; upgrade busbw to read it"
-        )
+        raise _unreadable_schema(path, schema, document.get("busbw"))
     try:
-        document = upgrades.run_as_now(document, schema)
+        document = upgrades.upgraded(document, schema)
         run = msgspec.convert(document, Run)
     except NOT_A_RECORD as error:
-        raise DamagedRun(f"{path}: {_flaw_of_facts(document) or error}") from error
+        message = f"{path}: {_flaw_of_facts(document) or error}; it was edited, or an unreleased busbw wrote it"
+        raise DamagedRun(f"{message}: restore it from a copy, or measure again") from error
     if (flaw := next(soundness.flaws_of_run(run), None)) is not None:
         raise DamagedRun(f"{path}: {flaw}")
-    return run, schema
+    return run
+
+
+def _unreadable_schema(path: Path, schema: int, version: JSON) -> StoreError:
+    """The error for a run that has a schema above ``SCHEMA`` and was written by busbw ``version``."""
+    if version == _UNRELEASED:
+        return StoreError(
+            f"{path} has schema {schema} of an unreleased busbw; read it with the commit that wrote it, or measure "
+            "again",
+            code="unreleased-schema",
+        )
+    return NewerSchema(
+        f"{path} has schema {schema}, but this busbw supports only schemas up to {SCHEMA}; upgrade busbw to read it"
+    )
 
 
 def _flaw_of_facts(document: Mapping[str, JSON]) -> str | None:
@@ -512,7 +519,8 @@ class Groups:
 
 def _decode_row(line: bytes, schema: int, *, one_by_one: bool) -> tuple[Row, Groups | None]:
     """A row, and its groups if it is a block; ``one_by_one``: groups of a long row are decoded lazily."""
-    line = upgrades.row_as_now(line, schema)
+    if schema != SCHEMA:
+        line = msgspec.json.encode(upgrades.upgraded(msgspec.json.decode(line), schema))
     if one_by_one and len(line) > _WIDE_BYTES:
         wide = _WIDE_DECODER.decode(line)
         if isinstance(wide, _Wide):

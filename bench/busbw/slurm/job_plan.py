@@ -156,7 +156,6 @@ def resuming_order(
         raise UsageError(f"nothing is missing in run {run.id}; use --launches to add launches")
     resume.refuse_other_environment(
         run,
-        store.written_schema(folder),
         launcher="srun" if len(run.hosts) > 1 else "local",  # a step of one task starts local ranks
         ranks=len(run.hosts),
         host=run.hosts[0],

@@ -27,6 +27,7 @@ from busbw.runs.records import (
     QUANTILES,
     SCHEMA,
     SETTINGS,
+    BackendTraits,
     Case,
     Check,
     Ended,
@@ -227,7 +228,7 @@ def synthetic_run(
                     rows.append(_measurement(world, seats, one, launch, block, pace[one], samples, generator))
     if end.ended is not None:
         rows.append(Ended(status=end.ended, reason=None if end.ended == "complete" else "as told", ended=_STARTED))
-    identifier = f"synthetic-{seed}"
+    identifier, name = f"synthetic-{seed}", cases[0].backend if cases else ""
     run = Run(
         schema=SCHEMA,
         id=identifier,
@@ -240,7 +241,7 @@ def synthetic_run(
         adjusted=(),
         hosts=hosts,
         environments=environments,
-        backend=BACKENDS[cases[0].backend].traits if cases and cases[0].backend in BACKENDS else None,
+        backend=BACKENDS[name].traits if name in BACKENDS else BackendTraits(cost_models=name),
     )
     return store.StoredRun(path=Path(identifier), run=run, rows=tuple(rows), warnings=())
 

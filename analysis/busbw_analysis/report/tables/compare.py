@@ -29,12 +29,8 @@ from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimat
 from busbw_analysis.diagnosis.trust import trust_in_comparison
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, table
 
-LAYOUT: Final = 3
-"""Version of the JSON layout; raised when a key is removed or changes its meaning.
-
-1: ``verdicts``, the number of bands with each verdict, was called ``words``.
-2: ``exit_code`` of a gate that cannot tell was 2, and a gate passed whatever differences it could not see.
-"""
+LAYOUT: Final = 1
+"""Version of the JSON layout; raised when a key is removed or changes its meaning."""
 
 _TONES: Final[dict[Label, Tone]] = {"faster": "good", "slower": "caution", "equal": "good", "cannot tell": "plain"}
 _NAMED: Final = 3
