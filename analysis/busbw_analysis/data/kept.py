@@ -22,7 +22,7 @@ from busbw.errors import StoreError
 from busbw.runs import files, store
 from busbw.runs.outline import outline_of
 from busbw.runs.progress import RunLine, line_of
-from busbw.runs.records import Case, Measurement, Row
+from busbw.runs.records import Case, Measurement, Row, Run
 from busbw_analysis.data.block_columns import PairBlock
 from busbw_analysis.data.lateness import GroupLateness, lateness_of
 from busbw_analysis.data.launches import COLUMNS, COUNTS, OF_MEMBERS, OVERLAP, LaunchTable, launch_table
@@ -38,13 +38,22 @@ VERSION: Final = 1
 """Version of the numbers and columns; a summary of another version is made again."""
 
 _COPY: Final = """
-    COPY (SELECT * FROM given UNION ALL BY NAME SELECT * FROM kept_rows) TO $path
-    (FORMAT parquet, COMPRESSION zstd, KV_METADATA {source: $source})
+    COPY (
+        SELECT 'numbers' AS kind, cases.* EXCLUDE (case_index), numbers.*, members.* EXCLUDE (place)
+        FROM numbers JOIN cases USING (case_index) JOIN (
+            SELECT
+                place, list(rank ORDER BY member) AS ranks, list(own_ns ORDER BY member) AS own_ns,
+                list(own_share ORDER BY member) AS own_share, list(late ORDER BY member) AS late
+            FROM members GROUP BY place
+        ) AS members USING (place)
+        UNION ALL BY NAME SELECT * FROM records
+    ) TO $path (FORMAT parquet, COMPRESSION zstd, KV_METADATA {source: $source})
 """
 _MAGIC: Final = b"PAR1"
 _NUMBERS: Final = "numbers"
+"""The ``kind`` of rows with numbers."""
 _TYPES: Final[dict[str, npt.DTypeLike]] = {
-    **dict.fromkeys(("ranks", *COUNTS), np.int64),
+    **dict.fromkeys(("place", "ranks", *COUNTS), np.int64),
     "entries": np.bool_,
     "statistic": np.object_,
     "record": np.object_,
@@ -146,9 +155,19 @@ def read_summarised(folder: Path) -> Summarised:
 
 
 def _keep(found: Summarised, document: str, state: tuple[int, int]) -> None:
-    """Write the summary if the folder can be written to."""
+    """Write the summary if the folder can be written to, and the samples are still those of ``state``."""
+    folder = found.stored.path
+    if not _is_named_literally(folder) or not os.access(folder, os.W_OK):
+        return
     with contextlib.suppress(OSError, StoreError, *_unreadable()):
-        _write(_connection(), found.stored.path, found, _source_of(found, document, state))
+        source = _source_of(found, document, state)
+        if _state(folder) == state:  # else rows arrived, and the hash may be of more of them
+            _write(_connection(), folder, found, source)
+
+
+def _is_named_literally(folder: Path) -> bool:
+    """Whether DuckDB takes the path for that of one file, and not for a pattern."""
+    return not set("*?[]{}") & set(str(folder))
 
 
 def _source_of(found: Summarised, document: str, state: tuple[int, int]) -> _Source:
@@ -242,6 +261,8 @@ def _checksum(folder: Path) -> str:
 def _source(connection: "duckdb.DuckDBPyConnection", folder: Path) -> _Source | None:
     """What the kept summary was made from; None if there is none that can be read."""
     path = folder / store.SUMMARY_FILE
+    if not _is_named_literally(folder):
+        return None
     try:
         with files.opened(path):
             pass
@@ -258,8 +279,8 @@ def _read(connection: "duckdb.DuckDBPyConnection", folder: Path) -> tuple[tuple[
     path = str(folder / store.SUMMARY_FILE)
 
     def columns(what: str, *, numbers: bool = True) -> dict[str, npt.NDArray[Any]]:
-        # Rows are read in the order of the file.
-        query = f"SELECT {what} FROM read_parquet(?) WHERE (kind = '{_NUMBERS}') = {numbers}"  # noqa: S608
+        # All of these queries read the rows in the order of the file.
+        query = f"SELECT {what} FROM read_parquet(?, hive_partitioning = false) WHERE (kind = '{_NUMBERS}') = {numbers}"  # noqa: S608
         found = connection.execute(query, [path]).fetchnumpy()
         return {name: _typed(name, np.ma.asarray(column)) for name, column in found.items()}
 
@@ -273,7 +294,10 @@ def _read(connection: "duckdb.DuckDBPyConnection", folder: Path) -> tuple[tuple[
         overlap=np.stack(list(overlap.values()), axis=1),
         **{**scalars, **lists},
     )
-    return tuple(_ROW_DECODER.decode(record) for record in records.tolist()), table
+    order = np.argsort(columns("place")["place"], kind="stable")
+    in_order = np.argsort(columns("place", numbers=False)["place"], kind="stable")
+    rows = tuple(_ROW_DECODER.decode(record) for record in records[in_order].tolist())
+    return rows, table if (np.diff(order) == 1).all() else table.take(order)
 
 
 def _typed(name: str, column: np.ma.MaskedArray[Any, Any]) -> npt.NDArray[Any]:
@@ -285,8 +309,14 @@ def _typed(name: str, column: np.ma.MaskedArray[Any, Any]) -> npt.NDArray[Any]:
 
 def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, found: Summarised, source: _Source) -> None:
     """Replace the kept summary atomically. Raises OSError and the errors of DuckDB."""
-    connection.register("given", {**_case_columns(found), **_number_columns(found.table)})
-    connection.register("kept_rows", _record_columns(found.stored))
+    tables = {
+        "cases": _case_columns(found.stored.run),
+        "numbers": _number_columns(found.table),
+        "members": _member_columns(found.table),
+        "records": _record_columns(found.stored),
+    }
+    for name, columns in tables.items():
+        connection.register(name, columns)
     target, draft = folder / store.SUMMARY_FILE, folder / f".{store.SUMMARY_FILE}.{os.getpid()}"
     try:
         connection.execute(_COPY, {"path": str(draft), "source": msgspec.json.encode(source).decode()})
@@ -294,7 +324,7 @@ def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, found: Summari
             os.fsync(file.fileno())
         draft.replace(target)
     finally:
-        for name in ("given", "kept_rows"):
+        for name in tables:
             connection.unregister(name)
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
@@ -302,36 +332,31 @@ def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, found: Summari
 
 def _number_columns(table: LaunchTable) -> dict[str, npt.NDArray[Any]]:
     scalars = {f"{name}_index" if name == "case" else name: getattr(table, name) for name in _SCALARS}
-    lists = {name: _lists(Ragged(getattr(table, name), table.ranks.starts)) for name in OF_MEMBERS}
     overlap = {f"overlap_{name}": table.overlap[:, place] for place, name in enumerate(OVERLAP)}
-    kind = np.full(len(table), _NUMBERS, dtype=object)
-    place = np.arange(len(table))
-    return {"kind": kind, "place": place, "ranks": _lists(table.ranks), **scalars, **lists, **overlap}
+    return {"place": np.arange(len(table)), **scalars, **overlap}
 
 
-def _lists(rows: Ragged) -> npt.NDArray[np.object_]:
-    column = np.empty(len(rows), dtype=object)
-    flat, starts = rows.flat.tolist(), rows.starts.tolist()
-    for row in range(len(rows)):
-        column[row] = flat[starts[row] : starts[row + 1]]
-    return column
+def _member_columns(table: LaunchTable) -> dict[str, npt.NDArray[Any]]:
+    """One row per rank of every group."""
+    ranks = table.ranks
+    each = {"place": np.repeat(np.arange(len(ranks)), ranks.lengths), "member": np.arange(len(ranks.flat))}
+    return {**each, "rank": ranks.flat, **{name: getattr(table, name) for name in OF_MEMBERS}}
 
 
-def _case_columns(found: Summarised) -> dict[str, npt.NDArray[Any]]:
-    """The run, what identifies its machine and software, and the settings of the case of every row."""
-    run, rows = found.stored.run, len(found.table)
-    known = [msgspec.to_builtins(case) for case in run.cases]
+def _case_columns(run: Run) -> dict[str, npt.NDArray[Any]]:
+    """The run, what identifies its machine and software, and the settings of every case."""
     of_run = {"run": run.id, "started": run.started, "plan": run.plan.get("name"), "launcher": run.launcher}
     of_run |= {name.replace(" ", "_").replace(".", "_"): value_of(run) for name, value_of in CHECKED}
+    count = len(run.cases)
     columns: dict[str, npt.NDArray[Any]] = {
-        name: np.full(rows, _scalar(value), dtype=object) for name, value in of_run.items() if name not in _IN_CASE
+        name: np.full(count, _scalar(value), dtype=object) for name, value in of_run.items() if name not in _IN_CASE
     }
+    known = [msgspec.to_builtins(case) for case in run.cases]
     for name in _IN_CASE:
-        values = [_scalar(case.get(name)) for case in known]
-        column = np.empty(len(values), dtype=object)
-        column[:] = values
-        columns[f"case_{name}" if name == "ranks" else name] = column[found.table.case]
-    return columns
+        column = np.empty(count, dtype=object)
+        column[:] = [_scalar(case.get(name)) for case in known]
+        columns[f"case_{name}" if name == "ranks" else name] = column
+    return {"case_index": np.arange(count), **columns}
 
 
 def _scalar(value: object) -> object:

@@ -1,13 +1,15 @@
 """Texts about interrupted and resumed runs: how far a run got, when it ended, and when it was resumed."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 
+from busbw.escape import plain_text
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Ended, LaunchStarted
 from busbw.runs.resume import command_resuming
-from busbw.runs.store import StoredRun
+from busbw.runs.store import StoredRun, usual_results_dir
 from busbw.units import counted
 from busbw_analysis.data.load import Dataset
 
@@ -15,6 +17,14 @@ SOON_SECONDS = 600.0
 """If every launch is a job of its own, the run ends after each launch and the next job resumes it. A resumption this
 soon is not reported as an interruption.
 """
+
+
+def resuming(stored: StoredRun) -> str:
+    """The command that measures the rest of a run; its folder is named unless it is in the usual place."""
+    in_place = (
+        stored.path.name == stored.run.id and stored.path.parent.parent.absolute() == usual_results_dir().absolute()
+    )
+    return command_resuming(stored.run, "" if in_place else plain_text(shlex.quote(str(stored.path))))
 
 
 def ended_in_words(stored: StoredRun) -> str:
@@ -26,7 +36,7 @@ def ended_in_words(stored: StoredRun) -> str:
         text = f"Run {stored.run.id} {'' if end.status == 'failed' else 'was '}{end.in_words()}"
     if progress.complete >= progress.planned:
         return f"{text}."
-    return f"{text}. {progress.in_words()}; {command_resuming(stored.run)} measures the rest."
+    return f"{text}. {progress.in_words()}; {resuming(stored)} measures the rest."
 
 
 def _ended(end: Ended) -> str:

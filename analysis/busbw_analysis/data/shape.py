@@ -1,7 +1,6 @@
 """Features of a distribution that a median and its interval do not show: two modes, outliers, drift."""
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -54,17 +53,6 @@ def all_modes(samples: Floats) -> Floats:
         two = (distance >= np.log(2)) & (np.sqrt(2) * distance > 4 * width)
         found[rows[two]] = np.column_stack([np.exp(fast), np.exp(slow), np.full(len(rows), (count - cut) / count)])[two]
     return found
-
-
-def common_modes(by_launch: Sequence[Modes | None]) -> Modes | None:
-    """The medians of the modes over all bimodal launches; None if fewer than half of the launches are bimodal.
-
-    Launches with one mode each at different times are not bimodal: they differ from each other.
-    """
-    found = [modes for modes in by_launch if modes is not None]
-    if not found or 2 * len(found) < len(by_launch):
-        return None
-    return Modes(*np.median([astuple(modes) for modes in found], axis=0).tolist())
 
 
 def outliers(samples: Floats) -> int:

@@ -53,9 +53,9 @@ _UNFINISHED: Final = frozenset({"interrupted", "no-end"})
 """Codes of findings on runs that did not reach their end."""
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
+"""Number of operations per band that are named with their numbers."""
 _WORD: Final = re.compile(r"(?!busbw\b)[a-z]+(?:[-'][a-z]+)*(?![\w/])")
 """A first word that is no name: names have underscores, digits or slashes."""
-"""Number of operations per band that are named with their numbers."""
 _PLACEMENT_CAUSES: Final = frozenset({"oversubscribed", "no-spare-core", "library-copies"})
 """Causes that come from the placement of the ranks. Healthy machines have them, too."""
 _MOST_BY_PLACEMENT: Final = 15.0
@@ -214,15 +214,16 @@ def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], ver
     No fault is suspected if the placement of the ranks explains all that is slower, and healthy machines lose as much.
     """
     undecided = [verdict.doubt for verdict in verdicts if verdict.status == "undecided"]
-    if status == "undecided" and undecided[0] is not None and all(undecided):
-        return f"Cannot tell: {DOUBTS[undecided[0]]}."
+    doubts = [doubt for doubt in undecided if doubt is not None]
+    if status == "undecided" and doubts and len(doubts) == len(undecided):
+        return f"Cannot tell: {DOUBTS[doubts[0]]}."
     found = {cause.code for cause in causes}
     if status == "as expected" and found:
         return "As expected, with a caution."
-    doubts = {finding.code for finding in judgement.findings if finding.severity != "note"} - found
+    others = {finding.code for finding in judgement.findings if finding.severity != "note"} - found
     ratios = [verdict.model_ratio for verdict in judgement.verdicts if verdict.model_ratio is not None]
     placed = status == "explained" and found <= _PLACEMENT_CAUSES
-    if placed and doubts <= {"disturbed", "self-test"} and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT:
+    if placed and others <= {"disturbed", "self-test"} and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT:
         return "No sign of a faulty machine."
     statuses = {verdict.status for verdict in verdicts}
     if status == "as expected" and "faster" in statuses:
@@ -258,7 +259,10 @@ def _by_band(verdicts: Sequence[Verdict]) -> Iterator[tuple[Band, str]]:
 def _measured_in_band(judged: Sequence[Verdict]) -> str:
     """The rate of each operation; without a rate, its time."""
     ordered = sorted(judged, key=lambda verdict: -(verdict.busbw or 0.0))
-    shown = [f"{_name(one, judged)} {_rate_or_time(one)} at {format_size(one.size_bytes)}" for one in ordered]
+    shown = [
+        f"{_name(one, judged)} {_rate_or_time(one)}{f' at {format_size(one.size_bytes)}' if one.size_bytes else ''}"
+        for one in ordered
+    ]
     more = [f"{len(shown) - _MOST_SHOWN} more"] if len(shown) > _MOST_SHOWN else []
     return ", ".join([*shown[:_MOST_SHOWN], *more])
 

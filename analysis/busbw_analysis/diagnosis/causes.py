@@ -6,8 +6,8 @@ from typing import Final
 
 from busbw.ops import PAIRED, REDUCING, SYNCHRONISING
 from busbw.runs.progress import progress_of
-from busbw.runs.resume import command_resuming
 from busbw.runs.store import StoredRun
+from busbw_analysis.data.resumed import resuming
 from busbw_analysis.diagnosis.findings import case_name
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import DOUBTS, Curve, share_of_peak, times_of_model, why_above
@@ -110,7 +110,7 @@ def _measure_rest(judgement: Judgement) -> str:
     runs = [stored for stored in judgement.dataset.runs if stored.run.imported is None]
     lacking = [stored for stored in runs if _lacks(stored)]
     lacking = lacking or [one for one in runs if one.end is None or one.end.status != "complete"]
-    commands = " and ".join(command_resuming(stored.run) for stored in lacking)
+    commands = " and ".join(map(resuming, lacking))
     return f"run {commands} to measure the rest" if lacking else "run the tool again"
 
 
@@ -203,7 +203,9 @@ def _above_peak(judgement: Judgement) -> str:
         return ""
     verdict, peak = highest
     ops = dict.fromkeys(one.op for one in judgement.verdicts if one.peak_doubted)
-    share = share_of_peak(peak.name, verdict.peak_share or 0.0)
+    points = next(curve.series.points for curve in judgement.curves if curve.series.key == verdict.key)
+    rates = [point.busbw for point in points if point.busbw is not None]
+    share = share_of_peak(peak.name, max(rates) / peak.busbw if rates and peak.busbw else 0.0)
     return f"{DOUBTS['exceeded']}: up to {share} ({', '.join(ops)}), because {why_above(peak.level)}"
 
 

@@ -9,7 +9,6 @@ from busbw import __version__
 from busbw.ops import OPS, PAIRED
 from busbw.runs.placement import shared_resources
 from busbw.runs.records import JSON, Case, case_in_words
-from busbw.runs.resume import command_resuming
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
 from busbw.units import counted, format_size, format_time, listed
@@ -17,7 +16,7 @@ from busbw_analysis.data.cases import CaseState
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.lateness import GroupLateness
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.resumed import ended_in_words, resumptions
+from busbw_analysis.data.resumed import ended_in_words, resuming, resumptions
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
@@ -168,7 +167,7 @@ def _ends(dataset: Dataset) -> Iterator[Finding]:
 def _resume(dataset: Dataset) -> str:
     """The commands that measure what was lost."""
     lost = [stored for stored in dataset.runs if any(row.transient for row in stored.failed)]
-    return " and ".join(command_resuming(stored.run) for stored in lost)
+    return " and ".join(map(resuming, lost))
 
 
 def _by_reason(

@@ -20,6 +20,8 @@ _STATUSES: Final[dict[Status, str]] = {"undecided": "undecided", "as expected": 
 _LEAST_LARGEST: Final = 1 << 20
 _LEAST_WAITING: Final = 0.05
 """Share of a step from which on its bubble is worth shrinking."""
+_UNLIKE: Final = 0.05
+"""Steps that were timed in turns with their parts are named if their time differs by more than this share."""
 _MOST_CHANGES: Final = 2
 _MESSAGES: Final = {"send_recv": "ping_pong", "all_to_all_v": "all_to_all"}
 """Calls of a step → the operation to measure for them."""
@@ -70,7 +72,9 @@ def _compared(one: StepVerdict) -> str:
     ends = (one.low, one.high) if one.status == "undecided" else (one.ratio,)
     doubt = ", which is an extrapolation" if one.extrapolated else ""
     more = f", most of it in {one.longest}" if one.status == "slower" and one.longest else ""
-    return f"{one.status}: {_range([times(end) for end in ends])} the predicted time{doubt}{more}"
+    unlike = abs(one.apart_ns / one.time_ns - 1) > _UNLIKE
+    apart = f"; steps beside which the parts were measured took {format_time(one.apart_ns)}" if unlike else ""
+    return f"{one.status}: {_range([times(end) for end in ends])} the predicted time{doubt}{more}{apart}"
 
 
 def _counts(steps: Sequence[StepVerdict]) -> Iterator[str]:

@@ -20,13 +20,14 @@ class StepVerdict:
     """One measured step. Its parts are shares of the step that was timed in turns with them, and add up to 1.
 
     time_ns: of the step's samples.
+    apart_ns: of the step that was timed in turns with its parts; median.
     computed: of the slowest rank.
     communicating: exposed communication.
     waiting: for other ranks: the bubble of a pipeline; otherwise, of the exposed time, the part in which the recorded
         step waited for the last rank to arrive. None if it was not recorded; ``communicating`` then includes it.
     of_matmul: rate of the products in computation alone over that of this run's matmul; None if either is unknown.
     predicted_ns: from this run's curves of single calls; None if there is a reason in ``refused``.
-    ratio, low, high: the measured step over ``predicted_ns``, by the median, the shortest and the longest try.
+    ratio, low, high: the step of ``apart_ns`` over ``predicted_ns``, by the median, the shortest and the longest try.
     longest: the part that takes longer than predicted by most; None if none does, or without a prediction.
     extrapolated: in which respects the prediction lies outside what was measured. It is then never a verdict of slower.
     lacks: operations to measure in the same run, so that it can be predicted and its products be compared.
@@ -39,6 +40,7 @@ class StepVerdict:
     workload: Workload
     ranks: int
     time_ns: float
+    apart_ns: float
     computed: float
     communicating: float
     waiting: float | None
@@ -93,6 +95,7 @@ def _verdict(step: Trained, held: Held | None) -> StepVerdict:
         workload=step.workload,
         ranks=step.ranks,
         time_ns=step.time_ns,
+        apart_ns=step.step_ns,
         computed=1 - step.exposed_share,
         communicating=step.exposed_share - (waiting or 0.0),
         waiting=waiting,

@@ -11,7 +11,7 @@ from busbw.system.catalog import NETWORKS, Catalogue, Gpu, HardwarePeak
 from busbw.units import format_rate, listed, parse_rate
 
 _VENDORS: Final = frozenset(("nvidia", "tesla", "amd", "instinct"))
-_BITS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])(?:b|bps|bit|bit/s)?")
+_BITS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([GTgt])(?:b|bps|bit|bit/s)?")
 """A rate of a network card in bits, without the ``/s`` of ``parse_rate``: ``400G``, ``400Gbps``."""
 _SEVERAL: Final = re.compile(r"(\d{1,4})\s*[x×*]\s*(.+)")
 _WORD: Final = 3
@@ -51,7 +51,7 @@ def card_named(rows: Catalogue, given: str, option: str = "--nic") -> HardwarePe
     """
     cards = {row.name: row for row in rows.rates if row.kind in NETWORKS}
     bits = _BITS.fullmatch(given.strip())
-    rate = f"{bits[1]}{bits[2]}b/s" if bits else given if "/" in given else None
+    rate = f"{bits[1]}{bits[2].upper()}b/s" if bits else given if "/" in given else None
     if rate is not None:
         bytes_per_second = parse_rate(rate)
         return HardwarePeak(bytes_per_second, None, format_rate(bytes_per_second), "one direction", "as given")

@@ -55,7 +55,7 @@ class ShownRow:
     pairs, times_within: number of pairs, and their time over that of the pairs within a host
     traffic: bytes that one rank reads and writes
     computed, exposed, waiting: shares of a training step (``StepVerdict``)
-    predicted_ns, of_predicted: predicted time of the step, and the measured time over it
+    predicted_ns, of_predicted: predicted time of the step, and that of the step timed in turns with its parts over it
     """
 
     summary: CaseSummary
