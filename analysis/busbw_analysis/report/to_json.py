@@ -30,9 +30,8 @@ from busbw_analysis.diagnosis.roofline import Roofline
 from busbw_analysis.diagnosis.single_calls import UNIT
 from busbw_analysis.diagnosis.step_verdicts import StepVerdict
 from busbw_analysis.diagnosis.steps import Trained
-from busbw_analysis.fitting.joint import OneRegime
 
-LAYOUT: Final = 7
+LAYOUT: Final = 8
 """Raised when a key is removed or changes its meaning; new keys do not raise it.
 
 1: ``spread`` was (p95 − p5) / time, of quantiles that were medians over launches, and large matrices listed every pair.
@@ -48,6 +47,7 @@ LAYOUT: Final = 7
 ``waiting_for_last_ns``; codes and stop reasons had other names (``cap_time``, ``cap_samples``, ``moved-factor``,
 ``taken-twice``, ``library-not-told``, ``storage-not-told``), and the ``level`` of a peak was ``sockets of a host`` for
 ``plain TCP of a host``.
+7: there were joint fits of all curves, ``joint``.
 """
 
 _ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "pooled", "causes")
@@ -70,7 +70,6 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "best": plain(judgement.best),
         "verdicts": [_verdict(one) for one in answer.verdicts],
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
-        "joint": joint_rows(judgement.regimes),
         "crossings": crossing_rows(judgement.comparisons),
         "compositions": [with_values(one, "sum_ns", "ratio") for one in judgement.compositions],
         "pair_matrices": plain(judgement.matrices),
@@ -163,32 +162,6 @@ def fit_row(curve: Curve) -> dict[str, JSON]:
         "launches": curve.series.launches,
         "model": against_model(curve),
         "fit": plain(curve.fit),
-    }
-
-
-def joint_rows(regimes: Sequence[OneRegime]) -> list[JSON]:
-    """The joint fit of every regime (seconds, seconds per byte), or why there is none (``refused``)."""
-    return [_joint(one) for one in regimes]
-
-
-def _joint(one: OneRegime) -> dict[str, JSON]:
-    found = {**plain(one.regime), "refused": one.refused, "left_out": plain(one.left_out)}
-    joint = one.joint
-    if joint is None:
-        return found
-    beside = {"ties": joint.ties, "candidates": joint.candidates}
-    return {
-        **found,
-        **values_of(joint, "backend", "parameters", "validations", "interval_note", "notes"),
-        "ops": list(dict.fromkeys(seen.op for seen in joint.observations)),
-        "ranks": sorted({seen.ranks for seen in joint.observations}),
-        "observations": len(joint.observations),
-        "not_separated": [with_values(one, "sum", "reason") for one in joint.not_separated],
-        "algorithms": [
-            {"op": op, "algorithm": name, **{kind: plain(of.get(op, ())) for kind, of in beside.items()}}
-            for op, name in joint.algorithms.items()
-        ],
-        "explicit": sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm}),
     }
 
 
