@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from busbw.units import counted
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.score import VALID_RANKS, validation
@@ -113,8 +112,7 @@ class Carrier:
             if isinstance(carry := without.carry(curve.series.shape, point.size_bytes), Carry)
         ]
         if not errors:
-            counts = counted(len({curve.series.shape[0] for curve in self.curves}), "number")
-            why = f"with {counts} of ranks from {LEAST_RANKS} on by this algorithm, none can be held out"
+            why = f"a test needs curves of two numbers of ranks, from {LEAST_RANKS} on, by the same algorithm"
             return HeldOut(validation(why, None, VALID_RANKS))
         how = f"times on {largest} ranks ({len(errors)}), carried from fewer ranks,"
         seen, shapes = ([curve.series.shape for curve in part] for part in (rest, tested))
