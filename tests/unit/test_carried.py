@@ -309,3 +309,18 @@ def test_a_segment_starts_with_the_rounds_of_its_first_size() -> None:
     carry = Carrier((curve,), lambda n, *_: rising if n == 4 else ROWS["all_reduce", "ring"], None).carry((8, 1), MIB)
     assert isinstance(carry, Carry)
     assert carry.rounds == pytest.approx(7 / 3)
+
+
+def test_the_nearest_curve_that_ran_the_same_algorithm_is_carried() -> None:
+    ring, tree = ROWS["all_reduce", "ring"], ROWS["all_reduce", "binomial-tree"]
+    curves = tuple(fitted(model, ranks, 1e-5, 1e-9) for model, ranks in ((ring, 4), (tree, 8)))
+
+    def ran(ranks: int, _hosts: int, _size: int) -> CostModel:
+        return tree if ranks == 8 else ring
+
+    carry = Carrier(curves, ran, None).carry((16, 1), MIB)
+    assert isinstance(carry, Carry)
+    assert carry.source.series.shape == (4, 1)
+    other = Carrier(curves[1:], ran, None).carry((16, 1), MIB)
+    assert isinstance(other, Unavailable)
+    assert other.code == "nothing-to-carry"

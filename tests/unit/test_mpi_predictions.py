@@ -105,6 +105,10 @@ def test_collectives_in_shared_memory_are_not_answered_by_a_table_of_messages() 
     shared = run(2, Obeying(library=CH4), ("all_reduce", "ping_pong"), threads="funneled")
     with refused(AnalysisError, "shared-memory"):
         answer([shared], "all_reduce", 4, MIB)
+    # What it runs there is known to be no ring, so a ring is not carried from it.
+    four = run(4, Obeying(library=CH4), ("all_reduce", "ping_pong"), threads="funneled")
+    named = measured_curves(read_groups([four]), "all_reduce", "ring")
+    assert prediction.answer(Ways(named), query(named, 8, [MIB])).forecasts[0].basis == "messages"
 
 
 def test_numbers_of_ranks_that_share_cores_are_answered_as_those_that_did() -> None:

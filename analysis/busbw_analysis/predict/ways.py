@@ -107,7 +107,8 @@ class Ways:
         data = self.data
         if data.algorithm is None or data.curves or not data.of_library:
             return False
-        return isinstance(Ways(replace(data, algorithm=None)).algorithm(*data.of_library[-1].shape, 1), Unavailable)
+        own = Ways(replace(data, algorithm=None)).algorithm(*data.of_library[-1].shape, 1)
+        return isinstance(own, Unavailable) and own.code == "algorithm-not-known"
 
     def _carrier(self, far: bool, sharing: bool) -> Carrier:  # noqa: FBT001 - cached by position
         """All fitted curves between hosts (``far``) or inside one, preferably with ranks that share cores as asked."""
