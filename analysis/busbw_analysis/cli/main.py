@@ -79,7 +79,7 @@ def shown(folder: Path) -> JSON:
 @options.run_options
 @options.as_json_option
 def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, force: bool, as_json: bool) -> None:
-    """Fit time against size for each curve of RUN....
+    """Fit time against size for each curve of the runs.
 
     RUN is a run folder, the start or end of a run's name, or "latest". Runs with the same number of ranks are pooled.
     Runs with different numbers of ranks are listed together.

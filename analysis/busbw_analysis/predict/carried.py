@@ -82,7 +82,7 @@ class Carrier:
             start = min(size_bytes, curve.segment(size_bytes).first_bytes)
             rounds = cost.rounds(*shape, start) / ran.rounds(*there, start)
             return Carry(curve, cost, rounds, self._moving(cost, shape, size_bytes, ran, there))
-        least = f"a fitted curve of {LEAST_RANKS} or more ranks by the same algorithm"
+        least = f"fitted curve of {LEAST_RANKS} or more ranks by the same algorithm"
         if cost.two_levels:
             least += f" and {on_a_host(shape)} ranks on a host"
         return why or Unavailable("nothing-to-carry", f"there is no {least}")
