@@ -1,6 +1,6 @@
 """How often a fit finds what is there, and how often its intervals hold it, over seeded trials. Nothing is asserted.
 
-    PYTHONPATH=tests/shared .venv/bin/python tests/bench/fits.py [--trials N] [curves] [few] [joint]
+    PYTHONPATH=tests/shared .venv/bin/python tests/bench/fits.py [--trials N] [curves] [few]
 
 A sample scatters by 5 % (lognormal), 5 % of them take longer by once as much again on average (exponential), and a
 whole launch by 3 %: alike at all of its sizes, or at each size by itself. Bias is that of the median of all trials
@@ -9,7 +9,7 @@ against the undisturbed truth; an interval is to hold the median call, which suc
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from unittest.mock import patch
@@ -21,8 +21,6 @@ from testing.synthetic import Piece
 
 from busbw_analysis.fitting import curve
 from busbw_analysis.fitting.curve import fit_points
-from busbw_analysis.fitting.design import Observation, Parameter
-from busbw_analysis.fitting.joint import fit_jointly
 
 Floats = npt.NDArray[np.float64]
 
@@ -113,110 +111,6 @@ def few(trials: int) -> None:
                 say(shape.words, launches, of_curves(shape, launches, trials), ("α", "rate"))
 
 
-@dataclass(frozen=True, slots=True)
-class Design:
-    """What was measured for a joint fit: algorithms on numbers of ranks and hosts, by parameters that are ``true``."""
-
-    words: str
-    true: Mapping[Parameter, float]
-    shapes: tuple[tuple[int, int], ...]
-    curves: tuple[tuple[str, str], ...]
-    seconds: Callable[[Mapping[Parameter, float], str, int, int, int], float]
-
-
-def by_rings(true: Mapping[Parameter, float], op: str, ranks: int, _hosts: int, size: int) -> float:
-    """A ring: once around, and in an all-reduce once before to add."""
-    share = (ranks - 1) / ranks
-    once = true["per_call"] + (ranks - 1) * true["alpha"] + share * size * true["beta"]
-    if op == "all_gather":
-        return once
-    return once + (ranks - 1) * true["alpha"] + share * size * (true["beta"] + true["gamma"])
-
-
-def by_two_levels(true: Mapping[Parameter, float], op: str, ranks: int, hosts: int, size: int) -> float:
-    """Rings on every host and between hosts, or an exchange on every host and one between them."""
-    each, times = ranks // hosts, 2 if op == "all_reduce" else 1
-    inside, between = (each - 1) / each, (hosts - 1) / hosts / (each if op == "all_reduce" else 1)
-    rounds = (each - 1) * true["inner_alpha"] + (hosts - 1) * true["alpha"]
-    moving = times * size * (inside * true["inner_beta"] + between * true["beta"])
-    adding = (inside + between) * size * true["gamma"] if op == "all_reduce" else 0.0
-    return true["per_call"] + times * rounds + moving + adding
-
-
-DESIGNS: Final = (
-    Design(
-        "rings on 2, 4 and 8 hosts",
-        {"alpha": 20e-6, "beta": 1e-10, "gamma": 3e-11, "per_call": 50e-6},
-        ((2, 2), (4, 4), (8, 8)),
-        (("all_reduce", "ring"), ("all_gather", "ring")),
-        by_rings,
-    ),
-    Design(
-        "two levels, 2 x 2, 2 x 4, 4 x 4",
-        {"alpha": 60e-6, "beta": 1e-9, "inner_alpha": 5e-6, "inner_beta": 2e-10, "gamma": 1e-10, "per_call": 20e-6},
-        ((4, 2), (8, 2), (16, 4)),
-        (("all_reduce", "hierarchical"), ("all_to_all", "two-level")),
-        by_two_levels,
-    ),
-)
-
-
-def joint(trials: int) -> None:
-    """Joint fits: of a ring all-reduce and a ring all-gather on 2, 4 and 8 hosts for α, β, γ and c0, and of an
-    all-reduce and an all-to-all in two levels on three shapes, for α and β inside hosts as well.
-    """
-    say_head("joint", "all told apart")
-    for design in DESIGNS:
-        for launches in LAUNCHES:
-            say(design.words, launches, of_joint(design, launches, trials), tuple(design.true))
-
-
-def of_joint(design: Design, launches: int, trials: int) -> list["Outcome"]:
-    """``trials`` joint fits."""
-    generator = np.random.default_rng(100 + launches)
-    sizes = [1 << step for step in range(8, 25, 2)]
-    outcomes = []
-    for _ in range(trials):
-        fitted = fit_jointly(list(observed(design, sizes, launches, generator)))
-        both = [(fitted.parameters.get(name), true) for name, true in design.true.items()]
-        outcomes.append(
-            Outcome(
-                ratios=tuple(np.nan if one is None else one.value / true for one, true in both),
-                covered=tuple(
-                    one is not None
-                    and one.low is not None
-                    and one.high is not None
-                    and one.low <= true * MEDIAN_CALL <= one.high
-                    for one, true in both
-                ),
-                right=all(one is not None for one, _ in both),
-            )
-        )
-    return outcomes
-
-
-def observed(
-    design: Design, sizes: Sequence[int], launches: int, generator: np.random.Generator
-) -> Iterator[Observation]:
-    """What was measured of all curves; a launch is as much slower in all of it."""
-    for ranks, hosts in design.shapes:
-        where = [(op, algorithm, size) for op, algorithm in design.curves for size in sizes]
-        seconds = np.asarray([design.seconds(design.true, op, ranks, hosts, size) for op, _, size in where])
-        medians = launch_medians(seconds, launches, generator, common=True)
-        for (op, algorithm, size), times in zip(where, medians.T, strict=True):
-            yield Observation(
-                op=op,
-                backend="gloo",
-                cost_models="gloo",
-                ranks=ranks,
-                hosts=hosts,
-                size_bytes=size,
-                seconds=float(np.median(times)),
-                launches=tuple(times.tolist()),
-                algorithm=algorithm,
-            )
-
-
 # --- what is printed ----------------------------------------------------------------------------------------------
 
 
@@ -252,7 +146,7 @@ def say(words: str, launches: int, outcomes: Sequence[Outcome], names: Sequence[
         )
 
 
-PROOFS: Final[dict[str, Callable[[int], None]]] = {"curves": curves, "few": few, "joint": joint}
+PROOFS: Final[dict[str, Callable[[int], None]]] = {"curves": curves, "few": few}
 
 
 def main() -> None:

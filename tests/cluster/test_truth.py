@@ -24,8 +24,9 @@ from busbw_analysis.diagnosis.judge import Curve, judge
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.score import VALID_RANKS
 from busbw_analysis.predict import prediction
-from busbw_analysis.predict.prediction import query
+from busbw_analysis.predict.query import query
 from busbw_analysis.predict.selection import measured_curves, read_groups
+from busbw_analysis.predict.ways import Ways
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -312,7 +313,7 @@ def test_what_is_predicted_for_eight_hosts_is_what_they_take(eight_hosts: Networ
             continue
         evidence = measured_curves(groups, key.op, key.algorithm)
         asked = query(evidence, 8, [point.size_bytes for point in points])
-        forecasts = prediction.answer(evidence, asked).forecasts
+        forecasts = prediction.answer(Ways(evidence), asked).forecasts
         ratios = [one.seconds.value * 1e9 / point.time_ns for one, point in zip(forecasts, points, strict=True)]
         assert all(one.held_out.passed for one in forecasts), [one.held_out.words for one in forecasts]
         assert all(abs(ratio - 1) < VALID_RANKS for ratio in ratios), (key.label, ratios)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
-from busbw.errors import AnalysisError
 from busbw.runs.records import Case
 from busbw_analysis.data.intervals import Interval, interval_of
 from busbw_analysis.data.load import pool
@@ -26,18 +25,14 @@ from busbw_analysis.diagnosis.algorithms import (
     AlgorithmComparison,
     Crossing,
     Pair,
-    algorithm_comparisons,
     crossings,
     faster,
     gain,
-    lacks_formulas,
 )
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import alternatives
 from busbw_analysis.models.textbook import ROWS
-from busbw_analysis.predict import joint_fits_of
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Section, Table
 from busbw_analysis.report.sections.models import theory
@@ -385,72 +380,20 @@ class TestRaces:
         assert (turn.below, turn.above) == ("recursive-doubling", "ring")
         assert expected == pytest.approx(s_star("ring", "recursive-doubling"), rel=0.05)
 
-    def test_without_messages_a_joint_fit_of_these_curves_has_s_star(self) -> None:
-        judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
-        assert lacks_formulas(judgement.comparisons)
-        pair = pair_of(race_of(judgement), "ring", "binomial-tree")
+    def test_without_messages_there_is_no_s_star(self) -> None:
+        pair = pair_of(race_of(judged(["ring", "binomial-tree"], messages=False)), "ring", "binomial-tree")
         assert isinstance(pair.expected, Unavailable)
+        assert pair.expected.code == "no-messages"
+        assert pair.measured
         assert formula_words(pair) == agreement_words(pair) == "–"
         assert origin_words(pair).startswith("no S*: this run has no message between two ranks")
-        joint = joint_fits_of([judgement.dataset])
-        (race,) = algorithm_comparisons(judgement.curves, None, joint)
-        assert not lacks_formulas([race])
-        fitted = pair_of(race, "ring", "binomial-tree")
-        (found,) = fitted.measured
-        assert fitted.ratio(found) == pytest.approx(1.0, rel=0.05)
-        assert "from a joint fit to" in origin_words(fitted)
-        # Of other curves it says nothing.
-        others = judged(["ring", "binomial-tree"], messages=False, noise=0.03)
-        assert lacks_formulas(algorithm_comparisons(others.curves, None, joint))
 
-    def test_a_joint_fit_of_several_shapes_compares_two_levels_of_which_messages_say_nothing(self) -> None:
-        judgements = [two_levels(hosts, each) for hosts, each in ((2, 2), (2, 4), (4, 4))]
-        joint = joint_fits_of([judgement.dataset for judgement in judgements])
-        for judgement in judgements:
-            assert lacks_formulas(judgement.comparisons)
-            (race,) = algorithm_comparisons(judgement.curves, None, joint)
-            assert not lacks_formulas([race])
-            for pair in race.pairs:
-                assert ("from a joint fit" in origin_words(pair)) == ("hierarchical" in pair.names), pair.names
-                if "hierarchical" in pair.names:
-                    assert not isinstance(pair.expected, Unavailable)
-                    assert pair.expected.faster == dict.fromkeys(SIZES, "hierarchical")
-                    assert agreement_words(pair) == "as predicted"
-
-    def test_s_star_by_sums_of_parameters_names_these(self) -> None:
-        """Three reduce-scatters of as many rounds and bytes tell neither α from c0 nor β from γ."""
-        algorithms = ("bruck", "pat", "recursive-halving")
-        cases = [case("reduce_scatter", size, RANKS, algorithm=name) for name in algorithms for size in SIZES]
-        judgement = judge(pool((synthetic_run(cases, World((Piece(3 * ALPHA, BETA),)), launches=1),)))
-        (fitted,) = joint_fits_of([judgement.dataset])
-        assert fitted.joint is not None
-        assert fitted.joint.parameters == {}
-        (race,) = algorithm_comparisons(judgement.curves, None, [fitted])
-        of_a_call, of_a_byte = (re.escape(mixed.sum) for mixed in fitted.joint.not_separated)
-        sums = rf"{of_a_call} = [\d.]+ µs, {of_a_byte} = [\d.]+ ns/B"
-        words = rf"S\* by {sums}, from a joint fit to reduce_scatter on 8 ranks, these curves among them"
-        assert re.fullmatch(words, origin_words(race.pairs[0]))
-
-    def test_a_joint_fit_says_what_it_can_where_the_table_of_the_library_names_what_has_no_formula(self) -> None:
-        """Open MPI takes recursive doubling for a reduce-scatter of 5 ranks below what was measured, where S* is
-        looked for as well.
-        """
-        algorithms = ("ring", "pairwise", None)
-        cases = [
-            case("reduce_scatter", size, 5, backend="mpi", algorithm=name) for name in algorithms for size in SIZES
-        ]
-        machine = Machine(facts={"mpi": {"library": "Open MPI v5.0.8", "threads": "multiple"}})
-        judgement = judge(pool((synthetic_run(cases, machine=machine, launches=2),)))
-        (fitted,) = joint_fits_of([judgement.dataset])
-        assert fitted.joint is not None
-        assert fitted.joint.algorithms == {"reduce_scatter": "choice of Open MPI 5.0.8"}
-        with pytest.raises(AnalysisError, match="has no known formula"):
-            fitted.joint.seconds(fitted.joint.curves["reduce_scatter", None], 5, 1, SIZES[0] / 4)
-        (race,) = algorithm_comparisons(judgement.curves, library_of_run(judgement.dataset), [fitted])
-        pair = pair_of(race, "ring", "library")
-        assert not isinstance(pair.expected, Unavailable)
-        assert list(pair.expected.faster) == list(SIZES)
-        assert compose.compose(judgement).text
+    def test_messages_between_hosts_say_no_crossing_of_two_levels(self) -> None:
+        (race,) = two_levels(2, 4).comparisons
+        for pair in race.pairs:
+            assert isinstance(pair.expected, Unavailable) == ("hierarchical" in pair.names), pair.names
+            if isinstance(pair.expected, Unavailable):
+                assert pair.expected.code == "one-level"
 
 
 def re_crossing(name: str) -> re.Pattern[str]:
@@ -547,14 +490,13 @@ class TestShown:
         assert len(table.rows) == 3
         assert table.columns[-1].name == "At 4 MiB"
 
-    def test_a_run_without_messages_has_the_part_all_the_same_with_s_star_of_a_joint_fit(self) -> None:
+    def test_a_run_without_messages_has_the_part_all_the_same(self) -> None:
         judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
         section = theory(judgement)
         assert section is not None
         assert sections_of(section) == ["all_reduce"]
         written = compose.compose(judgement)
         assert "every two algorithms" in written.text
-        assert "from a joint fit to" in written.text
 
     def test_more_algorithms_than_colours_are_drawn_as_far_as_there_are(self) -> None:
         names = (*ROUNDS, "direct", "binary-tree", "double-tree", "parameter-server")
@@ -596,12 +538,11 @@ def test_on_noisy_launches_crossings_are_seldom_made_up_and_their_range_holds_th
 
 
 def test_fit_prints_them_and_has_them_as_json(tmp_path: Path) -> None:
-    """Of a run without messages: by the joint fit, which is there anyway."""
     judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
     folder = str(write_synthetic(tmp_path, judgement.dataset.samples.runs[0]))
     text = CliRunner().invoke(main, ["fit", folder]).stdout
     assert ": every two algorithms" in text
-    assert "from a joint fit to" in text.replace("\n# ", " ")
+    assert "no S*: this run has no message between two ranks" in text.replace("\n# ", " ")
     rows = json.loads(CliRunner().invoke(main, ["fit", folder, "--json"]).stdout)["crossings"]
     assert [row["algorithms"] for row in rows] == [
         ["ring", "binomial-tree"],
@@ -609,5 +550,6 @@ def test_fit_prints_them_and_has_them_as_json(tmp_path: Path) -> None:
         ["binomial-tree", "recursive-doubling"],
     ]
     (found,) = rows[1]["crossings"]
-    assert found["ratio"] == pytest.approx(1.0, rel=0.05)
+    assert found["at_bytes"] == pytest.approx(s_star("ring", "recursive-doubling"), rel=0.05)
+    assert (found["ratio"], rows[1]["expected"]["code"]) == (None, "no-messages")
     assert rows[0]["runs"] == [judgement.dataset.runs[0].run.id]

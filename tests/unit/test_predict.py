@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -25,26 +24,28 @@ from busbw.errors import AnalysisError, BusbwError, UnlikeRuns, UsageError
 from busbw.ops import OPS, bus_factor
 from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
-from busbw_analysis.fitting.design import amounts
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.select import candidates
-from busbw_analysis.predict import prediction, scaling_models
-from busbw_analysis.predict.forecast import NEW_REGIME, FittedCurve, Forecast, by_curve, by_scaling_model, curve_of
-from busbw_analysis.predict.prediction import Prediction, query, scaling, scaling_models_for
-from busbw_analysis.predict.scaling_models import BY_CURVE, BY_MESSAGES, JOINTLY, ScalingModel
+from busbw_analysis.predict import prediction
+from busbw_analysis.predict.forecast import FittedCurve, Forecast, Value, by_curve, curve_of
+from busbw_analysis.predict.held_out import ValidationRange
+from busbw_analysis.predict.over_ranks import scaling
+from busbw_analysis.predict.prediction import Prediction
+from busbw_analysis.predict.query import query
 from busbw_analysis.predict.selection import MeasuredCurves, measured_curves, read_groups
+from busbw_analysis.predict.ways import Ways
 from busbw_analysis.report.tables import predict as predict_tables
 from busbw_analysis.report.to_terminal import render
 
-ALPHA, BETA, GAMMA, CALL = 20e-6, 1e-9, 2e-10, 30e-6
+ALPHA, BETA, CALL = 20e-6, 1e-9, 30e-6
 SIZES = tuple(8 * 4**step for step in range(12))
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 def truth(op: str, ranks: int, size_bytes: int, hosts: int = 1, algorithm: str | None = None) -> float:
     """Seconds of one call where Gloo does what is known of it."""
-    term = candidates(op, "gloo", algorithm)[0]
-    rounds, sent, _, call, added, *_ = amounts(term, ranks, hosts, size_bytes)
-    return rounds * ALPHA + sent * BETA + call * CALL + added * GAMMA
+    model, where = candidates(op, "gloo", algorithm)[0], (ranks, hosts, size_bytes)
+    return model.rounds(*where) * ALPHA + model.sent(*where) * size_bytes * BETA
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,6 @@ class Obeying(World):
     def seconds(self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None) -> float:
         del apart
         return size_bytes * BETA if op == "memory_copy" else truth(op, len(ranks), size_bytes, self.hosts)
-
-
-@dataclass(frozen=True, slots=True)
-class Hurried(Obeying):
-    """As that, but a collective takes 5 times as long: messages between two ranks say too little of it."""
-
-    def seconds(self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None) -> float:
-        del apart
-        return truth(op, len(ranks), size_bytes, self.hosts) * (1 if op == "ping_pong" else 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +95,7 @@ def evidence() -> MeasuredCurves:
 
 
 def answer(known: MeasuredCurves, ranks: int, *sizes: int, **where: int) -> Prediction:
-    return prediction.answer(known, query(known, ranks, sizes, **where))
+    return prediction.answer(Ways(known), query(known, ranks, sizes, **where))
 
 
 def kinds(found: Forecast) -> list[str]:
@@ -195,9 +187,9 @@ def test_between_two_pieces_the_interval_holds_what_both_say(launches: int) -> N
 
 @pytest.mark.parametrize("ranks", [6, 16, 256])
 @pytest.mark.parametrize("size", [8, 64 * KIB, 32 * MIB])
-def test_other_numbers_of_ranks_are_predicted_by_one_set_of_parameters(ranks: int, size: int) -> None:
+def test_other_numbers_of_ranks_are_carried_from_the_nearest_curve(ranks: int, size: int) -> None:
     (found,) = answer(evidence(), ranks, size).forecasts
-    assert found.basis == JOINTLY
+    assert (found.basis, found.carried_from) == ("carried", (8, 1))
     assert found.algorithm == "segmented ring (gloo)"
     assert found.seconds.value == pytest.approx(truth("all_reduce", ranks, size), rel=0.05)
     assert found.held_out.passed == (ranks <= 16)
@@ -207,26 +199,30 @@ def test_other_numbers_of_ranks_are_predicted_by_one_set_of_parameters(ranks: in
 
 
 @cache
-def law() -> ScalingModel:
-    found, _ = scaling_models_for(evidence(), query(evidence(), 256, [MIB]))
-    return next(one for one in found[MIB].models if one.chosen)
+def ways() -> Ways:
+    return Ways(evidence())
+
+
+def carried(ranks: int, size: int) -> Value:
+    carry = ways().carry((ranks, 1), size)
+    assert not isinstance(carry, Unavailable)
+    return carry.seconds(size)
 
 
 @settings(deadline=None)
-@given(ranks=st.integers(2, 4096), size=st.integers(1, GIB), more=st.integers(0, GIB))
-def test_the_time_of_a_law_never_falls_with_size(ranks: int, size: int, more: int) -> None:
-    one, two = law().at(ranks, 1, size), law().at(ranks, 1, size + more)
-    assert 0 < one.value <= two.value * (1 + 1e-9)
-    assert one.low is not None
-    assert one.high is not None
-    assert one.low <= one.value <= one.high
+@given(ranks=st.integers(2, 4096), size=st.integers(1, GIB))
+def test_the_interval_of_a_carried_time_holds_it(ranks: int, size: int) -> None:
+    time = carried(ranks, size)
+    assert time.low is not None
+    assert time.high is not None
+    assert 0 < time.low <= time.value <= time.high
 
 
 @settings(deadline=None)
 @given(size=st.integers(1, GIB), more=st.integers(0, GIB))
 def test_the_time_of_a_curve_in_one_piece_never_falls_with_size(size: int, more: int) -> None:
-    one, two = by_curve(curve(), size), by_curve(curve(), size + more)
-    assert 0 < one.seconds.value <= two.seconds.value
+    one, two = curve().seconds(size), curve().seconds(size + more)
+    assert 0 < one.value <= two.value
 
 
 @cache
@@ -254,7 +250,7 @@ def test_a_curve_of_an_imbalance_is_predicted_with_its_busbw(ranks: int) -> None
         assert any(f"imbalance {taken}" in note for note in known.notes)
     with refused(AnalysisError, "way-not-measured"):
         measured_curves(read_groups([stored]), "all_to_all_v", imbalance=1)
-    with refused(AnalysisError, "nothing-follows"):
+    with refused(AnalysisError, "op-not-modelled"):
         answer(measured_curves(read_groups([stored]), "all_to_all_v"), ranks + 1, MIB)
 
 
@@ -307,7 +303,7 @@ def test_ranks_that_would_share_cores_as_none_did_are_a_new_regime() -> None:
     assert kinds(found) == ["ranks", "cores"]
     assert re.findall(r"\d+", found.extrapolated[1]) == ["128", "64"]
     assert not found.held_out.passed
-    assert NEW_REGIME in found.held_out.no_test_of
+    assert "ranks that share cores" in found.held_out.no_test_of
     (inside,) = answer(evidence(), 16, MIB).forecasts
     assert "cores" not in kinds(inside)
     assert inside.held_out.passed
@@ -323,74 +319,6 @@ def test_few_launches_give_no_interval_and_say_so() -> None:
     assert "interval: no" not in text
     assert "held out: " not in text
     assert "# no interval: 2 launches" in text
-
-
-def test_one_number_of_ranks_is_carried_on_by_messages_and_says_how_wrong_those_are() -> None:
-    only = measured_curves(read_groups([run(4)]), "all_reduce")
-    (found,) = answer(only, 16, MIB).forecasts
-    assert found.basis == BY_MESSAGES
-
-    # Messages know nothing of sums, and what a call costs by itself is in each of theirs.
-    def by_messages(ranks: int, size: int) -> float:
-        rounds, sent, *_ = amounts(candidates("all_reduce", "gloo")[0], ranks, 1, size)
-        return rounds * (ALPHA + CALL) + sent * BETA
-
-    assert found.seconds.value == pytest.approx(by_messages(16, MIB), rel=0.05)
-    assert not found.held_out.passed
-    wrong = median(abs(by_messages(4, size) / truth("all_reduce", 4, size) - 1) for size in SIZES)
-    assert found.held_out.median_error == pytest.approx(wrong, rel=0.1)
-    assert re.findall(r"\d+", found.held_out.held_out)[:2] == ["4", "12"]
-    assert any("no joint fit" in note for note in answer(only, 16, MIB).notes)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "asked", "cores"), [(((6, 1), (8, 1)), (7, 1), 4), (((8, 2), (16, 4)), (12, 3), 64)]
-)
-def test_messages_known_to_be_wrong_do_not_replace_a_joint_fit_that_could_not_be_tested(
-    shapes: Sequence[tuple[int, int]], asked: tuple[int, int], cores: int
-) -> None:
-    ranks, hosts = asked
-    runs = [
-        synthetic_run(
-            cases(count, nodes=over),
-            Hurried(sample_noise=0.01, hosts=over),
-            machine=Machine(hosts=tuple(f"node{number}" for number in range(over)), usable_cores=cores),
-            samples=7,
-            seed=count,
-        )
-        for count, over in shapes
-    ]
-    found = answer(measured_curves(read_groups(runs), "all_reduce"), ranks, MIB, hosts=hosts)
-    assert found.forecasts[0].basis == JOINTLY
-    assert found.forecasts[0].seconds.value == pytest.approx(5 * truth("all_reduce", ranks, MIB, hosts), rel=0.05)
-    assert not found.forecasts[0].held_out.passed
-    assert any(BY_MESSAGES in note for note in found.notes)
-
-
-def test_what_one_op_is_off_by_is_not_watered_down_by_others() -> None:
-    bent = Bent(sample_noise=0.01)
-    runs = [
-        run(
-            ranks,
-            bent,
-            cases=[*cases(ranks, ("all_reduce",)), *(case("send_recv", 8 << step, ranks) for step in range(23))],
-        )
-        for ranks in (2, 3, 4, 8)
-    ]
-    found = answer(measured_curves(read_groups(runs), "all_reduce"), 16, MIB).forecasts[0].held_out
-    assert "all_reduce on 8 ranks (12)" in found.held_out
-    assert found.median_error == pytest.approx(0.6, abs=0.05)
-    assert not found.passed
-
-
-def test_errors_around_the_size_that_is_asked_for_have_to_pass_as_well() -> None:
-    known = measured_curves(read_groups([run(ranks, Bent(sample_noise=0.01)) for ranks in (2, 3, 4, 8)]), "all_reduce")
-    (found,) = answer(known, 16, MIB).forecasts
-    # Messages are as much too slow per round as they are too fast per byte, and in the middle they are right.
-    assert found.held_out.median_error is not None
-    assert found.held_out.median_error < 0.2
-    assert "1 MiB" in found.held_out.words
-    assert not found.held_out.passed
 
 
 def test_more_ranks_of_another_op_are_no_test_of_more_ranks() -> None:
@@ -425,9 +353,7 @@ def test_sizes_on_a_side_that_no_test_covered_are_not_validated(size: int, words
 
 def test_what_rounding_to_whole_elements_leaves_off_is_no_other_size() -> None:
     """2 MiB on six ranks are measured as 2,097,144 B."""
-    tested = scaling_models.ValidationRange.of(
-        [(6, 6)], [(4, 4)], [(size // 24 * 24, 0.01) for size in (2048, 65536, 2 << 20)]
-    )
+    tested = ValidationRange.of([(6, 6)], [(4, 4)], [(size // 24 * 24, 0.01) for size in (2048, 65536, 2 << 20)])
     assert tested.beyond(8, 8, 2 << 20) == ()
     assert tested.beyond(8, 8, 4 << 20) == ("sizes beyond 2097144 B",)
 
@@ -448,83 +374,21 @@ def test_hosts_and_ranks_on_them_that_no_test_covered_are_not_validated(
     runs = [run(ranks, Obeying(sample_noise=0.01, hosts=2), hosts=2, ops=("all_reduce",)) for ranks in (6, 8, 16)]
     ranks, hosts = asked
     (found,) = answer(measured_curves(read_groups(runs), "all_reduce"), ranks, MIB, hosts=hosts).forecasts
-    assert found.basis == JOINTLY
+    assert found.basis == "carried"
     assert found.held_out.no_test_of == words
     assert found.held_out.passed == (not words)
     fewer = -(-ranks // hosts) < 3
     assert ("ranks per host" in kinds(found)) == (fewer or ranks / hosts > 8)
 
 
-def test_an_algorithm_that_does_not_exist_is_answered_for_by_its_equal() -> None:
-    found_for, _ = scaling_models_for(evidence(), query(evidence(), 12, [MIB]))
-    laws = found_for[MIB].models
-    chosen = next(law for law in laws if law.chosen)
-    assert any(law.tied for law in laws)
-    never = replace(chosen, cost=replace(chosen.cost, possible=lambda ranks, _hosts, _size: ranks != 12))
-    found = by_scaling_model([never if law is chosen else law for law in laws], 12, 1, MIB, (), None)
-    assert found.algorithm is not None
-    assert found.algorithm != chosen.cost.algorithm
-    assert any(
-        "does not exist for 12 ranks" in said and f"used instead: {found.algorithm}" in said
-        for said in found.extrapolated
-    )
-    assert not found.held_out.passed
-    assert found.held_out.no_test_of == (found.algorithm,)
-
-
-@pytest.mark.parametrize("short", ["send_recv", "memory_copy"])
-def test_a_curve_that_cannot_take_part_leaves_the_others_to_the_joint_fit(short: str) -> None:
-    runs = [
-        run(ranks, cases=[*cases(ranks), *(case(short, size, ranks) for size in SIZES[4:8])]) for ranks in (2, 3, 4, 8)
-    ]
-    found = answer(measured_curves(read_groups(runs), "all_reduce"), 16, MIB)
-    assert found.forecasts[0].basis == JOINTLY
-    assert any("send_recv on 8 ranks has 4 sizes" in note for note in found.notes) == (short == "send_recv")
-
-
-def test_a_shape_that_was_measured_in_part_leaves_the_others_to_the_joint_fit() -> None:
+def test_a_shape_that_was_measured_in_part_is_carried_from_another() -> None:
     part = [case("all_reduce", size, 8) for size in SIZES[4:7]]
     known = measured_curves(read_groups([*(run(ranks) for ranks in (2, 3, 4)), run(8, cases=part)]), "all_reduce")
     found = answer(known, 6, MIB)
-    assert found.forecasts[0].basis == JOINTLY
-    assert any("all_reduce on 8 ranks has 3 sizes" in note for note in found.notes)
-
-
-def test_only_the_asked_op_can_lack_the_sizes_for_a_joint_fit_of_it() -> None:
-    short = [case(op, size, ranks) for ranks in (2, 4) for op in ("all_reduce", "send_recv") for size in SIZES[4:8]]
-    runs = [
-        run(ranks, cases=[*cases(ranks, ("ping_pong",)), *(one for one in short if one.ranks == ranks)])
-        for ranks in (2, 4)
-    ]
-    (note,) = (one for one in answer(measured_curves(read_groups(runs), "all_reduce"), 8, MIB).notes if "joint" in one)
-    assert "all_reduce on 4 ranks has 4 sizes" in note
-    assert "send_recv" not in note
-
-
-def test_what_the_joint_fit_took_for_granted_stands_beside_its_answer() -> None:
-    runs = [run(ranks, OBEYING, hosts=ranks) for ranks in (2, 4)]
-    far = answer(measured_curves(read_groups(runs), "all_reduce"), 8, MIB).notes
-    assert any(note.startswith("the algorithm of all_reduce") for note in far)
-    near = answer(evidence(), 16, MIB)
-    assert any(
-        note.startswith(("each rank has its own path", "undecided whether ranks share one")) for note in near.notes
-    )
-    assert len(near.notes) == len(set(near.notes))
-    assert json.loads(json.dumps(predict_tables.document(near)))["notes"] == list(near.notes)
-    # What is said of a joint fit is not said where a curve or messages answer.
-    said = (
-        *answer(evidence(), 4, MIB).notes,
-        *answer(measured_curves(read_groups([run(4)]), "all_reduce"), 16, MIB).notes,
-    )
-    assert not any("its own path" in note or "share one path" in note for note in said)
-
-
-def test_all_ops_are_asked_where_the_op_and_messages_do_not_tell() -> None:
-    ops = ("all_reduce", "all_gather", "memory_copy")
-    runs = [run(ranks, ops=ops) for ranks in (2, 3, 4, 8)]
-    known = measured_curves(read_groups(runs), "all_reduce", "recursive-doubling")
-    (found,) = answer(known, 16, MIB).forecasts
-    assert found.basis == JOINTLY
+    assert found.forecasts[0].carried_from == (4, 1)
+    assert len(found.notes) == 1
+    (same,) = answer(known, 8, MIB).forecasts
+    assert (same.carried_from, len(same.notes)) == ((4, 1), 2)
 
 
 def test_a_barrier_is_predicted_without_a_size() -> None:
@@ -581,7 +445,7 @@ def test_a_network_that_was_measured_carries_on_to_more_hosts() -> None:
     known = measured_curves(read_groups(runs), "all_reduce")
     asked = query(known, 8, [MIB])
     assert asked.hosts == 8
-    (found,) = prediction.answer(known, asked).forecasts
+    (found,) = prediction.answer(Ways(known), asked).forecasts
     assert found.seconds.value == pytest.approx(truth("all_reduce", 8, MIB, 8), rel=0.05)
     assert "hosts" in kinds(found)
     with refused(AnalysisError, "within-host-not-measured"):
@@ -656,21 +520,11 @@ def test_a_run_given_twice_is_refused() -> None:
 
 def test_one_size_carries_no_curve_and_no_model() -> None:
     known = measured_curves(read_groups([synthetic_run([case("all_reduce", MIB)], OBEYING)]), "all_reduce")
-    with refused(AnalysisError, "nothing-follows") as caught:
+    with refused(AnalysisError, "few-sizes") as caught:
         answer(known, 4, GIB)
     assert "ping_pong" in str(caught.value)
-    with refused(AnalysisError, "nothing-follows"):
+    with refused(AnalysisError, "nothing-to-carry"):
         answer(known, 8, MIB)
-
-
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_a_refusal_gives_each_reason_once(ranks: int) -> None:
-    few = [synthetic_run([case("all_reduce", size, count) for size in (8, KIB, MIB)], seed=count) for count in (2, 4)]
-    known = measured_curves(read_groups(few), "all_reduce")
-    with refused(AnalysisError, "nothing-follows") as caught:
-        answer(known, ranks, 2 * MIB)
-    reasons = str(caught.value).split("; ")
-    assert len(set(reasons)) == len(reasons) > 2
 
 
 def test_pairs_of_a_matrix_have_no_curve_and_an_op_without_a_setting_says_so() -> None:
@@ -685,58 +539,18 @@ def test_pairs_of_a_matrix_have_no_curve_and_an_op_without_a_setting_says_so() -
 def test_what_a_library_runs_is_not_guessed() -> None:
     own = cases(4, backend="mpi")
     known = measured_curves(read_groups([synthetic_run(own, OBEYING)]), "all_reduce")
-    with refused(AnalysisError, "nothing-follows"):
+    with refused(AnalysisError, "algorithm-not-known"):
         answer(known, 8, MIB)
     named = measured_curves(read_groups([synthetic_run(own, OBEYING)]), "all_reduce", "ring")
     assert answer(named, 8, MIB).forecasts[0].algorithm == "ring"
 
 
-def test_algorithms_that_cannot_be_told_apart_are_named_with_the_range_of_what_they_take() -> None:
-    known = measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce")
-    (found,) = answer(known, 16, MIB).forecasts
-    assert "segmented-ring" in dict(found.ties)
-    said = render([predict_tables.predict_table(answer(known, 16, MIB))])
-    assert said.count("cannot distinguish") == 1
-
-
-@pytest.mark.parametrize("shape", [(2, 4), (4, 8)])
-def test_a_tie_that_cannot_be_told_does_not_take_the_answer_with_it(shape: Sequence[int]) -> None:
-    known = measured_curves(read_groups([run(ranks, ops=("all_reduce",)) for ranks in shape]), "all_reduce")
-    found = answer(known, 6, MIB)
-    assert found.forecasts[0].seconds.value == pytest.approx(truth("all_reduce", 6, MIB), rel=0.05)
-    untold = [name for name, taken in found.forecasts[0].ties if taken is None]
-    assert untold
-    text = render([predict_tables.predict_table(found)]).replace("\n# ", " ")
-    assert f"nor from {', '.join(untold)}, whose times are unknown" in text
-    rows = json.loads(json.dumps(predict_tables.document(found)))["predictions"][0]["ties"]
-    assert {row["algorithm"] for row in rows if row["seconds"] is None} == set(untold)
-
-
 def test_a_copy_in_memory_has_no_other_ranks() -> None:
     copies = synthetic_run([case("memory_copy", size) for size in SIZES], World())
     known = measured_curves(read_groups([copies]), "memory_copy")
-    assert answer(known, 4, 3 * MIB).forecasts[0].basis == BY_CURVE
-    with refused(AnalysisError, "nothing-follows"):
+    assert answer(known, 4, 3 * MIB).forecasts[0].basis == "curve"
+    with refused(AnalysisError, "op-not-modelled"):
         answer(known, 8, MIB)
-
-
-def test_ranks_with_a_core_each_and_ranks_that_share_them_are_not_one_joint_fit() -> None:
-    crowded = Machine(usable_cores=3)
-    runs = [synthetic_run(cases(ranks), OBEYING, machine=crowded, seed=ranks) for ranks in (2, 4)]
-    found = answer(measured_curves(read_groups(runs), "all_reduce"), 8, MIB)
-    assert found.forecasts[0].basis == BY_MESSAGES
-    assert "one host: 2; one host, more ranks than cores: 4" in found.notes[0]
-
-
-def test_parameters_of_ranks_with_a_core_each_are_no_test_of_ranks_that_share_them() -> None:
-    runs = [synthetic_run(cases(ranks), OBEYING, machine=Machine(usable_cores=5), seed=ranks) for ranks in (2, 4, 8)]
-    known = measured_curves(read_groups(runs), "all_reduce")
-    (shared,) = answer(known, 6, MIB).forecasts
-    assert "on 2, 4 ranks" in shared.parameters
-    assert shared.held_out.no_test_of == ("ranks that share cores",)
-    assert not shared.held_out.passed
-    (alone,) = answer(known, 3, MIB).forecasts
-    assert alone.held_out.passed
 
 
 def test_what_was_measured_beside_messages_was_not_among_their_data() -> None:
@@ -752,9 +566,10 @@ def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:
     flat = synthetic_run([case("all_reduce", 8 << step) for step in range(20)], level)
     known = measured_curves(read_groups([flat]), "all_reduce")
     assert answer(known, 4, 1000).forecasts[0].seconds.value == pytest.approx(20e-6, rel=0.05)
+    beyond = by_curve(curve_of(known.curves[0]), GIB)
+    assert isinstance(beyond, Unavailable)
+    assert beyond.code == "no-slope"
     with refused(AnalysisError, "no-slope"):
-        by_curve(curve_of(known.curves[0]), GIB)
-    with refused(AnalysisError, "nothing-follows"):
         answer(known, 4, GIB)
 
 
@@ -779,25 +594,14 @@ def test_data_types_are_not_mixed_on_ranks_that_lack_the_one_that_is_asked_for()
     slower = Bent(sample_noise=0.01, times=1.3)
     runs.append(run(8, slower, cases=[*cases(8, ("all_reduce",), dtype="bfloat16"), *cases(8, ("reduce",))]))
     known = measured_curves(read_groups(runs), "all_reduce", dtype="bfloat16")
-    assert {one.key.dtype for one in known.everything if one.key.op == "all_reduce"} == {"bfloat16"}
+    assert {one.key.dtype for one in known.curves} == {"bfloat16"}
     assert (
-        "left out: all_reduce on 2 ranks, 3 ranks, 4 ranks, which was not measured with these settings" in known.notes
+        known.notes[-1]
+        == "left out: all_reduce on 2 ranks, 3 ranks, 4 ranks, which was not measured with these settings"
     )
-    assert "ping_pong was measured only with float32" in known.notes
-    assert "left out: reduce, which was measured only with float32" in known.notes
-    assert {one.key.op for one in known.everything} == {"all_reduce", "ping_pong"}
-    found = answer(known, 12, MIB)
-    assert found.forecasts[0].basis == BY_MESSAGES
+    assert answer(known, 12, MIB).forecasts[0].carried_from == (8, 1)
     usual = answer(measured_curves(read_groups(runs), "all_reduce"), 12, MIB)
-    assert "on 2, 3, 4 ranks" in usual.forecasts[0].parameters
-    assert "left out: all_reduce on 8 ranks, which was not measured with these settings" in usual.notes
-
-
-def test_each_op_beside_the_asked_one_is_of_one_data_type_on_all_ranks() -> None:
-    ops = ("all_reduce", "all_gather")
-    other = [*cases(4, ("all_gather",)), *cases(4, ("all_reduce",), dtype="bfloat16")]
-    known = measured_curves(read_groups([run(2, ops=ops), run(3, ops=ops), run(4, cases=other)]), "all_gather")
-    assert {(one.key.op, one.key.dtype) for one in known.everything} == {(op, "float32") for op in ops}
+    assert usual.forecasts[0].carried_from == (4, 1)
 
 
 def test_the_latest_run_is_taken_where_none_is_named(tmp_path: Path) -> None:
@@ -810,7 +614,7 @@ def test_the_latest_run_is_taken_where_none_is_named(tmp_path: Path) -> None:
 
 
 def test_scaling_reaches_65536_ranks_by_every_algorithm() -> None:
-    found = scaling(evidence(), query(evidence(), 256, [MIB]))
+    found = scaling(ways(), query(evidence(), 256, [MIB]))
     chosen = found.lines[0]
     assert chosen.chosen
     assert chosen.points[-1][0] == 65536
@@ -819,7 +623,7 @@ def test_scaling_reaches_65536_ranks_by_every_algorithm() -> None:
     assert {"ring", "rabenseifner", "recursive-doubling"} <= {line.algorithm for line in found.lines}
     assert not found.measured
     assert [ranks for ranks, _ in found.fitted] == [2, 3, 4, 8]
-    measured = scaling(evidence(), query(evidence(), 256, [SIZES[4]]))
+    measured = scaling(ways(), query(evidence(), 256, [SIZES[4]]))
     assert [ranks for ranks, _ in measured.measured] == [2, 3, 4, 8]
 
 

@@ -8,9 +8,11 @@ import pytest
 from testing.synthetic import Machine, World, case, synthetic_run
 
 from busbw_analysis.models.select import candidates
-from busbw_analysis.predict.prediction import Line, PredictionQuery, Scaling, query, scaling
-from busbw_analysis.predict.scaling_models import Value
+from busbw_analysis.predict.forecast import Value
+from busbw_analysis.predict.over_ranks import Line, Scaling, scaling
+from busbw_analysis.predict.query import PredictionQuery, query
 from busbw_analysis.predict.selection import measured_curves, read_groups
+from busbw_analysis.predict.ways import Ways
 from busbw_analysis.report.plots.scaling import draw
 
 MIB = 1 << 20
@@ -21,7 +23,7 @@ SIZES = tuple(64 * 8**step for step in range(6))
 def line(algorithm: str, seconds: float, *, chosen: bool = False, hosts: int = 1) -> Line:
     term = next(term for term in candidates("all_reduce", "gloo") if term.algorithm == algorithm)
     points = tuple((ranks, Value(seconds * ranks, None, None)) for ranks in COUNTS)
-    return Line(algorithm, chosen, False, points, term.at_once(COUNTS[-1], hosts, MIB))
+    return Line(algorithm, chosen, points, term.at_once(COUNTS[-1], hosts, MIB))
 
 
 def labels(*lines: Line, ranks: int = 8, hosts: int = 1) -> list[str]:
@@ -58,7 +60,8 @@ def over_open_mpi(op: str, size: int) -> Scaling:
     facts = {"mpi": {"library": "Open MPI v5.0.8", "threads": "funneled"}}
     stored = [
         synthetic_run(
-            [case(op, one, ranks, backend="mpi") for one in sizes],
+            [case(op, one, ranks, backend="mpi") for one in sizes]
+            + [case("ping_pong", one, ranks, backend="mpi") for one in SIZES],
             World(),
             machine=Machine(usable_cores=64, facts=facts),
             samples=7,
@@ -67,7 +70,7 @@ def over_open_mpi(op: str, size: int) -> Scaling:
         for ranks in (2, 4, 8)
     ]
     known = measured_curves(read_groups(stored), op)
-    return scaling(known, query(known, 64, [size] if size else []))
+    return scaling(Ways(known), query(known, 64, [size] if size else []))
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,13 @@ from busbw_analysis.diagnosis.compare import compare as compare_sides
 from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.findings import ranked
 from busbw_analysis.diagnosis.gate import DETECT, FAILURES, gate_of
-from busbw_analysis.diagnosis.judge import Finding, Judgement, judge_with_selftest, judgement_of, with_joint_fits
+from busbw_analysis.diagnosis.judge import Finding, Judgement, judge_with_selftest, judgement_of
 from busbw_analysis.predict import read_groups
 from busbw_analysis.report import to_json
 from busbw_analysis.report.document import Block, Section
 from busbw_analysis.report.tables import compare as compare_tables
 from busbw_analysis.report.tables.crossovers import crossing_table
 from busbw_analysis.report.tables.fits import fits_table, names_apart
-from busbw_analysis.report.tables.joint_fits import joint_sections
 from busbw_analysis.report.tables.nccl import nccl_choices, nccl_table
 from busbw_analysis.report.tables.show import about, show_blocks, show_rows
 from busbw_analysis.report.to_terminal import lines, render_lines
@@ -80,30 +79,27 @@ def shown(folder: Path) -> JSON:
 @options.run_options
 @options.as_json_option
 def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, force: bool, as_json: bool) -> None:
-    """Fit time against size for each curve of RUN..., and one common set of parameters for all curves.
+    """Fit time against size for each curve of the runs.
 
     RUN is a run folder, the start or end of a run's name, or "latest". Runs with the same number of ranks are pooled.
-    Runs with different numbers of ranks are fitted together, which determines more parameters.
+    Runs with different numbers of ranks are listed together.
     """
     catalogued = catalogue(peaks_file)
     datasets = read_groups(options.read_runs(results_dir, runs), force=force)
-    judgements = with_joint_fits([judge_with_selftest(dataset, catalogued) for dataset in datasets])
+    judgements = [judge_with_selftest(dataset, catalogued) for dataset in datasets]
     fitted = names_apart(judgements, lambda one: [curve.series.key for curve in one.curves])
     compared = names_apart(judgements, lambda one: [pair.key for pair in one.comparisons])
     curves = [(one, names[curve.series.key], curve) for one, names in fitted for curve in one.curves]
     pairs = [(one, names[pair.key], pair) for one, names in compared for pair in one.comparisons]
     choices = [(one, choice) for one, names in fitted for choice in nccl_choices(one, names, catalogued)]
-    regimes = judgements[0].regimes
     blocks: list[Block | Section] = [
         fits_table([(name, curve) for _, name, curve in curves]),
         *([nccl_table([choice for _, choice in choices])] if choices else []),
         *(crossing_table(pair, name) for _, name, pair in pairs),
-        *joint_sections(regimes),
     ]
     document: dict[str, JSON] = {
         "fits": [{**to_json.fit_row(curve), "curve": name, "runs": run_names(one)} for one, name, curve in curves],
         "nccl": [{**plain(choice), "runs": run_names(one)} for one, choice in choices],
-        "joint": to_json.joint_rows(regimes),
         "crossings": [
             {**row, "curve": name, "runs": run_names(one)}
             for one, name, pair in pairs

@@ -9,7 +9,7 @@ straight lines through the medians meet; its range is where those through the en
 taken as linear in the size between two measured sizes, as in every formula. Interpolation on logarithmic axes would
 misplace the crossover of two formulas by up to a quarter for sizes four times apart.
 
-Costs use α and β (γ, R) from messages of the same run, or else the parameters of a joint fit.
+Costs use α and β (γ, R) from messages of the same run.
 """
 
 import math
@@ -20,15 +20,15 @@ from typing import Final
 
 import numpy as np
 
+from busbw.errors import AnalysisError
 from busbw_analysis.data.distributions import root
 from busbw_analysis.data.series import LIBRARY, Point, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import Curve, ends_of
-from busbw_analysis.fitting.joint import JointFit, OneRegime
 from busbw_analysis.models.bounds import gamma_of
 from busbw_analysis.models.choices import Calls, Library
-from busbw_analysis.models.costs import Parameters
-from busbw_analysis.predict import Costed, by_joint_fit, by_messages
+from busbw_analysis.models.costs import CostModel, Parameters
+from busbw_analysis.models.select import candidates
 
 Timed = Mapping[int, tuple[Point, Point]]
 """The points of two algorithms at each size above 0, ascending."""
@@ -125,6 +125,21 @@ def _places(differences: Sequence[tuple[int, float]]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Costed:
+    """The cost model of an algorithm and the parameters of messages."""
+
+    cost: CostModel
+    parameters: Parameters
+
+    def seconds(self, ranks: int, hosts: int, size_bytes: float) -> float | None:
+        """The time of one call; None if it is unknown what a library runs at this size."""
+        try:
+            return self.parameters.seconds(self.cost, ranks, hosts, size_bytes)
+        except AnalysisError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
 class Expected:
     """The prediction of the cost formulas for two algorithms.
 
@@ -144,8 +159,8 @@ def sized(series: Series) -> dict[int, Point]:
 
 
 def _expected(
-    one: Costed | Unavailable,
-    other: Costed | Unavailable,
+    one: _Costed | Unavailable,
+    other: _Costed | Unavailable,
     shape: tuple[int, int],
     names: tuple[str, str],
     sizes: Sequence[int],
@@ -158,13 +173,13 @@ def _expected(
 
     def difference(size_bytes: float) -> float:
         """Of the logarithms of both times: below 0 if ``one`` takes less; NaN if a cost is unknown."""
-        first, second = (costed.seconds_if_known(*shape, size_bytes) for costed in (one, other))
+        first, second = (costed.seconds(*shape, size_bytes) for costed in (one, other))
         return math.nan if first is None or second is None else math.log(first / second)
 
     at_sizes = {size: value for size in sizes if not math.isnan(value := difference(size))}
     if not at_sizes:
         return Unavailable("no-common-size", f"no measured size has a known cost of both {names[0]} and {names[1]}")
-    if isinstance(one.parameters, Parameters) and LIBRARY not in names:
+    if LIBRARY not in names:
         at = one.parameters.crossover_bytes(one.cost, other.cost, *shape)
         places = [] if at is None else [(at, difference(at / 2))]
     else:
@@ -175,7 +190,7 @@ def _expected(
             size: None if abs(value) <= _ALIKE else names[0] if value < 0 else names[1]
             for size, value in at_sizes.items()
         },
-        origin=one.parameters.origin + (", these curves among them" if isinstance(one.parameters, JointFit) else ""),
+        origin=one.parameters.origin,
     )
 
 
@@ -191,31 +206,34 @@ def _sign_changes(
             yield root(difference, size, next_size), before
 
 
-def costs_of(
-    members: Mapping[str, Curve],
-    everything: Sequence[Series],
-    library: Library | Unavailable | None,
-    joint: Sequence[OneRegime],
-) -> Iterator[Mapping[str, Costed | Unavailable]]:
-    """The costs of the algorithms of one op by messages, and then by a joint fit to data that include their curves."""
+def _costs_of(
+    members: Mapping[str, Curve], everything: Sequence[Series], library: Library | Unavailable | None
+) -> Mapping[str, _Costed | Unavailable]:
+    """The costs of the algorithms of one op."""
     first = next(iter(members.values()))
     key, parameters = first.series.key, first.parameters
     if isinstance(parameters, Unavailable):
-        yield dict.fromkeys(members, parameters)
-    else:
-        calls = None if library is None else Calls(library, key.dtype, key.mode)
-        gamma, words = gamma_of(key, everything)
-        if gamma is not None:
-            origin = f"{parameters.origin}; {words}"
-            parameters = replace(parameters, gamma_seconds_per_byte=gamma, origin=origin)
-        yield {
-            name: curve.model if isinstance(curve.model, Unavailable) else by_messages(curve.series, parameters, calls)
-            for name, curve in members.items()
-        }
-    series = {name: curve.series for name, curve in members.items()}
-    fits = (one.joint for one in joint if one.joint is not None)
-    if (fitted := next((one for one in fits if all(map(one.includes, series.values()))), None)) is not None:
-        yield {name: by_joint_fit(one, fitted) for name, one in series.items()}
+        return dict.fromkeys(members, parameters)
+    calls = None if library is None else Calls(library, key.dtype, key.mode)
+    gamma, words = gamma_of(key, everything)
+    if gamma is not None:
+        origin = f"{parameters.origin}; {words}"
+        parameters = replace(parameters, gamma_seconds_per_byte=gamma, origin=origin)
+    return {
+        name: curve.model if isinstance(curve.model, Unavailable) else _cost_of(curve.series, parameters, calls)
+        for name, curve in members.items()
+    }
+
+
+def _cost_of(series: Series, parameters: Parameters, calls: Calls | None) -> _Costed | Unavailable:
+    """The algorithm behind ``series`` with ``parameters``; ``calls`` as in ``candidates``."""
+    key = series.key
+    cost = candidates(key.op, key.cost_models, key.algorithm, calls)[0]
+    if cost.inner_sent(*series.shape, 1) > 0:
+        return Unavailable(
+            "one-level", "messages between hosts give no α and β within a host, which a two-level algorithm needs"
+        )
+    return _Costed(cost, parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,13 +323,12 @@ class AlgorithmComparison:
 
 
 def algorithm_comparisons(
-    curves: Sequence[Curve], library: Library | Unavailable | None = None, joint: Sequence[OneRegime] = ()
+    curves: Sequence[Curve], library: Library | Unavailable | None = None
 ) -> tuple[AlgorithmComparison, ...]:
     """Every op with several measured algorithms, over send/recv or by the backend itself (``library``: its choice for
     MPI).
 
-    S* uses the parameters of the models of ``curves``, which come from messages. If these do not suffice, it uses those
-    of a ``joint`` fit to data that include these curves.
+    S* uses the parameters of the models of ``curves``, which come from messages.
     """
     found: dict[SeriesKey, dict[str, Curve]] = {}
     for curve in curves:
@@ -320,27 +337,20 @@ def algorithm_comparisons(
             found.setdefault(replace(key, algorithm=None), {})[name] = curve
     everything = [curve.series for curve in curves]
     comparisons = [
-        AlgorithmComparison(key, series, tuple(_pairs(series, list(costs_of(members, everything, library, joint)))))
+        AlgorithmComparison(key, series, tuple(_pairs(series, _costs_of(members, everything, library))))
         for key, members in found.items()
         if len(members) > 1 and (series := {name: curve.series for name, curve in members.items()})
     ]
     return tuple(comparison for comparison in comparisons if comparison.pairs)
 
 
-def lacks_formulas(comparisons: Sequence[AlgorithmComparison]) -> bool:
-    """Whether a pair of algorithms has no S* that a joint fit could give."""
-    return any(isinstance(pair.expected, Unavailable) for comparison in comparisons for pair in comparison.pairs)
-
-
-def _pairs(curves: Mapping[str, Series], costs: Sequence[Mapping[str, Costed | Unavailable]]) -> Iterator[Pair]:
+def _pairs(curves: Mapping[str, Series], costs: Mapping[str, _Costed | Unavailable]) -> Iterator[Pair]:
     shape = next(iter(curves.values())).shape
     for names in combinations(curves, 2):
         one, other = (sized(curves[name]) for name in names)
         timed = {size: (one[size], other[size]) for size in one if size in other}
         sizes = tuple(timed)
         if sizes:
-            # The first costs that have both; otherwise the reason of the last ones.
-            predictions = [_expected(by[names[0]], by[names[1]], shape, names, sizes) for by in costs]
             yield Pair(
                 names=names,
                 sizes_bytes=sizes,
@@ -348,5 +358,5 @@ def _pairs(curves: Mapping[str, Series], costs: Sequence[Mapping[str, Costed | U
                 measured=crossings(names, timed),
                 smallest=gain(names, sizes[0], timed[sizes[0]]),
                 largest=gain(names, sizes[-1], timed[sizes[-1]]),
-                expected=next((one for one in predictions if isinstance(one, Expected)), predictions[-1]),
+                expected=_expected(costs[names[0]], costs[names[1]], shape, names, sizes),
             )

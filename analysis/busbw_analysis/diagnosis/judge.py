@@ -1,7 +1,7 @@
 """The judgement on a run: findings first, then verdicts and all derived records with their evidence."""
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from busbw_analysis.data.series import Series, key_of
 from busbw_analysis.data.sources import read_all
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons, lacks_formulas
+from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons
 from busbw_analysis.diagnosis.composition import Composition, compositions_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
 from busbw_analysis.diagnosis.doubts import with_doubts
@@ -35,7 +35,6 @@ from busbw_analysis.diagnosis.steps import Trained, steps_of
 from busbw_analysis.diagnosis.storage import Stored, stored
 from busbw_analysis.diagnosis.verdicts import Curve, Verdict, verdicts_on
 from busbw_analysis.fitting.curve import fit_series
-from busbw_analysis.fitting.joint import OneRegime
 from busbw_analysis.fitting.published import Published, published_like
 from busbw_analysis.models.bounds import explain
 from busbw_analysis.models.choices import library_of_run
@@ -43,7 +42,7 @@ from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
 from busbw_analysis.peaks.paths import gpu_model
 from busbw_analysis.peaks.peaks import Peak, PeakLevel, peak_of
-from busbw_analysis.predict import Questions, joint_fits_of
+from busbw_analysis.predict import Questions
 from busbw_analysis.training.held import Held, held
 
 __all__ = ["Best", "Curve", "Finding", "Judgement", "PairMatrix", "Verdict", "judge"]
@@ -92,7 +91,6 @@ class Judgement:
     levels: the hierarchy of the machine.
     pair_shares: for each matrix, what its pairs reached of their peaks.
     comparisons: algorithms of the same op compared.
-    regimes: joint fits, filled by ``with_joint_fits``.
     """
 
     dataset: Dataset
@@ -117,7 +115,6 @@ class Judgement:
     levels: tuple[HierarchyLevel, ...] = ()
     pair_shares: tuple[PairShares | Unavailable | None, ...] = ()
     comparisons: tuple[AlgorithmComparison, ...] = ()
-    regimes: tuple[OneRegime, ...] = ()
 
     @property
     def best(self) -> Best | None:
@@ -218,18 +215,6 @@ def judge_with_selftest(dataset: Dataset, rows: Catalogue) -> Judgement:
     backend = first.run.cases[0].backend if first.run.cases else ""
     began = max(stored.run.started for stored in dataset.runs)
     return judge(dataset, selftest_for(first.path.parent, backend, len(first.run.hosts), began), rows)
-
-
-def with_joint_fits(judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
-    """``judgements`` with joint fits over all of their curves; S* comes from these if messages do not give it."""
-    regimes = joint_fits_of([one.dataset for one in judgements])
-    return tuple(replace(one, regimes=regimes, comparisons=_comparisons(one, regimes)) for one in judgements)
-
-
-def _comparisons(judgement: Judgement, regimes: Sequence[OneRegime]) -> tuple[AlgorithmComparison, ...]:
-    if not lacks_formulas(judgement.comparisons):
-        return judgement.comparisons
-    return algorithm_comparisons(judgement.curves, library_of_run(judgement.dataset), regimes)
 
 
 def _sharing(dataset: Dataset, series: Series) -> float:

@@ -1,4 +1,4 @@
-"""Checks that times over sizes can be fitted, alone or in a joint fit; each error says what is needed instead."""
+"""Checks that times over sizes can be fitted; each error says what is needed instead."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,9 +9,6 @@ import numpy as np
 
 from busbw.errors import AnalysisError
 from busbw.units import counted, format_size, format_time
-from busbw_analysis.data.grouped import grouped
-from busbw_analysis.fitting.design import Observation, Observed
-from busbw_analysis.models.select import candidates
 
 LEAST_SIZES: Final = 5
 """Sizes that a curve needs; a segment may have fewer."""
@@ -97,43 +94,3 @@ def _falls(sizes: np.ndarray, times: np.ndarray) -> bool:
     from scipy.stats import kendalltau  # noqa: PLC0415 - takes long to load, and hardly any curve falls
 
     return bool(kendalltau(sizes, times, alternative="less").pvalue < _BY_CHANCE)
-
-
-def refuse_mixed(observations: Observed) -> None:
-    """Raise AnalysisError unless ``observations`` are of one backend."""
-    backends = dict.fromkeys(one.backend for one in observations)
-    if len(backends) > 1:
-        names = " and ".join(map(repr, backends))
-        raise AnalysisError(f"one set of parameters cannot describe {names}; fit each backend separately")
-
-
-def usable(observations: Observed) -> tuple[tuple[Observation, ...], tuple[str, ...]]:
-    """The ``observations`` whose curve can be part of a joint fit, and why the others cannot."""
-    kept: list[Observation] = []
-    why: dict[str, None] = {}
-    for curve in grouped(sorted(observations, key=_curve), _curve).values():
-        try:
-            _refuse_curve_of(curve)
-        except AnalysisError as error:
-            why[str(error)] = None
-        else:
-            kept += curve
-    return tuple(kept), tuple(why)
-
-
-def _curve(one: Observation) -> tuple[str, str, int, int]:
-    return one.op, one.algorithm or "", one.ranks, one.hosts
-
-
-def _refuse_curve_of(curve: Observed) -> None:
-    """Raise AnalysisError unless the curve of one op on one number of ranks can be part of a joint fit."""
-    first = curve[0]
-    candidates(first.op, first.cost_models, first.algorithm)
-    refuse_alone(first.op, first.ranks)
-    name = f"{first.op}{f' by {first.algorithm}' if first.algorithm else ''} on {first.ranks} ranks"
-    for one in curve:
-        refuse_times(name, one.size_bytes, (one.seconds, *one.launches))
-    members = sorted(curve, key=lambda one: one.size_bytes)
-    sizes = [one.size_bytes for one in members]
-    if sizes != [0]:
-        refuse_curve(name, sizes, [one.seconds for one in members])

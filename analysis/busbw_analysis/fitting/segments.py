@@ -27,8 +27,10 @@ class Cuts:
     beta: Floats
     residual: Floats
 
-    def predict(self, sizes: Floats, wanted: Floats) -> Floats:
+    def predict(self, sizes: Floats, wanted: Floats, waiting: float = 1.0, moving: float = 1.0) -> Floats:
         """Seconds at ``wanted`` (R): one size for each curve, whose measured sizes are ``sizes`` (R × N).
+
+        ``waiting``, ``moving``: factors of α and β.
 
         A breakpoint lies at the geometric mean of the two sizes next to it.
         """
@@ -37,7 +39,7 @@ class Cuts:
         for column in range(1, self.starts.shape[1]):
             start = self.starts[:, column]
             segment += wanted >= np.sqrt(sizes[rows, start - 1] * sizes[rows, start])
-        return np.asarray(self.alpha[rows, segment] + self.beta[rows, segment] * wanted)
+        return np.asarray(waiting * self.alpha[rows, segment] + moving * self.beta[rows, segment] * wanted)
 
 
 def best_cuts(sizes: Floats, times: Floats, segments: int, least: int) -> Cuts:

@@ -1,7 +1,6 @@
 """The cost model of an algorithm, and the time of a call with the α, β, γ and R of messages.
 
-T = rounds · α + max(sent · S β, moved · S / R) + copied · S / M + added · S γ. A joint fit (``fitting.joint``) has more
-parameters for the same cost model, and the same methods ``seconds`` and ``interval``.
+T = rounds · α + max(sent · S β, moved · S / R) + copied · S / M + added · S γ.
 """
 
 from collections.abc import Callable
@@ -155,9 +154,6 @@ class Parameters:
         if self.copy_bytes_per_second is not None:
             seconds += model.copied(*where) * size_bytes / self.copy_bytes_per_second
         return seconds
-
-    def interval(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> None:
-        """None: α and β of messages have no interval."""
 
     def seconds_of(self, rounds: float, sent_bytes: float, moved_bytes: float, added_bytes: float) -> float:
         """The time of these rounds and bytes."""

@@ -1,33 +1,19 @@
-"""Times of algorithms from messages or joint fits, and predictions of what was not measured: all that commands, reports
-and comparisons of algorithms use of it.
-"""
+"""Predictions of what was not measured: all that commands, reports and training plans use of them."""
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.predict.forecast import Forecast
-from busbw_analysis.predict.prediction import Line, Prediction, Scaling, answer, query, scaling, sized
-from busbw_analysis.predict.scaling_models import BY_MESSAGES, Costed, by_joint_fit, by_messages
-from busbw_analysis.predict.selection import joint_fits_of, measured_curves, read_groups
+from busbw_analysis.predict.over_ranks import Line, Scaling, scaling
+from busbw_analysis.predict.prediction import Prediction, answer, sized
+from busbw_analysis.predict.query import query
+from busbw_analysis.predict.selection import measured_curves, read_groups
+from busbw_analysis.predict.ways import Ways
 
-__all__ = [
-    "BY_MESSAGES",
-    "Costed",
-    "Forecast",
-    "Line",
-    "Prediction",
-    "Questions",
-    "Scaling",
-    "by_joint_fit",
-    "by_messages",
-    "joint_fits_of",
-    "read_groups",
-    "scaling",
-    "sized",
-]
+__all__ = ["Forecast", "Line", "Prediction", "Questions", "Scaling", "Ways", "read_groups", "scaling", "sized"]
 
 
 class Questions:
@@ -35,7 +21,10 @@ class Questions:
 
     def __init__(self, datasets: Sequence[Dataset]) -> None:
         self.datasets = tuple(datasets)
-        self._curves = lru_cache(maxsize=None)(partial(measured_curves, self.datasets))
+        self._ways = lru_cache(maxsize=None)(self._select)
+
+    def _select(self, op: str, algorithm: str | None, **way: str | float | None) -> Ways:
+        return Ways(measured_curves(self.datasets, op, algorithm, **way))
 
     def predict(
         self,
@@ -56,9 +45,9 @@ class Questions:
 
         Raises UsageError for an invalid question, AnalysisError if the data do not determine an answer.
         """
-        data = self._curves(op, algorithm, **way)
-        return answer(data, query(data, ranks, sizes_bytes, hosts=hosts, ranks_per_host=ranks_per_host))
+        ways = self._ways(op, algorithm, **way)
+        return answer(ways, query(ways.data, ranks, sizes_bytes, hosts=hosts, ranks_per_host=ranks_per_host))
 
     def messages(self, op: str, *, far: bool) -> Parameters | Unavailable:
         """α, β and R of messages inside a host (``far``: between hosts), timed in the same way as ``op``."""
-        return self._curves(op, None).parameters(far=far)
+        return self._ways(op, None).data.parameters(far=far)

@@ -1,14 +1,14 @@
 """Forecasts: the time of a call at a size or number of ranks that was not measured, its basis, and its extrapolation.
 
 For a measured number of ranks, the fit of that curve gives the time; beyond its largest size, only the last segment is
-used. For other numbers of ranks, a scaling model gives it: rounds and bytes of an algorithm times parameters from the
-same data. Every forecast includes the held-out error of the method that produced it.
+used. For other numbers of ranks, see ``carried`` and ``prediction``. Every forecast includes the held-out error of the
+method that produced it.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -17,15 +17,24 @@ from busbw.ops import bus_factor
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.data.intervals import tail_of_medians
 from busbw_analysis.data.series import Point, Series
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.checks import LEAST_SIZES
 from busbw_analysis.fitting.curve import Fit, Segment, fit_points, fit_series, launch_matrix, resampled_cuts
 from busbw_analysis.fitting.score import VALID_SIZES, Validation, validation
 from busbw_analysis.fitting.segments import Cuts
-from busbw_analysis.models.costs import INSIDE_AS_BETWEEN
-from busbw_analysis.predict.scaling_models import BY_CURVE, ROUNDED, ScalingModel, Value, model_for_question
+from busbw_analysis.predict.held_out import ROUNDED, Shape
 
-NEW_REGIME = "a new regime"
-"""Marks a question to which the parameters of the measurements may not apply."""
+Basis = Literal["curve", "carried", "messages"]
+"""What a forecast is based on: the curve of the same ranks, that of other ranks, or messages between two ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An estimate with both ends of its 95 % interval, which are None if there is none."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +42,15 @@ class Forecast:
     """The predicted time of one call.
 
     ``seconds``: time of the call with its 95 % interval.
-    ``basis``: the kind of model (BY_CURVE, BY_MESSAGES or JOINTLY).
-    ``algorithm``: the algorithm of a scaling model; None for the fit of a curve.
+    ``basis``, ``rests_on``: the kind of evidence, and the evidence in words.
+    ``carried_from``: the shape of the curve that was carried; None for another basis.
+    ``algorithm``: the algorithm of the call; None for the fit of its own curve.
     ``formula``, ``parameters``: the model in symbols, and its parameter values with their origin.
     ``interval_note``: origin of the interval, or the reason why there is none.
     ``extrapolated``: in which respects the question lies outside the data.
     ``held_out``: error of the same method on held-out data.
     ``measured``: the measured point of the same ranks and size, if any; the fit has used it.
-    ``ties``: algorithms that the data cannot distinguish from the chosen one, with the times they predict (seconds;
-    None if their parameters are undetermined).
-    ``notes``: notes of the model.
+    ``notes``: notes on the model.
     """
 
     op: str
@@ -50,7 +58,8 @@ class Forecast:
     ranks: int
     hosts: int
     seconds: Value
-    basis: str
+    basis: Basis
+    rests_on: str
     algorithm: str | None
     formula: str
     parameters: str
@@ -58,7 +67,7 @@ class Forecast:
     extrapolated: tuple[str, ...]
     held_out: Validation
     measured: Point | None
-    ties: tuple[tuple[str, float | None], ...] = ()
+    carried_from: Shape | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -80,37 +89,83 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class FittedCurve:
-    """A curve with its fit; ``resampled`` has the fits of resampled launches, None with too few launches."""
+    """A curve with its fit, None for an op without a size, whose one time is α.
+
+    ``resampled`` has the fits of resampled launches, None with too few launches.
+    """
 
     series: Series
-    fit: Fit
+    fit: Fit | None
     resampled: Cuts | None
 
-    def seconds(self, size_bytes: int) -> Value:
+    @property
+    def interval_note(self) -> str:
+        """The origin of the interval, or the reason why there is none."""
+        if self.fit is not None:
+            return self.fit.interval_note
+        kind = self.series.points[0].interval.kind
+        return f"interval of the measured time: {kind}" if kind != "none" else "no interval: the measured time has none"
+
+    def seconds(self, size_bytes: int, waiting: float = 1.0, moving: float = 1.0) -> Value:
         """The time from the segment that contains the size; beyond the largest size, from the last segment.
 
-        The interval of a size between two segments covers the times of both, because the exact breakpoint was not
-        measured.
+        ``waiting``, ``moving``: factors of α and β, for other ranks. The interval of a size between two segments covers
+        the times of both, because the exact breakpoint was not measured.
         """
-        value = self.segment(size_bytes).seconds(size_bytes)
+
+        def time(segment: Segment) -> float:
+            return waiting * segment.alpha_seconds + moving * segment.beta_seconds_per_byte * size_bytes
+
+        value = time(self.segment(size_bytes))
+        if self.fit is None:
+            ends_ns = self.series.points[0].interval.low_ns, self.series.points[0].interval.high_ns
+            return Value(value, *(None if ns is None else waiting * ns / 1e9 for ns in ends_ns))
         if self.resampled is None:
             return Value(value)
         count = len(self.resampled.starts)
         sizes = np.broadcast_to(np.asarray(self.fit.sizes_bytes, dtype=np.float64), (count, len(self.fit.sizes_bytes)))
-        found = self.resampled.predict(sizes, np.full(count, float(size_bytes)))
+        found = self.resampled.predict(sizes, np.full(count, float(size_bytes)), waiting, moving)
         tail = tail_of_medians(len(self.series.in_common[0]))
         low, high = (float(end) for end in np.quantile(found, (tail, 1 - tail)))
         # If resamples have other breakpoints, the time from all launches may lie outside their interval.
-        ends = [value, *(segment.seconds(size_bytes) for segment in self.around(size_bytes))]
+        ends = [value, *map(time, self.around(size_bytes))]
         return Value(value, min(low, *ends), max(high, *ends))
 
     def segment(self, size_bytes: int) -> Segment:
         """The segment that contains the size, or the nearest one outside the measured sizes."""
+        if self.fit is None:
+            return Segment(self.series.points[0].time_ns / 1e9, 0.0, 0, 0, ("beta",))
         return self.fit.segments[bisect_right(self.fit.breaks_bytes, size_bytes)]
+
+    def no_slope(self, size_bytes: int) -> Unavailable | None:
+        """Why nothing is known of a size beyond the largest one; None if something is."""
+        if self.fit is None or size_bytes <= self.fit.sizes_bytes[-1]:
+            return None
+        segment = self.fit.segments[-1]
+        if "beta" not in segment.at_bound:
+            return None
+        return Unavailable(
+            "no-slope",
+            f"{format_size(size_bytes)} is beyond the largest measured size, {format_size(self.fit.sizes_bytes[-1])}, "
+            f"and from {format_size(segment.first_bytes)} on the time does not grow with size, so there is no rate to "
+            "extrapolate; measure larger sizes",
+        )
+
+    def parameters(self, size_bytes: int) -> str:
+        """α and the rate of the segment that contains the size."""
+        if self.fit is None:
+            return f"{format_time(self.series.points[0].time_ns)} of a call"
+        segment = self.segment(size_bytes)
+        flat = "beta" in segment.at_bound
+        rate = "time does not grow with size" if flat else f"B {format_rate(1 / segment.beta_seconds_per_byte)} (algbw)"
+        return (
+            f"α {format_time(segment.alpha_seconds * 1e9)}, {rate}, from sizes {format_size(segment.first_bytes)} to "
+            f"{format_size(segment.last_bytes)}"
+        )
 
     def around(self, size_bytes: int) -> tuple[Segment, ...]:
         """The two segments that a size lies between; empty if it is inside one, or outside the measured sizes."""
-        pairs = pairwise(self.fit.segments)
+        pairs = pairwise(() if self.fit is None else self.fit.segments)
         return next((pair for pair in pairs if pair[0].last_bytes < size_bytes < pair[1].first_bytes), ())
 
     def jump(self, size_bytes: int) -> str | None:
@@ -128,6 +183,8 @@ class FittedCurve:
 
 def curve_of(series: Series) -> FittedCurve:
     """Fit a curve to predict other sizes. Raises AnalysisError if it cannot be fitted."""
+    if not series.points[-1].size_bytes:
+        return FittedCurve(series, None, None)
     fit = fit_series(series)
     if not isinstance(fit, Fit):
         raise AnalysisError(f"no prediction from the curve of {series.key.label}: {fit.reason}", code=fit.code)
@@ -136,44 +193,35 @@ def curve_of(series: Series) -> FittedCurve:
     return FittedCurve(series, fit, resampled)
 
 
-def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
-    """The forecast from a curve for one size.
-
-    Raises AnalysisError beyond the largest size if the last segment has no slope.
+def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast | Unavailable:
+    """The forecast from a curve for one size; ``no-slope`` beyond the largest size if the last segment has none, or
+    ``no-curve-over-sizes`` for an op without a size.
     """
     series, fit = curve.series, curve.fit
+    if fit is None:
+        return Unavailable("no-curve-over-sizes", f"{series.key.op} has no size")
+    flat = curve.no_slope(size_bytes)
+    if flat is not None:
+        return flat
     first, last = fit.sizes_bytes[0], fit.sizes_bytes[-1]
-    segment = curve.segment(size_bytes)
-    flat = "beta" in segment.at_bound
-    if size_bytes > last and flat:
-        raise AnalysisError(
-            f"{format_size(size_bytes)} is beyond the largest measured size, {format_size(last)}, and from "
-            f"{format_size(segment.first_bytes)} on the time does not grow with size, so there is no rate to "
-            "extrapolate; measure larger sizes",
-            code="no-slope",
-        )
-    seconds = curve.seconds(size_bytes)
     jump = curve.jump(size_bytes)
-    held_out = _beyond(curve, size_bytes / last) if size_bytes > last else _between(fit)
+    held_out = _beyond(fit, size_bytes / last) if size_bytes > last else _between(fit)
     untested = [f"sizes below {format_size(first)}"] if size_bytes < first else []
     beyond = size_words(size_bytes, first, last)
     if jump:
         untested.append("sizes at a jump")
         beyond.append(f"jump: {about_size(size_bytes)} is {jump}")
-    rate = "time does not grow with size" if flat else f"B {format_rate(1 / segment.beta_seconds_per_byte)} (algbw)"
     return Forecast(
         op=series.key.op,
         size_bytes=size_bytes,
         ranks=len(series.key.ranks),
         hosts=series.key.hosts,
-        seconds=seconds,
-        basis=BY_CURVE,
+        seconds=curve.seconds(size_bytes),
+        basis="curve",
+        rests_on="the fit of the curve of these ranks",
         algorithm=None,
         formula="T = α + S/B per segment",
-        parameters=(
-            f"α {format_time(segment.alpha_seconds * 1e9)}, {rate}, from sizes {format_size(segment.first_bytes)} to "
-            f"{format_size(segment.last_bytes)}"
-        ),
+        parameters=curve.parameters(size_bytes),
         interval_note=fit.interval_note,
         extrapolated=tuple(beyond),
         held_out=held_out.asked_for(*untested),
@@ -203,18 +251,18 @@ def _between(fit: Fit) -> Validation:
     return replace(checked, held_out=how, passed=fit.validated)
 
 
-def _beyond(curve: FittedCurve, reach: float) -> Validation:
+def _beyond(fit: Fit, reach: float) -> Validation:
     """Hold out the largest sizes, as far as the question extrapolates or the data allow, and predict them."""
-    sizes, times = curve.fit.sizes_bytes, curve.fit.times_ns
+    sizes, times = fit.sizes_bytes, fit.times_ns
     count = max(sum(1 for size in sizes if size * reach <= sizes[-1]), LEAST_SIZES)
     if count >= len(sizes):
         return validation(f"with {len(sizes)} sizes none can be held out", None, VALID_SIZES)
     try:
-        fit = fit_points(sizes[:count], times[:count])
+        smaller = fit_points(sizes[:count], times[:count])
     except AnalysisError as error:
         return validation(f"without the largest sizes there is no fit: {error}", None, VALID_SIZES)
     errors = [
-        abs(fit.segments[-1].seconds(size) / (time / 1e9) - 1)
+        abs(smaller.segments[-1].seconds(size) / (time / 1e9) - 1)
         for size, time in zip(sizes[count:], times[count:], strict=True)
     ]
     tried = sizes[-1] / sizes[count - 1]
@@ -227,41 +275,3 @@ def _beyond(curve: FittedCurve, reach: float) -> Validation:
     # The smaller of them may be right although the largest has left the segment.
     found = replace(found, passed=found.passed and errors[-1] <= VALID_SIZES)
     return found if far else found.asked_for(f"sizes × {reach:.3g}")
-
-
-def by_scaling_model(
-    models: Sequence[ScalingModel], ranks: int, hosts: int, size_bytes: int, outside: Sequence[str], like: Series | None
-) -> Forecast:
-    """The forecast of the chosen model of ``models`` for ``ranks`` on ``hosts``, or of one tied with it.
-
-    ``outside`` lists what is extrapolated; ``like`` is the measured curve of exactly these ranks, if any. Raises
-    AnalysisError if none of these algorithms exists for this number of ranks.
-    """
-    model, instead = model_for_question(models, ranks, hosts, size_bytes)
-    cost = model.cost
-    run = cost.at(ranks, hosts, size_bytes)
-    beyond = [NEW_REGIME] if any(NEW_REGIME in note for note in outside) else []
-    parameters = model.parameters.origin
-    if not cost.of_hosts_known(ranks, hosts, size_bytes):
-        parameters += f"; {run.algorithm}: {INSIDE_AS_BETWEEN}"
-    return Forecast(
-        op=cost.op,
-        size_bytes=size_bytes,
-        ranks=ranks,
-        hosts=hosts,
-        seconds=model.at(ranks, hosts, size_bytes),
-        basis=model.parameters.basis,
-        algorithm=run.algorithm,
-        formula=run.formula,
-        parameters=parameters,
-        interval_note=model.parameters.interval_note,
-        extrapolated=(*outside, *([instead] if instead else [])),
-        held_out=model.held_out_for(ranks, hosts, size_bytes).asked_for(*beyond),
-        measured=None if like is None else like.at(size_bytes),
-        ties=tuple(
-            (other.cost.algorithm, other.seconds_if_known(ranks, hosts, size_bytes))
-            for other in models
-            if other.tied and other.cost is not cost and other.cost.possible(ranks, hosts, size_bytes)
-        ),
-        notes=model.notes,
-    )

@@ -4,9 +4,7 @@ Runs with different numbers of ranks are combined here but never pooled. They mu
 machines and settings.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
@@ -20,12 +18,9 @@ from busbw_analysis.data.likeness import Difference, differences
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.series import LIBRARY, Series, SeriesKey
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
-from busbw_analysis.fitting.design import Observation
-from busbw_analysis.fitting.joint import OneRegime, fit_regimes
 from busbw_analysis.models.choices import Calls, library_of_run
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.families import MPI
-from busbw_analysis.models.gloo import MODELLED
 from busbw_analysis.models.parameters import parameters_for
 from busbw_analysis.models.select import algorithms
 
@@ -54,7 +49,7 @@ class MeasuredCurves:
 
     ``curves``: at most one for each number of ranks and hosts.
     ``of_op``: every curve of the op, with any algorithm; at least one.
-    ``everything``: one for each op, algorithm, number of ranks and hosts, timed in the same way.
+    ``of_library``: the curves of the backend's own algorithm, measured in the same way.
     ``cores``: usable cores of a host; None if unknown.
     ``notes``: what was left out.
     """
@@ -63,7 +58,7 @@ class MeasuredCurves:
     algorithm: str | None
     curves: tuple[Series, ...]
     of_op: tuple[Series, ...]
-    everything: tuple[Series, ...]
+    of_library: tuple[Series, ...]
     cores: int | None
     notes: tuple[str, ...]
     _datasets: tuple[Dataset, ...]
@@ -106,30 +101,6 @@ class MeasuredCurves:
             return shape != (ranks, hosts), self.oversubscribed(*shape) != self.oversubscribed(ranks, hosts)
 
         return _calls_of(min(self._datasets, key=unlike), (self.curves or self.of_op)[0].key)
-
-    def observations(self) -> tuple[Observation, ...]:
-        """Every measured point of every op, for a joint fit."""
-        return tuple(
-            Observation(
-                op=one.key.op,
-                backend=one.key.backend,
-                cost_models=one.key.cost_models,
-                ranks=len(one.key.ranks),
-                hosts=one.key.hosts,
-                size_bytes=point.size_bytes,
-                seconds=point.time_ns / 1e9,
-                launches=tuple(median / 1e9 for median in point.launch_medians_ns),
-                algorithm=one.key.algorithm,
-                oversubscribed=self.oversubscribed(*one.shape),
-                # The launches of one group of runs are common to all of its curves.
-                launch_set=f"{place}",
-                launch_keys=point.launch_keys,
-                calls=_calls_of(dataset, one.key),
-            )
-            for one in self.everything
-            for place, dataset in [next((at, of) for at, of in enumerate(self._datasets) if one in of.series)]
-            for point in one.points
-        )
 
 
 def _calls_of(dataset: Dataset, key: SeriesKey) -> Calls | None:
@@ -208,28 +179,23 @@ def measured_curves(
         pairs = " and ".join(f"{name} {_formatted(value)}" for name, value in asked.items())
         raise AnalysisError(f"{op} was not measured with {pairs}; these runs have {has}", code="way-not-measured")
     usual = min((_settings_of(one.key) for one in fitting), key=_unusual)
-    curves: dict[tuple[int, int], Series] = {}
+    curves: dict[str | None, dict[tuple[int, int], Series]] = {wanted: {}, None: {}}
     for one in sorted(fitting, key=lambda one: (one.key.group != "all", -len(one.points))):
-        if _settings_of(one.key) == usual and one.key.algorithm == wanted:
-            curves.setdefault(one.shape, one)
+        if _settings_of(one.key) == usual and one.key.algorithm in curves:
+            curves[one.key.algorithm].setdefault(one.shape, one)
+    own, of_library = (tuple(curves[name][shape] for shape in sorted(curves[name])) for name in (wanted, None))
     left_out = len({_settings_of(one.key) for one in of_op}) - 1
     notes = [f"{op} was measured with {left_out + 1} sets of settings; used here: {_named(usual)}"] if left_out else []
-    like: dict[tuple[object, ...], Series] = {(op, wanted, *shape): one for shape, one in curves.items()}
-    settings, differ = _beside(alone, op, usual)
-    for one in alone:
-        if _settings_of(one.key) == settings.get(one.key.op):
-            like.setdefault((one.key.op, one.key.algorithm, *one.shape), one)
-    missing = sorted({one.shape for one in of_op if one.key.algorithm == wanted} - curves.keys())
+    missing = sorted({one.shape for one in of_op if one.key.algorithm == wanted} - curves[wanted].keys())
     if missing:
         where = [f"{ranks} ranks{f' on {hosts} hosts' if hosts > 1 else ''}" for ranks, hosts in missing]
         notes.append(f"left out: {op} on {', '.join(where)}, which was not measured with these settings")
-    notes += differ
     return MeasuredCurves(
         op=op,
         algorithm=wanted,
-        curves=tuple(curves[shape] for shape in sorted(curves)),
+        curves=own,
         of_op=tuple(of_op),
-        everything=tuple(like.values()),
+        of_library=of_library,
         cores=_cores(datasets),
         notes=tuple(notes),
         _datasets=tuple(datasets),
@@ -270,28 +236,6 @@ def _settings_of(key: SeriesKey) -> SeriesKey:
     return replace(key, op="", ranks=(), group="", hosts=0, algorithm=None)
 
 
-def _beside(alone: Iterable[Series], op: str, usual: SeriesKey) -> tuple[dict[str, SeriesKey], list[str]]:
-    """The settings of each op that can be fitted together with ``op`` in its ``usual`` settings, and notes on
-    differences.
-
-    All are timed in the same way, and each op has the same settings on all ranks. The data type matters only for ops
-    that reduce: moving bytes takes equally long for every type.
-    """
-    others = [one.key for one in alone if one.key.op != op]
-    timed = usual.mode, usual.sync, usual.cache
-    timed_alike = [key for key in others if (key.mode, key.sync, key.cache) == timed]
-    settings, notes = {op: usual}, []
-    for other, keys in grouped(timed_alike, lambda key: key.op).items():
-        best = min(keys, key=lambda key: (key.dtype != usual.dtype, _unusual(_settings_of(key))))
-        if None not in {best.dtype, usual.dtype} and best.dtype != usual.dtype and other in MODELLED:
-            adds = best.redop is not None and usual.redop is not None
-            notes.append(f"{'left out: ' * adds}{other}{', which' * adds} was measured only with {best.dtype}")
-            if adds:
-                continue
-        settings[other] = _settings_of(best)
-    return settings, notes
-
-
 def _unusual(way: SeriesKey) -> tuple[tuple[bool, ...], str]:
     return tuple(getattr(way, name, None) not in {usual, None} for name, usual in _USUAL.items()), str(way)
 
@@ -311,21 +255,3 @@ def _cores(datasets: Iterable[Dataset]) -> int | None:
     """The fewest usable cores of any host; None if unknown for all hosts."""
     hosts = (ranks_and_cores(dataset.hosts, dataset.largest.environments) for dataset in datasets)
     return min((cores for one in hosts for _, cores in one.values()), default=None)
-
-
-def joint_fits_of(datasets: Sequence[Dataset]) -> tuple[OneRegime, ...]:
-    """A joint fit for every regime in ``datasets`` (one dataset for each number of ranks and hosts).
-
-    It uses everything that was timed like the op measured on most numbers of ranks. Empty for runs without messages.
-    """
-    ops = Counter(
-        op
-        for dataset in datasets
-        for op in dict.fromkeys(row.case.op for row in dataset.cases if row.state == "measured")
-        if op in MODELLED
-    )
-    for op, _ in ops.most_common():
-        with suppress(AnalysisError):  # measured only by concurrent groups, which are not fitted
-            data = measured_curves(datasets, op)
-            return fit_regimes([one for one in data.observations() if one.op in MODELLED])
-    return ()

@@ -13,7 +13,7 @@ from busbw_analysis.diagnosis.answer import Answer, answer_of, sentences
 from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.findings import Finding
-from busbw_analysis.diagnosis.judge import Judgement, with_joint_fits
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report import to_html, to_json, to_markdown
 from busbw_analysis.report.document import ComparisonSummary, Page, Paragraph, Section, clock_time
 from busbw_analysis.report.sections.curves import Side, operations, overview
@@ -54,7 +54,6 @@ def compose(judgement: Judgement, references: Sequence[Judgement] = (), models: 
     references: their curves are drawn as thin lines.
     models: training plans are added for these models.
     """
-    (judgement,) = with_joint_fits([judgement])
     page = page_of(judgement, references, models)
     return _report(page, to_json.render(judgement, page.answers[0][1]))
 

@@ -30,7 +30,6 @@ from busbw_analysis.diagnosis.roofline import Roofline
 from busbw_analysis.diagnosis.single_calls import UNIT
 from busbw_analysis.diagnosis.step_verdicts import StepVerdict
 from busbw_analysis.diagnosis.steps import Trained
-from busbw_analysis.fitting.joint import OneRegime
 
 LAYOUT: Final = 1
 """Raised when a key is removed or changes its meaning; new keys do not raise it."""
@@ -55,7 +54,6 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "best": plain(judgement.best),
         "verdicts": [_verdict(one) for one in answer.verdicts],
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
-        "joint": joint_rows(judgement.regimes),
         "crossings": crossing_rows(judgement.comparisons),
         "compositions": [with_values(one, "sum_ns", "ratio") for one in judgement.compositions],
         "pair_matrices": plain(judgement.matrices),
@@ -148,32 +146,6 @@ def fit_row(curve: Curve) -> dict[str, JSON]:
         "launches": curve.series.launches,
         "model": against_model(curve),
         "fit": plain(curve.fit),
-    }
-
-
-def joint_rows(regimes: Sequence[OneRegime]) -> list[JSON]:
-    """The joint fit of every regime (seconds, seconds per byte), or why there is none (``refused``)."""
-    return [_joint(one) for one in regimes]
-
-
-def _joint(one: OneRegime) -> dict[str, JSON]:
-    found = {**plain(one.regime), "refused": one.refused, "left_out": plain(one.left_out)}
-    joint = one.joint
-    if joint is None:
-        return found
-    beside = {"ties": joint.ties, "candidates": joint.candidates}
-    return {
-        **found,
-        **values_of(joint, "backend", "parameters", "validations", "interval_note", "notes"),
-        "ops": list(dict.fromkeys(seen.op for seen in joint.observations)),
-        "ranks": sorted({seen.ranks for seen in joint.observations}),
-        "observations": len(joint.observations),
-        "not_separated": [with_values(one, "sum", "reason") for one in joint.not_separated],
-        "algorithms": [
-            {"op": op, "algorithm": name, **{kind: plain(of.get(op, ())) for kind, of in beside.items()}}
-            for op, name in joint.algorithms.items()
-        ],
-        "explicit": sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm}),
     }
 
 

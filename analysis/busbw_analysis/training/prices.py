@@ -206,7 +206,7 @@ class Measured:
                 continue
             if not found.unanswered:
                 return [_price(one, 0.5 if name == "ping_pong" else 1.0) for one in found.forecasts]
-            why = next(iter(found.unanswered.values()))
+            why = next(iter(found.unanswered.values())).reason
             failed = failed or AnalysisError(f"{op} on {ranks} ranks: {why}", code="no-price")
         # An op that was never measured: a ring of messages.
         rates = self.rates(hosts)
@@ -292,4 +292,4 @@ def slowdown_of(run: Measured | None) -> tuple[float, str]:
 def _price(one: Forecast, share: float) -> Price:
     low, high = (None if end is None else end * share for end in (one.seconds.low, one.seconds.high))
     moving, passed = one.seconds.value * share, bool(one.held_out.passed)
-    return Price(0.0, moving, one.hosts > 1, one.basis, low, high, one.extrapolated, passed)
+    return Price(0.0, moving, one.hosts > 1, one.rests_on, low, high, one.extrapolated, passed)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from busbw.ops import bus_factor
 from busbw.units import about_size, format_rate, format_time
-from busbw_analysis.predict import Line, Prediction, Scaling, scaling
+from busbw_analysis.predict import Line, Prediction, Scaling, Ways, scaling
 from busbw_analysis.report.plots.axes import dress, log_height, name_ticks, save, widen
 from busbw_analysis.report.plots.svg import SERIES
 
@@ -36,7 +36,7 @@ def write(prediction: Prediction, path: Path) -> None:
     if there is nothing to draw.
     """
     data, asked = prediction.data, prediction.query
-    save(draw(scaling(data, asked), f"{asked.op} over {data.key.backend}"), path)
+    save(draw(scaling(Ways(data), asked), f"{asked.op} over {data.key.backend}"), path)
 
 
 def draw(shown: Scaling, what: str) -> Figure:
@@ -72,7 +72,7 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
     for slot, line in enumerate(kept[:_MOST_LINES]):
         points = _scaled(scale, ((ranks, time.value) for ranks, time in line.points))
         drawn += [value for _, value in points]
-        role = ", used for the prediction" if line.chosen else ", not distinguishable from it" if line.tied else ""
+        role = ", used for the prediction" if line.chosen else ""
         role += f", {_AS_IF_FREE}" if _all_at_once(line) else ""
         axes.plot(
             *zip(*points, strict=True),

@@ -17,7 +17,6 @@ from busbw_analysis.report.sections.curves import predictions_of
 from busbw_analysis.report.sections.labels import curve_label, varying_fields
 from busbw_analysis.report.sections.model_figures import model_figure
 from busbw_analysis.report.tables.fits import fits_table
-from busbw_analysis.report.tables.joint_fits import joint_sections
 
 _LIMITED = (
     "R limits all algorithms, even if the textbook formula omits it: no time is shorter than all bytes of all ranks "
@@ -179,9 +178,9 @@ def _alternatives(curve: Curve, label: str) -> Table:
 
 
 def fits(judgement: Judgement) -> Section:
-    """All fits, the reasons for missing ones, and the joint fits."""
+    """All fits, and the reasons for missing ones."""
     named = [(curve.series.key.label, curve) for curve in judgement.curves]
     block = fits_table(named) if named else Paragraph("There is no curve to fit.")
     fitted = [curve.fit for curve in judgement.curves if isinstance(curve.fit, Fit)]
-    gist = f"Latency and bandwidth of {len(fitted)} of {len(named)} curves, and of all curves together."
-    return Section("fits", "Fits", (block,), joint_sections(judgement.regimes), gist=gist)
+    gist = f"Latency and bandwidth of {len(fitted)} of {len(named)} curves."
+    return Section("fits", "Fits", (block,), gist=gist)

@@ -5,13 +5,24 @@ from typing import Final
 
 from busbw.runs.records import JSON, settings_in_words
 from busbw.units import counted, format_rate, format_seconds, format_size, format_time
-from busbw_analysis.data.as_json import values_of
+from busbw_analysis.data.as_json import plain, values_of
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.series import LIBRARY
-from busbw_analysis.predict import BY_MESSAGES, Forecast, Prediction, sized
+from busbw_analysis.predict import Forecast, Prediction, sized
 from busbw_analysis.report.document import Column, Table, table
 
-_OF_FORECAST: Final = ("interval_note", "algbw", "busbw", "basis", "algorithm", "formula", "parameters", "extrapolated")
+_OF_FORECAST: Final = (
+    "interval_note",
+    "algbw",
+    "busbw",
+    "basis",
+    "rests_on",
+    "carried_from",
+    "algorithm",
+    "formula",
+    "parameters",
+    "extrapolated",
+)
 
 
 def document(prediction: Prediction) -> dict[str, JSON]:
@@ -28,7 +39,7 @@ def document(prediction: Prediction) -> dict[str, JSON]:
         "measured_ranks": sorted({len(one.key.ranks) for one in evidence.curves}),
         "notes": list(prediction.notes),
         "predictions": [_row(one) for one in prediction.forecasts],
-        "unanswered": [{"size_bytes": size, "reason": why} for size, why in prediction.unanswered.items()],
+        "unanswered": [{"size_bytes": size, **plain(why)} for size, why in prediction.unanswered.items()],
     }
 
 
@@ -45,7 +56,6 @@ def _row(one: Forecast) -> dict[str, JSON]:
         "held_out_note": one.held_out.words,
         "measured_seconds": None if one.measured is None else one.measured.time_ns / 1e9,
         "error": one.error,
-        "ties": [{"algorithm": name, "seconds": seconds} for name, seconds in one.ties],
     }
 
 
@@ -79,17 +89,16 @@ def predict_table(prediction: Prediction) -> Table:
     by = "" if evidence.algorithm is None else f" by {evidence.algorithm}"
     caption = f"{asked.op}{by} over {evidence.key.backend}, {asked.ranks} ranks on {hosts}; {measured}"
     notes = [
-        *_each("rests on", forecasts, lambda one: [one.basis]),
+        *_each("rests on", forecasts, lambda one: [one.rests_on]),
         *_each("model", forecasts, lambda one: [": ".join(filter(None, (one.algorithm, one.formula)))]),
         *_each("parameters", forecasts, lambda one: [one.parameters]),
         *_each("interval", forecasts, lambda one: [] if _no_interval(one) else [one.interval_note]),
         *_each("", forecasts, lambda one: [one.interval_note] if _no_interval(one) else []),
         *_each("EXTRAPOLATED", forecasts, lambda one: one.extrapolated),
         *_each("", forecasts, lambda one: [one.held_out.words]),
-        *_each("tied", forecasts, _ties),
     ]
     notes += _each("measured", [one for one in forecasts if one.measured is not None], _seen)
-    notes += sized("no answer", prediction.unanswered.items(), asked.sizes_bytes)
+    notes += sized("no answer", ((size, why.reason) for size, why in prediction.unanswered.items()), asked.sizes_bytes)
     rows: dict[int, Forecast | None] = dict.fromkeys(prediction.unanswered)
     rows |= {one.size_bytes: one for one in forecasts}
     return table(caption, _COLUMNS, sorted(rows.items()), *notes)
@@ -133,23 +142,8 @@ _COLUMNS: Final[tuple[Column[tuple[int, Forecast | None]], ...]] = (
 )
 
 
-def _ties(one: Forecast) -> list[str]:
-    if not one.ties:
-        return []
-    known = [(name, taken) for name, taken in one.ties if taken is not None]
-    unknown = [name for name, taken in one.ties if taken is None]
-    start = f"the data cannot distinguish {one.algorithm} from"
-    if not known:
-        return [f"{start} {', '.join(unknown)}, whose times are unknown"]
-    ends = (min(known, key=lambda tie: tie[1]), max(known, key=lambda tie: tie[1]))
-    named = [f"{format_time(taken * 1e9)} ({name})" for name, taken in dict.fromkeys(ends)]
-    others = "another, which takes" if len(known) == 1 else f"{len(known)} others, which take"
-    rest = f"; nor from {', '.join(unknown)}, whose times are unknown" if unknown else ""
-    return [f"{start} {others} {' to '.join(named)}{rest}"]
-
-
 def _seen(one: Forecast) -> list[str]:
-    if one.basis == BY_MESSAGES:
+    if one.basis != "curve":
         return ["not used for the prediction"]
     return ["used for the prediction, so its error is that of a fit"]
 

@@ -1,9 +1,10 @@
-"""Joint fits and predictions over MPI, whose libraries choose algorithms by tables of their own."""
+"""Predictions over MPI, whose libraries choose algorithms by tables of their own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
+from refused import refused
 from testing.synthetic import Machine, World, case, synthetic_run
 
 from busbw.errors import AnalysisError, UnlikeRuns
@@ -11,30 +12,28 @@ from busbw.ops import OPS
 from busbw.runs.records import JSON
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import pool
-from busbw_analysis.fitting.design import PARAMETERS, Parameter, amounts
-from busbw_analysis.fitting.joint import JointFit
-from busbw_analysis.models.choices import Calls, Library
+from busbw_analysis.models.choices import Calls, Choice, Library
 from busbw_analysis.models.select import candidates
-from busbw_analysis.predict import joint_fits_of, prediction
-from busbw_analysis.predict.prediction import Prediction, query
+from busbw_analysis.predict import prediction
+from busbw_analysis.predict.prediction import Prediction
+from busbw_analysis.predict.query import query
 from busbw_analysis.predict.selection import measured_curves, read_groups
+from busbw_analysis.predict.ways import Ways
 from busbw_analysis.report.tables import predict as predict_tables
 from busbw_analysis.report.to_terminal import render
 
 SIZES = tuple(64 * 4**step for step in range(9))
 OPEN_MPI, MPICH = "Open MPI v5.0.8", "MPICH Version: 5.0.2"
 TUNED, CH4 = Library("Open MPI", (5, 0, 8)), Library("MPICH", (5, 0, 2), "ch4:ucx ofi")
-ALPHA, BETA, GAMMA, CALL = 5e-6, 1e-9, 4e-10, 2e-6
-TRUE: dict[Parameter, float] = {"alpha": ALPHA, "beta": BETA, "gamma": GAMMA, "per_call": CALL}
+ALPHA, BETA = 5e-6, 1e-9
 MIB = 1 << 20
 
 
 def truth(op: str, ranks: int, size_bytes: int, library: Library | None, algorithm: str | None = None) -> float:
     """Seconds of one call where the library does what its table says, or always the same."""
     calls = None if library is None else Calls(library, "float32")
-    term = candidates(op, "mpi", algorithm, calls)[0]
-    taken = dict(zip(PARAMETERS, amounts(term, ranks, 1, size_bytes), strict=True))
-    return sum(taken[name] * value for name, value in TRUE.items())
+    model, where = candidates(op, "mpi", algorithm, calls)[0], (ranks, 1, size_bytes)
+    return model.rounds(*where) * ALPHA + model.sent(*where) * size_bytes * BETA
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,55 +82,9 @@ def test_a_level_of_threads_that_somebody_chose_still_keeps_runs_apart() -> None
         pool((run(2, threads="funneled"), run(2, seed=9)))
 
 
-def joint_of(runs: Sequence[StoredRun]) -> JointFit:
-    (one,) = joint_fits_of(read_groups(runs))
-    assert one.joint is not None, one.refused
-    return one.joint
-
-
 def answer(runs: Sequence[StoredRun], op: str, ranks: int, *sizes: int) -> Prediction:
     known = measured_curves(read_groups(runs), op)
-    return prediction.answer(known, query(known, ranks, sizes))
-
-
-@pytest.mark.parametrize(
-    ("text", "library", "shapes"),
-    [(OPEN_MPI, TUNED, (4, 8, 16, 32)), (MPICH, CH4, (4, 6, 8, 16))],
-)
-def test_what_a_library_runs_by_its_table_is_found_and_parameters_are_those_of_all_its_algorithms(
-    text: str, library: Library, shapes: Sequence[int]
-) -> None:
-    world = Obeying(sample_noise=0.01, library=library)
-    joint = joint_of([run(ranks, world, ("broadcast",), library=text) for ranks in shapes])
-    assert joint.algorithms == {"broadcast": f"choice of {library.called}"}
-    assert not joint.ties
-    assert joint.parameters["alpha"].value == pytest.approx(ALPHA, rel=0.1)
-    assert joint.parameters["beta"].value == pytest.approx(BETA, rel=0.1)
-    assert any(note.startswith(f"default choice of {library.called}: ") for note in joint.notes)
-
-
-def test_a_library_that_does_not_do_what_its_table_says_is_found_out() -> None:
-    world = Obeying(sample_noise=0.01, always="ring")
-    joint = joint_of([run(ranks, world, ("all_reduce",), library=OPEN_MPI) for ranks in (2, 4, 8, 16)])
-    rivals = {rival.algorithm: rival for rival in joint.candidates["all_reduce"]}
-    assert joint.algorithms["all_reduce"] == "ring"
-    assert rivals["choice of Open MPI 5.0.8"].error > 0.2
-    assert "choice of Open MPI 5.0.8" not in joint.ties.get("all_reduce", ())
-
-
-def test_too_few_numbers_of_ranks_leave_what_the_library_is_known_to_run_and_no_ring() -> None:
-    joint = joint_of([run(ranks, Obeying(sample_noise=0.01, library=CH4)) for ranks in (4, 8)])
-    assert joint.algorithms == {"all_reduce": "choice of MPICH 5.0.2"}
-    assert any("all_reduce (choice of MPICH 5.0.2) is undecided" in note for note in joint.notes)
-
-
-def test_an_algorithm_without_a_formula_is_said_and_takes_the_table_out_of_the_race() -> None:
-    world = Obeying(sample_noise=0.01, always="binomial-tree")
-    joint = joint_of([run(ranks, world, ("broadcast",), library=OPEN_MPI) for ranks in (8, 16, 24)])
-    assert joint.algorithms["broadcast"] == "binomial-tree"
-    assert all(not rival.algorithm.startswith("choice") for rival in joint.candidates["broadcast"])
-    said = "the algorithm of mpi for broadcast is unknown: Open MPI 5.0.8 selects scatter_allgather for broadcast of"
-    assert any(note.startswith(said) for note in joint.notes)
+    return prediction.answer(Ways(known), query(known, ranks, sizes))
 
 
 def test_messages_and_the_table_answer_for_numbers_of_ranks_that_were_not_measured() -> None:
@@ -143,23 +96,19 @@ def test_messages_and_the_table_answer_for_numbers_of_ranks_that_were_not_measur
         "scatter-recursive-doubling (scatter_recursive_doubling_allgather of MPICH 5.0.2)",
         "scatter-ring (scatter_ring_allgather of MPICH 5.0.2)",
     ]
-    term = candidates("broadcast", "mpi", None, Calls(CH4, "float32"))[0]
     for one in found.forecasts:
-        rounds, sent, *_ = amounts(term, 8, 1, one.size_bytes)
-        # What a call takes by itself is in the time of every message.
-        assert one.seconds.value == pytest.approx(rounds * (ALPHA + CALL) + sent * BETA, rel=0.1)
+        assert one.seconds.value == pytest.approx(truth("broadcast", 8, one.size_bytes, CH4), rel=0.1)
     assert any(note.startswith("default choice of MPICH 5.0.2: the selection") for note in found.notes)
 
 
 def test_collectives_in_shared_memory_are_not_answered_by_a_table_of_messages() -> None:
     shared = run(2, Obeying(library=CH4), ("all_reduce", "ping_pong"), threads="funneled")
-    with pytest.raises(
-        AnalysisError, match=r"the algorithm of mpi for all_reduce is unknown: MPICH 5.0.2 runs all_reduce"
-    ):
+    with refused(AnalysisError, "shared-memory"):
         answer([shared], "all_reduce", 4, MIB)
-    (one,) = joint_fits_of(read_groups([run(2, Obeying(library=CH4), threads="funneled")]))
-    assert one.joint is not None
-    assert any("within a host in shared memory" in note for note in one.joint.notes)
+    # What it runs there is known to be no ring, so a ring is not carried from it.
+    four = run(4, Obeying(library=CH4), ("all_reduce", "ping_pong"), threads="funneled")
+    named = measured_curves(read_groups([four]), "all_reduce", "ring")
+    assert prediction.answer(Ways(named), query(named, 8, [MIB])).forecasts[0].basis == "messages"
 
 
 def test_numbers_of_ranks_that_share_cores_are_answered_as_those_that_did() -> None:
@@ -174,42 +123,38 @@ def test_numbers_of_ranks_that_share_cores_are_answered_as_those_that_did() -> N
     assert [isinstance(library, Library) and library.shared for library in told] == [True, False, False]
 
 
-def test_where_the_table_names_what_has_no_formula_its_equal_answers_and_the_reason_is_said() -> None:
-    world = Obeying(sample_noise=0.01, library=TUNED)
-    runs = [run(ranks, world, ("broadcast",), library=OPEN_MPI) for ranks in (2, 3, 4)]
-    (found,) = answer(runs, "broadcast", 24, MIB).forecasts
-    assert found.algorithm is not None
-    assert any(
-        said.startswith(
-            "algorithm: choice of Open MPI 5.0.8 is unknown there (Open MPI 5.0.8 selects scatter_allgather"
-        )
-        and f"used instead: {found.algorithm}" in said
-        for said in found.extrapolated
-    )
-    assert not found.held_out.passed
-
-
 @pytest.mark.parametrize("shapes", [(2,), (4, 8, 16, 32)])
 def test_a_size_without_a_formula_leaves_the_others_their_answers(shapes: Sequence[int]) -> None:
-    """By messages, and by a joint fit that is sure of the table."""
+    """By messages, and carried from the curve of 16 ranks or of 32."""
     world = Obeying(sample_noise=0.01, library=TUNED)
     runs = [run(ranks, world, ("broadcast", "ping_pong"), library=OPEN_MPI) for ranks in shapes]
     found = answer(runs, "broadcast", 20, 1024, MIB, 4 * MIB)
     assert [one.size_bytes for one in found.forecasts] == [1024]
     assert list(found.unanswered) == [MIB, 4 * MIB]
-    assert all("selects scatter_allgather for broadcast of" in why for why in found.unanswered.values())
+    assert {why.code for why in found.unanswered.values()} == {"formula-not-known"}
     rows = render([predict_tables.predict_table(found)]).splitlines()
     assert [row.split()[0] for row in rows if row.endswith("no answer")] == ["1", "4"]
-    assert any(row.startswith("# no answer (1 MiB): broadcast by choice of Open MPI 5.0.8 is unknown") for row in rows)
     unanswered = predict_tables.document(found)["unanswered"]
-    assert [one["size_bytes"] for one in unanswered] == [MIB, 4 * MIB]
-    with pytest.raises(AnalysisError, match="selects scatter_allgather for broadcast of"):
+    assert [(one["size_bytes"], one["code"]) for one in unanswered] == [
+        (size, "formula-not-known") for size in (MIB, 4 * MIB)
+    ]
+    with refused(AnalysisError, "formula-not-known"):
         answer(runs, "broadcast", 20, MIB, 4 * MIB)
 
 
-def test_notes_are_those_of_the_algorithm_that_answers() -> None:
-    world = Obeying(sample_noise=0.01, library=TUNED)
-    runs = [run(ranks, world, ("broadcast",), library=OPEN_MPI) for ranks in (2, 3, 4)]
-    table = "default choice of Open MPI 5.0.8"
-    assert not any(note.startswith(table) for note in answer(runs, "broadcast", 24, MIB).notes)
-    assert [note.startswith(table) for note in answer(runs, "broadcast", 6, 1024).notes].count(True) == 1
+def test_a_curve_is_carried_at_the_sizes_at_which_its_library_ran_the_same_algorithm() -> None:
+    """MPICH broadcasts 1 MiB to 8 ranks by another algorithm than to 6: to 12 only the curve of 8 is carried."""
+    world = Obeying(sample_noise=0.01, library=CH4)
+    runs = [run(ranks, world, ("broadcast",)) for ranks in (6, 8)]
+    carried = [answer(runs, "broadcast", 12, size).forecasts[0] for size in (1024, MIB)]
+    ran = {ranks: Calls(CH4, "float32").choice("broadcast", ranks, 1, MIB) for ranks in (6, 8, 12)}
+    assert all(isinstance(choice, Choice) for choice in ran.values())
+    for one in carried:
+        assert one.carried_from is not None
+        there, here = (
+            Calls(CH4, "float32").choice("broadcast", n, 1, one.size_bytes) for n in (one.carried_from[0], 12)
+        )
+        assert isinstance(there, Choice)
+        assert isinstance(here, Choice)
+        assert there.model.algorithm == here.model.algorithm == one.algorithm
+    assert any(note.startswith("default choice of MPICH 5.0.2") for note in answer(runs, "broadcast", 12, MIB).notes)
