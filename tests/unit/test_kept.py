@@ -192,3 +192,11 @@ def test_a_list_does_not_trust_the_summary_of_a_run_that_went_on(tmp_path: Path)
     with (folder / store.SAMPLES_FILE).open("ab") as file:
         file.write(b"{")
     assert lines_of([folder]) == {}
+
+
+def test_a_list_does_not_trust_the_summary_of_another_run_file(tmp_path: Path) -> None:
+    folder = _write(tmp_path)
+    read_summarised(folder)
+    path = folder / store.RUN_FILE
+    path.write_bytes(path.read_bytes() + b" ")
+    assert lines_of([folder]) == {}

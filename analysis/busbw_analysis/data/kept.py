@@ -135,7 +135,7 @@ def read_summarised(folder: Path) -> Summarised:
     Raises like ``store.read``.
     """
     run = store.read_run(folder)
-    document = hashlib.sha256(store.run_document(folder / store.RUN_FILE)).hexdigest()
+    document = _document(folder)
     connection = _connection()
     kept = _source(connection, folder)
     if kept is not None and (kept.version, kept.run) == (VERSION, document) and _fits(kept, folder):
@@ -185,7 +185,9 @@ def _source_of(found: Summarised, document: str, state: tuple[int, int]) -> _Sou
 
 
 def lines_of(folders: Iterable[Path]) -> dict[Path, RunLine]:
-    """The lines of those runs in a list whose kept summary fits, by their size and time of change."""
+    """The lines of those runs in a list whose kept summary fits, by ``run.json`` and the size and time of change of the
+    samples.
+    """
     kept = {
         str(path): path.parent for path in (folder / store.SUMMARY_FILE for folder in folders) if _is_complete(path)
     }
@@ -195,8 +197,21 @@ def lines_of(folders: Iterable[Path]) -> dict[Path, RunLine]:
     with contextlib.suppress(*_unreadable()):
         rows = _connection().execute(query, [list(kept)]).fetchall()
         known = {kept[name]: msgspec.json.decode(value, type=_Source) for name, value in rows}
-        return {folder: source.line for folder, source in known.items() if _is_unchanged(source, folder)}
+        return {folder: source.line for folder, source in known.items() if _is_of(source, folder)}
     return {}
+
+
+def _is_of(kept: _Source, folder: Path) -> bool:
+    """Whether a summary fits without a look at the samples."""
+    try:
+        return _is_unchanged(kept, folder) and kept.run == _document(folder)
+    except (OSError, StoreError):
+        return False
+
+
+def _document(folder: Path) -> str:
+    """SHA-256 of ``run.json``."""
+    return hashlib.sha256(store.run_document(folder / store.RUN_FILE)).hexdigest()
 
 
 def _is_complete(path: Path) -> bool:
