@@ -84,11 +84,13 @@ class TestSubmit:
     def test_a_step_of_one_task_has_one_rank(self, site: Site, backend: str) -> None:
         """Over MPI its mpiexec must not ask Slurm for a step within the step, which there is no room for."""
         plan = site.plan("alone", blocks=1)
+        plan.write_text(plan.read_text("utf-8").replace('"all_reduce", "barrier"', '"memory_copy"'), "utf-8")
         options = ("--nodes", "1", "--ranks-per-node", "1", "--backend", backend)
         with site.submitted(plan, *options) as (number, process):
             code, err = told(process)
         assert code == 0, err
-        assert len(site.run(number).run.hosts) == 1
+        stored = site.run(number)
+        assert (len(stored.run.hosts), len(stored.measurements)) == (1, 1)
 
     def test_what_slurm_refuses_is_told_in_its_words(self, site: Site) -> None:
         refused = site.busbw("submit", "quick", "--nodes", "2", "--ranks-per-node", "1", "--partition", "nosuch")
