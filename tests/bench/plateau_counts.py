@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.plateaus import Plateaus, find_plateaus
+from busbw_analysis.node.plateaus import Plateaus, find_plateaus
 
 Floats = npt.NDArray[np.float64]
 

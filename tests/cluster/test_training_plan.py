@@ -17,9 +17,9 @@ from busbw.runs.store import read
 from busbw_analysis.data.load import load
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.predict import Questions, read_groups
-from busbw_analysis.report.sections.steps import steps
-from busbw_analysis.report.sections.training import training
 from busbw_analysis.training.held import Held, held, order_kept
+from busbw_analysis.training.sections.plan import training
+from busbw_analysis.training.sections.steps import steps
 from busbw_analysis.training.step_time import Scenario
 
 RATE_MBIT, SLOW_MBIT, DELAY_MS = 100, 20, 1

@@ -13,8 +13,8 @@ from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent
 from busbw_analysis.data.load import load
 from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.diagnosis.steps import Trained, ranked, slowed
-from busbw_analysis.report.sections.steps import steps
+from busbw_analysis.training.sections.steps import steps
+from busbw_analysis.training.steps import Trained, ranked, slowed
 
 GOLDEN = Path(__file__).parents[1] / "data" / "runs" / "training"
 

@@ -23,10 +23,10 @@ from busbw.ops.training import EXCHANGE, Workload, workload_in_words
 from busbw.runs import cases
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case, Sent
-from busbw_analysis.diagnosis.exchanges import exchanged
-from busbw_analysis.diagnosis.steps import Trained
 from busbw_analysis.report.document import Figure, Paragraph
-from busbw_analysis.report.sections.exchanges import exchanges, in_words
+from busbw_analysis.training.gradient_exchanges import exchanged
+from busbw_analysis.training.sections.gradient_exchanges import exchanges, in_words
+from busbw_analysis.training.steps import Trained
 
 WIDTH, RANKS = 16, 3
 PROBLEM = LeastSquares(WIDTH, RANKS, RANKS)

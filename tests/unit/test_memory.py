@@ -16,17 +16,17 @@ from busbw.system.catalog import catalogue
 from busbw.units import format_time
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.hierarchy import HierarchyLevel
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.diagnosis.memory import MemoryCurve, compared_at_largest, scaling, who
-from busbw_analysis.diagnosis.plateaus import Plateaus
+from busbw_analysis.node.hierarchy import HierarchyLevel
+from busbw_analysis.node.memory import MemoryCurve, compared_at_largest, scaling, who
+from busbw_analysis.node.plateaus import Plateaus
+from busbw_analysis.node.plots.hierarchy import draw as draw_hierarchy
+from busbw_analysis.node.sections.hierarchy import hierarchy as hierarchy_section
+from busbw_analysis.node.sections.memory import memory as memory_section
+from busbw_analysis.node.sections.storage import storage as storage_section
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Block, Figure, Paragraph, Section, Table
-from busbw_analysis.report.plots.hierarchy import draw as draw_hierarchy
-from busbw_analysis.report.sections.hierarchy import hierarchy as hierarchy_section
-from busbw_analysis.report.sections.memory import memory as memory_section
-from busbw_analysis.report.sections.storage import storage as storage_section
 from busbw_analysis.report.tables.show import show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 

@@ -9,7 +9,7 @@ from busbw.system.catalog import catalogue
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.diagnosis.peer_peaks import PairShares
+from busbw_analysis.node.peer_peaks import PairShares
 from busbw_analysis.report.compose import compose
 from busbw_analysis.report.tables.show import show_rows
 

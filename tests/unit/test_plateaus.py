@@ -8,7 +8,7 @@ import pytest
 from exhaustive import thinned, trials
 
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.plateaus import LEAST_SIZES, TIMES_THE_CACHES, Plateaus, find_plateaus
+from busbw_analysis.node.plateaus import LEAST_SIZES, TIMES_THE_CACHES, Plateaus, find_plateaus
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -13,12 +13,12 @@ from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.fusion import fusions_of
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.diagnosis.roofline import ComputePeak, Kernel, MemoryPeak, Roofline, intensity_of
+from busbw_analysis.node.fusion import fusions_of
+from busbw_analysis.node.plots.roofline import draw
+from busbw_analysis.node.roofline import ComputePeak, Kernel, MemoryPeak, Roofline, intensity_of
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure
-from busbw_analysis.report.plots.roofline import draw
 from busbw_analysis.report.sections.curves import Side, operations
 
 MIB = 1 << 20

@@ -20,14 +20,14 @@ from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.diagnosis.step_verdicts import StepVerdict, step_verdicts
-from busbw_analysis.diagnosis.steps import Trained, steps_of
-from busbw_analysis.diagnosis.timelines import rank_times
 from busbw_analysis.report import compose
 from busbw_analysis.report.tables.show import show_rows
 from busbw_analysis.training.held import Held
 from busbw_analysis.training.prices import Price
 from busbw_analysis.training.step_time import StepTime
+from busbw_analysis.training.step_verdicts import StepVerdict, step_verdicts
+from busbw_analysis.training.steps import Trained, steps_of
+from busbw_analysis.training.timelines import rank_times
 
 MIB = 1 << 20
 SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 23, 1 << 25)

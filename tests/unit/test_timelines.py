@@ -18,9 +18,9 @@ from busbw.measure.clock_sync import CommonClock
 from busbw.runs.records import RankTimeline, Sent
 from busbw_analysis.data.load import load
 from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.diagnosis.timelines import CallTime, RankTime, call_times, rank_times
 from busbw_analysis.export import trace
-from busbw_analysis.report.sections.timelines import timelines
+from busbw_analysis.training.sections.timelines import timelines
+from busbw_analysis.training.timelines import CallTime, RankTime, call_times, rank_times
 
 GOLDEN = Path(__file__).parents[1] / "data" / "runs" / "training"
 EARLY = RankTimeline(rank=0, spans=(("compute", 0, 10), ("all_reduce", 10, 40), ("compute", 20, 25)))

@@ -13,7 +13,7 @@ from busbw.workloads.model_rows import Model, models
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.report.document import Paragraph, Table
-from busbw_analysis.report.sections.training import training
+from busbw_analysis.training.sections.plan import training
 
 STORED = Path(__file__).parents[1] / "data" / "runs" / "training"
 TOY = msgspec.structs.replace(

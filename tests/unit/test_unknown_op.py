@@ -20,8 +20,8 @@ from busbw.runs.records import Case, Ended, LaunchStarted, Measurement
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import UNKNOWN_OP
 from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.diagnosis.steps import steps_of
 from busbw_analysis.export import EXPORTERS
+from busbw_analysis.training.steps import steps_of
 
 DATA: Final = Path(__file__).parents[1] / "data"
 SIZES: Final = tuple(1 << power for power in range(6, 24, 4))

@@ -23,8 +23,7 @@ from busbw_analysis.cli.training_machines import gpu_memory_of, rates_given
 from busbw_analysis.cli.training_models import model_options, named_one
 from busbw_analysis.data.as_json import with_values
 from busbw_analysis.diagnosis.judge import judgement_of
-from busbw_analysis.diagnosis.storage import Stored, fastest
-from busbw_analysis.report.tables import training as tables
+from busbw_analysis.node.storage import Stored, fastest
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks
 from busbw_analysis.training.layout import (
@@ -40,6 +39,7 @@ from busbw_analysis.training.memory import CHECKPOINT_BYTES, Kernels, Optimizer,
 from busbw_analysis.training.memory import memory as memory_of
 from busbw_analysis.training.roofline import least_tokens, phases, wires_of_step
 from busbw_analysis.training.statements import statements
+from busbw_analysis.training.tables import formulas as tables
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
 
 _from_run = options.run_option("--from", "Instead of --network: use this run's measured messages.")
@@ -354,7 +354,7 @@ def limits_(
     networks = walls.variants(constants)
     found = [walls.limits(name, one) for name, one in networks.items()]
     if plot is not None:
-        from busbw_analysis.report.plots.limits import save_limits  # noqa: PLC0415 - matplotlib, for --plot alone
+        from busbw_analysis.training.plots.limits import save_limits  # noqa: PLC0415 - matplotlib, for --plot alone
 
         save_limits(plot, networks, found)
         echo(f"plot: {plot}", err=True)

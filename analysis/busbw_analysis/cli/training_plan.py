@@ -20,7 +20,6 @@ from busbw_analysis.data.as_json import values_of, with_values
 from busbw_analysis.data.sources import find
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.report.document import Block, Paragraph
-from busbw_analysis.report.tables import training_plan as tables
 from busbw_analysis.report.to_terminal import render
 from busbw_analysis.training import plan as plans
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
@@ -36,6 +35,7 @@ from busbw_analysis.training.plan import Order, Planned, Scaled, Wanted
 from busbw_analysis.training.prices import Described, Measured, Prices, slowdown_of
 from busbw_analysis.training.rates import Rates, rates_of
 from busbw_analysis.training.step_time import Machine
+from busbw_analysis.training.tables import plan as tables
 
 _FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "micro_batch")
 DELAYS: Final = 2e-6, 5e-6
@@ -140,7 +140,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     orders = plans.compare_rules(compared := plans.with_most_dimensions(found), machine) if rules else ()
     changes = plans.sensitivity(best, machine)
     if plot is not None:
-        from busbw_analysis.report.plots.training import save_plan  # noqa: PLC0415 - matplotlib, for --plot alone
+        from busbw_analysis.training.plots.plan import save_plan  # noqa: PLC0415 - matplotlib, for --plot alone
 
         save_plan(plot, kept, grown)
         echo(f"plot: {plot}", err=True)

@@ -19,12 +19,12 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.causes import FOUND_WITH, Cause, causes_of
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
-from busbw_analysis.diagnosis.roofline import best_arithmetic
-from busbw_analysis.diagnosis.step_answer import explain_steps, step_action, steps_in_words, why_unjudged
-from busbw_analysis.diagnosis.step_verdicts import StepVerdict
 from busbw_analysis.diagnosis.trust import decide_more, dots, trust_in
 from busbw_analysis.diagnosis.verdicts import DOUBTS, share_of_peak, times_of_model, why_above
+from busbw_analysis.node.roofline import best_arithmetic
 from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.training.step_answer import explain_steps, step_action, steps_in_words, why_unjudged
+from busbw_analysis.training.step_verdicts import StepVerdict
 
 Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
 """Status of a whole run. ``explained``: slower than expected, and the causes say why. ``slower``: slower, and no cause

@@ -20,19 +20,10 @@ from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_c
 from busbw_analysis.diagnosis.composition import Composition, compositions_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
 from busbw_analysis.diagnosis.doubts import with_doubts
-from busbw_analysis.diagnosis.exchanges import Exchanged, exchanged
 from busbw_analysis.diagnosis.findings import Finding, findings_on
-from busbw_analysis.diagnosis.hierarchy import HierarchyLevel, hierarchy
-from busbw_analysis.diagnosis.memory import MemoryCurve, memory_curves
-from busbw_analysis.diagnosis.network_roofline import NetworkRoofline, network_rooflines
 from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
-from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
-from busbw_analysis.diagnosis.roofline import Roofline, rooflines_of
 from busbw_analysis.diagnosis.selftest import SelfTest, selftest_for
 from busbw_analysis.diagnosis.single_calls import SingleCall, single_calls
-from busbw_analysis.diagnosis.step_verdicts import StepVerdict, step_verdicts
-from busbw_analysis.diagnosis.steps import Trained, steps_of
-from busbw_analysis.diagnosis.storage import Stored, stored
 from busbw_analysis.diagnosis.verdicts import Curve, Verdict, verdicts_on
 from busbw_analysis.fitting.curve import fit_series
 from busbw_analysis.fitting.published import Published, published_like
@@ -40,10 +31,19 @@ from busbw_analysis.models.bounds import explain
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
+from busbw_analysis.node.hierarchy import HierarchyLevel, hierarchy
+from busbw_analysis.node.memory import MemoryCurve, memory_curves
+from busbw_analysis.node.network_roofline import NetworkRoofline, network_rooflines
+from busbw_analysis.node.peer_peaks import PairShares, shares_of
+from busbw_analysis.node.roofline import Roofline, rooflines_of
+from busbw_analysis.node.storage import Stored, stored
 from busbw_analysis.peaks.paths import gpu_model
 from busbw_analysis.peaks.peaks import Peak, PeakLevel, peak_of
 from busbw_analysis.predict import Questions
+from busbw_analysis.training.gradient_exchanges import Exchanged, exchanged
 from busbw_analysis.training.held import Held, held
+from busbw_analysis.training.step_verdicts import StepVerdict, step_verdicts
+from busbw_analysis.training.steps import Trained, steps_of
 
 __all__ = ["Best", "Curve", "Finding", "Judgement", "PairMatrix", "Verdict", "judge"]
 

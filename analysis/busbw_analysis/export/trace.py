@@ -12,8 +12,8 @@ from busbw.errors import AnalysisError
 from busbw.ops.training import workload_in_words
 from busbw.runs.records import JSON
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.steps import Trained
-from busbw_analysis.diagnosis.timelines import COMPUTE
+from busbw_analysis.training.steps import Trained
+from busbw_analysis.training.timelines import COMPUTE
 
 
 def text(judgement: Judgement) -> bytes:

@@ -14,25 +14,25 @@ from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.node.sections.hierarchy import hierarchy
+from busbw_analysis.node.sections.memory import memory
+from busbw_analysis.node.sections.roofline import rooflines
+from busbw_analysis.node.sections.storage import storage
 from busbw_analysis.report import to_html, to_json, to_markdown
 from busbw_analysis.report.document import ComparisonSummary, Page, Paragraph, Section, clock_time
 from busbw_analysis.report.sections.curves import Side, operations, overview
 from busbw_analysis.report.sections.equivalents import composition, one_call
-from busbw_analysis.report.sections.exchanges import exchanges
-from busbw_analysis.report.sections.hierarchy import hierarchy
-from busbw_analysis.report.sections.memory import memory
 from busbw_analysis.report.sections.models import fits, theory
 from busbw_analysis.report.sections.pairs import pairs
 from busbw_analysis.report.sections.ranks import rank_views
-from busbw_analysis.report.sections.roofline import rooflines
 from busbw_analysis.report.sections.run import environment, glossary, missing_cases, timing
 from busbw_analysis.report.sections.selftest import overlaps, trust
-from busbw_analysis.report.sections.steps import steps
-from busbw_analysis.report.sections.storage import storage
-from busbw_analysis.report.sections.timelines import timelines
-from busbw_analysis.report.sections.training import training
 from busbw_analysis.report.sections.verdicts import reasons, verdict_table
 from busbw_analysis.report.tables.compare import bands_table, compare_blocks, findings, left_out_lines
+from busbw_analysis.training.sections.gradient_exchanges import exchanges
+from busbw_analysis.training.sections.plan import training
+from busbw_analysis.training.sections.steps import steps
+from busbw_analysis.training.sections.timelines import timelines
 
 _LONGEST_NAME: Final = 100
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"

@@ -21,15 +21,15 @@ from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
 from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.diagnosis.exchanges import TARGET, Exchanged
-from busbw_analysis.diagnosis.fusion import fusions_of
 from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
-from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
-from busbw_analysis.diagnosis.roofline import Roofline
 from busbw_analysis.diagnosis.single_calls import UNIT
-from busbw_analysis.diagnosis.step_verdicts import StepVerdict
-from busbw_analysis.diagnosis.steps import Trained
+from busbw_analysis.node.fusion import fusions_of
+from busbw_analysis.node.memory import MemoryCurve
+from busbw_analysis.node.roofline import Roofline
+from busbw_analysis.training.gradient_exchanges import TARGET, Exchanged
+from busbw_analysis.training.step_verdicts import StepVerdict
+from busbw_analysis.training.steps import Trained
 
 LAYOUT: Final = 1
 """Raised when a key is removed or changes its meaning; new keys do not raise it."""

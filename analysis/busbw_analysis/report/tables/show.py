@@ -20,10 +20,10 @@ from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import FLAGS, CaseSummary
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.step_verdicts import StepVerdict
 from busbw_analysis.diagnosis.verdicts import ABOVE_PEAK, NEAR_PEAK
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, percent, table
+from busbw_analysis.training.step_verdicts import StepVerdict
 
 _BAR: Final = 12
 """Length of the longest bar, in characters."""

@@ -6,7 +6,7 @@ from typing import Final
 from matplotlib.axes import Axes
 
 from busbw.units import format_flop, format_rate
-from busbw_analysis.diagnosis.roofline import ComputePeak, Kernel, MemoryPeak, Roofline
+from busbw_analysis.node.roofline import ComputePeak, Kernel, MemoryPeak, Roofline
 from busbw_analysis.report.plots.axes import (
     INK,
     MUTED,

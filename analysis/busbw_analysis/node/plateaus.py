@@ -25,9 +25,9 @@ from busbw.units import about_size
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.intervals import IntervalKind, interval_of
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.divisions import LEAST_ON_A_PLATEAU, LEAST_STEP, Division, Search, Sweep
 from busbw_analysis.fitting.curve import launch_matrix
 from busbw_analysis.fitting.segments import Floats
+from busbw_analysis.node.divisions import LEAST_ON_A_PLATEAU, LEAST_STEP, Division, Search, Sweep
 
 LEAST_SIZES = 6
 """Fewer sizes cannot show two plateaus."""

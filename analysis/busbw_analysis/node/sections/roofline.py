@@ -6,10 +6,11 @@ from typing import Final
 from busbw.ops import LEAST_TRAFFIC
 from busbw.runs.records import DTYPE_BYTES, settings_in_words
 from busbw.units import about_size, format_flop, format_rate, format_size, format_time, signed_time
-from busbw_analysis.diagnosis.fusion import Fusion, fusions_of
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.network_roofline import NetworkRoofline
-from busbw_analysis.diagnosis.roofline import Balance, Kernel, Roofline, best_arithmetic
+from busbw_analysis.node.fusion import Fusion, fusions_of
+from busbw_analysis.node.network_roofline import NetworkRoofline
+from busbw_analysis.node.plots.roofline import draw
+from busbw_analysis.node.roofline import Balance, Kernel, Roofline, best_arithmetic
 from busbw_analysis.report.document import (
     Block,
     Cell,
@@ -24,7 +25,6 @@ from busbw_analysis.report.document import (
     three_digits,
 )
 from busbw_analysis.report.plots.curves import swatch
-from busbw_analysis.report.plots.roofline import draw
 
 _SLOTS = {"matmul": 0, "attention": 1, "attention_unfused": 2, "stream_triad": 3, "stream_add": 4, "stream_scale": 5}
 _HOW: Final = (

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from busbw.ops.training import Workload, workload_in_words
-from busbw_analysis.diagnosis.steps import Trained
 from busbw_analysis.diagnosis.verdicts import Status, by_tolerance, over_interval
 from busbw_analysis.training.held import Held
+from busbw_analysis.training.steps import Trained
 
 Part = Literal["computation", "exposed communication", "waiting"]
 MATMUL: Final = "matmul"

@@ -13,7 +13,7 @@ from busbw.system.catalog import Catalogue
 from busbw.units import format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.roofline import Roofline
+from busbw_analysis.node.roofline import Roofline
 from busbw_analysis.peaks.paths import gpu_links, host_network
 
 _LEAST_BYTES = 1 << 20

@@ -13,8 +13,8 @@ from busbw.workloads.shapes import StepShape
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.diagnosis.causes import Cause, cause_named
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.step_verdicts import MATMUL, StepVerdict
 from busbw_analysis.diagnosis.verdicts import Status, times
+from busbw_analysis.training.step_verdicts import MATMUL, StepVerdict
 
 _STATUSES: Final[dict[Status, str]] = {"undecided": "undecided", "as expected": "as predicted", "faster": "faster"}
 _LEAST_LARGEST: Final = 1 << 20

@@ -11,7 +11,7 @@ from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.memory import (
+from busbw_analysis.node.memory import (
     FIRST_TOUCH,
     MemoryCurve,
     MemoryPoint,
@@ -21,7 +21,7 @@ from busbw_analysis.diagnosis.memory import (
     scaling,
     who,
 )
-from busbw_analysis.diagnosis.plateaus import Plateau, Plateaus
+from busbw_analysis.node.plateaus import Plateau, Plateaus
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import (
     Block,

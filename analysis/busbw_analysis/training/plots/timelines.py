@@ -6,9 +6,9 @@ from typing import Final
 from matplotlib.ticker import MaxNLocator
 
 from busbw.units import format_time
-from busbw_analysis.diagnosis.timelines import COMPUTE, RankTime
 from busbw_analysis.report.plots.axes import MUTED, canvas, name_ticks, row_axis, sample
 from busbw_analysis.report.plots.svg import SERIES, inline
+from busbw_analysis.training.timelines import COMPUTE, RankTime
 
 _WIDTH, _ROW, _MARGIN = 860, 34, 40
 _LANE: Final = 0.32

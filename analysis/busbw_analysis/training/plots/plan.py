@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from busbw_analysis.report.plots.axes import save
-from busbw_analysis.report.tables.training_plan import short_words
 from busbw_analysis.training.plan import MOST_SCALED, Planned, Scaled
 from busbw_analysis.training.step_time import StepTime
+from busbw_analysis.training.tables.plan import short_words
 
 
 def save_plan(path: Path, planned: Sequence[Planned], grown: Sequence[Scaled]) -> None:

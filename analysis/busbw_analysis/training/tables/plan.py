@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from busbw.units import format_seconds
 from busbw_analysis.report.document import Column, Table, table
-from busbw_analysis.report.tables.training import gigabytes, layout_words, percent_of
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.plan import SAID, Order, Plan, Planned, Scaled, Wanted, dimensions_used
 from busbw_analysis.training.step_time import Machine, StepTime
+from busbw_analysis.training.tables.formulas import gigabytes, layout_words, percent_of
 
 _MOST_NOTES = 6
 

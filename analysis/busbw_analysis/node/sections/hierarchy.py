@@ -4,10 +4,10 @@ from typing import Final
 
 from busbw.units import format_rate
 from busbw_analysis.diagnosis.answer import sentences
-from busbw_analysis.diagnosis.hierarchy import HierarchyLevel
 from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.node.hierarchy import HierarchyLevel
+from busbw_analysis.node.plots import hierarchy as hierarchy_plot
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Section, percent, table
-from busbw_analysis.report.plots import hierarchy as hierarchy_plot
 
 _NAMED = frozenset({"cache", "GPU cache", "storage", "PCIe", "C2C"})
 _NOTE: Final = (

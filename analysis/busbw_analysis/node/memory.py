@@ -15,8 +15,8 @@ from busbw_analysis.data.intervals import IntervalKind
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.plateaus import Plateau, Plateaus, find_plateaus, least_of_memory
 from busbw_analysis.diagnosis.verdicts import Curve
+from busbw_analysis.node.plateaus import Plateau, Plateaus, find_plateaus, least_of_memory
 from busbw_analysis.peaks.peaks import Peak, at_once
 
 FIRST_TOUCH = "memory_touch"

@@ -18,9 +18,9 @@ from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.diagnosis.timelines import CallTime, RankTime, call_times, rank_times
 from busbw_analysis.training.held import step_of
 from busbw_analysis.training.memory import Memory, memory
+from busbw_analysis.training.timelines import CallTime, RankTime, call_times, rank_times
 
 
 @dataclass(frozen=True, slots=True)

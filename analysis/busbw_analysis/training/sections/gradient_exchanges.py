@@ -7,11 +7,11 @@ import msgspec
 
 from busbw.ops.training import workload_in_words
 from busbw.units import format_size, format_time
-from busbw_analysis.diagnosis.exchanges import EXACT, TARGET, Exchanged, gaps
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Paragraph, Section, percent, table, three_digits
-from busbw_analysis.report.plots import exchanges as plots
 from busbw_analysis.report.sections.labels import checked
+from busbw_analysis.training.gradient_exchanges import EXACT, TARGET, Exchanged, gaps
+from busbw_analysis.training.plots import gradient_exchanges as plots
 
 _HOW: Final = (
     "Least squares by gradient descent; all exchanges start from zero weights. The gap is the loss above the known "

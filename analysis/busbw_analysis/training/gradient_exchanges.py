@@ -13,7 +13,7 @@ import msgspec
 
 from busbw.ops.exchanges import METHODS
 from busbw_analysis.data.grouped import grouped
-from busbw_analysis.diagnosis.steps import Trained
+from busbw_analysis.training.steps import Trained
 
 EXACT: Final = next(iter(METHODS))
 TARGET: Final = 0.01

@@ -6,10 +6,10 @@ from typing import Final
 from busbw.ops.training import workload_in_words
 from busbw.units import format_time
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.steps import Trained
-from busbw_analysis.diagnosis.timelines import CallTime, RankTime
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Paragraph, Section, percent, table
-from busbw_analysis.report.plots import timelines as plots
+from busbw_analysis.training.plots import timelines as plots
+from busbw_analysis.training.steps import Trained
+from busbw_analysis.training.timelines import CallTime, RankTime
 
 _HOW: Final = (
     "One additional step of each kind after its samples, by the common clock; recording slows it down a little. A "

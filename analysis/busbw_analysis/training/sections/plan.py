@@ -9,13 +9,13 @@ from busbw.workloads.model_rows import Model
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, table
-from busbw_analysis.report.tables.training_plan import change_tables, plan_headline, plan_tables
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
 from busbw_analysis.training.held import Held, order_kept
 from busbw_analysis.training.layout import AS_FRAMEWORKS, Layout, default_gradients
 from busbw_analysis.training.plan import Wanted, plan, scaling, sensitivity
 from busbw_analysis.training.prices import Measured, slowdown_of
 from busbw_analysis.training.step_time import Machine
+from busbw_analysis.training.tables.plan import change_tables, plan_headline, plan_tables
 
 _TOP: Final = 5
 _OVERLAP: Final = 0.8

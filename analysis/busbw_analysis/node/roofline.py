@@ -22,7 +22,7 @@ from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.memory import MemoryCurve, shown, who
+from busbw_analysis.node.memory import MemoryCurve, shown, who
 from busbw_analysis.peaks.paths import gpu_memory, gpu_model
 from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES
 

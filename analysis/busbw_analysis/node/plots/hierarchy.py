@@ -10,7 +10,7 @@ from typing import Final
 from matplotlib.axes import Axes
 
 from busbw.units import format_rate
-from busbw_analysis.diagnosis.hierarchy import HierarchyLevel
+from busbw_analysis.node.hierarchy import HierarchyLevel
 from busbw_analysis.report.plots.axes import INK, MUTED, canvas, name_ticks, row_axis, sample
 from busbw_analysis.report.plots.svg import SERIES, inline
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from busbw.ops import FLOP, LEAST_TRAFFIC
 from busbw.ops.compute import TOKEN
 from busbw.runs.records import DTYPE_BYTES
-from busbw_analysis.diagnosis.roofline import Kernel, Roofline
+from busbw_analysis.node.roofline import Kernel, Roofline
 
 _UNFUSED, _FUSED = "attention_unfused", "attention"
 

@@ -1,0 +1,1 @@
+"""One node: memory, storage, roofline, hierarchy, and links between GPUs."""
