@@ -27,6 +27,7 @@ from busbw_analysis.diagnosis.single_calls import UNIT
 from busbw_analysis.node.fusion import fusions_of
 from busbw_analysis.node.memory import MemoryCurve
 from busbw_analysis.node.roofline import Roofline
+from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.training.gradient_exchanges import TARGET, Exchanged
 from busbw_analysis.training.step_verdicts import StepVerdict
 from busbw_analysis.training.steps import Trained
@@ -68,7 +69,7 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "single_calls": [
             {**with_values(one, "printed", "barrier", "one_call"), "unit": UNIT} for one in judgement.single_calls
         ],
-        "storage": [with_values(one, "peak") for one in judgement.files],
+        "storage": [{**plain(stored), "peak": _peak(stored.peak)} for stored in judgement.files],
         "hierarchy": [with_values(level, "share") for level in judgement.levels],
         "cases": [_case(summary) for summary in judgement.cases],
     }
@@ -122,7 +123,8 @@ def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:
     return {
         "label": curve.series.key.label,
         **plain(curve.series),
-        **values_of(curve, "fit", "model", "alternatives", "peak"),
+        **values_of(curve, "fit", "model", "alternatives"),
+        "peak": _peak(curve.peak),
         "explanation": _explanation(curve, judgement),
     }
 
@@ -219,7 +221,11 @@ def _roofline(one: Roofline) -> dict[str, JSON]:
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:
     found = curve.plateaus
     plateaus = plain(found) if isinstance(found, Unavailable) else with_values(found, "outermost")
-    return {**with_values(curve, "peak", "nominal"), "plateaus": plateaus}
+    return {**with_values(curve, "nominal"), "peak": _peak(curve.peak), "plateaus": plateaus}
+
+
+def _peak(peak: Peak | Unavailable) -> JSON:
+    return with_values(peak, "denominator") if isinstance(peak, Peak) else plain(peak)
 
 
 def _runs(dataset: Dataset) -> list[JSON]:

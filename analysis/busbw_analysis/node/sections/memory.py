@@ -92,7 +92,7 @@ def _denominator(curve: MemoryCurve) -> str:
     if not isinstance(curve.peak, Peak):
         return f"no percentages of nominal: {curve.peak.reason}"
     # S differs between operations, but the memory is the same.
-    whole = f"100 % of nominal is {format_rate(curve.nominal)} of traffic: {curve.peak.denominator.partition('; ')[0]}"
+    whole = f"100 % of nominal is {format_rate(curve.nominal)} of traffic: {curve.peak.basis}"
     return f"{whole}; rates above it are from caches"
 
 

@@ -52,7 +52,7 @@ def storage(judgement: Judgement) -> Section | None:
 
 def _denominator(one: Stored) -> str:
     if isinstance(one.peak, Peak):
-        return f"100 % of nominal: {one.peak.denominator.partition('; ')[0]}"
+        return f"100 % of nominal: {one.peak.basis}"
     return f"no percentages: {one.peak.reason}"
 
 

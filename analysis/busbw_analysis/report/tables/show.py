@@ -50,7 +50,7 @@ class ShownRow:
         for a case without numbers
     interval: what ``low_ns`` and ``high_ns`` are
     statistic: what ``time_ns`` is in another tool's log
-    peak_share, denominator: the rate over the peak, and what 100 % is
+    peak_share, peak, denominator: the rate over the peak, the part of the machine whose rate is 100 %, and its text
     overlap, overlap_low, overlap_high: the hidden share of a call beside computation, and its interval
     pairs, times_within: number of pairs, and their time over that of the pairs within a host
     traffic: bytes that one rank reads and writes
@@ -74,6 +74,7 @@ class ShownRow:
     skew_share: float | None = None
     statistic: str | None = None
     peak_share: float | None = None
+    peak: str | None = None
     denominator: str | None = None
     overlap: float | None = None
     overlap_low: float | None = None
@@ -198,6 +199,7 @@ def _of_group(name: str, summary: CaseSummary, group: GroupSummary, peak: Peak |
         high_ns=group.interval.high_ns,
         interval=group.interval.kind,
         peak_share=share,
+        peak=None if peak is None or share is None else peak.what,
         denominator=None if peak is None or share is None else peak.denominator,
         overlap=None if overlap is None else overlap.share,
         overlap_low=None if overlap is None else overlap.low,
@@ -339,12 +341,12 @@ def _columns(rows: Sequence[ShownRow], launches: Collection[int]) -> list[Column
 
 def _peaks(rows: Sequence[ShownRow]) -> str:
     """The peak that the percentages of a section refer to; the report has the whole sentence."""
-    found = {
-        f"{format_rate(rate / row.peak_share)}, {row.denominator.partition(',')[0]}": None
+    peaks = {
+        f"{format_rate(rate / row.peak_share)}, {row.peak}": None
         for row in rows
-        if row.peak_share and row.denominator and (rate := row.algbw if row.busbw is None else row.busbw)
+        if row.peak_share and row.peak and (rate := row.algbw if row.busbw is None else row.busbw)
     }
-    return "" if not found else f"100 % of the peak: {'; '.join(found)}"
+    return "" if not peaks else f"100 % of the peak: {'; '.join(peaks)}"
 
 
 def _by_size(rows: Sequence[ShownRow], words: Callable[[ShownRow], Iterable[str]]) -> Iterator[str]:
