@@ -12,6 +12,7 @@ from testing.pipelines import play
 from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent
 from busbw_analysis.data.load import load
+from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.training.sections.steps import steps
 from busbw_analysis.training.steps import Trained, ranked, slowed
@@ -49,7 +50,7 @@ ONE = Trained(
     tokens=20,
     dropped=0,
     product_rate=1.2e11,
-    check="verified",
+    check=DataCheck("verified"),
 )
 
 

@@ -364,7 +364,8 @@ def _measured(judgement: Judgement) -> str:
     progress = [progress_of(stored) for stored in dataset.runs]
     complete, planned = sum(run.complete for run in progress), sum(run.planned for run in progress)
     wrong = any(finding.code == "wrong-data" for finding in judgement.findings)
-    checks = {summary.check for summary in judgement.cases if summary.state == "measured" and summary.case.size_bytes}
+    checked = [summary for summary in judgement.cases if summary.state == "measured" and summary.case.size_bytes]
+    checks = {summary.check.state for summary in checked}
     world = f"{' and '.join(map(str, ranks))} {' and '.join(backends)} rank{'' if ranks == [1] else 's'}"
     parts = [
         f"{measured} of {counted(len(dataset.cases), 'case')}",

@@ -206,8 +206,8 @@ def _loss(summary: CaseSummary) -> str | None:
 
 def _lack_of_check(summary: CaseSummary) -> str | None:
     """Why data were not checked. An op without data, such as a barrier, has nothing to check."""
-    checked = not summary.case.size_bytes or not summary.check.startswith("not checked")
-    return None if checked or summary.state != "measured" else summary.check
+    unchecked = summary.state == "measured" and summary.check.state == "not checked" and summary.case.size_bytes
+    return summary.check.in_words if unchecked else None
 
 
 _FAILED: Final = "{cases} failed ({names}): {reason}. Failed cases are not judged."

@@ -17,7 +17,7 @@ from busbw.runs.records import JSON
 from busbw_analysis.data.as_json import plain, values_of, with_values
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import CaseSummary, DataCheck
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
 from busbw_analysis.diagnosis.answer import Answer
@@ -69,7 +69,9 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "single_calls": [
             {**with_values(one, "printed", "barrier", "one_call"), "unit": UNIT} for one in judgement.single_calls
         ],
-        "storage": [{**plain(stored), "peak": _peak(stored.peak)} for stored in judgement.files],
+        "storage": [
+            {**plain(stored), **_check(stored.check), "peak": _peak(stored.peak)} for stored in judgement.files
+        ],
         "hierarchy": [with_values(level, "share") for level in judgement.levels],
         "cases": [_case(summary) for summary in judgement.cases],
     }
@@ -114,6 +116,7 @@ def _case(summary: CaseSummary) -> JSON:
         listed = [summary.groups[place] for place in slowest]
     return {
         **{name: plain(getattr(summary, name)) for name in _OF_SUMMARY},
+        **_check(summary.check),
         "groups": [with_values(group, "mean", "p99") for group in listed],
         "groups_left_out": len(summary.groups) - len(listed),
     }
@@ -202,6 +205,7 @@ def _step(one: Trained, verdict: StepVerdict) -> dict[str, JSON]:
     judged = {**values_of(verdict, *_OF_VERDICT), "changes": plain(dict(verdict.changes))}
     return {
         **with_values(one, *_FOLLOWS),
+        **_check(one.check),
         "waits_for": what,
         "waits_for_ns": ns,
         "timeline": plain(times),
@@ -222,6 +226,10 @@ def _memory(curve: MemoryCurve) -> dict[str, JSON]:
     found = curve.plateaus
     plateaus = plain(found) if isinstance(found, Unavailable) else with_values(found, "outermost")
     return {**with_values(curve, "nominal"), "peak": _peak(curve.peak), "plateaus": plateaus}
+
+
+def _check(check: DataCheck) -> dict[str, JSON]:
+    return {"check": check.in_words, "check_state": check.state}
 
 
 def _peak(peak: Peak | Unavailable) -> JSON:

@@ -10,6 +10,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.intervals import Interval, IntervalKind
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.series import SeriesKey
+from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.report.document import Cell, Paragraph
 
 _WITHOUT: Final = {
@@ -56,9 +57,9 @@ def op_anchor(op: str) -> str:
     return f"op-{op.replace('_', '-')}"
 
 
-def checked(check: str) -> Cell:
+def checked(check: DataCheck) -> Cell:
     """Whether the data were verified."""
-    return Cell(check, tone="plain" if check == "verified" else "quiet")
+    return Cell(check.in_words, tone="plain" if check.state == "verified" else "quiet")
 
 
 def flagged(flags: Iterable[str], common: Sequence[str] = ()) -> str | None:

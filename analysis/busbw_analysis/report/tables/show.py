@@ -123,7 +123,8 @@ class ShownRow:
             "state": self.summary.state,
             "reason": self.reason,
             "loop": self.loop,
-            "check": self.summary.check,
+            "check": self.summary.check.in_words,
+            "check_state": self.summary.check.state,
             "flags": self.summary.flags,
             **own,
         }
@@ -289,7 +290,7 @@ def _state(row: ShownRow) -> Cell:
     summary = row.summary
     if summary.state != "measured":
         return Cell(summary.state.upper(), "bad" if summary.state == "failed" else "caution")
-    checked = summary.check.startswith("verified") or not row.case.size_bytes
+    checked = summary.check.state == "verified" or not row.case.size_bytes
     return Cell("") if checked else Cell("not checked", "caution")
 
 
@@ -372,7 +373,7 @@ def _reason(row: ShownRow) -> Iterable[str]:
     """Why a row is not a verified measurement."""
     if not (state := _state(row)).text:
         return ()
-    return (row.summary.check,) if row.summary.state == "measured" else (f"{state.text}, {row.reason}",)
+    return (row.summary.check.in_words,) if row.summary.state == "measured" else (f"{state.text}, {row.reason}",)
 
 
 def about(judgement: Judgement) -> tuple[str, ...]:
