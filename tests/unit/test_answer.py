@@ -18,7 +18,8 @@ from busbw.runs.records import BackendTraits, Case, EndStatus, Failed, FailureCa
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate
 from busbw_analysis.data.load import load, pool
-from busbw_analysis.diagnosis.answer import Answer, answer_of, sentences
+from busbw_analysis.data.sentences import sentences
+from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.diagnosis.findings import Finding, ranked
 from busbw_analysis.diagnosis.hypothesis_tests import launches_needed, smallest_difference
 from busbw_analysis.diagnosis.judge import judge

@@ -3,7 +3,6 @@
 ``answer_of`` builds it from a judgement; ``causes`` finds the causes.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -15,6 +14,7 @@ from busbw.ops.collectives import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.causes import FOUND_WITH, Cause, causes_of
 from busbw_analysis.diagnosis.findings import Finding
@@ -54,8 +54,6 @@ _UNFINISHED: Final = frozenset({"interrupted", "no-end"})
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
 """Number of operations per band that are named with their numbers."""
-_WORD: Final = re.compile(r"(?!busbw\b)[a-z]+(?:[-'][a-z]+)*(?![\w/])")
-"""A first word that is no name: names have underscores, digits or slashes."""
 _PLACEMENT_CAUSES: Final = frozenset({"oversubscribed", "no-spare-core", "library-copies"})
 """Causes that come from the placement of the ranks. Healthy machines have them, too."""
 _MOST_BY_PLACEMENT: Final = 15.0
@@ -429,16 +427,3 @@ def _best_memory(judgement: Judgement) -> Iterator[str]:
     elif files:
         rates = ", ".join(f"{level.name} {format_rate(level.measured)}" for level in files)
         yield f"highest rates of all ranks together: {rates}"
-
-
-def sentences(*clauses: str) -> str:
-    """Join ``clauses`` as sentences, each with one full stop; those without text are left out.
-
-    A name keeps its spelling: a first word such as ``all_reduce`` or ``n7`` does not get a capital letter.
-    """
-    stripped = (clause.strip().rstrip(". ") for clause in clauses)
-    return " ".join(f"{_begun(clause)}." for clause in stripped if clause)
-
-
-def _begun(clause: str) -> str:
-    return f"{clause[0].upper()}{clause[1:]}" if _WORD.match(clause) else clause

@@ -8,7 +8,7 @@ from typing import Final
 from busbw.runs.records import Case, case_in_words
 from busbw.units import counted
 from busbw_analysis.data.grouped import grouped
-from busbw_analysis.diagnosis.answer import sentences
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.diagnosis.compare import ComparedBand, Comparison
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict, undetected
 from busbw_analysis.diagnosis.trust import dots, trust_in_comparison

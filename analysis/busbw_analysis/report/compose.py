@@ -9,7 +9,8 @@ from busbw.errors import StoreError
 from busbw.workloads.model_rows import Model
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.diagnosis.answer import Answer, answer_of, sentences
+from busbw_analysis.data.sentences import sentences
+from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.findings import Finding

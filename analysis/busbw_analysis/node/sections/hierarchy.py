@@ -3,7 +3,7 @@
 from typing import Final
 
 from busbw.units import format_rate
-from busbw_analysis.diagnosis.answer import sentences
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.node.hierarchy import HierarchyLevel
 from busbw_analysis.node.plots import hierarchy as hierarchy_plot

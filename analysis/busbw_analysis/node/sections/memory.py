@@ -6,10 +6,10 @@ from typing import Final
 
 from busbw.units import about_size, counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.grouped import grouped
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.node.memory import (
     FIRST_TOUCH,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
-from busbw_analysis.diagnosis.answer import sentences
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.node.storage import WAYS, Stored
 from busbw_analysis.peaks.peaks import Peak

@@ -8,10 +8,10 @@ from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
 from busbw.runs.records import Case
 from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.grouped import by_key, grouped
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction

@@ -11,8 +11,8 @@ from busbw.runs.placement import RankPlacement
 from busbw.runs.records import settings_in_words
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.grouped import by_key, grouped
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.distances import BETWEEN_HOSTS, PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement, PairMatrix
 from busbw_analysis.node.peer_peaks import PairShares

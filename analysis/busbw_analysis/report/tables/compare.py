@@ -12,7 +12,7 @@ from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.as_json import values_of
 from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.diagnosis.answer import sentences
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison
 from busbw_analysis.diagnosis.compare_answer import (
     MOST_LAUNCHES,
