@@ -19,7 +19,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.causes import FOUND_WITH, Cause, causes_of
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
-from busbw_analysis.diagnosis.trust import decide_more, dots, trust_in
+from busbw_analysis.diagnosis.trust import decide_more, dots, lacks_launches, trust_in
 from busbw_analysis.diagnosis.verdicts import DOUBTS, share_of_peak, times_of_model, why_above
 from busbw_analysis.node.roofline import best_arithmetic
 from busbw_analysis.peaks.peaks import Peak
@@ -136,10 +136,11 @@ def answer_of(judgement: Judgement) -> Answer:
     status = _with_steps(_status(judgement, verdicts), steps)
     unexplained, compare = _unexplained(judgement, verdicts)
     actions = dict.fromkeys(cause.action for cause in causes)
-    if any("busbw compare" in action for action in actions):
+    if any(cause.compares for cause in causes):
         compare = ""
-    action = sentences(*actions, compare, decide_more(judgement, verdicts), step_action(judgement, steps))
-    confidence, trust = trust_in(judgement, action)
+    undecided = lacks_launches(judgement, verdicts)
+    more = decide_more(judgement) if undecided else ""
+    confidence, trust = trust_in(judgement, advise=not undecided)
     bands = tuple(_by_band(verdicts))
     known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
@@ -153,7 +154,7 @@ def answer_of(judgement: Judgement) -> Answer:
         bands=bands,
         steps=sentences(steps_in_words(steps)),
         cause=sentences(*(cause.text for cause in causes), unexplained),
-        action=action,
+        action=sentences(*actions, compare, more, step_action(judgement, steps)),
         trust=sentences(*trust),
         measured=_measured(judgement),
         confidence=confidence,

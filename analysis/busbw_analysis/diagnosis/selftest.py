@@ -75,17 +75,22 @@ class SelfTest:
         """The worst resolution of any case; None if there is none."""
         return max(self.resolution.values(), default=None)
 
-    def answer(self) -> str:
-        """Whether numbers of this machine can be trusted, in one or two sentences."""
+    def sentences(self) -> tuple[str, ...]:
+        """Whether numbers of this machine can be trusted, as sentences without full stops."""
         if self.failures:
-            return f"This machine cannot give trustworthy numbers: {'; '.join(one.meaning for one in self.failures)}."
+            meanings = "; ".join(check.meaning for check in self.failures)
+            return (f"This machine cannot give trustworthy numbers: {meanings}",)
         widths = self.resolution.values()
         if not widths:
-            return "The instrument works here; its resolution was not measured."
+            return ("The instrument works here; its resolution was not measured",)
         cautions = sum(check.state == "caution" for check in self.checks)
-        aside = f" {cautions} of {len(self.checks)} checks call for caution." if cautions else ""
+        aside = [f"{cautions} of {len(self.checks)} checks call for caution"] if cautions else []
         can = f"{self.launches} launches per side {undetected(*widths)} (by case)"
-        return f"The instrument works here. {can}.{aside}"
+        return ("The instrument works here", can, *aside)
+
+    def answer(self) -> str:
+        """``sentences`` as one text."""
+        return " ".join(f"{sentence}." for sentence in self.sentences())
 
 
 def judge_selftest(folder: Path) -> SelfTest:

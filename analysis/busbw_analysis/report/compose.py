@@ -9,7 +9,7 @@ from busbw.errors import StoreError
 from busbw.workloads.model_rows import Model
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.sentences import sentences
+from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.compare_answer import answer_lines
@@ -75,7 +75,10 @@ def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str
     page = page_beside((first, second), ("A", "B"))
     blocks = (*compare_blocks(comparison, cases=True), *map(Paragraph, left_out_lines(comparison)))
     by_size = Section("sizes", "Comparison by size", blocks, folded=True, gist="Every size of every band.")
-    notices = tuple(replace(one, text=sentences(one.text)) for one in (*findings(comparison), *_by_means(comparison)))
+    notices = tuple(
+        replace(finding, sentences=(capitalised(finding.claim), *finding.sentences[1:]))
+        for finding in (*findings(comparison), *_by_means(comparison))
+    )
     summary = ComparisonSummary(answer_lines(comparison), notices, bands_table(comparison))
     return to_html.render(replace(page, title="B against A", comparison=summary, sections=(by_size, *page.sections)))
 
@@ -88,7 +91,7 @@ def _by_means(comparison: Comparison) -> Iterator[Finding]:
         text = (
             f"{len(means)} of {len(cases)} sizes have bimodal samples: their means are compared; figures show medians"
         )
-        yield Finding("note", "bimodal", text)
+        yield Finding("note", "bimodal", (text,))
 
 
 def folder_for(runs: Sequence[Path], output: Path | None, results_dir: Path) -> Path:
