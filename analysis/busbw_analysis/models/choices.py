@@ -16,7 +16,7 @@ from typing import Final
 
 from busbw.ops import OPS
 from busbw.runs.facts import UNKNOWN_HOST, MpiFacts
-from busbw.runs.placement import variables_of
+from busbw.runs.placement import Variable, variables_of
 from busbw.runs.records import CASE_DTYPE_BYTES
 from busbw.units import parse_size
 from busbw_analysis.data.load import Dataset
@@ -147,7 +147,7 @@ def library_of_run(dataset: Dataset) -> Library | Unavailable | None:
     return library_of(host.mpi, variables_of(host))
 
 
-def library_of(facts: MpiFacts | None, variables: Mapping[str, str]) -> Library | Unavailable:
+def library_of(facts: MpiFacts | None, variables: Mapping[Variable, str]) -> Library | Unavailable:
     """The library of a run from its facts (``mpi`` of a host) and its recorded environment variables."""
     if facts is None or facts.library is None:
         return Unavailable(
@@ -158,15 +158,17 @@ def library_of(facts: MpiFacts | None, variables: Mapping[str, str]) -> Library 
     if known is None:
         reason = f"{facts.library!r} is an unknown library; tables exist for Open MPI and MPICH"
         return Unavailable("library-not-known", reason)
-    by_messages = {op for op, name in _IN_SHARED_MEMORY.items() if variables.get(_INTRA_NODE.format(name)) == "mpir"}
-    harmless = {_INTRA_NODE.format(_IN_SHARED_MEMORY[op]) for op in by_messages}
+    of_ops = {op: Variable(_INTRA_NODE.format(name)) for op, name in _IN_SHARED_MEMORY.items()}
+    by_messages = {op for op, variable in of_ops.items() if variables.get(variable) == "mpir"}
+    harmless = {of_ops[op] for op in by_messages}
+    overriding = {variable for variable in variables if _OVERRIDE.match(variable.name)} - harmless
     return Library(
         known["name"],
         tuple(int(part) for part in known["version"].split(".")),
         facts.device,
         facts.threads != "multiple",
         frozenset(by_messages),
-        tuple(sorted(name for name in variables if _OVERRIDE.match(name) and name not in harmless)),
+        tuple(sorted(variable.in_words for variable in overriding)),
     )
 
 
