@@ -289,7 +289,9 @@ def slowdown_of(run: Measured | None) -> tuple[float, str]:
     return factor, f"computation takes {factor:.2f} times as long beside a call, median of {len(found)} cases"
 
 
-def _price(one: Forecast, share: float) -> Price:
-    low, high = (None if end is None else end * share for end in (one.seconds.low, one.seconds.high))
-    moving, passed = one.seconds.value * share, bool(one.held_out.passed)
-    return Price(0.0, moving, one.hosts > 1, one.rests_on, low, high, one.extrapolated, passed)
+def _price(forecast: Forecast, share: float) -> Price:
+    seconds = forecast.seconds
+    low, high = (None if end is None else end * share for end in (seconds.low, seconds.high))
+    moving, passed = seconds.value * share, bool(forecast.held_out.passed)
+    extrapolated = tuple(extrapolation.in_words for extrapolation in forecast.extrapolated)
+    return Price(0.0, moving, forecast.hosts > 1, forecast.rests_on, low, high, extrapolated, passed)

@@ -21,7 +21,6 @@ _OF_FORECAST: Final = (
     "algorithm",
     "formula",
     "parameters",
-    "extrapolated",
 )
 
 
@@ -50,6 +49,8 @@ def _row(one: Forecast) -> dict[str, JSON]:
         "low_seconds": one.seconds.low,
         "high_seconds": one.seconds.high,
         **values_of(one, *_OF_FORECAST),
+        "extrapolated": [extrapolation.in_words for extrapolation in one.extrapolated],
+        "extrapolated_in": [extrapolation.respect for extrapolation in one.extrapolated],
         "validated": bool(one.held_out.passed),
         "held_out_median_error": one.held_out.median_error,
         "held_out_worst_error": one.held_out.worst_error,
@@ -70,7 +71,7 @@ def headline(prediction: Prediction) -> str:
     worst = max(tested, key=lambda one: one.held_out.worst_error or 0.0)
     off = _held_out(worst)
     by = "nothing was held out to test it" if off is None else f"held-out times were off by {off} (median/worst)"
-    reached = dict.fromkeys(words.partition(":")[0] for one in tested for words in one.extrapolated)
+    reached = dict.fromkeys(beyond.respect for forecast in tested for beyond in forecast.extrapolated)
     beyond = f"; extrapolated: {', '.join(reached)}" if reached else ""
     if not doubtful:
         return f"Validated: {by}{beyond}"
@@ -92,9 +93,9 @@ def predict_table(prediction: Prediction) -> Table:
         *_each("rests on", forecasts, lambda one: [one.rests_on]),
         *_each("model", forecasts, lambda one: [": ".join(filter(None, (one.algorithm, one.formula)))]),
         *_each("parameters", forecasts, lambda one: [one.parameters]),
-        *_each("interval", forecasts, lambda one: [] if _no_interval(one) else [one.interval_note]),
-        *_each("", forecasts, lambda one: [one.interval_note] if _no_interval(one) else []),
-        *_each("EXTRAPOLATED", forecasts, lambda one: one.extrapolated),
+        *_each("interval", forecasts, lambda one: [one.interval_note] if one.has_interval else []),
+        *_each("", forecasts, lambda one: [] if one.has_interval else [one.interval_note]),
+        *_each("EXTRAPOLATED", forecasts, lambda one: [beyond.in_words for beyond in one.extrapolated]),
         *_each("", forecasts, lambda one: [one.held_out.words]),
     ]
     notes += _each("measured", [one for one in forecasts if one.measured is not None], _seen)
@@ -111,11 +112,6 @@ def _elsewhere(prediction: Prediction) -> str:
         for one in prediction.data.of_op
     )
     return "; ".join(f"{how} on {', '.join(dict.fromkeys(ranks))} ranks" for how, ranks in counts.items())
-
-
-def _no_interval(one: Forecast) -> bool:
-    """Whether the note says that there is no interval; it needs no label then."""
-    return one.interval_note.startswith("no interval")
 
 
 def _held_out(one: Forecast) -> str | None:
