@@ -15,7 +15,7 @@ import numpy as np
 
 from busbw.errors import AnalysisError, StoreError
 from busbw.runs.records import JSON, SCHEMA
-from busbw.units import format_size, format_time
+from busbw.units import clock_time, format_size, format_time
 from busbw_analysis.data.load import Dataset, load
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, adjusted, estimate, percent, undetected
@@ -175,9 +175,9 @@ def selftest_for(machine_folder: Path, backend: str, ranks: int, began: str) -> 
 
 def taken_in_words(tested: SelfTest, began: Sequence[str]) -> str:
     """Which self-test applies to runs that ``began`` then: when it was taken, and with how many launches."""
-    when = tested.started.replace("T", " ").removesuffix("Z").partition(".")[0]
     late = any(one < tested.started for one in began)
-    return f"self-test of {when} UTC, {tested.launches} launches per side{', taken after the run' if late else ''}"
+    after = ", taken after the run" if late else ""
+    return f"self-test of {clock_time(tested.started)} UTC, {tested.launches} launches per side{after}"
 
 
 # --- the checks ------------------------------------------------------------------------------------------------

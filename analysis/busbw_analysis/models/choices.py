@@ -61,6 +61,7 @@ _TOO_FEW_ELEMENTS: Final = {
 """The fallback with fewer elements than the algorithm has blocks. A ring needs one element per rank, halving one per
 rank of its core, the largest power of two (Open MPI: ompi/mca/coll/base).
 """
+_RINGS: Final = frozenset({"ring", "segmented_ring"})
 
 
 def selected(library: str, op: str, ranks: int, size_bytes: int, elements: int) -> str:
@@ -69,7 +70,7 @@ def selected(library: str, op: str, ranks: int, size_bytes: int, elements: int) 
     words = next(line for limit, line in TABLES[library][op].items() if _applies(limit, ranks)).split()
     bounds = zip(words[::2], words[1::2], strict=False)
     name = next((name for name, bound in bounds if size < _bytes(bound)), words[-1])
-    blocks = ranks if "ring" in name else core(ranks)
+    blocks = ranks if name in _RINGS else core(ranks)
     return _TOO_FEW_ELEMENTS.get((op, name), name) if elements < blocks else name
 
 
@@ -202,7 +203,8 @@ def _choice(calls: Calls, op: str, ranks: int, hosts: int, size_bytes: int) -> C
             f"{library.called} selects {name} for {op} of {size_bytes} B on {ranks} ranks, which has no known formula",
         )
     named = f"{row.algorithm} ({name} of {library.called})"
-    return Choice(name, row, replace(row, algorithm=named, source=f"{library.source}; {row.source}"))
+    label = f"{row.label} ({name} of {library.called})"
+    return Choice(name, row, replace(row, algorithm=named, own_label=label, source=f"{library.source}; {row.source}"))
 
 
 def _of_two_calls(op: str, first: Choice | Unavailable, second: Choice | Unavailable) -> CostModel | None:

@@ -32,22 +32,24 @@ _STREAMS = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """β, in bytes/s read and written; ``what`` describes its source."""
+    """β, in bytes/s read and written; ``what`` describes its source, ``op`` is the kernel that measured it."""
 
     name: str
     bytes_per_second: float
     measured: bool
     what: str
+    op: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ComputePeak:
-    """π of a data type, in FLOP/s; ``what`` describes its source."""
+    """π of a data type, in FLOP/s; ``what`` describes its source, ``device`` is the model that it is stated of."""
 
     dtype: str
     flop_per_second: float
     measured: bool
     what: str
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +118,11 @@ def reached_in_words(roofline: Roofline, above: ComputePeak) -> str:
     """The highest rate of a data type, how it was reached, and its share of the nominal peak if known."""
     together = "" if roofline.workers == 1 else f", {roofline.workers} ranks together"
     text = f"Arithmetic in {above.dtype} reaches {format_flop(above.flop_per_second)} ({above.what}{together})"
-    peak = next((one for one in roofline.compute if not one.measured and one.dtype == above.dtype), None)
+    peak = next((peak for peak in roofline.compute if not peak.measured and peak.dtype == above.dtype), None)
     if peak is None:
         return text
     share = 100 * above.flop_per_second / peak.flop_per_second
-    whose = peak.what.partition(" (source")[0]
-    return f"{text}, {share:.3g} % of the nominal {format_flop(peak.flop_per_second)} of {whose}"
+    return f"{text}, {share:.3g} % of the nominal {format_flop(peak.flop_per_second)} of {peak.device}, dense"
 
 
 def best_arithmetic(rooflines: Iterable[Roofline]) -> list[str]:
@@ -268,7 +269,7 @@ def _memory_peaks(largest: Sequence[_Done], curves: Iterable[MemoryCurve], worke
                 yield MemoryPeak(name, plateau.rate, measured=True, what=what)
     arrays = round(MEMORY_TRAFFIC[case.op] * case.size_bytes * workers)
     what = f"{case.op}{_team(case)} of {case.dtype}, {format_size(arrays)} of arrays in all, bytes read and written"
-    yield MemoryPeak("memory", outer, measured=True, what=what)
+    yield MemoryPeak("memory", outer, measured=True, what=what, op=case.op)
 
 
 def _team(case: Case) -> str:
@@ -315,8 +316,9 @@ def _nominal(
     memory = [] if isinstance(found, Unavailable) else [_nominal_memory("HBM", found.peak)]
     if isinstance(model, Unavailable):
         return memory, [], (*reasons, f"nominal FLOP/s: {model.reason}")
+    what = f"{model.name}, dense (source: {model.source})"
     compute = [
-        ComputePeak(dtype, model.flops[dtype], measured=False, what=f"{model.name}, dense (source: {model.source})")
+        ComputePeak(dtype, model.flops[dtype], measured=False, what=what, device=model.name)
         for dtype in dtypes
         if dtype in model.flops
     ]

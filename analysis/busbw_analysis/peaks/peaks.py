@@ -510,7 +510,7 @@ def _ways_out(
             return replace(links, reason=f"{host}: {links.reason}")
         if on_host[host] > 1 and links.peak.kind != "pcie":
             links = replace(links, peak=_with(links.peak, network, of_group[host]))
-        holder = f"{links.holder.partition(' on ')[0]} of {host}"
+        holder = f"{links.gpu} of {host}"
         found.append(replace(links, holder=holder, what=f"{links.peak.what} of {holder}", count=len(ranks)))
     return found
 

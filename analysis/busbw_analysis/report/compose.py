@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from busbw.errors import StoreError
+from busbw.units import clock_time
 from busbw.workloads.model_rows import Model
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
@@ -20,7 +21,7 @@ from busbw_analysis.node.sections.memory import memory
 from busbw_analysis.node.sections.roofline import rooflines
 from busbw_analysis.node.sections.storage import storage
 from busbw_analysis.report import to_html, to_json, to_markdown
-from busbw_analysis.report.document import ComparisonSummary, Page, Paragraph, Section, clock_time
+from busbw_analysis.report.document import ComparisonSummary, Page, Paragraph, Section
 from busbw_analysis.report.sections.curves import Side, operations, overview
 from busbw_analysis.report.sections.equivalents import composition, one_call
 from busbw_analysis.report.sections.models import fits, theory

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final, NamedTuple, Protocol
 
 from busbw.errors import AnalysisError, UsageError
-from busbw.ops import FLOP, bus_factor
+from busbw.ops import FLOP, PERSONALISED, bus_factor
 from busbw.runs.records import Case
 from busbw.units import format_flop, format_size
 from busbw_analysis.data.groups import GroupSummary
@@ -95,7 +95,7 @@ def wires_of(op: str, size_bytes: int, group: Group, rates: Rates) -> Wires:
     hosts, each = group.hosts, group.each
     if op == "send_recv":
         return Wires(0.0, size_bytes / rates.outer) if hosts > 1 else Wires(size_bytes / rates.inner, 0.0)
-    if op.startswith("all_to_all"):
+    if op in PERSONALISED:
         away, near = (group.ranks - each) / group.ranks, (each - 1) / group.ranks
         return Wires(near * size_bytes / rates.inner, away * size_bytes / rates.outer)
     times = 2 if op == "all_reduce" else 1
@@ -138,7 +138,7 @@ class Described:
             delay = rates.outer_delay if far else rates.inner_delay
             return Price(delay, max(wires_of(op, size_bytes, group, rates)), far, self.origin)
         by_ring = (group.hosts - 1) * rates.outer_delay + (group.ranks - group.hosts) * rates.inner_delay
-        if op.startswith("all_to_all"):
+        if op in PERSONALISED:
             return Price(by_ring, max(wires_of(op, size_bytes, group, rates)), far, self.origin)
         times = 2 if op == "all_reduce" else 1
         out, inside = (group.hosts - 1).bit_length(), (group.each - 1).bit_length()

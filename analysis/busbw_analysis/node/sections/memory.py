@@ -296,18 +296,18 @@ def _numbers(
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """A plateau of a curve with the curve's label, its name, and the memory that it may be."""
+    """A plateau of a curve with the curve's label, its number from the core, and the memory that it may be."""
 
     label: str
     curve: MemoryCurve
-    name: str
+    number: int
     plateau: Plateau
     what: str
 
 
 _PLATEAU_COLUMNS: Final[tuple[Column[_Level], ...]] = (
     Column("Curve", lambda one: one.label),
-    Column("Plateau", lambda one: one.name.partition(" (")[0]),
+    Column("Plateau", lambda level: f"plateau {level.number}"),
     Column("Working sets", lambda one: f"{about_size(one.plateau.first_bytes)} … {about_size(one.plateau.last_bytes)}"),
     Column("Sizes", lambda one: one.plateau.sizes, str),
     Column("Traffic", lambda one: one.plateau.rate, format_rate, ends=lambda one: (one.plateau.low, one.plateau.high)),
@@ -325,8 +325,8 @@ def _plateaus(curves: Sequence[tuple[str, MemoryCurve]]) -> Iterator[Block]:
             refused.append((f"{found.reason}.", label))
             continue
         kinds = [*["a cache, or caches"] * (len(found.plateaus) - 1), found.outermost]
-        levels = zip(found.names, found.plateaus, kinds, strict=True)
-        rows += [_Level(label, curve, name, plateau, what) for name, plateau, what in levels]
+        levels = enumerate(zip(found.plateaus, kinds, strict=True), 1)
+        rows += [_Level(label, curve, number, plateau, what) for number, (plateau, what) in levels]
     if rows:
         launches = max(len(point.launch_rates) for _, curve in curves for point in curve.points)
         begun = any(isinstance(curve.plateaus, Plateaus) and curve.plateaus.call_bytes > 0 for _, curve in curves)

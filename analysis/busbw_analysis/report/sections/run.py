@@ -11,7 +11,7 @@ import msgspec
 
 from busbw.runs.records import JSON, Case, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
-from busbw.units import counted, format_size, format_span, format_time
+from busbw.units import clock_time, counted, format_size, format_span, format_time
 from busbw_analysis.data.cases import CaseRow, CaseState
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
@@ -25,7 +25,6 @@ from busbw_analysis.report.document import (
     Table,
     Terms,
     Tone,
-    clock_time,
     table,
 )
 from busbw_analysis.report.sections.placement import SHOWN_HERE, places

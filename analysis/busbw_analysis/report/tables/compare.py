@@ -52,7 +52,7 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
         "confidence": CONFIDENCE,
         "power": POWER,
         "within": comparison.within,
-        "answer": gist(comparison),
+        "answer": sentences(*gist(comparison)),
         "action": sentences(decides(comparison)),
         "trust": sentences(*trust),
         "trust_confidence": confidence,
@@ -171,7 +171,7 @@ def bands_table(comparison: Comparison) -> Table:
         *_RATIOS,
     )
     titles = titles_of(comparison)
-    names = [_band_name(band, titles[label(band.case)].replace(" · ", " ")) for band in comparison.bands]
+    names = [_band_name(band, " ".join(titles[label(band.case)])) for band in comparison.bands]
     rows = zip(names, comparison.bands, strict=True)
     lines = [_Line(name, "", band, _statistic(band)) for name, band in rows]
     shared = ", ".join(shared_words(comparison))
@@ -202,7 +202,7 @@ def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph
     yield Paragraph("\n".join(filter(None, head)))
     why = {_why(band, comparison) for band in comparison.bands if band.verdict.word == "cannot tell"}
     for name, title in titles_of(comparison).items():
-        yield _curve(title, curves[name], comparison, cases=cases, explain=len(why) > 1)
+        yield _curve(" · ".join(title), curves[name], comparison, cases=cases, explain=len(why) > 1)
     alike = [f"cannot tell: {one}" for one in why if len(why) == 1]
     yield Paragraph("\n".join([*alike, *_notes(comparison, cases=cases)]))
 
