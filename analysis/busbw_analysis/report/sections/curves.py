@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
 from busbw.runs.records import Case
@@ -15,7 +15,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.peaks.peaks import Peak, PeakLevel
 from busbw_analysis.report.document import (
     Block,
     Column,
@@ -33,6 +33,7 @@ from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.sections.labels import (
     checked,
     curve_label,
+    curve_parts,
     ends_in_words,
     ends_of,
     flagged,
@@ -78,6 +79,13 @@ def _rate_of(curve: Curve) -> _Rate:
     return _Rate("busbw", factor, peak.busbw, peak.practical_busbw)
 
 
+_SHORT_LEVELS: Final[Mapping[PeakLevel, str]] = {
+    "memory copy of a host": "memory copy",
+    "plain TCP of a host": "plain TCP",
+}
+"""Levels whose name is shorter in the legend of a figure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """A judgement, and its name if several judgements share the figures.
@@ -90,11 +98,10 @@ class Side:
     name: str = ""
     reference: bool = False
 
-    def called(self, text: str) -> str:
-        """``text`` with the name of this side, unless it already begins with the name, as a backend may."""
-        if self.name and f"{text} · ".startswith(f"{self.name} · "):
-            return text
-        return " · ".join(filter(None, (self.name, text)))
+    def called(self, *parts: str) -> str:
+        """The label with these ``parts`` and the name of this side, unless they begin with it, as a backend may."""
+        named = any(" · ".join(parts[:count]) == self.name for count in range(1, len(parts) + 1))
+        return " · ".join(parts if named or not self.name else (self.name, *parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +123,7 @@ class _Drawn:
 
     def label(self, varying: frozenset[str]) -> str:
         """The fields ``varying``, in which it differs from its neighbours, and its side."""
-        return self.side.called(curve_label(self.curve.series.key, varying) if varying or not self.side.name else "")
+        return self.side.called(*(curve_parts(self.curve.series.key, varying) if varying or not self.side.name else ()))
 
 
 _Slotted: TypeAlias = tuple[int, _Drawn]
@@ -162,13 +169,13 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     peaks: dict[tuple[float, str, str], list[str]] = {}
     for slot, one in chosen:
         settings = varying[one.side.name, one.op]
-        label = one.side.called(f"{one.op} · {curve_label(one.curve.series.key, settings)}" if settings else one.op)
+        label = one.side.called(one.op, *(curve_parts(one.curve.series.key, settings) if settings else ()))
         series.append(plots.Series(slot, tuple(points_of(one.curve, "rate", label))))
         legend.append(LegendEntry(plots.swatch(slot, "joined"), label, plots.series_id(slot), op_anchor(one.op)))
         peak = one.curve.peak
         if isinstance(peak, Peak) and peak.busbw:
             what = f"{peak.what} ({one.side.name})" if one.side.name else peak.what
-            peaks.setdefault((peak.busbw, peak.level.removesuffix(" of a host"), what), []).append(one.op)
+            peaks.setdefault((peak.busbw, _SHORT_LEVELS.get(peak.level, peak.level), what), []).append(one.op)
     if not plots.drawable(series):
         return None
     numbers = {key: number for number, key in enumerate(dict.fromkeys(key[:2] for key in peaks))}

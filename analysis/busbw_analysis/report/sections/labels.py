@@ -24,6 +24,11 @@ _WITHOUT: Final = {
 
 
 def curve_label(key: SeriesKey, varying: frozenset[str]) -> str:
+    """``curve_parts`` as one text."""
+    return " · ".join(curve_parts(key, varying))
+
+
+def curve_parts(key: SeriesKey, varying: frozenset[str]) -> tuple[str, ...]:
     """The fields ``varying``, in which a curve differs from its neighbours; its full name if there are none."""
     texts = {
         "backend": key.backend,
@@ -41,7 +46,7 @@ def curve_label(key: SeriesKey, varying: frozenset[str]) -> str:
         "root": "no root" if key.root is None else f"root {key.root}",
         **{name: " ".join(settings_in_words(key, {name})) or _WITHOUT.get(name, f"no {name}") for name in SETTINGS},
     }
-    return " · ".join(text for name, text in texts.items() if name in varying) or key.label
+    return tuple(text for name, text in texts.items() if name in varying) or key.parts
 
 
 def varying_fields(keys: Iterable[SeriesKey]) -> frozenset[str]:
