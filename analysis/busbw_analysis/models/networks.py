@@ -57,8 +57,7 @@ _CHECKS: Final[dict[str, Callable[[str, float], None]]] = {
 class Link:
     """One direction of a cable, a port or a memory.
 
-    ``name`` is for people; ``part`` says what it does; ``kind`` is the name without numbers (``host # out``), which links
-    of one kind share.
+    ``name`` is for people; ``part`` says what it does; ``kind`` is the name without numbers (``host # out``).
     """
 
     name: str
