@@ -142,13 +142,13 @@ def answer_of(judgement: Judgement) -> Answer:
     more = decide_more(judgement) if undecided else ""
     confidence, trust = trust_in(judgement, advise=not undecided)
     bands = tuple(_by_band(verdicts))
-    known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
+    named = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
         headline=_unfinished(judgement)
         or (
             _headline(judgement, status, causes, verdicts)
-            if bands or any(one.ratio for one in steps)
+            if bands or any(step.ratio for step in steps)
             else _unjudged(judgement, status)
         ),
         bands=bands,
@@ -161,8 +161,8 @@ def answer_of(judgement: Judgement) -> Answer:
         pooled=judgement.dataset.pooled,
         causes=causes,
         verdicts=verdicts,
-        findings=tuple(finding for finding in judgement.findings if finding.code not in known),
-        evidence=tuple(finding for finding in judgement.findings if finding.code in known),
+        findings=tuple(finding for finding in judgement.findings if finding.code not in named),
+        evidence=tuple(finding for finding in judgement.findings if finding.code in named),
         step_verdicts=steps,
     )
 
@@ -420,11 +420,11 @@ def _slowest_pair(judgement: Judgement) -> str:
 
 
 def _best_memory(judgement: Judgement) -> Iterator[str]:
-    found = next((level for level in judgement.levels if level.kind in {"DRAM", "HBM"} and level.measured), None)
+    level = next((level for level in judgement.levels if level.kind in {"DRAM", "HBM"} and level.measured), None)
     files = [level for level in judgement.levels if level.kind == "storage" and level.measured]
-    if found is not None:
-        share = "" if found.share is None else f", {100 * found.share:.3g} % of nominal"
-        yield f"{found.kind} ({found.name}): {format_rate(found.measured)}{share} ({found.how})"
+    if level is not None:
+        share = "" if level.share is None else f", {100 * level.share:.3g} % of nominal"
+        yield f"{level.kind} ({level.name}): {format_rate(level.measured)}{share} ({level.how})"
     elif files:
         rates = ", ".join(f"{level.name} {format_rate(level.measured)}" for level in files)
         yield f"highest rates of all ranks together: {rates}"

@@ -288,7 +288,7 @@ _RULES: Final = (
         "compare its busbw with earlier runs, not with the peak",
         lambda judgement, verdict: (
             verdict.model_ratio is None
-            and any(one.series.key.op == verdict.op and one.series.traffic_factor > 1 for one in judgement.curves)
+            and any(curve.series.key.op == verdict.op and curve.series.traffic_factor > 1 for curve in judgement.curves)
         ),
         _moved,
         always=False,

@@ -217,7 +217,7 @@ def _incomplete(side: Literal["A", "B"], dataset: Dataset) -> Iterator[Incomplet
     for stored in dataset.runs:
         progress = progress_of(stored)
         wrong = [case for case, check in stored.checks if check.state == "wrong"]
-        found = Incomplete(
+        run = Incomplete(
             side=side,
             run=stored.run.id,
             status=None if stored.end is None else stored.end.status,
@@ -228,19 +228,21 @@ def _incomplete(side: Literal["A", "B"], dataset: Dataset) -> Iterator[Incomplet
             skipped=tuple(dict.fromkeys(row.case for row in stored.skipped)),
             not_reached=stored.not_reached,
         )
-        lacks = found.failed or found.skipped or found.not_reached
-        if lacks or not _ended_well(stored) or found.launches < found.planned:
-            yield found
+        lacks = run.failed or run.skipped or run.not_reached
+        if lacks or not _ended_well(stored) or run.launches < run.planned:
+            yield run
 
 
 def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[Finding]:
     base = first.runs[0]
-    found = [one for side in (first, second) for stored in side.runs for one in differences(base, stored)]
-    for one in found:
-        if one.unknown_in is not None:
-            text = f"run {one.unknown_in} did not record {one.key!r}, so this could not be checked"
+    differing = [
+        difference for side in (first, second) for stored in side.runs for difference in differences(base, stored)
+    ]
+    for difference in differing:
+        if difference.unknown_in is not None:
+            text = f"run {difference.unknown_in} did not record {difference.key!r}, so this could not be checked"
             yield Finding("caution", "not-recorded", (text,))
-    unlike = list(dict.fromkeys(one.text for one in found if one.unknown_in is None))
+    unlike = list(dict.fromkeys(difference.text for difference in differing if difference.unknown_in is None))
     if unlike and not force:
         raise UnlikeRuns(
             f"these runs differ: {'; '.join(unlike)}. Add --force to compare them all the same, or draw them in one "

@@ -41,16 +41,16 @@ def gist(comparison: Comparison) -> tuple[str, ...]:
         return title if band.band == "no size" else f"{title} {band.band}"
 
     ordered = sorted(comparison.bands, key=lambda band: band.estimate.ratio)
-    found = defaultdict(list, grouped(ordered, lambda band: band.verdict.word))
+    by_verdict = defaultdict(list, grouped(ordered, lambda band: band.verdict.word))
     many = len(comparison.bands)
     parts = []
     for word, place in _STRONGEST.items():
-        if bands := found[word]:
+        if bands := by_verdict[word]:
             most = bands[place]
             parts.append(f"{word} in {_of(len(bands), many)}, most {name(most)}: {_times(most.estimate)}")
-    if found["equal"]:
-        parts.append(f"equal within {comparison.within * 100:.3g} % in {_of(len(found['equal']), many)}")
-    if undecided := found["cannot tell"]:
+    if by_verdict["equal"]:
+        parts.append(f"equal within {comparison.within * 100:.3g} % in {_of(len(by_verdict['equal']), many)}")
+    if undecided := by_verdict["cannot tell"]:
         ends = [f"{band.estimate.ratio:.3g}× ({name(band)})" for band in (undecided[0], undecided[-1])]
         middle = f", median {median(band.estimate.ratio for band in undecided):.3g}×" if len(undecided) > 2 else ""
         took = " to ".join(dict.fromkeys(ends))

@@ -86,7 +86,7 @@ def findings_on(
     """All findings on a dataset, ``ranked``; ``rows`` is the catalogue of peaks."""
     summaries = dataset.summaries
     measured = [summary for summary in summaries if summary.state == "measured"]
-    found = [
+    findings = [
         *_imported(dataset, measured),
         *_ends(dataset),
         *(finding for row in _UNMEASURED for finding in _by_reason(summaries, *row, resume=_resume(dataset))),
@@ -108,8 +108,8 @@ def findings_on(
         ("note", "adjusted", ((text,) for stored in dataset.runs for text in stored.run.adjusted)),
         ("caution", "hardware", _links(dataset, rows)),
     )
-    found += [Finding(severity, code, claims) for severity, code, each in of_one_kind for claims in each]
-    return ranked(dict.fromkeys(found))
+    findings += [Finding(severity, code, claims) for severity, code, each in of_one_kind for claims in each]
+    return ranked(dict.fromkeys(findings))
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -125,9 +125,9 @@ def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Fin
         log = stored.run.imported
         if log is None:
             continue
-        what = dict.fromkeys(group.statistic for one in measured for group in one.groups if group.statistic)
+        what = dict.fromkeys(group.statistic for summary in measured for group in summary.groups if group.statistic)
         tool = f"{log.tool} {log.tool_version or '(unknown version)'}"
-        sampled = bool(what) and all(group.samples for one in measured for group in one.groups)
+        sampled = bool(what) and all(group.samples for summary in measured for group in summary.groups)
         ranked_times = any(row.rank_samples_ns for row in stored.imported)
         have = "the samples of one launch" if sampled else "no samples"
         have += " of every rank" if ranked_times else ""
@@ -193,9 +193,9 @@ def _by_reason(
     ``claims`` are its sentences, with fields for ``cases`` (their number), their ``names``, the ``reason``, and how to
     ``resume`` the run.
     """
-    found = ((reason, summary) for summary in summaries if (reason := reason_of(summary)) is not None)
-    for reason, cases in by_key(found).items():
-        names = listed((case_name(one.case) for one in cases), _EXAMPLES)
+    reasons = ((reason, summary) for summary in summaries if (reason := reason_of(summary)) is not None)
+    for reason, cases in by_key(reasons).items():
+        names = listed((case_name(summary.case) for summary in cases), _EXAMPLES)
         fields = {"cases": counted(len(cases), "case"), "names": names, "reason": reason, "resume": resume}
         yield Finding(severity, code, tuple(claim.format(**fields) for claim in claims))
 
@@ -262,8 +262,10 @@ def _late(lateness: Sequence[GroupLateness], summaries: Sequence[CaseSummary]) -
 
 def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
     """One finding per kind of outlier: the strongest one with its numbers, then the number of matrices with each."""
-    found = [(matrix.op, number, outlier) for number, matrix in enumerate(matrices) for outlier in matrix.outliers]
-    for (op, kind), members in by_key(((op, one.kind), (number, one)) for op, number, one in found).items():
+    outliers = [(matrix.op, number, outlier) for number, matrix in enumerate(matrices) for outlier in matrix.outliers]
+    for (op, kind), members in by_key(
+        ((op, outlier.kind), (number, outlier)) for op, number, outlier in outliers
+    ).items():
         among = [matrix for matrix in matrices if matrix.op == op]
         worst = min((outlier for _, outlier in members), key=lambda outlier: outlier.ratio)
         claims = [f"{'Pair matrix' if op == 'pair_matrix' else f'Pairs of {op}'}: {worst.text}"]
@@ -277,14 +279,14 @@ def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
 
 def _launches(measured: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
     """Launches that were slower than the others as a whole. The scatter of single cases is part of the trust."""
-    found = by_key(
+    by_launch = by_key(
         (key, time_ns / group.time_ns)
         for summary in measured
         if summary.case.op not in PAIRED
         for group in summary.groups
         for key, time_ns in zip(group.launch_keys, group.launch_medians_ns, strict=True)
     )
-    for (_, launch), ratios in found.items():
+    for (_, launch), ratios in by_launch.items():
         slower = geometric_mean(ratios)
         if slower > _LAUNCHES_APART:
             mean = f"geometric mean over {counted(len(ratios), 'case')}"
@@ -345,8 +347,10 @@ def _links(dataset: Dataset, rows: Catalogue) -> Iterator[tuple[str, ...]]:
     been in power saving are left out, because these facts are read before any traffic.
     """
     hosts = dict.fromkeys(dataset.hosts)
-    found = by_key((text, host) for host in hosts for text in _first(picture(dataset.environment(host), rows).findings))
-    yield from ((f"On {', '.join(on)}: {text}",) for text, on in found.items())
+    by_text = by_key(
+        (text, host) for host in hosts for text in _first(picture(dataset.environment(host), rows).findings)
+    )
+    yield from ((f"On {', '.join(on)}: {text}",) for text, on in by_text.items())
 
 
 def _first(findings: Sequence[str]) -> Iterator[str]:

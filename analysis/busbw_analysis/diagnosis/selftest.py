@@ -175,7 +175,7 @@ def selftest_for(machine_folder: Path, backend: str, ranks: int, began: str) -> 
 
 def taken_in_words(tested: SelfTest, began: Sequence[str]) -> str:
     """Which self-test applies to runs that ``began`` then: when it was taken, and with how many launches."""
-    late = any(one < tested.started for one in began)
+    late = any(start < tested.started for start in began)
     after = ", taken after the run" if late else ""
     return f"self-test of {clock_time(tested.started)} UTC, {tested.launches} launches per side{after}"
 

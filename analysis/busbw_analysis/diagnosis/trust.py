@@ -50,9 +50,9 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
         return 0, ("nothing was measured", pooled)
     if dataset.from_logs:
         return 0, ("one number per case from the log of another tool: the scatter between runs is unknown", pooled)
-    found = {one.code for one in judgement.findings}
-    busy = found & {"disturbed", "throttled", "launches-differ"}
-    doubts = found & {"not-checked", "store"} or any(one.severity == "bad" for one in judgement.findings)
+    codes = {finding.code for finding in judgement.findings}
+    busy = codes & {"disturbed", "throttled", "launches-differ"}
+    doubts = codes & {"not-checked", "store"} or any(finding.severity == "bad" for finding in judgement.findings)
     whole = not doubts and all(row.state in {"measured", "skipped"} for row in dataset.cases)
     points = (whole, launches >= LAUNCHES_FOR_A_TEST, not busy, scatter is not None and scatter <= _SCATTERED)
     most = max(_made(judgement))

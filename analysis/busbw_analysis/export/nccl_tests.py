@@ -173,8 +173,8 @@ def _body(result: tuple[CaseSummary, GroupSummary] | None, wrong: Mapping[Case, 
     summary, group = result
     rates = (_number((rate or 0.0) / 1e9, 6) for rate in (group.algbw, group.busbw))
     count = wrong.get(summary.case, 0 if summary.check.state == "verified" else None)
-    found = _UNCHECKED if count is None else f"  {count:6g}"
-    return f"  {_number(group.time_ns / 1e3, 7)}  {'  '.join(rates)}{found}"
+    wrong_count = _UNCHECKED if count is None else f"  {count:6g}"
+    return f"  {_number(group.time_ns / 1e3, 7)}  {'  '.join(rates)}{wrong_count}"
 
 
 def _number(value: float, width: int) -> str:

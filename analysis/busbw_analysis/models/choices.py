@@ -155,8 +155,8 @@ def library_of(facts: MpiFacts | None, variables: Mapping[Variable, str]) -> Lib
             "library-not-recorded",
             "the run did not record its MPI library; each library has its own selection tables",
         )
-    known = _LIBRARY.match(facts.library)
-    if known is None:
+    match = _LIBRARY.match(facts.library)
+    if match is None:
         reason = f"{facts.library!r} is an unknown library; tables exist for Open MPI and MPICH"
         return Unavailable("library-not-known", reason)
     of_ops = {op: Variable(_INTRA_NODE.format(name)) for op, name in _IN_SHARED_MEMORY.items()}
@@ -164,8 +164,8 @@ def library_of(facts: MpiFacts | None, variables: Mapping[Variable, str]) -> Lib
     harmless = {of_ops[op] for op in by_messages}
     overriding = {variable for variable in variables if _OVERRIDE.match(variable.name)} - harmless
     return Library(
-        known["name"],
-        tuple(int(part) for part in known["version"].split(".")),
+        match["name"],
+        tuple(int(part) for part in match["version"].split(".")),
         facts.device,
         facts.threads != "multiple",
         frozenset(by_messages),

@@ -256,8 +256,8 @@ def _memory_peaks(largest: Sequence[_Done], curves: Iterable[MemoryCurve], worke
     """Caches that a sweep by the same ranks shows as plateaus, then memory by the fastest kernel at the largest size of
     all. Kernels that end at smaller sizes may end in a cache.
     """
-    size = max((one.case.size_bytes for one in largest), default=0)
-    candidates = (one for one in largest if one.case.size_bytes == size >= LEAST_COPY_BYTES)
+    size = max((kernel.case.size_bytes for kernel in largest), default=0)
+    candidates = (kernel for kernel in largest if kernel.case.size_bytes == size >= LEAST_COPY_BYTES)
     best, chosen = max(candidates, key=_traffic_rate, default=None), shown(curves)
     if best is None:
         return
@@ -302,18 +302,18 @@ def _nominal(
     """The peaks by datasheet, and which are unknown and why."""
     if device == "cpu":
         peaks = {host: dram_of(dataset.environment(host), rows) for host in hosts}
-        known = [peak for peak in peaks.values() if isinstance(peak, HardwarePeak)]
+        of_hosts = [peak for peak in peaks.values() if isinstance(peak, HardwarePeak)]
         reasons = [
             f"nominal memory of {host}: {peak}" for host, peak in peaks.items() if not isinstance(peak, HardwarePeak)
         ]
-        memory = [] if reasons else [_nominal_memory("DRAM", min(known, key=lambda peak: peak.nominal))]
+        memory = [] if reasons else [_nominal_memory("DRAM", min(of_hosts, key=lambda peak: peak.nominal))]
         arithmetic = "nominal FLOP/s of the processor: no reliable source, so the best matmul is used as the peak"
         return memory, [], (*reasons[:1], arithmetic)
     ranks = tuple(range(len(dataset.hosts)))
-    found = gpu_memory(dataset, ranks, rows)
+    of_gpus = gpu_memory(dataset, ranks, rows)
     model = gpu_model(dataset, ranks, rows)
-    reasons = [f"nominal memory: {found.reason}"] if isinstance(found, Unavailable) else []
-    memory = [] if isinstance(found, Unavailable) else [_nominal_memory("HBM", found.peak)]
+    reasons = [f"nominal memory: {of_gpus.reason}"] if isinstance(of_gpus, Unavailable) else []
+    memory = [] if isinstance(of_gpus, Unavailable) else [_nominal_memory("HBM", of_gpus.peak)]
     if isinstance(model, Unavailable):
         return memory, [], (*reasons, f"nominal FLOP/s: {model.reason}")
     what = f"{model.name}, dense (source: {model.source})"

@@ -245,12 +245,12 @@ def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Una
             return Unavailable(
                 "storage-not-recorded", f"the run did not record which drive contains the files of {host}"
             )
-        found = drive_of(dataset.environment(host), storage.device, rows)
-        if isinstance(found, HardwarePeak):
-            return found
+        peak_of_drive = drive_of(dataset.environment(host), storage.device, rows)
+        if isinstance(peak_of_drive, HardwarePeak):
+            return peak_of_drive
         return Unavailable(
             "drive-not-known",
-            f"the files of {host} are in {storage.path} ({storage.type} on {storage.device}): {found}",
+            f"the files of {host} are in {storage.path} ({storage.type} on {storage.device}): {peak_of_drive}",
         )
 
     slowest = _slowest_host(dataset, series, "drive", drive)
@@ -454,10 +454,10 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: C
     key = series.key
     networks: dict[str, Network] = {}
     for host in dataset.hosts_of(key.ranks):
-        found = host_network(dataset.environment(host), dataset.backend.transport, rows)
-        if isinstance(found, Unavailable):
-            return replace(found, reason=f"the speed of the network is unknown: {host} {found.reason}")
-        networks[host] = _shared(dataset, series, host, found)
+        connection = host_network(dataset.environment(host), dataset.backend.transport, rows)
+        if isinstance(connection, Unavailable):
+            return replace(connection, reason=f"the speed of the network is unknown: {host} {connection.reason}")
+        networks[host] = _shared(dataset, series, host, connection)
     slowest = min(networks, key=lambda host: networks[host].peak.nominal)
     network = networks[slowest]
     placement = [dataset.hosts[rank] for rank in key.ranks]
@@ -476,10 +476,10 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: C
         traffic = f"{key.op} must carry {of_a_rank:.3g} × S through it"
         links = _part(series, narrowest, of_a_rank, _level(narrowest.peak), traffic)
         links = replace(links, widest=_is_widest(dataset, links))
-        known = [limit.practical for limit in (peak, links) if limit.practical is not None]
+        limits = [limit.practical for limit in (peak, links) if limit.practical is not None]
         beside = f"{peak.holder} allows {format_rate(peak.busbw)}"
         peak = peak if peak.algbw <= links.algbw else links.with_clause(beside)
-        peak = replace(peak, practical=min(known) if len(known) == 2 else peak.practical)
+        peak = replace(peak, practical=min(limits) if len(limits) == 2 else peak.practical)
     return _as_sent_by_gpus(peak, network, (multiple, of_a_rank), placement.count(slowest), key.op)
 
 
@@ -502,7 +502,7 @@ def _ways_out(
     """
     placement = dataset.hosts
     on_host, of_group = Counter(placement), Counter(placement[rank] for rank in ranks)
-    found: list[Narrowest] = []
+    ways: list[Narrowest] = []
     for host, network in networks.items():
         here = [rank for rank in ranks if placement[rank] == host]
         links = (host_links if on_host[host] == 1 else gpu_links)(dataset, here, rows)
@@ -511,8 +511,8 @@ def _ways_out(
         if on_host[host] > 1 and links.peak.kind != "pcie":
             links = replace(links, peak=_with(links.peak, network, of_group[host]))
         holder = f"{links.gpu} of {host}"
-        found.append(replace(links, holder=holder, what=f"{links.peak.what} of {holder}", count=len(ranks)))
-    return found
+        ways.append(replace(links, holder=holder, what=f"{links.peak.what} of {holder}", count=len(ranks)))
+    return ways
 
 
 def _with(links: HardwarePeak, network: Network, sharing: int) -> HardwarePeak:

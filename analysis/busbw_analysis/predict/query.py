@@ -96,10 +96,10 @@ def _hosts(data: MeasuredCurves, ranks: int, hosts: int | None, ranks_per_host: 
 def extrapolations(data: MeasuredCurves, asked: PredictionQuery, size_bytes: int) -> tuple[Extrapolation, ...]:
     """The respects in which the question lies outside the measurements."""
     far = asked.hosts > 1
-    curves = [one for one in data.curves or data.of_op if (one.key.hosts > 1) == far]
-    sizes = sorted({point.size_bytes for one in curves for point in one.points if point.size_bytes})
+    curves = [curve for curve in data.curves or data.of_op if (curve.key.hosts > 1) == far]
+    sizes = sorted({point.size_bytes for curve in curves for point in curve.points if point.size_bytes})
     beyond = beyond_sizes(size_bytes, sizes[0], sizes[-1]) if sizes and size_bytes else []
-    shapes = [one.shape for one in curves]
+    shapes = [curve.shape for curve in curves]
     if data.curve(asked.ranks, asked.hosts) is not None or not shapes:
         return tuple(beyond)
     amounts: tuple[tuple[Respect, int], ...] = (("ranks", asked.ranks), ("hosts", asked.hosts))

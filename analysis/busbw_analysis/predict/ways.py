@@ -152,7 +152,7 @@ class Ways:
             extrapolated=tuple(outside),
             held_out=held_out,
             carried_from=source,
-            notes=(*(one.reason for one in self._not_fitted()), *forecast.notes),
+            notes=(*(unfitted.reason for unfitted in self._not_fitted()), *forecast.notes),
         )
 
     def by_messages(self, cost: CostModel, shape: Shape, size_bytes: int) -> Value | Unavailable:

@@ -86,8 +86,8 @@ def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str
 
 def _by_means(comparison: Comparison) -> Iterator[Finding]:
     """A note if the figures, which show medians, differ from the statistic that is compared."""
-    cases = [one for band in comparison.bands for one in band.cases]
-    means = [one for one in cases if one.statistic == "mean"]
+    cases = [case for band in comparison.bands for case in band.cases]
+    means = [case for case in cases if case.statistic == "mean"]
     if means:
         text = (
             f"{len(means)} of {len(cases)} sizes have bimodal samples: their means are compared; figures show medians"

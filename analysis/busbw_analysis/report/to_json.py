@@ -199,13 +199,13 @@ _OF_VERDICT: Final = (
 )
 
 
-def _step(one: Trained, verdict: StepVerdict) -> dict[str, JSON]:
-    what, ns = one.waits_for
-    times = [values_of(time, "rank", "compute_ns", "waiting_ns", "waiting_for_last_ns") for time in one.timeline]
+def _step(step: Trained, verdict: StepVerdict) -> dict[str, JSON]:
+    what, ns = step.waits_for
+    times = [values_of(time, "rank", "compute_ns", "waiting_ns", "waiting_for_last_ns") for time in step.timeline]
     judged = {**values_of(verdict, *_OF_VERDICT), "changes": plain(dict(verdict.changes))}
     return {
-        **with_values(one, *_FOLLOWS),
-        **_check(one.check),
+        **with_values(step, *_FOLLOWS),
+        **_check(step.check),
         "waits_for": what,
         "waits_for_ns": ns,
         "timeline": plain(times),
@@ -223,8 +223,8 @@ def _roofline(one: Roofline) -> dict[str, JSON]:
 
 
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:
-    found = curve.plateaus
-    plateaus = plain(found) if isinstance(found, Unavailable) else with_values(found, "outermost")
+    measured = curve.plateaus
+    plateaus = plain(measured) if isinstance(measured, Unavailable) else with_values(measured, "outermost")
     return {**with_values(curve, "nominal"), "peak": _peak(curve.peak), "plateaus": plateaus}
 
 

@@ -55,10 +55,10 @@ def _level(level: HierarchyLevel) -> str:
 
 _COLUMNS: Final[tuple[Column[HierarchyLevel], ...]] = (
     Column("Level", _level),
-    Column("Measured", lambda one: one.measured, format_rate, ends=lambda one: (one.low, one.high)),
-    Column("Nominal", lambda one: one.nominal, format_rate),
-    Column("In practice", lambda one: one.practical, format_rate),
-    Column("Of nominal", lambda one: one.share, percent, "%"),
-    Column("Measured by", lambda one: one.how),
-    Column("Nominal and practical rates", lambda one: sentences(one.denominator)),
+    Column("Measured", lambda level: level.measured, format_rate, ends=lambda level: (level.low, level.high)),
+    Column("Nominal", lambda level: level.nominal, format_rate),
+    Column("In practice", lambda level: level.practical, format_rate),
+    Column("Of nominal", lambda level: level.share, percent, "%"),
+    Column("Measured by", lambda level: level.how),
+    Column("Nominal and practical rates", lambda level: sentences(level.denominator)),
 )

@@ -50,10 +50,10 @@ def storage(judgement: Judgement) -> Section | None:
     return Section("storage", "Storage", tuple(blocks), gist=gist)
 
 
-def _denominator(one: Stored) -> str:
-    if isinstance(one.peak, Peak):
-        return f"100 % of nominal: {one.peak.basis}"
-    return f"no percentages: {one.peak.reason}"
+def _denominator(stored: Stored) -> str:
+    if isinstance(stored.peak, Peak):
+        return f"100 % of nominal: {stored.peak.basis}"
+    return f"no percentages: {stored.peak.reason}"
 
 
 _COLUMNS: Final[tuple[Column[Stored], ...]] = (

@@ -161,33 +161,33 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     """busbw over size of every operation and side in one figure, with the peaks; None if nothing can be drawn."""
     chosen, references, left_out = _chosen(sides)
     varying = {
-        place: varying_fields(one.curve.series.key for one in members)
-        for place, members in grouped((one for _, one in chosen), lambda one: (one.side.name, one.op)).items()
+        place: varying_fields(drawn.curve.series.key for drawn in members)
+        for place, members in grouped((drawn for _, drawn in chosen), lambda drawn: (drawn.side.name, drawn.op)).items()
     }
     series: list[plots.Series] = []
     legend: list[LegendEntry] = []
     peaks: dict[tuple[float, str, str], list[str]] = {}
-    for slot, one in chosen:
-        settings = varying[one.side.name, one.op]
-        label = one.side.called(one.op, *(curve_parts(one.curve.series.key, settings) if settings else ()))
-        series.append(plots.Series(slot, tuple(points_of(one.curve, "rate", label))))
-        legend.append(LegendEntry(plots.swatch(slot, "joined"), label, plots.series_id(slot), op_anchor(one.op)))
-        peak = one.curve.peak
+    for slot, drawn in chosen:
+        settings = varying[drawn.side.name, drawn.op]
+        label = drawn.side.called(drawn.op, *(curve_parts(drawn.curve.series.key, settings) if settings else ()))
+        series.append(plots.Series(slot, tuple(points_of(drawn.curve, "rate", label))))
+        legend.append(LegendEntry(plots.swatch(slot, "joined"), label, plots.series_id(slot), op_anchor(drawn.op)))
+        peak = drawn.curve.peak
         if isinstance(peak, Peak) and peak.busbw:
-            what = f"{peak.what} ({one.side.name})" if one.side.name else peak.what
-            peaks.setdefault((peak.busbw, _SHORT_LEVELS.get(peak.level, peak.level), what), []).append(one.op)
+            what = f"{peak.what} ({drawn.side.name})" if drawn.side.name else peak.what
+            peaks.setdefault((peak.busbw, _SHORT_LEVELS.get(peak.level, peak.level), what), []).append(drawn.op)
     if not plots.drawable(series):
         return None
     numbers = {key: number for number, key in enumerate(dict.fromkeys(key[:2] for key in peaks))}
     lines = [peak_line(series, rate, number, name=f"{name} peak") for (rate, name), number in numbers.items()]
     lines += _reference_lines(references, "rate")
-    lines += _published_lines(((slot, one.curve) for slot, one in chosen), "rate")
+    lines += _published_lines(((slot, drawn.curve) for slot, drawn in chosen), "rate")
     for (rate, name, what), ops in peaks.items():
         of = f", for {listed(dict.fromkeys(ops))}" if len(peaks) > 1 else ""
         sample = plots.swatch(None, "peak", numbers[rate, name])
         legend.append(LegendEntry(sample, f"peak {format_rate(rate)}: {what}{of}"))
-    legend += _thin_entries(references, [one.curve for _, one in chosen], None)
-    barred = any(point.low for one in series for point in one.points)
+    legend += _thin_entries(references, [drawn.curve for _, drawn in chosen], None)
+    barred = any(point.low for plotted in series for point in plotted.points)
     bars = " A bar is the interval or range of the launches." if barred else ""
     caption = f"busbw over size of every operation, with the peaks: medians over launches.{bars}{left_out}"
     panel = plots.Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
@@ -195,11 +195,11 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     columns: tuple[Column[int], ...] = (
         Column("Size S", lambda size: size, format_size),
         *(
-            Column(entry.label, {point.size_bytes: point.value for point in one.points}.get, format_rate)
-            for entry, one in zip(legend, series, strict=False)
+            Column(entry.label, {point.size_bytes: point.value for point in plotted.points}.get, format_rate)
+            for entry, plotted in zip(legend, series, strict=False)
         ),
     )
-    rows = sorted({point.size_bytes for one in series for point in one.points})
+    rows = sorted({point.size_bytes for plotted in series for point in plotted.points})
     note = "Medians over launches; each operation's section has their ranges."
     values = table("busbw by size and operation", columns, rows, note, folded=True)
     return Figure(caption, (drawing,), tuple(legend), values)

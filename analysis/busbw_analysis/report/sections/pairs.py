@@ -235,9 +235,9 @@ def _by_ranks(
     caption: str, matrix: PairMatrix, placements: Sequence[RankPlacement], values: Floats, unit: str, *, folded: bool
 ) -> Table:
     """A heatmap with the ranks of one host side by side below its name, and hosts of one leaf switch side by side."""
-    known = {one.rank: one.switches or () for one in placements}
+    switches_of = {placement.rank: placement.switches or () for placement in placements}
     ordered = sorted(
-        (known.get(rank, ()), matrix.hosts.index(host), rank, place, host)
+        (switches_of.get(rank, ()), matrix.hosts.index(host), rank, place, host)
         for place, (rank, host) in enumerate(zip(matrix.ranks, matrix.hosts, strict=True))
     )
     order = [place for _, _, _, place, _ in ordered]

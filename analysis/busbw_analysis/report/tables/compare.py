@@ -203,7 +203,7 @@ def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph
     why = {_why(band, comparison) for band in comparison.bands if band.verdict.word == "cannot tell"}
     for name, title in titles_of(comparison).items():
         yield _curve(" · ".join(title), curves[name], comparison, cases=cases, explain=len(why) > 1)
-    alike = [f"cannot tell: {one}" for one in why if len(why) == 1]
+    alike = [f"cannot tell: {reason}" for reason in why if len(why) == 1]
     yield Paragraph("\n".join([*alike, *_notes(comparison, cases=cases)]))
 
 
@@ -317,16 +317,16 @@ def _incomplete_run(run: Incomplete) -> dict[str, JSON]:
 
 def _incomplete(comparison: Comparison) -> Iterator[Finding]:
     """Every run that is missing part of its plan: its side and the missing parts."""
-    for one in comparison.incomplete:
+    for run in comparison.incomplete:
         lacks = [
             f"{len(cases)} {state} ({listed(map(case_name, cases), _NAMED)})"
-            for state, cases in (("failed", one.failed), ("not reached", one.not_reached), ("skipped", one.skipped))
+            for state, cases in (("failed", run.failed), ("not reached", run.not_reached), ("skipped", run.skipped))
             if cases
         ]
-        short = one.launches < one.planned and not one.ended  # ``ended`` already counts the complete launches
-        lacks += [f"{one.planned - one.launches} of {one.planned} launches not complete"] if short else []
-        missing = f"Run {one.run}: {'; '.join(lacks) or 'no case is missing'}"
-        yield Finding("caution", "incomplete", (f"side {one.side} is incomplete", *one.ended, missing))
+        short = run.launches < run.planned and not run.ended  # ``ended`` already counts the complete launches
+        lacks += [f"{run.planned - run.launches} of {run.planned} launches not complete"] if short else []
+        missing = f"Run {run.run}: {'; '.join(lacks) or 'no case is missing'}"
+        yield Finding("caution", "incomplete", (f"side {run.side} is incomplete", *run.ended, missing))
 
 
 def gate_lines(comparison: Comparison, gate: Gate) -> Iterator[str]:

@@ -117,7 +117,7 @@ class ShownRow:
             **{name: getattr(case, name) for name in _OF_CASE},
             "groups": case.group,
             "settings": {
-                name: msgspec.to_builtins(one) for name in SETTINGS if (one := getattr(case, name)) is not None
+                name: msgspec.to_builtins(setting) for name in SETTINGS if (setting := getattr(case, name)) is not None
             },
             "in_words": self.in_words,
             "state": self.summary.state,
