@@ -120,7 +120,7 @@ READERS: Final[dict[str, str]] = {
     "busbw/runs/store.py:utc_now": "the spelling of a time",
     "busbw_analysis/data/imported.py:run_of": "the spelling of a time",
     "busbw_analysis/data/sentences.py": "wording: capital letters",
-    "busbw_analysis/report/compose.py:folder_for": "a name of a folder, from those of runs",
+    "busbw_analysis/assembly/compose.py:folder_for": "a name of a folder, from those of runs",
     "busbw_analysis/report/document.py:three_digits": "digits of a number",
     "busbw_analysis/report/plots/curves.py:_joined": "typesetting: words that labels share",
     "busbw_analysis/report/to_html.py": "typesetting: digits behind a point",

@@ -7,7 +7,7 @@ from typing import Final, Literal
 import numpy as np
 
 from busbw.ops import LOCAL, PAIRED
-from busbw.runs.records import Case, Check, FailureCause, Imported, LoopKind, Measurement
+from busbw.runs.records import JSON, Case, Check, FailureCause, Imported, LoopKind, Measurement
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.cases import CaseRow, CaseState
 from busbw_analysis.data.disturbance import Disturbance, disturbance_of
@@ -81,6 +81,11 @@ class DataCheck:
         if self.state == "wrong":
             return self.reasons[0]
         return f"{self.state} ({'; '.join(self.reasons)})" if self.reasons else self.state
+
+    @property
+    def document(self) -> dict[str, JSON]:
+        """The keys ``check`` (text) and ``check_state`` of a JSON object."""
+        return {"check": self.in_words, "check_state": self.state}
 
 
 @dataclass(frozen=True, slots=True)

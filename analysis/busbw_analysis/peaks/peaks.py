@@ -27,9 +27,11 @@ from busbw.ops import (
     TO_THE_HOST,
 )
 from busbw.ops.bounds import Crossing
+from busbw.runs.records import JSON
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import counted, format_rate, format_size
+from busbw_analysis.data.as_json import plain, with_values
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.series import Series
@@ -111,6 +113,11 @@ class Peak:
         if self.practical is None or self.busbw is None:
             return None
         return self.busbw * self.practical / self.algbw
+
+
+def peak_as_json(peak: Peak | Unavailable) -> JSON:
+    """A peak with its denominator as JSON, or why there is none."""
+    return with_values(peak, "denominator") if isinstance(peak, Peak) else plain(peak)
 
 
 @dataclass(frozen=True, slots=True)
