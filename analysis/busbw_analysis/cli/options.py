@@ -1,7 +1,7 @@
 """Options that several analysis commands share, and their JSON output."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any, get_args
@@ -9,6 +9,7 @@ from typing import Any, get_args
 import click
 
 from busbw.escape import echo
+from busbw.key_values import Key, written
 from busbw.ops import limits
 from busbw.runs import store
 from busbw.runs.records import JSON
@@ -48,6 +49,11 @@ def run_option(flag: str, words: str, name: str = "run", **how: Any) -> Option: 
 def choice_option(flag: str, allowed: object, default: str | None, words: str) -> Option:
     """An option whose choices are the values of the Literal ``allowed``."""
     return click.option(flag, type=click.Choice(get_args(allowed)), default=default, show_default=True, help=words)
+
+
+def parsed(parse: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A callback that reads a text before click asks for options that are missing; None if it was not given."""
+    return lambda _context, _parameter, text: None if text is None else parse(text)
 
 
 def with_options(command: Command, options: Sequence[Option]) -> Command:
@@ -109,6 +115,22 @@ def run_options(command: Command) -> Command:
     return with_options(command, options)
 
 
+class WithKeys(click.Command):
+    """A command whose help lists the keys of its options: flag → key → its meaning."""
+
+    def __init__(self, *args: Any, keys: Mapping[str, Mapping[str, Key]], **extra: Any) -> None:  # noqa: ANN401 - click's own
+        super().__init__(*args, **extra)
+        self.keys = keys
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, and then the keys of each list."""
+        super().format_options(ctx, formatter)
+        for flag, keys in self.keys.items():
+            with formatter.section(f"Keys of {flag}"):
+                formatter.write_dl([(f"{written(name)}=…", key.help) for name, key in keys.items()])
+
+
+plot_option = click.option("--plot", type=FILE, help="Plot to this file (.svg, .png or .pdf).")
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 

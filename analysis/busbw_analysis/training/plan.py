@@ -21,6 +21,8 @@ from busbw_analysis.training.traffic import DIMENSIONS, Dimension, sent, traffic
 MOST_SCALED: Final = 65536
 SAID: Final = "TP > CP > PP > DP"
 _SAID_ORDER: Final[tuple[Dimension, ...]] = ("tp", "cp", "pp", "dp")
+FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "micro_batch")
+"""Settings that are searched unless ``Wanted.fixed`` has them."""
 _PARTS: Final = (1, 2, 3, 4, 6, 8)
 _SMALL_BUBBLE: Final = 0.02
 """Interleaved parts of a stage to try; once the bubble is below this share, more parts are not tried, because they send
@@ -140,6 +142,11 @@ class _Search:
                 return  # more zero sends more without saving work; more recomputation computes more
 
 
+def assumed(wanted: Wanted) -> dict[str, str]:
+    """Settings that a plan chooses by itself, by key of a layout, in words."""
+    return {"sync": "every with zero=2, to divide gradients"} if wanted.fixed.get("zero", 2) == 2 else {}
+
+
 def plan(wanted: Wanted, machine: Machine) -> Plan:
     """Time every layout. Raises UsageError if none divides the model, AnalysisError if none fits or has a price."""
     search = _Search(wanted, machine)
@@ -155,8 +162,7 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
         )
     if not search.best and search.refused:
         raise AnalysisError(
-            f"no layout of {what} can be timed: {next(iter(search.refused))}; give the missing rates by --network or "
-            "--nic",
+            f"no layout of {what} can be timed: {next(iter(search.refused))}; give the missing rates by --network",
             code="no-price",
         )
     if not search.best:
@@ -228,7 +234,7 @@ def _steps(wanted: Wanted, layout: Layout, per_host: int, micro_batches: int, pa
         sync = "every" if zero == 2 else wanted.like.sync  # otherwise gradients stay whole until the last micro-batch
         with suppress(UsageError):
             one = replace(made, zero=zero, sync=sync, recompute=recompute)
-            yield Step(model, one, wanted.batch, wanted.sequence, wanted.gradients, 1.0, hosts, model.nodes_per_token)
+            yield Step(model, one, wanted.batch, wanted.sequence, wanted.gradients, 1.0, hosts)
 
 
 # --- sensitivity ---------------------------------------------------------------------------------------------------

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from busbw.key_values import written
 from busbw.units import about_size, format_flop, format_rate, format_seconds
 from busbw_analysis.report.document import Column, Table, table
 from busbw_analysis.training.gpus import Room
-from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.layout import Layout, Step, default_gradients
 from busbw_analysis.training.limits import HEADLINES, Limits
 from busbw_analysis.training.memory import Memory
 from busbw_analysis.training.roofline import Timed
@@ -25,26 +26,34 @@ def percent_of(share: float) -> str:
     return f"{share * 100:.3g}"
 
 
-def layout_words(layout: Layout) -> str:
-    """``16 GPUs: dp 8, tp 2, zero 3``: number of GPUs, and settings that differ from the default."""
-    default = Layout()
-    given = [
-        f"{name.replace('_', '-')} {getattr(layout, name)}"
+def layout_text(step: Step) -> str:
+    """``dp=16,tp=8,sequence-parallel=yes``: the settings that differ from the default, as ``--layout`` takes them."""
+    layout, default = step.layout, Layout()
+    values = {
+        name: getattr(layout, name)
         for name in Layout.__slots__
-        if getattr(layout, name) != getattr(default, name)
-    ]
-    return f"{layout.gpus} GPUs: {', '.join(given) or 'dp 1'}"
+        if name != "micro_batches" and getattr(layout, name) != getattr(default, name)
+    }
+    if step.micro_batch > 1:
+        values["micro_batch"] = step.micro_batch
+    if step.gradients not in {None, default_gradients(step.model)}:
+        values["gradients"] = step.gradients
+    if step.imbalance != 1:
+        values["imbalance"] = step.imbalance
+    texts = {True: "yes", False: "no"}
+    words = {name: texts[value] if isinstance(value, bool) else value for name, value in values.items()}
+    return ",".join(f"{written(name)}={value}" for name, value in words.items()) or "dp=1"
 
 
 def assumed_notes(assumed: Mapping[str, str]) -> list[str]:
     """``default gradients: float32, as in …``: one note per default that was taken."""
-    return [f"default {name.replace('_', '-')}: {words}" for name, words in assumed.items()]
+    return [f"default {written(name)}: {words}" for name, words in assumed.items()]
 
 
 def _step_words(step: Step) -> str:
     return (
-        f"{step.model.name}, {layout_words(step.layout)}; batch {step.batch}, sequence {step.sequence}, "
-        f"{step.micro_batch} per micro-batch"
+        f"{step.model.name}, {step.layout.gpus} GPUs: {layout_text(step)}; batch {step.batch}, sequence "
+        f"{step.sequence}, {step.layout.micro_batches} micro-batches of {step.micro_batch}"
     )
 
 
@@ -61,7 +70,7 @@ def traffic_headline(step: Step, rows: tuple[Traffic, ...]) -> str:
     )
 
 
-def memory_headline(found: Memory, room: Room | None, other: Layout | None) -> str:
+def memory_headline(found: Memory, room: Room | None, other: Step | None) -> str:
     """Whether a rank fits into ``room``, its largest part, and a layout that fits (``other``)."""
     parts = ("weights", "gradients", "optimizer", "activations", "buffers")
     most = max(parts, key=lambda name: getattr(found, name))
@@ -69,7 +78,7 @@ def memory_headline(found: Memory, room: Room | None, other: Layout | None) -> s
     if room is None:
         return f"A rank needs {of_it}; give --gpu to check whether it fits"
     fits = "Fits" if found.total <= room.bytes else "Does not fit"
-    would = "" if other is None else f"; this layout fits: {layout_words(other)}"
+    would = "" if other is None else f"; this layout fits: --layout {layout_text(other)}"
     share = percent_of(found.total / room.bytes)
     return f"{fits} {gigabytes(room.bytes)} of {room.in_words}: a rank needs {of_it}, {share} % of the memory{would}"
 
@@ -183,7 +192,7 @@ def memory_table(
         columns,
         ("weights", "gradients", "optimizer", "activations", "buffers", "total"),
         f"a rank of pipeline stage {found.stage}, which needs most; {found.under_way:g} micro-batches in flight",
-        "zero 2 divides gradients only if every micro-batch reduces them (--sync every)" if undivided else "",
+        "zero 2 divides gradients only if every micro-batch reduces them (sync=every)" if undivided else "",
         f"weights, gradients and optimizer by zero 0 to 3: {', '.join(f'{one:.4g}' for one in by_zero)} B a parameter",
         "checkpoint: " + ", ".join(f"{gigabytes(bytes_)} at {per} B a parameter" for per, bytes_ in saved.items()),
         *assumed_notes(assumed),

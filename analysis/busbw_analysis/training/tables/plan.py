@@ -7,7 +7,7 @@ from busbw_analysis.report.document import Column, Table, table
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.plan import SAID, Order, Plan, Planned, Scaled, Wanted, dimensions_used
 from busbw_analysis.training.step_time import Machine, StepTime
-from busbw_analysis.training.tables.formulas import gigabytes, layout_words, percent_of
+from busbw_analysis.training.tables.formulas import gigabytes, layout_text, percent_of
 
 _MOST_NOTES = 6
 
@@ -125,7 +125,7 @@ def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
         "",
         columns,
         orders,
-        f"for {layout_words(compared.step.layout)}: the fastest layout with most dimensions",
+        f"for {compared.step.layout.gpus} GPUs, {layout_text(compared.step)}: the fastest layout with most dimensions",
         "bytes and messages: of a rank in a step; times: exposed seconds, and seconds added by twice the latency",
         "" if all(one.values for one in orders) else "unknown: the network is described without a delay of these calls",
     )
