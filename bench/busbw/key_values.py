@@ -14,11 +14,12 @@ class Key:
     """A key of a list.
 
     read: gives the value of a text, or raises UsageError.
-    help: meaning, unit and default.
+    help: meaning and unit. default: in words.
     """
 
     read: Callable[[str], Any]
     help: str = ""
+    default: str = ""
 
 
 def written(key: str) -> str:
@@ -58,14 +59,14 @@ def read_key_values(
     return values
 
 
-def whole(least: int = 0) -> Callable[[str], int]:
-    """A reader of integers of at least ``least``."""
+def whole(least: int = 0, most: int = 10**_MOST_DIGITS - 1) -> Callable[[str], int]:
+    """A reader of integers from ``least`` to ``most``."""
 
     def read(text: str) -> int:
         if not (text.isdecimal() and text.isascii() and len(text) <= _MOST_DIGITS):
             raise UsageError(f"{text!r} is not an integer of at most {_MOST_DIGITS} digits")
-        if int(text) < least:
-            raise UsageError(f"{text}: expected {least} or more")
+        if not least <= int(text) <= most:
+            raise UsageError(f"{text}: expected {least} to {most}")
         return int(text)
 
     return read

@@ -24,17 +24,22 @@ from busbw.runs.facts import GpuFacts
 from busbw.runs.store import read
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import models, parameters
-from busbw_analysis.cli.training import training
+from busbw_analysis.cli.training import CONSTANTS, training
+from busbw_analysis.cli.training_layout import LAYOUT_KEYS, PLAN_KEYS, layout_settings, step_of
+from busbw_analysis.cli.training_models import MODEL_KEYS
 from busbw_analysis.data.load import load
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.network_specs import parse_network
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.limits import Constants
+from busbw_analysis.training.plan import FIXED
 from busbw_analysis.training.prices import Described
 from busbw_analysis.training.rates import Rates, rates_of
 from busbw_analysis.training.roofline import least_tokens, phases, wires_of_step
 from busbw_analysis.training.step_time import Machine, step_time
+from busbw_analysis.training.tables.formulas import layout_text
 
 STORED = Path(__file__).parents[1] / "data"
 RING = "--model 'Llama 3 8B' --layout dp=2,tp=4,pp=2,cp=2,micro-batch=2 --batch 16"
@@ -197,10 +202,84 @@ def test_defaults_are_those_of_the_frameworks_and_are_named() -> None:
     assert "gradients" in asked("plan --model 'Llama 3 8B' --gpus 8 --network '4X NDR'")["assumed"]
 
 
+def test_a_batch_that_a_layout_does_not_divide_is_refused_with_micro_batches_that_do() -> None:
+    error = refused("memory --model 'Llama 3 8B' --layout dp=4,micro-batch=3 --batch 16")
+    assert (error.code, "micro-batch of 1, 2, 4, or" in str(error)) == ("divides", True)
+
+
+def test_every_setting_of_a_layout_a_model_and_the_limits_is_a_key() -> None:
+    """Only measured steps keep inputs or split by columns alone; --batch and micro-batch give the micro-batches."""
+    derived = {"micro_batches", "keep_inputs", "columns"}
+    assert set(LAYOUT_KEYS) == {*Layout.__slots__} - derived | {"micro_batch", "gradients", "imbalance"}
+    assert set(FIXED) <= set(PLAN_KEYS) <= set(LAYOUT_KEYS)
+    of_row = {"name", "source", "looked_up", "note", "sequence", "batch"}
+    assert set(MODEL_KEYS) == {*model_rows.Model.__struct_fields__} - of_row
+    assert set(CONSTANTS) == {*Constants.__slots__}
+
+
+@given(
+    tp=st.sampled_from([1, 2, 4]),
+    pp=st.sampled_from([1, 2]),
+    zero=st.integers(0, 3),
+    micro_batch=st.sampled_from([1, 2]),
+    words=st.fixed_dictionaries(
+        {"context": st.sampled_from(["ring", "ulysses"]), "recompute": st.sampled_from(["none", "full"])},
+        optional={"sync": st.just("every"), "reshard": st.just("no"), "gradients": st.just("bfloat16")},
+    ),
+    shard=st.booleans(),
+)
+def test_a_layout_is_printed_as_the_option_takes_it(
+    tp: int, pp: int, zero: int, micro_batch: int, words: dict[str, str], *, shard: bool
+) -> None:
+    numbers = {"dp": 4, "tp": tp, "pp": pp, "zero": zero, "micro_batch": micro_batch}
+    numbers |= {"shard": 2} if shard and zero == 3 else {}
+    switches = {"sequence_parallel": "yes"} if tp > 1 else {}
+    given_text = ",".join(f"{name}={value}" for name, value in {**numbers, **words, **switches}.items())
+    step, _ = step_of(models()["Llama 3 8B"], layout_settings(given_text, LAYOUT_KEYS), 16, 64)
+    again, _ = step_of(models()["Llama 3 8B"], layout_settings(layout_text(step), LAYOUT_KEYS), 16, 64)
+    assert again == step
+
+
+def test_a_layout_that_fits_is_printed_as_an_option() -> None:
+    words = "memory --model 'Llama 3 8B' --batch 8 --gpu-memory 80GiB"
+    too_small = asked(f"{words} --layout dp=8,gradients=bfloat16")
+    (option,) = re.findall(r"--layout \S+", too_small["headline"])
+    fits = asked(f"{words} {option}")
+    assert fits["fits"]
+    assert {**too_small["would_fit"]} == {name: fits["layout"][name] for name in too_small["would_fit"]}
+
+
+def test_a_layout_and_a_model_are_files_too(tmp_path: Path) -> None:
+    layout = tmp_path / "layout.toml"
+    layout.write_text('tp = 4\nzero = 1\nsequence-parallel = true\nrecompute = "full"\n')
+    of_file = asked(f"memory --model 'Llama 3 8B' --layout {layout},dp=2")
+    assert of_file == asked(
+        "memory --model 'Llama 3 8B' --layout tp=4,zero=1,sequence-parallel=yes,recompute=full,dp=2"
+    )
+    own = tmp_path / "own.toml"
+    rows = (Path(model_rows.__file__).parent / "models/dense.toml").read_text()
+    own.write_text(rows)
+    assert asked(f"memory --model '{own}:Llama 3 8B,layers=16'")["parameters"] == parameters(
+        msgspec.structs.replace(models()["Llama 3 8B"], layers=16)
+    )
+    assert [row["model"] for row in asked(f"models --model {own}")["models"]] == list(models(own))
+    assert refused(f"memory --model {own}").code == "model", "it has several"
+    assert refused(f"memory --model {own}:toy").code == "model"
+    layout.write_text("[layout]\ntp = 4\n")
+    assert refused(f"memory --model 'Llama 3 8B' --layout {layout}").code == "layout"
+
+
+def test_a_card_is_a_network_of_a_roofline_too() -> None:
+    words = "roofline --model 'Llama 3 8B' --layout dp=64 --batch 64 --network"
+    named = asked(f"{words} '4X NDR'")["rates"]
+    described = "rail:nic=4X NDR,inner=H100 SXM5,delay=5us,inner_delay=2us"
+    assert named == pytest.approx(asked(f"{words} '{described}'")["rates"])
+
+
 def test_limits_take_a_network_and_constants(tmp_path: Path) -> None:
     picture = tmp_path / "limits.svg"
-    words = f"limits --network rail:nic=100GB/s,inner=900GB/s,delay=5us --constants days=365 --plot {shlex.quote(str(picture))}"
-    document = asked(words)
+    words = "limits --network rail:nic=100GB/s,inner=900GB/s,delay=5us --constants days=365"
+    document = asked(f"{words} --plot {shlex.quote(str(picture))}")
     constants = document["constants"]
     assert (constants["outer"], constants["inner"]) == (100e9, 900e9)
     assert constants["hop_seconds"] == pytest.approx(5e-6)

@@ -494,7 +494,7 @@ def test_the_command_prints_layouts_with_their_parts(tmp_path: Path) -> None:
         "twice the latency",
     ]
     assert set(document["scaling"]) == {"weak", "strong"}
-    assert set(document["assumed"]) == {"network", "compute", "overlap", "slowdown", "memory", "gradients"}
+    assert set(document["assumed"]) == {"network", "compute", "overlap", "slowdown", "memory", "gradients", "sync"}
     assert picture.read_text().startswith("<?xml")
     assert "TP > CP > PP > DP" in CliRunner().invoke(main, ["training", "plan", *shlex.split(words)]).output
 
@@ -545,6 +545,7 @@ def test_the_gpu_is_that_of_the_run() -> None:
     [
         ("--model 'Llama 3 8B' --gpus 8", "network"),
         (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --layout sync=every", "layout"),
+        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --layout zero=4", "layout"),
         ("--model 'Llama 3 8B' --gpus 8 --network 9X", "network"),
         ("--model 'Llama 3 8B' --gpus 8 --network '4X NDR' --gpu 'A40'", "gpu"),
         (f"--model 'Llama 3 8B' --gpus 7 {NETWORK} --layout tp=3", "divides"),

@@ -127,7 +127,12 @@ class WithKeys(click.Command):
         super().format_options(ctx, formatter)
         for flag, keys in self.keys.items():
             with formatter.section(f"Keys of {flag}"):
-                formatter.write_dl([(f"{written(name)}=…", key.help) for name, key in keys.items()])
+                formatter.write_dl(
+                    [
+                        (f"{written(name)}=…", f"{key.help}  [default: {key.default}]" if key.default else key.help)
+                        for name, key in keys.items()
+                    ]
+                )
 
 
 plot_option = click.option("--plot", type=FILE, help="Plot to this file (.svg, .png or .pdf).")

@@ -104,7 +104,7 @@ def models(*, model: list[Model] | None, as_json: bool) -> None:
 
 @_with_layout()
 @step_option
-@per_host_option
+@per_host_option(", to divide the traffic of experts by nodes.")
 @click.option("--stage", type=int, help="Pipeline stage.  [default: an inner one, with experts if any; else the first]")
 @click.option("--explain", is_flag=True, help="Compare common statements about this traffic with the computed numbers.")
 @options.as_json_option
@@ -183,7 +183,7 @@ def memory(  # noqa: PLR0913 - click hands every option over by name
 
 @_with_layout()
 @step_option
-@per_host_option
+@per_host_option(f".  [default: the run's, else {PER_HOST}]")
 @gpu_option("H100 SXM5")
 @network_option()
 @_from_run
@@ -240,7 +240,7 @@ def roofline(  # noqa: PLR0913 - click hands every option over by name
 
 
 CONSTANTS: Final[dict[str, Key]] = {
-    name: Key(whole(1) if name == "per_host" else number, f"{words}  [default: {getattr(walls.Constants(), name):g}]")
+    name: Key(whole(1) if name == "per_host" else number, words, f"{getattr(walls.Constants(), name):g}")
     for name, words in {
         "flop_per_second": "FLOP/s of one GPU; H100 in 8 bits, rounded as in the paper",
         "memory": "memory bandwidth in B/s; H100",

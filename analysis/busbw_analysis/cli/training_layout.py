@@ -1,6 +1,7 @@
 """The layout of a training command: ``--layout tp=8,pp=4,dp=16``, or a TOML file with the same keys."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -28,44 +29,36 @@ from busbw_analysis.training.layout import (
 from busbw_analysis.training.memory import Kernels
 
 LAYOUT_KEYS: Final[dict[str, Key]] = {
-    "dp": Key(whole(1), "Ranks that divide the batch: replicas.  [default: 1]"),
-    "tp": Key(whole(1), "Ranks that divide each layer.  [default: 1]"),
-    "pp": Key(whole(1), "Ranks that divide the layers: pipeline stages.  [default: 1]"),
-    "cp": Key(whole(1), "Ranks that divide each sequence.  [default: 1]"),
-    "ep": Key(whole(1), "Ranks of dp · cp that divide the experts.  [default: 1]"),
-    "zero": Key(
-        whole(), "dp ranks divide 1: optimizer states, 2: and gradients, 3: and weights.  [default: 0, nothing]"
-    ),
-    "shard": Key(whole(1), "With zero=3: only groups of this many ranks divide (HSDP).  [default: dp · cp]"),
-    "micro_batch": Key(whole(1), "Sequences in a micro-batch.  [default: 1]"),
-    "interleave": Key(whole(1), "Parts of the model per pipeline stage.  [default: 1]"),
-    "uneven": Key(yes_or_no, "First and last stage may be one layer shorter.  [default: no]"),
-    "schedule": Key(choice(get_args(Schedule)), "Pipeline schedule: gpipe or 1f1b.  [default: 1f1b]"),
-    "sequence_parallel": Key(yes_or_no, "tp ranks divide norms and dropout, too.  [default: no]"),
-    "scatter_gather": Key(yes_or_no, "tp ranks each send a part to the next stage.  [default: no]"),
-    "recompute": Key(choice(get_args(Recompute)), "Recomputed activations: none, selective, full.  [default: none]"),
-    "context": Key(choice(get_args(Context)), "Attention across cp: ring or ulysses.  [default: ring]"),
-    "sync": Key(
-        choice(get_args(Sync)), "Gradients are reduced in every or the last micro-batch.  [default: zero=3: every]"
-    ),
-    "reshard": Key(yes_or_no, "zero=3 gathers weights in each pass of each micro-batch; no: once.  [default: yes]"),
+    "dp": Key(whole(1), "Ranks that divide the batch: replicas.", "1"),
+    "tp": Key(whole(1), "Ranks that divide each layer.", "1"),
+    "pp": Key(whole(1), "Ranks that divide the layers: pipeline stages.", "1"),
+    "cp": Key(whole(1), "Ranks that divide each sequence.", "1"),
+    "ep": Key(whole(1), "Ranks of dp · cp that divide the experts.", "1"),
+    "zero": Key(whole(0, 3), "dp ranks divide 1: optimizer states, 2: and gradients, 3: and weights.", "0, nothing"),
+    "shard": Key(whole(1), "With zero=3: only groups of this many ranks divide (HSDP).", "dp · cp"),
+    "micro_batch": Key(whole(1), "Sequences in a micro-batch.", "1"),
+    "interleave": Key(whole(1), "Parts of the model per pipeline stage.", "1"),
+    "uneven": Key(yes_or_no, "First and last stage may be one layer shorter.", "no"),
+    "schedule": Key(choice(get_args(Schedule)), "Pipeline schedule: gpipe or 1f1b.", "1f1b"),
+    "sequence_parallel": Key(yes_or_no, "tp ranks divide norms and dropout, too.", "no"),
+    "scatter_gather": Key(yes_or_no, "tp ranks each send a part to the next stage.", "no"),
+    "recompute": Key(choice(get_args(Recompute)), "Recomputed activations: none, selective, full.", "none"),
+    "context": Key(choice(get_args(Context)), "Attention across cp: ring or ulysses.", "ring"),
+    "sync": Key(choice(get_args(Sync)), "Gradients are reduced in every or the last micro-batch.", "zero=3: every"),
+    "reshard": Key(yes_or_no, "zero=3 gathers weights in each pass of each micro-batch; no: once.", "yes"),
     "gradients": Key(
-        choice(tuple(DTYPE_BYTES)), "Type of gradients, such as bfloat16.  [default: float32, or as wider weights]"
+        choice(tuple(DTYPE_BYTES)), "Type of gradients, such as bfloat16.", "float32, or as wider weights"
     ),
-    "imbalance": Key(number, "Load of the busiest experts over the mean.  [default: 1]"),
+    "imbalance": Key(number, "Load of the busiest experts over the mean.", "1"),
 }
-PLAN_KEYS: Final = {
-    name: LAYOUT_KEYS[name] for name in ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave")
-} | {
-    "sequence_parallel": Key(yes_or_no, "tp ranks divide norms and dropout, too, where possible.  [default: yes]"),
-    "schedule": LAYOUT_KEYS["schedule"],
-    "recompute": Key(
-        choice(get_args(Recompute)), "Recomputed activations; none: full where memory needs it.  [default: none]"
-    ),
-    "context": LAYOUT_KEYS["context"],
-    "gradients": LAYOUT_KEYS["gradients"],
+_SEARCHED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave")
+PLAN_KEYS: Final[dict[str, Key]] = {
+    **{name: replace(LAYOUT_KEYS[name], default="searched") for name in _SEARCHED},
+    "sequence_parallel": replace(LAYOUT_KEYS["sequence_parallel"], default="yes where possible"),
+    "recompute": replace(LAYOUT_KEYS["recompute"], default="none, or full where memory needs it"),
+    **{name: LAYOUT_KEYS[name] for name in ("schedule", "context", "gradients")},
 }
-"""Settings that a plan does not search if they are given. It searches or derives all others."""
+"""Settings that a plan can be given; it derives all others."""
 
 MANY: Final = click.IntRange(1, MOST_GPUS)
 batch_option = click.option("--batch", type=MANY, help="Sequences per step.  [default: the model's]")
@@ -73,7 +66,11 @@ sequence_option = click.option("--seq", type=MANY, help="Tokens per sequence.  [
 kernels_option = choice_option(
     "--kernels", Kernels, None, "Attention that stores its scores, or not (flash); eager: unfused operations."
 )
-per_host_option = click.option("--ranks-per-host", type=MANY, help="GPUs per node.  [default: the run's, else 8]")
+
+
+def per_host_option(words: str) -> Option:
+    """``--ranks-per-host``."""
+    return click.option("--ranks-per-host", type=MANY, help=f"GPUs per node{words}")
 
 
 def layout_option(keys: Mapping[str, Key], words: str) -> Option:

@@ -21,7 +21,7 @@ from busbw_analysis.data.sources import find
 from busbw_analysis.models.network_specs import NETWORKS, Specification, kind_of_network, parse_network
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.training.gpus import Room, gpu_of_runs, least_memory, memory_of_gpu
-from busbw_analysis.training.prices import Described, Measured, Prices, slowdown_of
+from busbw_analysis.training.prices import OVERLAP, Described, Measured, Prices, slowdown_of
 from busbw_analysis.training.rates import Rates, rates_of
 from busbw_analysis.training.step_time import Machine
 
@@ -30,8 +30,6 @@ DELAYS: Final = 2e-6, 5e-6
 """Assumed latency in seconds inside a host and between hosts, for catalogue rows that have only a rate."""
 OF_DATASHEET: Final = 0.6
 """Assumed fraction of the datasheet's FLOP/s that matrix products reach."""
-OVERLAP: Final = 0.8
-"""Assumed fraction of a call that concurrent computation hides, if it was not measured."""
 
 Cards = Literal["shared", "own"]
 GivenNetwork = Specification | HardwarePeak
@@ -133,7 +131,7 @@ def machine_options(command: Command) -> Command:
                 help=f"Fraction of a call that is hidden.  [default: as measured, else {OVERLAP}]",
             ),
             choice_option("--cards", Cards, None, "Network cards on a host.  [default: shared on CPUs]"),
-            per_host_option,
+            per_host_option(".  [default: the run's, else 8]"),
             causal_option,
         ],
     )

@@ -81,7 +81,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         kernels=kernels,
         gradients=gradients,
     )
-    assumed = {**on.assumed, **assumed, **plans.assumed(wanted)}
+    assumed = {**on.assumed, **assumed, **plans.assumed_settings(wanted)}
     plan, machine = plans.plan(wanted, on.machine), on.machine
     best, kept = plan.layouts[0], plan.layouts[:top]
     grown = plans.scaling(best, machine, on.room, kernels)

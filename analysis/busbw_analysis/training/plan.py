@@ -142,7 +142,7 @@ class _Search:
                 return  # more zero sends more without saving work; more recomputation computes more
 
 
-def assumed(wanted: Wanted) -> dict[str, str]:
+def assumed_settings(wanted: Wanted) -> dict[str, str]:
     """Settings that a plan chooses by itself, by key of a layout, in words."""
     return {"sync": "every with zero=2, to divide gradients"} if wanted.fixed.get("zero", 2) == 2 else {}
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from busbw.key_values import written
-from busbw.units import about_size, format_flop, format_rate, format_seconds
+from busbw.units import about_size, counted, format_flop, format_rate, format_seconds
 from busbw_analysis.report.document import Column, Table, table
 from busbw_analysis.training.gpus import Room
 from busbw_analysis.training.layout import Layout, Step, default_gradients
@@ -53,7 +53,7 @@ def assumed_notes(assumed: Mapping[str, str]) -> list[str]:
 def _step_words(step: Step) -> str:
     return (
         f"{step.model.name}, {step.layout.gpus} GPUs: {layout_text(step)}; batch {step.batch}, sequence "
-        f"{step.sequence}, {step.layout.micro_batches} micro-batches of {step.micro_batch}"
+        f"{step.sequence}, {counted(step.layout.micro_batches, 'micro-batch', 'micro-batches')} of {step.micro_batch}"
     )
 
 
