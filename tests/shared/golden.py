@@ -39,7 +39,7 @@ _SIZES = tuple(8 * 4**step for step in range(11))
 _CORES = 16
 _PREDICT = "--from ranks-2 --from ranks-4 --op all_reduce"
 _LLAMA = "--model 'Llama 3 70B'"
-_FORMULAS = ("volumes", "memory", "limits", "storage", "roofline", "plan")
+_FORMULAS = ("models", "volumes", "memory", "limits", "storage", "roofline", "plan")
 _PLAN = '[[sweep]]\nops = ["barrier"]\n'
 
 PLANS: Final[Mapping[str, str]] = MappingProxyType(
