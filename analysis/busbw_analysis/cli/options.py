@@ -13,7 +13,8 @@ from busbw.key_values import Key, written
 from busbw.ops import limits
 from busbw.runs import store
 from busbw.runs.records import JSON
-from busbw.system.catalog import VARIABLE, catalogue
+from busbw.shared_options import FILE, peaks_option, results_dir_option
+from busbw.system.catalog import catalogue
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.kept import Summarised
@@ -22,23 +23,12 @@ from busbw_analysis.data.sources import read_all
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
 
-results_dir_option = click.option(
-    "--results-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("results"),
-    envvar="BUSBW_RESULTS_DIR",
-    help="Folder of the stored runs.  [default: $BUSBW_RESULTS_DIR, else results]",
-)
-
 
 def names_of_runs(context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
     """Shell completions for RUN: ``latest`` and the names of the stored runs."""
     results_dir = Path(context.params.get("results_dir") or store.usual_results_dir())
     names = ["latest", *(folder.name for folder in store.folders(results_dir))]
     return [name for name in names if name.startswith(typed)]
-
-
-FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def run_option(flag: str, words: str, name: str = "run", **how: Any) -> Option:  # noqa: ANN401 - click's own
@@ -104,12 +94,11 @@ def read_runs(results_dir: Path, runs: Iterable[str]) -> list[Summarised]:
 
 def run_options(command: Command) -> Command:
     """Options of most analysis commands: RUN…, the results folder, --force, --peaks and the log options."""
-    words = f"TOML file with your own peak rates.  [default: ${VARIABLE}, else ~/.config/busbw/peaks.toml]"
     options: list[Option] = [
         click.argument("runs", metavar="[RUN]...", nargs=-1, default=("latest",), shell_complete=names_of_runs),
         results_dir_option,
         click.option("--force", is_flag=True, help="Pool runs even if their machines or settings differ."),
-        click.option("--peaks", "peaks_file", type=FILE, help=words),
+        peaks_option,
         log_options(),
     ]
     return with_options(command, options)
@@ -136,7 +125,6 @@ class WithKeys(click.Command):
 
 
 plot_option = click.option("--plot", type=FILE, help="Plot to this file (.svg, .png or .pdf).")
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
 def print_json(document: JSON) -> None:

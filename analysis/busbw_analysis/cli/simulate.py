@@ -8,16 +8,9 @@ import click
 from busbw.errors import AnalysisError, UsageError
 from busbw.escape import echo
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS
+from busbw.shared_options import as_json_option, results_dir_option
 from busbw.units import parse_rate, parse_sizes, parse_time
-from busbw_analysis.cli.options import (
-    as_json_option,
-    choice_option,
-    parsed,
-    print_json,
-    read_runs,
-    results_dir_option,
-    run_option,
-)
+from busbw_analysis.cli.options import choice_option, parsed, print_json, read_runs, run_option
 from busbw_analysis.models import simulate as flows
 from busbw_analysis.models.network_specs import NETWORKS, Specification, change_links, in_words, parse_network
 from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost

@@ -12,6 +12,7 @@ from busbw.errors import UsageError
 from busbw.escape import echo
 from busbw.key_values import Key, number, read_key_values, whole
 from busbw.runs.records import JSON
+from busbw.shared_options import as_json_option, results_dir_option
 from busbw.system.catalog import Gpu
 from busbw.units import format_rate, parse_rate
 from busbw.workloads import model_rows
@@ -94,7 +95,7 @@ def _head(step: Step, assumed: Mapping[str, str]) -> dict[str, JSON]:
 
 @training.command(cls=options.WithKeys, keys={"--model": MODEL_KEYS})
 @model_option(models_of)
-@options.as_json_option
+@as_json_option
 def models(*, model: list[Model] | None, as_json: bool) -> None:
     """List the known models, or those of --model, with their parameters and FLOP."""
     rows = [_model_row(row, row.sequence) for row in model or model_rows.models().values()]
@@ -107,7 +108,7 @@ def models(*, model: list[Model] | None, as_json: bool) -> None:
 @per_host_option(", to divide the traffic of experts by nodes.")
 @click.option("--stage", type=int, help="Pipeline stage.  [default: an inner one, with experts if any; else the first]")
 @click.option("--explain", is_flag=True, help="Compare common statements about this traffic with the computed numbers.")
-@options.as_json_option
+@as_json_option
 def volumes(
     *,
     step: Step,
@@ -141,8 +142,8 @@ def volumes(
 @gpu_option(None, "  [default: that of --from, else of this machine, if any]")
 @gpu_memory_option
 @options.run_option("--from", "Instead of --gpu: use this run's GPU.")
-@options.results_dir_option
-@options.as_json_option
+@results_dir_option
+@as_json_option
 def memory(  # noqa: PLR0913 - click hands every option over by name
     *,
     step: Step,
@@ -188,8 +189,8 @@ def memory(  # noqa: PLR0913 - click hands every option over by name
 @network_option()
 @_from_run
 @causal_option
-@options.results_dir_option
-@options.as_json_option
+@results_dir_option
+@as_json_option
 def roofline(  # noqa: PLR0913 - click hands every option over by name
     *,
     step: Step,
@@ -280,8 +281,8 @@ def _constants(text: str) -> dict[str, float]:
     help="Other constants, such as days=365,passes=1 (keys below).",
 )
 @options.plot_option
-@options.results_dir_option
-@options.as_json_option
+@results_dir_option
+@as_json_option
 def limits_(
     *,
     network: GivenNetwork | None,
@@ -348,8 +349,8 @@ def _rate_option(flag: str, words: str) -> options.Option:
 @click.option("--bytes-per-parameter", type=MANY, default=14, show_default=True, help="In a checkpoint.")
 @click.option("--mtbf", type=float, help="Hours between failures of the whole job; computes how often to save.")
 @click.option("--restart", type=float, default=0.0, show_default=True, help="Seconds to restart after a failure.")
-@options.results_dir_option
-@options.as_json_option
+@results_dir_option
+@as_json_option
 def storage(  # noqa: PLR0913 - click hands every option over by name
     *,
     model: Model | None,

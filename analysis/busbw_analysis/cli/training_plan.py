@@ -8,6 +8,7 @@ import click
 
 from busbw.escape import echo
 from busbw.runs.records import JSON
+from busbw.shared_options import as_json_option, results_dir_option
 from busbw.workloads.model_rows import Model
 from busbw_analysis.cli import options
 from busbw_analysis.cli.answers import print_answer
@@ -44,9 +45,9 @@ from busbw_analysis.training.tables import plan as tables
 @click.option("--top", type=MANY, default=10, show_default=True, help="Number of layouts to show.")
 @click.option("--compare-rules", "rules", is_flag=True, help="Check whether the order TP > CP > PP > DP holds here.")
 @options.plot_option
-@options.results_dir_option
+@results_dir_option
 @click.option("--force", is_flag=True, help="Combine runs even if their machines or settings differ.")
-@options.as_json_option
+@as_json_option
 def plan_(  # noqa: PLR0913 - click hands every option over by name
     *,
     model: Model | None,
