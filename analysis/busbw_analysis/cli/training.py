@@ -46,7 +46,7 @@ from busbw_analysis.node.storage import Stored, fastest
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks
 from busbw_analysis.training.layout import Step
-from busbw_analysis.training.memory import CHECKPOINT_BYTES, Kernels, Optimizer, per_parameter, what_fits
+from busbw_analysis.training.memory import CHECKPOINT_BYTES, Kernels, per_parameter, what_fits
 from busbw_analysis.training.memory import memory as memory_of
 from busbw_analysis.training.roofline import least_tokens, phases, wires_of_step
 from busbw_analysis.training.statements import statements
@@ -137,18 +137,16 @@ def volumes(
 
 @_with_layout()
 @step_option
-@options.choice_option("--optimizer", Optimizer, "adam", "Optimizer.")
 @kernels_option
 @gpu_option(None, "  [default: that of --from, else of this machine, if any]")
 @gpu_memory_option
 @options.run_option("--from", "Instead of --gpu: use this run's GPU.")
 @results_dir_option
 @as_json_option
-def memory(  # noqa: PLR0913 - click hands every option over by name
+def memory(
     *,
     step: Step,
     assumed: Mapping[str, str],
-    optimizer: Optimizer,
     kernels: Kernels | None,
     gpu: Gpu | None,
     gpu_memory: int | None,
@@ -159,12 +157,12 @@ def memory(  # noqa: PLR0913 - click hands every option over by name
     """Compute the memory of a rank (weights, gradients, optimizer, activations, buffers), whether it fits, and the
     size of a checkpoint.
     """
-    needed = memory_of(step, optimizer, kernels)
+    needed = memory_of(step, kernels=kernels)
     room = room_of(gpu, gpu_memory) or room_in(run, results_dir)
     fits = None if room is None else needed.total <= room.bytes
-    other = None if fits is not False or room is None else what_fits(step, room.bytes, optimizer, kernels)
+    other = None if fits is not False or room is None else what_fits(step, room.bytes, kernels)
     group, gradient = step.layout.shard or step.layout.replicas, step.gradient_bytes
-    by_zero = [per_parameter(step.model.width_bytes, gradient, optimizer, zero, group).total for zero in range(4)]
+    by_zero = [per_parameter(step.model.width_bytes, gradient, "adam", zero, group).total for zero in range(4)]
     saved = {per: per * model_rows.parameters(step.model) for per in CHECKPOINT_BYTES}
     document = {
         **_head(step, assumed),
@@ -345,8 +343,6 @@ def _rate_option(flag: str, words: str) -> options.Option:
 @options.run_option("--from", "Run with measurements of this storage.")
 @_rate_option("--read-rate", "Read rate of the storage, such as 1TB/s.  [default: as measured]")
 @_rate_option("--write-rate", "Write rate of the storage, for checkpoints.  [default: as measured]")
-@_rate_option("--writer-rate", "Write rate of one GPU.  [default: limited by the storage only]")
-@click.option("--bytes-per-parameter", type=MANY, default=14, show_default=True, help="In a checkpoint.")
 @click.option("--mtbf", type=float, help="Hours between failures of the whole job; computes how often to save.")
 @click.option("--restart", type=float, default=0.0, show_default=True, help="Seconds to restart after a failure.")
 @results_dir_option
@@ -361,8 +357,6 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     run: str | None,
     read_rate: float | None,
     write_rate: float | None,
-    writer_rate: float | None,
-    bytes_per_parameter: int,
     mtbf: float | None,
     restart: float,
     results_dir: Path,
@@ -388,12 +382,12 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         message = f"{run} measured memory but no storage; measure storage_read, storage_write or checkpoint_save"
         raise UsageError(message, code="storage")
     schedules: list[disks.Checkpoints] = []
-    bytes_ = 0 if model is None else bytes_per_parameter * model_rows.parameters(model)
+    bytes_ = 0 if model is None else CHECKPOINT_BYTES[0] * model_rows.parameters(model)
     unknown = "" if run is None else f"share: unknown, {run} has no storage_read"
     shown = [tables.reading_table(reading, read, unknown)]
     if write is not None and model is not None:
         copied = disks.copy_seconds(bytes_, gpus)
-        written = disks.write_seconds(bytes_, gpus, writer_rate, write.bytes_per_second)
+        written = bytes_ / write.bytes_per_second
         between = None if mtbf is None else 3600 * mtbf
         schedules = [
             disks.checkpoints(copied + written, copied + written, between, restart, how="synchronous"),

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import click
 
@@ -89,31 +88,11 @@ def achieved_of(text: str) -> Achieved:
     return Achieved(None, value / 100) if share else Achieved(value, None)
 
 
-@dataclass(frozen=True, slots=True)
-class MachineOptions:
-    """What options say of the machine of a plan; None: not given."""
-
-    network: GivenNetwork | None
-    gpu: Gpu | None
-    gpu_memory: int | None
-    achieved: Achieved | None
-    overlap: float | None
-    cards: Cards | None
-    ranks_per_host: int | None
-    causal: bool
-
-
 def machine_options(command: Command) -> Command:
-    """Options of a machine; the command receives the names of runs as ``runs``, the other values as ``given``."""
-
-    @wraps(command)
-    def wrapped(**given: Any) -> None:  # noqa: ANN401 - click hands every option over by name
-        machine = MachineOptions(**{name: given.pop(name) for name in MachineOptions.__slots__})
-        command(given=machine, **given)
-
+    """Options of a machine; the command receives the names of runs as ``runs``, the others as ``machine_of`` does."""
     rate = "FLOP/s of a GPU in matrix products, such as 600e12, or a share, such as 60%."
     return with_options(
-        wrapped,
+        command,
         [
             run_option("--from", "Measured run; repeat with runs on other numbers of ranks.", "runs", multiple=True),
             network_option("; with --from, for what the run lacks"),
@@ -157,23 +136,35 @@ class PlannedMachine:
     assumed: dict[str, str]
 
 
-def machine_of(model: Model, gpus: int, measured: Questions | None, options: MachineOptions) -> PlannedMachine:
-    """The machine that ``options`` describe or that was ``measured``.
+def machine_of(  # noqa: PLR0913 - one argument for each option
+    model: Model,
+    gpus: int,
+    measured: Questions | None,
+    *,
+    network: GivenNetwork | None,
+    gpu: Gpu | None,
+    gpu_memory: int | None,
+    achieved: Achieved | None,
+    overlap: float | None,
+    cards: Cards | None,
+    ranks_per_host: int | None,
+    causal: bool,
+) -> PlannedMachine:
+    """The machine that options describe or that was ``measured``.
 
     Raises UsageError if neither says how fast the network or the products of this model are.
     """
     assumed: dict[str, str] = {}
-    gpu = options.gpu
     if gpu is None:
         gpu = gpu_named(catalogue(), "H100 SXM5") if measured is None else gpu_of_runs(measured.datasets)
-    run, per_host = None, options.ranks_per_host or PER_HOST
+    run, per_host = None, ranks_per_host or PER_HOST
     if measured is not None:
-        run = Measured(measured, shared=None if options.cards is None else options.cards == "shared")
-        per_host = options.ranks_per_host or run.per_host
+        run = Measured(measured, shared=None if cards is None else cards == "shared")
+        per_host = ranks_per_host or run.per_host
         share = "concurrent groups share a host's card and memory" if run.shared else "each rank has its own card"
         assumed["cards"] = share
     per_host = min(per_host, gpus)
-    described = None if options.network is None else _described(options.network, gpu, gpus, per_host)
+    described = None if network is None else _described(network, gpu, gpus, per_host)
     if described is not None:
         assumed["network"] = described.origin
     if run is not None:
@@ -183,19 +174,19 @@ def machine_of(model: Model, gpus: int, measured: Questions | None, options: Mac
         raise UsageError(
             "give --from RUN or --network, such as rail:nic=50GB/s,inner=450GB/s or '4X NDR'", code="network"
         )
-    rate, peak, assumed["compute"] = _rate(model, gpu, run, options.achieved or Achieved(None, None))
-    overlap, assumed["overlap"] = _overlap(run, options.overlap)
+    rate, peak, assumed["compute"] = _rate(model, gpu, run, achieved or Achieved(None, None))
+    hidden, assumed["overlap"] = _overlap(run, overlap)
     slowdown, assumed["slowdown"] = slowdown_of(run)
-    room = room_of(gpu, options.gpu_memory)
+    room = room_of(gpu, gpu_memory)
     assumed["memory"] = (
         "not checked: give --gpu or --gpu-memory"
         if room is None
         else f"{room.bytes / 1e9:.4g} GB, as given"
-        if options.gpu_memory
+        if gpu_memory
         else f"{room.bytes / 1e9:.4g} GB of {room.in_words}"
     )
     memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
-    machine = Machine(rate, per_host, prices, overlap, memory_rate, options.causal, slowdown)
+    machine = Machine(rate, per_host, prices, hidden, memory_rate, causal, slowdown)
     return PlannedMachine(machine, None if room is None else room.bytes, peak, assumed)
 
 

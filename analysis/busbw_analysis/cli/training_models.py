@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar
 
 import click
 import msgspec
@@ -12,7 +12,7 @@ from busbw.errors import UsageError
 from busbw.key_values import Key, choice, read_key_values, split_name, whole, yes_or_no
 from busbw.runs.records import DTYPE_BYTES
 from busbw.workloads import model_rows
-from busbw.workloads.model_rows import Model, Norm, Sample
+from busbw.workloads.model_rows import Model, Sample
 from busbw_analysis.cli.options import Option, parsed
 
 MODEL_KEYS: Final[dict[str, Key]] = {
@@ -24,22 +24,11 @@ MODEL_KEYS: Final[dict[str, Key]] = {
     "ffn": Key(whole(), "Width of the dense feed-forward network.", "4 hidden, none with experts"),
     "gated": Key(yes_or_no, "yes: three feed-forward matrices, no: two.", "no"),
     "vocabulary": Key(whole(), "Rows of the embedding.", "0, none"),
-    "tied": Key(yes_or_no, "The output head is the embedding.", "no"),
-    "positions": Key(whole(), "Rows of a learned table of positions.", "0, none"),
-    "norm": Key(choice(get_args(Norm)), "Norm before attention and feed-forward: rms, layer, none.", "rms"),
-    "biases": Key(yes_or_no, "Matrices have biases.", "no"),
-    "qk_norm": Key(yes_or_no, "Norms of queries and keys.", "no"),
-    "dropout": Key(yes_or_no, "Dropout, whose masks are kept.", "no"),
     "experts": Key(whole(), "Experts per layer.", "0, none"),
     "top_k": Key(whole(), "Experts per token."),
     "expert_ffn": Key(whole(), "Width of an expert."),
     "shared_experts": Key(whole(), "Experts that every token uses.", "0"),
-    "dense_layers": Key(whole(), "First layers, which have no experts.", "0"),
     "nodes_per_token": Key(whole(), "Most nodes that the experts of a token are on.", "0, any"),
-    "rope_dim": Key(whole(), "Latent attention: width of the rotated part of a key.", "0"),
-    "value_dim": Key(whole(), "Latent attention: width of a value.", "0, as head-dim"),
-    "q_rank": Key(whole(), "Latent attention: width of a compressed query.", "0, not compressed"),
-    "kv_rank": Key(whole(), "Latent attention: width of compressed keys and values.", "0, none"),
     "dtype": Key(choice(tuple(DTYPE_BYTES)), "Type of weights, such as float32.", "bfloat16"),
 }
 _FILE: Final = re.compile(r"(?P<path>.+\.toml)(:(?P<name>.+))?", re.DOTALL)

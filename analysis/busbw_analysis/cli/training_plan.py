@@ -21,7 +21,7 @@ from busbw_analysis.cli.training_layout import (
     layout_option,
     sequence_option,
 )
-from busbw_analysis.cli.training_machines import MachineOptions, machine_of, machine_options
+from busbw_analysis.cli.training_machines import machine_of, machine_options
 from busbw_analysis.cli.training_models import given_model, model_option
 from busbw_analysis.data.as_json import values_of, with_values
 from busbw_analysis.data.sources import find
@@ -56,7 +56,6 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     batch: int | None,
     seq: int | None,
     runs: tuple[str, ...],
-    given: MachineOptions,
     kernels: Kernels | None,
     top: int,
     rules: bool,
@@ -64,11 +63,12 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     results_dir: Path,
     force: bool,
     as_json: bool,
+    **given: Any,  # noqa: ANN401 - the options of a machine
 ) -> None:
     """Find the fastest layouts of a model on a network, what limits each, and what would change that."""
     row = given_model(model)
     measured = Questions(read_groups([find(results_dir, run).read() for run in runs], force=force)) if runs else None
-    on = machine_of(row, gpus, measured, given)
+    on = machine_of(row, gpus, measured, **given)
     gradients, assumed = gradients_of(row, settings)
     wanted = Wanted(
         model=row,

@@ -259,18 +259,18 @@ def _parameters_together(units: tuple[Unit, ...]) -> list[int]:
 # --- layouts that fit ----------------------------------------------------------------------------------------------
 
 
-def what_fits(step: Step, room: float, optimizer: Optimizer, kernels: Kernels | None) -> Step:
+def what_fits(step: Step, room: float, kernels: Kernels | None = None) -> Step:
     """The same step in another layout on the same number of GPUs that needs at most ``room`` bytes.
 
     The smallest change is preferred: zero, then recomputation, then degrees up to 64 with sequence parallelism. Raises
     AnalysisError (never-fits) if there is none, with the number of GPUs that hold the parameters alone.
     """
     for changed in _changes(step):
-        if memory(changed, optimizer, kernels).total <= room:
+        if memory(changed, kernels=kernels).total <= room:
             return changed
     raise AnalysisError(
         f"{step.model.name} does not fit {step.layout.gpus} GPUs of {room / 1e9:.4g} GB in any layout; "
-        f"{least_gpus(step, room, optimizer)}",
+        f"{least_gpus(step, room)}",
         code="never-fits",
     )
 
@@ -291,8 +291,8 @@ def _changes(step: Step) -> Iterator[Step]:
             yield replace(step, layout=made, imbalance=min(step.imbalance, layout.ep), ranks_per_host=None)
 
 
-def least_gpus(step: Step, room: float, optimizer: Optimizer = "adam") -> str:
+def least_gpus(step: Step, room: float) -> str:
     """The number of GPUs of ``room`` bytes that can hold all parameters, in words: a lower bound for any layout."""
-    bytes_ = per_parameter(step.model.width_bytes, step.gradient_bytes, optimizer, 0, 1).total
+    bytes_ = per_parameter(step.model.width_bytes, step.gradient_bytes, "adam", 0, 1).total
     least = -(-int(bytes_ * parameters(step.model)) // max(1, int(room)))
     return f"weights, gradients and optimizer alone, {bytes_:g} B per parameter, need {least} GPUs or more"

@@ -28,21 +28,16 @@ def percent_of(share: float) -> str:
 
 def layout_text(step: Step) -> str:
     """``dp=16,tp=8,sequence-parallel=yes``: the settings that differ from the default, as ``--layout`` takes them."""
-    layout, default = step.layout, Layout()
-    values = {
-        name: getattr(layout, name)
-        for name in Layout.__slots__
-        if name != "micro_batches" and getattr(layout, name) != getattr(default, name)
-    }
-    if step.micro_batch > 1:
-        values["micro_batch"] = step.micro_batch
-    if step.gradients not in {None, default_gradients(step.model)}:
-        values["gradients"] = step.gradients
-    if step.imbalance != 1:
-        values["imbalance"] = step.imbalance
-    texts = {True: "yes", False: "no"}
-    words = {name: texts[value] if isinstance(value, bool) else value for name, value in values.items()}
-    return ",".join(f"{written(name)}={value}" for name, value in words.items()) or "dp=1"
+    values = {name: getattr(step.layout, name) for name in Layout.__slots__ if name != "micro_batches"}
+    values |= {"micro_batch": step.micro_batch, "gradients": step.gradients, "imbalance": step.imbalance}
+    usual = {"micro_batch": 1, "gradients": default_gradients(step.model), "imbalance": 1.0}
+    default, words = Layout(), {True: "yes", False: "no"}
+    changed = [
+        f"{written(name)}={words[value] if isinstance(value, bool) else value}"
+        for name, value in values.items()
+        if value is not None and value != usual.get(name, getattr(default, name, None))
+    ]
+    return ",".join(changed) or "dp=1"
 
 
 def assumed_notes(assumed: Mapping[str, str]) -> list[str]:
