@@ -71,21 +71,17 @@ causal_option = click.option(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Achieved:
-    """Achieved FLOP/s: a rate, or a share of the measured or datasheet rate. One of the two is None."""
-
-    flop_per_second: float | None
-    share: float | None
+class Share(float):
+    """A share of the measured or datasheet rate of a GPU."""
 
 
-def achieved_of(text: str) -> Achieved:
-    """``600e12`` (FLOP/s) or ``60%``. Raises UsageError."""
+def achieved_of(text: str) -> float:
+    """FLOP/s (``600e12``), or a Share (``60%``). Raises UsageError."""
     share = text.strip().endswith("%")
     value, most = number(text.strip().removesuffix("%")), 100.0 if share else 1e30
     if not 0 < value <= most:
         raise UsageError(f"--achieved {text}: must be above 0 and at most {most:g}{'%' * share}", code="compute")
-    return Achieved(None, value / 100) if share else Achieved(value, None)
+    return Share(value / 100) if share else value
 
 
 def machine_options(command: Command) -> Command:
@@ -144,7 +140,7 @@ def machine_of(  # noqa: PLR0913 - one argument for each option
     network: GivenNetwork | None,
     gpu: Gpu | None,
     gpu_memory: int | None,
-    achieved: Achieved | None,
+    achieved: float | None,
     overlap: float | None,
     cards: Cards | None,
     ranks_per_host: int | None,
@@ -174,17 +170,14 @@ def machine_of(  # noqa: PLR0913 - one argument for each option
         raise UsageError(
             "give --from RUN or --network, such as rail:nic=50GB/s,inner=450GB/s or '4X NDR'", code="network"
         )
-    rate, peak, assumed["compute"] = _rate(model, gpu, run, achieved or Achieved(None, None))
+    rate, peak, assumed["compute"] = _rate(model, gpu, run, achieved)
     hidden, assumed["overlap"] = _overlap(run, overlap)
     slowdown, assumed["slowdown"] = slowdown_of(run)
     room = room_of(gpu, gpu_memory)
-    assumed["memory"] = (
-        "not checked: give --gpu or --gpu-memory"
-        if room is None
-        else f"{room.bytes / 1e9:.4g} GB, as given"
-        if gpu_memory
-        else f"{room.bytes / 1e9:.4g} GB of {room.in_words}"
+    capacity = (
+        "not checked: give --gpu or --gpu-memory" if room is None else f"{room.bytes / 1e9:.4g} GB of {room.in_words}"
     )
+    assumed["memory"] = capacity
     memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
     machine = Machine(rate, per_host, prices, hidden, memory_rate, causal, slowdown)
     return PlannedMachine(machine, None if room is None else room.bytes, peak, assumed)
@@ -255,14 +248,16 @@ def _described(network: GivenNetwork, gpu: Gpu | None, gpus: int, per_host: int)
     return Described(Rates(inner, outer, *DELAYS, per_host), words)
 
 
-def _rate(model: Model, gpu: Gpu | None, run: Measured | None, achieved: Achieved) -> tuple[float, float | None, str]:
+def _rate(
+    model: Model, gpu: Gpu | None, run: Measured | None, achieved: float | None
+) -> tuple[float, float | None, str]:
     """FLOP/s of a rank, FLOP/s of the datasheet (None if unknown), and a description of the first."""
     peak = None if gpu is None else gpu.flops.get(model.dtype)
-    if achieved.flop_per_second is not None:
-        return achieved.flop_per_second, peak, f"{format_flop(achieved.flop_per_second)} per rank, as given"
+    if achieved is not None and not isinstance(achieved, Share):
+        return achieved, peak, f"{format_flop(achieved)} per rank, as given"
     measured = None if run is None else run.flop_per_second(model.dtype)
     if measured is not None:
-        share = achieved.share or 1.0
+        share = achieved or 1.0
         return share * measured[0], peak, f"{share:.0%} of {measured[1]}"
     if gpu is None:
         measure = " ".join(matmul_command(run, model.dtype))
@@ -273,8 +268,8 @@ def _rate(model: Model, gpu: Gpu | None, run: Measured | None, achieved: Achieve
         )
     if peak is None:
         raise UsageError(f"{gpu.name} has no rate for {model.dtype}; it has {', '.join(gpu.flops)}", code="gpu")
-    share = achieved.share or OF_DATASHEET
-    origin = "given" if achieved.share else "assumed"
+    share = achieved or OF_DATASHEET
+    origin = "given" if achieved else "assumed"
     return share * peak, peak, f"{share:.0%} ({origin}) of {format_flop(peak)} of {gpu.name} ({model.dtype})"
 
 
