@@ -119,6 +119,11 @@ class Layout:
         return self.micro_batches if every else 1
 
     @property
+    def accumulates(self) -> bool:
+        """Whether gradients accumulate over several micro-batches before they are reduced."""
+        return self.reduces < self.micro_batches
+
+    @property
     def bubble(self) -> float:
         """Idle over ideal time of the pipeline, (p−1)/(m v); GPipe and 1F1B are alike with v = 1.
 

@@ -96,7 +96,7 @@ def _of_stage(step: Step, stage: int, optimizer: Optimizer, kernels: Kernels) ->
     for unit in step.units(stage):
         each = per_parameter(width, step.gradient_bytes, optimizer, layout.zero, step.shards(unit))
         weights += (each.weights + width * (layout.zero == 3 and not layout.reshard)) * unit.total
-        gradients += (float(step.gradient_bytes) if _late(layout) else each.gradients) * unit.total
+        gradients += (float(step.gradient_bytes) if layout.accumulates else each.gradients) * unit.total
         states += each.optimizer * unit.total
     count = under_way(layout, stage)
     kept = count * sum(_kept_layers(step, stage, kernels)) + _ends(step, stage, count, kernels)
@@ -104,11 +104,6 @@ def _of_stage(step: Step, stage: int, optimizer: Optimizer, kernels: Kernels) ->
         given = _given(step, stage, count)
         kept = max(kept + given, 2 * given)  # after a step the last stage joins its outputs
     return Memory(stage, weights, gradients, states, kept, _buffers(step, stage, kernels), count)
-
-
-def _late(layout: Layout) -> bool:
-    """Whether gradients accumulate over several micro-batches before they are reduced."""
-    return layout.reduces < layout.micro_batches
 
 
 def under_way(layout: Layout, stage: int) -> float:
@@ -233,7 +228,7 @@ def _buffers(step: Step, stage: int, kernels: Kernels) -> float:
     if layout.zero == 3:
         largest = max(_parameters_together(units))
         total += largest * 2 * step.model.width_bytes * layout.reshard
-        total += largest * step.gradient_bytes * (not _late(layout))
+        total += largest * step.gradient_bytes * (not layout.accumulates)
     if layout.recompute == "full":
         dense, expert = step.layers_of(stage)
         kinds = [experts for count, experts in ((dense, False), (expert, True)) if count]
