@@ -263,6 +263,8 @@ def test_a_layout_and_a_model_are_files_too(tmp_path: Path) -> None:
     )
     assert [row["model"] for row in asked(f"models --model {own}")["models"]] == list(models(own))
     assert refused(f"memory --model {own}").code == "model", "it has several"
+    (tmp_path / "none.toml").write_text("")
+    assert asked(f"models --model {tmp_path / 'none.toml'}")["models"] == []
     assert refused(f"memory --model {own}:toy").code == "model"
     layout.write_text("[layout]\ntp = 4\n")
     assert refused(f"memory --model 'Llama 3 8B' --layout {layout}").code == "layout"

@@ -98,7 +98,8 @@ def _head(step: Step, assumed: Mapping[str, str]) -> dict[str, JSON]:
 @as_json_option
 def models(*, model: list[Model] | None, as_json: bool) -> None:
     """List the known models, or those of --model, with their parameters and FLOP."""
-    rows = [_model_row(row, row.sequence) for row in model or model_rows.models().values()]
+    listed = model_rows.models().values() if model is None else model
+    rows = [_model_row(row, row.sequence) for row in listed]
     headline = f"{len(rows)} models; describe your own, such as --model layers=24,hidden=2048"
     print_answer(headline, {"models": rows}, [tables.models_table(rows)], as_json=as_json)
 

@@ -44,7 +44,7 @@ LAYOUT_KEYS: Final[dict[str, Key]] = {
     "scatter_gather": Key(yes_or_no, "tp ranks each send a part to the next stage.", "no"),
     "recompute": Key(choice(get_args(Recompute)), "Recomputed activations: none, selective, full.", "none"),
     "context": Key(choice(get_args(Context)), "Attention across cp: ring or ulysses.", "ring"),
-    "sync": Key(choice(get_args(Sync)), "Gradients are reduced in every or the last micro-batch.", "zero=3: every"),
+    "sync": Key(choice(get_args(Sync)), "Gradients are reduced in: every or last micro-batch.", "last, zero=3: every"),
     "reshard": Key(yes_or_no, "zero=3 gathers weights in each pass of each micro-batch; no: once.", "yes"),
     "gradients": Key(
         choice(tuple(DTYPE_BYTES)), "Type of gradients, such as bfloat16.", "float32, or as wider weights"
