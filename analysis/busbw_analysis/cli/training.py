@@ -17,6 +17,7 @@ from busbw.system.catalog import Gpu
 from busbw.units import format_rate, parse_rate
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model, Sample
+from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.cli import options
 from busbw_analysis.cli.answers import print_answer
 from busbw_analysis.cli.training_layout import (
@@ -41,7 +42,7 @@ from busbw_analysis.cli.training_machines import (
 from busbw_analysis.cli.training_models import MODEL_KEYS, given_model, model_option, models_of, sample_of
 from busbw_analysis.cli.training_plan import plan_
 from busbw_analysis.data.as_json import with_values
-from busbw_analysis.diagnosis.judge import judgement_of
+from busbw_analysis.node.judgement import Node
 from busbw_analysis.node.storage import Stored, fastest
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks
@@ -376,7 +377,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     else:
         read_of = given_model(model)
         reading = disks.reading_tokens(read_of, seq or read_of.sequence, achieved, gpus)
-    files = () if run is None else judgement_of([run], results_dir, None, force=False).files
+    files = () if run is None else judgement_of([run], results_dir, None, force=False).of(Node).files
     read = _rate(read_rate, files, "storage_read")
     write = _rate(write_rate, files, "checkpoint_save") or _rate(None, files, "storage_write")
     if run is not None and read is None and write is None:
