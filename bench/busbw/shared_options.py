@@ -5,8 +5,6 @@ from typing import Final
 
 import click
 
-from busbw.system.catalog import VARIABLE
-
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 results_dir_option = click.option(
@@ -20,6 +18,6 @@ peaks_option = click.option(
     "--peaks",
     "peaks_file",
     type=FILE,
-    help=f"TOML file with your own peaks.  [default: ${VARIABLE}, else ~/.config/busbw/peaks.toml]",
+    help="TOML file with your own peaks.  [default: $BUSBW_PEAKS, else ~/.config/busbw/peaks.toml]",
 )
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
