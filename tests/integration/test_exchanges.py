@@ -50,7 +50,7 @@ SENT: Final[dict[str, tuple[str, int, int, int]]] = {
     "server:2": ("send_recv", 2, 4 * WEIGHTS, STEPS),
     "int8": ("all_gather", RANKS, RANKS * (WEIGHTS + 4), STEPS),
 }
-"""By the formulas of docs/training.md: op, ranks of its group, S, calls."""
+"""By the definitions of the methods: op, ranks of its group, S, calls."""
 
 
 @pytest.mark.parametrize("exchange", EVERY)
