@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -32,10 +32,13 @@ from testing.synthetic import case, synthetic_run, write_synthetic
 
 import busbw.workloads
 from busbw.cli.main import main
+from busbw.key_values import Key
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs.plan import Plan, Sweep, Timing, suites
-from busbw_analysis.cli.training import training
+from busbw_analysis.cli.training import CONSTANTS, training
+from busbw_analysis.cli.training_layout import LAYOUT_KEYS
+from busbw_analysis.cli.training_models import MODEL_KEYS
 
 MOST_SECONDS: Final = 2.0
 """Of the processor, not of the clock on the wall: a busy machine must not look like a slow program."""
@@ -507,7 +510,7 @@ def _training(random: Random) -> Input:
     values = (
         _typed(random, one, hostile=one in chosen)
         for one in options
-        if one in chosen or one.required or one.name in {"gpu", "read_rate", "model"}
+        if one in chosen or one.required or one.name in {"gpu", "read_rate", "model", "settings"}
     )
     return Input(("training", str(command.name), *values), {"own.toml": _models(random).encode(errors="surrogatepass")})
 
@@ -517,8 +520,8 @@ def _refused(random: Random, command: click.Command) -> Iterator[str]:
     options = [one for one in command.params if isinstance(one, click.Option) and not one.is_flag]
     numbers = [one for one in options if isinstance(one.type, click.types.FloatParamType | click.types.IntParamType)]
     never = random.choice(("nan", "-1", "1e999", "x", "9" * 400 + ".5", ""))
-    yield from ("--model=Llama 3 8B", "--gpus=8", "--nic=4X NDR") if command.name == "plan" else ()
-    yield f"{random.choice(numbers).opts[0]}={never}"
+    yield from ("--model=Llama 3 8B", "--gpus=8", "--network=4X NDR") if command.name == "plan" else ()
+    yield f"{random.choice(numbers).opts[0]}={never}" if numbers else f"--constants=days={never}"
 
 
 def _typed(random: Random, option: click.Option, *, hostile: bool) -> str:
@@ -527,15 +530,20 @@ def _typed(random: Random, option: click.Option, *, hostile: bool) -> str:
     if option.is_flag:
         return name
     usual = {
-        "model": ("Llama 3 8B", "Llama 3 70B", "Mixtral 8x7B", "DeepSeek-V3", "MLP 1024", "Own"),
-        "own": ("own.toml", "run", "nothing"),
+        "model": (
+            *("Llama 3 8B", "Llama 3 70B", "Mixtral 8x7B", "DeepSeek-V3", "MLP 1024", "own.toml", "own.toml:Own", "x"),
+            *(f"Llama 3 8B,{_keys(random, MODEL_KEYS)}", _keys(random, MODEL_KEYS)),
+        ),
+        "settings": (*(_keys(random, LAYOUT_KEYS) for _ in range(3)), "own.toml", ""),
+        "changed": (_keys(random, CONSTANTS),),
         "run": ("latest", "run", "nothing"),
         "results_dir": (".", "run", "nothing"),
         "network": (_network(random),),
         "gpu": ("H100 SXM5",),
         "gpu_memory": ("80GiB", "1", "0"),
         "gpus": ("1", "16384"),
-        "sample": ("ImageNet", "x"),
+        "sample": ("ImageNet", "x", "own.toml"),
+        "achieved": ("60%", "400e12", "nan%", "1e999", "101%"),
         **dict.fromkeys(("read_rate", "write_rate", "writer_rate"), ("1TB/s", "0GB/s", "9" * 30 + "TB/s")),
     }
     if isinstance(option.type, click.Choice):
@@ -549,6 +557,12 @@ def _typed(random: Random, option: click.Option, *, hostile: bool) -> str:
     if hostile and random.random() < 0.2:
         values = (_text(random), *_INTEGERS, *_FLOATS)
     return f"{name}={random.choice(values)}"
+
+
+def _keys(random: Random, keys: Mapping[str, Key]) -> str:
+    """Some keys of an option, with values that most of them take, or with any."""
+    values = ("1", "2", "4", "8", "yes", "no", "full", "bfloat16", "ring", *_INTEGERS, *_FLOATS)
+    return ",".join(f"{key}={random.choice(values)}" for key in random.sample(sorted(keys), random.randint(0, 4)))
 
 
 def _models(random: Random) -> str:

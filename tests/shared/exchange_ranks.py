@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from busbw.backends.pytorch.training.descent import BoundDescent, Int8
+from busbw.backends.pytorch.training.descent import BoundDescent
 from busbw.ops.exchanges import EVERY
 from busbw.ops.training import LEAST_SQUARES, Workload
 
@@ -64,10 +64,7 @@ def _no_error_feedback(one: BoundDescent) -> None:
     hook = descent.hook
 
     def forgetful(bucket: Any) -> Any:  # noqa: ANN401 - torch's
-        if isinstance(descent, Int8):
-            descent._left = torch.zeros_like(descent._left)
-        else:
-            descent._state.error_dict.clear()
+        descent._left = torch.zeros_like(descent._left)
         return hook(bucket)
 
     descent.hook = forgetful
@@ -109,12 +106,8 @@ def _unbounded(one: BoundDescent) -> None:
 
 FAULTS: Final[dict[str, dict[str, Callable[[BoundDescent], None]]]] = {
     "exact": {"wrong scale": _wrong_scale, "stale": _stale_by_two},
-    "fp16": {"wrong scale": _wrong_scale, "stale": _stale_by_two},
-    "bf16": {"wrong scale": _wrong_scale, "stale": _stale_by_two},
     "int8": {"no error feedback": _no_error_feedback, "wrong scale": _wrong_scale},
-    "powersgd:4": {"no error feedback": _no_error_feedback, "wrong scale": _wrong_scale},
     "local_sgd:4": {"never averaged": _never_averaged, "stale": _stale_by_two},
-    "late": {"stale by two": _stale_by_two, "wrong scale": _wrong_scale},
     "server:2": {"stale": _stale_by_two, "unbounded": _unbounded},
 }
 """Exchange → its planted faults."""

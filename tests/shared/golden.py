@@ -39,7 +39,7 @@ _SIZES = tuple(8 * 4**step for step in range(11))
 _CORES = 16
 _PREDICT = "--from ranks-2 --from ranks-4 --op all_reduce"
 _LLAMA = "--model 'Llama 3 70B'"
-_FORMULAS = ("volumes", "memory", "limits", "storage", "roofline", "plan")
+_FORMULAS = ("models", "volumes", "memory", "limits", "storage", "roofline", "plan")
 _PLAN = '[[sweep]]\nops = ["barrier"]\n'
 
 PLANS: Final[Mapping[str, str]] = MappingProxyType(
@@ -109,16 +109,18 @@ INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "training": {
             **{f"{what}-help": f"{what} --help" for what in _FORMULAS},
             "models": "models",
-            "volumes": f"volumes {_LLAMA} --tp 8 --pp 4 --dp 16 --micro-batches 16 --batch 256 --explain",
-            "volumes-experts": "volumes --model DeepSeek-V3 --dp 64 --ep 64 --ranks-per-host 8 --batch 64 --zero 1",
-            "volumes-no-layout": f"volumes {_LLAMA} --tp 3",
+            "volumes": f"volumes {_LLAMA} --layout tp=8,pp=4,dp=16 --batch 256 --explain",
+            "volumes-experts": "volumes --model DeepSeek-V3 --layout dp=64,ep=64,zero=1 --ranks-per-host 8 --batch 64",
+            "volumes-no-layout": f"volumes {_LLAMA} --layout tp=3",
             "unknown-model": "volumes --model 'Llama 9'",
-            "memory": f"memory {_LLAMA} --tp 8 --pp 4 --dp 4 --micro-batches 16 --batch 64 --gpu 'H100 SXM5'",
-            "memory-does-not-fit": f"memory {_LLAMA} --dp 4 --batch 4 --gpu 'H100 SXM5'",
-            "roofline": f"roofline {_LLAMA} --tp 8 --dp 8 --batch 64 --network rail:nic=50GB/s,inner=450GB/s",
-            "plan": f"plan {_LLAMA} --gpus 512 --nic '4X NDR' --compare-rules --top 4",
-            "plan-too-few": f"plan {_LLAMA} --gpus 4 --nic '4X NDR'",
+            "memory": f"memory {_LLAMA} --layout tp=8,pp=4,dp=4 --batch 64 --gpu 'H100 SXM5'",
+            "memory-does-not-fit": f"memory {_LLAMA} --layout dp=4 --batch 4 --gpu 'H100 SXM5'",
+            "roofline": f"roofline {_LLAMA} --layout tp=8,dp=8 --batch 64 --network rail:nic=50GB/s,inner=450GB/s",
+            "plan": f"plan {_LLAMA} --gpus 512 --network '4X NDR' --compare-rules --top 4",
+            "plan-too-few": f"plan {_LLAMA} --gpus 4 --network '4X NDR'",
             "plan-no-network": f"plan {_LLAMA} --gpus 512",
+            "unknown-layout-key": f"plan {_LLAMA} --layout tp=8,pq=4",
+            "unknown-model-key": "plan --model 'Llama 3 70B,layer=16'",
             "limits": "limits",
             "storage-samples": "storage --sample ResNet-50 --gpus 8 --achieved 130e12 --read-rate 5GB/s",
             "storage-checkpoints": (

@@ -15,7 +15,18 @@ import busbw
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "pandas", "matplotlib", "scipy", "numpy", "mpi4py")
-SHARED = {"errors", "escape", "ops", "runs", "statistics", "system", "units", "workloads"}
+SHARED = {
+    "errors",
+    "escape",
+    "key_values",
+    "ops",
+    "runs",
+    "shared_options",
+    "statistics",
+    "system",
+    "units",
+    "workloads",
+}
 """What the analysis may use of busbw."""
 
 PROBE = """

@@ -49,8 +49,8 @@ def test_every_name_that_peaks_prints_is_accepted_by_every_command(tmp_path: Pat
 
 @pytest.mark.parametrize("nic", ["4X NDR", "EDR", "400 Gb/s"])
 def test_a_plan_takes_the_same_names(nic: str) -> None:
-    assert run("training", "plan", "--model", "Llama 3 8B", "--gpus", "8", "--nic", nic, "--gpu", "H100 SXM") == 0
-    assert run("training", "plan", "--model", "Llama 3 8B", "--gpus", "8", "--nic", nic, "--gpu", "H100") == 2
+    assert run("training", "plan", "--model", "Llama 3 8B", "--gpus", "8", "--network", nic, "--gpu", "H100 SXM") == 0
+    assert run("training", "plan", "--model", "Llama 3 8B", "--gpus", "8", "--network", nic, "--gpu", "H100") == 2
 
 
 @given(st.sampled_from(ROWS.gpus), st.data())

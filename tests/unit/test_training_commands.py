@@ -25,19 +25,25 @@ from busbw.runs.store import read
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import models, parameters
 from busbw_analysis.assembly.judge import judge
-from busbw_analysis.cli.training import training
+from busbw_analysis.cli.training import CONSTANTS, training
+from busbw_analysis.cli.training_layout import LAYOUT_KEYS, PLAN_KEYS, layout_settings, step_of
+from busbw_analysis.cli.training_models import MODEL_KEYS
 from busbw_analysis.data.load import load
 from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.models.network_specs import parse_network
 from busbw_analysis.node.judgement import Node
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.limits import Constants
+from busbw_analysis.training.plan import FIXED
 from busbw_analysis.training.prices import Described
 from busbw_analysis.training.rates import Rates, rates_of
 from busbw_analysis.training.roofline import least_tokens, phases, wires_of_step
 from busbw_analysis.training.step_time import Machine, step_time
+from busbw_analysis.training.tables.formulas import layout_text
 
 STORED = Path(__file__).parents[1] / "data"
-RING = "--model 'Llama 3 8B' --dp 2 --tp 4 --pp 2 --cp 2 --batch 16 --micro-batches 4"
+RING = "--model 'Llama 3 8B' --layout dp=2,tp=4,pp=2,cp=2,micro-batch=2 --batch 16"
 
 
 def asked(words: str) -> dict[str, Any]:
@@ -68,19 +74,20 @@ def test_volumes_are_rows_and_their_sums() -> None:
 
 def test_a_model_of_ones_own_is_described_by_options() -> None:
     """GPT-2's smallest: 12 L h² matrices (arXiv:2001.08361, section 2.1); keys of a row in place of its own."""
-    (row,) = asked("models --layers 12 --hidden 768")["models"]
+    (row,) = asked("models --model layers=12,hidden=768")["models"]
     assert row["parameters_in_products"] == 12 * 12 * 768**2
-    (row,) = asked("models --layers 12 --hidden 768 --heads 12 --vocabulary 50257")["models"]
+    (row,) = asked("models --model layers=12,hidden=768,heads=12,vocabulary=50257")["models"]
     assert row["parameters"] == 12 * (12 * 768**2 + 2 * 768) + 2 * 50257 * 768 + 768
-    mixtral = "--layers 32 --hidden 4096 --kv-heads 8 --experts 8 --top-k 2 --expert-ffn 14336 --gated"
-    (row,) = asked(f"models {mixtral} --vocabulary 32000")["models"]
+    mixtral = "layers=32,hidden=4096,kv-heads=8,experts=8,top-k=2,expert-ffn=14336,gated=yes"
+    (row,) = asked(f"models --model {mixtral},vocabulary=32000")["models"]
     assert row["parameters"] == parameters(models()["Mixtral 8x7B"])
-    (half,) = asked("models --model 'Llama 3 8B' --layers 16")["models"]
+    (half,) = asked("models --model 'Llama 3 8B,layers=16'")["models"]
     whole = models()["Llama 3 8B"]
     assert half["parameters"] == parameters(msgspec.structs.replace(whole, layers=16))
-    for words in ("volumes --dp 2", "memory", "roofline", "plan --gpus 4 --nic '4X NDR'"):
-        assert asked(f"{words} --layers 2 --hidden 256 --seq 64 --batch 8")["model"] == "own model"
-    assert asked("storage --layers 2 --hidden 256 --gpus 1 --achieved 1e12")["reading"]["what"] == "tokens of own model"
+    for words in ("volumes --layout dp=2", "memory", "roofline", "plan --gpus 4 --network '4X NDR'"):
+        assert asked(f"{words} --model layers=2,hidden=256 --seq 64 --batch 8")["model"] == "own model"
+    reading = asked("storage --model layers=2,hidden=256 --gpus 1 --achieved 1e12")["reading"]
+    assert reading["what"] == "tokens of own model"
 
 
 @pytest.mark.parametrize(
@@ -88,14 +95,14 @@ def test_a_model_of_ones_own_is_described_by_options() -> None:
     [
         ("models", "8 models"),
         ("volumes --model 'Llama 3 8B'", "A rank sends nothing"),
-        (f"volumes {RING} --gradients bfloat16", "A rank sends 31.06 GB"),
+        (f"volumes {RING.replace('micro', 'gradients=bfloat16,micro')}", "A rank sends 31.06 GB"),
         (f"memory {RING}", "A rank needs"),
         (f"memory {RING} --gpu 'H100 SXM5'", "Fits 85.52 GB of H100 SXM5"),
-        ("memory --model 'Llama 3 8B' --dp 8 --batch 8 --gpu-memory 80GiB", "Does not fit"),
+        ("memory --model 'Llama 3 8B' --layout dp=8 --batch 8 --gpu-memory 80GiB", "Does not fit"),
         (f"roofline {RING} --network rail:nic=50GB/s,inner=450GB/s", "A step takes at least"),
         ("limits", "The cliff is at 2.8e+28 FLOP, the latency wall at 2.0e+31 FLOP"),
         ("storage --sample DeepCAM --gpus 8 --achieved 1e15 --read-rate 50GB/s", "Training reads 73.1 GB/s of 50 GB/s"),
-        ("plan --model 'Llama 3 8B' --gpus 8 --nic '4X NDR'", "Fastest: dp "),
+        ("plan --model 'Llama 3 8B' --gpus 8 --network '4X NDR'", "Fastest: dp "),
     ],
 )
 def test_the_first_line_is_the_answer(words: str, starts: str) -> None:
@@ -133,7 +140,7 @@ def test_memory_says_what_fits() -> None:
     assert fits["gpu_memory"]["bytes"] == 81559 << 20
     assert fits["bytes_per_parameter"] == [18, 6 + 12 / 4, 2 + 16 / 4, 18 / 4]
     assert (fits["fits"], fits["would_fit"]) == (True, None)
-    too_small = asked("memory --model 'Llama 3 8B' --dp 8 --batch 8 --gradients bfloat16 --gpu-memory 80GiB")
+    too_small = asked("memory --model 'Llama 3 8B' --layout dp=8,gradients=bfloat16 --batch 8 --gpu-memory 80GiB")
     assert too_small["fits"] is False
     assert too_small["would_fit"]["zero"] == 1
 
@@ -177,7 +184,7 @@ def test_memory_that_no_driver_is_known_to_report_is_the_datasheets() -> None:
 
 def test_the_interleaved_layout_of_llama_3_fits_the_memory_of_its_gpus() -> None:
     """8192 H100 (arXiv:2407.21783, table 4), gradients reduced in every micro-batch: not in 80 GB, but in 81559 MiB."""
-    degrees = "--dp 64 --tp 8 --pp 16 --interleave 7 --uneven --sequence-parallel --zero 2 --sync every"
+    degrees = "--layout dp=64,tp=8,pp=16,interleave=7,uneven=yes,sequence-parallel=yes,zero=2,sync=every"
     found = asked(f"memory --model 'Llama 3 405B' {degrees} --batch 2048 --gpu 'H100 SXM5'")
     assert found["micro_batch"] == 1
     assert found["fits"]
@@ -185,21 +192,96 @@ def test_the_interleaved_layout_of_llama_3_fits_the_memory_of_its_gpus() -> None
 
 
 def test_defaults_are_those_of_the_frameworks_and_are_named() -> None:
-    found = asked("memory --model 'Llama 3 8B' --dp 8 --zero 3 --gpu 'H100 SXM5'")
+    found = asked("memory --model 'Llama 3 8B' --layout dp=8,zero=3 --gpu 'H100 SXM5'")
     assert (found["micro_batch"], found["layout"]["micro_batches"], found["gradients"]) == (1, 512 // 8, "float32")
-    assert set(found["assumed"]) == {"micro_batches", "gradients"}
+    assert set(found["assumed"]) == {"micro_batch", "gradients"}
     assert found["fits"]
-    given = asked("memory --model 'Llama 3 8B' --dp 8 --micro-batches 32 --gradients bfloat16")
+    given = asked("memory --model 'Llama 3 8B' --layout dp=8,micro-batch=2,gradients=bfloat16")
     assert (given["micro_batch"], given["gradients"], given["assumed"]) == (2, "bfloat16", {})
-    assert asked("memory --model 'Llama 3 8B' --dtype float64")["gradients"] == "float64", "never narrower than weights"
-    assert "a multiple of 4 sequences" in str(refused("memory --model 'Llama 3 8B' --dp 4 --batch 10"))
-    assert "gradients" in asked("plan --model 'Llama 3 8B' --gpus 8 --nic '4X NDR'")["assumed"]
+    assert asked("memory --model 'Llama 3 8B,dtype=float64'")["gradients"] == "float64", "never narrower than weights"
+    assert "a multiple of 4 sequences" in str(refused("memory --model 'Llama 3 8B' --layout dp=4 --batch 10"))
+    assert "gradients" in asked("plan --model 'Llama 3 8B' --gpus 8 --network '4X NDR'")["assumed"]
+
+
+def test_a_batch_that_a_layout_does_not_divide_is_refused_with_micro_batches_that_do() -> None:
+    error = refused("memory --model 'Llama 3 8B' --layout dp=4,micro-batch=3 --batch 16")
+    assert (error.code, "micro-batch of 1, 2, 4, or" in str(error)) == ("divides", True)
+
+
+def test_every_setting_of_a_layout_and_the_limits_is_a_key() -> None:
+    """Only measured steps keep inputs or split by columns alone; --batch and micro-batch give the micro-batches."""
+    derived = {"micro_batches", "keep_inputs", "columns"}
+    assert set(LAYOUT_KEYS) == {*Layout.__slots__} - derived | {"micro_batch", "gradients", "imbalance"}
+    assert set(FIXED) <= set(PLAN_KEYS) <= set(LAYOUT_KEYS)
+    assert set(MODEL_KEYS) < {*model_rows.Model.__struct_fields__} - {"name", "sequence", "batch"}
+    assert set(CONSTANTS) == {*Constants.__slots__}
+
+
+@given(
+    tp=st.sampled_from([1, 2, 4]),
+    pp=st.sampled_from([1, 2]),
+    zero=st.integers(0, 3),
+    micro_batch=st.sampled_from([1, 2]),
+    words=st.fixed_dictionaries(
+        {"context": st.sampled_from(["ring", "ulysses"]), "recompute": st.sampled_from(["none", "full"])},
+        optional={"sync": st.just("every"), "reshard": st.just("no"), "gradients": st.just("bfloat16")},
+    ),
+    shard=st.booleans(),
+)
+def test_a_layout_is_printed_as_the_option_takes_it(
+    tp: int, pp: int, zero: int, micro_batch: int, words: dict[str, str], *, shard: bool
+) -> None:
+    numbers = {"dp": 4, "tp": tp, "pp": pp, "zero": zero, "micro_batch": micro_batch}
+    numbers |= {"shard": 2} if shard and zero == 3 else {}
+    switches = {"sequence_parallel": "yes"} if tp > 1 else {}
+    given_text = ",".join(f"{name}={value}" for name, value in {**numbers, **words, **switches}.items())
+    step, _ = step_of(models()["Llama 3 8B"], layout_settings(given_text, LAYOUT_KEYS), 16, 64)
+    again, _ = step_of(models()["Llama 3 8B"], layout_settings(layout_text(step), LAYOUT_KEYS), 16, 64)
+    assert again == step
+
+
+def test_a_layout_that_fits_is_printed_as_an_option() -> None:
+    words = "memory --model 'Llama 3 8B' --batch 8 --gpu-memory 80GiB"
+    too_small = asked(f"{words} --layout dp=8,gradients=bfloat16")
+    (option,) = re.findall(r"--layout \S+", too_small["headline"])
+    fits = asked(f"{words} {option}")
+    assert fits["fits"]
+    assert {**too_small["would_fit"]} == {name: fits["layout"][name] for name in too_small["would_fit"]}
+
+
+def test_a_layout_and_a_model_are_files_too(tmp_path: Path) -> None:
+    layout = tmp_path / "layout.toml"
+    layout.write_text('tp = 4\nzero = 1\nsequence-parallel = true\nrecompute = "full"\n')
+    of_file = asked(f"memory --model 'Llama 3 8B' --layout {layout},dp=2")
+    assert of_file == asked(
+        "memory --model 'Llama 3 8B' --layout tp=4,zero=1,sequence-parallel=yes,recompute=full,dp=2"
+    )
+    own = tmp_path / "own.toml"
+    rows = (Path(model_rows.__file__).parent / "models/dense.toml").read_text()
+    own.write_text(rows)
+    assert asked(f"memory --model '{own}:Llama 3 8B,layers=16'")["parameters"] == parameters(
+        msgspec.structs.replace(models()["Llama 3 8B"], layers=16)
+    )
+    assert [row["model"] for row in asked(f"models --model {own}")["models"]] == list(models(own))
+    assert refused(f"memory --model {own}").code == "model", "it has several"
+    (tmp_path / "none.toml").write_text("")
+    assert asked(f"models --model {tmp_path / 'none.toml'}")["models"] == []
+    assert refused(f"memory --model {own}:toy").code == "model"
+    layout.write_text("[layout]\ntp = 4\n")
+    assert refused(f"memory --model 'Llama 3 8B' --layout {layout}").code == "layout"
+
+
+def test_a_card_is_a_network_of_a_roofline_too() -> None:
+    words = "roofline --model 'Llama 3 8B' --layout dp=64 --batch 64 --network"
+    named = asked(f"{words} '4X NDR'")["rates"]
+    described = "rail:nic=4X NDR,inner=H100 SXM5,delay=5us,inner_delay=2us"
+    assert named == pytest.approx(asked(f"{words} '{described}'")["rates"])
 
 
 def test_limits_take_a_network_and_constants(tmp_path: Path) -> None:
     picture = tmp_path / "limits.svg"
-    words = f"limits --network rail:nic=100GB/s,inner=900GB/s,delay=5us --days 365 --plot {shlex.quote(str(picture))}"
-    document = asked(words)
+    words = "limits --network rail:nic=100GB/s,inner=900GB/s,delay=5us --constants days=365"
+    document = asked(f"{words} --plot {shlex.quote(str(picture))}")
     constants = document["constants"]
     assert (constants["outer"], constants["inner"]) == (100e9, 900e9)
     assert constants["hop_seconds"] == pytest.approx(5e-6)
@@ -246,22 +328,34 @@ def test_storage_reads_and_saves() -> None:
     [
         ("volumes --model 'Llama 9'", "model"),
         ("volumes", "model"),
-        ("volumes --layers 12", "model"),
-        ("volumes --layers 12 --hidden 768 --heads 5", "model"),
-        ("volumes --layers 12 --hidden -1", "row"),
-        ("volumes --layers 12 --hidden 768 --experts 8", "row"),
-        ("volumes --model 'Llama 3 8B' --pp 3", "divides"),
-        ("volumes --model 'Llama 3 8B' --dp 2 --ep 2", "no-experts"),
-        ("volumes --model 'Llama 3 8B' --zero hsdp", "layout"),
-        ("volumes --model 'Llama 3 8B' --zero 3 --shard 2 --dp 2", "layout"),
-        ("volumes --model 'Llama 3 8B' --pp 2 --stage 2", "layout"),
-        ("volumes --model 'MLP 1024' --cp 2 --seq 2", "no-attention"),
-        ("memory --model 'Llama 3 405B' --dp 8 --batch 8 --gpu 'H100 SXM5'", "never-fits"),
+        ("volumes --model layers=12", "model"),
+        ("volumes --model layers=12,hidden=768,heads=5", "model"),
+        ("volumes --model layers=12,hidden=-1", "model"),
+        ("volumes --model layers=12,hidden=0", "row"),
+        ("volumes --model layers=12,hidden=768,experts=8", "row"),
+        ("volumes --model 'Llama 3 8B' --layout pp=3", "divides"),
+        ("volumes --model 'Llama 3 8B' --layout dp=2,ep=2", "no-experts"),
+        ("volumes --model 'Llama 3 8B' --layout shard=2,dp=2", "layout"),
+        ("volumes --model 'Llama 3 8B' --layout zero=hsdp", "layout"),
+        ("volumes --model 'Llama 3 8B' --layout zero=4", "layout"),
+        ("volumes --model 'Llama 3 8B' --layout tp=0", "layout"),
+        ("volumes --model 'Llama 3 8B' --layout tp", "layout"),
+        ("volumes --model 'Llama 3 8B' --layout tq=2", "layout"),
+        ("volumes --model 'Llama 3 8B' --layout tp=2,tp=2", "layout"),
+        ("volumes --model 'Llama 3 8B' --layout uneven=true", "layout"),
+        ("volumes --model 'Llama 3 8B' --layout imbalance=x", "layout"),
+        ("volumes --model 'Llama 3 8B' --layout nowhere.toml", "usage"),
+        ("volumes --model nowhere.toml", "usage"),
+        ("volumes --model 'Llama 3 8B' --layout pp=2 --stage 2", "layout"),
+        ("volumes --model 'MLP 1024' --layout cp=2 --seq 2", "no-attention"),
+        ("memory --model 'Llama 3 405B' --layout dp=8 --batch 8 --gpu 'H100 SXM5'", "never-fits"),
         ("memory --model 'Llama 3 8B' --gpu H9000", "gpu"),
         ("memory --model 'Llama 3 8B' --gpu-memory 80GB", "usage"),
         ("roofline --model 'Llama 3 8B' --gpu 'V100 SXM2'", "gpu"),
-        ("limits --days 0", "limits"),
+        ("limits --constants days=0", "limits"),
+        ("limits --constants day=3", "limits"),
         ("limits --network star:rate=1GB/s", "usage"),
+        ("limits --network '4X NDR'", "gpu"),
         ("limits --plot nowhere/limits.svg", "usage"),
         ("storage --gpus 1 --achieved 1e12", "storage"),
         ("storage --gpus 1 --achieved 1e12 --sample DeepCAM --mtbf 3", "storage"),
@@ -338,7 +432,7 @@ def test_loading_the_commands_loads_no_picture() -> None:
     ],
 )
 def test_a_gpu_has_its_share_of_what_is_described(network: str, expected: Rates) -> None:
-    assert rates_of(network, 16, 8) == expected
+    assert rates_of(parse_network(network), 16, 8) == expected
 
 
 H100 = "--gpu 'H100 SXM5' --network rail:nic=50GB/s,inner=450GB/s"
@@ -363,7 +457,7 @@ def test_tokens_at_which_data_parallelism_is_hidden(rates: Rates, tokens: float,
 
 
 def test_at_these_tokens_the_wire_takes_as_long_as_the_backward_pass() -> None:
-    document = asked("roofline --model 'MLP 1024' --dp 4 --gpu 'A100 SXM4 80 GB' --network flat:rate=10GB/s")
+    document = asked("roofline --model 'MLP 1024' --layout dp=4 --gpu 'A100 SXM4 80 GB' --network flat:rate=10GB/s")
     flop, wire, weights = document["flop_per_second"], 10e9, document["parameters"]
     sent = 2 * 3 / 4 * weights * 4
     assert 4 * weights * document["least_tokens"] / flop == pytest.approx(sent / wire)
@@ -373,7 +467,7 @@ def test_experts_need_more_tokens_because_the_gradients_of_all_are_sent() -> Non
     """Mixtral, one GPU a node: π/W (n−1)/n = 19,761 of a dense model, times all parameters over those in products."""
     mixtral = models()["Mixtral 8x7B"]
     found = asked(
-        f"roofline --model 'Mixtral 8x7B' --dp 1024 --batch 1024 --gradients bfloat16 --ranks-per-host 1 {H100}"
+        f"roofline --model 'Mixtral 8x7B' --layout dp=1024,gradients=bfloat16 --batch 1024 --ranks-per-host 1 {H100}"
     )
     more = parameters(mixtral) / model_rows.products(mixtral)
     assert more == pytest.approx(46.70 / 12.75, rel=1e-3)
@@ -382,8 +476,11 @@ def test_experts_need_more_tokens_because_the_gradients_of_all_are_sent() -> Non
 
 
 def test_gradients_that_are_reduced_once_hide_behind_the_last_micro_batch_alone() -> None:
-    degrees = "--model 'Llama 3 8B' --dp 64 --batch 640 --gradients bfloat16"
-    once, of_many = (asked(f"roofline {degrees} --micro-batches {m} {H100}") for m in (1, 10))
+    layout = "dp=64,gradients=bfloat16"
+    once, of_many = (
+        asked(f"roofline --model 'Llama 3 8B' --layout {layout},micro-batch={sequences} --batch 640 {H100}")
+        for sequences in (10, 1)
+    )
     assert once["least_tokens"] == of_many["least_tokens"]
     assert f" {8192 * 10} tokens" in once["headline"]
     assert f" {8192} tokens" in of_many["headline"]
@@ -397,14 +494,14 @@ def wires(words: str, dimension: str) -> tuple[float, float]:
     return row["seconds"]["inside"], row["seconds"]["between"]
 
 
-LLAMA = "--model 'Llama 3 8B' --dp 64 --batch 64 --gradients bfloat16"
+LLAMA = "--model 'Llama 3 8B' --batch 64 --layout dp=64,gradients=bfloat16"
 WEIGHTS = 2 * 8030261248
 
 
 def test_sharded_weights_use_all_cards_of_a_node() -> None:
     """FSDP of Llama 3 8B on 64 H100: 3 Ψ w, 7/8 inside at 450 GB/s, 7/8 between nodes over eight cards of 50 GB/s."""
-    found = asked(f"roofline {LLAMA} --zero 3 {H100}")
-    assert wires(f"{LLAMA} --zero 3 {H100}", "dp") == pytest.approx(
+    found = asked(f"roofline {LLAMA},zero=3 {H100}")
+    assert wires(f"{LLAMA},zero=3 {H100}", "dp") == pytest.approx(
         (3 * 7 / 8 * WEIGHTS / 450e9, 3 * 7 / 8 * WEIGHTS / (8 * 50e9)), rel=1e-6
     )
     longest = max(second for row in found["phases"] for second in row["seconds"].values())
@@ -415,12 +512,12 @@ def test_hybrid_shards_stay_inside_a_node() -> None:
     """HSDP with shards of 8: 3 · 7/8 Ψ w inside, 94 ms; 2 · 7/8 of a shard Ψ w/8 between nodes, 70 ms."""
     expected = 3 * 7 / 8 * WEIGHTS / 450e9, 2 * 7 / 8 * WEIGHTS / 8 / 50e9
     assert expected == pytest.approx((0.0937, 0.0703), rel=1e-3)
-    assert wires(f"{LLAMA} --zero hsdp --shard 8 {H100}", "dp") == pytest.approx(expected, rel=1e-6)
+    assert wires(f"{LLAMA},zero=3,shard=8 {H100}", "dp") == pytest.approx(expected, rel=1e-6)
 
 
 def test_experts_of_deepseek_v3_are_sent_to_four_nodes_and_forwarded_inside() -> None:
     """Of 4 layers a stage: 4 copies between nodes at 50 GB/s, 8 inside at 200 (arXiv:2412.19437, section 3.2)."""
-    degrees = "--model 'DeepSeek-V3' --pp 16 --dp 128 --ep 64 --uneven --zero 1 --batch 15360"
+    degrees = "--model 'DeepSeek-V3' --layout pp=16,dp=128,ep=64,uneven=yes,zero=1 --batch 15360"
     inside, between = wires(f"{degrees} --network rail:nic=50GB/s,inner=200GB/s", "ep")
     tokens = 4 * 4 * 120 * 4096 * 7168 * 2 * 7 / 8
     assert (inside, between) == pytest.approx((8 * tokens / 200e9, 4 * tokens / 50e9))
@@ -458,7 +555,7 @@ def test_rates_are_those_of_messages_that_a_run_has_measured() -> None:
     sample = Path(__file__).parents[2] / "results" / "samples" / "vm" / "20261121T081628.085Z-4ad500"
     message = Questions(read_groups([read(sample)])).messages("all_reduce", far=False)
     assert not isinstance(message, Unavailable)
-    rates = asked(f"roofline --model 'Llama 3 8B' --dp 4 --batch 4 --from {sample}")["rates"]
+    rates = asked(f"roofline --model 'Llama 3 8B' --layout dp=4 --batch 4 --from {sample}")["rates"]
     assert rates["inner"] == rates["outer"] == 1 / message.beta_seconds_per_byte, "it has one host"
     assert rates["inner_delay"] == message.alpha_seconds
     constants = asked(f"limits --from {sample}")["constants"]

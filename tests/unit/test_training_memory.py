@@ -136,10 +136,10 @@ def test_zero_3_divides_everything_but_what_it_has_gathered() -> None:
 
 def test_what_fits_changes_least_and_does_fit() -> None:
     room = 86e9
-    alone = what_fits(gpt(), room, "adam", None)
+    alone = what_fits(gpt(), room)
     assert (alone.layout.zero, alone.layout.recompute) == (0, "full"), "one replica has nothing for zero to divide"
     wide = Step(GPT, Layout(dp=4, tp=8, pp=8, micro_batches=8), 32, S)
-    fitting = what_fits(wide, room, "adam", None)
+    fitting = what_fits(wide, room)
     assert (fitting.layout.zero, fitting.layout.recompute, fitting.layout.gpus) == (1, "none", 256)
     assert memory(fitting).total <= room < memory(wide).total
 
@@ -147,7 +147,7 @@ def test_what_fits_changes_least_and_does_fit() -> None:
 def test_what_never_fits_is_refused_with_how_many_gpus_it_takes() -> None:
     one = Step(models()["Llama 3 405B"], Layout(dp=8), 8, 8192)
     with pytest.raises(AnalysisError, match="82 GPUs") as refused:
-        what_fits(one, 80e9, "adam", None)
+        what_fits(one, 80e9)
     assert refused.value.code == "never-fits"
 
 

@@ -466,7 +466,7 @@ NETWORK = "--network rail:nic=50GB/s,inner=450GB/s,delay=5us"
 def toy(tmp_path: Path) -> str:
     path = tmp_path / "toy.toml"
     path.write_text(TOY_FILE, encoding="utf-8")
-    return f"--model Toy --models {shlex.quote(str(path))}"
+    return f"--model {shlex.quote(str(path))}"
 
 
 def asked(words: str) -> dict[str, Any]:
@@ -494,20 +494,20 @@ def test_the_command_prints_layouts_with_their_parts(tmp_path: Path) -> None:
         "twice the latency",
     ]
     assert set(document["scaling"]) == {"weak", "strong"}
-    assert set(document["assumed"]) == {"network", "compute", "overlap", "slowdown", "memory", "gradients"}
+    assert set(document["assumed"]) == {"network", "compute", "overlap", "slowdown", "memory", "gradients", "sync"}
     assert picture.read_text().startswith("<?xml")
     assert "TP > CP > PP > DP" in CliRunner().invoke(main, ["training", "plan", *shlex.split(words)]).output
 
 
 def test_a_card_of_the_catalogue_is_a_network() -> None:
-    document = asked("--model 'Llama 3 8B' --gpus 16 --nic '4X NDR' --gpu 'H200 SXM' --efficiency 0.5 --overlap 1")
+    document = asked("--model 'Llama 3 8B' --gpus 16 --network '4X NDR' --gpu 'H200 SXM' --achieved 50% --overlap 1")
     assert document["flop_per_second"] == 0.5 * 989e12
     assert document["gpu_memory_bytes"] == 143771 << 20
     assert document["overlap"] == 1
 
 
 def test_a_plan_for_one_gpu_sends_nothing(toy: str) -> None:
-    words = f"{toy} --gpus 1 {NETWORK} --efficiency 0.5 --gradients float32"
+    words = f"{toy} --gpus 1 {NETWORK} --achieved 50% --layout gradients=float32"
     document = asked(f"{words} --compare-rules")
     (one,) = document["layouts"]
     assert one["layout"]["gpus"] == 1
@@ -519,7 +519,7 @@ def test_a_plan_for_one_gpu_sends_nothing(toy: str) -> None:
 
 
 def test_a_plan_from_a_run_takes_its_fits(toy: str) -> None:
-    words = f"{toy} --gpus 4 --from {SAMPLE} --achieved 1e9 --tp 4 --no-sequence-parallel --micro-batch 4"
+    words = f"{toy} --gpus 4 --from {SAMPLE} --achieved 1e9 --layout tp=4,sequence-parallel=no,micro-batch=4"
     (one,) = asked(words)["layouts"]
     step = Step(models(Path(shlex.split(toy)[-1]))["Toy"], Layout(tp=4, micro_batches=4), 16, 64)
     sizes = ",".join(map(str, sorted({other.size_bytes for other in traffic(step)})))
@@ -544,17 +544,18 @@ def test_the_gpu_is_that_of_the_run() -> None:
     ("words", "code"),
     [
         ("--model 'Llama 3 8B' --gpus 8", "network"),
-        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --nic '4X NDR'", "network"),
-        ("--model 'Llama 3 8B' --gpus 8 --nic 9X", "network"),
-        ("--model 'Llama 3 8B' --gpus 8 --nic '4X NDR' --gpu 'A40'", "gpu"),
-        (f"--model 'Llama 3 8B' --gpus 7 {NETWORK} --tp 3", "divides"),
-        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --dp 3", "divides"),
+        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --layout sync=every", "layout"),
+        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --layout zero=4", "layout"),
+        ("--model 'Llama 3 8B' --gpus 8 --network 9X", "network"),
+        ("--model 'Llama 3 8B' --gpus 8 --network '4X NDR' --gpu 'A40'", "gpu"),
+        (f"--model 'Llama 3 8B' --gpus 7 {NETWORK} --layout tp=3", "divides"),
+        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --layout dp=3", "divides"),
         (f"--model 'Llama 3 405B' --gpus 8 {NETWORK}", "never-fits"),
         (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --overlap 2", "overlap"),
-        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --efficiency 2", "compute"),
+        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --achieved 200%", "compute"),
         (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --gpu 'V100 SXM2'", "gpu"),
         (f"--model 'Llama 3 8B' --gpus 8 --from {SAMPLE}", "compute"),
-        (f"--model 'Llama 3 8B' --gpus 8 --from {SAMPLE} --achieved 1e12 --dp 8 --ranks-per-host 4", "no-price"),
+        (f"--model 'Llama 3 8B' --gpus 8 --from {SAMPLE} --achieved 1e12 --layout dp=8 --ranks-per-host 4", "no-price"),
         (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --plot nowhere/plan.svg", "usage"),
     ],
 )
@@ -568,11 +569,11 @@ def test_what_cannot_be_planned_is_refused_by_its_code(words: str, code: str) ->
 @pytest.mark.parametrize(
     ("words", "there"),
     [
-        ("--model 'Mixtral 8x7B' --gpus 64 --ep 16", "ep of 1, 2, 4, 8"),
-        ("--model 'Llama 3 8B' --gpus 8 --tp 3", "tp of 1, 2, 4, 8"),
-        ("--model 'Llama 3 8B' --gpus 8 --dp 8 --batch 4", "dp of 1, 2, 4"),
-        ("--model 'Llama 3 8B' --gpus 8 --dp 2 --tp 2 --pp 1 --cp 1", "the product 8"),
-        ("--model 'Llama 3 8B' --gpus 8 --batch 24 --micro-batch 5", "micro-batch of 1, 2, 3, 4, 6, 8, 12, 24"),
+        ("--model 'Mixtral 8x7B' --gpus 64 --layout ep=16", "ep of 1, 2, 4, 8"),
+        ("--model 'Llama 3 8B' --gpus 8 --layout tp=3", "tp of 1, 2, 4, 8"),
+        ("--model 'Llama 3 8B' --gpus 8 --layout dp=8 --batch 4", "dp of 1, 2, 4"),
+        ("--model 'Llama 3 8B' --gpus 8 --layout dp=2,tp=2,pp=1,cp=1", "the product 8"),
+        ("--model 'Llama 3 8B' --gpus 8 --batch 24 --layout micro-batch=5", "micro-batch of 1, 2, 3, 4, 6, 8, 12, 24"),
     ],
 )
 def test_degrees_that_no_layout_has_are_refused_with_those_that_there_are(words: str, there: str) -> None:
@@ -589,7 +590,7 @@ def test_a_model_that_no_layout_holds_says_how_many_gpus_would() -> None:
 
 def test_what_a_run_does_not_tell_the_network_does() -> None:
     document = asked(
-        f"--model 'Llama 3 8B' --gpus 8 --from {SAMPLE} --achieved 1e12 --dp 8 --ranks-per-host 4 {NETWORK}"
+        f"--model 'Llama 3 8B' --gpus 8 --from {SAMPLE} --achieved 1e12 --layout dp=8 --ranks-per-host 4 {NETWORK}"
     )
     assert document["layouts"][0]["origins"] == ["rail:nic=50GB/s,inner=450GB/s,delay=5us"]
 

@@ -13,7 +13,7 @@ import pytest
 from busbw.system.catalog import catalogue
 from busbw.system.named import gpu_named
 from busbw.workloads.model_rows import Model, flop_per_token, models
-from busbw_analysis.cli.training_plan import DELAYS, OF_DATASHEET
+from busbw_analysis.cli.training_machines import DELAYS, OF_DATASHEET
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.prices import Described
 from busbw_analysis.training.rates import Rates

@@ -35,9 +35,7 @@ MIXED = msgspec.structs.replace(
 
 
 def step(model: Model = TOY, batch: int = 16, sequence: int = 16, **how: Any) -> Step:  # noqa: ANN401 - of a layout or a step
-    outside = {
-        name: how.pop(name) for name in ("gradients", "imbalance", "ranks_per_host", "nodes_per_token") if name in how
-    }
+    outside = {name: how.pop(name) for name in ("gradients", "imbalance", "ranks_per_host") if name in how}
     return Step(model, Layout(**how), batch, sequence, **outside)
 
 
@@ -221,19 +219,20 @@ def test_an_imbalance_is_what_the_busiest_rank_has_more() -> None:
 
 def test_limited_nodes_get_each_token_once() -> None:
     """Tokens of rank 0 of 8 on 4 nodes choose 2 nodes each, all pairs of nodes alike."""
-    one = step(MIXED, dp=8, ep=8, batch=8, ranks_per_host=2, nodes_per_token=2)
+    one = step(MIXED, dp=8, ep=8, batch=8, ranks_per_host=2)
     pairs = [(a, b) for a in range(4) for b in range(a)]
     copies = sum(node != 0 for pair in pairs for node in pair) / len(pairs)
     assert row(one, "dispatch between nodes", "forward").sent_bytes == copies * 16 * 32 * 2 * 6
     assert row(one, "dispatch inside a node", "forward").sent_bytes == 2 / 2 * 16 * 32 * 2 * 6
-    assert row(step(MIXED, dp=8, ep=8, batch=8, ranks_per_host=2), "dispatch", "forward").ranks == 8
+    anywhere = msgspec.structs.replace(MIXED, nodes_per_token=0)
+    assert row(step(anywhere, dp=8, ep=8, batch=8, ranks_per_host=2), "dispatch", "forward").ranks == 8
 
 
 def test_ranks_of_tp_take_places_of_a_host_from_experts() -> None:
-    one = step(MIXED, dp=8, ep=8, tp=2, batch=8, ranks_per_host=4, nodes_per_token=2)
+    one = step(MIXED, dp=8, ep=8, tp=2, batch=8, ranks_per_host=4)
     assert row(one, "dispatch between nodes", "forward").ranks == 4
     assert row(one, "dispatch inside a node", "forward").ranks == 2
-    alone = step(MIXED, dp=8, ep=8, tp=2, batch=8, ranks_per_host=2, nodes_per_token=2)
+    alone = step(MIXED, dp=8, ep=8, tp=2, batch=8, ranks_per_host=2)
     assert [(each.what, each.ranks) for each in traffic(alone) if each.dimension == "ep"] == [
         (f"{what} between nodes", 8) for what in ("dispatch", "dispatch", "combine", "combine")
     ]
@@ -293,7 +292,7 @@ def test_what_holds_is_the_formula_of_what_is_sent(recompute: str, context: str,
 @pytest.mark.parametrize(
     ("how", "code", "fit"),
     [
-        ({"pp": 3}, "divides", "1, 2, 4, 8, or --uneven"),
+        ({"pp": 3}, "divides", "1, 2, 4, 8, or uneven=yes"),
         ({"pp": 9, "uneven": True}, "divides", "8 layers"),
         ({"tp": 3}, "divides", "1, 2, 4"),
         ({"tp": 8}, "divides", "1, 2, 4"),
@@ -301,8 +300,8 @@ def test_what_holds_is_the_formula_of_what_is_sent(recompute: str, context: str,
         ({"cp": 16, "context": "ulysses"}, "divides", "heads"),
         ({"ep": 2, "dp": 2}, "no-experts", "ep 1"),
         ({"ep": 2}, "divides", "use one of 1"),
-        ({"dp": 3}, "divides", "a multiple of 3"),
-        ({"dp": 4, "micro_batches": 3}, "divides", "1, 2, 4"),
+        ({"dp": 3}, "divides", "= 3"),
+        ({"dp": 4, "micro_batches": 3}, "divides", "= 12"),
         ({"dp": 4, "zero": 3, "shard": 3}, "divides", "1, 2, 4"),
         ({"dp": 4, "shard": 2}, "layout", "zero 3"),
         ({"zero": 4}, "layout", "0, 1, 2 or 3"),

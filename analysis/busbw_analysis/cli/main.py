@@ -10,6 +10,7 @@ import click
 from busbw.errors import UnlikeRuns, UsageError
 from busbw.escape import echo, echo_toned
 from busbw.runs.records import JSON
+from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.system.catalog import catalogue
 from busbw.workloads import model_rows
 from busbw_analysis.assembly import to_json
@@ -36,7 +37,7 @@ from busbw_analysis.report.to_terminal import lines, render_lines
 
 @click.command()
 @options.run_options
-@options.as_json_option
+@as_json_option
 def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, force: bool, as_json: bool) -> None:
     """Print the table of RUN...: every case with its rate, interval, skew and share of the peak.
 
@@ -78,7 +79,7 @@ def shown(folder: Path) -> JSON:
 
 @click.command()
 @options.run_options
-@options.as_json_option
+@as_json_option
 def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, force: bool, as_json: bool) -> None:
     """Fit time against size for each curve of the runs.
 
@@ -133,13 +134,13 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
 @click.option(
     "--html",
     "page",
-    type=options.FILE,
+    type=FILE,
     metavar="FILE",
     help="Also write an HTML page that shows the curves of A and B in the same figures.",
 )
-@options.results_dir_option
+@results_dir_option
 @click.option("--force", is_flag=True, help="Compare even if machines or settings differ; the differences are listed.")
-@options.as_json_option
+@as_json_option
 def compare(  # noqa: PLR0913 - click hands every option over by name
     *,
     first: str,

@@ -1,7 +1,7 @@
 """Options that several analysis commands share, and their JSON output."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any, get_args
@@ -9,10 +9,12 @@ from typing import Any, get_args
 import click
 
 from busbw.escape import echo
+from busbw.key_values import Key, written
 from busbw.ops import limits
 from busbw.runs import store
 from busbw.runs.records import JSON
-from busbw.system.catalog import VARIABLE, catalogue
+from busbw.shared_options import FILE, peaks_option, results_dir_option
+from busbw.system.catalog import catalogue
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.kept import Summarised
@@ -21,23 +23,12 @@ from busbw_analysis.data.sources import read_all
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
 
-results_dir_option = click.option(
-    "--results-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("results"),
-    envvar="BUSBW_RESULTS_DIR",
-    help="Folder of the stored runs.  [default: $BUSBW_RESULTS_DIR, else results]",
-)
-
 
 def names_of_runs(context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
     """Shell completions for RUN: ``latest`` and the names of the stored runs."""
     results_dir = Path(context.params.get("results_dir") or store.usual_results_dir())
     names = ["latest", *(folder.name for folder in store.folders(results_dir))]
     return [name for name in names if name.startswith(typed)]
-
-
-FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def run_option(flag: str, words: str, name: str = "run", **how: Any) -> Option:  # noqa: ANN401 - click's own
@@ -48,6 +39,11 @@ def run_option(flag: str, words: str, name: str = "run", **how: Any) -> Option: 
 def choice_option(flag: str, allowed: object, default: str | None, words: str) -> Option:
     """An option whose choices are the values of the Literal ``allowed``."""
     return click.option(flag, type=click.Choice(get_args(allowed)), default=default, show_default=True, help=words)
+
+
+def parsed(parse: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A callback that reads a text before click asks for options that are missing; None if it was not given."""
+    return lambda _context, _parameter, text: None if text is None else parse(text)
 
 
 def with_options(command: Command, options: Sequence[Option]) -> Command:
@@ -98,18 +94,37 @@ def read_runs(results_dir: Path, runs: Iterable[str]) -> list[Summarised]:
 
 def run_options(command: Command) -> Command:
     """Options of most analysis commands: RUN…, the results folder, --force, --peaks and the log options."""
-    words = f"TOML file with your own peak rates.  [default: ${VARIABLE}, else ~/.config/busbw/peaks.toml]"
     options: list[Option] = [
         click.argument("runs", metavar="[RUN]...", nargs=-1, default=("latest",), shell_complete=names_of_runs),
         results_dir_option,
         click.option("--force", is_flag=True, help="Pool runs even if their machines or settings differ."),
-        click.option("--peaks", "peaks_file", type=FILE, help=words),
+        peaks_option,
         log_options(),
     ]
     return with_options(command, options)
 
 
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+class WithKeys(click.Command):
+    """A command whose help lists the keys of its options: flag → key → its meaning."""
+
+    def __init__(self, *args: Any, keys: Mapping[str, Mapping[str, Key]], **extra: Any) -> None:  # noqa: ANN401 - click's own
+        super().__init__(*args, **extra)
+        self.keys = keys
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, and then the keys of each list."""
+        super().format_options(ctx, formatter)
+        for flag, keys in self.keys.items():
+            with formatter.section(f"Keys of {flag}"):
+                formatter.write_dl(
+                    [
+                        (f"{written(name)}=…", f"{key.help}  [default: {key.default}]" if key.default else key.help)
+                        for name, key in keys.items()
+                    ]
+                )
+
+
+plot_option = click.option("--plot", type=FILE, help="Plot to this file (.svg, .png or .pdf).")
 
 
 def print_json(document: JSON) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from busbw.escape import echo
+from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.units import parse_sizes
 from busbw_analysis.cli import options
 from busbw_analysis.predict import Questions, read_groups
@@ -37,13 +38,13 @@ from busbw_analysis.report.to_terminal import render
 )
 @click.option(
     "--plot",
-    type=options.FILE,
+    type=FILE,
     help="Plot time and busbw over 2 to 65,536 ranks for every algorithm, as .svg, .png or .pdf.",
 )
 @options.log_options("reader")
-@options.results_dir_option
+@results_dir_option
 @click.option("--force", is_flag=True, help="Combine runs even if their machines or settings differ.")
-@options.as_json_option
+@as_json_option
 def predict(  # noqa: PLR0913 - click hands every option over by name
     *,
     runs: tuple[str, ...],

@@ -8,17 +8,11 @@ import click
 from busbw.errors import AnalysisError, UsageError
 from busbw.escape import echo
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS
+from busbw.shared_options import as_json_option, results_dir_option
 from busbw.units import parse_rate, parse_sizes, parse_time
-from busbw_analysis.cli.options import (
-    as_json_option,
-    choice_option,
-    print_json,
-    read_runs,
-    results_dir_option,
-    run_option,
-)
+from busbw_analysis.cli.options import choice_option, parsed, print_json, read_runs, run_option
 from busbw_analysis.models import simulate as flows
-from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, kind_and_class, read_network
+from busbw_analysis.models.network_specs import NETWORKS, Specification, change_links, in_words, parse_network
 from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost
 from busbw_analysis.models.textbook import ROWS, SWITCHED
 from busbw_analysis.report.tables.simulate import Simulated, simulate_tables, simulated
@@ -50,6 +44,7 @@ _UNSIZED: Final = "barrier"
     "--network",
     "specification",
     metavar="KIND:KEY=VALUE,…",
+    callback=parsed(parse_network),
     help=f"One of {', '.join(NETWORKS)} with its rates per direction, such as rail:nic=50GB/s,inner=450GB/s.",
 )
 @run_option("--from", "Instead of --network: use α, β and R of this run's messages.")
@@ -79,7 +74,7 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
     ranks_per_host: int | None,
     order: Order,
     sizes: str | None,
-    specification: str | None,
+    specification: Specification | None,
     run: str | None,
     changes: tuple[str, ...],
     overhead: str,
@@ -103,7 +98,7 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
         network, origin = _of_run(run or "", results_dir, op, ranks, ranks_per_host)
         echo(f"network: {origin}", err=True)
     else:
-        network = read_network(specification, _placement(specification, ranks, ranks_per_host, order))
+        network = specification.on(_placement(specification.kind, ranks, ranks_per_host, order))
     changed = change_links(network, changes)
     wanted = _sizes(op, sizes)
     if len(names) * len(wanted) > MOST_SIMULATED:
@@ -176,13 +171,12 @@ def _sizes(op: str, text: str | None) -> tuple[int, ...]:
     return wanted
 
 
-def _placement(specification: str, ranks: int | None, per_host: int | None, order: Order) -> Placement:
-    kind_and_class(specification)
+def _placement(kind: str, ranks: int | None, per_host: int | None, order: Order) -> Placement:
     if ranks is None:
         raise UsageError("--ranks is missing: --network does not set the number of ranks")
     if ranks > MOST_RANKS:
         raise UsageError(f"--ranks {ranks}: at most {MOST_RANKS} are allowed, because all messages are kept in memory")
-    shared = specification.strip().startswith("shared")
+    shared = kind == "shared"
     if shared and per_host not in {None, ranks}:
         raise UsageError(f"--ranks-per-host {per_host}: a shared host has all {ranks} ranks; omit the option")
     on_each = ranks if shared else 1 if per_host is None else per_host

@@ -1,33 +1,204 @@
-"""GPUs and networks of the training commands: given by name, or found in a run or on this machine."""
+"""The machine of a training command: its GPU and network by name or description, or as a run has measured them."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, Literal
+
+import click
 
 from busbw.errors import AnalysisError, UsageError
-from busbw.system.catalog import catalogue
-from busbw.system.named import gpu_named
+from busbw.key_values import number
+from busbw.system.catalog import Gpu, HardwarePeak, catalogue
+from busbw.system.named import card_named, gpu_named, links_named
 from busbw.system.nvml import gpus_by_address
-from busbw.units import parse_size
+from busbw.units import format_flop, format_rate, parse_size
+from busbw.workloads.model_rows import Model
+from busbw_analysis.cli.options import Command, Option, choice_option, parsed, run_option, with_options
+from busbw_analysis.cli.training_layout import per_host_option
 from busbw_analysis.data.sources import find
+from busbw_analysis.models.network_specs import NETWORKS, Specification, kind_of_network, parse_network
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.training.gpus import Room, gpu_of_runs, least_memory, memory_of_gpu
-from busbw_analysis.training.prices import Measured
+from busbw_analysis.training.prices import OVERLAP, Described, Measured, Prices, slowdown_of
 from busbw_analysis.training.rates import Rates, rates_of
+from busbw_analysis.training.step_time import Machine
+
+PER_HOST: Final = 8
+DELAYS: Final = 2e-6, 5e-6
+"""Assumed latency in seconds inside a host and between hosts, for catalogue rows that have only a rate."""
+OF_DATASHEET: Final = 0.6
+"""Assumed fraction of the datasheet's FLOP/s that matrix products reach."""
+
+Cards = Literal["shared", "own"]
+GivenNetwork = Specification | HardwarePeak
+"""A network: described, or by the card of each GPU, whose links inside a node are those of the GPU."""
 
 
-def gpu_memory_of(gpu: str | None, gpu_memory: str | None, run: str | None, results_dir: Path) -> Room | None:
-    """Memory of the given GPU, else of that of a run, else of that of this machine (None if it has none).
+def network_named(text: str) -> GivenNetwork:
+    """``rail:nic=50GB/s,inner=450GB/s``, or a card such as ``4X NDR``. Raises UsageError."""
+    if ":" in text or kind_of_network(text) in NETWORKS:
+        return parse_network(text)
+    return card_named(catalogue(), text, "--network")
+
+
+def network_option(words: str = "") -> Option:
+    """``--network``; the command receives what ``network_named`` makes of it."""
+    return click.option(
+        "--network",
+        metavar="KIND:KEY=VALUE,…",
+        callback=parsed(network_named),
+        help=f"Network as in busbw simulate, or the card of each GPU (busbw peaks), such as '4X NDR'{words}.",
+    )
+
+
+def gpu_option(default: str | None, words: str = "") -> Option:
+    """``--gpu``; the command receives its row of the catalogue."""
+    return click.option(
+        "--gpu",
+        default=default,
+        show_default=True,
+        callback=parsed(lambda text: gpu_named(catalogue(), text)),
+        help=f"GPU (busbw peaks lists them), such as 'H100 SXM5'.{words}",
+    )
+
+
+gpu_memory_option = click.option(
+    "--gpu-memory", callback=parsed(parse_size), help="GPU memory, such as 80GiB.  [default: that of the GPU]"
+)
+causal_option = click.option(
+    "--causal/--full", default=True, show_default=True, help="Attention to earlier tokens only, or to all."
+)
+
+
+class Share(float):
+    """A share of the measured or datasheet rate of a GPU."""
+
+
+def achieved_of(text: str) -> float:
+    """FLOP/s (``600e12``), or a Share (``60%``). Raises UsageError."""
+    share = text.strip().endswith("%")
+    value, most = number(text.strip().removesuffix("%")), 100.0 if share else 1e30
+    if not 0 < value <= most:
+        raise UsageError(f"--achieved {text}: must be above 0 and at most {most:g}{'%' * share}", code="compute")
+    return Share(value / 100) if share else value
+
+
+def machine_options(command: Command) -> Command:
+    """Options of a machine; the command receives the names of runs as ``runs``, the others as ``machine_of`` does."""
+    rate = "FLOP/s of a GPU in matrix products, such as 600e12, or a share, such as 60%."
+    return with_options(
+        command,
+        [
+            run_option("--from", "Measured run; repeat with runs on other numbers of ranks.", "runs", multiple=True),
+            network_option("; with --from, for what the run lacks"),
+            gpu_option(None, "  [default: the run's; without --from, H100 SXM5]"),
+            gpu_memory_option,
+            click.option(
+                "--achieved",
+                callback=parsed(achieved_of),
+                help=f"{rate}  [default: 100% of the measured rate, or {OF_DATASHEET:.0%} of the datasheet's]",
+            ),
+            click.option(
+                "--overlap",
+                type=float,
+                callback=parsed(_share),
+                help=f"Fraction of a call that is hidden.  [default: as measured, else {OVERLAP}]",
+            ),
+            choice_option("--cards", Cards, None, "Network cards on a host.  [default: shared on CPUs]"),
+            per_host_option(".  [default: the run's, else 8]"),
+            causal_option,
+        ],
+    )
+
+
+def _share(value: float) -> float:
+    if not 0 <= value <= 1:
+        raise UsageError(f"--overlap {value:g}: must be between 0 and 1", code="overlap")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMachine:
+    """The machine of a plan.
+
+    room: memory of a GPU in bytes. peak: its datasheet FLOP/s. Both are None if unknown.
+    assumed: where each speed is from, in words.
+    """
+
+    machine: Machine
+    room: float | None
+    peak: float | None
+    assumed: dict[str, str]
+
+
+def machine_of(  # noqa: PLR0913 - one argument for each option
+    model: Model,
+    gpus: int,
+    measured: Questions | None,
+    *,
+    network: GivenNetwork | None,
+    gpu: Gpu | None,
+    gpu_memory: int | None,
+    achieved: float | None,
+    overlap: float | None,
+    cards: Cards | None,
+    ranks_per_host: int | None,
+    causal: bool,
+) -> PlannedMachine:
+    """The machine that options describe or that was ``measured``.
+
+    Raises UsageError if neither says how fast the network or the products of this model are.
+    """
+    assumed: dict[str, str] = {}
+    if gpu is None:
+        gpu = gpu_named(catalogue(), "H100 SXM5") if measured is None else gpu_of_runs(measured.datasets)
+    run, per_host = None, ranks_per_host or PER_HOST
+    if measured is not None:
+        run = Measured(measured, shared=None if cards is None else cards == "shared")
+        per_host = ranks_per_host or run.per_host
+        share = "concurrent groups share a host's card and memory" if run.shared else "each rank has its own card"
+        assumed["cards"] = share
+    per_host = min(per_host, gpus)
+    described = None if network is None else _described(network, gpu, gpus, per_host)
+    if described is not None:
+        assumed["network"] = described.origin
+    if run is not None:
+        run.otherwise = described
+    prices: Prices | None = run or described
+    if prices is None:
+        raise UsageError(
+            "give --from RUN or --network, such as rail:nic=50GB/s,inner=450GB/s or '4X NDR'", code="network"
+        )
+    rate, peak, assumed["compute"] = _rate(model, gpu, run, achieved)
+    hidden, assumed["overlap"] = _overlap(run, overlap)
+    slowdown, assumed["slowdown"] = slowdown_of(run)
+    room = room_of(gpu, gpu_memory)
+    capacity = (
+        "not checked: give --gpu or --gpu-memory" if room is None else f"{room.bytes / 1e9:.4g} GB of {room.in_words}"
+    )
+    assumed["memory"] = capacity
+    memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
+    machine = Machine(rate, per_host, prices, hidden, memory_rate, causal, slowdown)
+    return PlannedMachine(machine, None if room is None else room.bytes, peak, assumed)
+
+
+def room_of(gpu: Gpu | None, gpu_memory: int | None) -> Room | None:
+    """The given memory, else that of the GPU; None without both."""
+    if gpu_memory is not None:
+        return Room(float(gpu_memory), "the GPU" if gpu is None else gpu.name, "as given")
+    return None if gpu is None else memory_of_gpu(gpu)
+
+
+def room_in(run: str | None, results_dir: Path) -> Room | None:
+    """Memory of the GPU of a run, or of this machine (None if it has none).
 
     Raises UsageError for a run without a known GPU.
     """
-    if gpu_memory is not None:
-        return Room(float(parse_size(gpu_memory)), gpu or "the GPU", "as given")
-    if gpu is not None:
-        return memory_of_gpu(gpu_named(catalogue(), gpu))
     if run is None:
         # If NVML lists several kinds, take the one with the least memory.
         rows = catalogue()
-        here = [row for one in gpus_by_address().values() if (row := rows.gpu(one.name)) is not None]
+        here = [row for gpu in gpus_by_address().values() if (row := rows.gpu(gpu.name)) is not None]
         row = least_memory(here)
         return None if row is None else replace(memory_of_gpu(row), what=f"{row.name} of this machine")
     row = gpu_of_runs(read_groups([find(results_dir, run).read()]))
@@ -36,20 +207,81 @@ def gpu_memory_of(gpu: str | None, gpu_memory: str | None, run: str | None, resu
     return replace(memory_of_gpu(row), what=f"{row.name} of the run")
 
 
-def rates_given(network: str | None, run: str | None, results_dir: Path, nodes: int, per_node: int) -> Rates | None:
+def rates_given(
+    network: GivenNetwork | None, run: str | None, results_dir: Path, gpus: int, per_host: int, gpu: Gpu | None = None
+) -> Rates | None:
     """Rates of the described ``network`` or of the messages measured in ``run``; None if neither is given.
 
     Raises UsageError if both are given, AnalysisError for a run without messages.
     """
     if run is None:
-        return None if network is None else rates_of(network, nodes * per_node, per_node)
+        return None if network is None else _described(network, gpu, gpus, per_host).rates
     if network is not None:
         raise UsageError("--network and --from both describe the network; give only one of them", code="network")
     measured = Measured(Questions(read_groups([find(results_dir, run).read()])))
-    rates = measured.rates(max(len(set(one.hosts)) for one in measured.questions.datasets))
+    rates = measured.rates(max(len(set(dataset.hosts)) for dataset in measured.questions.datasets))
     if rates is None:
         raise AnalysisError(
             f"{run} has neither latency nor rate of messages; use a run with ping_pong or all_reduce at many sizes",
             code="no-price",
         )
     return rates
+
+
+def _described(network: GivenNetwork, gpu: Gpu | None, gpus: int, per_host: int) -> Described:
+    """Prices on a described network for ``gpus`` GPUs, or on two nodes if they are fewer."""
+    if isinstance(network, Specification):
+        nodes = max(2, -(-gpus // per_host))
+        return Described(rates_of(network, nodes * per_host, per_host), network.text)
+    if gpu is None:
+        raise UsageError(
+            f"--network {network.what} is a card: the rate inside a node is unknown; give --gpu or "
+            f"rail:nic={network.what},inner=H100 SXM5",
+            code="gpu",
+        )
+    links = links_named(catalogue(), gpu.name, "--gpu")
+    outer, inner = (peak.practical or peak.nominal for peak in (network, links))
+    words = (
+        f"{network.what}, {format_rate(outer)} per GPU; {links.what}, {format_rate(inner)}; assumed delays: "
+        f"{DELAYS[0] * 1e6:g} and {DELAYS[1] * 1e6:g} µs"
+    )
+    return Described(Rates(inner, outer, *DELAYS, per_host), words)
+
+
+def _rate(
+    model: Model, gpu: Gpu | None, run: Measured | None, achieved: float | None
+) -> tuple[float, float | None, str]:
+    """FLOP/s of a rank, FLOP/s of the datasheet (None if unknown), and a description of the first."""
+    peak = None if gpu is None else gpu.flops.get(model.dtype)
+    if achieved is not None and not isinstance(achieved, Share):
+        return achieved, peak, f"{format_flop(achieved)} per rank, as given"
+    measured = None if run is None else run.flop_per_second(model.dtype)
+    if measured is not None:
+        share = achieved or 1.0
+        return share * measured[0], peak, f"{share:.0%} of {measured[1]}"
+    if gpu is None:
+        measure = " ".join(matmul_command(run, model.dtype))
+        raise UsageError(
+            f"the run has no {model.dtype} matmul, whose rate is that of a layer: measure one and add it with another "
+            f"--from (busbw {measure}); or give --achieved, such as 600e12, or --gpu",
+            code="compute",
+        )
+    if peak is None:
+        raise UsageError(f"{gpu.name} has no rate for {model.dtype}; it has {', '.join(gpu.flops)}", code="gpu")
+    share = achieved or OF_DATASHEET
+    origin = "given" if achieved else "assumed"
+    return share * peak, peak, f"{share:.0%} ({origin}) of {format_flop(peak)} of {gpu.name} ({model.dtype})"
+
+
+def matmul_command(run: Measured | None, dtype: str) -> Sequence[str]:
+    """The arguments of busbw that measure the matmul that ``run`` lacks, on the same ranks."""
+    measured = ["run", "--op", "matmul", "--dtype", dtype]
+    if run is None:
+        return measured
+    case = run.questions.datasets[0].cases[0].case
+    return [*measured, "--backend", case.backend, "--ranks", str(len(run.questions.datasets[0].hosts))]
+
+
+def _overlap(run: Measured | None, given: float | None) -> tuple[float, str]:
+    share, words = (given, "as given") if given is not None else (run and run.overlap()) or (OVERLAP, "assumed")
+    return share, f"{share:.0%} of a call, {words}"

@@ -1,11 +1,12 @@
 """Network specifications as text, such as ``rail:nic=4X NDR,inner=450GB/s,delay=2us``, and changed links."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final, TypeAlias
 
 from busbw.errors import UsageError
+from busbw.key_values import Key, number, read_key_values, whole
 from busbw.system.catalog import catalogue
 from busbw.system.named import card_named, links_named
 from busbw.units import format_rate, format_seconds, listed, parse_rate, parse_time
@@ -24,19 +25,6 @@ NETWORKS: Final[dict[str, _Kind]] = {
 """The kind at the start of a specification → its class, whose fields are the keys."""
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise UsageError(f"{text!r} is not a number") from error
-
-
-def _whole(text: str) -> int:
-    if not (text.isdecimal() and text.isascii() and len(text) < 10):
-        raise UsageError(f"{text!r} is not an integer of at most 9 digits")
-    return int(text)
-
-
 def _card(text: str) -> float:
     """The rate of a network card, given or by its name in ``busbw peaks``."""
     card = card_named(catalogue(), text, "nic")
@@ -51,53 +39,68 @@ def _inner(text: str) -> float:
     return links.practical or links.nominal
 
 
-_KEYS: Final[dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]]] = {
-    **dict.fromkeys(("rate", "memory"), (parse_rate, format_rate)),
-    "nic": (_card, format_rate),
-    "inner": (_inner, format_rate),
-    **dict.fromkeys(("delay", "inner_delay"), (parse_time, format_seconds)),
-    **dict.fromkeys(("spine", "oversubscription"), (_number, "{:g}".format)),
-    **dict.fromkeys(("leaf", "spines", "seed"), (_whole, str)),
-    "routing": (str, str),
+_READ: Final[dict[str, Key]] = {
+    **dict.fromkeys(("rate", "memory"), Key(parse_rate)),
+    "nic": Key(_card),
+    "inner": Key(_inner),
+    **dict.fromkeys(("delay", "inner_delay"), Key(parse_time)),
+    **dict.fromkeys(("spine", "oversubscription"), Key(number)),
+    **dict.fromkeys(("leaf", "spines", "seed"), Key(whole())),
+    "routing": Key(str),
 }
-"""The parser and the formatter of each key."""
+_WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
+    **dict.fromkeys(("rate", "memory", "nic", "inner"), format_rate),
+    **dict.fromkeys(("delay", "inner_delay"), format_seconds),
+    **dict.fromkeys(("spine", "oversubscription"), "{:g}".format),
+    **dict.fromkeys(("leaf", "spines", "seed", "routing"), str),
+}
 
 
-def kind_and_class(text: str) -> tuple[str, _Kind]:
-    """The name and class of the network that ``text`` describes. Raises UsageError if there is no such kind."""
-    kind = text.strip().partition(":")[0]
-    network = NETWORKS.get(kind)
-    if network is None:
+@dataclass(frozen=True, slots=True)
+class Specification:
+    """A network without its ranks.
+
+    text: as given. kind: a key of ``NETWORKS``. values: fields of its class.
+    """
+
+    text: str
+    kind: str
+    values: Mapping[str, Any]
+
+    def on(self, placement: Placement) -> Network:
+        """The network of these ranks. Raises UsageError if they do not fit."""
+        try:
+            return NETWORKS[self.kind](placement, **self.values)
+        except UsageError as error:
+            raise UsageError(f"network {self.text!r}: {error}") from error
+
+
+def kind_of_network(text: str) -> str:
+    """The kind at the start of ``text``; it may be unknown."""
+    return text.strip().partition(":")[0]
+
+
+def parse_network(text: str) -> Specification:
+    """The network that ``text`` describes. Raises UsageError for an unknown, invalid or missing kind, key or value."""
+    kind = kind_of_network(text)
+    if kind not in NETWORKS:
         raise UsageError(
             f"network {kind!r} is unknown; use one of {', '.join(NETWORKS)}, with rates or names of busbw peaks as in "
             "rail:nic=4X NDR,inner=H100 SXM5 or two-level:nic=12.5GB/s"
         )
-    return kind, network
-
-
-def read_network(text: str, placement: Placement) -> Network:
-    """The network that ``text`` describes. Raises UsageError for an unknown, invalid or missing kind, key or value."""
-    (kind, network), rest = kind_and_class(text), text.partition(":")[2]
-    allowed = {field.name: field for field in fields(network) if field.name != "placement"}
-    takes = ", ".join(f"{key}=…" if one.default is MISSING else f"[{key}=…]" for key, one in allowed.items())
-    values: dict[str, Any] = {}
-    for part in rest.split(",") if rest.strip() else ():
-        key, equals, value = part.strip().partition("=")
-        key = key.replace("-", "_")
-        if not equals or key not in allowed or key in values:
-            why = "is given twice" if key in values else "is not a known key with a value"
-            raise UsageError(f"network {text!r}: {part.strip()!r} {why}; {kind} takes {takes}")
-        try:
-            values[key] = _KEYS[key][0](value.strip())
-        except UsageError as error:
-            raise UsageError(f"network {text!r}, {key}: {error}") from error
+    allowed = {field.name: field for field in fields(NETWORKS[kind]) if field.name != "placement"}
+    takes = ", ".join(f"{key}=…" if field.default is MISSING else f"[{key}=…]" for key, field in allowed.items())
+    keys = {name: _READ[name] for name in allowed}
+    values = read_key_values("network", text.partition(":")[2], keys, f"{kind} takes {takes}")
     missing = [name for name, field in allowed.items() if field.default is MISSING and name not in values]
     if missing:
         raise UsageError(f"network {text!r} lacks {', '.join(missing)}; {kind} takes {takes}")
-    try:
-        return network(placement, **values)
-    except UsageError as error:
-        raise UsageError(f"network {text!r}: {error}") from error
+    return Specification(text, kind, values)
+
+
+def read_network(text: str, placement: Placement) -> Network:
+    """The network that ``text`` describes, of these ranks."""
+    return parse_network(text).on(placement)
 
 
 def in_words(network: Network) -> str:
@@ -107,9 +110,9 @@ def in_words(network: Network) -> str:
         return f"{in_words(network.whole)}; changed: {listed(named, _NAMED)}"
     kind, made = next((name, made) for name, made in NETWORKS.items() if isinstance(network, made))
     given = [
-        f"{field.name} {_KEYS[field.name][1](value)}"
+        f"{field.name} {_WRITTEN[field.name](value)}"
         for field in fields(made)
-        if field.name in _KEYS and (value := getattr(network, field.name)) is not None
+        if field.name in _WRITTEN and (value := getattr(network, field.name)) is not None
     ]
     place = network.placement
     spread = f" on {place.hosts} hosts ({place.order})" if place.per_host > 1 else ", one per host"
@@ -169,7 +172,7 @@ def _new_rate(text: str, value: str, link: Link) -> float:
             return parse_rate(value)
         except UsageError as error:
             raise UsageError(f"link {text!r}: {error}; a percentage such as 10% is allowed too") from error
-    share = _number(value.removesuffix("%")) / 100
+    share = number(value.removesuffix("%")) / 100
     if not 0 < share < _MOST_SHARE:
         message = (
             f"link {text!r}: use a percentage above 0% and below {_MOST_SHARE * 100:.0f}%, or a rate such as 1GB/s"

@@ -119,6 +119,11 @@ class Layout:
         return self.micro_batches if every else 1
 
     @property
+    def accumulates(self) -> bool:
+        """Whether gradients accumulate over several micro-batches before they are reduced."""
+        return self.reduces < self.micro_batches
+
+    @property
     def bubble(self) -> float:
         """Idle over ideal time of the pipeline, (p−1)/(m v); GPipe and 1F1B are alike with v = 1.
 
@@ -173,8 +178,7 @@ class Step:
 
     gradients: data type in which gradients are kept and reduced (None: as the weights).
     imbalance: tokens of the busiest rank's experts over the mean, 1 (even) to ep.
-    ranks_per_host: GPUs of a host; with it and ``nodes_per_token``, expert traffic is split by hosts.
-    nodes_per_token: most nodes that the experts of a token are on (0: no limit).
+    ranks_per_host: GPUs of a host; with it, expert traffic of a model with ``nodes_per_token`` is split by hosts.
     """
 
     model: Model
@@ -184,7 +188,6 @@ class Step:
     gradients: str | None = None
     imbalance: float = 1.0
     ranks_per_host: int | None = None
-    nodes_per_token: int = 0
 
     def __post_init__(self) -> None:
         model, layout = self.model, self.layout
@@ -203,10 +206,7 @@ class Step:
         self._check_context()
         pieces = layout.dp * layout.micro_batches
         if self.batch % pieces:
-            fit = ", ".join(map(str, divisors(max(1, self.batch // layout.dp))[:24]))
-            numbers = f"one of these numbers of micro-batches: {fit}"
-            hint = numbers if self.batch % layout.dp == 0 else f"a multiple of {pieces} sequences"
-            _refuse(f"batch {self.batch} is not a multiple of dp · micro-batches = {pieces}; use {hint}", "divides")
+            _refuse(f"batch {self.batch}: expected a multiple of dp · micro-batches = {pieces}", "divides")
         if not 1 <= self.imbalance <= layout.ep:
             _refuse(f"imbalance {self.imbalance:g}: expected 1 (even) to ep = {layout.ep}")
         self._check_hosts()
@@ -218,7 +218,7 @@ class Step:
             _refuse(f"pp · interleave {parts}: expected at most the {what}, one per part", "divides")
         if not self.layout.uneven and model.layers % parts:
             fit = ", ".join(map(str, divisors(model.layers)))
-            _refuse(f"pp · interleave {parts} does not divide {what}; use one of {fit}, or --uneven", "divides")
+            _refuse(f"pp · interleave {parts} does not divide {what}; use one of {fit}, or uneven=yes", "divides")
 
     def _check_hosts(self) -> None:
         if self.ranks_per_host is not None and self.ranks_per_host < 1:

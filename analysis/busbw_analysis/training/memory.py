@@ -96,7 +96,7 @@ def _of_stage(step: Step, stage: int, optimizer: Optimizer, kernels: Kernels) ->
     for unit in step.units(stage):
         each = per_parameter(width, step.gradient_bytes, optimizer, layout.zero, step.shards(unit))
         weights += (each.weights + width * (layout.zero == 3 and not layout.reshard)) * unit.total
-        gradients += (float(step.gradient_bytes) if _late(layout) else each.gradients) * unit.total
+        gradients += (float(step.gradient_bytes) if layout.accumulates else each.gradients) * unit.total
         states += each.optimizer * unit.total
     count = under_way(layout, stage)
     kept = count * sum(_kept_layers(step, stage, kernels)) + _ends(step, stage, count, kernels)
@@ -104,11 +104,6 @@ def _of_stage(step: Step, stage: int, optimizer: Optimizer, kernels: Kernels) ->
         given = _given(step, stage, count)
         kept = max(kept + given, 2 * given)  # after a step the last stage joins its outputs
     return Memory(stage, weights, gradients, states, kept, _buffers(step, stage, kernels), count)
-
-
-def _late(layout: Layout) -> bool:
-    """Whether gradients accumulate over several micro-batches before they are reduced."""
-    return layout.reduces < layout.micro_batches
 
 
 def under_way(layout: Layout, stage: int) -> float:
@@ -233,7 +228,7 @@ def _buffers(step: Step, stage: int, kernels: Kernels) -> float:
     if layout.zero == 3:
         largest = max(_parameters_together(units))
         total += largest * 2 * step.model.width_bytes * layout.reshard
-        total += largest * step.gradient_bytes * (not _late(layout))
+        total += largest * step.gradient_bytes * (not layout.accumulates)
     if layout.recompute == "full":
         dense, expert = step.layers_of(stage)
         kinds = [experts for count, experts in ((dense, False), (expert, True)) if count]
@@ -259,18 +254,18 @@ def _parameters_together(units: tuple[Unit, ...]) -> list[int]:
 # --- layouts that fit ----------------------------------------------------------------------------------------------
 
 
-def what_fits(step: Step, room: float, optimizer: Optimizer, kernels: Kernels | None) -> Step:
+def what_fits(step: Step, room: float, kernels: Kernels | None = None) -> Step:
     """The same step in another layout on the same number of GPUs that needs at most ``room`` bytes.
 
     The smallest change is preferred: zero, then recomputation, then degrees up to 64 with sequence parallelism. Raises
     AnalysisError (never-fits) if there is none, with the number of GPUs that hold the parameters alone.
     """
     for changed in _changes(step):
-        if memory(changed, optimizer, kernels).total <= room:
+        if memory(changed, kernels=kernels).total <= room:
             return changed
     raise AnalysisError(
         f"{step.model.name} does not fit {step.layout.gpus} GPUs of {room / 1e9:.4g} GB in any layout; "
-        f"{least_gpus(step, room, optimizer)}",
+        f"{least_gpus(step, room)}",
         code="never-fits",
     )
 
@@ -291,8 +286,8 @@ def _changes(step: Step) -> Iterator[Step]:
             yield replace(step, layout=made, imbalance=min(step.imbalance, layout.ep), ranks_per_host=None)
 
 
-def least_gpus(step: Step, room: float, optimizer: Optimizer = "adam") -> str:
+def least_gpus(step: Step, room: float) -> str:
     """The number of GPUs of ``room`` bytes that can hold all parameters, in words: a lower bound for any layout."""
-    bytes_ = per_parameter(step.model.width_bytes, step.gradient_bytes, optimizer, 0, 1).total
+    bytes_ = per_parameter(step.model.width_bytes, step.gradient_bytes, "adam", 0, 1).total
     least = -(-int(bytes_ * parameters(step.model)) // max(1, int(room)))
     return f"weights, gradients and optimizer alone, {bytes_:g} B per parameter, need {least} GPUs or more"

@@ -21,6 +21,8 @@ from busbw_analysis.training.traffic import DIMENSIONS, Dimension, sent, traffic
 MOST_SCALED: Final = 65536
 SAID: Final = "TP > CP > PP > DP"
 _SAID_ORDER: Final[tuple[Dimension, ...]] = ("tp", "cp", "pp", "dp")
+FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "micro_batch")
+"""Settings that are searched unless ``Wanted.fixed`` has them."""
 _PARTS: Final = (1, 2, 3, 4, 6, 8)
 _SMALL_BUBBLE: Final = 0.02
 """Interleaved parts of a stage to try; once the bubble is below this share, more parts are not tried, because they send
@@ -69,7 +71,7 @@ class Planned:
         """The step time with all calls at the low or high end of their interval; None without calls or if an interval
         is missing.
         """
-        if not self.time.prices or any(one.low is None or one.high is None for one in self.time.prices):
+        if not self.time.prices or any(price.low is None or price.high is None for price in self.time.prices):
             return None
         low, high = (step_time(self.step, machine, Scenario(end=end)).total for end in ("low", "high"))
         return low, high
@@ -77,13 +79,13 @@ class Planned:
     @property
     def extrapolated(self) -> tuple[str, ...]:
         """Which calls lie outside the measured range, and how; the most frequent first."""
-        counts = Counter(words for one in self.time.prices for words in one.extrapolated)
+        counts = Counter(words for price in self.time.prices for words in price.extrapolated)
         return tuple(words for words, _ in counts.most_common())
 
     @property
     def not_validated(self) -> int:
         """Kinds of calls whose prediction failed validation on held-out data."""
-        return sum(not one.validated for one in self.time.prices)
+        return sum(not price.validated for price in self.time.prices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +130,21 @@ class _Search:
                 continue
             self.tried += 1
             try:
-                found = Planned(step, needs, step_time(step, self.machine))
+                planned = Planned(step, needs, step_time(step, self.machine))
             except AnalysisError as error:
                 self.refused[str(error)] += 1
                 return
             layout = step.layout
             key = tuple(getattr(layout, name) for name in DIMENSIONS)
-            if key not in self.best or found.time.total < self.best[key].time.total:
-                self.best[key] = found
+            if key not in self.best or planned.time.total < self.best[key].time.total:
+                self.best[key] = planned
             if layout.zero == 1 or (layout.zero == 0 and layout.replicas == 1):
                 return  # more zero sends more without saving work; more recomputation computes more
+
+
+def assumed_settings(wanted: Wanted) -> dict[str, str]:
+    """Settings that a plan chooses by itself, by key of a layout, in words."""
+    return {"sync": "every with zero=2, to divide gradients"} if wanted.fixed.get("zero", 2) == 2 else {}
 
 
 def plan(wanted: Wanted, machine: Machine) -> Plan:
@@ -155,8 +162,7 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
         )
     if not search.best and search.refused:
         raise AnalysisError(
-            f"no layout of {what} can be timed: {next(iter(search.refused))}; give the missing rates by --network or "
-            "--nic",
+            f"no layout of {what} can be timed: {next(iter(search.refused))}; give the missing rates by --network",
             code="no-price",
         )
     if not search.best:
@@ -167,7 +173,7 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
             f"{least_gpus(search.smallest, wanted.room or 0.0)}",
             code="never-fits",
         )
-    order = sorted(search.best.values(), key=lambda one: one.time.total)
+    order = sorted(search.best.values(), key=lambda planned: planned.time.total)
     return Plan(tuple(order), search.tried, search.too_large, dict(search.refused))
 
 
@@ -175,11 +181,11 @@ def _what_divides(wanted: Wanted) -> str:
     """Values that divide, for a fixed degree that no layout has; else another batch."""
     possible = list(_dividing(wanted))
     for name in DIMENSIONS:
-        degrees = {getattr(one, name) for one in possible}
+        degrees = {getattr(layout, name) for layout in possible}
         if degrees and wanted.fixed.get(name, min(degrees)) not in degrees:
             return f"{name} of {', '.join(map(str, sorted(degrees)))}"
     sequences = wanted.fixed.get("micro_batch")
-    dividing = {one for layout in possible for one in divisors(wanted.batch // layout.dp)}
+    dividing = {divisor for layout in possible for divisor in divisors(wanted.batch // layout.dp)}
     if sequences is not None and dividing and sequences not in dividing:
         return f"micro-batch of {', '.join(map(str, sorted(dividing)[:24]))}"
     return f"another --batch ({wanted.gpus}), or other degrees with the product {wanted.gpus}"
@@ -189,7 +195,7 @@ def _dividing(wanted: Wanted) -> Iterator[Layout]:
     """All layouts whose replicas share the batch evenly."""
     model = msgspec.structs.replace(wanted.model, sequence=wanted.sequence)
     base = replace(wanted.like, uneven=True, zero=0, micro_batches=1, interleave=1)
-    return (one for one in layouts(model, wanted.gpus, base) if wanted.batch % one.dp == 0)
+    return (layout for layout in layouts(model, wanted.gpus, base) if wanted.batch % layout.dp == 0)
 
 
 def _choices(wanted: Wanted, per_host: int) -> Iterator[list[Step]]:
@@ -205,9 +211,9 @@ def _choices(wanted: Wanted, per_host: int) -> Iterator[list[Step]]:
         for sequences in _given(wanted.fixed.get("micro_batch"), _SEQUENCES):
             if whole % sequences == 0:
                 for parts in _given(wanted.fixed.get("interleave"), _PARTS):
-                    if found := list(_steps(wanted, layout, per_host, whole // sequences, parts)):
-                        yield found
-                        if found[0].layout.bubble_share < _SMALL_BUBBLE:
+                    if steps := list(_steps(wanted, layout, per_host, whole // sequences, parts)):
+                        yield steps
+                        if steps[0].layout.bubble_share < _SMALL_BUBBLE:
                             break
 
 
@@ -227,8 +233,8 @@ def _steps(wanted: Wanted, layout: Layout, per_host: int, micro_batches: int, pa
     for recompute, zero in product(stages, _given(wanted.fixed.get("zero"), (0, 1, 2, 3))):
         sync = "every" if zero == 2 else wanted.like.sync  # otherwise gradients stay whole until the last micro-batch
         with suppress(UsageError):
-            one = replace(made, zero=zero, sync=sync, recompute=recompute)
-            yield Step(model, one, wanted.batch, wanted.sequence, wanted.gradients, 1.0, hosts, model.nodes_per_token)
+            divided = replace(made, zero=zero, sync=sync, recompute=recompute)
+            yield Step(model, divided, wanted.batch, wanted.sequence, wanted.gradients, 1.0, hosts)
 
 
 # --- sensitivity ---------------------------------------------------------------------------------------------------
@@ -249,9 +255,9 @@ def sensitivity(planned: Planned, machine: Machine) -> dict[str, float]:
 
     Without any latency, as on a network that is described without delay, that of the latency is left out.
     """
-    now, known = planned.time.total, any(price.latency for price in planned.time.prices)
-    told = [one for one in SCENARIOS if known or one.latency == 1]
-    return {one.name: step_time(planned.step, machine, one).total / now - 1 for one in told}
+    now, has_latency = planned.time.total, any(price.latency for price in planned.time.prices)
+    scenarios = [scenario for scenario in SCENARIOS if has_latency or scenario.latency == 1]
+    return {scenario.name: step_time(planned.step, machine, scenario).total / now - 1 for scenario in scenarios}
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,13 +270,13 @@ class Order:
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """All dimensions, the largest first."""
-        return tuple(sorted(self.values, key=lambda one: -self.values[one]))
+        return tuple(sorted(self.values, key=lambda dimension: -self.values[dimension]))
 
     @property
     def holds(self) -> bool | None:
         """Whether TP > CP > PP > DP holds for the dimensions used; None for fewer than two."""
-        ordered = [self.values[one] for one in _SAID_ORDER if one in self.values]
-        return None if len(ordered) < 2 else all(one > other for one, other in pairwise(ordered))
+        ordered = [self.values[dimension] for dimension in _SAID_ORDER if dimension in self.values]
+        return None if len(ordered) < 2 else all(value > other for value, other in pairwise(ordered))
 
 
 def compare_rules(planned: Planned, machine: Machine) -> tuple[Order, ...]:
@@ -280,33 +286,33 @@ def compare_rules(planned: Planned, machine: Machine) -> tuple[Order, ...]:
     """
     step = planned.step
     rows = traffic(step)
-    used = [one for one in _SAID_ORDER if sent(rows, one)]
+    used = [dimension for dimension in _SAID_ORDER if sent(rows, dimension)]
     latencies: dict[Dimension, float] = {}
     for row in rows:
         price = machine.prices.price(row.op, row.size_bytes, group_of(step.layout, row, machine.per_host))
         latencies[row.dimension] = latencies.get(row.dimension, 0.0) + price.latency
-    known = all(latencies[one] for one in used)
+    has_latency = all(latencies[dimension] for dimension in used)
     measures: dict[str, Callable[[Dimension], float]] = {
-        "bytes": lambda one: sent(rows, one),
-        "messages": lambda one: sum(row.messages for row in rows if row.dimension == one),
-        "exposed time": lambda one: planned.time.exposed.get(one, 0.0),
-        "twice the latency": lambda one: (
-            step_time(step, machine, Scenario(latency=2.0, latency_of=one)).total - planned.time.total
+        "bytes": lambda dimension: sent(rows, dimension),
+        "messages": lambda dimension: sum(row.messages for row in rows if row.dimension == dimension),
+        "exposed time": lambda dimension: planned.time.exposed.get(dimension, 0.0),
+        "twice the latency": lambda dimension: (
+            step_time(step, machine, Scenario(latency=2.0, latency_of=dimension)).total - planned.time.total
         ),
     }
     return tuple(
-        Order(name, {one: measure(one) for one in used} if known or name != "twice the latency" else {})
+        Order(name, {dimension: measure(dimension) for dimension in used if has_latency or name != "twice the latency"})
         for name, measure in measures.items()
     )
 
 
-def with_most_dimensions(found: Plan) -> Planned:
+def with_most_dimensions(plan: Plan) -> Planned:
     """The fastest layout among those that use most of tp, cp, pp and dp, because rules on their order need several."""
 
-    def used(one: Planned) -> int:
-        return sum(getattr(one.step.layout, name) > 1 for name in _SAID_ORDER)
+    def used(planned: Planned) -> int:
+        return sum(getattr(planned.step.layout, name) > 1 for name in _SAID_ORDER)
 
-    return max(found.layouts, key=lambda one: (used(one), -one.time.total))
+    return max(plan.layouts, key=lambda planned: (used(planned), -planned.time.total))
 
 
 # --- scaling -------------------------------------------------------------------------------------------------------
@@ -338,10 +344,10 @@ def scaling(
     """
     step, layout = planned.step, planned.step.layout
     one_replica = layout.tp * layout.pp * layout.cp
-    dp = next((one for one in divisors(layout.dp) if one * layout.cp % layout.ep == 0), layout.dp)
+    dp = next((degree for degree in divisors(layout.dp) if degree * layout.cp % layout.ep == 0), layout.dp)
     replicas = [dp << more for more in range((MOST_SCALED // (dp * one_replica)).bit_length())]
     weak = [(replace(layout, dp=dp), step.batch * dp // layout.dp) for dp in replicas]
-    strong = [(one, step.batch) for one in _of_one_batch(step, replicas)]
+    strong = [(layout, step.batch) for layout in _of_one_batch(step, replicas)]
 
     def timed(steps: list[tuple[Layout, int]]) -> Iterator[tuple[int, StepTime]]:
         for made, batch in steps:
@@ -367,6 +373,8 @@ def _of_one_batch(step: Step, replicas: Sequence[int]) -> Iterator[Layout]:
         yield last
 
 
-def dimensions_used(found: Sequence[Planned]) -> tuple[Dimension, ...]:
+def dimensions_used(layouts: Sequence[Planned]) -> tuple[Dimension, ...]:
     """Dimensions with exposed communication in any of these layouts."""
-    return tuple(one for one in DIMENSIONS if any(each.time.exposed.get(one) for each in found))
+    return tuple(
+        dimension for dimension in DIMENSIONS if any(planned.time.exposed.get(dimension) for planned in layouts)
+    )

@@ -280,6 +280,10 @@ class Measured:
         return ((one.case, group) for one in every if wanted(one.case) for group in one.groups)
 
 
+OVERLAP: Final = 0.8
+"""Fraction of a call that concurrent computation hides, assumed if no run measured it."""
+
+
 def slowdown_of(run: Measured | None) -> tuple[float, str]:
     """Factor by which computation takes longer beside a call, and its origin; 1 if no run measured it."""
     found = [] if run is None else [one.slowdown for one in run.overlaps]

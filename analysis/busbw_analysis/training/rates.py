@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from busbw_analysis.models.network_specs import read_network
+from busbw_analysis.models.network_specs import Specification
 from busbw_analysis.models.networks import FatTree, Flat, Placement, Rails, SharedHost, TwoLevel
 
 
@@ -17,14 +17,13 @@ class Rates:
     per_host: int
 
 
-def rates_of(specification: str, ranks: int, per_host: int) -> Rates:
+def rates_of(specification: Specification, ranks: int, per_host: int) -> Rates:
     """The rates of a GPU when all GPUs of its node send.
 
     It has a part of a shared card or of a shared memory, and less below an oversubscribed leaf.
     """
-    shared = specification.strip().startswith("shared")
-    on_each = ranks if shared else min(per_host, ranks)
-    network = read_network(specification, Placement(ranks, on_each))
+    on_each = ranks if specification.kind == "shared" else min(per_host, ranks)
+    network = specification.on(Placement(ranks, on_each))
     match network:
         case SharedHost():
             rate = min(network.rate, network.memory / ranks)
@@ -37,4 +36,4 @@ def rates_of(specification: str, ranks: int, per_host: int) -> Rates:
             over = max(1.0, network.oversubscription) if isinstance(network, FatTree) else 1.0
             inner = network.nic if network.inner is None else network.inner
             return Rates(inner, network.nic / on_each / over, network.inner_delay, network.delay, on_each)
-    raise AssertionError(specification)
+    raise AssertionError(network)

@@ -30,13 +30,13 @@ def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
     tokens = step.batch // layout.dp * step.sequence
     again = 2 if layout.recompute == "full" else 1
     sums = (1 + (model.heads > 0)) * (2 * (1 + again) + layout.sequence_parallel)
-    used = [one for one in DIMENSIONS if sent(rows, one)]
-    calls = {one: sum(row.messages for row in rows if row.dimension == one) for one in used}
+    used = [dimension for dimension in DIMENSIONS if sent(rows, dimension)]
+    calls = {dimension: sum(row.messages for row in rows if row.dimension == dimension) for dimension in used}
     by_calls, by_bytes = (
-        " > ".join(one.upper() for one in sorted(used, key=lambda one: -measure(one)))
-        for measure in (calls.__getitem__, lambda one: sent(rows, one))
+        " > ".join(dimension.upper() for dimension in sorted(used, key=lambda dimension: -measure(dimension)))
+        for measure in (calls.__getitem__, lambda dimension: sent(rows, dimension))
     )
-    found = (
+    claims = (
         Statement(
             "dp",
             "2θ",
@@ -79,4 +79,4 @@ def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
             None,
         ),
     )
-    return tuple(one for one in found if one.sent_bytes is None or one.sent_bytes)
+    return tuple(statement for statement in claims if statement.sent_bytes is None or statement.sent_bytes)

@@ -59,13 +59,6 @@ def reading_tokens(model: Model, sequence: int, flop_per_second: float, gpus: in
     return Reading(f"tokens of {model.name}", bytes_ / flop, flop_per_second, gpus)
 
 
-def write_seconds(bytes_: float, writers: int, writer_rate: float | None, storage_rate: float) -> float:
-    """Time to save ``bytes_``, limited by ``writers`` together or by the storage."""
-    _positive(bytes_=bytes_, writers=writers, writer_rate=writer_rate or 1.0, storage_rate=storage_rate)
-    together = math.inf if writer_rate is None else writers * writer_rate
-    return bytes_ / min(together, storage_rate)
-
-
 def copy_seconds(bytes_: float, gpus: int) -> float:
     """Time to copy all GPUs' parts to their hosts; training can continue while they are written."""
     return bytes_ / gpus / COPY_BYTES_PER_SECOND

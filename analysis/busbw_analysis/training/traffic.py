@@ -309,9 +309,9 @@ def _experts(step: Step, stage: int) -> Iterator[Traffic]:
     token = step.own_tokens * model.hidden * model.width_bytes * step.imbalance
     e, per_host = layout.ep, step.ep_per_host
     parts = [("", e, round(token * model.top_k), "(e−1)/e k b s h w", EXPERTS, layout.tp)]
-    if per_host is not None and step.nodes_per_token and per_host < e:
+    if per_host is not None and model.nodes_per_token and per_host < e:
         nodes = e // per_host
-        copies = min(step.nodes_per_token, model.top_k, nodes)
+        copies = min(model.nodes_per_token, model.top_k, nodes)
         parts = [
             (" between nodes", nodes, round(token * copies), "(N−1)/N min(k, M) b s h w", NODES, layout.tp * per_host),
             (" inside a node", per_host, round(token * model.top_k), "(g−1)/g k b s h w", NODES, layout.tp),

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from busbw.cli.options import json_option, results_dir_option
 from busbw.errors import BusbwError
 from busbw.escape import echo, output_columns, plain_text
 from busbw.ops import FAMILIES
@@ -18,6 +17,7 @@ from busbw.runs import cases, plan, store
 from busbw.runs.outline import outline
 from busbw.runs.progress import RunLine, line_of
 from busbw.runs.records import JSON
+from busbw.shared_options import as_json_option, results_dir_option
 
 _SUMMARIES = "busbw_analysis.data.kept"
 _NOTHING = "–"
@@ -28,7 +28,7 @@ _INDENT = "    | "
 @click.command("list")
 @click.argument("what", type=click.Choice(["ops", "algorithms", "backends", "suites", "launchers", "runs"]))
 @results_dir_option
-@json_option
+@as_json_option
 def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
     """List ops, algorithms, backends, suites, launchers or runs."""
     found = rows(what, results_dir)

@@ -8,25 +8,18 @@ import click
 import msgspec
 
 from busbw.cli import examine, listing
-from busbw.cli.options import json_option
 from busbw.escape import echo, plain_text
 from busbw.runs.records import JSON
+from busbw.shared_options import as_json_option, peaks_option
 from busbw.system import environment
-from busbw.system.catalog import VARIABLE, Catalogue, Gpu, Rate, catalogue
+from busbw.system.catalog import Catalogue, Gpu, Rate, catalogue
 from busbw.system.detect import picture
 from busbw.units import format_rate
-
-peaks_option = click.option(
-    "--peaks",
-    "peaks_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help=f"TOML file with your own peaks.  [default: ${VARIABLE}, else ~/.config/busbw/peaks.toml]",
-)
 
 
 @click.command()
 @peaks_option
-@json_option
+@as_json_option
 def doctor(*, peaks_file: Path | None, as_json: bool) -> None:
     """Describe this machine: which backends can run here, and why others cannot."""
     examined = examine.examine(catalogue(peaks_file))
@@ -36,7 +29,7 @@ def doctor(*, peaks_file: Path | None, as_json: bool) -> None:
 @click.command()
 @click.option("--here", is_flag=True, help="Only the peaks of this machine, and how they were detected.")
 @peaks_option
-@json_option
+@as_json_option
 def peaks(*, here: bool, peaks_file: Path | None, as_json: bool) -> None:
     """List the peak rates of hardware, each with its source. Rates are for one direction unless stated otherwise."""
     rows = catalogue(peaks_file)

@@ -3,20 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
-
-results_dir_option = click.option(
-    "--results-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("results"),
-    envvar="BUSBW_RESULTS_DIR",
-    help="Folder in which runs are stored.  [default: $BUSBW_RESULTS_DIR, else results]",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 

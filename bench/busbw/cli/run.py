@@ -5,19 +5,9 @@ from typing import Any
 
 import click
 
-from busbw.cli.options import (
-    Section,
-    Sectioned,
-    all_ops,
-    backends,
-    completed_by,
-    json_option,
-    listed,
-    option,
-    results_dir_option,
-    suites,
-)
+from busbw.cli.options import Section, Sectioned, all_ops, backends, completed_by, listed, option, suites
 from busbw.errors import nearest
+from busbw.shared_options import as_json_option, results_dir_option
 
 _SECTIONS = (
     Section(
@@ -179,7 +169,7 @@ _OF_NCCL_TESTS = {
 
 @click.command(cls=_Run, sections=_SECTIONS)
 @results_dir_option
-@json_option
+@as_json_option
 def run(  # noqa: PLR0913 - click hands every option over by name
     *,
     ops: tuple[str, ...] | None,

@@ -17,13 +17,13 @@ from busbw import launch
 from busbw.backends import backend_named
 from busbw.backends.base import Backend
 from busbw.backends.faults import CorruptingBackend, DelayingBackend, wrapped
-from busbw.cli.options import json_option, results_dir_option
 from busbw.errors import UsageError
 from busbw.escape import echo, say
 from busbw.launch.base import Settings
 from busbw.launch.launchers import launcher_here
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
+from busbw.shared_options import as_json_option, results_dir_option
 from busbw.system import environment
 
 DELAY_SECONDS = 0.002
@@ -113,7 +113,7 @@ def _measured(results_dir: Path, backend: str, ranks: int | None, launches: int)
     help="Launches per side of the A/A comparison; more launches resolve smaller differences.",
 )
 @results_dir_option
-@json_option
+@as_json_option
 def selftest(*, ranks: int | None, backend: str, launches: int, results_dir: Path, as_json: bool) -> None:
     """Test in about a minute whether measurements on this machine can be trusted.
 

@@ -12,10 +12,11 @@ import click
 from busbw import units
 from busbw.backends import backend_named
 from busbw.cli import listing
-from busbw.cli.options import json_option, option, results_dir_option
+from busbw.cli.options import option
 from busbw.errors import LaunchError, UsageError
 from busbw.escape import echo, plain_text
 from busbw.runs import cases, store
+from busbw.shared_options import as_json_option, results_dir_option
 from busbw.slurm import job_plan, queue, steps
 from busbw.slurm.follow import Follower
 from busbw.slurm.job_plan import JobRequest
@@ -72,7 +73,7 @@ _OPTIONS = [
 @click.command(params=_OPTIONS)
 @click.argument("plan", required=False)
 @results_dir_option
-@json_option
+@as_json_option
 def submit(  # noqa: PLR0913 - click hands every option over by name
     *,
     plan: str | None,
@@ -196,7 +197,7 @@ def _wait(follower: Follower) -> None:
 
 @click.command()
 @results_dir_option
-@json_option
+@as_json_option
 def status(*, results_dir: Path, as_json: bool) -> None:
     """List your jobs that run busbw and all runs, their state, and which job measures which run.
 

@@ -32,27 +32,15 @@ METHODS: Final = {
         4,
         tuple(steps for steps in range(2, STEPS + 1) if STEPS % steps == 0),
     ),
-    "late": Method(
-        "the all_reduce of a step overlaps the next step, which then applies it",
-        "Li et al. 2018, https://arxiv.org/abs/1811.03619",
-    ),
     "server": Method(
         "rank 0 applies gradients as they arrive; no worker is more than S steps ahead of another",
         "Ho et al. 2013, https://proceedings.neurips.cc/paper/2013/hash/b7bb35b9c6ca2aee2df08cf09d7016c2-Abstract.html",
         2,
         range(STEPS + 1),
     ),
-    "fp16": Method("all_reduce in float16", "torch's fp16_compress_hook"),
-    "bf16": Method("all_reduce in bfloat16", "torch's bf16_compress_hook"),
     "int8": Method(
         "all_gather of gradients quantized to 255 levels; the rounding error is added to the next gradient",
         "Karimireddy et al. 2019, https://arxiv.org/abs/1901.09847",
-    ),
-    "powersgd": Method(
-        "two all_reduce of the rank-R factors of a matrix; the remainder is added to the next gradient",
-        "Vogels et al. 2019, https://arxiv.org/abs/1905.13727, torch's PowerSGD hook",
-        4,
-        range(1, 65),
     ),
 }
 """Methods by name. The first one is the reference."""
@@ -81,5 +69,5 @@ def exchange_in_words(name: str, number: int) -> str:
     return name if METHODS[name].number is None else f"{name}:{number}"
 
 
-EVERY: Final = tuple(exchange_in_words(name, one.number or 0) for name, one in METHODS.items())
+EVERY: Final = tuple(exchange_in_words(name, method.number or 0) for name, method in METHODS.items())
 """All methods, with their default parameters."""

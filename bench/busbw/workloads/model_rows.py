@@ -1,7 +1,7 @@
 """Rows of TOML that describe models and samples with their sources, and quantities derived from one row.
 
-``models/`` and ``samples.toml`` have the shipped rows; a user's own file adds rows and replaces shipped rows of the
-same name. FLOP count a multiplication and its addition as 2.
+``models/`` and ``samples.toml`` have the shipped rows; users have files of their own. FLOP count a multiplication and
+its addition as 2.
 """
 
 import math
@@ -277,12 +277,12 @@ class _File(Record, frozen=True, kw_only=True):
 _Named = TypeVar("_Named", Model, Sample)
 
 
-def _files(own: Path | None) -> list[_File]:
+def _files(path: Path | None) -> list[_File]:
+    """The file at ``path``, or the shipped ones."""
+    if path is not None:
+        return [parse(limits.read_text(path, limits.MOST_TOML_BYTES), str(path))]
     shipped = {**limits.shipped("busbw.workloads", "models"), **limits.shipped("busbw.workloads", ".")}
-    texts = {f"workloads/{name}.toml": text for name, text in shipped.items()}
-    if own is not None:
-        texts[str(own)] = limits.read_text(own, limits.MOST_TOML_BYTES)
-    return [parse(text, origin) for origin, text in texts.items()]
+    return [parse(text, f"workloads/{name}.toml") for name, text in shipped.items()]
 
 
 def parse(text: str, origin: str) -> _File:
@@ -293,14 +293,14 @@ def parse(text: str, origin: str) -> _File:
         raise UsageError(f"{origin}: {error}", code="model") from error
 
 
-def models(own: Path | None = None) -> dict[str, Model]:
-    """Name → model: the shipped ones, and those of the file ``own``, which replace shipped ones of the same name."""
-    return {row.name: row for file in _files(own) for row in file.model}
+def models(path: Path | None = None) -> dict[str, Model]:
+    """Name → model: those of the file at ``path``, or the shipped ones."""
+    return {row.name: row for file in _files(path) for row in file.model}
 
 
-def samples(own: Path | None = None) -> dict[str, Sample]:
-    """Name → sample, with the same rule for ``own``."""
-    return {row.name: row for file in _files(own) for row in file.sample}
+def samples(path: Path | None = None) -> dict[str, Sample]:
+    """Name → sample: those of the file at ``path``, or the shipped ones."""
+    return {row.name: row for file in _files(path) for row in file.sample}
 
 
 def named(rows: dict[str, _Named], name: str, what: str = "model") -> _Named:

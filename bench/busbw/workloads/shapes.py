@@ -7,7 +7,6 @@ import msgspec
 
 from busbw.errors import UsageError
 from busbw.ops.base import first_reason
-from busbw.ops.exchanges import EVERY, parse_exchange
 from busbw.ops.training import EXCHANGE, LEAST_SQUARES, SAMPLES, Workload, problem_width
 from busbw.runs.records import DTYPE_BYTES
 from busbw.workloads import model_rows
@@ -117,14 +116,10 @@ def _uneven(number: int, whole: str, parts: tuple[str, int]) -> tuple[object, st
 
 def refuse_exchange(op: str, one: Workload) -> str | None:
     """Why ``op`` cannot train least squares; None if it can."""
-    name, number = parse_exchange(one.exchange or EVERY[0])
-    width = problem_width(one.scale)
     return first_reason(
         (op != EXCHANGE or one.model != LEAST_SQUARES, f"{EXCHANGE} trains only {LEAST_SQUARES}, and no other op does"),
         (one.dp < 2, f"{EXCHANGE} needs at least two ranks, to have something to exchange"),
         (one.micro_batches > 1, f"{EXCHANGE} does not support micro-batches"),
-        # Below this size the library sends gradients uncompressed.
-        (name == "powersgd" and 4 * number >= width, f"rank {number} does not halve the numbers of width {width}"),
     )
 
 

@@ -12,14 +12,12 @@ from busbw_analysis.report.document import Block, Column, Paragraph, Section, ta
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
 from busbw_analysis.training.held import Held, order_kept
 from busbw_analysis.training.layout import AS_FRAMEWORKS, Layout, default_gradients
-from busbw_analysis.training.plan import Wanted, plan, scaling, sensitivity
-from busbw_analysis.training.prices import Measured, slowdown_of
+from busbw_analysis.training.plan import Wanted, assumed_settings, plan, scaling, sensitivity
+from busbw_analysis.training.prices import OVERLAP, Measured, slowdown_of
 from busbw_analysis.training.step_time import Machine
 from busbw_analysis.training.tables.plan import change_tables, plan_headline, plan_tables
 
 _TOP: Final = 5
-_OVERLAP: Final = 0.8
-"""Share of a call hidden by computation, assumed if the run did not measure it."""
 
 
 def training(dataset: Dataset, held: Sequence[Held], models: Sequence[Model]) -> Section:
@@ -70,7 +68,7 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
             "or give a rate with busbw training plan --achieved."
         )
         return
-    overlap, how = prices.overlap() or (_OVERLAP, "assumed")
+    overlap, how = prices.overlap() or (OVERLAP, "assumed")
     slowdown, slower = slowdown_of(prices)
     gpu = gpu_of_runs(questions.datasets)
     of_gpu = None if gpu is None or gpu.memory_bytes is None else memory_of_gpu(gpu)
@@ -88,7 +86,7 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
     hidden = f"{overlap:.0%} of a call, {how}"
     capacity = "not checked" if of_gpu is None else f"{of_gpu.bytes / 1e9:.4g} GB of the run's {of_gpu.in_words}"
     assumed = {"compute": rate[1], "overlap": hidden, "slowdown": slower, "memory": capacity}
-    assumed["gradients"] = f"{gradients}, {AS_FRAMEWORKS}"
+    assumed |= {"gradients": f"{gradients}, {AS_FRAMEWORKS}", **assumed_settings(wanted)}
     yield Paragraph(plan_headline(found, machine, rate[0]))
     yield from plan_tables(wanted, found, kept, machine, rate[0], assumed)
     yield from change_tables(sensitivity(best, machine), scaling(best, machine, room), best)

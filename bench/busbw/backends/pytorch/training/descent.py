@@ -160,24 +160,6 @@ class Reduced(Descent):
         self.apply(self.weights.grad)
 
 
-class Float16(Reduced):
-    """Gradients in float16."""
-
-    compress = "fp16_compress_hook"
-
-    def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Use torch's hook of the name in ``compress``."""
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: PLC0415 - takes long
-
-        return getattr(default_hooks, self.compress)(self.group, bucket)  # type: ignore[no-any-return]
-
-
-class BFloat16(Float16):
-    """Gradients in bfloat16."""
-
-    compress = "bf16_compress_hook"
-
-
 class Int8(Reduced):
     """Gradients in int8 with error feedback; each rank sends its quantisation step in the first four bytes."""
 
@@ -204,24 +186,6 @@ class Int8(Reduced):
         return work.get_future().then(mean)  # type: ignore[no-any-return]
 
 
-class PowerSgd(Reduced):
-    """PowerSGD: low-rank factors in place of gradients."""
-
-    def begin(self) -> None:
-        """Reset, including the hook's state; compression starts with the first step."""
-        from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState  # noqa: PLC0415
-
-        super().begin()
-        self._state = PowerSGDState(self.group, matrix_approximation_rank=self.number, start_powerSGD_iter=2)
-        self._state.iter = self._state.start_powerSGD_iter
-
-    def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Use torch's PowerSGD hook."""
-        from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook  # noqa: PLC0415
-
-        return powerSGD_hook(self._state, bucket)
-
-
 class LocalSgd(Descent):
     """Local SGD: each rank steps on its own, and weights are averaged every ``number`` steps."""
 
@@ -238,26 +202,6 @@ class LocalSgd(Descent):
         self.apply(gradient)
         self.weights.grad = gradient  # the averager skips parameters without a gradient
         self._averager.average_parameters([self.weights])
-
-
-class Late(Descent):
-    """Gradients are all-reduced during the next step and applied one step late."""
-
-    def take(self, steps: int) -> None:
-        """Take ``steps`` steps; the last gradients are waited for but not applied."""
-        before: tuple[Any, torch.Tensor] | None = None
-        for _ in range(steps):
-            gradient = self.share.gradient(self.weights.detach())
-            if before is not None:
-                before[0].wait()
-                self.apply(before[1])
-            before = dist.all_reduce(gradient, dist.ReduceOp.AVG, group=self.group, async_op=True), gradient
-        if before is not None:
-            before[0].wait()
-
-    def step(self) -> None:
-        """Take one step."""
-        self.take(1)
 
 
 class Server(Descent):
@@ -300,12 +244,8 @@ class Server(Descent):
 METHODS: Final[dict[str, type[Descent]]] = {
     "exact": Reduced,
     "local_sgd": LocalSgd,
-    "late": Late,
     "server": Server,
-    "fp16": Float16,
-    "bf16": BFloat16,
     "int8": Int8,
-    "powersgd": PowerSgd,
 }
 
 
@@ -379,7 +319,7 @@ class BoundDescent:
         """Separate runs of the parts of a training."""
         one = self.descent
         one.begin()
-        with Observer(keep=True) as seen, seen.in_threads():
+        with Observer(keep=True) as seen:
             one.take(STEPS)
         return Parts(
             prepare=one.begin,

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Final
 
-import numpy as np
 import torch
 
 from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, Gram, LeastSquares
@@ -15,6 +13,9 @@ LEVELS: Final = 127
 """Quantisation levels of int8 on either side of 0."""
 SMALLEST: Final = torch.finfo(torch.float32).tiny
 """Least quantisation step, so that it is never 0."""
+
+_TOLERANCE: Final = 4
+"""Allowed difference as a multiple of the effect of rounding."""
 
 Gradients = list[torch.Tensor]
 Combine = Callable[[Gradients], torch.Tensor]
@@ -49,7 +50,7 @@ def expected_result(
         _trained(problem.grams(dtype), name, number, ranks, steps, order) for dtype in (torch.float32, torch.float64)
     )
     gaps = tuple(problem.gap(torch.stack(weights).mean(0)) for weights in trained)
-    return Expected(trained[-1], gaps, _TIMES.get(name, 4) * _uncertain(trained[-1], exact[-1]))
+    return Expected(trained[-1], gaps, _TOLERANCE * _uncertain(trained[-1], exact[-1]))
 
 
 def _trained(grams: list[Gram], name: str, number: int, ranks: int, steps: int, order: Sequence[int]) -> list[Weights]:
@@ -60,7 +61,7 @@ def _trained(grams: list[Gram], name: str, number: int, ranks: int, steps: int, 
     elif name == "local_sgd":
         after = _averaged(grams, start, number)
     else:
-        after = _combined(grams, start, _COMBINED[name](number))
+        after = _combined(grams, start, _COMBINED[name]())
     return [[start] * ranks, *islice(after, steps)]
 
 
@@ -70,12 +71,6 @@ def _uncertain(trained: Weights, exact: Weights) -> float:
     It is not small: a value on the other side of a quantisation boundary changes the weights by a whole step.
     """
     return max(float((one - other).abs().max()) for one, other in zip(trained, exact, strict=True))
-
-
-_TIMES: Final = {"powersgd": 16}
-"""Tolerance as a multiple of that effect, if not 4: PowerSGD normalises its factors to length 1, which amplifies the
-errors of small ones.
-"""
 
 
 def _gradient(gram: Gram, weights: torch.Tensor) -> torch.Tensor:
@@ -105,25 +100,6 @@ def _mean(tensors: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(tensors).mean(0)
 
 
-def _late() -> Combine:
-    """The mean gradient of the previous step; zero in the first step."""
-    kept: Gradients = []
-
-    def combine(gradients: Gradients) -> torch.Tensor:
-        kept.append(_mean(gradients))
-        return kept.pop(0) if len(kept) > 1 else torch.zeros_like(kept[0])
-
-    return combine
-
-
-def _rounded(dtype: torch.dtype, gradients: Gradients) -> torch.Tensor:
-    """The mean in ``dtype``, whose order of summation matters; it is reversed in float64 to show its effect."""
-    total = gradients[0].new_zeros(gradients[0].shape, dtype=dtype)
-    for one in gradients if gradients[0].dtype == torch.float32 else gradients[::-1]:
-        total += one.to(dtype) / len(gradients)
-    return total.to(gradients[0].dtype)
-
-
 def _int8() -> Combine:
     left: Gradients = []
 
@@ -137,35 +113,7 @@ def _int8() -> Combine:
     return combine
 
 
-def _powersgd(rank: int) -> Combine:
-    """One step of power iteration, starting with the factor of the previous step."""
-    left: Gradients = []
-    factor: list[torch.Tensor] = []
-
-    def combine(gradients: Gradients) -> torch.Tensor:
-        whole = [one + rest for one, rest in zip(gradients, left or [torch.zeros(())] * len(gradients), strict=True)]
-        if not factor:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(int(np.random.RandomState(0).randint(1_000_000_000)))
-                factor.append(torch.randn(gradients[0].shape[1], rank).to(gradients[0].dtype))
-        right = torch.linalg.qr(factor.pop()).Q
-        first = torch.linalg.qr(_mean(whole) @ right).Q
-        factor.append(_mean(whole).T @ first)
-        sent: torch.Tensor = first @ factor[0].T
-        left[:] = [one - sent for one in whole]
-        return sent
-
-    return combine
-
-
-_COMBINED: Final[dict[str, Callable[[int], Combine]]] = {
-    "exact": lambda _: _mean,
-    "late": lambda _: _late(),
-    "fp16": lambda _: partial(_rounded, torch.float16),
-    "bf16": lambda _: partial(_rounded, torch.bfloat16),
-    "int8": lambda _: _int8(),
-    "powersgd": _powersgd,
-}
+_COMBINED: Final[dict[str, Callable[[], Combine]]] = {"exact": lambda: _mean, "int8": _int8}
 
 
 def _bounded(order: Sequence[int], bound: int, ranks: int, steps: int) -> bool:

@@ -5,12 +5,10 @@ products by waits.
 """
 
 import math
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -126,23 +124,6 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.waits.owe(flop)
                 return _zeros(name, args)
         return func(*args, **given)
-
-    @contextmanager
-    def in_threads(self) -> Iterator[None]:
-        """Context in which all_reduce calls of other threads (a library's hooks) are observed too."""
-        here, reduce = threading.get_ident(), dist.all_reduce
-
-        def all_reduce(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as torch has it
-            if threading.get_ident() == here:
-                return reduce(*arguments, **options)
-            with replace(self):
-                return reduce(*arguments, **options)
-
-        setattr(dist, "all_reduce", all_reduce)  # noqa: B010 - mypy knows it as a function
-        try:
-            yield
-        finally:
-            setattr(dist, "all_reduce", reduce)  # noqa: B010
 
     def _count(self, func: Any, name: str, args: Any, kwargs: Any) -> None:  # noqa: ANN401
         ours = tree_map_only(torch.Tensor, torch.zeros_like, args)

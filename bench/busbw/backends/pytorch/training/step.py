@@ -420,10 +420,6 @@ def refuse(case: Case) -> str | None:
         (case.group != "all", "training steps support only groups all, because all ranks train one model"),
         (case.cache != "warm", "training steps support only cache warm: they use more data than caches hold"),
         (
-            exchange == "powersgd" and case.device == "cpu" and torch.cuda.is_available(),
-            "torch's PowerSGD hook waits for a GPU if one is visible; set CUDA_VISIBLE_DEVICES= to hide it",
-        ),
-        (
             exchange == "server" and case.backend == "nccl",
             "exchange server receives from any rank, which NCCL does not support; use gloo",
         ),

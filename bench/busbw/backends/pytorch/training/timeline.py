@@ -129,7 +129,7 @@ def record(
 
 
 def _seen(step: Callable[[], None], observed: Recorder) -> list[tuple[str, Any, Any]]:
-    with observed.seeing_waits(), observed, observed.in_threads():
+    with observed.seeing_waits(), observed:
         step()
     return observed.spans()
 
