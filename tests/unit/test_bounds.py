@@ -45,7 +45,7 @@ def series(key: SeriesKey = KEY, times_ns: tuple[float, ...] = (1e6, 1e6, 4e6, 5
         Point(size, case, time, Interval(None, None, "none"), time, None, None, 0.0, 10, (time,), ((0, 0),))
         for case, (size, time) in enumerate(zip(SIZES, times_ns, strict=True))
     )
-    return Series(key, 1.5, 1.0, points)
+    return Series(key, 1.5, 1.0, points, {"node0": len(key.ranks)})
 
 
 BOUND = [name for name, op in OPS.items() if op.lower_bound is not None]

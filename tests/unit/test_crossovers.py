@@ -539,7 +539,7 @@ def test_on_noisy_launches_crossings_are_seldom_made_up_and_their_range_holds_th
 
 def test_fit_prints_them_and_has_them_as_json(tmp_path: Path) -> None:
     judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
-    folder = str(write_synthetic(tmp_path, judgement.dataset.samples.runs[0]))
+    folder = str(write_synthetic(tmp_path, judgement.samples.runs[0]))
     text = CliRunner().invoke(main, ["fit", folder]).stdout
     assert ": every two algorithms" in text
     assert "no S*: this run has no message between two ranks" in text.replace("\n# ", " ")
@@ -552,4 +552,4 @@ def test_fit_prints_them_and_has_them_as_json(tmp_path: Path) -> None:
     (found,) = rows[1]["crossings"]
     assert found["at_bytes"] == pytest.approx(s_star("ring", "recursive-doubling"), rel=0.05)
     assert (found["ratio"], rows[1]["expected"]["code"]) == (None, "no-messages")
-    assert rows[0]["runs"] == [judgement.dataset.runs[0].run.id]
+    assert rows[0]["runs"] == [judgement.runs[0].run.id]

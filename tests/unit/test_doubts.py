@@ -14,9 +14,10 @@ from busbw.runs.records import HostConditions, Measurement
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.answer import answer_of
+from busbw_analysis.diagnosis.doubts import Doubt
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.normality import in_words
-from busbw_analysis.diagnosis.verdicts import Doubt, Status
+from busbw_analysis.diagnosis.verdicts import Status
 from busbw_analysis.report.document import Table
 from busbw_analysis.report.sections.verdicts import verdict_table
 from busbw_analysis.report.to_json import render
@@ -90,7 +91,7 @@ def test_a_disturbed_reference_gives_no_verdict_in_any_output(factor: float) -> 
     assert not {"good", "caution"} & {cell.tone for cell in row} or {cell.tone for cell in row[1:4]} == {row[1].tone}
     assert not any(word in cell.text for cell in row for word in ("slower", "faster", "expected"))
     (curve,) = (curve for curve in judgement.curves if curve.series.key.op == "all_reduce")
-    assert "×" not in in_words(curve, judgement.dataset)
+    assert "×" not in in_words(curve, judgement.facts, judgement.cases)
 
 
 def test_load_beside_an_operation_alone_leaves_its_reference_sound() -> None:

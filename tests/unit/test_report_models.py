@@ -41,7 +41,7 @@ def judged(*cases: Case, times: float = 1.0, cores: int = 8, launches: int = 6) 
 
 
 def words_of(judgement: Judgement) -> str:
-    return in_words(judgement.curves[0], judgement.dataset)
+    return in_words(judgement.curves[0], judgement.facts, judgement.cases)
 
 
 def figures(section: Section) -> list[Figure]:
@@ -91,7 +91,7 @@ def test_ends_on_both_sides_of_the_limit_decide_nothing(times: float) -> None:
         for point in curve.series.points
     )
     curve = replace(curve, series=replace(curve.series, points=wide))
-    text = in_words(curve, judgement.dataset)
+    text = in_words(curve, judgement.facts, judgement.cases)
     assert "which is undecided: the interval contains a limit (a factor of 1.25)" in text
 
 

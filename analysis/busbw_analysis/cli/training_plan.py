@@ -18,7 +18,7 @@ from busbw_analysis.cli import options
 from busbw_analysis.cli.training_models import model_options, named_one
 from busbw_analysis.data.as_json import values_of, with_values
 from busbw_analysis.data.sources import find
-from busbw_analysis.predict import Questions, read_groups
+from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.report.document import Block, Paragraph
 from busbw_analysis.report.to_terminal import render
 from busbw_analysis.training import plan as plans
@@ -118,7 +118,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
 ) -> None:
     """Find the fastest layouts of a model on a network, what limits each, and what would change that."""
     row = named_one(model)
-    measured = Questions(read_groups([find(results_dir, run).read() for run in runs], force=force)) if runs else None
+    measured = Questions(read_results([find(results_dir, run).read() for run in runs], force=force)) if runs else None
     machine, room, peak, assumed = _machine(row, gpus, measured, given)
     wanted = Wanted(
         model=row,
@@ -210,7 +210,7 @@ def _machine(
     if given["network"] is not None and given["nic"] is not None:
         raise UsageError("--network and --nic both describe the network; give only one of them", code="network")
     if given["gpu"] is None and measured is not None:
-        gpu = gpu_of_runs(measured.datasets)
+        gpu = gpu_of_runs(measured.results)
     else:
         gpu = gpu_named(catalogue(), given["gpu"] or "H100 SXM5")
     run, per_host = None, given["ranks_per_host"] or _PER_HOST
@@ -294,8 +294,8 @@ def matmul_command(run: Measured | None, dtype: str) -> list[str]:
     measured = ["run", "--op", "matmul", "--dtype", dtype]
     if run is None:
         return measured
-    case = run.questions.datasets[0].cases[0].case
-    return [*measured, "--backend", case.backend, "--ranks", str(len(run.questions.datasets[0].hosts))]
+    case = run.questions.results[0].cases[0].case
+    return [*measured, "--backend", case.backend, "--ranks", str(len(run.questions.results[0].facts.hosts))]
 
 
 def _overlap(run: Measured | None, given: float | None) -> tuple[float, str]:

@@ -1,7 +1,7 @@
 """Texts about interrupted and resumed runs: how far a run got, when it ended, and when it was resumed."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -11,7 +11,6 @@ from busbw.runs.records import Ended, LaunchStarted
 from busbw.runs.resume import command_resuming
 from busbw.runs.store import StoredRun, usual_results_dir
 from busbw.units import counted
-from busbw_analysis.data.load import Dataset
 
 SOON_SECONDS = 600.0
 """If every launch is a job of its own, the run ends after each launch and the next job resumes it. A resumption this
@@ -43,11 +42,11 @@ def _ended(end: Ended) -> str:
     return end.status if end.status == "failed" else f"was {end.status}"
 
 
-def resumptions(dataset: Dataset) -> Iterator[str]:
+def resumptions(runs: Sequence[StoredRun]) -> Iterator[str]:
     """One text for each run that was resumed. Fresh processes are a new launch with its own number, even if they
     measure the blocks that an earlier launch did not reach.
     """
-    for stored in dataset.runs:
+    for stored in runs:
         resuming = list(_resuming_launches(stored))
         if resuming:
             yield (

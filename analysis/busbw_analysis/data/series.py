@@ -1,13 +1,14 @@
 """The curves of a run: one op at all its sizes with every other setting fixed; input for fits, models and plots."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from busbw.ops import PAIRED, TRAINED
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload
 from busbw.runs.records import Case, case_in_words
-from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.groups import Groups, GroupSummary
 from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import CaseSummary
@@ -87,15 +88,28 @@ class Point:
     launch_medians_ns: tuple[float, ...]
     launch_keys: tuple[tuple[int, int], ...]
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends of the interval, in ns; the median twice if there is no interval."""
+        low, high = self.interval.low_ns, self.interval.high_ns
+        return (self.time_ns, self.time_ns) if low is None or high is None else (low, high)
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The measured points of one curve, by ascending size. ``bus_factor`` is None if nothing crosses a wire."""
+    """The measured points of one curve, by ascending size.
+
+    bus_factor: None if nothing crosses a wire
+    at_work: the hosts of the group, and how many ranks work there at the same time, including those of other groups
+    sharing: wire bytes of all groups that run at the same time on its hosts, over those of this group; 1 for one group
+    """
 
     key: SeriesKey
     bus_factor: float | None
     traffic_factor: float
     points: tuple[Point, ...]
+    at_work: Mapping[str, int]
+    sharing: float = 1.0
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -130,22 +144,35 @@ def series_of(summaries: Sequence[CaseSummary], hosts: Sequence[str], cost_model
     There are none of pair matrices, whose pairs are compared with each other; of modes whose samples include more than
     the call; and of training steps, where most of the time is not communication.
     """
-    found: dict[SeriesKey, list[tuple[Point, GroupSummary]]] = {}
+    measured: dict[SeriesKey, list[tuple[Point, CaseSummary, GroupSummary]]] = {}
     for summary in summaries:
         if summary.state != "measured" or summary.case.op in PAIRED | TRAINED or summary.case.mode in _MORE:
             continue
         for group in summary.groups:
             key = key_of(summary.case, group.ranks, hosts, cost_models)
-            found.setdefault(key, []).append((_point(summary, group), group))
-    return tuple(
-        Series(
-            key=key,
-            bus_factor=members[0][1].bus_factor,
-            traffic_factor=members[0][1].traffic_factor,
-            points=tuple(sorted((point for point, _ in members), key=lambda point: point.size_bytes)),
-        )
-        for key, members in found.items()
+            measured.setdefault(key, []).append((_point(summary, group), summary, group))
+    return tuple(_series(key, members, hosts) for key, members in measured.items())
+
+
+def _series(key: SeriesKey, members: Sequence[tuple[Point, CaseSummary, GroupSummary]], hosts: Sequence[str]) -> Series:
+    ordered = sorted(members, key=lambda member: member[0].size_bytes)
+    _, largest, group = ordered[-1]
+    working = Counter(hosts[rank] for rank in largest.groups.ranks.flat.tolist() if rank < len(hosts))
+    return Series(
+        key=key,
+        bus_factor=members[0][2].bus_factor,
+        traffic_factor=members[0][2].traffic_factor,
+        points=tuple(point for point, _, _ in ordered),
+        at_work={host: working[host] for host in dict.fromkeys(hosts[rank] for rank in key.ranks if rank < len(hosts))},
+        sharing=1.0 if largest.total is None or not group.wire_bytes else _sharing(largest.groups, group, hosts),
     )
+
+
+def _sharing(groups: Groups, group: GroupSummary, hosts: Sequence[str]) -> float:
+    own = {hosts[rank] for rank in group.ranks}
+    beside = (any(hosts[rank] in own for rank in groups.ranks.row(place)) for place in range(len(groups)))
+    wire_bytes: list[float] = groups.rows.wire_bytes[groups.first].tolist()
+    return sum(each for each, is_beside in zip(wire_bytes, beside, strict=True) if is_beside) / group.wire_bytes
 
 
 def key_of(case: Case, ranks: tuple[int, ...], hosts: Sequence[str], cost_models: str) -> SeriesKey:

@@ -24,7 +24,7 @@ from busbw.errors import AnalysisError
 from busbw_analysis.data.distributions import root
 from busbw_analysis.data.series import LIBRARY, Point, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.verdicts import Curve, ends_of
+from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.models.bounds import gamma_of
 from busbw_analysis.models.choices import Calls, Library
 from busbw_analysis.models.costs import CostModel, Parameters
@@ -73,7 +73,7 @@ class Gain:
 
 def faster(names: tuple[str, str], points: tuple[Point, Point]) -> str | None:
     """The certainly faster one of two; None if their intervals overlap or their times are equal."""
-    (low, high), (other_low, other_high) = (ends_of(point) for point in points)
+    (low, high), (other_low, other_high) = (point.ends for point in points)
     if high < other_low:
         return names[0]
     return names[1] if other_high < low else None
@@ -109,7 +109,7 @@ def _crossing(below: str, above: str, timed: Timed) -> Crossing:
     at = math.sqrt(medians[0] * medians[-1])
     if any(point.interval.low_ns is None for both in timed.values() for point in both):
         return Crossing(below, above, at)
-    ends = [(size, ends_of(one), ends_of(two)) for size, (one, two) in timed.items()]
+    ends = [(size, one.ends, two.ends) for size, (one, two) in timed.items()]
     soonest = _places([(size, one[1] - two[0]) for size, one, two in ends])
     latest = _places([(size, one[0] - two[1]) for size, one, two in ends])
     return Crossing(below, above, at, soonest[0], latest[-1])

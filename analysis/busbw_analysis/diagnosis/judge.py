@@ -7,38 +7,35 @@ from pathlib import Path
 import numpy as np
 
 from busbw.ops import ON_SOCKETS, PAIRED
+from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, catalogue
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.lateness import GroupLateness
 from busbw_analysis.data.load import Dataset, pool
-from busbw_analysis.data.series import Series, key_of
+from busbw_analysis.data.samples import Samples
+from busbw_analysis.data.series import key_of
 from busbw_analysis.data.sources import read_all
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons
 from busbw_analysis.diagnosis.composition import Composition, compositions_of
+from busbw_analysis.diagnosis.curves import Curve, curves_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
-from busbw_analysis.diagnosis.doubts import with_doubts
 from busbw_analysis.diagnosis.findings import Finding, findings_on
 from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
 from busbw_analysis.diagnosis.selftest import SelfTest, selftest_for
 from busbw_analysis.diagnosis.single_calls import SingleCall, single_calls
-from busbw_analysis.diagnosis.verdicts import Curve, Verdict, verdicts_on
-from busbw_analysis.fitting.curve import fit_series
-from busbw_analysis.fitting.published import Published, published_like
-from busbw_analysis.models.bounds import explain
-from busbw_analysis.models.choices import library_of_run
-from busbw_analysis.models.parameters import parameters_for, shared
-from busbw_analysis.models.select import predict, predict_alternatives
+from busbw_analysis.diagnosis.verdicts import Verdict, verdicts_on
+from busbw_analysis.models.results import Results, results_of
 from busbw_analysis.node.hierarchy import HierarchyLevel, hierarchy
 from busbw_analysis.node.memory import MemoryCurve, memory_curves
 from busbw_analysis.node.network_roofline import NetworkRoofline, network_rooflines
 from busbw_analysis.node.peer_peaks import PairShares, shares_of
 from busbw_analysis.node.roofline import Roofline, rooflines_of
 from busbw_analysis.node.storage import Stored, stored
-from busbw_analysis.peaks.paths import gpu_model
-from busbw_analysis.peaks.peaks import Peak, PeakLevel, peak_of
+from busbw_analysis.peaks.peaks import Peak, PeakLevel
 from busbw_analysis.predict import Questions
 from busbw_analysis.training.gradient_exchanges import Exchanged, exchanged
 from busbw_analysis.training.held import Held, held
@@ -83,6 +80,7 @@ def _fastest(summary: CaseSummary) -> Sequence[GroupSummary]:
 class Judgement:
     """All data for a report, and everything derived from them.
 
+    samples: for sections that show them.
     findings: ``ranked``.
     memory, files, steps: results of kernels in memory, operations on storage and training steps.
     held, step_verdicts: training steps beside their predictions, and the verdicts on all of them.
@@ -93,14 +91,14 @@ class Judgement:
     comparisons: algorithms of the same op compared.
     """
 
-    dataset: Dataset
+    results: Results
+    samples: Samples
     findings: tuple[Finding, ...]
     verdicts: tuple[Verdict, ...]
     curves: tuple[Curve, ...]
     matrices: tuple[PairMatrix, ...]
     splits: tuple[PairSplit, ...]
     lateness: tuple[GroupLateness, ...]
-    cases: tuple[CaseSummary, ...]
     selftest: SelfTest | None
     rooflines: tuple[Roofline, ...] = ()
     networks: tuple[NetworkRoofline, ...] = ()
@@ -117,6 +115,31 @@ class Judgement:
     comparisons: tuple[AlgorithmComparison, ...] = ()
 
     @property
+    def runs(self) -> tuple[StoredRun, ...]:
+        """The runs as recorded, without their samples."""
+        return self.results.runs
+
+    @property
+    def facts(self) -> Facts:
+        """The recorded facts of hosts, ranks and backend."""
+        return self.results.facts
+
+    @property
+    def cases(self) -> tuple[CaseSummary, ...]:
+        """The summaries of all cases, by index."""
+        return self.results.cases
+
+    @property
+    def from_logs(self) -> bool:
+        """Whether all runs are logs of other tools."""
+        return all(stored.run.imported is not None for stored in self.runs)
+
+    @property
+    def pooled(self) -> tuple[str, ...]:
+        """The ids of the runs whose launches are pooled; empty for a single run."""
+        return tuple(stored.run.id for stored in self.runs) if len(self.runs) > 1 else ()
+
+    @property
     def best(self) -> Best | None:
         """The highest busbw of the operations that were asked for; None if there is none."""
         return self.best_of(self.asked)
@@ -124,7 +147,7 @@ class Judgement:
     @property
     def asked(self) -> frozenset[str]:
         """The operations that some run measured not only as references."""
-        runs = (stored.run for stored in self.dataset.runs)
+        runs = (stored.run for stored in self.runs)
         return frozenset().union(*({case.op for case in run.cases} - run.baseline_ops for run in runs))
 
     def best_of(self, ops: Container[str]) -> Best | None:
@@ -138,7 +161,7 @@ class Judgement:
         if not rated:
             return None
         busbw, case, group = max(rated, key=lambda entry: entry[0])
-        key = key_of(case.case, group.ranks, self.dataset.hosts, self.dataset.backend.cost_models)
+        key = key_of(case.case, group.ranks, self.facts.hosts, self.facts.backend.cost_models)
         peak = next((curve.peak for curve in self.curves if curve.series.key == key), None)
         known = peak if isinstance(peak, Peak) else None
         pair = " · rank {} → {}".format(*group.ranks) if case.case.op in PAIRED else ""
@@ -162,23 +185,22 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     rows: the catalogue of peaks; by default the shipped one with the user's own.
     """
     rows = catalogue() if rows is None else rows
-    summaries, placements = dataset.summaries, dataset.placements
-    matrices = matrices_of(summaries, placements)
-    lateness = dataset.lateness
-    curves = with_doubts([_curve(dataset, series, rows) for series in dataset.series], summaries)
+    results = results_of(dataset)
+    facts, summaries, curves = results.facts, results.cases, curves_of(results, rows)
+    matrices = matrices_of(summaries, facts.placements)
     memory, files = memory_curves(dataset, curves), stored(dataset, curves)
     rooflines = rooflines_of(dataset, memory, rows)
-    shares, steps = tuple(shares_of(dataset, matrix, rows) for matrix in matrices), steps_of(dataset)
-    predicted = held(Questions([dataset])) if steps else ()
+    shares, steps = tuple(shares_of(facts, matrix, rows) for matrix in matrices), steps_of(dataset)
+    predicted = held(Questions([results])) if steps else ()
     return Judgement(
-        dataset=dataset,
-        findings=findings_on(dataset, matrices, lateness, selftest, rows),
+        results=results,
+        samples=dataset.samples,
+        findings=findings_on(results, matrices, selftest, rows),
         verdicts=tuple(verdict for curve in curves for verdict in verdicts_on(curve)),
         curves=curves,
         matrices=matrices,
-        splits=splits_of(summaries, placements),
-        lateness=lateness,
-        cases=summaries,
+        splits=splits_of(summaries, facts.placements),
+        lateness=results.lateness,
         selftest=selftest,
         rooflines=rooflines,
         networks=network_rooflines(dataset, rooflines, rows),
@@ -189,9 +211,9 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         step_verdicts=step_verdicts(steps, predicted),
         exchanges=exchanged(steps),
         compositions=compositions_of(curves),
-        single_calls=single_calls(dataset),
+        single_calls=single_calls(summaries, dataset.samples),
         pair_shares=shares,
-        comparisons=algorithm_comparisons(curves, library_of_run(dataset)),
+        comparisons=algorithm_comparisons(curves, results.library),
         levels=hierarchy(dataset, curves, memory, files, list(zip(matrices, shares, strict=True)), rows),
     )
 
@@ -215,35 +237,3 @@ def judge_with_selftest(dataset: Dataset, rows: Catalogue) -> Judgement:
     backend = first.run.cases[0].backend if first.run.cases else ""
     began = max(stored.run.started for stored in dataset.runs)
     return judge(dataset, selftest_for(first.path.parent, backend, len(first.run.hosts), began), rows)
-
-
-def _sharing(dataset: Dataset, series: Series) -> float:
-    """The bytes of all groups that run at the same time on one of this group's hosts, over those of this group."""
-    summary, own = dataset.summaries[series.points[-1].case], series.points[-1].wire_bytes
-    if summary.total is None or not own:
-        return 1.0
-    hosts = set(dataset.hosts_of(series.key.ranks))
-    return sum(group.wire_bytes for group in summary.groups if hosts & set(dataset.hosts_of(group.ranks))) / own
-
-
-def _curve(dataset: Dataset, series: Series, rows: Catalogue) -> Curve:
-    point, library = series.points[-1], library_of_run(dataset)
-    sharing = _sharing(dataset, series)
-    parameters = shared(parameters_for(dataset, series), sharing, far=series.key.hosts > 1)
-    return Curve(
-        series=series,
-        fit=fit_series(series),
-        model=predict(series.key, series.bus_factor, [one.size_bytes for one in series.points], parameters, library),
-        parameters=parameters,
-        peak=peak_of(dataset, series, rows, sharing),
-        alternatives=predict_alternatives(series.key, series.bus_factor, point.size_bytes, parameters),
-        explanation=explain(series, dataset.series, parameters, library),
-        published=_published(dataset, series, rows),
-    )
-
-
-def _published(dataset: Dataset, series: Series, rows: Catalogue) -> tuple[Published, ...]:
-    if series.key.device == "cpu":
-        return ()
-    gpu = gpu_model(dataset, series.key.ranks, rows)
-    return () if isinstance(gpu, Unavailable) else published_like(series.key, gpu.name)

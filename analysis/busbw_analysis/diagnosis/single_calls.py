@@ -3,12 +3,14 @@
 Such a script takes one sample in mode ``barriers`` and prints its busbw in GiB/s, labelled GB/s.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.samples import Samples
+from busbw_analysis.data.summary import CaseSummary
 
 UNIT: Final = 1e9 / 2**30
 """A rate in GiB/s over the same rate in GB/s, as numbers."""
@@ -64,18 +66,16 @@ class SingleCall:
         return self.busbw * self.time_ns / time_ns / 2**30
 
 
-def single_calls(dataset: Dataset) -> tuple[SingleCall, ...]:
+def single_calls(cases: Sequence[CaseSummary], samples: Samples) -> tuple[SingleCall, ...]:
     """Every case that was measured in both modes, in the order of the plan."""
-    known = [one for one in dataset.summaries if one.state == "measured"]
+    known = [one for one in cases if one.state == "measured"]
     proper = {one.case: one.groups[0] for one in known}
     found = []
     for one in known:
         beside = proper.get(msgspec.structs.replace(one.case, mode="isolated"))
         if one.case.mode != "barriers" or beside is None or beside.busbw is None:
             continue
-        samples = [
-            ns for block in dataset.samples.blocks() if block.case == one.index for ns in block.samples.slowest_ns
-        ]
+        times_ns = [ns for block in samples.blocks() if block.case == one.index for ns in block.samples.slowest_ns]
         found.append(
             SingleCall(
                 op=one.case.op,
@@ -84,9 +84,9 @@ def single_calls(dataset: Dataset) -> tuple[SingleCall, ...]:
                 time_ns=beside.time_ns,
                 busbw=beside.busbw,
                 enclosed_ns=one.groups[0].time_ns,
-                one_ns=samples[0],
-                least_ns=min(samples),
-                most_ns=max(samples),
+                one_ns=times_ns[0],
+                least_ns=min(times_ns),
+                most_ns=max(times_ns),
             )
         )
     return tuple(found)

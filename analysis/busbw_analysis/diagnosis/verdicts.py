@@ -3,19 +3,17 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Literal
 
-from busbw.ops import LOCAL, ON_SOCKETS, REDUCING, STORING
+from busbw.ops import REDUCING
 from busbw.units import format_rate
-from busbw_analysis.data.bands import BANDS, Band, band_of
+from busbw_analysis.data.bands import Band
 from busbw_analysis.data.intervals import Interval
-from busbw_analysis.data.series import Point, Series, SeriesKey
-from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.data.series import Point, SeriesKey
+from busbw_analysis.diagnosis.curves import Curve
+from busbw_analysis.diagnosis.doubts import DOUBTS, MODEL_TOLERANCE, Doubt
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.fitting.published import Published, PublishedPoint, published_of, published_words
-from busbw_analysis.models.bounds import Explanation
-from busbw_analysis.models.costs import Parameters
-from busbw_analysis.models.select import Prediction
+from busbw_analysis.fitting.published import PublishedPoint, published_of, published_words
 from busbw_analysis.peaks.peaks import Peak, PeakLevel
 
 Status = Literal["as expected", "slower", "faster", "undecided", "not judged"]
@@ -33,48 +31,10 @@ NEAR_PRACTICAL = 0.85
 nominal rate as data.
 """
 
-Doubt = Literal["disturbed", "scattered", "contradicted", "exceeded"]
-"""Why a reference cannot be trusted. ``disturbed``: other load while it was measured; ``scattered``: its launches
-differ too much; ``contradicted``: it and the results do not fit each other; ``exceeded``: a rate is above the peak.
-"""
-
-DOUBTS: Final[dict[Doubt, str]] = {
-    "disturbed": "the reference was disturbed",
-    "scattered": "the launches of the reference differ too much",
-    "contradicted": "the reference does not fit the results",
-    "exceeded": "the peak is too low",
-}
-
 ABOVE_PEAK = 1.05
-"""Above this share, a peak is too low to judge by. A switch that reduces in the network carries up to twice as much."""
-
-MODEL_TOLERANCE = 1.25
-"""Up to this factor, a time agrees with the model. All of these limits are rules of thumb, not tests."""
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One measured curve with everything that it is compared with.
-
-    model: predicted times; ``model[i]`` belongs to ``series.points[i]``.
-    parameters: the parameters of the model.
-    peak: the rate that is 100 %.
-    explanation: where the time goes; available if the model is.
-    alternatives: textbook algorithms at the largest size, not used by verdicts.
-    published: published results for the same GPUs, which verdicts use if there is no model.
-    model_doubt, peak_doubt: why no verdict may be by the model or the peak; set by ``doubts.with_doubts``.
-    """
-
-    series: Series
-    fit: Fit | Unavailable
-    model: tuple[Prediction, ...] | Unavailable
-    parameters: Parameters | Unavailable
-    peak: Peak | Unavailable
-    explanation: Explanation | Unavailable
-    alternatives: tuple[Prediction, ...] = ()
-    published: tuple[Published, ...] = ()
-    model_doubt: Doubt | None = None
-    peak_doubt: Doubt | None = None
+"""Above this share, a peak is too low to judge by. A switch that reduces in the network carries up to twice as much.
+All of these limits are rules of thumb, not tests.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,45 +97,21 @@ class Verdict:
 
 
 def verdicts_on(curve: Curve) -> Iterator[Verdict]:
-    """One verdict per measured band of sizes.
-
-    Memory, storage and the socket streams that serve as peaks are shown, but not judged.
-    """
-    for band, index in judged_points(curve):
+    """One verdict per judged band of sizes."""
+    for band, index in curve.judged_points():
         yield _verdict(curve, index, band)
-
-
-def judged_points(curve: Curve) -> Iterator[tuple[Band, int]]:
-    """The measured bands of a curve that is judged, each with the index of its largest size."""
-    if curve.series.key.op in LOCAL | STORING | ON_SOCKETS:
-        return
-    last = {band_of(point.size_bytes): index for index, point in enumerate(curve.series.points)}
-    yield from ((band, last[band]) for band, _, _ in BANDS if band in last)
-
-
-def model_ratio_at(curve: Curve, index: int) -> float | None:
-    """Measured over predicted time of a point; None without a model."""
-    model = curve.model
-    return None if isinstance(model, Unavailable) else curve.series.points[index].time_ns / model[index].time_ns
-
-
-def peak_share_at(curve: Curve, index: int) -> float | None:
-    """Busbw of a point over the peak; None if one of them is unknown."""
-    peak, busbw = curve.peak.busbw if isinstance(curve.peak, Peak) else None, curve.series.points[index].busbw
-    return None if peak is None or busbw is None else busbw / peak
 
 
 def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     point = curve.series.points[index]
-    peak_share, model_ratio = peak_share_at(curve, index), model_ratio_at(curve, index)
+    peak_share, model_ratio = curve.peak_share_at(index), curve.model_ratio_at(index)
     exceeded = peak_share is not None and peak_share > _most_share(curve)
     if exceeded:
         curve = replace(curve, peak_doubt="exceeded")
     latent = bool(point.size_bytes) and latency_bound(curve, point)
-    ends = ends_of(point)
     judged, best, worst = (
         _judged(curve, point.time_ns, peak_share, model_ratio, slowdown, latent=latent)
-        for slowdown in (1.0, *(end / point.time_ns for end in ends))
+        for slowdown in (1.0, *(end / point.time_ns for end in point.ends))
     )
     published = published_of(curve.published, point)
     status = over_interval(best.status, judged.status, worst.status)
@@ -324,12 +260,6 @@ def _with_published(published: PublishedPoint, judged: _Judged) -> _Judged:
     if judged.status == "slower" and status != "slower":
         status = "as expected"
     return _Judged(status, reached, "published", published.ratio)
-
-
-def ends_of(point: Point) -> tuple[float, float]:
-    """Both ends of the interval; the median twice if there is no interval."""
-    low, high = point.interval.low_ns, point.interval.high_ns
-    return (point.time_ns, point.time_ns) if low is None or high is None else (low, high)
 
 
 def times(ratio: float) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 
 import pandas as pd
 
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.samples import Samples
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.export import frames, nccl_tests, openmetrics, osu, trace
 from busbw_analysis.report import compose, to_markdown
@@ -23,7 +23,7 @@ class Exporter:
     """
 
     cases: Callable[[Judgement], bytes]
-    samples: Callable[[Dataset], bytes] | None = None
+    samples: Callable[[Samples], bytes] | None = None
     binary: bool = False
 
 

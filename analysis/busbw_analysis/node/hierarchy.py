@@ -20,8 +20,8 @@ from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.diagnosis.pairs import PairMatrix
-from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.node.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
 from busbw_analysis.node.peer_peaks import DIRECT, PairShares
 from busbw_analysis.node.storage import Stored
@@ -75,8 +75,8 @@ def hierarchy(
 
     ``pairs`` are the matrices with the shares of their pairs' peaks.
     """
-    first = dataset.hosts[0]
-    levels = picture(dataset.environment(first), rows).levels
+    first = dataset.facts.hosts[0]
+    levels = picture(dataset.facts.environment(first), rows).levels
     known = [_by_datasheet(level, level.peak, first) for level in levels if level.peak is not None]
     found = [
         *_memories(memory, "cpu", "cache", "DRAM", known),

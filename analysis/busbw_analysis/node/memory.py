@@ -15,9 +15,9 @@ from busbw_analysis.data.intervals import IntervalKind
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.verdicts import Curve
+from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.node.plateaus import Plateau, Plateaus, find_plateaus, least_of_memory
-from busbw_analysis.peaks.peaks import Peak, at_once
+from busbw_analysis.peaks.peaks import Peak
 
 FIRST_TOUCH = "memory_touch"
 """The kernel that writes pages for the first time: its time includes the operating system's work per page, and no cache
@@ -140,7 +140,7 @@ def _curve(dataset: Dataset, curve: Curve) -> MemoryCurve:
     key = curve.series.key
     factor = MEMORY_TRAFFIC[key.op]
     # A GPU has its own memory; the ranks of a host share one.
-    working = at_once(dataset, curve.series)
+    working = curve.series.at_work
     together = max(working.values()) if key.device == "cpu" else 1
     found = MemoryCurve(key=key, threads=key.threads, factor=factor, together=together, peak=curve.peak)
     points: list[MemoryPoint] = []
@@ -171,7 +171,7 @@ def _curve(dataset: Dataset, curve: Curve) -> MemoryCurve:
 
 def _caches_of_a_rank(dataset: Dataset, working: Mapping[str, int]) -> int | None:
     """Last-level cache per working rank, on the host with the most; None if a host does not state it."""
-    stated = {host: dataset.environment(host).cpu.last_level_cache_bytes for host in working}
+    stated = {host: dataset.facts.environment(host).cpu.last_level_cache_bytes for host in working}
     shares = [math.ceil(held / working[host]) for host, held in stated.items() if held is not None]
     return max(shares) if len(shares) == len(working) else None
 

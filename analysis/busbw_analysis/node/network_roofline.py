@@ -60,7 +60,7 @@ def _of_network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> Iterat
     """Tokens are those of a data-parallel step: gradients of P parameters are 2 (n − 1) / n · w · P bytes on the wire
     of each rank, and their backward pass takes 4 · P FLOP per token.
     """
-    ranks = len(dataset.hosts)
+    ranks = len(dataset.facts.hosts)
     network = _network(dataset, roofline, rows) if ranks > 1 else None
     if network is None:
         return
@@ -94,7 +94,7 @@ def _network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
         and summary.case.device == roofline.device
         and summary.case.size_bytes >= _LEAST_BYTES
         and (group := summary.only) is not None
-        and len(group.ranks) == len(dataset.hosts)
+        and len(group.ranks) == len(dataset.facts.hosts)
         and group.busbw is not None
     ]
     if found:
@@ -106,16 +106,16 @@ def _network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
 
 def _nominal(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network | None:
     """The share of one rank in the link that the system or a datasheet states; None if unknown."""
-    host_of_rank = dataset.hosts
+    host_of_rank = dataset.facts.hosts
     hosts = list(dict.fromkeys(host_of_rank))
     if len(hosts) == 1:
-        links = None if roofline.device == "cpu" else gpu_links(dataset, range(len(host_of_rank)), rows)
+        links = None if roofline.device == "cpu" else gpu_links(dataset.facts.gpus_of(range(len(host_of_rank))), rows)
         if links is None or isinstance(links, Unavailable):
             return None
         return links.peak.nominal, links.in_words, False
     shares: list[_Network] = []
     for host in hosts:
-        network = host_network(dataset.environment(host), dataset.backend.transport, rows)
+        network = host_network(dataset.facts.environment(host), dataset.facts.backend.transport, rows)
         if isinstance(network, Unavailable):
             return None
         sharing = host_of_rank.count(host)

@@ -145,7 +145,7 @@ def rooflines_of(dataset: Dataset, curves: Sequence[MemoryCurve], rows: Catalogu
 
 def _holders(dataset: Dataset, device: str) -> Iterator[tuple[tuple[str, ...], int]]:
     """Hosts, and the number of ranks that share a memory: all of a host, or one per GPU."""
-    placed = Counter(dataset.hosts)
+    placed = Counter(dataset.facts.hosts)
     if device != "cpu":
         yield tuple(placed), 1
         return
@@ -218,14 +218,14 @@ def _roofline(
 
 def _all_at_work(dataset: Dataset, group: GroupSummary, hosts: Sequence[str], workers: int) -> bool:
     """Whether all ranks of each of these hosts took part, so that their rates can be added."""
-    placed = Counter(dataset.hosts[rank] for rank in group.ranks)
+    placed = Counter(dataset.facts.hosts[rank] for rank in group.ranks)
     return all(placed[host] == workers for host in hosts)
 
 
 def _holder(dataset: Dataset, device: str, hosts: Sequence[str]) -> str:
     if device == "cpu":
         return hosts[0] if len(hosts) == 1 else f"each of {len(hosts)} hosts, the slowest of {', '.join(hosts[:4])} …"
-    count = len(dataset.hosts)
+    count = len(dataset.facts.hosts)
     return f"the GPU of {hosts[0]}" if count == 1 else f"one GPU, the slowest of {count}"
 
 
@@ -300,7 +300,7 @@ def _nominal(
 ) -> tuple[list[MemoryPeak], list[ComputePeak], tuple[str, ...]]:
     """The peaks by datasheet, and which are unknown and why."""
     if device == "cpu":
-        peaks = {host: dram_of(dataset.environment(host), rows) for host in hosts}
+        peaks = {host: dram_of(dataset.facts.environment(host), rows) for host in hosts}
         known = [peak for peak in peaks.values() if isinstance(peak, HardwarePeak)]
         reasons = [
             f"nominal memory of {host}: {peak}" for host, peak in peaks.items() if not isinstance(peak, HardwarePeak)
@@ -308,9 +308,9 @@ def _nominal(
         memory = [] if reasons else [_nominal_memory("DRAM", min(known, key=lambda peak: peak.nominal))]
         arithmetic = "nominal FLOP/s of the processor: no reliable source, so the best matmul is used as the peak"
         return memory, [], (*reasons[:1], arithmetic)
-    ranks = tuple(range(len(dataset.hosts)))
-    found = gpu_memory(dataset, ranks, rows)
-    model = gpu_model(dataset, ranks, rows)
+    gpus = dataset.facts.gpus_of(range(len(dataset.facts.hosts)))
+    found = gpu_memory(gpus, rows)
+    model = gpu_model(gpus, rows)
     reasons = [f"nominal memory: {found.reason}"] if isinstance(found, Unavailable) else []
     memory = [] if isinstance(found, Unavailable) else [_nominal_memory("HBM", found.peak)]
     if isinstance(model, Unavailable):

@@ -17,7 +17,7 @@ from busbw_analysis.data.intervals import Interval, IntervalKind
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.verdicts import Curve
+from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.peaks.peaks import Peak
 
 WAYS = {

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
 from busbw.ops import OPS, PAIRED
 from busbw.runs import store
-from busbw.runs.placement import oversubscribed, oversubscribed_hosts, ranks_and_cores
+from busbw.runs.placement import oversubscribed, oversubscribed_hosts
 from busbw.runs.records import SETTINGS, settings_in_words
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.kept import Summarised, summary_of
@@ -18,10 +18,10 @@ from busbw_analysis.data.likeness import Difference, differences
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.series import LIBRARY, Series, SeriesKey
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
-from busbw_analysis.models.choices import Calls, library_of_run
+from busbw_analysis.models.choices import Calls
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.families import MPI
-from busbw_analysis.models.parameters import parameters_for
+from busbw_analysis.models.results import Results, results_of
 from busbw_analysis.models.select import algorithms
 
 _OF_A_SHAPE = frozenset({"ranks", "hosts", "placement of ranks on hosts", "binding of ranks to cores", "loop"})
@@ -61,7 +61,7 @@ class MeasuredCurves:
     of_library: tuple[Series, ...]
     cores: int | None
     notes: tuple[str, ...]
-    _datasets: tuple[Dataset, ...]
+    _results: tuple[Results, ...]
 
     @property
     def key(self) -> SeriesKey:
@@ -75,11 +75,11 @@ class MeasuredCurves:
     def parameters(self, *, far: bool) -> Parameters | Unavailable:
         """α, β and R from messages inside a host (``far``: between hosts), from the largest run that has them."""
         why: Unavailable | None = None
-        for dataset in sorted(self._datasets, key=lambda one: -len(one.hosts)):
-            found = [one for one in dataset.series if one.key.op == self.op and (one.key.hosts > 1) == far]
+        for results in sorted(self._results, key=lambda results: -len(results.facts.hosts)):
+            found = [one for one in results.series if one.key.op == self.op and (one.key.hosts > 1) == far]
             if found:
                 like = min(found, key=lambda one: one not in self.curves)
-                parameters = parameters_for(dataset, like)
+                parameters = results.messages.parameters_for(like)
                 if isinstance(parameters, Parameters):
                     return parameters
                 why = why or parameters
@@ -96,16 +96,12 @@ class MeasuredCurves:
         Taken from the run with this shape, else preferably from one whose ranks share cores in the same way.
         """
 
-        def unlike(dataset: Dataset) -> tuple[bool, bool]:
-            shape = _shape_of_run(dataset.runs[0])
+        def unlike(results: Results) -> tuple[bool, bool]:
+            shape = _shape_of_run(results.runs[0])
             return shape != (ranks, hosts), self.oversubscribed(*shape) != self.oversubscribed(ranks, hosts)
 
-        return _calls_of(min(self._datasets, key=unlike), (self.curves or self.of_op)[0].key)
-
-
-def _calls_of(dataset: Dataset, key: SeriesKey) -> Calls | None:
-    library = library_of_run(dataset)
-    return None if library is None or key.cost_models != MPI else Calls(library, key.dtype, key.mode)
+        key, library = (self.curves or self.of_op)[0].key, min(self._results, key=unlike).library
+        return None if library is None or key.cost_models != MPI else Calls(library, key.dtype, key.mode)
 
 
 def _shape_of_run(stored: store.StoredRun) -> tuple[int, int]:
@@ -136,6 +132,11 @@ def read_groups(found: Sequence[store.StoredRun | Summarised], *, force: bool = 
     return tuple(pool(tuple(members), force=force) for _, members in sorted(shapes.items()))
 
 
+def read_results(runs: Sequence[store.StoredRun | Summarised], *, force: bool = False) -> tuple[Results, ...]:
+    """The results of runs pooled by their numbers of ranks and hosts, as ``read_groups`` does."""
+    return tuple(map(results_of, read_groups(runs, force=force)))
+
+
 def _unlike(runs: Sequence[store.StoredRun], stored: store.StoredRun) -> list[Difference]:
     """Differences that forbid combining ``stored`` with ``runs``: from the first run, except that the thread level is
     compared with the first run whose ranks share cores, or not, like its own.
@@ -154,16 +155,16 @@ def _shares_cores(stored: store.StoredRun) -> bool:
 
 
 def measured_curves(
-    datasets: Sequence[Dataset], op: str, algorithm: str | None = None, **way: str | float | None
+    results: Sequence[Results], op: str, algorithm: str | None = None, **way: str | float | None
 ) -> MeasuredCurves:
-    """The curves of ``op`` in ``datasets`` that were measured with the values in ``way`` (``dtype``, ``mode``,
+    """The curves of ``op`` in ``results`` that were measured with the values in ``way`` (``dtype``, ``mode``,
     ``imbalance``), and otherwise as close to the default settings as the data allow.
 
     Raises UsageError for an unknown op or algorithm; AnalysisError, with what the runs have, if they lack it.
     """
-    alone = [one for dataset in datasets for one in _alone(dataset)]
+    alone = [one for each in results for one in _alone(each)]
     wanted = None if algorithm == LIBRARY else algorithm
-    of_op = _of_op(alone, datasets, op)
+    of_op = _of_op(alone, results, op)
     known = _known(of_op, op)
     if (wanted or LIBRARY) not in known:
         message = f"--algorithm {wanted!r} is unknown for {op}; known: {', '.join(known)}"
@@ -196,23 +197,23 @@ def measured_curves(
         curves=own,
         of_op=tuple(of_op),
         of_library=of_library,
-        cores=_cores(datasets),
+        cores=_cores(results),
         notes=tuple(notes),
-        _datasets=tuple(datasets),
+        _results=tuple(results),
     )
 
 
-def _alone(dataset: Dataset) -> list[Series]:
+def _alone(results: Results) -> list[Series]:
     """The curves of groups that ran alone; the time of concurrent groups is a different quantity."""
-    many = {summary.index for summary in dataset.summaries if len(summary.groups) > 1}
-    return [one for one in dataset.series if not any(point.case in many for point in one.points)]
+    many = {summary.index for summary in results.cases if len(summary.groups) > 1}
+    return [one for one in results.series if not any(point.case in many for point in one.points)]
 
 
-def _of_op(alone: Sequence[Series], datasets: Iterable[Dataset], op: str) -> list[Series]:
+def _of_op(alone: Sequence[Series], results: Iterable[Results], op: str) -> list[Series]:
     found = [one for one in alone if one.key.op == op]
     if found:
         return found
-    cases = [summary for dataset in datasets for summary in dataset.summaries if summary.case.op == op]
+    cases = [summary for each in results for summary in each.cases if summary.case.op == op]
     if op not in OPS and not cases:
         refuse_unknown("--op", op, sorted(OPS), code=UNKNOWN_OP.code)
     if cases:
@@ -251,7 +252,6 @@ def _formatted(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _cores(datasets: Iterable[Dataset]) -> int | None:
+def _cores(results: Iterable[Results]) -> int | None:
     """The fewest usable cores of any host; None if unknown for all hosts."""
-    hosts = (ranks_and_cores(dataset.hosts, dataset.largest.environments) for dataset in datasets)
-    return min((cores for one in hosts for _, cores in one.values()), default=None)
+    return min((cores for each in results for _, cores in each.facts.cores.values()), default=None)

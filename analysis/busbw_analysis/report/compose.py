@@ -8,7 +8,6 @@ from typing import Final, Literal
 from busbw.errors import StoreError
 from busbw.workloads.model_rows import Model
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.diagnosis.answer import Answer, answer_of, sentences
 from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.compare_answer import answer_lines
@@ -128,12 +127,12 @@ def write_text(path: Path, text: str) -> None:
 
 def page_of(judgement: Judgement, references: Sequence[Judgement] = (), models: Sequence[Model] = ()) -> Page:
     """The page of one judgement, in reading order."""
-    dataset, first = judgement.dataset, judgement.dataset.runs[0].run
+    first = judgement.runs[0].run
     answer = answer_of(judgement)
-    sides = (Side(judgement), *(Side(one, run_names(one.dataset), reference=True) for one in references))
+    sides = (Side(judgement), *(Side(one, run_names(one), reference=True) for one in references))
     return Page(
-        title=_title(dataset),
-        subtitle=f"busbw {first.busbw} · {_pooled(dataset)} · started {clock_time(first.started)} UTC",
+        title=_title(judgement),
+        subtitle=f"busbw {first.busbw} · {_pooled(judgement)} · started {clock_time(first.started)} UTC",
         answers=(("", answer, verdict_table(judgement, answer)),),
         figure=overview(sides),
         sections=tuple(_folded(sides, answer, models)),
@@ -152,9 +151,7 @@ def page_beside(judgements: Sequence[Judgement], names: Sequence[str]) -> Page:
     )
     return Page(
         title=" beside ".join(names),
-        subtitle=" · ".join(
-            f"{side.name}: {_title(side.judgement.dataset)}, {_pooled(side.judgement.dataset)}" for side in sides
-        ),
+        subtitle=" · ".join(f"{side.name}: {_title(side.judgement)}, {_pooled(side.judgement)}" for side in sides),
         answers=tuple((side.name, answer, verdict_table(side.judgement, answer)) for side, answer in answered),
         figure=overview(sides),
         sections=(operations(sides, facing), glossary()),
@@ -163,31 +160,30 @@ def page_beside(judgements: Sequence[Judgement], names: Sequence[str]) -> Page:
 
 def names_beside(judgements: Sequence[Judgement]) -> tuple[str, ...]:
     """The shortest names that distinguish the judgements: backends, ranks, machines, or else their runs."""
-    datasets = [one.dataset for one in judgements]
     kinds = (
-        [" and ".join(dict.fromkeys(row.case.backend for row in one.cases)) for one in datasets],
-        [_world(one) for one in datasets],
-        [one.runs[0].run.machine for one in datasets],
+        [" and ".join(dict.fromkeys(row.case.backend for row in one.cases)) for one in judgements],
+        [_world(one) for one in judgements],
+        [one.runs[0].run.machine for one in judgements],
     )
-    return tuple(next((names for names in kinds if len(set(names)) == len(names)), map(run_names, datasets)))
+    return tuple(next((names for names in kinds if len(set(names)) == len(names)), map(run_names, judgements)))
 
 
-def run_names(dataset: Dataset) -> str:
+def run_names(judgement: Judgement) -> str:
     """The ids of the pooled runs."""
-    return ", ".join(stored.run.id for stored in dataset.runs)
+    return ", ".join(stored.run.id for stored in judgement.runs)
 
 
-def _pooled(dataset: Dataset) -> str:
+def _pooled(judgement: Judgement) -> str:
     """The ids of the runs, and that they are pooled if there are several."""
-    several = f"pooled from {len(dataset.pooled)} runs: " if dataset.pooled else ""
-    return several + run_names(dataset)
+    several = f"pooled from {len(judgement.pooled)} runs: " if judgement.pooled else ""
+    return several + run_names(judgement)
 
 
 def _folded(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> Iterator[Section]:
     """The sections that have content; those that most readers do not need are folded."""
     judgement = sides[0].judgement
     sent = any(verdict.busbw is not None for verdict in judgement.verdicts)
-    failed = any(row.state == "failed" for row in judgement.dataset.cases)
+    failed = any(row.state == "failed" for row in judgement.cases)
     shown = {"always": True, "alone": not sent, "failed": failed, "folded": False}
     yield operations(sides, reasons(answer))
     of_training = training(judgement, models)
@@ -199,16 +195,16 @@ def _folded(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> I
     yield from () if asked else [of_training]
 
 
-def _title(dataset: Dataset) -> str:
-    machines = list(dict.fromkeys(stored.run.machine for stored in dataset.runs))
-    runs = f"{len(dataset.runs)} runs, " if len(dataset.runs) > 1 else ""
-    return f"{runs}{_world(dataset)} on {', '.join(machines)}"
+def _title(judgement: Judgement) -> str:
+    machines = list(dict.fromkeys(stored.run.machine for stored in judgement.runs))
+    runs = f"{len(judgement.runs)} runs, " if len(judgement.runs) > 1 else ""
+    return f"{runs}{_world(judgement)} on {', '.join(machines)}"
 
 
-def _world(dataset: Dataset) -> str:
+def _world(judgement: Judgement) -> str:
     """Ranks and backends in a few words."""
-    ranks = sorted({len(stored.run.hosts) for stored in dataset.runs})
-    backends = list(dict.fromkeys(row.case.backend for row in dataset.cases))
+    ranks = sorted({len(stored.run.hosts) for stored in judgement.runs})
+    backends = list(dict.fromkeys(row.case.backend for row in judgement.cases))
     many = "rank" if ranks == [1] else "ranks"
     return " ".join((" and ".join(map(str, ranks)), *backends, many))
 
@@ -225,7 +221,7 @@ _SECTIONS: Final[tuple[tuple[_Shown, Callable[[Judgement], Section | None]], ...
     ("always", one_call),
     ("always", pairs),
     ("always", rank_views),
-    ("failed", lambda one: missing_cases(one.dataset)),
+    ("failed", lambda one: missing_cases(one.cases)),
     ("folded", composition),
     ("folded", overlaps),
     ("folded", theory),
@@ -235,8 +231,8 @@ _SECTIONS: Final[tuple[tuple[_Shown, Callable[[Judgement], Section | None]], ...
     ("alone", storage),
     ("alone", rooflines),
     ("folded", trust),
-    ("folded", lambda one: timing(one.dataset)),
-    ("folded", lambda one: environment(one.dataset)),
+    ("folded", lambda one: timing(one.runs)),
+    ("folded", lambda one: environment(one.runs)),
     ("folded", lambda _one: glossary()),
 )
 """The sections of a report, in reading order; a section without content is None."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from busbw.ops import PAIRED
 from busbw.runs.records import JSON
+from busbw.runs.store import StoredRun
 from busbw_analysis.data.as_json import plain, values_of, with_values
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
@@ -44,12 +44,12 @@ _STATES: Final = ("measured", "failed", "skipped", "not reached")
 
 def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
     """The judgement and its answer as plain dictionaries, lists, strings and finite numbers."""
-    states = [row.state for row in judgement.dataset.cases]
+    states = [row.state for row in judgement.cases]
     return {
         "report": LAYOUT,
         "answer": answer_fields(answer),
         "warnings": [plain(finding.as_json()) for finding in judgement.findings],
-        "runs": _runs(judgement.dataset),
+        "runs": _runs(judgement.runs),
         "counts": {state: states.count(state) for state in _STATES},
         "best": plain(judgement.best),
         "verdicts": [_verdict(one) for one in answer.verdicts],
@@ -132,7 +132,7 @@ def _explanation(curve: Curve, judgement: Judgement) -> JSON:
     if isinstance(found, Unavailable):
         return plain(found)
     spent: list[JSON] = [with_values(one, "predicted_ns", "unexplained_ns", "bound_share") for one in found.spent]
-    words = in_words(curve, judgement.dataset)
+    words = in_words(curve, judgement.facts, judgement.cases)
     return {**plain(found), "spent": spent, "in_words": words}
 
 
@@ -222,7 +222,7 @@ def _memory(curve: MemoryCurve) -> dict[str, JSON]:
     return {**with_values(curve, "peak", "nominal"), "plateaus": plateaus}
 
 
-def _runs(dataset: Dataset) -> list[JSON]:
+def _runs(runs: Sequence[StoredRun]) -> list[JSON]:
     return [
         {
             **values_of(stored.run, *_OF_RUN),
@@ -231,5 +231,5 @@ def _runs(dataset: Dataset) -> list[JSON]:
             "launches": len(stored.launches),
             **{name: getattr(stored.end, name, None) for name in ("status", "reason")},
         }
-        for stored in dataset.runs
+        for stored in runs
     ]

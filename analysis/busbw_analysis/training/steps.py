@@ -179,7 +179,9 @@ class Trained:
 def steps_of(dataset: Dataset) -> tuple[Trained, ...]:
     """Every measured step, in the order of the plan."""
     known = dataset.summaries
-    parts = by_key((row.case, row.step) for _, row in dataset.measurements() if row.step is not None)
+    parts = by_key(
+        (row.case, row.step) for stored in dataset.runs for row in stored.measurements if row.step is not None
+    )
     rate = _product_rate(known)
     return tuple(
         _trained(summary, workload, group, parts[summary.case], rate)

@@ -161,7 +161,7 @@ def _touch(judgement: Judgement) -> Iterator[Block]:
     found = compared_at_largest(judgement.memory, FIRST_TOUCH, "memory_write")
     if not found:
         return
-    hosts = [host for stored in judgement.dataset.runs for host in stored.run.environments.values()]
+    hosts = [host for stored in judgement.runs for host in stored.run.environments.values()]
     pages = ", ".join(sorted({str(host.thp) for host in hosts}))
     note = f"Transparent huge pages: {pages}. Medians over launches; no interval of the difference."
     yield Paragraph(_TOUCHED)

@@ -64,7 +64,7 @@ def rooflines(judgement: Judgement) -> Section | None:
     if judgement.networks:
         of_wire = table("FLOP for each byte on the wire", _NETWORK_COLUMNS, judgement.networks, _TOKENS, row_headers=2)
         parts.append(Section("roofline-network", "Roofline of the network", (Paragraph(_NETWORK), of_wire)))
-    elif len(judgement.dataset.hosts) < 2:
+    elif len(judgement.facts.hosts) < 2:
         blocks.append(Paragraph("A single rank sends nothing, so there is no network roofline.", tone="quiet"))
     gist = "; ".join(best_arithmetic(judgement.rooflines))
     return Section("roofline", "Roofline", tuple(blocks), tuple(parts), gist=gist)

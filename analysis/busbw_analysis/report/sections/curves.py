@@ -244,7 +244,7 @@ def _settings_apart(side: Side) -> dict[str, list[str]]:
     """For each operation the settings in which the pooled runs of a side differ: they have no value in common."""
     of_case = {field.name for field in fields(SeriesKey)} & set(Case.__struct_fields__)
     names = sorted(of_case - {"op", "backend", "ranks", "group"})
-    runs = side.judgement.dataset.runs
+    runs = side.judgement.runs
     cases = by_key((case.op, (run, case)) for run, stored in enumerate(runs) for case in stored.run.cases)
 
     def differ(name: str, of_op: Sequence[tuple[int, Case]]) -> bool:

@@ -69,7 +69,9 @@ def _operation(
 ) -> Section:
     varying = varying_fields(one.curve.series.key for one in members)
     labels = [curve_label(one.curve.series.key, varying) for one in members]
-    captions = (f"{in_words(one.curve, judgement.dataset)} {_efficiency(one)}".rstrip() for one in members)
+    captions = (
+        f"{in_words(one.curve, judgement.facts, judgement.cases)} {_efficiency(one)}".rstrip() for one in members
+    )
     figures = [
         model_figure(f"{anchor}-{number}", one, words, draw=number <= drawn)
         for number, (one, words) in enumerate(zip(members, captions, strict=True), start=1)

@@ -24,7 +24,7 @@ _OVERLAP: Final = 0.8
 
 def training(judgement: Judgement, models: Sequence[Model]) -> Section:
     """Plans for the requested ``models``, and measured steps; folded if no model was requested."""
-    questions = Questions([judgement.dataset])
+    questions = Questions([judgement.results])
     blocks = [*_measured(judgement.held), *(block for model in models for block in _planned(questions, model))]
     gist = "The time of a training step from this run's measurements, its parts, and its sensitivity."
     if not blocks:
@@ -62,7 +62,7 @@ def _measured(found: Sequence[Held]) -> Iterator[Block]:
 def _planned(questions: Questions, model: Model) -> Iterator[Block]:
     """The fastest layouts of a model on the run's number of ranks."""
     prices = Measured(questions)
-    ranks = max(len(one.hosts) for one in questions.datasets)
+    ranks = max(len(one.facts.hosts) for one in questions.results)
     rate = prices.flop_per_second(model.dtype) or prices.flop_per_second("float32")
     if rate is None:
         yield Paragraph(
@@ -72,7 +72,7 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
         return
     overlap, how = prices.overlap() or (_OVERLAP, "assumed")
     slowdown, slower = slowdown_of(prices)
-    gpu = gpu_of_runs(questions.datasets)
+    gpu = gpu_of_runs(questions.results)
     of_gpu = None if gpu is None or gpu.memory_bytes is None else memory_of_gpu(gpu)
     room = None if of_gpu is None else of_gpu.bytes
     memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
