@@ -17,9 +17,9 @@ from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_
 
 from busbw.cli.main import main
 from busbw.runs.records import Case
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval, interval_of
 from busbw_analysis.data.load import pool
-from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import (
     AlgorithmComparison,
@@ -58,28 +58,31 @@ SENT = {"ring": 14 / 8, "binomial-tree": 6, "recursive-doubling": 3, "rabenseifn
 NAMES = ("tree", "ring")
 
 
-def point(size_bytes: int, time_ns: float, spread: float | None = 0.01) -> Point:
+def point(size_bytes: int, time_ns: float, spread: float | None = 0.01) -> GroupSummary:
     interval = Interval(None, None, "none")
     if spread is not None:
         interval = Interval(time_ns / (1 + spread), time_ns * (1 + spread), "95 % over launches")
-    return Point(
-        size_bytes=size_bytes,
+    return GroupSummary(
         case=0,
+        size_bytes=size_bytes,
+        ranks=(0, 1),
         time_ns=time_ns,
         interval=interval,
         fastest_ns=time_ns,
         algbw=None,
         busbw=None,
+        bus_factor=None,
         wire_bytes=0.0,
         samples=10,
         launch_medians_ns=(time_ns,),
+        launch_means_ns=(time_ns,),
         launch_keys=((0, 0),),
     )
 
 
 def timed(
     one: Iterable[float], other: Iterable[float], spread: float | None = 0.01
-) -> Mapping[int, tuple[Point, Point]]:
+) -> Mapping[int, tuple[GroupSummary, GroupSummary]]:
     """Two algorithms with these times at the first of SIZES."""
     both = zip(SIZES, one, other, strict=False)
     return {size: (point(size, first, spread), point(size, second, spread)) for size, first, second in both}
@@ -519,7 +522,7 @@ def test_on_noisy_launches_crossings_are_seldom_made_up_and_their_range_holds_th
     """Of two curves that are one, and of two that cross, in six launches that differ by 5 %."""
     generator = np.random.default_rng(7)
 
-    def noisy(time_ns: float, size_bytes: int) -> Point:
+    def noisy(time_ns: float, size_bytes: int) -> GroupSummary:
         launches = time_ns * np.exp(generator.normal(0, 0.05, 6))
         return replace(point(size_bytes, float(np.median(launches))), interval=interval_of(launches))
 

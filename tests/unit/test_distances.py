@@ -94,7 +94,7 @@ def test_pairs_with_other_launches_have_no_interval() -> None:
     judgement = judged(matrix())
     summary = judgement.cases[0]
     without_first = summary.groups.rows.take(np.arange(1, len(summary.groups.rows)))
-    lacking = replace(summary, groups=groups_of(summary.case, [(0, without_first)]))
+    lacking = replace(summary, groups=groups_of(summary.index, summary.case, [(0, without_first)]))
     (split,) = splits_of([lacking], judgement.facts.placements)
     assert {kind.interval.kind for kind in split.classes} == {"none", "95 % over launches"}
     assert split.classes[1].times_within is None

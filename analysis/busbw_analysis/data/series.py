@@ -9,7 +9,6 @@ from busbw.ops.storage import Access
 from busbw.ops.training import Workload
 from busbw.runs.records import Case, case_in_words
 from busbw_analysis.data.groups import Groups, GroupSummary
-from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import CaseSummary
 
@@ -68,34 +67,6 @@ class SeriesKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One size of a curve. Sizes are bytes, times ns per call, rates B/s.
-
-    case: index of its case
-    launch_medians_ns, launch_keys: one entry per launch, in order; a key is run and launch
-    The other fields are those of ``GroupSummary``.
-    """
-
-    size_bytes: int
-    case: int
-    time_ns: float
-    interval: Interval
-    fastest_ns: float | None
-    algbw: float | None
-    busbw: float | None
-    wire_bytes: float
-    samples: int
-    launch_medians_ns: tuple[float, ...]
-    launch_keys: tuple[tuple[int, int], ...]
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Both ends of the interval, in ns; the median twice if there is no interval."""
-        low, high = self.interval.low_ns, self.interval.high_ns
-        return (self.time_ns, self.time_ns) if low is None or high is None else (low, high)
-
-
-@dataclass(frozen=True, slots=True)
 class Series:
     """The measured points of one curve, by ascending size.
 
@@ -107,7 +78,7 @@ class Series:
     key: SeriesKey
     bus_factor: float | None
     traffic_factor: float
-    points: tuple[Point, ...]
+    points: tuple[GroupSummary, ...]
     at_work: Mapping[str, int]
     sharing: float = 1.0
 
@@ -116,7 +87,7 @@ class Series:
         """Number of ranks and of hosts."""
         return len(self.key.ranks), self.key.hosts
 
-    def at(self, size_bytes: int) -> Point | None:
+    def at(self, size_bytes: int) -> GroupSummary | None:
         """The point of this size; None if it was not measured."""
         return next((point for point in self.points if point.size_bytes == size_bytes), None)
 
@@ -134,8 +105,7 @@ class Series:
 
 
 _OF_CASE = {field.name for field in fields(SeriesKey)} - {"cost_models", "ranks", "hosts"}
-_OF_GROUP = {field.name for field in fields(Point)} - {"size_bytes", "case"}
-"""Fields that a curve copies from its cases, and a point from its group."""
+"""Fields that a curve copies from its cases."""
 
 
 def series_of(summaries: Sequence[CaseSummary], hosts: Sequence[str], cost_models: str) -> tuple[Series, ...]:
@@ -144,31 +114,35 @@ def series_of(summaries: Sequence[CaseSummary], hosts: Sequence[str], cost_model
     There are none of pair matrices, whose pairs are compared with each other; of modes whose samples include more than
     the call; and of training steps, where most of the time is not communication.
     """
-    measured: dict[SeriesKey, list[tuple[Point, CaseSummary, GroupSummary]]] = {}
+    measured: dict[SeriesKey, list[GroupSummary]] = {}
     for summary in summaries:
         if summary.state != "measured" or summary.case.op in PAIRED | TRAINED or summary.case.mode in _MORE:
             continue
         for group in summary.groups:
             key = key_of(summary.case, group.ranks, hosts, cost_models)
-            measured.setdefault(key, []).append((_point(summary, group), summary, group))
-    return tuple(_series(key, members, hosts) for key, members in measured.items())
+            measured.setdefault(key, []).append(group)
+    return tuple(_series(key, points, summaries, hosts) for key, points in measured.items())
 
 
-def _series(key: SeriesKey, members: Sequence[tuple[Point, CaseSummary, GroupSummary]], hosts: Sequence[str]) -> Series:
-    ordered = sorted(members, key=lambda member: member[0].size_bytes)
-    _, largest, group = ordered[-1]
+def _series(
+    key: SeriesKey, points: Sequence[GroupSummary], summaries: Sequence[CaseSummary], hosts: Sequence[str]
+) -> Series:
+    ordered = sorted(points, key=lambda point: point.size_bytes)
+    largest = summaries[ordered[-1].case]
     working = Counter(hosts[rank] for rank in largest.groups.ranks.flat.tolist() if rank < len(hosts))
     return Series(
         key=key,
-        bus_factor=members[0][2].bus_factor,
-        traffic_factor=members[0][2].traffic_factor,
-        points=tuple(point for point, _, _ in ordered),
+        bus_factor=points[0].bus_factor,
+        traffic_factor=points[0].traffic_factor,
+        points=tuple(ordered),
         at_work={host: working[host] for host in dict.fromkeys(hosts[rank] for rank in key.ranks if rank < len(hosts))},
-        sharing=1.0 if largest.total is None or not group.wire_bytes else _sharing(largest.groups, group, hosts),
+        sharing=1.0 if largest.total is None else _sharing(largest.groups, ordered[-1], hosts),
     )
 
 
 def _sharing(groups: Groups, group: GroupSummary, hosts: Sequence[str]) -> float:
+    if not group.wire_bytes:
+        return 1.0
     own = {hosts[rank] for rank in group.ranks}
     beside = (any(hosts[rank] in own for rank in groups.ranks.row(place)) for place in range(len(groups)))
     wire_bytes: list[float] = groups.rows.wire_bytes[groups.first].tolist()
@@ -180,8 +154,3 @@ def key_of(case: Case, ranks: tuple[int, ...], hosts: Sequence[str], cost_models
     of_case = {name: getattr(case, name) for name in _OF_CASE}
     spanned = len({hosts[rank] for rank in ranks if rank < len(hosts)}) or 1
     return SeriesKey(**of_case, cost_models=cost_models, ranks=ranks, hosts=spanned)
-
-
-def _point(summary: CaseSummary, group: GroupSummary) -> Point:
-    of_group = {name: getattr(group, name) for name in _OF_GROUP}
-    return Point(**of_group, size_bytes=summary.case.size_bytes, case=summary.index)

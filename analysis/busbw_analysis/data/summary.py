@@ -129,8 +129,8 @@ def _summary(
     crowded: Sequence[bool],
 ) -> CaseSummary:
     measured = [result for result in results if isinstance(result, Measurement)]
-    is_wrong = row.cause == "wrong_data"
-    groups, wrong = (groups_of(row.case, tables if kept else ()) for kept in (row.state == "measured", is_wrong))
+    groups = groups_of(row.index, row.case, tables if row.state == "measured" else ())
+    wrong = groups_of(row.index, row.case, tables if row.cause == "wrong_data" else ())
     counts = [
         sum(int(getattr(table, name).sum()) for _, table in tables) for name in ("samples", "disturbed", "missed")
     ]

@@ -8,7 +8,7 @@ from typing import Final
 from busbw.runs.records import JSON
 from busbw.units import counted, format_size
 from busbw_analysis.data.facts import Facts
-from busbw_analysis.data.series import Point
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.summary import CaseSummary, Flag
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.curves import Curve
@@ -38,7 +38,7 @@ class Modelled:
     explanation: Explanation
 
     @property
-    def rows(self) -> Iterator[tuple[Point, Prediction, Spent]]:
+    def rows(self) -> Iterator[tuple[GroupSummary, Prediction, Spent]]:
         """Measured point, prediction and breakdown of the time, size by size."""
         yield from zip(self.curve.series.points, self.model, self.explanation.spent, strict=True)
 
@@ -128,7 +128,7 @@ def _ends(one: Modelled, place: int) -> tuple[float, ...]:
     return interval.low_ns / predicted, interval.high_ns / predicted
 
 
-def _known(curve: Curve, point: Point, facts: Facts, cases: Sequence[CaseSummary]) -> list[str]:
+def _known(curve: Curve, point: GroupSummary, facts: Facts, cases: Sequence[CaseSummary]) -> list[str]:
     """Observations of the run that affect the time of this point: shared cores, and flags."""
     hosts = facts.hosts_of(curve.series.key.ranks)
     known = [

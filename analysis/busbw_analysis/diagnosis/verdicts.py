@@ -8,8 +8,9 @@ from typing import Literal
 from busbw.ops import REDUCING
 from busbw.units import format_rate
 from busbw_analysis.data.bands import Band
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval
-from busbw_analysis.data.series import Point, SeriesKey
+from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.diagnosis.doubts import DOUBTS, MODEL_TOLERANCE, Doubt
 from busbw_analysis.fitting.curve import Fit
@@ -267,7 +268,7 @@ def times(ratio: float) -> str:
     return f"{ratio:.2g}×" if ratio < 100 else f"{ratio:.0f}×"
 
 
-def latency_bound(curve: Curve, point: Point) -> bool:
+def latency_bound(curve: Curve, point: GroupSummary) -> bool:
     """Whether at least half of the time does not depend on the size: α of the fit, or the time of the smallest size."""
     points = curve.series.points
     if isinstance(curve.fit, Fit):
@@ -277,7 +278,9 @@ def latency_bound(curve: Curve, point: Point) -> bool:
     )
 
 
-def _why(curve: Curve, point: Point, peak_share: float | None, published: PublishedPoint | None) -> Iterator[str]:
+def _why(
+    curve: Curve, point: GroupSummary, peak_share: float | None, published: PublishedPoint | None
+) -> Iterator[str]:
     peak = curve.peak
     if isinstance(peak, Peak) and peak_share is not None and point.busbw is not None:
         if (practical := peak.practical_busbw) is not None:

@@ -17,8 +17,8 @@ from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import Level, Name, picture
 from busbw.units import counted, format_size
 from busbw_analysis.data.grouped import grouped
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.diagnosis.pairs import PairMatrix
@@ -210,13 +210,13 @@ def _way(curve: Curve) -> Kind:
 
 def _best_of_each(
     curves: Iterable[Curve], kind_of: Callable[[Curve], _Kind]
-) -> dict[_Kind, tuple[Curve, float, Point]]:
+) -> dict[_Kind, tuple[Curve, float, GroupSummary]]:
     """The curve of each kind with the highest rate, with that rate and its point."""
     rated = ((curve, *most) for curve in curves if (most := _most(curve)) is not None)
     return {kind: max(those, key=itemgetter(1)) for kind, those in grouped(rated, lambda one: kind_of(one[0])).items()}
 
 
-def _most(curve: Curve) -> tuple[float, Point] | None:
+def _most(curve: Curve) -> tuple[float, GroupSummary] | None:
     """The highest rate of a curve (busbw; algbw if nothing crosses a wire) and its point."""
     rated = [
         (rate, point)
@@ -226,7 +226,7 @@ def _most(curve: Curve) -> tuple[float, Point] | None:
     return max(rated, key=lambda one: (one[0], one[1].size_bytes), default=None)
 
 
-def _of_curve(curve: Curve, rate: float, point: Point, kind: Kind, name: str) -> HierarchyLevel:
+def _of_curve(curve: Curve, rate: float, point: GroupSummary, kind: Kind, name: str) -> HierarchyLevel:
     low_ns, high_ns, no_bus = point.interval.low_ns, point.interval.high_ns, curve.series.bus_factor is None
     nominal = practical = None
     if isinstance(curve.peak, Peak):

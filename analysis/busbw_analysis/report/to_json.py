@@ -103,7 +103,11 @@ def _text(found: Mapping[str, JSON]) -> str:
     return msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
 
 
-_OF_SUMMARY: Final = tuple(field.name for field in fields(CaseSummary) if field.name != "groups")
+_OF_SUMMARY: Final = tuple(field.name for field in fields(CaseSummary) if field.name not in {"groups", "wrong"})
+_OF_GROUP: Final = (
+    *(field.name for field in fields(GroupSummary) if field.name not in {"case", "size_bytes", "place"}),
+    *("label", "views", "mean", "p99"),
+)
 
 
 def _case(summary: CaseSummary) -> JSON:
@@ -113,7 +117,7 @@ def _case(summary: CaseSummary) -> JSON:
         listed = [summary.groups[place] for place in slowest]
     return {
         **{name: plain(getattr(summary, name)) for name in _OF_SUMMARY},
-        "groups": [with_values(group, "mean", "p99") for group in listed],
+        "groups": [values_of(group, *_OF_GROUP) for group in listed],
         "groups_left_out": len(summary.groups) - len(listed),
     }
 
