@@ -122,10 +122,17 @@ def _case(summary: CaseSummary) -> JSON:
     }
 
 
+_OF_POINT: Final = (
+    *("size_bytes", "case", "time_ns", "interval", "fastest_ns", "algbw", "busbw", "wire_bytes", "samples"),
+    *("launch_medians_ns", "launch_keys"),
+)
+
+
 def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:
     return {
         "label": curve.series.key.label,
-        **plain(curve.series),
+        **values_of(curve.series, "key", "bus_factor", "traffic_factor"),
+        "points": [values_of(point, *_OF_POINT) for point in curve.series.points],
         **values_of(curve, "fit", "model", "alternatives", "peak"),
         "explanation": _explanation(curve, judgement),
     }
