@@ -1,9 +1,9 @@
-"""The words of every command, one file each: ``make golden`` rewrites tests/golden, ``test_golden.py`` compares.
+"""The words of every command, a file for each invocation: ``make golden`` rewrites tests/golden.
 
 It also rewrites what is read of each log in tests/data/logs.
 
 The files hold what a command prints and its exit status, on runs whose numbers are known; what depends on the machine
-is set or left out. Other tests assert codes and numbers.
+is set or left out. ``test_golden.py`` compares them; other tests assert codes and numbers.
 """
 
 import os
@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -40,6 +39,7 @@ _SIZES = tuple(8 * 4**step for step in range(11))
 _CORES = 16
 _PREDICT = "--from ranks-2 --from ranks-4 --op all_reduce"
 _LLAMA = "--model 'Llama 3 70B'"
+_FORMULAS = ("volumes", "memory", "limits", "storage", "roofline", "plan")
 _PLAN = '[[sweep]]\nops = ["barrier"]\n'
 
 PLANS: Final[Mapping[str, str]] = MappingProxyType(
@@ -52,184 +52,187 @@ PLANS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Plans with a mistake each."""
 
-COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
+INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
-        **{name: [f"{name} --help"] for name in main.list_commands(click.Context(main))},
-        "busbw": ["--help", "--version", "nothing"],
-        "list": [
-            "list --help",
-            *(f"list {what}" for what in ("ops", "backends", "algorithms", "suites", "launchers", "runs")),
-            "list everything",
-        ],
-        "show": [
-            "show --help",
-            "show usual",
-            "show broken",
-            "show stored",
-            "show trained",
-            "show usual another",
-            "show nowhere",
-        ],
-        "fit": ["fit --help", "fit ranks-2 ranks-4", "fit stored", "fit nowhere"],
-        "predict": [
-            "predict --help",
-            f"predict {_PREDICT} --ranks 256 --size 1KiB..1GiB*1024",
-            f"predict {_PREDICT} --ranks 4",
-            f"predict {_PREDICT} --ranks 4 --size 100KiB",
-            f"predict {_PREDICT} --ranks 1 --size 1MiB",
-            f"predict {_PREDICT} --ranks 8 --size 0",
-            f"predict {_PREDICT} --ranks 8 --size 1MB",
-            f"predict {_PREDICT} --ranks 8 --size 1MiB --hosts 2",
-            f"predict {_PREDICT} --ranks 8 --size 1MiB --hosts 9",
-            f"predict {_PREDICT} --ranks 8 --size 1MiB --algorithm rings",
-            f"predict {_PREDICT} --ranks 8 --size 1MiB --plot scaling.jpg",
-            f"predict {_PREDICT} --ranks 8 --size 1KiB,1MiB --plot scaling.svg",
-            f"predict {_PREDICT} --ranks 8 --size 1MiB --from ranks-2",
-            f"predict {_PREDICT} --ranks 8 --size 1MiB --from another",
-            f"predict {_PREDICT} --ranks 8 --size 1MiB --from nowhere",
-            f"predict {_PREDICT} --size 1MiB",
-            "predict --from ranks-4 --op broadcast --ranks 8 --size 1MiB",
-        ],
-        "compare": [
-            "compare --help",
-            "compare usual slower",
-            "compare usual broken --force --fail-on missing",
-            "compare usual slower --fail-on slower",
-            "compare usual usual",
-            "compare usual another",
-            "compare usual slower --within 2",
-        ],
-        "report": [
-            "report --help",
-            "report usual --output page",
-            "report broken --output page",
-            "report usual slower",
-        ],
-        "simulate": [
-            "simulate --help",
-            "simulate --op all_reduce --ranks 8 --size 1KiB,64MiB --network rail:nic=50GB/s,inner=450GB/s",
-            "simulate --op all_reduce --algorithm ring --from ranks-4 --size 1MiB",
-            "simulate --op all_reduce --algorithm rings --ranks 8 --size 1MiB --network flat:rate=1GB/s",
-            "simulate --op all_reduce --ranks 8 --size 1MiB --network ring:rate=1GB/s",
-        ],
-        "training": [
-            "training --help",
-            "training models",
-            *(f"training {what} --help" for what in ("volumes", "memory", "limits", "storage", "roofline", "plan")),
-            f"training volumes {_LLAMA} --tp 8 --pp 4 --dp 16 --micro-batches 16 --batch 256 --explain",
-            "training volumes --model DeepSeek-V3 --dp 64 --ep 64 --ranks-per-host 8 --batch 64 --zero 1",
-            f"training volumes {_LLAMA} --tp 3",
-            "training volumes --model 'Llama 9'",
-            f"training memory {_LLAMA} --tp 8 --pp 4 --dp 4 --micro-batches 16 --batch 64 --gpu 'H100 SXM5'",
-            f"training memory {_LLAMA} --dp 4 --batch 4 --gpu 'H100 SXM5'",
-            f"training roofline {_LLAMA} --tp 8 --dp 8 --batch 64 --network rail:nic=50GB/s,inner=450GB/s",
-            f"training plan {_LLAMA} --gpus 512 --nic '4X NDR' --compare-rules --top 4",
-            f"training plan {_LLAMA} --gpus 4 --nic '4X NDR'",
-            f"training plan {_LLAMA} --gpus 512",
-            "training limits",
-            "training storage --sample ResNet-50 --gpus 8 --achieved 130e12 --read-rate 5GB/s",
-            "training storage --model 'Llama 3 405B' --gpus 16384 --achieved 400e12 --write-rate 2TB/s --mtbf 3.1",
-        ],
-        "import": ["import --help", "import all_reduce.log --ranks 4", "import usual", "show all_reduce.log"],
-        "export": [
-            "export --help",
-            "export usual --to nccl-tests",
-            "export all_reduce.log --to osu",
-            "export usual --to excel",
-        ],
-        "peaks": ["peaks --help", "peaks", "peaks --peaks nowhere.toml"],
-        "selftest": ["selftest --help", "selftest --launches 2"],
-        "submit": [
-            "submit --help",
-            "submit quick --nodes 2 --ranks-per-node 4 --time 30 --busbw busbw --mpi pmi2 --dry-run",
-            "submit quik",
-            "submit huge --nodes 2 --ranks-per-node 4 --dry-run",
-        ],
-        "run": [
-            "run --help",
-            "run --suite quick --ranks 4 --dry-run",
-            "run --suite full --ranks 4 --op barrier,pair_bidir --dry-run",
-            "run --suite memory --ranks 4 --op memory_touch --dry-run",
-            "run --suite memory-gpu --ranks 4 --op peer_copy --dry-run",
-            "run --suite roofline --ranks 4 --op matmul --dry-run",
-            "run --suite roofline-gpu --ranks 4 --op attention,matmul --dry-run",
-            "run --suite standard --ranks 4 --op all_to_all_v --dry-run",
-            "run --suite storage --ranks 4 --path . --dry-run",
-            *(
-                f"run --ranks 2 {options}"
-                for options in (
-                    "",
-                    "--op allreduce",
-                    "--op barrier --dtype f32",
-                    "--op barrier --redop xor",
-                    "--op barrier --sizes 1MB",
-                    "--op barrier --backend smoke",
-                    "--op barrier --backend smoke --dry-run",
-                    "--suite huge",
-                    "--op barrier --pairs both",
-                    "--op barrier --in-place under",
-                    "--op barrier --groups half --dry-run",
-                    "--op barrier --groups 0,9",
-                    "--op barrier --root -1",
-                    "--op barrier --port 70000",
-                    "--op barrier --timeout inf",
-                    "--op barrier --seed 999999999999999999999999999999",
-                    "--op barrier --ranks 0",
-                    "--op all_reduce --sizes 1KiB --ranks 1 --dry-run",
-                    "--op all_to_all_v --traffic missing.csv",
-                    "--plan missing.toml",
-                    "--suite quick --plan missing.toml",
-                    *(f"--plan plans/{name}.toml" for name in PLANS),
-                )
+        "busbw": {"help": "--help", "version": "--version", "unknown-command": "nothing"},
+        "list": {
+            **{what: what for what in ("ops", "backends", "algorithms", "suites", "launchers", "runs")},
+            "unknown-table": "everything",
+        },
+        "show": {
+            "steady": "usual",
+            "interrupted": "broken",
+            "stored": "stored",
+            "training": "trained",
+            "log": "all_reduce.log",
+            "two-runs": "usual another",
+            "no-such-run": "nowhere",
+        },
+        "fit": {"synthetic": "ranks-2 ranks-4", "stored": "stored", "no-such-run": "nowhere"},
+        "predict": {
+            "more-ranks": f"{_PREDICT} --ranks 256 --size 1KiB..1GiB*1024",
+            "measured-sizes": f"{_PREDICT} --ranks 4",
+            "size-between": f"{_PREDICT} --ranks 4 --size 100KiB",
+            "one-rank": f"{_PREDICT} --ranks 1 --size 1MiB",
+            "size-zero": f"{_PREDICT} --ranks 8 --size 0",
+            "wrong-unit": f"{_PREDICT} --ranks 8 --size 1MB",
+            "hosts": f"{_PREDICT} --ranks 8 --size 1MiB --hosts 2",
+            "hosts-above-ranks": f"{_PREDICT} --ranks 8 --size 1MiB --hosts 9",
+            "unknown-algorithm": f"{_PREDICT} --ranks 8 --size 1MiB --algorithm rings",
+            "unknown-plot": f"{_PREDICT} --ranks 8 --size 1MiB --plot scaling.jpg",
+            "plot": f"{_PREDICT} --ranks 8 --size 1KiB,1MiB --plot scaling.svg",
+            "same-run-twice": f"{_PREDICT} --ranks 8 --size 1MiB --from ranks-2",
+            "another-machine": f"{_PREDICT} --ranks 8 --size 1MiB --from another",
+            "no-such-run": f"{_PREDICT} --ranks 8 --size 1MiB --from nowhere",
+            "no-ranks": f"{_PREDICT} --size 1MiB",
+            "not-measured": "--from ranks-4 --op broadcast --ranks 8 --size 1MiB",
+        },
+        "compare": {
+            "slower": "usual slower",
+            "missing": "usual broken --force --fail-on missing",
+            "gate": "usual slower --fail-on slower",
+            "same-run": "usual usual",
+            "another-machine": "usual another",
+            "within": "usual slower --within 2",
+        },
+        "report": {
+            "steady": "usual --output page",
+            "interrupted": "broken --output page",
+            "two-runs": "usual slower",
+        },
+        "simulate": {
+            "library": "--op all_reduce --ranks 8 --size 1KiB,64MiB --network rail:nic=50GB/s,inner=450GB/s",
+            "from-run": "--op all_reduce --algorithm ring --from ranks-4 --size 1MiB",
+            "unknown-algorithm": ("--op all_reduce --algorithm rings --ranks 8 --size 1MiB --network flat:rate=1GB/s"),
+            "unknown-network": "--op all_reduce --ranks 8 --size 1MiB --network ring:rate=1GB/s",
+        },
+        "training": {
+            **{f"{what}-help": f"{what} --help" for what in _FORMULAS},
+            "models": "models",
+            "volumes": f"volumes {_LLAMA} --tp 8 --pp 4 --dp 16 --micro-batches 16 --batch 256 --explain",
+            "volumes-experts": "volumes --model DeepSeek-V3 --dp 64 --ep 64 --ranks-per-host 8 --batch 64 --zero 1",
+            "volumes-no-layout": f"volumes {_LLAMA} --tp 3",
+            "unknown-model": "volumes --model 'Llama 9'",
+            "memory": f"memory {_LLAMA} --tp 8 --pp 4 --dp 4 --micro-batches 16 --batch 64 --gpu 'H100 SXM5'",
+            "memory-does-not-fit": f"memory {_LLAMA} --dp 4 --batch 4 --gpu 'H100 SXM5'",
+            "roofline": f"roofline {_LLAMA} --tp 8 --dp 8 --batch 64 --network rail:nic=50GB/s,inner=450GB/s",
+            "plan": f"plan {_LLAMA} --gpus 512 --nic '4X NDR' --compare-rules --top 4",
+            "plan-too-few": f"plan {_LLAMA} --gpus 4 --nic '4X NDR'",
+            "plan-no-network": f"plan {_LLAMA} --gpus 512",
+            "limits": "limits",
+            "storage-samples": "storage --sample ResNet-50 --gpus 8 --achieved 130e12 --read-rate 5GB/s",
+            "storage-checkpoints": (
+                "storage --model 'Llama 3 405B' --gpus 16384 --achieved 400e12 --write-rate 2TB/s --mtbf 3.1"
             ),
-        ],
+        },
+        "import": {"log": "all_reduce.log --ranks 4", "run": "usual"},
+        "export": {
+            "nccl-tests": "usual --to nccl-tests",
+            "osu": "all_reduce.log --to osu",
+            "unknown-format": "usual --to excel",
+        },
+        "peaks": {"catalogue": "", "no-such-file": "--peaks nowhere.toml"},
+        "selftest": {"two-launches": "--launches 2"},
+        "submit": {
+            "quick": "quick --nodes 2 --ranks-per-node 4 --time 30 --busbw busbw --mpi pmi2 --dry-run",
+            "misspelt-suite": "quik",
+            "unknown-suite": "huge --nodes 2 --ranks-per-node 4 --dry-run",
+        },
+        "run": {
+            "suite-quick": "--suite quick --ranks 4 --dry-run",
+            "suite-full": "--suite full --ranks 4 --op barrier,pair_bidir --dry-run",
+            "suite-memory": "--suite memory --ranks 4 --op memory_touch --dry-run",
+            "suite-memory-gpu": "--suite memory-gpu --ranks 4 --op peer_copy --dry-run",
+            "suite-roofline": "--suite roofline --ranks 4 --op matmul --dry-run",
+            "suite-roofline-gpu": "--suite roofline-gpu --ranks 4 --op attention,matmul --dry-run",
+            "suite-standard": "--suite standard --ranks 4 --op all_to_all_v --dry-run",
+            "suite-storage": "--suite storage --ranks 4 --path . --dry-run",
+            "nothing": "--ranks 2",
+            "unknown-op": "--ranks 2 --op allreduce",
+            "unknown-dtype": "--ranks 2 --op barrier --dtype f32",
+            "unknown-redop": "--ranks 2 --op barrier --redop xor",
+            "wrong-unit": "--ranks 2 --op barrier --sizes 1MB",
+            "unknown-backend": "--ranks 2 --op barrier --backend smoke",
+            "unknown-backend-planned": "--ranks 2 --op barrier --backend smoke --dry-run",
+            "unknown-suite": "--ranks 2 --suite huge",
+            "unknown-pairs": "--ranks 2 --op barrier --pairs both",
+            "unknown-placement": "--ranks 2 --op barrier --in-place under",
+            "no-groups": "--ranks 2 --op barrier --groups half --dry-run",
+            "groups-without-ranks": "--ranks 2 --op barrier --groups 0,9",
+            "root-without-effect": "--ranks 2 --op barrier --root -1",
+            "wrong-port": "--ranks 2 --op barrier --port 70000",
+            "endless-timeout": "--ranks 2 --op barrier --timeout inf",
+            "huge-seed": "--ranks 2 --op barrier --seed 999999999999999999999999999999",
+            "no-ranks": "--ranks 2 --op barrier --ranks 0",
+            "one-rank": "--ranks 2 --op all_reduce --sizes 1KiB --ranks 1 --dry-run",
+            "no-such-traffic": "--ranks 2 --op all_to_all_v --traffic missing.csv",
+            "no-such-plan": "--ranks 2 --plan missing.toml",
+            "suite-and-plan": "--ranks 2 --suite quick --plan missing.toml",
+            **{f"plan-{name}": f"--ranks 2 --plan plans/{name}.toml" for name in PLANS},
+        },
     }
 )
-"""What is asked of each command, in a folder with the runs of ``_runs``: its help, if nothing more is said here."""
+"""What is asked of commands besides their help, by the name of the file, in a folder with the runs of ``_runs``."""
 
 
-def transcript(name: str) -> str:
-    """What all invocations of one command print, with their exit status."""
-    with _laid_out() as environment:
-        runner = CliRunner(env=environment)
-        if (command := main.get_command(click.Context(main), name)) is not None:
+def invocations() -> dict[str, str]:
+    """Arguments of ``busbw`` by the path of the file of the output, below ``FOLDER`` and without ``.txt``."""
+    commands = main.list_commands(click.Context(main))
+    return {
+        **{f"{command}/help": f"{command} --help" for command in commands},
+        **{
+            f"{command}/{name}": f"{command} {arguments}".strip() if command in commands else arguments
+            for command, cases in INVOCATIONS.items()
+            for name, arguments in cases.items()
+        },
+    }
+
+
+def transcript(arguments: str, inputs: Path) -> str:
+    """What one invocation prints in a copy of the folder of ``write_inputs``, with its exit status."""
+    with _workplace(inputs) as environment:
+        command = main.get_command(click.Context(main), arguments.split(maxsplit=1)[0])
+        if command is not None:
             command._help_option = None  # click keeps the one of whoever called the command by itself before
-        return "\n".join(_told(runner, arguments) for arguments in COMMANDS[name])
+        result = CliRunner(env=environment).invoke(
+            main, shlex.split(arguments), prog_name="busbw", terminal_width=_WIDTH
+        )
+        output, error = (_without_place(text) for text in (result.stdout, result.stderr))
+        if result.exit_code == 0 and "--output page" in arguments:
+            output = Path("page/report.md").read_text(encoding="utf-8").replace(__version__, "VERSION")
+    lines = [f"$ busbw {arguments}", *output.splitlines(), *(f"stderr: {line}" for line in error.splitlines())]
+    return "".join(f"{line.rstrip()}\n" for line in [*lines, f"exit status {result.exit_code}"])
 
 
-def _told(runner: CliRunner, arguments: str) -> str:
-    said = runner.invoke(main, shlex.split(arguments), prog_name="busbw", terminal_width=_WIDTH)
-    out, err = (_normal(text) for text in (said.stdout, said.stderr))
-    if said.exit_code == 0 and "--output page" in arguments:
-        out = Path("page/report.md").read_text(encoding="utf-8").replace(__version__, "VERSION")
-    told = [f"$ busbw {arguments}", *out.splitlines(), *(f"stderr: {line}" for line in err.splitlines())]
-    return "\n".join(line.rstrip() for line in [*told, f"exit status {said.exit_code}", ""])
-
-
-def _normal(text: str) -> str:
+def _without_place(text: str) -> str:
     return text.replace(str(Path.cwd()), "HERE").replace(f"version {__version__}", "version VERSION")
 
 
+def write_inputs(folder: Path) -> None:
+    """Write the runs, logs and plans that the invocations name."""
+    results = folder / "results/synthetic"
+    for name, stored in _runs().items():
+        (results / name).mkdir(parents=True)
+        store.write_run(results / name, stored.run)
+        with store.Appender(results / name) as appender:
+            for row in stored.rows:
+                appender.append(row)
+    shutil.copytree(FOLDER.parent / "data/runs/mpi-modes", results / "stored")
+    shutil.copytree(FOLDER.parent / "data/runs/training", results / "trained")
+    shutil.copy(FOLDER.parent / "data/logs/nccl-tests-2.19.txt", folder / "all_reduce.log")
+    (folder / "plans").mkdir()
+    for name, text in PLANS.items():
+        (folder / f"plans/{name}.toml").write_text(text, encoding="utf-8")
+
+
 @contextmanager
-def _laid_out() -> Iterator[dict[str, str | None]]:
-    """A folder with runs and plans as the working directory, on a machine of 16 cores that lacks nothing."""
+def _workplace(inputs: Path) -> Iterator[dict[str, str | None]]:
+    """A copy of the inputs as the working directory, on a machine of 16 cores that lacks nothing; its environment."""
     outside: dict[str, str | None] = {
         name: None for name in os.environ if name.startswith(("BUSBW_", "SLURM_", "OMPI_", "PMI", "XDG_"))
     }
     with tempfile.TemporaryDirectory() as place, chdir(place), ExitStack() as changed:
-        for name, stored in _runs().items():
-            folder = Path("results/synthetic") / name
-            folder.mkdir(parents=True)
-            store.write_run(folder, stored.run)
-            with store.Appender(folder) as appender:
-                for row in stored.rows:
-                    appender.append(row)
-        shutil.copytree(FOLDER.parent / "data/runs/mpi-modes", "results/synthetic/stored")
-        shutil.copytree(FOLDER.parent / "data/runs/training", "results/synthetic/trained")
-        shutil.copy(FOLDER.parent / "data/logs/nccl-tests-2.19.txt", "all_reduce.log")
-        Path("plans").mkdir()
-        for name, text in PLANS.items():
-            Path(f"plans/{name}.toml").write_text(text, encoding="utf-8")
+        shutil.copytree(inputs, place, dirs_exist_ok=True)
         for what, instead in {
             "busbw.system.environment.cores_of_launcher": lambda: _CORES,
             "busbw.system.environment.versions": lambda _: {},
@@ -241,7 +244,6 @@ def _laid_out() -> Iterator[dict[str, str | None]]:
         yield {**outside, "HOME": place, "COLUMNS": "80"}
 
 
-@cache
 def _runs() -> dict[str, StoredRun]:
     steady = World(launch_noise=0.01, by_op={"memory_copy": (Piece(2e-6, 2e-10),)}, slow_ranks=(2,), slow_factor=3.0)
     slower = World(pieces=(Piece(30e-6, 1.5e-10),), launch_noise=0.01, late_rank=1, late_seconds=60e-6)
@@ -279,9 +281,10 @@ def _run(
 
 
 if __name__ == "__main__":
-    for command in COMMANDS:
-        (FOLDER / f"{command}.txt").write_text(transcript(command), encoding="utf-8")
+    shutil.rmtree(FOLDER)
+    with tempfile.TemporaryDirectory() as inputs:
+        write_inputs(Path(inputs))
+        for file, arguments in invocations().items():
+            (FOLDER / file).parent.mkdir(parents=True, exist_ok=True)
+            (FOLDER / f"{file}.txt").write_text(transcript(arguments, Path(inputs)), encoding="utf-8")
     logs.EXPECTED.write_text(logs.expected(), encoding="utf-8")
-    for file in FOLDER.glob("*.txt"):
-        if file.stem not in COMMANDS:
-            file.unlink()

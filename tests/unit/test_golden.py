@@ -1,18 +1,26 @@
 """The words of every command are those on file; what they mean is tested by codes and numbers elsewhere."""
 
-import click
+from pathlib import Path
+
 import pytest
-from golden import COMMANDS, FOLDER, transcript
+from golden import FOLDER, invocations, transcript, write_inputs
 
-from busbw.cli.main import main
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_says_what_is_on_file(name: str) -> None:
-    on_file = (FOLDER / f"{name}.txt").read_text(encoding="utf-8")
-    assert transcript(name) == on_file, "make golden rewrites the file; read what it changed"
+_INVOCATIONS = invocations()
 
 
-def test_every_command_has_its_file() -> None:
-    assert set(COMMANDS) == {"busbw", *main.list_commands(click.Context(main))}, "a command that is no more"
-    assert {path.stem for path in FOLDER.iterdir()} == set(COMMANDS)
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    write_inputs(folder)
+    return folder
+
+
+@pytest.mark.parametrize("file", _INVOCATIONS)
+def test_a_command_prints_what_is_on_file(file: str, inputs: Path) -> None:
+    on_file = (FOLDER / f"{file}.txt").read_text(encoding="utf-8")
+    assert transcript(_INVOCATIONS[file], inputs) == on_file, "make golden rewrites the file; read what it changed"
+
+
+def test_every_file_has_its_invocation() -> None:
+    files = {str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.rglob("*.txt")}
+    assert files == set(_INVOCATIONS), "make golden removes what is no more"

@@ -1,4 +1,4 @@
-"""What cannot be right is refused before anything is measured; tests/golden/run.txt holds the words."""
+"""What cannot be right is refused before anything is measured; tests/golden/run holds the words."""
 
 from pathlib import Path
 
