@@ -11,9 +11,11 @@ from testing.pipelines import play
 
 from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
-from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.training.judgement import Training
 from busbw_analysis.training.sections.steps import steps
+from busbw_analysis.training.step_verdicts import step_verdicts
 from busbw_analysis.training.steps import Trained, ranked, slowed
 
 GOLDEN = Path(__file__).parents[1] / "data" / "runs" / "training"
@@ -112,16 +114,16 @@ def test_the_rank_that_needs_most_memory_is_held_against_the_formulas() -> None:
     assert sharded.computed_memory is not None
     assert over_nccl is not None
     assert sharded.computed_memory.buffers - over_nccl.buffers == over_nccl.gradients
-    judgement = replace(judge(load([GOLDEN])), steps=(one,))
-    section = steps(judgement)
+    verdicts = step_verdicts([one], ())
+    section = steps([one], verdicts)
     assert section is not None
-    assert section.blocks[-1] != steps(replace(judgement, steps=(ONE,))).blocks[-1]  # type: ignore[union-attr]
+    assert section.blocks[-1] != steps([ONE], verdicts).blocks[-1]  # type: ignore[union-attr]
 
 
 def test_a_stored_step_is_in_the_report() -> None:
-    judgement = judge(load([GOLDEN]))
-    assert [(one.op, one.sent_bytes) for one in judgement.steps] == [("train_1f1b", 1792.0), ("train_ddp", 100352.0)]
-    section = steps(judgement)
+    training = judge(load([GOLDEN])).of(Training)
+    assert [(step.op, step.sent_bytes) for step in training.steps] == [("train_1f1b", 1792.0), ("train_ddp", 100352.0)]
+    section = steps(training.steps, training.verdicts)
     assert section is not None
     assert section.anchor == "steps"
 

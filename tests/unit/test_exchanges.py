@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -278,8 +277,7 @@ def test_the_sentence_names_the_first_at_the_target() -> None:
 
 
 def test_the_report_has_a_row_and_a_line_for_each() -> None:
-    judgement: Any = SimpleNamespace(exchanges=exchanged((EXACT, LATE, NEVER)))
-    section = exchanges(judgement)
+    section = exchanges(exchanged((EXACT, LATE, NEVER)))
     assert section is not None
     _, sentence, figure = section.blocks
     assert isinstance(sentence, Paragraph)
@@ -287,8 +285,7 @@ def test_the_report_has_a_row_and_a_line_for_each() -> None:
     assert [row[0].text for row in figure.table.rows] == ["exact", "late", "int8"]
     assert len(figure.pictures) == 2
     assert len(figure.legend) == 3
-    judgement.exchanges = exchanged((EXACT,))
-    assert exchanges(judgement) is None
+    assert exchanges(exchanged((EXACT,))) is None
 
 
 def test_what_has_no_exact_one_beside_it_is_not_compared() -> None:

@@ -16,14 +16,14 @@ from busbw.runs.records import settings_in_words
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import Level, Name, picture
 from busbw.units import counted, format_size
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.diagnosis.pairs import PairMatrix
+from busbw_analysis.diagnosis.peer_peaks import DIRECT, PairShares
 from busbw_analysis.node.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
-from busbw_analysis.node.peer_peaks import DIRECT, PairShares
 from busbw_analysis.node.storage import Stored
 from busbw_analysis.peaks.peaks import Peak
 
@@ -64,7 +64,7 @@ class HierarchyLevel:
 
 
 def hierarchy(
-    dataset: Dataset,
+    facts: Facts,
     curves: Sequence[Curve],
     memory: Sequence[MemoryCurve],
     files: Sequence[Stored],
@@ -75,8 +75,8 @@ def hierarchy(
 
     ``pairs`` are the matrices with the shares of their pairs' peaks.
     """
-    first = dataset.facts.hosts[0]
-    levels = picture(dataset.facts.environment(first), rows).levels
+    first = facts.hosts[0]
+    levels = picture(facts.environment(first), rows).levels
     known = [_by_datasheet(level, level.peak, first) for level in levels if level.peak is not None]
     found = [
         *_memories(memory, "cpu", "cache", "DRAM", known),
