@@ -86,7 +86,6 @@ def findings_on(
         *disturbances(measured),
     ]
     of_one_kind: tuple[tuple[Severity, str, Iterable[str]], ...] = (
-        ("note", "resumed", resumptions(runs)),
         ("caution", "unknown-op", _unknown_ops(runs)),
         ("caution", "store", (f"{notice}." for notice in results.notices)),
         ("caution", "oversubscribed", _oversubscribed(facts)),
@@ -159,10 +158,12 @@ def case_name(case: Case) -> str:
 
 
 def _ends(runs: Sequence[StoredRun]) -> Iterator[Finding]:
+    """Runs that are incomplete, and runs that were resumed."""
     for stored in runs:
         end = stored.end
         if end is None or end.status != "complete":
             yield Finding("bad", "no-end" if end is None else end.status, ended_in_words(stored))
+    yield from (Finding("note", "resumed", text) for text in resumptions(runs))
 
 
 def _resume(runs: Sequence[StoredRun]) -> str:
