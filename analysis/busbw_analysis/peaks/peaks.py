@@ -265,7 +265,7 @@ def _drive_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
         left_out = "the catalogue has practical rates of drives for reads only"
     each = format_rate(part.peak.nominal / ranks)
     shared = "" if ranks == 1 else f", shared by {ranks} ranks: ÷ {ranks} = {each} for each"
-    return replace(_part(series, part, ranks, "storage", shared), practical_left_out=left_out)
+    return _part(series, part, ranks, "storage", shared, practical_left_out=left_out)
 
 
 def _memory_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
@@ -320,30 +320,48 @@ def _link_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Peak |
         f"; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
         "unless a switch reduces (NVLS); then more than 100 % is possible"
     )
-    peak = _part(series, links, multiple, _level(links.peak), words)
-    return replace(peak, widest=_is_widest(hardware.facts, peak))
+    level = _level(links.peak)
+    return _part(series, links, multiple, level, words, widest=_is_widest(hardware.facts, level))
 
 
-def _is_widest(facts: Facts, peak: Peak) -> bool:
+def _is_widest(facts: Facts, level: PeakLevel) -> bool:
     """Whether the link may be narrower: a log names at most the GPU, not its slot or the links that GPUs share."""
-    return peak.level == "PCIe" and facts.is_log
+    return level == "PCIe" and facts.is_log
 
 
-def _part(series: Series, part: Narrowest, times: float, level: PeakLevel, words: str) -> Peak:
+def _part(
+    series: Series,
+    part: Narrowest,
+    times: float,
+    level: PeakLevel,
+    words: str,
+    *,
+    practical_left_out: str | None = None,
+    widest: bool = False,
+) -> Peak:
     """The peak of an op that moves ``times`` × S bytes through ``part``, as ``words`` explain."""
     whole = part.peak
-    practical = None if whole.practical is None else whole.practical / times
-    denominator = f"{part.in_words}{words}{_division(whole.nominal, series, times, 'sent')}"
-    peak = _peak(series, whole.nominal / times, level, (part.holder, part.what), denominator, ())
-    return replace(peak, practical=practical)
+    algbw = whole.nominal / times
+    return Peak(
+        algbw=algbw,
+        busbw=None if series.bus_factor is None else algbw * series.bus_factor,
+        level=level,
+        holder=part.holder,
+        what=part.what,
+        denominator=f"{part.in_words}{words}{_division(whole.nominal, series, times, 'sent')}",
+        measured=False,
+        practical=None if whole.practical is None else whole.practical / times,
+        practical_left_out=practical_left_out,
+        widest=widest,
+    )
 
 
-def _peak(
-    series: Series, algbw: float, level: PeakLevel, whose: tuple[str, str], denominator: str, cases: tuple[int, ...]
+def _measured_peak(
+    series: Series, algbw: float, level: PeakLevel, holder: tuple[str, str], words: str, case: int
 ) -> Peak:
-    """A peak of ``series``, from its algbw; ``cases`` are those that it was measured with."""
+    """A peak of ``series`` from its algbw, which was measured with ``case``, as ``words`` explain."""
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
-    return Peak(algbw, busbw, level, *whose, denominator, measured=bool(cases), cases=cases)
+    return Peak(algbw, busbw, level, *holder, words, measured=True, cases=(case,))
 
 
 def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> str:
@@ -402,7 +420,9 @@ def _socket_peak(series: Series, hardware: Hardware, stream: SocketStream) -> Pe
             f"plain TCP of {host}, one message at a time from the first to the last of {len(stream.ranks)} ranks and "
             f"back, measured in this run ({stream.op}, {format_size(stream.size_bytes)})"
         )
-        return _peak(series, rate, "plain TCP of a host", (host, f"plain TCP of {host}"), denominator, (stream.case,))
+        return _measured_peak(
+            series, rate, "plain TCP of a host", (host, f"plain TCP of {host}"), denominator, stream.case
+        )
     together, moved = ranks * stream.bytes_per_second, point.wire_bytes / point.size_bytes
     copied = hardware.rates.copies.get(host)
     beside = "" if copied is None else f"; the memory of {host} copies {format_rate(copied.bytes_per_second)} in total"
@@ -411,8 +431,9 @@ def _socket_peak(series: Series, hardware: Hardware, stream: SocketStream) -> Pe
         f"next concurrently, measured in this run ({stream.op}, {format_size(stream.size_bytes)}), "
         f"{format_rate(together)} for {ranks} ranks{_division(together, series, moved, 'sent')}{beside}"
     )
-    whose = (host, f"plain TCP of {host}")
-    return _peak(series, together / moved, "plain TCP of a host", whose, denominator, (stream.case,))
+    return _measured_peak(
+        series, together / moved, "plain TCP of a host", (host, f"plain TCP of {host}"), denominator, stream.case
+    )
 
 
 def _copying_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
@@ -437,8 +458,10 @@ def _copying_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
         f"({counted(copied.ranks, 'rank')}, {format_size(copied.size_bytes)} each, {timed}), every byte that must "
         f"reach another rank copied once{_division(copied.bytes_per_second, series, moved, 'copied')}{shared}"
     )
-    whose = (host, f"memory copy of {host}")
-    return _peak(series, copied.bytes_per_second / moved, "memory copy of a host", whose, denominator, (copied.case,))
+    rate = copied.bytes_per_second / moved
+    return _measured_peak(
+        series, rate, "memory copy of a host", (host, f"memory copy of {host}"), denominator, copied.case
+    )
 
 
 def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Peak | Unavailable:
@@ -466,8 +489,8 @@ def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Pea
     else:
         narrowest = min(ways, key=lambda way: way.peak.nominal)
         words = f"; {key.op} must carry {of_a_rank:.3g} × S through it"
-        links = _part(series, narrowest, of_a_rank, _level(narrowest.peak), words)
-        links = replace(links, widest=_is_widest(hardware.facts, links))
+        level = _level(narrowest.peak)
+        links = _part(series, narrowest, of_a_rank, level, words, widest=_is_widest(facts, level))
         known = [limit.practical for limit in (peak, links) if limit.practical is not None]
         beside = f"; {peak.holder} allows {format_rate(peak.busbw)}"
         peak = peak if peak.algbw <= links.algbw else replace(links, denominator=f"{links.denominator}{beside}")

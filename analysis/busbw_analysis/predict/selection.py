@@ -18,11 +18,14 @@ from busbw_analysis.data.likeness import Difference, differences
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.series import LIBRARY, Series, SeriesKey
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
-from busbw_analysis.models.choices import Calls
+from busbw_analysis.models.choices import Calls, Library
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.families import MPI
 from busbw_analysis.models.results import Results, results_of
 from busbw_analysis.models.select import algorithms
+
+Shape = tuple[int, int]
+"""Numbers of ranks and hosts."""
 
 _OF_A_SHAPE = frozenset({"ranks", "hosts", "placement of ranks on hosts", "binding of ranks to cores", "loop"})
 """Facts that may differ between runs with different numbers of ranks."""
@@ -51,6 +54,8 @@ class MeasuredCurves:
     ``of_op``: every curve of the op, with any algorithm; at least one.
     ``of_library``: the curves of the backend's own algorithm, measured in the same way.
     ``cores``: usable cores of a host; None if unknown.
+    ``near``, ``far``: α, β and R from messages inside a host and between hosts, from the largest run that has them.
+    ``libraries``: the MPI library of each run by its ranks and hosts; None for another backend.
     ``notes``: what was left out.
     """
 
@@ -60,8 +65,10 @@ class MeasuredCurves:
     of_op: tuple[Series, ...]
     of_library: tuple[Series, ...]
     cores: int | None
+    near: Parameters | Unavailable
+    far: Parameters | Unavailable
+    libraries: tuple[tuple[Shape, Library | Unavailable | None], ...]
     notes: tuple[str, ...]
-    _results: tuple[Results, ...]
 
     @property
     def key(self) -> SeriesKey:
@@ -73,18 +80,8 @@ class MeasuredCurves:
         return next((one for one in self.curves if one.shape == (ranks, hosts)), None)
 
     def parameters(self, *, far: bool) -> Parameters | Unavailable:
-        """α, β and R from messages inside a host (``far``: between hosts), from the largest run that has them."""
-        why: Unavailable | None = None
-        for results in sorted(self._results, key=lambda results: -len(results.facts.hosts)):
-            found = [one for one in results.series if one.key.op == self.op and (one.key.hosts > 1) == far]
-            if found:
-                like = min(found, key=lambda one: one not in self.curves)
-                parameters = results.messages.parameters_for(like)
-                if isinstance(parameters, Parameters):
-                    return parameters
-                why = why or parameters
-        where = "between hosts" if far else "inside a host"
-        return why or Unavailable("not-measured", f"{self.op} was not measured {where}")
+        """α, β and R from messages inside a host (``far``: between hosts)."""
+        return self.far if far else self.near
 
     def oversubscribed(self, ranks: int, hosts: int) -> bool:
         """Whether CPU ranks would have to share cores."""
@@ -96,15 +93,30 @@ class MeasuredCurves:
         Taken from the run with this shape, else preferably from one whose ranks share cores in the same way.
         """
 
-        def unlike(results: Results) -> tuple[bool, bool]:
-            shape = _shape_of_run(results.runs[0])
+        def unlike(shape: Shape) -> tuple[bool, bool]:
             return shape != (ranks, hosts), self.oversubscribed(*shape) != self.oversubscribed(ranks, hosts)
 
-        key, library = (self.curves or self.of_op)[0].key, min(self._results, key=unlike).library
+        _, library = min(self.libraries, key=lambda entry: unlike(entry[0]))
+        key = (self.curves or self.of_op)[0].key
         return None if library is None or key.cost_models != MPI else Calls(library, key.dtype, key.mode)
 
 
-def _shape_of_run(stored: store.StoredRun) -> tuple[int, int]:
+def _parameters(
+    results: Sequence[Results], op: str, curves: Sequence[Series], *, far: bool
+) -> Parameters | Unavailable:
+    """α, β and R for ``op`` from messages inside a host or between hosts, preferably as for one of ``curves``."""
+    why: Unavailable | None = None
+    for each in sorted(results, key=lambda each: -len(each.facts.hosts)):
+        of_op = [series for series in each.series if series.key.op == op and (series.key.hosts > 1) == far]
+        if of_op:
+            parameters = each.messages.parameters_for(min(of_op, key=lambda series: series not in curves))
+            if isinstance(parameters, Parameters):
+                return parameters
+            why = why or parameters
+    return why or Unavailable("not-measured", f"{op} was not measured {'between hosts' if far else 'inside a host'}")
+
+
+def _shape_of_run(stored: store.StoredRun) -> Shape:
     """Ranks and hosts of a run."""
     return len(stored.run.hosts), len(set(stored.run.hosts))
 
@@ -198,8 +210,10 @@ def measured_curves(
         of_op=tuple(of_op),
         of_library=of_library,
         cores=_cores(results),
+        near=_parameters(results, op, own, far=False),
+        far=_parameters(results, op, own, far=True),
+        libraries=tuple((_shape_of_run(each.runs[0]), each.library) for each in results),
         notes=tuple(notes),
-        _results=tuple(results),
     )
 
 
