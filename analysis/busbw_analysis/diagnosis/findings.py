@@ -246,7 +246,8 @@ def _shared_resources(facts: Facts) -> Iterator[Finding]:
 def _late(lateness: Sequence[GroupLateness], summaries: Sequence[CaseSummary]) -> Iterator[str]:
     for group in lateness:
         for member in group.flagged:
-            yield in_words(group, member, case_name(summaries[member.worst].case))
+            worst = case_name(summaries[member.worst].case)
+            yield in_words(group, member, worst)
 
 
 def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:

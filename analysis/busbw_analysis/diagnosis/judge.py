@@ -208,7 +208,7 @@ def judge(
     rows = catalogue() if rows is None else rows
     results = results_of(dataset)
     facts, curves = results.facts, curves_of(results, rows)
-    matrices = matrices_of(results.cases, facts.placements)
+    matrices, splits = matrices_of(results.cases, facts.placements), splits_of(results.cases, facts.placements)
     shares = tuple(shares_of(facts, matrix, rows) for matrix in matrices)
     evidence = Evidence(results, curves, matrices, shares, rows)
     of_slices = tuple(judge_slice(evidence) for judge_slice in slices)
@@ -220,7 +220,7 @@ def judge(
         verdicts=tuple(verdict for curve in curves for verdict in verdicts_on(curve)),
         curves=curves,
         matrices=matrices,
-        splits=splits_of(results.cases, facts.placements),
+        splits=splits,
         lateness=results.lateness,
         selftest=selftest,
         compositions=compositions_of(curves),
