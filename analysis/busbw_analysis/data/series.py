@@ -1,14 +1,14 @@
 """The curves of a run: one op at all its sizes with every other setting fixed; input for fits, models and plots."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from busbw.ops import PAIRED, TRAINED
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload
 from busbw.runs.records import Case, case_in_words
-from busbw_analysis.data.groups import Groups, GroupSummary
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import CaseSummary
 
@@ -121,36 +121,59 @@ def series_of(summaries: Sequence[CaseSummary], hosts: Sequence[str], cost_model
         for group in summary.groups:
             key = key_of(summary.case, group.ranks, hosts, cost_models)
             measured.setdefault(key, []).append(group)
-    return tuple(_series(key, points, summaries, hosts) for key, points in measured.items())
-
-
-def _series(
-    key: SeriesKey, points: Sequence[GroupSummary], summaries: Sequence[CaseSummary], hosts: Sequence[str]
-) -> Series:
-    ordered = sorted(points, key=lambda point: point.size_bytes)
-    largest = summaries[ordered[-1].case]
-    working = Counter(hosts[rank] for rank in largest.groups.ranks.flat.tolist() if rank < len(hosts))
-    return Series(
-        key=key,
-        bus_factor=points[0].bus_factor,
-        traffic_factor=points[0].traffic_factor,
-        points=tuple(ordered),
-        at_work={host: working[host] for host in dict.fromkeys(hosts[rank] for rank in key.ranks if rank < len(hosts))},
-        sharing=1.0 if largest.total is None else _sharing(largest.groups, ordered[-1], hosts),
+    largest = {key: max(points, key=lambda point: point.size_bytes) for key, points in measured.items()}
+    at_once = {index: _at_once(summaries[index], hosts) for index in {point.case for point in largest.values()}}
+    return tuple(
+        Series(
+            key=key,
+            bus_factor=points[0].bus_factor,
+            traffic_factor=points[0].traffic_factor,
+            points=tuple(sorted(points, key=lambda point: point.size_bytes)),
+            at_work=at_once[largest[key].case].ranks_on(_hosts_of(key.ranks, hosts)),
+            sharing=at_once[largest[key].case].sharing_of(largest[key], _hosts_of(key.ranks, hosts)),
+        )
+        for key, points in measured.items()
     )
 
 
-def _sharing(groups: Groups, group: GroupSummary, hosts: Sequence[str]) -> float:
-    if not group.wire_bytes:
-        return 1.0
-    own = {hosts[rank] for rank in group.ranks}
-    beside = (any(hosts[rank] in own for rank in groups.ranks.row(place)) for place in range(len(groups)))
-    wire_bytes: list[float] = groups.rows.wire_bytes[groups.first].tolist()
-    return sum(each for each, is_beside in zip(wire_bytes, beside, strict=True) if is_beside) / group.wire_bytes
+@dataclass(frozen=True, slots=True)
+class _AtOnce:
+    """The groups of a case that run at the same time.
+
+    ranks: number of ranks that work on each host
+    wire_bytes: of all groups on the same hosts together; empty for a single group
+    """
+
+    ranks: Mapping[str, int]
+    wire_bytes: Mapping[frozenset[str], float]
+
+    def ranks_on(self, hosts: Iterable[str]) -> dict[str, int]:
+        """The number of ranks that work on each of ``hosts``."""
+        return {host: self.ranks[host] for host in hosts}
+
+    def sharing_of(self, group: GroupSummary, hosts: Container[str]) -> float:
+        """As ``Series.sharing`` for a group on ``hosts``."""
+        if not group.wire_bytes or not self.wire_bytes:
+            return 1.0
+        beside = (amount for others, amount in self.wire_bytes.items() if any(host in hosts for host in others))
+        return sum(beside) / group.wire_bytes
+
+
+def _at_once(summary: CaseSummary, hosts: Sequence[str]) -> _AtOnce:
+    groups = summary.groups
+    wire_bytes: Counter[frozenset[str]] = Counter()
+    if summary.total is not None:
+        for ranks, amount in zip(groups.ranks, groups.rows.wire_bytes[groups.first].tolist(), strict=True):
+            wire_bytes[frozenset(_hosts_of(ranks, hosts))] += amount
+    return _AtOnce(Counter(hosts[rank] for rank in groups.ranks.flat.tolist() if rank < len(hosts)), wire_bytes)
+
+
+def _hosts_of(ranks: Sequence[int], hosts: Sequence[str]) -> tuple[str, ...]:
+    """The distinct hosts of ``ranks``, in rank order."""
+    return tuple(dict.fromkeys(hosts[rank] for rank in ranks if rank < len(hosts)))
 
 
 def key_of(case: Case, ranks: tuple[int, ...], hosts: Sequence[str], cost_models: str) -> SeriesKey:
     """The key of the curve that a case belongs to, on one group of ranks."""
     of_case = {name: getattr(case, name) for name in _OF_CASE}
-    spanned = len({hosts[rank] for rank in ranks if rank < len(hosts)}) or 1
-    return SeriesKey(**of_case, cost_models=cost_models, ranks=ranks, hosts=spanned)
+    return SeriesKey(**of_case, cost_models=cost_models, ranks=ranks, hosts=len(_hosts_of(ranks, hosts)) or 1)
