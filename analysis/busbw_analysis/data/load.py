@@ -80,7 +80,7 @@ def pool(found: Iterable[store.StoredRun | Summarised], *, force: bool = False) 
         runs=runs,
         facts=facts,
         summaries=summaries,
-        series=series_of(summaries, facts.hosts, facts.backend.cost_models),
+        series=series_of(summaries, facts),
         lateness=together([(run.lateness, places) for run, places in zip(known, of_runs, strict=True)], facts.hosts),
         notices=tuple(notices),
         samples=Samples(tuple(run.samples or run.stored.path for run in known), indices),

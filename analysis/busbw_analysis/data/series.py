@@ -8,6 +8,7 @@ from busbw.ops import PAIRED, TRAINED
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload
 from busbw.runs.records import Case, case_in_words
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import CaseSummary
@@ -108,8 +109,8 @@ _OF_CASE = {field.name for field in fields(SeriesKey)} - {"cost_models", "ranks"
 """Fields that a curve copies from its cases."""
 
 
-def series_of(summaries: Sequence[CaseSummary], hosts: Sequence[str], cost_models: str) -> tuple[Series, ...]:
-    """All curves of the measured cases; ``hosts[r]`` is the host of rank r.
+def series_of(summaries: Sequence[CaseSummary], facts: Facts) -> tuple[Series, ...]:
+    """All curves of the measured cases.
 
     There are none of pair matrices, whose pairs are compared with each other; of modes whose samples include more than
     the call; and of training steps, where most of the time is not communication.
@@ -119,18 +120,18 @@ def series_of(summaries: Sequence[CaseSummary], hosts: Sequence[str], cost_model
         if summary.state != "measured" or summary.case.op in PAIRED | TRAINED or summary.case.mode in _MORE:
             continue
         for group in summary.groups:
-            key = key_of(summary.case, group.ranks, hosts, cost_models)
+            key = key_of(summary.case, group.ranks, facts)
             measured.setdefault(key, []).append(group)
     largest = {key: max(points, key=lambda point: point.size_bytes) for key, points in measured.items()}
-    at_once = {index: _at_once(summaries[index], hosts) for index in {point.case for point in largest.values()}}
+    at_once = {index: _at_once(summaries[index], facts) for index in {point.case for point in largest.values()}}
     return tuple(
         Series(
             key=key,
             bus_factor=points[0].bus_factor,
             traffic_factor=points[0].traffic_factor,
             points=tuple(sorted(points, key=lambda point: point.size_bytes)),
-            at_work=at_once[largest[key].case].ranks_on(_hosts_of(key.ranks, hosts)),
-            sharing=at_once[largest[key].case].sharing_of(largest[key], _hosts_of(key.ranks, hosts)),
+            at_work=at_once[largest[key].case].ranks_on(facts.hosts_of(key.ranks)),
+            sharing=at_once[largest[key].case].sharing_of(largest[key], facts.hosts_of(key.ranks)),
         )
         for key, points in measured.items()
     )
@@ -159,21 +160,17 @@ class _AtOnce:
         return sum(beside) / group.wire_bytes
 
 
-def _at_once(summary: CaseSummary, hosts: Sequence[str]) -> _AtOnce:
-    groups = summary.groups
+def _at_once(summary: CaseSummary, facts: Facts) -> _AtOnce:
+    groups, hosts = summary.groups, facts.hosts
     wire_bytes: Counter[frozenset[str]] = Counter()
     if summary.total is not None:
         for ranks, amount in zip(groups.ranks, groups.rows.wire_bytes[groups.first].tolist(), strict=True):
-            wire_bytes[frozenset(_hosts_of(ranks, hosts))] += amount
+            wire_bytes[frozenset(facts.hosts_of(ranks))] += amount
     return _AtOnce(Counter(hosts[rank] for rank in groups.ranks.flat.tolist() if rank < len(hosts)), wire_bytes)
 
 
-def _hosts_of(ranks: Sequence[int], hosts: Sequence[str]) -> tuple[str, ...]:
-    """The distinct hosts of ``ranks``, in rank order."""
-    return tuple(dict.fromkeys(hosts[rank] for rank in ranks if rank < len(hosts)))
-
-
-def key_of(case: Case, ranks: tuple[int, ...], hosts: Sequence[str], cost_models: str) -> SeriesKey:
+def key_of(case: Case, ranks: tuple[int, ...], facts: Facts) -> SeriesKey:
     """The key of the curve that a case belongs to, on one group of ranks."""
     of_case = {name: getattr(case, name) for name in _OF_CASE}
-    return SeriesKey(**of_case, cost_models=cost_models, ranks=ranks, hosts=len(_hosts_of(ranks, hosts)) or 1)
+    hosts = len(facts.hosts_of(ranks)) or 1
+    return SeriesKey(**of_case, cost_models=facts.backend.cost_models, ranks=ranks, hosts=hosts)

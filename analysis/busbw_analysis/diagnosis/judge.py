@@ -176,7 +176,7 @@ class Judgement:
         if not rated:
             return None
         busbw, case, group = max(rated, key=lambda entry: entry[0])
-        key = key_of(case.case, group.ranks, self.facts.hosts, self.facts.backend.cost_models)
+        key = key_of(case.case, group.ranks, self.facts)
         peak = next((curve.peak for curve in self.curves if curve.series.key == key), None)
         known = peak if isinstance(peak, Peak) else None
         pair = " · rank {} → {}".format(*group.ranks) if case.case.op in PAIRED else ""

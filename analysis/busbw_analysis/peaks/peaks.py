@@ -121,7 +121,7 @@ class HostCopy:
     case: int
 
 
-def host_copies(summaries: Iterable[CaseSummary], hosts: Sequence[str]) -> dict[str, HostCopy]:
+def host_copies(summaries: Iterable[CaseSummary], facts: Facts) -> dict[str, HostCopy]:
     """The copy rate of every host from the largest ``memory_copy`` of the run; empty if it was not measured.
 
     The rate is ranks · S over the time from the first entry to the last exit. With more ranks than cores, some ranks
@@ -138,7 +138,7 @@ def host_copies(summaries: Iterable[CaseSummary], hosts: Sequence[str]) -> dict[
         if group is None or case.size_bytes < LEAST_COPY_BYTES:
             continue
         whole = group.span_ns is not None
-        for host, ranks in Counter(hosts[rank] for rank in group.ranks).items():
+        for host, ranks in Counter(facts.hosts[rank] for rank in group.ranks).items():
             rate = ranks * case.size_bytes / (group.span_ns or group.time_ns) * 1e9
             copy = HostCopy(rate, ranks, case.size_bytes, whole=whole, case=summary.index)
             copies[host] = max(copies.get(host, copy), copy, key=larger)
@@ -184,7 +184,7 @@ class HostRates:
 
 def host_rates(summaries: Sequence[CaseSummary], facts: Facts) -> HostRates:
     """The rates of the hosts of a run."""
-    return HostRates(host_copies(summaries, facts.hosts), socket_streams(summaries, facts))
+    return HostRates(host_copies(summaries, facts), socket_streams(summaries, facts))
 
 
 @dataclass(frozen=True, slots=True)
