@@ -489,6 +489,16 @@ def test_groups_at_the_same_time_share_the_host() -> None:
     assert shared.algbw == pytest.approx(alone.algbw / 2)
 
 
+@pytest.mark.parametrize(("hosts", "sharing"), [(("node0",), 2.0), (("node0", "node1"), 1.0)])
+def test_a_curve_knows_who_works_beside_it_on_its_hosts(hosts: tuple[str, ...], sharing: float) -> None:
+    """Of 4 ranks in 2 groups, those of the other group count only on the same host."""
+    run = synthetic_run([case("all_gather", 4 * MIB, group="div:2")], QUIET, machine=Machine(hosts=hosts), samples=5)
+    first, second = pool((run,)).series
+    assert (first.sharing, second.sharing) == (sharing, sharing)
+    assert first.at_work == {"node0": 2 * sharing}
+    assert second.at_work == {hosts[-1]: 2 * sharing}
+
+
 def test_a_small_copy_is_no_peak() -> None:
     dataset = pool((synthetic_run([case("all_reduce", MIB), case("memory_copy", 64 * 1024)], World()),))
     assert not host_copies(dataset.summaries, dataset.facts)
