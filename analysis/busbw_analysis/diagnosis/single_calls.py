@@ -68,25 +68,25 @@ class SingleCall:
 
 def single_calls(cases: Sequence[CaseSummary], samples: Samples) -> tuple[SingleCall, ...]:
     """Every case that was measured in both modes, in the order of the plan."""
-    known = [one for one in cases if one.state == "measured"]
-    proper = {one.case: one.groups[0] for one in known}
-    found = []
-    for one in known:
-        beside = proper.get(msgspec.structs.replace(one.case, mode="isolated"))
-        if one.case.mode != "barriers" or beside is None or beside.busbw is None:
+    measured = [summary for summary in cases if summary.state == "measured"]
+    proper = {summary.case: summary.groups[0] for summary in measured}
+    calls = []
+    for summary in measured:
+        beside = proper.get(msgspec.structs.replace(summary.case, mode="isolated"))
+        if summary.case.mode != "barriers" or beside is None or beside.busbw is None:
             continue
-        times_ns = [ns for block in samples.blocks() if block.case == one.index for ns in block.samples.slowest_ns]
-        found.append(
+        times_ns = [ns for block in samples.blocks() if block.case == summary.index for ns in block.samples.slowest_ns]
+        calls.append(
             SingleCall(
-                op=one.case.op,
-                ranks=one.case.ranks,
-                size_bytes=one.case.size_bytes,
+                op=summary.case.op,
+                ranks=summary.case.ranks,
+                size_bytes=summary.case.size_bytes,
                 time_ns=beside.time_ns,
                 busbw=beside.busbw,
-                enclosed_ns=one.groups[0].time_ns,
+                enclosed_ns=summary.groups[0].time_ns,
                 one_ns=times_ns[0],
                 least_ns=min(times_ns),
                 most_ns=max(times_ns),
             )
         )
-    return tuple(found)
+    return tuple(calls)

@@ -46,7 +46,8 @@ def choices_of(
     """The algorithm from NCCL's own model for each of ``sizes_bytes``, or what is missing for that. A barrier counts as
     an all_reduce of ONE_ELEMENT_BYTES.
     """
-    op = next((one for one in ALGORITHMS if one == ("all_reduce" if key.op == "barrier" else key.op)), None)
+    name = "all_reduce" if key.op == "barrier" else key.op
+    op = next((op for op in ALGORITHMS if op == name), None)
     if op is None:
         return Unavailable(
             "op-not-in-table", f"NCCL runs {key.op} as sends and receives, which its tuning model does not include"

@@ -142,7 +142,7 @@ def _curve(facts: Facts, curve: Curve) -> MemoryCurve:
     # A GPU has its own memory; the ranks of a host share one.
     working = curve.series.at_work
     together = max(working.values()) if key.device == "cpu" else 1
-    found = MemoryCurve(key=key, threads=key.threads, factor=factor, together=together, peak=curve.peak)
+    memory = MemoryCurve(key=key, threads=key.threads, factor=factor, together=together, peak=curve.peak)
     points: list[MemoryPoint] = []
     for group in curve.series.points:
         # From the first entry to the last exit if clocks allow, because rates of ranks that take turns do not add up.
@@ -160,12 +160,12 @@ def _curve(facts: Facts, curve: Curve) -> MemoryCurve:
                 high=None if group.interval.low_ns is None else moved / group.interval.low_ns,
                 kind=group.interval.kind,
                 launch_rates=tuple(moved / median for median in group.launch_medians_ns),
-                share=None if found.nominal is None else rate / found.nominal,
-                practical_share=None if found.practical is None else rate / found.practical,
+                share=None if memory.nominal is None else rate / memory.nominal,
+                practical_share=None if memory.practical is None else rate / memory.practical,
             )
         )
     caches_bytes = _caches_of_a_rank(facts, working) if key.device == "cpu" else None
-    return replace(found, points=tuple(points), plateaus=_plateaus(key, points, caches_bytes))
+    return replace(memory, points=tuple(points), plateaus=_plateaus(key, points, caches_bytes))
 
 
 def _caches_of_a_rank(facts: Facts, working: Mapping[str, int]) -> int | None:

@@ -226,14 +226,14 @@ def _slowest_host(
     series: Series, name: str, peak_on: Callable[[str], HardwarePeak | Unavailable]
 ) -> tuple[Narrowest, int] | Unavailable:
     """The part of the host with the least rate for each of the ranks that share it, and their number."""
-    found: dict[str, HardwarePeak] = {}
+    peaks: dict[str, HardwarePeak] = {}
     for host in series.at_work:
         peak = peak_on(host)
         if isinstance(peak, Unavailable):
             return peak
-        found[host] = peak
-    host = min(found, key=lambda host: found[host].nominal / series.at_work[host])
-    part = Narrowest(host, f"{name} of {host} ({found[host].what})", found[host], len(found), "hosts")
+        peaks[host] = peak
+    host = min(peaks, key=lambda host: peaks[host].nominal / series.at_work[host])
+    part = Narrowest(host, f"{name} of {host} ({peaks[host].what})", peaks[host], len(peaks), "hosts")
     return part, series.at_work[host]
 
 
@@ -469,10 +469,10 @@ def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Pea
     key, facts = series.key, hardware.facts
     networks: dict[str, Network] = {}
     for host in facts.hosts_of(key.ranks):
-        found = host_network(facts.environment(host), facts.backend.transport, hardware.rows)
-        if isinstance(found, Unavailable):
-            return replace(found, reason=f"the speed of the network is unknown: {host} {found.reason}")
-        networks[host] = _shared(facts, series, host, found)
+        of_host = host_network(facts.environment(host), facts.backend.transport, hardware.rows)
+        if isinstance(of_host, Unavailable):
+            return replace(of_host, reason=f"the speed of the network is unknown: {host} {of_host.reason}")
+        networks[host] = _shared(facts, series, host, of_host)
     slowest = min(networks, key=lambda host: networks[host].peak.nominal)
     network = networks[slowest]
     placement = [facts.hosts[rank] for rank in key.ranks]
@@ -517,7 +517,7 @@ def _ways_out(
     """
     placement = hardware.facts.hosts
     on_host, of_group = Counter(placement), Counter(placement[rank] for rank in ranks)
-    found: list[Narrowest] = []
+    ways: list[Narrowest] = []
     for host, network in networks.items():
         here = [rank for rank in ranks if placement[rank] == host]
         links = (host_links if on_host[host] == 1 else gpu_links)(hardware.facts.gpus_of(here), hardware.rows)
@@ -526,8 +526,8 @@ def _ways_out(
         if on_host[host] > 1 and links.peak.kind != "pcie":
             links = replace(links, peak=_with(links.peak, network, of_group[host]))
         holder = f"{links.holder.partition(' on ')[0]} of {host}"
-        found.append(replace(links, holder=holder, what=f"{links.peak.what} of {holder}", count=len(ranks)))
-    return found
+        ways.append(replace(links, holder=holder, what=f"{links.peak.what} of {holder}", count=len(ranks)))
+    return ways
 
 
 def _with(links: HardwarePeak, network: Network, sharing: int) -> HardwarePeak:

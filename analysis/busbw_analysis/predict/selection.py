@@ -77,7 +77,7 @@ class MeasuredCurves:
 
     def curve(self, ranks: int, hosts: int) -> Series | None:
         """The curve measured on ``ranks`` ranks and ``hosts`` hosts, if any."""
-        return next((one for one in self.curves if one.shape == (ranks, hosts)), None)
+        return next((curve for curve in self.curves if curve.shape == (ranks, hosts)), None)
 
     def parameters(self, *, far: bool) -> Parameters | Unavailable:
         """α, β and R from messages inside a host (``far``: between hosts)."""
@@ -220,13 +220,13 @@ def measured_curves(
 def _alone(results: Results) -> list[Series]:
     """The curves of groups that ran alone; the time of concurrent groups is a different quantity."""
     many = {summary.index for summary in results.cases if len(summary.groups) > 1}
-    return [one for one in results.series if not any(point.case in many for point in one.points)]
+    return [series for series in results.series if not any(point.case in many for point in series.points)]
 
 
 def _of_op(alone: Sequence[Series], results: Iterable[Results], op: str) -> list[Series]:
-    found = [one for one in alone if one.key.op == op]
-    if found:
-        return found
+    of_op = [series for series in alone if series.key.op == op]
+    if of_op:
+        return of_op
     cases = [summary for each in results for summary in each.cases if summary.case.op == op]
     if op not in OPS and not cases:
         refuse_unknown("--op", op, sorted(OPS), code=UNKNOWN_OP.code)
@@ -237,7 +237,7 @@ def _of_op(alone: Sequence[Series], results: Iterable[Results], op: str) -> list
         became = {f"{summary.state} ({'; '.join(summary.reasons) or 'no curve'})" for summary in cases}
         states = ", ".join(sorted(became))
         raise AnalysisError(f"{op} has no usable curve in these runs: {states}", code="no-curve")
-    there = ", ".join(sorted({one.key.op for one in alone})) or "no op with a curve"
+    there = ", ".join(sorted({series.key.op for series in alone})) or "no op with a curve"
     raise AnalysisError(f"{op} was not measured in these runs; they have {there}", code="op-not-measured")
 
 
