@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -77,11 +76,10 @@ class Messages:
             points = [(point.size_bytes, point.time_ns) for point in best.points]
             how = "" if best.key.mode == key.mode else f" ({best.key.mode} calls)"
             ends = (best.points[0].case, best.points[-1].case)
-            return _measured_with(ends, parameters_from(points, messages, f"{op} of this run{how}"))
+            return parameters_from(points, messages, f"{op} of this run{how}", ends)
         pair = self.far if far else self.near
         if len(pair.points) > 1:
-            origin = "the pair matrix of this run (median pair)"
-            return _measured_with(pair.cases, parameters_from(pair.points, 2, origin))
+            return parameters_from(pair.points, 2, "the pair matrix of this run (median pair)", pair.cases)
         return Unavailable(
             "no-messages", "this run has no message between two ranks; add ping_pong to the plan for a model"
         )
@@ -136,10 +134,6 @@ def messages_of(
     )
 
 
-def _measured_with(cases: tuple[int, ...], found: Parameters | Unavailable) -> Parameters | Unavailable:
-    return found if isinstance(found, Unavailable) else replace(found, cases=cases)
-
-
 def _unlikeness(one: SeriesKey, two: SeriesKey) -> tuple[bool, ...]:
     """Which settings of two curves differ, the most important first."""
     return (
@@ -150,7 +144,9 @@ def _unlikeness(one: SeriesKey, two: SeriesKey) -> tuple[bool, ...]:
     )
 
 
-def parameters_from(points: Sequence[tuple[int, float]], messages: int, origin: str) -> Parameters | Unavailable:
+def parameters_from(
+    points: Sequence[tuple[int, float]], messages: int, origin: str, cases: tuple[int, ...] = ()
+) -> Parameters | Unavailable:
     """α and β from point-to-point times: α is the time of the smallest message, β the slope to the largest.
 
     Not from the fit of the curve, which weighs all sizes alike: on the stored sample its line is 9 % below the smallest
@@ -158,7 +154,7 @@ def parameters_from(points: Sequence[tuple[int, float]], messages: int, origin: 
 
     ``points``: (bytes, ns per call), ascending.
     ``messages``: message times per call.
-    ``origin``: a description of the measurement.
+    ``origin``, ``cases``: a description of the measurement, and its cases.
     """
     (small, small_ns), (large, large_ns) = points[0], points[-1]
     if small > _LARGEST_LATENCY_MESSAGE or large < _SMALLEST_RATE_MESSAGE:
@@ -176,7 +172,7 @@ def parameters_from(points: Sequence[tuple[int, float]], messages: int, origin: 
     words = (
         f"α {format_time(alpha * 1e9)} at {format_size(small)}, 1/β {format_rate(1 / beta)} up to {format_size(large)}"
     )
-    return Parameters(alpha, beta, None, f"{words}, from {origin}")
+    return Parameters(alpha, beta, None, f"{words}, from {origin}", cases=cases)
 
 
 def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -> Parameters | Unavailable:
@@ -204,12 +200,8 @@ def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -
 def _median_pair(matrices: Iterable[tuple[CaseSummary, _Mask]]) -> _MedianPair:
     """The median over those pairs of matrices that are marked."""
     marked = list(matrices)
-    times = by_key(
-        (summary.case.size_bytes, time_ns)
-        for summary, mask in marked
-        for time_ns in summary.groups.time_ns[mask].tolist()
-    )
-    points = tuple((size, median(values)) for size, values in sorted(times.items()))
+    times = by_key((summary.case.size_bytes, summary.groups.time_ns[mask]) for summary, mask in marked if mask.any())
+    points = tuple((size, float(np.median(np.concatenate(parts)))) for size, parts in sorted(times.items()))
     ends = {points[0][0], points[-1][0]} if points else set()
     return _MedianPair(points, tuple(summary.index for summary, _ in marked if summary.case.size_bytes in ends))
 
