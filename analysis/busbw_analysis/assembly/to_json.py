@@ -132,7 +132,7 @@ def _explanation(curve: Curve, judgement: Judgement) -> JSON:
     if isinstance(found, Unavailable):
         return plain(found)
     spent: list[JSON] = [with_values(one, "predicted_ns", "unexplained_ns", "bound_share") for one in found.spent]
-    words = in_words(curve, judgement.facts, judgement.cases)
+    words = in_words(curve, judgement.doubts[curve.series.key].model, judgement.facts, judgement.cases)
     return {**plain(found), "spent": spent, "in_words": words}
 
 

@@ -6,11 +6,13 @@ fit each other.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal
 
 from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.diagnosis.expected import Expected
+from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.peaks.peaks import Peak
 
@@ -42,23 +44,24 @@ class Doubts:
     peak: Doubt | None
 
 
-def doubts_of(curves: Sequence[Expected], cases: Sequence[CaseSummary]) -> Iterator[Doubts]:
+def doubts_of(curves: Sequence[Curve], cases: Sequence[CaseSummary]) -> dict[SeriesKey, Doubts]:
     """Why the model and the peak of each of ``curves`` cannot be trusted; ``cases`` are all of the run, by index."""
     contradicted, exceeded = _contradicted_models(curves, cases), _exceeded_peaks(curves)
-    measured_with = {curve.parameters.cases for curve in curves if isinstance(curve.parameters, Parameters)}
-    measured_with |= {curve.peak.cases for curve in curves if isinstance(curve.peak, Peak)}
-    of_cases = {measured: _doubt_of_cases(measured, curves, cases) for measured in measured_with}
-    for curve in curves:
-        model, peak = curve.parameters, curve.peak
-        model_doubt = peak_doubt = None
-        if isinstance(model, Parameters):
-            model_doubt = of_cases[model.cases] or ("contradicted" if _messages(model) in contradicted else None)
-        if isinstance(peak, Peak):
-            peak_doubt = of_cases[peak.cases] or ("exceeded" if peak.cases in exceeded else None)
-        yield Doubts(model_doubt, peak_doubt)
+    by_cases = cache(lambda measured: _doubt_of_cases(measured, curves, cases))
+
+    def of_curve(curve: Curve) -> Doubts:
+        model = peak = None
+        if isinstance(curve.parameters, Parameters):
+            misfit: Doubt | None = "contradicted" if _messages(curve.parameters) in contradicted else None
+            model = by_cases(curve.parameters.cases) or misfit
+        if isinstance(curve.peak, Peak):
+            peak = by_cases(curve.peak.cases) or ("exceeded" if curve.peak.cases in exceeded else None)
+        return Doubts(model, peak)
+
+    return {curve.series.key: of_curve(curve) for curve in curves}
 
 
-def _doubt_of_cases(measured: Sequence[int], curves: Sequence[Expected], cases: Sequence[CaseSummary]) -> Doubt | None:
+def _doubt_of_cases(measured: Sequence[int], curves: Sequence[Curve], cases: Sequence[CaseSummary]) -> Doubt | None:
     """Why a reference that was ``measured`` with these cases cannot be trusted, by these cases alone."""
     if any(cases[index].disturbance.high for index in measured):
         return "disturbed"
@@ -77,7 +80,7 @@ def _messages(parameters: Parameters) -> tuple[float, float]:
     return parameters.alpha_seconds, parameters.beta_seconds_per_byte
 
 
-def _contradicted_models(curves: Sequence[Expected], cases: Sequence[CaseSummary]) -> set[tuple[float, float]]:
+def _contradicted_models(curves: Sequence[Curve], cases: Sequence[CaseSummary]) -> set[tuple[float, float]]:
     """α and β of the models that the results contradict: most results are faster than the model allows, or some take
     less than half of its time although others are slower.
     """
@@ -94,7 +97,7 @@ def _contradicted_models(curves: Sequence[Expected], cases: Sequence[CaseSummary
 
 
 def _ratios(
-    curve: Expected, cases: Sequence[CaseSummary]
+    curve: Curve, cases: Sequence[CaseSummary]
 ) -> Iterator[tuple[tuple[float, float], tuple[float, float, float]]]:
     """α and β of a curve's model, with each judged time over the model's: median and both ends of the interval.
 
@@ -112,7 +115,7 @@ def _ratios(
             yield _messages(parameters), (ratio, low, high)
 
 
-def _exceeded_peaks(curves: Sequence[Expected]) -> set[tuple[int, ...]]:
+def _exceeded_peaks(curves: Sequence[Curve]) -> set[tuple[int, ...]]:
     """The cases of the sockets' rates that some operation exceeds by so much that they limit no other one either.
 
     Not those of memory copies, which only messages in a cache exceed.

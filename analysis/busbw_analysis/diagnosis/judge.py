@@ -1,6 +1,6 @@
 """The judgement on a run: findings first, then verdicts and all derived records with their evidence."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -14,7 +14,7 @@ from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.lateness import GroupLateness
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.samples import Samples
-from busbw_analysis.data.series import key_of
+from busbw_analysis.data.series import SeriesKey, key_of
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons
@@ -22,6 +22,7 @@ from busbw_analysis.diagnosis.composition import Composition, compositions_of
 from busbw_analysis.diagnosis.contributions import AnswerPart, CaseNumber, Cause
 from busbw_analysis.diagnosis.curves import Curve, curves_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
+from busbw_analysis.diagnosis.doubts import Doubts, doubts_of
 from busbw_analysis.diagnosis.findings import Finding, findings_on, ranked
 from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
 from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
@@ -103,6 +104,7 @@ class Judgement:
 
     samples: for sections that show them.
     findings: ``ranked``.
+    doubts: why the model or the peak of a curve cannot be trusted.
     compositions, single_calls: all-reduce beside its two halves, and cases that were also measured as scripts do.
     pair_shares: for each matrix, what its pairs reached of their peaks.
     comparisons: algorithms of the same op compared.
@@ -114,6 +116,7 @@ class Judgement:
     findings: tuple[Finding, ...]
     verdicts: tuple[Verdict, ...]
     curves: tuple[Curve, ...]
+    doubts: Mapping[SeriesKey, Doubts]
     matrices: tuple[PairMatrix, ...]
     splits: tuple[PairSplit, ...]
     lateness: tuple[GroupLateness, ...]
@@ -208,6 +211,7 @@ def judge(
     rows = catalogue() if rows is None else rows
     results = results_of(dataset)
     facts, curves = results.facts, curves_of(results, rows)
+    doubts = doubts_of(curves, results.cases)
     matrices, splits = matrices_of(results.cases, facts.placements), splits_of(results.cases, facts.placements)
     shares = tuple(shares_of(facts, matrix, rows) for matrix in matrices)
     evidence = Evidence(results, curves, matrices, shares, rows)
@@ -217,8 +221,9 @@ def judge(
         results=results,
         samples=dataset.samples,
         findings=ranked([*findings, *(finding for judgement in of_slices for finding in judgement.findings)]),
-        verdicts=tuple(verdict for curve in curves for verdict in verdicts_on(curve)),
+        verdicts=tuple(verdict for curve in curves for verdict in verdicts_on(curve, doubts[curve.series.key])),
         curves=curves,
+        doubts=doubts,
         matrices=matrices,
         splits=splits,
         lateness=results.lateness,

@@ -12,7 +12,7 @@ from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.summary import CaseSummary, Flag
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.curves import Curve
-from busbw_analysis.diagnosis.doubts import DOUBTS, MODEL_TOLERANCE
+from busbw_analysis.diagnosis.doubts import DOUBTS, MODEL_TOLERANCE, Doubt
 from busbw_analysis.diagnosis.verdicts import (
     Status,
     by_tolerance,
@@ -71,15 +71,15 @@ def against_model(curve: Curve) -> dict[str, JSON] | None:
     }
 
 
-def in_words(curve: Curve, facts: Facts, cases: Sequence[CaseSummary]) -> str:
+def in_words(curve: Curve, doubt: Doubt | None, facts: Facts, cases: Sequence[CaseSummary]) -> str:
     """Whether the times of ``curve`` agree with its model, in one sentence, with what the run recorded about
     deviations; "" without a model. Of a doubted model it says that alone. It names observations, not causes.
     """
     modelled = modelled_curve(curve)
     if modelled is None:
         return ""
-    if curve.model_doubt is not None:
-        return f"The model cannot explain these times: {DOUBTS[curve.model_doubt]}."
+    if doubt is not None:
+        return f"The model cannot explain these times: {DOUBTS[doubt]}."
     points, ratios = curve.series.points, modelled.ratios
     found = [_status(modelled, index) for index in range(len(points))]
     outside = [index for index, ratio in enumerate(ratios) if by_tolerance(ratio) != "as expected"]

@@ -12,7 +12,7 @@ from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.diagnosis.curves import Curve
-from busbw_analysis.diagnosis.doubts import DOUBTS, MODEL_TOLERANCE, Doubt
+from busbw_analysis.diagnosis.doubts import DOUBTS, MODEL_TOLERANCE, Doubt, Doubts
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.published import PublishedPoint, published_of, published_words
 from busbw_analysis.peaks.peaks import Peak, PeakLevel
@@ -97,21 +97,21 @@ class Verdict:
         return f"{'cannot tell' if self.doubt else self.status}: {self.reached}"
 
 
-def verdicts_on(curve: Curve) -> Iterator[Verdict]:
+def verdicts_on(curve: Curve, doubts: Doubts) -> Iterator[Verdict]:
     """One verdict per judged band of sizes."""
     for band, index in curve.judged_points():
-        yield _verdict(curve, index, band)
+        yield _verdict(curve, doubts, index, band)
 
 
-def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
+def _verdict(curve: Curve, doubts: Doubts, index: int, band: Band) -> Verdict:
     point = curve.series.points[index]
     peak_share, model_ratio = curve.peak_share_at(index), curve.model_ratio_at(index)
     exceeded = peak_share is not None and peak_share > _most_share(curve)
     if exceeded:
-        curve = replace(curve, peak_doubt="exceeded")
+        doubts = replace(doubts, peak="exceeded")
     latent = bool(point.size_bytes) and latency_bound(curve, point)
     judged, best, worst = (
-        _judged(curve, point.time_ns, peak_share, model_ratio, slowdown, latent=latent)
+        _judged(curve, doubts, point.time_ns, peak_share, model_ratio, slowdown, latent=latent)
         for slowdown in (1.0, *(end / point.time_ns for end in point.ends))
     )
     published = published_of(curve.published, point)
@@ -174,7 +174,14 @@ class _Judged:
 
 
 def _judged(
-    curve: Curve, time_ns: float, peak_share: float | None, model_ratio: float | None, slowdown: float, *, latent: bool
+    curve: Curve,
+    doubts: Doubts,
+    time_ns: float,
+    peak_share: float | None,
+    model_ratio: float | None,
+    slowdown: float,
+    *,
+    latent: bool,
 ) -> _Judged:
     """The status of a time, multiplied by ``slowdown``, by its share of the peak and its ratio to the model.
 
@@ -186,18 +193,18 @@ def _judged(
     near = _near_share(curve)
     share = 0.0 if peak_share is None else peak_share / slowdown
     reached = share_of_peak(curve.peak.name, share) if isinstance(curve.peak, Peak) else ""
-    if share >= near and curve.peak_doubt is None:
+    if share >= near and doubts.peak is None:
         # A measured peak scatters, too.
         above = share > 1 and isinstance(curve.peak, Peak) and not curve.peak.measured
         return _Judged("faster" if above else "as expected", reached, "peak", share)
     if model_ratio is not None:
         ratio = model_ratio * slowdown
-        if curve.model_doubt is not None:
-            return _Judged("undecided", DOUBTS[curve.model_doubt], "model", ratio, curve.model_doubt)
+        if doubts.model is not None:
+            return _Judged("undecided", DOUBTS[doubts.model], "model", ratio, doubts.model)
         return _Judged(by_tolerance(ratio), times_of_model(ratio), "model", ratio)
-    if curve.peak_doubt is not None and (share >= near or not latent):
-        numbers = f"{reached}, so " if curve.peak_doubt == "exceeded" else ""
-        return _Judged("undecided", f"{numbers}{DOUBTS[curve.peak_doubt]}", "peak", share, curve.peak_doubt)
+    if doubts.peak is not None and (share >= near or not latent):
+        numbers = f"{reached}, so " if doubts.peak == "exceeded" else ""
+        return _Judged("undecided", f"{numbers}{DOUBTS[doubts.peak]}", "peak", share, doubts.peak)
     if latent or peak_share is None:
         return _Judged("not judged", "latency-bound" if latent else "no peak or model")
     return _without_latency(curve, time_ns * slowdown, share, reached)
