@@ -74,10 +74,10 @@ def _curve(series: Series, results: Results, hardware: Hardware) -> Curve:
         series=series,
         fit=fit_series(series),
         model=predict(key, factor, sizes, parameters, library),
+        alternatives=predict_alternatives(key, factor, sizes[-1], parameters),
         parameters=parameters,
         peak=peak_of(series, hardware),
         explanation=explain(series, results.series, parameters, library),
-        alternatives=predict_alternatives(key, factor, sizes[-1], parameters),
         published=_published(series, hardware),
     )
 

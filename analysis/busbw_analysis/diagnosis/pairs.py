@@ -130,10 +130,10 @@ def _matrix(summary: CaseSummary, placements: Sequence[RankPlacement]) -> PairMa
         time_ns=time_ns,
         low_ns=low_ns,
         high_ns=high_ns,
+        unknown=_unknown(len(ranks), len(launches), indistinct(hosts, steps), holes=holes, jumpy=jumpy),
         outliers=outliers_in(ranks, hosts, launches, summary.case.size_bytes, steps, pairs=not jumpy)
         if may_name
         else (),
-        unknown=_unknown(len(ranks), len(launches), indistinct(hosts, steps), holes=holes, jumpy=jumpy),
         op=summary.case.op,
     )
 
