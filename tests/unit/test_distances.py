@@ -180,7 +180,7 @@ def places(*leaves: str, each: int = 1) -> tuple[list[str], tuple[RankPlacement,
 )
 def test_a_host_that_stands_alone_is_said_to_be_indistinct(leaves: str, each: int, named: str | None) -> None:
     hosts, seats = places(*leaves, each=each)
-    said = indistinct(hosts, steps_between(seats, range(len(seats))))
+    said = indistinct(hosts, kinds(steps_between(seats, range(len(seats)))))
     assert said is None if named is None else said is not None and said.startswith(named)
 
 
