@@ -41,11 +41,6 @@ class Dataset:
     notices: tuple[str, ...]
     samples: Samples
 
-    @property
-    def from_logs(self) -> bool:
-        """Whether all runs are logs of other tools."""
-        return all(stored.run.imported is not None for stored in self.runs)
-
 
 def load(paths: Sequence[Path], *, force: bool = False) -> Dataset:
     """Read the run folders ``paths`` and pool them.
