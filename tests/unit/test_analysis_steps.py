@@ -13,6 +13,7 @@ from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
+from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.training.judgement import Training
 from busbw_analysis.training.sections.steps import steps
 from busbw_analysis.training.step_verdicts import step_verdicts
@@ -51,7 +52,7 @@ ONE = Trained(
     tokens=20,
     dropped=0,
     product_rate=1.2e11,
-    check="verified",
+    check=DataCheck("verified"),
 )
 
 

@@ -214,7 +214,7 @@ def test_one_wrong_bit_on_one_rank_fails_the_case_everywhere(name: str) -> None:
     one = case(name, 64, 2, pairs="together" if name == "pair_matrix" else None, root=1 if OPS[name].rooted else None)
     for outcome in measure_everywhere(FakeWorld(2), one, wrap=corrupting(1, lambda index: index == 0)):
         assert isinstance(outcome, Failed)
-        assert outcome.error == "wrong data before timing: 1 elements differ"
+        assert (outcome.error, outcome.cause) == ("wrong data before timing: 1 elements differ", "wrong_data")
 
 
 def test_data_that_went_wrong_during_the_timing_fail_the_case() -> None:

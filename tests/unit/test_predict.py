@@ -100,7 +100,7 @@ def answer(known: MeasuredCurves, ranks: int, *sizes: int, **where: int) -> Pred
 
 def kinds(found: Forecast) -> list[str]:
     """In what the answer goes beyond the data: size, ranks, cores, hosts …"""
-    return [said.partition(":")[0] for said in found.extrapolated]
+    return [extrapolation.respect for extrapolation in found.extrapolated]
 
 
 @pytest.mark.parametrize("size", [200, 100 * KIB, 3 * MIB])
@@ -128,7 +128,7 @@ def test_a_larger_size_follows_from_the_last_piece_and_is_called_extrapolated() 
     (found,) = answer(evidence(), 2, 4 * SIZES[-1]).forecasts
     assert found.seconds.value == pytest.approx(truth("all_reduce", 2, 4 * SIZES[-1]), rel=0.1)
     assert kinds(found) == ["size"]
-    assert "128 MiB is 4 ×" in found.extrapolated[0]
+    assert "128 MiB is 4 ×" in found.extrapolated[0].how
     assert found.held_out.passed
     assert "8 MiB (× 4)" in found.held_out.held_out
 
@@ -173,7 +173,7 @@ def test_between_two_pieces_the_interval_holds_what_both_say(launches: int) -> N
     assert not found.held_out.passed
     assert found.held_out.no_test_of == ("sizes at a jump",)
     assert kinds(found) == ["jump"]
-    assert re.findall(r"\d+ KiB", found.extrapolated[0]) == ["40 KiB", "32 KiB", "64 KiB"]
+    assert re.findall(r"\d+ KiB", found.extrapolated[0].how) == ["40 KiB", "32 KiB", "64 KiB"]
     if launches >= 5:
         assert found.seconds.low is not None
         assert found.seconds.high is not None
@@ -301,7 +301,7 @@ def test_the_interval_of_other_ranks_holds_the_truth_about_as_often_as_it_says()
 def test_ranks_that_would_share_cores_as_none_did_are_a_new_regime() -> None:
     (found,) = answer(evidence(), 128, MIB).forecasts
     assert kinds(found) == ["ranks", "cores"]
-    assert re.findall(r"\d+", found.extrapolated[1]) == ["128", "64"]
+    assert re.findall(r"\d+", found.extrapolated[1].how) == ["128", "64"]
     assert not found.held_out.passed
     assert "ranks that share cores" in found.held_out.no_test_of
     (inside,) = answer(evidence(), 16, MIB).forecasts

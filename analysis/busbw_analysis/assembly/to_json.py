@@ -25,6 +25,7 @@ from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.normality import against_model, in_words
 from busbw_analysis.diagnosis.single_calls import UNIT
+from busbw_analysis.peaks.peaks import peak_as_json
 
 LAYOUT: Final = 1
 """Raised when a key is removed or changes its meaning; new keys do not raise it."""
@@ -106,6 +107,7 @@ def _case(summary: CaseSummary) -> JSON:
         listed = [summary.groups[place] for place in slowest]
     return {
         **{name: plain(getattr(summary, name)) for name in _OF_SUMMARY},
+        **summary.check.document,
         "groups": [values_of(group, *_OF_GROUP) for group in listed],
         "groups_left_out": len(summary.groups) - len(listed),
     }
@@ -122,7 +124,8 @@ def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:
         "label": curve.series.key.label,
         **values_of(curve.series, "key", "bus_factor", "traffic_factor"),
         "points": [values_of(point, *_OF_POINT) for point in curve.series.points],
-        **values_of(curve, "fit", "model", "alternatives", "peak"),
+        **values_of(curve, "fit", "model", "alternatives"),
+        "peak": peak_as_json(curve.peak),
         "explanation": _explanation(curve, judgement),
     }
 

@@ -25,6 +25,7 @@ class Narrowest:
 
     holder: the GPU or host that it belongs to
     what: the part and its holder in words
+    gpu: the GPU without its host; None if the holder is a host
     """
 
     holder: str
@@ -32,6 +33,7 @@ class Narrowest:
     peak: HardwarePeak
     count: int
     owners: Literal["GPUs", "hosts"] = "GPUs"
+    gpu: str | None = None
 
     @property
     def in_words(self) -> str:
@@ -66,16 +68,17 @@ def _slowest_gpu(
     if isinstance(facts, Unavailable):
         return facts
     addresses = dict.fromkeys(gpu.address for gpu in facts)
-    peaks: dict[str, HardwarePeak] = {}
+    peaks: dict[tuple[str, str], HardwarePeak] = {}
     for of_rank, gpu in zip(gpus, facts, strict=True):
         peak = peak_of(gpu, [other for other in addresses if other != gpu.address])
         if not isinstance(peak, HardwarePeak):
             return Unavailable(code, f"{gpu.label}: {peak}")
-        peaks[f"{gpu.label} on {of_rank.host}"] = peak
+        peaks[gpu.label, of_rank.host] = peak
     if len(peaks) < len(gpus):
         return Unavailable(code, "several ranks share a GPU")
-    holder = min(peaks, key=lambda name: peaks[name].nominal)
-    return Narrowest(holder, f"{peaks[holder].what} of {holder}", peaks[holder], len(peaks))
+    (label, host), slowest = min(peaks.items(), key=lambda item: item[1].nominal)
+    holder = f"{label} on {host}"
+    return Narrowest(holder, f"{slowest.what} of {holder}", slowest, len(peaks), gpu=label)
 
 
 def gpu_model(gpus: Sequence[RankGpu], rows: Catalogue) -> Gpu | Unavailable:

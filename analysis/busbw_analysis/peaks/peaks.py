@@ -27,9 +27,11 @@ from busbw.ops import (
     TO_THE_HOST,
 )
 from busbw.ops.bounds import Crossing
+from busbw.runs.records import JSON
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import counted, format_rate, format_size
+from busbw_analysis.data.as_json import plain, with_values
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.series import Series
@@ -69,7 +71,8 @@ class Peak:
     level: the part of the machine that limits the rate
     holder: the host, GPU or interface that this part belongs to
     what: the part and its holder in words
-    denominator: explains what 100 % is: ``what``, direction, measured or nominal, source
+    basis: ``what``, its rate and direction, measured or nominal, source
+    clauses: how the peak follows from this rate: sharing, traffic for each byte, what else may limit it
     measured: whether the rate was measured in this run; otherwise the system or the catalogue states it
     practical: the algbw that others reach on such hardware, B/s (None: unknown)
     practical_left_out: why the catalogue's practical rate does not apply to this op
@@ -82,7 +85,8 @@ class Peak:
     level: PeakLevel
     holder: str
     what: str
-    denominator: str
+    basis: str
+    clauses: tuple[str, ...]
     measured: bool
     practical: float | None = None
     practical_left_out: str | None = None
@@ -90,10 +94,19 @@ class Peak:
     cases: tuple[int, ...] = ()
 
     @property
+    def denominator(self) -> str:
+        """What 100 % is: ``basis`` and ``clauses`` as one text."""
+        return "; ".join((self.basis, *self.clauses))
+
+    @property
     def name(self) -> str:
         """``what`` without the details of a GPU's links."""
         short = _OF_GPUS.get(self.level)
         return self.what if short is None else f"{short} of {self.holder}"
+
+    def with_clause(self, clause: str) -> "Peak":
+        """The peak with ``clause`` after the others."""
+        return replace(self, clauses=(*self.clauses, clause))
 
     @property
     def practical_busbw(self) -> float | None:
@@ -101,6 +114,11 @@ class Peak:
         if self.practical is None or self.busbw is None:
             return None
         return self.busbw * self.practical / self.algbw
+
+
+def peak_as_json(peak: Peak | Unavailable) -> JSON:
+    """A peak with its denominator as JSON, or why there is none."""
+    return with_values(peak, "denominator") if isinstance(peak, Peak) else plain(peak)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +265,12 @@ def _drive_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
             return Unavailable(
                 "storage-not-recorded", f"the run did not record which drive contains the files of {host}"
             )
-        found = drive_of(environment, storage.device, hardware.rows)
-        if isinstance(found, HardwarePeak):
-            return found
+        peak_of_drive = drive_of(environment, storage.device, hardware.rows)
+        if isinstance(peak_of_drive, HardwarePeak):
+            return peak_of_drive
         return Unavailable(
             "drive-not-known",
-            f"the files of {host} are in {storage.path} ({storage.type} on {storage.device}): {found}",
+            f"the files of {host} are in {storage.path} ({storage.type} on {storage.device}): {peak_of_drive}",
         )
 
     slowest = _slowest_host(series, "drive", drive)
@@ -265,7 +283,7 @@ def _drive_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
         left_out = "the catalogue has practical rates of drives for reads only"
     each = format_rate(part.peak.nominal / ranks)
     shared = "" if ranks == 1 else f", shared by {ranks} ranks: ÷ {ranks} = {each} for each"
-    return _part(series, part, ranks, "storage", shared, practical_left_out=left_out)
+    return _part(series, part, ranks, "storage", shared=shared, practical_left_out=left_out)
 
 
 def _memory_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
@@ -291,8 +309,8 @@ def _under_memory(series: Series, memory: Narrowest, level: PeakLevel, ranks: in
     by = "reads and writes" if MEMORY_TRAFFIC[op] > 1 else "moves"
     together = "" if ranks == 1 else f" on each of {ranks} ranks that share it"
     left = format_rate(memory.peak.nominal / moved)
-    words = f"; {op} {by} {MEMORY_TRAFFIC[op]:g} × S{together}, so 100 % is {left} of S"
-    return _part(series, memory, moved, level, words)
+    traffic = f"{op} {by} {MEMORY_TRAFFIC[op]:g} × S{together}, so 100 % is {left} of S"
+    return _part(series, memory, moved, level, traffic)
 
 
 def _host_link_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
@@ -300,8 +318,8 @@ def _host_link_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
     link = host_links(hardware.facts.gpus_of(series.key.ranks), hardware.rows)
     if isinstance(link, Unavailable):
         return link
-    both = "; each direction has the full rate" if series.key.op == "host_and_device" else ""
-    return _part(series, link, 1, _level(link.peak), f"; {series.key.op} carries S through it{both}")
+    both = ("each direction has the full rate",) if series.key.op == "host_and_device" else ()
+    return _part(series, link, 1, _level(link.peak), f"{series.key.op} carries S through it", *both)
 
 
 def _level(link: HardwarePeak) -> PeakLevel:
@@ -316,12 +334,12 @@ def _link_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Peak |
     if isinstance(links, Unavailable):
         return links
     multiple = crossing([str(rank) for rank in key.ranks], key.root or 0)
-    words = (
-        f"; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
+    traffic = (
+        f"{key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
         "unless a switch reduces (NVLS); then more than 100 % is possible"
     )
     level = _level(links.peak)
-    return _part(series, links, multiple, level, words, widest=_is_widest(hardware.facts, level))
+    return _part(series, links, multiple, level, traffic, widest=_is_widest(hardware.facts, level))
 
 
 def _is_widest(facts: Facts, level: PeakLevel) -> bool:
@@ -334,12 +352,12 @@ def _part(
     part: Narrowest,
     times: float,
     level: PeakLevel,
-    words: str,
-    *,
+    *clauses: str,
+    shared: str = "",
     practical_left_out: str | None = None,
     widest: bool = False,
 ) -> Peak:
-    """The peak of an op that moves ``times`` × S bytes through ``part``, as ``words`` explain."""
+    """The peak of an op that moves ``times`` × S bytes through ``part``, as ``clauses`` explain."""
     whole = part.peak
     algbw = whole.nominal / times
     return Peak(
@@ -348,7 +366,8 @@ def _part(
         level=level,
         holder=part.holder,
         what=part.what,
-        denominator=f"{part.in_words}{words}{_division(whole.nominal, series, times, 'sent')}",
+        basis=f"{part.in_words}{shared}",
+        clauses=(*clauses, *_division(whole.nominal, series, times, "sent")),
         measured=False,
         practical=None if whole.practical is None else whole.practical / times,
         practical_left_out=practical_left_out,
@@ -357,22 +376,28 @@ def _part(
 
 
 def _measured_peak(
-    series: Series, algbw: float, level: PeakLevel, holder: tuple[str, str], words: str, case: int
+    series: Series,
+    algbw: float,
+    level: PeakLevel,
+    whose: tuple[str, str],
+    basis: str,
+    clauses: tuple[str, ...],
+    case: int,
 ) -> Peak:
     """A peak of ``series`` from its algbw, which was measured with ``case``, as ``words`` explain."""
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
-    return Peak(algbw, busbw, level, *holder, words, measured=True, cases=(case,))
+    return Peak(algbw, busbw, level, *whose, basis, clauses, measured=True, cases=(case,))
 
 
-def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> str:
-    """The text that explains how ``rate`` is converted to busbw; empty for an op without busbw.
+def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> tuple[str, ...]:
+    """The clause that explains how ``rate`` is converted to busbw; none for an op without busbw.
 
     ``bytes_per_byte`` is the number of bytes moved per byte of S.
     """
     if series.bus_factor is None:
-        return ""
+        return ()
     times = bytes_per_byte / series.bus_factor
-    return f"; {format_rate(rate)} ÷ {times:.3g} bytes {verb} for each byte of busbw = {format_rate(rate / times)}"
+    return (f"{format_rate(rate)} ÷ {times:.3g} bytes {verb} for each byte of busbw = {format_rate(rate / times)}",)
 
 
 def _peak_in_host(series: Series, hardware: Hardware) -> Peak | Unavailable:
@@ -416,24 +441,24 @@ def _socket_peak(series: Series, hardware: Hardware, stream: SocketStream) -> Pe
     host, ranks, point = hardware.facts.hosts_of(series.key.ranks)[0], len(series.key.ranks), series.points[-1]
     if stream.op == _TCP_PING_PONG:
         rate = stream.bytes_per_second
-        denominator = (
+        basis = (
             f"plain TCP of {host}, one message at a time from the first to the last of {len(stream.ranks)} ranks and "
             f"back, measured in this run ({stream.op}, {format_size(stream.size_bytes)})"
         )
         return _measured_peak(
-            series, rate, "plain TCP of a host", (host, f"plain TCP of {host}"), denominator, stream.case
+            series, rate, "plain TCP of a host", (host, f"plain TCP of {host}"), basis, (), stream.case
         )
     together, moved = ranks * stream.bytes_per_second, point.wire_bytes / point.size_bytes
     copied = hardware.rates.copies.get(host)
-    beside = "" if copied is None else f"; the memory of {host} copies {format_rate(copied.bytes_per_second)} in total"
-    denominator = (
+    beside = [] if copied is None else [f"the memory of {host} copies {format_rate(copied.bytes_per_second)} in total"]
+    basis = (
         f"plain TCP of {host}, {format_rate(stream.bytes_per_second)} from each of {len(stream.ranks)} ranks to the "
         f"next concurrently, measured in this run ({stream.op}, {format_size(stream.size_bytes)}), "
-        f"{format_rate(together)} for {ranks} ranks{_division(together, series, moved, 'sent')}{beside}"
+        f"{format_rate(together)} for {ranks} ranks"
     )
-    return _measured_peak(
-        series, together / moved, "plain TCP of a host", (host, f"plain TCP of {host}"), denominator, stream.case
-    )
+    whose = (host, f"plain TCP of {host}")
+    clauses = (*_division(together, series, moved, "sent"), *beside)
+    return _measured_peak(series, together / moved, "plain TCP of a host", whose, basis, clauses, stream.case)
 
 
 def _copying_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
@@ -451,17 +476,17 @@ def _copying_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
         )
     point = series.points[-1]
     moved = point.wire_bytes * series.sharing / point.size_bytes
-    shared = "" if series.sharing == 1 else "; concurrent groups share it in proportion to their bytes"
+    shared = () if series.sharing == 1 else ("concurrent groups share it in proportion to their bytes",)
     timed = "from the first entry to the last exit" if copied.whole else "over the slowest rank's time"
-    denominator = (
+    basis = (
         f"memory copy of {host}, {format_rate(copied.bytes_per_second)} of source bytes in total, measured in this run "
         f"({counted(copied.ranks, 'rank')}, {format_size(copied.size_bytes)} each, {timed}), every byte that must "
-        f"reach another rank copied once{_division(copied.bytes_per_second, series, moved, 'copied')}{shared}"
+        "reach another rank copied once"
     )
+    whose = (host, f"memory copy of {host}")
+    clauses = (*_division(copied.bytes_per_second, series, moved, "copied"), *shared)
     rate = copied.bytes_per_second / moved
-    return _measured_peak(
-        series, rate, "memory copy of a host", (host, f"memory copy of {host}"), denominator, copied.case
-    )
+    return _measured_peak(series, rate, "memory copy of a host", whose, basis, clauses, copied.case)
 
 
 def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Peak | Unavailable:
@@ -469,32 +494,32 @@ def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Pea
     key, facts = series.key, hardware.facts
     networks: dict[str, Network] = {}
     for host in facts.hosts_of(key.ranks):
-        of_host = host_network(facts.environment(host), facts.backend.transport, hardware.rows)
-        if isinstance(of_host, Unavailable):
-            return replace(of_host, reason=f"the speed of the network is unknown: {host} {of_host.reason}")
-        networks[host] = _shared(facts, series, host, of_host)
+        connection = host_network(facts.environment(host), facts.backend.transport, hardware.rows)
+        if isinstance(connection, Unavailable):
+            return replace(connection, reason=f"the speed of the network is unknown: {host} {connection.reason}")
+        networks[host] = _shared(facts, series, host, connection)
     slowest = min(networks, key=lambda host: networks[host].peak.nominal)
     network = networks[slowest]
     placement = [facts.hosts[rank] for rank in key.ranks]
     multiple = crossing(placement, key.root or 0)
-    words = f"; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through the busiest one"
+    traffic = f"{key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through the busiest one"
     what = f"{network.name} of {slowest}"
-    peak = _part(series, Narrowest(what, what, network.peak, len(networks), "hosts"), multiple, "network", words)
+    peak = _part(series, Narrowest(what, what, network.peak, len(networks), "hosts"), multiple, "network", traffic)
     if key.device == _HOST_MEMORY:
         return peak
     of_a_rank = crossing([str(rank) for rank in key.ranks], key.root or 0)
     ways = _ways_out(key.ranks, hardware, networks)
     if isinstance(ways, Unavailable):
-        peak = replace(peak, denominator=f"{peak.denominator}; links between GPUs may be slower: {ways.reason}")
+        peak = peak.with_clause(f"links between GPUs may be slower: {ways.reason}")
     else:
         narrowest = min(ways, key=lambda way: way.peak.nominal)
-        words = f"; {key.op} must carry {of_a_rank:.3g} × S through it"
+        traffic = f"{key.op} must carry {of_a_rank:.3g} × S through it"
         level = _level(narrowest.peak)
-        links = _part(series, narrowest, of_a_rank, level, words, widest=_is_widest(facts, level))
-        known = [limit.practical for limit in (peak, links) if limit.practical is not None]
-        beside = f"; {peak.holder} allows {format_rate(peak.busbw)}"
-        peak = peak if peak.algbw <= links.algbw else replace(links, denominator=f"{links.denominator}{beside}")
-        peak = replace(peak, practical=min(known) if len(known) == 2 else peak.practical)
+        links = _part(series, narrowest, of_a_rank, level, traffic, widest=_is_widest(facts, level))
+        limits = [limit.practical for limit in (peak, links) if limit.practical is not None]
+        beside = f"{peak.holder} allows {format_rate(peak.busbw)}"
+        peak = peak if peak.algbw <= links.algbw else links.with_clause(beside)
+        peak = replace(peak, practical=min(limits) if len(limits) == 2 else peak.practical)
     return _as_sent_by_gpus(peak, network, (multiple, of_a_rank), placement.count(slowest), key.op)
 
 
@@ -525,7 +550,7 @@ def _ways_out(
             return replace(links, reason=f"{host}: {links.reason}")
         if on_host[host] > 1 and links.peak.kind != "pcie":
             links = replace(links, peak=_with(links.peak, network, of_group[host]))
-        holder = f"{links.holder.partition(' on ')[0]} of {host}"
+        holder = f"{links.gpu} of {host}"
         ways.append(replace(links, holder=holder, what=f"{links.peak.what} of {holder}", count=len(ranks)))
     return ways
 
@@ -558,5 +583,5 @@ def _as_sent_by_gpus(peak: Peak, network: Network, multiples: tuple[float, float
     practical = carried if peak.practical is None else min(peak.practical, carried)
     busbw = format_rate(practical * (peak.busbw or 0.0) / peak.algbw)
     how = "the NICs of one GPU" if one_nic else "a ring, which passes every host once,"
-    words = f"; {how} would reach {busbw}" if practical == carried else ""
-    return replace(peak, practical=practical, denominator=f"{peak.denominator}{words}")
+    limited = replace(peak, practical=practical)
+    return limited.with_clause(f"{how} would reach {busbw}") if practical == carried else limited

@@ -16,7 +16,7 @@ from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent, StepParts
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import CaseSummary, DataCheck
 from busbw_analysis.models.results import Results
 from busbw_analysis.training.held import step_of
 from busbw_analysis.training.memory import Memory, memory
@@ -51,7 +51,7 @@ class Trained:
     tokens: int
     dropped: int
     product_rate: float | None
-    check: str
+    check: DataCheck
     timeline: tuple[RankTime, ...] = ()
     calls: tuple[CallTime, ...] = ()
     memory: tuple[RankMemory, ...] = ()
