@@ -105,7 +105,7 @@ def test_the_rank_that_sends_most_speaks_for_all() -> None:
 def test_the_rank_that_needs_most_memory_is_held_against_the_formulas() -> None:
     small = RankMemory(rank=0, peak_bytes=7, weights_bytes=4, gradients_bytes=2)
     large = msgspec.structs.replace(small, rank=1, peak_bytes=9)
-    one = replace(ONE, memory=(small, large))
+    one = replace(ONE, memory=(small, large), tries_ns=(round(ONE.step_ns),))
     assert (one.fullest, ONE.fullest) == (large, None)
     computed = one.computed_memory
     assert computed is not None
