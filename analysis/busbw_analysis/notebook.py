@@ -38,7 +38,7 @@ class Run:
 
     def samples(self) -> pd.DataFrame:
         """One row per sample and group of ranks; docs/python.md lists the columns. Times are ns per call."""
-        return sample_frame(self.judgement.dataset)
+        return sample_frame(self.judgement.samples)
 
     def plot(self, op: str) -> "Figure":
         """Plot the busbw of ``op`` over size, with intervals, fits, models and peaks; algbw if nothing crosses a wire.

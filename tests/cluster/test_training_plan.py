@@ -16,7 +16,7 @@ from busbw.runs import store
 from busbw.runs.store import read
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
-from busbw_analysis.predict import Questions, read_groups
+from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training.held import Held, held, order_kept
 from busbw_analysis.training.judgement import Training
 from busbw_analysis.training.sections.plan import training
@@ -108,7 +108,7 @@ def test_a_plan_keeps_the_order_of_real_steps_and_is_near_each(wide: Bed, tmp_pa
         wide.set_network(Network(SLOW_MBIT, DELAY_MS))
         slow_run = run(ranks, results, "slow", three, count)
     # Two ranks say what a message takes, all what a call does: no pooling, and no other difference is looked at.
-    questions = Questions(read_groups([read(folder) for folder in known], force=True))
+    questions = Questions(read_results([read(folder) for folder in known], force=True))
     found = held(questions)
     assert len(found) == 6
     errors = {one.what: one.error for one in found}
@@ -117,7 +117,7 @@ def test_a_plan_keeps_the_order_of_real_steps_and_is_near_each(wide: Bed, tmp_pa
     assert max(abs(error or 0) for error in errors.values()) <= NEAR, errors
     # What the fast links tell of slow ones.
     slower = by_layout(held(questions, Scenario("slower links", between=SLOW_MBIT / RATE_MBIT)))
-    slow = by_layout(held(Questions(read_groups([read(slow_run)]))))
+    slow = by_layout(held(Questions(read_results([read(slow_run)]))))
     assert len(slow) == 3
     times = [(one.seconds, predicted.total) for what, one in slow.items() if (predicted := slower[what].predicted)]
     assert kendalltau(*zip(*times, strict=True)).statistic >= ORDER, times
@@ -129,7 +129,7 @@ def test_a_plan_keeps_the_order_of_real_steps_and_is_near_each(wide: Bed, tmp_pa
     judged = judgement.of(Training)
     for section, columns in (
         (steps(judged.steps, judged.verdicts), ("Over the fastest", "Waits most for")),
-        (training(judgement.dataset, judged.held, ()), ("Error",)),
+        (training(judgement.results, judged.held, ()), ("Error",)),
     ):
         assert section is not None
         headings = {column.heading for block in section.blocks for column in getattr(block, "columns", ())}

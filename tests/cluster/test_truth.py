@@ -26,7 +26,7 @@ from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.score import VALID_RANKS
 from busbw_analysis.predict import prediction
 from busbw_analysis.predict.query import query
-from busbw_analysis.predict.selection import measured_curves, read_groups
+from busbw_analysis.predict.selection import measured_curves, read_results
 from busbw_analysis.predict.ways import Ways
 
 pytestmark = pytest.mark.timeout(600)
@@ -307,7 +307,7 @@ def test_a_ring_beats_trees_from_the_size_that_theory_says(eight_hosts: Networks
 def test_what_is_predicted_for_eight_hosts_is_what_they_take(eight_hosts: Networks) -> None:
     """From 2, 4 and 6 hosts, and said to be validated: the times of 6 follow from those of 2 and 4."""
     *fewer, eight = (eight_hosts.run(100, 1, hosts, _SCALING) for hosts in (2, 4, 6, 8))
-    groups, truth = read_groups(fewer), judge(pool((eight,)))
+    groups, truth = read_results(fewer), judge(pool((eight,)))
     for curve in truth.curves:
         key, points = curve.series.key, curve.series.points
         if key.op == "ping_pong":

@@ -24,6 +24,7 @@ from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.diagnosis.findings import Finding, ranked
 from busbw_analysis.diagnosis.hypothesis_tests import launches_needed, smallest_difference
 from busbw_analysis.diagnosis.trust import scatter_of
+from busbw_analysis.models.results import results_of
 from busbw_analysis.report.document import Paragraph, Table
 from busbw_analysis.report.sections.labels import ends_of
 from busbw_analysis.report.sections.verdicts import reasons
@@ -161,7 +162,7 @@ def test_copies_of_an_mpi_library_explain_what_sound_hosts_lose_to_them(op: str,
     world = World(by_op={"ping_pong": PINGS, op: (Piece(share * 12e-6, share * 1.5e-9),)}, sample_noise=0.01)
     stored = synthetic_run([case(one, size) for one in (op, "ping_pong") for size in SIZES], world, launches=6)
     of_mpi = replace(stored, run=msgspec.structs.replace(stored.run, backend=BackendTraits(cost_models="mpi")))
-    found = answer_of(replace(judge(pool((stored,))), dataset=pool((of_mpi,))))
+    found = answer_of(replace(judge(pool((stored,))), results=results_of(pool((of_mpi,)))))
     assert found.status == status
     explained = status == "explained"
     assert ("library-copies" in codes(found), "faulty" in found.answer) == (explained, explained)
@@ -170,10 +171,10 @@ def test_copies_of_an_mpi_library_explain_what_sound_hosts_lose_to_them(op: str,
 def test_a_comparison_is_advised_once() -> None:
     judgement = judge(pool((run_of(3.0, machine=Machine(usable_cores=4)),)))
     slow = next(one for one in judgement.verdicts if one.status == "slower")
-    of_mpi = msgspec.structs.replace(judgement.dataset.samples.runs[0].run, backend=BackendTraits(cost_models="mpi"))
-    dataset = pool((replace(judgement.dataset.samples.runs[0], run=of_mpi),))
+    of_mpi = msgspec.structs.replace(judgement.samples.runs[0].run, backend=BackendTraits(cost_models="mpi"))
+    results = results_of(pool((replace(judgement.samples.runs[0], run=of_mpi),)))
     other = replace(slow, model_ratio=30.0)
-    found = answer_of(replace(judgement, dataset=dataset, verdicts=(replace(slow, model_ratio=2.0), other)))
+    found = answer_of(replace(judgement, results=results, verdicts=(replace(slow, model_ratio=2.0), other)))
     assert [one.explained_by for one in found.verdicts] == ["library-copies", None]
     assert found.action.count("busbw compare") == 1
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.ops import OPS, bounds
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval
-from busbw_analysis.data.series import Point, Series, SeriesKey
+from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.bounds import Explanation, explain, fastest, least_seconds
 from busbw_analysis.models.costs import CostModel, Parameters
@@ -42,10 +43,23 @@ SIZES = (8, 4096, 1 << 20, 1 << 24)
 
 def series(key: SeriesKey = KEY, times_ns: tuple[float, ...] = (1e6, 1e6, 4e6, 5e7)) -> Series:
     points = tuple(
-        Point(size, case, time, Interval(None, None, "none"), time, None, None, 0.0, 10, (time,), ((0, 0),))
+        GroupSummary(
+            case,
+            size,
+            key.ranks,
+            time,
+            Interval(None, None, "none"),
+            None,
+            None,
+            None,
+            0.0,
+            (time,),
+            (time,),
+            ((0, 0),),
+        )
         for case, (size, time) in enumerate(zip(SIZES, times_ns, strict=True))
     )
-    return Series(key, 1.5, 1.0, points)
+    return Series(key, 1.5, 1.0, points, {"node0": len(key.ranks)})
 
 
 BOUND = [name for name, op in OPS.items() if op.lower_bound is not None]

@@ -26,7 +26,7 @@ from busbw_analysis.predict.forecast import FittedCurve, Forecast
 from busbw_analysis.predict.over_ranks import scaling
 from busbw_analysis.predict.prediction import Prediction
 from busbw_analysis.predict.query import query
-from busbw_analysis.predict.selection import measured_curves, read_groups
+from busbw_analysis.predict.selection import measured_curves, read_results
 from busbw_analysis.predict.ways import Ways
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -77,7 +77,7 @@ def run(
 def answer(
     runs: Sequence[StoredRun], ranks: int, *sizes: int, algorithm: str | None = None, **where: int
 ) -> Prediction:
-    data = measured_curves(read_groups(list(runs)), "all_reduce", algorithm)
+    data = measured_curves(read_results(list(runs)), "all_reduce", algorithm)
     return prediction.answer(Ways(data), query(data, ranks, sizes or (MIB,), **where))
 
 
@@ -91,7 +91,7 @@ FLAT = tuple(row for row in ROWS.values() if not row.two_levels and row.op in {"
 
 @cache
 def shaped() -> Series:
-    return measured_curves(read_groups([run(4)]), "all_reduce").curves[0]
+    return measured_curves(read_results([run(4)]), "all_reduce").curves[0]
 
 
 def fitted(model: CostModel, ranks: int, alpha: float, beta: float) -> FittedCurve:
@@ -287,13 +287,13 @@ def test_an_interval_is_that_of_the_carried_curve() -> None:
 
 def test_the_plot_has_the_carried_line_and_the_others_by_messages() -> None:
     runs = [run(ranks, Ran(), ops=("all_reduce", "ping_pong")) for ranks in (2, 4, 8)]
-    data = measured_curves(read_groups(runs), "all_reduce")
+    data = measured_curves(read_results(runs), "all_reduce")
     shown = scaling(Ways(data), query(data, 16, [MIB]))
     assert [line.chosen for line in shown.lines].count(True) == 1
     for ranks, time in shown.lines[0].points:
         assert time.value == pytest.approx(Ran().seconds("all_reduce", MIB, range(ranks)), rel=0.05)
     ring = next(line for line in shown.lines if line.algorithm == "ring")
-    without = measured_curves(read_groups([run(ranks) for ranks in (2, 4, 8)]), "all_reduce")
+    without = measured_curves(read_results([run(ranks) for ranks in (2, 4, 8)]), "all_reduce")
     (alone,) = scaling(Ways(without), query(without, 16, [MIB])).lines
     assert alone.chosen
     assert len(ring.points) > 10

@@ -19,9 +19,9 @@ from busbw.cli.main import main
 from busbw.runs.records import Case
 from busbw_analysis.assembly import compose
 from busbw_analysis.assembly.judge import judge
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval, interval_of
 from busbw_analysis.data.load import pool
-from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import (
     AlgorithmComparison,
@@ -59,28 +59,31 @@ SENT = {"ring": 14 / 8, "binomial-tree": 6, "recursive-doubling": 3, "rabenseifn
 NAMES = ("tree", "ring")
 
 
-def point(size_bytes: int, time_ns: float, spread: float | None = 0.01) -> Point:
+def point(size_bytes: int, time_ns: float, spread: float | None = 0.01) -> GroupSummary:
     interval = Interval(None, None, "none")
     if spread is not None:
         interval = Interval(time_ns / (1 + spread), time_ns * (1 + spread), "95 % over launches")
-    return Point(
-        size_bytes=size_bytes,
+    return GroupSummary(
         case=0,
+        size_bytes=size_bytes,
+        ranks=(0, 1),
         time_ns=time_ns,
         interval=interval,
         fastest_ns=time_ns,
         algbw=None,
         busbw=None,
+        bus_factor=None,
         wire_bytes=0.0,
         samples=10,
         launch_medians_ns=(time_ns,),
+        launch_means_ns=(time_ns,),
         launch_keys=((0, 0),),
     )
 
 
 def timed(
     one: Iterable[float], other: Iterable[float], spread: float | None = 0.01
-) -> Mapping[int, tuple[Point, Point]]:
+) -> Mapping[int, tuple[GroupSummary, GroupSummary]]:
     """Two algorithms with these times at the first of SIZES."""
     both = zip(SIZES, one, other, strict=False)
     return {size: (point(size, first, spread), point(size, second, spread)) for size, first, second in both}
@@ -520,7 +523,7 @@ def test_on_noisy_launches_crossings_are_seldom_made_up_and_their_range_holds_th
     """Of two curves that are one, and of two that cross, in six launches that differ by 5 %."""
     generator = np.random.default_rng(7)
 
-    def noisy(time_ns: float, size_bytes: int) -> Point:
+    def noisy(time_ns: float, size_bytes: int) -> GroupSummary:
         launches = time_ns * np.exp(generator.normal(0, 0.05, 6))
         return replace(point(size_bytes, float(np.median(launches))), interval=interval_of(launches))
 
@@ -540,7 +543,7 @@ def test_on_noisy_launches_crossings_are_seldom_made_up_and_their_range_holds_th
 
 def test_fit_prints_them_and_has_them_as_json(tmp_path: Path) -> None:
     judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
-    folder = str(write_synthetic(tmp_path, judgement.dataset.samples.runs[0]))
+    folder = str(write_synthetic(tmp_path, judgement.samples.runs[0]))
     text = CliRunner().invoke(main, ["fit", folder]).stdout
     assert ": every two algorithms" in text
     assert "no S*: this run has no message between two ranks" in text.replace("\n# ", " ")
@@ -553,4 +556,4 @@ def test_fit_prints_them_and_has_them_as_json(tmp_path: Path) -> None:
     (found,) = rows[1]["crossings"]
     assert found["at_bytes"] == pytest.approx(s_star("ring", "recursive-doubling"), rel=0.05)
     assert (found["ratio"], rows[1]["expected"]["code"]) == (None, "no-messages")
-    assert rows[0]["runs"] == [judgement.dataset.runs[0].run.id]
+    assert rows[0]["runs"] == [judgement.runs[0].run.id]

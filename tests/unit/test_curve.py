@@ -18,8 +18,8 @@ from busbw.ops import ARITHMETIC
 from busbw.runs import store
 from busbw.runs.records import Measurement, Row
 from busbw_analysis.assembly.judge import judge
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import pool
-from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.checks import refuse_curve
 from busbw_analysis.fitting.curve import Fit, fit_points, fit_series
@@ -192,7 +192,7 @@ def test_a_launch_is_the_same_one_at_every_size(launches: int, note: str) -> Non
     dataset = pool((run,))
     (series,) = dataset.series
 
-    def lacking(point: Point, one: int) -> Point:
+    def lacking(point: GroupSummary, one: int) -> GroupSummary:
         medians, keys = list(point.launch_medians_ns), list(point.launch_keys)
         del medians[one], keys[one]
         return replace(point, launch_medians_ns=tuple(medians), launch_keys=tuple(keys))

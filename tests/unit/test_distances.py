@@ -95,8 +95,8 @@ def test_pairs_with_other_launches_have_no_interval() -> None:
     judgement = judged(matrix())
     summary = judgement.cases[0]
     without_first = summary.groups.rows.take(np.arange(1, len(summary.groups.rows)))
-    lacking = replace(summary, groups=groups_of(summary.case, [(0, without_first)]))
-    (split,) = splits_of([lacking], judgement.dataset.placements)
+    lacking = replace(summary, groups=groups_of(summary.index, summary.case, [(0, without_first)]))
+    (split,) = splits_of([lacking], judgement.facts.placements)
     assert {kind.interval.kind for kind in split.classes} == {"none", "95 % over launches"}
     assert split.classes[1].times_within is None
 
@@ -180,7 +180,7 @@ def places(*leaves: str, each: int = 1) -> tuple[list[str], tuple[RankPlacement,
 )
 def test_a_host_that_stands_alone_is_said_to_be_indistinct(leaves: str, each: int, named: str | None) -> None:
     hosts, seats = places(*leaves, each=each)
-    said = indistinct(hosts, steps_between(seats, range(len(seats))))
+    said = indistinct(hosts, kinds(steps_between(seats, range(len(seats)))))
     assert said is None if named is None else said is not None and said.startswith(named)
 
 

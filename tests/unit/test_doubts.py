@@ -16,9 +16,10 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.assembly.to_json import render
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.answer import answer_of
+from busbw_analysis.diagnosis.doubts import Doubt
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.normality import in_words
-from busbw_analysis.diagnosis.verdicts import Doubt, Status
+from busbw_analysis.diagnosis.verdicts import Status
 from busbw_analysis.report.document import Table
 from busbw_analysis.report.sections.verdicts import verdict_table
 
@@ -91,7 +92,7 @@ def test_a_disturbed_reference_gives_no_verdict_in_any_output(factor: float) -> 
     assert not {"good", "caution"} & {cell.tone for cell in row} or {cell.tone for cell in row[1:4]} == {row[1].tone}
     assert not any(word in cell.text for cell in row for word in ("slower", "faster", "expected"))
     (curve,) = (curve for curve in judgement.curves if curve.series.key.op == "all_reduce")
-    assert "×" not in in_words(curve, judgement.dataset)
+    assert "×" not in in_words(curve, judgement.doubts[curve.series.key].model, judgement.facts, judgement.cases)
 
 
 def test_load_beside_an_operation_alone_leaves_its_reference_sound() -> None:
@@ -199,10 +200,9 @@ def test_the_headline_follows_from_the_rows(rows: Sequence[tuple[Status, Doubt |
 )
 def test_no_doubted_reference_calls_anything_slower_or_faster(factors: dict[str, float], busy: set[str]) -> None:
     judgement = judged(beside_load(run_of(factors), busy))
-    curves = {curve.series.key: curve for curve in judgement.curves}
     for verdict in answer_of(judgement).verdicts:
-        if verdict.by == "model" and curves[verdict.key].model_doubt is not None:
-            assert (verdict.status, verdict.doubt) == ("undecided", curves[verdict.key].model_doubt)
+        if verdict.by == "model" and judgement.doubts[verdict.key].model is not None:
+            assert (verdict.status, verdict.doubt) == ("undecided", judgement.doubts[verdict.key].model)
         assert verdict.doubt is None or verdict.status == "undecided"
     if "ping_pong" in busy:
         assert statuses_of(judgement) == {"undecided"}

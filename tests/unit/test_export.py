@@ -119,7 +119,7 @@ def test_one_wrong_case_reads_back_as_the_only_wrong_one(tmp_path: Path) -> None
     first = judge(pool([find(tmp_path, str(log)).read(facts)]))
     again.write_bytes(EXPORTERS["nccl-tests"].cases(first))
     second = find(tmp_path, str(again)).read().stored
-    for stored in (first.dataset.runs[0], second):
+    for stored in (first.runs[0], second):
         wrong = [row for row in stored.imported if row.check.state == "wrong"]
         assert [(row.case.size_bytes, row.case.in_place, row.check.wrong_elements) for row in wrong] == [
             (1 << 23, False, 7)
@@ -201,8 +201,8 @@ def test_tidy_files_have_the_same_numbers(judgement: Judgement, tmp_path: Path) 
 def test_samples_are_exported_one_a_row(judgement: Judgement, tmp_path: Path) -> None:
     export = EXPORTERS["parquet"].samples
     assert export is not None
-    found = _parquet(export(judgement.dataset), tmp_path)
-    blocks = list(judgement.dataset.samples.blocks())
+    found = _parquet(export(judgement.samples), tmp_path)
+    blocks = list(judgement.samples.blocks())
     assert len(found) == sum(len(block.samples.slowest_ns) for block in blocks)
     first = blocks[0]
     own = found[(found["case"] == first.case) & (found["launch"] == first.launch) & (found["block"] == first.number)]
@@ -257,8 +257,8 @@ def test_our_csv_reads_back_as_it_was_measured(tmp_path: Path, hosts: tuple[str,
     assert words[0] == words[1]
     assert after["time_ns"].to_numpy() == pytest.approx(before["time_ns"].to_numpy())
     assert set(after["statistic"]) == {"median"}
-    assert (second.dataset.hosts_in_words == "unknown hosts") == unknown
-    assert second.dataset.backend.transport == first.dataset.backend.transport
+    assert (second.facts.hosts_in_words == "unknown hosts") == unknown
+    assert second.facts.backend.transport == first.facts.backend.transport
 
 
 def test_no_text_of_a_csv_is_a_formula_and_all_of_it_reads_back(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_hosts_that_nobody_tells_are_not_one(tmp_path: Path) -> None:
         assert [json.loads(line)["hosts"] for line in EXPORTERS["json-lines"].cases(found).splitlines()] == [hosts]
         metrics = text_string_to_metric_families(EXPORTERS["openmetrics"].cases(found).decode())
         labels = {one.labels["hosts"] for family in metrics for one in family.samples if "hosts" in one.labels}
-        assert (labels, found.dataset.hosts_in_words) == ({label}, words)
+        assert (labels, found.facts.hosts_in_words) == ({label}, words)
         assert words in about(found)[2]
         assert words in answer_of(found).measured
 

@@ -112,7 +112,7 @@ def test_times_of_every_process_show_stragglers(late: int | None, tmp_path: Path
     path = tmp_path / "each.json"
     path.write_text(json.dumps(written, indent=1), encoding="utf-8")
     judgement = judged(path)
-    assert {len(row.rank_samples_ns) for row in judgement.dataset.runs[0].imported} == {len(devices)}
+    assert {len(row.rank_samples_ns) for row in judgement.runs[0].imported} == {len(devices)}
     (group,) = judgement.lateness
     assert group.seen == "shortest time"
     assert [member.rank for member in group.flagged] == ([] if late is None else [late])
@@ -121,7 +121,7 @@ def test_times_of_every_process_show_stragglers(late: int | None, tmp_path: Path
     if late is not None:
         assert group.flagged[0].median_ns == pytest.approx(400e3, rel=0.05)
     kept = run("import", str(path), "--results-dir", str(tmp_path))[1].strip()
-    assert store.read(Path(kept)).imported == judgement.dataset.runs[0].imported
+    assert store.read(Path(kept)).imported == judgement.runs[0].imported
 
 
 def test_what_a_time_is_is_said_once(log: Path, tmp_path: Path) -> None:

@@ -212,7 +212,8 @@ def test_faster_is_only_what_is_faster_in_all_of_its_interval(factor: float, sta
     assert (found.model_ratio or 1.0) < 0.8
     assert (found.status, highest > 0.8) == (status, status == "as expected")
     # The theory says the same of it.
-    theory = in_words(judgement.curves[0], judgement.dataset)
+    curve = judgement.curves[0]
+    theory = in_words(curve, judgement.doubts[curve.series.key].model, judgement.facts, judgement.cases)
     assert (", which is normal" in theory) == (status == "as expected")
     assert f"{highest:.2g}×" in theory
 

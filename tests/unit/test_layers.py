@@ -29,6 +29,12 @@ SHARED = {
 }
 """What the analysis may use of busbw."""
 
+OF_DATASETS = {
+    *("assembly/judge.py", "cli/exchange.py", "cli/main.py", "cli/simulate.py", "data/load.py", "diagnosis/judge.py"),
+    *("diagnosis/compare.py", "diagnosis/selftest.py", "models/results.py", "predict/selection.py"),
+}
+"""What pools runs, or takes a pooled data set apart; all else takes the results, facts, curves or samples."""
+
 PROBE = """
 import json, sys
 sys.path[:0] = {paths!r}
@@ -120,3 +126,16 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
                 imported[name] |= {one.name for one in node.names}
     assert len(modules) > 300
     TopologicalSorter({name: found & set(modules) - {name} for name, found in imported.items()}).prepare()
+
+
+def test_only_the_first_stages_of_the_analysis_see_a_data_set() -> None:
+    folder = ROOT / "analysis/busbw_analysis"
+    sources = {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
+    seeing = {
+        name
+        for name, text in sources.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Name | ast.alias | ast.ClassDef)
+        and getattr(node, "id", getattr(node, "name", "")) in {"Dataset", "pool", "pool_by_setup"}
+    }
+    assert seeing <= OF_DATASETS

@@ -31,7 +31,7 @@ def test_every_block_of_every_group_is_there_with_its_run_launch_and_case(tmp_pa
     block = first.measurements[-1]
     (found,) = [one for one in blocks if one.run == 0 and one.measurement == block]
     assert (found.launch, found.case, found.samples) == (block.launch, 1, block.groups[0])
-    assert dataset.cases[1].case.op == "ping_pong"
+    assert dataset.summaries[1].case.op == "ping_pong"
 
 
 def test_samples_without_a_shared_clock_have_no_skew() -> None:
@@ -90,7 +90,7 @@ def test_runs_of_other_sizes_that_are_pooled_by_force_are_judged(counts: tuple[i
         others = [case(op, 1 << 22, ranks, nodes=2) for op in ("all_reduce", "memory_copy", "ping_pong")]
         runs.append(synthetic_run(of_pairs + others, machine=machine, launches=2, samples=5, seed=ranks))
     judgement = judge(pool(runs, force=True))
-    assert judgement.dataset.hosts == max((one.run.hosts for one in runs), key=len)
+    assert judgement.facts.hosts == max((one.run.hosts for one in runs), key=len)
     assert {len(matrix.ranks) for matrix in judgement.matrices} == {4, 8}
     assert compose(judgement).json
 
@@ -127,7 +127,7 @@ def test_a_case_that_was_never_whole_has_failed_with_its_reason() -> None:
     stored = synthetic_run([one], launches=1, samples=5)
     lost = Failed(case=one, launch=0, block=0, error="rank 1 was killed by SIGKILL", cause="rank_lost")
     rows = tuple(row for row in stored.rows if not isinstance(row, Measurement))
-    (row,) = pool((replace(stored, rows=(*rows, lost)),)).cases
+    (row,) = pool((replace(stored, rows=(*rows, lost)),)).summaries
     assert row.state == "failed"
     assert lost.error in row.reasons[0]
 
@@ -211,15 +211,15 @@ def test_every_state_of_a_case_appears() -> None:
     cases = [case("all_reduce", size) for size in (64, 128, 256, 512)]
     end = SyntheticEnd(failed={cases[1]: "rank 2 died"}, skipped={cases[2]: "no such dtype"}, reached=3)
     dataset = pool((synthetic_run(cases, launches=1, samples=3, end=end),))
-    assert [row.state for row in dataset.cases] == ["measured", "failed", "skipped", "not reached"]
-    assert dataset.cases[1].reasons == ("rank 2 died",)
+    assert [row.state for row in dataset.summaries] == ["measured", "failed", "skipped", "not reached"]
+    assert dataset.summaries[1].reasons == ("rank 2 died",)
 
 
 def test_one_failed_launch_outweighs_those_that_went_well() -> None:
     one = case("all_reduce", 64)
     well = synthetic_run([one], launches=1, samples=3, seed=1)
     badly = synthetic_run([one], launches=1, samples=3, seed=2, end=SyntheticEnd(failed={one: "wrong data"}))
-    assert pool((well, badly)).cases[0].state == "failed"
+    assert pool((well, badly)).summaries[0].state == "failed"
 
 
 def test_wrong_data_in_a_measurement_is_a_failure() -> None:
@@ -229,8 +229,8 @@ def test_wrong_data_in_a_measurement_is_a_failure() -> None:
         for row in stored.measurements
     ]
     dataset = pool((replace(stored, rows=tuple(broken)),))
-    assert dataset.cases[0].state == "failed"
-    assert "3 elements" in dataset.cases[0].reasons[0]
+    assert dataset.summaries[0].state == "failed"
+    assert "3 elements" in dataset.summaries[0].reasons[0]
 
 
 def test_control_characters_from_outside_are_written_out_everywhere() -> None:
@@ -239,10 +239,10 @@ def test_control_characters_from_outside_are_written_out_everywhere() -> None:
     machine = Machine(name=nasty, hosts=(nasty,), facts={nasty: {"kernel": [nasty, nasty]}})
     end = SyntheticEnd(failed={lost: nasty})
     dataset = pool((synthetic_run([one, lost], launches=1, samples=3, machine=machine, end=end),))
-    everything = repr(dataset.runs) + repr(dataset.cases)
+    everything = repr(dataset.runs) + repr(dataset.summaries)
     shown = "a\\x1b[31mb\\x9b2J\\u202ec d\\x00"
     assert dataset.runs[0].run.machine == shown
-    assert dataset.cases[1].reasons == (shown,)
+    assert dataset.summaries[1].reasons == (shown,)
     assert next(dataset.samples.blocks()).case == 0
     assert not any(
         repr(sign)[1:-1] in everything.replace(repr(shown)[1:-1], "")

@@ -47,7 +47,7 @@ DRIVE: dict[str, JSON] = {
 
 
 def memory_section(judgement: Judgement) -> Section | None:
-    hosts = [host for stored in judgement.dataset.runs for host in stored.run.environments.values()]
+    hosts = [host for stored in judgement.runs for host in stored.run.environments.values()]
     return memory(judgement.of(Node).memory, judgement.cases, {str(host.thp) for host in hosts})
 
 

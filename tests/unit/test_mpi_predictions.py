@@ -17,7 +17,7 @@ from busbw_analysis.models.select import candidates
 from busbw_analysis.predict import prediction
 from busbw_analysis.predict.prediction import Prediction
 from busbw_analysis.predict.query import query
-from busbw_analysis.predict.selection import measured_curves, read_groups
+from busbw_analysis.predict.selection import measured_curves, read_results
 from busbw_analysis.predict.ways import Ways
 from busbw_analysis.report.tables import predict as predict_tables
 from busbw_analysis.report.to_terminal import render
@@ -68,22 +68,22 @@ def run(
 def test_the_level_of_threads_that_follows_from_shared_cores_keeps_no_runs_apart() -> None:
     """Two ranks on two cores ask for ``funneled``, three for ``multiple``, and nobody chose that."""
     alone, crowded = run(2, threads="funneled", cores=2), run(3, cores=2)
-    assert len(read_groups([alone, crowded])) == 2
-    assert len(read_groups([crowded, alone, run(4, cores=2)])) == 3
+    assert len(read_results([alone, crowded])) == 2
+    assert len(read_results([crowded, alone, run(4, cores=2)])) == 3
 
 
 def test_a_level_of_threads_that_somebody_chose_still_keeps_runs_apart() -> None:
     with pytest.raises(UnlikeRuns, match=r"'mpi.threads' is 'funneled' in run synthetic-2 and 'multiple'"):
-        read_groups([run(2, threads="funneled"), run(3)])
+        read_results([run(2, threads="funneled"), run(3)])
     # The first is of another kind; the two that share cores are not alike.
     with pytest.raises(UnlikeRuns, match=r"'mpi.threads' is 'multiple' in run synthetic-3 and 'funneled'"):
-        read_groups([run(2, threads="funneled", cores=2), run(3, cores=2), run(4, threads="funneled", cores=2)])
+        read_results([run(2, threads="funneled", cores=2), run(3, cores=2), run(4, threads="funneled", cores=2)])
     with pytest.raises(UnlikeRuns, match=r"may not be pooled: 'mpi.threads'"):
         pool((run(2, threads="funneled"), run(2, seed=9)))
 
 
 def answer(runs: Sequence[StoredRun], op: str, ranks: int, *sizes: int) -> Prediction:
-    known = measured_curves(read_groups(runs), op)
+    known = measured_curves(read_results(runs), op)
     return prediction.answer(Ways(known), query(known, ranks, sizes))
 
 
@@ -107,7 +107,7 @@ def test_collectives_in_shared_memory_are_not_answered_by_a_table_of_messages() 
         answer([shared], "all_reduce", 4, MIB)
     # What it runs there is known to be no ring, so a ring is not carried from it.
     four = run(4, Obeying(library=CH4), ("all_reduce", "ping_pong"), threads="funneled")
-    named = measured_curves(read_groups([four]), "all_reduce", "ring")
+    named = measured_curves(read_results([four]), "all_reduce", "ring")
     assert prediction.answer(Ways(named), query(named, 8, [MIB])).forecasts[0].basis == "messages"
 
 
@@ -118,7 +118,7 @@ def test_numbers_of_ranks_that_share_cores_are_answered_as_those_that_did() -> N
     runs = [run(2, world, ops, threads="funneled", cores=2), run(3, world, ops, cores=2)]
     (found,) = answer(runs, "all_reduce", 4, MIB).forecasts
     assert found.algorithm == "rabenseifner (reduce_scatter_allgather of MPICH 5.0.2)"
-    calls = measured_curves(read_groups(runs), "all_reduce").calls
+    calls = measured_curves(read_results(runs), "all_reduce").calls
     told = [one.library for one in (calls(2, 1), calls(3, 1), calls(64, 1)) if one is not None]
     assert [isinstance(library, Library) and library.shared for library in told] == [True, False, False]
 

@@ -106,7 +106,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_the_folder_of_runs_is_that_of_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUSBW_RESULTS_DIR", str(SAMPLE.parents[1]))
-    assert ba.load(SAMPLE.name).judgement.dataset.runs[0].path == SAMPLE
+    assert ba.load(SAMPLE.name).judgement.runs[0].path == SAMPLE
     with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
         ba.load(SAMPLE.name, results_dir=tmp_path)
 

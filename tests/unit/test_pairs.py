@@ -236,7 +236,7 @@ def test_a_matrix_with_holes_names_nobody() -> None:
     judgement = judged(4)
     cut = judgement.cases[0]
     without_last = cut.groups.rows.take(np.arange(int(cut.groups.first[-1])))
-    cut = replace(cut, groups=groups_of(cut.case, [(0, without_last)]))
+    cut = replace(cut, groups=groups_of(cut.index, cut.case, [(0, without_last)]))
     (matrix,) = matrices_of([cut], [RankPlacement(rank, "n0") for rank in range(4)])
     assert matrix.outliers == ()
     assert "not measured" in (matrix.unknown or "")

@@ -10,10 +10,10 @@ from busbw.runs.records import JSON, Case, Measurement
 from busbw.system.catalog import Catalogue, catalogue
 from busbw.units import format_rate
 from busbw_analysis.assembly.judge import judge
-from busbw_analysis.data.load import pool
+from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.models.gloo import UNMODELLED
-from busbw_analysis.peaks.peaks import Peak, host_copies, peak_of
+from busbw_analysis.peaks.peaks import Hardware, Peak, host_copies, host_rates, peak_of
 from busbw_analysis.report.tables.show import show_rows
 
 MIB = 1 << 20
@@ -24,13 +24,17 @@ QUIET = World(
 """Copies: 4 ranks with S bytes each in 4 S / 8e9 seconds, so the host copies 8 GB/s in all."""
 
 
+def hardware(dataset: Dataset, rows: Catalogue = ROWS) -> Hardware:
+    return Hardware(dataset.facts, host_rates(dataset.summaries, dataset.facts), rows)
+
+
 def peak(
     op: str, *, machine: Machine | None = None, ranks: int = 4, copies: tuple[Case, ...] | None = None
 ) -> Peak | Unavailable:
     measured = (case("memory_copy", 64 * MIB, ranks),) if copies is None else copies
     size = 0 if op == "barrier" else 4 * MIB
     dataset = pool((synthetic_run([case(op, size, ranks), *measured], QUIET, machine=machine, samples=5),))
-    return peak_of(dataset, dataset.series[0], ROWS)
+    return peak_of(dataset.series[0], hardware(dataset))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,7 @@ def test_ranks_over_sockets_are_held_against_plain_sockets(
     dataset = pool((synthetic_run(cases, world, machine=machine, samples=5),))
     series = dataset.series[0]
     assert len(series.key.ranks) == ranks_of_op
-    found = peak_of(dataset, series, ROWS)
+    found = peak_of(series, hardware(dataset))
     if (op, busbw) == ("ping_pong", None):
         assert isinstance(found, Unavailable)
         assert found.code == "stream-shared-cores"
@@ -105,7 +109,7 @@ def test_a_message_one_way_at_a_time_is_held_against_one_over_a_plain_socket() -
     world = replace(QUIET, by_op={**QUIET.by_op, "tcp_ping_pong": (Piece(0.0, 1 / 4e9),)})
     asked = [case(op, 16 * MIB) for op in ("ping_pong", "pair_uni", "pair_bidir", "tcp_ping_pong", "tcp_stream")]
     dataset = pool((synthetic_run(asked, world, machine=Machine(usable_cores=2), samples=5),))
-    found = {series.key.op: peak_of(dataset, series, ROWS) for series in dataset.series}
+    found = {series.key.op: peak_of(series, hardware(dataset)) for series in dataset.series}
     for op in ("ping_pong", "pair_uni"):
         peak = found[op]
         assert isinstance(peak, Peak)
@@ -120,7 +124,7 @@ def test_other_ranks_and_several_pairs_at_once_have_no_part_in_that_peak(group: 
     dataset = pool((synthetic_run(asked, QUIET, machine=Machine(usable_cores=4), samples=5),))
     for series in dataset.series:
         if series.key.op == "ping_pong":
-            found = peak_of(dataset, series, ROWS, sharing=2.0 if ";" in group else 1.0)
+            found = peak_of(series, hardware(dataset))
             assert isinstance(found, Peak)
             assert "tcp_stream" in found.denominator
 
@@ -129,7 +133,7 @@ def test_the_largest_copy_is_the_peak() -> None:
     world = World(by_op={"memory_copy": (Piece(0.0, 1e-10), Piece(0.0, 5e-10, 64 * MIB))}, sample_noise=0.0)
     cases = [case("memory_copy", size) for size in (MIB, 64 * MIB)]
     dataset = pool((synthetic_run(cases, world),))
-    copied = host_copies(dataset)["node0"]
+    copied = host_copies(dataset.summaries, dataset.facts)["node0"]
     assert copied.size_bytes == 64 * MIB
     assert copied.bytes_per_second == pytest.approx(4 / 5e-10, rel=1e-3)
 
@@ -138,7 +142,7 @@ def test_ranks_that_copy_one_after_the_other_do_not_double_the_peak() -> None:
     late = World(pieces=(Piece(1e-3, 0.0),), sample_noise=0.0, late_rank=1, late_seconds=1e-3)
     dataset = pool((synthetic_run([case("memory_copy", 4 * MIB, 2)], late),))
     group = dataset.summaries[0].only
-    copied = host_copies(dataset)["node0"]
+    copied = host_copies(dataset.summaries, dataset.facts)["node0"]
     assert group is not None
     assert group.time_ns == pytest.approx(1e6, rel=1e-3)
     assert group.span_ns == pytest.approx(2e6, rel=1e-3)
@@ -197,7 +201,7 @@ def test_of_unlike_hosts_the_slowest_is_the_peak() -> None:
     )
     environments = {**fast.run.environments, "node1": slow.run.environments["node1"]}
     dataset = pool((replace(fast, run=msgspec.structs.replace(fast.run, environments=environments)),))
-    found = peak_of(dataset, dataset.series[0], ROWS)
+    found = peak_of(dataset.series[0], hardware(dataset))
     assert isinstance(found, Peak)
     assert found.algbw == pytest.approx(1.25e9)
 
@@ -228,7 +232,7 @@ def test_a_peak_of_ports_has_what_they_reach_in_practice() -> None:
         [case("all_reduce", 64 * MIB, 2, backend="nccl", device="cuda", nodes=2)], QUIET, machine=machine
     )
     dataset = pool((run,))
-    found = peak_of(dataset, dataset.series[0], ROWS)
+    found = peak_of(dataset.series[0], hardware(dataset))
     assert isinstance(found, Peak)
     assert found.level == "network"
     assert found.holder.startswith("RDMA port mlx5_0")
@@ -478,16 +482,26 @@ def test_least_crossing_by_hand(op: str, placement: str, least: float) -> None:
 def test_groups_at_the_same_time_share_the_host() -> None:
     cases = [case("all_gather", 4 * MIB, group="div:2"), case("memory_copy", 64 * MIB)]
     dataset = pool((synthetic_run(cases, QUIET, samples=5),))
-    alone = peak_of(dataset, dataset.series[0], ROWS)
-    shared = peak_of(dataset, dataset.series[0], ROWS, 2.0)
+    alone = peak_of(replace(dataset.series[0], sharing=1.0), hardware(dataset))
+    shared = peak_of(dataset.series[0], hardware(dataset))
     assert isinstance(alone, Peak)
     assert isinstance(shared, Peak)
     assert shared.algbw == pytest.approx(alone.algbw / 2)
 
 
+@pytest.mark.parametrize(("hosts", "sharing"), [(("node0",), 2.0), (("node0", "node1"), 1.0)])
+def test_a_curve_knows_who_works_beside_it_on_its_hosts(hosts: tuple[str, ...], sharing: float) -> None:
+    """Of 4 ranks in 2 groups, those of the other group count only on the same host."""
+    run = synthetic_run([case("all_gather", 4 * MIB, group="div:2")], QUIET, machine=Machine(hosts=hosts), samples=5)
+    first, second = pool((run,)).series
+    assert (first.sharing, second.sharing) == (sharing, sharing)
+    assert first.at_work == {"node0": 2 * sharing}
+    assert second.at_work == {hosts[-1]: 2 * sharing}
+
+
 def test_a_small_copy_is_no_peak() -> None:
     dataset = pool((synthetic_run([case("all_reduce", MIB), case("memory_copy", 64 * 1024)], World()),))
-    assert not host_copies(dataset)
+    assert not host_copies(dataset.summaries, dataset.facts)
 
 
 def gpu(index: int, name: str = "NVIDIA H200", **nvlink: JSON) -> dict[str, JSON]:
@@ -513,9 +527,9 @@ def on_gpus(
     machine = Machine(facts={"pci": {"gpus": gpus, "nics": [], "drives": []}, "ranks": seats})
     size = case(op, 64 * MIB, count, backend="nccl", device="cuda")
     dataset = pool((synthetic_run([size], QUIET, machine=machine, samples=5),))
-    copies = host_copies(dataset)
+    copies = host_copies(dataset.summaries, dataset.facts)
     assert copies == {}, "a copy on a GPU is no peak over what ranks send each other"
-    return peak_of(dataset, dataset.series[0], rows)
+    return peak_of(dataset.series[0], hardware(dataset, rows))
 
 
 @pytest.mark.parametrize(
@@ -610,7 +624,7 @@ def test_gpus_without_nvml_are_known_by_their_place_on_pci() -> None:
     for op, level, holder in (("memory_copy", "HBM", "MI300X"), ("host_to_device", "PCIe", "PCIe 5 x16")):
         one = case(op, 64 * MIB, 1, backend="nccl", device="cuda")
         dataset = pool((synthetic_run([one], QUIET, machine=Machine(facts=facts), samples=5),))
-        found = peak_of(dataset, dataset.series[0], ROWS)
+        found = peak_of(dataset.series[0], hardware(dataset))
         assert isinstance(found, Peak), found
         assert found.level == level
         assert holder in found.denominator
@@ -712,7 +726,7 @@ def over_network(backend: str, **facts: JSON) -> Peak | Unavailable:
     machine = Machine(hosts=("node0", "node1"), facts=facts)
     size = case("all_reduce", 64 * MIB, backend=backend)
     dataset = pool((synthetic_run([size], QUIET, machine=machine, samples=5),))
-    return peak_of(dataset, dataset.series[0], ROWS)
+    return peak_of(dataset.series[0], hardware(dataset))
 
 
 def test_ports_of_efa_are_the_network_of_their_instance() -> None:
@@ -829,7 +843,7 @@ def test_hosts_with_rdma_are_under_the_ports_that_the_backend_uses(
     )
     one = case("broadcast", 4 * MIB, 4, backend=backend, nodes=2)
     dataset = pool((synthetic_run([one], QUIET, machine=machine, samples=5),))
-    found = peak_of(dataset, dataset.series[0], ROWS)
+    found = peak_of(dataset.series[0], hardware(dataset))
     assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(rate)
     assert said in found.denominator
@@ -865,7 +879,7 @@ def on_hosts_of_gpus(op: str, hosts: int, ports: int = 8, **machine: JSON) -> Pe
     facts: dict[str, JSON] = {"pci": {"gpus": gpus, "nics": [], "drives": []}, "ranks": seats, "rdma": rdma, **machine}
     one = case(op, 64 * MIB, 8 * hosts, backend="nccl", device="cuda", nodes=hosts)
     dataset = pool((synthetic_run([one], QUIET, machine=Machine(hosts=names, facts=facts), samples=5),))
-    return peak_of(dataset, dataset.series[0], ROWS)
+    return peak_of(dataset.series[0], hardware(dataset))
 
 
 @pytest.mark.parametrize(("op", "hosts", "busbw", "practical"), HOSTS_OF_EIGHT_H100)
@@ -904,7 +918,7 @@ def test_the_only_gpu_of_a_host_is_under_its_link_to_the_host() -> None:
     }
     one = case("all_reduce", 64 * MIB, 2, backend="nccl", device="cuda", nodes=2)
     dataset = pool((synthetic_run([one], QUIET, machine=Machine(hosts=("a", "b"), facts=facts), samples=5),))
-    found = peak_of(dataset, dataset.series[0], ROWS)
+    found = peak_of(dataset.series[0], hardware(dataset))
     assert isinstance(found, Peak)
     assert found.level == "PCIe"
     assert found.busbw is not None

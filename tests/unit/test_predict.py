@@ -32,7 +32,7 @@ from busbw_analysis.predict.held_out import ValidationRange
 from busbw_analysis.predict.over_ranks import scaling
 from busbw_analysis.predict.prediction import Prediction
 from busbw_analysis.predict.query import query
-from busbw_analysis.predict.selection import MeasuredCurves, measured_curves, read_groups
+from busbw_analysis.predict.selection import MeasuredCurves, measured_curves, read_results
 from busbw_analysis.predict.ways import Ways
 from busbw_analysis.report.tables import predict as predict_tables
 from busbw_analysis.report.to_terminal import render
@@ -91,7 +91,7 @@ def run(ranks: int, world: World = OBEYING, *, hosts: int = 1, launches: int = 6
 
 @cache
 def evidence() -> MeasuredCurves:
-    return measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce")
+    return measured_curves(read_results([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce")
 
 
 def answer(known: MeasuredCurves, ranks: int, *sizes: int, **where: int) -> Prediction:
@@ -141,7 +141,7 @@ def test_a_reach_that_was_not_tried_on_held_out_sizes_is_not_validated() -> None
 
 def alone(world: World, sizes: Sequence[int], launches: int = 6) -> MeasuredCurves:
     own = [case("all_reduce", size) for size in sizes]
-    return measured_curves(read_groups([synthetic_run(own, world, launches=launches, samples=7)]), "all_reduce")
+    return measured_curves(read_results([synthetic_run(own, world, launches=launches, samples=7)]), "all_reduce")
 
 
 def test_the_size_that_is_as_far_as_the_question_has_to_pass_by_itself() -> None:
@@ -242,16 +242,16 @@ def test_a_curve_of_an_imbalance_is_predicted_with_its_busbw(ranks: int) -> None
         samples=7,
     )
     for asked, taken in ((None, 0.5), (0.9, 0.9)):
-        known = measured_curves(read_groups([stored]), "all_to_all_v", imbalance=asked)
+        known = measured_curves(read_results([stored]), "all_to_all_v", imbalance=asked)
         (found,) = answer(known, ranks, 3 * MIB).forecasts
         wanted = CALL + 3 * MIB * worlds[taken]
         assert found.seconds.value == pytest.approx(wanted, rel=0.05)
         assert found.busbw == pytest.approx(3 * MIB / found.seconds.value * (ranks - 1) / ranks)
         assert any(f"imbalance {taken}" in note for note in known.notes)
     with refused(AnalysisError, "way-not-measured"):
-        measured_curves(read_groups([stored]), "all_to_all_v", imbalance=1)
+        measured_curves(read_results([stored]), "all_to_all_v", imbalance=1)
     with refused(AnalysisError, "op-not-modelled"):
-        answer(measured_curves(read_groups([stored]), "all_to_all_v"), ranks + 1, MIB)
+        answer(measured_curves(read_results([stored]), "all_to_all_v"), ranks + 1, MIB)
 
 
 @given(
@@ -272,7 +272,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
         stored = synthetic_run(
             [case("all_reduce", 8 << step) for step in range(20)], world, launches=6, samples=5, seed=seed
         )
-        for found in answer(measured_curves(read_groups([stored]), "all_reduce"), 4, 1_500_000, 128 * MIB).forecasts:
+        for found in answer(measured_curves(read_results([stored]), "all_reduce"), 4, 1_500_000, 128 * MIB).forecasts:
             assert found.seconds.low is not None
             assert found.seconds.high is not None
             true = world.seconds("all_reduce", found.size_bytes, range(4))
@@ -287,7 +287,7 @@ def test_the_interval_of_other_ranks_holds_the_truth_about_as_often_as_it_says()
     for seed in range(trials(4, 10)):
         few = {ranks: [case("all_reduce", size, ranks) for size in SIZES[::2]] for ranks in (2, 4, 8)}
         runs = [run(ranks, cases=own, seed=10 * seed + ranks) for ranks, own in few.items()]
-        known = measured_curves(read_groups(runs), "all_reduce")
+        known = measured_curves(read_results(runs), "all_reduce")
         for found in answer(known, 6, SIZES[0], SIZES[-1]).forecasts:
             assert found.seconds.low is not None
             assert found.seconds.high is not None
@@ -310,7 +310,7 @@ def test_ranks_that_would_share_cores_as_none_did_are_a_new_regime() -> None:
 
 
 def test_few_launches_give_no_interval_and_say_so() -> None:
-    few = measured_curves(read_groups([run(ranks, launches=2) for ranks in (2, 3, 4)]), "all_reduce")
+    few = measured_curves(read_results([run(ranks, launches=2) for ranks in (2, 3, 4)]), "all_reduce")
     for ranks in (3, 16):
         (found,) = answer(few, ranks, MIB).forecasts
         assert (found.seconds.low, found.seconds.high) == (None, None)
@@ -323,7 +323,7 @@ def test_few_launches_give_no_interval_and_say_so() -> None:
 
 def test_more_ranks_of_another_op_are_no_test_of_more_ranks() -> None:
     runs = [run(ranks, ops=("all_reduce", "send_recv")) for ranks in (2, 4)]
-    known = measured_curves(read_groups([*runs, run(16, ops=("send_recv", "ping_pong"))]), "all_reduce")
+    known = measured_curves(read_results([*runs, run(16, ops=("send_recv", "ping_pong"))]), "all_reduce")
     (found,) = answer(known, 64, MIB).forecasts
     assert not found.held_out.passed
     assert "16 ranks" not in found.held_out.words
@@ -332,7 +332,7 @@ def test_more_ranks_of_another_op_are_no_test_of_more_ranks() -> None:
 
 @pytest.mark.parametrize("size", [MIB, 32 << 40])
 def test_an_algorithm_that_was_not_measured_is_not_validated(size: int) -> None:
-    known = measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "rabenseifner")
+    known = measured_curves(read_results([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "rabenseifner")
     (found,) = answer(known, 8, size).forecasts
     assert (found.held_out.passed, found.held_out.median_error) == (None, None)
     assert ("size" in kinds(found)) == (size > MIB)
@@ -344,7 +344,7 @@ def test_sizes_on_a_side_that_no_test_covered_are_not_validated(size: int, words
         case(op, size, ranks) for ranks in (2, 3, 4, 8) for op in ("all_reduce", "ping_pong") for size in SIZES[2:]
     ]
     runs = [run(ranks, cases=[one for one in large if one.ranks == ranks]) for ranks in (2, 3, 4, 8)]
-    known = measured_curves(read_groups(runs), "all_reduce")
+    known = measured_curves(read_results(runs), "all_reduce")
     (found,) = answer(known, 12, size).forecasts
     assert found.held_out.no_test_of == (words,)
     assert not found.held_out.passed
@@ -373,7 +373,7 @@ def test_hosts_and_ranks_on_them_that_no_test_covered_are_not_validated(
 ) -> None:
     runs = [run(ranks, Obeying(sample_noise=0.01, hosts=2), hosts=2, ops=("all_reduce",)) for ranks in (6, 8, 16)]
     ranks, hosts = asked
-    (found,) = answer(measured_curves(read_groups(runs), "all_reduce"), ranks, MIB, hosts=hosts).forecasts
+    (found,) = answer(measured_curves(read_results(runs), "all_reduce"), ranks, MIB, hosts=hosts).forecasts
     assert found.basis == "carried"
     assert found.held_out.no_test_of == words
     assert found.held_out.passed == (not words)
@@ -383,7 +383,7 @@ def test_hosts_and_ranks_on_them_that_no_test_covered_are_not_validated(
 
 def test_a_shape_that_was_measured_in_part_is_carried_from_another() -> None:
     part = [case("all_reduce", size, 8) for size in SIZES[4:7]]
-    known = measured_curves(read_groups([*(run(ranks) for ranks in (2, 3, 4)), run(8, cases=part)]), "all_reduce")
+    known = measured_curves(read_results([*(run(ranks) for ranks in (2, 3, 4)), run(8, cases=part)]), "all_reduce")
     found = answer(known, 6, MIB)
     assert found.forecasts[0].carried_from == (4, 1)
     assert len(found.notes) == 1
@@ -392,14 +392,14 @@ def test_a_shape_that_was_measured_in_part_is_carried_from_another() -> None:
 
 
 def test_a_barrier_is_predicted_without_a_size() -> None:
-    known = measured_curves(read_groups([run(ranks, ops=("barrier", "ping_pong")) for ranks in (2, 4, 8)]), "barrier")
+    known = measured_curves(read_results([run(ranks, ops=("barrier", "ping_pong")) for ranks in (2, 4, 8)]), "barrier")
     (found,) = answer(known, 64).forecasts
     assert found.seconds.value == pytest.approx(truth("barrier", 64, 0), rel=0.05)
     assert (found.algbw, found.busbw) == (None, None)
 
 
 def test_an_algorithm_that_was_not_measured_is_predicted_by_its_formula() -> None:
-    known = measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "rabenseifner")
+    known = measured_curves(read_results([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "rabenseifner")
     (found,) = answer(known, 8, MIB).forecasts
     assert found.algorithm == "rabenseifner"
     assert found.measured is None
@@ -407,17 +407,17 @@ def test_an_algorithm_that_was_not_measured_is_predicted_by_its_formula() -> Non
 
 
 def test_what_a_switch_would_make_of_it_is_predicted_by_name() -> None:
-    known = measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "nvls")
+    known = measured_curves(read_results([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "nvls")
     (found,) = answer(known, 8, MIB).forecasts
     assert (found.algorithm, found.formula) == ("nvls", "2 α + (n+1)/n S β: one α to reduce, one α to multicast")
-    ring = answer(measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "ring"), 8, MIB)
+    ring = answer(measured_curves(read_results([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "ring"), 8, MIB)
     assert found.seconds.value < 0.8 * ring.forecasts[0].seconds.value
     with pytest.raises(AnalysisError, match="nvls"):
-        answer(measured_curves(read_groups([run(8, hosts=2), run(4, hosts=2)]), "all_reduce", "nvls"), 8, MIB, hosts=2)
+        answer(measured_curves(read_results([run(8, hosts=2), run(4, hosts=2)]), "all_reduce", "nvls"), 8, MIB, hosts=2)
 
 
 def test_the_headline_says_what_was_measured_instead_of_the_algorithm_that_was_asked_for() -> None:
-    known = measured_curves(read_groups([run(2), run(4)]), "all_reduce", "ring")
+    known = measured_curves(read_results([run(2), run(4)]), "all_reduce", "ring")
     text = render([predict_tables.predict_table(answer(known, 16, MIB))]).replace("\n# ", " ")
     assert text.startswith(
         "# all_reduce by ring over gloo, 16 ranks on 1 host; not measured; by the library's own on 2, 4 ranks "
@@ -442,7 +442,7 @@ def test_a_host_says_nothing_of_a_network() -> None:
 
 def test_a_network_that_was_measured_carries_on_to_more_hosts() -> None:
     runs = [run(ranks, Obeying(sample_noise=0.01, hosts=ranks), hosts=ranks) for ranks in (2, 3, 4)]
-    known = measured_curves(read_groups(runs), "all_reduce")
+    known = measured_curves(read_results(runs), "all_reduce")
     asked = query(known, 8, [MIB])
     assert asked.hosts == 8
     (found,) = prediction.answer(Ways(known), asked).forecasts
@@ -478,7 +478,7 @@ def test_without_a_size_a_few_that_were_measured_are_predicted() -> None:
 
 
 def test_a_pair_is_two_ranks() -> None:
-    known = measured_curves(read_groups([run(4)]), "ping_pong")
+    known = measured_curves(read_results([run(4)]), "ping_pong")
     assert answer(known, 2, 100 * KIB).forecasts[0].seconds.value == pytest.approx(
         truth("ping_pong", 2, 100 * KIB), rel=0.05
     )
@@ -500,26 +500,26 @@ def test_what_the_runs_do_not_have_is_refused(
     op: str, options: dict[str, str], error: type[BusbwError], code: str
 ) -> None:
     with refused(error, code):
-        measured_curves(read_groups([run(4)]), op, **options)
+        measured_curves(read_results([run(4)]), op, **options)
 
 
 def test_runs_of_other_machines_or_backends_are_not_taken_together() -> None:
     other = synthetic_run(cases(8), OBEYING, machine=Machine(name="another"), seed=9)
     with pytest.raises(UnlikeRuns, match="'machine' is 'synthetic' in run synthetic-4 and 'another'"):
-        read_groups([run(4), other])
+        read_results([run(4), other])
     mpi = synthetic_run(cases(8, backend="mpi"), OBEYING, seed=9)
     with pytest.raises(UnlikeRuns, match="'backend' is 'gloo' in run synthetic-4 and 'mpi'"):
-        read_groups([run(4), mpi])
-    assert len(read_groups([run(4), mpi], force=True)) == 2
+        read_results([run(4), mpi])
+    assert len(read_results([run(4), mpi], force=True)) == 2
 
 
 def test_a_run_given_twice_is_refused() -> None:
     with refused(AnalysisError, "given-twice"):
-        read_groups([run(4), run(2), run(4)])
+        read_results([run(4), run(2), run(4)])
 
 
 def test_one_size_carries_no_curve_and_no_model() -> None:
-    known = measured_curves(read_groups([synthetic_run([case("all_reduce", MIB)], OBEYING)]), "all_reduce")
+    known = measured_curves(read_results([synthetic_run([case("all_reduce", MIB)], OBEYING)]), "all_reduce")
     with refused(AnalysisError, "few-sizes") as caught:
         answer(known, 4, GIB)
     assert "ping_pong" in str(caught.value)
@@ -528,26 +528,26 @@ def test_one_size_carries_no_curve_and_no_model() -> None:
 
 
 def test_pairs_of_a_matrix_have_no_curve_and_an_op_without_a_setting_says_so() -> None:
-    pairs = read_groups([synthetic_run([case("pair_matrix", size, 3) for size in SIZES])])
+    pairs = read_results([synthetic_run([case("pair_matrix", size, 3) for size in SIZES])])
     with refused(AnalysisError, "no-curve") as caught:
         measured_curves(pairs, "pair_matrix")
     assert "ping_pong" in str(caught.value)
     with refused(UsageError, "no-such-setting"):
-        measured_curves(read_groups([run(4)]), "all_reduce", imbalance=0.5)
+        measured_curves(read_results([run(4)]), "all_reduce", imbalance=0.5)
 
 
 def test_what_a_library_runs_is_not_guessed() -> None:
     own = cases(4, backend="mpi")
-    known = measured_curves(read_groups([synthetic_run(own, OBEYING)]), "all_reduce")
+    known = measured_curves(read_results([synthetic_run(own, OBEYING)]), "all_reduce")
     with refused(AnalysisError, "algorithm-not-known"):
         answer(known, 8, MIB)
-    named = measured_curves(read_groups([synthetic_run(own, OBEYING)]), "all_reduce", "ring")
+    named = measured_curves(read_results([synthetic_run(own, OBEYING)]), "all_reduce", "ring")
     assert answer(named, 8, MIB).forecasts[0].algorithm == "ring"
 
 
 def test_a_copy_in_memory_has_no_other_ranks() -> None:
     copies = synthetic_run([case("memory_copy", size) for size in SIZES], World())
-    known = measured_curves(read_groups([copies]), "memory_copy")
+    known = measured_curves(read_results([copies]), "memory_copy")
     assert answer(known, 4, 3 * MIB).forecasts[0].basis == "curve"
     with refused(AnalysisError, "op-not-modelled"):
         answer(known, 8, MIB)
@@ -555,7 +555,7 @@ def test_a_copy_in_memory_has_no_other_ranks() -> None:
 
 def test_what_was_measured_beside_messages_was_not_among_their_data() -> None:
     short = [case("all_reduce", size) for size in (KIB, MIB)] + cases(4, ("ping_pong",))
-    known = measured_curves(read_groups([synthetic_run(short, OBEYING)]), "all_reduce")
+    known = measured_curves(read_results([synthetic_run(short, OBEYING)]), "all_reduce")
     found = answer(known, 4, MIB)
     assert found.forecasts[0].measured is not None
     assert "measured: not used for the prediction" in render([predict_tables.predict_table(found)])
@@ -564,7 +564,7 @@ def test_what_was_measured_beside_messages_was_not_among_their_data() -> None:
 def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:
     level = World(pieces=(Piece(20e-6, -2e-13),))
     flat = synthetic_run([case("all_reduce", 8 << step) for step in range(20)], level)
-    known = measured_curves(read_groups([flat]), "all_reduce")
+    known = measured_curves(read_results([flat]), "all_reduce")
     assert answer(known, 4, 1000).forecasts[0].seconds.value == pytest.approx(20e-6, rel=0.05)
     beyond = by_curve(curve_of(known.curves[0]), GIB)
     assert isinstance(beyond, Unavailable)
@@ -576,16 +576,16 @@ def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:
 def test_groups_that_ran_at_once_are_no_evidence_for_one_that_runs_alone() -> None:
     split = synthetic_run([case("all_reduce", size, 4, group="div:2") for size in SIZES], OBEYING)
     with refused(AnalysisError, "no-curve"):
-        measured_curves(read_groups([split]), "all_reduce")
+        measured_curves(read_results([split]), "all_reduce")
 
 
 def test_the_most_usual_way_is_taken_and_the_others_are_named() -> None:
     mixed = synthetic_run([*cases(4), *cases(4, mode="pipelined"), *cases(4, dtype="bfloat16")], OBEYING)
-    known = measured_curves(read_groups([mixed]), "all_reduce")
+    known = measured_curves(read_results([mixed]), "all_reduce")
     assert {(one.key.mode, one.key.dtype) for one in known.curves} == {("isolated", "float32")}
     used = "gloo, float32, sum, isolated, barrier, warm, in place"
     assert known.notes == (f"all_reduce was measured with 3 sets of settings; used here: {used}",)
-    asked = measured_curves(read_groups([mixed]), "all_reduce", dtype="bfloat16")
+    asked = measured_curves(read_results([mixed]), "all_reduce", dtype="bfloat16")
     assert {one.key.dtype for one in asked.curves} == {"bfloat16"}
 
 
@@ -593,14 +593,14 @@ def test_data_types_are_not_mixed_on_ranks_that_lack_the_one_that_is_asked_for()
     runs = [run(ranks) for ranks in (2, 3, 4)]
     slower = Bent(sample_noise=0.01, times=1.3)
     runs.append(run(8, slower, cases=[*cases(8, ("all_reduce",), dtype="bfloat16"), *cases(8, ("reduce",))]))
-    known = measured_curves(read_groups(runs), "all_reduce", dtype="bfloat16")
+    known = measured_curves(read_results(runs), "all_reduce", dtype="bfloat16")
     assert {one.key.dtype for one in known.curves} == {"bfloat16"}
     assert (
         known.notes[-1]
         == "left out: all_reduce on 2 ranks, 3 ranks, 4 ranks, which was not measured with these settings"
     )
     assert answer(known, 12, MIB).forecasts[0].carried_from == (8, 1)
-    usual = answer(measured_curves(read_groups(runs), "all_reduce"), 12, MIB)
+    usual = answer(measured_curves(read_results(runs), "all_reduce"), 12, MIB)
     assert usual.forecasts[0].carried_from == (4, 1)
 
 

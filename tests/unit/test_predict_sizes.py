@@ -5,7 +5,7 @@ from testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.predict import prediction
 from busbw_analysis.predict.prediction import Prediction
 from busbw_analysis.predict.query import query
-from busbw_analysis.predict.selection import measured_curves, read_groups
+from busbw_analysis.predict.selection import measured_curves, read_results
 from busbw_analysis.predict.ways import Ways
 
 MIB = 1 << 20
@@ -25,7 +25,7 @@ def answer(*sizes: int) -> Prediction:
         )
         for ranks in (3, 4)
     ]
-    ways = Ways(measured_curves(read_groups(runs), "all_reduce"))
+    ways = Ways(measured_curves(read_results(runs), "all_reduce"))
     return prediction.answer(ways, query(ways.data, 16, sizes))
 
 

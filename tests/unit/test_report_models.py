@@ -42,7 +42,8 @@ def judged(*cases: Case, times: float = 1.0, cores: int = 8, launches: int = 6) 
 
 
 def words_of(judgement: Judgement) -> str:
-    return in_words(judgement.curves[0], judgement.dataset)
+    curve = judgement.curves[0]
+    return in_words(curve, judgement.doubts[curve.series.key].model, judgement.facts, judgement.cases)
 
 
 def figures(section: Section) -> list[Figure]:
@@ -74,9 +75,7 @@ def test_where_nothing_is_known_no_cause_is_made_up() -> None:
 
 def test_a_model_that_is_too_slow_is_told_in_the_sentence_and_in_the_table() -> None:
     judgement = judged(*sweep("all_reduce"), times=0.5)
-    assert {curve.model_doubt is not None for curve in judgement.curves if curve.series.key.op == "all_reduce"} == {
-        True
-    }
+    assert {doubts.model is not None for key, doubts in judgement.doubts.items() if key.op == "all_reduce"} == {True}
     assert "the reference does not fit" in words_of(judgement)
     (figure,) = figures(section_of(judgement))
     (place,) = [index for index, column in enumerate(figure.table.columns) if column.name == "unexplained"]
@@ -92,7 +91,7 @@ def test_ends_on_both_sides_of_the_limit_decide_nothing(times: float) -> None:
         for point in curve.series.points
     )
     curve = replace(curve, series=replace(curve.series, points=wide))
-    text = in_words(curve, judgement.dataset)
+    text = in_words(curve, judgement.doubts[curve.series.key].model, judgement.facts, judgement.cases)
     assert "which is undecided: the interval contains a limit (a factor of 1.25)" in text
 
 

@@ -24,7 +24,7 @@ def judged(machine: Machine) -> Judgement:
 
 
 def tables(machine: Machine) -> dict[str, Table]:
-    return {table.caption: table for table in places(judged(machine).dataset.runs)}
+    return {table.caption: table for table in places(judged(machine).runs)}
 
 
 def cells(table: Table) -> list[tuple[str, ...]]:

@@ -11,7 +11,7 @@ from busbw_analysis.models.select import candidates
 from busbw_analysis.predict.forecast import Value
 from busbw_analysis.predict.over_ranks import Line, Scaling, scaling
 from busbw_analysis.predict.query import PredictionQuery, query
-from busbw_analysis.predict.selection import measured_curves, read_groups
+from busbw_analysis.predict.selection import measured_curves, read_results
 from busbw_analysis.predict.ways import Ways
 from busbw_analysis.report.plots.scaling import draw
 
@@ -69,7 +69,7 @@ def over_open_mpi(op: str, size: int) -> Scaling:
         )
         for ranks in (2, 4, 8)
     ]
-    known = measured_curves(read_groups(stored), op)
+    known = measured_curves(read_results(stored), op)
     return scaling(Ways(known), query(known, 64, [size] if size else []))
 
 

@@ -47,7 +47,7 @@ def test_a_case_of_both_modes_is_in_the_report_and_is_no_curve_of_its_own() -> N
     cases = [case("all_reduce", MIB, mode=mode) for mode in ("barriers", "isolated")]
     stored = synthetic_run([*cases, case("reduce_scatter", MIB, mode="barriers")], WORLD, launches=2)
     judgement = judge(pool([stored]))
-    (found,) = single_calls(judgement.dataset)
+    (found,) = single_calls(judgement.cases, judgement.samples)
     first = stored.measurements[0] if stored.measurements[0].case.mode == "barriers" else stored.measurements[1]
     assert found.one_ns == first.groups[0].slowest_ns[0]
     assert found.least_ns <= found.enclosed_ns <= found.most_ns

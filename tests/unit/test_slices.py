@@ -49,7 +49,7 @@ class Weather:
 
 
 def judge_weather(evidence: Evidence) -> Weather:
-    return Weather({row.index: 7.0 for row in evidence.dataset.cases})
+    return Weather({row.index: 7.0 for row in evidence.results.cases})
 
 
 def placed(chapter: Chapter) -> Slice:
@@ -106,6 +106,6 @@ def test_the_core_judges_without_slices() -> None:
     assert all(
         repr(getattr(alone, field.name)) == repr(getattr(whole, field.name))
         for field in fields(Judgement)
-        if field.name not in {"slices", "dataset"}
+        if field.name not in {"slices", "results", "samples"}
     )
     assert answer_of(alone).status == answer_of(whole).status

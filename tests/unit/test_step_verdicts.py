@@ -21,6 +21,7 @@ from busbw_analysis.assembly import compose
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.answer import Answer, answer_of
+from busbw_analysis.models.results import results_of
 from busbw_analysis.report.tables.show import show_rows
 from busbw_analysis.training.held import Held
 from busbw_analysis.training.judgement import Training
@@ -141,7 +142,7 @@ def test_a_slower_step_on_shared_cores_is_explained_by_them() -> None:
 
 
 def one_step(**changes: float | tuple[float, ...]) -> Trained:
-    (step,) = steps_of(pool((run_of(90_000_000),)))
+    (step,) = steps_of(results_of(pool((run_of(90_000_000),))))
     return replace(step, **changes)  # type: ignore[arg-type]
 
 

@@ -32,7 +32,7 @@ from busbw_analysis.data.load import load
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.network_specs import parse_network
 from busbw_analysis.node.judgement import Node
-from busbw_analysis.predict import Questions, read_groups
+from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.limits import Constants
 from busbw_analysis.training.plan import FIXED
@@ -553,7 +553,7 @@ def test_no_step_is_planned_below_the_roofline(
 
 def test_rates_are_those_of_messages_that_a_run_has_measured() -> None:
     sample = Path(__file__).parents[2] / "results" / "samples" / "vm" / "20261121T081628.085Z-4ad500"
-    message = Questions(read_groups([read(sample)])).messages("all_reduce", far=False)
+    message = Questions(read_results([read(sample)])).messages("all_reduce", far=False)
     assert not isinstance(message, Unavailable)
     rates = asked(f"roofline --model 'Llama 3 8B' --layout dp=4 --batch 4 --from {sample}")["rates"]
     assert rates["inner"] == rates["outer"] == 1 / message.beta_seconds_per_byte, "it has one host"

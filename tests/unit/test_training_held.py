@@ -16,7 +16,7 @@ from busbw.ops.base import Strategy
 from busbw.ops.training import EXCHANGE, OTHER_MODELS, Workload, _step
 from busbw.runs.records import Measurement
 from busbw.runs.store import read
-from busbw_analysis.predict import Questions, read_groups
+from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training.held import Held, held, order_kept, step_of
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.memory import memory
@@ -39,7 +39,7 @@ stage in the middle): op and S → calls."""
 
 @pytest.fixture(scope="module")
 def stored() -> Questions:
-    return Questions(read_groups([read(STORED)]))
+    return Questions(read_results([read(STORED)]))
 
 
 @pytest.mark.parametrize("op", list(COUNTED))
@@ -84,20 +84,20 @@ def test_a_step_that_no_plan_describes_is_refused_with_its_reason(
 
 
 def test_steps_without_computation_alone_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = Questions(read_groups([read(STORED)]))
-    (dataset,) = questions.datasets
+    questions = Questions(read_results([read(STORED)]))
+    (results,) = questions.results
     assert held(questions)
-    (run,) = dataset.runs
+    (run,) = results.runs
     rows = (msgspec.structs.replace(row, step=None) if isinstance(row, Measurement) else row for row in run.rows)
-    monkeypatch.setattr(questions, "datasets", (replace(dataset, runs=(replace(run, rows=tuple(rows)),)),))
+    monkeypatch.setattr(questions, "results", (replace(results, runs=(replace(run, rows=tuple(rows)),)),))
     assert not held(questions)
 
 
 def test_stored_steps_have_the_traffic_that_was_counted(stored: Questions) -> None:
-    blocks = [block for block in stored.datasets[0].samples.blocks() if block.measurement.step is not None]
-    assert {block.measurement.case.op for block in blocks} >= {"train_ddp", "train_1f1b"}
+    blocks = [row for row in stored.results[0].runs[0].measurements if row.step is not None]
+    assert {block.case.op for block in blocks} >= {"train_ddp", "train_1f1b"}
     for block in blocks:
-        case, apart = block.measurement.case, block.measurement.step
+        case, apart = block.case, block.step
         assert apart is not None
         assert case.workload is not None
         if case.op == "train_all_reduce":
@@ -108,7 +108,7 @@ def test_stored_steps_have_the_traffic_that_was_counted(stored: Questions) -> No
 
 def test_every_measured_step_is_held_against_the_plan_or_refused(stored: Questions) -> None:
     found = held(stored)
-    assert {one.op for one in found} == {row.case.op for row in stored.datasets[0].cases if row.case.workload}
+    assert {one.op for one in found} == {row.case.op for row in stored.results[0].cases if row.case.workload}
     for one in found:
         assert (one.predicted is None) == bool(one.refused)
         assert one.seconds > 0

@@ -26,7 +26,7 @@ from busbw_analysis.data.sources import find
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.models import simulate
 from busbw_analysis.models.networks import Flat, Placement
-from busbw_analysis.predict import Questions, read_groups
+from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training import plan as plans
 from busbw_analysis.training.gpus import gpu_of_runs
 from busbw_analysis.training.layout import Layout, Step
@@ -236,20 +236,20 @@ def test_pairs_are_not_summarised_for_what_no_pair_tells() -> None:
         def groups(self) -> None:
             pytest.fail("a million pairs would be made one by one")
 
-    (dataset,) = read_groups([read(STORED / "runs/mpi-modes")])
-    run = Measured(Questions([replace(dataset, summaries=cast("tuple[CaseSummary, ...]", (Pairs(),)))]))
+    (results,) = read_results([read(STORED / "runs/mpi-modes")])
+    run = Measured(Questions([replace(results, cases=cast("tuple[CaseSummary, ...]", (Pairs(),)))]))
     assert (run.flop_per_second("float32"), run.overlap(), run.overlaps) == (None, None, [])
 
 
 def test_the_slowdown_is_the_median_of_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Measured(Questions(read_groups([read(STORED / "runs/mpi-modes")])))
+    run = Measured(Questions(read_results([read(STORED / "runs/mpi-modes")])))
     (overlap,) = run.overlaps
     assert slowdown_of(run)[0] == max(1.0, overlap.slowdown)
     overlaps = [SimpleNamespace(slowdown=slowdown) for slowdown in (0.9, 1.3, 1.2)]
     monkeypatch.setattr(Measured, "overlaps", overlaps)
     assert slowdown_of(run)[0] == 1.2
     monkeypatch.undo()
-    nothing = Measured(Questions(read_groups([read(STORED / "runs/training")])))
+    nothing = Measured(Questions(read_results([read(STORED / "runs/training")])))
     assert slowdown_of(nothing)[0] == slowdown_of(None)[0] == 1.0
 
 
@@ -534,10 +534,10 @@ def test_a_plan_from_a_run_takes_its_fits(toy: str) -> None:
 
 def test_the_gpu_is_that_of_the_run() -> None:
     log = STORED / "logs" / "nccl-tests-2.19.txt"
-    found = gpu_of_runs(read_groups([find(STORED, str(log)).read()]))
+    found = gpu_of_runs(read_results([find(STORED, str(log)).read()]))
     assert found is not None
     assert found.name == "H100 SXM5"
-    assert gpu_of_runs(read_groups([read(SAMPLE)])) is None, "its ranks were on processors"
+    assert gpu_of_runs(read_results([read(SAMPLE)])) is None, "its ranks were on processors"
 
 
 @pytest.mark.parametrize(
@@ -597,7 +597,7 @@ def test_what_a_run_does_not_tell_the_network_does() -> None:
 
 def test_messages_of_more_ranks_at_once_are_the_price_of_one() -> None:
     cases = [case(op, 1 << power, 4) for op in ("send_recv", "all_reduce") for power in range(10, 25, 2)]
-    questions = Questions(read_groups([synthetic_run(cases, World())]))
+    questions = Questions(read_results([synthetic_run(cases, World())]))
     measured = {
         row.size_bytes: row.seconds.value for row in questions.predict("send_recv", 4, [1 << 20], hosts=1).forecasts
     }

@@ -21,6 +21,7 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import UNKNOWN_OP
 from busbw_analysis.export import EXPORTERS
+from busbw_analysis.models.results import results_of
 from busbw_analysis.training.steps import steps_of
 
 DATA: Final = Path(__file__).parents[1] / "data"
@@ -118,7 +119,7 @@ def test_any_operation_of_a_measured_run_may_be_unknown(op: str) -> None:
 def test_a_step_with_calls_of_an_unknown_operation_sends_an_unknown_number_of_bytes() -> None:
     stored = store.read(DATA / "runs" / "training")
     rows = with_texts(stored.rows, lambda text: "*" if text == "send_recv" else text)
-    steps = {step.op: step.sent_bytes for step in steps_of(pool([replace(stored, rows=rows)]))}
+    steps = {step.op: step.sent_bytes for step in steps_of(results_of(pool([replace(stored, rows=rows)])))}
     assert steps["train_1f1b"] is None
     assert steps["train_ddp"] is not None
 

@@ -11,7 +11,6 @@ from busbw.workloads.model_rows import Model
 from busbw_analysis.assembly import to_json
 from busbw_analysis.assembly.slices import SLICES
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.diagnosis.compare import Comparison
@@ -128,12 +127,12 @@ def write_text(path: Path, text: str) -> None:
 
 def page_of(judgement: Judgement, references: Sequence[Judgement] = (), models: Sequence[Model] = ()) -> Page:
     """The page of one judgement, in reading order."""
-    dataset, first = judgement.dataset, judgement.dataset.runs[0].run
+    first = judgement.runs[0].run
     answer = answer_of(judgement)
-    sides = (Side(judgement), *(Side(one, run_names(one.dataset), reference=True) for one in references))
+    sides = (Side(judgement), *(Side(one, run_names(one), reference=True) for one in references))
     return Page(
-        title=_title(dataset),
-        subtitle=f"busbw {first.busbw} · {_pooled(dataset)} · started {clock_time(first.started)} UTC",
+        title=_title(judgement),
+        subtitle=f"busbw {first.busbw} · {_pooled(judgement)} · started {clock_time(first.started)} UTC",
         answers=(("", answer, verdict_table(judgement, answer)),),
         figure=overview(sides),
         sections=tuple(_folded(sides, answer, models)),
@@ -152,9 +151,7 @@ def page_beside(judgements: Sequence[Judgement], names: Sequence[str]) -> Page:
     )
     return Page(
         title=" beside ".join(names),
-        subtitle=" · ".join(
-            f"{side.name}: {_title(side.judgement.dataset)}, {_pooled(side.judgement.dataset)}" for side in sides
-        ),
+        subtitle=" · ".join(f"{side.name}: {_title(side.judgement)}, {_pooled(side.judgement)}" for side in sides),
         answers=tuple((side.name, answer, verdict_table(side.judgement, answer)) for side, answer in answered),
         figure=overview(sides),
         sections=(operations(sides, facing), glossary()),
@@ -163,31 +160,30 @@ def page_beside(judgements: Sequence[Judgement], names: Sequence[str]) -> Page:
 
 def names_beside(judgements: Sequence[Judgement]) -> tuple[str, ...]:
     """The shortest names that distinguish the judgements: backends, ranks, machines, or else their runs."""
-    datasets = [one.dataset for one in judgements]
     kinds = (
-        [" and ".join(dict.fromkeys(row.case.backend for row in one.cases)) for one in datasets],
-        [_world(one) for one in datasets],
-        [one.runs[0].run.machine for one in datasets],
+        [" and ".join(dict.fromkeys(row.case.backend for row in one.cases)) for one in judgements],
+        [_world(one) for one in judgements],
+        [one.runs[0].run.machine for one in judgements],
     )
-    return tuple(next((names for names in kinds if len(set(names)) == len(names)), map(run_names, datasets)))
+    return tuple(next((names for names in kinds if len(set(names)) == len(names)), map(run_names, judgements)))
 
 
-def run_names(dataset: Dataset) -> str:
+def run_names(judgement: Judgement) -> str:
     """The ids of the pooled runs."""
-    return ", ".join(stored.run.id for stored in dataset.runs)
+    return ", ".join(stored.run.id for stored in judgement.runs)
 
 
-def _pooled(dataset: Dataset) -> str:
+def _pooled(judgement: Judgement) -> str:
     """The ids of the runs, and that they are pooled if there are several."""
-    several = f"pooled from {len(dataset.pooled)} runs: " if dataset.pooled else ""
-    return several + run_names(dataset)
+    several = f"pooled from {len(judgement.pooled)} runs: " if judgement.pooled else ""
+    return several + run_names(judgement)
 
 
 def _folded(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> Iterator[Section]:
     """The sections that have content; those that most readers do not need are folded."""
     judgement = sides[0].judgement
     sent = any(verdict.busbw is not None for verdict in judgement.verdicts)
-    failed = any(row.state == "failed" for row in judgement.dataset.cases)
+    failed = any(row.state == "failed" for row in judgement.cases)
     unfolded: dict[Unfolded, bool] = {"always": True, "alone": not sent, "failed": failed, "never": False}
     yield operations(sides, reasons(answer))
     of_slices = [placed for row in SLICES for placed in row.sections(judgement, models)]
@@ -197,16 +193,16 @@ def _folded(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> I
             yield replace(placed.section, folded=not unfolded[placed.unfolded])
 
 
-def _title(dataset: Dataset) -> str:
-    machines = list(dict.fromkeys(stored.run.machine for stored in dataset.runs))
-    runs = f"{len(dataset.runs)} runs, " if len(dataset.runs) > 1 else ""
-    return f"{runs}{_world(dataset)} on {', '.join(machines)}"
+def _title(judgement: Judgement) -> str:
+    machines = list(dict.fromkeys(stored.run.machine for stored in judgement.runs))
+    runs = f"{len(judgement.runs)} runs, " if len(judgement.runs) > 1 else ""
+    return f"{runs}{_world(judgement)} on {', '.join(machines)}"
 
 
-def _world(dataset: Dataset) -> str:
+def _world(judgement: Judgement) -> str:
     """Ranks and backends in a few words."""
-    ranks = sorted({len(stored.run.hosts) for stored in dataset.runs})
-    backends = list(dict.fromkeys(row.case.backend for row in dataset.cases))
+    ranks = sorted({len(stored.run.hosts) for stored in judgement.runs})
+    backends = list(dict.fromkeys(row.case.backend for row in judgement.cases))
     many = "rank" if ranks == [1] else "ranks"
     return " ".join((" and ".join(map(str, ranks)), *backends, many))
 
@@ -215,14 +211,14 @@ _SECTIONS: Final[tuple[tuple[Chapter, Unfolded, Callable[[Judgement], Section | 
     ("results", "always", one_call),
     ("results", "always", pairs),
     ("results", "always", rank_views),
-    ("results", "failed", lambda judgement: missing_cases(judgement.dataset)),
+    ("results", "failed", lambda judgement: missing_cases(judgement.cases)),
     ("theory", "never", composition),
     ("theory", "never", overlaps),
     ("theory", "never", theory),
     ("theory", "never", fits),
     ("run", "never", trust),
-    ("run", "never", lambda judgement: timing(judgement.dataset)),
-    ("run", "never", lambda judgement: environment(judgement.dataset)),
+    ("run", "never", lambda judgement: timing(judgement.runs)),
+    ("run", "never", lambda judgement: environment(judgement.runs)),
     ("run", "never", lambda _judgement: glossary()),
 )
 """The sections of the core, in reading order; a section without content is None."""

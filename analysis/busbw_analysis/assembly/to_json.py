@@ -14,10 +14,10 @@ import numpy as np
 
 from busbw.ops import PAIRED
 from busbw.runs.records import JSON
+from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.slices import SLICES
 from busbw_analysis.data.as_json import plain, values_of, with_values
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
@@ -40,12 +40,12 @@ _STATES: Final = ("measured", "failed", "skipped", "not reached")
 
 def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
     """The judgement and its answer as plain dictionaries, lists, strings and finite numbers."""
-    states = [row.state for row in judgement.dataset.cases]
+    states = [row.state for row in judgement.cases]
     return {
         "report": LAYOUT,
         "answer": answer_fields(answer),
         "warnings": [plain(finding.as_json()) for finding in judgement.findings],
-        "runs": _runs(judgement.dataset),
+        "runs": _runs(judgement.runs),
         "counts": {state: states.count(state) for state in _STATES},
         "best": plain(judgement.best),
         "verdicts": [_verdict(one) for one in answer.verdicts],
@@ -93,7 +93,11 @@ def _text(found: Mapping[str, JSON]) -> str:
     return msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
 
 
-_OF_SUMMARY: Final = tuple(field.name for field in fields(CaseSummary) if field.name != "groups")
+_OF_SUMMARY: Final = tuple(field.name for field in fields(CaseSummary) if field.name not in {"groups", "wrong"})
+_OF_GROUP: Final = (
+    *(field.name for field in fields(GroupSummary) if field.name not in {"case", "size_bytes", "place"}),
+    *("label", "views", "mean", "p99"),
+)
 
 
 def _case(summary: CaseSummary) -> JSON:
@@ -104,15 +108,22 @@ def _case(summary: CaseSummary) -> JSON:
     return {
         **{name: plain(getattr(summary, name)) for name in _OF_SUMMARY},
         **summary.check.document,
-        "groups": [with_values(group, "mean", "p99") for group in listed],
+        "groups": [values_of(group, *_OF_GROUP) for group in listed],
         "groups_left_out": len(summary.groups) - len(listed),
     }
+
+
+_OF_POINT: Final = (
+    *("size_bytes", "case", "time_ns", "interval", "fastest_ns", "algbw", "busbw", "wire_bytes", "samples"),
+    *("launch_medians_ns", "launch_keys"),
+)
 
 
 def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:
     return {
         "label": curve.series.key.label,
-        **plain(curve.series),
+        **values_of(curve.series, "key", "bus_factor", "traffic_factor"),
+        "points": [values_of(point, *_OF_POINT) for point in curve.series.points],
         **values_of(curve, "fit", "model", "alternatives"),
         "peak": peak_as_json(curve.peak),
         "explanation": _explanation(curve, judgement),
@@ -124,7 +135,7 @@ def _explanation(curve: Curve, judgement: Judgement) -> JSON:
     if isinstance(found, Unavailable):
         return plain(found)
     spent: list[JSON] = [with_values(one, "predicted_ns", "unexplained_ns", "bound_share") for one in found.spent]
-    words = in_words(curve, judgement.dataset)
+    words = in_words(curve, judgement.doubts[curve.series.key].model, judgement.facts, judgement.cases)
     return {**plain(found), "spent": spent, "in_words": words}
 
 
@@ -170,7 +181,7 @@ def _expected(pair: Pair) -> JSON:
     return {**plain(pair.expected), "faster": [pair.expected.faster.get(size) for size in pair.sizes_bytes]}
 
 
-def _runs(dataset: Dataset) -> list[JSON]:
+def _runs(runs: Sequence[StoredRun]) -> list[JSON]:
     return [
         {
             **values_of(stored.run, *_OF_RUN),
@@ -179,5 +190,5 @@ def _runs(dataset: Dataset) -> list[JSON]:
             "launches": len(stored.launches),
             **{name: getattr(stored.end, name, None) for name in ("status", "reason")},
         }
-        for stored in dataset.runs
+        for stored in runs
     ]

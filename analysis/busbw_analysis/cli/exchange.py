@@ -90,7 +90,7 @@ def export(
     if not samples:
         content = exporter.cases(judgement_of(runs, results_dir, peaks_file, force=force, facts=log_facts()))
     elif exporter.samples is not None:
-        content = exporter.samples(pool(read_runs(results_dir, runs), force=force))
+        content = exporter.samples(pool(read_runs(results_dir, runs), force=force).samples)
     else:
         with_samples = ", ".join(name for name, exporter in EXPORTERS.items() if exporter.samples is not None)
         raise UsageError(f"{form} cannot hold samples; use one of {with_samples}")

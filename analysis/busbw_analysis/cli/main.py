@@ -262,7 +262,7 @@ def _document(judgements: Sequence[Judgement], document: dict[str, JSON]) -> dic
 
 def run_names(judgement: Judgement) -> list[str]:
     """The names of the runs behind ``judgement``."""
-    return [stored.run.id for stored in judgement.dataset.runs]
+    return [stored.run.id for stored in judgement.runs]
 
 
 @click.command()

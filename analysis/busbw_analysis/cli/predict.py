@@ -8,7 +8,7 @@ from busbw.escape import echo
 from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.units import parse_sizes
 from busbw_analysis.cli import options
-from busbw_analysis.predict import Questions, read_groups
+from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.report.document import Paragraph
 from busbw_analysis.report.tables import predict as tables
 from busbw_analysis.report.to_terminal import render
@@ -67,7 +67,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     """
     wanted = () if sizes is None else parse_sizes(sizes)
     stored = options.read_runs(results_dir, runs or ["latest"])
-    prediction = Questions(read_groups(stored, force=force)).predict(
+    prediction = Questions(read_results(stored, force=force)).predict(
         op, ranks, wanted, algorithm=algorithm, hosts=hosts, ranks_per_host=ranks_per_host, **way
     )
     if plot is not None:  # first, so that an error in the plot prevents a half-printed answer

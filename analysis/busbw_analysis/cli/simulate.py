@@ -197,15 +197,15 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
     # Loading scipy takes longer than most simulations.
     from busbw_analysis.data.load import pool  # noqa: PLC0415
     from busbw_analysis.data.unavailable import Unavailable  # noqa: PLC0415
-    from busbw_analysis.models.parameters import parameters_for  # noqa: PLC0415
+    from busbw_analysis.models.results import results_of  # noqa: PLC0415
 
-    dataset = pool(read_runs(results_dir, [run]))
-    series = dataset.series
+    results = results_of(pool(read_runs(results_dir, [run])))
+    series = results.series
     like = next((one for one in series if one.key.op == op), None)
     if like is None:
         measured = ", ".join(dict.fromkeys(one.key.op for one in series))
         raise AnalysisError(f"--from {run}: α and β need a measured {op}; the run has {measured or 'nothing'}")
-    found = parameters_for(dataset, like)
+    found = results.messages.parameters_for(like)
     if isinstance(found, Unavailable):
         raise AnalysisError(f"--from {run}: {found.reason}")
     count = len(like.key.ranks) if ranks is None else ranks

@@ -18,7 +18,7 @@ from busbw_analysis.cli.options import Command, Option, choice_option, parsed, r
 from busbw_analysis.cli.training_layout import per_host_option
 from busbw_analysis.data.sources import find
 from busbw_analysis.models.network_specs import NETWORKS, Specification, kind_of_network, parse_network
-from busbw_analysis.predict import Questions, read_groups
+from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training.gpus import Room, gpu_of_runs, least_memory, memory_of_gpu
 from busbw_analysis.training.prices import OVERLAP, Described, Measured, Prices, slowdown_of
 from busbw_analysis.training.rates import Rates, rates_of
@@ -152,7 +152,7 @@ def machine_of(  # noqa: PLR0913 - one argument for each option
     """
     assumed: dict[str, str] = {}
     if gpu is None:
-        gpu = gpu_named(catalogue(), "H100 SXM5") if measured is None else gpu_of_runs(measured.datasets)
+        gpu = gpu_named(catalogue(), "H100 SXM5") if measured is None else gpu_of_runs(measured.results)
     run, per_host = None, ranks_per_host or PER_HOST
     if measured is not None:
         run = Measured(measured, shared=None if cards is None else cards == "shared")
@@ -201,7 +201,7 @@ def room_in(run: str | None, results_dir: Path) -> Room | None:
         here = [row for gpu in gpus_by_address().values() if (row := rows.gpu(gpu.name)) is not None]
         row = least_memory(here)
         return None if row is None else replace(memory_of_gpu(row), what=f"{row.name} of this machine")
-    row = gpu_of_runs(read_groups([find(results_dir, run).read()]))
+    row = gpu_of_runs(read_results([find(results_dir, run).read()]))
     if row is None:
         raise UsageError(f"{run} has no GPU that busbw peaks lists; give --gpu or --gpu-memory", code="gpu")
     return replace(memory_of_gpu(row), what=f"{row.name} of the run")
@@ -218,8 +218,8 @@ def rates_given(
         return None if network is None else _described(network, gpu, gpus, per_host).rates
     if network is not None:
         raise UsageError("--network and --from both describe the network; give only one of them", code="network")
-    measured = Measured(Questions(read_groups([find(results_dir, run).read()])))
-    rates = measured.rates(max(len(set(dataset.hosts)) for dataset in measured.questions.datasets))
+    measured = Measured(Questions(read_results([find(results_dir, run).read()])))
+    rates = measured.rates(max(len(set(results.facts.hosts)) for results in measured.questions.results))
     if rates is None:
         raise AnalysisError(
             f"{run} has neither latency nor rate of messages; use a run with ping_pong or all_reduce at many sizes",
@@ -278,8 +278,8 @@ def matmul_command(run: Measured | None, dtype: str) -> Sequence[str]:
     measured = ["run", "--op", "matmul", "--dtype", dtype]
     if run is None:
         return measured
-    case = run.questions.datasets[0].cases[0].case
-    return [*measured, "--backend", case.backend, "--ranks", str(len(run.questions.datasets[0].hosts))]
+    case = run.questions.results[0].cases[0].case
+    return [*measured, "--backend", case.backend, "--ranks", str(len(run.questions.results[0].facts.hosts))]
 
 
 def _overlap(run: Measured | None, given: float | None) -> tuple[float, str]:

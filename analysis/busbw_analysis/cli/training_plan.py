@@ -25,7 +25,7 @@ from busbw_analysis.cli.training_machines import machine_of, machine_options
 from busbw_analysis.cli.training_models import given_model, model_option
 from busbw_analysis.data.as_json import values_of, with_values
 from busbw_analysis.data.sources import find
-from busbw_analysis.predict import Questions, read_groups
+from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training import plan as plans
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.memory import Kernels
@@ -67,7 +67,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
 ) -> None:
     """Find the fastest layouts of a model on a network, what limits each, and what would change that."""
     row = given_model(model)
-    measured = Questions(read_groups([find(results_dir, run).read() for run in runs], force=force)) if runs else None
+    measured = Questions(read_results([find(results_dir, run).read() for run in runs], force=force)) if runs else None
     on = machine_of(row, gpus, measured, **given)
     gradients, assumed = gradients_of(row, settings)
     wanted = Wanted(

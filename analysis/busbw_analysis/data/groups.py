@@ -5,7 +5,7 @@ computed over launch medians, because the launch is the experimental unit. All t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, overload
 
 import numpy as np
@@ -52,7 +52,8 @@ class RankView:
 class GroupSummary:
     """One case on one group of ranks. Times are ns per call, rates B/s, shares fractions from 0 to 1.
 
-    ranks, label: the ranks, and the same as text
+    case, size_bytes: index of the case, and its size
+    ranks: the ranks
     time_ns: median over launches of the launch medians of the slowest rank's time
     interval: uncertainty of ``time_ns``
     algbw, busbw, bus_factor: None for an op without them, such as busbw if nothing crosses a wire
@@ -75,13 +76,15 @@ class GroupSummary:
     clock_error_ns: largest difference between the clocks of two ranks, per call
     overlap: only in mode ``overlap``
     statistic: what ``time_ns`` is in the log of another tool; None for busbw's own runs
+    place: all groups of the case, and the position of this one
 
     Logs of other tools mostly contain no samples. Instead of launch medians, there is one number for each table of the
     log that contains the case.
     """
 
+    case: int
+    size_bytes: int
     ranks: tuple[int, ...]
-    label: str
     time_ns: float
     interval: Interval
     algbw: float | None
@@ -107,11 +110,30 @@ class GroupSummary:
     slow_time_share: float = 0.0
     modes: Modes | None = None
     drift: bool = False
-    views: tuple[RankView, ...] = ()
     entry_known: bool = False
     clock_error_ns: float = 0.0
     overlap: Overlap | None = None
     statistic: str | None = None
+    place: tuple["Groups", int] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def label(self) -> str:
+        """The ranks as text."""
+        return rank_list(self.ranks)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends of the interval, in ns; the median twice if there is no interval."""
+        low, high = self.interval.low_ns, self.interval.high_ns
+        return (self.time_ns, self.time_ns) if low is None or high is None else (low, high)
+
+    @property
+    def views(self) -> tuple[RankView, ...]:
+        """The results of every rank; empty for the log of another tool."""
+        if self.place is None or self.statistic is not None:
+            return ()
+        groups, place = self.place
+        return groups.views_of(place)
 
     @property
     def launches(self) -> int:
@@ -142,12 +164,14 @@ class Groups(Sequence[GroupSummary]):
     Numbers that are needed of all groups are columns, named as in ``GroupSummary``; a summary is made on access.
     Unknown numbers are NaN.
 
+    case_index, case: of all groups
     rows: one row per group and launch
     run: the index of the run of every row
     first, launches: first row and number of rows of every group
     ranks: the ranks of every group
     """
 
+    case_index: int
     case: Case
     rows: LaunchTable
     run: Integers
@@ -225,8 +249,9 @@ class Groups(Sequence[GroupSummary]):
         bimodal = bool(self.slow_over_fast[group] > 0)
         modes = (np.nanmedian(column[mine]) for column in (rows.fast_mode_ns, rows.slow_mode_ns, rows.slow_mode_share))
         return GroupSummary(
+            case=self.case_index,
+            size_bytes=case.size_bytes,
             ranks=ranks,
-            label=rank_list(ranks),
             time_ns=time_ns,
             interval=self._interval(group, printed=printed),
             algbw=rate,
@@ -252,11 +277,11 @@ class Groups(Sequence[GroupSummary]):
             slow_time_share=float(self.slow_time_share[group]),
             modes=Modes(*map(float, modes)) if bimodal else None,
             drift=bool(self.drift[group]),
-            views=() if printed else self._views(group, ranks),
             entry_known=clock_serves and bool(rows.entries[mine].all()),
             clock_error_ns=float(self.clock_error_ns[group]),
             overlap=overlap_of(rows.overlap[mine]),
             statistic=" and ".join(dict.fromkeys(rows.statistic[mine])) if printed else None,
+            place=(self, group),
         )
 
     def _interval(self, group: int, *, printed: bool) -> Interval:
@@ -271,7 +296,9 @@ class Groups(Sequence[GroupSummary]):
         enough = launches >= LAUNCHES_FOR_AN_INTERVAL
         return Interval(low, high, "95 % over launches" if enough else "range of launch medians")
 
-    def _views(self, group: int, ranks: tuple[int, ...]) -> tuple[RankView, ...]:
+    def views_of(self, group: int) -> tuple[RankView, ...]:
+        """The results of every rank of a group."""
+        ranks = self.ranks.row(group)
         first, launches = int(self.first[group]), int(self.launches[group])
         starts = self.rows.ranks.starts
         each = slice(int(starts[first]), int(starts[first + launches]))
@@ -288,8 +315,11 @@ def _known(number: float) -> float | None:
     return None if np.isnan(number) else float(number)
 
 
-def groups_of(case: Case, tables: Sequence[tuple[int, LaunchTable]]) -> Groups:
-    """The groups of ``case``, in order of first appearance; ``tables`` are its rows, with the index of their run."""
+def groups_of(index: int, case: Case, tables: Sequence[tuple[int, LaunchTable]]) -> Groups:
+    """The groups of ``case``, whose index is ``index``, in order of first appearance.
+
+    tables: its rows, with the index of their run
+    """
     rows = joined([table for _, table in tables])
     run = np.repeat([run for run, _ in tables], [len(table) for _, table in tables]).astype(np.int64)
     group = numbered(np.zeros(len(rows), dtype=np.int64), rows.ranks)
@@ -318,6 +348,7 @@ def groups_of(case: Case, tables: Sequence[tuple[int, LaunchTable]]) -> Groups:
     with np.errstate(invalid="ignore"):  # the log of another tool has no samples
         tau, outlier_share, slow_time_share = samples / effective, outliers / samples, slow_ns / total_ns
     return Groups(
+        case_index=index,
         case=case,
         rows=rows,
         run=run,

@@ -1,7 +1,7 @@
 """Texts about interrupted and resumed runs: how far a run got, when it ended, and when it was resumed."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -11,7 +11,6 @@ from busbw.runs.records import Ended, LaunchStarted
 from busbw.runs.resume import command_resuming
 from busbw.runs.store import StoredRun, usual_results_dir
 from busbw.units import counted
-from busbw_analysis.data.load import Dataset
 
 SOON_SECONDS = 600.0
 """If every launch is a job of its own, the run ends after each launch and the next job resumes it. A resumption this
@@ -44,7 +43,7 @@ def _ended(end: Ended) -> str:
     return end.status if end.status == "failed" else f"was {end.status}"
 
 
-def resumptions(dataset: Dataset) -> Iterator[tuple[str, ...]]:
+def resumptions(runs: Sequence[StoredRun]) -> Iterator[tuple[str, ...]]:
     """For each run that was resumed, sentences without full stops. Fresh processes are a new launch with its own
     number, even if they measure the blocks that an earlier launch did not reach.
     """
@@ -52,7 +51,7 @@ def resumptions(dataset: Dataset) -> Iterator[tuple[str, ...]]:
         "A launch that measures the remaining blocks of another counts as a separate launch: cases with blocks in both "
         "have one launch more, with fewer blocks each"
     )
-    for stored in dataset.runs:
+    for stored in runs:
         resuming = list(_resuming_launches(stored))
         if resuming:
             yield f"Run {stored.run.id} was resumed: {'; '.join(resuming)}", separate

@@ -1,14 +1,15 @@
 """The curves of a run: one op at all its sizes with every other setting fixed; input for fits, models and plots."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from busbw.ops import PAIRED, TRAINED
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload
 from busbw.runs.records import Case, case_in_words
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import CaseSummary
 
@@ -67,42 +68,27 @@ class SeriesKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One size of a curve. Sizes are bytes, times ns per call, rates B/s.
-
-    case: index of its case
-    launch_medians_ns, launch_keys: one entry per launch, in order; a key is run and launch
-    The other fields are those of ``GroupSummary``.
-    """
-
-    size_bytes: int
-    case: int
-    time_ns: float
-    interval: Interval
-    fastest_ns: float | None
-    algbw: float | None
-    busbw: float | None
-    wire_bytes: float
-    samples: int
-    launch_medians_ns: tuple[float, ...]
-    launch_keys: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Series:
-    """The measured points of one curve, by ascending size. ``bus_factor`` is None if nothing crosses a wire."""
+    """The measured points of one curve, by ascending size.
+
+    bus_factor: None if nothing crosses a wire
+    at_work: the hosts of the group, and how many ranks work there at the same time, including those of other groups
+    sharing: wire bytes of all groups that run at the same time on its hosts, over those of this group; 1 for one group
+    """
 
     key: SeriesKey
     bus_factor: float | None
     traffic_factor: float
-    points: tuple[Point, ...]
+    points: tuple[GroupSummary, ...]
+    at_work: Mapping[str, int]
+    sharing: float = 1.0
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of ranks and of hosts."""
         return len(self.key.ranks), self.key.hosts
 
-    def at(self, size_bytes: int) -> Point | None:
+    def at(self, size_bytes: int) -> GroupSummary | None:
         """The point of this size; None if it was not measured."""
         return next((point for point in self.points if point.size_bytes == size_bytes), None)
 
@@ -120,41 +106,71 @@ class Series:
 
 
 _OF_CASE = {field.name for field in fields(SeriesKey)} - {"cost_models", "ranks", "hosts"}
-_OF_GROUP = {field.name for field in fields(Point)} - {"size_bytes", "case"}
-"""Fields that a curve copies from its cases, and a point from its group."""
+"""Fields that a curve copies from its cases."""
 
 
-def series_of(summaries: Sequence[CaseSummary], hosts: Sequence[str], cost_models: str) -> tuple[Series, ...]:
-    """All curves of the measured cases; ``hosts[r]`` is the host of rank r.
+def series_of(summaries: Sequence[CaseSummary], facts: Facts) -> tuple[Series, ...]:
+    """All curves of the measured cases.
 
     There are none of pair matrices, whose pairs are compared with each other; of modes whose samples include more than
     the call; and of training steps, where most of the time is not communication.
     """
-    found: dict[SeriesKey, list[tuple[Point, GroupSummary]]] = {}
+    measured: dict[SeriesKey, list[GroupSummary]] = {}
     for summary in summaries:
         if summary.state != "measured" or summary.case.op in PAIRED | TRAINED or summary.case.mode in _MORE:
             continue
         for group in summary.groups:
-            key = key_of(summary.case, group.ranks, hosts, cost_models)
-            found.setdefault(key, []).append((_point(summary, group), group))
+            key = key_of(summary.case, group.ranks, facts)
+            measured.setdefault(key, []).append(group)
+    largest = {key: max(points, key=lambda point: point.size_bytes) for key, points in measured.items()}
+    at_once = {index: _at_once(summaries[index], facts) for index in {point.case for point in largest.values()}}
     return tuple(
         Series(
             key=key,
-            bus_factor=members[0][1].bus_factor,
-            traffic_factor=members[0][1].traffic_factor,
-            points=tuple(sorted((point for point, _ in members), key=lambda point: point.size_bytes)),
+            bus_factor=points[0].bus_factor,
+            traffic_factor=points[0].traffic_factor,
+            points=tuple(sorted(points, key=lambda point: point.size_bytes)),
+            at_work=at_once[largest[key].case].ranks_on(facts.hosts_of(key.ranks)),
+            sharing=at_once[largest[key].case].sharing_of(largest[key], facts.hosts_of(key.ranks)),
         )
-        for key, members in found.items()
+        for key, points in measured.items()
     )
 
 
-def key_of(case: Case, ranks: tuple[int, ...], hosts: Sequence[str], cost_models: str) -> SeriesKey:
+@dataclass(frozen=True, slots=True)
+class _AtOnce:
+    """The groups of a case that run at the same time.
+
+    ranks: number of ranks that work on each host
+    wire_bytes: of all groups on the same hosts together; empty for a single group
+    """
+
+    ranks: Mapping[str, int]
+    wire_bytes: Mapping[frozenset[str], float]
+
+    def ranks_on(self, hosts: Iterable[str]) -> dict[str, int]:
+        """The number of ranks that work on each of ``hosts``."""
+        return {host: self.ranks[host] for host in hosts}
+
+    def sharing_of(self, group: GroupSummary, hosts: Container[str]) -> float:
+        """As ``Series.sharing`` for a group on ``hosts``."""
+        if not group.wire_bytes or not self.wire_bytes:
+            return 1.0
+        beside = (amount for others, amount in self.wire_bytes.items() if any(host in hosts for host in others))
+        return sum(beside) / group.wire_bytes
+
+
+def _at_once(summary: CaseSummary, facts: Facts) -> _AtOnce:
+    groups, hosts = summary.groups, facts.hosts
+    wire_bytes: Counter[frozenset[str]] = Counter()
+    if summary.total is not None:
+        for ranks, amount in zip(groups.ranks, groups.rows.wire_bytes[groups.first].tolist(), strict=True):
+            wire_bytes[frozenset(facts.hosts_of(ranks))] += amount
+    return _AtOnce(Counter(hosts[rank] for rank in groups.ranks.flat.tolist() if rank < len(hosts)), wire_bytes)
+
+
+def key_of(case: Case, ranks: tuple[int, ...], facts: Facts) -> SeriesKey:
     """The key of the curve that a case belongs to, on one group of ranks."""
     of_case = {name: getattr(case, name) for name in _OF_CASE}
-    spanned = len({hosts[rank] for rank in ranks if rank < len(hosts)}) or 1
-    return SeriesKey(**of_case, cost_models=cost_models, ranks=ranks, hosts=spanned)
-
-
-def _point(summary: CaseSummary, group: GroupSummary) -> Point:
-    of_group = {name: getattr(group, name) for name in _OF_GROUP}
-    return Point(**of_group, size_bytes=summary.case.size_bytes, case=summary.index)
+    hosts = len(facts.hosts_of(ranks)) or 1
+    return SeriesKey(**of_case, cost_models=facts.backend.cost_models, ranks=ranks, hosts=hosts)

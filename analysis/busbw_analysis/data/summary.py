@@ -11,6 +11,7 @@ from busbw.runs.records import JSON, Case, Check, FailureCause, Imported, LoopKi
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.cases import CaseRow, CaseState
 from busbw_analysis.data.disturbance import Disturbance, disturbance_of
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import CLOCK_ERROR_SHARE, Groups, GroupSummary, groups_of
 from busbw_analysis.data.launches import LaunchTable
 
@@ -96,6 +97,7 @@ class CaseSummary:
     check: whether its data were right
     stop_reasons: why its blocks ended
     groups: empty unless ``state`` is measured; a failed case has no result, even if some launches succeeded
+    wrong: the groups of a case with wrong data, for those who show times without a result; empty otherwise
     total: sum over concurrent groups; None for one group and for a pair matrix, whose pairs take turns
     flags: reasons for caution
     disturbance: system interference
@@ -109,6 +111,7 @@ class CaseSummary:
     check: DataCheck
     stop_reasons: tuple[str, ...]
     groups: Groups
+    wrong: Groups
     total: Total | None
     flags: tuple[Flag, ...]
     disturbance: Disturbance
@@ -123,13 +126,14 @@ class CaseSummary:
 
 
 def summarise(
-    cases: Sequence[CaseRow], runs: Sequence[StoredRun], tables: Sequence[LaunchTable], crowded: Sequence[bool]
+    cases: Sequence[CaseRow], runs: Sequence[StoredRun], tables: Sequence[LaunchTable], facts: Facts
 ) -> tuple[CaseSummary, ...]:
     """Summaries of all ``cases``, including those without results.
 
     tables: the numbers of the launches of each of ``runs``.
-    crowded: whether the host of a rank has more ranks than cores.
     """
+    hosts = facts.oversubscribed_hosts
+    crowded = [host in hosts for host in facts.hosts]
     rows: dict[Case, list[Measurement | Imported]] = {}
     parts: dict[Case, list[tuple[int, LaunchTable]]] = {}
     for place, (stored, table) in enumerate(zip(runs, tables, strict=True)):
@@ -150,7 +154,8 @@ def _summary(
     crowded: Sequence[bool],
 ) -> CaseSummary:
     measured = [result for result in results if isinstance(result, Measurement)]
-    groups = groups_of(row.case, tables if row.state == "measured" else ())
+    groups = groups_of(row.index, row.case, tables if row.state == "measured" else ())
+    wrong = groups_of(row.index, row.case, tables if row.cause == "wrong_data" else ())
     counts = [
         sum(int(getattr(table, name).sum()) for _, table in tables) for name in ("samples", "disturbed", "missed")
     ]
@@ -163,6 +168,7 @@ def _summary(
         check=_failure(row) if row.state == "failed" else _check([result.check for result in results]),
         stop_reasons=tuple(sorted({result.stop_reason for result in measured})),
         groups=groups,
+        wrong=wrong,
         total=_total(groups) if len(groups) > 1 and row.case.op not in PAIRED else None,
         flags=_flags(row.case, measured, groups, disturbance, crowded) if groups else (),
         disturbance=disturbance,

@@ -22,15 +22,16 @@ import numpy as np
 
 from busbw.errors import AnalysisError
 from busbw_analysis.data.distributions import root
-from busbw_analysis.data.series import LIBRARY, Point, Series, SeriesKey
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.series import LIBRARY, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.verdicts import Curve, ends_of
+from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.models.bounds import gamma_of
 from busbw_analysis.models.choices import Calls, Library
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.select import candidates
 
-Timed = Mapping[int, tuple[Point, Point]]
+Timed = Mapping[int, tuple[GroupSummary, GroupSummary]]
 """The points of two algorithms at each size above 0, ascending."""
 
 
@@ -71,15 +72,15 @@ class Gain:
     sure: bool
 
 
-def faster(names: tuple[str, str], points: tuple[Point, Point]) -> str | None:
+def faster(names: tuple[str, str], points: tuple[GroupSummary, GroupSummary]) -> str | None:
     """The certainly faster one of two; None if their intervals overlap or their times are equal."""
-    (low, high), (other_low, other_high) = (ends_of(point) for point in points)
+    (low, high), (other_low, other_high) = (point.ends for point in points)
     if high < other_low:
         return names[0]
     return names[1] if other_high < low else None
 
 
-def gain(names: tuple[str, str], size_bytes: int, points: tuple[Point, Point]) -> Gain:
+def gain(names: tuple[str, str], size_bytes: int, points: tuple[GroupSummary, GroupSummary]) -> Gain:
     """The gain of the one with the smaller median over the other."""
     ratio = points[1].time_ns / points[0].time_ns
     sure = faster(names, points) is not None
@@ -109,7 +110,7 @@ def _crossing(below: str, above: str, timed: Timed) -> Crossing:
     at = math.sqrt(medians[0] * medians[-1])
     if any(point.interval.low_ns is None for both in timed.values() for point in both):
         return Crossing(below, above, at)
-    ends = [(size, ends_of(one), ends_of(two)) for size, (one, two) in timed.items()]
+    ends = [(size, one.ends, two.ends) for size, (one, two) in timed.items()]
     soonest = _places([(size, one[1] - two[0]) for size, one, two in ends])
     latest = _places([(size, one[0] - two[1]) for size, one, two in ends])
     return Crossing(below, above, at, soonest[0], latest[-1])
@@ -153,7 +154,7 @@ class Expected:
     origin: str
 
 
-def sized(series: Series) -> dict[int, Point]:
+def sized(series: Series) -> dict[int, GroupSummary]:
     """The points of ``series`` by size, without size 0, which has no S*."""
     return {point.size_bytes: point for point in series.points if point.size_bytes}
 
@@ -293,7 +294,7 @@ class AlgorithmComparison:
     pairs: tuple[Pair, ...]
 
     @property
-    def by_size(self) -> Mapping[int, Mapping[str, Point]]:
+    def by_size(self) -> Mapping[int, Mapping[str, GroupSummary]]:
         """The points at each size that all algorithms have, ascending."""
         points = {name: sized(series) for name, series in self.curves.items()}
         common = set.intersection(*(set(found) for found in points.values()))

@@ -18,10 +18,11 @@ from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.causes import FOUND_WITH, causes_of
 from busbw_analysis.diagnosis.contributions import AnswerPart, Cause, Status
+from busbw_analysis.diagnosis.doubts import DOUBTS
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
 from busbw_analysis.diagnosis.trust import decide_more, dots, lacks_launches, trust_in
-from busbw_analysis.diagnosis.verdicts import DOUBTS, share_of_peak, times_of_model, why_above
+from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model, why_above
 from busbw_analysis.peaks.peaks import Peak
 
 OPEN_FINDINGS: Final = 3
@@ -160,7 +161,7 @@ def answer_of(judgement: Judgement) -> Answer:
         trust=sentences(*trust),
         measured=_measured(judgement, parts),
         confidence=confidence,
-        pooled=judgement.dataset.pooled,
+        pooled=judgement.pooled,
         causes=causes,
         verdicts=verdicts,
         findings=tuple(finding for finding in judgement.findings if finding.code not in named),
@@ -170,7 +171,7 @@ def answer_of(judgement: Judgement) -> Answer:
 
 
 def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
-    states = [row.state for row in judgement.dataset.cases]
+    states = [row.state for row in judgement.cases]
     if "failed" in states or any(finding.severity == "bad" for finding in judgement.findings):
         return "failed"
     found = {verdict.status for verdict in verdicts}
@@ -185,11 +186,11 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
 def _unfinished(judgement: Judgement) -> str:
     """The headline of runs that measured something, are incomplete and have no other fault."""
     bad = {finding.code for finding in judgement.findings if finding.severity == "bad"}
-    runs = [one for one in judgement.dataset.runs if one.end is None or one.end.status == "interrupted"]
-    states = {row.state for row in judgement.dataset.cases}
+    runs = [one for one in judgement.runs if one.end is None or one.end.status == "interrupted"]
+    states = {row.state for row in judgement.cases}
     if not runs or not bad <= _UNFINISHED or "failed" in states or "measured" not in states:
         return ""
-    many = len(judgement.dataset.runs) > 1
+    many = len(judgement.runs) > 1
     return sentences(
         *(
             f"{'killed or still running' if one.end is None else 'interrupted'}"
@@ -228,7 +229,7 @@ def _unexplained(judgement: Judgement, verdicts: Sequence[Verdict]) -> tuple[str
     rest = sum(verdict.explained_by is None for verdict in slower)
     if not rest:
         return "", ""
-    if judgement.dataset.from_logs:
+    if judgement.from_logs:
         return (
             "the log does not record the cause",
             "measure with busbw run on these hosts to see stragglers and other load",
@@ -264,8 +265,8 @@ def _rate_or_time(verdict: Verdict) -> str:
 
 def _unjudged(judgement: Judgement, status: Status, parts: Sequence[AnswerPart]) -> str:
     """Why nothing was judged, and what would change that."""
-    if all(row.state != "measured" for row in judgement.dataset.cases):
-        reasons = list(dict.fromkeys(row.reasons[0] for row in judgement.dataset.cases if row.reasons))
+    if all(row.state != "measured" for row in judgement.cases):
+        reasons = list(dict.fromkeys(row.reasons[0] for row in judgement.cases if row.reasons))
         more = f"; {counted(len(reasons) - 1, 'more reason')} below" if len(reasons) > 1 else ""
         return f"Nothing was measured: {reasons[0]}{more}." if reasons else "Nothing was measured."
     if status == "failed":
@@ -278,7 +279,7 @@ def _unjudged(judgement: Judgement, status: Status, parts: Sequence[AnswerPart])
     )
     if reason := next(filter(None, explanations), ""):
         return reason
-    logs = [stored.run.imported for stored in judgement.dataset.runs if stored.run.imported is not None]
+    logs = [stored.run.imported for stored in judgement.runs if stored.run.imported is not None]
     options = [f"--{name}" for name in dict.fromkeys(name for log in logs for name in log.unknown) if name != "machine"]
     if options:
         missing = f"give the facts that the log lacks with {', '.join(options)}"
@@ -350,19 +351,19 @@ def _name(named: Verdict, among: Sequence[Verdict]) -> str:
 
 
 def _measured(judgement: Judgement, parts: Sequence[AnswerPart]) -> str:
-    dataset = judgement.dataset
-    measured = sum(row.state == "measured" for row in dataset.cases)
-    ranks = sorted({len(stored.run.hosts) for stored in dataset.runs})
-    backends = list(dict.fromkeys(row.case.backend for row in dataset.cases))
-    progress = [progress_of(stored) for stored in dataset.runs]
+    runs, cases = judgement.runs, judgement.cases
+    measured = sum(row.state == "measured" for row in cases)
+    ranks = sorted({len(stored.run.hosts) for stored in runs})
+    backends = list(dict.fromkeys(row.case.backend for row in cases))
+    progress = [progress_of(stored) for stored in runs]
     complete, planned = sum(run.complete for run in progress), sum(run.planned for run in progress)
     wrong = any(finding.code == "wrong-data" for finding in judgement.findings)
-    checked = [summary for summary in judgement.cases if summary.state == "measured" and summary.case.size_bytes]
+    checked = [summary for summary in cases if summary.state == "measured" and summary.case.size_bytes]
     checks = {summary.check.state for summary in checked}
     world = f"{' and '.join(map(str, ranks))} {' and '.join(backends)} rank{'' if ranks == [1] else 's'}"
     clauses = [
-        f"{measured} of {counted(len(dataset.cases), 'case')}",
-        f"{world} on {dataset.hosts_in_words}",
+        f"{measured} of {counted(len(cases), 'case')}",
+        f"{world} on {judgement.facts.hosts_in_words}",
         f"{complete} of {planned} launches complete" if complete < planned else "",
         "all data verified" if checks == {"verified"} and not wrong else "",
     ]

@@ -9,9 +9,11 @@ from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.resumed import resuming
 from busbw_analysis.diagnosis.contributions import Cause
+from busbw_analysis.diagnosis.curves import Curve
+from busbw_analysis.diagnosis.doubts import DOUBTS
 from busbw_analysis.diagnosis.findings import case_name
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
-from busbw_analysis.diagnosis.verdicts import DOUBTS, Curve, share_of_peak, times_of_model, why_above
+from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model, why_above
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.families import GLOO, MPI
 from busbw_analysis.peaks.peaks import Peak, PeakLevel
@@ -99,7 +101,7 @@ def _claim(judgement: Judgement, code: str) -> str:
 
 def _measure_rest(judgement: Judgement) -> str:
     """How to measure what is missing: runs of other tools cannot be resumed."""
-    runs = [stored for stored in judgement.dataset.runs if stored.run.imported is None]
+    runs = [stored for stored in judgement.runs if stored.run.imported is None]
     lacking = [stored for stored in runs if _lacks(stored)]
     lacking = lacking or [one for one in runs if one.end is None or one.end.status != "complete"]
     commands = " and ".join(map(resuming, lacking))
@@ -108,8 +110,8 @@ def _measure_rest(judgement: Judgement) -> str:
 
 def _after_failures(judgement: Judgement) -> str:
     """A case that failed through its own fault is not tried again when its run is resumed."""
-    native = any(stored.run.imported is None for stored in judgement.dataset.runs)
-    lacking = any(_lacks(stored) for stored in judgement.dataset.runs if stored.run.imported is None)
+    native = any(stored.run.imported is None for stored in judgement.runs)
+    lacking = any(_lacks(stored) for stored in judgement.runs if stored.run.imported is None)
     rest = _measure_rest(judgement) if lacking or not native else "measure them in a new run"
     return f"read the error of each case (busbw show), then {rest}"
 
@@ -121,10 +123,10 @@ def _lacks(stored: StoredRun) -> bool:
 
 
 def _fewer_ranks(judgement: Judgement) -> str:
-    dataset = judgement.dataset
-    ranks, cores = max(dataset.oversubscribed_hosts.values(), key=lambda found: found[0] / found[1])
-    where = "" if len(dataset.oversubscribed_hosts) == 1 else " per host"
-    fewest = _FEWEST_PAIRED if any(row.case.op in PAIRED for row in dataset.cases) else 2
+    crowded = judgement.facts.oversubscribed_hosts
+    ranks, cores = max(crowded.values(), key=lambda shared: shared[0] / shared[1])
+    where = "" if len(crowded) == 1 else " per host"
+    fewest = _FEWEST_PAIRED if any(row.case.op in PAIRED for row in judgement.cases) else 2
     fewer = f"rerun with --ranks {cores}{where}, or " if cores >= fewest else ""
     return f"{fewer}use a host with {ranks} cores"
 
@@ -141,17 +143,16 @@ def _disturbed(judgement: Judgement, verdict: Verdict) -> bool:
 
 
 def _no_spare_core(judgement: Judgement) -> str:
-    hosts = judgement.dataset.full_hosts
-    if not hosts or judgement.dataset.backend.cost_models != GLOO:
+    hosts = judgement.facts.full_hosts
+    if not hosts or judgement.facts.backend.cost_models != GLOO:
         return ""
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
     return f"every core of {where} runs a rank, so Gloo's own threads compete with the ranks for cores"
 
 
 def _library_copies(judgement: Judgement) -> str:
-    dataset = judgement.dataset
-    on_cpu = all(row.case.device == "cpu" for row in dataset.cases)
-    if dataset.backend.cost_models != MPI or not on_cpu or dataset.host_count(range(len(dataset.placements))) != 1:
+    facts, on_cpu = judgement.facts, all(row.case.device == "cpu" for row in judgement.cases)
+    if facts.backend.cost_models != MPI or not on_cpu or facts.host_count(range(len(facts.hosts))) != 1:
         return ""
     return "on one host the MPI library copies messages and reduces them itself, which neither models nor peaks contain"
 
@@ -282,7 +283,7 @@ _RULES: Final = (
     _Rule(
         "hardware",
         "check the slot and the link of that card (busbw peaks --here)",
-        lambda judgement, _: all(row.case.device != "cpu" for row in judgement.dataset.cases),
+        lambda judgement, _: all(row.case.device != "cpu" for row in judgement.cases),
         always=False,
     ),
     _Rule(

@@ -253,7 +253,7 @@ def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[Finding
 
 def _starts(dataset: Dataset) -> dict[LaunchKey, str]:
     """When each launch that measured something began."""
-    measured = {(run, row.launch) for run, row in dataset.measurements()}
+    measured = {(run, row.launch) for run, stored in enumerate(dataset.runs) for row in stored.measurements}
     return {
         (stored.run.id, row.launch): row.started
         for number, stored in enumerate(dataset.runs)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from busbw_analysis.data.series import Series, SeriesKey
-from busbw_analysis.diagnosis.verdicts import Curve
+from busbw_analysis.diagnosis.curves import Curve
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,15 +92,17 @@ def kinds(steps: Steps) -> list[Truths]:
     return [(grid == step) & off for step in sorted(set(grid[off].tolist()), key=lambda step: (step < 0, step))]
 
 
-def indistinct(hosts: Sequence[str], steps: Steps) -> str | None:
+def indistinct(hosts: Sequence[str], alike: Sequence[Truths]) -> str | None:
     """Why a slow host cannot be distinguished from a slow link, and which host; None if every host can be compared.
+
+    ``alike``: the pairs at each distance, as of ``kinds``.
 
     A host cannot be compared if it is an end of every pair at each of its distances to other hosts.
     """
     every = list(dict.fromkeys(hosts))
     number = np.asarray([every.index(host) for host in hosts])
     # Every pair of hosts once, however many ranks they have.
-    both = [np.unique(number[np.argwhere(kind)], axis=0).tolist() for kind in kinds(steps)]
+    both = [np.unique(number[np.argwhere(kind)], axis=0).tolist() for kind in alike]
     ends = [[{every[one], every[to]} for one, to in pairs] for pairs in both]
     away = [pairs for pairs in ends if all(len(pair) == 2 for pair in pairs)]
     mine = {host: [pairs for pairs in away if any(host in pair for pair in pairs)] for host in dict.fromkeys(hosts)}

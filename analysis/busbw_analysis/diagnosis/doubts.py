@@ -5,52 +5,60 @@ fit each other.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, Literal
 
 from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.diagnosis.verdicts import (
-    MODEL_TOLERANCE,
-    Curve,
-    Doubt,
-    ends_of,
-    judged_points,
-    model_ratio_at,
-    peak_share_at,
-)
+from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.peaks.peaks import Peak
 
+Doubt = Literal["disturbed", "scattered", "contradicted", "exceeded"]
+"""Why a reference cannot be trusted. ``disturbed``: other load while it was measured; ``scattered``: its launches
+differ too much; ``contradicted``: it and the results do not fit each other; ``exceeded``: a rate is above the peak.
+"""
+
+DOUBTS: Final[dict[Doubt, str]] = {
+    "disturbed": "the reference was disturbed",
+    "scattered": "the launches of the reference differ too much",
+    "contradicted": "the reference does not fit the results",
+    "exceeded": "the peak is too low",
+}
+
+MODEL_TOLERANCE: Final = 1.25
+"""Up to this factor, a time agrees with the model; a rule of thumb, not a test."""
 BEATEN: Final = 0.5
 """A time below this share of what a reference says contradicts the reference."""
 _LEAST_RATIOS: Final = 3
 """From this number of results on, a model that most of them beat is doubted."""
 
 
-def with_doubts(curves: Sequence[Curve], cases: Sequence[CaseSummary]) -> tuple[Curve, ...]:
-    """``curves`` with ``model_doubt`` and ``peak_doubt``; ``cases`` are all of the run, by index."""
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """Why the model and the peak of a curve cannot be trusted; None if they can."""
+
+    model: Doubt | None
+    peak: Doubt | None
+
+
+def doubts_of(curves: Sequence[Curve], cases: Sequence[CaseSummary]) -> dict[SeriesKey, Doubts]:
+    """Why the model and the peak of each of ``curves`` cannot be trusted; ``cases`` are all of the run, by index."""
     contradicted, exceeded = _contradicted_models(curves, cases), _exceeded_peaks(curves)
-    known: dict[tuple[int, ...], Doubt | None] = {}
+    by_cases = cache(lambda measured: _doubt_of_cases(measured, curves, cases))
 
-    def doubt_of(measured: tuple[int, ...], other: Doubt | None) -> Doubt | None:
-        if measured not in known:
-            known[measured] = _doubt_of_cases(measured, curves, cases)
-        return known[measured] or other
+    def of_curve(curve: Curve) -> Doubts:
+        model = peak = None
+        if isinstance(curve.parameters, Parameters):
+            misfit: Doubt | None = "contradicted" if _messages(curve.parameters) in contradicted else None
+            model = by_cases(curve.parameters.cases) or misfit
+        if isinstance(curve.peak, Peak):
+            peak = by_cases(curve.peak.cases) or ("exceeded" if curve.peak.cases in exceeded else None)
+        return Doubts(model, peak)
 
-    def doubted(curve: Curve) -> Curve:
-        model, peak = curve.parameters, curve.peak
-        return replace(
-            curve,
-            model_doubt=doubt_of(model.cases, "contradicted" if _messages(model) in contradicted else None)
-            if isinstance(model, Parameters)
-            else None,
-            peak_doubt=doubt_of(peak.cases, "exceeded" if peak.cases in exceeded else None)
-            if isinstance(peak, Peak)
-            else None,
-        )
-
-    return tuple(map(doubted, curves))
+    return {curve.series.key: of_curve(curve) for curve in curves}
 
 
 def _doubt_of_cases(measured: Sequence[int], curves: Sequence[Curve], cases: Sequence[CaseSummary]) -> Doubt | None:
@@ -59,10 +67,10 @@ def _doubt_of_cases(measured: Sequence[int], curves: Sequence[Curve], cases: Seq
         return "disturbed"
     for series in (curve.series for curve in curves):
         points = [point for point in series.points if point.case in measured]
-        if any(low < BEATEN * high for low, high in map(ends_of, points)):
+        if any(low < BEATEN * high for low, high in (point.ends for point in points)):
             return "scattered"
         # Time does not fall with size, so the time of the smallest message, which is α, is too long.
-        if len(points) > 1 and any(ends_of(point)[1] < BEATEN * points[0].time_ns for point in series.points):
+        if len(points) > 1 and any(point.ends[1] < BEATEN * points[0].time_ns for point in series.points):
             return "contradicted"
     return None
 
@@ -100,10 +108,10 @@ def _ratios(
         return
     if cases[parameters.cases[0]].case.mode != curve.series.key.mode:
         return
-    for _, index in judged_points(curve):
-        point, ratio = curve.series.points[index], model_ratio_at(curve, index)
+    for _, index in curve.judged_points():
+        point, ratio = curve.series.points[index], curve.model_ratio_at(index)
         if ratio is not None:
-            low, high = (ratio * end / point.time_ns for end in ends_of(point))
+            low, high = (ratio * end / point.time_ns for end in point.ends)
             yield _messages(parameters), (ratio, low, high)
 
 
@@ -116,5 +124,5 @@ def _exceeded_peaks(curves: Sequence[Curve]) -> set[tuple[int, ...]]:
         curve.peak.cases
         for curve in curves
         if isinstance(curve.peak, Peak) and curve.peak.level == "plain TCP of a host"
-        if any((peak_share_at(curve, index) or 0.0) > MODEL_TOLERANCE for _, index in judged_points(curve))
+        if any((curve.peak_share_at(index) or 0.0) > MODEL_TOLERANCE for _, index in curve.judged_points())
     }

@@ -9,19 +9,21 @@ from busbw import __version__
 from busbw.ops import OPS, PAIRED
 from busbw.runs.placement import shared_resources
 from busbw.runs.records import JSON, Case, case_in_words
+from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
 from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.cases import CaseState
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.lateness import GroupLateness
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.resumed import ended_in_words, resuming, resumptions
 from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
 from busbw_analysis.diagnosis.stragglers import in_words
+from busbw_analysis.models.results import Results
 
 Severity = Literal["bad", "caution", "note"]
 _ReasonOf = Callable[[CaseSummary], str | None]
@@ -77,36 +79,34 @@ class Finding:
 
 
 def findings_on(
-    dataset: Dataset,
+    results: Results,
     matrices: Sequence[PairMatrix],
-    lateness: Sequence[GroupLateness],
     selftest: SelfTest | None,
     rows: Catalogue,
 ) -> tuple[Finding, ...]:
-    """All findings on a dataset, ``ranked``; ``rows`` is the catalogue of peaks."""
-    summaries = dataset.summaries
+    """All findings on the results of runs, ``ranked``; ``rows`` is the catalogue of peaks."""
+    runs, facts, summaries = results.runs, results.facts, results.cases
     measured = [summary for summary in summaries if summary.state == "measured"]
     findings = [
-        *_imported(dataset, measured),
-        *_ends(dataset),
-        *(finding for row in _UNMEASURED for finding in _by_reason(summaries, *row, resume=_resume(dataset))),
+        *_imported(runs, measured),
+        *_ends(runs),
+        *(finding for row in _UNMEASURED for finding in _by_reason(summaries, *row, resume=_resume(runs))),
         *_by_reason(summaries, "caution", "not-checked", _lack_of_check, _UNCHECKED),
-        *_shared_resources(dataset),
+        *_shared_resources(facts),
         *_slow_pairs(matrices),
         *disturbances(measured),
     ]
     of_one_kind: tuple[tuple[Severity, str, Iterable[tuple[str, ...]]], ...] = (
-        ("note", "resumed", resumptions(dataset)),
-        ("caution", "unknown-op", _unknown_ops(dataset)),
-        ("caution", "store", ((notice,) for notice in dataset.notices)),
-        ("caution", "oversubscribed", _oversubscribed(dataset)),
-        ("caution", "straggler", _late(lateness, summaries)),
+        ("caution", "unknown-op", _unknown_ops(runs)),
+        ("caution", "store", ((notice,) for notice in results.notices)),
+        ("caution", "oversubscribed", _oversubscribed(facts)),
+        ("caution", "straggler", _late(results.lateness, summaries)),
         ("caution", "launches-differ", _launches(measured)),
         ("caution", "drift", _drifting(measured)),
         ("note", "clock-error", _clocks(measured)),
-        ("caution", "self-test", _tested(selftest, dataset)),
-        ("note", "adjusted", ((text,) for stored in dataset.runs for text in stored.run.adjusted)),
-        ("caution", "hardware", _links(dataset, rows)),
+        ("caution", "self-test", _tested(selftest, runs)),
+        ("note", "adjusted", ((text,) for stored in runs for text in stored.run.adjusted)),
+        ("caution", "hardware", _links(facts, rows)),
     )
     findings += [Finding(severity, code, claims) for severity, code, each in of_one_kind for claims in each]
     return ranked(dict.fromkeys(findings))
@@ -119,9 +119,9 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: (severities.index(one.severity), order.get(one.code, len(order)))))
 
 
-def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Finding]:
+def _imported(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Iterator[Finding]:
     """Limits of the logs of other tools, facts that the user gave for them, and notes of their readers."""
-    for stored in dataset.runs:
+    for stored in runs:
         log = stored.run.imported
         if log is None:
             continue
@@ -166,16 +166,18 @@ def case_name(case: Case) -> str:
     return " ".join([op, *size, *details])
 
 
-def _ends(dataset: Dataset) -> Iterator[Finding]:
-    for stored in dataset.runs:
+def _ends(runs: Sequence[StoredRun]) -> Iterator[Finding]:
+    """Runs that are incomplete, and runs that were resumed."""
+    for stored in runs:
         end = stored.end
         if end is None or end.status != "complete":
             yield Finding("bad", "no-end" if end is None else end.status, ended_in_words(stored))
+    yield from (Finding("note", "resumed", claims) for claims in resumptions(runs))
 
 
-def _resume(dataset: Dataset) -> str:
+def _resume(runs: Sequence[StoredRun]) -> str:
     """The commands that measure what was lost."""
-    lost = [stored for stored in dataset.runs if any(row.transient for row in stored.failed)]
+    lost = [stored for stored in runs if any(row.transient for row in stored.failed)]
     return " and ".join(map(resuming, lost))
 
 
@@ -236,18 +238,17 @@ _UNMEASURED: Final[tuple[tuple[Severity, str, _ReasonOf, tuple[str, ...]], ...]]
 """Severity, code, reason and sentences, as in ``_by_reason``."""
 
 
-def _oversubscribed(dataset: Dataset) -> Iterator[tuple[str, ...]]:
+def _oversubscribed(facts: Facts) -> Iterator[tuple[str, ...]]:
     waits = "Ranks also wait for a core, so times are longer and scatter more than with one core per rank"
-    for host, (ranks, cores) in dataset.oversubscribed_hosts.items():
+    for host, (ranks, cores) in facts.oversubscribed_hosts.items():
         yield f"{ranks} ranks share {cores} usable cores on {host}", waits
 
 
-def _shared_resources(dataset: Dataset) -> Iterator[Finding]:
+def _shared_resources(facts: Facts) -> Iterator[Finding]:
     """Hosts and GPUs that are shared by too many ranks, and host names that are the same machine."""
-    run = dataset.largest
-    for text in shared_resources(dataset.placements, run.environments):
+    for text in shared_resources(facts.placements, facts.environments):
         yield Finding("caution", "shared-resources", (f"{text[:1].upper()}{text[1:]}",))
-    kernels = by_key((dataset.environment(host).boot_id, host) for host in dict.fromkeys(run.hosts))
+    kernels = by_key((facts.environment(host).boot_id, host) for host in dict.fromkeys(facts.hosts))
     for kernel, hosts in kernels.items():
         if kernel is not None and len(hosts) > 1:
             text = f"{listed(hosts, _EXAMPLES)} are the same machine (one kernel): they share its cores and memory"
@@ -257,7 +258,8 @@ def _shared_resources(dataset: Dataset) -> Iterator[Finding]:
 def _late(lateness: Sequence[GroupLateness], summaries: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
     for group in lateness:
         for member in group.flagged:
-            yield in_words(group, member, case_name(summaries[member.worst].case))
+            worst = case_name(summaries[member.worst].case)
+            yield in_words(group, member, worst)
 
 
 def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
@@ -319,8 +321,8 @@ def disturbances(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
             yield Finding("caution", code, (text, kept))
 
 
-def _unknown_ops(dataset: Dataset) -> Iterator[tuple[str, ...]]:
-    for stored in dataset.runs:
+def _unknown_ops(runs: Sequence[StoredRun]) -> Iterator[tuple[str, ...]]:
+    for stored in runs:
         if unknown := dict.fromkeys(case.op for case in stored.run.cases if case.op not in OPS):
             lacks = f"This busbw ({__version__}) does not know {listed(unknown, _EXAMPLES)}"
             of_run = f"the run is of busbw {stored.run.busbw}"
@@ -335,21 +337,19 @@ def _clocks(measured: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
         yield (f"{clocks} {format_time(worst)}, more than 5 % of a call: the order of arrival is unknown there",)
 
 
-def _tested(selftest: SelfTest | None, dataset: Dataset) -> Iterator[tuple[str, ...]]:
+def _tested(selftest: SelfTest | None, runs: Sequence[StoredRun]) -> Iterator[tuple[str, ...]]:
     if selftest is not None and selftest.failures:
-        which = taken_in_words(selftest, [stored.run.started for stored in dataset.runs])
+        which = taken_in_words(selftest, [stored.run.started for stored in runs])
         first, *others = selftest.sentences()
         yield f"{capitalised(which)}: {first}", *others
 
 
-def _links(dataset: Dataset, rows: Catalogue) -> Iterator[tuple[str, ...]]:
+def _links(facts: Facts, rows: Catalogue) -> Iterator[tuple[str, ...]]:
     """Links of hosts that are slower than both of their ends allow, as recorded before the run. Links that may have
     been in power saving are left out, because these facts are read before any traffic.
     """
-    hosts = dict.fromkeys(dataset.hosts)
-    by_text = by_key(
-        (text, host) for host in hosts for text in _first(picture(dataset.environment(host), rows).findings)
-    )
+    hosts = dict.fromkeys(facts.hosts)
+    by_text = by_key((text, host) for host in hosts for text in _first(picture(facts.environment(host), rows).findings))
     yield from ((f"On {', '.join(on)}: {text}",) for text, on in by_text.items())
 
 

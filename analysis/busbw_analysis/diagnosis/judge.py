@@ -1,38 +1,36 @@
 """The judgement on a run: findings first, then verdicts and all derived records with their evidence."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from busbw.ops import ON_SOCKETS, PAIRED
+from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, catalogue
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.lateness import GroupLateness
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.series import Series, key_of
+from busbw_analysis.data.samples import Samples
+from busbw_analysis.data.series import SeriesKey, key_of
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons
 from busbw_analysis.diagnosis.composition import Composition, compositions_of
 from busbw_analysis.diagnosis.contributions import AnswerPart, CaseNumber, Cause
+from busbw_analysis.diagnosis.curves import Curve, curves_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
-from busbw_analysis.diagnosis.doubts import with_doubts
+from busbw_analysis.diagnosis.doubts import Doubts, doubts_of
 from busbw_analysis.diagnosis.findings import Finding, findings_on, ranked
 from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
 from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
 from busbw_analysis.diagnosis.selftest import SelfTest
 from busbw_analysis.diagnosis.single_calls import SingleCall, single_calls
-from busbw_analysis.diagnosis.verdicts import Curve, Verdict, verdicts_on
-from busbw_analysis.fitting.curve import fit_series
-from busbw_analysis.fitting.published import Published, published_like
-from busbw_analysis.models.bounds import explain
-from busbw_analysis.models.choices import library_of_run
-from busbw_analysis.models.parameters import parameters_for, shared
-from busbw_analysis.models.select import predict, predict_alternatives
-from busbw_analysis.peaks.paths import gpu_model
-from busbw_analysis.peaks.peaks import Peak, PeakLevel, peak_of
+from busbw_analysis.diagnosis.verdicts import Verdict, verdicts_on
+from busbw_analysis.models.results import Results, results_of
+from busbw_analysis.peaks.peaks import Peak, PeakLevel
 
 __all__ = ["Best", "Curve", "Evidence", "Finding", "Judgement", "PairMatrix", "SliceJudgement", "Verdict", "judge"]
 
@@ -72,13 +70,13 @@ def _fastest(summary: CaseSummary) -> Sequence[GroupSummary]:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a slice judges by: the data, and what the core made of them.
+    """What a slice judges by: the results, and what the core made of them.
 
     pair_shares: for each matrix, what its pairs reached of their peaks.
     rows: the catalogue of peaks.
     """
 
-    dataset: Dataset
+    results: Results
     curves: tuple[Curve, ...]
     matrices: tuple[PairMatrix, ...]
     pair_shares: tuple[PairShares | Unavailable | None, ...]
@@ -104,21 +102,24 @@ class SliceJudgement(Protocol):
 class Judgement:
     """All data for a report, and everything derived from them.
 
+    samples: for sections that show them.
     findings: ``ranked``.
+    doubts: why the model or the peak of a curve cannot be trusted.
     compositions, single_calls: all-reduce beside its two halves, and cases that were also measured as scripts do.
     pair_shares: for each matrix, what its pairs reached of their peaks.
     comparisons: algorithms of the same op compared.
     slices: what each slice found.
     """
 
-    dataset: Dataset
+    results: Results
+    samples: Samples
     findings: tuple[Finding, ...]
     verdicts: tuple[Verdict, ...]
     curves: tuple[Curve, ...]
+    doubts: Mapping[SeriesKey, Doubts]
     matrices: tuple[PairMatrix, ...]
     splits: tuple[PairSplit, ...]
     lateness: tuple[GroupLateness, ...]
-    cases: tuple[CaseSummary, ...]
     selftest: SelfTest | None
     compositions: tuple[Composition, ...]
     single_calls: tuple[SingleCall, ...]
@@ -132,6 +133,31 @@ class Judgement:
         return judgement
 
     @property
+    def runs(self) -> tuple[StoredRun, ...]:
+        """The runs as recorded, without their samples."""
+        return self.results.runs
+
+    @property
+    def facts(self) -> Facts:
+        """The recorded facts of hosts, ranks and backend."""
+        return self.results.facts
+
+    @property
+    def cases(self) -> tuple[CaseSummary, ...]:
+        """The summaries of all cases, by index."""
+        return self.results.cases
+
+    @property
+    def from_logs(self) -> bool:
+        """Whether all runs are logs of other tools."""
+        return all(stored.run.imported is not None for stored in self.runs)
+
+    @property
+    def pooled(self) -> tuple[str, ...]:
+        """The ids of the runs whose launches are pooled; empty for a single run."""
+        return tuple(stored.run.id for stored in self.runs) if len(self.runs) > 1 else ()
+
+    @property
     def best(self) -> Best | None:
         """The highest busbw of the operations that were asked for; None if there is none."""
         return self.best_of(self.asked)
@@ -139,7 +165,7 @@ class Judgement:
     @property
     def asked(self) -> frozenset[str]:
         """The operations that some run measured not only as references."""
-        runs = (stored.run for stored in self.dataset.runs)
+        runs = (stored.run for stored in self.runs)
         return frozenset().union(*({case.op for case in run.cases} - run.baseline_ops for run in runs))
 
     def best_of(self, ops: Container[str]) -> Best | None:
@@ -153,7 +179,7 @@ class Judgement:
         if not rated:
             return None
         busbw, case, group = max(rated, key=lambda entry: entry[0])
-        key = key_of(case.case, group.ranks, self.dataset.hosts, self.dataset.backend.cost_models)
+        key = key_of(case.case, group.ranks, self.facts)
         peak = next((curve.peak for curve in self.curves if curve.series.key == key), None)
         known = peak if isinstance(peak, Peak) else None
         pair = " · rank {} → {}".format(*group.ranks) if case.case.op in PAIRED else ""
@@ -183,59 +209,28 @@ def judge(
     slices: how each slice judges; ``assembly.judge`` has all of them.
     """
     rows = catalogue() if rows is None else rows
-    summaries, placements = dataset.summaries, dataset.placements
-    matrices = matrices_of(summaries, placements)
-    lateness = dataset.lateness
-    curves = with_doubts([_curve(dataset, series, rows) for series in dataset.series], summaries)
-    shares = tuple(shares_of(dataset, matrix, rows) for matrix in matrices)
-    evidence = Evidence(dataset, curves, matrices, shares, rows)
+    results = results_of(dataset)
+    facts, curves = results.facts, curves_of(results, rows)
+    doubts = doubts_of(curves, results.cases)
+    matrices, splits = matrices_of(results.cases, facts.placements), splits_of(results.cases, facts.placements)
+    shares = tuple(shares_of(facts, matrix, rows) for matrix in matrices)
+    evidence = Evidence(results, curves, matrices, shares, rows)
     of_slices = tuple(judge_slice(evidence) for judge_slice in slices)
-    findings = findings_on(dataset, matrices, lateness, selftest, rows)
+    findings = findings_on(results, matrices, selftest, rows)
     return Judgement(
-        dataset=dataset,
+        results=results,
+        samples=dataset.samples,
         findings=ranked([*findings, *(finding for judgement in of_slices for finding in judgement.findings)]),
-        verdicts=tuple(verdict for curve in curves for verdict in verdicts_on(curve)),
+        verdicts=tuple(verdict for curve in curves for verdict in verdicts_on(curve, doubts[curve.series.key])),
         curves=curves,
+        doubts=doubts,
         matrices=matrices,
-        splits=splits_of(summaries, placements),
-        lateness=lateness,
-        cases=summaries,
+        splits=splits,
+        lateness=results.lateness,
         selftest=selftest,
         compositions=compositions_of(curves),
-        single_calls=single_calls(dataset),
+        single_calls=single_calls(results.cases, dataset.samples),
         pair_shares=shares,
-        comparisons=algorithm_comparisons(curves, library_of_run(dataset)),
+        comparisons=algorithm_comparisons(curves, results.library),
         slices=of_slices,
     )
-
-
-def _sharing(dataset: Dataset, series: Series) -> float:
-    """The bytes of all groups that run at the same time on one of this group's hosts, over those of this group."""
-    summary, own = dataset.summaries[series.points[-1].case], series.points[-1].wire_bytes
-    if summary.total is None or not own:
-        return 1.0
-    hosts = set(dataset.hosts_of(series.key.ranks))
-    return sum(group.wire_bytes for group in summary.groups if hosts & set(dataset.hosts_of(group.ranks))) / own
-
-
-def _curve(dataset: Dataset, series: Series, rows: Catalogue) -> Curve:
-    point, library = series.points[-1], library_of_run(dataset)
-    sharing = _sharing(dataset, series)
-    parameters = shared(parameters_for(dataset, series), sharing, far=series.key.hosts > 1)
-    return Curve(
-        series=series,
-        fit=fit_series(series),
-        model=predict(series.key, series.bus_factor, [one.size_bytes for one in series.points], parameters, library),
-        parameters=parameters,
-        peak=peak_of(dataset, series, rows, sharing),
-        alternatives=predict_alternatives(series.key, series.bus_factor, point.size_bytes, parameters),
-        explanation=explain(series, dataset.series, parameters, library),
-        published=_published(dataset, series, rows),
-    )
-
-
-def _published(dataset: Dataset, series: Series, rows: Catalogue) -> tuple[Published, ...]:
-    if series.key.device == "cpu":
-        return ()
-    gpu = gpu_model(dataset, series.key.ranks, rows)
-    return () if isinstance(gpu, Unavailable) else published_like(series.key, gpu.name)

@@ -1,20 +1,19 @@
 """Whether the times of a curve agree with the model of its algorithm, and what the run recorded about deviations."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
 from busbw.runs.records import JSON
 from busbw.units import counted, format_size
-from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.series import Point
-from busbw_analysis.data.summary import Flag
+from busbw_analysis.data.facts import Facts
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.summary import CaseSummary, Flag
 from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.curves import Curve
+from busbw_analysis.diagnosis.doubts import DOUBTS, MODEL_TOLERANCE, Doubt
 from busbw_analysis.diagnosis.verdicts import (
-    DOUBTS,
-    MODEL_TOLERANCE,
-    Curve,
     Status,
     by_tolerance,
     over_interval,
@@ -39,7 +38,7 @@ class Modelled:
     explanation: Explanation
 
     @property
-    def rows(self) -> Iterator[tuple[Point, Prediction, Spent]]:
+    def rows(self) -> Iterator[tuple[GroupSummary, Prediction, Spent]]:
         """Measured point, prediction and breakdown of the time, size by size."""
         yield from zip(self.curve.series.points, self.model, self.explanation.spent, strict=True)
 
@@ -72,15 +71,15 @@ def against_model(curve: Curve) -> dict[str, JSON] | None:
     }
 
 
-def in_words(curve: Curve, dataset: Dataset) -> str:
+def in_words(curve: Curve, doubt: Doubt | None, facts: Facts, cases: Sequence[CaseSummary]) -> str:
     """Whether the times of ``curve`` agree with its model, in one sentence, with what the run recorded about
     deviations; "" without a model. Of a doubted model it says that alone. It names observations, not causes.
     """
     modelled = modelled_curve(curve)
     if modelled is None:
         return ""
-    if curve.model_doubt is not None:
-        return f"The model cannot explain these times: {DOUBTS[curve.model_doubt]}."
+    if doubt is not None:
+        return f"The model cannot explain these times: {DOUBTS[doubt]}."
     points, ratios = curve.series.points, modelled.ratios
     found = [_status(modelled, index) for index in range(len(points))]
     outside = [index for index, ratio in enumerate(ratios) if by_tolerance(ratio) != "as expected"]
@@ -105,7 +104,7 @@ def in_words(curve: Curve, dataset: Dataset) -> str:
     elif ratio < 1:
         text += ": the model is too pessimistic here"
     else:
-        known = _known(curve, point, dataset)
+        known = _known(curve, point, facts, cases)
         text += f": {', '.join(known)}" if known else ", and no record of the run explains it"
     if points[1:]:
         inside = len(points) - len(outside)
@@ -129,12 +128,12 @@ def _ends(one: Modelled, place: int) -> tuple[float, ...]:
     return interval.low_ns / predicted, interval.high_ns / predicted
 
 
-def _known(curve: Curve, point: Point, dataset: Dataset) -> list[str]:
+def _known(curve: Curve, point: GroupSummary, facts: Facts, cases: Sequence[CaseSummary]) -> list[str]:
     """Observations of the run that affect the time of this point: shared cores, and flags."""
-    hosts = dataset.hosts_of(curve.series.key.ranks)
+    hosts = facts.hosts_of(curve.series.key.ranks)
     known = [
         f"{ranks} ranks share {counted(cores, 'core')}{f' of {host}' if len(hosts) > 1 else ''}"
-        for host, (ranks, cores) in dataset.oversubscribed_hosts.items()
+        for host, (ranks, cores) in facts.oversubscribed_hosts.items()
         if host in hosts
     ]
-    return known + [flag for flag in dataset.summaries[point.case].flags if flag in _OF_THE_TIME]
+    return known + [flag for flag in cases[point.case].flags if flag in _OF_THE_TIME]

@@ -116,6 +116,8 @@ def _matrix(summary: CaseSummary, placements: Sequence[RankPlacement]) -> PairMa
     # If runs with fewer ranks are pooled by force, some placements are unknown.
     hosts = tuple(placements[rank].host if rank < len(placements) else "?" for rank in ranks)
     steps = steps_between(placements, ranks)
+    alike = kinds(steps)
+    why = indistinct(hosts, alike)
     holes = bool((np.isnan(time_ns) & ~np.eye(len(ranks), dtype=np.bool_)).any())
     may_name = len(ranks) >= LEAST_RANKS and not holes
     jumpy = 2 * int(times.bimodal.sum()) > len(summary.groups)
@@ -130,10 +132,10 @@ def _matrix(summary: CaseSummary, placements: Sequence[RankPlacement]) -> PairMa
         time_ns=time_ns,
         low_ns=low_ns,
         high_ns=high_ns,
-        outliers=outliers_in(ranks, hosts, launches, summary.case.size_bytes, steps, pairs=not jumpy)
+        unknown=_unknown(len(ranks), len(launches), why, holes=holes, jumpy=jumpy),
+        outliers=outliers_in(ranks, hosts, launches, summary.case.size_bytes, alike, pairs=not jumpy)
         if may_name
         else (),
-        unknown=_unknown(len(ranks), len(launches), indistinct(hosts, steps), holes=holes, jumpy=jumpy),
         op=summary.case.op,
     )
 
@@ -191,15 +193,15 @@ def outliers_in(
     hosts: Sequence[str],
     times_ns: Floats,
     size_bytes: int,
-    steps: Steps | None = None,
+    alike: Sequence[Truths] = (),
     *,
     pairs: bool = True,
 ) -> tuple[Outlier, ...]:
     """The slow parts of ``times_ns`` (launches × n × n, NaN on the diagonal only; n ≥ 4), hosts and ranks first.
 
     Logarithms of the times are decomposed by median polish (Tukey 1977) into a usual value, an effect of the sender,
-    one of the receiver, and the rest of the pair. The usual value is per distance in ``steps``; without them, within a
-    host and between hosts.
+    one of the receiver, and the rest of the pair. The usual value is that of the cells in a mask of ``alike``; without
+    masks, of the pairs within a host and between hosts.
 
     An effect counts if it makes the rate less than 85 % of the usual, stands out from the other effects of its kind by
     4 σ (pairs: 6 σ), is present in at least three quarters of the launches, and is beyond the scatter of launches
@@ -208,16 +210,21 @@ def outliers_in(
     """
     logs = np.log(times_ns)
     near = np.asarray([[one == other for other in hosts] for one in hosts])
-    alike = kinds(steps or tuple(tuple(0 if one == other else None for other in hosts) for one in hosts))
     pace = _over_all(logs)
     even = logs - pace[:, None, None] + np.median(pace)
-    effects = _polished(np.median(even, axis=0), alike)
+    effects = _polished(np.median(even, axis=0), alike or _by_host(near))
     pace = _over_all(even - effects.explained)
     even -= pace[:, None, None]
     lines, effects = _slow_lines(even, effects, near)
     cells = _slow_cells(even - effects.explained, effects.cells) if pairs else {}
     found = _Found(tuple(ranks), tuple(hosts), size_bytes, effects, lines, cells)
     return (*found.slow_lines(), *found.pairs())
+
+
+def _by_host(near: Truths) -> list[Truths]:
+    """The pairs within a host and between hosts, as far as there are any."""
+    off = ~np.eye(len(near), dtype=np.bool_)
+    return [kind for kind in (near & off, ~near & off) if kind.any()]
 
 
 def _over_rows(logs: Floats) -> Floats:

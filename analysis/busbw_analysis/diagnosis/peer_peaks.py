@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from busbw.system.catalog import Catalogue
 from busbw.units import format_rate
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.peaks.paths import Narrowest, gpu_links, host_links
@@ -39,7 +39,7 @@ _PairPeak = tuple[float, str, float]
 """Nominal rate (B/s), its description, and the rate reached in practice (NaN: unknown)."""
 
 
-def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShares | Unavailable | None:
+def shares_of(facts: Facts, matrix: PairMatrix, rows: Catalogue) -> PairShares | Unavailable | None:
     """The shares of one matrix, or why there are none; None if its pairs send messages."""
     if matrix.op not in {*DIRECT, _STAGED, _DRIVEN}:
         return None
@@ -47,7 +47,7 @@ def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShar
     peaks: list[_PairPeak] = []
     for row, column in np.argwhere(np.isfinite(matrix.rate)).tolist():
         pair = (matrix.ranks[row], matrix.ranks[column])
-        peak = _peak_of(dataset, matrix.op, pair, rows)
+        peak = _peak_of(facts, matrix.op, pair, rows)
         if isinstance(peak, Unavailable):
             return Unavailable("pair-not-known", f"{pair[0]} → {pair[1]}: {peak.reason}")
         peaks.append(peak)
@@ -60,13 +60,14 @@ def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShar
     return PairShares(share, practical_share, denominator)
 
 
-def _peak_of(dataset: Dataset, op: str, pair: tuple[int, int], rows: Catalogue) -> _PairPeak | Unavailable:
+def _peak_of(facts: Facts, op: str, pair: tuple[int, int], rows: Catalogue) -> _PairPeak | Unavailable:
     """Direct copies: the NVLinks between the two, or else the slower of their links to the host.
 
     Copies through the host go down the link of one and up that of the other: t ≥ S / B₁ + S / B₂ if staged, else t ≥ S
     / min(B₁, B₂), because a driver may overlap both halves.
     """
-    ways = [gpu_links(dataset, pair, rows)] if op in DIRECT else [host_links(dataset, [rank], rows) for rank in pair]
+    gpus = facts.gpus_of(pair)
+    ways = [gpu_links(gpus, rows)] if op in DIRECT else [host_links([gpu], rows) for gpu in gpus]
     links: list[Narrowest] = []
     for way in ways:
         if isinstance(way, Unavailable):

@@ -316,7 +316,7 @@ def _straggler(straggler: Dataset, truth: dict[str, JSON]) -> Check:
 
 
 def _wrong(wrong: Dataset) -> Check:
-    caught = [row for row in wrong.cases if row.cause == "wrong_data"]
-    found = f"{len(caught)} of {len(wrong.cases)} cases failed"
-    state: State = "ok" if len(caught) == len(wrong.cases) else "fail"
+    caught = [row for row in wrong.summaries if row.cause == "wrong_data"]
+    found = f"{len(caught)} of {len(wrong.summaries)} cases failed"
+    state: State = "ok" if len(caught) == len(wrong.summaries) else "fail"
     return Check("wrong data", found, "every corrupted case fails", state, "corrupted data were accepted as a result")

@@ -3,12 +3,14 @@
 Such a script takes one sample in mode ``barriers`` and prints its busbw in GiB/s, labelled GB/s.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.samples import Samples
+from busbw_analysis.data.summary import CaseSummary
 
 UNIT: Final = 1e9 / 2**30
 """A rate in GiB/s over the same rate in GB/s, as numbers."""
@@ -64,29 +66,27 @@ class SingleCall:
         return self.busbw * self.time_ns / time_ns / 2**30
 
 
-def single_calls(dataset: Dataset) -> tuple[SingleCall, ...]:
+def single_calls(cases: Sequence[CaseSummary], samples: Samples) -> tuple[SingleCall, ...]:
     """Every case that was measured in both modes, in the order of the plan."""
-    known = [one for one in dataset.summaries if one.state == "measured"]
-    proper = {one.case: one.groups[0] for one in known}
-    found = []
-    for one in known:
-        beside = proper.get(msgspec.structs.replace(one.case, mode="isolated"))
-        if one.case.mode != "barriers" or beside is None or beside.busbw is None:
+    measured = [summary for summary in cases if summary.state == "measured"]
+    proper = {summary.case: summary.groups[0] for summary in measured}
+    calls = []
+    for summary in measured:
+        beside = proper.get(msgspec.structs.replace(summary.case, mode="isolated"))
+        if summary.case.mode != "barriers" or beside is None or beside.busbw is None:
             continue
-        samples = [
-            ns for block in dataset.samples.blocks() if block.case == one.index for ns in block.samples.slowest_ns
-        ]
-        found.append(
+        times_ns = [ns for block in samples.blocks() if block.case == summary.index for ns in block.samples.slowest_ns]
+        calls.append(
             SingleCall(
-                op=one.case.op,
-                ranks=one.case.ranks,
-                size_bytes=one.case.size_bytes,
+                op=summary.case.op,
+                ranks=summary.case.ranks,
+                size_bytes=summary.case.size_bytes,
                 time_ns=beside.time_ns,
                 busbw=beside.busbw,
-                enclosed_ns=one.groups[0].time_ns,
-                one_ns=samples[0],
-                least_ns=min(samples),
-                most_ns=max(samples),
+                enclosed_ns=summary.groups[0].time_ns,
+                one_ns=times_ns[0],
+                least_ns=min(times_ns),
+                most_ns=max(times_ns),
             )
         )
-    return tuple(found)
+    return tuple(calls)

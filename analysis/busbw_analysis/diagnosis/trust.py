@@ -13,7 +13,6 @@ import numpy as np
 
 from busbw.ops import PAIRED
 from busbw.units import counted
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.hypothesis_tests import (
     LAUNCHES_FOR_A_TEST,
@@ -44,16 +43,16 @@ def dots(confidence: int) -> str:
 
 def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...]]:
     """Points of confidence and the clauses that explain them; ``advise``: with what more launches would detect."""
-    dataset, launches, scatter = judgement.dataset, fewest_made(judgement), scatter_of(judgement)
-    pooled = _pooled(dataset)
+    launches, scatter = fewest_made(judgement), scatter_of(judgement)
+    pooled = _pooled(judgement)
     if not launches:
         return 0, ("nothing was measured", pooled)
-    if dataset.from_logs:
+    if judgement.from_logs:
         return 0, ("one number per case from the log of another tool: the scatter between runs is unknown", pooled)
     codes = {finding.code for finding in judgement.findings}
     busy = codes & {"disturbed", "throttled", "launches-differ"}
     doubts = codes & {"not-checked", "store"} or any(finding.severity == "bad" for finding in judgement.findings)
-    whole = not doubts and all(row.state in {"measured", "skipped"} for row in dataset.cases)
+    whole = not doubts and all(row.state in {"measured", "skipped"} for row in judgement.cases)
     points = (whole, launches >= LAUNCHES_FOR_A_TEST, not busy, scatter is not None and scatter <= _SCATTERED)
     most = max(_made(judgement))
     many = counted(launches, "launch", "launches") if most == launches else f"{launches} to {most} launches a case"
@@ -71,14 +70,14 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
     return sum(points), (f"{text}{left}", advice, pooled, _tested(judgement))
 
 
-def _pooled(dataset: Dataset) -> str:
+def _pooled(judgement: Judgement) -> str:
     """The runs whose launches are pooled, if there are several."""
-    names = dataset.pooled
+    names = judgement.pooled
     if not names:
         return ""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     named = ", ".join(names[:_MOST_NAMED])
-    alike = len({frozenset(stored.run.cases) for stored in dataset.runs}) == 1
+    alike = len({frozenset(stored.run.cases) for stored in judgement.runs}) == 1
     advice = "; busbw compare shows two of them beside each other" if alike else ""
     return f"pooled from {len(names)} runs: {named}{more}{advice}"
 
@@ -115,7 +114,7 @@ def _tested(judgement: Judgement) -> str:
     tested = judgement.selftest
     if tested is None or tested.coarsest is None or tested.failures:
         return ""
-    which = taken_in_words(tested, [stored.run.started for stored in judgement.dataset.runs])
+    which = taken_in_words(tested, [stored.run.started for stored in judgement.runs])
     return f"{which} {undetected(tested.coarsest)}"
 
 
@@ -154,7 +153,7 @@ def lacks_launches(judgement: Judgement, verdicts: Iterable[Verdict]) -> bool:
     undecided = (
         verdict.status == "undecided" and verdict.doubt is None and verdict.explained_by is None for verdict in verdicts
     )
-    return not judgement.dataset.from_logs and any(undecided)
+    return not judgement.from_logs and any(undecided)
 
 
 def decide_more(judgement: Judgement) -> str:

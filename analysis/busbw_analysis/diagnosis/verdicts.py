@@ -3,19 +3,18 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Literal
 
-from busbw.ops import LOCAL, ON_SOCKETS, REDUCING, STORING
+from busbw.ops import REDUCING
 from busbw.units import format_rate
-from busbw_analysis.data.bands import BANDS, Band, band_of
+from busbw_analysis.data.bands import Band
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval
-from busbw_analysis.data.series import Point, Series, SeriesKey
-from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.data.series import SeriesKey
+from busbw_analysis.diagnosis.curves import Curve
+from busbw_analysis.diagnosis.doubts import DOUBTS, MODEL_TOLERANCE, Doubt, Doubts
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.fitting.published import Published, PublishedPoint, published_of, published_words
-from busbw_analysis.models.bounds import Explanation
-from busbw_analysis.models.costs import Parameters
-from busbw_analysis.models.select import Prediction
+from busbw_analysis.fitting.published import PublishedPoint, published_of, published_words
 from busbw_analysis.peaks.peaks import Peak, PeakLevel
 
 Status = Literal["as expected", "slower", "faster", "undecided", "not judged"]
@@ -33,48 +32,10 @@ NEAR_PRACTICAL = 0.85
 nominal rate as data.
 """
 
-Doubt = Literal["disturbed", "scattered", "contradicted", "exceeded"]
-"""Why a reference cannot be trusted. ``disturbed``: other load while it was measured; ``scattered``: its launches
-differ too much; ``contradicted``: it and the results do not fit each other; ``exceeded``: a rate is above the peak.
-"""
-
-DOUBTS: Final[dict[Doubt, str]] = {
-    "disturbed": "the reference was disturbed",
-    "scattered": "the launches of the reference differ too much",
-    "contradicted": "the reference does not fit the results",
-    "exceeded": "the peak is too low",
-}
-
 ABOVE_PEAK = 1.05
-"""Above this share, a peak is too low to judge by. A switch that reduces in the network carries up to twice as much."""
-
-MODEL_TOLERANCE = 1.25
-"""Up to this factor, a time agrees with the model. All of these limits are rules of thumb, not tests."""
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One measured curve with everything that it is compared with.
-
-    model: predicted times; ``model[i]`` belongs to ``series.points[i]``.
-    parameters: the parameters of the model.
-    peak: the rate that is 100 %.
-    explanation: where the time goes; available if the model is.
-    alternatives: textbook algorithms at the largest size, not used by verdicts.
-    published: published results for the same GPUs, which verdicts use if there is no model.
-    model_doubt, peak_doubt: why no verdict may be by the model or the peak; set by ``doubts.with_doubts``.
-    """
-
-    series: Series
-    fit: Fit | Unavailable
-    model: tuple[Prediction, ...] | Unavailable
-    parameters: Parameters | Unavailable
-    peak: Peak | Unavailable
-    explanation: Explanation | Unavailable
-    alternatives: tuple[Prediction, ...] = ()
-    published: tuple[Published, ...] = ()
-    model_doubt: Doubt | None = None
-    peak_doubt: Doubt | None = None
+"""Above this share, a peak is too low to judge by. A switch that reduces in the network carries up to twice as much.
+All of these limits are rules of thumb, not tests.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,46 +97,22 @@ class Verdict:
         return f"{'cannot tell' if self.doubt else self.status}: {self.reached}"
 
 
-def verdicts_on(curve: Curve) -> Iterator[Verdict]:
-    """One verdict per measured band of sizes.
-
-    Memory, storage and the socket streams that serve as peaks are shown, but not judged.
-    """
-    for band, index in judged_points(curve):
-        yield _verdict(curve, index, band)
+def verdicts_on(curve: Curve, doubts: Doubts) -> Iterator[Verdict]:
+    """One verdict per judged band of sizes."""
+    for band, index in curve.judged_points():
+        yield _verdict(curve, doubts, index, band)
 
 
-def judged_points(curve: Curve) -> Iterator[tuple[Band, int]]:
-    """The measured bands of a curve that is judged, each with the index of its largest size."""
-    if curve.series.key.op in LOCAL | STORING | ON_SOCKETS:
-        return
-    last = {band_of(point.size_bytes): index for index, point in enumerate(curve.series.points)}
-    yield from ((band, last[band]) for band, _, _ in BANDS if band in last)
-
-
-def model_ratio_at(curve: Curve, index: int) -> float | None:
-    """Measured over predicted time of a point; None without a model."""
-    model = curve.model
-    return None if isinstance(model, Unavailable) else curve.series.points[index].time_ns / model[index].time_ns
-
-
-def peak_share_at(curve: Curve, index: int) -> float | None:
-    """Busbw of a point over the peak; None if one of them is unknown."""
-    peak, busbw = curve.peak.busbw if isinstance(curve.peak, Peak) else None, curve.series.points[index].busbw
-    return None if peak is None or busbw is None else busbw / peak
-
-
-def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
+def _verdict(curve: Curve, doubts: Doubts, index: int, band: Band) -> Verdict:
     point = curve.series.points[index]
-    peak_share, model_ratio = peak_share_at(curve, index), model_ratio_at(curve, index)
+    peak_share, model_ratio = curve.peak_share_at(index), curve.model_ratio_at(index)
     exceeded = peak_share is not None and peak_share > _most_share(curve)
     if exceeded:
-        curve = replace(curve, peak_doubt="exceeded")
+        doubts = replace(doubts, peak="exceeded")
     latent = bool(point.size_bytes) and latency_bound(curve, point)
-    ends = ends_of(point)
     judged, best, worst = (
-        _judged(curve, point.time_ns, peak_share, model_ratio, slowdown, latent=latent)
-        for slowdown in (1.0, *(end / point.time_ns for end in ends))
+        _judged(curve, doubts, point.time_ns, peak_share, model_ratio, slowdown, latent=latent)
+        for slowdown in (1.0, *(end / point.time_ns for end in point.ends))
     )
     published = published_of(curve.published, point)
     status = over_interval(best.status, judged.status, worst.status)
@@ -237,7 +174,14 @@ class _Judged:
 
 
 def _judged(
-    curve: Curve, time_ns: float, peak_share: float | None, model_ratio: float | None, slowdown: float, *, latent: bool
+    curve: Curve,
+    doubts: Doubts,
+    time_ns: float,
+    peak_share: float | None,
+    model_ratio: float | None,
+    slowdown: float,
+    *,
+    latent: bool,
 ) -> _Judged:
     """The status of a time, multiplied by ``slowdown``, by its share of the peak and its ratio to the model.
 
@@ -249,18 +193,18 @@ def _judged(
     near = _near_share(curve)
     share = 0.0 if peak_share is None else peak_share / slowdown
     reached = share_of_peak(curve.peak.name, share) if isinstance(curve.peak, Peak) else ""
-    if share >= near and curve.peak_doubt is None:
+    if share >= near and doubts.peak is None:
         # A measured peak scatters, too.
         above = share > 1 and isinstance(curve.peak, Peak) and not curve.peak.measured
         return _Judged("faster" if above else "as expected", reached, "peak", share)
     if model_ratio is not None:
         ratio = model_ratio * slowdown
-        if curve.model_doubt is not None:
-            return _Judged("undecided", DOUBTS[curve.model_doubt], "model", ratio, curve.model_doubt)
+        if doubts.model is not None:
+            return _Judged("undecided", DOUBTS[doubts.model], "model", ratio, doubts.model)
         return _Judged(by_tolerance(ratio), times_of_model(ratio), "model", ratio)
-    if curve.peak_doubt is not None and (share >= near or not latent):
-        numbers = f"{reached}, so " if curve.peak_doubt == "exceeded" else ""
-        return _Judged("undecided", f"{numbers}{DOUBTS[curve.peak_doubt]}", "peak", share, curve.peak_doubt)
+    if doubts.peak is not None and (share >= near or not latent):
+        numbers = f"{reached}, so " if doubts.peak == "exceeded" else ""
+        return _Judged("undecided", f"{numbers}{DOUBTS[doubts.peak]}", "peak", share, doubts.peak)
     if latent or peak_share is None:
         return _Judged("not judged", "latency-bound" if latent else "no peak or model")
     return _without_latency(curve, time_ns * slowdown, share, reached)
@@ -326,18 +270,12 @@ def _with_published(published: PublishedPoint, judged: _Judged) -> _Judged:
     return _Judged(status, reached, "published", published.ratio)
 
 
-def ends_of(point: Point) -> tuple[float, float]:
-    """Both ends of the interval; the median twice if there is no interval."""
-    low, high = point.interval.low_ns, point.interval.high_ns
-    return (point.time_ns, point.time_ns) if low is None or high is None else (low, high)
-
-
 def times(ratio: float) -> str:
     """A ratio as text without an exponent: 1.4×, 140×."""
     return f"{ratio:.2g}×" if ratio < 100 else f"{ratio:.0f}×"
 
 
-def latency_bound(curve: Curve, point: Point) -> bool:
+def latency_bound(curve: Curve, point: GroupSummary) -> bool:
     """Whether at least half of the time does not depend on the size: α of the fit, or the time of the smallest size."""
     points = curve.series.points
     if isinstance(curve.fit, Fit):
@@ -347,7 +285,9 @@ def latency_bound(curve: Curve, point: Point) -> bool:
     )
 
 
-def _why(curve: Curve, point: Point, peak_share: float | None, published: PublishedPoint | None) -> Iterator[str]:
+def _why(
+    curve: Curve, point: GroupSummary, peak_share: float | None, published: PublishedPoint | None
+) -> Iterator[str]:
     peak = curve.peak
     if isinstance(peak, Peak) and peak_share is not None and point.busbw is not None:
         if (practical := peak.practical_busbw) is not None:

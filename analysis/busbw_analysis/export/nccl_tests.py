@@ -8,7 +8,6 @@ contain computation, which nccl-tests cannot say; a comment counts them.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -17,9 +16,9 @@ import msgspec
 from busbw import __version__
 from busbw.errors import AnalysisError
 from busbw.runs.records import CASE_DTYPE_BYTES, Case, case_in_words
+from busbw.runs.store import StoredRun
 from busbw.units import counted, listed
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.readers.lines import NCCL_BLOCKS
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
@@ -58,13 +57,14 @@ _Both = dict[bool, tuple[CaseSummary, GroupSummary]]
 def text(judgement: Judgement) -> bytes:
     """One table for each operation of nccl-tests and each set of settings. Raises AnalysisError if there is none."""
     tables: dict[tuple[Case, tuple[int, ...]], dict[Case, _Both]] = {}
-    wrong = _wrong_elements(judgement.dataset)
-    every = [summary for summary in _with_wrong(judgement, wrong) if summary.case.op in OPS and summary.groups]
-    for summary in every:
+    wrong = _wrong_elements(judgement.runs)
+    every = [(summary, summary.groups or summary.wrong) for summary in judgement.cases if summary.case.op in OPS]
+    every = [(summary, groups) for summary, groups in every if groups]
+    for summary, groups in every:
         case = summary.case
         if case.mode == "overlap":
             continue
-        for group in summary.groups:
+        for group in groups:
             row = msgspec.structs.replace(case, in_place=False)
             table = msgspec.structs.replace(row, size_bytes=0, dtype=None, redop=None, root=None)
             tables.setdefault((table, group.ranks), {}).setdefault(row, {})[case.in_place] = summary, group
@@ -73,8 +73,10 @@ def text(judgement: Judgement) -> bytes:
             f"the run has no result of an operation that nccl-tests has ({', '.join(OPS)}) in a mode other than overlap"
         )
         raise AnalysisError(message, code="nothing-to-export")
-    parts = [_table(judgement.dataset, table, ranks, rows, wrong) for (table, ranks), rows in tables.items()]
-    return "".join(f"{line}\n" for part in (left_out(every), *parts) for line in part).encode()
+    parts = [_table(judgement, table, ranks, rows, wrong) for (table, ranks), rows in tables.items()]
+    return "".join(
+        f"{line}\n" for part in (left_out(summary for summary, _ in every), *parts) for line in part
+    ).encode()
 
 
 def left_out(summaries: Iterable[CaseSummary]) -> Iterator[str]:
@@ -88,27 +90,18 @@ def left_out(summaries: Iterable[CaseSummary]) -> Iterator[str]:
         )
 
 
-def _wrong_elements(dataset: Dataset) -> dict[Case, int]:
+def _wrong_elements(runs: Iterable[StoredRun]) -> dict[Case, int]:
     """The cases with wrong data, and their number of wrong elements, at least 1."""
     found = Counter[Case]()
-    for run in dataset.runs:
+    for run in runs:
         for case, check in run.checks:
             if check.state == "wrong":
                 found[case] += max(1, check.wrong_elements)
     return found
 
 
-def _with_wrong(judgement: Judgement, wrong: Mapping[Case, int]) -> tuple[CaseSummary, ...]:
-    """All cases. Those with ``wrong`` data are summarised like correct ones, because nccl-tests prints their times."""
-    if not wrong:
-        return judgement.cases
-    dataset = judgement.dataset
-    rows = tuple(replace(row, state="measured") if row.case in wrong else row for row in dataset.cases)
-    return dataset.with_cases(rows).summaries
-
-
 def _table(
-    dataset: Dataset, table: Case, ranks: tuple[int, ...], rows: Mapping[Case, _Both], wrong: Mapping[Case, int]
+    judgement: Judgement, table: Case, ranks: tuple[int, ...], rows: Mapping[Case, _Both], wrong: Mapping[Case, int]
 ) -> Iterator[str]:
     program = f"{OPS[table.op]}_perf"
     sizes = [row.size_bytes for row in rows]
@@ -123,7 +116,7 @@ def _table(
         f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} {_step(sizes)}warmup iters: 0 "
         f"iters: {calls} agg iters: 1 validation: {int(checked)} graph: {int(table.mode == 'graph')} unalign: 0"
     )
-    yield from ("#", "# Using devices", *_devices(dataset, ranks), "#", *_HEAD)
+    yield from ("#", "# Using devices", *_devices(judgement, ranks), "#", *_HEAD)
     for row, both in rows.items():
         yield _preamble(row, len(ranks)) + "".join(_body(both.get(in_place), wrong) for in_place in (False, True))
     rates = [0.0 if group.busbw is None else group.busbw / 1e9 for _, group in results]
@@ -147,12 +140,12 @@ def _step(sizes: Iterable[int]) -> str:
     return f"step: {steps.pop()}(bytes) " if len(steps) == 1 else ""
 
 
-def _devices(dataset: Dataset, ranks: Iterable[int]) -> Iterator[str]:
-    run = dataset.runs[0]
+def _devices(judgement: Judgement, ranks: Iterable[int]) -> Iterator[str]:
+    run = judgement.runs[0]
     pids = run.launches[0].pids if run.launches else ()
     for number, rank in enumerate(ranks):
-        host, placement = dataset.hosts[rank], dataset.placements[rank]
-        gpus = {gpu.index: gpu for gpu in dataset.environment(host).pci.gpus}
+        host, placement = judgement.facts.hosts[rank], judgement.facts.placements[rank]
+        gpus = {gpu.index: gpu for gpu in judgement.facts.environment(host).pci.gpus}
         gpu = None if placement.gpu is None else gpus.get(placement.gpu)
         name, address = ("CPU", "0x00") if gpu is None else (gpu.name, gpu.address)
         pid = pids[rank] if rank < len(pids) else 0

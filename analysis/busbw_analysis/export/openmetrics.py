@@ -60,17 +60,17 @@ class _Gauges:
         failed.add_metric([self._machine], count)
         yield failed
         began = GaugeMetricFamily("busbw_started", "Start of the run", labels=["machine"], unit="seconds")
-        started = self.judgement.dataset.runs[-1].run.started
+        started = self.judgement.runs[-1].run.started
         began.add_metric([self._machine], datetime.fromisoformat(started).timestamp())
         yield began
 
     @property
     def _machine(self) -> str:
-        return self.judgement.dataset.runs[0].run.machine
+        return self.judgement.runs[0].run.machine
 
     def _labels(self, summary: CaseSummary, group: GroupSummary) -> list[str]:
         case = summary.case
-        hosts = self.judgement.dataset.host_count(group.ranks)
+        hosts = self.judgement.facts.host_count(group.ranks)
         return [
             self._machine,
             *(str(value) if value is not None else "" for value in (case.op, case.dtype, case.redop, case.size_bytes)),

@@ -14,7 +14,8 @@ import msgspec
 
 from busbw.runs.records import Record
 from busbw.units import format_rate, parse_sizes
-from busbw_analysis.data.series import Point, SeriesKey
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.models.textbook import share
 
 
@@ -99,7 +100,7 @@ class PublishedPoint:
         return low if low == high else f"{low} to {high}"
 
 
-def published_of(curves: Sequence[Published], point: Point) -> PublishedPoint | None:
+def published_of(curves: Sequence[Published], point: GroupSummary) -> PublishedPoint | None:
     """The published values for the size of ``point``; None if there are none."""
     found = [
         (curve, curve.sizes_bytes.index(point.size_bytes)) for curve in curves if point.size_bytes in curve.sizes_bytes

@@ -162,12 +162,13 @@ def explain(
         for row in rows
     ]
     singly = [row for row, other in zip(rows, others, strict=True) if other.at_once <= 1]
+    leaders = fastest(singly, ranks, hosts, sizes[0], sizes[-1], parameters)
     return Explanation(
         spent=tuple(spent),
         bound="" if bound is None else bound.formula(ports=ports, sharing=sharing, sums=gamma is not None),
         gamma_origin=origin,
         others=tuple(others),
-        fastest=fastest(singly, ranks, hosts, sizes[0], sizes[-1], parameters),
+        fastest=leaders,
     )
 
 

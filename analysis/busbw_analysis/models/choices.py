@@ -19,7 +19,7 @@ from busbw.runs.facts import UNKNOWN_HOST, MpiFacts
 from busbw.runs.placement import Variable, variables_of
 from busbw.runs.records import CASE_DTYPE_BYTES
 from busbw.units import parse_size
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.families import MPI
@@ -139,12 +139,11 @@ class Calls:
         return _choice(self, op, ranks, hosts, int(size_bytes))
 
 
-def library_of_run(dataset: Dataset) -> Library | Unavailable | None:
-    """The MPI library of the first run (pooled runs used the same); None if the backend is not MPI."""
-    run = dataset.runs[0].run
-    if dataset.backend.cost_models != MPI:
+def library_of_run(facts: Facts) -> Library | Unavailable | None:
+    """The MPI library of a run; None if the backend is not MPI."""
+    if facts.backend.cost_models != MPI:
         return None
-    host = run.environments.get(run.hosts[0], UNKNOWN_HOST) if run.hosts else UNKNOWN_HOST
+    host = facts.environment(facts.hosts[0]) if facts.hosts else UNKNOWN_HOST
     return library_of(host.mpi, variables_of(host))
 
 

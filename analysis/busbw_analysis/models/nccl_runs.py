@@ -7,7 +7,7 @@ from typing import Final
 from busbw.ops.base import first_reason
 from busbw.runs.placement import variables_of
 from busbw.system.catalog import Catalogue, Gpu
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.nccl import ALGORITHMS, Architecture, Expectation, Machine, choose, ring_peak
@@ -41,27 +41,28 @@ ONE_ELEMENT_BYTES: Final = 4
 
 
 def choices_of(
-    dataset: Dataset, key: SeriesKey, sizes_bytes: Sequence[int], rows: Catalogue
+    facts: Facts, key: SeriesKey, sizes_bytes: Sequence[int], rows: Catalogue
 ) -> tuple[Machine, tuple[Expectation, ...]] | Unavailable:
     """The algorithm from NCCL's own model for each of ``sizes_bytes``, or what is missing for that. A barrier counts as
     an all_reduce of ONE_ELEMENT_BYTES.
     """
-    op = next((one for one in ALGORITHMS if one == ("all_reduce" if key.op == "barrier" else key.op)), None)
+    name = "all_reduce" if key.op == "barrier" else key.op
+    op = next((op for op in ALGORITHMS if op == name), None)
     if op is None:
         return Unavailable(
             "op-not-in-table", f"NCCL runs {key.op} as sends and receives, which its tuning model does not include"
         )
     if key.algorithm is not None:
         return Unavailable("explicit-algorithm", "it ran an explicit algorithm over send/recv, not NCCL's own")
-    machine = machine_of(dataset, key, rows)
+    machine = machine_of(facts, key, rows)
     if isinstance(machine, Unavailable):
         return machine
     return machine, tuple(choose(op, size, machine) for size in sizes_bytes)
 
 
-def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | Unavailable:
+def machine_of(facts: Facts, key: SeriesKey, rows: Catalogue) -> Machine | Unavailable:
     """The input of NCCL's model from the facts of the run, or why it is incomplete."""
-    variables = variables_of(dataset.environment(dataset.hosts_of(key.ranks)[0]))
+    variables = variables_of(facts.environment(facts.hosts_of(key.ranks)[0]))
     set_here = sorted(variable.in_words for variable in variables if variable.name in _OVERRIDES)
     refused = first_reason(
         (len(key.ranks) < 2, "one rank sends nothing"),
@@ -73,7 +74,7 @@ def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | U
     )
     if refused is not None:
         return Unavailable("nccl-not-asked", refused)
-    row = gpu_model(dataset, key.ranks, rows)
+    row = gpu_model(facts.gpus_of(key.ranks), rows)
     if isinstance(row, Unavailable):
         return replace(row, reason=f"NCCL's model needs the GPU: {row.reason}")
     architecture = _BY_LINK.get(row.link or "")
@@ -81,7 +82,7 @@ def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | U
         return Unavailable(
             "gpu-not-in-table", f"NCCL's tables do not include {row.name}, or it is not connected by NVLink"
         )
-    up, switched = _links(dataset, key.ranks, row)
+    up, switched = _links(facts, key.ranks, row)
     if up is None:
         return Unavailable(
             "nvlinks-not-recorded",
@@ -95,10 +96,10 @@ def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | U
     return Machine(architecture, len(key.ranks), ring_peak(architecture, up), channels=max(_CHANNELS, up // 2))
 
 
-def _links(dataset: Dataset, ranks: Sequence[int], row: Gpu) -> tuple[int | None, bool]:
+def _links(facts: Facts, ranks: Sequence[int], row: Gpu) -> tuple[int | None, bool]:
     """The fewest active links of any of the ranks' GPUs (None if unknown), and whether all of them end at switches."""
-    numbers = {dataset.placements[rank].gpu for rank in ranks}
-    gpus = dataset.environment(dataset.hosts_of(ranks)[0]).pci.gpus
+    numbers = {facts.placements[rank].gpu for rank in ranks}
+    gpus = facts.environment(facts.hosts_of(ranks)[0]).pci.gpus
     if len(numbers) == _ON_SWITCHES and all(gpu.source is not None for gpu in gpus):
         return row.links, True
     used = [gpu.nvlink for gpu in gpus if gpu.index in numbers and gpu.nvlink is not None and gpu.nvlink.up]

@@ -1,81 +1,141 @@
 """The parameters α, β and R of cost models, from the messages of a run."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from statistics import median
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import Groups
-from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.series import Series
+from busbw_analysis.data.series import Series, SeriesKey
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import Parameters
-from busbw_analysis.peaks.peaks import host_copies
+from busbw_analysis.peaks.peaks import HostCopy
 
 _MESSAGES = {"ping_pong": 1, "pair_uni": 2}
 """Point-to-point ops that give α and β, the best first → message times per call."""
 
+_Mask = npt.NDArray[np.bool_]
 _LARGEST_LATENCY_MESSAGE = 1024
 _SMALLEST_RATE_MESSAGE = 1 << 20
 
 
-def parameters_for(dataset: Dataset, series: Series) -> Parameters | Unavailable:
-    """α and β from messages of this run on the same kind of path (inside a host or between hosts); on one host also R
-    and M.
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The messages between two ranks of a run, from which α, β and R of all its curves come.
+
+    curves: curves of ``_MESSAGES``
+    near, far: the median pair of a matrix inside a host, and between hosts
+    together: the highest rate that all ranks of a host together send through the backend; None if it was not measured
+    copies: the memory copy rate by host
     """
-    found = _of_messages(dataset, series)
-    if isinstance(found, Unavailable) or series.key.hosts > 1:
-        return found
-    rate, copies, origin, cases = _host_rates(dataset, series)
-    return replace(
-        found,
-        host_bytes_per_second=rate,
-        copy_bytes_per_second=copies,
-        origin=f"{found.origin}{origin}",
-        cases=(*found.cases, *cases),
+
+    curves: tuple[Series, ...]
+    near: "_MedianPair"
+    far: "_MedianPair"
+    together: "_Together | None"
+    copies: Mapping[str, HostCopy]
+
+    def parameters_for(self, series: Series) -> Parameters | Unavailable:
+        """α and β from messages on the same kind of path (inside a host or between hosts); on one host also R and M."""
+        parameters = self._of_messages(series.key)
+        if isinstance(parameters, Unavailable) or series.key.hosts > 1:
+            return parameters
+        rate, copies, origin, cases = self._host_rates(next(iter(series.at_work), None))
+        return replace(
+            parameters,
+            host_bytes_per_second=rate,
+            copy_bytes_per_second=copies,
+            origin=f"{parameters.origin}{origin}",
+            cases=(*parameters.cases, *cases),
+        )
+
+    def _of_messages(self, key: SeriesKey) -> Parameters | Unavailable:
+        far = key.hosts > 1
+        for op, messages in _MESSAGES.items():
+            curves = [
+                curve
+                for curve in self.curves
+                if curve.key.op == op
+                and curve.key.backend == key.backend
+                and curve.key.mode in {key.mode, "isolated"}
+                and (curve.key.hosts > 1) == far
+            ]
+            if not curves:
+                continue
+            best = min(curves, key=lambda curve: _unlikeness(curve.key, key))
+            if best.key == key:
+                return Unavailable(
+                    "same-curve", "α and β come from this curve itself, so a comparison would be circular"
+                )
+            points = [(point.size_bytes, point.time_ns) for point in best.points]
+            how = "" if best.key.mode == key.mode else f" ({best.key.mode} calls)"
+            ends = (best.points[0].case, best.points[-1].case)
+            return parameters_from(points, messages, f"{op} of this run{how}", ends)
+        pair = self.far if far else self.near
+        if len(pair.points) > 1:
+            return parameters_from(pair.points, 2, "the pair matrix of this run (median pair)", pair.cases)
+        return Unavailable(
+            "no-messages", "this run has no message between two ranks; add ping_pong to the plan for a model"
+        )
+
+    def _host_rates(self, host: str | None) -> tuple[float | None, float | None, str, tuple[int, ...]]:
+        """B/s that all ranks of ``host`` together send through the backend, B/s that they copy, their origin, and the
+        cases that they were measured with.
+
+        Without the rate of concurrent messages the first is the copy rate, an upper limit that a backend with two
+        copies cannot reach.
+        """
+        copied = self.copies.get(host or "")
+        copies, of_copies = (None, ()) if copied is None else (copied.bytes_per_second, (copied.case,))
+        if self.together is not None:
+            rate, origin, of_rate = self.together
+            return rate, copies, f"; R {format_rate(rate)}, from {origin}", (of_rate, *of_copies)
+        if copies is None:
+            return None, None, "; R unknown, taken as infinite", ()
+        return copies, copies, f"; R {format_rate(copies)}, from memory_copy", of_copies
+
+
+class _MedianPair(NamedTuple):
+    """Sizes with the median time (ns) over the pairs of a matrix, and the cases of the smallest and largest size."""
+
+    points: tuple[tuple[int, float], ...]
+    cases: tuple[int, ...]
+
+
+class _Together(NamedTuple):
+    """A total rate in B/s, where it comes from, and the case that it was measured with."""
+
+    bytes_per_second: float
+    origin: str
+    case: int
+
+
+def messages_of(
+    series: Sequence[Series], summaries: Sequence[CaseSummary], facts: Facts, copies: Mapping[str, HostCopy]
+) -> Messages:
+    """The messages of a run; ``copies`` are the memory copy rates of its hosts."""
+    matrices = [
+        (summary, _between_hosts(facts.hosts, summary.groups))
+        for summary in summaries
+        if summary.case.op == "pair_matrix" and summary.state == "measured"
+    ]
+    return Messages(
+        curves=tuple(curve for curve in series if curve.key.op in _MESSAGES and len(curve.points) > 1),
+        near=_median_pair((summary, ~between) for summary, between in matrices),
+        far=_median_pair(matrices),
+        together=max((*_rings(series), *_concurrent_pairs(matrices)), default=None),
+        copies=copies,
     )
 
 
-def _of_messages(dataset: Dataset, series: Series) -> Parameters | Unavailable:
-    far = series.key.hosts > 1
-    for op, messages in _MESSAGES.items():
-        found = [
-            other
-            for other in dataset.series
-            if other.key.op == op
-            and other.key.backend == series.key.backend
-            and other.key.mode in {series.key.mode, "isolated"}
-            and (other.key.hosts > 1) == far
-            and len(other.points) > 1
-        ]
-        if not found:
-            continue
-        best = min(found, key=lambda other: _unlikeness(other, series))
-        if best.key == series.key:
-            return Unavailable("same-curve", "α and β come from this curve itself, so a comparison would be circular")
-        points = [(point.size_bytes, point.time_ns) for point in best.points]
-        how = "" if best.key.mode == series.key.mode else f" ({best.key.mode} calls)"
-        ends = (best.points[0].case, best.points[-1].case)
-        return _measured_with(ends, parameters_from(points, messages, f"{op} of this run{how}"))
-    points, cases = _matrix_points(dataset, far=far)
-    if len(points) > 1:
-        return _measured_with(cases, parameters_from(points, 2, "the pair matrix of this run (median pair)"))
-    return Unavailable(
-        "no-messages", "this run has no message between two ranks; add ping_pong to the plan for a model"
-    )
-
-
-def _measured_with(cases: tuple[int, ...], found: Parameters | Unavailable) -> Parameters | Unavailable:
-    return found if isinstance(found, Unavailable) else replace(found, cases=cases)
-
-
-def _unlikeness(other: Series, series: Series) -> tuple[bool, ...]:
+def _unlikeness(one: SeriesKey, two: SeriesKey) -> tuple[bool, ...]:
     """Which settings of two curves differ, the most important first."""
-    one, two = other.key, series.key
     return (
         one.mode != two.mode,
         one.group != two.group,
@@ -84,7 +144,9 @@ def _unlikeness(other: Series, series: Series) -> tuple[bool, ...]:
     )
 
 
-def parameters_from(points: Sequence[tuple[int, float]], messages: int, origin: str) -> Parameters | Unavailable:
+def parameters_from(
+    points: Sequence[tuple[int, float]], messages: int, origin: str, cases: tuple[int, ...] = ()
+) -> Parameters | Unavailable:
     """α and β from point-to-point times: α is the time of the smallest message, β the slope to the largest.
 
     Not from the fit of the curve, which weighs all sizes alike: on the stored sample its line is 9 % below the smallest
@@ -92,7 +154,7 @@ def parameters_from(points: Sequence[tuple[int, float]], messages: int, origin: 
 
     ``points``: (bytes, ns per call), ascending.
     ``messages``: message times per call.
-    ``origin``: a description of the measurement.
+    ``origin``, ``cases``: a description of the measurement, and its cases.
     """
     (small, small_ns), (large, large_ns) = points[0], points[-1]
     if small > _LARGEST_LATENCY_MESSAGE or large < _SMALLEST_RATE_MESSAGE:
@@ -110,7 +172,7 @@ def parameters_from(points: Sequence[tuple[int, float]], messages: int, origin: 
     words = (
         f"α {format_time(alpha * 1e9)} at {format_size(small)}, 1/β {format_rate(1 / beta)} up to {format_size(large)}"
     )
-    return Parameters(alpha, beta, None, f"{words}, from {origin}")
+    return Parameters(alpha, beta, None, f"{words}, from {origin}", cases=cases)
 
 
 def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -> Parameters | Unavailable:
@@ -135,53 +197,36 @@ def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -
     )
 
 
-def _matrix_points(dataset: Dataset, *, far: bool) -> tuple[list[tuple[int, float]], tuple[int, ...]]:
-    """Median time over the pairs at each size of the pair matrix, and the cases of the smallest and largest size."""
-    measured = [one for one in dataset.summaries if one.case.op == "pair_matrix" and one.state == "measured"]
-    times = by_key(
-        (summary.case.size_bytes, time_ns)
-        for summary in measured
-        for time_ns in summary.groups.time_ns[_between_hosts(dataset, summary.groups) == far].tolist()
-    )
-    points = [(size, median(values)) for size, values in sorted(times.items())]
+def _median_pair(matrices: Iterable[tuple[CaseSummary, _Mask]]) -> _MedianPair:
+    """The median over those pairs of matrices that are marked."""
+    marked = list(matrices)
+    times = by_key((summary.case.size_bytes, summary.groups.time_ns[mask]) for summary, mask in marked if mask.any())
+    points = tuple((size, float(np.median(np.concatenate(parts)))) for size, parts in sorted(times.items()))
     ends = {points[0][0], points[-1][0]} if points else set()
-    return points, tuple(summary.index for summary in measured if summary.case.size_bytes in ends)
+    return _MedianPair(points, tuple(summary.index for summary, _ in marked if summary.case.size_bytes in ends))
 
 
-def _between_hosts(dataset: Dataset, groups: Groups) -> npt.NDArray[np.bool_]:
+def _between_hosts(hosts: Sequence[str], groups: Groups) -> _Mask:
     """Which pairs have their ranks on two different hosts."""
-    numbers = {host: number for number, host in enumerate(dict.fromkeys(dataset.hosts))}
-    ends = np.asarray([numbers[host] for host in dataset.hosts])[groups.pairs]
+    numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    ends = np.asarray([numbers[host] for host in hosts])[groups.pairs]
     return np.asarray(ends[:, 0] != ends[:, 1])
 
 
-def _host_rates(dataset: Dataset, series: Series) -> tuple[float | None, float | None, str, tuple[int, ...]]:
-    """B/s that all ranks of one host together send through the backend, B/s that they copy, their origin, and the
-    cases that they were measured with.
+def _rings(series: Iterable[Series]) -> Iterator[_Together]:
+    """The rates of rings of messages inside a host."""
+    for curve in series:
+        last = curve.points[-1]
+        if curve.key.op == "send_recv" and curve.key.hosts == 1 and last.size_bytes >= _SMALLEST_RATE_MESSAGE:
+            rate = len(curve.key.ranks) * last.size_bytes / last.time_ns * 1e9
+            yield _Together(rate, "the send_recv ring", last.case)
 
-    The first is the total rate of concurrent messages. Without these it is the copy rate, an upper limit that a backend
-    with two copies cannot reach.
-    """
-    rates: list[tuple[float, str, int]] = []
-    for other in dataset.series:
-        last = other.points[-1]
-        if other.key.op == "send_recv" and other.key.hosts == 1 and last.size_bytes >= _SMALLEST_RATE_MESSAGE:
-            rates.append((len(other.key.ranks) * last.size_bytes / last.time_ns * 1e9, "the send_recv ring", last.case))
-    for summary in dataset.summaries:
-        case = summary.case
-        if case.op == "pair_matrix" and summary.state == "measured" and case.pairs != "alone":
-            within = ~_between_hosts(dataset, summary.groups)
-            at_once = len(np.unique(summary.groups.pairs[within])) // 2
-            if at_once > 1 and case.size_bytes >= _SMALLEST_RATE_MESSAGE:
-                time_ns = float(np.median(summary.groups.time_ns[within]))
-                rate = at_once * case.size_bytes / time_ns * 1e9
-                rates.append((rate, "concurrent pairs of the pair matrix", summary.index))
-    host = dataset.hosts_of(series.key.ranks)
-    copied = host_copies(dataset).get(host[0]) if host else None
-    copies, of_copies = (None, ()) if copied is None else (copied.bytes_per_second, (copied.case,))
-    if rates:
-        rate, origin, of_rate = max(rates)
-        return rate, copies, f"; R {format_rate(rate)}, from {origin}", (of_rate, *of_copies)
-    if copies is None:
-        return None, None, "; R unknown, taken as infinite", ()
-    return copies, copies, f"; R {format_rate(copies)}, from memory_copy", of_copies
+
+def _concurrent_pairs(matrices: Iterable[tuple[CaseSummary, _Mask]]) -> Iterator[_Together]:
+    """The rates of concurrent pairs inside a host; each matrix comes with its pairs between hosts."""
+    for summary, between in matrices:
+        size = summary.case.size_bytes
+        at_once = len(np.unique(summary.groups.pairs[~between])) // 2
+        if summary.case.pairs != "alone" and at_once > 1 and size >= _SMALLEST_RATE_MESSAGE:
+            time_ns = float(np.median(summary.groups.time_ns[~between]))
+            yield _Together(at_once * size / time_ns * 1e9, "concurrent pairs of the pair matrix", summary.index)

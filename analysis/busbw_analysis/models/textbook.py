@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from busbw.ops.algorithms.rooted import SEGMENTS
 from busbw_analysis.models.costs import CostModel, Count
 from busbw_analysis.models.families import NCCL
 
@@ -20,9 +21,6 @@ PAT: Final = "Jeaugey 2025 (arXiv 2506.20252), with buffers for all blocks of a 
 
 LEVELS: Final = "g = n/k ranks per host, α_i and β_i inside it, one network card per rank (g β if they share one)"
 """The common notation of hierarchical algorithms."""
-
-SEGMENTS: Final = 8
-"""Segments of a pipelined chain or tree."""
 
 
 def up(ranks: int, *_: float) -> int:

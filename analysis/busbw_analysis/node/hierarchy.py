@@ -16,13 +16,13 @@ from busbw.runs.records import settings_in_words
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import Level, Name, picture
 from busbw.units import counted, format_size
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import grouped
-from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.series import Point
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.peer_peaks import DIRECT, PairShares
-from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.node.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
 from busbw_analysis.node.storage import Stored
 from busbw_analysis.peaks.peaks import Peak
@@ -64,7 +64,7 @@ class HierarchyLevel:
 
 
 def hierarchy(
-    dataset: Dataset,
+    facts: Facts,
     curves: Sequence[Curve],
     memory: Sequence[MemoryCurve],
     files: Sequence[Stored],
@@ -75,8 +75,8 @@ def hierarchy(
 
     ``pairs`` are the matrices with the shares of their pairs' peaks.
     """
-    first = dataset.hosts[0]
-    levels = picture(dataset.environment(first), rows).levels
+    first = facts.hosts[0]
+    levels = picture(facts.environment(first), rows).levels
     known = [_by_datasheet(level, level.peak, first) for level in levels if level.peak is not None]
     found = [
         *_memories(memory, "cpu", "cache", "DRAM", known),
@@ -210,13 +210,13 @@ def _way(curve: Curve) -> Kind:
 
 def _best_of_each(
     curves: Iterable[Curve], kind_of: Callable[[Curve], _Kind]
-) -> dict[_Kind, tuple[Curve, float, Point]]:
+) -> dict[_Kind, tuple[Curve, float, GroupSummary]]:
     """The curve of each kind with the highest rate, with that rate and its point."""
     rated = ((curve, *most) for curve in curves if (most := _most(curve)) is not None)
     return {kind: max(those, key=itemgetter(1)) for kind, those in grouped(rated, lambda one: kind_of(one[0])).items()}
 
 
-def _most(curve: Curve) -> tuple[float, Point] | None:
+def _most(curve: Curve) -> tuple[float, GroupSummary] | None:
     """The highest rate of a curve (busbw; algbw if nothing crosses a wire) and its point."""
     rated = [
         (rate, point)
@@ -226,7 +226,7 @@ def _most(curve: Curve) -> tuple[float, Point] | None:
     return max(rated, key=lambda one: (one[0], one[1].size_bytes), default=None)
 
 
-def _of_curve(curve: Curve, rate: float, point: Point, kind: Kind, name: str) -> HierarchyLevel:
+def _of_curve(curve: Curve, rate: float, point: GroupSummary, kind: Kind, name: str) -> HierarchyLevel:
     low_ns, high_ns, no_bus = point.interval.low_ns, point.interval.high_ns, curve.series.bus_factor is None
     nominal = practical = None
     if isinstance(curve.peak, Peak):

@@ -61,14 +61,14 @@ class Node:
 
 def judge_node(evidence: Evidence) -> Node:
     """The judgement on all that was measured within hosts."""
-    dataset, rows = evidence.dataset, evidence.rows
-    memory, files = memory_curves(dataset, evidence.curves), stored(dataset, evidence.curves)
-    rooflines = rooflines_of(dataset, memory, rows)
+    results, rows = evidence.results, evidence.rows
+    memory, files = memory_curves(results.facts, evidence.curves), stored(results, evidence.curves)
+    rooflines = rooflines_of(results, memory, rows)
     pairs = list(zip(evidence.matrices, evidence.pair_shares, strict=True))
     return Node(
         memory=memory,
         files=files,
         rooflines=rooflines,
-        networks=network_rooflines(dataset, rooflines, rows),
-        levels=hierarchy(dataset, evidence.curves, memory, files, pairs, rows),
+        networks=network_rooflines(results, rooflines, rows),
+        levels=hierarchy(results.facts, evidence.curves, memory, files, pairs, rows),
     )

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 from busbw.ops import MEMORY_TRAFFIC
 from busbw.units import counted
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.intervals import IntervalKind
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.verdicts import Curve
+from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.node.plateaus import Plateau, Plateaus, find_plateaus, least_of_memory
-from busbw_analysis.peaks.peaks import Peak, at_once
+from busbw_analysis.peaks.peaks import Peak
 
 FIRST_TOUCH = "memory_touch"
 """The kernel that writes pages for the first time: its time includes the operating system's work per page, and no cache
@@ -131,47 +131,46 @@ class MostOfMemory:
     first_bytes: int
 
 
-def memory_curves(dataset: Dataset, curves: Iterable[Curve]) -> tuple[MemoryCurve, ...]:
+def memory_curves(facts: Facts, curves: Iterable[Curve]) -> tuple[MemoryCurve, ...]:
     """The curves of kernels in memory, in the order of the plan."""
-    return tuple(_curve(dataset, curve) for curve in curves if curve.series.key.op in MEMORY_TRAFFIC)
+    return tuple(_curve(facts, curve) for curve in curves if curve.series.key.op in MEMORY_TRAFFIC)
 
 
-def _curve(dataset: Dataset, curve: Curve) -> MemoryCurve:
+def _curve(facts: Facts, curve: Curve) -> MemoryCurve:
     key = curve.series.key
     factor = MEMORY_TRAFFIC[key.op]
     # A GPU has its own memory; the ranks of a host share one.
-    working = at_once(dataset, curve.series)
+    working = curve.series.at_work
     together = max(working.values()) if key.device == "cpu" else 1
-    found = MemoryCurve(key=key, threads=key.threads, factor=factor, together=together, peak=curve.peak)
+    memory = MemoryCurve(key=key, threads=key.threads, factor=factor, together=together, peak=curve.peak)
     points: list[MemoryPoint] = []
-    for one in curve.series.points:
-        group = next(group for group in dataset.summaries[one.case].groups if group.ranks == key.ranks)
+    for group in curve.series.points:
         # From the first entry to the last exit if clocks allow, because rates of ranks that take turns do not add up.
-        waited = group.span_ns / one.time_ns if together > 1 and group.span_ns is not None else 1.0
-        moved = factor * together * one.size_bytes * 1e9 / waited
-        rate = moved / one.time_ns
+        waited = group.span_ns / group.time_ns if together > 1 and group.span_ns is not None else 1.0
+        moved = factor * together * group.size_bytes * 1e9 / waited
+        rate = moved / group.time_ns
         points.append(
             MemoryPoint(
-                size_bytes=one.size_bytes,
-                working_set_bytes=round(factor * one.size_bytes),
-                case=one.case,
-                time_ns=one.time_ns,
+                size_bytes=group.size_bytes,
+                working_set_bytes=round(factor * group.size_bytes),
+                case=group.case,
+                time_ns=group.time_ns,
                 rate=rate,
-                low=None if one.interval.high_ns is None else moved / one.interval.high_ns,
-                high=None if one.interval.low_ns is None else moved / one.interval.low_ns,
-                kind=one.interval.kind,
-                launch_rates=tuple(moved / median for median in one.launch_medians_ns),
-                share=None if found.nominal is None else rate / found.nominal,
-                practical_share=None if found.practical is None else rate / found.practical,
+                low=None if group.interval.high_ns is None else moved / group.interval.high_ns,
+                high=None if group.interval.low_ns is None else moved / group.interval.low_ns,
+                kind=group.interval.kind,
+                launch_rates=tuple(moved / median for median in group.launch_medians_ns),
+                share=None if memory.nominal is None else rate / memory.nominal,
+                practical_share=None if memory.practical is None else rate / memory.practical,
             )
         )
-    caches_bytes = _caches_of_a_rank(dataset, working) if key.device == "cpu" else None
-    return replace(found, points=tuple(points), plateaus=_plateaus(key, points, caches_bytes))
+    caches_bytes = _caches_of_a_rank(facts, working) if key.device == "cpu" else None
+    return replace(memory, points=tuple(points), plateaus=_plateaus(key, points, caches_bytes))
 
 
-def _caches_of_a_rank(dataset: Dataset, working: Mapping[str, int]) -> int | None:
+def _caches_of_a_rank(facts: Facts, working: Mapping[str, int]) -> int | None:
     """Last-level cache per working rank, on the host with the most; None if a host does not state it."""
-    stated = {host: dataset.environment(host).cpu.last_level_cache_bytes for host in working}
+    stated = {host: facts.environment(host).cpu.last_level_cache_bytes for host in working}
     shares = [math.ceil(held / working[host]) for host, held in stated.items() if held is not None]
     return max(shares) if len(shares) == len(working) else None
 

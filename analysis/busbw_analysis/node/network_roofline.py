@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from busbw.runs.records import DTYPE_BYTES
 from busbw.system.catalog import Catalogue
 from busbw.units import format_size
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.models.results import Results
 from busbw_analysis.node.roofline import Roofline
 from busbw_analysis.peaks.paths import gpu_links, host_network
 
@@ -51,17 +52,17 @@ class NetworkRoofline:
     tokens: float
 
 
-def network_rooflines(dataset: Dataset, rooflines: Sequence[Roofline], rows: Catalogue) -> tuple[NetworkRoofline, ...]:
+def network_rooflines(results: Results, rooflines: Sequence[Roofline], rows: Catalogue) -> tuple[NetworkRoofline, ...]:
     """One per known arithmetic peak; none for a single rank, which sends nothing."""
-    return tuple(one for roofline in rooflines for one in _of_network(dataset, roofline, rows))
+    return tuple(one for roofline in rooflines for one in _of_network(results, roofline, rows))
 
 
-def _of_network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> Iterator[NetworkRoofline]:
+def _of_network(results: Results, roofline: Roofline, rows: Catalogue) -> Iterator[NetworkRoofline]:
     """Tokens are those of a data-parallel step: gradients of P parameters are 2 (n − 1) / n · w · P bytes on the wire
     of each rank, and their backward pass takes 4 · P FLOP per token.
     """
-    ranks = len(dataset.hosts)
-    network = _network(dataset, roofline, rows) if ranks > 1 else None
+    ranks = len(results.facts.hosts)
+    network = _network(results, roofline, rows) if ranks > 1 else None
     if network is None:
         return
     rate, what, measured = network
@@ -83,39 +84,39 @@ def _of_network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> Iterat
         )
 
 
-def _network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network | None:
+def _network(results: Results, roofline: Roofline, rows: Catalogue) -> _Network | None:
     """The rate of a rank: by the best large all-reduce of this run, else by the link that the system or a datasheet
     states.
     """
     found = [
         (group.busbw, summary.case)
-        for summary in dataset.summaries
+        for summary in results.cases
         if summary.case.op == "all_reduce"
         and summary.case.device == roofline.device
         and summary.case.size_bytes >= _LEAST_BYTES
         and (group := summary.only) is not None
-        and len(group.ranks) == len(dataset.hosts)
+        and len(group.ranks) == len(results.facts.hosts)
         and group.busbw is not None
     ]
     if found:
         rate, case = max(found, key=lambda one: one[0])
         what = f"busbw of the best all_reduce of this run ({format_size(case.size_bytes)} of {case.dtype})"
         return rate, what, True
-    return _nominal(dataset, roofline, rows)
+    return _nominal(results.facts, roofline, rows)
 
 
-def _nominal(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network | None:
+def _nominal(facts: Facts, roofline: Roofline, rows: Catalogue) -> _Network | None:
     """The share of one rank in the link that the system or a datasheet states; None if unknown."""
-    host_of_rank = dataset.hosts
+    host_of_rank = facts.hosts
     hosts = list(dict.fromkeys(host_of_rank))
     if len(hosts) == 1:
-        links = None if roofline.device == "cpu" else gpu_links(dataset, range(len(host_of_rank)), rows)
+        links = None if roofline.device == "cpu" else gpu_links(facts.gpus_of(range(len(host_of_rank))), rows)
         if links is None or isinstance(links, Unavailable):
             return None
         return links.peak.nominal, links.in_words, False
     shares: list[_Network] = []
     for host in hosts:
-        network = host_network(dataset.environment(host), dataset.backend.transport, rows)
+        network = host_network(facts.environment(host), facts.backend.transport, rows)
         if isinstance(network, Unavailable):
             return None
         sharing = host_of_rank.count(host)

@@ -17,11 +17,12 @@ from busbw.runs.records import DTYPE_BYTES, Case, settings_in_words
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of
 from busbw.units import format_flop, format_size
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.models.results import Results
 from busbw_analysis.node.memory import MemoryCurve, shown, who
 from busbw_analysis.peaks.paths import gpu_memory, gpu_model
 from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES
@@ -134,19 +135,19 @@ def best_arithmetic(rooflines: Iterable[Roofline]) -> list[str]:
     return [f"{reached_in_words(roofline, above)}."]
 
 
-def rooflines_of(dataset: Dataset, curves: Sequence[MemoryCurve], rows: Catalogue) -> tuple[Roofline, ...]:
+def rooflines_of(results: Results, curves: Sequence[MemoryCurve], rows: Catalogue) -> tuple[Roofline, ...]:
     """One per kind of device and number of ranks per host; none if no arithmetic was measured or known."""
     return tuple(
         made
-        for device in dict.fromkeys(summary.case.device for summary in dataset.summaries)
-        for hosts, workers in _holders(dataset, device)
-        if (made := _roofline(dataset, curves, rows, device, hosts, workers)) is not None
+        for device in dict.fromkeys(summary.case.device for summary in results.cases)
+        for hosts, workers in _holders(results.facts, device)
+        if (made := _roofline(results, curves, rows, device, hosts, workers)) is not None
     )
 
 
-def _holders(dataset: Dataset, device: str) -> Iterator[tuple[tuple[str, ...], int]]:
+def _holders(facts: Facts, device: str) -> Iterator[tuple[tuple[str, ...], int]]:
     """Hosts, and the number of ranks that share a memory: all of a host, or one per GPU."""
-    placed = Counter(dataset.hosts)
+    placed = Counter(facts.hosts)
     if device != "cpu":
         yield tuple(placed), 1
         return
@@ -168,7 +169,7 @@ class _Done:
 
 
 def _roofline(
-    dataset: Dataset,
+    results: Results,
     curves: Sequence[MemoryCurve],
     rows: Catalogue,
     device: str,
@@ -177,18 +178,18 @@ def _roofline(
 ) -> Roofline | None:
     done = [
         _done(summary, group, workers)
-        for summary in dataset.summaries
+        for summary in results.cases
         if summary.case.device == device
         and summary.case.op in {*FLOP, *MEMORY_TRAFFIC}
         and summary.case.mode != "overlap"
         and summary.state == "measured"
         and (group := summary.only) is not None
-        and (device != "cpu" or _all_at_work(dataset, group, hosts, workers))
+        and (device != "cpu" or _all_at_work(results.facts, group, hosts, workers))
     ]
     if not any(one.case.op in FLOP for one in done):
         return None
     dtypes = tuple(dict.fromkeys(one.case.dtype or "" for one in done if one.case.op in FLOP))
-    nominal_memory, nominal_compute, unknown = _nominal(dataset, rows, device, hosts, dtypes)
+    nominal_memory, nominal_compute, unknown = _nominal(results.facts, rows, device, hosts, dtypes)
     compute = (*_compute_peaks(done, dtypes), *nominal_compute)
     if not compute and all(one.case.op in MEMORY_TRAFFIC for one in done):
         return None  # memory alone is not a roofline: arithmetic is unknown and was not measured
@@ -196,7 +197,7 @@ def _roofline(
     mine = [curve for curve in curves if curve.key.device == device]
     memory = (*_memory_peaks(largest, mine, workers), *nominal_memory)
     return Roofline(
-        holder=_holder(dataset, device, hosts),
+        holder=_holder(results.facts, device, hosts),
         device=device,
         workers=workers,
         memory=memory,
@@ -217,16 +218,16 @@ def _roofline(
     )
 
 
-def _all_at_work(dataset: Dataset, group: GroupSummary, hosts: Sequence[str], workers: int) -> bool:
+def _all_at_work(facts: Facts, group: GroupSummary, hosts: Sequence[str], workers: int) -> bool:
     """Whether all ranks of each of these hosts took part, so that their rates can be added."""
-    placed = Counter(dataset.hosts[rank] for rank in group.ranks)
+    placed = Counter(facts.hosts[rank] for rank in group.ranks)
     return all(placed[host] == workers for host in hosts)
 
 
-def _holder(dataset: Dataset, device: str, hosts: Sequence[str]) -> str:
+def _holder(facts: Facts, device: str, hosts: Sequence[str]) -> str:
     if device == "cpu":
         return hosts[0] if len(hosts) == 1 else f"each of {len(hosts)} hosts, the slowest of {', '.join(hosts[:4])} …"
-    count = len(dataset.hosts)
+    count = len(facts.hosts)
     return f"the GPU of {hosts[0]}" if count == 1 else f"one GPU, the slowest of {count}"
 
 
@@ -297,11 +298,11 @@ def _flop_rate(one: _Done) -> float:
 
 
 def _nominal(
-    dataset: Dataset, rows: Catalogue, device: str, hosts: Sequence[str], dtypes: Sequence[str]
+    facts: Facts, rows: Catalogue, device: str, hosts: Sequence[str], dtypes: Sequence[str]
 ) -> tuple[list[MemoryPeak], list[ComputePeak], tuple[str, ...]]:
     """The peaks by datasheet, and which are unknown and why."""
     if device == "cpu":
-        peaks = {host: dram_of(dataset.environment(host), rows) for host in hosts}
+        peaks = {host: dram_of(facts.environment(host), rows) for host in hosts}
         of_hosts = [peak for peak in peaks.values() if isinstance(peak, HardwarePeak)]
         reasons = [
             f"nominal memory of {host}: {peak}" for host, peak in peaks.items() if not isinstance(peak, HardwarePeak)
@@ -309,9 +310,9 @@ def _nominal(
         memory = [] if reasons else [_nominal_memory("DRAM", min(of_hosts, key=lambda peak: peak.nominal))]
         arithmetic = "nominal FLOP/s of the processor: no reliable source, so the best matmul is used as the peak"
         return memory, [], (*reasons[:1], arithmetic)
-    ranks = tuple(range(len(dataset.hosts)))
-    of_gpus = gpu_memory(dataset, ranks, rows)
-    model = gpu_model(dataset, ranks, rows)
+    gpus = facts.gpus_of(range(len(facts.hosts)))
+    of_gpus = gpu_memory(gpus, rows)
+    model = gpu_model(gpus, rows)
     reasons = [f"nominal memory: {of_gpus.reason}"] if isinstance(of_gpus, Unavailable) else []
     memory = [] if isinstance(of_gpus, Unavailable) else [_nominal_memory("HBM", of_gpus.peak)]
     if isinstance(model, Unavailable):

@@ -24,12 +24,12 @@ def _sections(judgement: Judgement, _models: Sequence[Model]) -> Iterator[Placed
     from busbw_analysis.node.sections.roofline import rooflines  # noqa: PLC0415
     from busbw_analysis.node.sections.storage import storage  # noqa: PLC0415
 
-    judged, dataset = judgement.of(Node), judgement.dataset
-    huge_pages = {str(host.thp) for stored in dataset.runs for host in stored.run.environments.values()}
+    judged = judgement.of(Node)
+    huge_pages = {str(host.thp) for stored in judgement.runs for host in stored.run.environments.values()}
     yield Placed("node", "alone", hierarchy(judged.levels))
     yield Placed("node", "alone", memory(judged.memory, judgement.cases, huge_pages))
     yield Placed("node", "alone", storage(judged.files))
-    of_kernels = rooflines(judged.rooflines, judged.networks, several_ranks=len(dataset.hosts) > 1)
+    of_kernels = rooflines(judged.rooflines, judged.networks, several_ranks=len(judgement.facts.hosts) > 1)
     yield Placed("node", "alone", of_kernels)
 
 

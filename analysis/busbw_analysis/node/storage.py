@@ -14,10 +14,10 @@ from busbw.runs.records import CrossCheck
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval, IntervalKind
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, DataCheck
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.verdicts import Curve
+from busbw_analysis.diagnosis.curves import Curve
+from busbw_analysis.models.results import Results
 from busbw_analysis.peaks.peaks import Peak
 
 WAYS = {
@@ -81,14 +81,14 @@ class Stored:
         return None if known is None else known * self.ranks
 
 
-def stored(dataset: Dataset, curves: Iterable[Curve]) -> tuple[Stored, ...]:
+def stored(results: Results, curves: Iterable[Curve]) -> tuple[Stored, ...]:
     """Every measured case on storage, in the order of the plan; ``curves`` provide the peaks."""
-    rows = (row for one in dataset.runs for row in one.measurements)
+    rows = (row for one in results.runs for row in one.measurements)
     checks = by_key((row.case, row.cross_check) for row in rows if row.cross_check is not None)
     peaks = {(curve.series.key.op, curve.series.key.ranks): curve.peak for curve in curves}
     return tuple(
         _stored(summary, group, peaks.get((summary.case.op, group.ranks), _NO_PEAK), checks.get(summary.case, []))
-        for summary in dataset.summaries
+        for summary in results.cases
         if summary.case.op in STORING and summary.state == "measured"
         for group in summary.groups
     )

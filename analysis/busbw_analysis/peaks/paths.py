@@ -14,7 +14,7 @@ from busbw.system.catalog import Catalogue, Gpu, HardwarePeak
 from busbw.system.detect import host_link_of, memory_of, no_row, nvlink_of, nvlinks, row_of
 from busbw.system.networks import efa_together, interface_of, is_slingshot, port_of
 from busbw.units import format_rate
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.facts import RankGpu
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.peaks.transports import NETWORK_NOT_KNOWN, Choice, Transport, transport_of
 
@@ -43,62 +43,69 @@ class Narrowest:
         return f"{self.what}, {format_rate(self.peak.nominal)} {direction}, {self.peak.in_words}{among}"
 
 
-def gpu_memory(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | Unavailable:
-    """The slowest memory among the GPUs of ``ranks``; every rank must have its own GPU."""
-    return _slowest_gpu(dataset, ranks, "memory-not-known", lambda gpu, _: memory_of(gpu, rows))
+def gpu_memory(gpus: Sequence[RankGpu], rows: Catalogue) -> Narrowest | Unavailable:
+    """The slowest memory among ``gpus``; every rank must have its own GPU."""
+    return _slowest_gpu(gpus, "memory-not-known", lambda gpu, _: memory_of(gpu, rows))
 
 
-def host_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | Unavailable:
-    """The slowest link to the host among the GPUs of ``ranks``; every rank must have its own GPU."""
-    return _slowest_gpu(dataset, ranks, "link-not-known", lambda gpu, _: host_link_of(gpu, rows))
+def host_links(gpus: Sequence[RankGpu], rows: Catalogue) -> Narrowest | Unavailable:
+    """The slowest link to the host among ``gpus``; every rank must have its own GPU."""
+    return _slowest_gpu(gpus, "link-not-known", lambda gpu, _: host_link_of(gpu, rows))
 
 
-def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | Unavailable:
-    """The slowest connection of a GPU to the GPUs of the other ``ranks`` on the same host: its NVLinks to them, or its
+def gpu_links(gpus: Sequence[RankGpu], rows: Catalogue) -> Narrowest | Unavailable:
+    """The slowest connection of one of ``gpus`` to the others on the same host: its NVLinks to them, or its
     link to the host if it has none.
     """
-    return _slowest_gpu(dataset, ranks, "links-not-known", lambda gpu, peers: _way_out(gpu, peers, rows))
+    return _slowest_gpu(gpus, "links-not-known", lambda gpu, peers: _way_out(gpu, peers, rows))
 
 
 def _slowest_gpu(
-    dataset: Dataset,
-    ranks: Sequence[int],
-    code: str,
-    peak_of: Callable[[GpuFacts, Sequence[str]], HardwarePeak | str],
+    gpus: Sequence[RankGpu], code: str, peak_of: Callable[[GpuFacts, Sequence[str]], HardwarePeak | str]
 ) -> Narrowest | Unavailable:
-    """The slowest of the peaks of the GPUs of ``ranks``, each from its facts and the addresses of the other GPUs."""
-    gpus = _gpus(dataset, ranks, code)
-    if isinstance(gpus, Unavailable):
-        return gpus
-    addresses = dict.fromkeys(gpu.address for gpu in gpus)
+    """The slowest of the peaks of ``gpus``, each from its facts and the addresses of the other GPUs."""
+    facts = _recorded(gpus, code)
+    if isinstance(facts, Unavailable):
+        return facts
+    addresses = dict.fromkeys(gpu.address for gpu in facts)
     peaks: dict[tuple[str, str], HardwarePeak] = {}
-    for rank, gpu in zip(ranks, gpus, strict=True):
+    for of_rank, gpu in zip(gpus, facts, strict=True):
         peak = peak_of(gpu, [other for other in addresses if other != gpu.address])
         if not isinstance(peak, HardwarePeak):
             return Unavailable(code, f"{gpu.label}: {peak}")
-        peaks[gpu.label, dataset.hosts[rank]] = peak
-    if len(peaks) < len(ranks):
+        peaks[gpu.label, of_rank.host] = peak
+    if len(peaks) < len(gpus):
         return Unavailable(code, "several ranks share a GPU")
     (label, host), slowest = min(peaks.items(), key=lambda item: item[1].nominal)
     holder = f"{label} on {host}"
     return Narrowest(holder, f"{slowest.what} of {holder}", slowest, len(peaks), gpu=label)
 
 
-def gpu_model(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Gpu | Unavailable:
-    """The catalogue row of the GPU model that all ``ranks`` drive."""
+def gpu_model(gpus: Sequence[RankGpu], rows: Catalogue) -> Gpu | Unavailable:
+    """The catalogue row of the model of all ``gpus``."""
     code = "gpu-not-known"
-    gpus = _gpus(dataset, ranks, code)
-    if isinstance(gpus, Unavailable):
-        return gpus
-    found: dict[str, Gpu] = {}
-    for gpu in gpus:
+    facts = _recorded(gpus, code)
+    if isinstance(facts, Unavailable):
+        return facts
+    models: dict[str, Gpu] = {}
+    for gpu in facts:
         row = row_of(gpu, rows)
         if row is None:
             return Unavailable(code, no_row(gpu, rows))
-        found[row.name] = row
-    if len(found) != 1:
-        return Unavailable(code, f"the ranks drive different GPUs: {', '.join(found)}")
-    return next(iter(found.values()))
+        models[row.name] = row
+    if len(models) != 1:
+        return Unavailable(code, f"the ranks drive different GPUs: {', '.join(models)}")
+    return next(iter(models.values()))
+
+
+def _recorded(gpus: Sequence[RankGpu], code: str) -> list[GpuFacts] | Unavailable:
+    """The facts of all ``gpus``, or, with ``code``, why those of one are unknown."""
+    facts: list[GpuFacts] = []
+    for of_rank in gpus:
+        if isinstance(of_rank.gpu, str):
+            return Unavailable(code, of_rank.gpu)
+        facts.append(of_rank.gpu)
+    return facts
 
 
 def _way_out(gpu: GpuFacts, peers: Sequence[str], rows: Catalogue) -> HardwarePeak | str:
@@ -218,24 +225,3 @@ def _alike(known: Mapping[str, HardwarePeak], transport: Transport) -> Network |
 
 def _or_name_one(chosen: Choice) -> str:
     return f"; name the interface that leads to the other hosts with {chosen.variable}"
-
-
-def _gpus(dataset: Dataset, ranks: Sequence[int], code: str) -> list[GpuFacts] | Unavailable:
-    """The recorded facts of the GPU of every rank, or, with ``code``, why they are unknown."""
-    found: list[GpuFacts] = []
-    for rank in ranks:
-        host, place = dataset.hosts[rank], dataset.placements[rank]
-        key, value = ("address", place.gpu_address) if place.gpu is None else ("index", place.gpu)
-        if value is None and dataset.runs[0].run.imported is not None:
-            return Unavailable(code, f"the log does not state which GPU rank {rank} drove; give --hosts and --gpu")
-        if value is None:
-            return Unavailable(
-                code,
-                f"the run did not record which GPU rank {rank} drove: NVML was not available or does not list the GPU, "
-                "and torch did not report its PCI address",
-            )
-        gpu = next((gpu for gpu in dataset.environment(host).pci.gpus if getattr(gpu, key) == value), None)
-        if gpu is None:
-            return Unavailable(code, f"the run has no facts of GPU {value} on {host}")
-        found.append(gpu)
-    return found

@@ -10,7 +10,7 @@ percentage of a guess is worse than none.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final, Literal
@@ -32,9 +32,10 @@ from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import counted, format_rate, format_size
 from busbw_analysis.data.as_json import plain, with_values
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.series import Series
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.peaks.paths import Narrowest, Network, gpu_links, gpu_memory, host_links, host_network
 
@@ -138,28 +139,28 @@ class HostCopy:
     case: int
 
 
-def host_copies(dataset: Dataset) -> dict[str, HostCopy]:
+def host_copies(summaries: Iterable[CaseSummary], facts: Facts) -> dict[str, HostCopy]:
     """The copy rate of every host from the largest ``memory_copy`` of the run; empty if it was not measured.
 
     The rate is ranks · S over the time from the first entry to the last exit. With more ranks than cores, some ranks
     copy only after others have finished; dividing by the slowest rank's time would then double the rate.
     """
     larger = attrgetter("ranks", "size_bytes", "bytes_per_second")
-    found: dict[str, HostCopy] = {}
-    for summary in dataset.summaries:
-        group, case = summary.only, summary.case
+    copies: dict[str, HostCopy] = {}
+    for summary in summaries:
+        case = summary.case
         # A GPU copies inside its own memory, which does not limit communication between ranks.
         if (case.op, case.device, case.cache, summary.state) != (_COPY, _HOST_MEMORY, "warm", "measured"):
             continue
+        group = summary.only
         if group is None or case.size_bytes < LEAST_COPY_BYTES:
             continue
-        time_ns = group.time_ns if group.span_ns is None else group.span_ns
-        for host, ranks in Counter(dataset.hosts[rank] for rank in group.ranks).items():
-            rate = ranks * case.size_bytes / time_ns * 1e9
-            whole = group.span_ns is not None
-            copied = HostCopy(rate, ranks, case.size_bytes, whole=whole, case=summary.index)
-            found[host] = max(found.get(host, copied), copied, key=larger)
-    return found
+        whole = group.span_ns is not None
+        for host, ranks in Counter(facts.hosts[rank] for rank in group.ranks).items():
+            rate = ranks * case.size_bytes / (group.span_ns or group.time_ns) * 1e9
+            copy = HostCopy(rate, ranks, case.size_bytes, whole=whole, case=summary.index)
+            copies[host] = max(copies.get(host, copy), copy, key=larger)
+    return copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,24 +179,43 @@ class SocketStream:
     case: int
 
 
-def socket_streams(dataset: Dataset) -> dict[tuple[str, str], SocketStream]:
+def socket_streams(summaries: Iterable[CaseSummary], facts: Facts) -> dict[tuple[str, str], SocketStream]:
     """The best rate by op and host for sizes from ``LEAST_COPY_BYTES``; empty if none was measured."""
-    found: dict[tuple[str, str], SocketStream] = {}
-    for summary in dataset.summaries:
-        group, size = summary.only, summary.case.size_bytes
-        if summary.case.op in ON_SOCKETS and group is not None and size >= LEAST_COPY_BYTES:
-            where = (summary.case.op, dataset.hosts_of(group.ranks)[0])
-            stream = SocketStream(summary.case.op, size / group.time_ns * 1e9, group.ranks, size, summary.index)
-            found[where] = max(found.get(where, stream), stream, key=attrgetter("bytes_per_second"))
-    return found
+    streams: dict[tuple[str, str], SocketStream] = {}
+    for summary in summaries:
+        size = summary.case.size_bytes
+        if summary.case.op not in ON_SOCKETS or size < LEAST_COPY_BYTES or (group := summary.only) is None:
+            continue
+        where = (summary.case.op, facts.hosts_of(group.ranks)[0])
+        stream = SocketStream(summary.case.op, size / group.time_ns * 1e9, group.ranks, size, summary.index)
+        streams[where] = max(streams.get(where, stream), stream, key=attrgetter("bytes_per_second"))
+    return streams
 
 
-def peak_of(dataset: Dataset, series: Series, rows: Catalogue, sharing: float = 1.0) -> Peak | Unavailable:
-    """The peak of one curve; ``rows`` is the catalogue of peaks.
+@dataclass(frozen=True, slots=True)
+class HostRates:
+    """The rates of hosts that a run measured: memory copies by host, plain sockets by op and host."""
 
-    sharing: wire bytes of all concurrent groups, which share the host, over those of this curve; 1 for an op on all
-        ranks
-    """
+    copies: Mapping[str, HostCopy]
+    streams: Mapping[tuple[str, str], SocketStream]
+
+
+def host_rates(summaries: Sequence[CaseSummary], facts: Facts) -> HostRates:
+    """The rates of the hosts of a run."""
+    return HostRates(host_copies(summaries, facts), socket_streams(summaries, facts))
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What the peaks of all curves of a run come from: recorded facts, measured rates, and the catalogue of peaks."""
+
+    facts: Facts
+    rates: HostRates
+    rows: Catalogue
+
+
+def peak_of(series: Series, hardware: Hardware) -> Peak | Unavailable:
+    """The peak of one curve."""
     key, point = series.key, series.points[-1]
     if key.op in ARITHMETIC or key.op not in OPS:
         rooflined = Unavailable("see-roofline", "its peak depends on the arithmetic intensity: see the roofline")
@@ -203,13 +223,13 @@ def peak_of(dataset: Dataset, series: Series, rows: Catalogue, sharing: float = 
     by_op = ((STORING, _drive_peak), (TO_THE_HOST, _host_link_peak), (MEMORY_TRAFFIC, _memory_peak))
     within = next((peak for ops, peak in by_op if key.op in ops), None)
     if within is not None:
-        return within(dataset, series, rows)
+        return within(series, hardware)
     if series.bus_factor is None or point.wire_bytes <= 0:
         crosses = len(key.ranks) >= 2 and point.size_bytes > 0
         why = ("no-bus-factor", "the op has no bus factor") if crosses else ("no-wire", "nothing crosses a wire")
         return Unavailable(*why)
     if key.hosts == 1 and key.device == _HOST_MEMORY:
-        return _peak_in_host(dataset, series, sharing)
+        return _peak_in_host(series, hardware)
     crossing = LEAST_CROSSING.get(key.op)
     if crossing is None:
         ends = "GPUs" if key.hosts == 1 else "hosts"
@@ -217,42 +237,35 @@ def peak_of(dataset: Dataset, series: Series, rows: Catalogue, sharing: float = 
             "traffic-not-kept",
             f"the bytes that {key.op} sends between {ends} depend on a traffic matrix that the run does not record",
         )
-    return (_link_peak if key.hosts == 1 else _network_peak)(dataset, series, rows, crossing)
-
-
-def at_once(dataset: Dataset, series: Series) -> dict[str, int]:
-    """The hosts of a curve, and how many ranks work there concurrently, including those of other groups."""
-    placement, groups = dataset.hosts, dataset.summaries[series.points[-1].case].groups
-    working = Counter(placement[rank] for rank in groups.ranks.flat.tolist())
-    return {host: working[host] for host in dict.fromkeys(placement[rank] for rank in series.key.ranks)}
+    return (_link_peak if key.hosts == 1 else _network_peak)(series, hardware, crossing)
 
 
 def _slowest_host(
-    dataset: Dataset, series: Series, name: str, peak_on: Callable[[str], HardwarePeak | Unavailable]
+    series: Series, name: str, peak_on: Callable[[str], HardwarePeak | Unavailable]
 ) -> tuple[Narrowest, int] | Unavailable:
     """The part of the host with the least rate for each of the ranks that share it, and their number."""
-    found: dict[str, HardwarePeak] = {}
-    sharing = at_once(dataset, series)
-    for host in sharing:
+    peaks: dict[str, HardwarePeak] = {}
+    for host in series.at_work:
         peak = peak_on(host)
         if isinstance(peak, Unavailable):
             return peak
-        found[host] = peak
-    host = min(found, key=lambda host: found[host].nominal / sharing[host])
-    part = Narrowest(host, f"{name} of {host} ({found[host].what})", found[host], len(found), "hosts")
-    return part, sharing[host]
+        peaks[host] = peak
+    host = min(peaks, key=lambda host: peaks[host].nominal / series.at_work[host])
+    part = Narrowest(host, f"{name} of {host} ({peaks[host].what})", peaks[host], len(peaks), "hosts")
+    return part, series.at_work[host]
 
 
-def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
+def _drive_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
     """The link of the drive that contains the files; the ranks of a host share it."""
 
     def drive(host: str) -> HardwarePeak | Unavailable:
-        storage = dataset.environment(host).storage
+        environment = hardware.facts.environment(host)
+        storage = environment.storage
         if storage is None or not storage.device:
             return Unavailable(
                 "storage-not-recorded", f"the run did not record which drive contains the files of {host}"
             )
-        peak_of_drive = drive_of(dataset.environment(host), storage.device, rows)
+        peak_of_drive = drive_of(environment, storage.device, hardware.rows)
         if isinstance(peak_of_drive, HardwarePeak):
             return peak_of_drive
         return Unavailable(
@@ -260,7 +273,7 @@ def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Una
             f"the files of {host} are in {storage.path} ({storage.type} on {storage.device}): {peak_of_drive}",
         )
 
-    slowest = _slowest_host(dataset, series, "drive", drive)
+    slowest = _slowest_host(series, "drive", drive)
     if isinstance(slowest, Unavailable):
         return slowest
     part, ranks = slowest
@@ -270,23 +283,22 @@ def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Una
         left_out = "the catalogue has practical rates of drives for reads only"
     each = format_rate(part.peak.nominal / ranks)
     shared = "" if ranks == 1 else f", shared by {ranks} ranks: ÷ {ranks} = {each} for each"
-    peak = _part(series, part, ranks, "storage")
-    return replace(peak, basis=f"{peak.basis}{shared}", practical_left_out=left_out)
+    return _part(series, part, ranks, "storage", shared=shared, practical_left_out=left_out)
 
 
-def _memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
+def _memory_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
     """The memory of the slowest host, which its ranks share, or of the slowest GPU."""
     if series.key.device != _HOST_MEMORY:
-        memory = gpu_memory(dataset, series.key.ranks, rows)
+        memory = gpu_memory(hardware.facts.gpus_of(series.key.ranks), hardware.rows)
         return memory if isinstance(memory, Unavailable) else _under_memory(series, memory, "HBM", 1)
 
     def dram(host: str) -> HardwarePeak | Unavailable:
-        found = dram_of(dataset.environment(host), rows)
+        found = dram_of(hardware.facts.environment(host), hardware.rows)
         if isinstance(found, HardwarePeak):
             return found
         return Unavailable("memory-not-known", f"the nominal memory rate of {host} is unknown: {found}")
 
-    slowest = _slowest_host(dataset, series, "memory", dram)
+    slowest = _slowest_host(series, "memory", dram)
     return slowest if isinstance(slowest, Unavailable) else _under_memory(series, slowest[0], "DRAM", slowest[1])
 
 
@@ -301,9 +313,9 @@ def _under_memory(series: Series, memory: Narrowest, level: PeakLevel, ranks: in
     return _part(series, memory, moved, level, traffic)
 
 
-def _host_link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
+def _host_link_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
     """The slowest link of a GPU to the host. Each GPU has its own; shared links further up are not considered."""
-    link = host_links(dataset, series.key.ranks, rows)
+    link = host_links(hardware.facts.gpus_of(series.key.ranks), hardware.rows)
     if isinstance(link, Unavailable):
         return link
     both = ("each direction has the full rate",) if series.key.op == "host_and_device" else ()
@@ -315,10 +327,10 @@ def _level(link: HardwarePeak) -> PeakLevel:
     return "PCIe" if link.kind == "pcie" else "NVLink-C2C" if link.kind == "c2c" else "links of GPUs"
 
 
-def _link_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: Crossing) -> Peak | Unavailable:
+def _link_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Peak | Unavailable:
     """GPUs on one host: the links of one GPU must carry what ``crossing`` counts for a host with one rank."""
     key = series.key
-    links = gpu_links(dataset, key.ranks, rows)
+    links = gpu_links(hardware.facts.gpus_of(key.ranks), hardware.rows)
     if isinstance(links, Unavailable):
         return links
     multiple = crossing([str(rank) for rank in key.ranks], key.root or 0)
@@ -326,36 +338,55 @@ def _link_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: Cros
         f"{key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
         "unless a switch reduces (NVLS); then more than 100 % is possible"
     )
-    peak = _part(series, links, multiple, _level(links.peak), traffic)
-    return replace(peak, widest=_is_widest(dataset, peak))
+    level = _level(links.peak)
+    return _part(series, links, multiple, level, traffic, widest=_is_widest(hardware.facts, level))
 
 
-def _is_widest(dataset: Dataset, peak: Peak) -> bool:
+def _is_widest(facts: Facts, level: PeakLevel) -> bool:
     """Whether the link may be narrower: a log names at most the GPU, not its slot or the links that GPUs share."""
-    return peak.level == "PCIe" and dataset.runs[0].run.imported is not None
+    return level == "PCIe" and facts.is_log
 
 
-def _part(series: Series, part: Narrowest, times: float, level: PeakLevel, *clauses: str) -> Peak:
+def _part(
+    series: Series,
+    part: Narrowest,
+    times: float,
+    level: PeakLevel,
+    *clauses: str,
+    shared: str = "",
+    practical_left_out: str | None = None,
+    widest: bool = False,
+) -> Peak:
     """The peak of an op that moves ``times`` × S bytes through ``part``, as ``clauses`` explain."""
     whole = part.peak
-    practical = None if whole.practical is None else whole.practical / times
-    every = (*clauses, *_division(whole.nominal, series, times, "sent"))
-    peak = _peak(series, whole.nominal / times, level, (part.holder, part.what), part.in_words, every, ())
-    return replace(peak, practical=practical)
+    algbw = whole.nominal / times
+    return Peak(
+        algbw=algbw,
+        busbw=None if series.bus_factor is None else algbw * series.bus_factor,
+        level=level,
+        holder=part.holder,
+        what=part.what,
+        basis=f"{part.in_words}{shared}",
+        clauses=(*clauses, *_division(whole.nominal, series, times, "sent")),
+        measured=False,
+        practical=None if whole.practical is None else whole.practical / times,
+        practical_left_out=practical_left_out,
+        widest=widest,
+    )
 
 
-def _peak(
+def _measured_peak(
     series: Series,
     algbw: float,
     level: PeakLevel,
     whose: tuple[str, str],
     basis: str,
     clauses: tuple[str, ...],
-    cases: tuple[int, ...],
+    case: int,
 ) -> Peak:
-    """A peak of ``series``, from its algbw; ``cases`` are those that it was measured with."""
+    """A peak of ``series`` from its algbw, which was measured with ``case``, as ``words`` explain."""
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
-    return Peak(algbw, busbw, level, *whose, basis, clauses, measured=bool(cases), cases=cases)
+    return Peak(algbw, busbw, level, *whose, basis, clauses, measured=True, cases=(case,))
 
 
 def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> tuple[str, ...]:
@@ -369,32 +400,32 @@ def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> 
     return (f"{format_rate(rate)} ÷ {times:.3g} bytes {verb} for each byte of busbw = {format_rate(rate / times)}",)
 
 
-def _peak_in_host(dataset: Dataset, series: Series, sharing: float) -> Peak | Unavailable:
-    stream = _comparable(dataset, series, sharing)
+def _peak_in_host(series: Series, hardware: Hardware) -> Peak | Unavailable:
+    stream = _comparable(series, hardware)
     if isinstance(stream, SocketStream):
-        return _socket_peak(dataset, series, stream)
-    return stream or _copying_peak(dataset, series, sharing)
+        return _socket_peak(series, hardware, stream)
+    return stream or _copying_peak(series, hardware)
 
 
-def _comparable(dataset: Dataset, series: Series, sharing: float) -> SocketStream | Unavailable | None:
+def _comparable(series: Series, hardware: Hardware) -> SocketStream | Unavailable | None:
     """The socket rate that is a peak of ``series`` on one host; None if there is none.
 
     It needs a backend that uses sockets too. ``tcp_stream`` also counts for fewer ranks, unless its own ranks shared
     cores. Messages between the first and the last rank alone use ``tcp_ping_pong``.
     """
-    host = dataset.hosts_of(series.key.ranks)[0]
-    if dataset.backend.transport != "gloo-tcp" or series.key.op in ON_SOCKETS:
+    key, facts = series.key, hardware.facts
+    host = facts.hosts_of(key.ranks)[0]
+    if facts.backend.transport != "gloo-tcp" or key.op in ON_SOCKETS:
         return None
-    streams = socket_streams(dataset)
-    in_turn = streams.get((_TCP_PING_PONG, host))
-    one_way = series.key.op in OF_TWO_RANKS and series.points[-1].wire_bytes == series.points[-1].size_bytes
-    if in_turn is not None and sharing == 1 and one_way and series.key.ranks == (in_turn.ranks[0], in_turn.ranks[-1]):
+    in_turn = hardware.rates.streams.get((_TCP_PING_PONG, host))
+    one_way = key.op in OF_TWO_RANKS and series.points[-1].wire_bytes == series.points[-1].size_bytes
+    if in_turn is not None and series.sharing == 1 and one_way and key.ranks == (in_turn.ranks[0], in_turn.ranks[-1]):
         return in_turn
-    stream, cores = streams.get((_TCP_STREAM, host)), dataset.environment(host).cpu.usable_cores
+    stream, cores = hardware.rates.streams.get((_TCP_STREAM, host)), facts.environment(host).cpu.usable_cores
     if stream is None:
         return None
     enough = cores is not None and len(stream.ranks) <= cores
-    if series.key.ranks == stream.ranks or enough:
+    if key.ranks == stream.ranks or enough:
         return stream
     return Unavailable(
         "stream-shared-cores",
@@ -402,21 +433,23 @@ def _comparable(dataset: Dataset, series: Series, sharing: float) -> SocketStrea
     )
 
 
-def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak:
+def _socket_peak(series: Series, hardware: Hardware, stream: SocketStream) -> Peak:
     """t ≥ wire bytes / (k r): k ranks send no more than k streams, each sending and receiving concurrently.
 
     Single messages between two ranks are compared with ``tcp_ping_pong``, which also sends one message at a time.
     """
-    host, ranks, point = dataset.hosts_of(series.key.ranks)[0], len(series.key.ranks), series.points[-1]
+    host, ranks, point = hardware.facts.hosts_of(series.key.ranks)[0], len(series.key.ranks), series.points[-1]
     if stream.op == _TCP_PING_PONG:
         rate = stream.bytes_per_second
         basis = (
             f"plain TCP of {host}, one message at a time from the first to the last of {len(stream.ranks)} ranks and "
             f"back, measured in this run ({stream.op}, {format_size(stream.size_bytes)})"
         )
-        return _peak(series, rate, "plain TCP of a host", (host, f"plain TCP of {host}"), basis, (), (stream.case,))
+        return _measured_peak(
+            series, rate, "plain TCP of a host", (host, f"plain TCP of {host}"), basis, (), stream.case
+        )
     together, moved = ranks * stream.bytes_per_second, point.wire_bytes / point.size_bytes
-    copied = host_copies(dataset).get(host)
+    copied = hardware.rates.copies.get(host)
     beside = [] if copied is None else [f"the memory of {host} copies {format_rate(copied.bytes_per_second)} in total"]
     basis = (
         f"plain TCP of {host}, {format_rate(stream.bytes_per_second)} from each of {len(stream.ranks)} ranks to the "
@@ -425,16 +458,16 @@ def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak
     )
     whose = (host, f"plain TCP of {host}")
     clauses = (*_division(together, series, moved, "sent"), *beside)
-    return _peak(series, together / moved, "plain TCP of a host", whose, basis, clauses, (stream.case,))
+    return _measured_peak(series, together / moved, "plain TCP of a host", whose, basis, clauses, stream.case)
 
 
-def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Unavailable:
+def _copying_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
     """t ≥ wire bytes / R_host: every byte that must reach another rank is copied at least once."""
-    host = dataset.hosts_of(series.key.ranks)[0]
-    copied = host_copies(dataset).get(host)
+    host = hardware.facts.hosts_of(series.key.ranks)[0]
+    copied = hardware.rates.copies.get(host)
     if copied is None:
         least, gives, ops = format_size(LEAST_COPY_BYTES), "a peak", "memory_copy"
-        if dataset.backend.transport == "gloo-tcp":
+        if hardware.facts.backend.transport == "gloo-tcp":
             gives, ops = "a peak and a model", "memory_copy, tcp_stream and ping_pong"
         return Unavailable(
             "no-memory-copy",
@@ -442,8 +475,8 @@ def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Un
             "rerun --op without --no-baseline",
         )
     point = series.points[-1]
-    moved = point.wire_bytes * sharing / point.size_bytes
-    shared = () if sharing == 1 else ("concurrent groups share it in proportion to their bytes",)
+    moved = point.wire_bytes * series.sharing / point.size_bytes
+    shared = () if series.sharing == 1 else ("concurrent groups share it in proportion to their bytes",)
     timed = "from the first entry to the last exit" if copied.whole else "over the slowest rank's time"
     basis = (
         f"memory copy of {host}, {format_rate(copied.bytes_per_second)} of source bytes in total, measured in this run "
@@ -453,21 +486,21 @@ def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Un
     whose = (host, f"memory copy of {host}")
     clauses = (*_division(copied.bytes_per_second, series, moved, "copied"), *shared)
     rate = copied.bytes_per_second / moved
-    return _peak(series, rate, "memory copy of a host", whose, basis, clauses, (copied.case,))
+    return _measured_peak(series, rate, "memory copy of a host", whose, basis, clauses, copied.case)
 
 
-def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: Crossing) -> Peak | Unavailable:
+def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Peak | Unavailable:
     """The network of the slowest host; if ranks drive GPUs, the slower of this network and the GPUs' links."""
-    key = series.key
+    key, facts = series.key, hardware.facts
     networks: dict[str, Network] = {}
-    for host in dataset.hosts_of(key.ranks):
-        connection = host_network(dataset.environment(host), dataset.backend.transport, rows)
+    for host in facts.hosts_of(key.ranks):
+        connection = host_network(facts.environment(host), facts.backend.transport, hardware.rows)
         if isinstance(connection, Unavailable):
             return replace(connection, reason=f"the speed of the network is unknown: {host} {connection.reason}")
-        networks[host] = _shared(dataset, series, host, connection)
+        networks[host] = _shared(facts, series, host, connection)
     slowest = min(networks, key=lambda host: networks[host].peak.nominal)
     network = networks[slowest]
-    placement = [dataset.hosts[rank] for rank in key.ranks]
+    placement = [facts.hosts[rank] for rank in key.ranks]
     multiple = crossing(placement, key.root or 0)
     traffic = f"{key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through the busiest one"
     what = f"{network.name} of {slowest}"
@@ -475,14 +508,14 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: C
     if key.device == _HOST_MEMORY:
         return peak
     of_a_rank = crossing([str(rank) for rank in key.ranks], key.root or 0)
-    ways = _ways_out(dataset, key.ranks, networks, rows)
+    ways = _ways_out(key.ranks, hardware, networks)
     if isinstance(ways, Unavailable):
         peak = peak.with_clause(f"links between GPUs may be slower: {ways.reason}")
     else:
         narrowest = min(ways, key=lambda way: way.peak.nominal)
         traffic = f"{key.op} must carry {of_a_rank:.3g} × S through it"
-        links = _part(series, narrowest, of_a_rank, _level(narrowest.peak), traffic)
-        links = replace(links, widest=_is_widest(dataset, links))
+        level = _level(narrowest.peak)
+        links = _part(series, narrowest, of_a_rank, level, traffic, widest=_is_widest(facts, level))
         limits = [limit.practical for limit in (peak, links) if limit.practical is not None]
         beside = f"{peak.holder} allows {format_rate(peak.busbw)}"
         peak = peak if peak.algbw <= links.algbw else links.with_clause(beside)
@@ -490,29 +523,29 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: C
     return _as_sent_by_gpus(peak, network, (multiple, of_a_rank), placement.count(slowest), key.op)
 
 
-def _shared(dataset: Dataset, series: Series, host: str, network: Network) -> Network:
+def _shared(facts: Facts, series: Series, host: str, network: Network) -> Network:
     """The share of a host's network that one of several concurrent groups of a log can use."""
-    if dataset.runs[0].run.imported is None or series.key.group == "all":
+    if not facts.is_log or series.key.group == "all":
         return network
-    placement = dataset.hosts
+    placement = facts.hosts
     part = sum(placement[rank] == host for rank in series.key.ranks) / placement.count(host)
     return replace(network, peak=network.peak.times(part, f"{part:.3g} of {network.peak.what}"))
 
 
 def _ways_out(
-    dataset: Dataset, ranks: Sequence[int], networks: Mapping[str, Network], rows: Catalogue
+    ranks: Sequence[int], hardware: Hardware, networks: Mapping[str, Network]
 ) -> list[Narrowest] | Unavailable:
     """The slowest path out of a GPU on every host, or the reason why one is unknown.
 
     It is the GPU's links to other GPUs of the host plus, unless the link is PCIe, its share of the network. For the
     only GPU of a host it is the link to the host.
     """
-    placement = dataset.hosts
+    placement = hardware.facts.hosts
     on_host, of_group = Counter(placement), Counter(placement[rank] for rank in ranks)
     ways: list[Narrowest] = []
     for host, network in networks.items():
         here = [rank for rank in ranks if placement[rank] == host]
-        links = (host_links if on_host[host] == 1 else gpu_links)(dataset, here, rows)
+        links = (host_links if on_host[host] == 1 else gpu_links)(hardware.facts.gpus_of(here), hardware.rows)
         if isinstance(links, Unavailable):
             return replace(links, reason=f"{host}: {links.reason}")
         if on_host[host] > 1 and links.peak.kind != "pcie":

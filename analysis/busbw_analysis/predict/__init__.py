@@ -3,28 +3,39 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import Parameters
+from busbw_analysis.models.results import Results
 from busbw_analysis.predict.forecast import Forecast
 from busbw_analysis.predict.over_ranks import Line, Scaling, scaling
 from busbw_analysis.predict.prediction import Prediction, answer, sized
 from busbw_analysis.predict.query import query
-from busbw_analysis.predict.selection import measured_curves, read_groups
+from busbw_analysis.predict.selection import measured_curves, read_groups, read_results
 from busbw_analysis.predict.ways import Ways
 
-__all__ = ["Forecast", "Line", "Prediction", "Questions", "Scaling", "Ways", "read_groups", "scaling", "sized"]
+__all__ = [
+    "Forecast",
+    "Line",
+    "Prediction",
+    "Questions",
+    "Scaling",
+    "Ways",
+    "read_groups",
+    "read_results",
+    "scaling",
+    "sized",
+]
 
 
 class Questions:
-    """Answers questions about ``datasets`` as read by ``read_groups``; curves are selected once for many questions."""
+    """Answers questions from ``results`` as read by ``read_results``; curves are selected once for many questions."""
 
-    def __init__(self, datasets: Sequence[Dataset]) -> None:
-        self.datasets = tuple(datasets)
+    def __init__(self, results: Sequence[Results]) -> None:
+        self.results = tuple(results)
         self._ways = lru_cache(maxsize=None)(self._select)
 
     def _select(self, op: str, algorithm: str | None, **way: str | float | None) -> Ways:
-        return Ways(measured_curves(self.datasets, op, algorithm, **way))
+        return Ways(measured_curves(self.results, op, algorithm, **way))
 
     def predict(
         self,

@@ -15,8 +15,9 @@ import numpy as np
 from busbw.errors import AnalysisError
 from busbw.ops import bus_factor
 from busbw.units import about_size, format_rate, format_size, format_time
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import tail_of_medians
-from busbw_analysis.data.series import Point, Series
+from busbw_analysis.data.series import Series
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.checks import LEAST_SIZES
 from busbw_analysis.fitting.curve import Fit, Segment, fit_points, fit_series, launch_matrix, resampled_cuts
@@ -82,7 +83,7 @@ class Forecast:
     interval_note: str
     extrapolated: tuple[Extrapolation, ...]
     held_out: Validation
-    measured: Point | None
+    measured: GroupSummary | None
     carried_from: Shape | None = None
     notes: tuple[str, ...] = ()
 

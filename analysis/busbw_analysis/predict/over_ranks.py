@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from busbw.errors import AnalysisError, UsageError
-from busbw_analysis.data.series import Point
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.predict.carried import Carry
@@ -41,7 +41,7 @@ class Scaling:
     query: PredictionQuery
     size_bytes: int
     lines: tuple[Line, ...]
-    measured: tuple[tuple[int, Point], ...]
+    measured: tuple[tuple[int, GroupSummary], ...]
     fitted: tuple[tuple[int, Value], ...]
 
 

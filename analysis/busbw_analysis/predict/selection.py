@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
 from busbw.ops import OPS, PAIRED
 from busbw.runs import store
-from busbw.runs.placement import oversubscribed, oversubscribed_hosts, ranks_and_cores
+from busbw.runs.placement import oversubscribed, oversubscribed_hosts
 from busbw.runs.records import SETTINGS, settings_in_words
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.kept import Summarised, summary_of
@@ -18,11 +18,14 @@ from busbw_analysis.data.likeness import Difference, differences
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.series import LIBRARY, Series, SeriesKey
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
-from busbw_analysis.models.choices import Calls, library_of_run
+from busbw_analysis.models.choices import Calls, Library
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.families import MPI
-from busbw_analysis.models.parameters import parameters_for
+from busbw_analysis.models.results import Results, results_of
 from busbw_analysis.models.select import algorithms
+
+Shape = tuple[int, int]
+"""Numbers of ranks and hosts."""
 
 _OF_A_SHAPE = frozenset({"ranks", "hosts", "placement of ranks on hosts", "binding of ranks to cores", "loop"})
 """Facts that may differ between runs with different numbers of ranks."""
@@ -51,6 +54,8 @@ class MeasuredCurves:
     ``of_op``: every curve of the op, with any algorithm; at least one.
     ``of_library``: the curves of the backend's own algorithm, measured in the same way.
     ``cores``: usable cores of a host; None if unknown.
+    ``near``, ``far``: α, β and R from messages inside a host and between hosts, from the largest run that has them.
+    ``libraries``: the MPI library of each run by its ranks and hosts; None for another backend.
     ``notes``: what was left out.
     """
 
@@ -60,8 +65,10 @@ class MeasuredCurves:
     of_op: tuple[Series, ...]
     of_library: tuple[Series, ...]
     cores: int | None
+    near: Parameters | Unavailable
+    far: Parameters | Unavailable
+    libraries: tuple[tuple[Shape, Library | Unavailable | None], ...]
     notes: tuple[str, ...]
-    _datasets: tuple[Dataset, ...]
 
     @property
     def key(self) -> SeriesKey:
@@ -70,21 +77,11 @@ class MeasuredCurves:
 
     def curve(self, ranks: int, hosts: int) -> Series | None:
         """The curve measured on ``ranks`` ranks and ``hosts`` hosts, if any."""
-        return next((one for one in self.curves if one.shape == (ranks, hosts)), None)
+        return next((curve for curve in self.curves if curve.shape == (ranks, hosts)), None)
 
     def parameters(self, *, far: bool) -> Parameters | Unavailable:
-        """α, β and R from messages inside a host (``far``: between hosts), from the largest run that has them."""
-        why: Unavailable | None = None
-        for dataset in sorted(self._datasets, key=lambda one: -len(one.hosts)):
-            found = [one for one in dataset.series if one.key.op == self.op and (one.key.hosts > 1) == far]
-            if found:
-                like = min(found, key=lambda one: one not in self.curves)
-                parameters = parameters_for(dataset, like)
-                if isinstance(parameters, Parameters):
-                    return parameters
-                why = why or parameters
-        where = "between hosts" if far else "inside a host"
-        return why or Unavailable("not-measured", f"{self.op} was not measured {where}")
+        """α, β and R from messages inside a host (``far``: between hosts)."""
+        return self.far if far else self.near
 
     def oversubscribed(self, ranks: int, hosts: int) -> bool:
         """Whether CPU ranks would have to share cores."""
@@ -96,19 +93,30 @@ class MeasuredCurves:
         Taken from the run with this shape, else preferably from one whose ranks share cores in the same way.
         """
 
-        def unlike(dataset: Dataset) -> tuple[bool, bool]:
-            shape = _shape_of_run(dataset.runs[0])
+        def unlike(shape: Shape) -> tuple[bool, bool]:
             return shape != (ranks, hosts), self.oversubscribed(*shape) != self.oversubscribed(ranks, hosts)
 
-        return _calls_of(min(self._datasets, key=unlike), (self.curves or self.of_op)[0].key)
+        _, library = min(self.libraries, key=lambda entry: unlike(entry[0]))
+        key = (self.curves or self.of_op)[0].key
+        return None if library is None or key.cost_models != MPI else Calls(library, key.dtype, key.mode)
 
 
-def _calls_of(dataset: Dataset, key: SeriesKey) -> Calls | None:
-    library = library_of_run(dataset)
-    return None if library is None or key.cost_models != MPI else Calls(library, key.dtype, key.mode)
+def _parameters(
+    results: Sequence[Results], op: str, curves: Sequence[Series], *, far: bool
+) -> Parameters | Unavailable:
+    """α, β and R for ``op`` from messages inside a host or between hosts, preferably as for one of ``curves``."""
+    why: Unavailable | None = None
+    for each in sorted(results, key=lambda each: -len(each.facts.hosts)):
+        of_op = [series for series in each.series if series.key.op == op and (series.key.hosts > 1) == far]
+        if of_op:
+            parameters = each.messages.parameters_for(min(of_op, key=lambda series: series not in curves))
+            if isinstance(parameters, Parameters):
+                return parameters
+            why = why or parameters
+    return why or Unavailable("not-measured", f"{op} was not measured {'between hosts' if far else 'inside a host'}")
 
 
-def _shape_of_run(stored: store.StoredRun) -> tuple[int, int]:
+def _shape_of_run(stored: store.StoredRun) -> Shape:
     """Ranks and hosts of a run."""
     return len(stored.run.hosts), len(set(stored.run.hosts))
 
@@ -136,6 +144,11 @@ def read_groups(found: Sequence[store.StoredRun | Summarised], *, force: bool = 
     return tuple(pool(tuple(members), force=force) for _, members in sorted(shapes.items()))
 
 
+def read_results(runs: Sequence[store.StoredRun | Summarised], *, force: bool = False) -> tuple[Results, ...]:
+    """The results of runs pooled by their numbers of ranks and hosts, as ``read_groups`` does."""
+    return tuple(map(results_of, read_groups(runs, force=force)))
+
+
 def _unlike(runs: Sequence[store.StoredRun], stored: store.StoredRun) -> list[Difference]:
     """Differences that forbid combining ``stored`` with ``runs``: from the first run, except that the thread level is
     compared with the first run whose ranks share cores, or not, like its own.
@@ -154,16 +167,16 @@ def _shares_cores(stored: store.StoredRun) -> bool:
 
 
 def measured_curves(
-    datasets: Sequence[Dataset], op: str, algorithm: str | None = None, **way: str | float | None
+    results: Sequence[Results], op: str, algorithm: str | None = None, **way: str | float | None
 ) -> MeasuredCurves:
-    """The curves of ``op`` in ``datasets`` that were measured with the values in ``way`` (``dtype``, ``mode``,
+    """The curves of ``op`` in ``results`` that were measured with the values in ``way`` (``dtype``, ``mode``,
     ``imbalance``), and otherwise as close to the default settings as the data allow.
 
     Raises UsageError for an unknown op or algorithm; AnalysisError, with what the runs have, if they lack it.
     """
-    alone = [one for dataset in datasets for one in _alone(dataset)]
+    alone = [one for each in results for one in _alone(each)]
     wanted = None if algorithm == LIBRARY else algorithm
-    of_op = _of_op(alone, datasets, op)
+    of_op = _of_op(alone, results, op)
     known = _known(of_op, op)
     if (wanted or LIBRARY) not in known:
         message = f"--algorithm {wanted!r} is unknown for {op}; known: {', '.join(known)}"
@@ -196,23 +209,25 @@ def measured_curves(
         curves=own,
         of_op=tuple(of_op),
         of_library=of_library,
-        cores=_cores(datasets),
+        cores=_cores(results),
+        near=_parameters(results, op, own, far=False),
+        far=_parameters(results, op, own, far=True),
+        libraries=tuple((_shape_of_run(each.runs[0]), each.library) for each in results),
         notes=tuple(notes),
-        _datasets=tuple(datasets),
     )
 
 
-def _alone(dataset: Dataset) -> list[Series]:
+def _alone(results: Results) -> list[Series]:
     """The curves of groups that ran alone; the time of concurrent groups is a different quantity."""
-    many = {summary.index for summary in dataset.summaries if len(summary.groups) > 1}
-    return [one for one in dataset.series if not any(point.case in many for point in one.points)]
+    many = {summary.index for summary in results.cases if len(summary.groups) > 1}
+    return [series for series in results.series if not any(point.case in many for point in series.points)]
 
 
-def _of_op(alone: Sequence[Series], datasets: Iterable[Dataset], op: str) -> list[Series]:
-    found = [one for one in alone if one.key.op == op]
-    if found:
-        return found
-    cases = [summary for dataset in datasets for summary in dataset.summaries if summary.case.op == op]
+def _of_op(alone: Sequence[Series], results: Iterable[Results], op: str) -> list[Series]:
+    of_op = [series for series in alone if series.key.op == op]
+    if of_op:
+        return of_op
+    cases = [summary for each in results for summary in each.cases if summary.case.op == op]
     if op not in OPS and not cases:
         refuse_unknown("--op", op, sorted(OPS), code=UNKNOWN_OP.code)
     if cases:
@@ -222,7 +237,7 @@ def _of_op(alone: Sequence[Series], datasets: Iterable[Dataset], op: str) -> lis
         became = {f"{summary.state} ({'; '.join(summary.reasons) or 'no curve'})" for summary in cases}
         states = ", ".join(sorted(became))
         raise AnalysisError(f"{op} has no usable curve in these runs: {states}", code="no-curve")
-    there = ", ".join(sorted({one.key.op for one in alone})) or "no op with a curve"
+    there = ", ".join(sorted({series.key.op for series in alone})) or "no op with a curve"
     raise AnalysisError(f"{op} was not measured in these runs; they have {there}", code="op-not-measured")
 
 
@@ -251,7 +266,6 @@ def _formatted(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _cores(datasets: Iterable[Dataset]) -> int | None:
+def _cores(results: Iterable[Results]) -> int | None:
     """The fewest usable cores of any host; None if unknown for all hosts."""
-    hosts = (ranks_and_cores(dataset.hosts, dataset.largest.environments) for dataset in datasets)
-    return min((cores for one in hosts for _, cores in one.values()), default=None)
+    return min((cores for each in results for _, cores in each.facts.cores.values()), default=None)

@@ -3,13 +3,13 @@ these, and α, β and R of messages between two ranks with the counts of the alg
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 from busbw.errors import AnalysisError
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.fitting.score import VALID_RANKS, validation
+from busbw_analysis.fitting.score import VALID_RANKS, Validation, validation
 from busbw_analysis.models.costs import INSIDE_AS_BETWEEN, CostModel, Parameters
 from busbw_analysis.models.gloo import unmodelled
 from busbw_analysis.models.select import candidates, model_for
@@ -18,6 +18,19 @@ from busbw_analysis.predict.forecast import Basis, Extrapolation, FittedCurve, F
 from busbw_analysis.predict.held_out import HeldOut, Shape, ValidationRange
 from busbw_analysis.predict.query import PredictionQuery, extrapolations, new_regime
 from busbw_analysis.predict.selection import MeasuredCurves
+
+
+@dataclass(frozen=True, slots=True)
+class _Grounds:
+    """What a forecast rests on; fields as of ``Forecast``."""
+
+    rests_on: str
+    parameters: str
+    interval_note: str
+    extrapolated: tuple[Extrapolation, ...]
+    held_out: Validation
+    carried_from: Shape | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Ways:
@@ -29,7 +42,6 @@ class Ways:
         self.carrier, self.candidates = cache(self._carrier), cache(self._candidates)
         self._carried_held_out = cache(lambda far, sharing: self.carrier(far, sharing).held_out())
         self._messages_held_out = cache(self._held_out_of_messages)
-        self._parameters = cache(lambda far: data.parameters(far=far))
 
     def forecast(self, asked: PredictionQuery, size_bytes: int) -> Forecast | Unavailable:
         """The time at one size; if there is none, the code of the first way and the reasons of all."""
@@ -116,7 +128,7 @@ class Ways:
         curves = [curve for curve in can_be_carried(measured) if (curve.key.hosts > 1) == far]
         alike = [curve for curve in curves if self.data.oversubscribed(*curve.shape) == sharing]
         fits = (self.fitted(curve) for curve in alike or curves)
-        parameters = self._parameters(far)
+        parameters = self.data.parameters(far=far)
         known = tuple(fit for fit in fits if isinstance(fit, FittedCurve))
         return Carrier(known, self.algorithm, parameters if isinstance(parameters, Parameters) else None)
 
@@ -143,28 +155,33 @@ class Ways:
             beyond.append("sizes at a jump")
             outside.append(Extrapolation("jump", f"{size_bytes} B is {jump}, on {source[0]} ranks"))
         held_out = self._carried_held_out(asked.hosts > 1, sharing).asked_for(*shape, size_bytes, *beyond)
-        forecast = self._forecast(asked, size_bytes, carry.cost, "carried", carry.seconds(size_bytes))
-        return replace(
-            forecast,
-            rests_on=carry.words,
-            parameters=carry.source.parameters(size_bytes) + forecast.parameters,
-            interval_note=carry.source.interval_note,
-            extrapolated=tuple(outside),
-            held_out=held_out,
-            carried_from=source,
-            notes=(*(unfitted.reason for unfitted in self._not_fitted()), *forecast.notes),
+        return self._forecast(
+            asked,
+            size_bytes,
+            carry.cost,
+            "carried",
+            carry.seconds(size_bytes),
+            _Grounds(
+                rests_on=carry.words,
+                parameters=carry.source.parameters(size_bytes),
+                interval_note=carry.source.interval_note,
+                extrapolated=tuple(outside),
+                held_out=held_out,
+                carried_from=source,
+                notes=tuple(reason.reason for reason in self._not_fitted()),
+            ),
         )
 
     def by_messages(self, cost: CostModel, shape: Shape, size_bytes: int) -> Value | Unavailable:
         """The time by messages with an algorithm that exists for ``shape``."""
-        parameters = self._parameters(shape[1] > 1)
+        parameters = self.data.parameters(far=shape[1] > 1)
         return (
             parameters if isinstance(parameters, Unavailable) else Value(parameters.seconds(cost, *shape, size_bytes))
         )
 
     def _by_messages(self, asked: PredictionQuery, size_bytes: int) -> Forecast | Unavailable:
         shape = asked.ranks, asked.hosts
-        cost, parameters = self.algorithm(*shape, size_bytes), self._parameters(asked.hosts > 1)
+        cost, parameters = self.algorithm(*shape, size_bytes), self.data.parameters(far=asked.hosts > 1)
         if isinstance(cost, Unavailable):
             return cost
         if isinstance(parameters, Unavailable):
@@ -173,19 +190,23 @@ class Ways:
         if cost.two_levels:
             ignored += ", and messages inside hosts cost the same as between hosts"
         beyond = [_cores(sharing=self.data.oversubscribed(*shape))] if new_regime(self.data, asked) else []
-        forecast = self._forecast(
-            asked, size_bytes, cost, "messages", Value(parameters.seconds(cost, *shape, size_bytes))
-        )
-        return replace(
-            forecast,
-            rests_on=parameters.basis,
-            parameters=parameters.origin + ignored + forecast.parameters,
-            interval_note=parameters.interval_note,
-            held_out=self._messages_held_out(asked.hosts > 1).asked_for(*shape, size_bytes, *beyond),
+        return self._forecast(
+            asked,
+            size_bytes,
+            cost,
+            "messages",
+            Value(parameters.seconds(cost, *shape, size_bytes)),
+            _Grounds(
+                rests_on=parameters.basis,
+                parameters=parameters.origin + ignored,
+                interval_note=parameters.interval_note,
+                extrapolated=extrapolations(self.data, asked, size_bytes),
+                held_out=self._messages_held_out(asked.hosts > 1).asked_for(*shape, size_bytes, *beyond),
+            ),
         )
 
     def _forecast(
-        self, asked: PredictionQuery, size_bytes: int, cost: CostModel, basis: Basis, seconds: Value
+        self, asked: PredictionQuery, size_bytes: int, cost: CostModel, basis: Basis, seconds: Value, grounds: _Grounds
     ) -> Forecast:
         """What carried curves and messages have in common."""
         measured = self.data.curve(asked.ranks, asked.hosts)
@@ -198,20 +219,21 @@ class Ways:
             hosts=asked.hosts,
             seconds=seconds,
             basis=basis,
-            rests_on="",
+            rests_on=grounds.rests_on,
             algorithm=cost.algorithm,
             formula=cost.formula,
-            parameters=f"; {cost.algorithm}: {INSIDE_AS_BETWEEN}" if flat else "",
-            interval_note="",
-            extrapolated=extrapolations(self.data, asked, size_bytes),
-            held_out=validation("", None, VALID_RANKS),
+            parameters=f"{grounds.parameters}; {cost.algorithm}: {INSIDE_AS_BETWEEN}" if flat else grounds.parameters,
+            interval_note=grounds.interval_note,
+            extrapolated=grounds.extrapolated,
+            held_out=grounds.held_out,
             measured=None if measured is None else measured.at(size_bytes),
-            notes=() if table is None else (table,),
+            carried_from=grounds.carried_from,
+            notes=grounds.notes if table is None else (*grounds.notes, table),
         )
 
     def _held_out_of_messages(self, far: bool) -> HeldOut:  # noqa: FBT001 - cached by position
         """The error of messages on the largest measured number of ranks, which they did not use."""
-        parameters = self._parameters(far)
+        parameters = self.data.parameters(far=far)
         curves: Sequence[Series] = [one for one in self.data.curves if (one.key.hosts > 1) == far]
         largest = max((one.shape[0] for one in curves), default=0)
         tested = [one for one in curves if one.shape[0] == largest]

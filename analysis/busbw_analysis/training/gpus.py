@@ -7,7 +7,7 @@ from math import inf
 from busbw.errors import UsageError
 from busbw.system.catalog import Gpu, catalogue
 from busbw.system.detect import row_of
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.models.results import Results
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,16 @@ def least_memory(gpus: Iterable[Gpu]) -> Gpu | None:
     return min(gpus, key=lambda gpu: inf if gpu.memory_bytes is None else gpu.memory_bytes, default=None)
 
 
-def gpu_of_runs(datasets: Iterable[Dataset]) -> Gpu | None:
+def gpu_of_runs(results: Iterable[Results]) -> Gpu | None:
     """The GPU of the runs' ranks; with several kinds, the one with least memory.
 
     None if the ranks ran on CPUs, or if no row of the catalogue matches.
     """
     rows = catalogue()
     found: list[Gpu] = []
-    for one in datasets:
+    for one in results:
         if all(row.case.device == "cpu" for row in one.cases):
             continue
         for host in {host for stored in one.runs for host in stored.run.hosts}:
-            found += [row for gpu in one.environment(host).pci.gpus if (row := row_of(gpu, rows)) is not None]
+            found += [row for gpu in one.facts.environment(host).pci.gpus if (row := row_of(gpu, rows)) is not None]
     return least_memory(found)

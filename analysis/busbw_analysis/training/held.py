@@ -110,9 +110,11 @@ def held(questions: Questions, scenario: Scenario = AS_IT_IS) -> tuple[Held, ...
     alone.
     """
     prices, found = Measured(questions), []
-    for dataset in questions.datasets:
-        parts = by_key((row.case, row.step) for _, row in dataset.measurements() if row.step is not None)
-        for summary in dataset.summaries:
+    for results in questions.results:
+        parts = by_key(
+            (row.case, row.step) for stored in results.runs for row in stored.measurements if row.step is not None
+        )
+        for summary in results.cases:
             case = summary.case
             if case.workload is None or case.workload.slow_ns or summary.state != "measured":
                 continue

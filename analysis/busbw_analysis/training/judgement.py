@@ -69,6 +69,6 @@ class Training:
 
 def judge_training(evidence: Evidence) -> Training:
     """The judgement on all measured steps."""
-    steps = steps_of(evidence.dataset)
-    predicted = held(Questions([evidence.dataset])) if steps else ()
+    steps = steps_of(evidence.results)
+    predicted = held(Questions([evidence.results])) if steps else ()
     return Training(steps, predicted, step_verdicts(steps, predicted), exchanged(steps))

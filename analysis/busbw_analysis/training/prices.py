@@ -164,9 +164,9 @@ class Measured:
 
     def __init__(self, questions: Questions, otherwise: Prices | None = None, *, shared: bool | None = None) -> None:
         self.questions, self.otherwise = questions, otherwise
-        hosts = max((one.hosts for one in questions.datasets), key=len)
+        hosts = max((one.facts.hosts for one in questions.results), key=len)
         self.per_host = max(map(hosts.count, hosts))
-        device = {row.case.device for one in questions.datasets for row in one.cases}
+        device = {row.case.device for one in questions.results for row in one.cases}
         self.shared = "cpu" in device if shared is None else shared
         self._points = lru_cache(maxsize=None)(self._ask)
 
@@ -228,9 +228,9 @@ class Measured:
         for name in (op, "ping_pong"):
             yield name, 2, min(hosts, 2)
         sent = {
-            (len(group.ranks), len(set(dataset.hosts_of(group.ranks))))
-            for dataset in self.questions.datasets
-            for one in dataset.summaries
+            (len(group.ranks), len(set(results.facts.hosts_of(group.ranks))))
+            for results in self.questions.results
+            for one in results.cases
             if one.case.op == op and one.state == "measured"
             for group in one.groups
         }
@@ -276,7 +276,7 @@ class Measured:
 
     def _measured(self, wanted: Callable[[Case], bool]) -> Iterator[tuple[Case, GroupSummary]]:
         # Filter by case first: groups of a pair matrix are created one by one, and may be a million.
-        every = (one for dataset in self.questions.datasets for one in dataset.summaries if one.state == "measured")
+        every = (one for results in self.questions.results for one in results.cases if one.state == "measured")
         return ((one.case, group) for one in every if wanted(one.case) for group in one.groups)
 
 

@@ -25,7 +25,7 @@ def _sections(judgement: Judgement, models: Sequence[Model]) -> Iterator[Placed]
     from busbw_analysis.training.sections.timelines import timelines  # noqa: PLC0415
 
     judged = judgement.of(Training)
-    planned = training(judgement.dataset, judged.held, models)
+    planned = training(judgement.results, judged.held, models)
     yield Placed("asked" if models or judged.steps else "last", "always" if models else "never", planned)
     yield Placed("results", "always", steps(judged.steps, judged.verdicts))
     yield Placed("results", "always", exchanges(judged.exchanges))

@@ -164,13 +164,13 @@ def _measure(judgement: Judgement, steps: Sequence[StepVerdict]) -> str:
     largest = max(_LEAST_LARGEST, *(one.largest_bytes for one in without))
     top = format_size(1 << (largest - 1).bit_length()).replace(" ", "")
     first = without[0]
-    started_here = judgement.dataset.runs[0].run.launcher == "local"
+    started_here = judgement.runs[0].run.launcher == "local"
     parts = [
         f"busbw run --op {','.join([*dict.fromkeys(one.op for one in without), *calls])} --sizes '1KiB..{top}*8'",
         *([f"--ranks {first.ranks}"] if started_here else []),
         *_options(first),
     ]
-    backend = judgement.dataset.cases[first.case].case.backend
+    backend = judgement.cases[first.case].case.backend
     parts += [] if backend == "gloo" else [f"--backend {backend}"]
     return f"measure {_listed(calls)} in the same run: {' '.join(parts)}"
 

@@ -16,8 +16,8 @@ from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent, StepParts
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, DataCheck
+from busbw_analysis.models.results import Results
 from busbw_analysis.training.held import step_of
 from busbw_analysis.training.memory import Memory, memory
 from busbw_analysis.training.timelines import CallTime, RankTime, call_times, rank_times
@@ -176,10 +176,12 @@ class Trained:
         return max(by_rank.values(), default=0.0) / self.steps
 
 
-def steps_of(dataset: Dataset) -> tuple[Trained, ...]:
+def steps_of(results: Results) -> tuple[Trained, ...]:
     """Every measured step, in the order of the plan."""
-    known = dataset.summaries
-    parts = by_key((row.case, row.step) for _, row in dataset.measurements() if row.step is not None)
+    known = results.cases
+    parts = by_key(
+        (row.case, row.step) for stored in results.runs for row in stored.measurements if row.step is not None
+    )
     rate = _product_rate(known)
     return tuple(
         _trained(summary, workload, group, parts[summary.case], rate)

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from busbw.units import about_size, format_size, format_time
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.data.series import Point
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.report.document import Block, Column, Figure, LegendEntry, table, three_digits
 from busbw_analysis.report.plots import curves, models
@@ -32,7 +32,7 @@ def beside_each_other(comparison: AlgorithmComparison, anchor: str, *, draw: boo
     return (*figure, crossing_table(comparison))
 
 
-def _figure(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Point]], anchor: str) -> Figure:
+def _figure(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, GroupSummary]], anchor: str) -> Figure:
     names = _drawn(comparison, sizes)
     lines = _lines(sizes)
     least = {size: min(point.time_ns for point in points.values()) for size, points in sizes.items()}
@@ -57,13 +57,13 @@ def _figure(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Po
     return Figure(caption, (picture,), tuple(_legend(names, comparison)), numbers)
 
 
-def _relative(point: Point, least_ns: float) -> curves.Point:
+def _relative(point: GroupSummary, least_ns: float) -> curves.Point:
     """A time and its ends relative to the fastest time."""
     low, high = (None if end is None else end / least_ns for end in ends_of(point.interval))
     return curves.Point(point.size_bytes, point.time_ns / least_ns, low, high)
 
 
-def _lines(sizes: Mapping[int, Mapping[str, Point]]) -> Mapping[str, tuple[tuple[float, float], ...]]:
+def _lines(sizes: Mapping[int, Mapping[str, GroupSummary]]) -> Mapping[str, tuple[tuple[float, float], ...]]:
     """Times relative to the fastest, also between sizes, by the linear interpolation that finds the crossovers."""
     measured = np.asarray(list(sizes), dtype=np.float64)
     steps = [np.geomspace(*two, _STEPS, endpoint=False) for two in pairwise(measured)]
@@ -77,7 +77,7 @@ def _lines(sizes: Mapping[int, Mapping[str, Point]]) -> Mapping[str, tuple[tuple
     }
 
 
-def _drawn(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Point]]) -> list[str]:
+def _drawn(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, GroupSummary]]) -> list[str]:
     """As many names as one figure can distinguish, those closest to the fastest, in their order."""
 
     def distance(name: str) -> float:

@@ -8,8 +8,9 @@ from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
 from busbw.runs.records import Case
 from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.grouped import by_key, grouped
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.data.series import Point, SeriesKey
+from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve, Judgement
@@ -251,7 +252,7 @@ def _settings_apart(side: Side) -> dict[str, list[str]]:
     """For each operation the settings in which the pooled runs of a side differ: they have no value in common."""
     of_case = {field.name for field in fields(SeriesKey)} & set(Case.__struct_fields__)
     names = sorted(of_case - {"op", "backend", "ranks", "group"})
-    runs = side.judgement.dataset.runs
+    runs = side.judgement.runs
     cases = by_key((case.op, (run, case)) for run, stored in enumerate(runs) for case in stored.run.cases)
 
     def differ(name: str, of_op: Sequence[tuple[int, Case]]) -> bool:
@@ -328,7 +329,7 @@ def _finding(curve: Curve, label: str) -> str:
     return f"{text}."
 
 
-def _tip(label: str, point: Point, value: str, ends: Sequence[str]) -> str:
+def _tip(label: str, point: GroupSummary, value: str, ends: Sequence[str]) -> str:
     """The tooltip of a point: its value, its range and its launches."""
     launches = len(point.launch_medians_ns)
     of = counted(launches, "launch", "launches")
@@ -500,7 +501,7 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
     every = [case.flags for _, _, case, _ in rows]
     common = common_flags(every)
     several = len(curves) > 1
-    columns: tuple[Column[tuple[str, Point, CaseSummary, float | None]], ...] = (
+    columns: tuple[Column[tuple[str, GroupSummary, CaseSummary, float | None]], ...] = (
         Column("Curve", lambda row: row[0] if several else None),
         Column("Size S", lambda row: row[1].size_bytes, format_size),
         Column("Time", lambda row: row[1].time_ns, format_time, ends=lambda row: ends_of(row[1].interval)),

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from busbw.units import format_size, format_time
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.series import Point
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.diagnosis.normality import Modelled
 from busbw_analysis.models.bounds import Spent
 from busbw_analysis.models.select import Prediction
@@ -105,7 +105,7 @@ def _share(share: float) -> str:
     return "< 0.1" if 0 < share < 0.001 else percent(share)
 
 
-_Row: TypeAlias = tuple[Point, Prediction, Spent]
+_Row: TypeAlias = tuple[GroupSummary, Prediction, Spent]
 
 
 def _of_the_time(name: str, ns: Callable[[Spent], float | None]) -> Column[_Row]:

@@ -69,7 +69,12 @@ def _operation(
 ) -> Section:
     varying = varying_fields(one.curve.series.key for one in members)
     labels = [curve_label(one.curve.series.key, varying) for one in members]
-    captions = (f"{in_words(one.curve, judgement.dataset)} {_efficiency(one)}".rstrip() for one in members)
+    doubts = [judgement.doubts[member.curve.series.key].model for member in members]
+    texts = [
+        in_words(member.curve, doubt, judgement.facts, judgement.cases)
+        for member, doubt in zip(members, doubts, strict=True)
+    ]
+    captions = (f"{text} {_efficiency(member)}".rstrip() for text, member in zip(texts, members, strict=True))
     figures = [
         model_figure(f"{anchor}-{number}", one, words, draw=number <= drawn)
         for number, (one, words) in enumerate(zip(members, captions, strict=True), start=1)

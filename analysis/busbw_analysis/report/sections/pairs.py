@@ -60,7 +60,7 @@ def pairs(judgement: Judgement) -> Section | None:
     The largest size of a matrix is shown as rates and the smallest as times; the sizes between are folded.
     """
     blocks = _split_by_distance(judgement.splits)
-    placements = judgement.dataset.placements
+    placements = judgement.facts.placements
     series = grouped((matrix for matrix in judgement.matrices if matrix.ranks), _label)
     if series:
         large = any(len(matrix.ranks) > _MOST_IN_A_HEATMAP for matrix in judgement.matrices)

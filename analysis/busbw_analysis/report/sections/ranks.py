@@ -49,7 +49,7 @@ def rank_views(judgement: Judgement) -> Section:
         (op, view.rank, view.late_count / view.samples) for op, group in waiting for view in group.views if view.samples
     ]
     late = by_key((rank, share) for _, rank, share in arrivals)
-    hosts = judgement.dataset.hosts
+    hosts = judgement.facts.hosts
     together = next((group for group in judgement.lateness if group.ranks == tuple(everyone)), None)
     members = {} if together is None else {member.rank: member for member in together.members}
 

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -13,10 +13,9 @@ from busbw.runs.facts import HostFacts
 from busbw.runs.records import JSON, Case, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
 from busbw.units import clock_time, counted, format_size, format_span, format_time
-from busbw_analysis.data.cases import CaseRow, CaseState
+from busbw_analysis.data.cases import CaseState
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import FLAGS
+from busbw_analysis.data.summary import FLAGS, CaseSummary
 from busbw_analysis.report.document import (
     MISSING,
     Cell,
@@ -55,7 +54,7 @@ def size_list(sizes: Iterable[int]) -> str:
     return ", ".join(format_size(size) for size in ordered)
 
 
-_MISSING_COLUMNS: Final[tuple[Column[tuple[tuple[CaseState, str, str], list[CaseRow]]], ...]] = (
+_MISSING_COLUMNS: Final[tuple[Column[tuple[tuple[CaseState, str, str], list[CaseSummary]]], ...]] = (
     Column("Case", lambda one: one[0][1]),
     Column("Sizes", lambda one: size_list(row.case.size_bytes for row in one[1])),
     Column("State", lambda one: Cell(one[0][0], tone=_STATE_TONES[one[0][0]])),
@@ -63,19 +62,19 @@ _MISSING_COLUMNS: Final[tuple[Column[tuple[tuple[CaseState, str, str], list[Case
 )
 
 
-def missing_cases(dataset: Dataset) -> Section | None:
+def missing_cases(cases: Sequence[CaseSummary]) -> Section | None:
     """The cases of the plan that gave no reliable number, grouped by reason; None if there are none."""
     by_reason = by_key(
         ((row.state, case_label(row.case, without=frozenset({"mode"})), "; ".join(row.reasons)), row)
-        for row in dataset.cases
+        for row in cases
         if row.state != "measured"
     )
     if not by_reason:
         return None
     order = list(_STATE_TONES)
     alike = sorted(by_reason.items(), key=lambda item: order.index(item[0][0]))
-    counts = Counter(row.state for row in dataset.cases)
-    caption = f"Of {counted(len(dataset.cases), 'case')}: " + ", ".join(
+    counts = Counter(row.state for row in cases)
+    caption = f"Of {counted(len(cases), 'case')}: " + ", ".join(
         f"{counts[state]} {state}" for state in order if counts[state]
     )
     return Section("missing", "Cases without a result", (table("", _MISSING_COLUMNS, alike),), gist=f"{caption}.")
@@ -87,12 +86,13 @@ _FACT_COLUMNS: Final[tuple[Column[tuple[str, str]], ...]] = (
 )
 
 
-def timing(dataset: Dataset) -> Section:
+def timing(runs: Sequence[StoredRun]) -> Section:
     """The timing protocol, and its numbers for each launch."""
     stops: Counter[str] = Counter()
     checks: Counter[str] = Counter()
     by_launch: Counter[tuple[int, int]] = Counter()
-    for run, block in dataset.measurements():
+    measurements = [(number, block) for number, stored in enumerate(runs) for block in stored.measurements]
+    for run, block in measurements:
         stops[f"Blocks that stopped because {_STOP_WORDS.get(block.stop_reason, block.stop_reason)}"] += 1
         checks[f"Blocks with data {block.check.state}"] += 1
         by_launch[run, block.launch] += 1
@@ -102,10 +102,10 @@ def timing(dataset: Dataset) -> Section:
         "of calls. The time of a call is that of the slowest rank. The cost of reading the clock is not subtracted. No "
         "sample is discarded."
     )
-    several = len(dataset.runs) > 1
+    several = len(runs) > 1
     launches = [
         (stored, launch, by_launch[number, launch.launch])
-        for number, stored in enumerate(dataset.runs)
+        for number, stored in enumerate(runs)
         for launch in stored.launches
     ]
     columns = _LAUNCH_COLUMNS if several else _LAUNCH_COLUMNS[1:]
@@ -113,16 +113,16 @@ def timing(dataset: Dataset) -> Section:
     blocks: list[Paragraph | Table] = [Paragraph(protocol)]
     blocks.append(table("Launches", columns, launches, note, row_headers=2 if several else 1))
     if measured := stops.total():
-        calls = ", ".join(map(str, sorted({block.calls for _, block in dataset.measurements()})))
+        calls = ", ".join(map(str, sorted({block.calls for _, block in measurements})))
         counts = (*stops.most_common(), *checks.most_common())
         facts = [("Calls per sample", calls), *((what, f"{number} of {measured}") for what, number in counts)]
         blocks.append(table("How the measurement ended", _FACT_COLUMNS, facts))
-    for stored in dataset.runs:
+    for stored in runs:
         name = f" of run {stored.run.id}" if several else ""
         rounded = map("size rounded: {}".format, stored.run.adjusted)
         plan = flatten(stored.run.plan, 4)
         blocks.append(table(f"Plan{name}, as executed", _FACT_COLUMNS, plan, *rounded, folded=True))
-    spent = ", ".join(ran_for(stored) for stored in dataset.runs)
+    spent = ", ".join(ran_for(stored) for stored in runs)
     gist = f"{counted(len(launches), 'launch', 'launches')}, {spent} of measuring; no sample is discarded."
     return Section("timing", "How it was timed", tuple(blocks), gist=gist)
 
@@ -144,13 +144,13 @@ def _shown_nowhere_else(facts: HostFacts) -> dict[str, JSON]:
     return {name: value for name, value in msgspec.to_builtins(facts).items() if name not in SHOWN_HERE}
 
 
-def environment(dataset: Dataset) -> Section:
+def environment(runs: Sequence[StoredRun]) -> Section:
     """The known facts of every host; those shared by all hosts are listed once."""
-    blocks = places(dataset.runs)
-    names = list(dict.fromkeys(host for stored in dataset.runs for host in stored.run.environments))
+    blocks = places(runs)
+    names = list(dict.fromkeys(host for stored in runs for host in stored.run.environments))
     recorded = by_key(
         (fact, (value, host))
-        for stored in dataset.runs
+        for stored in runs
         for host, facts in stored.run.environments.items()
         for fact, value in flatten(_shown_nowhere_else(facts))
         if value != MISSING

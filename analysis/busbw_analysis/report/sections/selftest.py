@@ -47,13 +47,13 @@ def trust(judgement: Judgement) -> Section:
 def _result(judgement: Judgement, tested: SelfTest) -> str:
     cells = ", ".join(f"{percent(width)} for {name}" for name, width in tested.resolution.items())
     fine = f" By case: {cells}." if cells else ""
-    which = taken_in_words(tested, [stored.run.started for stored in judgement.dataset.runs])
+    which = taken_in_words(tested, [stored.run.started for stored in judgement.runs])
     return f"{capitalised(which)}. {tested.answer()}{fine}"
 
 
 def _own_cost(judgement: Judgement) -> Iterator[Paragraph]:
     """The harness's share of a call, measured by these launches, in Python and in the compiled loop."""
-    launches = [launch for stored in judgement.dataset.runs for launch in stored.launches if launch.empty_call_ns]
+    launches = [launch for stored in judgement.runs for launch in stored.launches if launch.empty_call_ns]
     compiled = [launch for launch in launches if launch.compiled_call_ns]
     cases = sum("compiled" in case.loops for case in judgement.cases)
     if not launches:

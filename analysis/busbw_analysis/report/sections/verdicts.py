@@ -8,8 +8,9 @@ from busbw_analysis.data.bands import Band
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.diagnosis.answer import Answer
+from busbw_analysis.diagnosis.doubts import MODEL_TOLERANCE
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
-from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK, NEAR_PRACTICAL, Status
+from busbw_analysis.diagnosis.verdicts import NEAR_PEAK, NEAR_PRACTICAL, Status
 from busbw_analysis.report.document import TONES, Block, Cell, Column, Paragraph, Table, percent, table
 from busbw_analysis.report.sections.labels import curve_label, ends_of, op_anchor, varying_fields
 

@@ -130,5 +130,5 @@ def names_apart(
 
 
 def _world(judgement: Judgement) -> str:
-    hosts = judgement.dataset.hosts
+    hosts = judgement.facts.hosts
     return f" of a run of {len(hosts)}{f' on {len(set(hosts))} hosts' if len(set(hosts)) > 1 else ''}"

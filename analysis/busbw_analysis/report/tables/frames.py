@@ -11,9 +11,8 @@ import pandas as pd
 from busbw.runs.records import JSON, Imported, case_in_words
 from busbw_analysis.data.block_columns import PairBlock
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.names import rank_list
-from busbw_analysis.data.samples import Block
+from busbw_analysis.data.samples import Block, Samples
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak
@@ -48,15 +47,14 @@ def case_frame(judgement: Judgement) -> pd.DataFrame:
     )
 
 
-def sample_frame(dataset: Dataset) -> pd.DataFrame:
+def sample_frame(samples: Samples) -> pd.DataFrame:
     """One row per sample and group of ranks. Times are ns per call."""
-    samples = dataset.samples
     parts = [*map(_of_block, samples.blocks()), *(_of_pairs(*block) for block in samples.pair_blocks())]
     parts += [_of_log(*row) for row in samples.imported() if row[2].samples_ns]
     if not parts:
         return pd.DataFrame(columns=list(_OF_SAMPLES))
     found = pd.concat(parts, ignore_index=True)
-    cases, calls = {row.index: row.case for row in dataset.cases}, found["calls"]
+    cases, calls = {index: case for case, index in samples.cases.items()}, found["calls"]
     found["op"] = found["case"].map({place: case.op for place, case in cases.items()})
     found["size_bytes"] = found["case"].map({place: case.size_bytes for place, case in cases.items()})
     found["group"] = found["group"].astype("category")
@@ -77,7 +75,7 @@ def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None,
         "settings": ", ".join(case_in_words(case, _IN_COLUMNS)),
         "group": None if group is None else rank_list(group.ranks),
         "ranks": case.ranks if group is None else len(group.ranks),
-        "hosts": judgement.dataset.host_count(range(case.ranks) if group is None else group.ranks),
+        "hosts": judgement.facts.host_count(range(case.ranks) if group is None else group.ranks),
         "state": summary.state,
         "check": summary.check.in_words,
         **{name: None if group is None else getattr(group, field) for name, field in _OF_GROUP.items()},

@@ -76,7 +76,7 @@ def nccl_table(choices: Sequence[NcclChoice]) -> Table:
 def _choices(judgement: Judgement, series: Series, name: str, rows: Catalogue) -> Iterator[NcclChoice]:
     points = [point for point in series.points if point.size_bytes or series.key.op == "barrier"]
     sizes = [point.size_bytes or ONE_ELEMENT_BYTES for point in points]
-    found = choices_of(judgement.dataset, series.key, sizes, rows)
+    found = choices_of(judgement.facts, series.key, sizes, rows)
     if isinstance(found, Unavailable):
         yield NcclChoice(name, found.reason)
         return

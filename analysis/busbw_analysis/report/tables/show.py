@@ -364,9 +364,9 @@ def _reason(row: ShownRow) -> Iterable[str]:
 
 def about(judgement: Judgement) -> tuple[str, ...]:
     """What was run and where, in a few words each."""
-    run = judgement.dataset.runs[0].run
-    of_hosts = f"{counted(len(run.hosts), 'rank')} on {judgement.dataset.hosts_in_words}"
-    backends = dict.fromkeys(row.case.backend for row in judgement.dataset.cases)
+    run = judgement.runs[0].run
+    of_hosts = f"{counted(len(run.hosts), 'rank')} on {judgement.facts.hosts_in_words}"
+    backends = dict.fromkeys(row.case.backend for row in judgement.cases)
     return str(run.plan.get("name", run.id)), counted(len(judgement.cases), "case"), of_hosts, *backends
 
 

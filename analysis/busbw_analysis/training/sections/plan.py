@@ -6,7 +6,7 @@ from typing import Final
 from busbw.errors import AnalysisError, UsageError
 from busbw.units import format_seconds
 from busbw.workloads.model_rows import Model
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.models.results import Results
 from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, table
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
@@ -20,9 +20,9 @@ from busbw_analysis.training.tables.plan import change_tables, plan_headline, pl
 _TOP: Final = 5
 
 
-def training(dataset: Dataset, held: Sequence[Held], models: Sequence[Model]) -> Section:
+def training(results: Results, held: Sequence[Held], models: Sequence[Model]) -> Section:
     """Plans for the requested ``models``, and measured steps; folded if no model was requested."""
-    questions = Questions([dataset])
+    questions = Questions([results])
     blocks = [*_measured(held), *(block for model in models for block in _planned(questions, model))]
     gist = "The time of a training step from this run's measurements, its parts, and its sensitivity."
     if not blocks:
@@ -60,7 +60,7 @@ def _measured(found: Sequence[Held]) -> Iterator[Block]:
 def _planned(questions: Questions, model: Model) -> Iterator[Block]:
     """The fastest layouts of a model on the run's number of ranks."""
     prices = Measured(questions)
-    ranks = max(len(one.hosts) for one in questions.datasets)
+    ranks = max(len(one.facts.hosts) for one in questions.results)
     rate = prices.flop_per_second(model.dtype) or prices.flop_per_second("float32")
     if rate is None:
         yield Paragraph(
@@ -70,7 +70,7 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
         return
     overlap, how = prices.overlap() or (OVERLAP, "assumed")
     slowdown, slower = slowdown_of(prices)
-    gpu = gpu_of_runs(questions.datasets)
+    gpu = gpu_of_runs(questions.results)
     of_gpu = None if gpu is None or gpu.memory_bytes is None else memory_of_gpu(gpu)
     room = None if of_gpu is None else of_gpu.bytes
     memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second

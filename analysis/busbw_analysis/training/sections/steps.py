@@ -6,7 +6,7 @@ from typing import Final
 from busbw.ops.training import workload_in_words
 from busbw.runs.records import RankMemory
 from busbw.units import about_size, format_flop, format_size, format_time, signed_time
-from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE
+from busbw_analysis.diagnosis.doubts import MODEL_TOLERANCE
 from busbw_analysis.report.document import TONES, Cell, Column, Paragraph, Section, percent, table, three_digits
 from busbw_analysis.report.sections.labels import checked
 from busbw_analysis.training.memory import Memory
