@@ -7,6 +7,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
+from busbw.ops.pairs import run_together
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import Groups
@@ -169,7 +170,7 @@ def _host_rates(dataset: Dataset, series: Series) -> tuple[float | None, float |
             rates.append((len(other.key.ranks) * last.size_bytes / last.time_ns * 1e9, "the send_recv ring", last.case))
     for summary in dataset.summaries:
         case = summary.case
-        if case.op == "pair_matrix" and summary.state == "measured" and case.pairs != "alone":
+        if case.op == "pair_matrix" and summary.state == "measured" and run_together(case.settings):
             within = ~_between_hosts(dataset, summary.groups)
             at_once = len(np.unique(summary.groups.pairs[within])) // 2
             if at_once > 1 and case.size_bytes >= _SMALLEST_RATE_MESSAGE:

@@ -142,7 +142,7 @@ class Trained:
         communication = self.exposed_ns - self.bubble_ns
         if self.bubble_ns > communication:
             return "bubble", self.bubble_ns
-        dimensions = (name for name in ("dp", "tp", "pp", "cp", "ep") if getattr(self.workload, name) > 1)
+        dimensions = (name for name in ("dp", "tp", "pp", "cp", "ep") if self.workload.degrees[name] > 1)
         return ", ".join(dimensions), communication
 
     @property
@@ -179,12 +179,16 @@ class Trained:
 def steps_of(dataset: Dataset) -> tuple[Trained, ...]:
     """Every measured step, in the order of the plan."""
     known = dataset.summaries
-    parts = by_key((row.case, row.step) for _, row in dataset.measurements() if row.step is not None)
+    parts = by_key(
+        (row.case, row.supplement) for _, row in dataset.measurements() if isinstance(row.supplement, StepParts)
+    )
     rate = _product_rate(known)
     return tuple(
         _trained(summary, workload, group, parts[summary.case], rate)
         for summary in known
-        if (workload := summary.case.workload) is not None and summary.state == "measured" and summary.case in parts
+        if isinstance(workload := summary.case.settings, Workload)
+        and summary.state == "measured"
+        and summary.case in parts
         for group in summary.groups
     )
 
