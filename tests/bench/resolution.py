@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -73,7 +74,7 @@ def judge(folder: Path) -> None:
 
 
 def _without_size(case: Case) -> Case:
-    return Case(**{**{name: getattr(case, name) for name in case.__struct_fields__}, "size_bytes": 0})
+    return msgspec.structs.replace(case, size_bytes=0)
 
 
 def _launches(summary: CaseSummary) -> int:

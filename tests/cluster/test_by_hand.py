@@ -9,6 +9,7 @@ from bed import Bed
 from exhaustive import EXHAUSTIVE, thinned
 
 from busbw.ops.algorithms import ALGORITHMS
+from busbw.ops.algorithms.settings import explicit_algorithm
 from busbw.runs import store
 
 RANKS_PER_HOST = 2
@@ -53,7 +54,7 @@ def test_what_goes_host_by_host_is_verified_on_several_hosts(
     run = store.read(folder)
     assert run.run.hosts == tuple(f"n{1 + rank // RANKS_PER_HOST}" for rank in range(RANKS_PER_HOST * hosts))
     assert not run.failed
-    done = {(row.case.op, row.case.algorithm) for row in run.measurements}
+    done = {(row.case.op, explicit_algorithm(row.case.settings)) for row in run.measurements}
     for op in OPS:
         for name, algorithm in ALGORITHMS[op].items():
             possible = algorithm.refuse(RANKS_PER_HOST * hosts) is None

@@ -35,7 +35,7 @@ from busbw.cli.main import main
 from busbw.key_values import Key
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.runs.plan import Plan, Sweep, Timing, suites
+from busbw.runs.plan import SWEEP_KEYS, Plan, Sweep, Timing, suites
 from busbw_analysis.cli.training import CONSTANTS, training
 from busbw_analysis.cli.training_layout import LAYOUT_KEYS
 from busbw_analysis.cli.training_models import MODEL_KEYS
@@ -352,7 +352,7 @@ def _plan_text(random: Random) -> str:
     for _ in range(random.choice((0, 1, 1, 1, 2))):
         ops = ", ".join(_quoted(_op(random)) for _ in range(random.choice((1, 1, 2))))
         sweep = ["[[sweep]]", f"ops = [{ops}]"]
-        sweep += [f"{key} = {_field(random, key)}" for key in _some(random, Sweep.__struct_fields__[1:])]
+        sweep += [f"{key} = {_field(random, key)}" for key in _some(random, tuple(SWEEP_KEYS)[1:])]
         lines += sweep * random.choice((1,) * 20 + (200, 2000))
     if random.random() < 0.1:
         lines.insert(

@@ -19,6 +19,7 @@ from busbw.backends.local.base import Bound
 from busbw.backends.pytorch import peer_access
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
+from busbw.ops.host import host_settings
 from busbw.runs import store
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.device import Device
@@ -185,7 +186,7 @@ def test_the_suite_runs_on_one_gpu_and_says_why_it_has_no_pair(tmp_path: Path) -
     assert not run.failed
     assert {row.check.state for row in run.measurements} == {"verified"}
     assert {row.case.op for row in run.measurements} == {*KERNELS, *WITH_HOST}
-    reasons = {row.case.op: row.reason for row in run.skipped if row.case.pinning != "pageable"}
+    reasons = {row.case.op: row.reason for row in run.skipped if host_settings(row.case.settings).pinning != "pageable"}
     pairs = [name for name, op in OPS.items() if op.needs_device and op.members == "pairs"]
     assert reasons == {op: f"{op} needs at least 2 ranks in every group; the smallest has 1" for op in pairs}
 

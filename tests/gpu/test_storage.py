@@ -10,7 +10,8 @@ from testing.synthetic import case
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
 from busbw.measure.unsupported import Place, skip_reason
-from busbw.ops.storage import Access, Way
+from busbw.ops.settings import Way
+from busbw.ops.storage import Access
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.storage import storage_facts
 

@@ -15,7 +15,7 @@ from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.training import Workload
 from busbw.runs.cases import expand
 from busbw.runs.plan import read_suite
-from busbw.runs.records import Case, Measurement
+from busbw.runs.records import Case, Measurement, StepParts
 
 MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
 
@@ -33,9 +33,9 @@ def test_a_step_of_one_rank_is_verified_and_taken_apart(measured: Callable[[Case
     one = case(op, 0, 1, backend="nccl", device="cuda", dtype=None)
     made = measured(msgspec.structs.replace(one, redop=None, workload=ALONE))
     assert made.check.state == "verified"
-    assert made.step is not None
-    assert min(*made.step.step_ns, *made.step.compute_ns) > 0
-    ((_, begin, _), *_, (_, last, _)) = made.step.timeline[0].spans
+    assert isinstance(made.supplement, StepParts)
+    assert min(*made.supplement.step_ns, *made.supplement.compute_ns) > 0
+    ((_, begin, _), *_, (_, last, _)) = made.supplement.timeline[0].spans
     assert 0 <= begin < last
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from busbw.ops.algorithms import ALGORITHMS
+from busbw.ops.algorithms.settings import explicit_algorithm
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
@@ -40,11 +41,11 @@ def measured(commands: Commands, backend: str) -> StoredRun:
 def test_what_can_be_is_verified_and_the_rest_is_skipped_with_its_reason(commands: Commands, backend: str) -> None:
     run = measured(commands, backend)
     assert not run.failed
-    done = {(row.case.op, row.case.algorithm) for row in run.measurements}
+    done = {(row.case.op, explicit_algorithm(row.case.settings)) for row in run.measurements}
     every = {(op, name) for op, named in ALGORITHMS.items() for name in named}
     not_here = set(IMPOSSIBLE)
     assert done == (every - not_here) | {(op, None) for op in ALGORITHMS}
-    assert {(row.case.op, row.case.algorithm) for row in run.skipped} == not_here
+    assert {(row.case.op, explicit_algorithm(row.case.settings)) for row in run.skipped} == not_here
     assert all(re.search("needs", row.reason) for row in run.skipped)
     for row in run.measurements:
         assert row.check.state == ("not checked" if row.case.op == "barrier" else "verified"), row.case

@@ -15,6 +15,7 @@ from exchange_ranks import FAULTS, RANKS, SCALE
 
 from busbw.ops.exchanges import EVERY, STEPS
 from busbw.ops.training import problem_width
+from busbw.runs.records import StepParts
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
@@ -89,7 +90,11 @@ def test_a_run_is_verified_and_compared(commands: Commands) -> None:
     finished = commands.run("run", "--plan", commands.sweep("train_exchange", **about), "--ranks", "2")
     assert finished.code == 0, finished.told
     run = commands.read()
-    steps = [row.step for row in run.measurements if row.step is not None and row.check.state == "verified"]
+    steps = [
+        row.supplement
+        for row in run.measurements
+        if isinstance(row.supplement, StepParts) and row.check.state == "verified"
+    ]
     assert {(step.steps, len(step.gaps)) for step in steps} == {(STEPS, STEPS + 1)}
     assert {row.case for row in run.measurements if row.check.state == "verified"} == set(run.run.cases)
     told = commands.run("report", "latest", "--json")

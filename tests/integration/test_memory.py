@@ -8,6 +8,7 @@ import pytest
 
 from busbw.backends.local import kernels
 from busbw.ops.copies import COPIES
+from busbw.ops.host import host_settings
 from busbw.system.environment import usable_cores
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def test_every_kernel_is_verified_over_threads(commands: Commands, ranks: int) -
     assert not run.skipped
     assert {row.check.state for row in run.measurements} == {"verified"}
     threads = {1, max(1, usable_cores() // ranks)}
-    assert {(row.case.op, row.case.threads) for row in run.measurements} == {
+    assert {(row.case.op, host_settings(row.case.settings).threads) for row in run.measurements} == {
         (op.name, number) for op in COPIES for number in threads
     }
     assert {row.loop for row in run.measurements} == {"compiled"}
@@ -52,9 +53,9 @@ def test_more_threads_than_cores_are_skipped_with_the_reason(commands: Commands)
     assert finished.code == 0, finished.told
     run = commands.read()
     (row,) = run.skipped
-    assert row.case.threads == 4096
+    assert host_settings(row.case.settings).threads == 4096
     assert row.reason.startswith("4096 threads need a core each; a host has ")
-    assert {row.case.threads for row in run.measurements} == {1}
+    assert {host_settings(row.case.settings).threads for row in run.measurements} == {1}
 
 
 def test_a_wrong_kernel_is_caught_on_every_rank(commands: Commands) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 from exhaustive import EXHAUSTIVE
 
 from busbw.ops import OPS, TRAINED
-from busbw.runs.records import DTYPE_BYTES, REDOPS, Measurement
+from busbw.ops.pairs import PairSettings
+from busbw.ops.traffic import TrafficSettings
+from busbw.runs.records import DTYPE_BYTES, REDOPS, Measurement, StepParts
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
@@ -89,8 +92,8 @@ def test_a_step_of_training_is_verified_taken_apart_and_counted(commands: Comman
     finished = commands.run("run", "--op", "train_ddp,train_1f1b,train_interleaved", "--ranks", "2", *options)
     assert finished.code == 0, finished.told
     run = commands.read()
-    parts = {row.case.op: row.step for row in run.measurements if row.check.state == "verified"}
-    sent = {op: {(one.op, one.ranks) for one in step.sent} for op, step in parts.items() if step is not None}
+    parts = {row.case.op: row.supplement for row in run.measurements if row.check.state == "verified"}
+    sent = {op: {(one.op, one.ranks) for one in step.sent} for op, step in parts.items() if isinstance(step, StepParts)}
     assert sent == {
         "train_ddp": {("all_reduce", (0, 1))},
         "train_1f1b": {("send_recv", (0, 1))},
@@ -183,8 +186,9 @@ def test_a_traffic_matrix_is_carried_out(commands: Commands) -> None:
     run = commands.read()
     assert run.run.plan["sweep"][0]["traffic"] == [[0.0, 4.0, 0.0], [1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]
     for row in run.measurements:
-        assert row.case.traffic is not None
-        assert row.case.imbalance is None
+        assert isinstance(row.case.settings, TrafficSettings)
+        assert row.case.settings.traffic is not None
+        assert row.case.settings.imbalance is None
         assert row.check.state == "verified"
         # Rank 1 receives 5 of 5 parts and is the busiest; 7 parts cross a wire, of which one part is 800 B.
         assert row.groups[0].wire_bytes == pytest.approx(7 * 800)
@@ -209,7 +213,7 @@ def test_the_extremes_of_imbalance_are_verified(commands: Commands) -> None:
     assert finished.code == 0, finished.told
     run = commands.read()
     assert {row.check.state for row in run.measurements} == {"verified"}
-    assert {row.case.imbalance for row in run.measurements} == {0.0, 1.0}
+    assert {row.case.settings for row in run.measurements} == {TrafficSettings(imbalance=share) for share in (0.0, 1.0)}
     assert not run.not_reached
 
 
@@ -277,7 +281,8 @@ def test_the_pair_matrix_has_every_ordered_pair_once(commands: Commands, ranks: 
     finished = commands.run("run", "--plan", plan, "--ranks", str(ranks))
     assert finished.code == 0, finished.told
     rows = commands.read().measurements
-    assert sorted(str(row.case.pairs) for row in rows) == ["alone", "alone", "together", "together"]
+    alone, together = PairSettings("alone"), PairSettings("together")
+    assert Counter(row.case.settings for row in rows) == {alone: 2, together: 2}
     for row in rows:
         assert row.check.state == "verified"
         measured = [group.ranks for group in row.groups]

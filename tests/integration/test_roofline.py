@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from busbw.backends import BACKENDS
+from busbw.ops.host import host_settings
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
@@ -32,7 +33,7 @@ def test_one_rank_has_a_roofline_of_what_it_measured(commands: Commands) -> None
     assert {row.check.state for row in run.measurements} == {"verified"}
     measured = {(row.case.op, row.case.dtype) for row in run.measurements}
     assert {(op, dtype) for op in _KERNELS for dtype in _TYPES} <= measured
-    assert {(row.case.op, row.case.threads) for row in run.measurements} >= {("matmul", 2)}
+    assert {(row.case.op, host_settings(row.case.settings).threads) for row in run.measurements} >= {("matmul", 2)}
     assert {row.case.dtype for row in run.skipped} == {"int32"}
     assert all("bfloat16, not int32" in row.reason for row in run.skipped)
 

@@ -14,9 +14,11 @@ import pytest
 from tests.integration.conftest import until
 
 from busbw.backends import BACKENDS
-from busbw.ops.storage import Access, Way
+from busbw.ops.settings import Way
+from busbw.ops.storage import Access
 from busbw.runs import store
 from busbw.runs.facts import StorageFacts
+from busbw.runs.records import CrossCheck
 from busbw.system.storage import PREFIX
 
 if TYPE_CHECKING:
@@ -59,15 +61,16 @@ def test_files_and_checkpoints_are_verified_and_nothing_is_left(commands: Comman
     assert facts.path == str(disk)
     assert facts.error is None
     accesses = {Access(16 << 10, depth, facts.way) for depth in (1, 3)}
-    assert {row.case.access for row in run.measurements if row.case.op != "checkpoint_save"} == accesses
+    assert {row.case.settings for row in run.measurements if row.case.op != "checkpoint_save"} == accesses
     assert all(f"16 KiB blocks, depth {depth}, {facts.way}" in finished.err for depth in (1, 3))
     assert list(disk.iterdir()) == []
-    checks = [row.cross_check for row in run.measurements if row.case.op != "checkpoint_save"]
+    checks = [row.supplement for row in run.measurements if row.case.op != "checkpoint_save"]
     fio = shutil.which("fio")
     if fio is None:
         assert set(checks) == {None}
     for check in filter(None, checks):
         assert fio is not None
+        assert isinstance(check, CrossCheck)
         version = subprocess.run([fio, "--version"], capture_output=True, text=True, check=True).stdout
         assert (check.tool, check.version, check.error) == ("fio", version.strip().removeprefix("fio-"), None)
         assert len(check.bytes_per_second) == 2
@@ -109,7 +112,7 @@ def test_a_plan_can_go_without_o_direct(commands: Commands) -> None:
     run = commands.read()
     facts = _storage_of(run)
     way: Way = "memory" if facts.way == "memory" else "dropped"
-    assert {row.case.access for row in run.measurements} == {Access(1 << 20, 1, way)}
+    assert {row.case.settings for row in run.measurements} == {Access(1 << 20, 1, way)}
     assert {row.check.state for row in run.measurements} == {"verified"}
 
 
@@ -121,7 +124,7 @@ def test_memory_is_measured_and_called_memory(commands: Commands) -> None:
     finished = commands.run("run", "--op", _FILES, "--sizes", "64KiB", "--max-seconds", "0.05", "--path", shm)
     assert finished.code == 0, finished.told
     assert "tmpfs is in memory; data written and read there never leave memory" in finished.err
-    assert {row.case.access for row in commands.read().measurements} == {Access(1 << 20, 1, "memory")}
+    assert {row.case.settings for row in commands.read().measurements} == {Access(1 << 20, 1, "memory")}
     assert not list(shm.glob(f"{PREFIX}{commands.read().run.id}*"))
 
 

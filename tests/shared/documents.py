@@ -127,7 +127,9 @@ def _summary(kind: type) -> str:
 def _explained(kind: type[msgspec.Struct]) -> list[tuple[tuple[str, ...], str]]:
     """The names and the explanation of each line of the docstring, then the fields that explain themselves."""
     lines: list[tuple[tuple[str, ...], str]] = []
-    for line in (inspect.getdoc(kind) or "").replace("``", "`").splitlines():
+    bases = (record for record in kind.__mro__ if issubclass(record, msgspec.Struct) and record is not msgspec.Struct)
+    text = "\n".join(inspect.cleandoc(record.__doc__ or "") for record in bases)
+    for line in text.replace("``", "`").splitlines():
         head, colon, text = line.partition(": ")
         names = tuple(head.split(", "))
         if colon and set(names) <= set(kind.__struct_fields__):

@@ -419,7 +419,7 @@ def test_the_smallest_difference_is_one_that_so_many_launches_find(scatter: floa
 def test_the_worst_of_two_curves_of_one_op_is_told_from_the_other() -> None:
     judgement = judge(pool((run_of(3.0),)))
     slow = next(one for one in judgement.verdicts if one.status == "slower" and one.band == "large")
-    other = replace(slow.key, in_place=False, mode="pipelined")
+    other = msgspec.structs.replace(slow.key, in_place=False, mode="pipelined")
     faster = replace(slow, key=other, model_ratio=2.0)
     found = answer_of(replace(judgement, verdicts=(slow, faster)))
     assert "worst all_reduce in place (" in found.answer

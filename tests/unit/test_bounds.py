@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +37,6 @@ KEY = SeriesKey(
     pre_enqueue=False,
     in_place=False,
     root=None,
-    algorithm=None,
 )
 SIZES = (8, 4096, 1 << 20, 1 << 24)
 
@@ -203,26 +203,30 @@ def test_the_parts_are_those_of_the_model_and_add_up_to_what_was_measured() -> N
 
 
 def test_gamma_comes_from_sums_of_arrays_in_the_same_run() -> None:
-    add = replace(KEY, op="stream_add", redop=None)
+    add = msgspec.structs.replace(KEY, op="stream_add", redop=None)
     times = tuple(500.0 + 0.25 * size for size in SIZES)
-    found = explained(KEY, series(replace(add, dtype="float64"), tuple(9 * time for time in times)), series(add, times))
+    found = explained(
+        KEY,
+        series(msgspec.structs.replace(add, dtype="float64"), tuple(9 * time for time in times)),
+        series(add, times),
+    )
     assert "1/γ 4 GB/s up to 16 MiB, from stream_add of this run" in found.gamma_origin
     assert [one.reduction_ns for one in found.spent] == pytest.approx([0.75 * 0.25 * size for size in SIZES])
     assert found.bound.endswith("(n−1)/n S γ")
-    elsewhere = explained(KEY, series(replace(add, ranks=(0, 1)), times))
+    elsewhere = explained(KEY, series(msgspec.structs.replace(add, ranks=(0, 1)), times))
     assert elsewhere.spent[0].reduction_ns is None
     shrinking = explained(KEY, series(add, (9.0, 8.0, 7.0, 6.0)))
     assert shrinking.spent[0].reduction_ns is None
 
 
 def test_an_op_that_adds_nothing_up_has_nothing_to_say_of_sums() -> None:
-    found = explained(replace(KEY, op="all_gather", redop=None))
+    found = explained(msgspec.structs.replace(KEY, op="all_gather", redop=None))
     assert found.gamma_origin == ""
     assert "γ" not in found.bound
 
 
 def test_an_algorithm_with_all_messages_at_once_is_held_against_a_bound_that_allows_it() -> None:
-    found = explained(replace(KEY, op="all_to_all", redop=None, ranks=tuple(range(8))))
+    found = explained(msgspec.structs.replace(KEY, op="all_to_all", redop=None, ranks=tuple(range(8))))
     assert found.bound == "α + (n−1)/n S β"
     assert all(one.bound_ns is not None and one.bound_ns <= one.predicted_ns for one in found.spent)
 
@@ -230,10 +234,10 @@ def test_an_algorithm_with_all_messages_at_once_is_held_against_a_bound_that_all
 @pytest.mark.parametrize(
     ("key", "parameters", "reason"),
     [
-        (replace(KEY, ranks=(0,)), LINK, "one rank sends nothing"),
+        (msgspec.structs.replace(KEY, ranks=(0,)), LINK, "one rank sends nothing"),
         (KEY, Unavailable("no-messages", "add ping_pong"), "add ping_pong"),
-        (replace(KEY, op="all_to_all_v"), LINK, "traffic matrix"),
-        (replace(KEY, backend="nccl", cost_models="nccl"), LINK, "no cost model"),
+        (msgspec.structs.replace(KEY, op="all_to_all_v"), LINK, "traffic matrix"),
+        (msgspec.structs.replace(KEY, backend="nccl", cost_models="nccl"), LINK, "no cost model"),
     ],
 )
 def test_what_cannot_be_explained_says_why(key: SeriesKey, parameters: Parameters | Unavailable, reason: str) -> None:
@@ -243,7 +247,7 @@ def test_what_cannot_be_explained_says_why(key: SeriesKey, parameters: Parameter
 
 
 def test_a_message_is_its_own_bound() -> None:
-    found = explained(replace(KEY, op="send_recv", redop=None))
+    found = explained(msgspec.structs.replace(KEY, op="send_recv", redop=None))
     assert found.bound == ""
     assert all(one.bound_ns is None and one.bound_share is None for one in found.spent)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,7 +98,7 @@ def shaped() -> Series:
 def fitted(model: CostModel, ranks: int, alpha: float, beta: float) -> FittedCurve:
     """The fit of a curve that takes exactly what the model says, on one host."""
     series = shaped()
-    series = replace(series, key=replace(series.key, op=model.op, ranks=tuple(range(ranks))))
+    series = replace(series, key=msgspec.structs.replace(series.key, op=model.op, ranks=tuple(range(ranks))))
     times = [model.rounds(ranks, 1, s) * alpha * 1e9 + model.sent(ranks, 1, s) * s * beta * 1e9 for s in SIZES]
     return FittedCurve(series, fit_points(SIZES, times), None)
 
@@ -162,7 +163,7 @@ def test_more_hosts_are_carried_from_fewer(hosts: Sequence[int], wanted: int) ->
 def test_two_levels_are_carried_only_with_as_many_ranks_on_a_host(exists: bool) -> None:  # noqa: FBT001 - a parameter
     model = ROWS["all_reduce", "hierarchical"]
     series = shaped()
-    key = replace(series.key, hosts=2)
+    key = msgspec.structs.replace(series.key, hosts=2)
     curve = fitted(ROWS["all_reduce", "ring"], 4, 1e-5, 1e-9)
     carrier = Carrier((replace(curve, series=replace(series, key=key)),), lambda *_: model, None)
     carry = carrier.carry((8, 4) if exists else (8, 2), KIB)

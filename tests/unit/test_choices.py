@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busbw.ops.algorithms.settings import AlgorithmSettings
 from busbw.runs.facts import MpiFacts
 from busbw.runs.placement import Variable
 from busbw.system.env_vars import VARIABLES
@@ -273,7 +274,6 @@ KEY = SeriesKey(
     pre_enqueue=False,
     in_place=True,
     root=None,
-    algorithm=None,
 )
 LINK = Parameters(1e-6, 1e-9, None, "the test")
 
@@ -293,13 +293,13 @@ def test_without_a_library_there_is_no_model_of_a_collective_and_still_one_of_a_
     assert isinstance(unknown, Unavailable)
     assert "depends on the library" in unknown.reason
     assert predict(KEY, 1.5, [KIB], LINK, Unavailable("why", "because")) == Unavailable("why", "because")
-    message = predict(replace(KEY, op="send_recv"), 1.0, [KIB], LINK, Unavailable("why", "because"))
+    message = predict(msgspec.structs.replace(KEY, op="send_recv"), 1.0, [KIB], LINK, Unavailable("why", "because"))
     assert not isinstance(message, Unavailable)
     assert message[0].time_ns == pytest.approx(1e3 + KIB)
 
 
 def test_what_was_run_by_hand_is_not_what_the_library_chooses() -> None:
-    found = predict(replace(KEY, algorithm="ring"), 1.5, [KIB], LINK, TUNED)
+    found = predict(msgspec.structs.replace(KEY, settings=AlgorithmSettings("ring")), 1.5, [KIB], LINK, TUNED)
     assert not isinstance(found, Unavailable)
     assert found[0].algorithm == "ring"
 
@@ -308,7 +308,7 @@ def test_the_model_of_a_choice_adds_up() -> None:
     model = model_of(KEY, MIB, TUNED)
     assert isinstance(model, CostModel)
     assert model.added(4, 1, MIB) * MIB == pytest.approx(0.75 * MIB)
-    assert isinstance(model_of(replace(KEY, op="matmul"), MIB, TUNED), Unavailable)
+    assert isinstance(model_of(msgspec.structs.replace(KEY, op="matmul"), MIB, TUNED), Unavailable)
 
 
 def test_how_much_of_the_tables_has_no_formula_is_what_the_docs_say() -> None:

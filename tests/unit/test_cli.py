@@ -246,7 +246,7 @@ def test_what_cannot_be_on_these_ranks_is_refused_before_they_start(
 def test_errors_in_plan_keys_name_the_option_that_exists() -> None:
     (command,) = [one for one in (main.get_command(click.Context(main), "run"),) if one is not None]
     options = {parameter.name: parameter.opts[0] for parameter in command.params}
-    keys = {*Plan.__struct_fields__, *Sweep.__struct_fields__, *plan.Timing.__struct_fields__} & options.keys()
+    keys = {*Plan.__struct_fields__, *plan.SWEEP_KEYS, *plan.Timing.__struct_fields__} & options.keys()
     assert len(keys) > 20
     for key in keys:
         with pytest.raises(UsageError) as refused, plan.naming_options():
@@ -318,7 +318,7 @@ def test_a_model_in_other_letters_is_trained_at_the_scale_of_its_name(typed: str
     options = ("--op", "train_tensor", "--ranks", "2", "--no-baseline")
     found, wanted = (dry(*options, "--model", model) for model in (typed, name))
     assert found["cases"] == wanted["cases"]
-    assert found["cases"][0]["workload"]["scale"] == SCALES[name]
+    assert found["cases"][0]["settings"]["scale"] == SCALES[name]
 
 
 def test_a_dry_run_says_how_calls_are_timed_where_it_is_not_as_usual() -> None:
@@ -363,7 +363,8 @@ def test_traffic_comes_from_a_file(tmp_path: Path) -> None:
     (case,) = dry("--op", "all_to_all_v", "--sizes", "8", "--no-baseline", "--traffic", str(path), "--ranks", "2")[
         "cases"
     ]
-    assert (len(case["traffic"]), case["imbalance"]) == (8, None)
+    assert len(case["settings"]["traffic"]) == 8
+    assert "imbalance" not in case["settings"]
     assert "2 ranks" in refused("run", "--op", "all_to_all_v", "--traffic", str(path), "--ranks", "3", "--dry-run")
 
 

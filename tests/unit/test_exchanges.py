@@ -18,9 +18,9 @@ from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, LeastSq
 from busbw.errors import UsageError
 from busbw.launch.run_session import refuse_impossible
 from busbw.ops.exchanges import EVERY, METHODS, STEPS, exchange_in_words, parse_exchange
-from busbw.ops.training import EXCHANGE, Workload, workload_in_words
+from busbw.ops.training import EXCHANGE, TrainingSweep, Workload, workload_in_words
 from busbw.runs import cases
-from busbw.runs.plan import Plan, Sweep
+from busbw.runs.plan import Plan, Sweep, plan_from
 from busbw.runs.records import Case, Sent
 from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.report.document import Figure, Paragraph
@@ -39,7 +39,7 @@ def told(name: str, number: int = 0, steps: int = STEPS, problem: LeastSquares =
 
 
 def expanded(**sweep: Any) -> tuple[Case, ...]:  # noqa: ANN401 - keys of a sweep
-    plan = Plan(sweep=(msgspec.convert({"ops": [EXCHANGE], **sweep}, Sweep),))
+    plan = plan_from({"sweep": [{"ops": [EXCHANGE], **sweep}]})
     return cases.expand(plan, sweep.pop("ranks", 4), 1).cases
 
 
@@ -48,7 +48,7 @@ def expanded(**sweep: Any) -> tuple[Case, ...]:  # noqa: ANN401 - keys of a swee
 
 def test_every_method_has_a_class_and_is_a_case_of_its_own() -> None:
     assert list(CLASSES) == list(METHODS)
-    assert [one.workload.exchange for one in expanded() if one.workload] == list(EVERY)
+    assert [one.settings.exchange for one in expanded() if isinstance(one.settings, Workload)] == list(EVERY)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -286,7 +286,7 @@ def test_the_workload_says_how_ranks_exchange() -> None:
 
 
 def test_what_no_host_can_hold_is_refused_before_anything_starts() -> None:
-    plan = Plan(sweep=(Sweep(ops=(EXCHANGE,), exchanges=("exact",), scale=1.0),))
+    plan = Plan(sweep=(Sweep(ops=(EXCHANGE,), training=TrainingSweep(exchanges=("exact",), scale=1.0)),))
     refuse_impossible(plan, 2, on_one_host=True)
     with pytest.raises(UsageError, match="scale"):
         refuse_impossible(plan, 512, on_one_host=True)

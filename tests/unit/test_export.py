@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_fd_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families
-from testing.synthetic import Machine, case, synthetic_run, write_synthetic
+from testing.synthetic import Machine, case, synthetic_run, with_changes, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
@@ -243,8 +243,8 @@ def test_our_csv_reads_back_as_it_was_measured(tmp_path: Path, hosts: tuple[str,
         {"mode": "pipelined", "algorithm": "ring"},
         {"sync": "window", "cache": "rotating"},
     ]
-    cases = [msgspec.structs.replace(plain, **one) for one in changes]
-    cases += [case("memory_copy", 1 << 20), msgspec.structs.replace(case("pair_matrix", 65536), pairs="together")]
+    cases = [with_changes(plain, **one) for one in changes]
+    cases += [case("memory_copy", 1 << 20), with_changes(case("pair_matrix", 65536), pairs="together")]
     first = judge(pool([synthetic_run(cases, machine=Machine(hosts=hosts), launches=2, samples=10)]))
     (tmp_path / "a.csv").write_bytes(EXPORTERS["csv"].cases(first))
     second = judge(pool([find(tmp_path, str(tmp_path / "a.csv")).read()]))

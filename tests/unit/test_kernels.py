@@ -24,7 +24,7 @@ from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Layout, Share
 from busbw.ops.copies import COPIES
-from busbw.ops.threads import parse_threads
+from busbw.ops.host import parse_threads
 from busbw.runs.records import JSON
 
 pytestmark = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))

@@ -11,10 +11,11 @@ from click.testing import CliRunner
 
 from busbw.cli.main import main
 from busbw.errors import UsageError
-from busbw.ops import limits, traffic
+from busbw.ops import limits, traffic, training
 from busbw.ops.groups import split_world
-from busbw.ops.threads import parse_threads
-from busbw.ops.training import Workload
+from busbw.ops.host import HostSweep, parse_threads
+from busbw.ops.storage import StorageSweep
+from busbw.ops.training import TrainingSweep, Workload
 from busbw.runs import cases
 from busbw.runs.plan import Plan, Sweep, Timing, parse_plan, read_plan
 from busbw.runs.records import Case
@@ -115,17 +116,15 @@ def test_a_matrix_that_csv_cannot_read_is_refused(content: str, tmp_path: Path) 
     ("sweep", "ranks"),
     [
         (Sweep(ops=("all_reduce",), sizes="1..9000+1", dtypes=("float32",) * 3), 4),
-        (Sweep(ops=("storage_read",), blocks=("4KiB",) * 1000, depths=(1,) * 1000), 4),
+        (Sweep(ops=("storage_read",), storage=StorageSweep(blocks=("4KiB",) * 1000, depths=(1,) * 1000)), 4),
         (
-            Sweep(ops=("memory_read",), threads="1..1000+1", numa_nodes=tuple(range(1000))),
+            Sweep(ops=("memory_read",), host=HostSweep(threads="1..1000+1", numa_nodes=tuple(range(1000)))),
             4,
         ),
         (
             Sweep(
                 ops=("train_ddp",),
-                models=("MLP 1024",) * 30,
-                micro_batches=(1,) * 30,
-                slow_ranks=("0=1ms",) * 30,
+                training=TrainingSweep(models=("MLP 1024",) * 30, micro_batches=(1,) * 30, slow_ranks=("0=1ms",) * 30),
             ),
             2,
         ),
@@ -144,8 +143,8 @@ def test_a_plan_of_too_many_cases_or_ranks_is_refused_before_more_are_made_than_
         made[record.__name__] += 1
         return record(**fields)
 
-    for record in (Case, Workload):
-        monkeypatch.setattr(cases, record.__name__, partial(counted, record))
+    for module, record in ((cases, Case), (training, Workload)):
+        monkeypatch.setattr(module, record.__name__, partial(counted, record))
     with pytest.raises(UsageError, match=r"allowed|too large"):
         cases.expand(Plan(sweep=(sweep,)), ranks, 1)
     most = limits.MOST_CASES + 1 if ranks <= limits.MOST_MATRIX_RANKS else 0

@@ -128,7 +128,7 @@ def test_what_has_no_wire_shows_its_own_rate() -> None:
 def test_types_are_told_where_there_are_several() -> None:
     block = [measurement(BARE, case("all_reduce", 8))]
     assert "float32" not in live_table.lines(block, 1)[0]
-    assert live_table.lines(block, 1, {"dtype", "redop"})[0].endswith("(float32, sum)")
+    assert live_table.lines(block, 1, frozenset({"dtype", "redop"}))[0].endswith("(float32, sum)")
 
 
 def test_what_is_computed_in_part_shows_no_rate() -> None:

@@ -6,9 +6,11 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
-from testing.synthetic import Machine, Piece, World, case, synthetic_run
+from testing.synthetic import Machine, Piece, World, case, synthetic_run, with_changes
 
+from busbw.ops.host import host_settings
 from busbw.ops.storage import Access
 from busbw.runs.records import JSON, Case, CrossCheck, Measurement
 from busbw.runs.store import StoredRun
@@ -276,7 +278,8 @@ def test_threads_in_memory_of_another_node_are_laid_over_one_thread_there() -> N
     ]
     judgement = judged(cases)
     found = scaling(judgement.of(Node).memory)
-    assert [(one.curve.key.threads, one.curve.key.numa_node) for one in found] == [(1, 0), (4, 0), (1, 1), (4, 1)]
+    placed = [host_settings(one.curve.key.settings) for one in found]
+    assert [(one.threads, one.numa_node) for one in placed] == [(1, 0), (4, 0), (1, 1), (4, 1)]
     assert [one.times_one for one in found] == pytest.approx([1.0] * 4, rel=1e-3)
     text = every_text(memory_section(judgement))
     assert "4 in memory of node 1" in text
@@ -305,14 +308,10 @@ def test_a_first_touch_stands_beside_a_warm_write_and_has_no_plateau() -> None:
 
 
 def test_rotated_buffers_have_no_plateaus() -> None:
-    cases = [replace_case(one, cache="rotating") for one in kernels("stream_copy", threads=[1])]
+    cases = [with_changes(one, cache="rotating") for one in kernels("stream_copy", threads=[1])]
     found = curve_of(judged(cases), "stream_copy").plateaus
     assert isinstance(found, Unavailable)
     assert found.code == "cold-caches"
-
-
-def replace_case(one: Case, **changes: JSON) -> Case:
-    return Case(**{**{name: getattr(one, name) for name in one.__struct_fields__}, **changes})
 
 
 def test_a_sweep_of_two_sizes_is_shown_without_plateaus_and_says_why() -> None:
@@ -446,10 +445,7 @@ def test_another_tool_stands_beside_and_is_named() -> None:
 
 def with_check(run: StoredRun, check: CrossCheck) -> StoredRun:
     rows = tuple(
-        type(row)(**{**{name: getattr(row, name) for name in row.__struct_fields__}, "cross_check": check})
-        if isinstance(row, Measurement)
-        else row
-        for row in run.rows
+        msgspec.structs.replace(row, supplement=check) if isinstance(row, Measurement) else row for row in run.rows
     )
     return replace(run, rows=rows)
 
@@ -548,7 +544,7 @@ def test_caches_that_the_host_states_withhold_what_is_said_of_memory() -> None:
     )
     assert "Of the best" not in every_text(memory_section(held))
     assert "256 MiB of last-level cache per rank" in every_text(memory_section(held))
-    four = [replace_case(one, ranks=4) for one in cases]
+    four = [with_changes(one, ranks=4) for one in cases]
     assert level(judged(four, world, stated), "DRAM").name == "memory, perhaps with caches", "4 × 192 MiB are 3 × 256"
     few: dict[str, JSON] = {"cpu": {"usable_cores": 64, "last_level_cache_bytes": 192 * MIB}}
     assert level(judged(four, world, few), "DRAM").name == "memory behind the caches", "4 × 192 MiB are 4 × 192"

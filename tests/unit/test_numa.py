@@ -8,15 +8,15 @@ from typing import cast
 
 import pytest
 import torch
-from msgspec.structs import replace
 from testing.fakes import FakeWorld
-from testing.synthetic import case
+from testing.synthetic import case, with_changes
 
 from busbw.backends.base import Call
 from busbw.backends.local import LOCAL, kernels, memory
 from busbw.backends.local.base import Bound
 from busbw.errors import BackendError, UsageError
 from busbw.measure.unsupported import Place, skip_reason
+from busbw.ops.host import HostSweep, host_settings
 from busbw.runs import cases, plan
 from busbw.runs.facts import UNKNOWN_HOST, HostFacts
 from busbw.runs.plan import Plan, Sweep
@@ -151,26 +151,33 @@ def test_pages_of_this_machine_are_put_on_its_first_node() -> None:
 
 
 def test_nodes_are_for_what_is_in_memory_of_the_host() -> None:
-    sweep = Sweep(ops=("stream_triad", "host_to_device", "all_reduce"), sizes="1KiB", numa_nodes=(0, 1))
+    sweep = Sweep(ops=("stream_triad", "host_to_device", "all_reduce"), sizes="1KiB", host=HostSweep(numa_nodes=(0, 1)))
     found = cases.expand(Plan(sweep=(sweep,)), 2, 1, "cuda").cases
-    by_op = {op: [(one.pinning, one.numa_node) for one in found if one.op == op] for op in sweep.ops}
+    by_op = {
+        op: [
+            (host_settings(one.settings).pinning, host_settings(one.settings).numa_node)
+            for one in found
+            if one.op == op
+        ]
+        for op in sweep.ops
+    }
     assert by_op["stream_triad"] == [(None, 0), (None, 1)]
     assert by_op["host_to_device"] == [("pinned", 0), ("pinned", 1), ("pageable", 0), ("pageable", 1)]
     assert by_op["all_reduce"] == [(None, None)]
 
 
 def test_threads_and_nodes_are_told_apart() -> None:
-    sweep = Sweep(ops=("stream_triad",), sizes="1KiB", numa_nodes=(1,), threads="2")
+    sweep = Sweep(ops=("stream_triad",), sizes="1KiB", host=HostSweep(numa_nodes=(1,), threads="2"))
     (one,) = cases.expand(Plan(sweep=(sweep,)), 1, 1, cores=2).cases
-    assert (one.threads, one.numa_node) == (2, 1)
+    assert (host_settings(one.settings).threads, host_settings(one.settings).numa_node) == (2, 1)
     assert settings_in_words(one) == ["2 threads", "NUMA node 1"]
 
 
 def test_a_node_that_cannot_be_is_refused_with_the_key() -> None:
     with pytest.raises(UsageError, match="key 'numa_nodes': NUMA node -1 is unknown"):
-        Sweep(ops=("stream_triad",), numa_nodes=(-1,))
+        Sweep(ops=("stream_triad",), host=HostSweep(numa_nodes=(-1,)))
     with pytest.raises(UsageError, match="key 'numa_nodes': the list of NUMA nodes is empty; known: 0 to 1023"):
-        Sweep(ops=("stream_triad",), numa_nodes=())
+        Sweep(ops=("stream_triad",), host=HostSweep(numa_nodes=()))
 
 
 def test_nodes_for_nothing_are_refused() -> None:
@@ -191,9 +198,9 @@ def test_a_host_with_one_node_has_no_choice() -> None:
     one = case("memory_copy", 4096, 1, numa_node=0)
     assert why_not(one, 0) == "there is no NUMA node to choose: a host has only one, or its system reports none"
     assert why_not(one) == why_not(one, 0)
-    assert why_not(replace(one, numa_node=2), 0, 1) == "not every host has NUMA node 2; all have 0, 1"
-    assert "NUMA" not in str(why_not(replace(one, numa_node=1), 0, 1))
-    assert "NUMA" not in str(why_not(replace(one, numa_node=None)))
+    assert why_not(with_changes(one, numa_node=2), 0, 1) == "not every host has NUMA node 2; all have 0, 1"
+    assert "NUMA" not in str(why_not(with_changes(one, numa_node=1), 0, 1))
+    assert "NUMA" not in str(why_not(with_changes(one, numa_node=None)))
 
 
 def test_a_kernel_on_a_gpu_lies_on_no_node() -> None:

@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from busbw.ops.storage import Access, Way
+from busbw.ops.algorithms.settings import AlgorithmSettings
+from busbw.ops.host import HostSettings, Pinning
+from busbw.ops.pairs import Pairs, PairSettings
+from busbw.ops.settings import Way
+from busbw.ops.storage import Access
+from busbw.ops.traffic import TrafficSettings
 from busbw.ops.training import Workload
 from busbw.runs.facts import CpuFacts, HostFacts, MemoryModules, NodeFacts, ResumedJob
 from busbw.runs.records import (
@@ -29,12 +34,11 @@ from busbw.runs.records import (
     Measurement,
     Mode,
     OverlapSamples,
-    Pairs,
-    Pinning,
     RankClock,
     RankSamples,
     Row,
     Run,
+    Settings,
     Skipped,
     Sync,
     TimedBy,
@@ -62,15 +66,17 @@ cases = st.builds(
     pre_enqueue=st.booleans(),
     in_place=st.booleans(),
     root=st.none() | st.integers(0, 100),
-    algorithm=st.none() | words,
-    threads=st.none() | st.integers(1, 100),
-    numa_node=st.none() | st.integers(0, 100),
-    access=st.none() | st.builds(Access, st.integers(1, 1 << 40), st.integers(1, 100), st.sampled_from(get_args(Way))),
-    pairs=st.none() | st.sampled_from(get_args(Pairs)),
-    pinning=st.none() | st.sampled_from(get_args(Pinning)),
-    imbalance=st.none() | finite,
-    traffic=st.none() | words,
-    workload=st.none()
+    settings=st.none()
+    | st.builds(AlgorithmSettings, words)
+    | st.builds(
+        HostSettings,
+        threads=st.none() | st.integers(1, 100),
+        numa_node=st.none() | st.integers(0, 100),
+        pinning=st.none() | st.sampled_from(get_args(Pinning)),
+    )
+    | st.builds(Access, st.integers(1, 1 << 40), st.integers(1, 100), st.sampled_from(get_args(Way)))
+    | st.builds(PairSettings, st.sampled_from(get_args(Pairs)))
+    | st.builds(TrafficSettings, imbalance=st.none() | finite, traffic=st.none() | words)
     | st.builds(
         Workload,
         model=words,
@@ -78,6 +84,7 @@ cases = st.builds(
         **dict.fromkeys(("dp", "tp", "pp", "micro_batches", "interleave"), st.integers(1, 100)),
         wait_ns=st.none() | st.integers(1, 10**9),
     ),
+    tool_op=st.none() | words,
 )
 
 
@@ -398,19 +405,19 @@ def test_a_load_that_json_cannot_hold_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "settings"),
     [
-        ("threads", 0),
-        ("threads", (1 << 16) + 1),
-        ("numa_node", -1),
-        ("numa_node", 1024),
-        ("access", Access(4096, 0, "direct")),
-        ("access", Access(0, 1, "direct")),
-        ("imbalance", -0.5),
+        ("threads", HostSettings(threads=0)),
+        ("threads", HostSettings(threads=(1 << 16) + 1)),
+        ("numa_node", HostSettings(numa_node=-1)),
+        ("numa_node", HostSettings(numa_node=1024)),
+        ("depth", Access(4096, 0, "direct")),
+        ("block_bytes", Access(0, 1, "direct")),
+        ("imbalance", TrafficSettings(imbalance=-0.5)),
     ],
 )
-def test_settings_have_ranges(name: str, value: object) -> None:
+def test_settings_have_ranges(name: str, settings: Settings) -> None:
     case = Case(op="x", backend="x", device="cpu", dtype=None, redop=None, size_bytes=0, ranks=1, nodes=1)
-    odd = msgspec.json.encode(msgspec.structs.replace(case, **{name: value}))
+    odd = msgspec.json.encode(msgspec.structs.replace(case, settings=settings))
     with pytest.raises(msgspec.ValidationError, match=name):
         msgspec.json.decode(odd, type=Case)

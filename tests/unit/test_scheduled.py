@@ -16,6 +16,7 @@ from busbw.backends.patterns import count_wrong, fill, pattern, poison
 from busbw.backends.scheduled import Exchange, Messages, Messaging
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
+from busbw.ops.algorithms.settings import AlgorithmSettings, explicit_algorithm
 from busbw.ops.base import Layout, Share
 from busbw.runs.records import Case
 
@@ -72,7 +73,7 @@ def case_of(
         "nodes": nodes,
         "in_place": OPS[op].in_place[0],
         "root": 0 if OPS[op].rooted else None,
-        "algorithm": name,
+        "settings": AlgorithmSettings(name),
         **more,
     }
     return Case(**settings)  # type: ignore[arg-type]
@@ -132,7 +133,9 @@ def possible(blocks: int) -> list[Case]:
 
 
 @pytest.mark.parametrize(
-    "case", [*possible(1), *possible(40)], ids=lambda case: f"{case.op}-{case.algorithm}-{case.ranks}-{case.count}"
+    "case",
+    [*possible(1), *possible(40)],
+    ids=lambda case: f"{case.op}-{explicit_algorithm(case.settings)}-{case.ranks}-{case.count}",
 )
 def test_what_comes_out_is_what_has_to(case: Case) -> None:
     assert wrong_elements(case) == 0

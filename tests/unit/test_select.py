@@ -1,10 +1,12 @@
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.ops import OPS
+from busbw.ops.algorithms.settings import AlgorithmSettings
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import CostModel, Parameters
@@ -167,14 +169,16 @@ def test_what_was_run_by_hand_is_held_against_its_own_formula(algorithm: str) ->
         pre_enqueue=False,
         in_place=True,
         root=None,
-        algorithm=algorithm,
+        settings=AlgorithmSettings(algorithm),
     )
     found = predict(key, 14 / 8, [MIB], LINK)
     assert not isinstance(found, Unavailable)
     messages = {"ring": 14, "rabenseifner": 6}[algorithm]
     assert found[0].time_ns == pytest.approx(1e9 * (messages * ALPHA + 14 / 8 * MIB * BETA))
-    assert isinstance(predict(replace(key, algorithm="magic"), 14 / 8, [MIB], LINK), Unavailable)
-    assert isinstance(predict(replace(key, algorithm=None), 14 / 8, [MIB], LINK), Unavailable)
+    assert isinstance(
+        predict(msgspec.structs.replace(key, settings=AlgorithmSettings("magic")), 14 / 8, [MIB], LINK), Unavailable
+    )
+    assert isinstance(predict(key.of_library, 14 / 8, [MIB], LINK), Unavailable)
 
 
 def test_an_unknown_backend_has_no_model() -> None:

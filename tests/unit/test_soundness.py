@@ -20,6 +20,7 @@ from busbw.errors import DamagedRun, StoreError
 from busbw.launch import worker
 from busbw.launch.base import finish_well
 from busbw.launch.observers import Listener
+from busbw.ops import TRAINED
 from busbw.runs import store
 from busbw.runs.compress import pack, unpack
 from busbw.runs.outline import outline, outline_of
@@ -191,22 +192,22 @@ _MEMORY: Final[JSON] = {"rank": 0, "peak_bytes": 9, "weights_bytes": 4, "gradien
 STEP_FLAWS: dict[str, tuple[dict[str, JSON], str]] = {
     "no tries": ({"step_ns": []}, "one time per try"),
     "one try more": ({"compute_ns": [5] * 9}, "one time per try"),
-    "no time": ({"step_ns": [0] * 5}, r">= 1 - at `\$.step.step_ns"),
-    "negative": ({"communication_ns": [-1] * 5}, r">= 0 - at `\$.step.communication_ns"),
-    "steps": ({"steps": 0}, r"at `\$.step.steps`"),
+    "no time": ({"step_ns": [0] * 5}, r">= 1 - at `\$.supplement.step_ns"),
+    "negative": ({"communication_ns": [-1] * 5}, r">= 0 - at `\$.supplement.communication_ns"),
+    "steps": ({"steps": 0}, r"at `\$.supplement.steps`"),
     "few gaps": ({"steps": 2, "gaps": [1.0, 0.5]}, "gaps has 2"),
     "no gap": ({"steps": 1, "gaps": [0.0, 0.5]}, "gaps has 2"),
-    "parameters": ({"parameters": 0}, r"at `\$.step.parameters`"),
-    "tokens": ({"tokens": -1}, r"at `\$.step.tokens`"),
+    "parameters": ({"parameters": 0}, r"at `\$.supplement.parameters`"),
+    "tokens": ({"tokens": -1}, r"at `\$.supplement.tokens`"),
     "flop": ({"flop": 10**40}, "flop is 1"),
-    "dropped": ({"dropped": -1}, r"at `\$.step.dropped`"),
+    "dropped": ({"dropped": -1}, r"at `\$.supplement.dropped`"),
     "group": (
         {"sent": [{"op": "all_reduce", "group": 9, "size_bytes": 8, "calls": 1, "ranks": [0]}]},
         "group of calls",
     ),
     "calls": (
         {"sent": [{"op": "all_reduce", "group": 2, "size_bytes": 8, "calls": -1, "ranks": [0]}]},
-        r"at `\$.step.sent\[0\].calls`",
+        r"at `\$.supplement.sent\[0\].calls`",
     ),
     "callers": ({"sent": [{"op": "x", "group": 2, "size_bytes": 8, "calls": 1, "ranks": [2]}]}, "name the ranks"),
     "rank twice": ({"timeline": [{"rank": 0, "spans": []}] * 2}, "timeline is of the ranks"),
@@ -219,7 +220,7 @@ STEP_FLAWS: dict[str, tuple[dict[str, JSON], str]] = {
 def a_step() -> tuple[JSON, list[JSON], int]:
     """The run that has a step of training of two ranks, and which row that is."""
     rows = rows_of(DATA / "runs" / "training")
-    place = next(number for number, row in enumerate(rows) if row.get("step"))
+    place = next(number for number, row in enumerate(rows) if row.get("supplement"))
     return json.loads((DATA / "runs" / "training" / store.RUN_FILE).read_bytes()), rows, place
 
 
@@ -227,7 +228,7 @@ def a_step() -> tuple[JSON, list[JSON], int]:
 def test_a_step_that_cannot_be_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
     change, words = STEP_FLAWS[name]
     run, rows, place = a_step()
-    rows[place]["step"].update(change)
+    rows[place]["supplement"].update(change)
     (tmp_path / store.RUN_FILE).write_text(json.dumps(run), encoding="utf-8")
     put(tmp_path, rows, with_end=False)
     with pytest.raises(DamagedRun, match=f"line {place + 1}: .*{words}"):
@@ -242,20 +243,20 @@ def test_a_step_that_cannot_be_is_refused_with_its_line(name: str, tmp_path: Pat
         ({"dp": -1, "pp": -2}, "degrees whose product"),
         ({"ep": 2}, "ep of a workload is 2"),
         ({"shard": 0}, "shard of a workload is 0"),
-        ({"micro_batches": 0}, "workload.micro_batches"),
-        ({"interleave": 0}, "workload.interleave"),
-        ({"scale": 1e308}, "workload.scale"),
-        ({"scale": 0}, "workload.scale"),
-        ({"wait_ns": 0}, "workload.wait_ns"),
+        ({"micro_batches": 0}, "settings.micro_batches"),
+        ({"interleave": 0}, "settings.interleave"),
+        ({"scale": 1e308}, "settings.scale"),
+        ({"scale": 0}, "settings.scale"),
+        ({"wait_ns": 0}, "settings.wait_ns"),
         ({"slow_rank": 2, "slow_ns": 5}, "slow_rank is 2 of 2 ranks"),
         ({"slow_ns": 5}, "want both or neither"),
-        ({"expert_imbalance": 0.5}, "workload.expert_imbalance"),
-        ({"capacity": 1e300}, "workload.capacity"),
+        ({"expert_imbalance": 0.5}, "settings.expert_imbalance"),
+        ({"capacity": 1e300}, "settings.capacity"),
     ],
 )
 def test_a_workload_that_cannot_be_is_refused(change: dict[str, JSON], words: str, tmp_path: Path) -> None:
     run, _, _ = a_step()
-    next(one for one in run["cases"] if one["workload"])["workload"].update(change)
+    next(one for one in run["cases"] if one["op"] in TRAINED)["settings"].update(change)
     (tmp_path / store.RUN_FILE).write_text(json.dumps(run), encoding="utf-8")
     with pytest.raises(DamagedRun, match=words):
         store.read_run(tmp_path)

@@ -65,7 +65,7 @@ def run_of(
         tokens=1024,
     )
     rows = (
-        msgspec.structs.replace(row, step=parts) if isinstance(row, Measurement) and row.case == trained else row
+        msgspec.structs.replace(row, supplement=parts) if isinstance(row, Measurement) and row.case == trained else row
         for row in stored.rows
     )
     return replace(stored, rows=tuple(rows))

@@ -30,9 +30,10 @@ from busbw.backends.local import LOCAL, files, fio
 from busbw.backends.local.base import Bound
 from busbw.backends.local.files import BlockFile
 from busbw.backends.pytorch import checkpoint
+from busbw.backends.supplements import OtherTool
 from busbw.cli.main import main
 from busbw.errors import BackendError, UsageError
-from busbw.ops.storage import Access
+from busbw.ops.storage import Access, StorageSweep
 from busbw.runs import cases, plan
 from busbw.runs.facts import HostFacts, StorageFacts
 from busbw.runs.plan import Plan, Sweep
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
     from busbw.backends.base import Backend, Operation
     from busbw.ops.base import Matrix, Op
     from busbw.ops.groups import Ranks
-    from busbw.ops.storage import Way
-    from busbw.runs.records import Case
+    from busbw.ops.settings import Way
+    from busbw.runs.records import Case, Settings
 
 MIB = 1 << 20
 
@@ -54,19 +55,19 @@ MIB = 1 << 20
 # --- cases -----------------------------------------------------------------------------------------------------------
 
 
-def accesses(sweep: Sweep, way: Way = "direct") -> set[Access | None]:
-    return {one.access for one in cases.expand(Plan(sweep=(sweep,)), 2, 1, way=way).cases}
+def accesses(sweep: Sweep, way: Way = "direct") -> set[Settings | None]:
+    return {one.settings for one in cases.expand(Plan(sweep=(sweep,)), 2, 1, way=way).cases}
 
 
 def test_blocks_and_depths_multiply_and_a_checkpoint_has_none() -> None:
-    sweep = Sweep(ops=("storage_read",), blocks=("4KiB", "1MiB"), depths=(1, 8))
+    sweep = Sweep(ops=("storage_read",), storage=StorageSweep(blocks=("4KiB", "1MiB"), depths=(1, 8)))
     wanted = {Access(block, depth, "direct") for block in (4096, MIB) for depth in (1, 8)}
     assert accesses(sweep) == wanted
-    assert accesses(Sweep(ops=("checkpoint_save",), blocks=("4KiB", "1MiB"))) == {None}
+    assert accesses(Sweep(ops=("checkpoint_save",), storage=StorageSweep(blocks=("4KiB", "1MiB")))) == {None}
 
 
 def test_a_plan_can_do_without_o_direct_but_not_make_storage_of_memory() -> None:
-    sweep = Sweep(ops=("storage_read",), direct=False)
+    sweep = Sweep(ops=("storage_read",), storage=StorageSweep(direct=False))
     assert accesses(sweep) == {Access(MIB, 1, "dropped")}
     assert accesses(sweep, "memory") == {Access(MIB, 1, "memory")}
     assert accesses(Sweep(ops=("storage_read",)), "dropped") == {Access(MIB, 1, "dropped")}
@@ -489,7 +490,7 @@ def test_fio_has_half_of_the_timeout_of_the_run() -> None:
         given.append(seconds)
 
     def with_check(operation: Operation, _rank: int) -> Operation:
-        return dataclasses.replace(operation, cross_check=timed)
+        return dataclasses.replace(operation, supplement=OtherTool(timed))
 
     timing = msgspec.structs.replace(QUICK, timeout_seconds=7.0)
     measured(FakeWorld(1), case("storage_read", 64, 1), timing=timing, wrap=lambda one: Changed(one, with_check))
@@ -529,8 +530,8 @@ def test_fio_itself_runs_on_the_file_that_has_no_name(tmp_path: Path, op: str) -
         bound = dataclasses.replace(bound, case=case(op, MIB, 1, access=Access(65536, 1, way)))
         operation = LOCAL[op].bind(bound)
         checked(operation)
-        assert operation.cross_check is not None
-        found = operation.cross_check(60.0)
+        assert isinstance(operation.supplement, OtherTool)
+        found = operation.supplement.run(60.0)
         assert found is not None
         assert found.error is None
         assert found.bytes_per_second[0] > 0

@@ -19,6 +19,7 @@ from busbw.cli.main import main
 from busbw.escape import echo, echo_toned, output_columns, plain_text
 from busbw.launch import live_table
 from busbw.launch.live_table import LiveTable
+from busbw.ops import TRAINED
 from busbw.runs import resume, store
 from busbw.runs.facts import UNKNOWN_HOST, CpuFacts, GpuFacts, Nic, PciFacts
 from busbw.runs.plan import Plan, Sweep, Timing
@@ -117,9 +118,9 @@ def a_step(folder: Path) -> Path:
     rows = [json.loads(line) for line in (measured / store.SAMPLES_FILE).read_text().splitlines()]
     rows = [row for row in rows if row["kind"] != "end"]  # it has the checksum of the others
     for one in [*run["cases"], *(row["case"] for row in rows if "case" in row)]:
-        if one["workload"]:
-            one["workload"]["model"] += HOSTILE
-    for step in [row["step"] for row in rows if row.get("step")]:
+        if one["op"] in TRAINED:
+            one["settings"]["model"] += HOSTILE
+    for step in [row["supplement"] for row in rows if row.get("supplement")]:
         step["sent"] = [one | {"op": HOSTILE} for one in step["sent"]]
         step["timeline"] = [{"rank": rank, "spans": [["compute", 0, 9], [HOSTILE, 9, 20]]} for rank in (0, 1)]
     (made / store.RUN_FILE).write_text(json.dumps(run))

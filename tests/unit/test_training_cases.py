@@ -19,7 +19,7 @@ from busbw.errors import UsageError
 from busbw.ops import TRAINED
 from busbw.ops.training import EXCHANGE, Workload, workload_in_words
 from busbw.runs import cases
-from busbw.runs.plan import Plan, Sweep
+from busbw.runs.plan import plan_from
 from busbw.runs.records import Case
 from busbw.workloads import model_rows
 from busbw.workloads.routing import DROPPED, routed
@@ -29,13 +29,13 @@ MODELS = model_rows.models()
 
 
 def case(op: str, model: str = "MLP 1024", ranks: int = 4, **sweep: Any) -> Case:  # noqa: ANN401 - keys of a sweep
-    plan = Plan(sweep=(msgspec.convert({"ops": [op], "models": [model], **sweep}, Sweep),))
+    plan = plan_from({"sweep": [{"ops": [op], "models": [model], **sweep}]})
     return cases.expand(plan, ranks, 1).cases[0]
 
 
 def workload(one: Case) -> Workload:
-    assert one.workload is not None
-    return one.workload
+    assert isinstance(one.settings, Workload)
+    return one.settings
 
 
 def test_every_step_has_a_call_and_nothing_else_has() -> None:

@@ -14,7 +14,7 @@ from busbw.backends.pytorch.training import WORKLOADS
 from busbw.ops import STRATEGIES
 from busbw.ops.base import Strategy
 from busbw.ops.training import EXCHANGE, OTHER_MODELS, Workload, _step
-from busbw.runs.records import Measurement
+from busbw.runs.records import Measurement, StepParts
 from busbw.runs.store import read
 from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training.held import Held, held, order_kept, step_of
@@ -88,27 +88,29 @@ def test_steps_without_computation_alone_are_left_out(monkeypatch: pytest.Monkey
     (results,) = questions.results
     assert held(questions)
     (run,) = results.runs
-    rows = (msgspec.structs.replace(row, step=None) if isinstance(row, Measurement) else row for row in run.rows)
+    rows = (msgspec.structs.replace(row, supplement=None) if isinstance(row, Measurement) else row for row in run.rows)
     monkeypatch.setattr(questions, "results", (replace(results, runs=(replace(run, rows=tuple(rows)),)),))
     assert not held(questions)
 
 
 def test_stored_steps_have_the_traffic_that_was_counted(stored: Questions) -> None:
-    blocks = [row for row in stored.results[0].runs[0].measurements if row.step is not None]
+    blocks = [row for row in stored.results[0].runs[0].measurements if isinstance(row.supplement, StepParts)]
     assert {block.case.op for block in blocks} >= {"train_ddp", "train_1f1b"}
     for block in blocks:
-        case, apart = block.case, block.step
-        assert apart is not None
-        assert case.workload is not None
+        case, apart = block.case, block.supplement
+        assert isinstance(apart, StepParts)
+        assert isinstance(case.settings, Workload)
         if case.op == "train_all_reduce":
             continue
         counted = sum(row.size_bytes * row.calls for row in apart.sent if 0 in row.ranks)
-        assert sum(row.size_bytes * row.messages for row in traffic(step_of(case.op, case.workload), 0)) == counted
+        assert sum(row.size_bytes * row.messages for row in traffic(step_of(case.op, case.settings), 0)) == counted
 
 
 def test_every_measured_step_is_held_against_the_plan_or_refused(stored: Questions) -> None:
     found = held(stored)
-    assert {one.op for one in found} == {row.case.op for row in stored.results[0].cases if row.case.workload}
+    assert {one.op for one in found} == {
+        row.case.op for row in stored.results[0].cases if isinstance(row.case.settings, Workload)
+    }
     for one in found:
         assert (one.predicted is None) == bool(one.refused)
         assert one.seconds > 0

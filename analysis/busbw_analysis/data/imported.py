@@ -15,6 +15,9 @@ import msgspec
 from busbw import __version__
 from busbw.errors import LogError, UsageError
 from busbw.ops import LOCAL, OPS, PAIRED, TO_THE_HOST, bus_factor, limits, op_named
+from busbw.ops.base import Op
+from busbw.ops.host import HostSettings
+from busbw.ops.pairs import PairSettings
 from busbw.runs.facts import GpuFacts, HostFacts, NcclFacts, PciFacts, RankFacts, RdmaPort
 from busbw.runs.records import (
     CASE_DTYPE_BYTES,
@@ -28,6 +31,7 @@ from busbw.runs.records import (
     ImportedLog,
     LogNote,
     Run,
+    Settings,
 )
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, Gpu
@@ -470,11 +474,19 @@ def _case(row: Aggregate, size: int, table: Table, tool: Tool, world: _World) ->
         sync=row.sync or "none",
         in_place=bool(row.in_place),
         root=row.root if op.rooted and row.root is not None and row.root < world_of_case else None,
-        pairs=row.pairs if row.mode is not None else "alone" if op.name in PAIRED else None,
-        pinning="pinned" if op.host_memory and row.mode is None else None,
+        settings=_settings(row, op),
         tool_op=" ".join(map(str, words)) if named or ((table.groups or 1) > 1 and not split) else row.settings,
     )
     return case, ranks
+
+
+def _settings(row: Aggregate, op: Op) -> Settings | None:
+    """What the log, or the tool's way to measure, says of the settings that only some ops have."""
+    if row.mode is not None:
+        return None if row.pairs is None else PairSettings(row.pairs)
+    if op.name in PAIRED:
+        return PairSettings("alone")
+    return HostSettings(pinning="pinned") if op.host_memory else None
 
 
 def _check(row: Aggregate, table: Table, *, refused: bool) -> Check:

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from busbw.ops import PAIRED, TRAINED
-from busbw.ops.storage import Access
-from busbw.ops.training import Workload
-from busbw.runs.records import Case, case_in_words
+from busbw.ops.algorithms.settings import explicit_algorithm
+from busbw.ops.traffic import TrafficSettings
+from busbw.runs.records import Case, Configuration, case_in_words
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.names import rank_list
@@ -20,39 +22,31 @@ _MORE = frozenset({"overlap", "barriers"})
 """Modes whose samples include more than the call."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesKey:
+class SeriesKey(Configuration, frozen=True, kw_only=True):
     """The settings that all points of a curve share: those of ``Case`` except the size, and these.
 
     cost_models: the backend's family of cost models (``BackendTraits``)
     ranks, hosts: the ranks of the group, and how many hosts it spans
     """
 
-    op: str
-    backend: str
     cost_models: str
-    device: str
-    dtype: str | None
-    redop: str | None
     ranks: tuple[int, ...]
-    group: str
     hosts: int
-    mode: str
-    sync: str
-    cache: str
-    pre_enqueue: bool
-    in_place: bool
-    root: int | None
-    algorithm: str | None = None
-    threads: int | None = None
-    numa_node: int | None = None
-    access: Access | None = None
-    pairs: str | None = None
-    pinning: str | None = None
-    imbalance: float | None = None
-    traffic: str | None = None
-    workload: Workload | None = None
-    tool_op: str | None = None
+
+    @property
+    def algorithm(self) -> str | None:
+        """The explicit algorithm; None: the backend's own."""
+        return explicit_algorithm(self.settings)
+
+    @property
+    def of_library(self) -> "SeriesKey":
+        """This key with the backend's own algorithm."""
+        return self if self.algorithm is None else replace(self, settings=None)
+
+    @property
+    def imbalance(self) -> float | None:
+        """Imbalance of uneven traffic."""
+        return self.settings.imbalance if isinstance(self.settings, TrafficSettings) else None
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -103,10 +97,6 @@ class Series:
         known = [dict(zip(point.launch_keys, point.launch_medians_ns, strict=True)) for point in self.points]
         common = [key for key in known[0] if all(key in medians for medians in known)]
         return tuple(tuple(medians[key] for key in common) for medians in known)
-
-
-_OF_CASE = {field.name for field in fields(SeriesKey)} - {"cost_models", "ranks", "hosts"}
-"""Fields that a curve copies from its cases."""
 
 
 def series_of(summaries: Sequence[CaseSummary], facts: Facts) -> tuple[Series, ...]:
@@ -171,6 +161,6 @@ def _at_once(summary: CaseSummary, facts: Facts) -> _AtOnce:
 
 def key_of(case: Case, ranks: tuple[int, ...], facts: Facts) -> SeriesKey:
     """The key of the curve that a case belongs to, on one group of ranks."""
-    of_case = {name: getattr(case, name) for name in _OF_CASE}
+    of_case = {name: getattr(case, name) for name in Configuration.__struct_fields__}
     hosts = len(facts.hosts_of(ranks)) or 1
     return SeriesKey(**of_case, cost_models=facts.backend.cost_models, ranks=ranks, hosts=hosts)

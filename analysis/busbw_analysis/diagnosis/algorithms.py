@@ -335,7 +335,7 @@ def algorithm_comparisons(
     for curve in curves:
         key, name = curve.series.key, curve.series.key.algorithm or LIBRARY
         if sized(curve.series):
-            found.setdefault(replace(key, algorithm=None), {})[name] = curve
+            found.setdefault(key.of_library, {})[name] = curve
     everything = [curve.series for curve in curves]
     comparisons = [
         AlgorithmComparison(key, series, tuple(_pairs(series, _costs_of(members, everything, library))))

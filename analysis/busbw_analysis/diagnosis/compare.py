@@ -5,11 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-import msgspec
 import numpy as np
+from msgspec import structs
 
 from busbw.errors import UnlikeRuns, UsageError
 from busbw.ops import PAIRED
+from busbw.ops.algorithms.settings import AlgorithmSettings
+from busbw.ops.host import HostSettings
+from busbw.ops.settings import CaseSettings
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Case, EndStatus
 from busbw.runs.store import StoredRun
@@ -337,7 +340,7 @@ def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> t
         for one, estimated, verdict in _judged(usable, pairs, within)
     }
     # In the order of the plan; the sizes of each curve ascend.
-    curves = grouped(usable, lambda one: msgspec.structs.replace(one.case, size_bytes=0)).values()
+    curves = grouped(usable, lambda one: structs.replace(one.case, size_bytes=0)).values()
     whole = [
         (band, members)
         for curve in (sorted(curve, key=lambda one: one.case.size_bytes) for curve in curves)
@@ -388,10 +391,7 @@ def _median(side: Launches) -> float:
     return float(np.median(list(side.values())))
 
 
-_ACROSS: Final = (
-    *("backend", "device", "dtype", "in_place", "cache"),
-    *("algorithm", "threads", "numa_node", "pinning"),
-)
+_ACROSS: Final = ("backend", "device", "dtype", "in_place", "cache", "settings")
 """Settings whose effect a comparison may be about. The others are how a call is timed, and on which ranks."""
 
 
@@ -407,21 +407,48 @@ def _across(
         if not sides[1] or set(sides[0]) & set(sides[1]):
             continue
         values = {name: [{getattr(case, name) for case in side} for side in sides] for name in _ACROSS}
-        changed = {name: (*a, *b) for name, (a, b) in values.items() if len(a) == len(b) == 1 and a != b}
+        changed = {
+            name: (*a, *b)
+            for name, (a, b) in values.items()
+            if len(a) == len(b) == 1 and a != b and _comparable_values(*a, *b)
+        }
         as_in_a = {name: a for name, (a, _) in changed.items()}
-        as_first = {msgspec.structs.replace(case, **as_in_a): case for case in sides[1]}
+        as_first = {structs.replace(case, **as_in_a): case for case in sides[1]}
         if not changed or not set(sides[0]) & as_first.keys():
             continue
         found |= {case: found.pop(own) for case, own in as_first.items()}
-        ops.append(
-            (", ".join(f"{name} {_setting(a)} in A and {_setting(b)} in B" for name, (a, b) in changed.items()), op)
-        )
+        clauses = (f"{name} {a} in A and {b} in B" for pair in changed.items() for name, a, b in _named_values(*pair))
+        ops.append((", ".join(clauses), op))
     texts = (f"compared across {what}: {listed(names)}" for what, names in by_key(ops).items())
     return found, [Finding("caution", "across", (text,)) for text in texts]
 
 
-def _setting(value: object) -> str:
-    return "default" if value is None else str(value)
+def _comparable_values(*values: object) -> bool:
+    """Whether a comparison may be about these values of a setting: of those that only some ops have, algorithms, and
+    threads and memory of the host.
+    """
+    return all(
+        not isinstance(value, CaseSettings) or isinstance(value, AlgorithmSettings | HostSettings) for value in values
+    )
+
+
+def _named_values(name: str, values: tuple[object, object]) -> Iterator[tuple[str, object, object]]:
+    """A setting with both its values; of those that only some ops have, each in which the two differ."""
+    if name != "settings":
+        yield name, _or_default(values[0]), _or_default(values[1])
+        return
+    a, b = (structs.asdict(value) if isinstance(value, CaseSettings) else {} for value in values)
+    for key in dict.fromkeys([*a, *b]):
+        if a.get(key) != b.get(key):
+            yield key, _or_default(a.get(key)), _or_default(b.get(key))
+
+
+def _or_default(value: object) -> object:
+    return "default" if value is None else value
+
+
+def _text(value: object) -> str:
+    return ", ".join(value.words.values()) if isinstance(value, CaseSettings) else str(value)
 
 
 def _unlike_settings(one: Iterable[Case], two: Iterable[Case]) -> Iterator[str]:
@@ -431,7 +458,7 @@ def _unlike_settings(one: Iterable[Case], two: Iterable[Case]) -> Iterator[str]:
     for name in Case.__struct_fields__:
         values = [(getattr(case, name), getattr(other, name)) for case, other in alike]
         if values and all(a != b for a, b in values):
-            yield f"{name} is {values[0][0]} in A and {values[0][1]} in B"
+            yield f"{name} is {_text(values[0][0])} in A and {_text(values[0][1])} in B"
 
 
 def _left_out(one: Mapping[Case, CaseSummary], two: Mapping[Case, CaseSummary]) -> Iterator[LeftOut]:

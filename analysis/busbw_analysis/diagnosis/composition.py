@@ -1,7 +1,9 @@
 """All-reduce compared with a reduce-scatter followed by an all-gather, as FSDP runs them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.diagnosis.curves import Curve
@@ -42,13 +44,13 @@ def compositions_of(curves: Sequence[Curve]) -> tuple[Composition, ...]:
     for curve in curves:
         key = curve.series.key
         if key.algorithm is None:
-            known.setdefault(replace(key, in_place=False), curve.series)
+            known.setdefault(structs.replace(key, in_place=False), curve.series)
     return tuple(one for key, series in known.items() if key.op == "all_reduce" for one in _rows(series, key, known))
 
 
 def _rows(series: Series, key: SeriesKey, known: dict[SeriesKey, Series]) -> Iterator[Composition]:
-    scattered = known.get(replace(key, op="reduce_scatter"))
-    gathered = known.get(replace(key, op="all_gather", redop=None))
+    scattered = known.get(structs.replace(key, op="reduce_scatter"))
+    gathered = known.get(structs.replace(key, op="all_gather", redop=None))
     if scattered is None or gathered is None:
         return
     for point in series.points:

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from busbw.ops import PAIRED
+from busbw.ops.pairs import PairSettings
 from busbw.runs.placement import RankPlacement
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.distributions import student_quantile
@@ -127,7 +128,7 @@ def _matrix(summary: CaseSummary, placements: Sequence[RankPlacement]) -> PairMa
         steps=steps,
         size_bytes=summary.case.size_bytes,
         dtype=summary.case.dtype,
-        pairs=summary.case.pairs,
+        pairs=summary.case.settings.pairs if isinstance(summary.case.settings, PairSettings) else None,
         rate=rate,
         time_ns=time_ns,
         low_ns=low_ns,

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from busbw.runs.records import case_in_words
+from busbw.runs.records import Detail, case_in_words
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import CaseSummary
@@ -21,7 +21,7 @@ _LABELS: Final = (
     *("machine", "op", "dtype", "redop", "size_bytes", "in_place", "backend", "device", "mode", "settings"),
     *("ranks", "hosts"),
 )
-_HAVE_LABELS: Final = frozenset({"op", "dtype", "redop", "mode", "in_place", "device"})
+_HAVE_LABELS: Final[frozenset[Detail]] = frozenset({"op", "dtype", "redop", "mode", "in_place", "device"})
 
 _Of = Callable[[GroupSummary, Peak | None], float | None]
 _GAUGES: Final[tuple[tuple[str, str, str, _Of], ...]] = (

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from busbw.ops.pairs import run_together
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
@@ -227,6 +228,6 @@ def _concurrent_pairs(matrices: Iterable[tuple[CaseSummary, _Mask]]) -> Iterator
     for summary, between in matrices:
         size = summary.case.size_bytes
         at_once = len(np.unique(summary.groups.pairs[~between])) // 2
-        if summary.case.pairs != "alone" and at_once > 1 and size >= _SMALLEST_RATE_MESSAGE:
+        if run_together(summary.case.settings) and at_once > 1 and size >= _SMALLEST_RATE_MESSAGE:
             time_ns = float(np.median(summary.groups.time_ns[~between]))
             yield _Together(at_once * size / time_ns * 1e9, "concurrent pairs of the pair matrix", summary.index)

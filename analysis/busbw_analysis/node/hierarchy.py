@@ -12,7 +12,6 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from busbw.ops import TO_THE_HOST
-from busbw.runs.records import settings_in_words
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import Level, Name, picture
 from busbw.units import counted, format_size
@@ -250,7 +249,7 @@ def _of_curve(curve: Curve, rate: float, point: GroupSummary, kind: Kind, name: 
 def _files(files: Sequence[Stored], known: Sequence[HierarchyLevel]) -> Iterator[HierarchyLevel]:
     for op, those in grouped(files, lambda one: one.op).items():
         one = max(those, key=lambda one: one.rate)
-        way = "".join(f", {words}" for words in settings_in_words(one))
+        way = "".join(f", {words}" for words in (one.access.words.values() if one.access else ()))
         ranks = "1 rank" if one.ranks == 1 else f"{one.ranks} ranks together"
         name = f"{op.replace('_', ' ')}{', in memory' * (one.access is not None and one.access.way == 'memory')}"
         how = f"{ranks}, {format_size(one.size_bytes)} each{way}"

@@ -8,7 +8,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from busbw.ops import MEMORY_TRAFFIC
+from busbw.ops.host import host_settings
 from busbw.units import counted
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import grouped
@@ -73,7 +76,8 @@ class MemoryCurve:
     @property
     def where(self) -> str:
         """The NUMA node of its memory, to be appended to its threads; "" if none was requested."""
-        return "" if self.key.numa_node is None else f" in memory of node {self.key.numa_node}"
+        node = host_settings(self.key.settings).numa_node
+        return "" if node is None else f" in memory of node {node}"
 
     @property
     def nominal(self) -> float | None:
@@ -142,7 +146,8 @@ def _curve(facts: Facts, curve: Curve) -> MemoryCurve:
     # A GPU has its own memory; the ranks of a host share one.
     working = curve.series.at_work
     together = max(working.values()) if key.device == "cpu" else 1
-    memory = MemoryCurve(key=key, threads=key.threads, factor=factor, together=together, peak=curve.peak)
+    threads = host_settings(key.settings).threads
+    memory = MemoryCurve(key=key, threads=threads, factor=factor, together=together, peak=curve.peak)
     points: list[MemoryPoint] = []
     for group in curve.series.points:
         # From the first entry to the last exit if clocks allow, because rates of ranks that take turns do not add up.
@@ -242,7 +247,7 @@ def who(curve: MemoryCurve) -> str:
 def scaling(curves: Iterable[MemoryCurve]) -> tuple[Scaled, ...]:
     """Every kernel at the largest size that all of its thread counts share, by kernel and threads."""
     threaded = (curve for curve in curves if curve.threads is not None)
-    alike = grouped(threaded, lambda curve: replace(curve.key, threads=None))
+    alike = grouped(threaded, lambda curve: (structs.replace(curve.key, settings=None), curve.where))
     found: list[Scaled] = []
     for members in alike.values():
         at = _at_largest(sorted(members, key=lambda one: one.threads or 0))
@@ -270,7 +275,7 @@ def _but_for_op(key: SeriesKey) -> SeriesKey:
     """What two kernels must share to be compared. Mode and sync may differ, because a first touch can only be timed
     call by call.
     """
-    return replace(key, op="", mode="", sync="")
+    return structs.replace(key, op="", mode="isolated", sync="barrier")
 
 
 def _at_largest(curves: Sequence[MemoryCurve]) -> dict[MemoryCurve, MemoryPoint]:

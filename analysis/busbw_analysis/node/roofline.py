@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from busbw.ops import FLOP, LEAST_TRAFFIC, MEMORY_TRAFFIC
+from busbw.ops.host import host_settings
 from busbw.runs.records import DTYPE_BYTES, Case, settings_in_words
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of
@@ -347,8 +348,8 @@ def _kernel(one: _Done, memory: Iterable[MemoryPeak], compute: Iterable[ComputeP
         op=case.op,
         dtype=dtype,
         size_bytes=case.size_bytes,
-        threads=case.threads,
-        numa_node=case.numa_node,
+        threads=host_settings(case.settings).threads,
+        numa_node=host_settings(case.settings).numa_node,
         mode=case.mode,
         intensity=intensity,
         flop_per_second=flop * one.calls_per_second,

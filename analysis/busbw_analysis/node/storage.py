@@ -83,8 +83,8 @@ class Stored:
 
 def stored(results: Results, curves: Iterable[Curve]) -> tuple[Stored, ...]:
     """Every measured case on storage, in the order of the plan; ``curves`` provide the peaks."""
-    rows = (row for one in results.runs for row in one.measurements)
-    checks = by_key((row.case, row.cross_check) for row in rows if row.cross_check is not None)
+    rows = (row for stored_run in results.runs for row in stored_run.measurements)
+    checks = by_key((row.case, row.supplement) for row in rows if isinstance(row.supplement, CrossCheck))
     peaks = {(curve.series.key.op, curve.series.key.ranks): curve.peak for curve in curves}
     return tuple(
         _stored(summary, group, peaks.get((summary.case.op, group.ranks), _NO_PEAK), checks.get(summary.case, []))
@@ -129,7 +129,7 @@ def _stored(
         case=summary.index,
         size_bytes=case.size_bytes,
         ranks=len(group.ranks),
-        access=case.access,
+        access=case.settings if isinstance(case.settings, Access) else None,
         time_ns=time_ns,
         rate=moved / time_ns,
         low=None if ends.high_ns is None else moved / ends.high_ns,

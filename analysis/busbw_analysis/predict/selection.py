@@ -5,13 +5,16 @@ machines and settings.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
 from busbw.ops import OPS, PAIRED
+from busbw.ops.traffic import TrafficSettings
 from busbw.runs import store
 from busbw.runs.placement import oversubscribed, oversubscribed_hosts
-from busbw.runs.records import SETTINGS, settings_in_words
+from busbw.runs.records import settings_in_words
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.kept import Summarised, summary_of
 from busbw_analysis.data.likeness import Difference, differences
@@ -40,8 +43,8 @@ _USUAL = {
     "pre_enqueue": False,
     "dtype": "float32",
     "redop": "sum",
-    **dict.fromkeys(SETTINGS),
-    "imbalance": 0.5,
+    "settings": TrafficSettings(imbalance=0.5),
+    "tool_op": None,
 }
 """The default value of every setting."""
 
@@ -248,7 +251,7 @@ def _known(of_op: Iterable[Series], op: str) -> list[str]:
 
 def _settings_of(key: SeriesKey) -> SeriesKey:
     """The settings of a curve: its key without op, ranks, hosts and explicit algorithm."""
-    return replace(key, op="", ranks=(), group="", hosts=0, algorithm=None)
+    return structs.replace(key.of_library, op="", ranks=(), group="", hosts=0)
 
 
 def _unusual(way: SeriesKey) -> tuple[tuple[bool, ...], str]:

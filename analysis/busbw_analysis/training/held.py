@@ -12,7 +12,7 @@ from typing import Final
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops import STRATEGIES
 from busbw.ops.training import Workload, workload_in_words
-from busbw.runs.records import Case
+from busbw.runs.records import Case, StepParts
 from busbw.workloads.shapes import StepShape
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.predict import Questions
@@ -112,11 +112,14 @@ def held(questions: Questions, scenario: Scenario = AS_IT_IS) -> tuple[Held, ...
     prices, found = Measured(questions), []
     for results in questions.results:
         parts = by_key(
-            (row.case, row.step) for stored in results.runs for row in stored.measurements if row.step is not None
+            (row.case, row.supplement)
+            for stored in results.runs
+            for row in stored.measurements
+            if isinstance(row.supplement, StepParts)
         )
         for summary in results.cases:
             case = summary.case
-            if case.workload is None or case.workload.slow_ns or summary.state != "measured":
+            if not isinstance(case.settings, Workload) or case.settings.slow_ns or summary.state != "measured":
                 continue
             if case not in parts or case.op not in STRATEGIES:
                 continue
@@ -124,7 +127,7 @@ def held(questions: Questions, scenario: Scenario = AS_IT_IS) -> tuple[Held, ...
                 median(time for one in parts[case] for time in getattr(one, name)) / (parts[case][0].steps * 1e9)
                 for name in ("step_ns", "compute_ns")
             )
-            one = Held(summary.index, case.op, case.workload, seconds, compute)
+            one = Held(summary.index, case.op, case.settings, seconds, compute)
             if reason := STRATEGIES[case.op].unplanned:
                 found.append(replace(one, refused=f"{case.op}: {reason}"))
                 continue

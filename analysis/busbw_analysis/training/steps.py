@@ -142,7 +142,7 @@ class Trained:
         communication = self.exposed_ns - self.bubble_ns
         if self.bubble_ns > communication:
             return "bubble", self.bubble_ns
-        dimensions = (name for name in ("dp", "tp", "pp", "cp", "ep") if getattr(self.workload, name) > 1)
+        dimensions = (name for name in ("dp", "tp", "pp", "cp", "ep") if self.workload.degrees[name] > 1)
         return ", ".join(dimensions), communication
 
     @property
@@ -180,13 +180,18 @@ def steps_of(results: Results) -> tuple[Trained, ...]:
     """Every measured step, in the order of the plan."""
     known = results.cases
     parts = by_key(
-        (row.case, row.step) for stored in results.runs for row in stored.measurements if row.step is not None
+        (row.case, row.supplement)
+        for stored in results.runs
+        for row in stored.measurements
+        if isinstance(row.supplement, StepParts)
     )
     rate = _product_rate(known)
     return tuple(
         _trained(summary, workload, group, parts[summary.case], rate)
         for summary in known
-        if (workload := summary.case.workload) is not None and summary.state == "measured" and summary.case in parts
+        if isinstance(workload := summary.case.settings, Workload)
+        and summary.state == "measured"
+        and summary.case in parts
         for group in summary.groups
     )
 

@@ -18,7 +18,7 @@ from busbw.escape import say
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.facts import HostFacts
-from busbw.runs.records import BackendTraits, Case, CrossCheck
+from busbw.runs.records import BackendTraits, Case
 from busbw.system.device import Device, DeviceConditions
 
 if TYPE_CHECKING:
@@ -48,37 +48,10 @@ def in_order(*calls: Call) -> Call:
     return call_all
 
 
-Span = tuple[str, int, int]
-"""One interval of a step: ``compute`` or the name of a call, start and end, ns of a clock."""
+class Supplement:
+    """Base of what an operation offers to be measured after the samples of its block."""
 
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Separate runs of the parts of a training step. All ranks call each together, after an untimed ``prepare``.
-
-    step, compute, communicate: the whole step, the step without communication, and its communication only.
-    timeline: runs the step once more and returns its spans by the given clock.
-    profile: runs the step once more and returns the trace of the library's own profiler.
-    sent: (op, ranks of the group, S in bytes) → calls of this rank.
-    memory: peak bytes, bytes of weights and of gradients on this rank (None: not measured).
-    steps: training steps in each of step, compute and communicate.
-    The other fields are as in ``records.StepParts``.
-    """
-
-    prepare: Call
-    step: Call
-    compute: Call
-    communicate: Call
-    timeline: Callable[[Callable[[], int]], list[Span]]
-    profile: Callable[[], str]
-    sent: dict[tuple[str, int, int], int]
-    memory: tuple[int, int, int] | None
-    parameters: int
-    flop: int
-    tokens: int
-    dropped: int
-    steps: int = 1
-    gaps: tuple[float, ...] = ()
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +66,9 @@ class Operation:
     prepare: untimed work before every checked call and every sample, before the ranks synchronise (None: nothing).
         Only the first buffer set's is called, once per sample. Ops that need it before each call have one buffer set
         and one call per sample (``Op.fresh``, ``Op.stores``).
-    cross_check: runs another tool on the same operation, with a time limit in seconds (None: there is no tool).
     buffers: send and receive buffers if the operation had to replace the given ones, for example by memory of the host
         or of another device (None: the given ones).
-    parts: separate runs of a training step's parts, after sampling; collective (None: not a training step).
+    supplement: what can be measured after sampling (None: nothing).
     """
 
     call: Call
@@ -105,9 +77,8 @@ class Operation:
     free: Call = do_nothing
     wrong: Callable[[], int] | None = None
     prepare: Call | None = None
-    cross_check: Callable[[float], CrossCheck | None] | None = None
     buffers: "tuple[torch.Tensor, torch.Tensor] | None" = None
-    parts: Callable[[], Parts] | None = None
+    supplement: Supplement | None = None
 
 
 def _end_here(error: Exception) -> None:

@@ -13,6 +13,7 @@ from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
+from busbw.ops.algorithms.settings import AlgorithmSettings
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case
@@ -41,7 +42,7 @@ class LibraryBackend(Backend):
             return LOCAL[op.name].refuse(case)
         if op.plain_sockets:
             return sockets.refuse(case)
-        if case.algorithm is not None:
+        if isinstance(case.settings, AlgorithmSettings):
             return scheduled.refuse(op, case)
         if case.mode == "overlap" and op.sequential:
             return f"{op.name} consists of several blocking steps, so it has no nonblocking form for mode overlap"
@@ -68,7 +69,7 @@ class LibraryBackend(Backend):
             )
         if op.plain_sockets:
             return sockets.bind(op, self.rank, send, receive, self.share, world.timeout_seconds)
-        if case.algorithm is not None:
+        if isinstance(case.settings, AlgorithmSettings):
             return scheduled.bind(op, case, group, group.index(self.rank), send, receive, self.exchange(case))
         return self.bind_call(op, case, group, send, receive, traffic)
 

@@ -13,6 +13,7 @@ import torch
 from busbw.backends.base import Call, Operation, in_order
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots
+from busbw.ops.algorithms.settings import explicit_algorithm
 from busbw.ops.base import Op, first_reason
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
@@ -46,7 +47,7 @@ _ADD: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 def refuse(op: Op, case: Case) -> str | None:
     """Reason why ``case`` cannot use its explicit algorithm, or None."""
-    name = case.algorithm or ""
+    name = explicit_algorithm(case.settings) or ""
     algorithm = ALGORITHMS.get(op.name, {}).get(name)
     if algorithm is None:
         return f"{op.name} has no algorithm {name!r}; it has {', '.join(ALGORITHMS.get(op.name, {})) or 'none'}"
@@ -74,7 +75,7 @@ def bind(
     op: Op, case: Case, group: Ranks, me: int, send: torch.Tensor, receive: torch.Tensor, exchange: Exchange
 ) -> Operation:
     """Bind ``op``, which ``refuse`` allows, for index ``me`` of ``group`` to these buffers, over ``exchange``."""
-    schedule = ALGORITHMS[op.name][case.algorithm or ""].on(len(group), case.nodes)
+    schedule = ALGORITHMS[op.name][explicit_algorithm(case.settings) or ""].on(len(group), case.nodes)
     memory = _Memory.of(schedule, me, case.count, send, receive)
     add = _ADD[case.redop or "sum"]
     mine = [one for one in schedule.rounds if any(me in {transfer.source, transfer.to} for transfer in one)]

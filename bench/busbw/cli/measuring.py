@@ -69,18 +69,18 @@ def resume_run(
 def _print_lack(lack: Lack, *, as_json: bool) -> None:
     if as_json:
         missing = [
-            {"launch": lack.first + one.number, "resumes": one.resumes, "case": case, "blocks": blocks}
-            for one in lack.launches
-            for case, blocks in lack.by_case(one).items()
+            {"launch": lack.first + part.number, "resumes": part.resumes, "case": case, "blocks": blocks}
+            for part in lack.launches
+            for case, blocks in lack.by_case(part).items()
         ]
         document = {"run": lack.stored.run.id, "missing": missing, "not_tried_again": lack.void}
         echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
         return
-    for one in lack.launches:
-        why = "" if one.resumes is None else f" for launch {one.resumes + 1}"
-        for case, blocks in lack.by_case(one).items():
+    for part in lack.launches:
+        why = "" if part.resumes is None else f" for launch {part.resumes + 1}"
+        for case, blocks in lack.by_case(part).items():
             numbers = ", ".join(str(block + 1) for block in blocks)
-            echo(plain_text(f"launch {lack.first + one.number + 1}{why}  {in_words(case)}  block {numbers}"))
+            echo(plain_text(f"launch {lack.first + part.number + 1}{why}  {in_words(case)}  block {numbers}"))
     for case in lack.void:
         echo(f"not repeated because it failed before: {plain_text(in_words(case))}", err=True)
     echo(f"{plain_text(lack.in_words())}{'; nothing was measured' if lack.launches else ''}", err=True)
@@ -128,15 +128,15 @@ def asked_plan(
     of sizes whose steps do not reach its end.
     """
     read = {name: reads(asked[name]) for name, reads in _READ.items() if asked[name] is not None}
-    wanted = _plan(suite, plan_file, ops, {**asked, **read})
+    requested = _plan(suite, plan_file, ops, {**asked, **read})
     for note in units.short_ranges(asked["sizes"] or ""):
         echo(f"busbw: {note}", err=True)
     if alone or ops is None:
-        return wanted, []
-    ranks = launch.ranks_of(wanted, os.environ)
-    judged = [op for sweep in wanted.sweep for op in sweep.ops]
-    added = baseline(judged, backend_named(wanted.backend), ranks, one_host=launch.on_one_host(ranks))
-    completed = msgspec.structs.replace(wanted, sweep=(*wanted.sweep, *added))
+        return requested, []
+    ranks = launch.ranks_of(requested, os.environ)
+    judged = [op for sweep in requested.sweep for op in sweep.ops]
+    added = baseline(judged, backend_named(requested.backend), ranks, one_host=launch.on_one_host(ranks))
+    completed = msgspec.structs.replace(requested, sweep=(*requested.sweep, *added))
     return completed, [name for sweep in added for name in sweep.ops]
 
 
@@ -148,13 +148,14 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
         raise UsageError(f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE")
     base = plan.read_suite(suite) if suite is not None else None if plan_file is None else _read_plan(plan_file)
     with plan.naming_options():
-        wanted = plan.override(base or Plan(sweep=(Sweep(ops=ops or ()),)), ops=ops or (), **settings)
+        requested = plan.override(base or Plan(sweep=(Sweep(ops=ops or ()),)), ops=ops or (), **settings)
         # The full names of models, on which their default scales depend.
         sweeps = tuple(
-            msgspec.structs.replace(sweep, models=sweep.models and tuple(map(model_name, sweep.models)))
-            for sweep in wanted.sweep
+            sweep.with_keys({"models": models and tuple(map(model_name, models))})
+            for sweep in requested.sweep
+            for models in (sweep.training.models,)
         )
-        return msgspec.structs.replace(wanted, sweep=sweeps)
+        return msgspec.structs.replace(requested, sweep=sweeps)
 
 
 def _refuse_other_kinds(given: Mapping[str, Iterable[str | None]]) -> None:
@@ -170,8 +171,8 @@ def _refuse_other_kinds(given: Mapping[str, Iterable[str | None]]) -> None:
         for name in names:
             if name is None or name in kinds[option]:
                 continue
-            for kind, known in kinds.items():
-                if name in known:
+            for kind, names_of_kind in kinds.items():
+                if name in names_of_kind:
                     article = "an" if kind[0] in "ao" else "a"
                     raise UsageError(f"--{option} {name}: {name} is {article} {kind}: did you mean --{kind} {name}?")
 
@@ -187,32 +188,32 @@ def _read_plan(path: Path) -> Plan:
     return plan.read_plan(path)
 
 
-def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> None:
-    """Print the cases of ``wanted`` and the estimated time, with the part of the reference measurements ``beside``.
+def print_dry_run(requested: Plan, beside: Collection[str], *, as_json: bool) -> None:
+    """Print the cases of ``requested`` and the estimated time, with the part of the reference measurements ``beside``.
 
     Raises UsageError for a plan that cannot run here.
     """
-    ranks = launch.ranks_of(wanted, os.environ)
+    ranks = launch.ranks_of(requested, os.environ)
     cores = max(1, environment.cores_of_launcher() // ranks)
     # With several hosts, it is unknown before the launch which ranks write files on this host.
     here = launcher_here(os.environ).local
-    way = run_session.way_here(wanted, ranks) if here else "direct"
+    way = run_session.way_here(requested, ranks) if here else "direct"
     with plan.naming_options():
         if here:
             run_session.refuse_crowd(ranks)
-        run_session.refuse_impossible(wanted, ranks, on_one_host=launch.on_one_host(ranks))
-    planned = cases.expand(wanted, ranks, 1, backend_named(wanted.backend).device, way, cores)
+        run_session.refuse_impossible(requested, ranks, on_one_host=launch.on_one_host(ranks))
+    planned = cases.expand(requested, ranks, 1, backend_named(requested.backend).device, way, cores)
     place = run_session.place_here(ranks) if here else anywhere()
     skipped = {case: reason for case in planned.cases if (reason := unsuited(case, place)) is not None}
     to_come = [case for case in planned.cases if case not in skipped]
     usable = environment.cores_of_launcher()
     of_step = partial(step_seconds, cores=usable)
-    seconds = cases.estimated_seconds(wanted, to_come, of_step)
+    seconds = cases.estimated_seconds(requested, to_come, of_step)
     asked = [case for case in to_come if case.op not in beside]
-    of_baseline = seconds - cases.estimated_seconds(wanted, asked, of_step) if beside else 0.0
+    of_baseline = seconds - cases.estimated_seconds(requested, asked, of_step) if beside else 0.0
     if as_json:
         document = {
-            "plan": wanted.as_json(),
+            "plan": requested.as_json(),
             "cases": msgspec.to_builtins(planned.cases),
             "adjusted": list(planned.adjusted),
             "skipped": [{"case": msgspec.to_builtins(case), "reason": reason} for case, reason in skipped.items()],
@@ -237,9 +238,9 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
             f"{units.format_span(of_baseline)} of the time ({of_baseline / seconds:.0%}); --no-baseline omits them",
             err=True,
         )
-    missing = backend_named(wanted.backend).missing()
+    missing = backend_named(requested.backend).missing()
     if missing is not None:
-        echo(f"caution: backend {wanted.backend} cannot run here: {missing}", err=True)
+        echo(f"caution: backend {requested.backend} cannot run here: {missing}", err=True)
     verb = "is" if len(skipped) == 1 else "are"
     left_out = f"{len(skipped)} of {counted(len(planned.cases), 'case')} {verb} skipped; " if skipped else ""
     if (load := environment.load_average()) > usable and any(OPS[case.op].splits for case in to_come):
@@ -249,7 +250,7 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
             err=True,
         )
     echo(
-        f"{counted(len(planned.cases) - len(skipped), 'case')} × {wanted.launches} launch(es): about "
+        f"{counted(len(planned.cases) - len(skipped), 'case')} × {requested.launches} launch(es): about "
         f"{units.format_span(seconds)}, longer if single calls take seconds; {left_out}the backend may refuse more "
         "cases when it starts; nothing was measured",
         err=True,
@@ -292,8 +293,8 @@ def conclude(result: Result, *, empty: bool, quiet: bool, as_json: bool) -> None
     try:
         if as_json:
             counts = {"run": str(result.folder), "measured": result.measured, "failed": result.failed}
-            found = _analysed(result.folder, "shown") or {}
-            echo(json.dumps({**counts, **found}, indent=2, ensure_ascii=False))
+            shown = _analysed(result.folder, "shown") or {}
+            echo(json.dumps({**counts, **shown}, indent=2, ensure_ascii=False))
             return
         if not quiet:
             _analysed(result.folder, "print_run")

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from itertools import accumulate, islice
 from typing import TextIO
@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from busbw.escape import output_columns, plain_text
-from busbw.launch.observers import Listener, in_words, timing_in_words
+from busbw.launch.observers import Listener, in_words
 from busbw.ops import OPS
 from busbw.ops.groups import Ranks
 from busbw.runs.cases import Cases
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
-from busbw.runs.records import Case, Failed, Measurement, Skipped, settings_in_words
+from busbw.runs.records import Case, Detail, Failed, Measurement, Skipped, case_in_words
 from busbw.runs.resume import Remaining
 from busbw.statistics import spread
 from busbw.units import about_size, counted, format_rate, format_size, format_span, format_time
@@ -29,6 +29,8 @@ _SIZE_WIDTH = 9
 _FIRST = f"  {{:18}} {{:>{_SIZE_WIDTH}}}"
 _VALUES = {"time": 8, "rate": 9, "check": 6, "spread": 7, "launch": 6}
 """The columns of the table: operation and size, then the measured values with their widths."""
+_TYPES: frozenset[Detail] = frozenset({"dtype", "redop"})
+"""Details that are shown only if they differ between the cases."""
 
 Times = npt.NDArray[np.float64]
 """Time per call in each sample, in ns, of the slowest rank."""
@@ -56,7 +58,7 @@ class LiveTable(Listener):
         self._plan = plan
         self._launch = place
         self._began = began
-        self._shown_fields: frozenset[str] = frozenset()
+        self._shown_fields: frozenset[Detail] = frozenset()
         self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
         self._done = 0
         self._blocks = 0
@@ -98,8 +100,9 @@ class LiveTable(Listener):
                 self._print(f"# size rounded: {note}")
             for line in header(self._values):
                 self._print(line)
-        known = {name: {getattr(case, name) for case in cases.cases} - {None} for name in ("dtype", "redop")}
-        self._shown_fields = frozenset(name for name, values in known.items() if len(values) > 1)
+        dtypes, redops = ({case.dtype for case in cases.cases}, {case.redop for case in cases.cases})
+        values: dict[Detail, set[str | None]] = {"dtype": dtypes, "redop": redops}
+        self._shown_fields = frozenset(name for name, of_cases in values.items() if len(of_cases - {None}) > 1)
         self._progress.start()
 
     def block_begins(self, case: Case, launch: int, block: int) -> None:
@@ -155,7 +158,7 @@ def header(values: Collection[str] = _VALUES.keys()) -> list[str]:
 def lines(
     blocks: list[Measurement],
     launches: int,
-    shown_fields: Container[str] = (),
+    shown_fields: frozenset[Detail] = frozenset(),
     values: Collection[str] = _VALUES.keys(),
 ) -> list[str]:
     """The lines of one case in one launch: one line; for several groups, a line per group and the total; for the pair
@@ -220,12 +223,11 @@ def _in_columns(texts: Mapping[str, str]) -> str:
     return "".join(f" {text:>{_VALUES[name]}}" for name, text in texts.items())
 
 
-def _timing(case: Case, shown_fields: Container[str]) -> str:
+def _timing(case: Case, shown_fields: frozenset[Detail]) -> str:
     """The ``shown_fields`` of ``case``, its settings (algorithm, threads …), and how it is timed if not the default, so
     that results of different timing modes are not confused.
     """
-    differing = [str(value) for name in ("dtype", "redop") if name in shown_fields and (value := getattr(case, name))]
-    words = [*differing, *settings_in_words(case), *timing_in_words(case)]
+    words = case_in_words(case, {"op", "in_place", "device", "group", "root", *(_TYPES - shown_fields)})
     return f"  ({', '.join(words)})" if words else ""
 
 

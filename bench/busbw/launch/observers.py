@@ -5,7 +5,7 @@ from collections.abc import Callable
 from busbw.ops import OPS
 from busbw.runs.cases import Cases
 from busbw.runs.progress import CaseBlock
-from busbw.runs.records import SETTINGS, Case, Failed, Measurement, Skipped, case_in_words
+from busbw.runs.records import Case, Failed, Measurement, Skipped, case_in_words
 from busbw.units import format_size
 
 
@@ -34,7 +34,7 @@ class Listener:
 
 def timing_in_words(case: Case) -> list[str]:
     """How ``case`` is timed, as far as that differs from the defaults: mode, sync, cache and pre-enqueue."""
-    return case_in_words(case, {"op", "dtype", "redop", "in_place", "device", "group", "root", *SETTINGS})
+    return case_in_words(case, {"op", "dtype", "redop", "in_place", "settings", "device", "group", "root"})
 
 
 def in_words(case: Case) -> str:

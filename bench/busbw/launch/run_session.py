@@ -14,7 +14,8 @@ from busbw.escape import say
 from busbw.launch.base import Result, Settings, finish, finish_well
 from busbw.measure.unsupported import Place, anywhere, out_of_memory, unsuited
 from busbw.ops import OPS
-from busbw.ops.storage import Way
+from busbw.ops.settings import Way
+from busbw.ops.training import Workload
 from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.causes import failed
@@ -148,7 +149,8 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
     total = psutil.virtual_memory().total + psutil.swap_memory().total
     planned = expand(plan, ranks, 1, device).cases
     # Many cases may share a model and scale, and differ in how ranks divide the model.
-    trained = {(one.model, one.scale): one for case in planned if (one := case.workload) is not None}
+    workloads = [case.settings for case in planned if isinstance(case.settings, Workload)]
+    trained = {(workload.model, workload.scale): workload for workload in workloads}
     for workload in trained.values():
         model_name(workload.model)
         needed = ranks * StepShape(workload).least_bytes

@@ -28,7 +28,7 @@ from busbw.runs.cases import Cases, expand, shares
 from busbw.runs.facts import HostFacts
 from busbw.runs.placement import cautions, oversubscribed_hosts
 from busbw.runs.plan import Plan
-from busbw.runs.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
+from busbw.runs.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, RankClock, Run, Skipped
 from busbw.runs.resume import Remaining, lacking, record_resumption
 from busbw.system import environment
 from busbw.system.slurm_topology import rank_facts
@@ -106,7 +106,9 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
     backend = job.backend.open(watched)
     opened.append(backend)
     try:
-        outcome = _work(job, backend, world, clock, listener, place)
+        survey = _survey(job, backend, world, clock, place)
+        decision = _decide(job, backend, survey)
+        outcome = _measure(job, backend, clock, survey, decision, listener, place)
         place.words = "the end of the launch"
         backend.close()
         opened.clear()  # breaks the cycle of ``lost`` and backend, whose threads must end before the interpreter exits
@@ -141,11 +143,58 @@ class _Report(msgspec.Struct, frozen=True, kw_only=True):
     compiled_ns: tuple[int, int] | None
 
 
-def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: Listener, place: _Place) -> Outcome:
+# --- first stage: survey -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """What all ranks know of each other.
+
+    hosts, reports: host and report of each rank.
+    facts: of each host.
+    cores: fewest cores of any rank.
+    common: the clock that all ranks share.
+    clocks: offsets of the ranks' clocks from an exchange of time stamps.
+    """
+
+    hosts: tuple[str, ...]
+    reports: tuple[_Report, ...]
+    facts: dict[str, HostFacts]
+    cores: int
+    common: CommonClock
+    clocks: tuple[RankClock, ...]
+
+    @property
+    def of_ranks(self) -> list[HostFacts]:
+        """The facts of its host that each rank reported."""
+        return [report.facts for report in self.reports]
+
+
+def _survey(job: Job, backend: Backend, world: World, clock: Clock, place: _Place) -> _Survey:
+    """Exchange facts, costs and clocks with all ranks. Collective; raises BackendError."""
+    own = _own_report(job, backend, world, clock)
+    reports = [msgspec.json.decode(text, type=_Report) for text in backend.share(store.encode(own).decode())]
+    of_ranks = [report.facts for report in reports]
+    hosts = tuple(str(facts.host) for facts in of_ranks)
+    place.hosts = hosts
+    by_host = environment.by_host(hosts, of_ranks)
+    common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
+    common.renew()
+    return _Survey(
+        hosts=hosts,
+        reports=tuple(reports),
+        facts=by_host,
+        cores=environment.cores_of_a_rank(hosts, [by_host[host] for host in hosts], of_ranks),
+        common=common,
+        clocks=compare_all(backend, clock),
+    )
+
+
+def _own_report(job: Job, backend: Backend, world: World, clock: Clock) -> _Report:
     gpu = None if (now := backend.conditions()) is None else now.index
     # Without NVML, as with AMD GPUs, only the PCI address identifies the GPU.
     address = None if backend.device is None else backend.device.address
-    own = _Report(
+    return _Report(
         facts=msgspec.structs.replace(
             job.backend.facts(environment.host_facts()),
             storage=storage_facts(job.plan.files_below),
@@ -156,92 +205,6 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
         empty_ns=_empty_ns(backend, clock),
         compiled_ns=_compiled_ns(job, backend, clock),
     )
-    reports = [msgspec.json.decode(text, type=_Report) for text in backend.share(store.encode(own).decode())]
-    hosts = tuple(str(report.facts.host) for report in reports)
-    place.hosts = hosts
-    of_ranks = [report.facts for report in reports]
-    by_host = environment.by_host(hosts, of_ranks)
-    of_hosts = [by_host[host] for host in hosts]
-    cores = environment.cores_of_a_rank(hosts, of_hosts, of_ranks)
-    way = way_of_all(facts.storage for facts in of_ranks)
-    cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device, way, cores)
-    hindered = {case: reason for case in cases.cases if (reason := obstacle(case, of_ranks)) is not None}
-    common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
-    common.renew()
-    place_here = Place(
-        bool(oversubscribed_hosts(hosts, by_host)),
-        common.comparable,
-        cores,
-        in_blocks=environment.in_blocks(hosts),
-        numa_nodes=environment.common_numa_nodes(of_hosts),
-        hosts=hosts,
-        memory=_memory_of_hosts(job, backend, by_host),
-    )
-    refused = refusals(cases.cases, backend, place_here)
-    seed = job.plan.seed + job.launch
-    order = [(case, block) for case in cases.cases if case not in refused for block in range(job.plan.timing.blocks)]
-    random.Random(seed).shuffle(order)
-    if job.remaining is not None:
-        order = lacking(order, cases.cases, job.remaining)
-    traces = job.folder if job.plan.record_trace else None
-    slowest_timer_ns = max(report.timer_ns for report in reports)
-    single_ns, in_a_row_ns = zip(*(report.empty_ns for report in reports), strict=True)
-    compiled = [report.compiled_ns for report in reports if report.compiled_ns is not None]
-    compiled_call_ns, compiled_loop_ns = zip(*compiled, strict=True) if len(compiled) == len(reports) else ((), ())
-    bench = Bench(backend, clock, job.plan.timing, common, seed, timer_ns=slowest_timer_ns, hosts=hosts, traces=traces)
-    begun = LaunchStarted(
-        launch=job.launch,
-        started=store.utc_now(),
-        order_seed=seed,
-        hosts=hosts,
-        pids=tuple(report.pid for report in reports),
-        timer_ns=tuple(report.timer_ns for report in reports),
-        shared_clock=common.shared,
-        load_average=environment.load_average(),
-        empty_call_ns=single_ns,
-        empty_loop_ns=in_a_row_ns,
-        compiled_call_ns=compiled_call_ns,
-        compiled_loop_ns=compiled_loop_ns,
-        clocks=compare_all(backend, clock),
-        resumes=None if job.remaining is None else job.remaining.resumes,
-    )
-    appender = _appender(job, backend, listener, cases, hosts, by_host, begun, len(order))
-
-    def record(row: Measurement | Skipped | Failed) -> None:
-        if appender is not None:
-            appender.append(row)
-            listener.row_written(row)
-
-    for case, reason in refused.items():
-        # Only once per run.
-        if job.launch == 0 if job.remaining is None else cases.cases.index(case) not in job.remaining.skipped:
-            record(Skipped(case=case, reason=reason))
-    place.words = "the warm-up of the launch"
-    _warm_up(backend, clock, job.plan.timing.launch_warmup_seconds)
-    outcome = _measure_all(bench, job, cases, hindered, order, listener, place, record)
-    listener.launch_ended()
-    return outcome if appender is None else dataclasses.replace(outcome, written=appender.written)
-
-
-def _memory_of_hosts(job: Job, backend: Backend, facts: Mapping[str, HostFacts]) -> dict[str, int]:
-    """The available memory of every host in bytes when the run began, as far as known, so that a case that does not fit
-    is skipped in all launches. In later launches only rank 0 knows it; its refusals apply to all ranks.
-    """
-    if job.launch > 0 or job.remaining is not None:
-        facts = store.read_run(job.folder).environments if backend.rank == 0 else {}
-    return {host: size for host, known in facts.items() if (size := known.memory.available_bytes) is not None}
-
-
-def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case, str]:
-    """The ``cases`` that cannot run, with the reason. A case that one rank refuses, for example because its host has no
-    compiler, is refused on all, with the reason of the first such rank.
-    """
-    here = [(number, reason) for number, case in enumerate(cases) if (reason := skip_reason(case, backend, place))]
-    found: dict[int, str] = {}
-    for text in backend.share(json.dumps(here)):
-        for number, reason in json.loads(text):
-            found.setdefault(number, reason)
-    return {cases[number]: found[number] for number in sorted(found)}
 
 
 def _empty_ns(backend: Backend, clock: Clock, compiled: Row | None = None) -> tuple[int, int]:
@@ -257,20 +220,151 @@ def _compiled_ns(job: Job, backend: Backend, clock: Clock) -> tuple[int, int] | 
     return None if loop is None else _empty_ns(backend, clock, loop)
 
 
-def _measure_all(
-    bench: Bench,
+# --- second stage: decide ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What this launch measures; the same on every rank.
+
+    cases: of the plan.
+    skipped: cases that cannot run here, with the reason.
+    hindered: cases that fail without being tried, with the reason.
+    order: blocks in the order in which they are measured.
+    seed: of the order and the data.
+    """
+
+    cases: Cases
+    skipped: dict[Case, str]
+    hindered: dict[Case, str]
+    order: tuple[tuple[Case, int], ...]
+    seed: int
+
+
+def _decide(job: Job, backend: Backend, survey: _Survey) -> _Decision:
+    """Expand the plan for these ranks and order its blocks. Collective; raises BackendError and UsageError."""
+    hosts, of_ranks = survey.hosts, survey.of_ranks
+    way = way_of_all(facts.storage for facts in of_ranks)
+    cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device, way, survey.cores)
+    place = Place(
+        bool(oversubscribed_hosts(hosts, survey.facts)),
+        survey.common.comparable,
+        survey.cores,
+        in_blocks=environment.in_blocks(hosts),
+        numa_nodes=environment.common_numa_nodes([survey.facts[host] for host in hosts]),
+        hosts=hosts,
+        memory=_memory_of_hosts(job, backend, survey.facts),
+    )
+    skipped = refusals(cases.cases, backend, place)
+    seed = job.plan.seed + job.launch
+    order = [(case, block) for case in cases.cases if case not in skipped for block in range(job.plan.timing.blocks)]
+    random.Random(seed).shuffle(order)
+    return _Decision(
+        cases=cases,
+        skipped=skipped,
+        hindered={case: reason for case in cases.cases if (reason := obstacle(case, of_ranks)) is not None},
+        order=tuple(order if job.remaining is None else lacking(order, cases.cases, job.remaining)),
+        seed=seed,
+    )
+
+
+def _memory_of_hosts(job: Job, backend: Backend, facts: Mapping[str, HostFacts]) -> dict[str, int]:
+    """The available memory of every host in bytes when the run began, as far as known, so that a case that does not fit
+    is skipped in all launches. In later launches only rank 0 knows it; its refusals apply to all ranks.
+    """
+    if job.launch > 0 or job.remaining is not None:
+        facts = store.read_run(job.folder).environments if backend.rank == 0 else {}
+    return {host: size for host, of_host in facts.items() if (size := of_host.memory.available_bytes) is not None}
+
+
+def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case, str]:
+    """The ``cases`` that cannot run, with the reason. A case that one rank refuses, for example because its host has no
+    compiler, is refused on all, with the reason of the first such rank.
+    """
+    here = [(number, reason) for number, case in enumerate(cases) if (reason := skip_reason(case, backend, place))]
+    reasons: dict[int, str] = {}
+    for text in backend.share(json.dumps(here)):
+        for number, reason in json.loads(text):
+            reasons.setdefault(number, reason)
+    return {cases[number]: reasons[number] for number in sorted(reasons)}
+
+
+# --- third stage: measure ------------------------------------------------------------------------------------------
+
+
+def _measure(
     job: Job,
-    cases: Cases,
-    hindered: Mapping[Case, str],
-    order: list[tuple[Case, int]],
+    backend: Backend,
+    clock: Clock,
+    survey: _Survey,
+    decision: _Decision,
     listener: Listener,
     place: _Place,
-    record: "Callable[[Measurement | Skipped | Failed], None]",
 ) -> Outcome:
-    """Measure block after block; ``hindered`` cases fail with their reason on all ranks without being tried."""
+    """Measure block after block; rank 0 writes the rows. Collective; raises BackendError, LaunchError, StoreError."""
+    begun = _launch_started(job, survey, decision.seed)
+    appender = _appender(job, backend, listener, survey, decision, begun)
+
+    def record(row: Measurement | Skipped | Failed) -> None:
+        if appender is not None:
+            appender.append(row)
+            listener.row_written(row)
+
+    for case, reason in decision.skipped.items():
+        # Only once per run.
+        if job.launch == 0 if job.remaining is None else decision.cases.cases.index(case) not in job.remaining.skipped:
+            record(Skipped(case=case, reason=reason))
+    place.words = "the warm-up of the launch"
+    _warm_up(backend, clock, job.plan.timing.launch_warmup_seconds)
+    bench = Bench(
+        backend,
+        clock,
+        job.plan.timing,
+        survey.common,
+        decision.seed,
+        timer_ns=max(begun.timer_ns),
+        hosts=survey.hosts,
+        traces=job.folder if job.plan.record_trace else None,
+    )
+    outcome = _measure_blocks(bench, job, decision, listener, place, record)
+    listener.launch_ended()
+    return outcome if appender is None else dataclasses.replace(outcome, written=appender.written)
+
+
+def _launch_started(job: Job, survey: _Survey, seed: int) -> LaunchStarted:
+    reports = survey.reports
+    single_ns, in_a_row_ns = zip(*(report.empty_ns for report in reports), strict=True)
+    compiled = [report.compiled_ns for report in reports if report.compiled_ns is not None]
+    compiled_call_ns, compiled_loop_ns = zip(*compiled, strict=True) if len(compiled) == len(reports) else ((), ())
+    return LaunchStarted(
+        launch=job.launch,
+        started=store.utc_now(),
+        order_seed=seed,
+        hosts=survey.hosts,
+        pids=tuple(report.pid for report in reports),
+        timer_ns=tuple(report.timer_ns for report in reports),
+        shared_clock=survey.common.shared,
+        load_average=environment.load_average(),
+        empty_call_ns=single_ns,
+        empty_loop_ns=in_a_row_ns,
+        compiled_call_ns=compiled_call_ns,
+        compiled_loop_ns=compiled_loop_ns,
+        clocks=survey.clocks,
+        resumes=None if job.remaining is None else job.remaining.resumes,
+    )
+
+
+def _measure_blocks(
+    bench: Bench,
+    job: Job,
+    decision: _Decision,
+    listener: Listener,
+    place: _Place,
+    record: Callable[[Measurement | Failed], None],
+) -> Outcome:
     measured = 0
     void: set[Case] = set()
-    for case, block in order:
+    for case, block in decision.order:
         if case in void:
             continue
         place.words = in_words(case)
@@ -280,10 +374,10 @@ def _measure_all(
         if asked is not None and bench.backend.reduce(np.asarray([asked()], dtype=np.int64), "max")[0]:
             return Outcome(measured, len(void), stopped=True)
         row: Measurement | Failed
-        if case in hindered:
-            row = Failed(case=case, launch=job.launch, block=block, error=hindered[case], cause="environment")
+        if case in decision.hindered:
+            row = Failed(case=case, launch=job.launch, block=block, error=decision.hindered[case], cause="environment")
         else:
-            row = measure(bench, case, shares(case, cases.weights), job.launch, block)
+            row = measure(bench, case, shares(case, decision.cases.weights), job.launch, block)
         record(row)
         place.words = f"the pause after {in_words(case)}"
         if isinstance(row, Failed):
@@ -297,15 +391,14 @@ def _appender(
     job: Job,
     backend: Backend,
     listener: Listener,
-    cases: Cases,
-    hosts: tuple[str, ...],
-    facts: dict[str, HostFacts],
+    survey: _Survey,
+    decision: _Decision,
     begun: LaunchStarted,
-    blocks: int,
 ) -> store.Appender | None:
     """On rank 0, write run.json and the start of the launch, and return the appender for rows; None on other ranks."""
     if backend.rank != 0:
         return None
+    cases, hosts, facts = decision.cases, survey.hosts, survey.facts
     if job.launch == 0 and job.remaining is None:
         run_record = Run(
             schema=SCHEMA,
@@ -331,7 +424,9 @@ def _appender(
         )
     appender = store.Appender(job.folder, job.written)
     appender.append(begun)
-    listener.world_formed(cases, blocks, hosts, (*cautions(job.launcher, hosts, facts), *cautions_of_storage(facts)))
+    listener.world_formed(
+        cases, len(decision.order), hosts, (*cautions(job.launcher, hosts, facts), *cautions_of_storage(facts))
+    )
     return appender
 
 

@@ -17,6 +17,7 @@ from busbw.measure.compute import ComputeLoad
 from busbw.ops import OPS
 from busbw.ops.base import Layout
 from busbw.ops.groups import Ranks, Round, pair_rounds, split_world
+from busbw.ops.pairs import run_together
 from busbw.runs.plan import Timing
 from busbw.runs.records import Case, FailureCause
 
@@ -84,8 +85,9 @@ def rounds_of(case: Case) -> tuple[Round, ...]:
         return (groups,)
     if op.members == "ends":
         return (tuple((group[0], group[-1]) for group in groups),)
-    by_group = [pair_rounds(group, together=case.pairs != "alone") for group in groups]
-    if case.pairs == "alone":
+    together = run_together(case.settings)
+    by_group = [pair_rounds(group, together=together) for group in groups]
+    if not together:
         return tuple(chain.from_iterable(by_group))
     return tuple(tuple(chain.from_iterable(concurrent)) for concurrent in zip_longest(*by_group, fillvalue=()))
 

@@ -11,10 +11,12 @@ from busbw.backends.base import Backend
 from busbw.measure.stopping import ROWED
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
+from busbw.ops.algorithms.settings import explicit_algorithm
 from busbw.ops.base import Layout, Op, Share, first_reason
 from busbw.ops.groups import Ranks, split_world
-from busbw.ops.numa_nodes import MOST_NODES
-from busbw.ops.traffic import imbalanced
+from busbw.ops.host import MOST_NODES, host_settings
+from busbw.ops.pairs import run_together
+from busbw.ops.traffic import TrafficSettings, imbalanced
 from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.units import about_size
 
@@ -92,7 +94,7 @@ def _too_few_ranks(op: Op, case: Case, groups: Sequence[Ranks]) -> str | None:
 
 def _host_layout(case: Case, place: Place) -> str | None:
     """Reason why the hierarchical algorithm of ``case`` does not fit the placement of ranks, or None."""
-    algorithm = ALGORITHMS.get(case.op, {}).get(case.algorithm or "")
+    algorithm = ALGORITHMS.get(case.op, {}).get(explicit_algorithm(case.settings) or "")
     if place.in_blocks or algorithm is None or not algorithm.levels:
         return None
     return "the algorithm needs consecutive ranks on each host, the same number on each; the placement differs"
@@ -100,7 +102,7 @@ def _host_layout(case: Case, place: Place) -> str | None:
 
 def _no_numa_node(case: Case, place: Place) -> str | None:
     """Reason why the NUMA node that ``case`` asks for cannot be used, or None."""
-    node = case.numa_node
+    node = host_settings(case.settings).numa_node
     if node is None:
         return None
     if len(place.numa_nodes) < 2:
@@ -155,7 +157,7 @@ def _buffer_bytes(op: Op, case: Case) -> Iterator[tuple[list[int], int]]:
     groups = split_world(case.group, case.ranks)
     if op.members == "pairs":
         # A rank is in one pair at a time, in which it has either the send or the receive buffer.
-        paired = [group[: len(group) // 2 * 2] for group in groups] if case.pairs != "alone" else [groups[0][:2]]
+        paired = [group[: len(group) // 2 * 2] for group in groups] if run_together(case.settings) else [groups[0][:2]]
         yield list(chain.from_iterable(paired)), sets * case.size_bytes
         return
     members = groups if op.members == "all" else tuple((group[0], group[-1]) for group in groups)
@@ -182,7 +184,8 @@ def _bytes_of(op: Op, case: Case, index: int, ranks: int) -> int:
         # The blocks of a file pass through separate memory between the array and the system.
         return max(arrays, case.size_bytes) + (case.size_bytes if op.stores else 0)
     if op.uneven:
-        return round(case.size_bytes * _uneven_buffers(ranks, case.imbalance)[index])
+        imbalance = case.settings.imbalance if isinstance(case.settings, TrafficSettings) else None
+        return round(case.size_bytes * _uneven_buffers(ranks, imbalance)[index])
     return round(case.size_bytes * _even_buffers(op.name, index, ranks, case.root or 0, in_place=case.in_place))
 
 
@@ -215,7 +218,7 @@ def _elements(layout: Layout) -> int:
 def _mode_conflict(case: Case, place: Place) -> str | None:
     """Reason why the settings of ``case`` contradict each other or the machine, or None."""
     window, rowed, cpu = case.sync == "window", case.mode in ROWED, case.device == "cpu"
-    threads = case.threads or 1
+    threads = host_settings(case.settings).threads or 1
     return first_reason(
         (
             threads > place.cores,

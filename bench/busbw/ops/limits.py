@@ -6,12 +6,13 @@ made, within 2 s and 500 MB. docs/operations.md lists the same numbers.
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
+from msgspec.structs import FieldInfo
 
 from busbw.errors import UsageError
 
@@ -68,8 +69,8 @@ def read_text(path: Path, most_bytes: int, what: str = "") -> str:
 def shipped(package: str, folder: str) -> dict[str, str]:
     """Name without ``.toml`` → text of the TOML files in ``folder`` of ``package``, by name."""
     entries = (resources.files(package) / folder).iterdir()
-    found = {entry.name.removesuffix(".toml"): entry for entry in entries if entry.name.endswith(".toml")}
-    return {name: found[name].read_text(encoding="utf-8") for name in sorted(found)}
+    files = {entry.name.removesuffix(".toml"): entry for entry in entries if entry.name.endswith(".toml")}
+    return {name: files[name].read_text(encoding="utf-8") for name in sorted(files)}
 
 
 def read_toml(text: str, origin: str, repeated: Iterable[str] = ()) -> dict[str, Any]:
@@ -92,22 +93,34 @@ _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL
 _MENTIONED: Final = re.compile(r"(?:field `|key ')(?P<key>\w+)")
 
 
+Keys = Mapping[str, FieldInfo]
+"""Keys of a table, with their types and defaults."""
+
+
+def fields_of(record: type[msgspec.Struct]) -> Keys:
+    """The keys of a table that has those of a record."""
+    return {field.name: field for field in msgspec.structs.fields(record)}
+
+
 def converted(
-    document: Mapping[str, Any], text: str, origin: str, record: type[_Record], **tables: type[msgspec.Struct]
+    document: Mapping[str, Any],
+    text: str,
+    origin: str,
+    record: type[_Record],
+    convert: Callable[[Mapping[str, Any]], _Record] | None = None,
+    **tables: Keys,
 ) -> _Record:
-    """``document``, parsed from ``text``, as a record; ``tables`` maps the names of its tables to their records.
+    """``document``, parsed from ``text``, as a record, by ``convert`` or as it is; ``tables``: keys of its tables.
 
     Raises UsageError with line, row, key and allowed values.
     """
     try:
-        return msgspec.convert(document, record)
+        return msgspec.convert(document, record) if convert is None else convert(document)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-        raise UsageError(_explain(str(error), document, text, origin, {"": record, **tables})) from error
+        raise UsageError(_explain(str(error), document, text, origin, {"": fields_of(record), **tables})) from error
 
 
-def _explain(
-    error: str, document: Mapping[str, Any], text: str, origin: str, tables: Mapping[str, type[msgspec.Struct]]
-) -> str:
+def _explain(error: str, document: Mapping[str, Any], text: str, origin: str, tables: Mapping[str, Keys]) -> str:
     """Message of msgspec with the line and the row in question, and what is allowed there."""
     match = _AT.match(error)
     what, path = (match["what"], match["path"] or "") if match else (error, "")
@@ -121,38 +134,38 @@ def _explain(
         rows = what.startswith("Expected `array`")
         return f"{where}: {f'every entry needs its own table, under a line [[{table}]]' if rows else what}"
     where = f"{origin}, line {line_of(text, table, number or 0, key)}"
-    fields = tables[table].__struct_fields__
-    if number is not None and "name" in fields:
+    keys = tables[table]
+    if number is not None and "name" in keys:
         name = document[table][number].get("name") if isinstance(document[table][number], dict) else None
         where += f": [[{table}]] {name!r}" if name else f": [[{table}]] number {number + 1}"
     if what.startswith("Object missing required field"):
-        needed = [field.name for field in msgspec.structs.fields(tables[table]) if field.required]
+        needed = [name for name, field in keys.items() if field.required]
         return f"{where}: key {key!r} is missing; required keys: {', '.join(needed)}"
     if what.startswith("Object contains unknown field"):
-        return f"{where}: unknown key {key!r}; allowed keys: {', '.join(fields)}"
+        return f"{where}: unknown key {key!r}; allowed keys: {', '.join(keys)}"
     if mentioned or not key:
         return f"{where}: {what}"
-    hint = get_type_hints(tables[table]).get(key) if what.startswith("Invalid enum value") else None
-    words = next((get_args(one) for one in (hint, *get_args(hint)) if get_origin(one) is Literal), ())
+    words = _literals(keys[key].type) if key in keys and what.startswith("Invalid enum value") else ()
     allowed = f"; allowed: {', '.join(words)}" if words else ""
     return f"{where}: key {key!r}: {what[:1].lower()}{what[1:]}{allowed}"
 
 
+def _literals(hint: object) -> tuple[str, ...]:
+    """The allowed words of a type, also of an annotated or optional one; empty for other types."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return next(filter(None, map(_literals, get_args(hint))), ())
+
+
 def line_of(text: str, table: str, number: int, key: str) -> int:
     """Line of ``key`` in the ``number``-th such table, else of the table, else 1: tomllib keeps no positions."""
-    here, seen, found = not table, -1, 1
-    wanted = re.compile(rf"""\s*(?:\[\[?\s*)?["']?{re.escape(key or " ")}["']?\s*[]=.]""")
+    here, seen, line_of_table = not table, -1, 1
+    start_of_key = re.compile(rf"""\s*(?:\[\[?\s*)?["']?{re.escape(key or " ")}["']?\s*[]=.]""")
     for at, line in enumerate(text.splitlines(), start=1):
         if table and (header := re.match(r"\s*\[\[?\s*([\w.-]+)\s*\]", line)):
             seen += header[1] == table
             here = header[1] == table and seen == number
-            found = at if here else found
-        if here and wanted.match(line):
+            line_of_table = at if here else line_of_table
+        if here and start_of_key.match(line):
             return at
-    return found
-
-
-def refuse_beyond(key: str, value: float, least: float, most: float) -> None:
-    """Raise UsageError unless ``least`` ≤ ``value`` ≤ ``most``, and for NaN."""
-    if not least <= value <= most:
-        raise UsageError(f"key {key!r}: want at least {least} and at most {most}; given {value!s:.40}")
+    return line_of_table

@@ -3,32 +3,50 @@
 Block size, depth and cache bypass change the result, so they are part of the case.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
 from busbw.errors import UsageError
 from busbw.ops.base import Op, Shape, own
 from busbw.ops.limits import MOST_DEPTH
-from busbw.units import LARGEST_SIZE, parse_size
-
-Way = Literal["direct", "dropped", "memory"]
-"""How the page cache is bypassed: O_DIRECT, dropping a file's pages before reading, or not at all because the file
-system is memory. Ordered from best to worst.
-"""
+from busbw.ops.settings import CaseSettings, Key, Ranks, SweepSettings, Way
+from busbw.units import LARGEST_SIZE, format_size, parse_size
 
 GRAIN_BYTES = 4096
 """O_DIRECT requires offsets, lengths and addresses in multiples of the device's block, today at most 4096 B."""
 
 
-class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Access(CaseSettings, frozen=True, tag="storage"):
     """How a file is accessed: sequentially, in blocks, with ``depth`` blocks in flight."""
 
     block_bytes: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_SIZE)]
     depth: Annotated[int, msgspec.Meta(ge=1, le=MOST_DEPTH)]
     way: Way
+
+    @property
+    def words(self) -> Mapping[str, str]:
+        """As in the base class."""
+        return {"access": f"{format_size(self.block_bytes)} blocks, depth {self.depth}, {self.way}"}
+
+
+class StorageSweep(SweepSettings, frozen=True):
+    """Block sizes of file accesses, blocks in flight, and whether to bypass the page cache."""
+
+    blocks: Annotated[tuple[str, ...], Key(lambda sizes: accesses(sizes, (1,), "direct"))] = ("1MiB",)
+    depths: Annotated[tuple[int, ...], Key(lambda depths: accesses(("1MiB",), depths, "direct"))] = (1,)
+    direct: bool = True
+
+    @classmethod
+    def belongs_to(cls, op: Op) -> bool:
+        """As in the base class."""
+        return op.stores and op.local
+
+    def cases(self, op: Op, ranks: Ranks) -> Iterator[CaseSettings | None]:  # noqa: ARG002 - the same for all
+        """As in the base class."""
+        return accesses(self.blocks, self.depths, "dropped" if ranks.way == "direct" and not self.direct else ranks.way)
 
 
 def accesses(blocks: Sequence[str], depths: Sequence[int], way: Way) -> Iterator[Access]:

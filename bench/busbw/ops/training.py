@@ -4,16 +4,21 @@ A step has no size S: it makes several collectives of several sizes, which a mea
 (``records.StepParts``). It therefore has a time, but neither algbw nor busbw.
 """
 
+import math
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Final, Literal, get_args
+from itertools import product
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from busbw.errors import UsageError
 from busbw.ops import limits
 from busbw.ops.base import Op, Split, Strategy, nothing
-from busbw.ops.exchanges import STEPS
+from busbw.ops.exchanges import EVERY as EVERY_EXCHANGE
+from busbw.ops.exchanges import STEPS, exchange_in_words, parse_exchange
+from busbw.ops.settings import CaseSettings, Key, Ranks, SweepSettings, not_empty, within
 from busbw.units import format_time
 
 LARGEST_WAIT_NS: Final = 600 * 10**9
@@ -21,7 +26,7 @@ LARGEST_WAIT_NS: Final = 600 * 10**9
 _WaitNs = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_WAIT_NS)]
 
 
-class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Workload(CaseSettings, frozen=True, kw_only=True, tag="training"):
     """The model that is trained, and how ranks divide the work.
 
     model: a row of ``busbw training models``
@@ -54,19 +59,48 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     slow_ns: _WaitNs | None = None
     exchange: str | None = None
 
+    @property
+    def words(self) -> Mapping[str, str]:
+        """As in the base class."""
+        return {"workload": workload_in_words(self)}
 
-def workload_in_words(one: Workload) -> str:
+    @property
+    def degrees(self) -> dict[Split, int]:
+        """How many ranks divide the work in each way."""
+        return {
+            "dp": self.dp,
+            "shard": self.shard,
+            "ep": self.ep,
+            "cp": self.cp,
+            "tp": self.tp,
+            "pp": self.pp,
+        }
+
+    def flaws(self, ranks: int) -> Iterator[str]:
+        """As in the base class."""
+        degrees = {"dp": self.dp, "tp": self.tp, "pp": self.pp, "cp": self.cp}
+        if min(degrees.values()) < 1 or math.prod(degrees.values()) != ranks:
+            yield f"a workload divides {ranks} ranks by {degrees}; want degrees whose product is {ranks}"
+            return
+        for name, number in (("ep", self.ep), ("shard", self.shard)):
+            if number < 1 or self.dp % number:
+                yield f"{name} of a workload is {number}; want a divisor of dp, {self.dp}"
+        if (self.slow_rank is None) != (self.slow_ns is None) or not 0 <= (self.slow_rank or 0) < ranks:
+            yield f"slow_rank is {self.slow_rank} of {ranks} ranks, with slow_ns {self.slow_ns}; want both or neither"
+
+
+def workload_in_words(workload: Workload) -> str:
     """The workload as tables show it."""
-    how = [] if one.exchange is None else [one.exchange]
-    degrees = (f"{name} {number}" for name in get_args(Split) if (number := getattr(one, name)) > 1)
-    micro = [] if one.micro_batches == 1 else [f"{one.micro_batches} micro-batches"]
-    parts = [] if one.interleave == 1 else [f"{one.interleave} parts a stage"]
-    scale = [] if one.scale == 1 else [f"scale {one.scale:g}"]
-    uneven = [] if one.expert_imbalance == 1 else [f"expert imbalance {one.expert_imbalance:g}"]
-    room = [] if one.capacity is None else [f"capacity {one.capacity:g}"]
-    wait = [] if one.wait_ns is None else [f"compute waits {format_time(one.wait_ns)}"]
-    slow = [] if one.slow_ns is None else [f"rank {one.slow_rank} late by {format_time(one.slow_ns)}"]
-    return ", ".join([one.model, *how, *scale, *degrees, *micro, *parts, *uneven, *room, *wait, *slow])
+    how = [] if workload.exchange is None else [workload.exchange]
+    degrees = (f"{split} {number}" for split, number in workload.degrees.items() if number > 1)
+    micro = [] if workload.micro_batches == 1 else [f"{workload.micro_batches} micro-batches"]
+    parts = [] if workload.interleave == 1 else [f"{workload.interleave} parts a stage"]
+    scale = [] if workload.scale == 1 else [f"scale {workload.scale:g}"]
+    uneven = [] if workload.expert_imbalance == 1 else [f"expert imbalance {workload.expert_imbalance:g}"]
+    room = [] if workload.capacity is None else [f"capacity {workload.capacity:g}"]
+    wait = [] if workload.wait_ns is None else [f"compute waits {format_time(workload.wait_ns)}"]
+    slow = [] if workload.slow_ns is None else [f"rank {workload.slow_rank} late by {format_time(workload.slow_ns)}"]
+    return ", ".join([workload.model, *how, *scale, *degrees, *micro, *parts, *uneven, *room, *wait, *slow])
 
 
 _TIME = re.compile(r"(?P<what>wait|[0-9]{1,9})=(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?)(?P<unit>us|ms|s)")
@@ -143,6 +177,103 @@ STAGE: Final = 2
 """Ranks per pipeline stage if stages are tensor parallel."""
 PARTS: Final = 2
 """Model chunks per stage of an interleaved pipeline."""
+
+
+class TrainingSweep(SweepSettings, frozen=True):
+    """Models of training steps, and how ranks divide the work.
+
+    models: rows of ``busbw training models``; None: :data:`MODEL` or :data:`OTHER_MODELS`
+    scale: of the models; None: :data:`SCALES`
+    micro_batches: per step and replica; None: two per pipeline stage, else one
+    replicas: of the model, if ranks divide more than the batch; None: one, or two if groups of ranks shard weights
+    expert_imbalance, capacity: as in ``workloads.routing``
+    compute: as in :func:`parse_compute`
+    slow_ranks: further cases with one rank late by a known time, such as ``1=20ms``
+    exchanges: how ranks exchange gradients or weights, as in ``ops.exchanges``
+    """
+
+    models: Annotated[tuple[str, ...] | None, Key(not_empty, option="--model")] = None
+    scale: Annotated[float | None, Key(within(limits.LEAST_SCALE, 1))] = None
+    micro_batches: Annotated[tuple[int, ...] | None, Key(lambda given: _positive(given, limits.MOST_MICRO_BATCHES))] = (
+        None
+    )
+    replicas: Annotated[
+        tuple[int, ...] | None,
+        Key(lambda given: _positive(given, limits.MOST_RANKS), taken_by=lambda op: op.splits not in {(), ("dp",)}),
+    ] = None
+    expert_imbalance: Annotated[float, Key(within(1, limits.MOST_RANKS), taken_by=lambda op: "ep" in op.splits)] = 1.0
+    capacity: Annotated[float | None, Key(within(1, limits.MOST_RANKS), taken_by=lambda op: "ep" in op.splits)] = None
+    compute: Annotated[str, Key(parse_compute)] = "real"
+    slow_ranks: Annotated[tuple[str, ...], Key(lambda ranks: list(map(parse_slow, ranks)), option="--slow-rank")] = ()
+    exchanges: Annotated[
+        tuple[str, ...],
+        Key(
+            lambda names: not_empty([*map(parse_exchange, names)]),
+            taken_by=lambda op: op.name == EXCHANGE,
+            option="--exchange",
+        ),
+    ] = EVERY_EXCHANGE
+
+    @classmethod
+    def belongs_to(cls, op: Op) -> bool:
+        """As in the base class."""
+        return bool(op.splits)
+
+    def cases(self, op: Op, ranks: Ranks) -> Iterator[CaseSettings | None]:
+        """The workloads on all ranks, with those of the requested ``replicas`` that divide the ranks.
+
+        Raises UsageError if none of them does, and for a slow rank that does not exist.
+        """
+        default = 2 if "shard" in op.splits and ranks.size % 2 == 0 else 1
+        requested = (default,) if self.replicas is None else self.replicas
+        dividing = [replicas for replicas in requested if ranks.size % replicas == 0]
+        if not dividing:
+            raise UsageError(
+                f"key 'replicas': {', '.join(map(str, requested))} does not divide {ranks.size} ranks; use a divisor"
+            )
+        slow = list(map(parse_slow, self.slow_ranks))
+        if (beyond := max((rank for rank, _ in slow), default=0)) >= ranks.size:
+            raise UsageError(f"key 'slow_ranks': rank {beyond} does not exist; use 0 to {ranks.size - 1}")
+        methods = map(parse_exchange, self.exchanges if op.name == EXCHANGE else ())
+        exchanges: list[str | None] = [*(exchange_in_words(*method) for method in methods)] or [None]
+        models = (OTHER_MODELS.get(op.name, MODEL),) if self.models is None else self.models
+        for model, replicas in product(models, dividing if op.splits != ("dp",) else [ranks.size]):
+            workload = self._undelayed(op, model, ranks.size, replicas)
+            filled = (2 * workload.pp if "pp" in op.splits else 1,)
+            micro = filled if self.micro_batches is None else self.micro_batches
+            for micro_batches, exchange, (slow_rank, slow_ns) in product(micro, exchanges, ((None, None), *slow)):
+                yield msgspec.structs.replace(
+                    workload, micro_batches=micro_batches, exchange=exchange, slow_rank=slow_rank, slow_ns=slow_ns
+                )
+
+    def _undelayed(self, op: Op, model: str, ranks: int, replicas: int) -> Workload:
+        """The workload of ``replicas`` replicas in one micro-batch."""
+        sharing = ranks // replicas
+        degrees = {**dict.fromkeys(op.splits, sharing), "dp": ranks if "dp" in op.splits else replicas}
+        if op.splits == ("pp", "tp"):
+            degrees |= {"pp": sharing // STAGE, "tp": STAGE} if sharing % STAGE == 0 else {"tp": 1}
+        return Workload(
+            model=model,
+            scale=SCALES.get(model, SCALE) if self.scale is None else self.scale,
+            dp=degrees["dp"],
+            tp=degrees.get("tp", 1),
+            pp=degrees.get("pp", 1),
+            cp=degrees.get("cp", 1),
+            ep=degrees.get("ep", 1),
+            shard=degrees.get("shard", 1),
+            micro_batches=1,
+            interleave=PARTS if op.name == INTERLEAVED else 1,
+            wait_ns=parse_compute(self.compute),
+            expert_imbalance=self.expert_imbalance if "ep" in op.splits else 1.0,
+            capacity=self.capacity if "ep" in op.splits else None,
+        )
+
+
+def _positive(given: tuple[int, ...], most: int) -> None:
+    """Raise UsageError for an empty list, or a number outside 1 to ``most``."""
+    not_empty(given)
+    within(1, most)(given)
+
 
 _SUMMED: Final = "a plan adds up all gradients in one all_reduce, and this step makes one per gradient"
 _NO_MODEL: Final = "it trains least squares, and plans are for models"

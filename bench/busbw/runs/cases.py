@@ -5,33 +5,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, product
-from typing import Any, cast
+from typing import cast
 
 from busbw import units
 from busbw.errors import UsageError
-from busbw.ops import OPS, limits, storage, traffic
-from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
+from busbw.ops import OPS, limits, traffic
 from busbw.ops.base import Matrix, Op, Shape
-from busbw.ops.exchanges import exchange_in_words, parse_exchange
 from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
-from busbw.ops.numa_nodes import takes_nodes
-from busbw.ops.storage import Way
-from busbw.ops.threads import parse_threads
-from busbw.ops.training import (
-    EXCHANGE,
-    INTERLEAVED,
-    MODEL,
-    OTHER_MODELS,
-    PARTS,
-    SCALE,
-    SCALES,
-    STAGE,
-    Workload,
-    parse_compute,
-    parse_slow,
-)
+from busbw.ops.pairs import run_together
+from busbw.ops.settings import Ranks, Way
+from busbw.ops.traffic import TrafficSettings
 from busbw.runs.plan import InPlace, Plan, Sweep, Timing
-from busbw.runs.records import DTYPE_BYTES, Case, Mode, Pairs
+from busbw.runs.records import DTYPE_BYTES, Case, Mode, Settings
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, minimum samples and control traffic of a block: measured with 4 Gloo ranks on 2 cores."""
@@ -59,11 +44,8 @@ _BALANCING = 3.0
 """Extra time budgets of an overlap case, to match computation and call: up to 12 rounds of a quarter each."""
 
 
-Settings = dict[str, Any]
-"""Fields of a case that only some ops have (``records.SETTINGS``), by name."""
-
-TrafficKey = tuple[str, float | None, str | None]
-"""Determines the traffic of an uneven case: split of the world, imbalance, and matrix."""
+TrafficKey = tuple[str, TrafficSettings]
+"""Determines the traffic of an uneven case: split of the world, and imbalance or matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +76,25 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     cases: dict[Case, None] = {}
     adjusted: dict[str, None] = {}
     weights: dict[TrafficKey, traffic.Weights] = {}
-    made = 0  # with duplicates, which take as long
+    count = 0  # with duplicates, which take as long
     for sweep in plan.sweep:
         for spec in in_turn(sweep.groups.replace(" ", ""), ranks):
             groups = split_world(spec, ranks)
             for op in (OPS[name] for name in sweep.ops):
                 if op.uneven or op.members == "pairs":
                     traffic.refuse_large(max(map(len, groups)))
-                settings = tuple(islice(_every_setting(op, sweep, ranks, way, cores), limits.MOST_CASES + 1))
+                family = sweep.of_op(op)
+                every = (None,) if family is None else family.cases(op, Ranks(ranks, cores, way))
+                settings = cast("tuple[Settings | None, ...]", tuple(islice(every, limits.MOST_CASES + 1)))
                 for case, note in _cases_of(op, sweep, (spec, groups), plan, ranks, nodes, device, settings):
-                    made += 1
-                    if made > limits.MOST_CASES:
+                    count += 1
+                    if count > limits.MOST_CASES:
                         raise UsageError(_TOO_MANY)
                     cases[case] = None
                     if note:
                         adjusted[note] = None
-                    if op.uneven and _traffic_key(case) not in weights:
-                        weights[_traffic_key(case)] = _weights(sweep, len(groups[0]))
+                    if (key := _traffic_key(case)) is not None and key not in weights:
+                        weights[key] = sweep.uneven.weights(len(groups[0]))
     if len(cases) * plan.timing.blocks > limits.MOST_LAUNCH_BLOCKS:
         raise UsageError(
             f"{len(cases)} cases of {plan.timing.blocks} blocks are too many; allowed are cases × blocks up to "
@@ -143,20 +127,6 @@ def _refuse_root(plan: Plan, ranks: int) -> None:
         raise UsageError(f"key 'root': rank {unknown} does not exist; allowed are 0 to {ranks - 1}")
 
 
-def _every_setting(op: Op, sweep: Sweep, ranks: int, way: Way, cores: int) -> Iterator[Settings]:
-    """All settings of the op, on each NUMA node."""
-    if op.splits:
-        for workload in _workloads(op, sweep, ranks):
-            yield {"workload": workload}
-        return
-    nodes = sweep.numa_nodes if takes_nodes(op) else None
-    for one in _settings(op, sweep, way, cores):
-        for node in nodes or ():
-            yield {**one, "numa_node": node}
-        if not nodes:
-            yield one
-
-
 def _cases_of(
     op: Op,
     sweep: Sweep,
@@ -165,20 +135,22 @@ def _cases_of(
     ranks: int,
     nodes: int,
     device: str,
-    settings: tuple[Settings, ...],
+    settings: tuple[Settings | None, ...],
 ) -> Iterator[tuple[Case, str | None]]:
     dtypes: tuple[str | None, ...] = sweep.dtypes if op.sized else (None,)
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
     in_place = _in_place(op, sweep.in_place)
     sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
     spec, unit = split[0], math.lcm(*map(op.multiple, set(map(len, split[1]))))
-    for mode, setting, dtype, redop, inside, wanted in product(sweep.modes, settings, dtypes, redops, in_place, sizes):
+    for mode, setting, dtype, redop, inside, requested in product(
+        sweep.modes, settings, dtypes, redops, in_place, sizes
+    ):
         size, note = 0, None
         if dtype is not None:
             shape, itemsize = op.shape or _multiples(unit, DTYPE_BYTES[dtype]), DTYPE_BYTES[dtype]
-            size = shape.down(wanted // itemsize) * itemsize
-            if size != wanted:
-                asked, taken = units.format_size(wanted), units.format_size(size)
+            size = shape.down(requested // itemsize) * itemsize
+            if size != requested:
+                asked, taken = units.format_size(requested), units.format_size(size)
                 note = f"{op.name} {dtype}: {asked} became {taken}, {shape.words}"
         case = Case(
             op=op.name,
@@ -196,7 +168,7 @@ def _cases_of(
             pre_enqueue=sweep.pre_enqueue,
             in_place=inside,
             root=sweep.root if op.rooted else None,
-            **setting,
+            settings=setting,
         )
         yield case, note
 
@@ -206,86 +178,6 @@ def _in_place(op: Op, choice: InPlace) -> tuple[bool, ...]:
         return op.in_place[:1]
     # A request that the op cannot fulfil still becomes a case, which is stored as skipped.
     return op.in_place if choice == "both" else (choice == "yes",)
-
-
-def _settings(op: Op, sweep: Sweep, way: Way, cores: int) -> Iterator[Settings]:
-    if op.threaded and sweep.threads is not None:
-        for threads in parse_threads(sweep.threads, cores):
-            yield {"threads": threads}
-    elif op.stores and op.local:
-        way = "dropped" if way == "direct" and not sweep.direct else way
-        for access in storage.accesses(sweep.blocks, sweep.depths, way):
-            yield {"access": access}
-    elif op.name in ALGORITHMS:
-        yield from _algorithms(op, sweep.algorithms)
-    elif op.members == "pairs":
-        yield {"pairs": sweep.pairs}
-    elif op.host_memory:
-        for pinning in sweep.pinning:
-            yield {"pinning": pinning}
-    elif op.uneven and sweep.traffic is not None:
-        yield {"traffic": traffic.fingerprint(sweep.traffic)}
-    else:
-        yield {"imbalance": sweep.imbalance} if op.uneven else {}
-
-
-def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
-    """The workloads of a sweep on all ranks, with those of the requested ``replicas`` that divide the ranks.
-
-    Raises UsageError if none of them does, and for a slow rank that does not exist.
-    """
-    default = 2 if "shard" in op.splits and ranks % 2 == 0 else 1
-    asked = (default,) if sweep.replicas is None else sweep.replicas
-    dividing = [replicas for replicas in asked if ranks % replicas == 0]
-    if not dividing:
-        raise UsageError(f"key 'replicas': {', '.join(map(str, asked))} does not divide {ranks} ranks; use a divisor")
-    slow = list(map(parse_slow, sweep.slow_ranks))
-    if (beyond := max((rank for rank, _ in slow), default=0)) >= ranks:
-        raise UsageError(f"key 'slow_ranks': rank {beyond} does not exist; use 0 to {ranks - 1}")
-    exchanges = [exchange_in_words(*parse_exchange(one)) for one in sweep.exchanges] if op.name == EXCHANGE else [None]
-    models = (OTHER_MODELS.get(op.name, MODEL),) if sweep.models is None else sweep.models
-    replicated = dividing if op.splits != ("dp",) else [ranks]
-    for model, replicas in product(models, replicated):
-        sharing = ranks // replicas
-        scale = SCALES.get(model, SCALE) if sweep.scale is None else sweep.scale
-        degrees = {**dict.fromkeys(op.splits, sharing), "dp": ranks if "dp" in op.splits else replicas}
-        if op.splits == ("pp", "tp"):
-            degrees |= {"pp": sharing // STAGE, "tp": STAGE} if sharing % STAGE == 0 else {"tp": 1}
-        filled = (2 * degrees["pp"] if "pp" in degrees else 1,)
-        micro = filled if sweep.micro_batches is None else sweep.micro_batches
-        for micro_batches, exchange, (slow_rank, slow_ns) in product(micro, exchanges, ((None, None), *slow)):
-            yield Workload(
-                model=model,
-                scale=scale,
-                **{"tp": 1, "pp": 1, **degrees},
-                micro_batches=micro_batches,
-                interleave=PARTS if op.name == INTERLEAVED else 1,
-                wait_ns=parse_compute(sweep.compute),
-                expert_imbalance=sweep.expert_imbalance if "ep" in op.splits else 1.0,
-                capacity=sweep.capacity if "ep" in op.splits else None,
-                slow_rank=slow_rank,
-                slow_ns=slow_ns,
-                exchange=exchange,
-            )
-
-
-def _algorithms(op: Op, wanted: Sequence[str]) -> Iterator[Settings]:
-    """The wanted algorithms that this op has; algorithms of other ops in the sweep are skipped."""
-    every = (LIBRARY, *ALGORITHMS[op.name])
-    for name in every if ALL_ALGORITHMS in wanted else wanted:
-        if name in every:
-            yield {} if name == LIBRARY else {"algorithm": name}
-
-
-def _weights(sweep: Sweep, ranks: int) -> traffic.Weights:
-    """The weights for a group of ``ranks``. Raises UsageError if the matrix is for another number of ranks."""
-    if sweep.traffic is None:
-        return traffic.imbalanced(ranks, sweep.imbalance)
-    if len(sweep.traffic) != ranks:
-        raise UsageError(
-            f"the traffic matrix is for {len(sweep.traffic)} ranks, but a group has {ranks} ranks; use equal numbers"
-        )
-    return sweep.traffic
 
 
 def _multiples(unit: int, itemsize: int) -> Shape:
@@ -307,7 +199,8 @@ def estimated_seconds(plan: Plan, cases: Sequence[Case], step_seconds: Callable[
     others = [case for case in cases if not OPS[case.op].splits]
     sampled = sum(timing.max_seconds * (1.0 + _BALANCING * (case.mode == "overlap")) for case in others)
     around = sum(
-        _rounds(case.op, case.group, case.ranks, case.pairs) * per_round + timing.blocks * _file_seconds(case)
+        _rounds(case.op, case.group, case.ranks, together=run_together(case.settings)) * per_round
+        + timing.blocks * _file_seconds(case)
         for case in others
     )
     trained = sum(_training_seconds(timing, step_seconds(case)) for case in steps)
@@ -334,22 +227,21 @@ def _file_seconds(case: Case) -> float:
 
 
 @lru_cache
-def _rounds(op: str, spec: str, ranks: int, pairs: Pairs | None) -> int:
+def _rounds(op: str, spec: str, ranks: int, *, together: bool) -> int:
     """How often a block warms up and samples: once, or once per round of a pair matrix. Cached, because splitting many
     ranks takes long and cases share few splits.
     """
     if OPS[op].members != "pairs":
         return 1
-    together = pairs != "alone"
     by_group = [number_of_rounds(len(group), together=together) for group in split_world(spec, ranks)]
     return max(by_group) if together else sum(by_group)
 
 
 def shares(case: Case, weights: Mapping[TrafficKey, traffic.Weights]) -> Matrix:
     """The traffic matrix of an uneven case in elements; empty for other cases."""
-    wanted = weights.get(_traffic_key(case))
-    return () if wanted is None else traffic.split(wanted, case.count)
+    key = _traffic_key(case)
+    return () if key is None else traffic.split(weights[key], case.count)
 
 
-def _traffic_key(case: Case) -> TrafficKey:
-    return case.group, case.imbalance, case.traffic
+def _traffic_key(case: Case) -> TrafficKey | None:
+    return (case.group, case.settings) if isinstance(case.settings, TrafficSettings) else None

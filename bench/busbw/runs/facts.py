@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from busbw.ops.storage import Way
+from busbw.ops.settings import Way
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e18)]

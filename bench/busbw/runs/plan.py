@@ -1,49 +1,48 @@
 """Plans: what to measure, from a TOML file, a shipped suite or options."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
+from msgspec.structs import FieldInfo
 
 from busbw import units
-from busbw.errors import UsageError, nearest, refuse_unknown, what_is_known
-from busbw.ops import OPS, limits, op_named, storage, traffic
+from busbw.errors import UsageError, refuse_unknown
+from busbw.ops import OPS, limits, op_named, traffic
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
+from busbw.ops.algorithms.settings import AlgorithmSweep
 from busbw.ops.base import Op
-from busbw.ops.exchanges import EVERY as EVERY_EXCHANGE
-from busbw.ops.exchanges import parse_exchange
 from busbw.ops.groups import ALL
-from busbw.ops.limits import refuse_beyond
-from busbw.ops.numa_nodes import MOST_NODES, takes_nodes
-from busbw.ops.threads import parse_threads
-from busbw.ops.training import parse_compute, parse_slow
-from busbw.runs.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Pairs, Pinning, Record, Sync
-
-_MANY_CORES = 1 << 10
-
+from busbw.ops.host import HostSweep
+from busbw.ops.pairs import PairSweep
+from busbw.ops.settings import Key, Keyed, SweepSettings, among, keys_of, not_empty, within
+from busbw.ops.storage import StorageSweep
+from busbw.ops.traffic import TrafficSweep
+from busbw.ops.training import TrainingSweep
+from busbw.runs.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Sync
 
 InPlace = Literal["native", "yes", "no", "both"]
 
 
-_EVERY_ALGORITHM = tuple(
-    dict.fromkeys((LIBRARY, ALL_ALGORITHMS, *(name for named in ALGORITHMS.values() for name in named)))
-)
+def _timeout(seconds: float) -> None:
+    if not 0 < seconds <= limits.LONGEST_TIMEOUT_SECONDS:
+        raise UsageError(f"{seconds:g} is not allowed; use a number above 0 and up to {limits.LONGEST_TIMEOUT_SECONDS}")
 
 
-_TIMING_RANGES: dict[str, tuple[float, float]] = {
-    "blocks": (1, limits.MOST_BLOCKS),
-    **dict.fromkeys(("least_samples", "warmup_calls"), (1, limits.MOST_SAMPLES)),
-    **dict.fromkeys(("min_samples", "max_samples", "max_warmup_calls"), (0, limits.MOST_SAMPLES)),
-    **dict.fromkeys(("min_seconds", "max_seconds"), (0, limits.LONGEST_SECONDS)),
-    **dict.fromkeys(("launch_warmup_seconds", "warmup_seconds"), (0, limits.LONGEST_SECONDS)),
-}
-"""Field of the protocol → its minimum and maximum."""
+def _precision(share: float) -> None:
+    if not 0 < share < 1:
+        raise UsageError(f"want above 0 and below 1; given {share:g}")
 
 
-class Timing(Record, frozen=True, kw_only=True):
+_SOME_SAMPLES = Key(within(1, limits.MOST_SAMPLES))
+_SAMPLES = Key(within(0, limits.MOST_SAMPLES))
+_SECONDS = Key(within(0, limits.LONGEST_SECONDS))
+
+
+class Timing(Keyed, frozen=True, kw_only=True):
     """Parameters of the measurement protocol. Times are in seconds; budgets are per case and launch.
 
     blocks: blocks per case, spread over a launch
@@ -55,116 +54,124 @@ class Timing(Record, frozen=True, kw_only=True):
     timeout_seconds: a rank without progress for this long is considered lost
     """
 
-    blocks: int = 2
-    precision: float = 0.05
-    min_samples: int = 30
-    least_samples: int = 20
-    max_samples: int = 4000
-    min_seconds: float = 0.1
-    max_seconds: float = 0.5
-    launch_warmup_seconds: float = 1.0
-    warmup_seconds: float = 0.02
-    warmup_calls: int = 5
-    max_warmup_calls: int = 50
-    timeout_seconds: float = 60.0
+    blocks: Annotated[int, Key(within(1, limits.MOST_BLOCKS))] = 2
+    precision: Annotated[float, Key(_precision)] = 0.05
+    min_samples: Annotated[int, _SAMPLES] = 30
+    least_samples: Annotated[int, _SOME_SAMPLES] = 20
+    max_samples: Annotated[int, _SAMPLES] = 4000
+    min_seconds: Annotated[float, _SECONDS] = 0.1
+    max_seconds: Annotated[float, _SECONDS] = 0.5
+    launch_warmup_seconds: Annotated[float, _SECONDS] = 1.0
+    warmup_seconds: Annotated[float, _SECONDS] = 0.02
+    warmup_calls: Annotated[int, _SOME_SAMPLES] = 5
+    max_warmup_calls: Annotated[int, _SAMPLES] = 50
+    timeout_seconds: Annotated[float, Key(_timeout, option="--timeout")] = 60.0
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _TIMING_RANGES.items():
-            refuse_beyond(name, getattr(self, name), least, most)
-        if not 0 < self.timeout_seconds <= limits.LONGEST_TIMEOUT_SECONDS:
-            raise UsageError(
-                f"key 'timeout_seconds': {self.timeout_seconds:g} is not allowed; use a number above 0 and up to "
-                f"{limits.LONGEST_TIMEOUT_SECONDS}"
-            )
+        super().__post_init__()
         if self.warmup_calls > self.max_warmup_calls:
             raise UsageError(f"want warmup_calls ({self.warmup_calls}) ≤ max_warmup_calls ({self.max_warmup_calls})")
         if not self.least_samples <= self.min_samples <= self.max_samples:
             raise UsageError("want least_samples ≤ min_samples ≤ max_samples")
-        if not 0 < self.precision < 1:
-            raise UsageError(f"key 'precision': want above 0 and below 1; given {self.precision:g}")
         if self.min_seconds > self.max_seconds:
             raise UsageError(f"want min_seconds ({self.min_seconds:g}) ≤ max_seconds ({self.max_seconds:g})")
 
 
-class Sweep(Record, frozen=True, kw_only=True):
-    """One sweep of a plan: ops × modes × data types × reductions × sizes.
+class Sweep(Keyed, frozen=True, kw_only=True):
+    """One sweep of a plan: ops × modes × data types × reductions × sizes, and the settings that only some ops have.
 
     sizes: as in ``units.parse_sizes``
     modes, sync, cache, pre_enqueue: how calls are timed, see ``records.Case``
     in_place: whether the send buffer is the receive buffer (native: the op's default)
     groups: split of the ranks, as in ``ops.groups``
-    imbalance, traffic: of all_to_all_v, as in ``ops.traffic``
-    pairs: whether disjoint pairs of a matrix run concurrently
     baseline: measured only as a reference for models and peaks of the other sweeps
-    algorithms: explicit algorithms, and ``library``
-    blocks, depths, direct: of file accesses: block sizes, blocks in flight, and whether to bypass the page cache
-    threads: threads of a rank that share a call, as in ``ops.threads``; None: only its main thread, unbound
-    pinning: kinds of host memory of GPU copies
-    numa_nodes: NUMA nodes of host memory, one case each; None: where it is first touched
 
-    Training steps:
-    models: rows of ``busbw training models``
-    scale: of the models; None: as in ``ops.training``
-    micro_batches: per step and replica; None: two per pipeline stage, else one
-    replicas: of the model, if ranks divide more than the batch; None: one, or two if groups of ranks shard weights
-    expert_imbalance, capacity: as in ``workloads.routing``
-    compute: as in ``ops.training``
-    slow_ranks: further cases with one rank late by a known time, such as ``1=20ms``
-    exchanges: how ranks exchange gradients or weights, as in ``ops.exchanges``
+    In a plan file the settings of a family are keys of the sweep, beside the others (``from_table``).
     """
 
-    ops: tuple[str, ...]
-    sizes: str = "8..16MiB*2"
-    dtypes: tuple[str, ...] = ("float32",)
-    redops: tuple[str, ...] = ("sum",)
-    modes: tuple[str, ...] = ("isolated",)
-    sync: Sync = "barrier"
-    cache: Cache = "warm"
+    ops: Annotated[tuple[str, ...], Key(lambda names: [op_named(name) for name in names], option="--op")]
+    sizes: Annotated[str, Key(units.parse_sizes, taken_by=lambda op: op.sized)] = "8..16MiB*2"
+    dtypes: Annotated[
+        tuple[str, ...], Key(among("dtype", DTYPE_BYTES), taken_by=lambda op: op.sized, option="--dtype")
+    ] = ("float32",)
+    redops: Annotated[
+        tuple[str, ...], Key(among("redop", REDOPS), taken_by=lambda op: op.reduces, option="--redop")
+    ] = ("sum",)
+    modes: Annotated[tuple[str, ...], Key(among("mode", get_args(Mode)), option="--mode")] = ("isolated",)
+    sync: Annotated[Sync, Key(among("sync", get_args(Sync)))] = "barrier"
+    cache: Annotated[Cache, Key(among("cache", get_args(Cache)))] = "warm"
     pre_enqueue: bool = False
-    in_place: InPlace = "native"
+    in_place: Annotated[InPlace, Key(among("in place", get_args(InPlace)), taken_by=lambda op: op.sized)] = "native"
     groups: str = ALL
-    root: int = 0
-    imbalance: float = 0.5
-    traffic: tuple[tuple[float, ...], ...] | None = None
-    pairs: Pairs = "together"
+    root: Annotated[int, Key(taken_by=lambda op: op.rooted)] = 0
+    uneven: TrafficSweep = TrafficSweep()
+    paired: PairSweep = PairSweep()
     baseline: bool = False
-    algorithms: tuple[str, ...] = (LIBRARY,)
-    blocks: tuple[str, ...] = ("1MiB",)
-    depths: tuple[int, ...] = (1,)
-    direct: bool = True
-    threads: str | None = None
-    pinning: tuple[str, ...] = get_args(Pinning)
-    numa_nodes: tuple[int, ...] | None = None
-    models: tuple[str, ...] | None = None
-    scale: float | None = None
-    micro_batches: tuple[int, ...] | None = None
-    replicas: tuple[int, ...] | None = None
-    expert_imbalance: float = 1.0
-    capacity: float | None = None
-    compute: str = "real"
-    slow_ranks: tuple[str, ...] = ()
-    exchanges: tuple[str, ...] = EVERY_EXCHANGE
+    explicit: AlgorithmSweep = AlgorithmSweep()
+    storage: StorageSweep = StorageSweep()
+    host: HostSweep = HostSweep()
+    training: TrainingSweep = TrainingSweep()
 
-    def __post_init__(self) -> None:
-        refuse_beyond("scale", 1.0 if self.scale is None else self.scale, limits.LEAST_SCALE, 1)
-        refuse_beyond("expert_imbalance", self.expert_imbalance, 1, limits.MOST_RANKS)
-        refuse_beyond("capacity", 1.0 if self.capacity is None else self.capacity, 1, limits.MOST_RANKS)
-        for number in self.replicas or ():
-            refuse_beyond("replicas", number, 1, limits.MOST_RANKS)
-        for number in self.micro_batches or ():
-            refuse_beyond("micro_batches", number, 1, limits.MOST_MICRO_BATCHES)
-        for key, check in _CHECKS.items():
-            given = getattr(self, key)
-            try:
-                if key != "traffic" and isinstance(given, tuple) and len(given) > limits.MOST_VALUES:
-                    raise UsageError(f"{len(given)} values are too many; use at most {limits.MOST_VALUES}")  # noqa: TRY301 - the key is put before it below
-                if given is not None:
-                    check(given)
-            except UsageError as error:
-                raise UsageError(f"key {key!r}: {error}") from error
+    @property
+    def families(self) -> tuple[SweepSettings, ...]:
+        """The settings that only some ops have."""
+        return tuple(value for value in msgspec.structs.astuple(self) if isinstance(value, SweepSettings))
+
+    def of_op(self, op: Op) -> SweepSettings | None:
+        """The settings that ``op`` has."""
+        return next((family for family in self.families if family.belongs_to(op)), None)
+
+    def with_keys(self, keys: Mapping[str, Any]) -> "Sweep":
+        """This sweep with other values for ``keys`` of a plan file."""
+        tables = _in_families(keys)
+        families = {
+            field: msgspec.structs.replace(family, **tables.pop(field, {}))
+            for field, family in zip(_FAMILIES, self.families, strict=True)
+        }
+        return msgspec.structs.replace(self, **families, **tables)
 
 
-class Plan(Record, frozen=True, kw_only=True):
+_FIELDS: dict[str, FieldInfo] = {field.name: field for field in msgspec.structs.fields(Sweep)}
+_FAMILIES: dict[str, tuple[FieldInfo, ...]] = {
+    name: msgspec.structs.fields(field.default)
+    for name, field in _FIELDS.items()
+    if isinstance(field.default, SweepSettings)
+}
+_FAMILY_OF = {key.name: family for family, keys in _FAMILIES.items() for key in keys}
+SWEEP_KEYS: dict[str, FieldInfo] = {
+    key.name: key for name, field in _FIELDS.items() for key in _FAMILIES.get(name, (field,))
+}
+"""Keys of a sweep in a plan file: its own, and those of the families."""
+
+
+def _in_families(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """``keys`` of a sweep, those of each family in a table of their own, under the name of its field.
+
+    Raises msgspec.ValidationError for a key that is not allowed.
+    """
+    tables: dict[str, Any] = {}
+    for key, value in keys.items():
+        if key not in SWEEP_KEYS:
+            raise msgspec.ValidationError(f"Object contains unknown field `{key}`")
+        if key in _FAMILY_OF:
+            tables.setdefault(_FAMILY_OF[key], {})[key] = value
+        else:
+            tables[key] = value
+    return tables
+
+
+def _path(path: str) -> None:
+    if "\0" in path:
+        raise UsageError(f"{path!r} contains a NUL character, which file names cannot contain")
+
+
+def _sweeps(sweeps: Sequence[object]) -> None:
+    if len(sweeps) > limits.MOST_SWEEPS:
+        raise UsageError(f"{len(sweeps)} are too many; use at most {limits.MOST_SWEEPS}")
+    not_empty(sweeps)
+
+
+class Plan(Keyed, frozen=True, kw_only=True):
     """A whole run.
 
     ranks: None: as many as the machine or the launcher provides
@@ -174,29 +181,22 @@ class Plan(Record, frozen=True, kw_only=True):
 
     name: str = "custom"
     backend: str = "gloo"
-    ranks: int | None = None
-    launches: int = 1
-    seed: int = 1
-    path: str | None = None
-    record_trace: bool = False
+    ranks: Annotated[int | None, Key(within(1, limits.MOST_RANKS))] = None
+    launches: Annotated[int, Key(within(1, limits.MOST_LAUNCHES))] = 1
+    seed: Annotated[int, Key(within(-limits.LARGEST_SEED, limits.LARGEST_SEED))] = 1
+    path: Annotated[str | None, Key(_path, taken_by=lambda op: op.stores)] = None
+    record_trace: Annotated[bool, Key(taken_by=lambda op: bool(op.splits))] = False
     timing: Timing = Timing()
-    sweep: tuple[Sweep, ...]
+    sweep: Annotated[tuple[Sweep, ...], Key(_sweeps, any_length=True)]
 
     def __post_init__(self) -> None:
-        refuse_beyond("launches", self.launches, 1, limits.MOST_LAUNCHES)
-        if self.ranks is not None:
-            refuse_beyond("ranks", self.ranks, 1, limits.MOST_RANKS)
-        refuse_beyond("seed", self.seed, -limits.LARGEST_SEED, limits.LARGEST_SEED)
-        if "\0" in (self.path or ""):
-            raise UsageError(f"key 'path': {self.path!r} contains a NUL character, which file names cannot contain")
-        if len(self.sweep) > limits.MOST_SWEEPS:
-            raise UsageError(f"key 'sweep': {len(self.sweep)} are too many; use at most {limits.MOST_SWEEPS}")
-        if not self.sweep:
-            raise UsageError("key 'sweep': want at least one; given none")
+        super().__post_init__()
         # Checked over the whole plan: a suite may mix sweeps of ops with and without algorithms.
         ops = {op: None for sweep in self.sweep for op in sweep.ops}
         available = {name for op in ops for name in ALGORITHMS.get(op, {})} | {LIBRARY, ALL_ALGORITHMS}
-        unavailable = {name: None for sweep in self.sweep for name in sweep.algorithms if name not in available}
+        unavailable = {
+            name: None for sweep in self.sweep for name in sweep.explicit.algorithms if name not in available
+        }
         if unavailable:
             raise UsageError(
                 f"key 'algorithms': {', '.join(unavailable)} is not an algorithm of {', '.join(ops)}; "
@@ -222,49 +222,26 @@ class Plan(Record, frozen=True, kw_only=True):
             )
 
     def as_json(self) -> dict[str, JSON]:
-        """The plan as it is stored with a run."""
+        """The plan as it is stored with a run, with the keys of a plan file."""
         document: dict[str, JSON] = msgspec.to_builtins(self)
+        for sweep in document["sweep"]:
+            for family in _FAMILIES:
+                sweep.update(sweep.pop(family))
         return document
 
 
-def _require(given: Sequence[object]) -> None:
-    if not given:
-        raise UsageError("want at least one; given none")
-
-
-def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> None:
-    unknown = [name for name in given if name not in allowed]
-    if unknown or not given:
-        names = [f"{allowed[0]} to {allowed[-1]}"] if isinstance(allowed, range) else [*map(str, allowed)]
-        found = f"{what} {', '.join(map(repr, unknown))} is unknown" if unknown else f"the list of {what}s is empty"
-        likely = nearest(str(unknown[0]), map(str, allowed)) if unknown else None
-        raise UsageError(f"{found}; {what_is_known(names, likely)}")
-
-
-_CHECKS: dict[str, Callable[[Any], object]] = {
-    "ops": lambda names: [op_named(name) for name in names],
-    "sizes": units.parse_sizes,
-    "dtypes": lambda names: _known("dtype", names, DTYPE_BYTES),
-    "redops": lambda names: _known("redop", names, REDOPS),
-    "modes": lambda names: _known("mode", names, get_args(Mode)),
-    "sync": lambda name: _known("sync", (name,), get_args(Sync)),
-    "cache": lambda name: _known("cache", (name,), get_args(Cache)),
-    "in_place": lambda name: _known("in place", (name,), get_args(InPlace)),
-    "algorithms": lambda names: _known("algorithm", names, _EVERY_ALGORITHM),
-    "pairs": lambda name: _known("pairs", (name,), get_args(Pairs)),
-    "pinning": lambda names: _known("pinning", names, get_args(Pinning)),
-    "threads": lambda text: parse_threads(text, _MANY_CORES),
-    "numa_nodes": lambda nodes: _known("NUMA node", nodes, range(MOST_NODES)),
-    "blocks": lambda sizes: storage.accesses(sizes, (1,), "direct"),
-    "depths": lambda depths: storage.accesses(("1MiB",), depths, "direct"),
-    "imbalance": lambda share: traffic.imbalanced(2, share),
-    "traffic": lambda weights: traffic.checked_weights(weights or ((1.0,),), "of the plan"),
-    **dict.fromkeys(("models", "micro_batches", "replicas"), _require),
-    "compute": parse_compute,
-    "slow_ranks": lambda ranks: list(map(parse_slow, ranks)),
-    "exchanges": lambda names: _require([*map(parse_exchange, names)]),
-}
-"""Key of a sweep → function that raises UsageError for an invalid value; None is always valid."""
+def plan_from(document: Mapping[str, JSON]) -> Plan:
+    """The plan with the keys of ``document``. Raises UsageError, and msgspec.ValidationError with the path of a key."""
+    sweeps = document.get("sweep")
+    if not isinstance(sweeps, Sequence):
+        return msgspec.convert(document, Plan)
+    tables = []
+    for number, sweep in enumerate(sweeps):
+        try:
+            tables.append(_in_families(sweep) if isinstance(sweep, Mapping) else sweep)
+        except msgspec.ValidationError as error:
+            raise msgspec.ValidationError(f"{error} - at `$.sweep[{number}]`") from error
+    return msgspec.convert({**document, "sweep": tables}, Plan)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------
@@ -277,10 +254,10 @@ def suites() -> dict[str, str]:
 
 def read_suite(name: str) -> Plan:
     """A shipped suite. Raises UsageError that lists all suites."""
-    known = suites()
-    if name not in known:
-        refuse_unknown("suite", name, known)
-    return parse_plan(known[name], f"suite {name}", Path())
+    texts = suites()
+    if name not in texts:
+        refuse_unknown("suite", name, texts)
+    return parse_plan(texts[name], f"suite {name}", Path())
 
 
 def read_plan(path: Path) -> Plan:
@@ -310,7 +287,7 @@ def parse_plan(text: str, origin: str, folder: Path) -> Plan:
     timing = document.get("timing")
     if isinstance(timing, dict) and isinstance(most := timing.get("max_seconds"), int | float):
         timing.setdefault("min_seconds", _minimum_within(most, Timing().min_seconds))
-    return limits.converted(document, text, origin, Plan, sweep=Sweep, timing=Timing)
+    return limits.converted(document, text, origin, Plan, plan_from, sweep=SWEEP_KEYS, timing=limits.fields_of(Timing))
 
 
 def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  # noqa: ANN401 - each value goes to the field of that name, which checks it
@@ -332,9 +309,9 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
         ]
         sweeps = [sweep for sweep in chosen if sweep.ops]
     others = any(not _is_peak(sweep) for sweep in sweeps)
-    of_sweep = {key: value for key, value in given.items() if key in Sweep.__struct_fields__}
+    of_sweep = {key: value for key, value in given.items() if key in SWEEP_KEYS}
     of_peak = {key: value for key, value in of_sweep.items() if key != "sizes" or not others}
-    sweeps = [msgspec.structs.replace(sweep, **(of_peak if _is_peak(sweep) else of_sweep)) for sweep in sweeps]
+    sweeps = [sweep.with_keys(of_peak if _is_peak(sweep) else of_sweep) for sweep in sweeps]
     pace = {key: value for key, value in given.items() if key in Timing.__struct_fields__}
     if "max_seconds" in pace:
         pace.setdefault("min_seconds", _minimum_within(pace["max_seconds"], plan.timing.min_seconds))
@@ -356,24 +333,15 @@ def naming_options() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        named = _KEY.sub(lambda key: f"{_OPTIONS.get(key[1], '--' + key[1].replace('_', '-'))}: ", str(error))
-        raise UsageError(named) from error
+        raise UsageError(_KEY.sub(lambda key: f"{_option(key[1])}: ", str(error))) from error
 
 
 _KEY = re.compile(r"^key '(\w+)': ")
-_OPTIONS = {
-    "ops": "--op",
-    "dtypes": "--dtype",
-    "redops": "--redop",
-    "modes": "--mode",
-    "models": "--model",
-    "algorithms": "--algorithm",
-    "numa_nodes": "--numa-node",
-    "slow_ranks": "--slow-rank",
-    "exchanges": "--exchange",
-    "timeout_seconds": "--timeout",
-}
-"""Plan key → its option, if the option has another name."""
+
+
+def _option(key: str) -> str:
+    """The option of a plan's key."""
+    return _KEYS.get(key, Key()).option or f"--{key.replace('_', '-')}"
 
 
 def given_path(path: str) -> str:
@@ -381,42 +349,35 @@ def given_path(path: str) -> str:
     return str(Path(path).absolute()) if path else ""
 
 
-_TAKEN_BY: dict[str, Callable[[Op], bool]] = {
-    "sizes": lambda op: op.sized,
-    "dtypes": lambda op: op.sized,
-    "redops": lambda op: op.reduces,
-    "algorithms": lambda op: op.name in ALGORITHMS,
-    "in_place": lambda op: op.sized,
-    "root": lambda op: op.rooted,
-    "imbalance": lambda op: op.uneven,
-    "traffic": lambda op: op.uneven,
-    "threads": lambda op: op.threaded,
-    "numa_nodes": takes_nodes,
-    "pairs": lambda op: op.members == "pairs",
-    "path": lambda op: op.stores,
-    **dict.fromkeys(("expert_imbalance", "capacity"), lambda op: "ep" in op.splits),
-    "replicas": lambda op: op.splits not in {(), ("dp",)},
-    **dict.fromkeys(
-        ("models", "scale", "micro_batches", "compute", "slow_ranks", "record_trace"), lambda op: bool(op.splits)
-    ),
+_NO_SETTINGS = Sweep(ops=()).families
+_KEYS: dict[str, Key] = {
+    name: key for record in (Plan, Timing, Sweep, *map(type, _NO_SETTINGS)) for name, key in keys_of(record).items()
 }
-"""Setting that only some ops have → whether an op has it. All other settings change how every op is timed."""
+"""All keys of a plan that are checked, or that only some ops have."""
+_TAKEN_BY: dict[str, Callable[[Op], bool]] = {
+    **{name: key.taken_by for name, key in _KEYS.items() if key.taken_by is not None},
+    **{
+        name: key.taken_by or family.belongs_to
+        for family in _NO_SETTINGS
+        for name, key in keys_of(type(family)).items()
+    },
+}
+"""Key that only some ops have → whether an op has it. All other settings change how every op is timed."""
 
 
 def _refuse_what_changes_nothing(plan: Plan, given: Mapping[str, Any]) -> None:
     """Raise UsageError for a setting that no op of the plan has: ignoring it silently would mislead. A setting that
     equals the default is accepted.
     """
-    defaults = {field.name: field.default for field in msgspec.structs.fields(Sweep)}
     ops = tuple(name for name in OPS if any(name in sweep.ops for sweep in plan.sweep))
     for key, takes in _TAKEN_BY.items():
-        if key not in given or given[key] == defaults.get(key):
+        if key not in given or (key in SWEEP_KEYS and given[key] == SWEEP_KEYS[key].default):
             continue
         takers = [name for name, op in OPS.items() if takes(op) and (given[key] != "both" or len(op.in_place) > 1)]
         if not set(takers) & set(ops):
             others = [name for name in OPS if name not in takers]
-            known = ", ".join(takers) if len(takers) < len(others) else f"all but {', '.join(others)}"
-            raise UsageError(f"key {key!r}: has no effect on {', '.join(ops)}; it applies to {known}")
+            allowed = ", ".join(takers) if len(takers) < len(others) else f"all but {', '.join(others)}"
+            raise UsageError(f"key {key!r}: has no effect on {', '.join(ops)}; it applies to {allowed}")
 
 
 def _is_peak(sweep: Sweep) -> bool:

@@ -5,19 +5,20 @@ measured values are stored (integer nanoseconds per sample); statistics, algbw a
 """
 
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from busbw.errors import refuse_unknown
-from busbw.ops import limits
-from busbw.ops.numa_nodes import MOST_NODES
+from busbw.ops.algorithms.settings import AlgorithmSettings
+from busbw.ops.host import HostSettings
+from busbw.ops.pairs import PairSettings
 from busbw.ops.storage import Access
-from busbw.ops.training import Workload, workload_in_words
+from busbw.ops.traffic import TrafficSettings
+from busbw.ops.training import Workload
 from busbw.runs.facts import HostFacts
-from busbw.units import counted, format_size
 
 SCHEMA = 1
 """Version of the stored format; ``upgrades`` has what turns older formats into this one."""
@@ -42,12 +43,6 @@ TimedBy = Literal["host", "device"]
 
 LoopKind = Literal["python", "compiled"]
 """Loop that makes the calls between two clock reads. A Python call takes longer than a short message."""
-
-Pairs = Literal["together", "alone"]
-"""How a pair matrix is measured: disjoint pairs concurrently, or one pair at a time."""
-
-Pinning = Literal["pinned", "pageable"]
-"""Host memory of GPU copies: page-locked or not."""
 
 StopReason = Literal["converged", "time_limit", "sample_limit"]
 CheckState = Literal["verified", "wrong", "not checked"]
@@ -109,26 +104,18 @@ class FiniteRecord(Record, frozen=True, kw_only=True):
                     raise ValueError(f"{name} is {number}; want a finite number")
 
 
-class Case(Record, frozen=True, kw_only=True):
-    """One point of a sweep: all settings that must be equal if two measurements are to be comparable.
+Settings: TypeAlias = AlgorithmSettings | HostSettings | Access | PairSettings | TrafficSettings | Workload
+"""The families of settings that only some ops have."""
 
-    size_bytes: S as in nccl-tests
-    ranks, nodes: ranks of the world, and hosts
+
+class Configuration(Record, frozen=True, kw_only=True):
+    """All settings of a case but its size and ranks: what the cases of a curve have in common.
+
     group: split of the ranks, ``all`` or one such as ``div:2``
     dtype, redop: None if the op has none
     mode, sync, cache: how the call is timed, which changes the result as much as the library does
     pre_enqueue: the device's stream was blocked until all calls were enqueued, so that launch overhead is not timed
-
-    Settings, None if the op has no such setting or the default applies (``settings_in_words`` formats them):
-    algorithm: explicit algorithm over send and receive; None: the backend's own
-    threads: threads of a rank that share a call; None: only the rank's main thread
-    numa_node: NUMA node of host memory; None: where it was first touched
-    access: how a file is accessed
-    pairs: whether disjoint pairs of a matrix ran concurrently
-    pinning: kind of host memory of a GPU copy
-    imbalance: imbalance of all_to_all_v, 0 (even) to 1
-    traffic: fingerprint of the traffic matrix that replaces the imbalance
-    workload: what a training step trains, and how ranks divide the work
+    settings: of the op's family; None: the op has none, or all are the defaults
     tool_op: another tool's name of the op, if it has several for one op
     """
 
@@ -137,9 +124,6 @@ class Case(Record, frozen=True, kw_only=True):
     device: str
     dtype: str | None
     redop: str | None
-    size_bytes: int
-    ranks: int
-    nodes: int
     group: str = "all"
     mode: Mode = "isolated"
     sync: Sync = "barrier"
@@ -147,15 +131,7 @@ class Case(Record, frozen=True, kw_only=True):
     pre_enqueue: bool = False
     in_place: bool = False
     root: int | None = None
-    algorithm: str | None = None
-    threads: Annotated[int, msgspec.Meta(ge=1, le=limits.MOST_THREADS)] | None = None
-    numa_node: Annotated[int, msgspec.Meta(ge=0, lt=MOST_NODES)] | None = None
-    access: Access | None = None
-    pairs: Pairs | None = None
-    pinning: Pinning | None = None
-    imbalance: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    traffic: str | None = None
-    workload: Workload | None = None
+    settings: Settings | None = None
     tool_op: str | None = None
 
     def __post_init__(self) -> None:
@@ -163,6 +139,27 @@ class Case(Record, frozen=True, kw_only=True):
             refuse_unknown("dtype", self.dtype, CASE_DTYPE_BYTES)
         if self.redop is not None and self.redop not in REDOPS:
             refuse_unknown("redop", self.redop, REDOPS)
+
+    @property
+    def setting_words(self) -> Mapping[str, str]:
+        """Setting that only some ops have → its text."""
+        words = {} if self.settings is None else self.settings.words
+        return words if self.tool_op is None else {**words, "tool_op": self.tool_op}
+
+
+class Case(Configuration, frozen=True, kw_only=True):
+    """One point of a sweep: all settings that must be equal if two measurements are to be comparable.
+
+    size_bytes: S as in nccl-tests
+    ranks, nodes: ranks of the world, and hosts
+    """
+
+    size_bytes: int
+    ranks: int
+    nodes: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.size_bytes < 0 or self.ranks < 1 or self.nodes < 1:
             raise ValueError(
                 f"size_bytes {self.size_bytes}, ranks {self.ranks}, nodes {self.nodes}: want ≥ 0, ≥ 1, ≥ 1"
@@ -174,55 +171,49 @@ class Case(Record, frozen=True, kw_only=True):
         return 0 if self.dtype is None else self.size_bytes // CASE_DTYPE_BYTES[self.dtype]
 
 
-_SETTINGS: dict[str, Callable[[Any], str]] = {
-    "algorithm": lambda name: f"{name} over send/recv",
-    "threads": lambda number: counted(number, "thread"),
-    "numa_node": lambda node: f"NUMA node {node}",
-    "access": lambda access: f"{format_size(access.block_bytes)} blocks, depth {access.depth}, {access.way}",
-    "pairs": lambda how: f"pairs {how}",
-    "pinning": str,
-    "imbalance": lambda share: f"imbalance {share:g}",
-    "traffic": lambda fingerprint: f"traffic matrix {fingerprint}",
-    "workload": workload_in_words,
-    "tool_op": str,
-}
-SETTINGS = tuple(_SETTINGS)
-"""Fields of a case that only some ops have."""
+def settings_in_words(case: Configuration) -> list[str]:
+    """The settings of ``case`` that only some ops have, as text."""
+    return list(case.setting_words.values())
 
 
-def settings_in_words(of: object, only: Container[str] = SETTINGS) -> list[str]:
-    """The settings of a case, or of an object with ``only`` some of these fields, as text."""
-    return [
-        words(value)
-        for name, words in _SETTINGS.items()
-        if name in only and (value := getattr(of, name, None)) is not None
-    ]
+Detail = Literal[
+    "op",
+    "dtype",
+    "redop",
+    "in_place",
+    "settings",
+    "device",
+    "group",
+    "mode",
+    "sync",
+    "cache",
+    "pre_enqueue",
+    "root",
+]
+"""What ``case_in_words`` may leave out."""
 
-
-_DETAILS: dict[str, Callable[[Any], str]] = {
-    "op": str,
-    "dtype": str,
-    "redop": str,
-    "in_place": lambda yes: "in place" if yes else "",
-    **_SETTINGS,
-    "device": lambda name: "" if name == "cpu" else name,
-    "group": lambda name: "" if name == "all" else f"groups {name}",
-    "mode": lambda name: "" if name == "isolated" else name,
-    "sync": lambda name: "" if name == "barrier" else f"sync {name}",
-    "cache": lambda name: "" if name == "warm" else name,
-    "pre_enqueue": lambda yes: "pre-enqueued" if yes else "",
-    "root": lambda rank: f"root {rank}" if rank else "",
+_DETAILS: dict[Detail, Callable[[Configuration], list[str]]] = {
+    "op": lambda case: [case.op],
+    "dtype": lambda case: [case.dtype or ""],
+    "redop": lambda case: [case.redop or ""],
+    "in_place": lambda case: ["in place"] * case.in_place,
+    "settings": settings_in_words,
+    "device": lambda case: [case.device] * (case.device != "cpu"),
+    "group": lambda case: [f"groups {case.group}"] * (case.group != "all"),
+    "mode": lambda case: [case.mode] * (case.mode != "isolated"),
+    "sync": lambda case: [f"sync {case.sync}"] * (case.sync != "barrier"),
+    "cache": lambda case: [case.cache] * (case.cache != "warm"),
+    "pre_enqueue": lambda case: ["pre-enqueued"] * case.pre_enqueue,
+    "root": lambda case: [f"root {case.root}"] * bool(case.root),
 }
 
 
-def case_in_words(of: object, without: Container[str] = ()) -> list[str]:
-    """The op of a case, and everything that differs from the defaults, except size and ranks. ``of`` may be another
-    object with some of these fields.
+def case_in_words(case: Configuration, without: Container[Detail] = ()) -> list[str]:
+    """The op of a case, and everything that differs from the defaults, except size and ranks.
 
-    ``without``: fields to leave out
+    ``without``: details to leave out
     """
-    known = {name: getattr(of, name, None) for name in _DETAILS if name not in without}
-    words = [_DETAILS[name](value) for name, value in known.items() if value is not None]
+    words = (word for name, detail in _DETAILS.items() if name not in without for word in detail(case))
     return [word for word in words if word]
 
 
@@ -377,7 +368,7 @@ class HostConditions(FiniteRecord, frozen=True, kw_only=True):
     gpus: tuple[GpuConditions, ...] = ()
 
 
-class CrossCheck(FiniteRecord, frozen=True, kw_only=True):
+class CrossCheck(FiniteRecord, frozen=True, kw_only=True, tag="cross_check", tag_field="kind"):
     """Result of another tool for the same case, stored apart from busbw's samples.
 
     tool, version, settings: the tool and how it was run
@@ -432,7 +423,7 @@ class RankMemory(Record, frozen=True, kw_only=True):
     gradients_bytes: Count
 
 
-class StepParts(FiniteRecord, frozen=True, kw_only=True):
+class StepParts(FiniteRecord, frozen=True, kw_only=True, tag="step", tag_field="kind"):
     """Breakdown of a training step, measured after the samples of its block. Vectors have one entry per try, in ns of
     the slowest rank.
 
@@ -464,6 +455,10 @@ class StepParts(FiniteRecord, frozen=True, kw_only=True):
     gaps: tuple[float, ...] = ()
 
 
+Supplement: TypeAlias = StepParts | CrossCheck
+"""What some ops have measured after the samples of a block."""
+
+
 class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):
     """One block: the raw samples of one case, with one set of buffers, in one launch.
 
@@ -480,8 +475,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
     clock_error_ns: error bound when entries of different ranks are compared (0: one clock, None: not comparable)
     clocks: the synchronised clocks behind that bound; None if no synchronisation was needed
     conditions: one entry per host
-    cross_check: result of another tool, if there is one
-    step: only for training
+    supplement: for some ops
     """
 
     case: Case
@@ -499,8 +493,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
     clock_error_ns: Ns | None = None
     clocks: tuple[RankClock, ...] | None = None
     conditions: tuple[HostConditions, ...] = ()
-    cross_check: CrossCheck | None = None
-    step: StepParts | None = None
+    supplement: Supplement | None = None
     groups: tuple[GroupSamples, ...]
 
 

@@ -10,7 +10,6 @@ from datetime import datetime
 from statistics import median
 
 from busbw.ops import OPS, bus_factor, limits
-from busbw.ops.training import Workload
 from busbw.runs.records import (
     JSON,
     QUANTILES,
@@ -72,29 +71,17 @@ def flaws_of_run(run: Run) -> Iterator[str]:
     if not run.hosts:
         yield "hosts is empty; want the host of every rank"
     for case in run.cases:
-        known = OPS.get(case.op)
-        yield from _out_of(int(known is not None and known.sized), _MOST_BYTES, size_bytes=case.size_bytes)
+        op = OPS.get(case.op)
+        yield from _out_of(int(op is not None and op.sized), _MOST_BYTES, size_bytes=case.size_bytes)
         if case.ranks > len(run.hosts) or case.nodes > len(run.hosts):
             yield f"a case has {case.ranks} ranks on {case.nodes} hosts, but hosts has only {len(run.hosts)} ranks"
         if case.root is not None and not 0 <= case.root < case.ranks:
             yield f"a case has root {case.root}, but only {case.ranks} ranks"
-        if case.workload is not None:
-            yield from _of_workload(case.workload, case.ranks)
+        if case.settings is not None:
+            yield from case.settings.flaws(case.ranks)
     if len(set(run.cases)) != len(run.cases):
         yield "cases has the same case twice"
     yield from flaws_of_plan(run.plan, len(run.cases))
-
-
-def _of_workload(one: Workload, ranks: int) -> Iterator[str]:
-    degrees = {name: getattr(one, name) for name in ("dp", "tp", "pp", "cp")}
-    if min(degrees.values()) < 1 or math.prod(degrees.values()) != ranks:
-        yield f"a workload divides {ranks} ranks by {degrees}; want degrees whose product is {ranks}"
-        return
-    for name in ("ep", "shard"):
-        if (number := getattr(one, name)) < 1 or one.dp % number:
-            yield f"{name} of a workload is {number}; want a divisor of dp, {one.dp}"
-    if (one.slow_rank is None) != (one.slow_ns is None) or not 0 <= (one.slow_rank or 0) < ranks:
-        yield f"slow_rank is {one.slow_rank} of {ranks} ranks, with slow_ns {one.slow_ns}; want both or neither"
 
 
 def flaws_of_plan(plan: Mapping[str, JSON], cases: int) -> Iterator[str]:
@@ -133,8 +120,8 @@ def _of_clocks(clocks: Sequence[RankClock], ranks: int) -> Iterator[str]:
 def _of_measurement(row: Measurement) -> Iterator[str]:
     yield from _time("started", row.started)
     yield from _of_clocks(row.clocks or (), row.case.ranks)
-    if row.step is not None:
-        yield from _of_step(row.step, row.case.ranks)
+    if isinstance(row.supplement, StepParts):
+        yield from _of_step(row.supplement, row.case.ranks)
 
 
 def _of_step(step: StepParts, ranks: int) -> Iterator[str]:

@@ -296,7 +296,8 @@ def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.env
 
 def parse(text: str, origin: str) -> dict[tuple[str, str], Rate | Gpu]:
     """The rows of one file by kind (or ``gpu``) and name. Raises UsageError with line, row, key and allowed values."""
-    parsed = limits.converted(limits.read_toml(text, origin), text, origin, _File, rate=Rate, gpu=Gpu)
+    rate_keys, gpu_keys = limits.fields_of(Rate), limits.fields_of(Gpu)
+    parsed = limits.converted(limits.read_toml(text, origin), text, origin, _File, rate=rate_keys, gpu=gpu_keys)
     tables: dict[str, Sequence[Rate | Gpu]] = {"rate": parsed.rate, "gpu": parsed.gpu}
     found: dict[tuple[str, str], Rate | Gpu] = {}
     for table, rows in tables.items():

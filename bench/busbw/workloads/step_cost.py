@@ -23,14 +23,14 @@ _GPU: Final = 500.0
 
 def step_seconds(case: Case, cores: int) -> float:
     """Seconds of one call of a training step whose ranks share ``cores`` usable cores on each host; 0 for other ops."""
-    one = case.workload
-    if one is None:
+    workload = case.settings
+    if not isinstance(workload, Workload):
         return 0.0
     per_host = -(-case.ranks // case.nodes)
-    flop, sent, layers = _least_squares(one) if one.model == LEAST_SQUARES else _of_model(case.op, one)
+    flop, sent, layers = _least_squares(workload) if workload.model == LEAST_SQUARES else _of_model(case.op, workload)
     at_work, faster = (max(1, min(per_host, cores)), 1.0) if case.device == "cpu" else (per_host, _GPU)
-    computing = flop / (at_work * case.nodes * _FLOP_PER_SECOND) if one.wait_ns is None else one.wait_ns / 1e9
-    late = (one.slow_ns or 0) / 1e9
+    computing = flop / (at_work * case.nodes * _FLOP_PER_SECOND) if workload.wait_ns is None else workload.wait_ns / 1e9
+    late = (workload.slow_ns or 0) / 1e9
     return (computing + per_host * sent / _BYTES_PER_SECOND + layers * _LAYER_SECONDS) / faster + late
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -17,7 +17,11 @@ import numpy.typing as npt
 from busbw import __version__
 from busbw.backends import BACKENDS
 from busbw.ops import OPS
+from busbw.ops.algorithms.settings import AlgorithmSettings
 from busbw.ops.groups import pair_rounds, split_world
+from busbw.ops.host import HostSettings
+from busbw.ops.pairs import PairSettings, run_together
+from busbw.ops.traffic import TrafficSettings
 from busbw.runs import store
 from busbw.runs.causes import failed
 from busbw.runs.facts import HostFacts
@@ -26,7 +30,6 @@ from busbw.runs.records import (
     JSON,
     QUANTILES,
     SCHEMA,
-    SETTINGS,
     BackendTraits,
     Case,
     Check,
@@ -38,6 +41,7 @@ from busbw.runs.records import (
     RankSamples,
     Row,
     Run,
+    Settings,
     Skipped,
 )
 from busbw.units import number_list
@@ -187,7 +191,35 @@ def case(op: str, size_bytes: int, ranks: int = 4, **changes: JSON) -> Case:
         "in_place": row.in_place[0],
         "root": 0 if row.rooted else None,
     }
-    return Case(**{**usual, **changes})
+    return with_changes(Case(**usual), **changes)
+
+
+_FAMILIES: dict[str, type[Settings]] = {
+    "algorithm": AlgorithmSettings,
+    **dict.fromkeys(("threads", "numa_node", "pinning"), HostSettings),
+    "pairs": PairSettings,
+    **dict.fromkeys(("imbalance", "traffic"), TrafficSettings),
+}
+"""Setting → the family that has it."""
+
+
+def with_changes(one: Case, **changes: JSON) -> Case:
+    """``one`` with other fields, or other settings of its op's family; ``access`` and ``workload`` are whole families.
+    None takes a setting away.
+    """
+    own = {name: changes.pop(name) for name in [*_FAMILIES, "access", "workload"] if name in changes}
+    return msgspec.structs.replace(one, **changes, **({"settings": _settings(one.settings, own)} if own else {}))
+
+
+def _settings(there: Settings | None, changes: Mapping[str, JSON]) -> Settings | None:
+    whole = next((changes[name] for name in ("access", "workload") if changes.get(name) is not None), None)
+    if whole is not None:
+        return cast("Settings", whole)
+    kept = {name: getattr(there, name) for name in _FAMILIES if getattr(there, name, None) is not None}
+    given = {name: value for name, value in {**kept, **changes}.items() if value is not None}
+    families = {_FAMILIES[name] for name in given}
+    assert len(families) < 2, f"{sorted(given)} are not settings of one family"
+    return families.pop()(**given) if given else None
 
 
 def synthetic_run(
@@ -306,7 +338,7 @@ def _groups(one: Case) -> tuple[tuple[int, ...], ...]:
         return groups
     if members == "ends":
         return tuple((group[0], group[-1]) for group in groups)
-    together = one.pairs != "alone"
+    together = run_together(one.settings)
     return tuple(pair for group in groups for pairs in pair_rounds(group, together=together) for pair in pairs)
 
 
@@ -321,7 +353,7 @@ def _group(
 ) -> GroupSamples:
     op = OPS[one.op]
     apart = distance(seats[members[0]], seats[members[-1]])
-    for setting in (getattr(one, name) for name in SETTINGS):
+    for setting in () if one.settings is None else msgspec.structs.astuple(one.settings):
         if setting is not None and setting in world.by_setting:
             world = replace(world, by_op={**world.by_op, one.op: world.by_setting[setting]})
     truth = world.seconds(one.op, one.size_bytes, members, apart) * op.trips * pace

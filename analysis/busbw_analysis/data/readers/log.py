@@ -9,7 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from busbw.runs.records import CheckState, LogNote, Mode, Pairs, Sync
+from busbw.ops.pairs import Pairs
+from busbw.runs.records import CheckState, LogNote, Mode, Sync
 
 SizeMeaning = Literal["S", "block"]
 """Meaning of a tool's size: busbw's S, or the block of one rank or peer; S is as many blocks as there are ranks."""

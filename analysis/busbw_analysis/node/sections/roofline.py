@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from busbw.ops import LEAST_TRAFFIC
-from busbw.runs.records import DTYPE_BYTES, settings_in_words
+from busbw.ops.host import HostSettings
+from busbw.runs.records import DTYPE_BYTES
 from busbw.units import about_size, format_flop, format_rate, format_size, format_time, signed_time
 from busbw_analysis.node.fusion import Fusion, fusions_of
 from busbw_analysis.node.network_roofline import NetworkRoofline
@@ -111,7 +112,13 @@ def _kernels(roofline: Roofline) -> Table:
     kernels = sorted(roofline.kernels, key=lambda kernel: (order.index(kernel.op), kernel.dtype, kernel.size_bytes))
 
     def setting(one: Kernel) -> str:
-        return " · ".join([one.op, *settings_in_words(one), *([one.mode] if len(modes) > 1 else [])])
+        return " · ".join(
+            [
+                one.op,
+                *HostSettings(threads=one.threads, numa_node=one.numa_node).words.values(),
+                *([one.mode] if len(modes) > 1 else []),
+            ]
+        )
 
     columns: tuple[Column[Kernel], ...] = (
         Column("Kernel", setting),
@@ -134,7 +141,10 @@ def _kernels(roofline: Roofline) -> Table:
 
 
 _FUSION_COLUMNS: Final[tuple[Column[Fusion], ...]] = (
-    Column("Type", lambda one: " · ".join([one.dtype, *settings_in_words(one)])),
+    Column(
+        "Type",
+        lambda one: " · ".join([one.dtype, *HostSettings(threads=one.threads, numa_node=one.numa_node).words.values()]),
+    ),
     Column("Size", lambda one: one.size_bytes, format_size),
     Column("Tokens", lambda one: one.tokens, str),
     Column("Fused", lambda one: one.fused_bytes, about_size, group="Moved"),

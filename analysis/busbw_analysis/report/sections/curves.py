@@ -1,11 +1,13 @@
 """The report section on operations: time and rate over size with fit, model and peak, and their numbers."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from msgspec import structs
+
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
-from busbw.runs.records import Case
+from busbw.runs.records import Case, Configuration
 from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
@@ -120,7 +122,7 @@ class _Drawn:
     @property
     def alike(self) -> SeriesKey:
         """The key without backend, shared by curves that are compared."""
-        return replace(self.curve.series.key, backend="", cost_models="")
+        return structs.replace(self.curve.series.key, backend="", cost_models="")
 
     def label(self, varying: frozenset[str]) -> str:
         """The fields ``varying``, in which it differs from its neighbours, and its side."""
@@ -227,7 +229,7 @@ def _chosen(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]
     def colour_of(one: _Drawn) -> Hashable:
         key = one.curve.series.key
         if all_fit:
-            return replace(one.alike, ranks=() if key.group == "all" else key.ranks, hosts=0)
+            return structs.replace(one.alike, ranks=() if key.group == "all" else key.ranks, hosts=0)
         return one.op, *(getattr(key, name) for name in apart[id(one.side)].get(one.op, ()))
 
     best = {
@@ -250,8 +252,7 @@ def _chosen(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]
 
 def _settings_apart(side: Side) -> dict[str, list[str]]:
     """For each operation the settings in which the pooled runs of a side differ: they have no value in common."""
-    of_case = {field.name for field in fields(SeriesKey)} & set(Case.__struct_fields__)
-    names = sorted(of_case - {"op", "backend", "ranks", "group"})
+    names = sorted(set(Configuration.__struct_fields__) - {"op", "backend", "group"})
     runs = side.judgement.runs
     cases = by_key((case.op, (run, case)) for run, stored in enumerate(runs) for case in stored.run.cases)
 

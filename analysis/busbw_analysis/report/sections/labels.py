@@ -1,10 +1,8 @@
 """Labels of curves, intervals, checks and flags, shared by all sections of a report."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from typing import Final
 
-from busbw.runs.records import SETTINGS, settings_in_words
 from busbw.units import counted
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.intervals import Interval, IntervalKind
@@ -44,17 +42,19 @@ def curve_parts(key: SeriesKey, varying: frozenset[str]) -> tuple[str, ...]:
         "pre_enqueue": "pre-enqueued" if key.pre_enqueue else "not pre-enqueued",
         "in_place": "in place" if key.in_place else "out of place",
         "root": "no root" if key.root is None else f"root {key.root}",
-        **{name: " ".join(settings_in_words(key, {name})) or _WITHOUT.get(name, f"no {name}") for name in SETTINGS},
     }
+    settings = key.setting_words
+    texts |= {name: settings.get(name) or _WITHOUT.get(name, f"no {name}") for name in sorted(varying - texts.keys())}
     return tuple(text for name, text in texts.items() if name in varying) or key.parts
 
 
 def varying_fields(keys: Iterable[SeriesKey]) -> frozenset[str]:
     """The fields in which ``keys`` differ."""
     known = list(keys)
-    return frozenset(
-        field.name for field in fields(SeriesKey) if len({getattr(key, field.name) for key in known}) > 1
-    ) - {"op"}
+    texts = [key.setting_words for key in known]
+    settings = {name for words in texts for name in words if len({other.get(name) for other in texts}) > 1}
+    others = set(SeriesKey.__struct_fields__) - {"op", "settings", "tool_op"}
+    return frozenset(name for name in others if len({getattr(key, name) for key in known}) > 1) | settings
 
 
 def op_anchor(op: str) -> str:

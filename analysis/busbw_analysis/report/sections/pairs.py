@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.placement import RankPlacement
-from busbw.runs.records import settings_in_words
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.sentences import sentences
@@ -84,7 +83,7 @@ def pairs(judgement: Judgement) -> Section | None:
 
 def _label(matrix: PairMatrix) -> str:
     op = None if matrix.op == _MESSAGES else matrix.op
-    return " · ".join(text for text in (op, matrix.dtype, *settings_in_words(matrix)) if text)
+    return " · ".join(text for text in (op, matrix.dtype, matrix.pairs and f"pairs {matrix.pairs}") if text)
 
 
 # --- within a host and between hosts -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from busbw.runs.facts import HostFacts
-from busbw.runs.records import JSON, Case, LaunchStarted, case_in_words
+from busbw.runs.records import JSON, Case, Detail, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
 from busbw.units import clock_time, counted, format_size, format_span, format_time
 from busbw_analysis.data.cases import CaseState
@@ -39,11 +39,11 @@ _STATE_TONES: Final[dict[CaseState, Tone]] = {"failed": "bad", "not reached": "c
 _LONGEST = 400
 
 
-def case_label(case: Case, without: frozenset[str] = frozenset()) -> str:
+def case_label(case: Case, without: frozenset[Detail] = frozenset(), *, ranks: bool = True) -> str:
     """A case in words, without its size; ``without`` names the fields to omit."""
     op, *details = case_in_words(case, without)
-    ranks = [] if "ranks" in without else [counted(case.ranks, "rank")]
-    return " · ".join([op, case.backend, *details, *ranks])
+    many = [counted(case.ranks, "rank")] * ranks
+    return " · ".join([op, case.backend, *details, *many])
 
 
 def size_list(sizes: Iterable[int]) -> str:

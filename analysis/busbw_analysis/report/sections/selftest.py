@@ -79,7 +79,7 @@ _Overlapped: TypeAlias = tuple[CaseSummary, GroupSummary, Overlap]
 
 def _case_of(one: _Overlapped) -> str:
     """The case in words, with its ranks if several groups ran it at the same time."""
-    name = case_label(one[0].case, without=frozenset({"mode", "ranks"}))
+    name = case_label(one[0].case, without=frozenset({"mode"}), ranks=False)
     return f"{name} (ranks {one[1].label})" if len(one[0].groups) > 1 else name
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from busbw.runs.records import JSON, Imported, case_in_words
+from busbw.runs.records import JSON, Detail, Imported, case_in_words
 from busbw_analysis.data.block_columns import PairBlock
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.names import rank_list
@@ -18,7 +18,9 @@ from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.tables.show import peaks_of, share_of
 
-_IN_COLUMNS: Final = frozenset({"op", "dtype", "redop", "mode", "in_place", "group", "device", "root"})
+_IN_COLUMNS: Final[frozenset[Detail]] = frozenset(
+    {"op", "dtype", "redop", "mode", "in_place", "group", "device", "root"}
+)
 _OF_CASE: Final = ("op", "dtype", "redop", "size_bytes", "root", "backend", "device", "mode", "in_place")
 _OF_GROUP: Final = {
     **{name: name for name in ("launches", "samples", "time_ns", "fastest_ns", "p5_ns", "p95_ns")},

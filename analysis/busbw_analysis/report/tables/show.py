@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
-from busbw.runs.records import JSON, SETTINGS, Case, case_in_words
+from busbw.runs.records import JSON, Case, Detail, case_in_words
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.groups import GroupSummary
@@ -37,7 +37,7 @@ _OF_GROUP: Final = (
     *("ranks", "launches", "samples", "time_ns", "fastest_ns", "algbw", "busbw", "spread", "skew_share"),
     "statistic",
 )
-_IN_COLUMNS: Final = frozenset({"op", "dtype", "redop", "in_place", "group", "device", "root"})
+_IN_COLUMNS: Final[frozenset[Detail]] = frozenset({"op", "dtype", "redop", "in_place", "group", "device", "root"})
 """Fields of a case that are not repeated among its settings."""
 _RECORDS: Final = frozenset({"summary", "numbers"})
 """Fields of a row whose own fields stand in JSON instead."""
@@ -113,9 +113,8 @@ class ShownRow:
         return {
             **{name: getattr(case, name) for name in _OF_CASE},
             "groups": case.group,
-            "settings": {
-                name: msgspec.to_builtins(setting) for name in SETTINGS if (setting := getattr(case, name)) is not None
-            },
+            "settings": None if case.settings is None else msgspec.to_builtins(case.settings),
+            "tool_op": case.tool_op,
             "in_words": self.in_words,
             "state": self.summary.state,
             "reason": self.reason,

@@ -19,6 +19,7 @@ from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
 from busbw.ops.base import first_reason
 from busbw.ops.compute import HEAD_SIZE, HEADS, TOKEN
+from busbw.ops.host import host_settings
 from busbw.runs.records import Case
 
 _SEED = 5
@@ -47,7 +48,7 @@ def _default_threads() -> int:
 
 def _with_threads(bind: Callable[[Bound], Operation], bound: Bound) -> Operation:
     """Bind an operation and set torch's number of threads to the case's until it is freed."""
-    own, wanted = _default_threads(), bound.case.threads
+    own, wanted = _default_threads(), host_settings(bound.case.settings).threads
     operation = bind(bound)
     if wanted is None:
         return operation
@@ -167,7 +168,7 @@ def _refuse(case: Case) -> str | None:
             f"{case.op} supports {', '.join(_TOLERANCE)}, not {case.dtype}",
         ),
         (
-            case.device != "cpu" and case.threads is not None,
+            case.device != "cpu" and host_settings(case.settings).threads is not None,
             "--threads applies to the CPU only; this case runs on a GPU",
         ),
         (case.mode in {"persistent", "overlap"}, f"mode {case.mode} is for communication; {case.op} is computation"),

@@ -17,6 +17,7 @@ from busbw.backends.local.base import Bound, Local
 from busbw.backends.patterns import count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
 from busbw.ops.base import Span, first_reason
+from busbw.ops.host import host_settings
 from busbw.runs.records import Case
 from busbw.system import numa
 from busbw.system.device import Device
@@ -38,7 +39,7 @@ def host_memory(like: torch.Tensor, *, pinned: bool) -> torch.Tensor:
 
 
 def _pinned(case: Case) -> bool:
-    return case.op == "host_and_device" or case.pinning == "pinned"
+    return case.op == "host_and_device" or host_settings(case.settings).pinning == "pinned"
 
 
 def _host_buffer(case: Case, like: torch.Tensor, held: ExitStack) -> torch.Tensor:
@@ -47,7 +48,7 @@ def _host_buffer(case: Case, like: torch.Tensor, held: ExitStack) -> torch.Tenso
     torch reuses pinned memory on any node, so memory for a particular node is allocated and pinned here; ``held`` gets
     the call that unpins it.
     """
-    node = case.numa_node
+    node = host_settings(case.settings).numa_node
     if node is None:
         return host_memory(like, pinned=_pinned(case))
     size = max(1, len(like) * like.itemsize)
@@ -115,7 +116,7 @@ def _refuse_parts(case: Case) -> str | None:
 
 
 def _refuse(case: Case) -> str | None:
-    pageable = case.pinning != "pinned"
+    pageable = host_settings(case.settings).pinning != "pinned"
     return _refuse_parts(case) or first_reason(
         (
             pageable and case.op == "host_and_device",

@@ -22,6 +22,7 @@ from busbw.backends.local.threads import Lease, Words, lines, pieces, shares
 from busbw.errors import BackendError
 from busbw.ops.base import first_reason
 from busbw.ops.copies import SCALAR
+from busbw.ops.host import HostSettings, host_settings
 from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.system import numa
 
@@ -95,7 +96,7 @@ def _bound(
 
     before: untimed work before each sample (None: nothing).
     """
-    threads = bound.case.threads
+    threads = host_settings(bound.case.settings).threads
     with ExitStack() as held:
         _bind_to_node(bound.case, arrays, held)
         lease = None if threads is None else Lease(made, threads, bound.local_rank * threads)
@@ -122,7 +123,7 @@ def _bind_to_node(case: Case, arrays: _Arrays, held: ExitStack) -> None:
 
     It then no longer matters which thread touches the pages first.
     """
-    node = case.numa_node
+    node = host_settings(case.settings).numa_node
     if node is None:
         return
     for one in arrays.each():
@@ -182,7 +183,7 @@ def _read(bound: Bound) -> Operation:
         total = torch.zeros((), dtype=bits.dtype, device=bits.device)
         return Operation(partial(torch.sum, bits, 0, out=total), wrong=partial(_wrong_sum, bits, total))
     made = _compiled()
-    found = lines(bound.case.threads or 1)
+    found = lines(host_settings(bound.case.settings).threads or 1)
     arrays = _Arrays(0, bound.send.data_ptr(), 0, bound.case.count, bound.send.itemsize, found)
     wrong = partial(_wrong_sum, bits, torch.from_numpy(found)[:: LINE_BYTES // found.itemsize])
     return _bound(made, bound, made.of("memory_read", bound.case.dtype), arrays, wrong=wrong, keeps=(bound, found))
@@ -246,13 +247,16 @@ _BY_TORCH: dict[str, Callable[[Bound], Call]] = {
 
 
 def _refuse_copy(case: Case) -> str | None:
-    on_host, threads, node = case.device == "cpu", case.threads, case.numa_node
+    on_host, host = case.device == "cpu", host_settings(case.settings)
     return first_reason(
         (case.mode == "persistent", f"mode persistent is for MPI communication; {case.op} is a memory operation"),
         (case.mode == "overlap", f"{case.op} has no nonblocking form, which mode overlap needs"),
-        (threads is not None and not on_host, "--threads applies to the CPU only; this case runs on a GPU"),
-        (node is not None and not on_host, "--numa-node applies to host memory; the buffers are in GPU memory"),
-        ((threads, node) != (None, None) and on_host and kernels.missing() is not None, kernels.missing()),
+        (host.threads is not None and not on_host, "--threads applies to the CPU only; this case runs on a GPU"),
+        (
+            host.numa_node is not None and not on_host,
+            "--numa-node applies to host memory; the buffers are in GPU memory",
+        ),
+        (host != HostSettings() and on_host and kernels.missing() is not None, kernels.missing()),
     )
 
 

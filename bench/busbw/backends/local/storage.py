@@ -10,8 +10,10 @@ from busbw.backends.base import Operation
 from busbw.backends.local import fio
 from busbw.backends.local.base import Bound, Local
 from busbw.backends.local.files import BlockFile
+from busbw.backends.supplements import OtherTool
 from busbw.errors import BackendError
 from busbw.ops.base import first_reason
+from busbw.ops.storage import Access
 from busbw.runs.records import Case
 
 _NOISE_BYTES = 1 << 20
@@ -29,10 +31,11 @@ class _DataFile:
     def __init__(self, bound: Bound) -> None:
         if bound.folder is None:
             raise BackendError(f"{bound.case.op} needs a folder: give --path DIR, or 'path' in the plan")
-        if bound.case.access is None:
+        access = bound.case.settings
+        if not isinstance(access, Access):
             raise BackendError(f"{bound.case.op} needs 'blocks' in its case")
         self._bound = bound
-        self.file = BlockFile(bound.folder, bound.case.size_bytes, bound.case.access)
+        self.file = BlockFile(bound.folder, bound.case.size_bytes, access)
         self._random = np.random.default_rng(_NOISE_SEED)
         self._noise = np.zeros(_NOISE_BYTES, dtype=np.uint8)
         self._fresh = True
@@ -103,7 +106,7 @@ def _bind(bound: Bound, *, writes: bool) -> Operation:
         data_file.write if writes else data_file.read,
         wrong=data_file.wrong_written if writes else data_file.wrong_read,
         prepare=data_file.prepare_to_write if writes else data_file.prepare_to_read,
-        cross_check=partial(fio.measured, file.name, file.size_bytes, file.access, writes=writes),
+        supplement=OtherTool(partial(fio.measured, file.name, file.size_bytes, file.access, writes=writes)),
         free=file.close,
     )
 

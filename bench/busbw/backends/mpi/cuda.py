@@ -11,6 +11,7 @@ from busbw.backends.mpi.backend import MpiBackend
 from busbw.backends.mpi.info import cuda_aware, library, short_name, unaware
 from busbw.backends.side_channel import first_line
 from busbw.errors import LaunchError
+from busbw.ops.algorithms.settings import AlgorithmSettings
 from busbw.ops.base import Op, first_reason
 from busbw.runs.records import Case
 from busbw.system.device import DeviceConditions
@@ -67,6 +68,9 @@ def why_not(op: Op, case: Case) -> str | None:
         (case.pre_enqueue, "MPI's calls block the host, so they cannot be enqueued on a held stream"),
         (case.mode == "overlap", "mode overlap computes on the host, which does not disturb data on a GPU"),
         (case.cache != "warm", f"cache {case.cache} uses the host's cache size, but the data are on a GPU"),
-        (case.algorithm is not None, "explicit algorithms reduce on GPU streams, for which MPI's calls do not wait"),
+        (
+            isinstance(case.settings, AlgorithmSettings),
+            "explicit algorithms reduce on GPU streams, for which MPI's calls do not wait",
+        ),
         (op.local, f"{op.name} on a GPU does not block the host as MPI's calls do; use backend nccl"),
     )

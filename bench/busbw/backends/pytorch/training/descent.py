@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.base import Operation, Parts
+from busbw.backends.base import Operation
 from busbw.backends.pytorch.bound import ALL_GATHER, Bound
 from busbw.backends.pytorch.training.descent_rules import LEVELS, SMALLEST, Expected, expected_result
 from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, LeastSquares
@@ -20,6 +20,7 @@ from busbw.backends.pytorch.training.observer import Observer, counted
 from busbw.backends.pytorch.training.step import broken_call, profiled
 from busbw.backends.pytorch.training.timeline import record
 from busbw.backends.side_channel import first_line
+from busbw.backends.supplements import Parts, StepSupplement
 from busbw.errors import BackendError
 from busbw.ops.exchanges import STEPS, parse_exchange
 from busbw.ops.training import Workload, problem_width
@@ -341,7 +342,10 @@ class BoundDescent:
 
 def bind(bound: Bound) -> Operation:
     """Bind a training by one exchange method."""
-    if bound.case.workload is None or bound.case.workload.exchange is None:
+    workload = bound.case.settings
+    if not isinstance(workload, Workload) or workload.exchange is None:
         raise BackendError(f"{bound.case.op} needs an exchange method in its case")
-    one = BoundDescent(bound.case.workload, bound.me, len(bound.group), bound.process_group, bound.device)
-    return Operation(one.call, prepare=one.descent.begin, wrong=one.wrong, parts=one.parts)
+    training = BoundDescent(workload, bound.me, len(bound.group), bound.process_group, bound.device)
+    return Operation(
+        training.call, prepare=training.descent.begin, wrong=training.wrong, supplement=StepSupplement(training.parts)
+    )

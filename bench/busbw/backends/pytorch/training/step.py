@@ -17,17 +17,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.base import Operation, Parts, Span
+from busbw.backends.base import Operation
 from busbw.backends.pytorch.bound import Bound
 from busbw.backends.pytorch.training.alive import Alive
 from busbw.backends.pytorch.training.network import Network, batch_of, loss_of
 from busbw.backends.pytorch.training.observer import Call, Observer, Waits, counted, replay
 from busbw.backends.pytorch.training.timeline import record
 from busbw.backends.side_channel import first_line
+from busbw.backends.supplements import Interval, Parts, StepSupplement
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Split, first_reason
 from busbw.ops.exchanges import parse_exchange
+from busbw.ops.training import Workload
 from busbw.runs.records import Case
 from busbw.system.device import Device
 from busbw.workloads.model_rows import parameters
@@ -365,7 +367,7 @@ class BoundStep:
         gradients = [_local(one.grad) for one in network.parameters() if one.grad is not None]
         return peak, _bytes(weights), _bytes(gradients)
 
-    def timeline(self, now: Callable[[], int]) -> list[Span]:
+    def timeline(self, now: Callable[[], int]) -> list[Interval]:
         """Spans of this rank in a step, by the clock ``now``."""
         time.sleep(self.late_seconds)
         return record(self.step.run, now, self.waits, self.device)
@@ -403,16 +405,16 @@ def profiled(call: Callable[[], object], device: Device | None) -> str:
 
 def refuse(case: Case) -> str | None:
     """Reason why ``case`` cannot run, or None; the same on every rank."""
-    one = case.workload
-    if one is None:
+    workload = case.settings
+    if not isinstance(workload, Workload):
         return f"{case.op} needs a workload in its case"
-    exchange = None if one.exchange is None else parse_exchange(one.exchange)[0]
+    exchange = None if workload.exchange is None else parse_exchange(workload.exchange)[0]
     # A split of degree 1 leaves a whole replica on one rank.
-    undivided = any(getattr(one, split) == 1 for split in OPS[case.op].splits if split != "dp")
+    undivided = any(workload.degrees[split] == 1 for split in OPS[case.op].splits if split != "dp")
     return first_reason(
         (undivided, f"{case.op} needs at least 2 ranks per replica of the model; here one rank has all of it"),
         (
-            case.device != "cpu" and one.wait_ns is not None,
+            case.device != "cpu" and workload.wait_ns is not None,
             "waits in place of products are for CPU ranks that share cores; a GPU computes products",
         ),
         (case.pre_enqueue, "a training step exceeds the queue of a device's stream, so it cannot be pre-enqueued"),
@@ -425,16 +427,16 @@ def refuse(case: Case) -> str | None:
         ),
         # torch refuses fewer.
         (
-            case.op == "train_1f1b" and one.micro_batches < one.pp,
-            f"{case.op} needs at least as many micro-batches as stages: {one.pp}, not {one.micro_batches}",
+            case.op == "train_1f1b" and workload.micro_batches < workload.pp,
+            f"{case.op} needs at least as many micro-batches as stages: {workload.pp}, not {workload.micro_batches}",
         ),
-    ) or StepShape(one).refuse(case.op)
+    ) or StepShape(workload).refuse(case.op)
 
 
 def bind(bound: Bound, make: MakeStep) -> Operation:
     """Bind a training step."""
-    workload = bound.case.workload
-    if workload is None:
+    workload = bound.case.settings
+    if not isinstance(workload, Workload):
         raise BackendError(f"{bound.case.op} needs a workload in its case")
     shape, ranks = StepShape(workload), len(bound.group)
     where = _HOST if bound.device is None else torch.device(bound.device.name)
@@ -463,4 +465,4 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
             dropped=shape.dropped,
         )
 
-    return Operation(one.call, prepare=step.reset, wrong=one.wrong, parts=parts)
+    return Operation(one.call, prepare=step.reset, wrong=one.wrong, supplement=StepSupplement(parts))

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._pytree import tree_map_only
 
-from busbw.backends.base import Span
 from busbw.backends.pytorch.training.observer import FUNCTIONAL, NONBLOCKING, Observer, Waits
+from busbw.backends.supplements import Interval
 from busbw.system.device import Device, Mark
 
 COMPUTE = "compute"
@@ -111,7 +111,7 @@ class Recorder(Observer):  # type: ignore[no-untyped-call]
 
 def record(
     step: Callable[[], None], now: Callable[[], int], waits: Waits | None = None, device: Device | None = None
-) -> list[Span]:
+) -> list[Interval]:
     """Spans of ``step`` by the clock ``now``, sorted by start.
 
     A ``device`` executes work after it is enqueued, so times there are marks in its stream, which are read at the end;
