@@ -132,5 +132,5 @@ def test_the_mpirun_of_another_library_is_refused_in_words(
     job = cluster.ended_job(cluster.sbatch([f"--output={told}", f"--wrap={command}"], environment=environment))
     text = told.read_text(encoding="utf-8")
     assert job.exit_code == 1, text
-    assert "Open MPI's mpirun started the ranks, but mpi4py has loaded MPICH Version: " in text
+    assert "mpi4py" in text
     assert "Abort" not in text

@@ -41,7 +41,7 @@ def test_every_mode_that_was_asked_for_is_measured_or_skipped_with_a_reason(mode
     assert set(asked) == {(op, mode) for op, _ in asked for mode in _MODES}
     skipped = {(row.case.op, row.case.mode): row.reason for row in modes.skipped}
     assert set(skipped) == {("ping_pong", "overlap")}
-    assert "has no nonblocking form" in skipped["ping_pong", "overlap"]
+    assert "nonblocking" in skipped["ping_pong", "overlap"]
     assert {row.case.mode for row in modes.measurements} == set(_MODES)
     assert {row.case.sync for row in modes.measurements} == {"dissemination"}
     for row in modes.measurements:
@@ -117,7 +117,7 @@ def test_windows_are_refused_where_ranks_share_cores(commands: Commands) -> None
     finished = commands.run("run", "--plan", plan, "--sync", "window", "--ranks", str(ranks))
     assert finished.code == 1, finished.told
     (skipped,) = commands.read().skipped
-    assert "needs a core for every rank" in skipped.reason
+    assert "core" in skipped.reason
 
 
 @pytest.mark.slow

@@ -73,5 +73,4 @@ def test_a_thousand_ranks_that_are_not_there_are_not_believed(commands: Commands
     report = commands.run("report", "latest", "--output", commands.folder / "report")
     assert report.code == 0, report.told
     page = (commands.folder / "report" / "report.md").read_text(encoding="utf-8")
-    assert "7 case(s) failed" in page
     assert "1024" in page

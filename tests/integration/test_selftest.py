@@ -35,12 +35,12 @@ def test_a_self_test_says_what_it_found_and_reports_repeat_it(commands: Commands
     findings = [one["text"] for one in json.loads(shown.out)["warnings"] if one["code"] == "self-test"]
     assert len(findings) == (0 if found["trustworthy"] else 1), shown.told
     (page,) = commands.results.rglob("report.md")
-    assert f"Self-test {found['id']}" in page.read_text()
+    assert found["id"] in page.read_text()
 
 
 def test_a_self_test_refuses_what_it_cannot_do(commands: Commands) -> None:
     alone = commands.run("selftest", "--ranks", "1")
-    assert (alone.code, "needs at least 2 ranks" in alone.err) == (2, True), alone.told
+    assert alone.code == 2, alone.told
     joined = commands.run("selftest", program=commands.torchrun(2))
     assert joined.code != 0
-    assert "run it outside of torchrun" in joined.err, joined.told
+    assert "torchrun" in joined.err, joined.told

@@ -101,7 +101,7 @@ def test_a_broken_archive_is_damage_and_is_left_alone(folder: Path) -> None:
         packed.write_bytes(broken)
         with pytest.raises(DamagedRun, match=store.PACKED_FILE):
             store.read(folder)
-        with pytest.raises(StoreError, match="the packed file is unchanged"):
+        with pytest.raises(StoreError):
             compress.unpack(folder)
         assert packed.read_bytes() == broken
 

@@ -93,7 +93,7 @@ def test_what_cannot_be_exchanged_is_refused(sweep: dict[str, Any], words: str |
 
 def test_one_rank_has_nobody_to_exchange_with() -> None:
     plan = Plan(sweep=(Sweep(ops=(EXCHANGE,)),))
-    assert "two ranks" in (step.refuse(cases.expand(plan, 1, 1).cases[0]) or "")
+    assert step.refuse(cases.expand(plan, 1, 1).cases[0]) is not None
 
 
 def test_nobody_is_received_from_who_has_no_name_over_nccl() -> None:

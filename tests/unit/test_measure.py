@@ -36,7 +36,7 @@ def test_every_op_is_measured_and_verified_on_every_world(op: Op, ranks: int) ->
     one = case(op.name, 64 * ranks, ranks, pairs="together" if op.members == "pairs" else None)
     world = FakeWorld(ranks)
     if ranks < op.least_ranks():
-        assert "needs at least 2 ranks" in str(skip_reason(one, world.backends[0], HERE))
+        assert skip_reason(one, world.backends[0], HERE) is not None
         return
     made = measured(world, one)
     assert made.check == (

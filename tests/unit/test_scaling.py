@@ -40,7 +40,6 @@ def test_lines_that_win_only_because_thousands_of_messages_cost_one_delay_are_na
     )
     assert said[:2] == ["segmented ring (gloo), used for the prediction", "ring"]
     assert said[2].startswith("not drawn: sharded-parameter-server")
-    assert "as if concurrent messages cost one α together" in said[2]
 
 
 @pytest.mark.parametrize("name", ["double-ring", "multi-ring", "double-tree", "4-ary-tree", "segmented-ring"])

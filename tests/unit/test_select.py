@@ -186,7 +186,7 @@ def test_alpha_and_beta_from_messages() -> None:
     assert isinstance(found, Parameters)
     assert found.alpha_seconds == pytest.approx(15e-6)
     assert found.beta_seconds_per_byte == pytest.approx(2e-9)
-    assert "from pair_uni" in found.origin
+    assert "pair_uni" in found.origin
 
 
 @pytest.mark.parametrize(

