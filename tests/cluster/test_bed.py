@@ -17,6 +17,7 @@ from bed import HEAD, Bed, BedError, Cable, Network, both_ways
 from bed import whole as bed_whole
 from bed.network import Path as Way
 from measured import measured
+from testing.narrow import require
 
 pytestmark = pytest.mark.alone  # other beds come and go with namespaces of their own, and most of it is measured
 
@@ -109,8 +110,7 @@ class TestNetwork:
         with ExitStack() as running:
             for host in ("n2", "n3"):
                 answer = running.enter_context(network.running_on(host, [sys.executable, _PING, "answer"]))
-                assert answer.stdout is not None
-                assert answer.stdout.readline() == "ready\n"
+                assert require(answer.stdout).readline() == "ready\n"
             yield
 
     @measured

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from bed import Bed
 from bed.hosts import wait_until
+from testing.narrow import require
 
 from busbw.runs import store
 
@@ -94,8 +95,7 @@ def test_both_sides_of_a_cut_end_and_name_each_other(network: Bed, tmp_path: Pat
     assert where in said_first
     assert where in said_second
     (folder,) = store.folders(results)
-    end = store.read(folder).end
-    assert end is not None
+    end = require(store.read(folder).end)
     assert end.status == "failed"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from bed import Bed
+from testing.narrow import require
 
 from busbw.launch.launcher_env import first_host
 from busbw.runs import store
@@ -105,6 +106,5 @@ def test_the_bed_ends_with_no_process_of_a_run(cluster: Bed, tmp_path: Path) -> 
     cluster.ended_job(number)
     (folder,) = store.folders(tmp_path / "results")
     run = store.read(folder)
-    assert run.end is not None
-    assert run.end.status == "interrupted"
+    assert require(run.end).status == "interrupted"
     assert not [line for host in cluster.names for line in cluster.processes(host).values() if "busbw run" in line]

@@ -9,6 +9,7 @@ import pytest
 from bed import Bed
 from bed.whole import Job
 from slurm_site import PMI2_GARBLED
+from testing.narrow import require
 
 from busbw.runs import store
 
@@ -108,8 +109,7 @@ def test_it_joins_what_was_started_and_only_rank_0_needs_plan_and_results(
     assert (run.run.launcher, run.run.plan["backend"]) == (launcher, backend)
     hosts = cluster.ask("scontrol", "show", "hostnames", job.facts["NodeList"]).split()
     assert Counter(run.run.hosts) == dict.fromkeys(hosts, 2)
-    assert run.end is not None
-    assert run.end.status == "complete"
+    assert require(run.end).status == "complete"
     assert not run.not_reached
     assert told.count("# op ") == 1, "one rank prints the table"
     assert {case.nodes for case in run.run.cases} == {2}

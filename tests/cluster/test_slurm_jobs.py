@@ -12,6 +12,7 @@ import pytest
 from bed import Bed, Cable, Network
 from bed.whole import Job
 from slurm_site import STEADY, Site, assert_whole, either, told, until
+from testing.narrow import require
 
 from busbw.runs import store
 from busbw.runs.records import Measurement
@@ -134,8 +135,7 @@ class TestBrokenOff:
         run = site.run(second)
         assert run.run.id == before.run.id
         assert len(set(blocks_of(run))) == len(blocks_of(run)) == 80
-        assert run.end is not None
-        assert run.end.status == "complete"
+        assert require(run.end).status == "complete"
         rows = json.loads(site.busbw("status", "--json").stdout)
         of_run = [row for row in rows if row["run"] and row["run"].endswith(run.run.id)]
         assert [(row["job"], row["state"], row["blocks"], row["ended"]) for row in of_run] == [
@@ -169,8 +169,7 @@ class TestBrokenOff:
         assert code == 1, err
         assert "CANCELLED" in err
         run = site.run(number)
-        assert run.end is not None
-        assert run.end.status == "interrupted"
+        assert require(run.end).status == "interrupted"
 
 
 class TestTimeLimit:
@@ -184,8 +183,7 @@ class TestTimeLimit:
         assert code == 1
         assert "FAILED" in err
         run = site.run(number)
-        assert run.end is not None
-        assert run.end.status == "interrupted"
+        assert require(run.end).status == "interrupted"
         assert f"busbw submit --resume {run.run.id}, unless" in site.log(number)
 
     def test_the_limit_itself_loses_nothing_that_was_finished(self, site: Site, limited: dict[str, Any]) -> None:
@@ -195,5 +193,4 @@ class TestTimeLimit:
         assert "TIMEOUT" in err
         run = site.run(number)
         assert all(isinstance(row, Measurement) for row in run.rows[1:-1])
-        assert run.end is not None
-        assert run.end.status == "interrupted"
+        assert require(run.end).status == "interrupted"

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from testing.narrow import require
 from testing.synthetic import case
 
 from busbw.backends import BACKENDS
@@ -112,8 +113,7 @@ def bound(device: Device, op: str, *, peer: str | None = None, **settings: str) 
 def test_memory_of_the_host_is_pinned_where_it_is_called_so(device: Device, op: str) -> None:
     for pinning in ("pinned", "pageable"):
         made = LOCAL[op].bind(bound(device, op, pinning=pinning))
-        assert made.buffers is not None
-        (host,) = (buffer for buffer in made.buffers if buffer.device.type == "cpu")
+        (host,) = (buffer for buffer in require(made.buffers) if buffer.device.type == "cpu")
         assert host.is_pinned() == (pinning == "pinned")
 
 
@@ -150,8 +150,7 @@ def test_two_streams_run_at_once_and_the_marks_wait_for_both(device: Device) -> 
 def test_a_copy_to_a_peer_arrives_also_where_the_peer_is_the_same_gpu(device: Device, op: str) -> None:
     """What one GPU can show of it: streams that wait for each other, and the marks for both."""
     made = LOCAL[op].bind(bound(device, op, pairs="together", peer=device.name))
-    assert made.buffers is not None
-    source, target = made.buffers
+    source, target = require(made.buffers)
     made.call()
     device.synchronise()
     assert bool((source == target).all())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from exhaustive import trials
+from testing.narrow import require
 
 from busbw.runs import store
 from busbw.runs.records import Ended, Failed, LaunchStarted, Measurement
@@ -143,8 +144,7 @@ def test_a_rank_that_dies_when_all_is_measured_costs_no_case(commands: Commands)
     assert finished.code == 1, finished.told
     assert not run.failed
     assert not run.not_reached
-    assert run.end is not None
-    assert run.end.status == "failed"
+    assert require(run.end).status == "failed"
 
 
 @pytest.mark.slow
@@ -193,8 +193,7 @@ def test_a_case_that_fails_everywhere_fails_alone(commands: Commands, fault: str
     assert {row.case.op for row in run.measurements} == {"all_reduce", "all_gather"}
     assert len(run.measurements) == 2 * 2 * 2
     assert not run.not_reached
-    assert run.end is not None
-    assert run.end.status == "failed"
+    assert require(run.end).status == "failed"
 
 
 def test_a_size_that_no_memory_holds_is_refused_before_anything_starts(commands: Commands) -> None:
@@ -250,8 +249,7 @@ def test_ctrl_c_before_the_world_has_formed_leaves_no_run(commands: Commands) ->
     assert finished.code == 1, finished.told
     assert "Traceback" not in finished.told
     for folder in store.folders(commands.results):  # the world was faster than the signal
-        end = store.read(folder).end
-        assert end is not None
+        end = require(store.read(folder).end)
         assert end.status == "interrupted"
     assert not [folder for folder in commands.results.glob("*/*") if not (folder / store.RUN_FILE).exists()]
 
@@ -380,8 +378,7 @@ def _assert_interrupted(commands: Commands, started: Started, before: tuple[obje
     run = commands.read()
     _assert_kept(run, before)
     assert not run.failed, "nothing failed: the user had enough"
-    assert run.end is not None
-    assert run.end.status == "interrupted"
+    assert require(run.end).status == "interrupted"
 
 
 def _assert_stopped_by_the_disk(finished: Finished, run: store.StoredRun, reason: str) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from testing.narrow import require
 
 from busbw.system.environment import usable_cores
 
@@ -35,8 +36,7 @@ def modes(shared_commands: Commands) -> StoredRun:
 def test_every_mode_that_was_asked_for_is_measured_or_skipped_with_a_reason(modes: StoredRun) -> None:
     assert not modes.failed
     assert not modes.not_reached
-    assert modes.end is not None
-    assert modes.end.status == "complete"
+    assert require(modes.end).status == "complete"
     asked = Counter((case.op, case.mode) for case in modes.run.cases)
     assert set(asked) == {(op, mode) for op, _ in asked for mode in _MODES}
     skipped = {(row.case.op, row.case.mode): row.reason for row in modes.skipped}
@@ -154,7 +154,5 @@ def test_clocks_that_are_taken_for_different_ones_tell_the_truth_within_the_boun
     assert not launch.shared_clock
     assert run.measurements
     for row in run.measurements:
-        assert row.clock_error_ns is not None
-        assert row.clocks is not None
-        assert row.clock_error_ns >= 2 * max(clock.error_ns for clock in row.clocks)
+        assert require(row.clock_error_ns) >= 2 * max(clock.error_ns for clock in require(row.clocks))
         assert all(group.arrival_skew_ns is not None for group in row.groups)

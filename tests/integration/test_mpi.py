@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from testing.narrow import require
 
 from busbw.backends import BACKENDS, compiled_loop
 from busbw.ops import OPS, TRAINED
@@ -39,9 +40,7 @@ _spins = pytest.mark.alone
 
 
 def _mpi_of(run: StoredRun) -> MpiFacts:
-    facts = run.run.environments[_HOST].mpi
-    assert facts is not None
-    return facts
+    return require(run.run.environments[_HOST].mpi)
 
 
 def _verified(run: StoredRun) -> None:
@@ -321,8 +320,7 @@ def test_it_joins_the_world_that_mpiexec_started_and_can_be_resumed_there(comman
     _verified(run)
     assert run.run.launcher == "mpirun"
     assert len({pid for launch in run.launches for pid in launch.pids}) == 2 * 3
-    assert run.end is not None
-    assert run.end.status == "complete"
+    assert require(run.end).status == "complete"
 
 
 @pytest.mark.slow
@@ -381,8 +379,7 @@ def test_a_rank_below_mpiexec_that_is_lost_ends_the_run_and_nothing_is_lost_with
     assert run.rows[: len(before)] == before
     if number == signal.SIGSTOP:  # a killed one makes mpiexec kill all others at once, rank 0 with the end of the run
         assert f"rank {rank} (host {_HOST}) did not answer during " in finished.err
-        assert run.end is not None
-        assert run.end.status == "failed"
+        assert require(run.end).status == "failed"
 
 
 @pytest.mark.slow
@@ -422,8 +419,7 @@ def test_ctrl_c_below_mpiexec_ends_in_order(commands: Commands) -> None:
     assert commands.nobody_left(within_seconds=15)
     run = commands.read()
     assert run.rows[: len(before)] == before
-    assert run.end is not None
-    assert run.end.status == "interrupted"
+    assert require(run.end).status == "interrupted"
 
 
 @pytest.mark.slow
@@ -476,8 +472,7 @@ def test_a_rank_of_gloo_below_mpiexec_that_is_lost_is_named(commands: Commands) 
     run = commands.read()
     assert run.rows[: len(before)] == before
     assert f"rank 1 (host {_HOST}) did not answer during " in finished.err
-    assert run.end is not None
-    assert run.end.status == "failed"
+    assert require(run.end).status == "failed"
 
 
 def test_a_library_without_its_mpiexec_is_said(commands: Commands) -> None:

@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from testing.narrow import require
 
 from busbw.runs import store
 
@@ -123,8 +124,7 @@ def test_below_torchrun_a_run_gets_one_launch_at_a_time(commands: Commands) -> N
     middle = commands.read()
     assert middle.rows[: len(before.rows)] == before.rows
     assert [row.resumes for row in middle.launches] == [None, 0]
-    assert middle.end is not None
-    assert middle.end.status == "interrupted"
+    assert require(middle.end).status == "interrupted"
     finished = commands.run("run", "--resume", "latest", program=commands.torchrun(_RANKS))
     assert finished.code == 0, finished.told
     assert [row.resumes for row in commands.read().launches] == [None, 0, None]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from testing.narrow import require, require_type
 
 from busbw.runs import store
 from busbw.runs.cases import expand
@@ -77,8 +78,7 @@ def test_every_case_has_every_block_of_every_launch_or_is_skipped_once(run: Stor
 
 def test_the_rows_are_in_the_order_in_which_things_happened(run: StoredRun) -> None:
     assert isinstance(run.rows[0], LaunchStarted)
-    assert isinstance(run.rows[-1], Ended)
-    assert run.rows[-1].status == "complete"
+    assert require_type(Ended, run.rows[-1]).status == "complete"
     now = -1
     for row in run.rows[:-1]:
         if isinstance(row, LaunchStarted):
@@ -123,9 +123,8 @@ def test_the_vectors_of_a_block_fit_together(run: StoredRun) -> None:
         assert row.elapsed_ns >= sum(row.groups[0].slowest_ns)
         for group in row.groups:
             assert len(group.slowest_ns) >= run.run.plan["timing"]["least_samples"] / 2
-            assert group.arrival_skew_ns is not None
             assert group.exit_span_ns is not None
-            assert min(group.arrival_skew_ns) >= 0
+            assert min(require(group.arrival_skew_ns)) >= 0
             everyone = [samples.samples_ns for samples in group.per_rank]
             for number, (slowest, fastest) in enumerate(zip(group.slowest_ns, group.fastest_ns, strict=True)):
                 mine = [samples[number] for samples in everyone if samples is not None]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from exhaustive import EXHAUSTIVE
+from testing.narrow import require
 
 from busbw.runs.records import Failed, Measurement
 
@@ -43,8 +44,7 @@ def test_many_ranks_of_one_machine_come_to_the_end(
     finished = started.wait(500)
     assert finished.code == 0, finished.told
     run = commands.read()
-    assert run.end is not None
-    assert run.end.status == "complete"
+    assert require(run.end).status == "complete"
     assert {row.case.op for row in run.measurements} == {"all_reduce", "barrier", "all_gather"}
     groups = next(row.groups for row in run.measurements if row.case.op == "all_gather")
     assert [group.ranks for group in groups] == [tuple(range(first, first + 8)) for first in range(0, _MANY, 8)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from testing.narrow import require
 from tests.integration.conftest import until
 
 from busbw.backends import BACKENDS
@@ -92,8 +93,7 @@ def test_a_checkpoint_beside_computation_tells_how_long_the_trainer_waits(comman
     assert run.measurements
     for row in run.measurements:
         assert row.check.state == "verified"
-        parts = row.groups[0].overlap
-        assert parts is not None
+        parts = require(row.groups[0].overlap)
         assert min(parts.post_ns) > 0
         assert min(parts.pure_ns) > min(parts.post_ns)  # it is not durable when the trainer may go on
     assert list(disk.iterdir()) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from testing.narrow import require
 
 from busbw.runs import store
 
@@ -54,8 +55,7 @@ def test_a_run_is_whole_whatever_becomes_of_its_output(commands: Commands) -> No
         assert words or "write" not in finished.told, redirection
         assert "Traceback" not in finished.told, redirection
         stored = commands.read(one.results)
-        assert stored.end is not None
-        assert stored.end.status == "complete", redirection
+        assert require(stored.end).status == "complete", redirection
         assert len(stored.measurements) == 2 * 2
         assert words == "" or "2>" in redirection or f"results: {stored.path}" in finished.err
         names = {path.name for path in stored.path.iterdir()}

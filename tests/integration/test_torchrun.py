@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from testing.narrow import require, require_type
 
 from busbw.runs import store
 from busbw.runs.records import Failed
@@ -36,8 +37,7 @@ def test_it_joins_the_world_and_writes_one_run(commands: Commands) -> None:
     assert len(set(run.launches[0].pids)) == 3
     assert not run.not_reached
     assert not run.failed
-    assert run.end is not None
-    assert run.end.status == "complete"
+    assert require(run.end).status == "complete"
     assert finished.err.count("# op ") == 1, "one rank prints the table"
 
 
@@ -116,8 +116,7 @@ def test_a_stopped_rank_is_named(commands: Commands) -> None:
             assert run.end is not None
             assert run.end.status == "failed"
             if " during the pause after " not in str(run.end.reason):  # which fails no case
-                assert isinstance(run.rows[-2], Failed)
-                assert f"rank {rank} " in run.rows[-2].error
+                assert f"rank {rank} " in require_type(Failed, run.rows[-2]).error
 
 
 @pytest.mark.slow
@@ -132,8 +131,9 @@ def test_a_rank_that_waited_in_the_check_is_not_blamed_for_the_one_it_waited_for
     assert finished.code != 0
     assert _blamed(finished.err, 2), finished.told
     run = commands.read()
-    assert isinstance(run.rows[-2], Failed)
-    assert run.rows[-2].error.startswith(f"rank 2 (host {socket.gethostname()}) did not answer during broadcast at ")
+    assert require_type(Failed, run.rows[-2]).error.startswith(
+        f"rank 2 (host {socket.gethostname()}) did not answer during broadcast at "
+    )
 
 
 @pytest.mark.slow
@@ -166,8 +166,7 @@ def test_ctrl_c_ends_in_order(commands: Commands) -> None:
     assert finished.code != 0
     run = commands.read()
     assert run.rows[: len(before)] == before
-    assert run.end is not None
-    assert run.end.status == "interrupted"
+    assert require(run.end).status == "interrupted"
 
 
 @pytest.mark.slow

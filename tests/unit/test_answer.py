@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.narrow import require
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.ops import OPS
@@ -329,8 +330,7 @@ def test_a_model_that_most_operations_beat_by_far_is_doubted_and_not_the_run_pra
     assert codes(found) == ["doubted-reference"]
     assert {one.doubt for one in found.verdicts if one.model_ratio is not None} == {"contradicted"}
     large = next(one for one in found.verdicts if (one.op, one.band) == ("all_reduce", "large"))
-    assert large.busbw is not None
-    assert f"all_reduce {format_rate(large.busbw)}" in found.answer
+    assert f"all_reduce {format_rate(require(large.busbw))}" in found.answer
     assert "model" not in found.answer, "what is doubted judges nothing"
 
 
@@ -341,8 +341,7 @@ def test_few_launches_cost_confidence(launches: int, points: int) -> None:
 
 def test_the_best_collective_stands_beside_a_faster_message_between_two_ranks() -> None:
     judgement = judge(pool((run_of(),)))
-    best = judgement.best
-    assert best is not None
+    best = require(judgement.best)
     assert best.label.startswith("ping_pong")
     rates = [
         point.busbw
@@ -383,8 +382,7 @@ def test_launches_of_pairs_are_trusted_by_their_scatter(launches: int, tmp_path:
     world = World(launch_noise=0.05)
     run = synthetic_run([case("pair_matrix", 1 << 20, pairs="alone")], world, launches=launches)
     folder = write_synthetic(tmp_path, run)
-    scatter = scatter_of(judge(load([folder])))
-    assert scatter is not None
+    scatter = require(scatter_of(judge(load([folder]))))
     assert 0.0 < scatter < 0.2
 
 
@@ -404,8 +402,7 @@ def test_findings_are_ranked_by_severity_and_then_by_what_they_change() -> None:
 def test_the_smallest_difference_is_one_that_so_many_launches_find(scatter: float) -> None:
     small, large = smallest_difference(scatter, 6), smallest_difference(scatter, 20)
     assert 0 < large < small
-    needed = launches_needed(scatter, small)
-    assert needed is not None
+    needed = require(launches_needed(scatter, small))
     assert needed >= 6
 
 

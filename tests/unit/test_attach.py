@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 import pytest
 import torch.distributed as dist
+from testing.narrow import require
 
 from busbw import launch
 from busbw.backends import BACKENDS, mpi
@@ -609,8 +610,7 @@ def test_when_rank_0_refuses_the_others_are_sent_home(
 
 def test_when_rank_0_only_looks_the_others_do_nothing_either(below_srun: FakeRendezvous, tmp_path: Path) -> None:
     with launch.session(Settings(tmp_path), 1.0) as world:
-        assert world.attached is not None
-        assert world.attached.info.lead
+        assert require(world.attached).info.lead
     assert below_srun.told == [LaunchOrder()]
 
 
@@ -636,8 +636,7 @@ def test_the_others_do_not_begin_and_speak_only_where_rank_0_cannot(
 
     for status in (1, 2):
         below_srun.told[:] = [LaunchOrder(status=status)]
-        result = follow()
-        assert result is not None
+        result = require(follow())
         assert (result.failed, result.speaks, result.status) == (1, False, status)
     below_srun.told[:] = [LaunchOrder()]
     assert follow() is None

@@ -7,6 +7,7 @@ import pytest
 import torch
 from testing.blocks import measure_everywhere, measured, quick
 from testing.fakes import QUICK, FakeBackend, FakeWorld
+from testing.narrow import require_type
 from testing.synthetic import case
 
 from busbw.backends.base import Operation
@@ -112,8 +113,7 @@ def test_caches_are_flushed_before_the_start_and_outside_of_the_timed_region(
         me = noted[threading.get_ident()]
         me.told.append("sweep")
         swept[me.rank] += 1
-        inner = me.inner
-        assert isinstance(inner, FakeBackend)
+        inner = require_type(FakeBackend, me.inner)
         inner.clock.advance(1_000_000)
 
     monkeypatch.setattr(block, "cache_sweep", lambda _size: sweep)

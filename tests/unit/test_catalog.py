@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from testing.narrow import require
 
 from busbw.errors import UsageError
 from busbw.ops import limits
@@ -87,12 +88,10 @@ def test_every_kind_has_a_row_and_every_generation_of_gpus_its_links(shipped: Ca
     ],
 )
 def test_links_add_up_to_what_is_known_of_the_gpu(shipped: Catalogue, gpu: str, gigabytes_per_second: float) -> None:
-    row = shipped.gpu(gpu)
-    assert row is not None
+    row = require(shipped.gpu(gpu))
     assert row.link is not None
     assert row.links is not None
-    link = shipped.rate("nvlink", row.link) or shipped.rate("xgmi", row.link)
-    assert link is not None
+    link = require(shipped.rate("nvlink", row.link) or shipped.rate("xgmi", row.link))
     assert row.links * link.bytes_per_second == pytest.approx(gigabytes_per_second * 1e9)
     assert link.direction == "one direction"
 
@@ -112,8 +111,7 @@ def test_the_same_memory_is_faster_in_every_generation(shipped: Catalogue) -> No
 
 
 def test_a_gpu_is_found_by_its_whole_name_or_without_one_by_its_identity(shipped: Catalogue) -> None:
-    found = shipped.gpu("nvidia h200")
-    assert found is not None
+    found = require(shipped.gpu("nvidia h200"))
     assert found is shipped.gpu(None, "10de:2335")
     for stranger in ("NVIDIA H20-3e", "NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "H800"):
         assert shipped.gpu(stranger) is None
@@ -137,8 +135,7 @@ def test_a_users_file_adds_rows_and_replaces_shipped_ones(tmp_path: Path) -> Non
 
 def test_a_users_row_of_another_name_wins_the_name_of_a_shipped_gpu(tmp_path: Path) -> None:
     rows = catalogue(written(tmp_path, GPU.replace("Fast 9000 PCIe", "NVIDIA H200")), {})
-    found = rows.gpu("NVIDIA H200")
-    assert found is not None
+    found = require(rows.gpu("NVIDIA H200"))
     assert found.name == "Fast 9000"
 
 
@@ -151,8 +148,7 @@ def test_an_identity_of_several_rows_is_none_of_them_until_the_users_file_says_w
     ]
     assert shipped.gpu(None, "1002:740c") is None
     rows = catalogue(written(tmp_path, GPU + 'pci = ["1002:740c"]\n'), {})
-    found = rows.gpu(None, "1002:740c")
-    assert found is not None
+    found = require(rows.gpu(None, "1002:740c"))
     assert found.name == "Fast 9000"
 
 
@@ -160,8 +156,7 @@ def test_an_identity_of_several_rows_is_none_of_them_until_the_users_file_says_w
     ("gpu", "bits"), [("NVIDIA B200", 7680), ("NVIDIA GB200", 7936), ("NVIDIA B300 SXM6 AC", 7680)]
 )
 def test_memory_of_blackwell_is_what_its_bus_and_clock_make(shipped: Catalogue, gpu: str, bits: int) -> None:
-    found = shipped.gpu(gpu)
-    assert found is not None
+    found = require(shipped.gpu(gpu))
     assert found.memory_bytes_per_second == pytest.approx(bits / 8 * 3996e6 * 2, rel=1e-3)
 
 
@@ -272,8 +267,7 @@ def test_a_generation_of_pcie_that_no_row_has_is_refused(tmp_path: Path) -> None
     path = written(tmp_path, GPU + 'pcie = "PCIe 55"\n')
     with pytest.raises(UsageError):
         catalogue(path, {})
-    own = catalogue(written(tmp_path, RATE + GPU + 'pcie = "PCIe 9"\n'), {}).gpu("Fast 9000 PCIe")
-    assert own is not None
+    own = require(catalogue(written(tmp_path, RATE + GPU + 'pcie = "PCIe 9"\n'), {}).gpu("Fast 9000 PCIe"))
     assert own.pcie == "PCIe 9"
 
 

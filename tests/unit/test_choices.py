@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.narrow import require, require_type
 
 from busbw.runs.facts import MpiFacts
 from busbw.system.env_vars import VARIABLES
@@ -23,14 +24,12 @@ CH4 = Library("MPICH", (5, 0, 2), "ch4:ucx ofi")
 
 
 def called(library: Library, op: str, ranks: int, size: int, hosts: int = 1) -> str:
-    found = Calls(library, "float32").choice(op, ranks, hosts, size)
-    assert isinstance(found, Choice), found
+    found = require_type(Choice, Calls(library, "float32").choice(op, ranks, hosts, size))
     return found.name
 
 
 def why(library: Library, op: str, ranks: int, size: int, hosts: int = 1, mode: str = "isolated") -> str:
-    found = Calls(library, "float32", mode).choice(op, ranks, hosts, size)
-    assert isinstance(found, Unavailable), found
+    found = require_type(Unavailable, Calls(library, "float32", mode).choice(op, ranks, hosts, size))
     return found.reason
 
 
@@ -124,8 +123,7 @@ def test_what_a_run_recorded_becomes_a_library() -> None:
     assert library_of(msgspec.structs.replace(facts, threads="multiple"), {}) == Library("MPICH", (5, 0, 2), "ch4:ofi")
     assert isinstance(library_of(None, {}), Unavailable)
     assert isinstance(library_of(MpiFacts(), {}), Unavailable)
-    other = library_of(MpiFacts(library="Intel(R) MPI Library 2021.9"), {})
-    assert isinstance(other, Unavailable)
+    require_type(Unavailable, library_of(MpiFacts(library="Intel(R) MPI Library 2021.9"), {}))
 
 
 @pytest.mark.parametrize(
@@ -144,8 +142,7 @@ def test_what_a_run_recorded_becomes_a_library() -> None:
 def test_a_variable_that_overrides_the_table_forbids_a_prediction(variable: str, counts: bool) -> None:  # noqa: FBT001
     """And it has to be among those that a run records, or nobody would know of it."""
     assert variable in VARIABLES
-    found = library_of(MpiFacts(library="Open MPI v5.0.8"), {variable: "1"})
-    assert isinstance(found, Library)
+    found = require_type(Library, library_of(MpiFacts(library="Open MPI v5.0.8"), {variable: "1"}))
     assert (found.overrides == (variable,)) == counts
     if counts:
         assert variable in why(found, "all_reduce", 2, MIB)
@@ -220,20 +217,17 @@ def test_two_collectives_in_a_row_cost_the_sum_of_both() -> None:
         ("MPICH", "reduce", "reduce_scatter_gather"),
         ("MPICH", "broadcast", "scatter_recursive_doubling_allgather"),
     ):
-        row = formula_of(library, op, name, 16)
-        assert row is not None
+        row = require(formula_of(library, op, name, 16))
         assert row.rounds(16, 1, 1) == 8
         assert row.sent(16, 1, 1) == pytest.approx(2 * 15 / 16)
     assert formula_of("MPICH", "broadcast", "scatter_recursive_doubling_allgather", 6) is None
-    chosen = Calls(TUNED, "float32").choice("all_reduce", 200, 1, 64 * KIB)
-    assert isinstance(chosen, Choice)  # nonoverlapping
+    chosen = require_type(Choice, Calls(TUNED, "float32").choice("all_reduce", 200, 1, 64 * KIB))
     reduced, sent = (Calls(TUNED, "float32").choice(op, 200, 1, 64 * KIB) for op in ("reduce", "broadcast"))
     assert isinstance(reduced, Choice)
     assert isinstance(sent, Choice)
     assert (reduced.row.algorithm, sent.row.algorithm) == ("binomial-tree", "4-nomial-tree-at-once")
     assert chosen.row.rounds(200, 1, 1) == reduced.row.rounds(200, 1, 1) + sent.row.rounds(200, 1, 1) == 8 + 4
-    block = Calls(TUNED, "float32").choice("reduce_scatter", 2, 1, MIB)
-    assert isinstance(block, Choice)
+    block = require_type(Choice, Calls(TUNED, "float32").choice("reduce_scatter", 2, 1, MIB))
     assert block.name == "basic_linear"
     assert block.row.algorithm == "reduce, then scatter"
 
@@ -241,16 +235,13 @@ def test_two_collectives_in_a_row_cost_the_sum_of_both() -> None:
 @pytest.mark.parametrize("ranks", [2, 4, 8, 64])
 def test_a_butterfly_of_a_power_of_two_is_recursive_halving(ranks: int) -> None:
     """Its blocks are put in order at home before; only of other numbers an exchange brings them home in the end."""
-    row = formula_of("Open MPI", "reduce_scatter", "butterfly", ranks)
-    assert row is not None
+    row = require(formula_of("Open MPI", "reduce_scatter", "butterfly", ranks))
     assert row.rounds(ranks, 1, 1) == ranks.bit_length() - 1
     assert row.sent(ranks, 1, 1) == row.added(ranks, 1, 1) == pytest.approx((ranks - 1) / ranks)
     assert row.moved(ranks, 1, 1) == pytest.approx(ranks - 1)
-    folded = formula_of("Open MPI", "reduce_scatter", "butterfly", 3 * ranks)
-    assert folded is not None
+    folded = require(formula_of("Open MPI", "reduce_scatter", "butterfly", 3 * ranks))
     assert folded.rounds(3 * ranks, 1, 1) > ranks.bit_length() + 2
-    chosen = Calls(TUNED, "float32").choice("reduce_scatter", 4, 1, 32 * KIB)
-    assert isinstance(chosen, Choice)
+    chosen = require_type(Choice, Calls(TUNED, "float32").choice("reduce_scatter", 4, 1, 32 * KIB))
     assert (chosen.name, chosen.row.rounds(4, 1, 1), chosen.row.sent(4, 1, 1)) == ("butterfly", 2, 0.75)
 
 
@@ -285,8 +276,7 @@ def test_a_curve_over_mpi_is_predicted_by_what_the_library_takes_at_each_size() 
 
 
 def test_without_a_library_there_is_no_model_of_a_collective_and_still_one_of_a_message() -> None:
-    unknown = predict(KEY, 1.5, [KIB], LINK)
-    assert isinstance(unknown, Unavailable)
+    require_type(Unavailable, predict(KEY, 1.5, [KIB], LINK))
     assert predict(KEY, 1.5, [KIB], LINK, Unavailable("why", "because")) == Unavailable("why", "because")
     message = predict(replace(KEY, op="send_recv"), 1.0, [KIB], LINK, Unavailable("why", "because"))
     assert not isinstance(message, Unavailable)
@@ -300,8 +290,7 @@ def test_what_was_run_by_hand_is_not_what_the_library_chooses() -> None:
 
 
 def test_the_model_of_a_choice_adds_up() -> None:
-    model = model_of(KEY, MIB, TUNED)
-    assert isinstance(model, CostModel)
+    model = require_type(CostModel, model_of(KEY, MIB, TUNED))
     assert model.added(4, 1, MIB) * MIB == pytest.approx(0.75 * MIB)
     assert isinstance(model_of(replace(KEY, op="matmul"), MIB, TUNED), Unavailable)
 

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
+from testing.narrow import require_type
 from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 from busbw import launch
@@ -602,8 +603,7 @@ def test_what_is_near_to_nothing_is_not_guessed(given: tuple[str, ...]) -> None:
 
 
 def test_the_help_of_run_has_every_option_in_one_section() -> None:
-    command = main.get_command(click.Context(main), "run")
-    assert isinstance(command, Sectioned)
+    command = require_type(Sectioned, main.get_command(click.Context(main), "run"))
     shown = busbw("run", "--help").output
     begins = [line.split()[0].rstrip(",") for line in shown.splitlines() if line.startswith("  -")]
     assert sorted(begins) == sorted([*(one.opts[0] for one in command.params), "-h"])

@@ -12,6 +12,7 @@ import pytest
 import torch
 from testing.blocks import measure_everywhere, measured, quick
 from testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
+from testing.narrow import require, require_type
 from testing.synthetic import case
 
 from busbw.backends import compiled_loop
@@ -47,9 +48,7 @@ def native(*steps: tuple[Callable[..., int], tuple[int, ...]]) -> Native:
 
 
 def row(*natives: Native) -> Row:
-    made = row_of(natives)
-    assert made is not None
-    return made
+    return require(row_of(natives))
 
 
 # --- rows of functions -----------------------------------------------------------------------------------------
@@ -298,6 +297,5 @@ def test_every_operation_is_freed_once(op: str) -> None:
         return there[-1]
 
     one = case(op, 64, 3, pairs="together" if op == "pair_matrix" else None)
-    made = measured(FakeWorld(3), one, quick(max_samples=12), wrap=wrap)
-    assert isinstance(made, Measurement)
+    require_type(Measurement, measured(FakeWorld(3), one, quick(max_samples=12), wrap=wrap))
     assert all(one.freed == one.bound > 0 for one in there)

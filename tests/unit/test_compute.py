@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from testing.narrow import require
 from testing.synthetic import case
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -51,16 +52,14 @@ def wrong(operation: Operation) -> int:
 
 
 def test_a_product_of_two_matrices_is_2_n_cubed() -> None:
-    flop = OPS["matmul"].flop
-    assert flop is not None
+    flop = require(OPS["matmul"].flop)
     assert [flop(side * side) for side in (16, 48, 1024)] == [8192, 221184, 2147483648]
 
 
 def test_attention_is_two_products_for_each_head() -> None:
     """8 heads, 32 tokens: scores are 32 × 128 times 128 × 32 and the result 32 × 32 times 32 × 128."""
     for name in ("attention", "attention_unfused"):
-        flop = OPS[name].flop
-        assert flop is not None
+        flop = require(OPS[name].flop)
         assert flop(32 * TOKEN) == 8 * (2 * 32 * 128 * 32 + 2 * 32 * 32 * 128)
 
 
@@ -70,8 +69,7 @@ def test_flop_are_those_that_torch_counts() -> None:
         operation = LOCAL[name].bind(bound(one))
         with FlopCounterMode(display=False) as counter:
             operation.call()
-        flop = OPS[name].flop
-        assert flop is not None
+        flop = require(OPS[name].flop)
         assert counter.get_total_flops() == flop(one.count), name
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from exhaustive import trials
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.narrow import require, require_type
 from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
@@ -123,9 +124,7 @@ class TestCrossings:
             return
         (one,) = found
         assert one.below == "tree"
-        assert one.low_bytes is not None
-        assert one.high_bytes is not None
-        assert one.low_bytes <= one.at_bytes <= one.high_bytes
+        assert require(one.low_bytes) <= one.at_bytes <= require(one.high_bytes)
         assert one.at_bytes == pytest.approx(truth)
 
     def test_medians_that_change_places_within_the_intervals_are_no_crossing(self) -> None:
@@ -261,9 +260,7 @@ class TestRaces:
             assert pair.expected_bytes(found) == pytest.approx(truth, rel=0.05)
             ratio = pair.ratio(found)
             assert ratio == pytest.approx(1.0, rel=0.05)
-            assert found.low_bytes is not None
-            assert found.high_bytes is not None
-            assert found.low_bytes < found.at_bytes < found.high_bytes
+            assert require(found.low_bytes) < found.at_bytes < require(found.high_bytes)
             assert agreement_words(pair) == f"{ratio:#.2g}"
             assert re_crossing(name).fullmatch(measured_words(pair))
 
@@ -343,10 +340,7 @@ class TestRaces:
         """At S* both models, which know of R, take the same time; a ring moves less in all."""
         host = 2e9
         rows = [ROWS.get(("all_reduce", name)) for name in ("ring", "recursive-doubling")]
-        assert rows[0] is not None
-        assert rows[1] is not None
-        found = Parameters(ALPHA, BETA, host, "").crossover_bytes(rows[0], rows[1], RANKS, 1)
-        assert found is not None
+        found = require(Parameters(ALPHA, BETA, host, "").crossover_bytes(require(rows[0]), require(rows[1]), RANKS, 1))
         given = Parameters(ALPHA, BETA, host, "")
         models = {one.label: one for one in alternatives("all_reduce", RANKS)}
         ring, doubling = (given.seconds(models[name], RANKS, 1, found) for name in ("ring", "recursive doubling"))
@@ -371,8 +365,7 @@ class TestRaces:
 
     def test_without_messages_there_is_no_s_star(self) -> None:
         pair = pair_of(race_of(judged(["ring", "binomial-tree"], messages=False)), "ring", "binomial-tree")
-        assert isinstance(pair.expected, Unavailable)
-        assert pair.expected.code == "no-messages"
+        assert require_type(Unavailable, pair.expected).code == "no-messages"
         assert pair.measured
         assert formula_words(pair) == agreement_words(pair) == "–"
         assert origin_words(pair).startswith("no S*: this run has no message between two ranks")
@@ -450,8 +443,7 @@ class TestShown:
         assert [one["at_bytes"] for one in row["expected"]["crossings"]] == [found["expected_bytes"]]
 
     def test_the_report_has_a_picture_with_the_crossing_and_a_table(self) -> None:
-        section = theory(judged(["ring", "binomial-tree", "recursive-doubling"]))
-        assert section is not None
+        section = require(theory(judged(["ring", "binomial-tree", "recursive-doubling"])))
         (part,) = section.parts
         figure = next(block for block in part.blocks if isinstance(block, Figure))
         assert re.search(
@@ -464,8 +456,7 @@ class TestShown:
 
     def test_a_run_without_messages_has_the_part_all_the_same(self) -> None:
         judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
-        section = theory(judgement)
-        assert section is not None
+        section = require(theory(judgement))
         assert sections_of(section) == ["all_reduce"]
 
     def test_more_algorithms_than_colours_are_drawn_as_far_as_there_are(self) -> None:
@@ -473,8 +464,7 @@ class TestShown:
         slow = {name: (Piece(40 * ALPHA, 20 * BETA),) for name in names[4:]}
         judgement = judged(names, truth=slow, launches=1, messages=False)
         assert len(race_of(judgement).curves) == 8
-        section = theory(judgement)
-        assert section is not None
+        section = require(theory(judgement))
         figure = next(block for block in section.parts[0].blocks if isinstance(block, Figure))
         drawn = [entry.label for entry in figure.legend][:6]
         assert {"ring", "recursive-doubling", "rabenseifner"} <= set(drawn)

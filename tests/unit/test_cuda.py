@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from testing.devices import FakeMark
 from testing.fakes import QUICK
+from testing.narrow import require, require_type
 from testing.synthetic import case
 
 from busbw.backends.base import World
@@ -205,8 +206,7 @@ def test_a_hold_is_calibrated_once_and_then_as_long_as_asked(gpu: Gpu, device: C
 
 def test_a_flush_writes_twice_the_cache(device: CudaDevice) -> None:
     device.flush()
-    swept = device._sweep
-    assert swept is not None
+    swept = require(device._sweep)
     assert swept.numel() * swept.itemsize == 2 << 20
     assert bool((swept == 1).all())
     device.flush()
@@ -381,8 +381,7 @@ def test_a_real_library_is_measured_behind_a_device(
     bench = Bench(backend, clock, QUICK, CommonClock(backend, clock, ("here",)), 1, timer_ns=50, hosts=("here",))
     one = case("all_gather", 4_096, 1, backend="nccl", device="cuda", mode=mode, pre_enqueue=pre_enqueue)
     assert backend.refuse(OPS["all_gather"], one) is None
-    made = measure(bench, one, (), launch=0, block=0)
-    assert isinstance(made, Measurement), made
+    made = require_type(Measurement, measure(bench, one, (), launch=0, block=0))
     assert made.check.state == "verified"
     (group,) = made.groups
     assert group.timed_by == ("host" if mode == "isolated" and not pre_enqueue else "device")
@@ -415,8 +414,7 @@ def test_copies_of_a_device_are_measured_and_verified(
     for mode in modes:
         one = case(op, 4_096, 1, backend="nccl", device="cuda", mode=mode, pinning=pinning)
         assert skip_reason(one, backend, Place(oversubscribed=False, comparable=True)) is None
-        made = measure(bench, one, (), launch=0, block=0)
-        assert isinstance(made, Measurement), made
+        made = require_type(Measurement, measure(bench, one, (), launch=0, block=0))
         assert made.check.state == "verified"
         assert made.groups[0].bus_factor is None
     assert set(asked) == ({pinning == "pinned"} if pinning else set())

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from scipy.optimize import nnls
+from testing.narrow import require, require_type
 from testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
@@ -162,23 +163,20 @@ def test_data_that_carry_no_fit_are_refused_in_words(sizes: list[int], times: li
 
 def test_a_barrier_is_refused_and_does_not_raise() -> None:
     dataset = pool((synthetic_run([case("barrier", 0)], launches=2),))
-    refused = fit_series(dataset.series[0])
-    assert isinstance(refused, Unavailable)
+    refused = require_type(Unavailable, fit_series(dataset.series[0]))
     assert refused.code == "no-size"
 
 
 @pytest.mark.parametrize("op", sorted(ARITHMETIC))
 def test_arithmetic_has_no_line_over_bytes(op: str) -> None:
     dataset = pool((synthetic_run([case(op, 1 << step) for step in range(10, 22)], launches=6),))
-    refused = fit_series(dataset.series[0])
-    assert isinstance(refused, Unavailable)
+    refused = require_type(Unavailable, fit_series(dataset.series[0]))
     assert refused.code == "see-roofline"
 
 
 @pytest.mark.parametrize(("launches", "note"), [(1, "no interval: 1 launch;"), (4, "no interval: 4 launches;")])
 def test_few_launches_give_no_interval_and_say_so(launches: int, note: str) -> None:
-    fit = fit_of_run(World(), launches)
-    assert isinstance(fit, Fit)
+    fit = require_type(Fit, fit_of_run(World(), launches))
     assert fit.intervals is None
     assert fit.interval_note.startswith(note)
 
@@ -202,8 +200,7 @@ def test_a_launch_is_the_same_one_at_every_size(launches: int, note: str) -> Non
     assert {len(point.launch_medians_ns) for point in points} == {launches - 1}
     found = replace(series, points=points)
     assert found.in_common == tuple(point.launch_medians_ns[1:-1] for point in series.points)
-    fit = fit_series(found)
-    assert isinstance(fit, Fit)
+    fit = require_type(Fit, fit_series(found))
     assert fit.interval_note.startswith(note)
     assert (curve_of(found).seconds(1000).low is None) == (launches == 6)
 
@@ -235,8 +232,7 @@ def test_a_curve_that_is_no_line_is_judged_by_the_lines_alone(power: float, seco
     sizes = [8 * 4**step for step in range(12)]
     fit = fit_points(sizes, [seconds * 1e9 * size**power for size in sizes])
     assert fit.mean_residual > 0.1
-    assert fit.held_out_sizes.median_error is not None
-    assert fit.held_out_sizes.median_error > 0.1
+    assert require(fit.held_out_sizes.median_error) > 0.1
     assert fit.validated is False
     assert fit.validation_note.startswith("not validated: every second size is off by")
 
@@ -281,8 +277,7 @@ def test_each_launch_is_predicted_from_the_others() -> None:
 
 @pytest.mark.parametrize(("launch_noise", "validated"), [(0.02, True), (0.5, False)])
 def test_launches_that_differ_are_not_validated(launch_noise: float, validated: bool) -> None:  # noqa: FBT001
-    fit = fit_of_run(World(launch_noise=launch_noise), 4)
-    assert isinstance(fit, Fit)
+    fit = require_type(Fit, fit_of_run(World(launch_noise=launch_noise), 4))
     assert fit.held_out_launches.passed is validated
     assert fit.validated is validated
 
@@ -419,14 +414,12 @@ def fit_on_one_rank(op: str) -> Fit | Unavailable:
 
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "broadcast", "all_to_all"])
 def test_what_is_between_ranks_is_not_fitted_on_one(op: str) -> None:
-    refused = fit_on_one_rank(op)
-    assert isinstance(refused, Unavailable)
+    refused = require_type(Unavailable, fit_on_one_rank(op))
     assert refused.reason.startswith(f"{op} on 1 rank sends nothing")
     assert refused.reason.endswith("measure on 2 or more ranks")
 
 
 @pytest.mark.parametrize("op", ["memory_copy", "stream_triad", "storage_write", "checkpoint_save"])
 def test_what_one_rank_does_by_itself_is_fitted(op: str) -> None:
-    fit = fit_on_one_rank(op)
-    assert isinstance(fit, Fit), fit
+    fit = require_type(Fit, fit_on_one_rank(op))
     assert fit.validated

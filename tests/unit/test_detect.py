@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import msgspec
 import pytest
+from testing.narrow import require, require_type
 
 from busbw.cli import examine
 from busbw.runs.facts import Drive, GpuFacts, HostFacts, Lanes, LinkFacts, MemoryModules, Nic, PciFacts, RdmaPort
@@ -121,8 +122,7 @@ def at(seen: Picture, name: str) -> Level:
 
 
 def nominal(seen: Picture, name: str) -> float:
-    peak = at(seen, name).peak
-    assert peak is not None
+    peak = require(at(seen, name).peak)
     return peak.nominal
 
 
@@ -134,11 +134,9 @@ def test_an_h200_with_its_card(facts_of: Facts, rows: Catalogue) -> None:
     assert nominal(seen, "NIC") == 50e9
     assert at(seen, "NIC").why == "400G Ethernet", "RoCE: the layer is Ethernet, whatever the kernel calls the rate"
     assert seen.findings == ()
-    peak = at(seen, "NVLink").peak
-    assert peak is not None
+    peak = require(at(seen, "NVLink").peak)
     assert peak.practical == pytest.approx(783e9 / 2, rel=1e-3)
-    link = at(seen, "PCIe").peak
-    assert link is not None
+    link = require(at(seen, "PCIe").peak)
     assert link.practical == pytest.approx(55.43e9, rel=1e-3), "by a copy engine: kernels are slower"
 
 
@@ -161,11 +159,9 @@ def test_gpus_without_a_switch_reach_their_neighbours_only(facts_of: Facts, rows
     assert nominal(seen, "NVLink") == 6 * 25e9
     assert nominal(seen, "PCIe") == pytest.approx(15.75e9, rel=1e-3), "speeds of an older kernel"
     first, second = facts.pci.gpus
-    assert first.nvlink is not None
-    assert first.nvlink.peers == {"0000:07:00.0": 1, "0000:0a:00.0": 1, "0000:0b:00.0": 2, "0000:85:00.0": 2}
+    assert require(first.nvlink).peers == {"0000:07:00.0": 1, "0000:0a:00.0": 1, "0000:0b:00.0": 2, "0000:85:00.0": 2}
     for peers, links in ((["0000:07:00.0"], 1), (["0000:0b:00.0", "0000:85:00.0"], 4)):
-        peak = detect.nvlink_of(first, rows, peers)
-        assert isinstance(peak, HardwarePeak)
+        peak = require_type(HardwarePeak, detect.nvlink_of(first, rows, peers))
         assert peak.nominal == links * 25e9
     assert isinstance(detect.nvlink_of(first, rows, ["0000:86:00.0"]), str)
     assert isinstance(detect.nvlink_of(second, rows, ["0000:86:00.0"]), HardwarePeak)
@@ -299,8 +295,7 @@ def test_ports_of_efa_are_called_so(tmp_path: Path, rows: Catalogue) -> None:
     assert {port.driver for port in found} == {"efa"}
     peaks = [networks.port_of(port, rows) for port in found]
     assert peaks == [HardwarePeak(12.5e9, None, "EFA", "one direction", "stated by the system")] * 4
-    instance = networks.efa_together([peak for peak in peaks if isinstance(peak, HardwarePeak)], rows)
-    assert instance is not None
+    instance = require(networks.efa_together([peak for peak in peaks if isinstance(peak, HardwarePeak)], rows))
     assert (instance.what, instance.nominal, instance.practical) == ("EFA of P4d", 50e9, 42.5e9)
     assert networks.efa_together([HardwarePeak(50e9, None, "4X NDR", "one direction", "")], rows) is None
 
@@ -317,8 +312,7 @@ def test_an_instance_is_known_by_its_ports_and_what_they_carry_together(
     )
     seen = [level for level in picture(HostFacts(rdma=ports), rows).levels if level.name == "NIC"]
     assert [(level.holder, level.why) for level in seen] == [(f"{count} EFA ports together", f"EFA of {instance}")]
-    assert seen[0].peak is not None
-    assert seen[0].peak.nominal == count * rate
+    assert require(seen[0].peak).nominal == count * rate
     fewer = [level for level in picture(HostFacts(rdma=ports[1:]), rows).levels if level.name == "NIC"]
     assert [level.why for level in fewer] == ["EFA"] * (count - 1), "no instance has so many"
 
@@ -373,17 +367,14 @@ def test_a_port_of_infiniband_carries_its_payload_and_not_what_the_wire_signals(
     for what, text in {"rate": told, "state": "4: ACTIVE", "link_layer": "InfiniBand"}.items():
         (folder / what).write_text(f"{text}\n", encoding="utf-8")
     (port,) = ports(tmp_path)
-    peak = networks.port_of(port, rows)
-    assert isinstance(peak, HardwarePeak)
+    peak = require_type(HardwarePeak, networks.port_of(port, rows))
     assert peak.what == name
     assert peak.nominal == pytest.approx(payload, rel=1e-3)
-    row = rows.rate("infiniband", name)
-    assert row is not None
+    row = require(rows.rate("infiniband", name))
     coded = (port.bytes_per_second or 0) > 1.01 * payload
     assert peak.source == (row.source if coded else "stated by the system")
     # A port of Ethernet (RoCE) has no such coding in what the kernel tells.
-    roce = networks.port_of(msgspec.structs.replace(port, layer="Ethernet"), rows)
-    assert isinstance(roce, HardwarePeak)
+    roce = require_type(HardwarePeak, networks.port_of(msgspec.structs.replace(port, layer="Ethernet"), rows))
     assert roce.nominal == port.bytes_per_second
 
 
@@ -392,8 +383,7 @@ def test_an_interface_of_slingshot_is_known_by_its_driver(tmp_path: Path, rows: 
     nic = Nic(name="hsn0", kind="physical", up=True, speed_bytes_per_second=25e9, driver=driver)
     seen = picture(HostFacts(nics=(nic,)), rows)
     assert at(seen, "NIC").why == "Slingshot 11"
-    peak = at(seen, "NIC").peak
-    assert peak is not None
+    peak = require(at(seen, "NIC").peak)
     assert (peak.nominal, peak.practical) == (25e9, 24.3e9)
     plain = picture(HostFacts(nics=(msgspec.structs.replace(nic, driver="mlx5_core"),)), rows)
     assert at(plain, "NIC").why == "200G Ethernet"
@@ -496,8 +486,7 @@ def test_modules_that_the_firmware_lists(
     assert (told.kind, told.megatransfers, told.channels) == (kind, speed, channels)
     assert told.source == "SMBIOS"
     assert told.unknown == ()
-    peak = detect.dram_of(HostFacts(memory_modules=told), rows)
-    assert isinstance(peak, HardwarePeak)
+    peak = require_type(HardwarePeak, detect.dram_of(HostFacts(memory_modules=told), rows))
     assert peak.nominal == pytest.approx(channels * speed * 8e6)
     assert peak.direction == "reads and writes together"
 
@@ -505,16 +494,14 @@ def test_modules_that_the_firmware_lists(
 @pytest.mark.parametrize(("speed", "counted"), [(1867, 1866), (2134, 2133), (2667, 2666), (2934, 2933)])
 def test_a_speed_that_the_firmware_rounded_up_has_its_row(rows: Catalogue, speed: int, counted: int) -> None:
     told = MemoryModules(kind="DDR4", megatransfers=speed, channels=2)
-    peak = detect.dram_of(HostFacts(memory_modules=told), rows)
-    assert isinstance(peak, HardwarePeak)
+    peak = require_type(HardwarePeak, detect.dram_of(HostFacts(memory_modules=told), rows))
     assert peak.nominal == pytest.approx(2 * counted * 8e6)
 
 
 @pytest.mark.parametrize("speed", [4400, 4800, 5200, 5600, 6000, 6400, 8800])
 def test_every_speed_of_a_current_server_has_its_row(rows: Catalogue, speed: int) -> None:
     told = MemoryModules(kind="DDR5", megatransfers=speed, channels=12)
-    peak = detect.dram_of(HostFacts(memory_modules=told), rows)
-    assert isinstance(peak, HardwarePeak)
+    peak = require_type(HardwarePeak, detect.dram_of(HostFacts(memory_modules=told), rows))
     assert peak.nominal == pytest.approx(12 * speed * 8e6)
 
 
@@ -603,8 +590,7 @@ def test_a_drive_says_that_its_practical_rate_is_of_reads(rows: Catalogue) -> No
     seen = picture(HostFacts(pci=PciFacts(drives=(drive,))), rows)
     (level,) = [one for one in examine.level_rows(seen) if one["level"] == "NVMe"]
     assert examine.in_practice(level["practical_bytes_per_second"], level["practical_of"]) == "6.5 GB/s of reads"
-    row = rows.rate("nvme", "NVMe on PCIe 4 x4")
-    assert row is not None
+    row = require(rows.rate("nvme", "NVMe on PCIe 4 x4"))
     assert level["practical_source"] == row.practical_source
 
 

@@ -10,6 +10,7 @@ import torch
 from testing.blocks import measure_everywhere
 from testing.devices import DeviceScript, FakeDevice
 from testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
+from testing.narrow import require
 from testing.synthetic import case
 from torch.profiler import ProfilerActivity, profile
 
@@ -194,8 +195,7 @@ def test_what_such_a_copy_cannot_be_timed_as_is_refused(op: str, changes: dict[s
 @pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.needs_device])
 def test_where_ranks_drive_no_device_there_is_nothing_to_copy_to(op: str, mode: Mode) -> None:
     backend = FakeBackend(FakeWorld(2, Script()), 0)
-    reason = skip_reason(on_device(op, 2, device="cpu", backend="gloo", mode=mode), backend, HERE)
-    assert reason is not None
+    require(skip_reason(on_device(op, 2, device="cpu", backend="gloo", mode=mode), backend, HERE))
 
 
 def test_one_gpu_has_no_pair() -> None:
@@ -295,8 +295,7 @@ def test_gpus_of_one_host_that_see_each_other_copy() -> None:
     ],
 )
 def test_a_pair_that_cannot_copy_is_named_with_the_reason(views: tuple[View, ...], said: str) -> None:
-    reason = why_no_pairs(OPS["peer_copy"], on_device("peer_copy", 2), views)
-    assert reason is not None
+    reason = require(why_no_pairs(OPS["peer_copy"], on_device("peer_copy", 2), views))
     assert reason.startswith(said)
 
 
@@ -307,8 +306,7 @@ def test_the_way_through_the_host_needs_no_peer_access() -> None:
 def test_the_way_of_the_driver_is_taken_only_without_peer_access() -> None:
     one = on_device("peer_copy_driver", 2)
     assert why_no_pairs(OPS["peer_copy_driver"], one, seeing(access=False)) is None
-    with_access = why_no_pairs(OPS["peer_copy_driver"], one, seeing())
-    assert with_access is not None
+    require(why_no_pairs(OPS["peer_copy_driver"], one, seeing()))
 
 
 def test_every_rank_hears_what_the_others_see(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from testing.narrow import require
 from testing.synthetic import World, case, synthetic_run
 
 from busbw.runs import store
@@ -81,8 +82,7 @@ def overlapped(pure: int, post: int, compute: int, wait: int, alone: int) -> Cal
 def test_overlap_is_what_post_and_wait_leave_of_the_call_alone(
     post: int, compute: int, wait: int, share: float, slowdown: float
 ) -> None:
-    group = only(run_of(overlapped(1000, post, compute, wait, 1000), mode="overlap")).only
-    assert group is not None
+    group = require(only(run_of(overlapped(1000, post, compute, wait, 1000), mode="overlap")).only)
     assert group.overlap is not None
     assert group.overlap.share == pytest.approx(share)
     assert group.overlap.low == pytest.approx(share)
@@ -103,8 +103,7 @@ def test_overlap_over_launches_is_a_median_with_an_interval_or_a_range(
     def change(block: Measurement) -> Measurement:
         return overlapped(1000, 0, 1000, 900 - 100 * block.launch, 1000)(block)
 
-    group = only(run_of(change, launches, mode="overlap")).only
-    assert group is not None
+    group = require(only(run_of(change, launches, mode="overlap")).only)
     assert group.overlap is not None
     assert group.overlap.share == pytest.approx(0.1 * (launches + 1) / 2)
     for end, wanted in zip((group.overlap.low, group.overlap.high), ends, strict=True):
@@ -119,8 +118,7 @@ def test_the_slowdown_is_that_of_every_block_over_its_own_amount() -> None:
         factor = (2.2, 1.2, 1.0)[block.launch]
         return overlapped(1000, 0, round(amount * factor), 0, amount)(block)
 
-    found = only(run_of(change, 3, mode="overlap", blocks=3)).groups[0].overlap
-    assert found is not None
+    found = require(only(run_of(change, 3, mode="overlap", blocks=3)).groups[0].overlap)
     assert found.slowdown == pytest.approx(1.2)
     assert found.slowdown_low == pytest.approx(1.0)
     assert found.slowdown_high == pytest.approx(2.2)

@@ -13,6 +13,7 @@ from drawing_tool import documented, main
 from drawing_tool import draw as command
 from schedule_counts import cost, execute
 from schedule_svg import MOST_ARROWS, draw
+from testing.narrow import require_type
 
 from busbw.errors import AnalysisError
 from busbw.ops.algorithms.base import Schedule
@@ -102,8 +103,7 @@ def test_a_switch_is_named_and_its_ways_are_halves_of_a_message() -> None:
 )
 def test_what_is_drawn_for_gloo_is_what_its_model_counts(op: str, make: Callable[[int], Schedule]) -> None:
     """Each round of Gloo's takes two delays."""
-    model = model_for(op, "gloo")
-    assert isinstance(model, CostModel)
+    model = require_type(CostModel, model_for(op, "gloo"))
     for ranks in range(2, 17):
         schedule, size = make(ranks), float(ranks)
         sums = tuple(frozenset((rank, block) for rank in range(ranks)) for block in range(schedule.blocks))

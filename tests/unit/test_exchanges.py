@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.narrow import require
 
 from busbw.backends.pytorch.training import step
 from busbw.backends.pytorch.training.descent import METHODS as CLASSES
@@ -33,9 +34,7 @@ PROBLEM = LeastSquares(WIDTH, RANKS, RANKS)
 
 
 def told(name: str, number: int = 0, steps: int = STEPS, problem: LeastSquares = PROBLEM) -> Expected:
-    found = expected_result(problem, name, number, RANKS, steps, ())
-    assert found is not None
-    return found
+    return require(expected_result(problem, name, number, RANKS, steps, ()))
 
 
 def expanded(**sweep: Any) -> tuple[Case, ...]:  # noqa: ANN401 - keys of a sweep
@@ -189,9 +188,8 @@ def served(bound: int, order: Sequence[int], steps: int) -> Expected | None:
 
 def test_a_server_that_waits_for_all_is_exact() -> None:
     exact = expected_result(WORKERS, "exact", 0, RANKS - 1, 8, ())
-    found = served(0, [1, 2, 2, 1] * 4, 8)
+    found = require(served(0, [1, 2, 2, 1] * 4, 8))
     assert exact is not None
-    assert found is not None
     assert len(found.weights) == RANKS
     assert found.gaps == pytest.approx(exact.gaps, rel=1e-4)
 
@@ -221,8 +219,7 @@ def test_what_the_first_worker_brings_makes_the_second_stale() -> None:
     wanted = wanted + rate * second[1]
     seen = once - rate * (first[0] @ once - first[1]) + rate * second[1]
     wanted = wanted - rate * (second[0] @ seen - second[1])
-    found = served(1, [1, 1, 2, 2], 2)
-    assert found is not None
+    found = require(served(1, [1, 1, 2, 2], 2))
     assert near(found.weights[0], wanted)
 
 
@@ -279,8 +276,7 @@ def test_the_sentence_names_the_first_at_the_target() -> None:
 
 def test_the_report_has_a_row_and_a_line_for_each() -> None:
     judgement: Any = SimpleNamespace(exchanges=exchanged((EXACT, LATE, NEVER)))
-    section = exchanges(judgement)
-    assert section is not None
+    section = require(exchanges(judgement))
     _, sentence, figure = section.blocks
     assert isinstance(sentence, Paragraph)
     assert isinstance(figure, Figure)

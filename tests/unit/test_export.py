@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_fd_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families
+from testing.narrow import require
 from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
@@ -198,8 +199,7 @@ def test_tidy_files_have_the_same_numbers(judgement: Judgement, tmp_path: Path) 
 
 
 def test_samples_are_exported_one_a_row(judgement: Judgement, tmp_path: Path) -> None:
-    export = EXPORTERS["parquet"].samples
-    assert export is not None
+    export = require(EXPORTERS["parquet"].samples)
     found = _parquet(export(judgement.dataset), tmp_path)
     blocks = list(judgement.dataset.samples.blocks())
     assert len(found) == sum(len(block.samples.slowest_ns) for block in blocks)
@@ -289,8 +289,7 @@ def test_a_mode_of_another_program_is_not_ours(tmp_path: Path) -> None:
 
 def test_a_csv_is_one_whatever_its_cells_say() -> None:
     head = b"op,size_bytes,time_us,settings\nping_pong,1,1,Send Latency Test\n"
-    found = recognise(head)
-    assert found is not None
+    found = require(recognise(head))
     assert found.name == "CSV"
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from testing.devices import DeviceScript
 from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
+from testing.narrow import require_type
 from testing.synthetic import case
 
 from busbw.backends.base import Backend, BackendRow, World
@@ -145,8 +146,7 @@ def test_a_launch_on_other_hosts_is_refused(folder: Path, monkeypatch: pytest.Mo
     launched(FakeWorld(2), folder)
     monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
     outcomes, _ = launched(FakeWorld(2), folder, launch=1)
-    assert isinstance(outcomes[0], LaunchError)
-    assert "elsewhere" in str(outcomes[0])
+    assert "elsewhere" in str(require_type(LaunchError, outcomes[0]))
     assert all(isinstance(outcome, BusbwError) for outcome in outcomes)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from testing.narrow import require, require_type
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.runs.records import Case, Failed, FailureCause
@@ -158,8 +159,7 @@ def test_where_only_a_peak_judges_who_is_near_it_without_latency_is_not_slow(
     cases = [*(case("ping_pong", size) for size in sizes), case("tcp_ping_pong", 16 * MIB)]
     found = verdict(judged(cases, world), "ping_pong", sizes[-1])
     assert found.status == status
-    assert found.peak_share is not None
-    assert found.peak_share < 0.8
+    assert require(found.peak_share) < 0.8
 
 
 def test_a_small_message_is_bound_by_latency() -> None:
@@ -268,20 +268,17 @@ def test_groups_that_run_at_once_share_the_rate_of_the_host() -> None:
     # (n−1) S bytes at 8 GB/s on four ranks; two pairs at once move 2 (n−1) S.
     assert alone[0].time_ns == pytest.approx(3 * 16 * MIB / 8, rel=0.01)
     assert split[0].time_ns == pytest.approx(2 * 16 * MIB / 8, rel=0.01)
-    unknown = judged([cases[1], *pingpong], world).curves[0].model
-    assert isinstance(unknown, Unavailable)
+    require_type(Unavailable, judged([cases[1], *pingpong], world).curves[0].model)
 
 
 def test_alpha_and_beta_are_not_held_against_their_own_curve() -> None:
     judgement = judged([case("ping_pong", size) for size in SIZES])
-    model = judgement.curves[0].model
-    assert isinstance(model, Unavailable)
+    model = require_type(Unavailable, judgement.curves[0].model)
     assert "circular" in model.reason
 
 
 def test_without_messages_there_is_no_model_and_the_reason_is_said() -> None:
-    model = judged([case("all_reduce", size) for size in SIZES]).curves[0].model
-    assert isinstance(model, Unavailable)
+    model = require_type(Unavailable, judged([case("all_reduce", size) for size in SIZES]).curves[0].model)
     assert "ping_pong" in model.reason
 
 

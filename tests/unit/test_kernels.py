@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.narrow import require
 from testing.synthetic import case
 
 from busbw.backends.base import Operation
@@ -161,8 +162,7 @@ def test_slices_of_threads_begin_a_line_apart_as_all_else_that_they_write_does(i
 @pytest.mark.parametrize("op", OF_ARRAYS)
 def test_the_compiled_loop_makes_the_same_calls(op: str) -> None:
     with Bed(op, 1000, threads=2) as bed:
-        row = row_of([bed.operation.native])
-        assert row is not None
+        row = require(row_of([bed.operation.native]))
         assert row.of(50)() == 0
         assert bed.wrong() == 0
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from testing.narrow import require
 from testing.synthetic import Machine, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.errors import AnalysisError, DamagedRun, UnlikeRuns
@@ -36,8 +37,7 @@ def test_every_block_of_every_group_is_there_with_its_run_launch_and_case(tmp_pa
 
 def test_samples_without_a_shared_clock_have_no_skew() -> None:
     dataset = pool((synthetic_run([case("barrier", 0)], World(shared_clock=False), launches=1, samples=3),))
-    group = dataset.summaries[0].only
-    assert group is not None
+    group = require(dataset.summaries[0].only)
     assert (group.skew_share, group.span_ns) == (None, None)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from testing.blocks import measure_everywhere, measured, noisy
 from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
+from testing.narrow import require_type
 from testing.synthetic import case
 
 from busbw.backends.base import Backend, Operation
@@ -250,10 +251,12 @@ def test_right_data_that_were_left_from_an_earlier_call_do_not_count(name: str) 
 
 def test_what_happens_to_data_that_nobody_checks_is_not_seen() -> None:
     """Only the calls before and after the timing are checked; the ones between run on settled data."""
-    made = measure_everywhere(
-        FakeWorld(2), case("all_gather", 64, 2), wrap=corrupting(1, lambda index: 0 < index < WARM)
-    )[0]
-    assert isinstance(made, Measurement)
+    require_type(
+        Measurement,
+        measure_everywhere(FakeWorld(2), case("all_gather", 64, 2), wrap=corrupting(1, lambda index: 0 < index < WARM))[
+            0
+        ],
+    )
 
 
 def test_an_average_that_cannot_be_exact_is_measured_but_not_checked() -> None:

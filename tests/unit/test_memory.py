@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
+from testing.narrow import require, require_type
 from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.ops.storage import Access
@@ -124,8 +125,7 @@ def test_traffic_is_counted_as_stream_counts_it_and_the_working_set_is_all_array
 
 
 def test_plateaus_of_a_run_are_those_of_its_memory() -> None:
-    found = curve_of(judged(kernels("stream_copy")), "stream_copy").plateaus
-    assert isinstance(found, Plateaus)
+    found = require_type(Plateaus, curve_of(judged(kernels("stream_copy")), "stream_copy").plateaus)
     assert [one.rate for one in found.plateaus] == pytest.approx(CACHES, rel=0.01)
     assert [one.last_bytes for one in found.plateaus[:2]] == list(ENDS)
     assert found.end == "flat"
@@ -135,8 +135,7 @@ def test_the_share_is_of_the_modules_and_above_100_percent_in_a_cache() -> None:
     curve = curve_of(judged(kernels("stream_copy"), facts={"memory_modules": MODULES}), "stream_copy")
     assert curve.nominal == pytest.approx(DRAM)
     assert curve.points[-1].share == pytest.approx(20e9 / DRAM, rel=1e-3)
-    first = curve.points[0].share
-    assert first is not None
+    first = require(curve.points[0].share)
     assert first > 1
 
 
@@ -270,8 +269,7 @@ def test_the_copy_of_the_library_is_laid_beside_the_plain_loop() -> None:
 def test_a_first_touch_stands_beside_a_warm_write_and_has_no_plateau() -> None:
     judgement = judged(kernels("memory_touch", "memory_write", threads=[1]))
     touch = curve_of(judgement, "memory_touch")
-    assert isinstance(touch.plateaus, Unavailable)
-    assert touch.plateaus.code == "fresh-pages"
+    assert require_type(Unavailable, touch.plateaus).code == "fresh-pages"
     text = every_text(memory_section(judgement))
     # 4 KiB take 2048 ns instead of 410: 1638 ns more.
     assert "1 | 128 MiB | 67.1 ms | 13.4 ms | 5.00 | 1\u202f640" in text
@@ -279,8 +277,7 @@ def test_a_first_touch_stands_beside_a_warm_write_and_has_no_plateau() -> None:
 
 def test_rotated_buffers_have_no_plateaus() -> None:
     cases = [replace_case(one, cache="rotating") for one in kernels("stream_copy", threads=[1])]
-    found = curve_of(judged(cases), "stream_copy").plateaus
-    assert isinstance(found, Unavailable)
+    found = require_type(Unavailable, curve_of(judged(cases), "stream_copy").plateaus)
     assert found.code == "cold-caches"
 
 
@@ -290,8 +287,7 @@ def replace_case(one: Case, **changes: JSON) -> Case:
 
 def test_a_sweep_of_two_sizes_is_shown_without_plateaus_and_says_why() -> None:
     judgement = judged(kernels("stream_copy", threads=[1], sizes=[MIB, 64 * MIB]))
-    found = curve_of(judgement, "stream_copy").plateaus
-    assert isinstance(found, Unavailable)
+    found = require_type(Unavailable, curve_of(judgement, "stream_copy").plateaus)
     assert found.code == "few-sizes"
     text = every_text(memory_section(judgement))
     assert found.reason in text
@@ -484,8 +480,7 @@ def test_the_hierarchy_goes_from_the_caches_to_storage() -> None:
     assert dram.name == "memory behind the caches"
     assert level(judgement, "ranks of a host").nominal is None, "a peak that was measured is no datasheet"
     assert level(judgement, "ranks of a host").practical is not None
-    section = hierarchy_section(judgement)
-    assert section is not None
+    section = require(hierarchy_section(judgement))
     assert "DRAM 30 GB/s (39.1 % of nominal)" in section.gist
 
 
@@ -604,6 +599,5 @@ def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:
 
 def test_peaks_of_memory_are_those_of_the_curves() -> None:
     judgement = judged(kernels("stream_copy", threads=[1]), facts={"memory_modules": MODULES})
-    assert isinstance(judgement.memory[0].peak, Peak)
-    assert judgement.memory[0].peak is judgement.curves[0].peak
+    assert require_type(Peak, judgement.memory[0].peak) is judgement.curves[0].peak
     assert judgement.verdicts == (), "levels of a hierarchy are shown and not judged"

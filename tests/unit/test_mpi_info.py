@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from testing.narrow import require
 from testing.synthetic import case
 
 from busbw.backends import BACKENDS
@@ -211,8 +212,7 @@ def _buffer(count: int, pretended: int | None = None) -> tuple[MPI.buffer, int, 
 def _steps(name: str, *arguments: object) -> tuple[int, ...]:
     steps = Steps()
     steps.collective(name, MPI.COMM_SELF, arguments)
-    made = steps.native()
-    assert made is not None
+    made = require(steps.native())
     (step,) = made.steps
     assert step[0] == native.address(f"MPI_{name}")
     assert step[-1] == MPI._handleof(MPI.COMM_SELF)

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 import torch
 import torch.distributed as dist
+from testing.narrow import require
 from testing.synthetic import case
 
 from busbw import backends, launch
@@ -121,8 +122,7 @@ def test_a_rank_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_ranks_on_one_gpu_are_named() -> None:
     assert shared_gpu(["a GPU-1", "a GPU-2", "b GPU-1"]) is None
-    said = shared_gpu(["a GPU-1", "a GPU-2", "a GPU-1"])
-    assert said is not None
+    said = require(shared_gpu(["a GPU-1", "a GPU-2", "a GPU-1"]))
     assert said.startswith("ranks 0 and 2 share one GPU (GPU-1 on host a)")
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 from testing.fakes import FakeWorld
+from testing.narrow import require
 from testing.synthetic import case
 
 from busbw.backends.base import Call
@@ -189,8 +190,7 @@ def why_not(one: Case, *nodes: int) -> str | None:
 
 def test_a_host_with_one_node_has_no_choice() -> None:
     one = case("memory_copy", 4096, 1, numa_node=0)
-    assert why_not(one, 0) is not None
-    assert why_not(one) == why_not(one, 0)
+    assert why_not(one) == require(why_not(one, 0))
     assert why_not(replace(one, numa_node=2), 0, 1) is not None
     assert "NUMA" not in str(why_not(replace(one, numa_node=1), 0, 1))
     assert "NUMA" not in str(why_not(replace(one, numa_node=None)))
@@ -363,8 +363,7 @@ def test_the_hosts_side_of_a_copy_lies_on_the_node(kernel: Kernel, cudart: Cudar
     one = case(op, 4096, 1, dtype="float64", pinning=pinning, numa_node=1, device="cuda", backend="nccl")
     on_gpu = torch.full((512,), 3.0, dtype=torch.float64)
     operation = LOCAL[op].bind(Bound(one, on_gpu, torch.zeros_like(on_gpu), None))
-    assert operation.buffers is not None
-    source, target = operation.buffers
+    source, target = require(operation.buffers)
     mine = source if op == "host_to_device" else target
     ((_, address, _, policy, nodes, _),) = kernel.calls
     assert (address, policy, nodes) == (mine.data_ptr(), BIND, {1})

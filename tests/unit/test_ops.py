@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.narrow import require
 from testing.reference import MEANINGS, Exchange, by_layout, meaning
 
 from busbw.backends.patterns import PERIOD, TORCH_DTYPES, Pattern, Unverifiable, count_wrong, fill, pattern, poison
@@ -306,8 +307,7 @@ def test_the_wire_carries_at_least_what_the_layouts_make_foreign(op: Op) -> None
 def test_where_all_ranks_send_alike_each_sends_factor_times_size(ranks: int, size: int) -> None:
     for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"):
         op = OPS[name]
-        factor = op.factor(ranks)
-        assert factor is not None
+        factor = require(op.factor(ranks))
         assert op.wire_bytes(ranks, size) / ranks == pytest.approx(factor * size)
 
 

@@ -1,6 +1,7 @@
 """Pairs of GPUs that copy to each other: their matrix, and the peak over each, against known machines."""
 
 import pytest
+from testing.narrow import require
 from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.launch.live_table import lines
@@ -66,8 +67,7 @@ def test_a_pair_is_under_the_way_between_its_gpus(op: str, nvlink: bool, peak: f
         else ROWS.rate("nvlink", "NVLink 4")
     )
     assert row is not None
-    assert row.practical_bytes_per_second is not None
-    practical = row.practical_bytes_per_second / row.bytes_per_second
+    practical = require(row.practical_bytes_per_second) / row.bytes_per_second
     assert shares.practical_share[0, 1] == pytest.approx(0.8 / practical, rel=1e-3)
     assert said in shares.denominator
     assert judgement.curves == (), "pairs that take turns are no curve"
@@ -78,10 +78,8 @@ def test_the_hierarchy_has_the_fastest_pair_and_does_not_say_that_its_links_were
     (pair,) = [level for level in levels if level.kind == "pairs of GPUs"]
     assert pair.measured == pytest.approx(0.8 * NVLINK, rel=1e-3)
     assert pair.share == pytest.approx(0.8, rel=1e-3)
-    link = ROWS.rate("nvlink", "NVLink 4")
-    assert link is not None
-    assert link.practical_bytes_per_second is not None
-    assert pair.practical == pytest.approx(18 * link.practical_bytes_per_second, rel=1e-3)
+    link = require(ROWS.rate("nvlink", "NVLink 4"))
+    assert pair.practical == pytest.approx(18 * require(link.practical_bytes_per_second), rel=1e-3)
     assert "NVLink" not in {level.kind for level in levels}
     assert [level.kind for level in judged("peer_copy_staged", 1e9, [gpu(0), gpu(1)]).levels] == []
 

@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 from exhaustive import thinned, trials
+from testing.narrow import require_type
 
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.node.plateaus import LEAST_SIZES, TIMES_THE_CACHES, Plateaus, find_plateaus
@@ -61,9 +62,7 @@ def noisy(rates: Sequence[float], seed: int, noise: float = 0.03, tails: float =
 
 
 def found(sizes: Sequence[int], rates: Sequence[float], launches: Sequence[Sequence[float]] = ()) -> Plateaus:
-    answer = find_plateaus(sizes, rates, launches)
-    assert isinstance(answer, Plateaus)
-    return answer
+    return require_type(Plateaus, find_plateaus(sizes, rates, launches))
 
 
 @pytest.mark.parametrize(
@@ -136,15 +135,13 @@ def test_a_rate_that_rises_is_a_plateau_as_well() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, LEAST_SIZES - 1])
 def test_too_few_sizes_are_refused(count: int) -> None:
-    answer = find_plateaus(sweep()[:count], [1e9] * count)
-    assert isinstance(answer, Unavailable)
+    answer = require_type(Unavailable, find_plateaus(sweep()[:count], [1e9] * count))
     assert answer.code == "few-sizes"
 
 
 def test_a_rate_that_falls_all_the_way_has_no_plateau() -> None:
     sizes = sweep(steps=1)
-    answer = find_plateaus(sizes, [1e12 * 0.7**index for index in range(len(sizes))])
-    assert isinstance(answer, Unavailable)
+    require_type(Unavailable, find_plateaus(sizes, [1e12 * 0.7**index for index in range(len(sizes))]))
 
 
 def test_a_fall_at_the_end_says_that_memory_was_perhaps_not_reached() -> None:
@@ -176,10 +173,9 @@ def test_a_plateau_of_sizes_that_the_stated_caches_hold_is_not_called_memory() -
     rates = levels(sizes, (3000e9, 1500e9), (24.5,))
     unknown = find_plateaus(sizes, rates)
     held = find_plateaus(sizes, rates, caches_bytes=256 * MIB)
-    small = find_plateaus(sizes, rates, caches_bytes=sizes[-1] // TIMES_THE_CACHES)
+    small = require_type(Plateaus, find_plateaus(sizes, rates, caches_bytes=sizes[-1] // TIMES_THE_CACHES))
     assert isinstance(unknown, Plateaus)
     assert isinstance(held, Plateaus)
-    assert isinstance(small, Plateaus)
     assert [one.rate for one in held.plateaus] == [one.rate for one in unknown.plateaus], "they place no plateau"
     assert (unknown.end, held.end, small.end) == ("flat", "small", "flat")
 

@@ -17,6 +17,7 @@ from exhaustive import fewest_held, trials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refused import refused
+from testing.narrow import require, require_type
 from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
@@ -107,9 +108,7 @@ def kinds(found: Forecast) -> list[str]:
 def test_a_size_between_the_measured_ones_is_predicted_from_the_curve_of_its_ranks(size: int) -> None:
     (found,) = answer(evidence(), 4, size).forecasts
     assert found.seconds.value == pytest.approx(truth("all_reduce", 4, size), rel=0.05)
-    assert found.seconds.low is not None
-    assert found.seconds.high is not None
-    assert found.seconds.low < found.seconds.value < found.seconds.high
+    assert require(found.seconds.low) < found.seconds.value < require(found.seconds.high)
     assert found.held_out.passed
     assert not found.extrapolated
     assert found.measured is None
@@ -118,10 +117,8 @@ def test_a_size_between_the_measured_ones_is_predicted_from_the_curve_of_its_ran
 
 def test_what_was_measured_stands_beside_what_is_predicted() -> None:
     (found,) = answer(evidence(), 4, SIZES[5]).forecasts
-    assert found.measured is not None
-    assert found.measured.time_ns == pytest.approx(truth("all_reduce", 4, SIZES[5]) * 1e9, rel=0.03)
-    assert found.error is not None
-    assert abs(found.error) < 0.05
+    assert require(found.measured).time_ns == pytest.approx(truth("all_reduce", 4, SIZES[5]) * 1e9, rel=0.03)
+    assert abs(require(found.error)) < 0.05
 
 
 def test_a_larger_size_follows_from_the_last_piece_and_is_called_extrapolated() -> None:
@@ -145,8 +142,7 @@ def alone(world: World, sizes: Sequence[int], launches: int = 6) -> MeasuredCurv
 def test_the_size_that_is_as_far_as_the_question_has_to_pass_by_itself() -> None:
     slower = World(pieces=(Piece(20e-6, 1e-10), Piece(20e-6, 2e-10, 48 * MIB)), sample_noise=0.01)
     (found,) = answer(alone(slower, [8 << step for step in range(25)]), 4, 4 * GIB).forecasts
-    assert found.held_out.median_error is not None
-    assert found.held_out.median_error < 0.1
+    assert require(found.held_out.median_error) < 0.1
     assert not found.held_out.passed
     steady = World(pieces=(Piece(20e-6, 1e-10),), sample_noise=0.01)
     assert answer(alone(steady, [8 << step for step in range(25)]), 4, 4 * GIB).forecasts[0].held_out.passed
@@ -172,9 +168,8 @@ def test_between_two_pieces_the_interval_holds_what_both_say(launches: int) -> N
     assert kinds(found) == ["jump"]
     assert re.findall(r"\d+ KiB", found.extrapolated[0]) == ["40 KiB", "32 KiB", "64 KiB"]
     if launches >= 5:
-        assert found.seconds.low is not None
         assert found.seconds.high is not None
-        assert found.seconds.low <= 25e-6
+        assert require(found.seconds.low) <= 25e-6
         assert found.seconds.high >= jump.seconds("all_reduce", 40 * KIB, range(4)) * 0.98
     for beside in (32 * KIB, 64 * KIB):
         (measured,) = answer(known, 4, beside).forecasts
@@ -190,8 +185,7 @@ def test_other_numbers_of_ranks_are_carried_from_the_nearest_curve(ranks: int, s
     assert found.algorithm == "segmented ring (gloo)"
     assert found.seconds.value == pytest.approx(truth("all_reduce", ranks, size), rel=0.05)
     assert found.held_out.passed == (ranks <= 16)
-    assert found.held_out.median_error is not None
-    assert found.held_out.median_error < 0.05
+    assert require(found.held_out.median_error) < 0.05
     assert ("ranks" in kinds(found)) == (ranks > 8)
 
 
@@ -210,9 +204,7 @@ def carried(ranks: int, size: int) -> Value:
 @given(ranks=st.integers(2, 4096), size=st.integers(1, GIB))
 def test_the_interval_of_a_carried_time_holds_it(ranks: int, size: int) -> None:
     time = carried(ranks, size)
-    assert time.low is not None
-    assert time.high is not None
-    assert 0 < time.low <= time.value <= time.high
+    assert 0 < require(time.low) <= time.value <= require(time.high)
 
 
 @settings(deadline=None)
@@ -224,8 +216,7 @@ def test_the_time_of_a_curve_in_one_piece_never_falls_with_size(size: int, more:
 
 @cache
 def curve() -> FittedCurve:
-    found = evidence().curve(2, 1)
-    assert found is not None
+    found = require(evidence().curve(2, 1))
     return curve_of(found)
 
 
@@ -555,8 +546,7 @@ def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:
     flat = synthetic_run([case("all_reduce", 8 << step) for step in range(20)], level)
     known = measured_curves(read_groups([flat]), "all_reduce")
     assert answer(known, 4, 1000).forecasts[0].seconds.value == pytest.approx(20e-6, rel=0.05)
-    beyond = by_curve(curve_of(known.curves[0]), GIB)
-    assert isinstance(beyond, Unavailable)
+    beyond = require_type(Unavailable, by_curve(curve_of(known.curves[0]), GIB))
     assert beyond.code == "no-slope"
     with refused(AnalysisError, "no-slope"):
         answer(known, 4, GIB)

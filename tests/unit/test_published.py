@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from published_tool import IN_SAMPLE, curve_named, fit_of, left_out
 from published_tool import published as command
+from testing.narrow import require
 
 from busbw.errors import AnalysisError
 from busbw_analysis.fitting.published import Published, published_curves
@@ -136,8 +137,7 @@ def test_the_documentation_says_of_the_fits_what_they_reach() -> None:
 
 def test_the_documentation_says_of_other_estimators_what_its_table_does() -> None:
     text = (Path(__file__).parents[2] / "docs/fits.md").read_text(encoding="utf-8")
-    table = re.search(r"# curve +one line.*?\n\n", text, re.DOTALL)
-    assert table is not None
+    table = require(re.search(r"# curve +one line.*?\n\n", text, re.DOTALL))
     rows = [[float(number) for number in re.findall(r"([+-]?\d+(?:\.\d+)?)%", row)] for row in table[0].splitlines()]
     rows = [row for row in rows if row]
     assert all(len(row) == 8 for row in rows)

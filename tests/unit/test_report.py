@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from refused import refused
+from testing.narrow import require
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
@@ -406,8 +407,7 @@ def test_the_overview_has_every_peak_by_name_and_the_ranges() -> None:
     world = replace(WORLD, by_op={"tcp_stream": (Piece(1e-6, 1e-9),), "tcp_ping_pong": (Piece(1e-6, 0.5e-9),)})
     cases = [*sweep(), *(case(op, size, 4) for op in ("ping_pong", "tcp_stream", "tcp_ping_pong") for size in SIZES)]
     judgement = judged(synthetic_run(cases, world, launches=3))
-    figure = compose.page_of(judgement).figure
-    assert figure is not None
+    figure = require(compose.page_of(judgement).figure)
     peaks = {
         curve.peak.busbw
         for curve in judgement.curves

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from testing.narrow import require
 from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.runs.records import Case
@@ -50,9 +51,7 @@ def figures(section: Section) -> list[Figure]:
 
 
 def section_of(judgement: Judgement) -> Section:
-    found = theory(judgement)
-    assert found is not None
-    return found
+    return require(theory(judgement))
 
 
 def test_a_curve_as_the_model_says_is_called_normal() -> None:
@@ -243,8 +242,7 @@ def test_the_table_of_fits_says_how_a_curve_stands_to_theory() -> None:
     judgement = judged(*sweep("all_reduce"), times=2.0)
     curve, message = judgement.curves
     assert against_model(message) is None
-    model = against_model(curve)
-    assert model is not None
+    model = require(against_model(curve))
     assert model["median_ratio"] == pytest.approx(2.0, rel=0.05)
     text = render([fits_table([("curve", curve), ("message", message)])])
     told = " ".join(text.replace("|", "").split())

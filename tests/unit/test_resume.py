@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
+from testing.narrow import require
 from testing.synthetic import Machine, as_facts, case, synthetic_run, write_synthetic
 
 from busbw import __version__, launch
@@ -172,8 +173,7 @@ def test_a_run_that_lacks_nothing_any_more_is_complete_unless_a_case_is_to_blame
         result = here.nothing_to_do()
     assert result is not None
     assert result.failed == (status == "failed")
-    end = store.read(folder).end
-    assert end is not None
+    end = require(store.read(folder).end)
     assert end.status == status
 
 
@@ -507,8 +507,7 @@ def test_a_run_that_could_not_be_resumed_stays_as_it_was(tmp_path: Path) -> None
         with store.Appender(folder) as appender:
             appender.append(stored.launches[1])
         here.finish("interrupted", "it was this one")
-    end = store.read(folder).end
-    assert end is not None
+    end = require(store.read(folder).end)
     assert end.status == "interrupted"
 
 
@@ -522,8 +521,7 @@ def test_a_whole_run_without_a_good_end_gets_one(tmp_path: Path, end: Any) -> No
         result = here.nothing_to_do()
     assert result is not None
     assert result.whole
-    last = store.read(folder).end
-    assert last is not None
+    last = require(store.read(folder).end)
     assert last.status == "complete", "no case of it has failed"
     assert len(store.read(folder).rows) == len(rows) + (2 if end in {"interrupted", "failed"} else 1)
 
@@ -554,8 +552,7 @@ def test_options_that_would_change_the_plan_are_refused_by_name(broken_off: Path
 
 def test_every_option_of_run_but_a_few_changes_the_plan() -> None:
     kept = {"--resume", "--launches", "--timeout", "--port", "--quiet", "--json", "--results-dir", "--dry-run"}
-    run = main.get_command(click.Context(main), "run")
-    assert run is not None
+    run = require(main.get_command(click.Context(main), "run"))
     for parameter in run.params:
         name = parameter.opts[0]
         if name in {*kept, "--help"}:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 
 import pytest
+from testing.narrow import require, require_type
 from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.ops.compute import TOKEN
@@ -72,8 +73,7 @@ def kernel(roofline: Roofline, op: str, size: int | None = None) -> Kernel:
 def test_arithmetic_is_shown_with_its_time_and_without_a_rate_of_bytes() -> None:
     times = {case("matmul", 1 << size, mode="pipelined"): 1e-9 * (1 << size) ** 1.5 for size in (10, 14, 18, 22)}
     part = operations([Side(judged(times))], {}).parts[0]
-    figure = part.blocks[0]
-    assert isinstance(figure, Figure)
+    figure = require_type(Figure, part.blocks[0])
     assert len(figure.pictures) == 1
     assert figure.caption.startswith("A call of 1 KiB takes 32.8 µs, one of 4 MiB ")
     assert "algbw" not in figure.caption
@@ -129,9 +129,7 @@ def test_every_kernel_stands_below_the_peak_that_is_nearer() -> None:
     assert attention.bound == "arithmetic"
     assert attention.share == pytest.approx(0.5, rel=1e-3)
     assert attention.nominal_share is None
-    assert attention.low is not None
-    assert attention.high is not None
-    assert attention.low <= attention.flop_per_second <= attention.high
+    assert require(attention.low) <= attention.flop_per_second <= require(attention.high)
 
 
 def test_fused_attention_saves_the_traffic_of_the_scores() -> None:
@@ -143,9 +141,7 @@ def test_fused_attention_saves_the_traffic_of_the_scores() -> None:
     assert (saved.tokens, saved.fused_bytes, saved.unfused_bytes) == (256, 4 * 4 * 256 * TOKEN, 16 * 4 * 256 * TOKEN)
     assert [saved.fused_ns, saved.unfused_ns] == pytest.approx([1e7, 2.5e7], rel=1e-3)
     assert saved.faster == pytest.approx(2.5, rel=1e-3)
-    assert saved.low is not None
-    assert saved.high is not None
-    assert saved.low <= saved.faster <= saved.high
+    assert require(saved.low) <= saved.faster <= require(saved.high)
     # Both ranks at once, on a memory that both together saturate.
     assert saved.moving_ns == pytest.approx(2 * 12 * 4 * 256 * TOKEN / (2 * BETA) * 1e9, rel=1e-3)
     (document,) = json.loads(compose.compose(judgement).json)["rooflines"]

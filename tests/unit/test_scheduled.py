@@ -10,6 +10,7 @@ from queue import SimpleQueue
 import pytest
 import torch
 from exhaustive import EXHAUSTIVE
+from testing.narrow import require
 
 from busbw.backends import scheduled
 from busbw.backends.patterns import count_wrong, fill, pattern, poison
@@ -189,6 +190,5 @@ def test_in_place_as_well(op: str, name: str) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(case: Case, reason: str) -> None:
-    told = scheduled.refuse(OPS[case.op], case)
-    assert told is not None
+    told = require(scheduled.refuse(OPS[case.op], case))
     assert reason in told

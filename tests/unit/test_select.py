@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.narrow import require_type
 
 from busbw.ops import OPS
 from busbw_analysis.data.series import SeriesKey
@@ -19,9 +20,7 @@ LINK = Parameters(ALPHA, BETA, None, "the test")
 
 
 def gloo(op: str) -> CostModel:
-    model = model_for(op, "gloo")
-    assert isinstance(model, CostModel)
-    return model
+    return require_type(CostModel, model_for(op, "gloo"))
 
 
 def test_every_op_has_a_model_or_a_reason_and_not_both() -> None:
@@ -182,8 +181,7 @@ def test_an_unknown_backend_has_no_model() -> None:
 
 
 def test_alpha_and_beta_from_messages() -> None:
-    found = parameters_from([(8, 30e3), (MIB, 30e3 + (MIB - 8) * 2.0)], 2, "pair_uni")
-    assert isinstance(found, Parameters)
+    found = require_type(Parameters, parameters_from([(8, 30e3), (MIB, 30e3 + (MIB - 8) * 2.0)], 2, "pair_uni"))
     assert found.alpha_seconds == pytest.approx(15e-6)
     assert found.beta_seconds_per_byte == pytest.approx(2e-9)
     assert "pair_uni" in found.origin
@@ -198,6 +196,5 @@ def test_alpha_and_beta_from_messages() -> None:
     ],
 )
 def test_messages_that_give_no_parameters(points: list[tuple[int, float]], words: str) -> None:
-    found = parameters_from(points, 1, "ping_pong")
-    assert isinstance(found, Unavailable)
+    found = require_type(Unavailable, parameters_from(points, 1, "ping_pong"))
     assert words in found.reason

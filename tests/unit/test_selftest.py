@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from testing.narrow import require_type
 from testing.synthetic import SyntheticEnd, World, case, synthetic_run
 
 from busbw.errors import AnalysisError
@@ -238,8 +239,7 @@ def test_which_self_test_it_was_is_said_and_whether_it_came_after_the_run(tmp_pa
     ):
         judgement = judge(pool((run,)), replace(judged, started=began))
         sentence = answer_of(judgement).trust
-        section = trust(judgement).blocks[0]
-        assert isinstance(section, Paragraph)
+        section = require_type(Paragraph, trust(judgement).blocks[0])
         for text in (sentence, section.text):
             assert words in text
             assert ("after the run" in text) == ("after the run" in words)

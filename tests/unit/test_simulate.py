@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_counts import cost
+from testing.narrow import require
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError, UsageError
@@ -165,8 +166,7 @@ class TestAgainstTheFormulas:
     def test_two_levels_have_an_alpha_and_a_beta_each(self, op: str, name: str, shape: tuple[int, int]) -> None:
         hosts, each = shape
         ranks, traffic = hosts * each, traffic_of(op, name, hosts * each, hosts)
-        row = ROWS.get((op, name))
-        assert row is not None
+        row = require(ROWS.get((op, name)))
         twice = 2 if op == "all_reduce" else 1
         # Written out: 5 µs and 1 ns/B between hosts, 1 µs and 0.2 ns/B inside. One card for all carries each rank's.
         for kind, part in (("rail", 1), ("two-level", each)):
@@ -256,8 +256,7 @@ class TestAgainstTheFormulas:
 
     def test_on_a_shared_host_its_memory_is_the_peak_of_a_ring(self) -> None:
         traffic = traffic_of("all_reduce", "ring", 8)
-        row = ROWS.get(("all_reduce", "ring"))
-        assert row is not None
+        row = require(ROWS.get(("all_reduce", "ring")))
         for memory in (2e9, 5e9, 20e9):
             network = SharedHost(Placement(8, 8), rate=1e9, memory=memory, delay=1e-6)
             wanted = 14 * 1e-6 + max(14 / 8 * MIB / 1e9, 14 * MIB / memory)

@@ -23,6 +23,7 @@ import torch
 from click.testing import CliRunner
 from testing.blocks import measure_everywhere, measured
 from testing.fakes import QUICK, FakeWorld
+from testing.narrow import require
 from testing.synthetic import case
 
 from busbw.backends.faults import WrappingBackend
@@ -115,14 +116,11 @@ def test_a_path_is_asked_about_only_where_files_are_made() -> None:
 
 
 def facts_at(folder: Path) -> StorageFacts:
-    facts = storage.storage_facts(str(folder))
-    assert facts is not None
-    return facts
+    return require(storage.storage_facts(str(folder)))
 
 
 def ways_here(folder: Path) -> list[Way]:
-    way = facts_at(folder).way
-    assert way is not None
+    way: Way = require(facts_at(folder).way)
     return ["direct", "dropped"] if way == "direct" else [way]
 
 
@@ -223,8 +221,7 @@ def test_right_data_are_right_and_one_wrong_byte_is_seen(
     operation = LOCAL[op].bind(bound_at(tmp_path, op))
     for _ in range(2):  # a check before and after
         checked(operation)
-        assert operation.wrong is not None
-        assert operation.wrong() == 0
+        assert require(operation.wrong)() == 0
     real = os.pwrite
 
     def spoilt(fd: int, data: memoryview, start: int) -> int:
@@ -423,14 +420,12 @@ def test_what_was_bound_is_given_back_where_another_rank_could_not_bind() -> Non
 
 
 def test_fio_does_what_our_own_loop_does() -> None:
-    job = fio.command("fio", "/x", 8 * MIB, Access(MIB, 4, "direct"), writes=True)
-    assert job is not None
+    job = require(fio.command("fio", "/x", 8 * MIB, Access(MIB, 4, "direct"), writes=True))
     wanted = (
         "--filename=/x --rw=write --size=8388608 --bs=1048576 --direct=1 --ioengine=libaio --iodepth=4 --end_fsync=1"
     )
     assert set(wanted.split()) <= set(job)
-    job = fio.command("fio", "/x", 8192, Access(MIB, 1, "dropped"), writes=False)
-    assert job is not None
+    job = require(fio.command("fio", "/x", 8192, Access(MIB, 1, "dropped"), writes=False))
     assert {"--rw=read", "--bs=8192", "--direct=0", "--ioengine=psync", "--invalidate=1"} <= set(job)
     assert fio.command("fio", "/x", 8192, Access(4096, 2, "dropped"), writes=False) is None
 
@@ -445,8 +440,7 @@ def fake_fio(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_rate_of_fio_has_its_version_and_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = '{"fio version": "fio-3.33", "jobs": [{"read": {"bw_bytes": 123456789}}]}'
     fake_fio(tmp_path, f"echo 'fio: a warning first'\necho '{told}'", monkeypatch)
-    found = fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False)
-    assert found is not None
+    found = require(fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
     assert (found.tool, found.version, found.bytes_per_second, found.error) == ("fio", "3.33", (123456789.0,), None)
     assert "--ioengine=psync" in found.settings
     assert "/x" not in found.settings
@@ -467,16 +461,14 @@ def test_a_fio_that_fails_has_no_rate_and_says_why(
     tmp_path: Path, body: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_fio(tmp_path, body, monkeypatch)
-    found = fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False)
-    assert found is not None
+    found = require(fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
     assert found.bytes_per_second == ()
     assert words in str(found.error)
 
 
 def test_a_fio_that_does_not_end_is_given_up_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_fio(tmp_path, "exec sleep 30", monkeypatch)
-    found = fio.measured("/x", 8192, Access(4096, 1, "dropped"), 0.25, writes=False)
-    assert found is not None
+    found = require(fio.measured("/x", 8192, Access(4096, 1, "dropped"), 0.25, writes=False))
     assert found.error is not None
 
 
@@ -498,8 +490,7 @@ def test_what_fio_leaves_out_of_a_file_is_said(tmp_path: Path, monkeypatch: pyte
     told = '{"fio version": "fio-3.33", "jobs": [{"read": {"bw_bytes": 123456789}}]}'
     fake_fio(tmp_path, f"echo '{told}'", monkeypatch)
     for size, moved, said in ((3 * 65536 + 4096, 3 * 65536, "without the partial block of 4096 B"), (65536, 65536, "")):
-        found = fio.measured("/x", size, Access(65536, 1, "direct"), 60.0, writes=False)
-        assert found is not None
+        found = require(fio.measured("/x", size, Access(65536, 1, "direct"), 60.0, writes=False))
         assert f"--size={moved} " in found.settings
         assert said in found.settings
         assert ("without" in found.settings) == bool(said)
@@ -508,8 +499,7 @@ def test_what_fio_leaves_out_of_a_file_is_said(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 def test_fio_moves_whole_blocks_alone(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(2 * 65536 + 4096))
-    job = fio.command("fio", str(tmp_path / "x"), 2 * 65536 + 4096, Access(65536, 1, "dropped"), writes=False)
-    assert job is not None
+    job = require(fio.command("fio", str(tmp_path / "x"), 2 * 65536 + 4096, Access(65536, 1, "dropped"), writes=False))
     told = subprocess.run(job, capture_output=True, text=True, check=True).stdout
     assert json.loads(told[told.index("{") :])["jobs"][0]["read"]["io_bytes"] == 2 * 65536
 
@@ -528,8 +518,7 @@ def test_fio_itself_runs_on_the_file_that_has_no_name(tmp_path: Path, op: str) -
         operation = LOCAL[op].bind(bound)
         checked(operation)
         assert operation.cross_check is not None
-        found = operation.cross_check(60.0)
-        assert found is not None
+        found = require(operation.cross_check(60.0))
         assert found.error is None
         assert found.bytes_per_second[0] > 0
         operation.free()
@@ -616,8 +605,7 @@ def test_where_o_direct_is_not_possible_files_are_dropped_and_that_is_said(
 def test_memory_is_called_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounted(monkeypatch, "tmpfs", "tmpfs")
     facts = HostFacts(storage=facts_at(tmp_path))
-    assert facts.storage is not None
-    assert facts.storage.way == "memory"
+    assert require(facts.storage).way == "memory"
     (caution,) = storage.cautions({"n0": facts, "n1": facts})
     assert caution.endswith("tmpfs is in memory; data written and read there never leave memory")
 
@@ -634,8 +622,7 @@ def obstacle(facts: Sequence[HostFacts], op: str = "storage_write", size: int = 
 def test_ranks_of_one_file_system_need_their_room_together() -> None:
     enough, little = 3 << 30, 2 << 30
     assert obstacle([rank_of("a", enough), rank_of("a", enough)]) is None
-    refused = obstacle([rank_of("a", little), rank_of("a", little)])
-    assert refused is not None
+    refused = require(obstacle([rank_of("a", little), rank_of("a", little)]))
     assert obstacle([rank_of("a", little), rank_of("a", little)], "checkpoint_save") == refused
     assert obstacle([rank_of("a", little), rank_of("a", little)], "all_reduce") is None
     assert obstacle([rank_of("a", little), rank_of("b", little)]) is None  # a drive of its own in each

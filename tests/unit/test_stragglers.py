@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
+from testing.narrow import require
 from testing.synthetic import Machine, World, case, synthetic_run
 
 from busbw.runs.records import GroupSamples, Measurement, Row
@@ -110,9 +111,7 @@ def test_the_share_lies_within_its_interval_though_it_is_of_one_launch() -> None
 
     member = only(arriving(arrivals, launches=10)).members[3]
     assert member.share == pytest.approx(0.09, abs=0.03)
-    assert member.low is not None
-    assert member.high is not None
-    assert member.low <= member.share <= member.high
+    assert require(member.low) <= member.share <= require(member.high)
 
 
 # --- who is late is named --------------------------------------------------------------------------------------
@@ -239,8 +238,7 @@ def test_nobody_is_accused_where_all_are_late_alike(seed: int) -> None:
 def test_a_rank_that_is_a_little_late_is_not_accused(jitter_seconds: float, late_seconds: float, why: str) -> None:
     world = World(jitter_seconds=jitter_seconds, late_rank=1, late_seconds=late_seconds)
     judgement = judge(pool((synthetic_run([case("all_reduce", 64)], world, launches=4, samples=200),)))
-    group = judgement.cases[0].only
-    assert group is not None
+    group = require(judgement.cases[0].only)
     assert group.views[1].late_count > 0.35 * group.samples, why
     assert flagged(judgement) == [], why
 
@@ -286,8 +284,7 @@ def test_the_clock_says_who_came_last_and_the_shortest_time_only_without_it(last
     judgement = judge(pool((swapped_late_ranks(run, last),)))
     assert flagged(judgement) == [named]
     assert ("shortest" in said(judgement)) == (last is None)
-    group = judgement.cases[0].only
-    assert group is not None
+    group = require(judgement.cases[0].only)
     assert group.entry_known == (last is not None)
     assert group.views[named].late_count == group.samples
 

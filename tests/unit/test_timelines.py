@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from testing.fakes import QUICK, FakeWorld
+from testing.narrow import require
 
 from busbw.backends.base import Parts
 from busbw.errors import AnalysisError, StoreError
@@ -72,8 +73,7 @@ def test_a_timeline_is_drawn_and_exported() -> None:
     judgement = judge(load([GOLDEN]))
     recorded, calls = rank_times((EARLY, LATE), SENT), call_times((EARLY, LATE))
     judgement = replace(judgement, steps=(replace(judgement.steps[1], timeline=recorded, calls=calls),))
-    section = timelines(judgement)
-    assert section is not None
+    section = require(timelines(judgement))
     assert section.anchor == "timelines"
     events = json.loads(trace.text(judgement))["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X", "b", "e"}

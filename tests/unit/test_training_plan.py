@@ -14,6 +14,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from click.testing import CliRunner
+from testing.narrow import require
 from testing.synthetic import World, case, synthetic_run
 
 from busbw.cli.main import main
@@ -533,8 +534,7 @@ def test_a_plan_from_a_run_takes_its_fits(toy: str) -> None:
 
 def test_the_gpu_is_that_of_the_run() -> None:
     log = STORED / "logs" / "nccl-tests-2.19.txt"
-    found = gpu_of_runs(read_groups([find(STORED, str(log)).read()]))
-    assert found is not None
+    found = require(gpu_of_runs(read_groups([find(STORED, str(log)).read()])))
     assert found.name == "H100 SXM5"
     assert gpu_of_runs(read_groups([read(SAMPLE)])) is None, "its ranks were on processors"
 
