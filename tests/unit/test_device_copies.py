@@ -174,16 +174,16 @@ def test_two_at_once_take_as_long_as_the_longer_and_what_comes_later_waits(machi
 @pytest.mark.parametrize(
     ("op", "changes", "said"),
     [
-        ("host_to_device", {"mode": "persistent"}, "mode persistent is for MPI communication"),
-        ("device_to_host", {"mode": "overlap"}, "has no nonblocking form"),
-        ("host_and_device", {"pinning": "pageable"}, "both directions concurrently"),
-        ("host_to_device", {"pinning": "pageable", "mode": "graph"}, "neither captured nor pre-enqueued"),
-        ("device_to_host", {"pinning": "pageable", "pre_enqueue": True}, "neither captured nor pre-enqueued"),
-        ("peer_copy", {"mode": "graph"}, "cannot be captured"),
-        ("peer_copy_both", {"pre_enqueue": True}, "would also block the target GPU"),
+        ("host_to_device", {"mode": "persistent"}, "MPI"),
+        ("device_to_host", {"mode": "overlap"}, "nonblocking"),
+        ("host_and_device", {"pinning": "pageable"}, "concurrently"),
+        ("host_to_device", {"pinning": "pageable", "mode": "graph"}, "pre-enqueued"),
+        ("device_to_host", {"pinning": "pageable", "pre_enqueue": True}, "pre-enqueued"),
+        ("peer_copy", {"mode": "graph"}, "captured"),
+        ("peer_copy_both", {"pre_enqueue": True}, "GPU"),
         ("peer_copy_staged", {"cache": "flushed"}, "only one"),
-        ("peer_copy_staged", {"mode": "overlap"}, "has no nonblocking form"),
-        ("peer_copy", {"mode": "persistent"}, "mode persistent is for MPI communication"),
+        ("peer_copy_staged", {"mode": "overlap"}, "nonblocking"),
+        ("peer_copy", {"mode": "persistent"}, "MPI"),
     ],
 )
 def test_what_such_a_copy_cannot_be_timed_as_is_refused(op: str, changes: dict[str, object], said: str) -> None:

@@ -309,10 +309,10 @@ def test_wrong_data_of_the_posted_path_alone_fail_the_case_that_posts(mode: Mode
 @pytest.mark.parametrize(
     ("one", "said"),
     [
-        (timed("all_reduce", "pipelined", cache="flushed"), "only the first would find flushed caches"),
-        (timed("all_reduce", "pipelined", sync="none"), "already makes calls without a barrier"),
-        (timed("all_reduce", "graph"), "mode graph needs a GPU"),
-        (case("all_reduce", 64, 2, pre_enqueue=True), "--pre-enqueue needs a GPU stream"),
+        (timed("all_reduce", "pipelined", cache="flushed"), "flushed"),
+        (timed("all_reduce", "pipelined", sync="none"), "already"),
+        (timed("all_reduce", "graph"), "graph"),
+        (case("all_reduce", 64, 2, pre_enqueue=True), "--pre-enqueue"),
     ],
 )
 def test_what_cannot_be_timed_so_is_refused(one: Case, said: str) -> None:

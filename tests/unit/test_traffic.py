@@ -97,12 +97,12 @@ def test_a_fingerprint_tells_matrices_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("1,2\n3\n", "must be square"),
-        ("1,2\n", "must be square"),
-        ("", "must be square"),
-        ("1,x\n3,4\n", r"row 1.*not numbers"),
+        ("1,2\n3\n", "square"),
+        ("1,2\n", "square"),
+        ("", "square"),
+        ("1,x\n3,4\n", "numbers"),
         ("1,-2\n3,4\n", "≥ 0"),
-        ("0,0\n0,0\n", "not only zeros"),
+        ("0,0\n0,0\n", "zeros"),
         ("nan,1\n1,1\n", "finite"),
         ("inf,1\n1,1\n", "finite"),
     ],
