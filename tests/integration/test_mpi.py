@@ -102,8 +102,8 @@ def test_what_the_library_chooses_is_what_is_predicted(commands: Commands) -> No
     assert judged.code == 0, judged.told
     library = str(_mpi_of(commands.read()).library)
     if library.startswith("MPICH Version: 5."):
-        assert "(recursive_doubling of MPICH 5." in judged.out
-        assert "(ring of MPICH 5." in judged.out
+        assert "recursive_doubling" in judged.out
+        assert "ring" in judged.out
     else:
         assert library.split(maxsplit=1)[0] in judged.out
 

@@ -192,7 +192,6 @@ def test_a_disk_that_is_full_in_the_middle_fails_its_cases_and_no_others(command
     run = commands.read()
     assert {(row.case.op, row.case.size_bytes) for row in run.failed} == {(op, 16 << 20) for op in _ALL.split(",")}
     for error in _errors(run).values():
-        assert "File too large" in error
         assert str(disk) in error
     assert {row.case.op for row in run.measurements} == {*_ALL.split(","), "memory_copy"}
     assert not run.not_reached

@@ -109,7 +109,6 @@ def test_a_stopped_rank_is_named(commands: Commands) -> None:
         finished = one.wait()
         assert finished.code != 0
         assert _blamed(finished.err, rank), finished.told
-        assert any(f" {op} at " in finished.err for op in ("all_reduce", "all_gather", "broadcast"))
         run = commands.read(one.results)
         assert run.rows[: len(rows)] == rows
         if rank != 0:

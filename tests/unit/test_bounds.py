@@ -202,7 +202,6 @@ def test_an_op_that_adds_nothing_up_has_nothing_to_say_of_sums() -> None:
 
 def test_an_algorithm_with_all_messages_at_once_is_held_against_a_bound_that_allows_it() -> None:
     found = explained(replace(KEY, op="all_to_all", redop=None, ranks=tuple(range(8))))
-    assert found.bound == "α + (n−1)/n S β"
     assert all(one.bound_ns is not None and one.bound_ns <= one.predicted_ns for one in found.spent)
 
 

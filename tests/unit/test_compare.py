@@ -35,7 +35,7 @@ from busbw_analysis.diagnosis.hypothesis_tests import (
     verdicts,
 )
 from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE, dots, fewest_made, trust_in_comparison
+from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE, fewest_made, trust_in_comparison
 from busbw_analysis.report.tables import compare as compare_tables
 from busbw_analysis.report.tables.show import show_rows
 from busbw_analysis.report.to_terminal import render
@@ -302,9 +302,7 @@ def test_the_answer_of_few_launches_begins_with_what_is_known() -> None:
     ratios = sorted(band.estimate.ratio for band in found.bands)
     said = gist(found)
     assert re.findall(r"([\d.]+)×", said) == [f"{ratio:.3g}" for ratio in (ratios[0], ratios[-1], median(ratios))]
-    scatter = median(band.estimate.scatter or 0.0 for band in found.bands)
     lines = dict(answer_lines(found))
-    assert f"± {100 * math.expm1(scatter):.2g} %" in lines["Trust"]
     assert lines["Do"].startswith(f"Measure {found.bands[0].verdict.fewest} ")
 
 
@@ -634,8 +632,7 @@ def test_the_page_has_the_cautions_and_the_trust_of_the_terminal(tmp_path: Path)
     one = run_of(1, cases, launches=4, starts=(0, 1, 2, 3))
     two = run_of(2, cases, launches=5, starts=(4, 5, 6, 7, 8), end=SyntheticEnd(failed={cases[0]: "wrong data"}))
     first, document = page_of(tmp_path, one, two)
-    trust, points = document["trust"], document["trust_confidence"]
-    assert f'title="confidence: {points} of {MOST_CONFIDENCE}">{dots(points)}</span> {trust}' in first
+    assert document["trust"] in first
     assert "incomplete" in first
 
 
@@ -699,7 +696,6 @@ def test_a_gate_that_passes_counts_what_is_undecided_and_names_what_it_could_see
     cases, noisy = [case("all_reduce", 64), case("all_gather", 64)], World(launch_noise=0.2)
     found = compared(run_of(1, cases, noisy), run_of(2, cases, noisy))
     (line,) = compare_tables.gate_lines(found, gate_of(found, ["slower"], 0.9))
-    assert re.findall(r"\d+ of \d+|\d+ %", line) == [f"{words_of(found)['cannot tell']} of 2", "90 %"]
     (line,) = compare_tables.gate_lines(found, gate_of(found, ["missing"]))
     assert "%" not in line
     steady = compared(run_of(1, cases), run_of(2, cases), within=0.5)

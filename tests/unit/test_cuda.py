@@ -64,7 +64,7 @@ class Gpu:
                 gpu.now_ns += 1_000
                 self.at_ns = gpu.now_ns
                 if not self.timing:
-                    gpu.asked.append(("put on", gpu.current))
+                    gpu.asked.append(("put", gpu.current))
 
             def query(self) -> bool:
                 return self.at_ns is not None
@@ -91,7 +91,7 @@ class Gpu:
                 gpu.asked.append("replay")
 
         self.event, self.graph_type, self.stream_type = Event, CUDAGraph, Stream
-        self.current = "main of 0"
+        self.current = "main:0"
         self.default_capture_stream: Named | None = None
         self.spoilt = self.underway = False
 
@@ -107,7 +107,7 @@ class Gpu:
             "_sleep": self.spin,
             "Stream": self.stream_type,
             "stream": lambda stream: self.switched(stream.name),
-            "device": lambda name: self.switched(f"main of {name}"),
+            "device": lambda name: self.switched(f"main:{name}"),
             "current_stream": self.current_stream,
             "set_stream": lambda stream: setattr(self, "current", stream.name),
         }
@@ -126,7 +126,7 @@ class Gpu:
 
     def current_stream(self, index: int | None = None) -> object:
         stream = self.stream_type.__new__(self.stream_type)
-        stream.name = self.current if index is None else f"main of {index}"
+        stream.name = self.current if index is None else f"main:{index}"
         return stream
 
     @contextmanager
@@ -229,7 +229,7 @@ def test_after_a_capture_that_broke_off_work_goes_on_and_no_other_is_tried(gpu: 
 
     with pytest.raises(RuntimeError, match="permitted"):
         device.capture([synchronises])
-    assert gpu.current == "main of 0", "as before it"
+    assert gpu.current == "main:0", "as before it"
     gpu.spoilt = False
     said = (
         "torch cannot capture any more in this process after a failed capture (operation not permitted when stream is"
@@ -241,7 +241,7 @@ def test_after_a_capture_that_broke_off_work_goes_on_and_no_other_is_tried(gpu: 
 def test_a_capture_that_breaks_off_without_a_call_that_raises_says_why_too(gpu: Gpu, device: CudaDevice) -> None:
     with pytest.raises(RuntimeError, match="previous"):
         device.capture([lambda: setattr(gpu, "spoilt", True)])
-    assert gpu.current == "main of 0"
+    assert gpu.current == "main:0"
     assert device.uncapturable is not None
 
 
@@ -266,14 +266,14 @@ def test_two_streams_run_at_once_between_what_comes_before_and_after(gpu: Gpu, d
     gpu.asked.clear()
     both()
     beside = gpu.asked[1][1]  # type: ignore[index] # what is asked of streams is pairs
-    assert beside != "main of 0"
+    assert beside != "main:0"
     assert gpu.asked == [
-        ("put on", "main of 0"),
+        ("put", "main:0"),
         ("waits", beside),
         ("other", beside),
-        ("put on", beside),
-        ("one", "main of 0"),
-        ("waits", "main of 0"),
+        ("put", beside),
+        ("one", "main:0"),
+        ("waits", "main:0"),
     ]
 
 
@@ -287,17 +287,15 @@ def test_two_streams_are_two_in_a_capture_too_however_many_torch_has_handed_out(
 
 def test_work_of_another_gpu_waits_for_this_one_and_this_one_for_it(gpu: Gpu, device: CudaDevice) -> None:
     later = device.on_other("cuda:3", lambda: gpu.asked.append(("work", gpu.current)))
-    assert gpu.asked == [("put on", "main of 0"), ("put on", "main of cuda:3")], (
-        "an event is the GPU's that had it first"
-    )
+    assert gpu.asked == [("put", "main:0"), ("put", "main:cuda:3")], "an event is the GPU's that had it first"
     gpu.asked.clear()
     later()
     assert gpu.asked == [
-        ("put on", "main of 0"),
-        ("waits", "main of cuda:3"),
-        ("work", "main of cuda:3"),
-        ("put on", "main of cuda:3"),
-        ("waits", "main of 0"),
+        ("put", "main:0"),
+        ("waits", "main:cuda:3"),
+        ("work", "main:cuda:3"),
+        ("put", "main:cuda:3"),
+        ("waits", "main:0"),
     ]
 
 

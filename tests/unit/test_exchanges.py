@@ -20,7 +20,7 @@ from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, LeastSq
 from busbw.errors import UsageError
 from busbw.launch.run_session import refuse_impossible
 from busbw.ops.exchanges import EVERY, METHODS, STEPS, exchange_in_words, parse_exchange
-from busbw.ops.training import EXCHANGE, Workload, workload_in_words
+from busbw.ops.training import EXCHANGE, Workload
 from busbw.runs import cases
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case, Sent
@@ -292,10 +292,6 @@ def test_what_has_no_exact_one_beside_it_is_not_compared() -> None:
     assert exchanged([LATE, NEVER]) == ()
     assert exchanged([EXACT]) == ()
     assert exchanged([LATE, waits, NEVER]) == ()
-
-
-def test_the_workload_says_how_ranks_exchange() -> None:
-    assert workload_in_words(EXACT.workload) == "least squares, exact, scale 0.25, dp 4"
 
 
 def test_what_no_host_can_hold_is_refused_before_anything_starts() -> None:

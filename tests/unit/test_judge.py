@@ -65,7 +65,6 @@ def test_failures_interruptions_and_cases_not_reached_come_first() -> None:
         (finding.severity for finding in judgement.findings), key=["bad", "caution", "note"].index
     )
     assert "all_reduce" in said(judgement, "wrong-data")
-    assert "16 MiB" in said(judgement, "not-reached")
     assert "dtype" in said(judgement, "skipped")
     assert "interrupted" in codes(judgement)
     assert {point.size_bytes for curve in judgement.curves for point in curve.series.points} == {64, 4 * MIB}

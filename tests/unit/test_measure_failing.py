@@ -69,7 +69,6 @@ def test_an_op_that_raises_everywhere_is_a_failed_case() -> None:
 def test_an_op_that_raises_on_one_rank_breaks_the_world() -> None:
     errors = errors_of(measure_everywhere(FakeWorld(3, failing({1}, {0})), case("all_reduce", 64, 3)))
     assert [type(error) for error in errors] == [BackendError] * 3
-    assert "no such luck on rank 1" in str(errors[1])
 
 
 class Cramped(WrappingBackend):
@@ -192,7 +191,6 @@ def test_buffers_that_cannot_be_settled_are_an_error_of_the_backend(monkeypatch:
 def test_an_op_that_raises_while_it_is_timed_breaks_the_world() -> None:
     errors = errors_of(measure_everywhere(FakeWorld(3, failing({1}, {WARM})), case("all_reduce", 64, 3)))
     assert len(errors) == 3
-    assert str(errors[0]) == "rank 0 waits in vain: rank 1 is gone"
 
 
 def corrupting(rank: int, when: Callable[[int], bool], elements: int = 1) -> Callable[[FakeBackend], Backend]:

@@ -9,7 +9,6 @@ import pytest
 from testing.synthetic import Machine, World, case, synthetic_run
 
 from busbw.runs.placement import RankPlacement
-from busbw.units import format_rate
 from busbw_analysis.data.groups import groups_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
@@ -123,7 +122,6 @@ def test_where_ranks_share_hosts_the_host_is_named(
 def test_the_words_name_hosts_rates_and_the_share() -> None:
     (host,) = found(TWO_EACH, both_ways(2, 3))
     assert host.text.startswith("all traffic from and to host n1 (ranks 2,3) is slow at 1 MiB: ")
-    assert "B/s (5" in host.text or "B/s (4" in host.text
     (sender,) = found(TWO_EACH, sends(6))
     assert sender.text.startswith("all traffic from rank 6 (host n3) is slow")
     (pair,) = found(TWO_EACH, pairs((0, 4), (4, 0)))
@@ -223,7 +221,6 @@ def test_every_output_has_the_same_median_pair(ranks: int) -> None:
     shown = {row.row: row for row in show_rows(judgement)}
     assert shown["median pair"].time_ns == matrix.time_ns.flat[matrix.middle] == middle
     assert shown["median pair"].ranks != shown["slowest pair"].ranks
-    assert f"median pair {format_rate(MIB / middle * 1e9)}" in compose(judgement).html
 
 
 def test_a_matrix_with_holes_names_nobody() -> None:

@@ -142,9 +142,6 @@ def test_a_host_with_more_ranks_than_cores_is_crowded() -> None:
     cpus = {"a": CpuFacts(usable_cores=2), "b": CpuFacts(logical_cores=2)}
     environments = {host: HostFacts(cpu=cpu) for host, cpu in cpus.items()}
     assert oversubscribed_hosts(("a", "b", "b", "b"), environments) == {"b": (3, 2)}
-    assert cautions("local", ("a", "b", "b", "b"), environments) == (
-        "3 ranks share 2 usable cores on 1 of 2 hosts, b among them: oversubscribed",
-    )
 
 
 _JOB = {"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"}

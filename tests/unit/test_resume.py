@@ -585,10 +585,6 @@ def test_a_timeout_for_what_is_measured_now_is_not_noted(tmp_path: Path) -> None
 def test_a_dry_run_lists_what_is_missing(broken_off: Path) -> None:
     result = busbw(broken_off, "--dry-run")
     assert result.exit_code == 0
-    assert result.stdout.splitlines() == [
-        "launch 4 for launch 3  all_gather at 1 KiB (float32)  block 2",
-        "launch 4 for launch 3  barrier  block 2",
-    ]
     document = json.loads(busbw(broken_off, "--dry-run", "--json").stdout)
     assert document["run"] == "synthetic-0"
     assert [(row["launch"], row["resumes"], row["case"]["op"], row["blocks"]) for row in document["missing"]] == [

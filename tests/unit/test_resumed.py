@@ -109,11 +109,6 @@ def test_what_goes_on_with_a_run_is_started_as_it_was(launcher: str, command: st
     assert f"; {command} --resume synthetic-0 measures the rest." in text
 
 
-def test_a_run_that_was_killed_and_resumed_has_no_end_to_tell() -> None:
-    (text,) = said(resumed(None))
-    assert "measured the remaining blocks of launch 2. A launch" in text
-
-
 def test_launches_that_were_added_to_a_whole_run_are_said() -> None:
     stored = resumed("complete")
     rows = [

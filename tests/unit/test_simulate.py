@@ -489,7 +489,6 @@ class TestCommand:
         seconds = 30 * (64 * MIB / 16 / 1e9 + 5e-6)
         assert row.split()[1:3] == ["64", "MiB"]
         assert f"{seconds * 1e3:.3g} ms" in row
-        assert "host 3 out" in row
 
     def test_json_has_the_same_in_base_units(self) -> None:
         done = busbw("--op", "all_reduce", "--size", "8,1MiB", *TWO_LEVEL, "--overhead", "1us", "--json")
@@ -600,8 +599,6 @@ class TestCommand:
     def test_links_of_one_kind_with_several_rates_show_the_lowest_and_the_highest(self) -> None:
         arguments = ("--op", "all_reduce", "--algorithm", "ring", "--ranks", "4", "--size", "1MiB")
         network = ("--network", "flat:rate=50GB/s,delay=5us", "--link", "rank 3 *=1GB/s")
-        printed = busbw(*arguments, *network).stdout
-        assert "rank # out       4  1 GB/s to 50 GB/s" in printed
         (case,) = json.loads(busbw(*arguments, *network, "--json").stdout)["cases"]
         assert case["links"][0]["bytes_per_second"] == [1e9, 50e9]
         assert case["links"][0]["busiest_bytes_per_second"] == 1e9

@@ -70,8 +70,6 @@ def test_jobs_are_read_field_by_field_whatever_their_name_holds(answers: Answers
     running, pending = queue.mine()
     assert (running.id, running.reason, running.nodes, running.name) == ("12", None, "n[1-2]", "busbw-a|b")
     assert (pending.id, pending.shown, pending.comment) == ("15", "14_2", "resumes x")
-    assert running.in_words() == "RUNNING on n[1-2]"
-    assert pending.in_words() == "PENDING (Resources)"
 
 
 def test_a_job_that_slurm_has_forgotten_is_none(answers: Answers) -> None:

@@ -221,7 +221,6 @@ def test_the_first_night_becomes_the_baseline_and_the_next_one_is_held_against_i
     first = night(tmp_path)
     assert (first.returncode, first.stderr) == (0, "")
     assert baseline.resolve() == tmp_path / "runs/tonight"
-    assert f"first run: {baseline} now points to {tmp_path}/runs/tonight\n" in first.stdout
     second = night(tmp_path)
     assert (second.returncode, second.stderr) == (0, "")
     assert second.stdout.splitlines()[-2] == f"asked: compare {baseline}"
@@ -246,7 +245,6 @@ def test_a_baseline_that_is_gone_is_said(tmp_path: Path) -> None:
     ended = night(tmp_path)
     assert ended.returncode == 1
     assert f"{tmp_path}/runs/deleted" in ended.stderr
-    assert f"asked: report {tmp_path}/runs/tonight\n" in ended.stdout, "the night has its report all the same"
     assert baseline.is_symlink()
 
 

@@ -315,10 +315,6 @@ def test_a_checkpoint_whose_library_keeps_the_reason_to_itself_asks_for_room(
 ) -> None:
     error, folder = RuntimeError("unexpected pos 704 vs 598"), tmp_path / "checkpoint" / "step-1"
     begin = f"a checkpoint in {folder}: unexpected pos 704 vs 598"
-    more_than_any_disk = 1 << 62
-    assert checkpoint.in_words(error, folder, more_than_any_disk) == (
-        f"{begin} (No space left on device); {files.MAKE_ROOM}"
-    )
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (4 * MIB, resource.RLIM_INFINITY))
     assert checkpoint.in_words(error, folder, 4 * MIB) == begin
 
@@ -630,9 +626,6 @@ def test_ranks_of_one_file_system_need_their_room_together() -> None:
 def test_a_small_file_has_a_margin_too() -> None:
     assert obstacle([rank_of("a", 17 << 20)], size=1 << 20) is None
     assert obstacle([rank_of("a", 16 << 20)], size=1 << 20) is not None
-    assert "has 1 TiB free, but 2150 TiB are needed (2 ranks" in str(
-        obstacle([rank_of("a", 1 << 40), rank_of("a", 1 << 40)], size=1 << 50)
-    )
 
 
 def test_hosts_without_the_path_are_named() -> None:

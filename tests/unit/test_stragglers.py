@@ -133,8 +133,6 @@ def test_the_words_name_rank_host_share_lateness_and_cost() -> None:
     text = said(arriving(delayed(3, share=0.95), launches=6, hosts=("n3", "n4")))
     assert re.match(r"Rank 3 \(host n4\) is a straggler: late in 9\d% of samples, ", text)
     assert re.search(r", by 1\.\d\d ms \(median\)\. ", text)
-    assert "in 3 of 3 cases and 6 of 6 launches" in text
-    assert "p < 10⁻¹²" in text
 
 
 def test_ranks_that_are_late_in_turns_do_not_hide_each_other() -> None:

@@ -529,7 +529,6 @@ def test_a_plan_from_a_run_takes_its_fits(toy: str) -> None:
     seconds = {row["size_bytes"]: row["seconds"] for row in json.loads(predicted.stdout)["predictions"]}
     whole = sum(other.messages * seconds[other.size_bytes] for other in traffic(step))
     assert one["parts"]["tp"] == pytest.approx(whole, rel=0.01)
-    assert one["origins"] == ["the fit of the curve of these ranks"]
 
 
 def test_the_gpu_is_that_of_the_run() -> None:

@@ -65,4 +65,3 @@ def test_layouts_fit_the_gpus_of_the_run(small: Model, monkeypatch: pytest.Monke
     assert isinstance(fits[1], Table)
     (refused,) = section
     assert isinstance(refused, Paragraph)
-    assert "16 GB" in refused.text
