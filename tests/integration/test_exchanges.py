@@ -90,13 +90,11 @@ def test_a_fault_is_caught(told: list[dict[str, Any]], exchange: str, fault: str
 
 def test_a_run_is_verified_and_compared(commands: Commands) -> None:
     about = {"exchanges": '["exact", "late"]', "scale": "0.02", "compute": '"wait=1ms"', "slow_ranks": '["1=1ms"]'}
-    finished = commands.run("run", "--plan", commands.sweep("train_exchange", **about), "--ranks", "2")
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", commands.sweep("train_exchange", **about), "--ranks", "2")
     run = commands.read()
     steps = [row.step for row in run.measurements if row.step is not None and row.check.state == "verified"]
     assert {(step.steps, len(step.gaps)) for step in steps} == {(STEPS, STEPS + 1)}
     assert {row.case for row in run.measurements if row.check.state == "verified"} == set(run.run.cases)
-    told = commands.run("report", "latest", "--json")
-    assert told.code == 0, told.told
+    told = commands.succeed("report", "latest", "--json")
     compared = json.loads(told.out)["exchanges"]
     assert [one["exchange"] for one in compared] == ["exact", "late"] * 2

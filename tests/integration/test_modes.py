@@ -99,8 +99,7 @@ def test_a_launch_tells_what_the_harness_costs_and_each_host_what_it_did(modes: 
 @needs_a_core_for_each_of_two
 def test_two_ranks_start_by_windows(commands: Commands) -> None:
     plan = commands.sweep("all_reduce", "64,64KiB", modes=str(list(_MODES)))
-    finished = commands.run("run", "--plan", plan, "--sync", "window", "--ranks", "2")
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", plan, "--sync", "window", "--ranks", "2")
     run = commands.read()
     assert not run.failed
     assert not run.skipped
@@ -124,8 +123,7 @@ def test_windows_are_refused_where_ranks_share_cores(commands: Commands) -> None
 @pytest.mark.parametrize("cache", ["rotating", "flushed"])
 def test_caches_are_as_asked_for(commands: Commands, cache: str) -> None:
     plan = commands.sweep("all_reduce,all_gather", "1MiB")
-    finished = commands.run("run", "--plan", plan, "--cache", cache, "--ranks", "2")
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", plan, "--cache", cache, "--ranks", "2")
     run = commands.read()
     assert {row.case.cache for row in run.measurements} == {cache}
     assert {row.buffer_sets > 1 for row in run.measurements} == {cache == "rotating"}
@@ -134,8 +132,7 @@ def test_caches_are_as_asked_for(commands: Commands, cache: str) -> None:
 
 def test_the_clocks_of_one_host_are_found_to_be_one_within_the_bound(commands: Commands) -> None:
     """A hard bound, whatever else the machine is doing: the truth is 0."""
-    finished = commands.run("run", "--plan", commands.sweep("barrier"), "--ranks", "4")
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", commands.sweep("barrier"), "--ranks", "4")
     (launch,) = commands.read().launches
     assert [clock.rank for clock in launch.clocks] == [0, 1, 2, 3]
     for clock in launch.clocks:
@@ -147,8 +144,7 @@ def test_the_clocks_of_one_host_are_found_to_be_one_within_the_bound(commands: C
 def test_clocks_that_are_taken_for_different_ones_tell_the_truth_within_the_bound(commands: Commands) -> None:
     """The program holds every skew to that of the clock which the ranks truly share."""
     plan = commands.sweep("all_reduce", "64", modes=str(list(_MODES)))
-    finished = commands.run("run", "--plan", plan, "--ranks", "3", program=commands.program("clocks_apart.py"))
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", plan, "--ranks", "3", program=commands.program("clocks_apart.py"))
     run = commands.read()
     (launch,) = run.launches
     assert not launch.shared_clock

@@ -13,7 +13,7 @@ import pytest
 from testing.narrow import require
 
 from busbw.backends import BACKENDS, compiled_loop
-from busbw.ops import OPS, TRAINED
+from busbw.ops import OPS
 from busbw.runs.facts import MpiFacts
 from busbw.runs.records import DTYPE_BYTES, REDOPS
 from busbw.system.environment import usable_cores
@@ -72,8 +72,7 @@ def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands:
     modes = ["isolated", "pipelined", "persistent", "overlap"]
     talking = [*_TALKING, "memory_copy"]
     plan = commands.sweep(",".join(talking), "1KiB", modes=str(modes), in_place='"both"')
-    finished = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI)
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", plan, "--ranks", "2", *_MPI)
     run = commands.read()
     _verified(run)
     skipped = {(row.case.op, row.case.mode, row.case.in_place) for row in run.skipped}
@@ -86,8 +85,7 @@ def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands:
         by_python = row.case.mode == "overlap" or OPS[row.case.op].plain_sockets or _NO_COMPILER is not None
         assert row.loop == ("python" if by_python else "compiled"), row.case
         assert all((group.overlap is not None) == (row.case.mode == "overlap") for group in row.groups)
-    judged = commands.run("report", "latest", "--results-dir", commands.results)
-    assert judged.code == 0, judged.told
+    commands.succeed("report", "latest", "--results-dir", commands.results)
 
 
 @pytest.mark.slow
@@ -96,10 +94,8 @@ def test_what_the_library_chooses_is_what_is_predicted(commands: Commands) -> No
     """One size is short and one long, so that MPICH gathers by two algorithms. Beside other tests a ping-pong of 8 B
     may take as long as one of 1 MiB: there is no β then, and no prediction."""
     plan = commands.sweep("ping_pong,all_gather", "8,4MiB")
-    finished = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI)
-    assert finished.code == 0, finished.told
-    judged = commands.run("report", "latest", "--json", "--results-dir", commands.results)
-    assert judged.code == 0, judged.told
+    commands.succeed("run", "--plan", plan, "--ranks", "2", *_MPI)
+    judged = commands.succeed("report", "latest", "--json", "--results-dir", commands.results)
     library = str(_mpi_of(commands.read()).library)
     if library.startswith("MPICH Version: 5."):
         assert "recursive_doubling" in judged.out
@@ -112,8 +108,7 @@ def test_what_the_library_chooses_is_what_is_predicted(commands: Commands) -> No
 @_spins
 def test_launches_are_fresh_processes_of_one_run_and_the_library_is_recorded(commands: Commands) -> None:
     plan = commands.sweep("all_reduce,all_gather,send_recv")
-    finished = commands.run("run", "--plan", plan, "--ranks", "4", "--launches", "3", *_MPI)
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", plan, "--ranks", "4", "--launches", "3", *_MPI)
     run = commands.read()
     _verified(run)
     assert run.run.launcher == "local"
@@ -137,8 +132,7 @@ def test_launches_are_fresh_processes_of_one_run_and_the_library_is_recorded(com
 def test_without_a_compiler_python_makes_the_calls_and_the_two_are_not_compared(commands: Commands) -> None:
     ops = "all_reduce,broadcast,all_to_all_v,ping_pong"
     plan = commands.sweep(ops, "64", modes=str(["isolated", "pipelined", "persistent"]))
-    finished = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI, program=commands.program("no_compiler.py"))
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", plan, "--ranks", "2", *_MPI, program=commands.program("no_compiler.py"))
     run = commands.read()
     _verified(run)
     assert {row.loop for row in run.measurements} == {"python"}
@@ -147,8 +141,7 @@ def test_without_a_compiler_python_makes_the_calls_and_the_two_are_not_compared(
     assert "llvmlite" in (facts.loop_missing or "")
     assert run.launches[0].compiled_call_ns == ()
     if _NO_COMPILER is None:
-        again = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI)
-        assert again.code == 0, again.told
+        commands.succeed("run", "--plan", plan, "--ranks", "2", *_MPI)
         compared = commands.run("compare", run.path, "latest", "--results-dir", commands.results)
         assert compared.code != 0
         assert "'loop'" in compared.err, compared.told
@@ -166,8 +159,7 @@ def test_prepared_calls_in_groups_in_any_order_and_with_other_roots_are_verified
         ),
         '[[sweep]]\nops = ["all_reduce", "all_gather"]\nsizes = "64"\nmodes = ["persistent"]\ncache = "rotating"\n',
     ]
-    finished = commands.run("run", "--plan", commands.plan("\n".join(sweeps)), "--ranks", "4", *_MPI)
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", commands.plan("\n".join(sweeps)), "--ranks", "4", *_MPI)
     run = commands.read()
     _verified(run)
     assert not run.skipped
@@ -182,8 +174,7 @@ def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(comman
         f'redops = {list(REDOPS)}\n[[sweep]]\nops = ["all_to_all", "scatter", "send_recv"]\nsizes = "256"\n'
         f"dtypes = {list(DTYPE_BYTES)}\n"
     )
-    finished = commands.run("run", "--plan", commands.plan(sweeps), "--ranks", "2", *_MPI)
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", commands.plan(sweeps), "--ranks", "2", *_MPI)
     run = commands.read()
     _verified(run)
     half = {"float16", "bfloat16"}
@@ -204,8 +195,7 @@ def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) ->
     talking = sorted(set(_TALKING) - set(others))
     sweeps = [f'[[sweep]]\nops = {talking}\nsizes = "1200"\ngroups = "{split}"\n' for split in splits]
     sweeps.append('[[sweep]]\nops = ["broadcast", "reduce", "gather", "scatter"]\nsizes = "1200"\nroot = 2\n')
-    finished = commands.run("run", "--plan", commands.plan("\n".join(sweeps)), "--ranks", "4", *_MPI)
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", commands.plan("\n".join(sweeps)), "--ranks", "4", *_MPI)
     run = commands.read()
     _verified(run)
     for row in run.measurements:
@@ -218,24 +208,12 @@ def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) ->
 
 
 @pytest.mark.slow
-def test_one_rank_has_nobody_to_talk_to(commands: Commands) -> None:
-    able = [name for name, op in OPS.items() if not op.needs_device]
-    finished = commands.run("run", "--plan", commands.sweep(",".join(able), "64"), "--ranks", "1", *_MPI)
-    assert finished.code == 0, finished.told
-    run = commands.read()
-    _verified(run)
-    alone = {name for name in able if OPS[name].communicates} | {"checkpoint_save", *TRAINED}
-    assert {row.case.op for row in run.skipped} == alone
-
-
-@pytest.mark.slow
 def test_other_starts_and_caches_work_over_mpi(commands: Commands) -> None:
     sweeps = [
         f'[[sweep]]\nops = ["all_reduce"]\nsizes = "1KiB"\nsync = "{sync}"\ncache = "{cache}"\n'
         for sync, cache in (("dissemination", "rotating"), ("window", "flushed"), ("none", "warm"))
     ]
-    finished = commands.run("run", "--plan", commands.plan("".join(sweeps)), "--ranks", "2", *_MPI)
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", commands.plan("".join(sweeps)), "--ranks", "2", *_MPI)
     _verified(commands.read())
 
 
@@ -311,11 +289,9 @@ def test_a_launcher_that_is_ended_takes_ranks_and_mpiexec_along(commands: Comman
 def test_it_joins_the_world_that_mpiexec_started_and_can_be_resumed_there(commands: Commands) -> None:
     plan = commands.sweep("all_reduce,pair_matrix,barrier")
     joined = commands.mpirun(3)
-    finished = commands.run("run", "--plan", plan, "--launches", "2", *_MPI, program=joined)
-    assert finished.code == 0, finished.told
+    finished = commands.succeed("run", "--plan", plan, "--launches", "2", *_MPI, program=joined)
     assert finished.err.count("# op ") == 1, "one rank prints the table"
-    again = commands.run("run", "--resume", "latest", "--launches", "2", program=joined)
-    assert again.code == 0, again.told
+    commands.succeed("run", "--resume", "latest", "--launches", "2", program=joined)
     run = commands.read()
     _verified(run)
     assert run.run.launcher == "mpirun"
@@ -332,8 +308,7 @@ def test_ranks_that_are_bound_to_cores_of_their_own_do_not_pay_for_yielding(comm
         "os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[mine]})\n"
         "sys.argv[0] = 'busbw'; runpy.run_module('busbw', run_name='__main__')"
     )
-    finished = commands.run("run", "--op", "barrier", *_MPI, program=commands.mpirun(2, ("-c", bind)))
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--op", "barrier", *_MPI, program=commands.mpirun(2, ("-c", bind)))
     run = commands.read()
     assert len({told.cores for told in run.run.environments[_HOST].ranks}) == 2
     assert _mpi_of(run).threads == "funneled"
@@ -450,10 +425,9 @@ def test_ranks_of_gloo_meet_below_mpiexec_with_its_mpi_and_without(commands: Com
     # With a store of its own no MPI is loaded at all: there is none of that name.
     nowhere = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "MPI4PY_LIBMPI": str(commands.folder / "libmpi.so")}
     plan = commands.sweep("all_reduce,barrier")
-    finished = commands.run(
+    finished = commands.succeed(
         "run", "--plan", plan, program=commands.mpirun(3), environment=nowhere if told else {"MASTER_ADDR": "n0"}
     )
-    assert finished.code == 0, finished.told
     run = commands.read()
     _verified(run)
     assert (run.run.launcher, run.run.plan["backend"], len(run.run.hosts)) == ("mpirun", "gloo", 3)

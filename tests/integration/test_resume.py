@@ -119,16 +119,13 @@ def test_below_torchrun_a_run_gets_one_launch_at_a_time(commands: Commands) -> N
         os.kill(pid, signal.SIGKILL)
     started.wait()
     before = commands.read()
-    finished = commands.run("run", "--resume", "latest", "--launches", "2", program=commands.torchrun(_RANKS))
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--resume", "latest", "--launches", "2", program=commands.torchrun(_RANKS))
     middle = commands.read()
     assert middle.rows[: len(before.rows)] == before.rows
     assert [row.resumes for row in middle.launches] == [None, 0]
     assert require(middle.end).status == "interrupted"
-    finished = commands.run("run", "--resume", "latest", program=commands.torchrun(_RANKS))
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--resume", "latest", program=commands.torchrun(_RANKS))
     assert [row.resumes for row in commands.read().launches] == [None, 0, None]
     _assert_whole(commands.read(), launches=2)
-    again = commands.run("run", "--resume", "latest", program=commands.torchrun(_RANKS))
-    assert again.code == 0, again.told
+    again = commands.succeed("run", "--resume", "latest", program=commands.torchrun(_RANKS))
     assert again.err.count("nothing is missing in run") == 1

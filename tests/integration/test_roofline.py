@@ -25,8 +25,7 @@ def test_one_rank_has_a_roofline_of_what_it_measured(commands: Commands) -> None
         '[[sweep]]\nops = ["stream_triad", "memory_copy"]\nsizes = "1MiB"\n'
         '[[sweep]]\nops = ["matmul", "attention"]\nsizes = "16KiB"\ndtypes = ["int32"]\n'
     )
-    finished = commands.run("run", "--plan", plan, "--ranks", "1")
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", plan, "--ranks", "1")
     run = commands.read()
     assert not run.failed
     assert {row.check.state for row in run.measurements} == {"verified"}
@@ -35,8 +34,7 @@ def test_one_rank_has_a_roofline_of_what_it_measured(commands: Commands) -> None
     assert {(row.case.op, row.case.threads) for row in run.measurements} >= {("matmul", 2)}
     assert {row.case.dtype for row in run.skipped} == {"int32"}
 
-    reported = commands.run("report", "latest", "--results-dir", commands.results)
-    assert reported.code == 0, reported.told
+    commands.succeed("report", "latest", "--results-dir", commands.results)
     (roofline,) = json.loads((run.path / "report.json").read_text(encoding="utf-8"))["rooflines"]
     assert roofline["workers"] == 1
     assert {roof["dtype"] for roof in roofline["compute"]} == set(_TYPES)
@@ -54,10 +52,8 @@ def test_two_ranks_have_a_roofline_of_the_network(commands: Commands) -> None:
     plan = commands.plan(
         '[[sweep]]\nops = ["matmul"]\nsizes = "64KiB"\n[[sweep]]\nops = ["all_reduce"]\nsizes = "1MiB"\n'
     )
-    finished = commands.run("run", "--plan", plan, "--ranks", "2")
-    assert finished.code == 0, finished.told
-    reported = commands.run("report", "latest", "--results-dir", commands.results)
-    assert reported.code == 0, reported.told
+    commands.succeed("run", "--plan", plan, "--ranks", "2")
+    commands.succeed("report", "latest", "--results-dir", commands.results)
     document = json.loads((commands.read().path / "report.json").read_text(encoding="utf-8"))
     (network,) = document["network_rooflines"]
     assert network["network_measured"]

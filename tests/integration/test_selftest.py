@@ -27,8 +27,7 @@ def test_a_self_test_says_what_it_found_and_reports_repeat_it(commands: Commands
     assert tested.code == (0 if found["trustworthy"] else 1), tested.told
     assert found["launches"] == 6
 
-    measured = commands.run("run", "--op", "barrier", "--ranks", "2", "--max-seconds", "0.05")
-    assert measured.code == 0, measured.told
+    commands.succeed("run", "--op", "barrier", "--ranks", "2", "--max-seconds", "0.05")
     assert commands.run("report", "latest").code == 0
     shown = commands.run("show", "latest", "--json")
     # A machine that passed has no finding: what its self-test can tell stands in the section of it alone.

@@ -25,10 +25,9 @@ pytestmark = pytest.mark.integration
 
 def test_it_joins_the_world_and_writes_one_run(commands: Commands) -> None:
     plan = commands.sweep("all_reduce,all_gather,pair_matrix,barrier")
-    finished = commands.run(
+    finished = commands.succeed(
         *("run", "--plan", plan), program=commands.torchrun(3, commands.program("threads_left.py")[1:])
     )
-    assert finished.code == 0, finished.told
     left = {f"rank {rank} leaves with 0 of Gloo's threads" for rank in range(3)}
     assert left <= set(finished.err.replace("busbw: ", "").splitlines()), finished.told
     run = commands.read()
@@ -39,16 +38,6 @@ def test_it_joins_the_world_and_writes_one_run(commands: Commands) -> None:
     assert not run.failed
     assert require(run.end).status == "complete"
     assert finished.err.count("# op ") == 1, "one rank prints the table"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("asked", [1, 4])
-def test_more_or_fewer_ranks_than_asked_for_are_refused(commands: Commands, asked: int) -> None:
-    plan = commands.sweep("all_reduce")
-    finished = commands.run("run", "--plan", plan, "--ranks", str(asked), program=commands.torchrun(2))
-    assert finished.code != 0
-    assert "--ranks" in finished.err
-    assert not list(commands.results.glob("*/*"))
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Times on other numbers of ranks, carried from the nearest curve, held against algorithms of known cost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -32,7 +32,6 @@ from busbw_analysis.predict.ways import Ways
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = tuple(8 * 4**step for step in range(12))
-Cost = Callable[[int, int, int], float]
 """Ranks, hosts and bytes → seconds."""
 
 

@@ -280,10 +280,6 @@ def test_a_run_that_is_resumed_goes_to_the_nodes_it_began_on(slurm: Path) -> Non
     assert "--nodelist=n7\n" in busbw("submit", "--resume", "latest", "--nodelist=n7", "--dry-run").stdout
 
 
-def _quoted(text: str) -> str:
-    return f'"{text}"'
-
-
 def test_an_empty_list_of_nodes_does_not_stand_for_those_of_the_run(slurm: Path) -> None:
     broken_off(slurm / "results")
     refused("submit", "--resume", "latest", "--nodelist=")

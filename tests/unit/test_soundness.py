@@ -186,7 +186,6 @@ def test_a_number_that_cannot_be_is_refused_with_its_line(golden: Path, name: st
         store.read(golden)
 
 
-_SENT: Final[JSON] = {"op": "all_reduce", "group": 2, "size_bytes": 8, "calls": 1, "ranks": [0]}
 _MEMORY: Final[JSON] = {"rank": 0, "peak_bytes": 9, "weights_bytes": 4, "gradients_bytes": 4}
 STEP_FLAWS: dict[str, tuple[dict[str, JSON], str]] = {
     "no tries": ({"step_ns": []}, "one time per try"),
