@@ -14,9 +14,10 @@ import pandas as pd
 from busbw.errors import BusbwError, UsageError, refuse_unknown
 from busbw.runs.store import usual_results_dir
 from busbw.system.catalog import catalogue
+from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.diagnosis.answer import answer_of
-from busbw_analysis.diagnosis.judge import Judgement, judgement_of
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.tables.frames import case_frame, sample_frame
 from busbw_analysis.report.tables.show import about, show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render

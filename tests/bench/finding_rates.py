@@ -16,11 +16,11 @@ from typing import Final
 
 from busbw.backends import backend_named
 from busbw.errors import BusbwError
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
 from busbw_analysis.data.summary import FLAGS
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.findings import CODES
-from busbw_analysis.diagnosis.judge import judge
 
 _KINDS: Final = {"gloo-2": ("gloo", 2), "gloo-4": ("gloo", 4), "mpi-2": ("mpi", 2)}
 """The runs that are measured: backend and ranks."""

@@ -22,8 +22,8 @@ from measured import measured
 
 from busbw.cli.main import main
 from busbw.runs import store
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
-from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.pairs import LAUNCHES_FOR_A_PAIR
 
 pytestmark = pytest.mark.timeout(400)

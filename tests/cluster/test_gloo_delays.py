@@ -12,8 +12,8 @@ from measured import measured
 from testing.narrow import require_type
 
 from busbw.runs import store
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
-from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.select import model_for
 

@@ -14,8 +14,8 @@ from busbw.runs import store
 from busbw.runs.facts import NodeFacts
 from busbw.runs.placement import distance, rank_placements
 from busbw.runs.store import StoredRun
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.judge import judge
 
 DELAY_MS = 1.0
 FURTHER_MS = 2.0

@@ -14,10 +14,11 @@ from scipy.stats import kendalltau
 
 from busbw.runs import store
 from busbw.runs.store import read
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
-from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.training.held import Held, held, order_kept
+from busbw_analysis.training.judgement import Training
 from busbw_analysis.training.sections.plan import training
 from busbw_analysis.training.sections.steps import steps
 from busbw_analysis.training.step_time import Scenario
@@ -125,11 +126,12 @@ def test_a_plan_keeps_the_order_of_real_steps_and_is_near_each(wide: Bed, tmp_pa
     assert fast_order != slow_order
     # The report ranks them, says what each waits for, and shows the errors.
     judgement = judge(load([known[0]]))
+    judged = judgement.of(Training)
     for section, columns in (
-        (steps(judgement), ("Over the fastest", "Waits most for")),
-        (training(judgement, ()), ("Error",)),
+        (steps(judged.steps, judged.verdicts), ("Over the fastest", "Waits most for")),
+        (training(judgement.dataset, judged.held, ()), ("Error",)),
     ):
         assert section is not None
         headings = {column.heading for block in section.blocks for column in getattr(block, "columns", ())}
         assert {*columns} <= headings
-    assert {one.waits_for[0] for one in judgement.steps} >= {"dp", "tp", "bubble"}
+    assert {one.waits_for[0] for one in judged.steps} >= {"dp", "tp", "bubble"}

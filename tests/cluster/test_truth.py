@@ -19,9 +19,10 @@ from measured import measured
 from testing.narrow import require, require_type
 
 from busbw.runs import store
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
-from busbw_analysis.diagnosis.judge import Curve, judge
+from busbw_analysis.diagnosis.judge import Curve
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.score import VALID_RANKS
 from busbw_analysis.predict import prediction

@@ -341,7 +341,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "ends of an interval of a roofline swapped",
-        _DIAGNOSIS + "roofline.py",
+        "analysis/busbw_analysis/node/roofline.py",
         "for end in (group.interval.high_ns, group.interval.low_ns)",
         "for end in (group.interval.low_ns, group.interval.high_ns)",
         ("test_roofline.py",),

@@ -12,9 +12,11 @@ from testing.pipelines import play
 
 from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
-from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.training.judgement import Training
 from busbw_analysis.training.sections.steps import steps
+from busbw_analysis.training.step_verdicts import step_verdicts
 from busbw_analysis.training.steps import Trained, ranked, slowed
 
 GOLDEN = Path(__file__).parents[1] / "data" / "runs" / "training"
@@ -110,15 +112,15 @@ def test_the_rank_that_needs_most_memory_is_held_against_the_formulas() -> None:
     sharded = replace(one, op="train_zero1")
     over_nccl = require(replace(sharded, device="cuda").computed_memory)
     assert require(sharded.computed_memory).buffers - over_nccl.buffers == over_nccl.gradients
-    judgement = replace(judge(load([GOLDEN])), steps=(one,))
-    section = require(steps(judgement))
-    assert section.blocks[-1] != steps(replace(judgement, steps=(ONE,))).blocks[-1]  # type: ignore[union-attr]
+    verdicts = step_verdicts([one], ())
+    section = require(steps([one], verdicts))
+    assert section.blocks[-1] != steps([ONE], verdicts).blocks[-1]  # type: ignore[union-attr]
 
 
 def test_a_stored_step_is_in_the_report() -> None:
-    judgement = judge(load([GOLDEN]))
-    assert [(one.op, one.sent_bytes) for one in judgement.steps] == [("train_1f1b", 1792.0), ("train_ddp", 100352.0)]
-    section = require(steps(judgement))
+    training = judge(load([GOLDEN])).of(Training)
+    assert [(step.op, step.sent_bytes) for step in training.steps] == [("train_1f1b", 1792.0), ("train_ddp", 100352.0)]
+    section = require(steps(training.steps, training.verdicts))
     assert section.anchor == "steps"
 
 

@@ -18,11 +18,11 @@ from busbw.runs.progress import progress_of
 from busbw.runs.records import BackendTraits, Case, EndStatus, Failed, FailureCause, HostConditions, Measurement
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.answer import Answer, answer_of, sentences
 from busbw_analysis.diagnosis.findings import Finding, ranked
 from busbw_analysis.diagnosis.hypothesis_tests import launches_needed, smallest_difference
-from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.trust import scatter_of
 from busbw_analysis.report.document import Paragraph, Table
 from busbw_analysis.report.sections.labels import ends_of

@@ -19,9 +19,9 @@ from busbw.ops import ON_SOCKETS, OPS
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep
 from busbw.units import parse_size, parse_sizes, short_ranges
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.answer import answer_of
-from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.peaks.peaks import Peak
 

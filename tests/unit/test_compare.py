@@ -22,6 +22,7 @@ from busbw.errors import UnlikeRuns, UsageError
 from busbw.runs.records import Case, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
 from busbw.units import format_time
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.bands import band_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.compare import Comparison, compare
@@ -34,7 +35,6 @@ from busbw_analysis.diagnosis.hypothesis_tests import (
     smallest_difference,
     verdicts,
 )
-from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE, fewest_made, trust_in_comparison
 from busbw_analysis.report.tables import compare as compare_tables
 from busbw_analysis.report.tables.show import show_rows

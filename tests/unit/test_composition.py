@@ -6,10 +6,11 @@ import pytest
 from testing.synthetic import Piece, World, case, synthetic_run
 
 from busbw.runs.records import Case
+from busbw_analysis.assembly import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.composition import compositions_of
-from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.report import compose
+from busbw_analysis.diagnosis.judge import Judgement
 
 MIB = 1 << 20
 WORLD = World(

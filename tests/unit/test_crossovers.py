@@ -18,6 +18,8 @@ from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_
 
 from busbw.cli.main import main
 from busbw.runs.records import Case
+from busbw_analysis.assembly import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.intervals import Interval, interval_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point
@@ -30,11 +32,10 @@ from busbw_analysis.diagnosis.algorithms import (
     faster,
     gain,
 )
-from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import alternatives
 from busbw_analysis.models.textbook import ROWS
-from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Section, Table
 from busbw_analysis.report.sections.models import theory
 from busbw_analysis.report.tables.crossovers import (

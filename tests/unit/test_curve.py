@@ -18,10 +18,10 @@ from busbw.errors import AnalysisError
 from busbw.ops import ARITHMETIC
 from busbw.runs import store
 from busbw.runs.records import Measurement, Row
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.fitting.checks import refuse_curve
 from busbw_analysis.fitting.curve import Fit, fit_points, fit_series
 from busbw_analysis.fitting.segments import best_cuts

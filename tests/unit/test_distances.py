@@ -11,11 +11,12 @@ from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.runs.placement import RankPlacement
 from busbw.runs.records import Case
+from busbw_analysis.assembly.compose import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.groups import groups_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.distances import PairSplit, indistinct, kinds, splits_of, steps_between
-from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.report.compose import compose
+from busbw_analysis.diagnosis.judge import Judgement
 
 MIB = 1 << 20
 FAST, SLOW, FAR = (Piece(2e-6, 1e-10),), (Piece(50e-6, 1e-9),), (Piece(80e-6, 4e-9),)

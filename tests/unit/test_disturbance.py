@@ -10,11 +10,12 @@ from testing.synthetic import World, case, synthetic_run
 
 from busbw.runs import store
 from busbw.runs.records import GroupSamples, HostConditions, LaunchStarted, LoopKind, Measurement, OverlapSamples, Row
+from busbw_analysis.assembly import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.compare import compare
-from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.report import compose
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.tables import show
 from busbw_analysis.report.to_terminal import render
 

@@ -13,14 +13,15 @@ from testing.synthetic import Piece, World, case, synthetic_run
 
 from busbw.runs.records import HostConditions, Measurement
 from busbw.runs.store import StoredRun
+from busbw_analysis.assembly.judge import judge
+from busbw_analysis.assembly.to_json import render
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.answer import answer_of
-from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.normality import in_words
 from busbw_analysis.diagnosis.verdicts import Doubt, Status
 from busbw_analysis.report.document import Table
 from busbw_analysis.report.sections.verdicts import verdict_table
-from busbw_analysis.report.to_json import render
 
 MIB = 1 << 20
 SIZES = (64, 4096, 256 << 10, MIB, 16 * MIB)

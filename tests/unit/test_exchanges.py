@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -275,16 +274,14 @@ def test_the_sentence_names_the_first_at_the_target() -> None:
 
 
 def test_the_report_has_a_row_and_a_line_for_each() -> None:
-    judgement: Any = SimpleNamespace(exchanges=exchanged((EXACT, LATE, NEVER)))
-    section = require(exchanges(judgement))
+    section = require(exchanges(exchanged((EXACT, LATE, NEVER))))
     _, sentence, figure = section.blocks
     assert isinstance(sentence, Paragraph)
     assert isinstance(figure, Figure)
     assert [row[0].text for row in figure.table.rows] == ["exact", "late", "int8"]
     assert len(figure.pictures) == 2
     assert len(figure.legend) == 3
-    judgement.exchanges = exchanged((EXACT,))
-    assert exchanges(judgement) is None
+    assert exchanges(exchanged((EXACT,))) is None
 
 
 def test_what_has_no_exact_one_beside_it_is_not_compared() -> None:

@@ -24,13 +24,14 @@ from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.escape import as_cell, from_cell
 from busbw.runs import store
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers import nccl_text, osu
 from busbw_analysis.data.readers.logs import recognise
 from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.answer import answer_of
-from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.export import EXPORTERS, frames
 from busbw_analysis.export.nccl_tests import _number
 from busbw_analysis.report.tables.show import about

@@ -26,6 +26,7 @@ from busbw.ops import OPS, bus_factor
 from busbw.runs import store
 from busbw.runs.records import CheckState, Imported
 from busbw.system.catalog import catalogue
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers import deduce
@@ -33,7 +34,7 @@ from busbw_analysis.data.readers.log import Aggregate
 from busbw_analysis.data.sources import find
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import answer_of
-from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.paths import Network, host_network
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.sections.curves import panel_of

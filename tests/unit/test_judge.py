@@ -10,11 +10,12 @@ from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthet
 
 from busbw.runs.records import Case, Failed, FailureCause
 from busbw.runs.store import StoredRun
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.cli import main
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import answer_of
-from busbw_analysis.diagnosis.judge import Judgement, Verdict, judge
+from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.normality import in_words
 from busbw_analysis.report.document import Table
 from busbw_analysis.report.tables.show import show_blocks, show_rows

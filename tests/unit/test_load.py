@@ -11,11 +11,11 @@ from busbw.errors import AnalysisError, DamagedRun, UnlikeRuns
 from busbw.runs.facts import MpiFacts
 from busbw.runs.records import JSON, Failed, FailureCause, Measurement
 from busbw.runs.store import SAMPLES_FILE, StoredRun
+from busbw_analysis.assembly.compose import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.likeness import CHECKED
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.names import rank_list
-from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.report.compose import compose
 
 
 def small(seed: int = 0, machine: Machine | None = None) -> StoredRun:

@@ -15,17 +15,19 @@ from busbw.runs.records import JSON, Case, CrossCheck, Measurement
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
 from busbw.units import format_time
+from busbw_analysis.assembly import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.node.hierarchy import HierarchyLevel
+from busbw_analysis.node.judgement import Node
 from busbw_analysis.node.memory import MemoryCurve, compared_at_largest, scaling
 from busbw_analysis.node.plateaus import Plateaus
 from busbw_analysis.node.plots.hierarchy import draw as draw_hierarchy
-from busbw_analysis.node.sections.memory import memory as memory_section
-from busbw_analysis.node.sections.storage import storage as storage_section
+from busbw_analysis.node.sections.memory import memory
+from busbw_analysis.node.sections.storage import storage
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.report import compose
 from busbw_analysis.report.document import Block, Figure, Paragraph, Section, Table
 from busbw_analysis.report.tables.show import show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
@@ -42,6 +44,15 @@ DRIVE: dict[str, JSON] = {
     "model": "Fast 9000",
     "link": {"trained": {"gigatransfers": 16.0, "lanes": 4}, "card": None, "port": None, "narrowest": None},
 }
+
+
+def memory_section(judgement: Judgement) -> Section | None:
+    hosts = [host for stored in judgement.dataset.runs for host in stored.run.environments.values()]
+    return memory(judgement.of(Node).memory, judgement.cases, {str(host.thp) for host in hosts})
+
+
+def storage_section(judgement: Judgement) -> Section | None:
+    return storage(judgement.of(Node).files)
 
 
 def stepped(factor: float, rates: Sequence[float], ends: Sequence[int]) -> tuple[Piece, ...]:
@@ -80,7 +91,7 @@ def judged(
 
 
 def curve_of(judgement: Judgement, op: str, threads: int = 1) -> MemoryCurve:
-    return next(curve for curve in judgement.memory if curve.key.op == op and curve.threads == threads)
+    return next(curve for curve in judgement.of(Node).memory if curve.key.op == op and curve.threads == threads)
 
 
 def every_text(section: Section | None) -> str:
@@ -109,7 +120,7 @@ def _of_block(block: Block) -> Iterator[str]:
 
 
 def level(judgement: Judgement, kind: str) -> HierarchyLevel:
-    return next(one for one in judgement.levels if one.kind == kind)
+    return next(one for one in judgement.of(Node).levels if one.kind == kind)
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -198,7 +209,7 @@ def test_ranks_that_take_turns_do_not_add_up() -> None:
 
 def test_ranks_of_other_groups_share_the_memory_at_the_same_moment() -> None:
     cases = [case("stream_copy", 64 * MIB, 4, group="0,1;2,3"), case("stream_copy", 64 * MIB, 4, group="0")]
-    curves = judged(cases, facts={"memory_modules": MODULES}).memory
+    curves = judged(cases, facts={"memory_modules": MODULES}).of(Node).memory
     assert [(curve.key.ranks, curve.together) for curve in curves] == [((0, 1), 4), ((2, 3), 4), ((0,), 1)]
     assert [curve.points[0].rate for curve in curves] == pytest.approx([80e9, 80e9, 20e9], rel=1e-3)
     assert [curve.nominal for curve in curves] == pytest.approx([DRAM] * 3)
@@ -218,7 +229,7 @@ def test_a_gpu_does_not_wait_for_the_others_in_its_own_memory() -> None:
     )
     cases = [case(op, 256 * MIB, 2, backend="nccl", device="cuda") for op in ("stream_copy", "memory_copy")]
     judgement = judged(cases, late, facts)
-    assert [curve.points[0].rate for curve in judgement.memory] == pytest.approx([2e12, 4e12], rel=1e-2)
+    assert [curve.points[0].rate for curve in judgement.of(Node).memory] == pytest.approx([2e12, 4e12], rel=1e-2)
     text = every_text(memory_section(judgement))
     assert "fetches" not in text, "that is what stores of a processor do"
 
@@ -236,7 +247,7 @@ def test_launches_of_unlike_sizes_are_not_called_one_launch() -> None:
 
 def test_threads_are_laid_over_one_thread_at_the_largest_size_of_all() -> None:
     cases = [*kernels("stream_copy", threads=[1]), *kernels("stream_copy", threads=[4], sizes=SIZES[:-2])]
-    found = scaling(judged(cases).memory)
+    found = scaling(judged(cases).of(Node).memory)
     assert [(one.curve.threads, one.point.size_bytes) for one in found] == [(1, SIZES[-3]), (4, SIZES[-3])]
     assert [one.times_one for one in found] == pytest.approx([1.0, 1.0], rel=1e-3)
 
@@ -249,14 +260,14 @@ def test_threads_in_memory_of_another_node_are_laid_over_one_thread_there() -> N
         for size in SIZES
     ]
     judgement = judged(cases)
-    found = scaling(judgement.memory)
+    found = scaling(judgement.of(Node).memory)
     assert [(one.curve.key.threads, one.curve.key.numa_node) for one in found] == [(1, 0), (4, 0), (1, 1), (4, 1)]
     assert [one.times_one for one in found] == pytest.approx([1.0] * 4, rel=1e-3)
 
 
 def test_the_copy_of_the_library_is_laid_beside_the_plain_loop() -> None:
     judgement = judged(kernels("memory_copy", "stream_copy"))
-    found = compared_at_largest(judgement.memory, "memory_copy", "stream_copy")
+    found = compared_at_largest(judgement.of(Node).memory, "memory_copy", "stream_copy")
     assert [curve.threads for curve, _, _ in found] == [1, 2]
     assert [copied.rate / plain.rate for _, copied, plain in found] == pytest.approx([1.5, 1.5], rel=1e-3)
 
@@ -310,7 +321,7 @@ def test_a_run_of_collectives_alone_has_no_section_on_memory_and_one_level() -> 
     judgement = judged([case("all_reduce", size) for size in (MIB, 16 * MIB)], World(sample_noise=0.0))
     assert memory_section(judgement) is None
     assert storage_section(judgement) is None
-    assert [one.kind for one in judgement.levels] == ["ranks of a host"]
+    assert [one.kind for one in judgement.of(Node).levels] == ["ranks of a host"]
 
 
 def test_show_tells_the_traffic_of_kernels_in_memory() -> None:
@@ -338,7 +349,7 @@ STORING = World(
 
 def test_the_rate_of_storage_is_that_of_all_ranks_together() -> None:
     judgement = judged([case("storage_write", 64 * MIB, 2, access=ACCESS)], STORING, ON_DRIVE)
-    (one,) = judgement.files
+    (one,) = judgement.of(Node).files
     assert (one.access, one.ranks) == (ACCESS, 2)
     assert one.rate == pytest.approx(2e9, rel=1e-3)
     assert one.whole
@@ -350,13 +361,13 @@ def test_the_rate_of_storage_is_that_of_all_ranks_together() -> None:
 
 def test_ranks_that_store_one_after_the_other_do_not_add_up() -> None:
     late = replace(STORING, by_op={"storage_read": (Piece(1.0, 0.0),)}, late_rank=1, late_seconds=1.0)
-    (one,) = judged([case("storage_read", 64 * MIB, 2, access=ACCESS)], late).files
+    (one,) = judged([case("storage_read", 64 * MIB, 2, access=ACCESS)], late).of(Node).files
     assert one.rate == pytest.approx(2 * 64 * MIB / 2.0, rel=1e-2)
 
 
 def test_a_drive_is_shared_by_the_ranks_that_store_at_the_same_moment_and_no_others() -> None:
     cases = [case("storage_write", 64 * MIB, 4, access=ACCESS, group=group) for group in ("all", "0", "0,1;2,3")]
-    files = judged(cases, STORING, ON_DRIVE).files
+    files = judged(cases, STORING, ON_DRIVE).of(Node).files
     link = 7.87692e9
     assert [one.ranks for one in files] == [4, 1, 2, 2]
     assert [one.nominal for one in files] == pytest.approx([link, link, link / 2, link / 2])
@@ -373,7 +384,7 @@ def test_another_tool_stands_beside_and_is_named() -> None:
     run = synthetic_run([case("storage_read", 64 * MIB, 2, access=ACCESS)], STORING, samples=8)
     told = CrossCheck(tool="fio", version="3.33", settings="--direct=1", bytes_per_second=(1e9, 0.6e9))
     judgement = judge(pool((with_check(run, told),)), rows=ROWS)
-    (one,) = judgement.files
+    (one,) = judgement.of(Node).files
     assert one.cross_check is not None
     assert one.cross_check.tool == "fio 3.33"
     assert one.cross_check.rate == pytest.approx(1.6e9)
@@ -385,7 +396,7 @@ def test_another_tool_stands_beside_and_is_named() -> None:
     split = synthetic_run(
         [case("storage_read", 64 * MIB, 2, access=ACCESS, group=group) for group in ("0;1", "1;0")], STORING
     )
-    files = judge(pool((with_check(split, told),)), rows=ROWS).files
+    files = judge(pool((with_check(split, told),)), rows=ROWS).of(Node).files
     assert [one.cross_check.rate for one in files if one.cross_check] == [1e9, 0.6e9, 0.6e9, 1e9], (
         "each of its own ranks"
     )
@@ -403,7 +414,7 @@ def with_check(run: StoredRun, check: CrossCheck) -> StoredRun:
 
 def test_a_checkpoint_is_durable_after_its_time() -> None:
     judgement = judged([case("checkpoint_save", 64 * MIB, 2)], STORING)
-    (one,) = judgement.files
+    (one,) = judgement.of(Node).files
     assert one.blocked_ns is None
     assert one.rate == pytest.approx(2e9, rel=1e-3)
 
@@ -414,7 +425,7 @@ def test_a_report_says_why_what_is_written_has_no_share_of_practical() -> None:
         judgement = judged(
             [case(op, 64 * MIB, 2, access=ACCESS if op != "checkpoint_save" else None)], STORING, ON_DRIVE
         )
-        (one,) = judgement.files
+        (one,) = judgement.of(Node).files
         text = every_text(storage_section(judgement))
         assert (one.practical is None, why in text, "Of practical" not in text) == (3 * (op != "storage_read",))
     unknown = judged([case("checkpoint_save", 64 * MIB, 2)], STORING)
@@ -428,7 +439,7 @@ def test_a_drive_of_which_no_practical_rate_is_known_needs_no_reason(op: str, gi
     drive = {**DRIVE, "link": {"trained": {"gigatransfers": gigatransfers, "lanes": lanes}}}
     facts: dict[str, JSON] = {**ON_DRIVE, "pci": {"gpus": [], "nics": [], "drives": [drive]}}
     judgement = judged([case(op, 64 * MIB, 2, access=ACCESS if op == "storage_write" else None)], STORING, facts)
-    (one,) = judgement.files
+    (one,) = judgement.of(Node).files
     assert one.nominal == pytest.approx(7.87692e9 / 2)
     assert one.practical is None
     assert "No practical rate for writes" not in every_text(storage_section(judgement))
@@ -446,9 +457,9 @@ def test_the_hierarchy_goes_from_the_caches_to_storage() -> None:
     judgement = judged(
         cases, replace(WORLD, by_op={**WORLD.by_op, **STORING.by_op}), {"memory_modules": MODULES, **ON_DRIVE}
     )
-    kinds = [one.kind for one in judgement.levels]
+    kinds = [one.kind for one in judgement.of(Node).levels]
     assert kinds == ["cache", "cache", "DRAM", "ranks of a host", "storage"]
-    assert [one.measured for one in judgement.levels[:2]] == [
+    assert [one.measured for one in judgement.of(Node).levels[:2]] == [
         pytest.approx(200e9, rel=0.01),
         pytest.approx(80e9, rel=0.01),
     ]
@@ -481,7 +492,7 @@ def test_caches_that_the_host_states_withhold_what_is_said_of_memory() -> None:
     without, held = judged(cases, world), judged(cases, world, stated)
     assert level(without, "DRAM").name == "memory behind the caches"
     assert level(held, "DRAM").name == "memory, perhaps with caches"
-    assert [one.name for one in held.levels if one.kind == "cache"] == ["plateau 1 (up to 24 MiB)"], (
+    assert [one.name for one in held.of(Node).levels if one.kind == "cache"] == ["plateau 1 (up to 24 MiB)"], (
         "whether the last plateau is a cache is not known, either"
     )
     four = [replace_case(one, ranks=4) for one in cases]
@@ -577,5 +588,5 @@ def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:
 
 def test_peaks_of_memory_are_those_of_the_curves() -> None:
     judgement = judged(kernels("stream_copy", threads=[1]), facts={"memory_modules": MODULES})
-    assert require_type(Peak, judgement.memory[0].peak) is judgement.curves[0].peak
+    assert require_type(Peak, judgement.of(Node).memory[0].peak) is judgement.curves[0].peak
     assert judgement.verdicts == (), "levels of a hierarchy are shown and not judged"

@@ -9,8 +9,9 @@ from testing.synthetic import case, synthetic_run
 
 from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.models.nccl import (
     ALGORITHMS,
     LIMITS,

@@ -9,11 +9,12 @@ import pytest
 from testing.synthetic import Machine, World, case, synthetic_run
 
 from busbw.runs.placement import RankPlacement
+from busbw_analysis.assembly.compose import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.groups import groups_of
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix, matrices_of, outliers_in
-from busbw_analysis.report.compose import compose
 from busbw_analysis.report.tables.show import show_rows
 
 Floats = npt.NDArray[np.float64]

@@ -15,14 +15,14 @@ from testing.synthetic import Machine, World, case, synthetic_run, write_synthet
 from busbw.errors import DamagedRun
 from busbw.runs import soundness, store
 from busbw.runs.records import JSON, GroupSamples, Measurement, Row
+from busbw_analysis.assembly.compose import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data import pair_rows
 from busbw_analysis.data.block_columns import BlockColumns, PairBlock, group_columns
 from busbw_analysis.data.groups import Groups, GroupSummary
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.pair_rows import packed
 from busbw_analysis.data.ragged import Ragged
-from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.report.compose import compose
 from busbw_analysis.report.document import Table
 from busbw_analysis.report.sections import pairs
 

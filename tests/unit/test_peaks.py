@@ -10,9 +10,9 @@ from busbw.ops import OPS, bounds
 from busbw.runs.records import JSON, Case, Measurement
 from busbw.system.catalog import Catalogue, catalogue
 from busbw.units import format_rate
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
-from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.gloo import UNMODELLED
 from busbw_analysis.peaks.peaks import Peak, host_copies, peak_of
 from busbw_analysis.report.tables.show import show_rows

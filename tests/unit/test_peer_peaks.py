@@ -7,11 +7,13 @@ from testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw.launch.live_table import lines
 from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
+from busbw_analysis.assembly.compose import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.node.peer_peaks import PairShares
-from busbw_analysis.report.compose import compose
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.peer_peaks import PairShares
+from busbw_analysis.node.judgement import Node
 from busbw_analysis.report.tables.show import show_rows
 
 ROWS = catalogue()
@@ -74,14 +76,14 @@ def test_a_pair_is_under_the_way_between_its_gpus(op: str, nvlink: bool, peak: f
 
 
 def test_the_hierarchy_has_the_fastest_pair_and_does_not_say_that_its_links_were_not_measured() -> None:
-    levels = judged("peer_copy", 0.8 * NVLINK, [gpu(0), gpu(1)]).levels
+    levels = judged("peer_copy", 0.8 * NVLINK, [gpu(0), gpu(1)]).of(Node).levels
     (pair,) = [level for level in levels if level.kind == "pairs of GPUs"]
     assert pair.measured == pytest.approx(0.8 * NVLINK, rel=1e-3)
     assert pair.share == pytest.approx(0.8, rel=1e-3)
     link = require(ROWS.rate("nvlink", "NVLink 4"))
     assert pair.practical == pytest.approx(18 * require(link.practical_bytes_per_second), rel=1e-3)
     assert "NVLink" not in {level.kind for level in levels}
-    assert [level.kind for level in judged("peer_copy_staged", 1e9, [gpu(0), gpu(1)]).levels] == []
+    assert [level.kind for level in judged("peer_copy_staged", 1e9, [gpu(0), gpu(1)]).of(Node).levels] == []
 
 
 def test_gpus_without_nvlink_that_reach_each_other_are_under_pcie() -> None:

@@ -24,17 +24,18 @@ from busbw.errors import StoreError
 from busbw.runs.records import Case, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate
+from busbw_analysis.assembly import compose
+from busbw_analysis.assembly.judge import judge
+from busbw_analysis.assembly.to_json import LAYOUT
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool, pool_by_setup
 from busbw_analysis.data.summary import FLAGS, Flag
-from busbw_analysis.diagnosis.judge import Finding, Judgement, judge
+from busbw_analysis.diagnosis.judge import Finding, Judgement
 from busbw_analysis.diagnosis.trust import dots
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
 from busbw_analysis.report.sections.run import glossary_terms
 from busbw_analysis.report.tables.show import show_blocks, show_rows
-from busbw_analysis.report.to_json import LAYOUT
 from busbw_analysis.report.to_terminal import render
 
 HOSTILE = ("<script>alert(1)</script>", "a|b\nc`d`", '"><img src=x onerror=alert(1)>', "$x^2$ {{ 7*7 }} {% raw %}")

@@ -2,8 +2,8 @@
 
 from testing.synthetic import Piece, World, case, synthetic_run
 
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.report.document import Table
 from busbw_analysis.report.sections.models import fits
 

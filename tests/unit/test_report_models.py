@@ -9,12 +9,13 @@ from testing.narrow import require
 from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.runs.records import Case
+from busbw_analysis.assembly import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.normality import against_model, in_words
 from busbw_analysis.models.bounds import Explanation
-from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Paragraph, Section
 from busbw_analysis.report.plots.models import Stack, draw_stack, swatch
 from busbw_analysis.report.sections import models

@@ -7,10 +7,11 @@ from click.testing import CliRunner
 from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.runs.records import JSON
+from busbw_analysis.assembly.compose import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.cli import main
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.report.compose import compose
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import Table
 from busbw_analysis.report.sections.placement import places
 

@@ -12,13 +12,15 @@ from busbw.ops.compute import TOKEN
 from busbw.runs.records import JSON, Case
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
+from busbw_analysis.assembly import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.node.fusion import fusions_of
+from busbw_analysis.node.judgement import Node
 from busbw_analysis.node.plots.roofline import draw
 from busbw_analysis.node.roofline import ComputePeak, Kernel, MemoryPeak, Roofline, intensity_of
-from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure
 from busbw_analysis.report.sections.curves import Side, operations
 
@@ -58,7 +60,7 @@ def one_core(**changes: JSON) -> dict[Case, float]:
 
 
 def only(judgement: Judgement) -> Roofline:
-    (roofline,) = judgement.rooflines
+    (roofline,) = judgement.of(Node).rooflines
     return roofline
 
 
@@ -213,7 +215,7 @@ def test_the_roofline_and_the_hierarchy_show_the_same_caches() -> None:
             mine[case("stream_triad", size, 1, threads=threads)] = 3 * size / rate
         runs.append(mine)
     whole = judge(pool(tuple(run_of(one, seed=seed) for seed, one in enumerate(runs))), rows=catalogue())
-    caches = [(level.name, level.measured) for level in whole.levels if level.kind == "cache"]
+    caches = [(level.name, level.measured) for level in whole.of(Node).levels if level.kind == "cache"]
     peaks = [(peak.name, peak.bytes_per_second) for peak in only(whole).memory if peak.name != "memory"]
     assert caches == peaks
     assert [round(rate / 1e9) for _, rate in caches if rate is not None] == [100, 50]
@@ -227,7 +229,7 @@ def test_small_copies_are_no_peak_of_memory() -> None:
 @pytest.mark.parametrize("op", ["memory_copy", "stream_triad"])
 def test_kernels_in_memory_alone_have_no_roofline(op: str) -> None:
     judgement = judged({case(op, 64 * MIB, 1): 0.01})
-    assert judgement.rooflines == ()
+    assert judgement.of(Node).rooflines == ()
     assert 'id="roofline"' not in compose.compose(judgement).html
 
 
@@ -308,7 +310,7 @@ def test_the_roofline_of_the_network_is_flop_for_each_byte_that_a_rank_sends() -
         case("all_reduce", 16 * MIB, 4): 1.5 * 16 * MIB / 2.5e9,
         case("all_reduce", 64 << 10, 4): 1e-9,
     }
-    (network,) = judged(times).networks
+    (network,) = judged(times).of(Node).networks
     assert network.flop_per_second == pytest.approx(PI / 4, rel=1e-3)
     assert network.bytes_per_second == pytest.approx(2.5e9, rel=1e-3)
     assert network.flop_per_byte == pytest.approx(10.0, rel=1e-2)
@@ -318,13 +320,13 @@ def test_the_roofline_of_the_network_is_flop_for_each_byte_that_a_rank_sends() -
 
 def test_an_all_reduce_of_some_ranks_is_not_what_all_of_them_send() -> None:
     times = {case("matmul", 4 * MIB, 4): 0.02, case("all_reduce", 16 * MIB, 4, group="0,1"): 0.01}
-    assert judged(times).networks == ()
+    assert judged(times).of(Node).networks == ()
 
 
 def test_without_an_all_reduce_the_link_that_the_system_states_is_shared_by_the_ranks() -> None:
     times = {case("matmul", 4 * MIB, 4, nodes=2): 2 * 1024**3 / PI}
     machine = Machine(hosts=("a", "b"), interface_bytes_per_second=12.5e9)
-    (network,) = judged(times, machine).networks
+    (network,) = judged(times, machine).of(Node).networks
     assert not network.network_measured
     assert network.bytes_per_second == 12.5e9 / 2
     assert network.flop_per_byte == pytest.approx(PI / 6.25e9, rel=1e-3)
@@ -333,7 +335,7 @@ def test_without_an_all_reduce_the_link_that_the_system_states_is_shared_by_the_
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_where_nothing_is_known_of_the_network_nothing_is_said(ranks: int) -> None:
-    assert judged({case("matmul", 4 * MIB, ranks): 0.02}).networks == ()
+    assert judged({case("matmul", 4 * MIB, ranks): 0.02}).of(Node).networks == ()
 
 
 # --- in the report ---------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from testing.synthetic import SyntheticEnd, World, case, synthetic_run
 from busbw.errors import AnalysisError
 from busbw.runs import store
 from busbw.runs.records import HostConditions, LaunchStarted, Measurement, RankClock, Row
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import Dataset, load, pool
 from busbw_analysis.diagnosis import selftest
 from busbw_analysis.diagnosis.answer import answer_of
-from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.selftest import SelfTest, as_json, as_text, judge_selftest, selftest_for, write_selftest
 from busbw_analysis.report.document import Paragraph
 from busbw_analysis.report.sections.selftest import trust

@@ -9,8 +9,8 @@ from testing.narrow import require
 from testing.synthetic import Piece, World, case, synthetic_run
 
 from busbw.measure.unsupported import Place, unsuited
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.single_calls import UNIT, SingleCall, single_calls
 from busbw_analysis.report.sections.equivalents import one_call
 

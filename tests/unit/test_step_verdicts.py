@@ -17,13 +17,15 @@ from busbw.ops import STRATEGIES
 from busbw.ops.training import Workload
 from busbw.runs.records import Measurement, RankTimeline, Sent, StepParts
 from busbw.runs.store import StoredRun
+from busbw_analysis.assembly import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.answer import Answer, answer_of
-from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.report import compose
 from busbw_analysis.report.tables.show import show_rows
 from busbw_analysis.training.held import Held
+from busbw_analysis.training.judgement import Training
 from busbw_analysis.training.prices import Price
+from busbw_analysis.training.step_answer import StepAnswer
 from busbw_analysis.training.step_time import StepTime
 from busbw_analysis.training.step_verdicts import StepVerdict, step_verdicts
 from busbw_analysis.training.steps import Trained, steps_of
@@ -70,7 +72,7 @@ def run_of(
 
 def answered(stored: StoredRun) -> tuple[Answer, StepVerdict]:
     answer = answer_of(judge(pool((stored,))))
-    (verdict,) = answer.step_verdicts
+    (verdict,) = answer.of(StepAnswer).verdicts
     return answer, verdict
 
 
@@ -182,10 +184,12 @@ def test_the_parts_of_a_step_add_up(step_ns: int, compute_ns: int, pp: int, micr
 
 def test_every_output_has_the_parts_of_a_step() -> None:
     judgement = judge(pool((run_of(COMPUTE_NS + EXPOSED_NS),)))
-    (verdict,) = judgement.step_verdicts
+    (verdict,) = judgement.of(Training).verdicts
     (row,) = [row for row in show_rows(judgement) if row.case.op == "train_ddp"]
-    assert (row.computed, row.exposed) == (verdict.computed, verdict.communicating)
-    assert (row.predicted_ns, row.of_predicted) == (verdict.predicted_ns, verdict.ratio)
+    numbers = {number.key: number.values[verdict.case] for number in row.numbers}
+    assert (numbers["computed"], numbers["exposed"]) == (verdict.computed, verdict.communicating)
+    assert (numbers["predicted_ns"], numbers["of_predicted"]) == (verdict.predicted_ns, verdict.ratio)
+    assert numbers.items() <= row.document.items()
     document = json.loads(compose.compose(judgement).json)
     (of_step,) = document["steps"]
     assert of_step["verdict"]["ratio"] == verdict.ratio
@@ -195,5 +199,6 @@ def test_every_output_has_the_parts_of_a_step() -> None:
 
 def test_stored_steps_that_nothing_predicts_have_their_parts_in_the_answer() -> None:
     answer = answer_of(judge(load([Path(__file__).parents[1] / "data" / "runs" / "training"])))
-    assert {one.op for one in answer.step_verdicts} == {"train_1f1b", "train_ddp"}
-    assert answer.steps
+    part = answer.of(StepAnswer)
+    assert {verdict.op for verdict in part.verdicts} == {"train_1f1b", "train_ddp"}
+    assert part.text

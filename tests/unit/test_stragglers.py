@@ -13,10 +13,11 @@ from testing.synthetic import Machine, World, case, synthetic_run
 
 from busbw.runs.records import GroupSamples, Measurement, Row
 from busbw.runs.store import StoredRun
+from busbw_analysis.assembly.compose import compose
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.lateness import GroupLateness
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.report.compose import compose
+from busbw_analysis.diagnosis.judge import Judgement
 
 Floats = npt.NDArray[np.float64]
 Arrivals = Callable[[np.random.Generator, int, int], Floats]

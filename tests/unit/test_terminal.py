@@ -25,8 +25,8 @@ from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import JSON, Failed, Skipped
 from busbw.slurm import queue
 from busbw.system import environment
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.report.tables.show import show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 

@@ -17,9 +17,10 @@ from busbw.measure.bench import Bench
 from busbw.measure.block import shortened, write_profiles
 from busbw.measure.clock_sync import CommonClock
 from busbw.runs.records import RankTimeline, Sent
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
-from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.export import trace
+from busbw_analysis.training import trace
+from busbw_analysis.training.judgement import Training
 from busbw_analysis.training.sections.timelines import timelines
 from busbw_analysis.training.timelines import CallTime, RankTime, call_times, rank_times
 
@@ -72,8 +73,9 @@ def test_computation_and_waiting_are_apart(spans: list[tuple[str, int, int]]) ->
 def test_a_timeline_is_drawn_and_exported() -> None:
     judgement = judge(load([GOLDEN]))
     recorded, calls = rank_times((EARLY, LATE), SENT), call_times((EARLY, LATE))
-    judgement = replace(judgement, steps=(replace(judgement.steps[1], timeline=recorded, calls=calls),))
-    section = require(timelines(judgement))
+    steps = (replace(judgement.of(Training).steps[1], timeline=recorded, calls=calls),)
+    judgement = replace(judgement, slices=(replace(judgement.of(Training), steps=steps),))
+    section = require(timelines(steps))
     assert section.anchor == "timelines"
     events = json.loads(trace.text(judgement))["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X", "b", "e"}
@@ -84,7 +86,7 @@ def test_a_timeline_is_drawn_and_exported() -> None:
 
 def test_a_run_without_timelines_has_none() -> None:
     judgement = judge(load([GOLDEN]))
-    assert timelines(judgement) is None
+    assert timelines(judgement.of(Training).steps) is None
     with pytest.raises(AnalysisError):
         trace.text(judgement)
 

@@ -24,10 +24,11 @@ from busbw.runs.facts import GpuFacts
 from busbw.runs.store import read
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import models, parameters
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.cli.training import training
 from busbw_analysis.data.load import load
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.node.judgement import Node
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.prices import Described
@@ -211,7 +212,8 @@ def test_limits_take_a_network_and_constants(tmp_path: Path) -> None:
 
 def test_storage_takes_what_a_run_has_measured() -> None:
     found = asked(f"storage --model 'Llama 3 8B' --gpus 2 --achieved 1e12 --from {STORED / 'runs/settings'}")
-    (written,) = (one.rate for one in judge(load([STORED / "runs/settings"])).files if one.op == "storage_write")
+    files = judge(load([STORED / "runs/settings"])).of(Node).files
+    (written,) = (result.rate for result in files if result.op == "storage_write")
     assert found["write_rate"]["bytes_per_second"] == written
     assert (found["read_rate"], found["share_of_read_rate"]) == (None, None), "nothing was read"
     synchronous, asynchronous = found["checkpoints"]

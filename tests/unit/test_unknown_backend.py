@@ -6,9 +6,10 @@ from testing.synthetic import case, synthetic_run
 from busbw.runs import store
 from busbw.runs.facts import HostFacts
 from busbw.runs.records import BackendTraits
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.transports import transport_of
 
 GLOO = BackendTraits(cost_models="gloo", transport="gloo-tcp")

@@ -17,9 +17,9 @@ from busbw.errors import AnalysisError, DamagedRun
 from busbw.escape import with_texts
 from busbw.runs import store
 from busbw.runs.records import Case, Ended, LaunchStarted, Measurement
+from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import UNKNOWN_OP
-from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.export import EXPORTERS
 from busbw_analysis.training.steps import steps_of
 

@@ -10,10 +10,10 @@ from busbw.errors import StoreError, UsageError, refuse_unknown
 from busbw.escape import echo
 from busbw.runs import store
 from busbw.runs.files import replaced
+from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.cli.options import FILE, log_facts, log_options, read_runs, results_dir_option, run_options
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.sources import STANDARD_INPUT, find
-from busbw_analysis.diagnosis.judge import judgement_of
 
 
 @click.command("import")

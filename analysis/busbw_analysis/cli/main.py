@@ -12,6 +12,8 @@ from busbw.escape import echo, echo_toned
 from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
 from busbw.workloads import model_rows
+from busbw_analysis.assembly import to_json
+from busbw_analysis.assembly.judge import judge_with_selftest, judgement_of
 from busbw_analysis.cli import options
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool, pool_by_setup
@@ -21,9 +23,8 @@ from busbw_analysis.diagnosis.compare import compare as compare_sides
 from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.findings import ranked
 from busbw_analysis.diagnosis.gate import DETECT, FAILURES, gate_of
-from busbw_analysis.diagnosis.judge import Finding, Judgement, judge_with_selftest, judgement_of
+from busbw_analysis.diagnosis.judge import Finding, Judgement
 from busbw_analysis.predict import read_groups
-from busbw_analysis.report import to_json
 from busbw_analysis.report.document import Block, Section
 from busbw_analysis.report.tables import compare as compare_tables
 from busbw_analysis.report.tables.crossovers import crossing_table
@@ -171,7 +172,7 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
         raise UsageError(str(error), code=error.code) from error
     gate = gate_of(comparison, fail_on, visible)
     if page is not None:
-        from busbw_analysis.report import compose as writer  # noqa: PLC0415 - it loads matplotlib
+        from busbw_analysis.assembly import compose as writer  # noqa: PLC0415 - it loads matplotlib
 
         judged = [judge_with_selftest(side, catalogue()) for side in sides]
         writer.write_text(page, writer.compared(comparison, *judged))
@@ -298,7 +299,7 @@ def report(
     --force pools them too. To compare a run with an earlier one, use --reference or busbw compare --html.
     """
     # Loading matplotlib takes as long as all of ``show``, which does not need it.
-    from busbw_analysis.report import compose as writer  # noqa: PLC0415
+    from busbw_analysis.assembly import compose as writer  # noqa: PLC0415
 
     folder = writer.folder_for([find(results_dir, run).folder for run in runs], output, results_dir)
     rows = catalogue(peaks_file)

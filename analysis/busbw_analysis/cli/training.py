@@ -17,12 +17,13 @@ from busbw.system.catalog import catalogue
 from busbw.system.named import gpu_named
 from busbw.units import format_rate, parse_rate
 from busbw.workloads import model_rows
+from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.cli import options
 from busbw_analysis.cli import training_plan as planning
 from busbw_analysis.cli.training_machines import gpu_memory_of, rates_given
 from busbw_analysis.cli.training_models import model_options, named_one
 from busbw_analysis.data.as_json import with_values
-from busbw_analysis.diagnosis.judge import judgement_of
+from busbw_analysis.node.judgement import Node
 from busbw_analysis.node.storage import Stored, fastest
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks
@@ -424,7 +425,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     else:
         read_of = named_one(model)
         reading = disks.reading_tokens(read_of, seq or read_of.sequence, achieved, gpus)
-    files = () if run is None else judgement_of([run], results_dir, None, force=False).files
+    files = () if run is None else judgement_of([run], results_dir, None, force=False).of(Node).files
     read = _rate(read_rate, files, "storage_read")
     write = _rate(write_rate, files, "checkpoint_save") or _rate(None, files, "storage_write")
     if run is not None and read is None and write is None:

@@ -6,7 +6,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -16,20 +16,13 @@ from busbw.runs.progress import progress_of
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.causes import FOUND_WITH, Cause, causes_of
+from busbw_analysis.diagnosis.causes import FOUND_WITH, causes_of
+from busbw_analysis.diagnosis.contributions import AnswerPart, Cause, Status
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
 from busbw_analysis.diagnosis.trust import decide_more, dots, trust_in
 from busbw_analysis.diagnosis.verdicts import DOUBTS, share_of_peak, times_of_model, why_above
-from busbw_analysis.node.roofline import best_arithmetic
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.training.step_answer import explain_steps, step_action, steps_in_words, why_unjudged
-from busbw_analysis.training.step_verdicts import StepVerdict
-
-Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
-"""Status of a whole run. ``explained``: slower than expected, and the causes say why. ``slower``: slower, and no cause
-was found.
-"""
 
 OPEN_FINDINGS: Final = 3
 """Number of findings that are shown; the others are folded behind their number."""
@@ -61,6 +54,8 @@ _PLACEMENT_CAUSES: Final = frozenset({"oversubscribed", "no-spare-core", "librar
 _MOST_BY_PLACEMENT: Final = 15.0
 """Largest slowdown (times the model's time) that these causes can explain: up to 12 was seen on healthy machines."""
 
+_Part = TypeVar("_Part", bound=AnswerPart)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -69,7 +64,6 @@ class Answer:
     status: of the whole run; a stable word.
     headline: whether the run is as expected.
     bands: the verdicts per band of sizes, as direction and ratio.
-    steps: the parts of training steps, and how they compare with their predictions.
     cause: the causes, one sentence each.
     action: what to do.
     trust: number of launches, their scatter, and the smallest difference that they can show.
@@ -81,13 +75,12 @@ class Answer:
     verdicts: the verdicts of the judgement, with the cause that explains each.
     findings: the other findings, those that change a decision most first.
     evidence: the findings behind ``causes``, with their numbers.
-    step_verdicts: those on training steps, with the cause that explains each.
+    parts: those of the slices.
     """
 
     status: Status
     headline: str
     bands: tuple[tuple[Band, str], ...]
-    steps: str
     cause: str
     action: str
     trust: str
@@ -98,21 +91,29 @@ class Answer:
     verdicts: tuple[Verdict, ...]
     findings: tuple[Finding, ...]
     evidence: tuple[Finding, ...]
-    step_verdicts: tuple[StepVerdict, ...]
+    parts: tuple[AnswerPart, ...]
+
+    def of(self, kind: type[_Part]) -> _Part:
+        """The part of the slice that answers with a ``kind``. Raises ValueError if it was not judged."""
+        (part,) = (part for part in self.parts if isinstance(part, kind))
+        return part
 
     @property
     def answer(self) -> str:
-        """Headline, bands and steps as one text."""
-        bands = (f"{_BANDS[band]}: {text}" for band, text in self.bands)
-        return " ".join([self.headline, *bands, *([f"Steps: {self.steps}"] if self.steps else [])])
+        """Headline, bands and the lines of the slices as one text."""
+        return " ".join([self.headline, *(f"{label}: {text}" for label, text in self._judged)])
+
+    @property
+    def _judged(self) -> Iterator[tuple[str, str]]:
+        yield from ((_BANDS[band], text) for band, text in self.bands)
+        yield from ((part.label, sentences(part.text)) for part in self.parts if part.text)
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
         """Label and text of every line that is not empty, in reading order."""
         every = (
             ("Answer", self.headline),
-            *((_BANDS[band], text) for band, text in self.bands),
-            ("Steps", self.steps),
+            *self._judged,
             ("Why", self.cause),
             ("Do", self.action),
             ("Trust", f"{dots(self.confidence)} {self.trust}"),
@@ -134,13 +135,15 @@ class Answer:
 def answer_of(judgement: Judgement) -> Answer:
     """Build the answer from ``judgement``."""
     causes, verdicts = causes_of(judgement)
-    causes, steps = explain_steps(judgement, causes)
-    status = _with_steps(_status(judgement, verdicts), steps)
+    parts = tuple(part.answer(judgement, causes) for part in judgement.slices)
+    causes += tuple(dict.fromkeys(cause for part in parts for cause in part.causes))
+    statuses = {_status(judgement, verdicts), *(status for part in parts for status in part.statuses)}
+    status = next(status for status in _FROM_WORST if status in statuses)
     unexplained, compare = _unexplained(judgement, verdicts)
     actions = dict.fromkeys(cause.action for cause in causes)
     if any("busbw compare" in action for action in actions):
         compare = ""
-    action = sentences(*actions, compare, decide_more(judgement, verdicts), step_action(judgement, steps))
+    action = sentences(*actions, compare, decide_more(judgement, verdicts), *(part.action for part in parts))
     confidence, trust = trust_in(judgement, action)
     bands = tuple(_by_band(verdicts))
     known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
@@ -149,22 +152,21 @@ def answer_of(judgement: Judgement) -> Answer:
         headline=_unfinished(judgement)
         or (
             _headline(judgement, status, causes, verdicts)
-            if bands or any(one.ratio for one in steps)
-            else _unjudged(judgement, status)
+            if bands or any(part.statuses for part in parts)
+            else _unjudged(judgement, status, parts)
         ),
         bands=bands,
-        steps=sentences(steps_in_words(steps)),
         cause=sentences(*(cause.text for cause in causes), unexplained),
         action=action,
         trust=sentences(*trust),
-        measured=_measured(judgement),
+        measured=_measured(judgement, parts),
         confidence=confidence,
         pooled=judgement.dataset.pooled,
         causes=causes,
         verdicts=verdicts,
         findings=tuple(finding for finding in judgement.findings if finding.code not in known),
         evidence=tuple(finding for finding in judgement.findings if finding.code in known),
-        step_verdicts=steps,
+        parts=parts,
     )
 
 
@@ -179,16 +181,6 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     if "undecided" in found:
         return "undecided"
     return "as expected" if found & {"as expected", "faster"} else "not judged"
-
-
-def _with_steps(status: Status, steps: Sequence[StepVerdict]) -> Status:
-    """The status of the whole run: the worse of ``status``, that of everything else, and that of its training steps."""
-    slower = [one for one in steps if one.status == "slower"]
-    found: set[Status] = {status}
-    found |= {"explained" if one.explained_by else "slower" for one in slower}
-    found |= {"undecided" for one in steps if one.status == "undecided"}
-    found |= {"as expected" for one in steps if one.status in {"as expected", "faster"}}
-    return next(one for one in _FROM_WORST if one in found)
 
 
 def _unfinished(judgement: Judgement) -> str:
@@ -271,7 +263,7 @@ def _rate_or_time(verdict: Verdict) -> str:
     return format_time(verdict.time_ns) if verdict.busbw is None else format_rate(verdict.busbw)
 
 
-def _unjudged(judgement: Judgement, status: Status) -> str:
+def _unjudged(judgement: Judgement, status: Status, parts: Sequence[AnswerPart]) -> str:
     """Why nothing was judged, and what would change that."""
     if all(row.state != "measured" for row in judgement.dataset.cases):
         reasons = list(dict.fromkeys(row.reasons[0] for row in judgement.dataset.cases if row.reasons))
@@ -280,11 +272,13 @@ def _unjudged(judgement: Judgement, status: Status) -> str:
     if status == "failed":
         return _HEADLINES[status]
     pair = _slowest_pair(judgement)
-    by_pairs = sentences(pair, "pairs are compared with each other, not with a peak") if pair else ""
-    if otherwise := sentences(why_unjudged(judgement.step_verdicts)) or by_pairs:
-        return otherwise
-    if any(level.share is not None for level in judgement.levels):
-        return "Not judged: the rates are listed beside the nominal rates of the hardware."
+    explanations = (
+        sentences(*(part.unjudged for part in parts)),
+        sentences(pair, "pairs are compared with each other, not with a peak") if pair else "",
+        sentences(*(part.shown_instead for part in parts)),
+    )
+    if reason := next(filter(None, explanations), ""):
+        return reason
     logs = [stored.run.imported for stored in judgement.dataset.runs if stored.run.imported is not None]
     options = [f"--{name}" for name in dict.fromkeys(name for log in logs for name in log.unknown) if name != "machine"]
     if options:
@@ -356,7 +350,7 @@ def _name(named: Verdict, among: Sequence[Verdict]) -> str:
     return " ".join([named.op, *more])
 
 
-def _measured(judgement: Judgement) -> str:
+def _measured(judgement: Judgement, parts: Sequence[AnswerPart]) -> str:
     dataset = judgement.dataset
     measured = sum(row.state == "measured" for row in dataset.cases)
     ranks = sorted({len(stored.run.hosts) for stored in dataset.runs})
@@ -366,22 +360,22 @@ def _measured(judgement: Judgement) -> str:
     wrong = any(finding.code == "wrong-data" for finding in judgement.findings)
     checks = {summary.check for summary in judgement.cases if summary.state == "measured" and summary.case.size_bytes}
     world = f"{' and '.join(map(str, ranks))} {' and '.join(backends)} rank{'' if ranks == [1] else 's'}"
-    parts = [
+    clauses = [
         f"{measured} of {counted(len(dataset.cases), 'case')}",
         f"{world} on {dataset.hosts_in_words}",
         f"{complete} of {planned} launches complete" if complete < planned else "",
         "all data verified" if checks == {"verified"} and not wrong else "",
     ]
     pair = _slowest_pair(judgement) if judgement.verdicts else ""
-    return sentences(", ".join(filter(None, parts)), *_best(judgement), pair)
+    return sentences(", ".join(filter(None, clauses)), *_best(judgement, parts), pair)
 
 
-def _best(judgement: Judgement) -> Iterator[str]:
-    """The highest measured rates: arithmetic, then busbw, or memory or storage if no busbw was measured."""
-    yield from best_arithmetic(judgement.rooflines)
+def _best(judgement: Judgement, parts: Sequence[AnswerPart]) -> Iterator[str]:
+    """The highest measured rates: those of the slices, then busbw."""
+    yield from (rate for part in parts for rate in part.rates)
     best = judgement.best
     if best is None:
-        yield from _best_memory(judgement)
+        yield from (rate for part in parts for rate in part.rates_without_busbw)
         return
     yield f"highest busbw {_rate_of(judgement, best, best.label)}"
     collective = judgement.best_of(_COLLECTIVE & judgement.asked)
@@ -417,17 +411,6 @@ def _slowest_pair(judgement: Judgement) -> str:
         f"{chance}slowest pair {matrix.ranks[source]} → {matrix.ranks[target]}: {format_rate(rate)} at "
         f"{format_size(matrix.size_bytes)}, {100 * share:.3g} % of the median pair"
     )
-
-
-def _best_memory(judgement: Judgement) -> Iterator[str]:
-    found = next((level for level in judgement.levels if level.kind in {"DRAM", "HBM"} and level.measured), None)
-    files = [level for level in judgement.levels if level.kind == "storage" and level.measured]
-    if found is not None:
-        share = "" if found.share is None else f", {100 * found.share:.3g} % of nominal"
-        yield f"{found.kind} ({found.name}): {format_rate(found.measured)}{share} ({found.how})"
-    elif files:
-        rates = ", ".join(f"{level.name} {format_rate(level.measured)}" for level in files)
-        yield f"highest rates of all ranks together: {rates}"
 
 
 def sentences(*clauses: str) -> str:

@@ -8,6 +8,7 @@ from busbw.ops import PAIRED, REDUCING, SYNCHRONISING
 from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.resumed import resuming
+from busbw_analysis.diagnosis.contributions import Cause
 from busbw_analysis.diagnosis.findings import case_name
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import DOUBTS, Curve, share_of_peak, times_of_model, why_above
@@ -28,20 +29,6 @@ _MOST_BY_SUMS: Final = 8.0
 """Largest slowdown by copies, and of ops that reduce (times the model's time, or the inverse share of the peak): up to
 2.3 and 5.7 were seen with MPICH on healthy machines.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Something that explains verdicts, or makes every number unreliable.
-
-    code: a stable word; usually the code of the finding that is its evidence.
-    text: what was found, without a full stop.
-    action: what to do about it, without a full stop.
-    """
-
-    code: str
-    text: str
-    action: str
 
 
 def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, ...]]:

@@ -1,28 +1,28 @@
 """The judgement on a run: findings first, then verdicts and all derived records with their evidence."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from busbw.ops import ON_SOCKETS, PAIRED
 from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.lateness import GroupLateness
-from busbw_analysis.data.load import Dataset, pool
+from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Series, key_of
-from busbw_analysis.data.sources import read_all
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons
 from busbw_analysis.diagnosis.composition import Composition, compositions_of
+from busbw_analysis.diagnosis.contributions import AnswerPart, CaseNumber, Cause
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
 from busbw_analysis.diagnosis.doubts import with_doubts
-from busbw_analysis.diagnosis.findings import Finding, findings_on
+from busbw_analysis.diagnosis.findings import Finding, findings_on, ranked
 from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
-from busbw_analysis.diagnosis.selftest import SelfTest, selftest_for
+from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
+from busbw_analysis.diagnosis.selftest import SelfTest
 from busbw_analysis.diagnosis.single_calls import SingleCall, single_calls
 from busbw_analysis.diagnosis.verdicts import Curve, Verdict, verdicts_on
 from busbw_analysis.fitting.curve import fit_series
@@ -31,21 +31,12 @@ from busbw_analysis.models.bounds import explain
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
-from busbw_analysis.node.hierarchy import HierarchyLevel, hierarchy
-from busbw_analysis.node.memory import MemoryCurve, memory_curves
-from busbw_analysis.node.network_roofline import NetworkRoofline, network_rooflines
-from busbw_analysis.node.peer_peaks import PairShares, shares_of
-from busbw_analysis.node.roofline import Roofline, rooflines_of
-from busbw_analysis.node.storage import Stored, stored
 from busbw_analysis.peaks.paths import gpu_model
 from busbw_analysis.peaks.peaks import Peak, PeakLevel, peak_of
-from busbw_analysis.predict import Questions
-from busbw_analysis.training.gradient_exchanges import Exchanged, exchanged
-from busbw_analysis.training.held import Held, held
-from busbw_analysis.training.step_verdicts import StepVerdict, step_verdicts
-from busbw_analysis.training.steps import Trained, steps_of
 
-__all__ = ["Best", "Curve", "Finding", "Judgement", "PairMatrix", "Verdict", "judge"]
+__all__ = ["Best", "Curve", "Evidence", "Finding", "Judgement", "PairMatrix", "SliceJudgement", "Verdict", "judge"]
+
+_Slice = TypeVar("_Slice", bound="SliceJudgement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +71,44 @@ def _fastest(summary: CaseSummary) -> Sequence[GroupSummary]:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a slice judges by: the data, and what the core made of them.
+
+    pair_shares: for each matrix, what its pairs reached of their peaks.
+    rows: the catalogue of peaks.
+    """
+
+    dataset: Dataset
+    curves: tuple[Curve, ...]
+    matrices: tuple[PairMatrix, ...]
+    pair_shares: tuple[PairShares | Unavailable | None, ...]
+    rows: Catalogue
+
+
+class SliceJudgement(Protocol):
+    """What a slice found in a data set: a frozen record of its own results with these views."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Its warnings."""
+
+    @property
+    def numbers(self) -> tuple[CaseNumber, ...]:
+        """Its numbers of cases, in the order of their columns."""
+
+    def answer(self, judgement: "Judgement", causes: Sequence[Cause]) -> AnswerPart:
+        """Its part of the answer to ``judgement``; ``causes`` are those that the core names."""
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """All data for a report, and everything derived from them.
 
     findings: ``ranked``.
-    memory, files, steps: results of kernels in memory, operations on storage and training steps.
-    held, step_verdicts: training steps beside their predictions, and the verdicts on all of them.
-    exchanges: groups of steps that differ only in the exchange of gradients.
     compositions, single_calls: all-reduce beside its two halves, and cases that were also measured as scripts do.
-    levels: the hierarchy of the machine.
     pair_shares: for each matrix, what its pairs reached of their peaks.
     comparisons: algorithms of the same op compared.
+    slices: what each slice found.
     """
 
     dataset: Dataset
@@ -102,19 +120,16 @@ class Judgement:
     lateness: tuple[GroupLateness, ...]
     cases: tuple[CaseSummary, ...]
     selftest: SelfTest | None
-    rooflines: tuple[Roofline, ...] = ()
-    networks: tuple[NetworkRoofline, ...] = ()
-    memory: tuple[MemoryCurve, ...] = ()
-    files: tuple[Stored, ...] = ()
-    steps: tuple[Trained, ...] = ()
-    held: tuple[Held, ...] = ()
-    step_verdicts: tuple[StepVerdict, ...] = ()
-    exchanges: tuple[tuple[Exchanged, ...], ...] = ()
-    compositions: tuple[Composition, ...] = ()
-    single_calls: tuple[SingleCall, ...] = ()
-    levels: tuple[HierarchyLevel, ...] = ()
-    pair_shares: tuple[PairShares | Unavailable | None, ...] = ()
-    comparisons: tuple[AlgorithmComparison, ...] = ()
+    compositions: tuple[Composition, ...]
+    single_calls: tuple[SingleCall, ...]
+    pair_shares: tuple[PairShares | Unavailable | None, ...]
+    comparisons: tuple[AlgorithmComparison, ...]
+    slices: tuple[SliceJudgement, ...]
+
+    def of(self, kind: type[_Slice]) -> _Slice:
+        """The judgement of a slice. Raises ValueError if it was not judged."""
+        (judgement,) = (judgement for judgement in self.slices if isinstance(judgement, kind))
+        return judgement
 
     @property
     def best(self) -> Best | None:
@@ -155,24 +170,30 @@ class Judgement:
         )
 
 
-def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | None = None) -> Judgement:
+def judge(
+    dataset: Dataset,
+    selftest: SelfTest | None = None,
+    rows: Catalogue | None = None,
+    slices: Sequence[Callable[[Evidence], SliceJudgement]] = (),
+) -> Judgement:
     """Judge ``dataset``. Bad measurements never raise an error: they become findings or refused fits.
 
     selftest: the self-test of this machine for this run, if there is one.
     rows: the catalogue of peaks; by default the shipped one with the user's own.
+    slices: how each slice judges; ``assembly.judge`` has all of them.
     """
     rows = catalogue() if rows is None else rows
     summaries, placements = dataset.summaries, dataset.placements
     matrices = matrices_of(summaries, placements)
     lateness = dataset.lateness
     curves = with_doubts([_curve(dataset, series, rows) for series in dataset.series], summaries)
-    memory, files = memory_curves(dataset, curves), stored(dataset, curves)
-    rooflines = rooflines_of(dataset, memory, rows)
-    shares, steps = tuple(shares_of(dataset, matrix, rows) for matrix in matrices), steps_of(dataset)
-    predicted = held(Questions([dataset])) if steps else ()
+    shares = tuple(shares_of(dataset, matrix, rows) for matrix in matrices)
+    evidence = Evidence(dataset, curves, matrices, shares, rows)
+    of_slices = tuple(judge_slice(evidence) for judge_slice in slices)
+    findings = findings_on(dataset, matrices, lateness, selftest, rows)
     return Judgement(
         dataset=dataset,
-        findings=findings_on(dataset, matrices, lateness, selftest, rows),
+        findings=ranked([*findings, *(finding for judgement in of_slices for finding in judgement.findings)]),
         verdicts=tuple(verdict for curve in curves for verdict in verdicts_on(curve)),
         curves=curves,
         matrices=matrices,
@@ -180,41 +201,12 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         lateness=lateness,
         cases=summaries,
         selftest=selftest,
-        rooflines=rooflines,
-        networks=network_rooflines(dataset, rooflines, rows),
-        memory=memory,
-        files=files,
-        steps=steps,
-        held=predicted,
-        step_verdicts=step_verdicts(steps, predicted),
-        exchanges=exchanged(steps),
         compositions=compositions_of(curves),
         single_calls=single_calls(dataset),
         pair_shares=shares,
         comparisons=algorithm_comparisons(curves, library_of_run(dataset)),
-        levels=hierarchy(dataset, curves, memory, files, list(zip(matrices, shares, strict=True)), rows),
+        slices=of_slices,
     )
-
-
-def judgement_of(
-    runs: Sequence[str], results_dir: Path, peaks_file: Path | None, *, force: bool, facts: LogFacts | None = None
-) -> Judgement:
-    """The judgement on the runs named by ``runs`` (paths, names, or ``latest``), pooled; ``facts`` apply to logs.
-
-    Raises StoreError for anything that is not a run, and UnlikeRuns for runs that may not be pooled unless ``force``.
-    """
-    rows = catalogue(peaks_file)
-    return judge_with_selftest(pool(read_all(results_dir, runs, facts), force=force), rows)
-
-
-def judge_with_selftest(dataset: Dataset, rows: Catalogue) -> Judgement:
-    """The judgement on ``dataset``, with the self-test stored beside its first run."""
-    first = dataset.runs[0]
-    if first.run.imported is not None:
-        return judge(dataset, None, rows)
-    backend = first.run.cases[0].backend if first.run.cases else ""
-    began = max(stored.run.started for stored in dataset.runs)
-    return judge(dataset, selftest_for(first.path.parent, backend, len(first.run.hosts), began), rows)
 
 
 def _sharing(dataset: Dataset, series: Series) -> float:

@@ -6,10 +6,12 @@ from typing import Final
 
 import pandas as pd
 
+from busbw_analysis.assembly import compose
+from busbw_analysis.assembly.slices import SLICES
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.export import frames, nccl_tests, openmetrics, osu, trace
-from busbw_analysis.report import compose, to_markdown
+from busbw_analysis.export import frames, nccl_tests, openmetrics, osu
+from busbw_analysis.report import to_markdown
 from busbw_analysis.report.tables.frames import case_frame, sample_frame
 
 
@@ -39,6 +41,6 @@ EXPORTERS: Final = {
     "json-lines": _tidy(frames.json_lines),
     "parquet": _tidy(frames.parquet, binary=True),
     "openmetrics": Exporter(openmetrics.text),
-    "trace": Exporter(trace.text),
+    **{name: Exporter(write) for row in SLICES for name, write in row.exports.items()},
     "markdown": Exporter(lambda judged: to_markdown.render(compose.page_of(judged)).encode()),
 }

@@ -21,9 +21,9 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.pairs import PairMatrix
+from busbw_analysis.diagnosis.peer_peaks import DIRECT, PairShares
 from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.node.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
-from busbw_analysis.node.peer_peaks import DIRECT, PairShares
 from busbw_analysis.node.storage import Stored
 from busbw_analysis.peaks.peaks import Peak
 

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from busbw_analysis.diagnosis.answer import Answer, sentences
-from busbw_analysis.diagnosis.answer import Status as RunStatus
+from busbw_analysis.diagnosis.contributions import Status as RunStatus
 from busbw_analysis.diagnosis.findings import Finding, Severity
 from busbw_analysis.diagnosis.verdicts import Status as VerdictStatus
 

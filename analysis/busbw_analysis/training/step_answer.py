@@ -1,7 +1,7 @@
 """What the answer to a run says about its training steps: their parts, whether they are as predicted, what to do."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -11,7 +11,9 @@ from busbw.ops.training import MODEL, OTHER_MODELS, SCALE, SCALES
 from busbw.units import counted, format_size, format_time
 from busbw.workloads.shapes import StepShape
 from busbw_analysis.data.grouped import grouped
-from busbw_analysis.diagnosis.causes import Cause, cause_named
+from busbw_analysis.diagnosis.causes import cause_named
+from busbw_analysis.diagnosis.contributions import AnswerPart, Cause
+from busbw_analysis.diagnosis.contributions import Status as RunStatus
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.verdicts import Status, times
 from busbw_analysis.training.step_verdicts import MATMUL, StepVerdict
@@ -23,30 +25,57 @@ _LEAST_WAITING: Final = 0.05
 _UNLIKE: Final = 0.05
 """Steps that were timed in turns with their parts are named if their time differs by more than this share."""
 _MOST_CHANGES: Final = 2
+_OVERSUBSCRIBED: Final = "oversubscribed"
+_DISTURBED: Final = "disturbed"
 _MESSAGES: Final = {"send_recv": "ping_pong", "all_to_all_v": "all_to_all"}
 """Calls of a step → the operation to measure for them."""
 
 
-def explain_steps(judgement: Judgement, causes: tuple[Cause, ...]) -> tuple[tuple[Cause, ...], tuple[StepVerdict, ...]]:
-    """``causes`` with those of slower steps, and all steps with the cause that explains each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepAnswer(AnswerPart):
+    """The part of the answer on training steps. ``verdicts``: on all steps, with the cause that explains each."""
 
-    It is shared cores, or other load while the step was measured.
-    """
-    steps, more = [], list(causes)
-    for one in judgement.step_verdicts:
-        code = None
-        if one.status in {"slower", "undecided"} and one.predicted_ns is not None:
-            if any(cause.code == "oversubscribed" for cause in causes):
-                code = "oversubscribed"
-            elif judgement.cases[one.case].disturbance.high:
-                code = "disturbed"
-                found = cause_named(judgement, code)
-                more += [found] if found is not None and all(cause.code != code for cause in more) else []
-        steps.append(replace(one, explained_by=code))
-    return tuple(more), tuple(steps)
+    verdicts: tuple[StepVerdict, ...]
 
 
-def steps_in_words(steps: Sequence[StepVerdict]) -> str:
+def answer_steps(verdicts: Sequence[StepVerdict], judgement: Judgement, causes: Sequence[Cause]) -> StepAnswer:
+    """The part of the answer on the steps with these ``verdicts``; ``causes`` are those that the core names."""
+    codes = {cause.code for cause in causes}
+    explained = tuple(replace(step, explained_by=_cause_of(step, judgement, codes)) for step in verdicts)
+    disturbed = any(step.explained_by == _DISTURBED for step in explained) and _DISTURBED not in codes
+    cause = cause_named(judgement, _DISTURBED) if disturbed else None
+    return StepAnswer(
+        label="Steps",
+        text=_steps_in_words(explained),
+        statuses=frozenset(_statuses(explained)),
+        causes=() if cause is None else (cause,),
+        action=_action(judgement, explained),
+        unjudged=_why_unjudged(explained),
+        verdicts=explained,
+    )
+
+
+def _cause_of(step: StepVerdict, judgement: Judgement, codes: Collection[str]) -> str | None:
+    """The code of the cause of a slower step: shared cores, or other load while the step was measured."""
+    if step.status not in {"slower", "undecided"} or step.predicted_ns is None:
+        return None
+    if _OVERSUBSCRIBED in codes:
+        return _OVERSUBSCRIBED
+    return _DISTURBED if judgement.cases[step.case].disturbance.high else None
+
+
+def _statuses(steps: Sequence[StepVerdict]) -> Iterator[RunStatus]:
+    """What the verdicts mean for the whole run."""
+    for step in steps:
+        if step.status == "slower":
+            yield "explained" if step.explained_by else "slower"
+        elif step.status == "undecided":
+            yield "undecided"
+        elif step.status != "not judged":
+            yield "as expected"
+
+
+def _steps_in_words(steps: Sequence[StepVerdict]) -> str:
     """The parts of all steps, and how they compare with their predictions; "" without steps."""
     if not steps:
         return ""
@@ -103,7 +132,7 @@ def _range(ends: Sequence[str]) -> str:
     return " to ".join(dict.fromkeys(ends))
 
 
-def why_unjudged(steps: Sequence[StepVerdict]) -> str:
+def _why_unjudged(steps: Sequence[StepVerdict]) -> str:
     """Why none of ``steps`` was predicted, as a headline without a full stop; "" without steps."""
     if not steps:
         return ""
@@ -113,7 +142,7 @@ def why_unjudged(steps: Sequence[StepVerdict]) -> str:
     return f"not judged: {next((one.refused for one in steps if one.refused), 'no step was predicted')}"
 
 
-def step_action(judgement: Judgement, steps: Sequence[StepVerdict]) -> str:
+def _action(judgement: Judgement, steps: Sequence[StepVerdict]) -> str:
     """What to measure so that steps can be predicted, or what would shorten the only one, or the worst slower one."""
     slower = [one for one in steps if one.status == "slower"]
     worst = max(slower or steps[:1], key=lambda one: one.ratio or 0.0, default=None)

@@ -1,10 +1,10 @@
 """The report section on the hierarchy of memories and links: the measured and nominal rate of every level."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from busbw.units import format_rate
 from busbw_analysis.diagnosis.answer import sentences
-from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.node.hierarchy import HierarchyLevel
 from busbw_analysis.node.plots import hierarchy as hierarchy_plot
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Section, percent, table
@@ -19,9 +19,8 @@ _ORDER: Final = "Every level of this machine that the run used, from the core ou
 _DRAWN: Final = {"measured": "measured", "nominal": "nominal", "practical": "in practice"}
 
 
-def hierarchy(judgement: Judgement) -> Section | None:
+def hierarchy(levels: Sequence[HierarchyLevel]) -> Section | None:
     """A figure of all levels and its numbers; None if no level is known."""
-    levels = judgement.levels
     if not levels:
         return None
     gist = "; ".join(

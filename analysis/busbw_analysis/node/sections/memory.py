@@ -1,6 +1,6 @@
 """The report section on memory: traffic over the working set with plateaus, thread scaling, peaks and first touch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +10,6 @@ from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import sentences
-from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.node.memory import (
     FIRST_TOUCH,
     MemoryCurve,
@@ -68,22 +67,25 @@ _PAGE_BYTES = 4096
 _ALIKE = 1.1
 
 
-def memory(judgement: Judgement) -> Section | None:
-    """All measurements of kernels in memory; None if there are none."""
-    if not judgement.memory:
+def memory(curves: Sequence[MemoryCurve], cases: Sequence[CaseSummary], huge_pages: Collection[str]) -> Section | None:
+    """All measurements of kernels in memory; None if there are none.
+
+    huge_pages: how the hosts use transparent huge pages.
+    """
+    if not curves:
         return None
-    by_op = grouped(judgement.memory, lambda curve: (curve.key.op, curve.key.device))
+    by_op = grouped(curves, lambda curve: (curve.key.op, curve.key.device))
     devices = {device for _, device in by_op}
     parts = tuple(
-        _kernel(f"memory-{number}", f"{op} ({device})" if len(devices) > 1 else op, members, judgement.cases)
+        _kernel(f"memory-{number}", f"{op} ({device})" if len(devices) > 1 else op, members, cases)
         for number, ((op, device), members) in enumerate(by_op.items(), start=1)
     )
     counted = f"{_COUNTED} {_FETCHED}" if "cpu" in devices else _COUNTED
     # State once what 100 % means for all kernels that share it.
-    peaks = dict.fromkeys(sentences(_denominator(curve)) for curve in judgement.memory)
+    peaks = dict.fromkeys(sentences(_denominator(curve)) for curve in curves)
     blocks: list[Block] = [*map(Paragraph, (counted, _FOUND, *peaks))]
-    blocks += [*_scaling(judgement.memory), *_library(judgement.memory), *_touch(judgement)]
-    most, op = max((point.rate, curve.key.op) for curve in judgement.memory for point in curve.points)
+    blocks += [*_scaling(curves), *_library(curves), *_touch(curves, huge_pages)]
+    most, op = max((point.rate, curve.key.op) for curve in curves for point in curve.points)
     gist = f"Up to {format_rate(most)} of traffic, by {op}."
     return Section("memory", "Memory", tuple(blocks), parts, gist=gist)
 
@@ -156,13 +158,12 @@ def _threads(curve: MemoryCurve) -> str:
     return f"{counted(curve.threads, 'thread')}{curve.where}"
 
 
-def _touch(judgement: Judgement) -> Iterator[Block]:
+def _touch(curves: Sequence[MemoryCurve], huge_pages: Collection[str]) -> Iterator[Block]:
     """The cost of the first touch of a page, compared with a warm write."""
-    found = compared_at_largest(judgement.memory, FIRST_TOUCH, "memory_write")
+    found = compared_at_largest(curves, FIRST_TOUCH, "memory_write")
     if not found:
         return
-    hosts = [host for stored in judgement.dataset.runs for host in stored.run.environments.values()]
-    pages = ", ".join(sorted({str(host.thp) for host in hosts}))
+    pages = ", ".join(sorted(huge_pages))
     note = f"Transparent huge pages: {pages}. Medians over launches; no interval of the difference."
     yield Paragraph(_TOUCHED)
     yield table("First touch beside a warm write", _TOUCH_COLUMNS, found, note, row_headers=2)

@@ -1,12 +1,11 @@
 """The report section on rooflines: limits by memory, arithmetic and network."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from busbw.ops import LEAST_TRAFFIC
 from busbw.runs.records import DTYPE_BYTES, settings_in_words
 from busbw.units import about_size, format_flop, format_rate, format_size, format_time, signed_time
-from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.node.fusion import Fusion, fusions_of
 from busbw_analysis.node.network_roofline import NetworkRoofline
 from busbw_analysis.node.plots.roofline import draw
@@ -50,23 +49,25 @@ _LOOPS: Final = (
 )
 
 
-def rooflines(judgement: Judgement) -> Section | None:
+def rooflines(
+    measured: Sequence[Roofline], networks: Sequence[NetworkRoofline], *, several_ranks: bool
+) -> Section | None:
     """Peaks, balance and kernels of every host and GPU, and of the network; None if nothing was computed."""
-    if not judgement.rooflines:
+    if not measured:
         return None
     blocks: list[Block] = [Paragraph(_HOW), Paragraph(_COUNTED)]
     parts = [
         Section(f"roofline-{number}", f"Roofline of {roofline.holder}", tuple(_blocks(roofline, number)))
-        for number, roofline in enumerate(judgement.rooflines)
+        for number, roofline in enumerate(measured)
     ]
     if len(parts) == 1:
         blocks += parts.pop().blocks
-    if judgement.networks:
-        of_wire = table("FLOP for each byte on the wire", _NETWORK_COLUMNS, judgement.networks, _TOKENS, row_headers=2)
+    if networks:
+        of_wire = table("FLOP for each byte on the wire", _NETWORK_COLUMNS, networks, _TOKENS, row_headers=2)
         parts.append(Section("roofline-network", "Roofline of the network", (Paragraph(_NETWORK), of_wire)))
-    elif len(judgement.dataset.hosts) < 2:
+    elif not several_ranks:
         blocks.append(Paragraph("A single rank sends nothing, so there is no network roofline.", tone="quiet"))
-    gist = "; ".join(best_arithmetic(judgement.rooflines))
+    gist = "; ".join(best_arithmetic(measured))
     return Section("roofline", "Roofline", tuple(blocks), tuple(parts), gist=gist)
 
 

@@ -5,7 +5,6 @@ from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.diagnosis.answer import sentences
-from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.node.storage import WAYS, Stored
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import (
@@ -33,20 +32,20 @@ _BLOCKED: Final = (
 )
 
 
-def storage(judgement: Judgement) -> Section | None:
+def storage(measured: Sequence[Stored]) -> Section | None:
     """All storage measurements; None if there are none."""
-    if not judgement.files:
+    if not measured:
         return None
-    files = [one for one in judgement.files if one.op != _CHECKPOINT]
-    saves = [one for one in judgement.files if one.op == _CHECKPOINT]
-    peaks = dict.fromkeys(sentences(_denominator(one)) for one in judgement.files)
+    files = [result for result in measured if result.op != _CHECKPOINT]
+    saves = [result for result in measured if result.op == _CHECKPOINT]
+    peaks = dict.fromkeys(sentences(_denominator(result)) for result in measured)
     blocks: list[Block] = [Paragraph(_HOW), *map(Paragraph, peaks)]
     if files:
         blocks.append(_files(files))
     if saves:
         checkpoints = table("Checkpoints", _SAVE_COLUMNS, saves, *_notes(saves))
         blocks += [Paragraph(_BLOCKED), checkpoints]
-    gist = f"{', '.join(dict.fromkeys(one.op for one in judgement.files))}."
+    gist = f"{', '.join(dict.fromkeys(result.op for result in measured))}."
     return Section("storage", "Storage", tuple(blocks), gist=gist)
 
 

@@ -140,7 +140,7 @@ def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]]) -> 
         text = "No operation gave a result."
         if first.matrices:
             text = "Only pairs of ranks were measured: see below."
-        elif first.memory or first.files:
+        elif first.curves:
             text = "No messages were sent: see the sections below."
         return Section("operations", "Operations", (Paragraph(text),))
     how = (

@@ -15,7 +15,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.distances import BETWEEN_HOSTS, PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement, PairMatrix
-from busbw_analysis.node.peer_peaks import PairShares
+from busbw_analysis.diagnosis.peer_peaks import PairShares
 from busbw_analysis.report.document import (
     HEAT_STEPS,
     Block,

@@ -18,12 +18,12 @@ from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import IntervalKind
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import FLAGS, CaseSummary
+from busbw_analysis.diagnosis.contributions import CaseNumber
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.verdicts import ABOVE_PEAK, NEAR_PEAK
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, percent, table
-from busbw_analysis.training.step_verdicts import StepVerdict
 
 _BAR: Final = 12
 """Length of the longest bar, in characters."""
@@ -39,6 +39,8 @@ _OF_GROUP: Final = (
 )
 _IN_COLUMNS: Final = frozenset({"op", "dtype", "redop", "in_place", "group", "device", "root"})
 """Fields of a case that are not repeated among its settings."""
+_RECORDS: Final = frozenset({"summary", "numbers"})
+"""Fields of a row whose own fields stand in JSON instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +56,11 @@ class ShownRow:
     overlap, overlap_low, overlap_high: the hidden share of a call beside computation, and its interval
     pairs, times_within: number of pairs, and their time over that of the pairs within a host
     traffic: bytes that one rank reads and writes
-    computed, exposed, waiting: shares of a training step (``StepVerdict``)
-    predicted_ns, of_predicted: predicted time of the step, and that of the step timed in turns with its parts over it
+    numbers: those that the slices know of cases
     """
 
     summary: CaseSummary
+    numbers: tuple[CaseNumber, ...] = ()
     row: str
     ranks: tuple[int, ...] | None = None
     launches: int | None = None
@@ -81,11 +83,6 @@ class ShownRow:
     pairs: int | None = None
     times_within: float | None = None
     traffic: float | None = None
-    computed: float | None = None
-    exposed: float | None = None
-    waiting: float | None = None
-    predicted_ns: float | None = None
-    of_predicted: float | None = None
 
     @property
     def case(self) -> Case:
@@ -111,7 +108,7 @@ class ShownRow:
     def document(self) -> dict[str, JSON]:
         """The row as JSON."""
         case = self.case
-        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "summary"}
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _RECORDS}
         return {
             **{name: getattr(case, name) for name in _OF_CASE},
             "groups": case.group,
@@ -125,6 +122,7 @@ class ShownRow:
             "check": self.summary.check,
             "flags": self.summary.flags,
             **own,
+            **{number.key: number.values.get(self.summary.index) for number in self.numbers},
         }
 
 
@@ -132,22 +130,9 @@ def show_rows(judgement: Judgement) -> list[ShownRow]:
     """The rows of all cases and groups of ranks, in the order of the plan."""
     peaks = peaks_of(judgement)
     splits = {split.case: split for split in judgement.splits}
-    steps = {step.case: step for step in judgement.step_verdicts}
+    numbers = tuple(number for part in judgement.slices for number in part.numbers)
     rows = (row for summary in judgement.cases for row in _rows_of(summary, peaks, splits.get(summary.index)))
-    return [_with_step(row, steps.get(row.summary.index)) for row in rows]
-
-
-def _with_step(row: ShownRow, step: StepVerdict | None) -> ShownRow:
-    if step is None:
-        return row
-    return replace(
-        row,
-        computed=step.computed,
-        exposed=step.communicating,
-        waiting=step.waiting,
-        predicted_ns=step.predicted_ns,
-        of_predicted=step.ratio,
-    )
+    return [replace(row, numbers=numbers) for row in rows]
 
 
 def peaks_of(judgement: Judgement) -> dict[tuple[int, tuple[int, ...]], Peak]:
@@ -324,10 +309,7 @@ def _columns(rows: Sequence[ShownRow], launches: Collection[int]) -> list[Column
         Column(name, rate, format_rate),
         Column("traffic", lambda row: row.traffic, format_rate),
         Column("of peak", _of_peak, str),
-        Column("computed", lambda row: row.computed, _percent),
-        Column("exposed", lambda row: row.exposed, _percent),
-        Column("waiting", lambda row: row.waiting, _percent),
-        Column("predicted", lambda row: row.predicted_ns, format_time),
+        *(_number_column(number) for number in rows[0].numbers if number.heading),
         Column("skew", lambda row: row.skew_share, _percent),
         Column("launches", lambda row: row.launches if len(launches) > 1 else None, str),
         Column("hidden", _hidden, str),
@@ -335,6 +317,11 @@ def _columns(rows: Sequence[ShownRow], launches: Collection[int]) -> list[Column
         Column("", _bars(rows, rate)),
         Column("", _state),
     ]
+
+
+def _number_column(number: CaseNumber) -> Column[ShownRow]:
+    text = _percent if number.unit == "fraction" else format_time
+    return Column(number.heading, lambda row: number.values.get(row.summary.index), text)
 
 
 def _peaks(rows: Sequence[ShownRow]) -> str:
@@ -418,12 +405,6 @@ def _notes(rows: Sequence[ShownRow], flags: Sequence[str]) -> Iterator[str]:
         yield "no ±: an interval of one launch needs at least 6 independent samples"
     if any(row.traffic is not None for row in rows):
         yield "traffic: bytes read and written by one rank, each counted once, as in STREAM"
-    if any(row.computed is not None for row in rows):
-        yield (
-            "computed, exposed, waiting: shares of a step: computation, communication that it does not hide, and "
-            "waiting for other ranks"
-        )
-    if any(row.predicted_ns is not None for row in rows):
-        yield "predicted: time of a step by single calls of this run"
+    yield from (number.note for number in (rows[0].numbers if rows else ()) if number.note and number.known)
     if any(row.overlap is not None for row in rows):
         yield "overlap: time is that of call and computation together; hidden: share of the call, with its interval"

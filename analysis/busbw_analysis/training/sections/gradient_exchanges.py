@@ -7,7 +7,6 @@ import msgspec
 
 from busbw.ops.training import workload_in_words
 from busbw.units import format_size, format_time
-from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Paragraph, Section, percent, table, three_digits
 from busbw_analysis.report.sections.labels import checked
 from busbw_analysis.training.gradient_exchanges import EXACT, TARGET, Exchanged, gaps
@@ -40,9 +39,8 @@ _COLUMNS: Final[tuple[Column[Exchanged], ...]] = (
 )
 
 
-def exchanges(judgement: Judgement) -> Section | None:
+def exchanges(groups: Sequence[Sequence[Exchanged]]) -> Section | None:
     """Every group of trainings that differ only in the exchange; None if there is none."""
-    groups = judgement.exchanges
     if not groups:
         return None
     blocks = [block for number, group in enumerate(groups) for block in _group(number, group)]

@@ -6,7 +6,7 @@ from typing import Final
 from busbw.errors import AnalysisError, UsageError
 from busbw.units import format_seconds
 from busbw.workloads.model_rows import Model
-from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.data.load import Dataset
 from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, table
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
@@ -22,10 +22,10 @@ _OVERLAP: Final = 0.8
 """Share of a call hidden by computation, assumed if the run did not measure it."""
 
 
-def training(judgement: Judgement, models: Sequence[Model]) -> Section:
+def training(dataset: Dataset, held: Sequence[Held], models: Sequence[Model]) -> Section:
     """Plans for the requested ``models``, and measured steps; folded if no model was requested."""
-    questions = Questions([judgement.dataset])
-    blocks = [*_measured(judgement.held), *(block for model in models for block in _planned(questions, model))]
+    questions = Questions([dataset])
+    blocks = [*_measured(held), *(block for model in models for block in _planned(questions, model))]
     gist = "The time of a training step from this run's measurements, its parts, and its sensitivity."
     if not blocks:
         gist = "Training plans for models on these ranks (needs --model)."

@@ -1,11 +1,11 @@
 """The report section on training steps: their times, and the share of communication."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from busbw.ops.training import workload_in_words
 from busbw.runs.records import RankMemory
 from busbw.units import about_size, format_flop, format_size, format_time, signed_time
-from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE
 from busbw_analysis.report.document import TONES, Cell, Column, Paragraph, Section, percent, table, three_digits
 from busbw_analysis.report.sections.labels import checked
@@ -122,24 +122,24 @@ def _bar(one: Trained, part_ns: float) -> Cell:
     return Cell(format_time(part_ns), bar=min(1.0, part_ns / one.step_ns))
 
 
-def steps(judgement: Judgement) -> Section | None:
-    """All measured steps; None if there are none."""
-    if not judgement.steps:
+def steps(measured: Sequence[Trained], verdicts: Sequence[StepVerdict]) -> Section | None:
+    """All measured steps with their ``verdicts``; None if there are none."""
+    if not measured:
         return None
     notes = ["Bars are shares of the step. Sent: S × bus factor of each call, for the rank that sends most."]
-    if any(one.bubble is not None for one in judgement.steps):
+    if any(step.bubble is not None for step in measured):
         notes.append("Idle: exposed share of the step, with messages. Bubble: (p−1)/(m v + p−1), without messages.")
-    if any(one.product_share is not None for one in judgement.steps):
+    if any(step.product_share is not None for step in measured):
         notes.append("Of matmul: FLOP/s over those of the largest matmul in this run.")
-    if any(one.dropped for one in judgement.steps):
+    if any(step.dropped for step in measured):
         notes.append("Dropped: tokens dropped because an expert was full.")
-    if any(one.workload.wait_ns is not None for one in judgement.steps):
+    if any(step.workload.wait_ns is not None for step in measured):
         notes.append(_WAITED)
-    rows = table("Steps", _COLUMNS, judgement.steps, *notes)
-    judged = table("Parts and predictions", _JUDGED, judgement.step_verdicts, _SHARES)
-    places = [table("The fastest first", _RANKED, order, _WAITS)] if (order := ranked(judgement.steps)) else []
-    lates = [table("One delayed rank", _SLOWED, late, _LATE)] if (late := slowed(judgement.steps)) else []
-    full = [(one, one.fullest, one.computed_memory) for one in judgement.steps if one.workload.slow_ns is None]
-    held = [(one, rank, computed) for one, rank, computed in full if rank is not None and computed is not None]
+    rows = table("Steps", _COLUMNS, measured, *notes)
+    judged = table("Parts and predictions", _JUDGED, verdicts, _SHARES)
+    places = [table("The fastest first", _RANKED, order, _WAITS)] if (order := ranked(measured)) else []
+    lates = [table("One delayed rank", _SLOWED, late, _LATE)] if (late := slowed(measured)) else []
+    full = [(step, step.fullest, step.computed_memory) for step in measured if step.workload.slow_ns is None]
+    held = [(step, rank, computed) for step, rank, computed in full if rank is not None and computed is not None]
     memories = [table("Memory", _MEMORY, held, _REMEMBERED)] if held else []
     return Section("steps", "Training steps", (Paragraph(_HOW), rows, judged, *places, *lates, *memories))

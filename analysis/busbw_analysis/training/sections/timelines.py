@@ -1,11 +1,10 @@
 """The report section that draws one training step of each kind: computation, calls and waiting of every rank."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from busbw.ops.training import workload_in_words
 from busbw.units import format_time
-from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Paragraph, Section, percent, table
 from busbw_analysis.training.plots import timelines as plots
 from busbw_analysis.training.steps import Trained
@@ -44,27 +43,27 @@ def _share(one: RankTime, part_ns: int | None) -> float | None:
     return None if part_ns is None or not one.span_ns else part_ns / one.span_ns
 
 
-def timelines(judgement: Judgement) -> Section | None:
-    """All steps with a recorded timeline; None if there are none."""
-    figures = tuple(_figures(judgement))
+def timelines(steps: Sequence[Trained]) -> Section | None:
+    """All ``steps`` with a recorded timeline; None if there are none."""
+    figures = tuple(_figures(steps))
     gist = "Computation, calls and waiting of every rank in one step of each kind."
     if not figures:
         return None
-    calls = [(one, call) for one in judgement.steps for call in one.calls]
+    calls = [(step, call) for step in steps for call in step.calls]
     tables = [table("How much of each call is hidden", _CALLS, calls, _HIDDEN)] if calls else []
     return Section("timelines", "Timelines of steps", (Paragraph(_HOW), *figures, *tables), gist=gist)
 
 
-def _figures(judgement: Judgement) -> Iterator[Figure]:
-    for number, one in enumerate(judgement.steps):
-        if not any(time.span_ns for time in one.timeline):
+def _figures(steps: Sequence[Trained]) -> Iterator[Figure]:
+    for number, step in enumerate(steps):
+        if not any(time.span_ns for time in step.timeline):
             continue
-        what = f"{one.op} · {workload_in_words(one.workload)}"
-        slots = plots.colours([name for row in one.timeline for name, _, _ in row.spans])
+        what = f"{step.op} · {workload_in_words(step.workload)}"
+        slots = plots.colours([name for row in step.timeline for name, _, _ in row.spans])
         legend = [LegendEntry(plots.swatch(slot), name) for name, slot in slots.items()]
         yield Figure(
             what,
-            (plots.draw(one.timeline, f"timeline-{number}", what, f"One step of {one.ranks} ranks over time"),),
+            (plots.draw(step.timeline, f"timeline-{number}", what, f"One step of {step.ranks} ranks over time"),),
             (*legend, LegendEntry(plots.swatch(None), plots.WAITING)),
-            table(what, _COLUMNS, one.timeline, folded=True),
+            table(what, _COLUMNS, step.timeline, folded=True),
         )

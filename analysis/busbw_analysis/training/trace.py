@@ -12,13 +12,14 @@ from busbw.errors import AnalysisError
 from busbw.ops.training import workload_in_words
 from busbw.runs.records import JSON
 from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.training.judgement import Training
 from busbw_analysis.training.steps import Trained
 from busbw_analysis.training.timelines import COMPUTE
 
 
 def text(judgement: Judgement) -> bytes:
     """A process for each kind of step, a thread for each rank. Raises AnalysisError for a run without timelines."""
-    events = [event for process, step in enumerate(judgement.steps) for event in _events(process, step)]
+    events = [event for process, step in enumerate(judgement.of(Training).steps) for event in _events(process, step)]
     if not events:
         message = "the run has no timeline of a training step; record one with busbw run --op train_…"
         raise AnalysisError(message)

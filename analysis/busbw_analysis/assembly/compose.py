@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from busbw.errors import StoreError
 from busbw.workloads.model_rows import Model
+from busbw_analysis.assembly import to_json
+from busbw_analysis.assembly.slices import SLICES
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.diagnosis.answer import Answer, answer_of, sentences
@@ -14,11 +16,7 @@ from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.node.sections.hierarchy import hierarchy
-from busbw_analysis.node.sections.memory import memory
-from busbw_analysis.node.sections.roofline import rooflines
-from busbw_analysis.node.sections.storage import storage
-from busbw_analysis.report import to_html, to_json, to_markdown
+from busbw_analysis.report import to_html, to_markdown
 from busbw_analysis.report.document import ComparisonSummary, Page, Paragraph, Section, clock_time
 from busbw_analysis.report.sections.curves import Side, operations, overview
 from busbw_analysis.report.sections.equivalents import composition, one_call
@@ -28,11 +26,8 @@ from busbw_analysis.report.sections.ranks import rank_views
 from busbw_analysis.report.sections.run import environment, glossary, missing_cases, timing
 from busbw_analysis.report.sections.selftest import overlaps, trust
 from busbw_analysis.report.sections.verdicts import reasons, verdict_table
+from busbw_analysis.report.slices import CHAPTERS, Chapter, Placed, Unfolded
 from busbw_analysis.report.tables.compare import bands_table, compare_blocks, findings, left_out_lines
-from busbw_analysis.training.sections.gradient_exchanges import exchanges
-from busbw_analysis.training.sections.plan import training
-from busbw_analysis.training.sections.steps import steps
-from busbw_analysis.training.sections.timelines import timelines
 
 _LONGEST_NAME: Final = 100
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
@@ -188,15 +183,13 @@ def _folded(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> I
     judgement = sides[0].judgement
     sent = any(verdict.busbw is not None for verdict in judgement.verdicts)
     failed = any(row.state == "failed" for row in judgement.dataset.cases)
-    shown = {"always": True, "alone": not sent, "failed": failed, "folded": False}
+    unfolded: dict[Unfolded, bool] = {"always": True, "alone": not sent, "failed": failed, "never": False}
     yield operations(sides, reasons(answer))
-    of_training = training(judgement, models)
-    asked = bool(models or judgement.steps)
-    yield from [of_training] if asked else ()
-    for when, write_section in _SECTIONS:
-        if (section := write_section(judgement)) is not None:
-            yield replace(section, folded=not shown[when])
-    yield from () if asked else [of_training]
+    of_slices = [placed for row in SLICES for placed in row.sections(judgement, models)]
+    of_core = [Placed(chapter, when, write_section(judgement)) for chapter, when, write_section in _SECTIONS]
+    for placed in sorted([*of_slices, *of_core], key=lambda placed: CHAPTERS.index(placed.chapter)):
+        if placed.section is not None:
+            yield replace(placed.section, folded=not unfolded[placed.unfolded])
 
 
 def _title(dataset: Dataset) -> str:
@@ -213,30 +206,18 @@ def _world(dataset: Dataset) -> str:
     return " ".join((" and ".join(map(str, ranks)), *backends, many))
 
 
-_Shown = Literal["always", "alone", "failed", "folded"]
-"""When a section is unfolded: always; ``alone``: if the run sent no messages; ``failed``: if a case failed; or never
-(``folded``, which needs a ``gist``).
-"""
-
-_SECTIONS: Final[tuple[tuple[_Shown, Callable[[Judgement], Section | None]], ...]] = (
-    ("always", steps),
-    ("always", exchanges),
-    ("folded", timelines),
-    ("always", one_call),
-    ("always", pairs),
-    ("always", rank_views),
-    ("failed", lambda one: missing_cases(one.dataset)),
-    ("folded", composition),
-    ("folded", overlaps),
-    ("folded", theory),
-    ("folded", fits),
-    ("alone", hierarchy),
-    ("alone", memory),
-    ("alone", storage),
-    ("alone", rooflines),
-    ("folded", trust),
-    ("folded", lambda one: timing(one.dataset)),
-    ("folded", lambda one: environment(one.dataset)),
-    ("folded", lambda _one: glossary()),
+_SECTIONS: Final[tuple[tuple[Chapter, Unfolded, Callable[[Judgement], Section | None]], ...]] = (
+    ("results", "always", one_call),
+    ("results", "always", pairs),
+    ("results", "always", rank_views),
+    ("results", "failed", lambda judgement: missing_cases(judgement.dataset)),
+    ("theory", "never", composition),
+    ("theory", "never", overlaps),
+    ("theory", "never", theory),
+    ("theory", "never", fits),
+    ("run", "never", trust),
+    ("run", "never", lambda judgement: timing(judgement.dataset)),
+    ("run", "never", lambda judgement: environment(judgement.dataset)),
+    ("run", "never", lambda _judgement: glossary()),
 )
-"""The sections of a report, in reading order; a section without content is None."""
+"""The sections of the core, in reading order; a section without content is None."""

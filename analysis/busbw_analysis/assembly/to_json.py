@@ -14,6 +14,7 @@ import numpy as np
 
 from busbw.ops import PAIRED
 from busbw.runs.records import JSON
+from busbw_analysis.assembly.slices import SLICES
 from busbw_analysis.data.as_json import plain, values_of, with_values
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
@@ -24,12 +25,6 @@ from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.normality import against_model, in_words
 from busbw_analysis.diagnosis.single_calls import UNIT
-from busbw_analysis.node.fusion import fusions_of
-from busbw_analysis.node.memory import MemoryCurve
-from busbw_analysis.node.roofline import Roofline
-from busbw_analysis.training.gradient_exchanges import TARGET, Exchanged
-from busbw_analysis.training.step_verdicts import StepVerdict
-from busbw_analysis.training.steps import Trained
 
 LAYOUT: Final = 1
 """Raised when a key is removed or changes its meaning; new keys do not raise it."""
@@ -60,16 +55,10 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "pair_shares": plain(judgement.pair_shares),
         "pair_splits": plain(judgement.splits),
         "lateness": plain(judgement.lateness),
-        "rooflines": [_roofline(one) for one in judgement.rooflines],
-        "network_rooflines": plain(judgement.networks),
-        "memory": [_memory(curve) for curve in judgement.memory],
-        "steps": [_step(one, verdict) for one, verdict in zip(judgement.steps, answer.step_verdicts, strict=True)],
-        "exchanges": [_exchanged(one) for group in judgement.exchanges for one in group],
         "single_calls": [
             {**with_values(one, "printed", "barrier", "one_call"), "unit": UNIT} for one in judgement.single_calls
         ],
-        "storage": [with_values(one, "peak") for one in judgement.files],
-        "hierarchy": [with_values(level, "share") for level in judgement.levels],
+        **{key: value for row in SLICES for key, value in row.as_json(judgement, answer).items()},
         "cases": [_case(summary) for summary in judgement.cases],
     }
 
@@ -176,50 +165,6 @@ def _expected(pair: Pair) -> JSON:
     if isinstance(pair.expected, Unavailable):
         return plain(pair.expected)
     return {**plain(pair.expected), "faster": [pair.expected.faster.get(size) for size in pair.sizes_bytes]}
-
-
-_FOLLOWS: Final = (
-    *("exposed_ns", "exposed_share", "hidden", "bubble", "bubble_ns"),
-    *("tokens_per_second", "flop_per_second", "product_share", "sent_bytes"),
-    "computed_memory",
-)
-
-
-_TRADED: Final = ("budget_ns", "gap", "gap_in_budget", "needed", "needed_ns", "gained", "certain", "lost", "slower")
-
-
-_OF_VERDICT: Final = (
-    *("status", "computed", "communicating", "waiting", "of_matmul", "predicted_ns", "ratio", "low", "high"),
-    *("longest", "extrapolated", "refused", "lacks", "explained_by"),
-)
-
-
-def _step(one: Trained, verdict: StepVerdict) -> dict[str, JSON]:
-    what, ns = one.waits_for
-    times = [values_of(time, "rank", "compute_ns", "waiting_ns", "waiting_for_last_ns") for time in one.timeline]
-    judged = {**values_of(verdict, *_OF_VERDICT), "changes": plain(dict(verdict.changes))}
-    return {
-        **with_values(one, *_FOLLOWS),
-        "waits_for": what,
-        "waits_for_ns": ns,
-        "timeline": plain(times),
-        "verdict": judged,
-    }
-
-
-def _exchanged(one: Exchanged) -> dict[str, JSON]:
-    of = {"exchange": one.name, "case": one.step.case, "exact": one.exact.case, "target": TARGET}
-    return of | values_of(one, *_TRADED)
-
-
-def _roofline(one: Roofline) -> dict[str, JSON]:
-    return {**plain(one), "fusions": [with_values(of, "saved_ns", "saved_bytes") for of in fusions_of(one)]}
-
-
-def _memory(curve: MemoryCurve) -> dict[str, JSON]:
-    found = curve.plateaus
-    plateaus = plain(found) if isinstance(found, Unavailable) else with_values(found, "outermost")
-    return {**with_values(curve, "peak", "nominal"), "plateaus": plateaus}
 
 
 def _runs(dataset: Dataset) -> list[JSON]:

@@ -1,0 +1,1 @@
+"""Core and slices together: the judgement, the page and the JSON of all of them."""
