@@ -20,7 +20,7 @@ developed := $(venv)/.developed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden lint format sbatch drawings bench bench-fit bench-gpu bench-metrology bench-scale clean
+.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents lint format sbatch drawings bench bench-fit bench-gpu bench-metrology bench-scale clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ sbatch: $(installed) ## regenerate slurm/ from tests/shared/batch_files.py
 
 golden: $(installed) ## regenerate tests/golden, the expected output of every command, and tests/data/logs/expected.json
 	$(venv)/bin/python tests/shared/golden.py
+
+documents: $(installed) ## regenerate the tables in docs/ that rows and records define
+	PYTHONPATH=tests/models $(venv)/bin/python tests/shared/documents.py
 
 drawings: $(installed) ## regenerate the drawings of algorithms in docs/drawings
 	$(venv)/bin/python tests/models/drawing_tool.py --into docs/drawings

@@ -222,7 +222,7 @@ def share_of_gloo(rate_mbit: int, delay_ms: int) -> float:
 
 
 def in_words(rate_mbit: int, delay_ms: int, hosts: int, gloo: float, ring: float) -> str:
-    """What two rings have of a link, as docs/models.md has it in a table."""
+    """What two rings have of a link."""
     network = f"{rate_mbit} Mbit/s, {delay_ms} ms, {hosts} hosts"
     expected = share_of_gloo(rate_mbit, delay_ms)
     return f"{network}: Gloo's ring {gloo:.0%}, piece / (piece + delay) {expected:.0%}, ring by hand {ring:.0%}"
@@ -250,7 +250,7 @@ def test_what_is_found_is_what_was_set(networks: Networks, rate: int, hosts: int
     for delay, found in zip(DELAYS_MS, (one, five), strict=True):
         assert found.pair_fit.alpha_seconds * 1e3 == pytest.approx(delay, abs=0.1 * delay + 0.2)
         ring, gloo = (found.share_of_link(name, rate) for name in ("all_reduce ring", "all_reduce"))
-        print(in_words(rate, delay, hosts, gloo, ring))  # noqa: T201 (a line of docs/models.md; -rP shows it)
+        print(in_words(rate, delay, hosts, gloo, ring))  # noqa: T201 (-rP shows it)
         assert 0.9 < ring < 1
         # With more hosts the pieces of several blocks are under way together.
         assert share_of_gloo(rate, delay) * 0.95 < gloo < (share_of_gloo(rate, delay) * 1.05 if hosts == 2 else 1)

@@ -54,7 +54,7 @@ SENT: Final[dict[str, tuple[str, int, int, int]]] = {
     "int8": ("all_gather", RANKS, RANKS * (WEIGHTS + 4), STEPS),
     "powersgd:4": ("all_reduce", RANKS, 4 * 4 * problem_width(SCALE), 2 * STEPS),
 }
-"""By the formulas of docs/training.md: op, ranks of its group, S, calls."""
+"""By the definitions of the methods: op, ranks of its group, S, calls."""
 
 
 @pytest.mark.parametrize("exchange", EVERY)

@@ -1,16 +1,19 @@
 """The documents say what the code does: held to it where a machine can tell."""
 
+import json
 import re
 import typing
-from fnmatch import fnmatchcase
 from pathlib import Path
 
+import documents
 import msgspec
 import pytest
+from click.testing import CliRunner
 from golden import FOLDER, invocations
 from testing.narrow import require_type
+from testing.synthetic import case, synthetic_run, write_synthetic
 
-from busbw.ops import OPS
+from busbw.cli.main import main
 from busbw.ops.training import Workload
 from busbw.runs import facts
 from busbw.runs.cases import expand
@@ -86,7 +89,7 @@ def test_the_launches_that_the_documents_ask_for_are_enough_for_a_verdict() -> N
     assert 2 * len(turns[0].split()) == int(turns[1]) >= fewest_of("quick", paired=True)
 
 
-@pytest.mark.parametrize("record", [*STORED, *facts.Facts.__subclasses__(), facts.GpuFacts, facts.PciNic, facts.Drive])
+@pytest.mark.parametrize("record", [*STORED, facts.HostFacts])
 def test_every_stored_field_is_explained(record: type[msgspec.Struct]) -> None:
     missing = [name for name in record.__struct_fields__ if not re.search(rf"`(\w+\.)?{name}[`.]", FORMATS)]
     assert missing == []
@@ -189,9 +192,32 @@ def test_the_output_in_the_page_on_training_is_what_the_command_prints(command: 
     assert [line for line in TRAINING[command] if line not in printed] == []
 
 
-def test_every_op_has_its_definition() -> None:
-    method = (ROOT / "docs/method.md").read_text(encoding="utf-8")
-    table = method.partition("| op | S is |")[2].partition("\n\n")[0]
-    names = [name for line in table.splitlines() for name in line.split("|")[1:2] for name in name.split(",")]
-    patterns = [re.sub(r"\(.*\)", "", name).strip().replace("…", "*") for name in names]
-    assert [op for op in OPS if not any(fnmatchcase(op, pattern) for pattern in patterns)] == []
+@pytest.mark.parametrize("path", sorted(documents.FOLDER.glob("*.md")), ids=lambda path: str(path.name))
+def test_parts_that_rows_define_are_fresh(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert documents.refreshed(text) == text, "run `make documents`"
+
+
+def test_every_part_that_rows_define_has_its_place() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in documents.FOLDER.glob("*.md"))
+    assert sorted(documents.marks(text)) == sorted(documents.PARTS)
+
+
+def test_the_formula_of_a_function_is_the_one_with_its_values() -> None:
+    assert documents.written(lambda ranks: 2 * (ranks - 1) / ranks) == "2(n−1)/n"
+    with pytest.raises(StopIteration):
+        documents.written(lambda ranks: ranks**2)
+
+
+def test_every_key_of_a_report_is_explained_and_every_explained_one_is_there(tmp_path: Path) -> None:
+    run = write_synthetic(tmp_path / "runs", synthetic_run([case("all_reduce", 8)]))
+    CliRunner().invoke(main, ["report", str(run), "--output", str(tmp_path)], catch_exceptions=False)
+    keys = set(json.loads((tmp_path / "report.json").read_text(encoding="utf-8")))
+    text = (ROOT / "docs/json.md").read_text(encoding="utf-8").partition("## report.json")[2]
+    explained = {key for row in re.findall(r"^- (`.*?):", text, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)}
+    assert explained - keys == {"sides"}
+    assert keys - explained == {"report"}
+    classes = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "analysis").rglob("*.py"))
+    names = set(re.findall(r": `([A-Z]\w+)`", text))
+    assert len(names) > 10
+    assert [name for name in sorted(names) if f"class {name}" not in classes] == []

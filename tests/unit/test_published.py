@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 from published_tool import IN_SAMPLE, curve_named, fit_of, left_out
 from published_tool import published as command
-from testing.narrow import require
 
 from busbw.errors import AnalysisError
 from busbw_analysis.fitting.published import Published, published_curves
@@ -133,19 +132,3 @@ def test_the_documentation_says_of_the_fits_what_they_reach() -> None:
     assert "on one curve of nine**, `b200x8`, by 0.2 points" in said
     assert list(above) == ["b200x8"]
     assert len(rows) == 9
-
-
-def test_the_documentation_says_of_other_estimators_what_its_table_does() -> None:
-    text = (Path(__file__).parents[2] / "docs/fits.md").read_text(encoding="utf-8")
-    table = require(re.search(r"# curve +one line.*?\n\n", text, re.DOTALL))
-    rows = [[float(number) for number in re.findall(r"([+-]?\d+(?:\.\d+)?)%", row)] for row in table[0].splitlines()]
-    rows = [row for row in rows if row]
-    assert all(len(row) == 8 for row in rows)
-    _, _, *errors, alpha, rate = zip(*rows, strict=True)
-    middle, worst = (
-        sum(between < ours for ours, between in zip(errors[place], errors[place + 2], strict=True)) for place in (0, 1)
-    )
-    most, count = max(map(abs, (*alpha, *rate))), len(rows)
-    said = " ".join(text.split())
-    assert f"on {middle} of {count} curves in the median and on {worst} of {count} at the worst size" in said
-    assert f"changes α and the rate by {most:g} % at most" in said

@@ -290,8 +290,6 @@ def test_show_explains_each_flag_that_it_prints_in_one_line() -> None:
     assert [flag for flag, meaning in FLAGS.items() if f"# {flag}: {meaning}" in printed] == [
         flag for flag in FLAGS if flag in raised
     ]
-    usage = (Path(__file__).parents[2] / "docs/usage.md").read_text(encoding="utf-8")
-    assert all(f"| `{flag}` |" in usage for flag in FLAGS)
     meaning = dict(glossary_terms())["Flags"]
     assert all(f"{flag}: {text}" in meaning for flag, text in FLAGS.items())
 

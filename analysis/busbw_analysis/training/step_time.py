@@ -2,7 +2,10 @@
 
 Every stage processes m micro-batches, each a forward and a backward pass with the calls that computation waits for. The
 slowest stage decides; the others fill and drain the pipeline (Narayanan et al. 2021, arXiv:2104.04473, section 2.2).
-Calls that can overlap are hidden as far as there is enough computation, and as far as ``overlap`` allows.
+Calls that can overlap are hidden as far as there is enough computation, and as far as ``overlap`` allows: gradients by
+the last micro-batch's backward pass, weights that zero 1 and 2 gather by the first one's forward pass, ring attention
+by attention. Of the hops of a pipeline, 2(p−1) are in a row with GPipe, 2(p−1) m/p + 2(p−2) with 1F1B, 2(p v − 1) with
+interleaved parts; all others are hidden.
 """
 
 from collections.abc import Callable, Mapping

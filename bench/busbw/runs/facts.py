@@ -323,12 +323,13 @@ class HostFacts(Facts, frozen=True, kw_only=True):
     virtualization: the hypervisor; None if nothing indicates one
     versions: package → version
     numa_nodes: number of a NUMA node → its cores in the kernel's format
-    memory_modules: None: not recorded
+    memory_modules: from firmware (SMBIOS, root only) or the kernel (EDAC); None: not recorded
     thp: mode of transparent huge pages
     variables: recorded environment variables with one value for all ranks
-    mpi, nccl, storage: None for another backend, or without a path
+    mpi, nccl: the library; None for another backend
+    storage: below the path of the plan; None without one
     machines: running kernels with this host name, normally 1
-    node: None outside of Slurm
+    node: the node of Slurm; None outside of Slurm
     ranks: the ranks of this host
     resumed: the jobs that continued the run
     """

@@ -469,7 +469,8 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
 
     A sample is ``calls`` calls between two clock reads.
 
-    calls: calls per sample
+    launch, block: number of the launch, and of the block among those of its case
+    calls: calls per sample; divide durations by it (a ping-pong counts two)
     first_call_ns: first call of the block (slowest rank), before the warm-up
     warmup_calls: calls before the samples
     started: UTC, ISO 8601
@@ -506,7 +507,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
 class Imported(FiniteRecord, frozen=True, kw_only=True, tag="imported", tag_field="kind"):
     """One number that another tool printed for a case on one group of ranks.
 
-    launch, block: number of the table in the log, and of the row among the table's rows for this case
+    launch, block: number from 0 of the table in the log, and of the row among the table's rows for this case
     ranks: the group; for pair ops (source, destination)
     time_ns: of one call, as printed or derived from the rate; the median of ``samples_ns`` if there are any
     statistic: what the tool says the number is: mean, median, max, …; None: unknown
@@ -564,7 +565,8 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed", tag_field="kind"):
 class LaunchStarted(FiniteRecord, frozen=True, kw_only=True, tag="launch", tag_field="kind"):
     """Start of a launch, in fresh processes. Costs per rank are medians; they are stored but never subtracted.
 
-    order_seed: seed of the order of the blocks
+    launch, started, load_average: number from 0 (tables count from 1), and the start and the load average then
+    order_seed: seed of the order of the blocks: the plan's plus the number of the launch
     hosts, pids: host and process of rank r
     timer_ns: cost of one clock read (over many back-to-back reads), or the clock's resolution if that is longer
     shared_clock: all ranks read the same clock
@@ -665,7 +667,10 @@ class _SweepOps(msgspec.Struct, frozen=True, kw_only=True):
 class Run(Record, frozen=True, kw_only=True):
     """``run.json``: plan, hosts and environment of a run; written once, when all ranks are connected.
 
-    schema: format of the files of the run, which may be older than ``SCHEMA``
+    schema, busbw: versions of the format, which may be older than ``SCHEMA``, and of busbw
+    id: name of the run's folder
+    machine: name of the cluster in a Slurm job, else of the host
+    started: start of the first launch
     plan: the plan as executed
     cases: all cases in plan order, so that cases without a row can be listed
     adjusted: sentences about sizes that were rounded

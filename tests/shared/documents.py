@@ -1,0 +1,220 @@
+"""The parts of docs/ that rows and records define: ``make documents`` rewrites them, ``test_documents.py`` compares.
+
+A part lies between ``<!--name-->`` and ``<!--/name-->``; ``PARTS`` has the function that writes it.
+"""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from drawing_tool import documented
+
+from busbw.ops import OPS
+from busbw.ops.base import Op
+from busbw.ops.collectives import COLLECTIVES
+from busbw.ops.exchanges import METHODS
+from busbw.runs import facts, records
+from busbw_analysis.models import gloo, library_algorithms, textbook
+from busbw_analysis.models.costs import CostModel
+from busbw_analysis.models.families import GLOO
+
+_DRAWINGS: Final = [name for name, _ in documented()]
+FOLDER: Final = Path(__file__).parents[2] / "docs"
+_SIZE: Final = 1 << 20
+
+_FACTORS: Final[dict[str, Callable[[int], float]]] = {
+    "1": lambda _n: 1,
+    "(n−1)/n": lambda n: (n - 1) / n,
+    "2(n−1)/n": lambda n: 2 * (n - 1) / n,
+    "n−1": lambda n: n - 1,
+    "2(n−1)": lambda n: 2 * (n - 1),
+    "2": lambda _n: 2,
+    "n": lambda n: n,
+}
+"""Formulas of n in text: the one with the values of a function is how documents write it."""
+
+
+def written(function: Callable[[int], float]) -> str:
+    """A function of the number of ranks as a formula."""
+    values = [function(ranks) for ranks in range(2, 9)]
+    return next(text for text, formula in _FACTORS.items() if [formula(ranks) for ranks in range(2, 9)] == values)
+
+
+def on_a_wire() -> Iterator[str]:
+    """What S, busbw and the bytes on the wire of each communicating operation are; those that agree share a row."""
+    yield from ("| op | S | busbw/algbw | bytes sent, in S |", "|---|---|---|---|")
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for op in OPS.values():
+        if op.bus_factor is not None:
+            sent = "by the matrix" if op.uneven else written(partial(_sent, op))
+            rows.setdefault((op.size_meaning, written(op.bus_factor), sent), []).append(op.name)
+    yield from (f"| {', '.join(names)} | {' | '.join(row)} |" for row, names in rows.items())
+
+
+def _sent(op: Op, ranks: int) -> float:
+    return op.wire_bytes(ranks, _SIZE) / _SIZE
+
+
+def formulas(rows: Iterable[CostModel], *, headings: bool = False) -> Iterator[str]:
+    """The cost of each algorithm with its drawings; algorithms of an operation with the same cost share an item.
+
+    headings: name each operation above its algorithms, instead of in every item
+    """
+    items: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        formula = row.formula.replace(f"; {textbook.LEVELS}", "")
+        items.setdefault(row.op, {}).setdefault(formula, []).append(_drawn(row))
+    for op, of_op in items.items():
+        if headings:
+            yield from ("", f"{op}:", "")
+        for formula, labels in of_op.items():
+            yield f"- {'' if headings else f'{op}, '}{', '.join(labels)}: {formula}"
+
+
+def drawn(rows: Iterable[CostModel]) -> Iterator[str]:
+    """The algorithms of each operation with their drawings."""
+    items: dict[str, list[str]] = {}
+    for row in rows:
+        items.setdefault(row.op, []).append(_drawn(row))
+    yield from (f"- {op}: {', '.join(labels)}" for op, labels in items.items())
+
+
+def _drawn(row: CostModel) -> str:
+    """The name of an algorithm, with links to its drawings for 4 ranks and for others."""
+    name = "gloo" if row.family == GLOO else row.algorithm
+    files = [file for file in _DRAWINGS if re.fullmatch(rf"{row.op}-{name}(-\d+)?\.svg", file)]
+    links = [f"[{Path(file).stem.rpartition('-')[2]}](drawings/{file})" for file in files[1:]]
+    return " ".join([f"[{row.algorithm}](drawings/{files[0]})" if files else row.algorithm, *links])
+
+
+def bounds() -> Iterator[str]:
+    """The lower bound of every collective; operations with the same share a row."""
+    yield from ("| op | sent, in S | added, in S | moved by all ranks, in S |", "|---|---|---|---|")
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for op in OPS.values():
+        if (bound := op.lower_bound) is not None:
+            terms = tuple(term.words or "–" for term in (bound.sent, bound.added, bound.moved))
+            rows.setdefault(terms, []).append(op.name)
+    yield from (f"| {', '.join(names)} | {' | '.join(terms)} |" for terms, names in rows.items())
+
+
+def fields(kind: type[msgspec.Struct], inner: Literal["explained", "named", "left out"] = "explained") -> Iterator[str]:
+    """The fields of a record as its docstring explains them. ``inner``: the fields of the records in it."""
+    hints = typing.get_type_hints(kind)
+    for names, text in _explained(kind):
+        inside = [record for name in names for record in _records(hints[name]) if record.__name__ not in PARTS]
+        words = [f"`{word}`" for name in names for word in _words(hints[name]) if f"`{word}`" not in text]
+        meaning = "; ".join(filter(None, (text or " ".join(map(_summary, inside)), ", ".join(words))))
+        parts = dict.fromkeys(f"`{part}`" for record in inside for part in record.__struct_fields__)
+        outline = f" ({', '.join(parts)})" if parts and inner == "named" else ""
+        head = ", ".join(f"`{name}`" for name in names) + outline
+        yield f"- {head}: {meaning}" if meaning else f"- {head}"
+        if inner == "explained":
+            for record in dict.fromkeys(inside):
+                yield from (f"  {line}" for line in fields(record))
+
+
+def _summary(kind: type) -> str:
+    text = (inspect.getdoc(kind) or "").partition("\n\n")[0]
+    return f"{text[0].lower()}{text[1:]}".replace("\n", " ").replace("``", "`").rstrip(".") if text else ""
+
+
+def _explained(kind: type[msgspec.Struct]) -> list[tuple[tuple[str, ...], str]]:
+    """The names and the explanation of each line of the docstring, then the fields that explain themselves."""
+    lines: list[tuple[tuple[str, ...], str]] = []
+    for line in (inspect.getdoc(kind) or "").replace("``", "`").splitlines():
+        head, colon, text = line.partition(": ")
+        names = tuple(head.split(", "))
+        if colon and set(names) <= set(kind.__struct_fields__):
+            lines.append((names, text))
+        elif lines and line.startswith(" "):
+            lines[-1] = (lines[-1][0], f"{lines[-1][1]} {line.strip()}")
+    explained = {name for names, _ in lines for name in names}
+    hints = typing.get_type_hints(kind)
+    rest = [name for name in kind.__struct_fields__ if name not in explained]
+    plain = tuple(name for name in rest if not [*_records(hints[name]), *_words(hints[name])])
+    return [*lines, *(((name,), "") for name in rest if name not in plain), *([(plain, "")] if plain else [])]
+
+
+def _records(hint: object) -> Iterator[type[msgspec.Struct]]:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        yield hint
+    for argument in typing.get_args(hint):
+        yield from _records(argument)
+
+
+def _words(hint: object) -> Iterator[str]:
+    if typing.get_origin(hint) is typing.Literal:
+        yield from (word for word in typing.get_args(hint) if isinstance(word, str))
+        return
+    for argument in typing.get_args(hint):
+        yield from _words(argument)
+
+
+def exchange_methods() -> Iterator[str]:
+    """The methods of exchanging gradients, with their default parameter and source."""
+    for name, method in METHODS.items():
+        number = "" if method.number is None else f":{method.number}"
+        yield f"- `{name}{number}`: {method.summary} ({method.source})"
+
+
+_WHOLE: Final[tuple[type[msgspec.Struct], ...]] = (
+    *(records.Run, records.LaunchStarted, records.RankClock, records.Measurement, records.GroupSamples),
+    *(records.OverlapSamples, records.HostConditions, records.Imported),
+)
+_OUTLINED: Final[tuple[type[msgspec.Struct], ...]] = (records.Case, records.StepParts)
+"""Records whose fields are listed with those of the records in them, or with their names."""
+
+_GATHERS: Final = {row.algorithm for row in textbook.TEXTBOOK if row.op == "all_gather"}
+_REVERSED: Final = [row for row in textbook.TEXTBOOK if row.op == "reduce_scatter" and row.algorithm in _GATHERS]
+
+PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
+    "on_a_wire": on_a_wire,
+    "textbook": partial(
+        formulas, (*(row for row in textbook.TEXTBOOK if row not in _REVERSED), *textbook.LIMITS), headings=True
+    ),
+    "reversed": partial(drawn, _REVERSED),
+    "switched": partial(formulas, textbook.SWITCHED),
+    "gloo": partial(formulas, [row for row in gloo.MODELS if row.family == GLOO and OPS[row.op] in COLLECTIVES]),
+    "libraries": partial(drawn, library_algorithms.OF_LIBRARIES),
+    "bounds": bounds,
+    "exchanges": exchange_methods,
+    **{kind.__name__: partial(fields, kind) for kind in _WHOLE},
+    **{kind.__name__: partial(fields, kind, "named") for kind in _OUTLINED},
+    "HostFacts": partial(fields, facts.HostFacts, "left out"),
+}
+"""Name of a part → the lines between its marks."""
+
+
+_MARKED: Final = re.compile(r"<!--(?P<name>\w+)-->\n.*?<!--/(?P=name)-->", re.DOTALL)
+
+
+def marks(text: str) -> list[str]:
+    """The names of the parts in a document."""
+    return [mark["name"] for mark in _MARKED.finditer(text)]
+
+
+def refreshed(text: str) -> str:
+    """A document with its parts written anew."""
+
+    def part(mark: re.Match[str]) -> str:
+        lines = "\n".join(PARTS[mark["name"]]()).strip("\n")
+        return f"<!--{mark['name']}-->\n{lines}\n<!--/{mark['name']}-->"
+
+    return _MARKED.sub(part, text)
+
+
+def main() -> None:
+    """Rewrite the documents."""
+    for path in FOLDER.glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(refreshed(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
