@@ -7,6 +7,7 @@ Internally, everything is in base units: bytes, bytes per second, integer nanose
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from fractions import Fraction
 from itertools import groupby
 from typing import Final
@@ -28,6 +29,14 @@ _RATES = {f"{prefix}B/s": factor for prefix, factor in _PREFIXES.items()} | {
 _TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _NUMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _MOST_NUMBERS = 1_000_000
+
+
+def clock_time(stamp: str) -> str:
+    """A stored timestamp to the second, as people read it: ``2026-11-21 06:12:34``; any other text stays as it is."""
+    try:
+        return f"{datetime.fromisoformat(stamp):%Y-%m-%d %H:%M:%S}"
+    except ValueError:
+        return stamp
 
 
 def parse_size(text: str) -> int:

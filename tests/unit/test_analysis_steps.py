@@ -14,6 +14,7 @@ from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
+from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.training.judgement import Training
 from busbw_analysis.training.sections.steps import steps
 from busbw_analysis.training.step_verdicts import step_verdicts
@@ -52,7 +53,7 @@ ONE = Trained(
     tokens=20,
     dropped=0,
     product_rate=1.2e11,
-    check="verified",
+    check=DataCheck("verified"),
 )
 
 
@@ -105,7 +106,7 @@ def test_the_rank_that_sends_most_speaks_for_all() -> None:
 def test_the_rank_that_needs_most_memory_is_held_against_the_formulas() -> None:
     small = RankMemory(rank=0, peak_bytes=7, weights_bytes=4, gradients_bytes=2)
     large = msgspec.structs.replace(small, rank=1, peak_bytes=9)
-    one = replace(ONE, memory=(small, large))
+    one = replace(ONE, memory=(small, large), tries_ns=(round(ONE.step_ns),))
     assert (one.fullest, ONE.fullest) == (large, None)
     computed = require(one.computed_memory)
     assert (computed.weights, computed.gradients, computed.optimizer) == (4 * 2**23, 4 * 2**23, 0)

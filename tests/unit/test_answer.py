@@ -20,7 +20,8 @@ from busbw.runs.store import StoredRun
 from busbw.units import format_rate
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load, pool
-from busbw_analysis.diagnosis.answer import Answer, answer_of, sentences
+from busbw_analysis.data.sentences import sentences
+from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.diagnosis.findings import Finding, ranked
 from busbw_analysis.diagnosis.hypothesis_tests import launches_needed, smallest_difference
 from busbw_analysis.diagnosis.trust import scatter_of
@@ -181,7 +182,7 @@ def test_a_comparison_is_advised_once() -> None:
 def test_a_machine_is_not_acquitted_where_more_speaks_against_it() -> None:
     far_off = answer(run_of(30.0, machine=Machine(usable_cores=4)))
     judgement = judge(pool((run_of(3.0, machine=Machine(usable_cores=4)),)))
-    drifting = answer_of(replace(judgement, findings=(Finding("caution", "drift", "It became slower."),)))
+    drifting = answer_of(replace(judgement, findings=(Finding("caution", "drift", ("It became slower",)),)))
     assert not any("faulty" in one.answer for one in (far_off, drifting))
 
 
@@ -193,7 +194,7 @@ def test_a_healthy_run_without_a_spare_core_is_as_expected() -> None:
 def test_shared_cores_are_named_before_the_rank_that_waits_for_one() -> None:
     stored = run_of(3.0, machine=Machine(usable_cores=2))
     judgement = judge(pool((stored,)))
-    late = Finding("caution", "straggler", "Rank 3 is a straggler. Most in all_reduce.")
+    late = Finding("caution", "straggler", ("Rank 3 is a straggler", "Most in all_reduce"))
     assert codes(answer_of(replace(judgement, findings=(late, *judgement.findings)))) == ["oversubscribed", "straggler"]
 
 
@@ -318,7 +319,7 @@ def test_undecided_results_are_counted_beside_the_cause_of_slower_ones() -> None
 
 def test_a_run_as_expected_with_a_slow_link_is_not_called_so_without_more() -> None:
     judgement = judge(pool((run_of(),)))
-    slow = Finding("caution", "slow-host", "All traffic of node1 is slow. It has 30 % of the usual rate.")
+    slow = Finding("caution", "slow-host", ("All traffic of node1 is slow", "It has 30 % of the usual rate"))
     plain, warned = answer_of(judgement), answer_of(replace(judgement, findings=(slow,)))
     assert plain.status == warned.status == "as expected"
     assert plain.headline != warned.headline
@@ -394,7 +395,7 @@ def test_findings_are_ranked_by_severity_and_then_by_what_they_change() -> None:
         ("bad", "failed"),
         ("caution", "new"),
     ]
-    found = ranked(Finding(severity, code, "") for severity, code in given)  # type: ignore[arg-type]
+    found = ranked(Finding(severity, code, ("",)) for severity, code in given)  # type: ignore[arg-type]
     assert [one.code for one in found] == ["failed", "straggler", "drift", "new", "adjusted"]
 
 

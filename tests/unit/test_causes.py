@@ -14,7 +14,6 @@ from busbw.runs.records import Failed, FailureCause
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
-        ("wrong data before timing: 3 elements differ", "wrong_data"),
         ("the operation raised on every rank: this library does not like it", "backend"),
         ("cannot be prepared: rank 0 says: Cannot allocate memory", "backend"),
         (f"the operation raised on every rank: [Errno 28] {os.strerror(errno.ENOSPC)}", "environment"),

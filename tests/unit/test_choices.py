@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from testing.narrow import require, require_type
 
 from busbw.runs.facts import MpiFacts
+from busbw.runs.placement import Variable
 from busbw.system.env_vars import VARIABLES
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
@@ -117,8 +118,8 @@ def test_a_library_is_recognised_by_what_it_calls_itself() -> None:
 
 def test_what_a_run_recorded_becomes_a_library() -> None:
     facts = MpiFacts(library="MPICH Version: 5.0.2", threads="funneled", device="ch4:ofi")
-    told = {"MPIR_CVAR_BCAST_POSIX_INTRA_ALGORITHM": "mpir", "FI_PROVIDER": "tcp"}
-    found = library_of(facts, told)
+    variables = {Variable("MPIR_CVAR_BCAST_POSIX_INTRA_ALGORITHM"): "mpir", Variable("FI_PROVIDER"): "tcp"}
+    found = library_of(facts, variables)
     assert found == Library("MPICH", (5, 0, 2), "ch4:ofi", shared=True, by_messages=frozenset({"broadcast"}))
     assert library_of(msgspec.structs.replace(facts, threads="multiple"), {}) == Library("MPICH", (5, 0, 2), "ch4:ofi")
     assert isinstance(library_of(None, {}), Unavailable)
@@ -142,7 +143,7 @@ def test_what_a_run_recorded_becomes_a_library() -> None:
 def test_a_variable_that_overrides_the_table_forbids_a_prediction(variable: str, counts: bool) -> None:  # noqa: FBT001
     """And it has to be among those that a run records, or nobody would know of it."""
     assert variable in VARIABLES
-    found = require_type(Library, library_of(MpiFacts(library="Open MPI v5.0.8"), {variable: "1"}))
+    found = require_type(Library, library_of(MpiFacts(library="Open MPI v5.0.8"), {Variable(variable): "1"}))
     assert (found.overrides == (variable,)) == counts
     if counts:
         assert variable in why(found, "all_reduce", 2, MIB)

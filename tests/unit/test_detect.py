@@ -237,7 +237,9 @@ def test_lanes_that_cannot_be_are_not_told(facts_of: Facts, rows: Catalogue, tol
 
 def test_an_unknown_gpu_has_no_number_and_says_what_to_do(facts_of: Facts, rows: Catalogue) -> None:
     seen = picture(named(facts_of("h200"), "NVIDIA Fast 9000"), rows)
-    assert at(seen, "HBM") == Level("HBM", "GPU 0", None, "no row for 'NVIDIA Fast 9000'; add one to your peaks file")
+    level = at(seen, "HBM")
+    assert (level.holder, level.peak, level.gpu) == ("GPU 0", None, 0)
+    assert level.why == "no row for 'NVIDIA Fast 9000'; add one to your peaks file"
     assert nominal(seen, "NVLink") == 450e9, "NVML tells the generation and the number of links of any GPU"
 
 
@@ -560,7 +562,7 @@ def test_a_damaged_table_has_no_modules(tmp_path: Path, damage: bytes) -> None:
 
 def test_what_is_the_same_of_several_gpus_is_one_row() -> None:
     peak = HardwarePeak(1e12, None, "memory of X", "reads and writes together", "https://example.org/x")
-    gpus = [Level("HBM", f"GPU {number}", peak, peak.what) for number in (0, 1, 2, 4)]
+    gpus = [Level("HBM", f"GPU {number}", peak, peak.what, number) for number in (0, 1, 2, 4)]
     cards = [Level("NIC", f"mlx5_{number} port 1", None, "why") for number in (0, 1)]
     seen = Picture((*gpus, *cards), (), ())
     table_rows = examine.level_rows(seen)

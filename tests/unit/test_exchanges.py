@@ -23,6 +23,7 @@ from busbw.ops.training import EXCHANGE, Workload
 from busbw.runs import cases
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case, Sent
+from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.report.document import Figure, Paragraph
 from busbw_analysis.training.gradient_exchanges import exchanged
 from busbw_analysis.training.sections.gradient_exchanges import exchanges, in_words
@@ -245,7 +246,7 @@ def trained(exchange: str, time_ns: float, gaps: Sequence[float], spread: float 
         tokens=20,
         dropped=0,
         product_rate=None,
-        check="verified",
+        check=DataCheck("verified"),
         steps=4,
         gaps=tuple(gaps),
     )

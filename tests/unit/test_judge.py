@@ -341,6 +341,7 @@ def test_a_failed_case_shows_no_numbers_though_a_launch_went_well(tmp_path: Path
     for seed, end in enumerate(ends):
         names.append(str(write_synthetic(tmp_path, synthetic_run([wrong, died], launches=2, seed=seed, end=end))))
     document = json.loads(CliRunner().invoke(main.show, [*names, "--json"]).stdout)
+    assert [row["check_state"] for row in document["cases"]] == ["wrong", "failed"]
     for row in document["cases"]:
         assert row["state"] == "failed"
         assert {row[name] for name in ("time_ns", "low_ns", "high_ns", "fastest_ns", "algbw", "busbw")} == {None}

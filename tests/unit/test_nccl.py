@@ -16,7 +16,7 @@ from busbw.backends import BACKENDS
 from busbw.backends.base import World
 from busbw.backends.cuda import CudaDevice
 from busbw.backends.pytorch import calls
-from busbw.backends.pytorch.nccl import NcclBackend, place_of, shared_gpu, why_not
+from busbw.backends.pytorch.nccl import NcclBackend, identity_of, shared_gpu, why_not
 from busbw.errors import LaunchError
 from busbw.ops import OPS
 from busbw.runs.facts import UNKNOWN_HOST, HostFacts, NcclFacts
@@ -121,19 +121,19 @@ def test_a_rank_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_ranks_on_one_gpu_are_named() -> None:
-    assert shared_gpu(["a GPU-1", "a GPU-2", "b GPU-1"]) is None
-    said = require(shared_gpu(["a GPU-1", "a GPU-2", "a GPU-1"]))
-    assert said.startswith("ranks 0 and 2 share one GPU (GPU-1 on host a)")
+    assert shared_gpu("aab", ["GPU-1", "GPU-2", "GPU-1"]) is None
+    message = require(shared_gpu("aaa", ["GPU-1", "GPU-2", "GPU-1"]))
+    assert message.startswith("ranks 0 and 2 share one GPU (GPU-1 on host a)")
 
 
 def test_ranks_that_see_one_gpu_each_are_told_apart_by_what_torch_knows_of_it_and_never_by_its_number() -> None:
     def seen(uuid: str | None, address: str | None) -> str:
-        return place_of("a", cast("CudaDevice", SimpleNamespace(name="cuda:0", uuid=uuid, address=address)))
+        return identity_of(cast("CudaDevice", SimpleNamespace(name="cuda:0", uuid=uuid, address=address)))
 
-    assert seen("GPU-1", "0000:1b:00.0") == "a GPU-1"
-    assert shared_gpu([seen(None, "0000:1b:00.0"), seen(None, "0000:1c:00.0")]) is None
-    assert "0000:1b:00.0" in str(shared_gpu([seen(None, "0000:1b:00.0")] * 2))
-    assert shared_gpu([seen(None, None)] * 2) is None, "nobody knows"
+    assert seen("GPU-1", "0000:1b:00.0") == "GPU-1"
+    assert shared_gpu("aa", [seen(None, "0000:1b:00.0"), seen(None, "0000:1c:00.0")]) is None
+    assert "0000:1b:00.0" in str(shared_gpu("aa", [seen(None, "0000:1b:00.0")] * 2))
+    assert shared_gpu("aa", [seen(None, None)] * 2) is None, "nobody knows"
 
 
 def test_an_average_that_is_not_exact_is_refused_and_any_other_is_not() -> None:

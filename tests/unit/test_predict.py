@@ -101,7 +101,7 @@ def answer(known: MeasuredCurves, ranks: int, *sizes: int, **where: int) -> Pred
 
 def kinds(found: Forecast) -> list[str]:
     """In what the answer goes beyond the data: size, ranks, cores, hosts …"""
-    return [said.partition(":")[0] for said in found.extrapolated]
+    return [extrapolation.respect for extrapolation in found.extrapolated]
 
 
 @pytest.mark.parametrize("size", [200, 100 * KIB, 3 * MIB])
@@ -163,7 +163,7 @@ def test_between_two_pieces_the_interval_holds_what_both_say(launches: int) -> N
     (found,) = answer(known, 4, 40 * KIB).forecasts
     assert not found.held_out.passed
     assert kinds(found) == ["jump"]
-    assert re.findall(r"\d+ KiB", found.extrapolated[0]) == ["40 KiB", "32 KiB", "64 KiB"]
+    assert re.findall(r"\d+ KiB", found.extrapolated[0].how) == ["40 KiB", "32 KiB", "64 KiB"]
     if launches >= 5:
         assert found.seconds.high is not None
         assert require(found.seconds.low) <= 25e-6
@@ -285,7 +285,7 @@ def test_the_interval_of_other_ranks_holds_the_truth_about_as_often_as_it_says()
 def test_ranks_that_would_share_cores_as_none_did_are_a_new_regime() -> None:
     (found,) = answer(evidence(), 128, MIB).forecasts
     assert kinds(found) == ["ranks", "cores"]
-    assert re.findall(r"\d+", found.extrapolated[1]) == ["128", "64"]
+    assert re.findall(r"\d+", found.extrapolated[1].how) == ["128", "64"]
     assert not found.held_out.passed
     (inside,) = answer(evidence(), 16, MIB).forecasts
     assert "cores" not in kinds(inside)

@@ -209,7 +209,8 @@ def test_nothing_from_outside_becomes_markup(hostile: str) -> None:
     facts = {"kernel": hostile, "variables": {"GLOO_X": hostile}, hostile: hostile}
     machine = Machine(name=hostile, hosts=(hostile, f"{hostile}2"), interface_bytes_per_second=1e9, facts=facts)
     judgement = judged(synthetic_run([*sweep(), odd_one, failed], WORLD, machine=machine, end=end))
-    written = compose.compose(replace(judgement, findings=(Finding("bad", "wrong-data", hostile), *judgement.findings)))
+    finding = Finding("bad", "wrong-data", (hostile,))
+    written = compose.compose(replace(judgement, findings=(finding, *judgement.findings)))
     outline = Outline(written.html)
     assert outline.open == []
     assert [tag for tag, _ in outline.tags if tag in {"script", "img"}] == ["script"]
@@ -220,7 +221,7 @@ def test_nothing_from_outside_becomes_markup(hostile: str) -> None:
     rules = [number for number, line in enumerate(tables) if set(line) <= set("|:-")]
     for rule, following in zip(rules, [*rules[1:], len(tables) + 1], strict=True):
         assert len(set(widths[rule - 1 : following - 1])) == 1
-    assert json.loads(written.json)["warnings"][0]["text"] == hostile
+    assert json.loads(written.json)["warnings"][0]["text"] == f"{hostile}."
 
 
 def test_the_same_judgement_gives_the_same_bytes() -> None:
@@ -255,7 +256,7 @@ def test_numbers_that_are_not_finite_become_null() -> None:
 
 
 def test_findings_come_first_and_in_words() -> None:
-    findings = (Finding("bad", "wrong-data", "Something broke."), Finding("caution", "store", "4 ranks, 2 cores."))
+    findings = (Finding("bad", "wrong-data", ("Something broke",)), Finding("caution", "store", ("4 ranks, 2 cores",)))
     written = compose.compose(replace(judged(usual()), findings=findings))
     assert written.html.index("Something broke.") < written.html.index("4 ranks, 2 cores.")
     assert written.html.index("4 ranks, 2 cores.") < written.html.index(">Operations</h2>")
@@ -267,7 +268,7 @@ def test_a_run_as_expected_is_green_only_without_a_caution(*, late: bool) -> Non
     world = World(by_op={"ping_pong": (Piece(1e-6, 1e-9),), "all_reduce": (Piece(12e-6, 1.5e-9),)}, sample_noise=0.01)
     cases = [*sweep(), *(case("ping_pong", size) for size in SIZES)]
     judgement = judged(synthetic_run(cases, world, launches=6))
-    finding = Finding("caution", "straggler", "Rank 1 is a straggler. It is late in 30 % of samples.")
+    finding = Finding("caution", "straggler", ("Rank 1 is a straggler", "It is late in 30 % of samples"))
     written = compose.compose(replace(judgement, findings=(finding,) if late else ()))
     assert written.answers[""].status == "as expected"
     assert f'<dl class="headline {"caution" if late else "good"}">' in written.html

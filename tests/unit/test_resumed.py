@@ -93,7 +93,7 @@ def test_how_it_had_ended_is_said(status: EndStatus, words: str) -> None:
 @pytest.mark.parametrize(("stored", "launches"), [(resumed(), "2 to 3 launches a case"), (broken_off(0), "1 launch")])
 def test_the_trust_names_the_launches_that_its_scatter_is_of(stored: StoredRun, launches: str) -> None:
     judgement = judge(pool((stored,)))
-    text = trust_in(judgement, "")[1][0]
+    text = trust_in(judgement, advise=True)[1][0]
     assert text.startswith(launches)
     assert ("with a scatter" in text) == (scatter_of(judgement) is not None) == (launches != "1 launch")
 

@@ -57,8 +57,8 @@ def run(
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Link("rank 0 out", 0.0, "port"),
-        lambda: Link("rank 0 out", float("nan"), "port"),
+        lambda: Link("rank 0 out", 0.0, "port", "rank # out"),
+        lambda: Link("rank 0 out", float("nan"), "port", "rank # out"),
         lambda: Flat(Placement(4), 0.0),
         lambda: Flat(Placement(4), 1e9, float("inf")),
         lambda: read_network("fat-tree:nic=0.000001B/s,leaf=2,oversubscription=9e99", Placement(4)).links(),
@@ -306,7 +306,7 @@ class Lines:
         self._capacities, self._routes = capacities, routes
 
     def links(self) -> tuple[Link, ...]:
-        return tuple(Link(f"line {number}", rate, "port") for number, rate in enumerate(self._capacities))
+        return tuple(Link(f"line {number}", rate, "port", "line #") for number, rate in enumerate(self._capacities))
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         found = [self._routes[int(one), int(other)] for one, other in zip(sources, targets, strict=True)]

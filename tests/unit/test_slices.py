@@ -30,7 +30,7 @@ class Weather:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        return (Finding("bad", "frost", "It froze."),)
+        return (Finding("bad", "frost", ("It froze",)),)
 
     @property
     def numbers(self) -> tuple[CaseNumber, ...]:

@@ -6,18 +6,20 @@ from pathlib import Path
 from typing import Final
 
 from busbw.errors import StoreError
+from busbw.units import clock_time
 from busbw.workloads.model_rows import Model
 from busbw_analysis.assembly import to_json
 from busbw_analysis.assembly.slices import SLICES
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.diagnosis.answer import Answer, answer_of, sentences
+from busbw_analysis.data.sentences import capitalised
+from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report import to_html, to_markdown
-from busbw_analysis.report.document import ComparisonSummary, Page, Paragraph, Section, clock_time
+from busbw_analysis.report.document import ComparisonSummary, Page, Paragraph, Section
 from busbw_analysis.report.sections.curves import Side, operations, overview
 from busbw_analysis.report.sections.equivalents import composition, one_call
 from busbw_analysis.report.sections.models import fits, theory
@@ -69,20 +71,23 @@ def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str
     page = page_beside((first, second), ("A", "B"))
     blocks = (*compare_blocks(comparison, cases=True), *map(Paragraph, left_out_lines(comparison)))
     by_size = Section("sizes", "Comparison by size", blocks, folded=True, gist="Every size of every band.")
-    notices = tuple(replace(one, text=sentences(one.text)) for one in (*findings(comparison), *_by_means(comparison)))
+    notices = tuple(
+        replace(finding, sentences=(capitalised(finding.claim), *finding.sentences[1:]))
+        for finding in (*findings(comparison), *_by_means(comparison))
+    )
     summary = ComparisonSummary(answer_lines(comparison), notices, bands_table(comparison))
     return to_html.render(replace(page, title="B against A", comparison=summary, sections=(by_size, *page.sections)))
 
 
 def _by_means(comparison: Comparison) -> Iterator[Finding]:
     """A note if the figures, which show medians, differ from the statistic that is compared."""
-    cases = [one for band in comparison.bands for one in band.cases]
-    means = [one for one in cases if one.statistic == "mean"]
+    cases = [case for band in comparison.bands for case in band.cases]
+    means = [case for case in cases if case.statistic == "mean"]
     if means:
         text = (
             f"{len(means)} of {len(cases)} sizes have bimodal samples: their means are compared; figures show medians"
         )
-        yield Finding("note", "bimodal", text)
+        yield Finding("note", "bimodal", (text,))
 
 
 def folder_for(runs: Sequence[Path], output: Path | None, results_dir: Path) -> Path:

@@ -25,6 +25,7 @@ from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.normality import against_model, in_words
 from busbw_analysis.diagnosis.single_calls import UNIT
+from busbw_analysis.peaks.peaks import peak_as_json
 
 LAYOUT: Final = 1
 """Raised when a key is removed or changes its meaning; new keys do not raise it."""
@@ -102,6 +103,7 @@ def _case(summary: CaseSummary) -> JSON:
         listed = [summary.groups[place] for place in slowest]
     return {
         **{name: plain(getattr(summary, name)) for name in _OF_SUMMARY},
+        **summary.check.document,
         "groups": [with_values(group, "mean", "p99") for group in listed],
         "groups_left_out": len(summary.groups) - len(listed),
     }
@@ -111,7 +113,8 @@ def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:
     return {
         "label": curve.series.key.label,
         **plain(curve.series),
-        **values_of(curve, "fit", "model", "alternatives", "peak"),
+        **values_of(curve, "fit", "model", "alternatives"),
+        "peak": peak_as_json(curve.peak),
         "explanation": _explanation(curve, judgement),
     }
 

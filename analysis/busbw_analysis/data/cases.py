@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from busbw.runs import store
-from busbw.runs.causes import WRONG_DATA
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Case, FailureCause
 from busbw_analysis.data.grouped import by_key, grouped
@@ -63,7 +62,7 @@ def _outcomes(stored: store.StoredRun) -> Iterator[_Outcome]:
             yield _Outcome(row.case, "planned")
     for case, check in stored.checks:
         if check.state == "wrong":
-            reason = f"{WRONG_DATA}: {check.reason or f'{check.wrong_elements} elements differ'}"
+            reason = f"wrong data: {check.reason or f'{check.wrong_elements} elements differ'}"
             yield _Outcome(case, "failed", reason, "wrong_data")
 
 

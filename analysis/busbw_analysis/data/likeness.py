@@ -38,8 +38,10 @@ def _variables(run: Run) -> dict[str, str | None] | None:
     if run.imported is not None:
         return None
     variables = (item for environment in run.environments.values() for item in variables_of(environment).items())
-    found = by_key((name, value) for name, value in variables if name.startswith(SAME_VARIABLES))
-    return {name: _listed(values) for name, values in found.items()}
+    same = by_key(
+        (variable.in_words, value) for variable, value in variables if variable.name.startswith(SAME_VARIABLES)
+    )
+    return {name: _listed(values) for name, values in same.items()}
 
 
 def _placement(run: Run) -> str | None:

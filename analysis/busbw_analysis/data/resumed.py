@@ -27,34 +27,35 @@ def resuming(stored: StoredRun) -> str:
     return command_resuming(stored.run, "" if in_place else plain_text(shlex.quote(str(stored.path))))
 
 
-def ended_in_words(stored: StoredRun) -> str:
-    """How an incomplete run ended, how many of its launches are complete, and how to measure the rest."""
+def ended_in_words(stored: StoredRun) -> tuple[str, ...]:
+    """How an incomplete run ended, how many of its launches are complete, and how to measure the rest, as sentences
+    without full stops.
+    """
     end, progress = stored.end, progress_of(stored)
     if end is None:
-        text = f"Run {stored.run.id} has no end: it was killed or is still running. Its finished blocks are kept"
+        ended = [f"Run {stored.run.id} has no end: it was killed or is still running", "Its finished blocks are kept"]
     else:
-        text = f"Run {stored.run.id} {'' if end.status == 'failed' else 'was '}{end.in_words()}"
-    if progress.complete >= progress.planned:
-        return f"{text}."
-    return f"{text}. {progress.in_words()}; {resuming(stored)} measures the rest."
+        ended = [f"Run {stored.run.id} {'' if end.status == 'failed' else 'was '}{end.in_words()}"]
+    incomplete = progress.complete < progress.planned
+    return (*ended, *([f"{progress.in_words()}; {resuming(stored)} measures the rest"] if incomplete else []))
 
 
 def _ended(end: Ended) -> str:
     return end.status if end.status == "failed" else f"was {end.status}"
 
 
-def resumptions(dataset: Dataset) -> Iterator[str]:
-    """One text for each run that was resumed. Fresh processes are a new launch with its own number, even if they
-    measure the blocks that an earlier launch did not reach.
+def resumptions(dataset: Dataset) -> Iterator[tuple[str, ...]]:
+    """For each run that was resumed, sentences without full stops. Fresh processes are a new launch with its own
+    number, even if they measure the blocks that an earlier launch did not reach.
     """
+    separate = (
+        "A launch that measures the remaining blocks of another counts as a separate launch: cases with blocks in both "
+        "have one launch more, with fewer blocks each"
+    )
     for stored in dataset.runs:
         resuming = list(_resuming_launches(stored))
         if resuming:
-            yield (
-                f"Run {stored.run.id} was resumed: {'; '.join(resuming)}. A launch that measures the remaining blocks "
-                "of another counts as a separate launch: cases with blocks in both have one launch more, with fewer "
-                "blocks each."
-            )
+            yield f"Run {stored.run.id} was resumed: {'; '.join(resuming)}", separate
 
 
 def _resuming_launches(stored: StoredRun) -> Iterator[str]:

@@ -7,8 +7,7 @@ from typing import Final, Literal
 import numpy as np
 
 from busbw.ops import LOCAL, PAIRED
-from busbw.runs.causes import WRONG_DATA
-from busbw.runs.records import Case, Check, FailureCause, Imported, LoopKind, Measurement
+from busbw.runs.records import JSON, Case, Check, FailureCause, Imported, LoopKind, Measurement
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.cases import CaseRow, CaseState
 from busbw_analysis.data.disturbance import Disturbance, disturbance_of
@@ -63,12 +62,38 @@ class Total:
     wire_bytes: float
 
 
+DataState = Literal["verified", "wrong", "not checked", "failed", "no data"]
+"""``failed``: the case failed for another reason than wrong data; ``no data``: no launch checked any."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataCheck:
+    """The checks of a case's data over all launches; ``reasons``: what is wrong, or why data were not checked."""
+
+    state: DataState
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def in_words(self) -> str:
+        """``verified``, ``wrong data: …``, ``not checked (reason)``, ``failed (reason)``, or a dash without data."""
+        if self.state == "no data":
+            return "–"
+        if self.state == "wrong":
+            return self.reasons[0]
+        return f"{self.state} ({'; '.join(self.reasons)})" if self.reasons else self.state
+
+    @property
+    def document(self) -> dict[str, JSON]:
+        """The keys ``check`` (text) and ``check_state`` of a JSON object."""
+        return {"check": self.in_words, "check_state": self.state}
+
+
 @dataclass(frozen=True, slots=True)
 class CaseSummary:
     """One case of the plan: its state and, if measured, one summary per group of ranks.
 
     index, case, state, reasons, lost, cause: from ``CaseRow``
-    check: ``verified``, ``wrong (what)``, ``not checked (reason)`` or, for another failure, ``failed (reason)``
+    check: whether its data were right
     stop_reasons: why its blocks ended
     groups: empty unless ``state`` is measured; a failed case has no result, even if some launches succeeded
     total: sum over concurrent groups; None for one group and for a pair matrix, whose pairs take turns
@@ -81,7 +106,7 @@ class CaseSummary:
     case: Case
     state: CaseState
     reasons: tuple[str, ...]
-    check: str
+    check: DataCheck
     stop_reasons: tuple[str, ...]
     groups: Groups
     total: Total | None
@@ -147,17 +172,15 @@ def _summary(
     )
 
 
-def _failure(row: CaseRow) -> str:
-    if row.cause == "wrong_data":
-        return f"wrong ({row.reasons[0].removeprefix(WRONG_DATA).lstrip(': ') or 'no number given'})"
-    return f"failed ({'; '.join(row.reasons)})"
+def _failure(row: CaseRow) -> DataCheck:
+    return DataCheck("wrong" if row.cause == "wrong_data" else "failed", row.reasons)
 
 
-def _check(checks: Sequence[Check]) -> str:
-    reasons = list(dict.fromkeys(check.reason or "no reason given" for check in checks if check.state == "not checked"))
+def _check(checks: Sequence[Check]) -> DataCheck:
+    reasons = dict.fromkeys(check.reason or "no reason given" for check in checks if check.state == "not checked")
     if reasons:
-        return f"not checked ({'; '.join(reasons)})"
-    return "verified" if checks else "–"
+        return DataCheck("not checked", tuple(reasons))
+    return DataCheck("verified" if checks else "no data")
 
 
 def _total(groups: Sequence[GroupSummary]) -> Total:

@@ -3,7 +3,6 @@
 ``answer_of`` builds it from a judgement; ``causes`` finds the causes.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -15,12 +14,13 @@ from busbw.ops.collectives import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.causes import FOUND_WITH, causes_of
 from busbw_analysis.diagnosis.contributions import AnswerPart, Cause, Status
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
-from busbw_analysis.diagnosis.trust import decide_more, dots, trust_in
+from busbw_analysis.diagnosis.trust import decide_more, dots, lacks_launches, trust_in
 from busbw_analysis.diagnosis.verdicts import DOUBTS, share_of_peak, times_of_model, why_above
 from busbw_analysis.peaks.peaks import Peak
 
@@ -47,8 +47,6 @@ _UNFINISHED: Final = frozenset({"interrupted", "no-end"})
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
 """Number of operations per band that are named with their numbers."""
-_WORD: Final = re.compile(r"(?!busbw\b)[a-z]+(?:[-'][a-z]+)*(?![\w/])")
-"""A first word that is no name: names have underscores, digits or slashes."""
 _PLACEMENT_CAUSES: Final = frozenset({"oversubscribed", "no-spare-core", "library-copies"})
 """Causes that come from the placement of the ranks. Healthy machines have them, too."""
 _MOST_BY_PLACEMENT: Final = 15.0
@@ -141,12 +139,13 @@ def answer_of(judgement: Judgement) -> Answer:
     status = next(status for status in _FROM_WORST if status in statuses)
     unexplained, compare = _unexplained(judgement, verdicts)
     actions = dict.fromkeys(cause.action for cause in causes)
-    if any("busbw compare" in action for action in actions):
+    if any(cause.compares for cause in causes):
         compare = ""
-    action = sentences(*actions, compare, decide_more(judgement, verdicts), *(part.action for part in parts))
-    confidence, trust = trust_in(judgement, action)
+    undecided = lacks_launches(judgement, verdicts)
+    more = decide_more(judgement) if undecided else ""
+    confidence, trust = trust_in(judgement, advise=not undecided)
     bands = tuple(_by_band(verdicts))
-    known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
+    named = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
         headline=_unfinished(judgement)
@@ -157,15 +156,15 @@ def answer_of(judgement: Judgement) -> Answer:
         ),
         bands=bands,
         cause=sentences(*(cause.text for cause in causes), unexplained),
-        action=action,
+        action=sentences(*actions, compare, more, *(part.action for part in parts)),
         trust=sentences(*trust),
         measured=_measured(judgement, parts),
         confidence=confidence,
         pooled=judgement.dataset.pooled,
         causes=causes,
         verdicts=verdicts,
-        findings=tuple(finding for finding in judgement.findings if finding.code not in known),
-        evidence=tuple(finding for finding in judgement.findings if finding.code in known),
+        findings=tuple(finding for finding in judgement.findings if finding.code not in named),
+        evidence=tuple(finding for finding in judgement.findings if finding.code in named),
         parts=parts,
     )
 
@@ -358,7 +357,8 @@ def _measured(judgement: Judgement, parts: Sequence[AnswerPart]) -> str:
     progress = [progress_of(stored) for stored in dataset.runs]
     complete, planned = sum(run.complete for run in progress), sum(run.planned for run in progress)
     wrong = any(finding.code == "wrong-data" for finding in judgement.findings)
-    checks = {summary.check for summary in judgement.cases if summary.state == "measured" and summary.case.size_bytes}
+    checked = [summary for summary in judgement.cases if summary.state == "measured" and summary.case.size_bytes]
+    checks = {summary.check.state for summary in checked}
     world = f"{' and '.join(map(str, ranks))} {' and '.join(backends)} rank{'' if ranks == [1] else 's'}"
     clauses = [
         f"{measured} of {counted(len(dataset.cases), 'case')}",
@@ -411,16 +411,3 @@ def _slowest_pair(judgement: Judgement) -> str:
         f"{chance}slowest pair {matrix.ranks[source]} → {matrix.ranks[target]}: {format_rate(rate)} at "
         f"{format_size(matrix.size_bytes)}, {100 * share:.3g} % of the median pair"
     )
-
-
-def sentences(*clauses: str) -> str:
-    """Join ``clauses`` as sentences, each with one full stop; those without text are left out.
-
-    A name keeps its spelling: a first word such as ``all_reduce`` or ``n7`` does not get a capital letter.
-    """
-    stripped = (clause.strip().rstrip(". ") for clause in clauses)
-    return " ".join(f"{_begun(clause)}." for clause in stripped if clause)
-
-
-def _begun(clause: str) -> str:
-    return f"{clause[0].upper()}{clause[1:]}" if _WORD.match(clause) else clause

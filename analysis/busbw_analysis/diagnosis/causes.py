@@ -37,7 +37,7 @@ def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, .
     slower = any(verdict.status == "slower" for verdict in verdicts)
     causes: list[Cause] = []
     for rule in _RULES:
-        text = rule.text(judgement) if rule.text else _first_sentence(judgement, rule.code)
+        text = rule.text(judgement) if rule.text else _claim(judgement, rule.code)
         if not text or len(causes) == _MOST_CAUSES:
             continue
         explained = [
@@ -51,8 +51,7 @@ def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, .
         # A cause of undecided verdicts alone does not explain why others are slower.
         answers = not slower or any(verdicts[place].status == "slower" for place in explained)
         if (explained and answers) or rule.always:
-            action = rule.action if isinstance(rule.action, str) else rule.action(judgement)
-            causes.append(Cause(rule.code, text, action))
+            causes.append(rule.cause(judgement, text))
             for place in explained:
                 verdicts[place] = replace(verdicts[place], explained_by=rule.code)
     return tuple(causes), tuple(verdicts)
@@ -60,10 +59,9 @@ def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, .
 
 def cause_named(judgement: Judgement, code: str) -> Cause | None:
     """The cause with this code, whatever it explains; None if it does not apply to ``judgement``."""
-    rule = next(one for one in _RULES if one.code == code)
-    text = rule.text(judgement) if rule.text else _first_sentence(judgement, code)
-    action = rule.action if isinstance(rule.action, str) else rule.action(judgement)
-    return Cause(code, text, action) if text else None
+    rule = next(rule for rule in _RULES if rule.code == code)
+    text = rule.text(judgement) if rule.text else _claim(judgement, code)
+    return rule.cause(judgement, text) if text else None
 
 
 # --- the table -------------------------------------------------------------------------------------------------
@@ -75,8 +73,9 @@ class _Rule:
 
     action: what to do about it.
     explains: whether it explains a verdict.
-    text: what was found, "" if it does not apply. None: the first sentence of the finding with this code.
+    text: what was found, "" if it does not apply. None: the claim of the finding with this code.
     always: whether it is named even if it explains no verdict.
+    compares: whether the action is a comparison with another run.
     """
 
     code: str
@@ -84,12 +83,18 @@ class _Rule:
     explains: Callable[[Judgement, Verdict], bool] = lambda *_: False
     text: Callable[[Judgement], str] | None = None
     always: bool = True
+    compares: Callable[[Judgement], bool] = lambda _: False
+
+    def cause(self, judgement: Judgement, text: str) -> Cause:
+        """The cause with its action for ``judgement``."""
+        action = self.action if isinstance(self.action, str) else self.action(judgement)
+        return Cause(self.code, text, action, self.compares(judgement))
 
 
-def _first_sentence(judgement: Judgement, code: str) -> str:
+def _claim(judgement: Judgement, code: str) -> str:
     codes = (code, *FOUND_WITH.get(code, ()))
-    texts = (one.text for known in codes for one in judgement.findings if one.code == known)
-    return next(texts, "").partition(". ")[0].rstrip(".")
+    claims = (finding.claim for evidence in codes for finding in judgement.findings if finding.code == evidence)
+    return next(claims, "")
 
 
 def _measure_rest(judgement: Judgement) -> str:
@@ -209,13 +214,20 @@ def _highest_above(judgement: Judgement) -> tuple[Verdict, Peak] | None:
 
 def _other_peak(judgement: Judgement) -> str:
     """What gives a peak that is not exceeded."""
+    if _copies_exceeded(judgement):
+        return "compare with earlier runs, not with this peak (busbw compare)"
+    if _level_exceeded(judgement) == "plain TCP of a host":
+        return _ALONE
+    return "give the right peak with --peaks (busbw peaks lists the known ones)"
+
+
+def _copies_exceeded(judgement: Judgement) -> bool:
+    return _level_exceeded(judgement) == "memory copy of a host"
+
+
+def _level_exceeded(judgement: Judgement) -> PeakLevel | None:
     highest = _highest_above(judgement)
-    level = None if highest is None else highest[1].level
-    by_level: dict[PeakLevel | None, str] = {
-        "plain TCP of a host": _ALONE,
-        "memory copy of a host": "compare with earlier runs, not with this peak (busbw compare)",
-    }
-    return by_level.get(level, "give the right peak with --peaks (busbw peaks lists the known ones)")
+    return None if highest is None else highest[1].level
 
 
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"
@@ -246,6 +258,7 @@ _RULES: Final = (
         lambda _, verdict: verdict.status == "slower",
         _no_spare_core,
         always=False,
+        compares=lambda _: True,
     ),
     _Rule(
         "library-copies",
@@ -253,13 +266,14 @@ _RULES: Final = (
         _by_copies,
         _library_copies,
         always=False,
+        compares=lambda _: True,
     ),
     _Rule(
         "excess-traffic",
         "compare its busbw with earlier runs, not with the peak",
         lambda judgement, verdict: (
             verdict.model_ratio is None
-            and any(one.series.key.op == verdict.op and one.series.traffic_factor > 1 for one in judgement.curves)
+            and any(curve.series.key.op == verdict.op and curve.series.traffic_factor > 1 for curve in judgement.curves)
         ),
         _moved,
         always=False,
@@ -271,7 +285,13 @@ _RULES: Final = (
         lambda judgement, _: all(row.case.device != "cpu" for row in judgement.dataset.cases),
         always=False,
     ),
-    _Rule("above-peak", _other_peak, lambda _, verdict: verdict.doubt == "exceeded", _above_peak),
+    _Rule(
+        "above-peak",
+        _other_peak,
+        lambda _, verdict: verdict.doubt == "exceeded",
+        _above_peak,
+        compares=_copies_exceeded,
+    ),
 )
 """The possible causes, in the order in which they are named.
 

@@ -104,7 +104,7 @@ class Incomplete:
     side: Literal["A", "B"]
     run: str
     status: EndStatus | None
-    ended: str | None
+    ended: tuple[str, ...]
     launches: int
     planned: int
     failed: tuple[Case, ...]
@@ -156,7 +156,7 @@ def compare(
     notices = [*_unlike(first, second, force=force)]
     pairs = _pairs(first, second) if paired else None
     notices += [
-        Finding("caution", "store", f"side {name}: {notice}")
+        Finding("caution", "store", (f"side {name}: {notice}",))
         for name, side in (("A", first), ("B", second))
         for notice in side.notices
     ]
@@ -166,7 +166,7 @@ def compare(
     for name, cases in (("A", one), ("B", two)):
         measured = [summary for summary in cases.values() if summary.state == "measured"]
         notices += [
-            replace(finding, text=f"side {name}: {finding.text.removesuffix('.')}")
+            replace(finding, sentences=(f"side {name}: {finding.claim}", *finding.sentences[1:]))
             for finding in disturbances(measured)
         ]
     both = [case for case, summary in one.items() if summary.groups and case in two and two[case].groups]
@@ -179,7 +179,13 @@ def compare(
     left_out += [LeftOut(case, "both", why, "measured", "measured") for case, why in unlike.items()]
     if not usable:
         why = "; ".join(f"{reason} ({count})" for reason, count in Counter(left.why for left in left_out).items())
-        broken = [ended_in_words(run) for side in (first, second) for run in side.runs if not _ended_well(run)]
+        broken = [
+            sentence
+            for side in (first, second)
+            for stored in side.runs
+            if not _ended_well(stored)
+            for sentence in ended_in_words(stored)
+        ]
         nothing = (
             f"nothing can be compared, because no case has times on both sides: {why or 'there are no cases'}. Give "
             "runs of the same plan"
@@ -211,36 +217,38 @@ def _incomplete(side: Literal["A", "B"], dataset: Dataset) -> Iterator[Incomplet
     for stored in dataset.runs:
         progress = progress_of(stored)
         wrong = [case for case, check in stored.checks if check.state == "wrong"]
-        found = Incomplete(
+        run = Incomplete(
             side=side,
             run=stored.run.id,
             status=None if stored.end is None else stored.end.status,
-            ended=None if _ended_well(stored) else ended_in_words(stored),
+            ended=() if _ended_well(stored) else ended_in_words(stored),
             launches=progress.complete,
             planned=progress.planned,
             failed=tuple(dict.fromkeys([*(row.case for row in stored.failed), *wrong])),
             skipped=tuple(dict.fromkeys(row.case for row in stored.skipped)),
             not_reached=stored.not_reached,
         )
-        lacks = found.failed or found.skipped or found.not_reached
-        if lacks or not _ended_well(stored) or found.launches < found.planned:
-            yield found
+        lacks = run.failed or run.skipped or run.not_reached
+        if lacks or not _ended_well(stored) or run.launches < run.planned:
+            yield run
 
 
 def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[Finding]:
     base = first.runs[0]
-    found = [one for side in (first, second) for stored in side.runs for one in differences(base, stored)]
-    for one in found:
-        if one.unknown_in is not None:
-            text = f"run {one.unknown_in} did not record {one.key!r}, so this could not be checked"
-            yield Finding("caution", "not-recorded", text)
-    unlike = list(dict.fromkeys(one.text for one in found if one.unknown_in is None))
+    differing = [
+        difference for side in (first, second) for stored in side.runs for difference in differences(base, stored)
+    ]
+    for difference in differing:
+        if difference.unknown_in is not None:
+            text = f"run {difference.unknown_in} did not record {difference.key!r}, so this could not be checked"
+            yield Finding("caution", "not-recorded", (text,))
+    unlike = list(dict.fromkeys(difference.text for difference in differing if difference.unknown_in is None))
     if unlike and not force:
         raise UnlikeRuns(
             f"these runs differ: {'; '.join(unlike)}. Add --force to compare them all the same, or draw them in one "
             "figure with busbw report A B"
         )
-    yield from (Finding("caution", "forced", f"compared by force although {text}") for text in unlike)
+    yield from (Finding("caution", "forced", (f"compared by force although {text}",)) for text in unlike)
 
 
 def _starts(dataset: Dataset) -> dict[LaunchKey, str]:
@@ -409,7 +417,7 @@ def _across(
             (", ".join(f"{name} {_setting(a)} in A and {_setting(b)} in B" for name, (a, b) in changed.items()), op)
         )
     texts = (f"compared across {what}: {listed(names)}" for what, names in by_key(ops).items())
-    return found, [Finding("caution", "across", text) for text in texts]
+    return found, [Finding("caution", "across", (text,)) for text in texts]
 
 
 def _setting(value: object) -> str:

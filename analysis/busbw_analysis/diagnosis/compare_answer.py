@@ -8,7 +8,7 @@ from typing import Final
 from busbw.runs.records import Case, case_in_words
 from busbw.units import counted
 from busbw_analysis.data.grouped import grouped
-from busbw_analysis.diagnosis.answer import sentences
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.diagnosis.compare import ComparedBand, Comparison
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict, undetected
 from busbw_analysis.diagnosis.trust import dots, trust_in_comparison
@@ -23,37 +23,39 @@ def answer_lines(comparison: Comparison) -> tuple[tuple[str, str], ...]:
     """Labelled sentences: the result, how many launches would decide, and how far to trust it."""
     confidence, trust = trust_in_comparison(comparison)
     every = (
-        ("Answer", sentences(gist(comparison))),
+        ("Answer", sentences(*gist(comparison))),
         ("Do", sentences(decides(comparison))),
         ("Trust", f"{dots(confidence)} {sentences(*trust)}"),
     )
     return tuple((name, text) for name, text in every if text)
 
 
-def gist(comparison: Comparison) -> str:
-    """The runs that did not reach their end, then bands by verdict, each with its strongest ratio of times."""
+def gist(comparison: Comparison) -> tuple[str, ...]:
+    """The runs that did not reach their end, then bands by verdict, each with its strongest ratio of times; sentences
+    without full stops.
+    """
     titles = titles_of(comparison)
 
     def name(band: ComparedBand) -> str:
-        title = titles[label(band.case)].replace(" · ", " ")
+        title = " ".join(titles[label(band.case)])
         return title if band.band == "no size" else f"{title} {band.band}"
 
     ordered = sorted(comparison.bands, key=lambda band: band.estimate.ratio)
-    found = defaultdict(list, grouped(ordered, lambda band: band.verdict.word))
+    by_verdict = defaultdict(list, grouped(ordered, lambda band: band.verdict.word))
     many = len(comparison.bands)
     parts = []
     for word, place in _STRONGEST.items():
-        if bands := found[word]:
+        if bands := by_verdict[word]:
             most = bands[place]
             parts.append(f"{word} in {_of(len(bands), many)}, most {name(most)}: {_times(most.estimate)}")
-    if found["equal"]:
-        parts.append(f"equal within {comparison.within * 100:.3g} % in {_of(len(found['equal']), many)}")
-    if undecided := found["cannot tell"]:
+    if by_verdict["equal"]:
+        parts.append(f"equal within {comparison.within * 100:.3g} % in {_of(len(by_verdict['equal']), many)}")
+    if undecided := by_verdict["cannot tell"]:
         ends = [f"{band.estimate.ratio:.3g}× ({name(band)})" for band in (undecided[0], undecided[-1])]
         middle = f", median {median(band.estimate.ratio for band in undecided):.3g}×" if len(undecided) > 2 else ""
         took = " to ".join(dict.fromkeys(ends))
         parts.append(f"cannot tell in {_of(len(undecided), many)}, where B took {took} the time of A{middle}")
-    return sentences(*_unfinished(comparison), f"B against A: {'; '.join(parts)}").removesuffix(".")
+    return (*_unfinished(comparison), f"B against A: {'; '.join(parts)}")
 
 
 def _unfinished(comparison: Comparison) -> Iterator[str]:
@@ -65,11 +67,11 @@ def _unfinished(comparison: Comparison) -> Iterator[str]:
             yield f"side {run.side} is incomplete: run {run.run} {ends.get(run.status, run.status)}, {complete}"
 
 
-def titles_of(comparison: Comparison) -> dict[str, str]:
-    """The label of every curve, without the words that all curves share (``_shared``)."""
+def titles_of(comparison: Comparison) -> dict[str, tuple[str, ...]]:
+    """The parts of the label of every curve, without those that all curves share (``_shared``)."""
     shared = shared_words(comparison)
     return {
-        label(band.case): " · ".join(
+        label(band.case): tuple(
             word for place, word in enumerate(case_in_words(band.case)) if not place or word not in shared
         )
         for band in comparison.bands

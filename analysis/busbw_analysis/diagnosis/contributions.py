@@ -17,11 +17,13 @@ class Cause:
     code: a stable word; usually the code of the finding that is its evidence.
     text: what was found, without a full stop.
     action: what to do about it, without a full stop.
+    compares: whether the action is a comparison with another run.
     """
 
     code: str
     text: str
     action: str
+    compares: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.lateness import GroupLateness
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.resumed import ended_in_words, resuming, resumptions
+from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
@@ -48,12 +49,22 @@ class Finding:
 
     severity: ``bad``, ``caution`` or ``note``.
     code: a stable word (``oversubscribed``, ``failed``, ``straggler`` …).
-    text: whole sentences with the numbers that support them.
+    sentences: what is wrong, then the numbers that support it and what to do; each without a full stop.
     """
 
     severity: Severity
     code: str
-    text: str
+    sentences: tuple[str, ...]
+
+    @property
+    def claim(self) -> str:
+        """The first sentence, without a full stop."""
+        return self.sentences[0]
+
+    @property
+    def text(self) -> str:
+        """All sentences."""
+        return " ".join(f"{sentence}." for sentence in self.sentences)
 
     @property
     def subject(self) -> str:
@@ -75,30 +86,30 @@ def findings_on(
     """All findings on a dataset, ``ranked``; ``rows`` is the catalogue of peaks."""
     summaries = dataset.summaries
     measured = [summary for summary in summaries if summary.state == "measured"]
-    found = [
+    findings = [
         *_imported(dataset, measured),
         *_ends(dataset),
         *(finding for row in _UNMEASURED for finding in _by_reason(summaries, *row, resume=_resume(dataset))),
-        *_by_reason(summaries, "caution", "not-checked", _lack_of_check, "The data of {cases} were {reason}: {names}."),
+        *_by_reason(summaries, "caution", "not-checked", _lack_of_check, _UNCHECKED),
         *_shared_resources(dataset),
         *_slow_pairs(matrices),
         *disturbances(measured),
     ]
-    of_one_kind: tuple[tuple[Severity, str, Iterable[str]], ...] = (
+    of_one_kind: tuple[tuple[Severity, str, Iterable[tuple[str, ...]]], ...] = (
         ("note", "resumed", resumptions(dataset)),
         ("caution", "unknown-op", _unknown_ops(dataset)),
-        ("caution", "store", (f"{notice}." for notice in dataset.notices)),
+        ("caution", "store", ((notice,) for notice in dataset.notices)),
         ("caution", "oversubscribed", _oversubscribed(dataset)),
         ("caution", "straggler", _late(lateness, summaries)),
         ("caution", "launches-differ", _launches(measured)),
         ("caution", "drift", _drifting(measured)),
         ("note", "clock-error", _clocks(measured)),
         ("caution", "self-test", _tested(selftest, dataset)),
-        ("note", "adjusted", (f"{text}." for stored in dataset.runs for text in stored.run.adjusted)),
+        ("note", "adjusted", ((text,) for stored in dataset.runs for text in stored.run.adjusted)),
         ("caution", "hardware", _links(dataset, rows)),
     )
-    found += [Finding(severity, code, text) for severity, code, texts in of_one_kind for text in texts]
-    return ranked(dict.fromkeys(found))
+    findings += [Finding(severity, code, claims) for severity, code, each in of_one_kind for claims in each]
+    return ranked(dict.fromkeys(findings))
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -114,30 +125,28 @@ def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Fin
         log = stored.run.imported
         if log is None:
             continue
-        what = dict.fromkeys(group.statistic for one in measured for group in one.groups if group.statistic)
+        what = dict.fromkeys(group.statistic for summary in measured for group in summary.groups if group.statistic)
         tool = f"{log.tool} {log.tool_version or '(unknown version)'}"
-        sampled = bool(what) and all(group.samples for one in measured for group in one.groups)
+        sampled = bool(what) and all(group.samples for summary in measured for group in summary.groups)
         ranked_times = any(row.rank_samples_ns for row in stored.imported)
         have = "the samples of one launch" if sampled else "no samples"
         have += " of every rank" if ranked_times else ""
         hidden = [*([] if sampled else ["scatter"]), "drift", "interference", *([] if ranked_times else ["stragglers"])]
-        text = (
-            f"{log.file} is a log of {tool} with one number per case ({', '.join(map(str, what)) or 'none'}) "
-            f"and {have}. It does not show {listed(hidden, word='or')}, and two "
-            "single logs cannot be tested for a difference."
-        )
-        yield Finding("caution", "imported", text)
+        statistics = ", ".join(map(str, what)) or "none"
+        one_number = f"{log.file} is a log of {tool} with one number per case ({statistics}) and {have}"
+        missing = f"It does not show {listed(hidden, word='or')}, and two single logs cannot be tested for a difference"
+        yield Finding("caution", "imported", (one_number, missing))
         if log.given:
             given = ", ".join(f"{name} {value}" for name, value in log.given.items())
-            yield Finding("note", "given", f"Given by the user, not by the log: {given}.")
+            yield Finding("note", "given", (f"Given by the user, not by the log: {given}",))
         if unknown := [name for name in log.unknown if name != "machine"]:
             options = " ".join(f"--{name}" for name in unknown)
-            text = f"Not stated by the log: {', '.join(unknown)}. Verdicts that need them are missing; add {options}."
-            yield Finding("note", "unknown", text)
+            lacks = f"Not stated by the log: {', '.join(unknown)}"
+            yield Finding("note", "unknown", (lacks, f"Verdicts that need them are missing; add {options}"))
         for note in log.notes:
             where = "" if note.line is None else f", line {note.line}"
             severity: Severity = "caution" if note.code in _DOUBTFUL else "note"
-            yield Finding(severity, note.code, f"{log.file}{where}: {note.text}.")
+            yield Finding(severity, note.code, (f"{log.file}{where}: {note.text}",))
 
 
 _DOUBTFUL: Final = frozenset(
@@ -175,19 +184,20 @@ def _by_reason(
     severity: Severity,
     code: str,
     reason_of: _ReasonOf,
-    words: str,
+    claims: tuple[str, ...],
     *,
     resume: str = "",
 ) -> Iterator[Finding]:
     """One finding for each reason that ``reason_of`` gives for cases (None: it does not apply to a case).
 
-    ``words`` has fields for ``cases`` (their number), their ``names``, the ``reason``, and how to ``resume`` the run.
+    ``claims`` are its sentences, with fields for ``cases`` (their number), their ``names``, the ``reason``, and how to
+    ``resume`` the run.
     """
-    found = ((reason, summary) for summary in summaries if (reason := reason_of(summary)) is not None)
-    for reason, cases in by_key(found).items():
-        names = listed((case_name(one.case) for one in cases), _EXAMPLES)
-        text = words.format(cases=counted(len(cases), "case"), names=names, reason=reason, resume=resume)
-        yield Finding(severity, code, text)
+    reasons = ((reason, summary) for summary in summaries if (reason := reason_of(summary)) is not None)
+    for reason, cases in by_key(reasons).items():
+        names = listed((case_name(summary.case) for summary in cases), _EXAMPLES)
+        fields = {"cases": counted(len(cases), "case"), "names": names, "reason": reason, "resume": resume}
+        yield Finding(severity, code, tuple(claim.format(**fields) for claim in claims))
 
 
 def _of_state(state: CaseState) -> _ReasonOf:
@@ -206,43 +216,45 @@ def _loss(summary: CaseSummary) -> str | None:
 
 def _lack_of_check(summary: CaseSummary) -> str | None:
     """Why data were not checked. An op without data, such as a barrier, has nothing to check."""
-    checked = not summary.case.size_bytes or not summary.check.startswith("not checked")
-    return None if checked or summary.state != "measured" else summary.check
+    unchecked = summary.state == "measured" and summary.check.state == "not checked" and summary.case.size_bytes
+    return summary.check.in_words if unchecked else None
 
 
-_FAILED: Final = "{cases} failed ({names}): {reason}. Failed cases are not judged."
-_KEPT: Final = " The other launches count; {resume} measures the missing ones."
-_UNMEASURED: Final[tuple[tuple[Severity, str, _ReasonOf, str], ...]] = (
+_UNCHECKED: Final = ("The data of {cases} were {reason}: {names}",)
+_FAILED: Final = ("{cases} failed ({names}): {reason}", "Failed cases are not judged")
+_LOST: Final = (
+    "{cases} lost a launch to an unrelated failure ({names}): {reason}",
+    "The other launches count; {resume} measures the missing ones",
+)
+_UNMEASURED: Final[tuple[tuple[Severity, str, _ReasonOf, tuple[str, ...]], ...]] = (
     ("bad", "wrong-data", _failure(wrong=True), _FAILED),
     ("bad", "failed", _failure(wrong=False), _FAILED),
-    ("caution", "launch-lost", _loss, "{cases} lost a launch to an unrelated failure ({names}): {reason}." + _KEPT),
-    ("caution", "not-reached", _of_state("not reached"), "The run ended before {cases} of the plan: {names}."),
-    ("note", "skipped", _of_state("skipped"), "{cases} could not run here ({names}): {reason}."),
+    ("caution", "launch-lost", _loss, _LOST),
+    ("caution", "not-reached", _of_state("not reached"), ("The run ended before {cases} of the plan: {names}",)),
+    ("note", "skipped", _of_state("skipped"), ("{cases} could not run here ({names}): {reason}",)),
 )
-"""Severity, code, reason and words, as in ``_by_reason``."""
+"""Severity, code, reason and sentences, as in ``_by_reason``."""
 
 
-def _oversubscribed(dataset: Dataset) -> Iterator[str]:
+def _oversubscribed(dataset: Dataset) -> Iterator[tuple[str, ...]]:
+    waits = "Ranks also wait for a core, so times are longer and scatter more than with one core per rank"
     for host, (ranks, cores) in dataset.oversubscribed_hosts.items():
-        yield (
-            f"{ranks} ranks share {cores} usable cores on {host}. Ranks also wait for a core, so times are longer and "
-            "scatter more than with one core per rank."
-        )
+        yield f"{ranks} ranks share {cores} usable cores on {host}", waits
 
 
 def _shared_resources(dataset: Dataset) -> Iterator[Finding]:
     """Hosts and GPUs that are shared by too many ranks, and host names that are the same machine."""
     run = dataset.largest
     for text in shared_resources(dataset.placements, run.environments):
-        yield Finding("caution", "shared-resources", f"{text[:1].upper()}{text[1:]}.")
+        yield Finding("caution", "shared-resources", (f"{text[:1].upper()}{text[1:]}",))
     kernels = by_key((dataset.environment(host).boot_id, host) for host in dict.fromkeys(run.hosts))
     for kernel, hosts in kernels.items():
         if kernel is not None and len(hosts) > 1:
             text = f"{listed(hosts, _EXAMPLES)} are the same machine (one kernel): they share its cores and memory"
-            yield Finding("note", "one-machine", f"{text}. Any network between them is virtual.")
+            yield Finding("note", "one-machine", (text, "Any network between them is virtual"))
 
 
-def _late(lateness: Sequence[GroupLateness], summaries: Sequence[CaseSummary]) -> Iterator[str]:
+def _late(lateness: Sequence[GroupLateness], summaries: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
     for group in lateness:
         for member in group.flagged:
             yield in_words(group, member, case_name(summaries[member.worst].case))
@@ -250,47 +262,47 @@ def _late(lateness: Sequence[GroupLateness], summaries: Sequence[CaseSummary]) -
 
 def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
     """One finding per kind of outlier: the strongest one with its numbers, then the number of matrices with each."""
-    found = [(matrix.op, number, outlier) for number, matrix in enumerate(matrices) for outlier in matrix.outliers]
-    for (op, kind), members in by_key(((op, one.kind), (number, one)) for op, number, one in found).items():
+    outliers = [(matrix.op, number, outlier) for number, matrix in enumerate(matrices) for outlier in matrix.outliers]
+    for (op, kind), members in by_key(
+        ((op, outlier.kind), (number, outlier)) for op, number, outlier in outliers
+    ).items():
         among = [matrix for matrix in matrices if matrix.op == op]
         worst = min((outlier for _, outlier in members), key=lambda outlier: outlier.ratio)
-        text = f"{'Pair matrix' if op == 'pair_matrix' else f'Pairs of {op}'}: {worst.text}"
+        claims = [f"{'Pair matrix' if op == 'pair_matrix' else f'Pairs of {op}'}: {worst.text}"]
         if len(members) > 1:
             ordered = sorted(members, key=lambda member: member[1].ratio)
             by_name = by_key((outlier.name, number) for number, outlier in ordered)
             names = listed((f"{name} in {len(set(numbers))}" for name, numbers in by_name.items()), _EXAMPLES)
-            text += f". This is the worst of {len(members)}. Slow {kind}s in {len(among)} matrices: {names}"
-        yield Finding("caution", f"slow-{kind}", f"{text}.")
+            claims += [f"This is the worst of {len(members)}", f"Slow {kind}s in {len(among)} matrices: {names}"]
+        yield Finding("caution", f"slow-{kind}", tuple(claims))
 
 
-def _launches(measured: Sequence[CaseSummary]) -> Iterator[str]:
+def _launches(measured: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
     """Launches that were slower than the others as a whole. The scatter of single cases is part of the trust."""
-    found = by_key(
+    by_launch = by_key(
         (key, time_ns / group.time_ns)
         for summary in measured
         if summary.case.op not in PAIRED
         for group in summary.groups
         for key, time_ns in zip(group.launch_keys, group.launch_medians_ns, strict=True)
     )
-    for (_, launch), ratios in found.items():
+    for (_, launch), ratios in by_launch.items():
         slower = geometric_mean(ratios)
         if slower > _LAUNCHES_APART:
-            yield (
-                f"Launch {launch + 1} took {slower:.2g}× the median launch's time (geometric mean over "
-                f"{counted(len(ratios), 'case')}): the machine changed between launches. Look for other load and rerun."
-            )
+            mean = f"geometric mean over {counted(len(ratios), 'case')}"
+            took = f"Launch {launch + 1} took {slower:.2g}× the median launch's time ({mean})"
+            yield f"{took}: the machine changed between launches", "Look for other load and rerun"
 
 
-def _drifting(measured: Sequence[CaseSummary]) -> Iterator[str]:
+def _drifting(measured: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
     """Drift is the one flag that is rare on healthy machines, so it is a finding if common; other flags are shown per
     row.
     """
     cases = [case_name(summary.case) for summary in measured if "drift" in summary.flags]
     if len(cases) > _DRIFTING_SHARE * len(measured):
-        yield (
-            f"{len(cases)} of {counted(len(measured), 'case')} drift ({listed(cases, _EXAMPLES)}): within most blocks, "
-            "the first and the last third differ by more than their intervals allow. Rerun on an idle machine."
-        )
+        drift = f"{len(cases)} of {counted(len(measured), 'case')} drift ({listed(cases, _EXAMPLES)})"
+        apart = "within most blocks, the first and the last third differ by more than their intervals allow"
+        yield f"{drift}: {apart}", "Rerun on an idle machine"
 
 
 def disturbances(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
@@ -303,43 +315,42 @@ def disturbances(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
             worst = max(of, key=lambda summary: (summary.disturbance.foreign or 0.0, summary.disturbance.missed))
             text = f"{len(of)} of {counted(len(measured), 'case')} disturbed; worst: "
             text += f"{worst.disturbance.in_words()} ({case_name(worst.case)})"
-            yield Finding(
-                "caution", code, f"{text}. All samples are kept; rerun on a quiet machine for better numbers."
-            )
+            kept = "All samples are kept; rerun on a quiet machine for better numbers"
+            yield Finding("caution", code, (text, kept))
 
 
-def _unknown_ops(dataset: Dataset) -> Iterator[str]:
+def _unknown_ops(dataset: Dataset) -> Iterator[tuple[str, ...]]:
     for stored in dataset.runs:
         if unknown := dict.fromkeys(case.op for case in stored.run.cases if case.op not in OPS):
-            yield (
-                f"This busbw ({__version__}) does not know {listed(unknown, _EXAMPLES)}; the run is of busbw "
-                f"{stored.run.busbw}. Times and rates are as stored, without model, peak or verdict."
-            )
+            lacks = f"This busbw ({__version__}) does not know {listed(unknown, _EXAMPLES)}"
+            of_run = f"the run is of busbw {stored.run.busbw}"
+            yield f"{lacks}; {of_run}", "Times and rates are as stored, without model, peak or verdict"
 
 
-def _clocks(measured: Sequence[CaseSummary]) -> Iterator[str]:
+def _clocks(measured: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
     cases = [summary for summary in measured if "clock error" in summary.flags]
     if cases:
         worst = max(float(summary.groups.clock_error_ns.max()) for summary in cases)
-        yield (
-            f"In {len(cases)} of {counted(len(measured), 'case')} the clocks of the ranks may differ by up to "
-            f"{format_time(worst)}, more than 5 % of a call: the order of arrival is unknown there."
-        )
+        clocks = f"In {len(cases)} of {counted(len(measured), 'case')} the clocks of the ranks may differ by up to"
+        yield (f"{clocks} {format_time(worst)}, more than 5 % of a call: the order of arrival is unknown there",)
 
 
-def _tested(selftest: SelfTest | None, dataset: Dataset) -> Iterator[str]:
+def _tested(selftest: SelfTest | None, dataset: Dataset) -> Iterator[tuple[str, ...]]:
     if selftest is not None and selftest.failures:
         which = taken_in_words(selftest, [stored.run.started for stored in dataset.runs])
-        yield f"S{which[1:]}: {selftest.answer()}"
+        first, *others = selftest.sentences()
+        yield f"{capitalised(which)}: {first}", *others
 
 
-def _links(dataset: Dataset, rows: Catalogue) -> Iterator[str]:
+def _links(dataset: Dataset, rows: Catalogue) -> Iterator[tuple[str, ...]]:
     """Links of hosts that are slower than both of their ends allow, as recorded before the run. Links that may have
     been in power saving are left out, because these facts are read before any traffic.
     """
     hosts = dict.fromkeys(dataset.hosts)
-    found = by_key((text, host) for host in hosts for text in _first(picture(dataset.environment(host), rows).findings))
-    yield from (f"On {', '.join(on)}: {text}." for text, on in found.items())
+    by_text = by_key(
+        (text, host) for host in hosts for text in _first(picture(dataset.environment(host), rows).findings)
+    )
+    yield from ((f"On {', '.join(on)}: {text}",) for text, on in by_text.items())
 
 
 def _first(findings: Sequence[str]) -> Iterator[str]:

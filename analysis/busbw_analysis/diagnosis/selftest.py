@@ -15,7 +15,7 @@ import numpy as np
 
 from busbw.errors import AnalysisError, StoreError
 from busbw.runs.records import JSON, SCHEMA
-from busbw.units import format_size, format_time
+from busbw.units import clock_time, format_size, format_time
 from busbw_analysis.data.load import Dataset, load
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, adjusted, estimate, percent, undetected
@@ -75,17 +75,22 @@ class SelfTest:
         """The worst resolution of any case; None if there is none."""
         return max(self.resolution.values(), default=None)
 
-    def answer(self) -> str:
-        """Whether numbers of this machine can be trusted, in one or two sentences."""
+    def sentences(self) -> tuple[str, ...]:
+        """Whether numbers of this machine can be trusted, as sentences without full stops."""
         if self.failures:
-            return f"This machine cannot give trustworthy numbers: {'; '.join(one.meaning for one in self.failures)}."
+            meanings = "; ".join(check.meaning for check in self.failures)
+            return (f"This machine cannot give trustworthy numbers: {meanings}",)
         widths = self.resolution.values()
         if not widths:
-            return "The instrument works here; its resolution was not measured."
+            return ("The instrument works here; its resolution was not measured",)
         cautions = sum(check.state == "caution" for check in self.checks)
-        aside = f" {cautions} of {len(self.checks)} checks call for caution." if cautions else ""
+        aside = [f"{cautions} of {len(self.checks)} checks call for caution"] if cautions else []
         can = f"{self.launches} launches per side {undetected(*widths)} (by case)"
-        return f"The instrument works here. {can}.{aside}"
+        return ("The instrument works here", can, *aside)
+
+    def answer(self) -> str:
+        """``sentences`` as one text."""
+        return " ".join(f"{sentence}." for sentence in self.sentences())
 
 
 def judge_selftest(folder: Path) -> SelfTest:
@@ -170,9 +175,9 @@ def selftest_for(machine_folder: Path, backend: str, ranks: int, began: str) -> 
 
 def taken_in_words(tested: SelfTest, began: Sequence[str]) -> str:
     """Which self-test applies to runs that ``began`` then: when it was taken, and with how many launches."""
-    when = tested.started.replace("T", " ").removesuffix("Z").partition(".")[0]
-    late = any(one < tested.started for one in began)
-    return f"self-test of {when} UTC, {tested.launches} launches per side{', taken after the run' if late else ''}"
+    late = any(start < tested.started for start in began)
+    after = ", taken after the run" if late else ""
+    return f"self-test of {clock_time(tested.started)} UTC, {tested.launches} launches per side{after}"
 
 
 # --- the checks ------------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from busbw_analysis.data.lateness import GroupLateness, RankLateness
 from busbw_analysis.data.names import rank_list
 
 
-def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
-    """The evidence that ``member`` of ``group`` is a straggler, in whole sentences; ``worst`` is the name of its worst
-    case.
+def in_words(group: GroupLateness, member: RankLateness, worst: str) -> tuple[str, ...]:
+    """The evidence that ``member`` of ``group`` is a straggler, as sentences without full stops; ``worst`` is the name
+    of its worst case.
     """
     chance = "p < 10⁻¹²" if member.p_value < 1e-12 else f"p = {member.p_value:.1g}"
     amount = f"in {member.share:.0%} of samples, by {format_time(member.median_ns or 0.0)} (median)"
@@ -16,15 +16,16 @@ def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
     else:
         what = f"is a straggler: late {amount}"
     host = [other for other in group.members if other.host == member.host]
-    together = (
-        f" All ranks of host {member.host} are stragglers."
-        if 1 < len(host) < len(group.members) and all(other.flagged for other in host)
-        else ""
-    )
+    together = 1 < len(host) < len(group.members) and all(other.flagged for other in host)
     who = f"Rank {member.rank}" + (f" (host {member.host})" if member.host else "")
-    return (
-        f"{who} {what}. The other ranks wait for it during {member.cost:.0%} of the time of the calls. "
+    evidence = (
         f"Among ranks {rank_list(group.ranks)} it stands out in {member.cases} of {counted(group.cases, 'case')} and "
         f"{member.launches} of {counted(group.launches, 'launch', 'launches')}, most in {worst} ({chance} if all ranks "
-        f"are equal).{together}"
+        "are equal)"
+    )
+    return (
+        f"{who} {what}",
+        f"The other ranks wait for it during {member.cost:.0%} of the time of the calls",
+        evidence,
+        *([f"All ranks of host {member.host} are stragglers"] if together else []),
     )

@@ -42,17 +42,17 @@ def dots(confidence: int) -> str:
     return "●" * confidence + "○" * (MOST_CONFIDENCE - confidence)
 
 
-def trust_in(judgement: Judgement, action: str) -> tuple[int, tuple[str, ...]]:
-    """Points of confidence and the clauses that explain them, without advice that ``action`` already contains."""
+def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...]]:
+    """Points of confidence and the clauses that explain them; ``advise``: with what more launches would detect."""
     dataset, launches, scatter = judgement.dataset, fewest_made(judgement), scatter_of(judgement)
     pooled = _pooled(dataset)
     if not launches:
         return 0, ("nothing was measured", pooled)
     if dataset.from_logs:
         return 0, ("one number per case from the log of another tool: the scatter between runs is unknown", pooled)
-    found = {one.code for one in judgement.findings}
-    busy = found & {"disturbed", "throttled", "launches-differ"}
-    doubts = found & {"not-checked", "store"} or any(one.severity == "bad" for one in judgement.findings)
+    codes = {finding.code for finding in judgement.findings}
+    busy = codes & {"disturbed", "throttled", "launches-differ"}
+    doubts = codes & {"not-checked", "store"} or any(finding.severity == "bad" for finding in judgement.findings)
     whole = not doubts and all(row.state in {"measured", "skipped"} for row in dataset.cases)
     points = (whole, launches >= LAUNCHES_FOR_A_TEST, not busy, scatter is not None and scatter <= _SCATTERED)
     most = max(_made(judgement))
@@ -67,8 +67,8 @@ def trust_in(judgement: Judgement, action: str) -> tuple[int, tuple[str, ...]]:
         text = f"{many}{where} {undetected(visible)}"
     undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts)
     left = f"; {counted(undecided, 'result')} undecided" if undecided else ""
-    advice = more_launches(judgement)
-    return sum(points), (f"{text}{left}", advice if advice not in action else "", pooled, _tested(judgement))
+    advice = more_launches(judgement) if advise else ""
+    return sum(points), (f"{text}{left}", advice, pooled, _tested(judgement))
 
 
 def _pooled(dataset: Dataset) -> str:
@@ -149,13 +149,16 @@ def _made(judgement: Judgement) -> list[int]:
     return [len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]]
 
 
-def decide_more(judgement: Judgement, verdicts: Iterable[Verdict]) -> str:
-    """What to do about ``verdicts`` that are undecided without a cause; "" without any, and for logs of other tools."""
+def lacks_launches(judgement: Judgement, verdicts: Iterable[Verdict]) -> bool:
+    """Whether any of ``verdicts`` is undecided without a cause; False for logs of other tools."""
     undecided = (
         verdict.status == "undecided" and verdict.doubt is None and verdict.explained_by is None for verdict in verdicts
     )
-    if judgement.dataset.from_logs or not any(undecided):
-        return ""
+    return not judgement.dataset.from_logs and any(undecided)
+
+
+def decide_more(judgement: Judgement) -> str:
+    """What to do about verdicts that are undecided without a cause."""
     advice = more_launches(judgement)
     return f"to decide more, {advice}" if advice else "rerun on a quieter machine, because more launches help little"
 

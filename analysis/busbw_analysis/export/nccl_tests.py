@@ -116,7 +116,7 @@ def _table(
     statistics = " and ".join(dict.fromkeys(group.statistic or "median" for _, group in results))
     calls = min(group.samples for _, group in results)
     refused = sum(summary.case in wrong for summary, _ in results)
-    checked = all(summary.case in wrong or summary.check == "verified" for summary, _ in results)
+    checked = all(summary.case in wrong or summary.check.state == "verified" for summary, _ in results)
     yield f"# busbw {__version__}: {' · '.join(case_in_words(table))}; times: {statistics}"
     yield f"# Collective test starting: {program}"
     yield (
@@ -172,9 +172,9 @@ def _body(result: tuple[CaseSummary, GroupSummary] | None, wrong: Mapping[Case, 
         return _NOTHING
     summary, group = result
     rates = (_number((rate or 0.0) / 1e9, 6) for rate in (group.algbw, group.busbw))
-    count = wrong.get(summary.case, 0 if summary.check == "verified" else None)
-    found = _UNCHECKED if count is None else f"  {count:6g}"
-    return f"  {_number(group.time_ns / 1e3, 7)}  {'  '.join(rates)}{found}"
+    count = wrong.get(summary.case, 0 if summary.check.state == "verified" else None)
+    wrong_count = _UNCHECKED if count is None else f"  {count:6g}"
+    return f"  {_number(group.time_ns / 1e3, 7)}  {'  '.join(rates)}{wrong_count}"
 
 
 def _number(value: float, width: int) -> str:

@@ -98,7 +98,8 @@ class Fit:
     ``candidates``: all numbers of segments that were tried.
     ``intervals``: None with too few launches; ``interval_note`` gives the reason.
     ``validated``: whether held-out sizes, held-out launches (if several) and residuals are small enough; None if no
-    size could be held out. ``validation_note`` gives the errors or the reason.
+    size could be held out. ``validation_note`` gives the errors or the reason, ``doubts`` what is wrong of a fit that
+    is not validated.
     """
 
     sizes_bytes: tuple[int, ...]
@@ -118,6 +119,7 @@ class Fit:
     held_out_launches: Validation
     validated: bool | None
     validation_note: str
+    doubts: tuple[str, ...]
 
 
 def fit_series(series: Series) -> Fit | Unavailable:
@@ -162,7 +164,7 @@ def fit_points(
     intervals, note = _intervals(sizes, launches, len(core.segments))
     by_sizes = _held_out_sizes(sizes, times, noise)
     by_launches = _held_out_launches(sizes, launches, len(core.segments))
-    validated, validation_note = _verdict(by_sizes, by_launches, float(residuals.mean()))
+    validated, validation_note, doubts = _verdict(by_sizes, by_launches, float(residuals.mean()))
     return Fit(
         sizes_bytes=tuple(sizes_bytes),
         times_ns=tuple(times_ns),
@@ -181,6 +183,7 @@ def fit_points(
         held_out_launches=by_launches,
         validated=validated,
         validation_note=validation_note,
+        doubts=doubts,
     )
 
 
@@ -360,17 +363,19 @@ def _held_out_launches(sizes: Floats, launches: Floats, segments: int) -> Valida
     return validation("each launch in turn", errors, VALID_LAUNCHES, why_not=why_not)
 
 
-def _verdict(by_sizes: Validation, by_launches: Validation, mean_residual: float) -> tuple[bool | None, str]:
-    """Whether the fit is validated, with the errors; or why it is not."""
-    tried = [one for one in (by_sizes, by_launches) if one.passed is not None]
-    off = [f"{one.held_out} is off by {one.median_error:.1%} (median)" for one in tried if not one.passed]
+def _verdict(
+    by_sizes: Validation, by_launches: Validation, mean_residual: float
+) -> tuple[bool | None, str, tuple[str, ...]]:
+    """Whether the fit is validated, a note with the errors or the reason, and the doubts."""
+    tried = [test for test in (by_sizes, by_launches) if test.passed is not None]
+    off = [f"{test.held_out} is off by {test.median_error:.1%} (median)" for test in tried if not test.passed]
     if mean_residual > _VALID_IN_SAMPLE:
         off.append(f"its own sizes are off by {mean_residual:.1%} (mean)")
     if off:
-        return False, f"not validated: {'; '.join(off)}"
+        return False, f"not validated: {'; '.join(off)}", tuple(off)
     if by_sizes.passed is None:
-        return None, by_sizes.note
+        return None, by_sizes.note, (by_sizes.note,)
     errors = [
-        f"{one.held_out} is off by {one.median_error:.1%} (median), {one.worst_error:.1%} (worst)" for one in tried
+        f"{test.held_out} is off by {test.median_error:.1%} (median), {test.worst_error:.1%} (worst)" for test in tried
     ]
-    return True, f"validated: {'; '.join(errors)}"
+    return True, f"validated: {'; '.join(errors)}", ()

@@ -16,7 +16,7 @@ from typing import Final
 
 from busbw.ops import OPS
 from busbw.runs.facts import UNKNOWN_HOST, MpiFacts
-from busbw.runs.placement import variables_of
+from busbw.runs.placement import Variable, variables_of
 from busbw.runs.records import CASE_DTYPE_BYTES
 from busbw.units import parse_size
 from busbw_analysis.data.load import Dataset
@@ -61,6 +61,7 @@ _TOO_FEW_ELEMENTS: Final = {
 """The fallback with fewer elements than the algorithm has blocks. A ring needs one element per rank, halving one per
 rank of its core, the largest power of two (Open MPI: ompi/mca/coll/base).
 """
+_RINGS: Final = frozenset({"ring", "segmented_ring"})
 
 
 def selected(library: str, op: str, ranks: int, size_bytes: int, elements: int) -> str:
@@ -69,7 +70,7 @@ def selected(library: str, op: str, ranks: int, size_bytes: int, elements: int) 
     words = next(line for limit, line in TABLES[library][op].items() if _applies(limit, ranks)).split()
     bounds = zip(words[::2], words[1::2], strict=False)
     name = next((name for name, bound in bounds if size < _bytes(bound)), words[-1])
-    blocks = ranks if "ring" in name else core(ranks)
+    blocks = ranks if name in _RINGS else core(ranks)
     return _TOO_FEW_ELEMENTS.get((op, name), name) if elements < blocks else name
 
 
@@ -147,26 +148,28 @@ def library_of_run(dataset: Dataset) -> Library | Unavailable | None:
     return library_of(host.mpi, variables_of(host))
 
 
-def library_of(facts: MpiFacts | None, variables: Mapping[str, str]) -> Library | Unavailable:
+def library_of(facts: MpiFacts | None, variables: Mapping[Variable, str]) -> Library | Unavailable:
     """The library of a run from its facts (``mpi`` of a host) and its recorded environment variables."""
     if facts is None or facts.library is None:
         return Unavailable(
             "library-not-recorded",
             "the run did not record its MPI library; each library has its own selection tables",
         )
-    known = _LIBRARY.match(facts.library)
-    if known is None:
+    match = _LIBRARY.match(facts.library)
+    if match is None:
         reason = f"{facts.library!r} is an unknown library; tables exist for Open MPI and MPICH"
         return Unavailable("library-not-known", reason)
-    by_messages = {op for op, name in _IN_SHARED_MEMORY.items() if variables.get(_INTRA_NODE.format(name)) == "mpir"}
-    harmless = {_INTRA_NODE.format(_IN_SHARED_MEMORY[op]) for op in by_messages}
+    of_ops = {op: Variable(_INTRA_NODE.format(name)) for op, name in _IN_SHARED_MEMORY.items()}
+    by_messages = {op for op, variable in of_ops.items() if variables.get(variable) == "mpir"}
+    harmless = {of_ops[op] for op in by_messages}
+    overriding = {variable for variable in variables if _OVERRIDE.match(variable.name)} - harmless
     return Library(
-        known["name"],
-        tuple(int(part) for part in known["version"].split(".")),
+        match["name"],
+        tuple(int(part) for part in match["version"].split(".")),
         facts.device,
         facts.threads != "multiple",
         frozenset(by_messages),
-        tuple(sorted(name for name in variables if _OVERRIDE.match(name) and name not in harmless)),
+        tuple(sorted(variable.in_words for variable in overriding)),
     )
 
 
@@ -200,7 +203,8 @@ def _choice(calls: Calls, op: str, ranks: int, hosts: int, size_bytes: int) -> C
             f"{library.called} selects {name} for {op} of {size_bytes} B on {ranks} ranks, which has no known formula",
         )
     named = f"{row.algorithm} ({name} of {library.called})"
-    return Choice(name, row, replace(row, algorithm=named, source=f"{library.source}; {row.source}"))
+    label = f"{row.label} ({name} of {library.called})"
+    return Choice(name, row, replace(row, algorithm=named, own_label=label, source=f"{library.source}; {row.source}"))
 
 
 def _of_two_calls(op: str, first: Choice | Unavailable, second: Choice | Unavailable) -> CostModel | None:

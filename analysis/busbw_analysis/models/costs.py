@@ -60,6 +60,7 @@ class CostModel:
     ``overlapped``: every round has messages inside and between hosts, and the slower of the two determines the time.
     ``in_a_ring``: one ring through the ranks in host order, or a single message: in every round, one rank of each host
     sends to another host, as much as any other rank.
+    ``own_label``: the algorithm as written in text, if it does not follow from ``algorithm``.
     ``of_call``: the algorithm of one call, if a table selects it; ``source`` is then the source of the table.
     """
 
@@ -81,14 +82,14 @@ class CostModel:
     overlapped: bool = False
     in_a_ring: bool = False
     of_call: "Callable[[int, int, float], CostModel] | None" = None
+    own_label: str | None = None
 
     @property
     def label(self) -> str:
         """The algorithm as written in text: ``recursive doubling``, ``Bruck``."""
-        if self.family != "textbook":
-            return self.algorithm
-        name, bracket, more = self.algorithm.partition(" (")
-        return _LABELS.get(name, name.replace("-", " ")) + bracket + more
+        if self.own_label is not None or self.family != "textbook":
+            return self.own_label or self.algorithm
+        return _LABELS.get(self.algorithm, self.algorithm.replace("-", " "))
 
     @property
     def two_levels(self) -> bool:

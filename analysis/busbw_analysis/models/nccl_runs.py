@@ -62,7 +62,7 @@ def choices_of(
 def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | Unavailable:
     """The input of NCCL's model from the facts of the run, or why it is incomplete."""
     variables = variables_of(dataset.environment(dataset.hosts_of(key.ranks)[0]))
-    set_here = sorted(name for name in variables if name.split()[0] in _OVERRIDES)
+    set_here = sorted(variable.in_words for variable in variables if variable.name in _OVERRIDES)
     refused = first_reason(
         (len(key.ranks) < 2, "one rank sends nothing"),
         (

@@ -154,18 +154,13 @@ def change_links(network: Network, changes: tuple[str, ...]) -> Network:
             raise UsageError(
                 f"link {text!r} lacks =SHARE, the new rate: write {text.strip()}=10% or {text.strip()}=1GB/s"
             )
-        found = [link for link in network.links() if fnmatchcase(link.name, pattern)]
-        if not found:
-            kinds = dict.fromkeys(kind_of(link.name) for link in network.links())
+        links = [link for link in network.links() if fnmatchcase(link.name, pattern)]
+        if not links:
+            kinds = dict.fromkeys(link.kind for link in network.links())
             message = f"link {text!r}: no link matches {pattern!r}; use NAME=SHARE with a name of {', '.join(kinds)}"
             raise UsageError(message)
-        new |= {link.name: replace(link, bytes_per_second=_new_rate(text, value, link)) for link in found}
+        new |= {link.name: replace(link, bytes_per_second=_new_rate(text, value, link)) for link in links}
     return Changed(network, tuple(new.values())) if new else network
-
-
-def kind_of(name: str) -> str:
-    """``host 3 out`` → ``host # out``: the common name of links of one kind."""
-    return " ".join("#" if part.isdecimal() else part for part in name.split())
 
 
 def _new_rate(text: str, value: str, link: Link) -> float:

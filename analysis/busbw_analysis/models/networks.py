@@ -55,11 +55,15 @@ _CHECKS: Final[dict[str, Callable[[str, float], None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction of a cable, a port or a memory. ``name`` is for people; ``part`` says what it does."""
+    """One direction of a cable, a port or a memory.
+
+    ``name`` is for people; ``part`` says what it does; ``kind`` is the name without numbers (``host # out``).
+    """
 
     name: str
     bytes_per_second: float
     part: LinkPart
+    kind: str
 
     def __post_init__(self) -> None:
         _check_rate(self.name, self.bytes_per_second)
@@ -166,7 +170,7 @@ class SharedHost(_Checked):
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks, and the memory."""
-        return (*_ports("rank", self.placement.ranks, self.rate), Link("memory", self.memory, "memory"))
+        return (*_ports("rank", self.placement.ranks, self.rate), Link("memory", self.memory, "memory", "memory"))
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         """Out of the source, through the memory, into the target."""
@@ -221,7 +225,7 @@ class Rails(_Checked):
         ranks = np.arange(placement.ranks)
         hosts, rails = placement.host_of(ranks), placement.local_rank_of(ranks)
         cards = [
-            Link(f"host {host} rail {rail} {way}", self.nic, "card")
+            Link(f"host {host} rail {rail} {way}", self.nic, "card", f"host # rail # {way}")
             for way in ("out", "in")
             for host, rail in zip(hosts, rails, strict=True)
         ]
@@ -230,7 +234,9 @@ class Rails(_Checked):
             return (*ports, *cards)
         up = placement.hosts * self.nic / self.spine
         spine = [
-            Link(f"rail {rail} {way}", up, "switch") for way in ("up", "down") for rail in range(placement.per_host)
+            Link(f"rail {rail} {way}", up, "switch", f"rail # {way}")
+            for way in ("up", "down")
+            for rail in range(placement.per_host)
         ]
         return (*ports, *cards, *spine)
 
@@ -302,8 +308,8 @@ class FatTree(_Checked):
         return (
             *_ports("rank", self.placement.ranks, inner),
             *_ports("host", self.placement.hosts, self.nic),
-            *(Link(f"leaf {leaf} to spine {spine}", up, "switch") for leaf, spine in pairs),
-            *(Link(f"spine {spine} to leaf {leaf}", up, "switch") for leaf, spine in pairs),
+            *(Link(f"leaf {leaf} to spine {spine}", up, "switch", "leaf # to spine #") for leaf, spine in pairs),
+            *(Link(f"spine {spine} to leaf {leaf}", up, "switch", "spine # to leaf #") for leaf, spine in pairs),
         )
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
@@ -344,7 +350,11 @@ def _hashed(sources: Whole, targets: Whole, seed: int) -> Whole:
 
 def _ports(what: Literal["rank", "host"], count: int, rate: float) -> tuple[Link, ...]:
     part: LinkPart = "port" if what == "rank" else "card"
-    return tuple(Link(f"{what} {number} {way}", rate, part) for way in ("out", "in") for number in range(count))
+    return tuple(
+        Link(f"{what} {number} {way}", rate, part, f"{what} # {way}")
+        for way in ("out", "in")
+        for number in range(count)
+    )
 
 
 def _only(where: npt.NDArray[np.bool_], links: Whole) -> Whole:

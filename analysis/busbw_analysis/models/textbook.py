@@ -293,10 +293,9 @@ _ALL_GATHER: Final = (
 )
 
 
-def _reversed(name: str, source: str) -> CostModel:
+def _reversed(name: str, source: str, formula: str) -> CostModel:
     """The reduce_scatter that is the reverse of an all_gather, and reduces all received bytes."""
     row = next(row for row in _ALL_GATHER if row.algorithm == name)
-    formula = row.formula.replace("/n S β", "/n S β + (n−1)/n S γ")
     return replace(row, op="reduce_scatter", formula=formula, source=source, added=share)
 
 
@@ -400,7 +399,7 @@ TEXTBOOK: tuple[CostModel, ...] = (
         inner_sent=twice(_inside),
     ),
     *_ALL_GATHER,
-    _reversed("ring", CHAN),
+    _reversed("ring", CHAN, "(n−1) α + (n−1)/n S β + (n−1)/n S γ"),
     CostModel(
         "reduce_scatter",
         "recursive-halving",
@@ -412,12 +411,16 @@ TEXTBOOK: tuple[CostModel, ...] = (
         added=lambda n, *_: folds(n, share(n), 1 + in_pairs(n) / n),
         moved=lambda n, *_: n - 1 + (n - core(n)) / n,
     ),
-    _reversed("pairwise", THAKUR),
-    _reversed("bruck", f"{BRUCK}, reversed; counted"),
-    _reversed("neighbour-exchange", f"{_CHEN}, reversed; counted"),
-    _reversed("pat", PAT),
-    _reversed("direct", "counted"),
-    _reversed("hierarchical", "counted"),
+    _reversed("pairwise", THAKUR, "(n−1) α + (n−1)/n S β + (n−1)/n S γ"),
+    _reversed("bruck", f"{BRUCK}, reversed; counted", "⌈lg n⌉ α + (n−1)/n S β + (n−1)/n S γ"),
+    _reversed("neighbour-exchange", f"{_CHEN}, reversed; counted", "n/2 α + (n−1)/n S β + (n−1)/n S γ, n even"),
+    _reversed("pat", PAT, "⌈lg n⌉ α + (n−1)/n S β + (n−1)/n S γ"),
+    _reversed("direct", "counted", "α + (n−1)/n S β + (n−1)/n S γ"),
+    _reversed(
+        "hierarchical",
+        "counted",
+        f"(g−1) α_i + (k−1) α + (g−1)/g S β_i + (k−1)/n S β + (n−1)/n S γ; {LEVELS}",
+    ),
     _all_to_all("pairwise", others, "(n−1) α + (n−1)/n S β", THAKUR),
     _all_to_all("spread", one, "α + (n−1)/n S β", "counted", messages=others),
     _all_to_all(

@@ -32,22 +32,24 @@ _STREAMS = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """β, in bytes/s read and written; ``what`` describes its source."""
+    """β, in bytes/s read and written; ``what`` describes its source, ``op`` is the kernel that measured it."""
 
     name: str
     bytes_per_second: float
     measured: bool
     what: str
+    op: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ComputePeak:
-    """π of a data type, in FLOP/s; ``what`` describes its source."""
+    """π of a data type, in FLOP/s; ``what`` describes its source, ``device`` is the model that it is stated of."""
 
     dtype: str
     flop_per_second: float
     measured: bool
     what: str
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +118,11 @@ def reached_in_words(roofline: Roofline, above: ComputePeak) -> str:
     """The highest rate of a data type, how it was reached, and its share of the nominal peak if known."""
     together = "" if roofline.workers == 1 else f", {roofline.workers} ranks together"
     text = f"Arithmetic in {above.dtype} reaches {format_flop(above.flop_per_second)} ({above.what}{together})"
-    peak = next((one for one in roofline.compute if not one.measured and one.dtype == above.dtype), None)
+    peak = next((peak for peak in roofline.compute if not peak.measured and peak.dtype == above.dtype), None)
     if peak is None:
         return text
     share = 100 * above.flop_per_second / peak.flop_per_second
-    whose = peak.what.partition(" (source")[0]
-    return f"{text}, {share:.3g} % of the nominal {format_flop(peak.flop_per_second)} of {whose}"
+    return f"{text}, {share:.3g} % of the nominal {format_flop(peak.flop_per_second)} of {peak.device}, dense"
 
 
 def best_arithmetic(rooflines: Iterable[Roofline]) -> list[str]:
@@ -255,8 +256,8 @@ def _memory_peaks(largest: Sequence[_Done], curves: Iterable[MemoryCurve], worke
     """Caches that a sweep by the same ranks shows as plateaus, then memory by the fastest kernel at the largest size of
     all. Kernels that end at smaller sizes may end in a cache.
     """
-    size = max((one.case.size_bytes for one in largest), default=0)
-    candidates = (one for one in largest if one.case.size_bytes == size >= LEAST_COPY_BYTES)
+    size = max((kernel.case.size_bytes for kernel in largest), default=0)
+    candidates = (kernel for kernel in largest if kernel.case.size_bytes == size >= LEAST_COPY_BYTES)
     best, chosen = max(candidates, key=_traffic_rate, default=None), shown(curves)
     if best is None:
         return
@@ -268,7 +269,7 @@ def _memory_peaks(largest: Sequence[_Done], curves: Iterable[MemoryCurve], worke
                 yield MemoryPeak(name, plateau.rate, measured=True, what=what)
     arrays = round(MEMORY_TRAFFIC[case.op] * case.size_bytes * workers)
     what = f"{case.op}{_team(case)} of {case.dtype}, {format_size(arrays)} of arrays in all, bytes read and written"
-    yield MemoryPeak("memory", outer, measured=True, what=what)
+    yield MemoryPeak("memory", outer, measured=True, what=what, op=case.op)
 
 
 def _team(case: Case) -> str:
@@ -301,22 +302,23 @@ def _nominal(
     """The peaks by datasheet, and which are unknown and why."""
     if device == "cpu":
         peaks = {host: dram_of(dataset.environment(host), rows) for host in hosts}
-        known = [peak for peak in peaks.values() if isinstance(peak, HardwarePeak)]
+        of_hosts = [peak for peak in peaks.values() if isinstance(peak, HardwarePeak)]
         reasons = [
             f"nominal memory of {host}: {peak}" for host, peak in peaks.items() if not isinstance(peak, HardwarePeak)
         ]
-        memory = [] if reasons else [_nominal_memory("DRAM", min(known, key=lambda peak: peak.nominal))]
+        memory = [] if reasons else [_nominal_memory("DRAM", min(of_hosts, key=lambda peak: peak.nominal))]
         arithmetic = "nominal FLOP/s of the processor: no reliable source, so the best matmul is used as the peak"
         return memory, [], (*reasons[:1], arithmetic)
     ranks = tuple(range(len(dataset.hosts)))
-    found = gpu_memory(dataset, ranks, rows)
+    of_gpus = gpu_memory(dataset, ranks, rows)
     model = gpu_model(dataset, ranks, rows)
-    reasons = [f"nominal memory: {found.reason}"] if isinstance(found, Unavailable) else []
-    memory = [] if isinstance(found, Unavailable) else [_nominal_memory("HBM", found.peak)]
+    reasons = [f"nominal memory: {of_gpus.reason}"] if isinstance(of_gpus, Unavailable) else []
+    memory = [] if isinstance(of_gpus, Unavailable) else [_nominal_memory("HBM", of_gpus.peak)]
     if isinstance(model, Unavailable):
         return memory, [], (*reasons, f"nominal FLOP/s: {model.reason}")
+    what = f"{model.name}, dense (source: {model.source})"
     compute = [
-        ComputePeak(dtype, model.flops[dtype], measured=False, what=f"{model.name}, dense (source: {model.source})")
+        ComputePeak(dtype, model.flops[dtype], measured=False, what=what, device=model.name)
         for dtype in dtypes
         if dtype in model.flops
     ]

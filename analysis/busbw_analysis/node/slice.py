@@ -13,6 +13,7 @@ from busbw_analysis.node.fusion import fusions_of
 from busbw_analysis.node.judgement import Node, judge_node
 from busbw_analysis.node.memory import MemoryCurve
 from busbw_analysis.node.roofline import Roofline
+from busbw_analysis.peaks.peaks import peak_as_json
 from busbw_analysis.report.slices import Placed, Slice
 
 
@@ -38,7 +39,9 @@ def _as_json(judgement: Judgement, _answer: Answer) -> dict[str, JSON]:
         "rooflines": [_roofline(roofline) for roofline in judged.rooflines],
         "network_rooflines": plain(judged.networks),
         "memory": [_memory(curve) for curve in judged.memory],
-        "storage": [with_values(result, "peak") for result in judged.files],
+        "storage": [
+            {**plain(result), **result.check.document, "peak": peak_as_json(result.peak)} for result in judged.files
+        ],
         "hierarchy": [with_values(level, "share") for level in judged.levels],
     }
 
@@ -51,7 +54,7 @@ def _roofline(roofline: Roofline) -> dict[str, JSON]:
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:
     found = curve.plateaus
     plateaus = plain(found) if isinstance(found, Unavailable) else with_values(found, "outermost")
-    return {**with_values(curve, "peak", "nominal"), "plateaus": plateaus}
+    return {**with_values(curve, "nominal"), "peak": peak_as_json(curve.peak), "plateaus": plateaus}
 
 
 SLICE: Final = Slice("node", judge_node, _sections, _as_json)

@@ -15,7 +15,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval, IntervalKind
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import CaseSummary, DataCheck
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.peaks.peaks import Peak
@@ -64,7 +64,7 @@ class Stored:
     kind: IntervalKind
     whole: bool
     blocked_ns: float | None
-    check: str
+    check: DataCheck
     flags: tuple[str, ...]
     peak: Peak | Unavailable
     cross_check: CrossCheckRate | None

@@ -25,6 +25,7 @@ class Narrowest:
 
     holder: the GPU or host that it belongs to
     what: the part and its holder in words
+    gpu: the GPU without its host; None if the holder is a host
     """
 
     holder: str
@@ -32,6 +33,7 @@ class Narrowest:
     peak: HardwarePeak
     count: int
     owners: Literal["GPUs", "hosts"] = "GPUs"
+    gpu: str | None = None
 
     @property
     def in_words(self) -> str:
@@ -69,16 +71,17 @@ def _slowest_gpu(
     if isinstance(gpus, Unavailable):
         return gpus
     addresses = dict.fromkeys(gpu.address for gpu in gpus)
-    found: dict[str, HardwarePeak] = {}
+    peaks: dict[tuple[str, str], HardwarePeak] = {}
     for rank, gpu in zip(ranks, gpus, strict=True):
         peak = peak_of(gpu, [other for other in addresses if other != gpu.address])
         if not isinstance(peak, HardwarePeak):
             return Unavailable(code, f"{gpu.label}: {peak}")
-        found[f"{gpu.label} on {dataset.hosts[rank]}"] = peak
-    if len(found) < len(ranks):
+        peaks[gpu.label, dataset.hosts[rank]] = peak
+    if len(peaks) < len(ranks):
         return Unavailable(code, "several ranks share a GPU")
-    holder = min(found, key=lambda name: found[name].nominal)
-    return Narrowest(holder, f"{found[holder].what} of {holder}", found[holder], len(found))
+    (label, host), slowest = min(peaks.items(), key=lambda item: item[1].nominal)
+    holder = f"{label} on {host}"
+    return Narrowest(holder, f"{slowest.what} of {holder}", slowest, len(peaks), gpu=label)
 
 
 def gpu_model(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Gpu | Unavailable:

@@ -27,9 +27,11 @@ from busbw.ops import (
     TO_THE_HOST,
 )
 from busbw.ops.bounds import Crossing
+from busbw.runs.records import JSON
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import counted, format_rate, format_size
+from busbw_analysis.data.as_json import plain, with_values
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.series import Series
@@ -68,7 +70,8 @@ class Peak:
     level: the part of the machine that limits the rate
     holder: the host, GPU or interface that this part belongs to
     what: the part and its holder in words
-    denominator: explains what 100 % is: ``what``, direction, measured or nominal, source
+    basis: ``what``, its rate and direction, measured or nominal, source
+    clauses: how the peak follows from this rate: sharing, traffic for each byte, what else may limit it
     measured: whether the rate was measured in this run; otherwise the system or the catalogue states it
     practical: the algbw that others reach on such hardware, B/s (None: unknown)
     practical_left_out: why the catalogue's practical rate does not apply to this op
@@ -81,7 +84,8 @@ class Peak:
     level: PeakLevel
     holder: str
     what: str
-    denominator: str
+    basis: str
+    clauses: tuple[str, ...]
     measured: bool
     practical: float | None = None
     practical_left_out: str | None = None
@@ -89,10 +93,19 @@ class Peak:
     cases: tuple[int, ...] = ()
 
     @property
+    def denominator(self) -> str:
+        """What 100 % is: ``basis`` and ``clauses`` as one text."""
+        return "; ".join((self.basis, *self.clauses))
+
+    @property
     def name(self) -> str:
         """``what`` without the details of a GPU's links."""
         short = _OF_GPUS.get(self.level)
         return self.what if short is None else f"{short} of {self.holder}"
+
+    def with_clause(self, clause: str) -> "Peak":
+        """The peak with ``clause`` after the others."""
+        return replace(self, clauses=(*self.clauses, clause))
 
     @property
     def practical_busbw(self) -> float | None:
@@ -100,6 +113,11 @@ class Peak:
         if self.practical is None or self.busbw is None:
             return None
         return self.busbw * self.practical / self.algbw
+
+
+def peak_as_json(peak: Peak | Unavailable) -> JSON:
+    """A peak with its denominator as JSON, or why there is none."""
+    return with_values(peak, "denominator") if isinstance(peak, Peak) else plain(peak)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +252,12 @@ def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Una
             return Unavailable(
                 "storage-not-recorded", f"the run did not record which drive contains the files of {host}"
             )
-        found = drive_of(dataset.environment(host), storage.device, rows)
-        if isinstance(found, HardwarePeak):
-            return found
+        peak_of_drive = drive_of(dataset.environment(host), storage.device, rows)
+        if isinstance(peak_of_drive, HardwarePeak):
+            return peak_of_drive
         return Unavailable(
             "drive-not-known",
-            f"the files of {host} are in {storage.path} ({storage.type} on {storage.device}): {found}",
+            f"the files of {host} are in {storage.path} ({storage.type} on {storage.device}): {peak_of_drive}",
         )
 
     slowest = _slowest_host(dataset, series, "drive", drive)
@@ -252,7 +270,8 @@ def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Una
         left_out = "the catalogue has practical rates of drives for reads only"
     each = format_rate(part.peak.nominal / ranks)
     shared = "" if ranks == 1 else f", shared by {ranks} ranks: ÷ {ranks} = {each} for each"
-    return replace(_part(series, part, ranks, "storage", shared), practical_left_out=left_out)
+    peak = _part(series, part, ranks, "storage")
+    return replace(peak, basis=f"{peak.basis}{shared}", practical_left_out=left_out)
 
 
 def _memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
@@ -278,8 +297,8 @@ def _under_memory(series: Series, memory: Narrowest, level: PeakLevel, ranks: in
     by = "reads and writes" if MEMORY_TRAFFIC[op] > 1 else "moves"
     together = "" if ranks == 1 else f" on each of {ranks} ranks that share it"
     left = format_rate(memory.peak.nominal / moved)
-    words = f"; {op} {by} {MEMORY_TRAFFIC[op]:g} × S{together}, so 100 % is {left} of S"
-    return _part(series, memory, moved, level, words)
+    traffic = f"{op} {by} {MEMORY_TRAFFIC[op]:g} × S{together}, so 100 % is {left} of S"
+    return _part(series, memory, moved, level, traffic)
 
 
 def _host_link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
@@ -287,8 +306,8 @@ def _host_link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak |
     link = host_links(dataset, series.key.ranks, rows)
     if isinstance(link, Unavailable):
         return link
-    both = "; each direction has the full rate" if series.key.op == "host_and_device" else ""
-    return _part(series, link, 1, _level(link.peak), f"; {series.key.op} carries S through it{both}")
+    both = ("each direction has the full rate",) if series.key.op == "host_and_device" else ()
+    return _part(series, link, 1, _level(link.peak), f"{series.key.op} carries S through it", *both)
 
 
 def _level(link: HardwarePeak) -> PeakLevel:
@@ -303,11 +322,11 @@ def _link_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: Cros
     if isinstance(links, Unavailable):
         return links
     multiple = crossing([str(rank) for rank in key.ranks], key.root or 0)
-    words = (
-        f"; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
+    traffic = (
+        f"{key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
         "unless a switch reduces (NVLS); then more than 100 % is possible"
     )
-    peak = _part(series, links, multiple, _level(links.peak), words)
+    peak = _part(series, links, multiple, _level(links.peak), traffic)
     return replace(peak, widest=_is_widest(dataset, peak))
 
 
@@ -316,32 +335,38 @@ def _is_widest(dataset: Dataset, peak: Peak) -> bool:
     return peak.level == "PCIe" and dataset.runs[0].run.imported is not None
 
 
-def _part(series: Series, part: Narrowest, times: float, level: PeakLevel, words: str) -> Peak:
-    """The peak of an op that moves ``times`` × S bytes through ``part``, as ``words`` explain."""
+def _part(series: Series, part: Narrowest, times: float, level: PeakLevel, *clauses: str) -> Peak:
+    """The peak of an op that moves ``times`` × S bytes through ``part``, as ``clauses`` explain."""
     whole = part.peak
     practical = None if whole.practical is None else whole.practical / times
-    denominator = f"{part.in_words}{words}{_division(whole.nominal, series, times, 'sent')}"
-    peak = _peak(series, whole.nominal / times, level, (part.holder, part.what), denominator, ())
+    every = (*clauses, *_division(whole.nominal, series, times, "sent"))
+    peak = _peak(series, whole.nominal / times, level, (part.holder, part.what), part.in_words, every, ())
     return replace(peak, practical=practical)
 
 
 def _peak(
-    series: Series, algbw: float, level: PeakLevel, whose: tuple[str, str], denominator: str, cases: tuple[int, ...]
+    series: Series,
+    algbw: float,
+    level: PeakLevel,
+    whose: tuple[str, str],
+    basis: str,
+    clauses: tuple[str, ...],
+    cases: tuple[int, ...],
 ) -> Peak:
     """A peak of ``series``, from its algbw; ``cases`` are those that it was measured with."""
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
-    return Peak(algbw, busbw, level, *whose, denominator, measured=bool(cases), cases=cases)
+    return Peak(algbw, busbw, level, *whose, basis, clauses, measured=bool(cases), cases=cases)
 
 
-def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> str:
-    """The text that explains how ``rate`` is converted to busbw; empty for an op without busbw.
+def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> tuple[str, ...]:
+    """The clause that explains how ``rate`` is converted to busbw; none for an op without busbw.
 
     ``bytes_per_byte`` is the number of bytes moved per byte of S.
     """
     if series.bus_factor is None:
-        return ""
+        return ()
     times = bytes_per_byte / series.bus_factor
-    return f"; {format_rate(rate)} ÷ {times:.3g} bytes {verb} for each byte of busbw = {format_rate(rate / times)}"
+    return (f"{format_rate(rate)} ÷ {times:.3g} bytes {verb} for each byte of busbw = {format_rate(rate / times)}",)
 
 
 def _peak_in_host(dataset: Dataset, series: Series, sharing: float) -> Peak | Unavailable:
@@ -385,21 +410,22 @@ def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak
     host, ranks, point = dataset.hosts_of(series.key.ranks)[0], len(series.key.ranks), series.points[-1]
     if stream.op == _TCP_PING_PONG:
         rate = stream.bytes_per_second
-        denominator = (
+        basis = (
             f"plain TCP of {host}, one message at a time from the first to the last of {len(stream.ranks)} ranks and "
             f"back, measured in this run ({stream.op}, {format_size(stream.size_bytes)})"
         )
-        return _peak(series, rate, "plain TCP of a host", (host, f"plain TCP of {host}"), denominator, (stream.case,))
+        return _peak(series, rate, "plain TCP of a host", (host, f"plain TCP of {host}"), basis, (), (stream.case,))
     together, moved = ranks * stream.bytes_per_second, point.wire_bytes / point.size_bytes
     copied = host_copies(dataset).get(host)
-    beside = "" if copied is None else f"; the memory of {host} copies {format_rate(copied.bytes_per_second)} in total"
-    denominator = (
+    beside = [] if copied is None else [f"the memory of {host} copies {format_rate(copied.bytes_per_second)} in total"]
+    basis = (
         f"plain TCP of {host}, {format_rate(stream.bytes_per_second)} from each of {len(stream.ranks)} ranks to the "
         f"next concurrently, measured in this run ({stream.op}, {format_size(stream.size_bytes)}), "
-        f"{format_rate(together)} for {ranks} ranks{_division(together, series, moved, 'sent')}{beside}"
+        f"{format_rate(together)} for {ranks} ranks"
     )
     whose = (host, f"plain TCP of {host}")
-    return _peak(series, together / moved, "plain TCP of a host", whose, denominator, (stream.case,))
+    clauses = (*_division(together, series, moved, "sent"), *beside)
+    return _peak(series, together / moved, "plain TCP of a host", whose, basis, clauses, (stream.case,))
 
 
 def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Unavailable:
@@ -417,15 +443,17 @@ def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Un
         )
     point = series.points[-1]
     moved = point.wire_bytes * sharing / point.size_bytes
-    shared = "" if sharing == 1 else "; concurrent groups share it in proportion to their bytes"
+    shared = () if sharing == 1 else ("concurrent groups share it in proportion to their bytes",)
     timed = "from the first entry to the last exit" if copied.whole else "over the slowest rank's time"
-    denominator = (
+    basis = (
         f"memory copy of {host}, {format_rate(copied.bytes_per_second)} of source bytes in total, measured in this run "
         f"({counted(copied.ranks, 'rank')}, {format_size(copied.size_bytes)} each, {timed}), every byte that must "
-        f"reach another rank copied once{_division(copied.bytes_per_second, series, moved, 'copied')}{shared}"
+        "reach another rank copied once"
     )
     whose = (host, f"memory copy of {host}")
-    return _peak(series, copied.bytes_per_second / moved, "memory copy of a host", whose, denominator, (copied.case,))
+    clauses = (*_division(copied.bytes_per_second, series, moved, "copied"), *shared)
+    rate = copied.bytes_per_second / moved
+    return _peak(series, rate, "memory copy of a host", whose, basis, clauses, (copied.case,))
 
 
 def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: Crossing) -> Peak | Unavailable:
@@ -433,32 +461,32 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: C
     key = series.key
     networks: dict[str, Network] = {}
     for host in dataset.hosts_of(key.ranks):
-        found = host_network(dataset.environment(host), dataset.backend.transport, rows)
-        if isinstance(found, Unavailable):
-            return replace(found, reason=f"the speed of the network is unknown: {host} {found.reason}")
-        networks[host] = _shared(dataset, series, host, found)
+        connection = host_network(dataset.environment(host), dataset.backend.transport, rows)
+        if isinstance(connection, Unavailable):
+            return replace(connection, reason=f"the speed of the network is unknown: {host} {connection.reason}")
+        networks[host] = _shared(dataset, series, host, connection)
     slowest = min(networks, key=lambda host: networks[host].peak.nominal)
     network = networks[slowest]
     placement = [dataset.hosts[rank] for rank in key.ranks]
     multiple = crossing(placement, key.root or 0)
-    words = f"; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through the busiest one"
+    traffic = f"{key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through the busiest one"
     what = f"{network.name} of {slowest}"
-    peak = _part(series, Narrowest(what, what, network.peak, len(networks), "hosts"), multiple, "network", words)
+    peak = _part(series, Narrowest(what, what, network.peak, len(networks), "hosts"), multiple, "network", traffic)
     if key.device == _HOST_MEMORY:
         return peak
     of_a_rank = crossing([str(rank) for rank in key.ranks], key.root or 0)
     ways = _ways_out(dataset, key.ranks, networks, rows)
     if isinstance(ways, Unavailable):
-        peak = replace(peak, denominator=f"{peak.denominator}; links between GPUs may be slower: {ways.reason}")
+        peak = peak.with_clause(f"links between GPUs may be slower: {ways.reason}")
     else:
         narrowest = min(ways, key=lambda way: way.peak.nominal)
-        words = f"; {key.op} must carry {of_a_rank:.3g} × S through it"
-        links = _part(series, narrowest, of_a_rank, _level(narrowest.peak), words)
+        traffic = f"{key.op} must carry {of_a_rank:.3g} × S through it"
+        links = _part(series, narrowest, of_a_rank, _level(narrowest.peak), traffic)
         links = replace(links, widest=_is_widest(dataset, links))
-        known = [limit.practical for limit in (peak, links) if limit.practical is not None]
-        beside = f"; {peak.holder} allows {format_rate(peak.busbw)}"
-        peak = peak if peak.algbw <= links.algbw else replace(links, denominator=f"{links.denominator}{beside}")
-        peak = replace(peak, practical=min(known) if len(known) == 2 else peak.practical)
+        limits = [limit.practical for limit in (peak, links) if limit.practical is not None]
+        beside = f"{peak.holder} allows {format_rate(peak.busbw)}"
+        peak = peak if peak.algbw <= links.algbw else links.with_clause(beside)
+        peak = replace(peak, practical=min(limits) if len(limits) == 2 else peak.practical)
     return _as_sent_by_gpus(peak, network, (multiple, of_a_rank), placement.count(slowest), key.op)
 
 
@@ -481,7 +509,7 @@ def _ways_out(
     """
     placement = dataset.hosts
     on_host, of_group = Counter(placement), Counter(placement[rank] for rank in ranks)
-    found: list[Narrowest] = []
+    ways: list[Narrowest] = []
     for host, network in networks.items():
         here = [rank for rank in ranks if placement[rank] == host]
         links = (host_links if on_host[host] == 1 else gpu_links)(dataset, here, rows)
@@ -489,9 +517,9 @@ def _ways_out(
             return replace(links, reason=f"{host}: {links.reason}")
         if on_host[host] > 1 and links.peak.kind != "pcie":
             links = replace(links, peak=_with(links.peak, network, of_group[host]))
-        holder = f"{links.holder.partition(' on ')[0]} of {host}"
-        found.append(replace(links, holder=holder, what=f"{links.peak.what} of {holder}", count=len(ranks)))
-    return found
+        holder = f"{links.gpu} of {host}"
+        ways.append(replace(links, holder=holder, what=f"{links.peak.what} of {holder}", count=len(ranks)))
+    return ways
 
 
 def _with(links: HardwarePeak, network: Network, sharing: int) -> HardwarePeak:
@@ -522,5 +550,5 @@ def _as_sent_by_gpus(peak: Peak, network: Network, multiples: tuple[float, float
     practical = carried if peak.practical is None else min(peak.practical, carried)
     busbw = format_rate(practical * (peak.busbw or 0.0) / peak.algbw)
     how = "the NICs of one GPU" if one_nic else "a ring, which passes every host once,"
-    words = f"; {how} would reach {busbw}" if practical == carried else ""
-    return replace(peak, practical=practical, denominator=f"{peak.denominator}{words}")
+    limited = replace(peak, practical=practical)
+    return limited.with_clause(f"{how} would reach {busbw}") if practical == carried else limited

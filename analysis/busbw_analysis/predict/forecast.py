@@ -37,6 +37,22 @@ class Value:
     high: float | None = None
 
 
+Respect = Literal["size", "jump", "cores", "ranks", "hosts", "ranks per host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Extrapolation:
+    """A respect in which a question lies outside the data, and ``how``: what is asked, and what was measured."""
+
+    respect: Respect
+    how: str
+
+    @property
+    def in_words(self) -> str:
+        """``size: 4 MiB is 2 × the largest measured size, 2 MiB``."""
+        return f"{self.respect}: {self.how}"
+
+
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """The predicted time of one call.
@@ -64,7 +80,7 @@ class Forecast:
     formula: str
     parameters: str
     interval_note: str
-    extrapolated: tuple[str, ...]
+    extrapolated: tuple[Extrapolation, ...]
     held_out: Validation
     measured: Point | None
     carried_from: Shape | None = None
@@ -80,6 +96,11 @@ class Forecast:
         """B/s; None for an op without a bus factor."""
         factor = bus_factor(self.op, self.ranks)
         return None if self.algbw is None or factor is None else self.algbw * factor
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether ``seconds`` has an interval."""
+        return self.seconds.low is not None
 
     @property
     def error(self) -> float | None:
@@ -207,10 +228,10 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast | Unavailable:
     jump = curve.jump(size_bytes)
     held_out = _beyond(fit, size_bytes / last) if size_bytes > last else _between(fit)
     untested = [f"sizes below {format_size(first)}"] if size_bytes < first else []
-    beyond = size_words(size_bytes, first, last)
+    beyond = beyond_sizes(size_bytes, first, last)
     if jump:
         untested.append("sizes at a jump")
-        beyond.append(f"jump: {about_size(size_bytes)} is {jump}")
+        beyond.append(Extrapolation("jump", f"{about_size(size_bytes)} is {jump}"))
     return Forecast(
         op=series.key.op,
         size_bytes=size_bytes,
@@ -229,20 +250,21 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast | Unavailable:
     )
 
 
-def size_words(size_bytes: int, first: int, last: int) -> list[str]:
-    """A note on a size outside the measured range from ``first`` to ``last``; empty inside it."""
+def beyond_sizes(size_bytes: int, first: int, last: int) -> list[Extrapolation]:
+    """A size outside the measured range from ``first`` to ``last``; empty inside it."""
     size = about_size(size_bytes)
     if size_bytes > last * ROUNDED:
-        return [f"size: {size} is {size_bytes / last:.3g} × the largest measured size, {format_size(last)}"]
+        times = f"{size_bytes / last:.3g} × the largest measured size, {format_size(last)}"
+        return [Extrapolation("size", f"{size} is {times}")]
     if size_bytes < first:
-        return [f"size: {size} is below the smallest measured size, {format_size(first)}"]
+        return [Extrapolation("size", f"{size} is below the smallest measured size, {format_size(first)}")]
     return []
 
 
 def _between(fit: Fit) -> Validation:
     """The held-out sizes of a fit; the reason is included if another of its checks has failed."""
     checked = fit.held_out_sizes
-    why = fit.validation_note.removeprefix("not validated: ")
+    why = "; ".join(fit.doubts)
     if checked.median_error is None:
         return replace(checked, held_out=why)
     how = f"{checked.count} held-out sizes"

@@ -6,7 +6,7 @@ from typing import Final
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops import OF_TWO_RANKS
-from busbw_analysis.predict.forecast import size_words
+from busbw_analysis.predict.forecast import Extrapolation, Respect, beyond_sizes
 from busbw_analysis.predict.held_out import on_a_host
 from busbw_analysis.predict.selection import MeasuredCurves
 
@@ -93,22 +93,23 @@ def _hosts(data: MeasuredCurves, ranks: int, hosts: int | None, ranks_per_host: 
     return hosts
 
 
-def extrapolations(data: MeasuredCurves, asked: PredictionQuery, size_bytes: int) -> tuple[str, ...]:
-    """Notes on the respects in which the question lies outside the measurements."""
+def extrapolations(data: MeasuredCurves, asked: PredictionQuery, size_bytes: int) -> tuple[Extrapolation, ...]:
+    """The respects in which the question lies outside the measurements."""
     far = asked.hosts > 1
-    curves = [one for one in data.curves or data.of_op if (one.key.hosts > 1) == far]
-    sizes = sorted({point.size_bytes for one in curves for point in one.points if point.size_bytes})
-    notes = size_words(size_bytes, sizes[0], sizes[-1]) if sizes and size_bytes else []
-    shapes = [one.shape for one in curves]
+    curves = [curve for curve in data.curves or data.of_op if (curve.key.hosts > 1) == far]
+    sizes = sorted({point.size_bytes for curve in curves for point in curve.points if point.size_bytes})
+    beyond = beyond_sizes(size_bytes, sizes[0], sizes[-1]) if sizes and size_bytes else []
+    shapes = [curve.shape for curve in curves]
     if data.curve(asked.ranks, asked.hosts) is not None or not shapes:
-        return tuple(notes)
-    amounts = ("ranks", asked.ranks), ("hosts", asked.hosts)
+        return tuple(beyond)
+    amounts: tuple[tuple[Respect, int], ...] = (("ranks", asked.ranks), ("hosts", asked.hosts))
     for (what, amount), measured in zip(amounts, zip(*shapes, strict=True), strict=True):
         if amount > max(measured):
-            notes.append(f"{what}: {amount} are {amount / max(measured):.3g} × the most measured, {max(measured)}")
+            times = f"{amount / max(measured):.3g} × the most measured, {max(measured)}"
+            beyond.append(Extrapolation(what, f"{amount} are {times}"))
         elif amount < min(measured):
-            notes.append(f"{what}: {amount} are fewer than the fewest measured, {min(measured)}")
-    return (*notes, *_on_a_host(data, asked, shapes))
+            beyond.append(Extrapolation(what, f"{amount} are fewer than the fewest measured, {min(measured)}"))
+    return (*beyond, *_on_a_host(data, asked, shapes))
 
 
 def new_regime(data: MeasuredCurves, asked: PredictionQuery) -> bool:
@@ -118,8 +119,10 @@ def new_regime(data: MeasuredCurves, asked: PredictionQuery) -> bool:
     return bool(curves) and all(data.oversubscribed(*one.shape) != sharing for one in curves)
 
 
-def _on_a_host(data: MeasuredCurves, asked: PredictionQuery, shapes: Sequence[tuple[int, int]]) -> tuple[str, ...]:
-    """A note on the number of ranks per host and their cores, if it lies outside the measurements."""
+def _on_a_host(
+    data: MeasuredCurves, asked: PredictionQuery, shapes: Sequence[tuple[int, int]]
+) -> tuple[Extrapolation, ...]:
+    """The number of ranks per host and their cores, if they lie outside the measurements."""
     counts = sorted(on_a_host(shape) for shape in shapes)
     each, least, measured = on_a_host((asked.ranks, asked.hosts)), counts[0], counts[-1]
     sharing = data.oversubscribed(asked.ranks, asked.hosts)
@@ -127,11 +130,11 @@ def _on_a_host(data: MeasuredCurves, asked: PredictionQuery, shapes: Sequence[tu
     if new_regime(data, asked):
         how = "share cores" if sharing else "have a core each"
         before = "had a core each" if sharing else "shared cores"
-        return (f"cores: {of} {how}, {NEW_REGIME}: the measured ranks {before}",)
+        return (Extrapolation("cores", f"{of} {how}, {NEW_REGIME}: the measured ranks {before}"),)
     if sharing and each > measured:
-        return (f"cores: {of} share cores; at most {measured} ranks on a host were measured",)
+        return (Extrapolation("cores", f"{of} share cores; at most {measured} ranks on a host were measured"),)
     if each > measured:
-        return (f"ranks per host: {each} are more than the most measured, {measured}",)
+        return (Extrapolation("ranks per host", f"{each} are more than the most measured, {measured}"),)
     if asked.hosts > 1 and each < least:
-        return (f"ranks per host: {each} are fewer than the fewest measured, {least}",)
+        return (Extrapolation("ranks per host", f"{each} are fewer than the fewest measured, {least}"),)
     return ()

@@ -14,7 +14,7 @@ from busbw_analysis.models.costs import INSIDE_AS_BETWEEN, CostModel, Parameters
 from busbw_analysis.models.gloo import unmodelled
 from busbw_analysis.models.select import candidates, model_for
 from busbw_analysis.predict.carried import Carrier, Carry, can_be_carried
-from busbw_analysis.predict.forecast import Basis, FittedCurve, Forecast, Value, by_curve, curve_of
+from busbw_analysis.predict.forecast import Basis, Extrapolation, FittedCurve, Forecast, Value, by_curve, curve_of
 from busbw_analysis.predict.held_out import HeldOut, Shape, ValidationRange
 from busbw_analysis.predict.query import PredictionQuery, extrapolations, new_regime
 from busbw_analysis.predict.selection import MeasuredCurves
@@ -136,11 +136,12 @@ class Ways:
         if data.oversubscribed(*source) != sharing:
             beyond.append(_cores(sharing=sharing))
             if not new_regime(data, asked):
-                outside.append(f"cores: the curve is of {_cores(sharing=not sharing)}, not of {beyond[-1]}")
+                other = f"the curve is of {_cores(sharing=not sharing)}, not of {beyond[-1]}"
+                outside.append(Extrapolation("cores", other))
         jump = carry.source.jump(size_bytes)
         if jump:
             beyond.append("sizes at a jump")
-            outside.append(f"jump: {size_bytes} B is {jump}, on {source[0]} ranks")
+            outside.append(Extrapolation("jump", f"{size_bytes} B is {jump}, on {source[0]} ranks"))
         held_out = self._carried_held_out(asked.hosts > 1, sharing).asked_for(*shape, size_bytes, *beyond)
         forecast = self._forecast(asked, size_bytes, carry.cost, "carried", carry.seconds(size_bytes))
         return replace(
@@ -151,7 +152,7 @@ class Ways:
             extrapolated=tuple(outside),
             held_out=held_out,
             carried_from=source,
-            notes=(*(one.reason for one in self._not_fitted()), *forecast.notes),
+            notes=(*(unfitted.reason for unfitted in self._not_fitted()), *forecast.notes),
         )
 
     def by_messages(self, cost: CostModel, shape: Shape, size_bytes: int) -> Value | Unavailable:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-from busbw_analysis.diagnosis.answer import Answer, sentences
+from busbw_analysis.data.sentences import sentences
+from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.contributions import Status as RunStatus
 from busbw_analysis.diagnosis.findings import Finding, Severity
 from busbw_analysis.diagnosis.verdicts import Status as VerdictStatus
@@ -257,8 +258,3 @@ def three_digits(value: float) -> str:
 def percent(share: float) -> str:
     """A share as a percentage without its sign: ``0.123`` → ``12.3``."""
     return three_digits(100 * share)
-
-
-def clock_time(stamp: str) -> str:
-    """A stored timestamp to the second, as people read it: ``2026-11-21 06:12:34``."""
-    return stamp.replace("T", " ").removesuffix("Z").partition(".")[0]

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final, NamedTuple, Protocol
 
 from busbw.errors import AnalysisError, UsageError
-from busbw.ops import FLOP, bus_factor
+from busbw.ops import FLOP, PERSONALISED, bus_factor
 from busbw.runs.records import Case
 from busbw.units import format_flop, format_size
 from busbw_analysis.data.groups import GroupSummary
@@ -95,7 +95,7 @@ def wires_of(op: str, size_bytes: int, group: Group, rates: Rates) -> Wires:
     hosts, each = group.hosts, group.each
     if op == "send_recv":
         return Wires(0.0, size_bytes / rates.outer) if hosts > 1 else Wires(size_bytes / rates.inner, 0.0)
-    if op.startswith("all_to_all"):
+    if op in PERSONALISED:
         away, near = (group.ranks - each) / group.ranks, (each - 1) / group.ranks
         return Wires(near * size_bytes / rates.inner, away * size_bytes / rates.outer)
     times = 2 if op == "all_reduce" else 1
@@ -138,7 +138,7 @@ class Described:
             delay = rates.outer_delay if far else rates.inner_delay
             return Price(delay, max(wires_of(op, size_bytes, group, rates)), far, self.origin)
         by_ring = (group.hosts - 1) * rates.outer_delay + (group.ranks - group.hosts) * rates.inner_delay
-        if op.startswith("all_to_all"):
+        if op in PERSONALISED:
             return Price(by_ring, max(wires_of(op, size_bytes, group, rates)), far, self.origin)
         times = 2 if op == "all_reduce" else 1
         out, inside = (group.hosts - 1).bit_length(), (group.each - 1).bit_length()
@@ -289,7 +289,9 @@ def slowdown_of(run: Measured | None) -> tuple[float, str]:
     return factor, f"computation takes {factor:.2f} times as long beside a call, median of {len(found)} cases"
 
 
-def _price(one: Forecast, share: float) -> Price:
-    low, high = (None if end is None else end * share for end in (one.seconds.low, one.seconds.high))
-    moving, passed = one.seconds.value * share, bool(one.held_out.passed)
-    return Price(0.0, moving, one.hosts > 1, one.rests_on, low, high, one.extrapolated, passed)
+def _price(forecast: Forecast, share: float) -> Price:
+    seconds = forecast.seconds
+    low, high = (None if end is None else end * share for end in (seconds.low, seconds.high))
+    moving, passed = seconds.value * share, bool(forecast.held_out.passed)
+    extrapolated = tuple(extrapolation.in_words for extrapolation in forecast.extrapolated)
+    return Price(0.0, moving, forecast.hosts > 1, forecast.rests_on, low, high, extrapolated, passed)

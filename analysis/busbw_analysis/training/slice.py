@@ -59,6 +59,7 @@ def _step(step: Trained, verdict: StepVerdict) -> dict[str, JSON]:
     judged = {**values_of(verdict, *_OF_VERDICT), "changes": plain(dict(verdict.changes))}
     return {
         **with_values(step, *_FOLLOWS),
+        **step.check.document,
         "waits_for": what,
         "waits_for_ns": ns,
         "timeline": plain(times),

@@ -17,7 +17,7 @@ from busbw.runs.records import RankMemory, Sent, StepParts
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import CaseSummary, DataCheck
 from busbw_analysis.training.held import step_of
 from busbw_analysis.training.memory import Memory, memory
 from busbw_analysis.training.timelines import CallTime, RankTime, call_times, rank_times
@@ -51,7 +51,7 @@ class Trained:
     tokens: int
     dropped: int
     product_rate: float | None
-    check: str
+    check: DataCheck
     timeline: tuple[RankTime, ...] = ()
     calls: tuple[CallTime, ...] = ()
     memory: tuple[RankMemory, ...] = ()

@@ -1,6 +1,7 @@
 """The facts, memory and link levels, and findings behind ``busbw doctor``."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,13 +56,13 @@ def examine(rows_of_peaks: Catalogue | None = None) -> Examined:
 
 def level_rows(seen: Picture) -> list[dict[str, JSON]]:
     """The levels of a machine as rows; holders with equal values share a row."""
-    alike: dict[Level, list[str]] = {}
+    alike: dict[Level, list[Level]] = {}
     for level in seen.levels:
-        alike.setdefault(replace(level, holder=""), []).append(level.holder)
+        alike.setdefault(replace(level, holder="", gpu=None), []).append(level)
     return [
         {
             "level": level.name,
-            "of": _holders(holders),
+            "of": _holders(members),
             "nominal_bytes_per_second": None if level.peak is None else level.peak.nominal,
             "practical_bytes_per_second": None if level.peak is None else level.peak.practical,
             "practical_of": None if level.peak is None else level.peak.practical_of,
@@ -70,7 +71,7 @@ def level_rows(seen: Picture) -> list[dict[str, JSON]]:
             "why": level.why,
             "source": None if level.peak is None else level.peak.source,
         }
-        for level, holders in alike.items()
+        for level, members in alike.items()
     ]
 
 
@@ -79,12 +80,10 @@ def in_practice(rate: float | None, of: str | None = None) -> str | None:
     return None if rate is None else f"{format_rate(rate)} of {of}" if of else format_rate(rate)
 
 
-def _holders(names: list[str]) -> str:
+def _holders(levels: Sequence[Level]) -> str:
     """``GPU 0``, ``GPU 1`` … → ``GPU 0-7``."""
-    numbers = [name.removeprefix("GPU ") for name in names]
-    if all(number.isdigit() and name.startswith("GPU ") for number, name in zip(numbers, names, strict=True)):
-        return f"GPU {number_list(map(int, numbers))}"
-    return ", ".join(names)
+    gpus = [level.gpu for level in levels if level.gpu is not None]
+    return f"GPU {number_list(gpus)}" if len(gpus) == len(levels) else ", ".join(level.holder for level in levels)
 
 
 def _findings(facts: HostFacts) -> list[str]:

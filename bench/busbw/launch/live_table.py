@@ -96,7 +96,7 @@ class LiveTable(Listener):
                 self._print(f"# caution: {caution}")
             for note in cases.adjusted:
                 self._print(f"# size rounded: {note}")
-            for line in header(self._values).splitlines():
+            for line in header(self._values):
                 self._print(line)
         known = {name: {getattr(case, name) for case in cases.cases} - {None} for name in ("dtype", "redop")}
         self._shown_fields = frozenset(name for name, values in known.items() if len(values) > 1)
@@ -145,11 +145,11 @@ def values_shown(columns: int) -> tuple[str, ...]:
     return tuple(name for name, end in zip(_VALUES, islice(ends, 1, None), strict=True) if end <= columns)
 
 
-def header(values: Collection[str] = _VALUES.keys()) -> str:
+def header(values: Collection[str] = _VALUES.keys()) -> list[str]:
     """The header line of the live table; a second line names the values that are left out, if there are any."""
     left_out = [name for name in _VALUES if name not in values]
-    more = f"\n# left out for lack of columns: {', '.join(left_out)}" if left_out else ""
-    return f"#{_FIRST.format('op', 'size')[1:]}{_in_columns({name: name for name in values})}{more}"
+    more = [f"# left out for lack of columns: {', '.join(left_out)}"] if left_out else []
+    return [f"#{_FIRST.format('op', 'size')[1:]}{_in_columns({name: name for name in values})}", *more]
 
 
 def lines(

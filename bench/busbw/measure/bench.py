@@ -18,7 +18,7 @@ from busbw.ops import OPS
 from busbw.ops.base import Layout
 from busbw.ops.groups import Ranks, Round, pair_rounds, split_world
 from busbw.runs.plan import Timing
-from busbw.runs.records import Case
+from busbw.runs.records import Case, FailureCause
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +96,15 @@ def agreed(bench: Bench, values: Sequence[int]) -> Vector:
 
 
 class CaseFailed(Exception):
-    """A case has no result; raised on all ranks, with the reason."""
+    """A case has no result; raised on all ranks, with the reason. ``cause``: its code, if it is known."""
+
+    cause: FailureCause | None = None
+
+
+class WrongData(CaseFailed):
+    """The check of a case's data failed."""
+
+    cause = "wrong_data"
 
 
 def fail_together(bench: Bench, error: str, what: str) -> None:

@@ -80,7 +80,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
                 cross_check = _cross_check(bench, op, part)
                 step_parts = _step_parts(bench, case, part, launch, settings.budget)
         except CaseFailed as reason:
-            return failed(case, launch, block, str(reason))
+            return failed(case, launch, block, str(reason), reason.cause)
         settings = dataclasses.replace(settings, calls=done[0].result.calls)
     results = [one.result for one in done]
     return Measurement(

@@ -6,17 +6,16 @@ from busbw.backends.base import Call, Operation, do_nothing, explained
 from busbw.backends.compiled_loop import row_of
 from busbw.backends.patterns import Unverifiable, count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
-from busbw.measure.bench import Bench, BufferSet, CaseFailed, Part, fail_together, rounds_of
+from busbw.measure.bench import Bench, BufferSet, CaseFailed, Part, WrongData, fail_together, rounds_of
 from busbw.ops.base import Op
-from busbw.runs.causes import WRONG_DATA
 from busbw.runs.records import Case, Check
 
 
 def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, when: str) -> tuple[Check, int]:
     """Make one untimed call per buffer set on fresh data and check it. Also returns the first call's duration, ns.
 
-    Raises CaseFailed, on all ranks, when the op raised on every rank, or when data are wrong (the message names
-    ``when``). In mode overlap the call is posted and then waited for, as in the samples.
+    Raises CaseFailed, on all ranks, when the op raised on every rank, and WrongData when data are wrong (the message
+    names ``when``). In mode overlap the call is posted and then waited for, as in the samples.
     """
     reason = _unverifiable(op, case)
     wrong = first_ns = 0
@@ -42,7 +41,7 @@ def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, w
     if reason is not None:
         return Check(state="not checked", reason=reason), first_ns
     if wrong:
-        raise CaseFailed(f"{WRONG_DATA} {when}: {wrong} elements differ")
+        raise WrongData(f"wrong data {when}: {wrong} elements differ")
     return Check(state="verified"), first_ns
 
 

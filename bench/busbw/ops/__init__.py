@@ -28,6 +28,8 @@ know nothing of it but do not fail.
 
 SYNCHRONISING = frozenset(name for name, op in OPS.items() if op.synchronising)
 """No rank can leave before the last one has entered: the shortest time is usually the straggler's."""
+PERSONALISED = frozenset(name for name, op in OPS.items() if op.personalised)
+"""Every rank sends each other rank a block of its own."""
 REDUCING = frozenset(name for name, op in OPS.items() if op.reduces)
 """Sum or otherwise combine the data of the ranks."""
 LOCAL = frozenset(name for name, op in OPS.items() if op.local)

@@ -157,6 +157,7 @@ class Op:
     wire_bytes: bytes that all n ranks together must send under the best algorithm, given n and S
     multiple: S must hold a multiple of this many elements for n ranks
     in_place: whether the receive buffer may be the send buffer; the default comes first
+    personalised: every rank sends each other rank a block of its own, so that all but its own block crosses a wire
     reduces, rooted, uneven, sized: whether the op has a reduction, a root, a traffic matrix, a size
     synchronising: no rank can leave before the last one has entered, so the fastest rank is the last arrival
     members: participating ranks of a group: all, its two ends, or every ordered pair in turn
@@ -188,6 +189,7 @@ class Op:
     wire_bytes: Callable[[int, float], float] = lambda _ranks, _size: 0.0
     multiple: Callable[[int], int] = lambda _ranks: 1
     in_place: tuple[bool, ...] = (False,)
+    personalised: bool = False
     reduces: bool = False
     rooted: bool = False
     uneven: bool = False

@@ -22,6 +22,11 @@ class Term:
     units: Callable[[int], float]
     words: str
 
+    @property
+    def of_size(self) -> str:
+        """The factor times S."""
+        return "S" if self.words == "1" else f"{self.words} S"
+
     def __call__(self, ranks: int) -> float:
         """Units of S."""
         return self.units(ranks)
@@ -53,11 +58,11 @@ class LowerBound:
         """The bound as printed: with R if ranks share a host (``sharing``), with γ if it is known (``sums``)."""
         terms = ["⌈lg n⌉ α" if ports == 1 else "α"]
         if self.sent.words:
-            both = f"max({self.sent.words} S β, {self.moved.words} S / R)"
-            terms.append(both if sharing else f"{self.sent.words} S β")
+            both = f"max({self.sent.of_size} β, {self.moved.of_size} / R)"
+            terms.append(both if sharing else f"{self.sent.of_size} β")
         if self.added.words and sums:
-            terms.append(f"{self.added.words} S γ")
-        return " + ".join(terms).replace("1 S", "S")
+            terms.append(f"{self.added.of_size} γ")
+        return " + ".join(terms)
 
 
 _NOTHING = Term(lambda _ranks: 0.0, "")

@@ -135,6 +135,7 @@ COLLECTIVES = (
         summary="every rank sends an equal block to every rank",
         size_meaning="send buffer of one rank, including its own block",
         layout=_all_to_all,
+        personalised=True,
         multiple=_blocks,
         lower_bound=bounds.OF_BLOCKS,
         least_crossing=bounds.exchanged,
@@ -144,6 +145,7 @@ COLLECTIVES = (
         summary="every rank sends blocks of different sizes, set by an imbalance or a traffic matrix",
         size_meaning="the most that any rank sends or receives, its own block included",
         layout=_all_to_all_v,
+        personalised=True,
         # Overridden by the traffic matrix: see traffic.crossing.
         uneven=True,
     ),

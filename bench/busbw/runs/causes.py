@@ -6,9 +6,6 @@ import os
 from busbw.errors import ClockError, LaunchError, RankFailure, StoreError
 from busbw.runs.records import Case, Failed, FailureCause
 
-WRONG_DATA = "wrong data"
-"""Prefix of the error of a case with wrong data."""
-
 _CODES = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE),
     *(errno.EMFILE, errno.ENFILE, errno.EAGAIN),
@@ -23,8 +20,6 @@ memory is not among them, because a size that is too large always fails. The las
 def cause_of(error: Exception | str) -> FailureCause:
     """The cause of a failure, from the exception that broke the launch, or the message that all ranks agreed on."""
     text = str(error)
-    if text.startswith(WRONG_DATA):
-        return "wrong_data"
     if isinstance(error, StoreError | LaunchError | ClockError) or any(words in text for words in _ENVIRONMENT):
         return "environment"
     if isinstance(error, RankFailure) and error.lost:
@@ -32,6 +27,6 @@ def cause_of(error: Exception | str) -> FailureCause:
     return "timeout" if "timed out" in text.lower() else "backend"
 
 
-def failed(case: Case, launch: int, block: int, error: Exception | str) -> Failed:
-    """The row of a block of ``case`` that gave no result because of ``error``."""
-    return Failed(case=case, launch=launch, block=block, error=str(error), cause=cause_of(error))
+def failed(case: Case, launch: int, block: int, error: Exception | str, cause: FailureCause | None = None) -> Failed:
+    """The row of a block of ``case`` that gave no result because of ``error``; ``cause``: if it is known."""
+    return Failed(case=case, launch=launch, block=block, error=str(error), cause=cause or cause_of(error))

@@ -53,13 +53,27 @@ def _placement(rank: int, host: str, environment: HostFacts) -> RankPlacement:
     )
 
 
-def variables_of(environment: HostFacts) -> dict[str, str]:
-    """The recorded variables of a host and of its ranks; the latter as ``NAME of rank 0 of its host``, numbered by
-    their order on the host, because the same ranks may have other numbers in another run.
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An environment variable of a host, or of one of its ranks.
+
+    local_rank: order of the rank on its host, because the same ranks may have other numbers in another run
     """
-    variables = dict(environment.variables)
+
+    name: str
+    local_rank: int | None = None
+
+    @property
+    def in_words(self) -> str:
+        """``NAME``, or ``NAME of rank 0 of its host``."""
+        return self.name if self.local_rank is None else f"{self.name} of rank {self.local_rank} of its host"
+
+
+def variables_of(environment: HostFacts) -> dict[Variable, str]:
+    """The recorded variables of a host and of its ranks."""
+    variables = {Variable(name): value for name, value in environment.variables.items()}
     for place, rank in enumerate(environment.ranks):
-        variables |= {f"{name} of rank {place} of its host": value for name, value in rank.variables.items()}
+        variables |= {Variable(name, place): value for name, value in rank.variables.items()}
     return variables
 
 
@@ -173,7 +187,7 @@ def tasks_left_out(launcher: str, hosts: Sequence[str], environments: Mapping[st
     """Warning if a Slurm job has tasks that these ranks, started by ``launcher``, do not use: a batch script runs once,
     on the first node. Ranks started on purpose within a step of one task are recognised by the step's variables.
     """
-    variables = variables_of(environments.get(hosts[0], UNKNOWN_HOST))
+    variables = environments.get(hosts[0], UNKNOWN_HOST).variables
     if launcher != "local" or "SLURM_STEP_NODELIST" in variables:
         return None
     tasks, nodes = (_number(variables, name) for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES"))

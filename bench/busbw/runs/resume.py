@@ -152,20 +152,17 @@ def refuse_other_environment(run: Run, *, launcher: str, ranks: int, host: str, 
     ``host``: this host, which must be one of the run's. Not ``by_this_busbw``: another busbw, about which nothing is
     known here, will continue the run.
     """
-    differences = [
-        f"{what}: {then} then, {now} now"
-        for what, then, now in (
-            ("schema", run.schema, SCHEMA if by_this_busbw else run.schema),
-            ("busbw", run.busbw, __version__ if by_this_busbw else run.busbw),
-            ("launcher", run.launcher, launcher),
-            ("ranks", len(run.hosts), ranks),
-        )
-        if then != now
-    ]
+    compared: tuple[tuple[str, object, object], ...] = (
+        ("schema", run.schema, SCHEMA if by_this_busbw else run.schema),
+        ("busbw", run.busbw, __version__ if by_this_busbw else run.busbw),
+        ("launcher", run.launcher, launcher),
+        ("ranks", len(run.hosts), ranks),
+    )
+    changed = {what: (then, now) for what, then, now in compared if then != now}
     if host not in run.hosts:
-        differences.append(f"hosts: {', '.join(dict.fromkeys(run.hosts))} then, {host} now")
-    started = all(one.startswith(("launcher", "ranks")) for one in differences)
-    again = started and {launcher, run.launcher} != {"local"}
+        changed["hosts"] = (", ".join(dict.fromkeys(run.hosts)), host)
+    again = changed.keys() <= {"launcher", "ranks"} and {launcher, run.launcher} != {"local"}
+    differences = [f"{what}: {then} then, {now} now" for what, (then, now) in changed.items()]
     _refuse(run, differences, f"resume it with {command_resuming(run)}" if again else _START_ANEW)
 
 
@@ -260,5 +257,7 @@ def _refuse(run: Run, differences: Sequence[str], advice: str = _START_ANEW) -> 
 
 def _comparable_facts(host: HostFacts) -> dict[str, object]:
     return {name: value_of(host) for name, value_of in _SAME_FACTS} | {
-        name: value for name, value in variables_of(host).items() if name.partition(" ")[0].startswith(SAME_VARIABLES)
+        variable.in_words: value
+        for variable, value in variables_of(host).items()
+        if variable.name.startswith(SAME_VARIABLES)
     }

@@ -28,12 +28,17 @@ GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level of the hierarchy at ``holder`` (``GPU 0``): its peak or None. ``why``: what it is, or why unknown."""
+    """A level of the hierarchy at ``holder`` (``GPU 0``): its peak or None.
+
+    why: what it is, or why unknown
+    gpu: number of the GPU that holds it
+    """
 
     name: Name
     holder: str
     peak: HardwarePeak | None
     why: str
+    gpu: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +60,11 @@ def picture(host: HostFacts, rows: Catalogue) -> Picture:
     """The levels and problems of a host from its facts."""
     levels: list[Level] = []
     for gpu in host.pci.gpus:
-        levels.append(_level("HBM", gpu.label, memory_of(gpu, rows)))
+        levels.append(_level("HBM", gpu.label, memory_of(gpu, rows), gpu.index))
         if gpu.nvlink is not None or (row := row_of(gpu, rows)) is None or row.link:
-            levels.append(_level("NVLink", gpu.label, nvlink_of(gpu, rows)))
-        levels.append(_level("C2C" if _on_a_superchip(gpu, rows) else "PCIe", gpu.label, host_link_of(gpu, rows)))
+            levels.append(_level("NVLink", gpu.label, nvlink_of(gpu, rows), gpu.index))
+        link: Name = "C2C" if _on_a_superchip(gpu, rows) else "PCIe"
+        levels.append(_level(link, gpu.label, host_link_of(gpu, rows), gpu.index))
     levels.append(_level("DRAM", "host", dram_of(host, rows)))
     levels += [_level("NIC", name, peak) for name, peak in _networks(host, rows)]
     levels += [_level("NVMe", drive.label, _drive(drive, rows)) for drive in host.pci.drives]
@@ -67,10 +73,10 @@ def picture(host: HostFacts, rows: Catalogue) -> Picture:
     )
 
 
-def _level(name: Name, holder: str, found: HardwarePeak | str) -> Level:
-    if isinstance(found, str):
-        return Level(name, holder, None, found)
-    return Level(name, holder, found, found.what)
+def _level(name: Name, holder: str, peak: HardwarePeak | str, gpu: int | None = None) -> Level:
+    if isinstance(peak, str):
+        return Level(name, holder, None, peak, gpu)
+    return Level(name, holder, peak, peak.what, gpu)
 
 
 # --- one level each: its peak, or the reason why it is unknown ----------------------------------------------------
@@ -137,7 +143,7 @@ def _all_links(gpu: GpuFacts, rows: Catalogue, peers: Sequence[str] | None) -> H
 def _nvlinks_up(gpu: GpuFacts, rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | str:
     row = row_of(gpu, rows)
     if gpu.nvlink is None:
-        if row is not None and row.link is not None and row.link.startswith("xGMI"):
+        if row is not None and rows.rate("xgmi", row.link or "") is not None:
             return f"{row.name} has {row.links} links of {row.link}; busbw does not read yet which are up"
         return "NVML reports no NVLink"
     generation = gpu.nvlink.generation
@@ -188,13 +194,19 @@ def _on_a_superchip(gpu: GpuFacts, rows: Catalogue) -> bool:
 
 def pcie_of(device: PciDevice, rows: Catalogue) -> HardwarePeak | str:
     """The link of a device to the host in one direction, as trained."""
+    bus = _bus_of(device, rows)
+    return bus if isinstance(bus, str) else replace(bus, what=f"{bus.what} as trained")
+
+
+def _bus_of(device: PciDevice, rows: Catalogue) -> HardwarePeak | str:
+    """The link of a device to the host by generation and lanes: ``PCIe 5 x16``."""
     if device.link is None:
         return "the kernel does not report how its link was trained"
     trained = device.link.trained
     row = rows.rate("pcie", f"PCIe {GENERATIONS.get(trained.gigatransfers)}")
     if row is None:
         return f"no row for PCIe at {trained.gigatransfers:g} GT/s; add one to your peaks file"
-    return row.peak.times(trained.lanes, f"{row.name} x{trained.lanes} as trained")
+    return row.peak.times(trained.lanes, f"{row.name} x{trained.lanes}")
 
 
 def dram_of(host: HostFacts, rows: Catalogue) -> HardwarePeak | str:
@@ -233,15 +245,14 @@ def _networks(host: HostFacts, rows: Catalogue) -> Iterator[tuple[str, HardwareP
 
 
 def _drive(drive: Drive, rows: Catalogue) -> HardwarePeak | str:
-    link, model = pcie_of(drive, rows), drive.model or "unknown model"
-    if isinstance(link, str):
-        return f"{model}: {link}"
-    bus = link.what.removesuffix(" as trained")
-    row = rows.rate("nvme", f"NVMe on {bus}")
-    what = f"{model} on {link.what}"
+    bus, model = _bus_of(drive, rows), drive.model or "unknown model"
+    if isinstance(bus, str):
+        return f"{model}: {bus}"
+    row = rows.rate("nvme", f"NVMe on {bus.what}")
+    what = f"{model} on {bus.what} as trained"
     # Drives reach less than the link itself.
     practical, source = (None, None) if row is None else (row.practical_bytes_per_second, row.practical_source)
-    return replace(link, practical=practical, practical_source=source, what=what, kind="nvme")
+    return replace(bus, practical=practical, practical_source=source, what=what, kind="nvme")
 
 
 def drive_of(host: HostFacts, device: str, rows: Catalogue) -> HardwarePeak | str:

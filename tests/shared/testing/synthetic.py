@@ -223,7 +223,8 @@ def synthetic_run(
         for block in range(blocks):
             for one in turns:
                 if one in end.failed:
-                    rows.append(failed(one, launch, block, end.failed[one]))
+                    wrong = end.failed[one].startswith("wrong data")
+                    rows.append(failed(one, launch, block, end.failed[one], "wrong_data" if wrong else None))
                 elif one not in end.skipped:
                     rows.append(_measurement(world, seats, one, launch, block, pace[one], samples, generator))
     if end.ended is not None:

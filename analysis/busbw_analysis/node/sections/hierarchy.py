@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from busbw.units import format_rate
-from busbw_analysis.diagnosis.answer import sentences
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.node.hierarchy import HierarchyLevel
 from busbw_analysis.node.plots import hierarchy as hierarchy_plot
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Section, percent, table
 
 _NAMED = frozenset({"cache", "GPU cache", "storage", "PCIe", "C2C"})
+_NAMED_BY_KIND: Final = frozenset({"pairs of GPUs", "ranks of a host", "links of GPUs", "network"})
 _NOTE: Final = (
     "Measured: the best rate of this run at that level; low and high are its interval or range of launches. Nominal: "
     "from the datasheet or the system. In practice: the rate that others reach or, between ranks of one host, the "
@@ -45,12 +46,18 @@ def _label(level: HierarchyLevel) -> str:
     return level.name if level.measured is not None and level.kind in _NAMED else level.kind
 
 
+def _level(level: HierarchyLevel) -> str:
+    """The kind of a level and its name, unless the name is the label or contains the kind."""
+    named = _label(level) == level.name or (level.measured is not None and level.kind in _NAMED_BY_KIND)
+    return _label(level) if named else f"{level.kind}: {level.name}"
+
+
 _COLUMNS: Final[tuple[Column[HierarchyLevel], ...]] = (
-    Column("Level", lambda one: _label(one) if one.name.startswith(_label(one)) else f"{one.kind}: {one.name}"),
-    Column("Measured", lambda one: one.measured, format_rate, ends=lambda one: (one.low, one.high)),
-    Column("Nominal", lambda one: one.nominal, format_rate),
-    Column("In practice", lambda one: one.practical, format_rate),
-    Column("Of nominal", lambda one: one.share, percent, "%"),
-    Column("Measured by", lambda one: one.how),
-    Column("Nominal and practical rates", lambda one: sentences(one.denominator)),
+    Column("Level", _level),
+    Column("Measured", lambda level: level.measured, format_rate, ends=lambda level: (level.low, level.high)),
+    Column("Nominal", lambda level: level.nominal, format_rate),
+    Column("In practice", lambda level: level.practical, format_rate),
+    Column("Of nominal", lambda level: level.share, percent, "%"),
+    Column("Measured by", lambda level: level.how),
+    Column("Nominal and practical rates", lambda level: sentences(level.denominator)),
 )

@@ -6,10 +6,10 @@ from typing import Final
 
 from busbw.units import about_size, counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.grouped import grouped
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.node.memory import (
     FIRST_TOUCH,
     MemoryCurve,
@@ -94,7 +94,7 @@ def _denominator(curve: MemoryCurve) -> str:
     if not isinstance(curve.peak, Peak):
         return f"no percentages of nominal: {curve.peak.reason}"
     # S differs between operations, but the memory is the same.
-    whole = f"100 % of nominal is {format_rate(curve.nominal)} of traffic: {curve.peak.denominator.partition('; ')[0]}"
+    whole = f"100 % of nominal is {format_rate(curve.nominal)} of traffic: {curve.peak.basis}"
     return f"{whole}; rates above it are from caches"
 
 
@@ -297,23 +297,36 @@ def _numbers(
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """A plateau of a curve with the curve's label, its name, and the memory that it may be."""
+    """A plateau of a curve with the curve's label, its number from the core, and the memory that it may be."""
 
     label: str
     curve: MemoryCurve
-    name: str
+    number: int
     plateau: Plateau
     what: str
 
 
 _PLATEAU_COLUMNS: Final[tuple[Column[_Level], ...]] = (
-    Column("Curve", lambda one: one.label),
-    Column("Plateau", lambda one: one.name.partition(" (")[0]),
-    Column("Working sets", lambda one: f"{about_size(one.plateau.first_bytes)} … {about_size(one.plateau.last_bytes)}"),
-    Column("Sizes", lambda one: one.plateau.sizes, str),
-    Column("Traffic", lambda one: one.plateau.rate, format_rate, ends=lambda one: (one.plateau.low, one.plateau.high)),
-    Column("Of nominal", lambda one: one.plateau.rate / one.curve.nominal if one.curve.nominal else None, percent, "%"),
-    Column("Probably", lambda one: Cell(one.what, tone="quiet")),
+    Column("Curve", lambda level: level.label),
+    Column("Plateau", lambda level: f"plateau {level.number}"),
+    Column(
+        "Working sets",
+        lambda level: f"{about_size(level.plateau.first_bytes)} … {about_size(level.plateau.last_bytes)}",
+    ),
+    Column("Sizes", lambda level: level.plateau.sizes, str),
+    Column(
+        "Traffic",
+        lambda level: level.plateau.rate,
+        format_rate,
+        ends=lambda level: (level.plateau.low, level.plateau.high),
+    ),
+    Column(
+        "Of nominal",
+        lambda level: level.plateau.rate / level.curve.nominal if level.curve.nominal else None,
+        percent,
+        "%",
+    ),
+    Column("Probably", lambda level: Cell(level.what, tone="quiet")),
 )
 
 
@@ -321,19 +334,19 @@ def _plateaus(curves: Sequence[tuple[str, MemoryCurve]]) -> Iterator[Block]:
     rows: list[_Level] = []
     refused: list[tuple[str, str]] = []
     for label, curve in curves:
-        found = curve.plateaus
-        if isinstance(found, Unavailable):
-            refused.append((f"{found.reason}.", label))
+        plateaus = curve.plateaus
+        if isinstance(plateaus, Unavailable):
+            refused.append((f"{plateaus.reason}.", label))
             continue
-        kinds = [*["a cache, or caches"] * (len(found.plateaus) - 1), found.outermost]
-        levels = zip(found.names, found.plateaus, kinds, strict=True)
-        rows += [_Level(label, curve, name, plateau, what) for name, plateau, what in levels]
+        kinds = [*["a cache, or caches"] * (len(plateaus.plateaus) - 1), plateaus.outermost]
+        levels = enumerate(zip(plateaus.plateaus, kinds, strict=True), 1)
+        rows += [_Level(label, curve, number, plateau, what) for number, (plateau, what) in levels]
     if rows:
         launches = max(len(point.launch_rates) for _, curve in curves for point in curve.points)
         begun = any(isinstance(curve.plateaus, Plateaus) and curve.plateaus.call_bytes > 0 for _, curve in curves)
         without = ", without the start-up time of a call from the same curve" if begun else ""
-        ends = ends_in_words(one.plateau.kind for one in rows)
-        if all(one.plateau.kind == "none" for one in rows):
+        ends = ends_in_words(level.plateau.kind for level in rows)
+        if all(level.plateau.kind == "none" for level in rows):
             ends = f"No interval: {'only one launch' if launches == 1 else 'the launches measured different sizes'}."
         note = f"The rate is the median over the plateau's sizes{without}. {ends}"
         yield table("Plateaus", _PLATEAU_COLUMNS, rows, note, row_headers=2)

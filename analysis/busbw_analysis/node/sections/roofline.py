@@ -43,6 +43,7 @@ _NETWORK: Final = (
 )
 
 _PAST_CACHES: Final = "memory_copy"
+"""The library's copy, which may bypass the caches."""
 _LOOPS: Final = (
     "The memory peak is that of the library's copy, which may bypass the caches; a plain loop can then reach only two "
     "thirds (scale) or three quarters (add, triad) of it."
@@ -75,7 +76,7 @@ def _blocks(roofline: Roofline, number: int) -> Iterator[Block]:
     yield _figure(roofline, number)
     yield from (Paragraph(f"Not known: {reason}.", "caution") for reason in roofline.unknown)
     outer = next((peak for peak in reversed(roofline.memory) if peak.measured), None)
-    copied = roofline.device == "cpu" and outer is not None and outer.what.startswith(_PAST_CACHES)
+    copied = roofline.device == "cpu" and outer is not None and outer.op == _PAST_CACHES
     yield table("Peaks", _PEAK_COLUMNS, _peaks(roofline), _LOOPS if copied else "")
     if fusions := fusions_of(roofline):
         yield table("What fusing attention saves", _FUSION_COLUMNS, fusions, _FUSED, row_headers=2)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
-from busbw_analysis.diagnosis.answer import sentences
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.node.storage import WAYS, Stored
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import (
@@ -49,10 +49,10 @@ def storage(measured: Sequence[Stored]) -> Section | None:
     return Section("storage", "Storage", tuple(blocks), gist=gist)
 
 
-def _denominator(one: Stored) -> str:
-    if isinstance(one.peak, Peak):
-        return f"100 % of nominal: {one.peak.denominator.partition('; ')[0]}"
-    return f"no percentages: {one.peak.reason}"
+def _denominator(stored: Stored) -> str:
+    if isinstance(stored.peak, Peak):
+        return f"100 % of nominal: {stored.peak.basis}"
+    return f"no percentages: {stored.peak.reason}"
 
 
 _COLUMNS: Final[tuple[Column[Stored], ...]] = (

@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from busbw.units import about_size, format_size, format_time
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.series import Point
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
-from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.report.document import Block, Column, Figure, LegendEntry, table, three_digits
 from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.axes import SLOTS

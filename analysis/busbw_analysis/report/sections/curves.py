@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
 from busbw.runs.records import Case
 from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.grouped import by_key, grouped
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.peaks.peaks import Peak, PeakLevel
 from busbw_analysis.report.document import (
     Block,
     Column,
@@ -33,6 +33,7 @@ from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.sections.labels import (
     checked,
     curve_label,
+    curve_parts,
     ends_in_words,
     ends_of,
     flagged,
@@ -78,6 +79,13 @@ def _rate_of(curve: Curve) -> _Rate:
     return _Rate("busbw", factor, peak.busbw, peak.practical_busbw)
 
 
+_SHORT_LEVELS: Final[Mapping[PeakLevel, str]] = {
+    "memory copy of a host": "memory copy",
+    "plain TCP of a host": "plain TCP",
+}
+"""Levels whose name is shorter in the legend of a figure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """A judgement, and its name if several judgements share the figures.
@@ -90,11 +98,10 @@ class Side:
     name: str = ""
     reference: bool = False
 
-    def called(self, text: str) -> str:
-        """``text`` with the name of this side, unless it already begins with the name, as a backend may."""
-        if self.name and f"{text} · ".startswith(f"{self.name} · "):
-            return text
-        return " · ".join(filter(None, (self.name, text)))
+    def called(self, *parts: str) -> str:
+        """The label with these ``parts`` and the name of this side, unless they begin with it, as a backend may."""
+        named = any(" · ".join(parts[:count]) == self.name for count in range(1, len(parts) + 1))
+        return " · ".join(parts if named or not self.name else (self.name, *parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +123,7 @@ class _Drawn:
 
     def label(self, varying: frozenset[str]) -> str:
         """The fields ``varying``, in which it differs from its neighbours, and its side."""
-        return self.side.called(curve_label(self.curve.series.key, varying) if varying or not self.side.name else "")
+        return self.side.called(*(curve_parts(self.curve.series.key, varying) if varying or not self.side.name else ()))
 
 
 _Slotted: TypeAlias = tuple[int, _Drawn]
@@ -154,33 +161,33 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     """busbw over size of every operation and side in one figure, with the peaks; None if nothing can be drawn."""
     chosen, references, left_out = _chosen(sides)
     varying = {
-        place: varying_fields(one.curve.series.key for one in members)
-        for place, members in grouped((one for _, one in chosen), lambda one: (one.side.name, one.op)).items()
+        place: varying_fields(drawn.curve.series.key for drawn in members)
+        for place, members in grouped((drawn for _, drawn in chosen), lambda drawn: (drawn.side.name, drawn.op)).items()
     }
     series: list[plots.Series] = []
     legend: list[LegendEntry] = []
     peaks: dict[tuple[float, str, str], list[str]] = {}
-    for slot, one in chosen:
-        settings = varying[one.side.name, one.op]
-        label = one.side.called(f"{one.op} · {curve_label(one.curve.series.key, settings)}" if settings else one.op)
-        series.append(plots.Series(slot, tuple(points_of(one.curve, "rate", label))))
-        legend.append(LegendEntry(plots.swatch(slot, "joined"), label, plots.series_id(slot), op_anchor(one.op)))
-        peak = one.curve.peak
+    for slot, drawn in chosen:
+        settings = varying[drawn.side.name, drawn.op]
+        label = drawn.side.called(drawn.op, *(curve_parts(drawn.curve.series.key, settings) if settings else ()))
+        series.append(plots.Series(slot, tuple(points_of(drawn.curve, "rate", label))))
+        legend.append(LegendEntry(plots.swatch(slot, "joined"), label, plots.series_id(slot), op_anchor(drawn.op)))
+        peak = drawn.curve.peak
         if isinstance(peak, Peak) and peak.busbw:
-            what = f"{peak.what} ({one.side.name})" if one.side.name else peak.what
-            peaks.setdefault((peak.busbw, peak.level.removesuffix(" of a host"), what), []).append(one.op)
+            what = f"{peak.what} ({drawn.side.name})" if drawn.side.name else peak.what
+            peaks.setdefault((peak.busbw, _SHORT_LEVELS.get(peak.level, peak.level), what), []).append(drawn.op)
     if not plots.drawable(series):
         return None
     numbers = {key: number for number, key in enumerate(dict.fromkeys(key[:2] for key in peaks))}
     lines = [peak_line(series, rate, number, name=f"{name} peak") for (rate, name), number in numbers.items()]
     lines += _reference_lines(references, "rate")
-    lines += _published_lines(((slot, one.curve) for slot, one in chosen), "rate")
+    lines += _published_lines(((slot, drawn.curve) for slot, drawn in chosen), "rate")
     for (rate, name, what), ops in peaks.items():
         of = f", for {listed(dict.fromkeys(ops))}" if len(peaks) > 1 else ""
         sample = plots.swatch(None, "peak", numbers[rate, name])
         legend.append(LegendEntry(sample, f"peak {format_rate(rate)}: {what}{of}"))
-    legend += _thin_entries(references, [one.curve for _, one in chosen], None)
-    barred = any(point.low for one in series for point in one.points)
+    legend += _thin_entries(references, [drawn.curve for _, drawn in chosen], None)
+    barred = any(point.low for plotted in series for point in plotted.points)
     bars = " A bar is the interval or range of the launches." if barred else ""
     caption = f"busbw over size of every operation, with the peaks: medians over launches.{bars}{left_out}"
     panel = plots.Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
@@ -188,11 +195,11 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     columns: tuple[Column[int], ...] = (
         Column("Size S", lambda size: size, format_size),
         *(
-            Column(entry.label, {point.size_bytes: point.value for point in one.points}.get, format_rate)
-            for entry, one in zip(legend, series, strict=False)
+            Column(entry.label, {point.size_bytes: point.value for point in plotted.points}.get, format_rate)
+            for entry, plotted in zip(legend, series, strict=False)
         ),
     )
-    rows = sorted({point.size_bytes for one in series for point in one.points})
+    rows = sorted({point.size_bytes for plotted in series for point in plotted.points})
     note = "Medians over launches; each operation's section has their ranges."
     values = table("busbw by size and operation", columns, rows, note, folded=True)
     return Figure(caption, (drawing,), tuple(legend), values)

@@ -10,6 +10,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.intervals import Interval, IntervalKind
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.series import SeriesKey
+from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.report.document import Cell, Paragraph
 
 _WITHOUT: Final = {
@@ -23,6 +24,11 @@ _WITHOUT: Final = {
 
 
 def curve_label(key: SeriesKey, varying: frozenset[str]) -> str:
+    """``curve_parts`` as one text."""
+    return " · ".join(curve_parts(key, varying))
+
+
+def curve_parts(key: SeriesKey, varying: frozenset[str]) -> tuple[str, ...]:
     """The fields ``varying``, in which a curve differs from its neighbours; its full name if there are none."""
     texts = {
         "backend": key.backend,
@@ -40,7 +46,7 @@ def curve_label(key: SeriesKey, varying: frozenset[str]) -> str:
         "root": "no root" if key.root is None else f"root {key.root}",
         **{name: " ".join(settings_in_words(key, {name})) or _WITHOUT.get(name, f"no {name}") for name in SETTINGS},
     }
-    return " · ".join(text for name, text in texts.items() if name in varying) or key.label
+    return tuple(text for name, text in texts.items() if name in varying) or key.parts
 
 
 def varying_fields(keys: Iterable[SeriesKey]) -> frozenset[str]:
@@ -56,9 +62,9 @@ def op_anchor(op: str) -> str:
     return f"op-{op.replace('_', '-')}"
 
 
-def checked(check: str) -> Cell:
+def checked(check: DataCheck) -> Cell:
     """Whether the data were verified."""
-    return Cell(check, tone="plain" if check == "verified" else "quiet")
+    return Cell(check.in_words, tone="plain" if check.state == "verified" else "quiet")
 
 
 def flagged(flags: Iterable[str], common: Sequence[str] = ()) -> str | None:

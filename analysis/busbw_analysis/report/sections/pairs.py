@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,8 @@ from busbw.runs.placement import RankPlacement
 from busbw.runs.records import settings_in_words
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.grouped import by_key, grouped
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.distances import BETWEEN_HOSTS, PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement, PairMatrix
 from busbw_analysis.diagnosis.peer_peaks import PairShares
@@ -36,7 +36,6 @@ _NARROW = 0.5
 """A heatmap's lightest shade is at most this share of its darkest, so small differences look small."""
 _FAR_APART = 4
 """Above this ratio of extremes, shades follow the logarithm."""
-_LEAF_AND_HOST = " · "
 _MESSAGES = "pair_matrix"
 _MOST_ROWS = 24
 """Longer tables are folded."""
@@ -236,24 +235,33 @@ def _by_ranks(
     caption: str, matrix: PairMatrix, placements: Sequence[RankPlacement], values: Floats, unit: str, *, folded: bool
 ) -> Table:
     """A heatmap with the ranks of one host side by side below its name, and hosts of one leaf switch side by side."""
-    known = {one.rank: one.switches or () for one in placements}
+    switches_of = {placement.rank: placement.switches or () for placement in placements}
     ordered = sorted(
-        (known.get(rank, ()), matrix.hosts.index(host), rank, place, host)
+        (switches_of.get(rank, ()), matrix.hosts.index(host), rank, place, host)
         for place, (rank, host) in enumerate(zip(matrix.ranks, matrix.hosts, strict=True))
     )
     order = [place for _, _, _, place, _ in ordered]
     leaves = ["".join(switches[-1:]) for switches, *_ in ordered]
     several = len(set(leaves)) > 1
-    above = [
-        f"{leaf}{_LEAF_AND_HOST}{host}" if several and leaf else host
-        for leaf, (*_, host) in zip(leaves, ordered, strict=True)
-    ]
+    above = [_Place(host, leaf if several else "") for leaf, (*_, host) in zip(leaves, ordered, strict=True)]
     names = [str(rank) for _, _, rank, _, _ in ordered]
     return _heatmap(caption, names, values[np.ix_(order, order)], unit, above, folded=folded)
 
 
+class _Place(NamedTuple):
+    """A host, and the leaf switch above it if there are several."""
+
+    host: str
+    leaf: str = ""
+
+    @property
+    def label(self) -> str:
+        """Leaf switch and host."""
+        return f"{self.leaf} · {self.host}" if self.leaf else self.host
+
+
 def _heatmap(
-    caption: str, names: Sequence[str], values: Floats, unit: str, places: Sequence[str] = (), *, folded: bool
+    caption: str, names: Sequence[str], values: Floats, unit: str, places: Sequence[_Place] = (), *, folded: bool
 ) -> Table:
     """A heatmap from each of ``names`` to each of them.
 
@@ -261,10 +269,10 @@ def _heatmap(
     """
     shade = shades(values[np.isfinite(values)].tolist(), by_ratio=True)
     several = len(set(places)) > 1
-    groups = list(places) if several else [""] * len(names)
+    groups = [place.label for place in places] if several else [""] * len(names)
     # With one rank per host, the rows name the host, and columns need only its leaf switch.
-    if len(set(places)) == len(names):
-        groups = [group.rpartition(_LEAF_AND_HOST)[0] or group for group in groups]
+    if several and len(set(places)) == len(names):
+        groups = [place.leaf or place.host for place in places]
 
     def to(target: int) -> Callable[[int], Cell | None]:
         def cell(source: int) -> Cell | None:
@@ -274,7 +282,7 @@ def _heatmap(
         return cell
 
     columns: tuple[Column[int], ...] = (
-        *([Column("host", lambda row: "" if places[row] in places[:row] else places[row])] if several else []),
+        *([Column("host", lambda row: "" if places[row] in places[:row] else places[row].label)] if several else []),
         Column("from \\ to", lambda row: names[row], None, unit),
         *(Column(name, to(place), str, group=groups[place]) for place, name in enumerate(names)),
     )

@@ -13,8 +13,8 @@ from busbw_analysis.report.document import Column, Table, table
 
 _MOST_CARDS = 4
 
-SHOWN_HERE: Final = ("ranks", "node.")
-"""Beginnings of the names of facts that these tables show in full; other tables omit them."""
+SHOWN_HERE: Final = frozenset({"ranks", "node"})
+"""Facts of a host that these tables show in full; other tables omit them."""
 
 
 def places(runs: Sequence[StoredRun]) -> list[Table]:

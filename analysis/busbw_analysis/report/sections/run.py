@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
+from busbw.runs.facts import HostFacts
 from busbw.runs.records import JSON, Case, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
-from busbw.units import counted, format_size, format_span, format_time
+from busbw.units import clock_time, counted, format_size, format_span, format_time
 from busbw_analysis.data.cases import CaseRow, CaseState
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
@@ -25,7 +26,6 @@ from busbw_analysis.report.document import (
     Table,
     Terms,
     Tone,
-    clock_time,
     table,
 )
 from busbw_analysis.report.sections.placement import SHOWN_HERE, places
@@ -140,6 +140,10 @@ _LAUNCH_COLUMNS: Final[tuple[Column[tuple[StoredRun, LaunchStarted, int]], ...]]
 )
 
 
+def _shown_nowhere_else(facts: HostFacts) -> dict[str, JSON]:
+    return {name: value for name, value in msgspec.to_builtins(facts).items() if name not in SHOWN_HERE}
+
+
 def environment(dataset: Dataset) -> Section:
     """The known facts of every host; those shared by all hosts are listed once."""
     blocks = places(dataset.runs)
@@ -148,8 +152,8 @@ def environment(dataset: Dataset) -> Section:
         (fact, (value, host))
         for stored in dataset.runs
         for host, facts in stored.run.environments.items()
-        for fact, value in flatten(msgspec.to_builtins(facts))
-        if value != MISSING and not fact.startswith(SHOWN_HERE)
+        for fact, value in flatten(_shown_nowhere_else(facts))
+        if value != MISSING
     )
     each = ((fact, value, hosts) for fact, values in recorded.items() for value, hosts in by_key(values).items())
     rows = [(fact, value, list(dict.fromkeys(hosts))) for fact, value, hosts in each]

@@ -8,6 +8,7 @@ from busbw.units import counted, format_size, format_time
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.data.overlap import Overlap
+from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.hypothesis_tests import percent
 from busbw_analysis.diagnosis.judge import Judgement
@@ -47,7 +48,7 @@ def _result(judgement: Judgement, tested: SelfTest) -> str:
     cells = ", ".join(f"{percent(width)} for {name}" for name, width in tested.resolution.items())
     fine = f" By case: {cells}." if cells else ""
     which = taken_in_words(tested, [stored.run.started for stored in judgement.dataset.runs])
-    return f"S{which[1:]}. {tested.answer()}{fine}"
+    return f"{capitalised(which)}. {tested.answer()}{fine}"
 
 
 def _own_cost(judgement: Judgement) -> Iterator[Paragraph]:

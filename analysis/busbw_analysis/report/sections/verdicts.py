@@ -6,7 +6,8 @@ from typing import Final
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.diagnosis.answer import Answer, sentences
+from busbw_analysis.data.sentences import sentences
+from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK, NEAR_PRACTICAL, Status
 from busbw_analysis.report.document import TONES, Block, Cell, Column, Paragraph, Table, percent, table

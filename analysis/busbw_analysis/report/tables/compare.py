@@ -12,8 +12,8 @@ from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.as_json import values_of
 from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.diagnosis.answer import sentences
-from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison
+from busbw_analysis.data.sentences import sentences
+from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison, Incomplete
 from busbw_analysis.diagnosis.compare_answer import (
     MOST_LAUNCHES,
     decides,
@@ -41,9 +41,7 @@ _OVER_SIZES: Final = "geometric mean"
 
 def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON]:
     """The comparison as plain values: times in ns per call, shares as fractions, ``ratio`` time of B over time of A."""
-    broken = {
-        side: [msgspec.to_builtins(one) for one in comparison.incomplete if one.side == side] for side in ("A", "B")
-    }
+    broken = {side: [_incomplete_run(run) for run in comparison.incomplete if run.side == side] for side in ("A", "B")}
     confidence, trust = trust_in_comparison(comparison)
     return {
         "compare": LAYOUT,
@@ -54,7 +52,7 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
         "confidence": CONFIDENCE,
         "power": POWER,
         "within": comparison.within,
-        "answer": gist(comparison),
+        "answer": sentences(*gist(comparison)),
         "action": sentences(decides(comparison)),
         "trust": sentences(*trust),
         "trust_confidence": confidence,
@@ -173,7 +171,7 @@ def bands_table(comparison: Comparison) -> Table:
         *_RATIOS,
     )
     titles = titles_of(comparison)
-    names = [_band_name(band, titles[label(band.case)].replace(" · ", " ")) for band in comparison.bands]
+    names = [_band_name(band, " ".join(titles[label(band.case)])) for band in comparison.bands]
     rows = zip(names, comparison.bands, strict=True)
     lines = [_Line(name, "", band, _statistic(band)) for name, band in rows]
     shared = ", ".join(shared_words(comparison))
@@ -204,8 +202,8 @@ def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph
     yield Paragraph("\n".join(filter(None, head)))
     why = {_why(band, comparison) for band in comparison.bands if band.verdict.word == "cannot tell"}
     for name, title in titles_of(comparison).items():
-        yield _curve(title, curves[name], comparison, cases=cases, explain=len(why) > 1)
-    alike = [f"cannot tell: {one}" for one in why if len(why) == 1]
+        yield _curve(" · ".join(title), curves[name], comparison, cases=cases, explain=len(why) > 1)
+    alike = [f"cannot tell: {reason}" for reason in why if len(why) == 1]
     yield Paragraph("\n".join([*alike, *_notes(comparison, cases=cases)]))
 
 
@@ -309,22 +307,26 @@ def left_out_lines(comparison: Comparison) -> Iterator[str]:
 
 def findings(comparison: Comparison) -> tuple[Finding, ...]:
     """Notices on the comparison, and one finding for every run that lacks part of its plan."""
-    short = (Finding("caution", "incomplete", line) for line in incomplete_lines(comparison))
-    return (*comparison.notices, *short)
+    return (*comparison.notices, *_incomplete(comparison))
 
 
-def incomplete_lines(comparison: Comparison) -> Iterator[str]:
-    """A sentence or two for every run that is missing part of its plan: its side and the missing parts."""
-    for one in comparison.incomplete:
+def _incomplete_run(run: Incomplete) -> dict[str, JSON]:
+    ended = " ".join(f"{sentence}." for sentence in run.ended)
+    return {**msgspec.to_builtins(run), "ended": ended or None}
+
+
+def _incomplete(comparison: Comparison) -> Iterator[Finding]:
+    """Every run that is missing part of its plan: its side and the missing parts."""
+    for run in comparison.incomplete:
         lacks = [
             f"{len(cases)} {state} ({listed(map(case_name, cases), _NAMED)})"
-            for state, cases in (("failed", one.failed), ("not reached", one.not_reached), ("skipped", one.skipped))
+            for state, cases in (("failed", run.failed), ("not reached", run.not_reached), ("skipped", run.skipped))
             if cases
         ]
-        short = one.launches < one.planned and one.ended is None  # ``ended`` already counts the complete launches
-        lacks += [f"{one.planned - one.launches} of {one.planned} launches not complete"] if short else []
-        ended = f"{one.ended} " if one.ended else ""
-        yield f"side {one.side} is incomplete. {ended}Run {one.run}: {'; '.join(lacks) or 'no case is missing'}"
+        short = run.launches < run.planned and not run.ended  # ``ended`` already counts the complete launches
+        lacks += [f"{run.planned - run.launches} of {run.planned} launches not complete"] if short else []
+        missing = f"Run {run.run}: {'; '.join(lacks) or 'no case is missing'}"
+        yield Finding("caution", "incomplete", (f"side {run.side} is incomplete", *run.ended, missing))
 
 
 def gate_lines(comparison: Comparison, gate: Gate) -> Iterator[str]:

@@ -21,7 +21,6 @@ _OF_FORECAST: Final = (
     "algorithm",
     "formula",
     "parameters",
-    "extrapolated",
 )
 
 
@@ -43,19 +42,21 @@ def document(prediction: Prediction) -> dict[str, JSON]:
     }
 
 
-def _row(one: Forecast) -> dict[str, JSON]:
+def _row(forecast: Forecast) -> dict[str, JSON]:
     return {
-        "size_bytes": one.size_bytes,
-        "seconds": one.seconds.value,
-        "low_seconds": one.seconds.low,
-        "high_seconds": one.seconds.high,
-        **values_of(one, *_OF_FORECAST),
-        "validated": bool(one.held_out.passed),
-        "held_out_median_error": one.held_out.median_error,
-        "held_out_worst_error": one.held_out.worst_error,
-        "held_out_note": one.held_out.words,
-        "measured_seconds": None if one.measured is None else one.measured.time_ns / 1e9,
-        "error": one.error,
+        "size_bytes": forecast.size_bytes,
+        "seconds": forecast.seconds.value,
+        "low_seconds": forecast.seconds.low,
+        "high_seconds": forecast.seconds.high,
+        **values_of(forecast, *_OF_FORECAST),
+        "extrapolated": [extrapolation.in_words for extrapolation in forecast.extrapolated],
+        "extrapolated_in": [extrapolation.respect for extrapolation in forecast.extrapolated],
+        "validated": bool(forecast.held_out.passed),
+        "held_out_median_error": forecast.held_out.median_error,
+        "held_out_worst_error": forecast.held_out.worst_error,
+        "held_out_note": forecast.held_out.words,
+        "measured_seconds": None if forecast.measured is None else forecast.measured.time_ns / 1e9,
+        "error": forecast.error,
     }
 
 
@@ -65,16 +66,16 @@ def headline(prediction: Prediction) -> str:
     With several sizes, those that are not validated are named.
     """
     forecasts = prediction.forecasts
-    doubtful = [one for one in forecasts if not one.held_out.passed]
+    doubtful = [forecast for forecast in forecasts if not forecast.held_out.passed]
     tested = doubtful or forecasts
-    worst = max(tested, key=lambda one: one.held_out.worst_error or 0.0)
+    worst = max(tested, key=lambda forecast: forecast.held_out.worst_error or 0.0)
     off = _held_out(worst)
     by = "nothing was held out to test it" if off is None else f"held-out times were off by {off} (median/worst)"
-    reached = dict.fromkeys(words.partition(":")[0] for one in tested for words in one.extrapolated)
+    reached = dict.fromkeys(beyond.respect for forecast in tested for beyond in forecast.extrapolated)
     beyond = f"; extrapolated: {', '.join(reached)}" if reached else ""
     if not doubtful:
         return f"Validated: {by}{beyond}"
-    sizes = ", ".join(format_size(one.size_bytes) for one in doubtful)
+    sizes = ", ".join(format_size(forecast.size_bytes) for forecast in doubtful)
     which = "" if len(doubtful) == len(forecasts) else f" at {sizes}"
     return f"NOT VALIDATED{which}, do not rely on it: {by}{beyond}"
 
@@ -84,23 +85,23 @@ def predict_table(prediction: Prediction) -> Table:
     asked, evidence = prediction.query, prediction.data
     forecasts = prediction.forecasts
     hosts = counted(asked.hosts, "host")
-    counts = ", ".join(str(count) for count in dict.fromkeys(len(one.key.ranks) for one in evidence.curves))
+    counts = ", ".join(str(count) for count in dict.fromkeys(len(curve.key.ranks) for curve in evidence.curves))
     measured = f"measured on {counts} ranks" if counts else f"not measured; {_elsewhere(prediction)}"
     by = "" if evidence.algorithm is None else f" by {evidence.algorithm}"
     caption = f"{asked.op}{by} over {evidence.key.backend}, {asked.ranks} ranks on {hosts}; {measured}"
     notes = [
-        *_each("rests on", forecasts, lambda one: [one.rests_on]),
-        *_each("model", forecasts, lambda one: [": ".join(filter(None, (one.algorithm, one.formula)))]),
-        *_each("parameters", forecasts, lambda one: [one.parameters]),
-        *_each("interval", forecasts, lambda one: [] if _no_interval(one) else [one.interval_note]),
-        *_each("", forecasts, lambda one: [one.interval_note] if _no_interval(one) else []),
-        *_each("EXTRAPOLATED", forecasts, lambda one: one.extrapolated),
-        *_each("", forecasts, lambda one: [one.held_out.words]),
+        *_each("rests on", forecasts, lambda forecast: [forecast.rests_on]),
+        *_each("model", forecasts, lambda forecast: [": ".join(filter(None, (forecast.algorithm, forecast.formula)))]),
+        *_each("parameters", forecasts, lambda forecast: [forecast.parameters]),
+        *_each("interval", forecasts, lambda forecast: [forecast.interval_note] if forecast.has_interval else []),
+        *_each("", forecasts, lambda forecast: [] if forecast.has_interval else [forecast.interval_note]),
+        *_each("EXTRAPOLATED", forecasts, lambda forecast: [beyond.in_words for beyond in forecast.extrapolated]),
+        *_each("", forecasts, lambda forecast: [forecast.held_out.words]),
     ]
-    notes += _each("measured", [one for one in forecasts if one.measured is not None], _seen)
+    notes += _each("measured", [forecast for forecast in forecasts if forecast.measured is not None], _seen)
     notes += sized("no answer", ((size, why.reason) for size, why in prediction.unanswered.items()), asked.sizes_bytes)
     rows: dict[int, Forecast | None] = dict.fromkeys(prediction.unanswered)
-    rows |= {one.size_bytes: one for one in forecasts}
+    rows |= {forecast.size_bytes: forecast for forecast in forecasts}
     return table(caption, _COLUMNS, sorted(rows.items()), *notes)
 
 
@@ -111,11 +112,6 @@ def _elsewhere(prediction: Prediction) -> str:
         for one in prediction.data.of_op
     )
     return "; ".join(f"{how} on {', '.join(dict.fromkeys(ranks))} ranks" for how, ranks in counts.items())
-
-
-def _no_interval(one: Forecast) -> bool:
-    """Whether the note says that there is no interval; it needs no label then."""
-    return one.interval_note.startswith("no interval")
 
 
 def _held_out(one: Forecast) -> str | None:

@@ -52,7 +52,7 @@ class ShownRow:
         for a case without numbers
     interval: what ``low_ns`` and ``high_ns`` are
     statistic: what ``time_ns`` is in another tool's log
-    peak_share, denominator: the rate over the peak, and what 100 % is
+    peak_share, peak, denominator: the rate over the peak, the part of the machine whose rate is 100 %, and its text
     overlap, overlap_low, overlap_high: the hidden share of a call beside computation, and its interval
     pairs, times_within: number of pairs, and their time over that of the pairs within a host
     traffic: bytes that one rank reads and writes
@@ -76,6 +76,7 @@ class ShownRow:
     skew_share: float | None = None
     statistic: str | None = None
     peak_share: float | None = None
+    peak: str | None = None
     denominator: str | None = None
     overlap: float | None = None
     overlap_low: float | None = None
@@ -113,13 +114,13 @@ class ShownRow:
             **{name: getattr(case, name) for name in _OF_CASE},
             "groups": case.group,
             "settings": {
-                name: msgspec.to_builtins(one) for name in SETTINGS if (one := getattr(case, name)) is not None
+                name: msgspec.to_builtins(setting) for name in SETTINGS if (setting := getattr(case, name)) is not None
             },
             "in_words": self.in_words,
             "state": self.summary.state,
             "reason": self.reason,
             "loop": self.loop,
-            "check": self.summary.check,
+            **self.summary.check.document,
             "flags": self.summary.flags,
             **own,
             **{number.key: number.values.get(self.summary.index) for number in self.numbers},
@@ -183,6 +184,7 @@ def _of_group(name: str, summary: CaseSummary, group: GroupSummary, peak: Peak |
         high_ns=group.interval.high_ns,
         interval=group.interval.kind,
         peak_share=share,
+        peak=None if peak is None or share is None else peak.what,
         denominator=None if peak is None or share is None else peak.denominator,
         overlap=None if overlap is None else overlap.share,
         overlap_low=None if overlap is None else overlap.low,
@@ -272,7 +274,7 @@ def _state(row: ShownRow) -> Cell:
     summary = row.summary
     if summary.state != "measured":
         return Cell(summary.state.upper(), "bad" if summary.state == "failed" else "caution")
-    checked = summary.check.startswith("verified") or not row.case.size_bytes
+    checked = summary.check.state == "verified" or not row.case.size_bytes
     return Cell("") if checked else Cell("not checked", "caution")
 
 
@@ -326,12 +328,12 @@ def _number_column(number: CaseNumber) -> Column[ShownRow]:
 
 def _peaks(rows: Sequence[ShownRow]) -> str:
     """The peak that the percentages of a section refer to; the report has the whole sentence."""
-    found = {
-        f"{format_rate(rate / row.peak_share)}, {row.denominator.partition(',')[0]}": None
+    peaks = {
+        f"{format_rate(rate / row.peak_share)}, {row.peak}": None
         for row in rows
-        if row.peak_share and row.denominator and (rate := row.algbw if row.busbw is None else row.busbw)
+        if row.peak_share and row.peak and (rate := row.algbw if row.busbw is None else row.busbw)
     }
-    return "" if not found else f"100 % of the peak: {'; '.join(found)}"
+    return "" if not peaks else f"100 % of the peak: {'; '.join(peaks)}"
 
 
 def _by_size(rows: Sequence[ShownRow], words: Callable[[ShownRow], Iterable[str]]) -> Iterator[str]:
@@ -357,7 +359,7 @@ def _reason(row: ShownRow) -> Iterable[str]:
     """Why a row is not a verified measurement."""
     if not (state := _state(row)).text:
         return ()
-    return (row.summary.check,) if row.summary.state == "measured" else (f"{state.text}, {row.reason}",)
+    return (row.summary.check.in_words,) if row.summary.state == "measured" else (f"{state.text}, {row.reason}",)
 
 
 def about(judgement: Judgement) -> tuple[str, ...]:

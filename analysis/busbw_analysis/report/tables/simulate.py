@@ -7,7 +7,6 @@ from typing import Final
 
 from busbw.ops import bus_factor
 from busbw.units import format_rate, format_seconds, format_size
-from busbw_analysis.models.network_specs import kind_of
 from busbw_analysis.models.simulate import Simulation
 from busbw_analysis.report.document import Column, Table, table
 
@@ -91,7 +90,7 @@ def _kinds(simulation: Simulation) -> Iterator[LinkUse]:
     used = simulation.utilisation()
     kinds: dict[str, list[int]] = defaultdict(list)
     for number, link in enumerate(simulation.links):
-        kinds[kind_of(link.name)].append(number)
+        kinds[link.kind].append(number)
     for kind, numbers in kinds.items():
         alike = [number for number in numbers if used[number] >= used[numbers].max() * (1 - _EQUAL)]
         busiest = simulation.links[alike[0]]

@@ -35,7 +35,7 @@ class NcclBackend(TorchBackend):
             raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
         super().__init__(world, "nccl", self._gpu)
         try:
-            problem = shared_gpu(self.share(place_of(socket.gethostname(), self._gpu)))
+            problem = shared_gpu(self.share(socket.gethostname()), self.share(identity_of(self._gpu)))
             if problem is not None:
                 raise LaunchError(problem)
             seen = peer_access.view(socket.gethostname(), self._gpu)
@@ -81,21 +81,21 @@ def why_not(op: Op, case: Case) -> str | None:
     return None
 
 
-def place_of(host: str, gpu: CudaDevice) -> str:
-    """``host`` and a unique name of ``gpu`` on it; not its index, which is 0 in every process that sees only one."""
-    return f"{host} {gpu.uuid or gpu.address or ''}"
+def identity_of(gpu: CudaDevice) -> str:
+    """A unique name of ``gpu`` on its host; not its index, which is 0 in every process that sees only one."""
+    return gpu.uuid or gpu.address or ""
 
 
-def shared_gpu(places: Sequence[str]) -> str | None:
-    """Error message if two ranks share a GPU, or None; ``places[r]`` is ``place_of`` rank r.
+def shared_gpu(hosts: Sequence[str], gpus_of_ranks: Sequence[str]) -> str | None:
+    """Error message if two ranks share a GPU, or None; host and ``identity_of`` the GPU of every rank.
 
     GPUs without a unique name are left to NCCL, which itself refuses duplicates.
     """
-    for rank, place in enumerate(places):
-        first = places.index(place)
-        host, _, gpu = place.partition(" ")
+    places = list(zip(hosts, gpus_of_ranks, strict=True))
+    for rank, (host, gpu) in enumerate(places):
+        first = places.index((host, gpu))
         if gpu and first != rank:
-            gpus = len({one for one in places if one.partition(" ")[0] == host})
+            gpus = len({place for place in places if place[0] == host})
             return (
                 f"ranks {first} and {rank} share one GPU ({gpu} on host {host}), but NCCL needs one GPU per rank; the "
                 f"ranks of this host use {gpus}: start at most that many"
