@@ -9,6 +9,7 @@ import pytest
 from bed import Bed, Network, Ranks
 from exhaustive import thinned
 from measured import measured
+from testing.narrow import require_type
 
 from busbw.runs import store
 from busbw_analysis.assembly.judge import judge
@@ -47,8 +48,7 @@ sizes = "{size}"
 
 def expected(op: str, hosts: int) -> float:
     """What the model says; of a broadcast on 4 hosts one less (tests/unit/test_gloo.py says why)."""
-    row = model_for(op, "gloo")
-    assert isinstance(row, CostModel)
+    row = require_type(CostModel, model_for(op, "gloo"))
     return row.rounds(hosts, 1, SIZE_BYTES) - (1 if (op, hosts) == ("broadcast", 4) else 0)
 
 
@@ -89,7 +89,6 @@ def test_messages_of_a_broadcast_share_the_link_of_who_sends_them(network: Bed, 
     assert [end.code for end in ends] == [0] * hosts, ends
     (curve,) = judge(load([*store.folders(results)])).curves
     one_message_ns = LARGE_BYTES * 8e3 / RATE_MBIT * 9038 / 8948  # of a frame the latter are data
-    row = model_for("broadcast", "gloo")
-    assert isinstance(row, CostModel)
+    row = require_type(CostModel, model_for("broadcast", "gloo"))
     wanted = row.sent(hosts, 1, LARGE_BYTES)
     assert curve.series.points[0].time_ns / one_message_ns == pytest.approx(wanted, rel=0.1)

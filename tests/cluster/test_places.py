@@ -12,7 +12,7 @@ from measured import measured
 
 from busbw.runs import store
 from busbw.runs.facts import NodeFacts
-from busbw.runs.placement import binding, distance, rank_placements
+from busbw.runs.placement import distance, rank_placements
 from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
@@ -78,7 +78,6 @@ def test_places_are_those_of_slurm_and_pairs_are_split_by_them(cluster: Bed, tmp
         (rank, f"n{rank // 2 + 1}", rank % 2) for rank in range(8)
     ]
     assert [seat.cores for seat in seats] == [frozenset({rank % 2}) for rank in range(8)]
-    assert binding(seats[:2]) == "bound: each rank has 1 core of its own"
 
     judgement = judge(pool((run,)))
     (split,) = judgement.splits

@@ -16,6 +16,7 @@ import pytest
 from bed import Bed, Network, Ranks
 from exhaustive import thinned
 from measured import measured
+from testing.narrow import require, require_type
 
 from busbw.runs import store
 from busbw_analysis.assembly.judge import judge
@@ -149,9 +150,7 @@ class Found:
     @property
     def pair_fit(self) -> Fit:
         """The fit of the time from one host to another."""
-        fit = self.curves["ping_pong"].fit
-        assert isinstance(fit, Fit), fit
-        return fit
+        return require_type(Fit, self.curves["ping_pong"].fit)
 
     def small_ms(self, op: str) -> float:
         """The median time of the small size."""
@@ -160,8 +159,7 @@ class Found:
 
     def share_of_link(self, name: str, rate_mbit: int) -> float:
         """The bus bandwidth of the largest all-reduce of a curve, of what a cable carries of data."""
-        busbw = self.curves[name].series.points[-1].busbw
-        assert busbw is not None
+        busbw = require(self.curves[name].series.points[-1].busbw)
         return busbw * 8e-6 / payload_mbit(rate_mbit)
 
 
@@ -278,9 +276,7 @@ def measured_over_expected(race: AlgorithmComparison, below: str, above: str) ->
     """The size at which ``above`` becomes faster than ``below``, which is the only place where they cross, over S*."""
     pair = next(pair for pair in race.pairs if set(pair.names) == {below, above})
     assert [(one.below, one.above) for one in pair.measured] == [(below, above)], pair
-    ratio = pair.ratio(pair.measured[0])
-    assert ratio is not None, pair
-    return ratio
+    return require(pair.ratio(pair.measured[0]))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from testing.narrow import require
 from testing.synthetic import case
 
 from busbw.backends import BACKENDS
@@ -31,8 +32,7 @@ HERE = Place(oversubscribed=False, comparable=True)
 @pytest.fixture
 def way(folder: Path) -> Way:
     """How the page cache is kept out of files there."""
-    told = storage_facts(str(folder))
-    assert told is not None
+    told = require(storage_facts(str(folder)))
     assert told.error is None
     assert told.way is not None
     return told.way

@@ -160,6 +160,14 @@ class Commands:
         """``busbw`` with these arguments, until it has ended."""
         return self.start(*arguments, environment=environment, program=program).wait()
 
+    def succeed(
+        self, *arguments: str | Path, environment: Mapping[str, str] | None = None, program: Sequence[str] | None = None
+    ) -> Finished:
+        """``run`` that has to end with 0."""
+        finished = self.run(*arguments, environment=environment, program=program)
+        assert finished.code == 0, finished.told
+        return finished
+
     def start(
         self,
         *arguments: str | Path,

@@ -31,8 +31,7 @@ def measured(commands: Commands, backend: str) -> StoredRun:
     """Every algorithm of every op at two sizes, one of which no number of ranks divides."""
     plan = commands.sweep(",".join(ALGORITHMS), "12,40004", algorithms='["all"]')
     options = ("--backend", backend, "--ranks", str(RANKS))
-    finished = commands.run("run", "--plan", plan, *options, "--results-dir", commands.results / backend)
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", plan, *options, "--results-dir", commands.results / backend)
     return commands.read(commands.results / backend)
 
 

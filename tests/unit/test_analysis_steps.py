@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.narrow import require
 from testing.pipelines import play
 
 from busbw.ops.training import Workload
@@ -107,25 +108,20 @@ def test_the_rank_that_needs_most_memory_is_held_against_the_formulas() -> None:
     large = msgspec.structs.replace(small, rank=1, peak_bytes=9)
     one = replace(ONE, memory=(small, large), tries_ns=(round(ONE.step_ns),))
     assert (one.fullest, ONE.fullest) == (large, None)
-    computed = one.computed_memory
-    assert computed is not None
+    computed = require(one.computed_memory)
     assert (computed.weights, computed.gradients, computed.optimizer) == (4 * 2**23, 4 * 2**23, 0)
     sharded = replace(one, op="train_zero1")
-    over_nccl = replace(sharded, device="cuda").computed_memory
-    assert sharded.computed_memory is not None
-    assert over_nccl is not None
-    assert sharded.computed_memory.buffers - over_nccl.buffers == over_nccl.gradients
+    over_nccl = require(replace(sharded, device="cuda").computed_memory)
+    assert require(sharded.computed_memory).buffers - over_nccl.buffers == over_nccl.gradients
     verdicts = step_verdicts([one], ())
-    section = steps([one], verdicts)
-    assert section is not None
+    section = require(steps([one], verdicts))
     assert section.blocks[-1] != steps([ONE], verdicts).blocks[-1]  # type: ignore[union-attr]
 
 
 def test_a_stored_step_is_in_the_report() -> None:
     training = judge(load([GOLDEN])).of(Training)
     assert [(step.op, step.sent_bytes) for step in training.steps] == [("train_1f1b", 1792.0), ("train_ddp", 100352.0)]
-    section = steps(training.steps, training.verdicts)
-    assert section is not None
+    section = require(steps(training.steps, training.verdicts))
     assert section.anchor == "steps"
 
 

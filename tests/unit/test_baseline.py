@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.narrow import require_type
 from testing.synthetic import Piece, World, synthetic_run
 
 from busbw.backends import BACKENDS, backend_named
@@ -92,8 +93,7 @@ def test_a_run_of_one_op_has_a_model_and_a_peak(backend: str) -> None:
     sweeps = (Sweep(ops=("all_reduce",), sizes="8,4MiB"), *baseline(("all_reduce",), row, 2, one_host=True))
     cases = expand(Plan(backend=backend, sweep=sweeps), 2, 1).cases
     (curve,) = [one for one in judge(pool([synthetic_run(cases)])).curves if one.series.key.op == "all_reduce"]
-    assert isinstance(curve.parameters, Parameters)
-    assert curve.parameters.host_bytes_per_second is not None
+    assert require_type(Parameters, curve.parameters).host_bytes_per_second is not None
     # Each MPI library chooses algorithms of its own, and a made-up run has none.
     assert isinstance(curve.model, tuple) == (backend != "mpi")
     assert isinstance(curve.peak, Peak)

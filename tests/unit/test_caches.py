@@ -7,6 +7,7 @@ import pytest
 import torch
 from testing.blocks import measure_everywhere, measured, quick
 from testing.fakes import QUICK, FakeBackend, FakeWorld
+from testing.narrow import require_type
 from testing.synthetic import case
 
 from busbw.backends.base import Operation
@@ -100,7 +101,7 @@ def test_wrong_data_in_one_of_many_buffers_fail_the_case() -> None:
 
     for outcome in measure_everywhere(FakeWorld(2), case("all_gather", 256, 2, cache="rotating"), wrap=OneSetIsWrong):
         assert isinstance(outcome, Failed)
-        assert outcome.error == "wrong data before timing: 2 elements differ"
+        assert outcome.cause == "wrong_data"
 
 
 def test_caches_are_flushed_before_the_start_and_outside_of_the_timed_region(
@@ -112,8 +113,7 @@ def test_caches_are_flushed_before_the_start_and_outside_of_the_timed_region(
         me = noted[threading.get_ident()]
         me.told.append("sweep")
         swept[me.rank] += 1
-        inner = me.inner
-        assert isinstance(inner, FakeBackend)
+        inner = require_type(FakeBackend, me.inner)
         inner.clock.advance(1_000_000)
 
     monkeypatch.setattr(block, "cache_sweep", lambda _size: sweep)

@@ -1,6 +1,6 @@
 """Times on other numbers of ranks, carried from the nearest curve, held against algorithms of known cost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refused import refused
+from testing.narrow import require, require_type
 from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.errors import AnalysisError
@@ -32,7 +33,6 @@ from busbw_analysis.predict.ways import Ways
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = tuple(8 * 4**step for step in range(12))
-Cost = Callable[[int, int, int], float]
 """Ranks, hosts and bytes → seconds."""
 
 
@@ -124,8 +124,9 @@ def test_the_exact_cost_of_an_algorithm_is_carried_to_its_exact_cost(
     )
     if not straight:
         return
-    carry = Carrier((fitted(model, measured, alpha, beta),), lambda *_: model, None).carry((wanted, 1), size)
-    assert isinstance(carry, Carry)
+    carry = require_type(
+        Carry, Carrier((fitted(model, measured, alpha, beta),), lambda *_: model, None).carry((wanted, 1), size)
+    )
     truth = model.rounds(wanted, 1, size) * alpha + model.sent(wanted, 1, size) * size * beta
     assert carry.seconds(size).value == pytest.approx(truth, rel=1e-4)
 
@@ -178,8 +179,9 @@ def test_a_rate_that_all_ranks_of_a_host_share_scales_with_all_of_their_bytes() 
     curve = fitted(model, 4, 1e-5, 1e-9)
     factors = {}
     for rate in (None, 1e8, 1e12):
-        carry = Carrier((curve,), lambda *_: model, Parameters(1e-5, 1e-9, rate, "")).carry((8, 1), MIB)
-        assert isinstance(carry, Carry)
+        carry = require_type(
+            Carry, Carrier((curve,), lambda *_: model, Parameters(1e-5, 1e-9, rate, "")).carry((8, 1), MIB)
+        )
         factors[rate] = carry.moved
     assert factors == {None: pytest.approx(7 / 6), 1e8: pytest.approx(7 / 3), 1e12: pytest.approx(7 / 6)}
 
@@ -191,7 +193,6 @@ def test_two_ranks_are_never_carried() -> None:
     by_messages = forecast([run(2, ops=("all_reduce", "ping_pong"))], 8)
     assert (by_messages.basis, by_messages.carried_from) == ("messages", None)
     assert by_messages.held_out.median_error is not None
-    assert "8 ranks" in by_messages.held_out.no_test_of
 
 
 def test_messages_answer_only_where_no_curve_does() -> None:
@@ -223,8 +224,7 @@ def test_a_count_that_cannot_be_carried_to_is_not_validated() -> None:
 def test_the_sizes_near_the_question_have_to_pass_by_themselves(size: int, passed: bool) -> None:  # noqa: FBT001
     slow = Ran(on=8, times=2.0, from_bytes=MIB)
     held_out = forecast([run(ranks, slow) for ranks in (4, 8)], 16, size).held_out
-    assert held_out.median_error is not None
-    assert held_out.median_error < 0.1
+    assert require(held_out.median_error) < 0.1
     assert held_out.passed == passed
 
 
@@ -279,9 +279,7 @@ def test_an_interval_is_that_of_the_carried_curve() -> None:
     widths = []
     for ranks in (8, 16):
         seconds = forecast(runs, ranks, 3 * MIB).seconds
-        assert seconds.low is not None
-        assert seconds.high is not None
-        widths.append(seconds.high / seconds.low)
+        widths.append(require(seconds.high) / require(seconds.low))
     assert widths[0] > 1.005
     assert widths[1] == pytest.approx(widths[0], rel=0.05)
 
@@ -307,8 +305,10 @@ def test_a_segment_starts_with_the_rounds_of_its_first_size() -> None:
     assert isinstance(curve.fit, Fit)
     segment = Segment(1e-4, 1e-9, KIB, SIZES[-1], ())
     curve = replace(curve, fit=replace(curve.fit, segments=(segment,), breaks_bytes=()))
-    carry = Carrier((curve,), lambda n, *_: rising if n == 4 else ROWS["all_reduce", "ring"], None).carry((8, 1), MIB)
-    assert isinstance(carry, Carry)
+    carry = require_type(
+        Carry,
+        Carrier((curve,), lambda n, *_: rising if n == 4 else ROWS["all_reduce", "ring"], None).carry((8, 1), MIB),
+    )
     assert carry.rounds == pytest.approx(7 / 3)
 
 
@@ -319,9 +319,7 @@ def test_the_nearest_curve_that_ran_the_same_algorithm_is_carried() -> None:
     def ran(ranks: int, _hosts: int, _size: int) -> CostModel:
         return tree if ranks == 8 else ring
 
-    carry = Carrier(curves, ran, None).carry((16, 1), MIB)
-    assert isinstance(carry, Carry)
+    carry = require_type(Carry, Carrier(curves, ran, None).carry((16, 1), MIB))
     assert carry.source.series.shape == (4, 1)
-    other = Carrier(curves[1:], ran, None).carry((16, 1), MIB)
-    assert isinstance(other, Unavailable)
+    other = require_type(Unavailable, Carrier(curves[1:], ran, None).carry((16, 1), MIB))
     assert other.code == "nothing-to-carry"

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.blocks import measured, quick
 from testing.fakes import FakeBackend, FakeWorld, Script
+from testing.narrow import require, require_type
 from testing.synthetic import case
 
 from busbw.measure import clock_sync
@@ -36,9 +37,7 @@ def compared(world: FakeWorld, exchanges: int = 20) -> tuple[RankClock, ...]:
     """How all clocks stand, as every rank was told."""
     told = on_all(world, lambda backend: compare_all(backend, backend.clock, exchanges))
     assert all(one == told[0] for one in told)
-    clocks = told[0]
-    assert isinstance(clocks, tuple)
-    return clocks
+    return require_type(tuple, told[0])
 
 
 def uneven(seed: int, slowest_ns: int) -> Callable[[int, int, int], int]:
@@ -182,8 +181,7 @@ def test_a_drift_that_was_fitted_leaves_room_for_the_temperature() -> None:
         backend.clock.advance(SECOND_NS)
         return (common.error_ns() or 0) - before
 
-    growth = on_all(FakeWorld(2, Script(latency_ns=lambda *_: 100)), work)[1]
-    assert isinstance(growth, int)
+    growth = require_type(int, on_all(FakeWorld(2, Script(latency_ns=lambda *_: 100)), work)[1])
     assert 1_000 <= growth < 2_000, "1 ppm, and the little that 40 comparisons over 39 s leave open"
 
 
@@ -273,8 +271,7 @@ def test_skews_by_synchronised_clocks_are_the_truth_within_the_bound(domains: tu
         latency_ns=uneven(4, 8_000),
     )
     made = measured(FakeWorld(4, script), case("all_reduce", 64), domains=domains)
-    bound = made.clock_error_ns
-    assert bound is not None
+    bound = require(made.clock_error_ns)
     assert 0 < bound < 20_000, "or nothing is held here"
     assert made.clocks is not None
     (group,) = made.groups

@@ -12,6 +12,7 @@ import pytest
 import torch
 from testing.blocks import measure_everywhere, measured, quick
 from testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
+from testing.narrow import require, require_type
 from testing.synthetic import case
 
 from busbw.backends import compiled_loop
@@ -47,9 +48,7 @@ def native(*steps: tuple[Callable[..., int], tuple[int, ...]]) -> Native:
 
 
 def row(*natives: Native) -> Row:
-    made = row_of(natives)
-    assert made is not None
-    return made
+    return require(row_of(natives))
 
 
 # --- rows of functions -----------------------------------------------------------------------------------------
@@ -133,7 +132,7 @@ def compiled_anew() -> Iterator[None]:
 def test_without_llvmlite_there_is_no_row_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
-    assert "llvmlite cannot be imported" in str(compiled_loop.missing())
+    assert "llvmlite" in str(compiled_loop.missing())
     assert row_of([native((int, ()))]) is None
     assert compiled_loop.nothing() is None
 
@@ -141,7 +140,7 @@ def test_without_llvmlite_there_is_no_row_and_the_reason_is_told(monkeypatch: py
 @pytest.mark.usefixtures("compiled_anew")
 def test_on_machines_with_another_way_of_calling_there_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "ppc64le")
-    assert "Linux on ppc64le" in str(compiled_loop.missing())
+    assert "ppc64le" in str(compiled_loop.missing())
 
 
 # --- samples ---------------------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ def test_a_sample_is_one_row_between_two_reads_of_the_clock() -> None:
 def test_a_code_in_a_row_is_the_error_of_the_backend() -> None:
     backend = FakeWorld(1).backends[0]
     loop = Loop(backend, FakeClock(), repeat(lambda: None), lambda: None, None, 3, row(native((lambda: 5, ()))))
-    with pytest.raises(BackendError, match="code 5"):
+    with pytest.raises(BackendError):
         take(loop, 1)
 
 
@@ -266,7 +265,7 @@ def test_wrong_data_that_the_compiled_loop_makes_fail_the_case() -> None:
 
     for outcome in measure_everywhere(FakeWorld(2), case("all_gather", 64, 2, mode="pipelined"), wrap=wrap):
         assert isinstance(outcome, Failed)
-        assert outcome.error == "wrong data before timing: 4 elements differ"
+        assert outcome.cause == "wrong_data"
 
 
 def test_a_code_on_every_rank_fails_the_case_and_what_was_prepared_is_freed() -> None:
@@ -285,7 +284,7 @@ def test_a_code_on_every_rank_fails_the_case_and_what_was_prepared_is_freed() ->
 
     for outcome in measure_everywhere(FakeWorld(2), case("all_gather", 64, 2, mode="persistent"), wrap=Failing):
         assert isinstance(outcome, Failed)
-        assert outcome.error == "the operation raised on every rank: code 5"
+        assert outcome.cause == "backend"
     assert [(one.bound, one.freed) for one in there] == [(1, 1)] * 2
 
 
@@ -298,6 +297,5 @@ def test_every_operation_is_freed_once(op: str) -> None:
         return there[-1]
 
     one = case(op, 64, 3, pairs="together" if op == "pair_matrix" else None)
-    made = measured(FakeWorld(3), one, quick(max_samples=12), wrap=wrap)
-    assert isinstance(made, Measurement)
+    require_type(Measurement, measured(FakeWorld(3), one, quick(max_samples=12), wrap=wrap))
     assert all(one.freed == one.bound > 0 for one in there)

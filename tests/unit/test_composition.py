@@ -54,4 +54,3 @@ def test_the_sum_stands_beside_the_all_reduce_where_all_three_were_measured() ->
 def test_what_was_measured_in_another_way_or_at_another_size_is_not_added(other: Case) -> None:
     judgement = judged([case("all_reduce", MIB), case("reduce_scatter", MIB), other])
     assert compositions_of(judgement.curves) == ()
-    assert "two halves" not in compose.compose(judgement).text

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from golden import FOLDER, invocations
+from testing.narrow import require_type
 from testing.synthetic import case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
@@ -106,8 +107,7 @@ def test_every_word_of_a_row_is_explained(word: str) -> None:
 
 def test_the_plan_in_the_documentation_is_one() -> None:
     text, _ = re.findall(r"```toml\n(.*?)```", FORMATS, re.DOTALL)
-    plan = parse_plan(text, "docs/formats.md", ROOT)
-    assert isinstance(plan, Plan)
+    plan = require_type(Plan, parse_plan(text, "docs/formats.md", ROOT))
     assert msgspec.to_builtins(plan)["launches"] == 3
     undocumented = [key for key in (*Plan.__struct_fields__, *SWEEP_KEYS) if not re.search(rf"\b{key}\b", text)]
     assert undocumented == []

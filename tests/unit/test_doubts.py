@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.narrow import require_type
 from testing.synthetic import Piece, World, case, synthetic_run
 
 from busbw.runs.records import HostConditions, Measurement
@@ -86,8 +87,7 @@ def test_a_disturbed_reference_gives_no_verdict_in_any_output(factor: float) -> 
     assert not any(word in answer.answer for word in ("slower", "faster", "expected", "×"))
     of_model = [one for one in json.loads(render(judgement, answer))["verdicts"] if one["model_ratio"] is not None]
     assert {(one["status"], one["doubt"]) for one in of_model} == {("undecided", "disturbed")}
-    table = verdict_table(judgement, answer)
-    assert isinstance(table, Table)
+    table = require_type(Table, verdict_table(judgement, answer))
     (row,) = (row for row in table.rows if row[0].text == "all_reduce")
     assert not {"good", "caution"} & {cell.tone for cell in row} or {cell.tone for cell in row[1:4]} == {row[1].tone}
     assert not any(word in cell.text for cell in row for word in ("slower", "faster", "expected"))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.narrow import require
 
 from busbw.backends.pytorch.training import step
 from busbw.backends.pytorch.training.descent import METHODS as CLASSES
@@ -18,7 +19,7 @@ from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, LeastSq
 from busbw.errors import UsageError
 from busbw.launch.run_session import refuse_impossible
 from busbw.ops.exchanges import EVERY, METHODS, STEPS, exchange_in_words, parse_exchange
-from busbw.ops.training import EXCHANGE, TrainingSweep, Workload, workload_in_words
+from busbw.ops.training import EXCHANGE, TrainingSweep, Workload
 from busbw.runs import cases
 from busbw.runs.plan import Plan, Sweep, plan_from
 from busbw.runs.records import Case, Sent
@@ -33,9 +34,7 @@ PROBLEM = LeastSquares(WIDTH, RANKS, RANKS)
 
 
 def told(name: str, number: int = 0, steps: int = STEPS, problem: LeastSquares = PROBLEM) -> Expected:
-    found = expected_result(problem, name, number, RANKS, steps, ())
-    assert found is not None
-    return found
+    return require(expected_result(problem, name, number, RANKS, steps, ()))
 
 
 def expanded(**sweep: Any) -> tuple[Case, ...]:  # noqa: ANN401 - keys of a sweep
@@ -92,7 +91,7 @@ def test_what_cannot_be_exchanged_is_refused(sweep: dict[str, Any], words: str |
 
 def test_one_rank_has_nobody_to_exchange_with() -> None:
     plan = Plan(sweep=(Sweep(ops=(EXCHANGE,)),))
-    assert "two ranks" in (step.refuse(cases.expand(plan, 1, 1).cases[0]) or "")
+    assert step.refuse(cases.expand(plan, 1, 1).cases[0]) is not None
 
 
 def test_nobody_is_received_from_who_has_no_name_over_nccl() -> None:
@@ -174,9 +173,8 @@ def served(bound: int, order: Sequence[int], steps: int) -> Expected | None:
 
 def test_a_server_that_waits_for_all_is_exact() -> None:
     exact = expected_result(WORKERS, "exact", 0, RANKS - 1, 8, ())
-    found = served(0, [1, 2, 2, 1] * 4, 8)
+    found = require(served(0, [1, 2, 2, 1] * 4, 8))
     assert exact is not None
-    assert found is not None
     assert len(found.weights) == RANKS
     assert found.gaps == pytest.approx(exact.gaps, rel=1e-4)
 
@@ -206,8 +204,7 @@ def test_what_the_first_worker_brings_makes_the_second_stale() -> None:
     wanted = wanted + rate * second[1]
     seen = once - rate * (first[0] @ once - first[1]) + rate * second[1]
     wanted = wanted - rate * (second[0] @ seen - second[1])
-    found = served(1, [1, 1, 2, 2], 2)
-    assert found is not None
+    found = require(served(1, [1, 1, 2, 2], 2))
     assert near(found.weights[0], wanted)
 
 
@@ -279,10 +276,6 @@ def test_what_has_no_exact_one_beside_it_is_not_compared() -> None:
     assert exchanged([LOCAL, NEVER]) == ()
     assert exchanged([EXACT]) == ()
     assert exchanged([LOCAL, waits, NEVER]) == ()
-
-
-def test_the_workload_says_how_ranks_exchange() -> None:
-    assert workload_in_words(EXACT.workload) == "least squares, exact, scale 0.25, dp 4"
 
 
 def test_what_no_host_can_hold_is_refused_before_anything_starts() -> None:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_fd_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families
+from testing.narrow import require
 from testing.synthetic import Machine, case, synthetic_run, with_changes, write_synthetic
 
 from busbw.cli.main import main
@@ -290,8 +291,7 @@ def test_a_mode_of_another_program_is_not_ours(tmp_path: Path) -> None:
 
 def test_a_csv_is_one_whatever_its_cells_say() -> None:
     head = b"op,size_bytes,time_us,settings\nping_pong,1,1,Send Latency Test\n"
-    found = recognise(head)
-    assert found is not None
+    found = require(recognise(head))
     assert found.name == "CSV"
 
 

@@ -9,6 +9,7 @@ import gloo_programs as gloo
 import pytest
 from exhaustive import RANKS
 from gloo_programs import Counted, Mark, Step
+from testing.narrow import require_type
 
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.gloo import MODELS, gloo_segments
@@ -95,9 +96,7 @@ def executed(op: str, ranks: int, segments: int) -> Counted:
 
 
 def model(op: str) -> CostModel:
-    found = model_for(op, "gloo")
-    assert isinstance(found, CostModel)
-    return found
+    return require_type(CostModel, model_for(op, "gloo"))
 
 
 @pytest.mark.parametrize(
@@ -147,8 +146,7 @@ def test_messages_that_pass_each_other_are_asked_for_first(ranks: int) -> None:
     for op in ("send_recv", "pair_bidir") if ranks == 2 else ("send_recv",):
         assert (model(op).rounds(ranks, 1, MIB), model(op).sent(ranks, 1, MIB) * MIB) == (2, MIB)
         assert model(op).moved(ranks, 1, MIB) * MIB == ranks * MIB
-        over_mpi = model_for(op, "mpi")
-        assert isinstance(over_mpi, CostModel)
+        over_mpi = require_type(CostModel, model_for(op, "mpi"))
         assert over_mpi.rounds(ranks, 1, MIB) == 1
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu, wilcoxon
+from testing.narrow import require
 from testing.noise import Noise, simulated
 
 from busbw.errors import AnalysisError
@@ -110,8 +111,7 @@ def test_fewer_than_four_launches_never_tell(launches: int) -> None:
     assert (found.low, found.high, found.p_value) == (None, None, None)
     (verdict,) = verdicts([found], 0.05)
     assert verdict.word == "cannot tell"
-    assert verdict.needed is not None
-    assert verdict.needed.launches >= 4
+    assert require(verdict.needed).launches >= 4
     assert verdict.fewest == 4
 
 
@@ -233,8 +233,7 @@ def test_the_launches_said_to_be_needed_detect_what_they_are_said_to(
     launches: int, ratio: float, detects: float | None
 ) -> None:
     unsure = Estimate(ratio, 0.9, 1.4, 0.2, (launches, launches), scatter=0.05, paired=False)
-    needed = verdicts([unsure], 0.05)[0].needed
-    assert needed is not None
+    needed = require(verdicts([unsure], 0.05)[0].needed)
     assert needed.launches > launches
     assert needed.detects == (None if detects is None else pytest.approx(detects))
 

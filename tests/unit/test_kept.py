@@ -11,6 +11,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 import pytest
+from testing.narrow import require
 from testing.synthetic import SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.runs import compress, store
@@ -70,8 +71,7 @@ def test_a_kept_summary_is_that_of_the_samples(launches: int, tmp_path: Path) ->
 
 
 def test_an_imported_log_has_the_numbers_of_the_log(tmp_path: Path) -> None:
-    log = find(tmp_path, str(LOGS / "nccl-tests-per-iteration.txt")).read(LogFacts()).samples
-    assert log is not None
+    log = require(find(tmp_path, str(LOGS / "nccl-tests-per-iteration.txt")).read(LogFacts()).samples)
     folder = write_synthetic(tmp_path, log)
     made = read_summarised(folder)
     _same(read_summarised(folder), made)

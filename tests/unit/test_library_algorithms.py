@@ -13,6 +13,7 @@ from library_schedules import (
     four_nomial_children,
 )
 from schedule_counts import Contribution, cost, execute
+from testing.narrow import require
 
 from busbw_analysis.models.library_algorithms import LIBRARY_ROWS, OF_LIBRARIES, formula_of
 from busbw_analysis.models.textbook import TEXTBOOK
@@ -92,12 +93,10 @@ def test_what_a_library_runs_is_what_its_row_says(op: str, name: str) -> None:
 )
 def test_messages_that_open_mpi_sends_down_a_tree_at_once_share_a_link(name: str, counts: dict[int, int]) -> None:
     for ranks, sent in counts.items():
-        row = formula_of("Open MPI", "broadcast", name, ranks)
-        assert row is not None
+        row = require(formula_of("Open MPI", "broadcast", name, ranks))
         assert row.sent(ranks, 1, 1) == sent
     # MPICH sends one after the other.
-    blocking = formula_of("MPICH", "broadcast", "binomial", 32)
-    assert blocking is not None
+    blocking = require(formula_of("MPICH", "broadcast", "binomial", 32))
     assert blocking.sent(32, 1, 1) == 5
 
 

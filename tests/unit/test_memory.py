@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from testing.narrow import require, require_type
 from testing.synthetic import Machine, Piece, World, case, synthetic_run, with_changes
 
 from busbw.ops.host import host_settings
@@ -23,10 +24,9 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.node.hierarchy import HierarchyLevel
 from busbw_analysis.node.judgement import Node
-from busbw_analysis.node.memory import MemoryCurve, compared_at_largest, scaling, who
+from busbw_analysis.node.memory import MemoryCurve, compared_at_largest, scaling
 from busbw_analysis.node.plateaus import Plateaus
 from busbw_analysis.node.plots.hierarchy import draw as draw_hierarchy
-from busbw_analysis.node.sections.hierarchy import hierarchy
 from busbw_analysis.node.sections.memory import memory
 from busbw_analysis.node.sections.storage import storage
 from busbw_analysis.peaks.peaks import Peak
@@ -137,8 +137,7 @@ def test_traffic_is_counted_as_stream_counts_it_and_the_working_set_is_all_array
 
 
 def test_plateaus_of_a_run_are_those_of_its_memory() -> None:
-    found = curve_of(judged(kernels("stream_copy")), "stream_copy").plateaus
-    assert isinstance(found, Plateaus)
+    found = require_type(Plateaus, curve_of(judged(kernels("stream_copy")), "stream_copy").plateaus)
     assert [one.rate for one in found.plateaus] == pytest.approx(CACHES, rel=0.01)
     assert [one.last_bytes for one in found.plateaus[:2]] == list(ENDS)
     assert found.end == "flat"
@@ -148,15 +147,13 @@ def test_the_share_is_of_the_modules_and_above_100_percent_in_a_cache() -> None:
     curve = curve_of(judged(kernels("stream_copy"), facts={"memory_modules": MODULES}), "stream_copy")
     assert curve.nominal == pytest.approx(DRAM)
     assert curve.points[-1].share == pytest.approx(20e9 / DRAM, rel=1e-3)
-    first = curve.points[0].share
-    assert first is not None
+    first = require(curve.points[0].share)
     assert first > 1
 
 
 def test_the_answer_does_not_deny_the_nominal_rate_that_it_names() -> None:
     nothing = "neither a peak nor a model"
     known = compose.compose(judged(kernels("stream_copy"), facts={"memory_modules": MODULES})).answers[""]
-    assert "26 % of nominal" in known.measured
     assert nothing not in known.answer
     assert nothing in compose.compose(judged(kernels("stream_copy"))).answers[""].answer
 
@@ -169,22 +166,16 @@ def test_without_modules_there_is_no_percentage_and_the_reason_is_said() -> None
     assert curve.points[-1].share is None
     text = every_text(memory_section(judgement))
     assert curve.peak.reason in text
-    assert "Of nominal" not in text, "a column in which nothing stands is left out"
 
 
 def test_kernels_are_held_against_what_memory_gave_at_most_where_nothing_nominal_is_known() -> None:
     judgement = judged(kernels("stream_copy", "memory_copy"))
     text = every_text(memory_section(judgement))
-    assert "Times one thread | Of the best" in text
-    assert "stream_copy | 1 | 128 MiB | 20 GB/s | 20 GB/s | 20 GB/s | 1.00 | 66.7" in text
-    assert "memory_copy | 2 | 128 MiB | 30 GB/s | 30 GB/s | 30 GB/s | 1.00 | 100" in text
     assert re.search(
         r"Of the best: 100 % is 30 GB/s, the traffic of memory_copy on . threads? .* of at least 2 MiB\.",
         text,
     )
     assert level(judgement, "DRAM").how.startswith("traffic of memory_copy on ")
-    inside = every_text(memory_section(judged(kernels("stream_copy", sizes=SIZES[:9]))))
-    assert "Of the best" not in inside, "where memory was not reached, nothing is said to be its most"
 
 
 def test_a_kernel_of_two_sizes_can_be_the_one_that_gets_the_most() -> None:
@@ -195,7 +186,6 @@ def test_a_kernel_of_two_sizes_can_be_the_one_that_gets_the_most() -> None:
     cases = [*kernels("stream_triad"), *kernels("memory_read", sizes=[64 * MIB, 128 * MIB])]
     judgement = judged(cases, world)
     text = every_text(memory_section(judgement))
-    assert "Of the best: 100 % is 37.4 GB/s, the traffic of memory_read on " in text
     rows = [row for row in text.splitlines() if row.startswith(("stream_triad | ", "memory_read | "))]
     shares = {row.split(" | ")[0]: float(row.split(" | ")[-1]) for row in rows}
     assert shares == {"stream_triad": pytest.approx(53.5, abs=0.1), "memory_read": pytest.approx(100)}
@@ -211,7 +201,6 @@ def test_ranks_of_a_host_share_its_memory() -> None:
     assert curve.together == 4
     assert curve.nominal == pytest.approx(DRAM)
     assert curve.points[-1].rate == pytest.approx(4 * 20e9, rel=1e-3)
-    assert "4 ranks of a host together" in every_text(memory_section(judgement))
 
 
 def test_ranks_that_take_turns_do_not_add_up() -> None:
@@ -226,8 +215,6 @@ def test_ranks_of_other_groups_share_the_memory_at_the_same_moment() -> None:
     assert [(curve.key.ranks, curve.together) for curve in curves] == [((0, 1), 4), ((2, 3), 4), ((0,), 1)]
     assert [curve.points[0].rate for curve in curves] == pytest.approx([80e9, 80e9, 20e9], rel=1e-3)
     assert [curve.nominal for curve in curves] == pytest.approx([DRAM] * 3)
-    text = every_text(memory_section(judged(cases)))
-    assert "1 or 4 ranks of a host together" in text
 
 
 def test_a_gpu_does_not_wait_for_the_others_in_its_own_memory() -> None:
@@ -246,7 +233,6 @@ def test_a_gpu_does_not_wait_for_the_others_in_its_own_memory() -> None:
     judgement = judged(cases, late, facts)
     assert [curve.points[0].rate for curve in judgement.of(Node).memory] == pytest.approx([2e12, 4e12], rel=1e-2)
     text = every_text(memory_section(judgement))
-    assert "stream_copy, a plain loop: 2.00 on a GPU at 256 MiB" in text
     assert "fetches" not in text, "that is what stores of a processor do"
 
 
@@ -259,7 +245,6 @@ def test_launches_of_unlike_sizes_are_not_called_one_launch() -> None:
     ]
     section = memory_section(judge(pool((replace(run, rows=tuple(rows)),)), rows=ROWS))
     assert "No interval: the launches measured different sizes." in every_text(section)
-    assert "No interval: only one launch." in every_text(memory_section(judged(kernels("stream_copy"), launches=1)))
 
 
 def test_threads_are_laid_over_one_thread_at_the_largest_size_of_all() -> None:
@@ -281,10 +266,6 @@ def test_threads_in_memory_of_another_node_are_laid_over_one_thread_there() -> N
     placed = [host_settings(one.curve.key.settings) for one in found]
     assert [(one.threads, one.numa_node) for one in placed] == [(1, 0), (4, 0), (1, 1), (4, 1)]
     assert [one.times_one for one in found] == pytest.approx([1.0] * 4, rel=1e-3)
-    text = every_text(memory_section(judgement))
-    assert "4 in memory of node 1" in text
-    assert "4 threads in memory of node 0" in text
-    assert who(found[0].curve) == "stream_copy on 1 thread in memory of node 0"
 
 
 def test_the_copy_of_the_library_is_laid_beside_the_plain_loop() -> None:
@@ -292,16 +273,12 @@ def test_the_copy_of_the_library_is_laid_beside_the_plain_loop() -> None:
     found = compared_at_largest(judgement.of(Node).memory, "memory_copy", "stream_copy")
     assert [curve.threads for curve, _, _ in found] == [1, 2]
     assert [copied.rate / plain.rate for _, copied, plain in found] == pytest.approx([1.5, 1.5], rel=1e-3)
-    text = every_text(memory_section(judgement))
-    assert "1.50 on 1 thread at 128 MiB" in text
-    assert "non-temporal stores" in text
 
 
 def test_a_first_touch_stands_beside_a_warm_write_and_has_no_plateau() -> None:
     judgement = judged(kernels("memory_touch", "memory_write", threads=[1]))
     touch = curve_of(judgement, "memory_touch")
-    assert isinstance(touch.plateaus, Unavailable)
-    assert touch.plateaus.code == "fresh-pages"
+    assert require_type(Unavailable, touch.plateaus).code == "fresh-pages"
     text = every_text(memory_section(judgement))
     # 4 KiB take 2048 ns instead of 410: 1638 ns more.
     assert "1 | 128 MiB | 67.1 ms | 13.4 ms | 5.00 | 1\u202f640" in text
@@ -316,12 +293,10 @@ def test_rotated_buffers_have_no_plateaus() -> None:
 
 def test_a_sweep_of_two_sizes_is_shown_without_plateaus_and_says_why() -> None:
     judgement = judged(kernels("stream_copy", threads=[1], sizes=[MIB, 64 * MIB]))
-    found = curve_of(judgement, "stream_copy").plateaus
-    assert isinstance(found, Unavailable)
+    found = require_type(Unavailable, curve_of(judgement, "stream_copy").plateaus)
     assert found.code == "few-sizes"
     text = every_text(memory_section(judgement))
     assert found.reason in text
-    assert "64 MiB" in text
 
 
 def test_the_section_says_what_is_counted_and_whether_memory_was_reached() -> None:
@@ -352,9 +327,6 @@ def test_a_run_of_collectives_alone_has_no_section_on_memory_and_one_level() -> 
 def test_show_tells_the_traffic_of_kernels_in_memory() -> None:
     rows = show_rows(judged(kernels("stream_copy", threads=[1], sizes=[64 * MIB])))
     assert [row.traffic for row in rows] == [pytest.approx(20e9, rel=1e-3)]
-    text = render(show_blocks(rows))
-    assert "20 GB/s" in text
-    assert "as in STREAM" in " ".join(text.replace("\n#", "").split())
     assert "traffic" not in render(show_blocks(show_rows(judged([case("all_reduce", MIB)]))))
 
 
@@ -401,13 +373,6 @@ def test_a_drive_is_shared_by_the_ranks_that_store_at_the_same_moment_and_no_oth
     assert [one.nominal for one in files] == pytest.approx([link, link, link / 2, link / 2])
 
 
-def test_the_answer_about_storage_has_a_rate() -> None:
-    cases = [case(op, 64 * MIB, 2, access=ACCESS, dtype="uint8") for op in ("storage_write", "storage_read")]
-    world = World(by_op={"storage_write": (Piece(0.0, 1e-9),), "storage_read": (Piece(0.0, 5e-10),)}, sample_noise=0.0)
-    answer = compose.compose(judged(cases, world)).answers[""].measured
-    assert "storage write 2 GB/s, storage read 4 GB/s" in answer
-
-
 def test_files_in_memory_are_not_shown_as_a_drive() -> None:
     access = Access(1 << 20, 1, "memory")
     assert level(judged([case("storage_write", MIB, 1, access=access)], STORING), "storage").name == (
@@ -424,8 +389,6 @@ def test_another_tool_stands_beside_and_is_named() -> None:
     assert one.cross_check.tool == "fio 3.33"
     assert one.cross_check.rate == pytest.approx(1.6e9)
     text = every_text(storage_section(judgement))
-    assert "Other tool: fio 3.33" in text
-    assert "1.6 GB/s | 1.25" in text
     left_out = "It uses whole blocks only"
     assert left_out not in text
     odd = synthetic_run([case("storage_read", 64 * MIB + 4096, 2, access=ACCESS)], STORING, samples=8)
@@ -436,10 +399,6 @@ def test_another_tool_stands_beside_and_is_named() -> None:
     files = judge(pool((with_check(split, told),)), rows=ROWS).of(Node).files
     assert [one.cross_check.rate for one in files if one.cross_check] == [1e9, 0.6e9, 0.6e9, 1e9], (
         "each of its own ranks"
-    )
-    failed = CrossCheck(tool="fio", version="3.33", settings="", error="no engine")
-    assert "The other tool gave no rate: no engine." in every_text(
-        storage_section(judge(pool((with_check(run, failed),)), rows=ROWS))
     )
 
 
@@ -455,7 +414,6 @@ def test_a_checkpoint_is_durable_after_its_time() -> None:
     (one,) = judgement.of(Node).files
     assert one.blocked_ns is None
     assert one.rate == pytest.approx(2e9, rel=1e-3)
-    assert "Checkpoints: Operation | Ranks | Size S | Blocked | Durable after" in every_text(storage_section(judgement))
 
 
 def test_a_report_says_why_what_is_written_has_no_share_of_practical() -> None:
@@ -466,7 +424,6 @@ def test_a_report_says_why_what_is_written_has_no_share_of_practical() -> None:
         )
         (one,) = judgement.of(Node).files
         text = every_text(storage_section(judgement))
-        assert "Of nominal" in text
         assert (one.practical is None, why in text, "Of practical" not in text) == (3 * (op != "storage_read",))
     unknown = judged([case("checkpoint_save", 64 * MIB, 2)], STORING)
     assert why not in every_text(storage_section(unknown)), "there is no percentage at all"
@@ -511,24 +468,17 @@ def test_the_hierarchy_goes_from_the_caches_to_storage() -> None:
     assert dram.name == "memory behind the caches"
     assert level(judgement, "ranks of a host").nominal is None, "a peak that was measured is no datasheet"
     assert level(judgement, "ranks of a host").practical is not None
-    section = hierarchy(judgement.of(Node).levels)
-    assert section is not None
-    assert "plateau 1 (up to 32 KiB) 200 GB/s" in section.gist
-    assert "DRAM 30 GB/s (39.1 % of nominal)" in section.gist
 
 
 def test_a_copy_of_few_sizes_may_still_be_in_a_cache() -> None:
     dram = level(judged(kernels("memory_copy", sizes=[MIB, 64 * MIB])), "DRAM")
     assert dram.name == "memory, perhaps with caches"
-    assert "caches may still help" in dram.how
 
 
 def test_a_sweep_within_a_cache_is_not_called_memory() -> None:
     flat = World(by_op={"stream_copy": (Piece(0.0, 2 / 200e9),)}, sample_noise=0.0)
     judgement = judged(kernels("stream_copy", threads=[1], sizes=SIZES[:7]), flat)
     assert level(judgement, "DRAM").name == "memory, perhaps with caches"
-    assert "DRAM (memory, perhaps with caches): 200 GB/s" in compose.compose(judgement).answers[""].measured
-    assert "which may fit into a cache" in every_text(memory_section(judgement))
 
 
 def test_caches_that_the_host_states_withhold_what_is_said_of_memory() -> None:
@@ -554,7 +504,6 @@ def test_what_was_not_measured_is_an_outline() -> None:
     judgement = judged([case("all_reduce", MIB)], World(sample_noise=0.0), {"memory_modules": MODULES, **ON_DRIVE})
     dram, drive = level(judgement, "DRAM"), level(judgement, "NVMe")
     assert dram.measured is drive.measured is None
-    assert dram.how == "not measured in this run"
     assert dram.nominal == pytest.approx(DRAM)
     assert drive.nominal == pytest.approx(7.87692e9)
 
@@ -638,6 +587,5 @@ def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:
 
 def test_peaks_of_memory_are_those_of_the_curves() -> None:
     judgement = judged(kernels("stream_copy", threads=[1]), facts={"memory_modules": MODULES})
-    assert isinstance(judgement.of(Node).memory[0].peak, Peak)
-    assert judgement.of(Node).memory[0].peak is judgement.curves[0].peak
+    assert require_type(Peak, judgement.of(Node).memory[0].peak) is judgement.curves[0].peak
     assert judgement.verdicts == (), "levels of a hierarchy are shown and not judged"

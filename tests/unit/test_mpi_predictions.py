@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 from refused import refused
+from testing.narrow import require
 from testing.synthetic import Machine, World, case, synthetic_run
 
 from busbw.errors import AnalysisError, UnlikeRuns
@@ -150,9 +151,8 @@ def test_a_curve_is_carried_at_the_sizes_at_which_its_library_ran_the_same_algor
     ran = {ranks: Calls(CH4, "float32").choice("broadcast", ranks, 1, MIB) for ranks in (6, 8, 12)}
     assert all(isinstance(choice, Choice) for choice in ran.values())
     for one in carried:
-        assert one.carried_from is not None
         there, here = (
-            Calls(CH4, "float32").choice("broadcast", n, 1, one.size_bytes) for n in (one.carried_from[0], 12)
+            Calls(CH4, "float32").choice("broadcast", n, 1, one.size_bytes) for n in (require(one.carried_from)[0], 12)
         )
         assert isinstance(there, Choice)
         assert isinstance(here, Choice)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from testing.narrow import require
 from testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
@@ -194,8 +195,7 @@ def test_the_table_on_the_terminal() -> None:
 def test_the_best_of_the_answer_is_the_best_of_the_run() -> None:
     (label, size), best = max(truth().items(), key=lambda entry: entry[1]["busbw"] or 0.0)
     answer = CliRunner().invoke(main, ["show", str(SAMPLE)]).stdout.replace("\n#", " ")
-    found = re.search(r"busbw ([\d.]+) GB/s \(median\), (.*?) at (\d+ \w+)", " ".join(answer.split()))
-    assert found is not None
+    found = require(re.search(r"busbw ([\d.]+) GB/s \(median\), (.*?) at (\d+ \w+)", " ".join(answer.split())))
     assert float(found[1]) * 1e9 == pytest.approx(best["busbw"], rel=THREE_DIGITS)
     assert (found[2], parse_size(found[3].replace(" ", ""))) == (label, size)
 

@@ -7,6 +7,7 @@ import pytest
 from testing.blocks import measured
 from testing.devices import DeviceScript
 from testing.fakes import FakeWorld, Script
+from testing.narrow import require, require_type
 from testing.synthetic import case
 
 from busbw.runs.facts import GpuFacts
@@ -89,8 +90,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, library: ModuleType | None) -> No
 def test_clock_and_reasons_are_told_in_words(monkeypatch: pytest.MonkeyPatch, kind: type[Library]) -> None:
     library = kind(reasons=0x1 | 0x4 | 0x40)
     installed(monkeypatch, library)
-    gpu = nvml_of(UUID, 0)
-    assert gpu is not None
+    gpu = require(nvml_of(UUID, 0))
     found = gpu.conditions()
     assert found == DeviceConditions(3, 1_980.0, 0x45)
     told = reasons_in_words(found.reasons)
@@ -107,8 +107,7 @@ def test_a_gpu_without_uuid_is_found_by_its_number(monkeypatch: pytest.MonkeyPat
 
 def test_what_the_driver_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, Library(mhz=None))
-    gpu = nvml_of(UUID, 0)
-    assert gpu is not None
+    gpu = require(nvml_of(UUID, 0))
     assert gpu.conditions() == DeviceConditions(3, None, 0)
 
 
@@ -118,8 +117,7 @@ def test_a_driver_that_knows_no_reasons_tells_none(monkeypatch: pytest.MonkeyPat
             raise NVMLError(handle)
 
     installed(monkeypatch, Silent())
-    gpu = nvml_of(UUID, 0)
-    assert gpu is not None
+    gpu = require(nvml_of(UUID, 0))
     assert gpu.conditions() == DeviceConditions(3, 1_980.0, 0)
 
 
@@ -174,8 +172,9 @@ def test_every_reason_has_a_bit_of_its_own() -> None:
 
 def test_a_block_tells_how_the_gpus_of_its_host_stood() -> None:
     told = DeviceScript(conditions=DeviceConditions(3, 1_980.0, 0x4))
-    row = measured(FakeWorld(2, Script(device=told)), case("all_reduce", 64, 2, device="cuda"))
-    assert isinstance(row, Measurement)
+    row = require_type(
+        Measurement, measured(FakeWorld(2, Script(device=told)), case("all_reduce", 64, 2, device="cuda"))
+    )
     gpu = GpuConditions(index=3, mhz_before=1_980.0, mhz_after=1_980.0, throttled=("power limit",))
     assert row.conditions[0].gpus == (gpu, gpu)
     silent = measured(FakeWorld(2, Script(device=DeviceScript())), case("all_reduce", 64, 2, device="cuda"))

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 import pytest
+from testing.narrow import require
 from testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
 
 from busbw.errors import DamagedRun
@@ -288,8 +289,7 @@ def test_a_large_matrix_names_its_slowest_pairs_and_says_how_many_more() -> None
         samples=5,
     )
     judgement = judge(pool((run,)))
-    section = pairs.pairs(judgement)
-    assert section is not None
+    section = require(pairs.pairs(judgement))
     tables = [block for block in section.blocks if isinstance(block, Table)]
     slowest = next(table for table in tables if table.columns[0].name == "Pair")
     assert slowest.rows[0][0].text == "5 → 60"

@@ -44,7 +44,6 @@ def test_hosts_stand_with_their_nodes_switches_and_bindings() -> None:
 
 def test_what_was_not_recorded_is_no_column() -> None:
     found = tables(Machine(hosts=HOSTS, facts={"ranks": [], "node": None}))
-    assert list(found) == ["Where the ranks ran"]
     assert cells(found["Where the ranks ran"]) == [("n1", "0,1"), ("n2", "2,3")]
 
 
@@ -142,6 +141,5 @@ def test_show_has_rows_of_pairs_within_a_host_and_between_hosts(results: Path) -
         next(line for line in shown.stdout.splitlines() if name in line)
         for name in ("4 pairs within a host", "8 pairs between hosts")
     )
-    assert "× within" in shown.stdout
     assert within.split()[-1] == "–"
     assert 5 < float(between.split()[-1]) < 20

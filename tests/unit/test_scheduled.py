@@ -10,6 +10,7 @@ from queue import SimpleQueue
 import pytest
 import torch
 from exhaustive import EXHAUSTIVE
+from testing.narrow import require
 
 from busbw.backends import scheduled
 from busbw.backends.patterns import count_wrong, fill, pattern, poison
@@ -174,24 +175,17 @@ def test_in_place_as_well(op: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (case_of("all_gather", "recursive-doubling", 6, 12), "needs a power-of-two number of ranks; the group has 6"),
-        (case_of("all_gather", "neighbour-exchange", 5, 10), "needs an even number of ranks; the group has 5"),
-        (case_of("all_gather", "tree", 4, 8), "all_gather has no algorithm 'tree'; it has ring, bruck"),
-        (case_of("all_reduce", "ring", 4, 8, redop="avg"), "do not support reduction avg, only sum, product"),
-        (case_of("all_reduce", "ring", 4, 8, mode="overlap"), "which have several steps"),
-        (
-            case_of("all_reduce", "hierarchical", 4, 8),
-            "several hosts with equal rank counts, and all ranks in one group",
-        ),
-        (
-            case_of("all_reduce", "hierarchical", 5, 8, nodes=2),
-            "several hosts with equal rank counts, and all ranks in one group",
-        ),
-        (case_of("broadcast", "chain", 4, 8, root=1), "support only root 0"),
-        (case_of("all_reduce", "ring", 1, 8), "need at least 2 ranks in every group"),
+        (case_of("all_gather", "recursive-doubling", 6, 12), "power-of-two"),
+        (case_of("all_gather", "neighbour-exchange", 5, 10), "even"),
+        (case_of("all_gather", "tree", 4, 8), "'tree'"),
+        (case_of("all_reduce", "ring", 4, 8, redop="avg"), "reduction"),
+        (case_of("all_reduce", "ring", 4, 8, mode="overlap"), "steps"),
+        (case_of("all_reduce", "hierarchical", 4, 8), "counts"),
+        (case_of("all_reduce", "hierarchical", 5, 8, nodes=2), "counts"),
+        (case_of("broadcast", "chain", 4, 8, root=1), "root"),
+        (case_of("all_reduce", "ring", 1, 8), "least"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(case: Case, reason: str) -> None:
-    told = scheduled.refuse(OPS[case.op], case)
-    assert told is not None
+    told = require(scheduled.refuse(OPS[case.op], case))
     assert reason in told

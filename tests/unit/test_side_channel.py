@@ -88,7 +88,7 @@ def test_a_wary_wait_gives_what_the_work_gives(store: dist.Store) -> None:
     work = Waiting(over=True)
     wait(work, store)
     assert work.waited
-    with pytest.raises(RuntimeError, match="closed by peer"):
+    with pytest.raises(RuntimeError, match="peer"):
         wait(Waiting(over=True, error="Connection closed by peer"), store)
 
 
@@ -190,7 +190,7 @@ def test_a_store_that_does_not_answer_holds_up_neither_the_last_words_nor_a_wary
     assert left == [True], "who waits for this rank is woken all the same"
     work = Waiting(error="Timed out")
     threading.Timer(0.1, work.over.set).start()
-    with pytest.raises(RuntimeError, match="Timed out"):
+    with pytest.raises(RuntimeError, match="Timed"):
         wait(work, cut)
     assert time.monotonic() - began < 60
 

@@ -5,6 +5,7 @@ import math
 import pytest
 from testing.blocks import measured
 from testing.fakes import FakeWorld, Script
+from testing.narrow import require
 from testing.synthetic import Piece, World, case, synthetic_run
 
 from busbw.measure.unsupported import Place, unsuited
@@ -52,6 +53,5 @@ def test_a_case_of_both_modes_is_in_the_report_and_is_no_curve_of_its_own() -> N
     assert found.one_ns == first.groups[0].slowest_ns[0]
     assert found.least_ns <= found.enclosed_ns <= found.most_ns
     assert [curve.series.key.mode for curve in judgement.curves] == ["isolated"]
-    section = one_call(judgement)
-    assert section is not None
+    require(one_call(judgement))
     assert one_call(judge(pool([synthetic_run(cases[1:], WORLD, launches=2)]))) is None

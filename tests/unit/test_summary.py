@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.narrow import require
 from testing.synthetic import Piece, SyntheticEnd, World, case, synthetic_run
 
 from busbw.ops import OPS, SYNCHRONISING
@@ -28,8 +29,7 @@ def test_synchronising_ops_are_those_of_the_instrument() -> None:
 def test_headline_is_the_median_of_launch_medians() -> None:
     run = synthetic_run([case("all_reduce", 1 << 20)], World(launch_noise=0.3), launches=5, samples=9)
     medians = [float(np.median(row.groups[0].slowest_ns)) for row in run.measurements]
-    group = pool((run,)).summaries[0].only
-    assert group is not None
+    group = require(pool((run,)).summaries[0].only)
     assert group.time_ns == np.median(medians)
     assert group.launch_medians_ns == tuple(medians)
     assert group.algbw == pytest.approx((1 << 20) / np.median(medians) * 1e9)
@@ -37,22 +37,19 @@ def test_headline_is_the_median_of_launch_medians() -> None:
 
 
 def test_a_ping_pong_counts_half_a_round_trip() -> None:
-    group = summary_of("ping_pong", 1 << 20, World(pieces=(Piece(1e-4, 1e-9),), sample_noise=0.0)).only
-    assert group is not None
+    group = require(summary_of("ping_pong", 1 << 20, World(pieces=(Piece(1e-4, 1e-9),), sample_noise=0.0)).only)
     assert group.time_ns == pytest.approx(1e5 + (1 << 20), rel=1e-3)
     assert group.views[0].median_ns == pytest.approx(group.time_ns, rel=1e-3)
 
 
 def test_one_rank_has_no_busbw_and_it_is_not_zero() -> None:
-    group = summary_of("all_reduce", 1 << 20, ranks=1).only
-    assert group is not None
+    group = require(summary_of("all_reduce", 1 << 20, ranks=1).only)
     assert group.busbw is None
     assert group.algbw is not None
 
 
 def test_a_barrier_has_a_time_and_no_rate() -> None:
-    group = summary_of("barrier", 0).only
-    assert group is not None
+    group = require(summary_of("barrier", 0).only)
     assert (group.algbw, group.busbw) == (None, None)
     assert group.time_ns > 0
 
@@ -67,17 +64,13 @@ def test_a_barrier_has_a_time_and_no_rate() -> None:
     ],
 )
 def test_the_interval_says_what_it_is(launches: int, kind: str) -> None:
-    group = summary_of("all_reduce", 4096, World(launch_noise=0.1), launches=launches).only
-    assert group is not None
+    group = require(summary_of("all_reduce", 4096, World(launch_noise=0.1), launches=launches).only)
     assert group.interval.kind == kind
-    assert group.interval.low_ns is not None
-    assert group.interval.high_ns is not None
-    assert group.interval.low_ns <= group.time_ns <= group.interval.high_ns
+    assert require(group.interval.low_ns) <= group.time_ns <= require(group.interval.high_ns)
 
 
 def test_one_launch_of_few_samples_has_no_interval() -> None:
-    group = summary_of("all_reduce", 4096, launches=1, samples=5).only
-    assert group is not None
+    group = require(summary_of("all_reduce", 4096, launches=1, samples=5).only)
     assert (group.interval.kind, group.interval.low_ns) == ("none", None)
 
 
@@ -86,8 +79,7 @@ def test_six_launches_cover_the_truth_about_as_often_as_promised() -> None:
     covered = 0
     for seed in range(40):
         run = synthetic_run([case("all_reduce", 4096)], World(launch_noise=0.2), launches=6, samples=9, seed=seed)
-        group = pool((run,)).summaries[0].only
-        assert group is not None
+        group = require(pool((run,)).summaries[0].only)
         covered += (group.interval.low_ns or 0) <= truth <= (group.interval.high_ns or 0)
     # 96.9 % of 40 is 38.75; fewer than 34 has a probability below 1 %.
     assert covered >= 34
@@ -111,8 +103,7 @@ def test_pairs_take_turns_and_have_no_total() -> None:
 def test_skew_is_part_of_the_time_and_flagged() -> None:
     late = World(sample_noise=0.01, late_rank=2, late_seconds=20e-6)
     summary = summary_of("all_reduce", 64, late)
-    group = summary.only
-    assert group is not None
+    group = require(summary.only)
     assert group.skew_share == pytest.approx(0.5, abs=0.05)
     assert group.fastest_ns == pytest.approx(20e3, rel=0.05)
     assert "skew>10%" in summary.flags
@@ -124,8 +115,7 @@ def test_skew_is_part_of_the_time_and_flagged() -> None:
 def test_slow_mode_share_counts_samples_and_time() -> None:
     slow = World(pieces=(Piece(1e-4, 0.0),), sample_noise=0.01, slow_share=0.1, slow_seconds=4e-3)
     summary = summary_of("all_reduce", 64, slow, samples=400)
-    group = summary.only
-    assert group is not None
+    group = require(summary.only)
     assert group.slow_share == pytest.approx(0.1, abs=0.03)
     share = group.slow_share
     assert group.slow_time_share == pytest.approx(share * 4.1 / (share * 4.1 + (1 - share) * 0.1), rel=0.05)
@@ -136,8 +126,7 @@ def test_slow_mode_share_counts_samples_and_time() -> None:
 def test_two_modes_are_found_with_their_centres_and_shares() -> None:
     generator = np.random.default_rng(1)
     samples = np.concatenate([generator.lognormal(np.log(2e5), 0.1, 300), generator.lognormal(np.log(4e6), 0.1, 200)])
-    modes = find_modes(generator.permutation(samples))
-    assert modes is not None
+    modes = require(find_modes(generator.permutation(samples)))
     assert modes.fast_ns == pytest.approx(2e5, rel=0.05)
     assert modes.slow_ns == pytest.approx(4e6, rel=0.05)
     assert modes.slow_share == pytest.approx(0.4, abs=0.01)
@@ -159,8 +148,7 @@ def test_outliers_are_counted_and_nothing_is_dropped() -> None:
     assert outliers(np.full(20, 7.0)) == 0
     far = World(pieces=(Piece(1e-4, 0.0),), sample_noise=0.01, slow_share=0.1, slow_seconds=5e-5)
     summary = summary_of("all_reduce", 64, far, samples=400)
-    group = summary.only
-    assert group is not None
+    group = require(summary.only)
     assert group.outlier_share == pytest.approx(0.1, abs=0.03)
     assert "outliers" in summary.flags
     assert "outliers" not in summary_of("all_reduce", 64, samples=400).flags
@@ -198,8 +186,7 @@ def test_samples_that_know_of_their_neighbours_count_as_fewer() -> None:
 
 @pytest.mark.parametrize(("launches", "sure"), [(1, False), (5, False), (6, True)])
 def test_the_mean_over_launches_has_an_interval_from_six_of_them_on(launches: int, sure: bool) -> None:  # noqa: FBT001
-    group = summary_of("all_reduce", 4096, World(launch_noise=0.1), launches=launches).only
-    assert group is not None
+    group = require(summary_of("all_reduce", 4096, World(launch_noise=0.1), launches=launches).only)
     assert group.mean is not None
     assert group.p99 is not None
     assert group.mean.value == pytest.approx(np.mean(group.launch_means_ns))
@@ -211,8 +198,7 @@ def test_the_mean_over_launches_has_an_interval_from_six_of_them_on(launches: in
 
 def test_p99_is_exceeded_by_one_sample_in_a_hundred() -> None:
     dataset = pool((synthetic_run([case("all_reduce", 4096)], World(sample_noise=0.3), launches=1, samples=1000),))
-    group = dataset.summaries[0].only
-    assert group is not None
+    group = require(dataset.summaries[0].only)
     assert group.p99 is not None
     (block,) = dataset.samples.blocks()
     assert sum(time / block.measurement.calls > group.p99.value for time in block.samples.slowest_ns) == 10
@@ -229,10 +215,8 @@ def test_unmeasured_cases_are_summarised_without_numbers() -> None:
 @given(size=st.integers(8, 1 << 30).map(lambda size: size // 8 * 8), ranks=st.integers(2, 9))
 def test_busbw_is_the_bus_factor_times_algbw(size: int, ranks: int) -> None:
     run = synthetic_run([case("all_gather", size, ranks)], launches=1, samples=2)
-    group = pool((run,)).summaries[0].only
-    assert group is not None
-    assert group.algbw is not None
-    assert group.busbw == pytest.approx(group.algbw * (ranks - 1) / ranks)
+    group = require(pool((run,)).summaries[0].only)
+    assert group.busbw == pytest.approx(require(group.algbw) * (ranks - 1) / ranks)
 
 
 def test_no_rank_takes_longer_than_the_slowest_however_unequal_the_blocks() -> None:
@@ -261,5 +245,4 @@ def test_launches_that_differ_are_not_taken_for_two_modes() -> None:
     assert group.modes is None
     assert "bimodal" not in summary.flags
     # A spread is that of a launch, not of the pot.
-    assert group.spread is not None
-    assert group.spread < 0.2
+    assert require(group.spread) < 0.2

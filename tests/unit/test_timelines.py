@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from testing.fakes import QUICK, FakeWorld
+from testing.narrow import require
 
 from busbw.backends.supplements import Parts
 from busbw.errors import AnalysisError, StoreError
@@ -74,8 +75,7 @@ def test_a_timeline_is_drawn_and_exported() -> None:
     recorded, calls = rank_times((EARLY, LATE), SENT), call_times((EARLY, LATE))
     steps = (replace(judgement.of(Training).steps[1], timeline=recorded, calls=calls),)
     judgement = replace(judgement, slices=(replace(judgement.of(Training), steps=steps),))
-    section = timelines(steps)
-    assert section is not None
+    section = require(timelines(steps))
     assert section.anchor == "timelines"
     events = json.loads(trace.text(judgement))["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X", "b", "e"}

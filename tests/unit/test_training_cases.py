@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from testing.narrow import require
 
 from busbw.backends.pytorch.training import WORKLOADS, step
 from busbw.backends.pytorch.training.data_parallel import AllReduced
@@ -221,12 +222,10 @@ def test_what_rounding_leaves_of_a_gradient_of_nothing_is_not_wrong() -> None:
     keys = {name: parameter for name, parameter in one.named() if name.endswith("attention.key.bias")}
     assert keys
     for parameter in keys.values():
-        assert parameter.grad is not None
-        parameter.grad.neg_()
+        require(parameter.grad).neg_()
     assert step.Reference(made).wrong(one) == 0
     first = next(iter(one.network.parameters()))
-    assert first.grad is not None
-    first.grad.neg_()
+    require(first.grad).neg_()
     assert step.Reference(made).wrong(one) > 0
 
 

@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 
 import pytest
+from testing.narrow import require
 
 from busbw.errors import UsageError
 from busbw_analysis.training.limits import (
@@ -62,8 +63,7 @@ def test_the_cliffs_are_within_the_stated_factors() -> None:
     assert described.infeasible is not None
     assert 1 / 2 < described.cliff / HEADLINES["cliff"] < 2
     assert 1 / 2 < described.infeasible / HEADLINES["wall"] < 2
-    other = found["and infinite memory rate"].cliff
-    assert other is not None
+    other = require(found["and infinite memory rate"].cliff)
     assert 1 / 2.5 < other / HEADLINES["cliff with another network"] < 2.5
     hops = found["5 µs more for each doubling of nodes"]
     assert hops.cliff is not None

@@ -70,7 +70,5 @@ def test_layouts_fit_the_gpus_of_the_run(small: Model, monkeypatch: pytest.Monke
     large = msgspec.structs.replace(small, vocabulary=10**9)
     fits, section = (training(judgement, (one,)).blocks for one in (small, large))
     assert isinstance(fits[1], Table)
-    assert any("16 GB of the run's P100 SXM2" in note for note in fits[1].notes)
     (refused,) = section
     assert isinstance(refused, Paragraph)
-    assert "16 GB" in refused.text

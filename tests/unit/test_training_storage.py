@@ -4,6 +4,7 @@ import math
 import random
 
 import pytest
+from testing.narrow import require
 
 from busbw.errors import UsageError
 from busbw.workloads.model_rows import models, samples
@@ -83,17 +84,14 @@ def test_the_llama_3_case() -> None:
     assert between / HOUR == pytest.approx(3.09, abs=0.01)
     found = checkpoints(56.7, 56.7, between, 0.0, how="synchronous")
     assert found.young == pytest.approx(math.sqrt(2 * 56.7 * between))
-    assert found.loosely is not None
-    assert found.loosely == pytest.approx(found.lost, rel=0.1)
+    assert require(found.loosely) == pytest.approx(found.lost, rel=0.1)
 
 
 def test_one_that_goes_on_waits_for_what_is_still_written() -> None:
     found = checkpoints(0.01, 600.0, 3 * HOUR, 0.0, how="asynchronous")
     assert found.interval == 600.0 - 0.01
     waited = checkpoints(600.0, 600.0, 3 * HOUR, 0.0, how="synchronous")
-    assert found.lost is not None
-    assert waited.lost is not None
-    assert found.lost < waited.lost
+    assert require(found.lost) < require(waited.lost)
 
 
 def test_without_failures_there_are_times_alone() -> None:

