@@ -3,11 +3,10 @@
 import math
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from testing.narrow import require
-from testing.synthetic import case
+from testing.synthetic import case, with_changes
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -242,12 +241,8 @@ def test_what_cannot_be_computed_is_refused_with_its_reason(name: str) -> None:
     refuse = LOCAL[name].refuse
     plain = case(name, 4096, 1)
     assert refuse(plain) is None
-    assert "int32" in (refuse(changed(plain, dtype="int32")) or "")
-    on_a_gpu = changed(plain, device="cuda", threads=2)
+    assert "int32" in (refuse(with_changes(plain, dtype="int32")) or "")
+    on_a_gpu = with_changes(plain, device="cuda", threads=2)
     assert "--threads" in (refuse(on_a_gpu) or "")
-    assert "computation" in (refuse(changed(plain, mode="overlap")) or "")
-    assert "persistent" in (refuse(changed(plain, mode="persistent")) or "")
-
-
-def changed(one: Case, **changes: str | int) -> Case:
-    return msgspec.structs.replace(one, **changes)
+    assert "computation" in (refuse(with_changes(plain, mode="overlap")) or "")
+    assert "persistent" in (refuse(with_changes(plain, mode="persistent")) or "")

@@ -14,6 +14,7 @@ import pytest
 from testing.narrow import require
 from testing.synthetic import SyntheticEnd, World, case, synthetic_run, write_synthetic
 
+from busbw.errors import DamagedRun
 from busbw.runs import compress, store
 from busbw.runs.outline import outline
 from busbw.runs.progress import line_of
@@ -116,6 +117,16 @@ def test_a_packed_run_keeps_its_summary(tmp_path: Path) -> None:
     again = read_summarised(folder)
     assert again.samples is None
     _same(again, made)
+
+
+def test_a_summary_does_not_hide_that_an_archive_is_damaged(tmp_path: Path) -> None:
+    folder = _write(tmp_path)
+    read_summarised(folder)
+    compress.pack(folder, least_bytes=0)
+    for damage in (b"\x1f\x8b\x00 another method", (folder / store.PACKED_FILE).read_bytes()[:-20]):
+        (folder / store.PACKED_FILE).write_bytes(damage)
+        with pytest.raises(DamagedRun):
+            read_summarised(folder)
 
 
 @pytest.mark.parametrize(

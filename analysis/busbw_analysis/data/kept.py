@@ -8,6 +8,7 @@ if these, ``run.json`` or ``VERSION`` differ. A folder that cannot be written to
 import contextlib
 import hashlib
 import os
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -256,11 +257,14 @@ def _fits(kept: _Source, folder: Path) -> bool:
     """Whether the samples are those of the summary. They are only read if their size or time of change differs: a
     packed or copied run has the same rows.
     """
-    return (kept.size, kept.time_ns) == _state(folder) or kept.rows == _checksum(folder)
+    try:
+        return (kept.size, kept.time_ns) == _state(folder) or kept.rows == _checksum(folder)
+    except (OSError, EOFError, zlib.error):
+        return False  # reading the samples says what is wrong with them
 
 
 def _checksum(folder: Path) -> str:
-    """SHA-256 of the uncompressed rows."""
+    """SHA-256 of the uncompressed rows. Raises the errors of a file and of an archive that cannot be read."""
     checksum = hashlib.sha256()
     for name in store.PLACES:
         try:
