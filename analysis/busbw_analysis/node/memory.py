@@ -6,7 +6,7 @@ fetches before writing are not counted, though the memory moves them.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -15,6 +15,7 @@ from busbw.ops.host import host_settings
 from busbw.units import counted
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import grouped
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import IntervalKind
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
@@ -29,7 +30,6 @@ helps.
 
 _SHOWN = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_copy", "memory_read", "memory_write")
 """Kernels whose plateaus may be shown, in order of preference: STREAM's headline result is its triad."""
-_NOTHING = Unavailable("nothing-measured", "nothing was measured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class MemoryCurve:
     threads: int | None
     factor: float
     together: int
-    points: tuple[MemoryPoint, ...] = ()
-    plateaus: Plateaus | Unavailable = _NOTHING
+    points: tuple[MemoryPoint, ...]
+    plateaus: Plateaus | Unavailable
     peak: Peak | Unavailable
 
     @property
@@ -82,14 +82,12 @@ class MemoryCurve:
     @property
     def nominal(self) -> float | None:
         """The traffic that is 100 %, in B/s; None without a peak."""
-        return self.peak.algbw * self.factor * self.together if isinstance(self.peak, Peak) else None
+        return _nominal(self.peak, self.factor * self.together)
 
     @property
     def practical(self) -> float | None:
         """The traffic that is reached in practice on such hardware, in B/s; None if unknown."""
-        if isinstance(self.peak, Unavailable) or self.peak.practical is None:
-            return None
-        return self.peak.practical * self.factor * self.together
+        return _practical(self.peak, self.factor * self.together)
 
     @property
     def beyond_caches(self) -> Plateau | None:
@@ -146,31 +144,47 @@ def _curve(facts: Facts, curve: Curve) -> MemoryCurve:
     # A GPU has its own memory; the ranks of a host share one.
     working = curve.series.at_work
     together = max(working.values()) if key.device == "cpu" else 1
-    threads = host_settings(key.settings).threads
-    memory = MemoryCurve(key=key, threads=threads, factor=factor, together=together, peak=curve.peak)
-    points: list[MemoryPoint] = []
-    for group in curve.series.points:
-        # From the first entry to the last exit if clocks allow, because rates of ranks that take turns do not add up.
-        waited = group.span_ns / group.time_ns if together > 1 and group.span_ns is not None else 1.0
-        moved = factor * together * group.size_bytes * 1e9 / waited
-        rate = moved / group.time_ns
-        points.append(
-            MemoryPoint(
-                size_bytes=group.size_bytes,
-                working_set_bytes=round(factor * group.size_bytes),
-                case=group.case,
-                time_ns=group.time_ns,
-                rate=rate,
-                low=None if group.interval.high_ns is None else moved / group.interval.high_ns,
-                high=None if group.interval.low_ns is None else moved / group.interval.low_ns,
-                kind=group.interval.kind,
-                launch_rates=tuple(moved / median for median in group.launch_medians_ns),
-                share=None if memory.nominal is None else rate / memory.nominal,
-                practical_share=None if memory.practical is None else rate / memory.practical,
-            )
-        )
+    points = tuple(_point(group, curve.peak, factor, together) for group in curve.series.points)
     caches_bytes = _caches_of_a_rank(facts, working) if key.device == "cpu" else None
-    return replace(memory, points=tuple(points), plateaus=_plateaus(key, points, caches_bytes))
+    return MemoryCurve(
+        key=key,
+        threads=host_settings(key.settings).threads,
+        factor=factor,
+        together=together,
+        points=points,
+        plateaus=_plateaus(key, points, caches_bytes),
+        peak=curve.peak,
+    )
+
+
+def _point(group: GroupSummary, peak: Peak | Unavailable, factor: float, together: int) -> MemoryPoint:
+    # From the first entry to the last exit if clocks allow, because rates of ranks that take turns do not add up.
+    waited = group.span_ns / group.time_ns if together > 1 and group.span_ns is not None else 1.0
+    moved = factor * together * group.size_bytes * 1e9 / waited
+    rate = moved / group.time_ns
+    nominal, practical = _nominal(peak, factor * together), _practical(peak, factor * together)
+    return MemoryPoint(
+        size_bytes=group.size_bytes,
+        working_set_bytes=round(factor * group.size_bytes),
+        case=group.case,
+        time_ns=group.time_ns,
+        rate=rate,
+        low=None if group.interval.high_ns is None else moved / group.interval.high_ns,
+        high=None if group.interval.low_ns is None else moved / group.interval.low_ns,
+        kind=group.interval.kind,
+        launch_rates=tuple(moved / median for median in group.launch_medians_ns),
+        share=None if nominal is None else rate / nominal,
+        practical_share=None if practical is None else rate / practical,
+    )
+
+
+def _nominal(peak: Peak | Unavailable, traffic: float) -> float | None:
+    """The peak in B/s of memory; traffic: bytes that all ranks together move for a byte of S."""
+    return peak.algbw * traffic if isinstance(peak, Peak) else None
+
+
+def _practical(peak: Peak | Unavailable, traffic: float) -> float | None:
+    return peak.practical * traffic if isinstance(peak, Peak) and peak.practical is not None else None
 
 
 def _caches_of_a_rank(facts: Facts, working: Mapping[str, int]) -> int | None:
