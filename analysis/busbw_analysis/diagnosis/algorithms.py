@@ -91,14 +91,14 @@ def crossings(names: tuple[str, str], timed: Timed) -> tuple[Crossing, ...]:
     """Every certain crossover, by ascending size."""
     sizes = list(timed)
     sure = [(place, name) for place, size in enumerate(sizes) if (name := faster(names, timed[size])) is not None]
-    found: list[Crossing] = []
+    crossovers: list[Crossing] = []
     for (first, below), (last, above) in pairwise(sure):
         if below != above:
             between = {size: timed[size] for size in sizes[first : last + 1]}
             if below != names[0]:
-                between = {size: (two, one) for size, (one, two) in between.items()}
-            found.append(_crossing(below, above, between))
-    return tuple(found)
+                between = {size: (right, left) for size, (left, right) in between.items()}
+            crossovers.append(_crossing(below, above, between))
+    return tuple(crossovers)
 
 
 def _crossing(below: str, above: str, timed: Timed) -> Crossing:
@@ -106,23 +106,23 @@ def _crossing(below: str, above: str, timed: Timed) -> Crossing:
 
     Medians that change order several times do so by chance, so the middle of these places is taken.
     """
-    medians = _places([(size, one.time_ns - two.time_ns) for size, (one, two) in timed.items()])
+    medians = _places([(size, left.time_ns - right.time_ns) for size, (left, right) in timed.items()])
     at = math.sqrt(medians[0] * medians[-1])
     if any(point.interval.low_ns is None for both in timed.values() for point in both):
         return Crossing(below, above, at)
-    ends = [(size, one.ends, two.ends) for size, (one, two) in timed.items()]
-    soonest = _places([(size, one[1] - two[0]) for size, one, two in ends])
-    latest = _places([(size, one[0] - two[1]) for size, one, two in ends])
+    ends = [(size, left.ends, right.ends) for size, (left, right) in timed.items()]
+    soonest = _places([(size, left_ends[1] - right_ends[0]) for size, left_ends, right_ends in ends])
+    latest = _places([(size, left_ends[0] - right_ends[1]) for size, left_ends, right_ends in ends])
     return Crossing(below, above, at, soonest[0], latest[-1])
 
 
 def _places(differences: Sequence[tuple[int, float]]) -> list[float]:
     """The sizes in bytes at which ``differences``, which begin below 0 and end above, change sign."""
-    found: list[float] = []
+    places: list[float] = []
     for (size, before), (next_size, after) in pairwise(differences):
         if (before < 0) != (after < 0):
-            found.append(size + (next_size - size) * before / (before - after))
-    return found
+            places.append(size + (next_size - size) * before / (before - after))
+    return places
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,29 +159,29 @@ def sized(series: Series) -> dict[int, GroupSummary]:
     return {point.size_bytes: point for point in series.points if point.size_bytes}
 
 
-def _expected(
-    one: _Costed | Unavailable,
-    other: _Costed | Unavailable,
+def _predict(
+    left: _Costed | Unavailable,
+    right: _Costed | Unavailable,
     shape: tuple[int, int],
     names: tuple[str, str],
     sizes: Sequence[int],
 ) -> Expected | Unavailable:
     """The prediction for two algorithms with the same parameters."""
-    if isinstance(one, Unavailable):
-        return one
-    if isinstance(other, Unavailable):
-        return other
+    if isinstance(left, Unavailable):
+        return left
+    if isinstance(right, Unavailable):
+        return right
 
     def difference(size_bytes: float) -> float:
-        """Of the logarithms of both times: below 0 if ``one`` takes less; NaN if a cost is unknown."""
-        first, second = (costed.seconds(*shape, size_bytes) for costed in (one, other))
+        """Of the logarithms of both times: below 0 if ``left`` takes less; NaN if a cost is unknown."""
+        first, second = (costed.seconds(*shape, size_bytes) for costed in (left, right))
         return math.nan if first is None or second is None else math.log(first / second)
 
     at_sizes = {size: value for size in sizes if not math.isnan(value := difference(size))}
     if not at_sizes:
         return Unavailable("no-common-size", f"no measured size has a known cost of both {names[0]} and {names[1]}")
     if LIBRARY not in names:
-        at = one.parameters.crossover_bytes(one.cost, other.cost, *shape)
+        at = left.parameters.crossover_bytes(left.cost, right.cost, *shape)
         places = [] if at is None else [(at, difference(at / 2))]
     else:
         places = list(_sign_changes(difference, sizes[0] / _BEYOND, sizes[-1] * _BEYOND))
@@ -191,7 +191,7 @@ def _expected(
             size: None if abs(value) <= _ALIKE else names[0] if value < 0 else names[1]
             for size, value in at_sizes.items()
         },
-        origin=one.parameters.origin,
+        origin=left.parameters.origin,
     )
 
 
@@ -258,7 +258,7 @@ class Pair:
         """The S* for a measured ``crossing``: the nearest one in the same direction; None if the formulas have none."""
         if isinstance(self.expected, Unavailable):
             return None
-        alike = [one.at_bytes for one in self.expected.crossings if one.below == crossing.below]
+        alike = [predicted.at_bytes for predicted in self.expected.crossings if predicted.below == crossing.below]
         return min(alike, key=lambda at: abs(math.log(at / crossing.at_bytes)), default=None)
 
     def ratio(self, crossing: Crossing) -> float | None:
@@ -272,9 +272,9 @@ class Pair:
         sure = [place for place, name in enumerate(self.faster) if name is not None]
         crossed = {
             place
-            for one, two in pairwise(sure)
-            if self.faster[one] != self.faster[two]
-            for place in range(one + 1, two)
+            for start, end in pairwise(sure)
+            if self.faster[start] != self.faster[end]
+            for place in range(start + 1, end)
         }
         return tuple(
             size
@@ -297,8 +297,8 @@ class AlgorithmComparison:
     def by_size(self) -> Mapping[int, Mapping[str, GroupSummary]]:
         """The points at each size that all algorithms have, ascending."""
         points = {name: sized(series) for name, series in self.curves.items()}
-        common = set.intersection(*(set(found) for found in points.values()))
-        return {size: {name: found[size] for name, found in points.items()} for size in sorted(common)}
+        common = set.intersection(*(set(curve) for curve in points.values()))
+        return {size: {name: curve[size] for name, curve in points.items()} for size in sorted(common)}
 
     @property
     def _fastest(self) -> list[tuple[int, str]]:
@@ -313,14 +313,14 @@ class AlgorithmComparison:
     @property
     def turns(self) -> tuple[tuple[Crossing, float | None], ...]:
         """The measured crossovers at which the overall fastest changes, each with its S*."""
-        found: list[tuple[Crossing, float | None]] = []
+        turns: list[tuple[Crossing, float | None]] = []
         for pair in self.pairs:
-            for one in pair.measured:
-                before = [name for size, name in self._fastest if size < (one.low_bytes or one.at_bytes)]
-                after = [name for size, name in self._fastest if size > (one.high_bytes or one.at_bytes)]
-                if before[-1:] == [one.below] and after[:1] == [one.above]:
-                    found.append((one, pair.expected_bytes(one)))
-        return tuple(found)
+            for crossing in pair.measured:
+                before = [name for size, name in self._fastest if size < (crossing.low_bytes or crossing.at_bytes)]
+                after = [name for size, name in self._fastest if size > (crossing.high_bytes or crossing.at_bytes)]
+                if before[-1:] == [crossing.below] and after[:1] == [crossing.above]:
+                    turns.append((crossing, pair.expected_bytes(crossing)))
+        return tuple(turns)
 
 
 def algorithm_comparisons(
@@ -331,15 +331,15 @@ def algorithm_comparisons(
 
     S* uses the parameters of the models of ``curves``, which come from messages.
     """
-    found: dict[SeriesKey, dict[str, Curve]] = {}
+    groups: dict[SeriesKey, dict[str, Curve]] = {}
     for curve in curves:
         key, name = curve.series.key, curve.series.key.algorithm or LIBRARY
         if sized(curve.series):
-            found.setdefault(key.of_library, {})[name] = curve
+            groups.setdefault(key.of_library, {})[name] = curve
     everything = [curve.series for curve in curves]
     comparisons = [
         AlgorithmComparison(key, series, tuple(_pairs(series, _costs_of(members, everything, library))))
-        for key, members in found.items()
+        for key, members in groups.items()
         if len(members) > 1 and (series := {name: curve.series for name, curve in members.items()})
     ]
     return tuple(comparison for comparison in comparisons if comparison.pairs)
@@ -348,8 +348,8 @@ def algorithm_comparisons(
 def _pairs(curves: Mapping[str, Series], costs: Mapping[str, _Costed | Unavailable]) -> Iterator[Pair]:
     shape = next(iter(curves.values())).shape
     for names in combinations(curves, 2):
-        one, other = (sized(curves[name]) for name in names)
-        timed = {size: (one[size], other[size]) for size in one if size in other}
+        first, second = (sized(curves[name]) for name in names)
+        timed = {size: (first[size], second[size]) for size in first if size in second}
         sizes = tuple(timed)
         if sizes:
             yield Pair(
@@ -359,5 +359,5 @@ def _pairs(curves: Mapping[str, Series], costs: Mapping[str, _Costed | Unavailab
                 measured=crossings(names, timed),
                 smallest=gain(names, sizes[0], timed[sizes[0]]),
                 largest=gain(names, sizes[-1], timed[sizes[-1]]),
-                expected=_expected(costs[names[0]], costs[names[1]], shape, names, sizes),
+                expected=_predict(costs[names[0]], costs[names[1]], shape, names, sizes),
             )

@@ -174,28 +174,28 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     states = [row.state for row in judgement.cases]
     if "failed" in states or any(finding.severity == "bad" for finding in judgement.findings):
         return "failed"
-    found = {verdict.status for verdict in verdicts}
+    statuses = {verdict.status for verdict in verdicts}
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
     if slower:
         return "explained" if all(verdict.explained_by for verdict in slower) else "slower"
-    if "undecided" in found:
+    if "undecided" in statuses:
         return "undecided"
-    return "as expected" if found & {"as expected", "faster"} else "not judged"
+    return "as expected" if statuses & {"as expected", "faster"} else "not judged"
 
 
 def _unfinished(judgement: Judgement) -> str:
     """The headline of runs that measured something, are incomplete and have no other fault."""
     bad = {finding.code for finding in judgement.findings if finding.severity == "bad"}
-    runs = [one for one in judgement.runs if one.end is None or one.end.status == "interrupted"]
+    runs = [stored for stored in judgement.runs if stored.end is None or stored.end.status == "interrupted"]
     states = {row.state for row in judgement.cases}
     if not runs or not bad <= _UNFINISHED or "failed" in states or "measured" not in states:
         return ""
     many = len(judgement.runs) > 1
     return sentences(
         *(
-            f"{'killed or still running' if one.end is None else 'interrupted'}"
-            f"{f' (run {one.run.id})' if many else ''}: {progress_of(one).in_words()}"
-            for one in runs
+            f"{'killed or still running' if stored.end is None else 'interrupted'}"
+            f"{f' (run {stored.run.id})' if many else ''}: {progress_of(stored).in_words()}"
+            for stored in runs
         )
     )
 
@@ -209,12 +209,12 @@ def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], ver
     doubts = [doubt for doubt in undecided if doubt is not None]
     if status == "undecided" and doubts and len(doubts) == len(undecided):
         return f"Cannot tell: {DOUBTS[doubts[0]]}."
-    found = {cause.code for cause in causes}
-    if status == "as expected" and found:
+    codes = {cause.code for cause in causes}
+    if status == "as expected" and codes:
         return "As expected, with a caution."
-    others = {finding.code for finding in judgement.findings if finding.severity != "note"} - found
+    others = {finding.code for finding in judgement.findings if finding.severity != "note"} - codes
     ratios = [verdict.model_ratio for verdict in judgement.verdicts if verdict.model_ratio is not None]
-    placed = status == "explained" and found <= _PLACEMENT_CAUSES
+    placed = status == "explained" and codes <= _PLACEMENT_CAUSES
     if placed and others <= {"disturbed", "self-test"} and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT:
         return "No sign of a faulty machine."
     statuses = {verdict.status for verdict in verdicts}
@@ -235,8 +235,8 @@ def _unexplained(judgement: Judgement, verdicts: Sequence[Verdict]) -> tuple[str
             "measure with busbw run on these hosts to see stragglers and other load",
         )
     which = "" if rest == len(slower) else f" for {rest} of {len(slower)} slower results"
-    found = f"no straggler, slow link, shared core or other load was found{which}"
-    return found, "compare with an earlier run, or with one on a healthy host of this kind (busbw compare)"
+    text = f"no straggler, slow link, shared core or other load was found{which}"
+    return text, "compare with an earlier run, or with one on a healthy host of this kind (busbw compare)"
 
 
 def _by_band(verdicts: Sequence[Verdict]) -> Iterator[tuple[Band, str]]:
@@ -252,8 +252,9 @@ def _measured_in_band(judged: Sequence[Verdict]) -> str:
     """The rate of each operation; without a rate, its time."""
     ordered = sorted(judged, key=lambda verdict: -(verdict.busbw or 0.0))
     shown = [
-        f"{_name(one, judged)} {_rate_or_time(one)}{f' at {format_size(one.size_bytes)}' if one.size_bytes else ''}"
-        for one in ordered
+        f"{_name(verdict, judged)} {_rate_or_time(verdict)}"
+        f"{f' at {format_size(verdict.size_bytes)}' if verdict.size_bytes else ''}"
+        for verdict in ordered
     ]
     more = [f"{len(shown) - _MOST_SHOWN} more"] if len(shown) > _MOST_SHOWN else []
     return ", ".join([*shown[:_MOST_SHOWN], *more])
@@ -311,36 +312,36 @@ def _in_band(judged: Sequence[Verdict]) -> str:
         # One if the curves differ only in place or out of place.
         kinds = {(verdict.op, verdict.status) for verdict in judged}
         return judged[0].text if len(kinds) == 1 else f"as expected{_range(fine)}"
-    found = []
+    parts = []
     for word, members in (("slower", slower), ("undecided", unsure)):
         if members:
             worst = max(members, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.peak_share or 0.0)))
             which = "worst " if len(members) > 1 else ""
-            found.append((len(members), f"{word}, {which}{_name(worst, judged)} ({worst.reached})"))
+            parts.append((len(members), f"{word}, {which}{_name(worst, judged)} ({worst.reached})"))
     if doubted:
-        found.append((len(doubted), f"without a verdict, {_name(doubted[0], judged)} ({doubted[0].reached})"))
+        parts.append((len(doubted), f"without a verdict, {_name(doubted[0], judged)} ({doubted[0].reached})"))
     if fine:
-        found.append((len(fine), f"as expected{'' if slower or unsure or doubted else _range(fine)}"))
+        parts.append((len(fine), f"as expected{'' if slower or unsure or doubted else _range(fine)}"))
     if faster:
         most = min(faster, key=lambda verdict: (verdict.model_ratio or 1.0, -(verdict.peak_share or 0.0)))
         which = "most " if len(faster) > 1 else ""
-        found.append((len(faster), f"faster, {which}{_name(most, judged)} ({most.reached})"))
+        parts.append((len(faster), f"faster, {which}{_name(most, judged)} ({most.reached})"))
     kind = "operations" if len({verdict.op for verdict in judged}) == len(judged) else "curves"
     of = f" of {len(judged)} {kind}"
-    return ", ".join(f"{count}{'' if place else of} {text}" for place, (count, text) in enumerate(found))
+    return ", ".join(f"{count}{'' if place else of} {text}" for place, (count, text) in enumerate(parts))
 
 
 def _range(verdicts: Sequence[Verdict]) -> str:
     """The medians of several verdicts, from the lowest to the highest, by what decided them."""
-    ratios = [one.model_ratio for one in verdicts if one.by == "model" and one.model_ratio is not None]
-    shares = [one.peak_share for one in verdicts if one.by == "peak" and one.peak_share is not None]
-    peaks = list(dict.fromkeys(one.peak or "" for one in verdicts if one.by == "peak"))
-    found = []
+    ratios = [verdict.model_ratio for verdict in verdicts if verdict.by == "model" and verdict.model_ratio is not None]
+    shares = [verdict.peak_share for verdict in verdicts if verdict.by == "peak" and verdict.peak_share is not None]
+    peaks = list(dict.fromkeys(verdict.peak or "" for verdict in verdicts if verdict.by == "peak"))
+    ranges = []
     if ratios:
-        found.append(times_of_model(min(ratios), max(ratios)))
+        ranges.append(times_of_model(min(ratios), max(ratios)))
     if shares:
-        found.append(share_of_peak(peaks[0] if len(peaks) == 1 else "their peaks", min(shares), max(shares)))
-    return f" ({', '.join(found)})" if found else ""
+        ranges.append(share_of_peak(peaks[0] if len(peaks) == 1 else "their peaks", min(shares), max(shares)))
+    return f" ({', '.join(ranges)})" if ranges else ""
 
 
 def _name(named: Verdict, among: Sequence[Verdict]) -> str:

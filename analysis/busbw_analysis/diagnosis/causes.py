@@ -103,7 +103,7 @@ def _measure_rest(judgement: Judgement) -> str:
     """How to measure what is missing: runs of other tools cannot be resumed."""
     runs = [stored for stored in judgement.runs if stored.run.imported is None]
     lacking = [stored for stored in runs if _lacks(stored)]
-    lacking = lacking or [one for one in runs if one.end is None or one.end.status != "complete"]
+    lacking = lacking or [stored for stored in runs if stored.end is None or stored.end.status != "complete"]
     commands = " and ".join(map(resuming, lacking))
     return f"run {commands} to measure the rest" if lacking else "run the tool again"
 
@@ -195,7 +195,7 @@ def _above_peak(judgement: Judgement) -> str:
     if highest is None:
         return ""
     verdict, peak = highest
-    ops = dict.fromkeys(one.op for one in judgement.verdicts if one.peak_doubted)
+    ops = dict.fromkeys(doubted.op for doubted in judgement.verdicts if doubted.peak_doubted)
     points = next(curve.series.points for curve in judgement.curves if curve.series.key == verdict.key)
     rates = [point.busbw for point in points if point.busbw is not None]
     share = share_of_peak(peak.name, max(rates) / peak.busbw if rates and peak.busbw else 0.0)

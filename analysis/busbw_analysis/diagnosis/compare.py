@@ -163,22 +163,22 @@ def compare(
         for name, side in (("A", first), ("B", second))
         for notice in side.notices
     ]
-    one, two = ({summary.case: summary for summary in side.summaries} for side in (first, second))
-    two, across = _across(one, two)
+    cases_a, cases_b = ({summary.case: summary for summary in side.summaries} for side in (first, second))
+    cases_b, across = _match_across(cases_a, cases_b)
     notices += across
-    for name, cases in (("A", one), ("B", two)):
+    for name, cases in (("A", cases_a), ("B", cases_b)):
         measured = [summary for summary in cases.values() if summary.state == "measured"]
         notices += [
             replace(finding, sentences=(f"side {name}: {finding.claim}", *finding.sentences[1:]))
             for finding in disturbances(measured)
         ]
-    both = [case for case, summary in one.items() if summary.groups and case in two and two[case].groups]
+    both = [case for case, summary in cases_a.items() if summary.groups and case in cases_b and cases_b[case].groups]
     timed = [case for case in both if case.mode != "overlap"]
-    material = [_Material.of(first, one[case], second, two[case]) for case in timed]
-    usable = [found for found in material if _comparable(found, pairs)]
+    materials = [_Material.of(first, cases_a[case], second, cases_b[case]) for case in timed]
+    usable = [material for material in materials if _comparable(material, pairs)]
     unlike = {case: _PART_COMPUTATION for case in both if case not in timed}
-    unlike |= {found.case: _APART for found in material if not _comparable(found, pairs)}
-    left_out = [*_left_out(one, two)]
+    unlike |= {material.case: _APART for material in materials if not _comparable(material, pairs)}
+    left_out = [*_left_out(cases_a, cases_b)]
     left_out += [LeftOut(case, "both", why, "measured", "measured") for case, why in unlike.items()]
     if not usable:
         why = "; ".join(f"{reason} ({count})" for reason, count in Counter(left.why for left in left_out).items())
@@ -193,13 +193,13 @@ def compare(
             f"nothing can be compared, because no case has times on both sides: {why or 'there are no cases'}. Give "
             "runs of the same plan"
         )
-        raise UsageError(". ".join([nothing, *_unlike_settings(one, two), *broken]))
+        raise UsageError(". ".join([nothing, *_unlike_settings(cases_a, cases_b), *broken]))
     return Comparison(
         first=tuple(stored.run.id for stored in first.runs),
         second=tuple(stored.run.id for stored in second.runs),
         launches=(
-            _fewest_launches(first, [one.first for one in usable]),
-            _fewest_launches(second, [one.second for one in usable]),
+            _fewest_launches(first, [material.first for material in usable]),
+            _fewest_launches(second, [material.second for material in usable]),
         ),
         within=within,
         paired=paired,
@@ -292,8 +292,8 @@ def _pairs(first: Dataset, second: Dataset) -> Pairs:
 
 def _in_turns(first: Dataset, second: Dataset) -> bool:
     """Whether launches of the sides alternate in time; also if their times are unknown."""
-    one, two = _starts(first).values(), _starts(second).values()
-    return not one or not two or (min(two) <= max(one) and min(one) <= max(two))
+    starts_a, starts_b = _starts(first).values(), _starts(second).values()
+    return not starts_a or not starts_b or (min(starts_b) <= max(starts_a) and min(starts_a) <= max(starts_b))
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,12 +306,12 @@ class _Material:
     second: Launches
 
     @classmethod
-    def of(cls, first: Dataset, one: CaseSummary, second: Dataset, two: CaseSummary) -> "_Material":
-        bimodal = any(side.groups.bimodal.any() for side in (one, two))
+    def of(cls, first: Dataset, summary_a: CaseSummary, second: Dataset, summary_b: CaseSummary) -> "_Material":
+        bimodal = any(side.groups.bimodal.any() for side in (summary_a, summary_b))
         statistic: Statistic = "mean" if bimodal else "median"
-        stated = " and ".join(dict.fromkeys((*one.groups.statistics, *two.groups.statistics)))
-        sides = (_launch_values(first, one, statistic), _launch_values(second, two, statistic))
-        return cls(one.case, stated or statistic, *sides)
+        stated = " and ".join(dict.fromkeys((*summary_a.groups.statistics, *summary_b.groups.statistics)))
+        sides = (_launch_values(first, summary_a, statistic), _launch_values(second, summary_b, statistic))
+        return cls(summary_a.case, stated or statistic, *sides)
 
 
 def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: Statistic) -> Launches:
@@ -336,55 +336,59 @@ def _geometric_mean(values: Iterable[float]) -> float:
 
 def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> tuple[ComparedBand, ...]:
     cases = {
-        one.case: ComparedCase(one.case, one.statistic, _median(one.first), _median(one.second), estimated, verdict)
-        for one, estimated, verdict in _judged(usable, pairs, within)
+        material.case: ComparedCase(
+            material.case, material.statistic, _median(material.first), _median(material.second), estimated, verdict
+        )
+        for material, estimated, verdict in _judge(usable, pairs, within)
     }
     # In the order of the plan; the sizes of each curve ascend.
-    curves = grouped(usable, lambda one: structs.replace(one.case, size_bytes=0)).values()
+    curves = grouped(usable, lambda material: structs.replace(material.case, size_bytes=0)).values()
     whole = [
         (band, members)
-        for curve in (sorted(curve, key=lambda one: one.case.size_bytes) for curve in curves)
-        for band, sizes in grouped(curve, lambda one: band_of(one.case.size_bytes)).items()
-        for members in ([sizes] if _comparable(_together(sizes), pairs) else [[one] for one in sizes])
+        for curve in (sorted(curve, key=lambda material: material.case.size_bytes) for curve in curves)
+        for band, sizes in grouped(curve, lambda material: band_of(material.case.size_bytes)).items()
+        for members in ([sizes] if _comparable(_combine(sizes), pairs) else [[material] for material in sizes])
     ]
-    judged = _judged([_together(members) for _, members in whole], pairs, within)
+    judged = _judge([_combine(members) for _, members in whole], pairs, within)
     return tuple(
         ComparedBand(
             case=members[0].case,
             band=band,
-            sizes=tuple(one.case.size_bytes for one in members),
-            first_ns=_median(one.first),
-            second_ns=_median(one.second),
+            sizes=tuple(material.case.size_bytes for material in members),
+            first_ns=_median(joined.first),
+            second_ns=_median(joined.second),
             estimate=estimated,
             verdict=verdict,
-            cases=tuple(cases[one.case] for one in members),
+            cases=tuple(cases[material.case] for material in members),
         )
-        for (band, members), (one, estimated, verdict) in zip(whole, judged, strict=True)
+        for (band, members), (joined, estimated, verdict) in zip(whole, judged, strict=True)
     )
 
 
-def _judged(
+def _judge(
     family: Sequence[_Material], pairs: Pairs | None, within: float
 ) -> Iterator[tuple[_Material, Estimate, Verdict]]:
     """Estimates of one family of tests, with their verdicts."""
-    found = [estimate(one.first, one.second, pairs) for one in family]
-    return zip(family, found, verdicts(found, within), strict=True)
+    estimates = [estimate(material.first, material.second, pairs) for material in family]
+    return zip(family, estimates, verdicts(estimates, within), strict=True)
 
 
-def _comparable(one: _Material, pairs: Pairs | None) -> bool:
+def _comparable(material: _Material, pairs: Pairs | None) -> bool:
     if pairs is None:
-        return bool(one.first and one.second)
-    return any(left in one.first and right in one.second for left, right in pairs)
+        return bool(material.first and material.second)
+    return any(left in material.first and right in material.second for left, right in pairs)
 
 
-def _together(members: Sequence[_Material]) -> _Material:
+def _combine(members: Sequence[_Material]) -> _Material:
     """All sizes of a band as one: the launches that have every size."""
 
     def side(of: Callable[[_Material], Launches]) -> Launches:
-        common = [launch for launch in of(members[0]) if all(launch in of(one) for one in members)]
-        return {launch: _geometric_mean(of(one)[launch] for one in members) for launch in common}
+        common = [launch for launch in of(members[0]) if all(launch in of(material) for material in members)]
+        return {launch: _geometric_mean(of(material)[launch] for material in members) for launch in common}
 
-    return _Material(members[0].case, "median", side(lambda one: one.first), side(lambda one: one.second))
+    return _Material(
+        members[0].case, "median", side(lambda material: material.first), side(lambda material: material.second)
+    )
 
 
 def _median(side: Launches) -> float:
@@ -395,15 +399,15 @@ _ACROSS: Final = ("backend", "device", "dtype", "in_place", "cache", "settings")
 """Settings whose effect a comparison may be about. The others are how a call is timed, and on which ranks."""
 
 
-def _across(
-    one: Mapping[Case, CaseSummary], two: Mapping[Case, CaseSummary]
+def _match_across(
+    cases_a: Mapping[Case, CaseSummary], cases_b: Mapping[Case, CaseSummary]
 ) -> tuple[dict[Case, CaseSummary], list[Finding]]:
-    """``two``, where an op without a common case has the values of ``one`` for settings that have one value on each
-    side; and a note on each such setting.
+    """``cases_b``, where an op without a common case has the values of ``cases_a`` for settings that have one value on
+    each side; and a note on each such setting.
     """
-    found, ops = dict(two), list[tuple[str, str]]()
-    for op in dict.fromkeys(case.op for case in one):
-        sides = [[case for case in side if case.op == op] for side in (one, two)]
+    renamed, ops = dict(cases_b), list[tuple[str, str]]()
+    for op in dict.fromkeys(case.op for case in cases_a):
+        sides = [[case for case in side if case.op == op] for side in (cases_a, cases_b)]
         if not sides[1] or set(sides[0]) & set(sides[1]):
             continue
         values = {name: [{getattr(case, name) for case in side} for side in sides] for name in _ACROSS}
@@ -416,11 +420,11 @@ def _across(
         as_first = {structs.replace(case, **as_in_a): case for case in sides[1]}
         if not changed or not set(sides[0]) & as_first.keys():
             continue
-        found |= {case: found.pop(own) for case, own in as_first.items()}
+        renamed |= {case: renamed.pop(own) for case, own in as_first.items()}
         clauses = (f"{name} {a} in A and {b} in B" for pair in changed.items() for name, a, b in _named_values(*pair))
         ops.append((", ".join(clauses), op))
     texts = (f"compared across {what}: {listed(names)}" for what, names in by_key(ops).items())
-    return found, [Finding("caution", "across", (text,)) for text in texts]
+    return renamed, [Finding("caution", "across", (text,)) for text in texts]
 
 
 def _comparable_values(*values: object) -> bool:
@@ -451,24 +455,26 @@ def _text(value: object) -> str:
     return ", ".join(value.words.values()) if isinstance(value, CaseSettings) else str(value)
 
 
-def _unlike_settings(one: Iterable[Case], two: Iterable[Case]) -> Iterator[str]:
+def _unlike_settings(cases_a: Iterable[Case], cases_b: Iterable[Case]) -> Iterator[str]:
     """A clause for each setting that cases of the same op and size have with other values on the two sides."""
-    sizes = by_key(((case.op, case.size_bytes), case) for case in two)
-    alike = [(case, other) for case in one for other in sizes.get((case.op, case.size_bytes), ())]
+    sizes = by_key(((case.op, case.size_bytes), case) for case in cases_b)
+    alike = [(case, other) for case in cases_a for other in sizes.get((case.op, case.size_bytes), ())]
     for name in Case.__struct_fields__:
         values = [(getattr(case, name), getattr(other, name)) for case, other in alike]
         if values and all(a != b for a, b in values):
             yield f"{name} is {_text(values[0][0])} in A and {_text(values[0][1])} in B"
 
 
-def _left_out(one: Mapping[Case, CaseSummary], two: Mapping[Case, CaseSummary]) -> Iterator[LeftOut]:
-    for case in dict.fromkeys([*one, *two]):
-        states = {name: _why_not(side.get(case)) for name, side in (("A", one), ("B", two))}
+def _left_out(cases_a: Mapping[Case, CaseSummary], cases_b: Mapping[Case, CaseSummary]) -> Iterator[LeftOut]:
+    for case in dict.fromkeys([*cases_a, *cases_b]):
+        states = {name: _why_not(side.get(case)) for name, side in (("A", cases_a), ("B", cases_b))}
         lacking = {name: why for name, why in states.items() if why is not None}
         if lacking:
             missing: Literal["A", "B", "both"] = "both" if len(lacking) == 2 else ("A" if "A" in lacking else "B")
             why = "; ".join(f"{why} in {name}" for name, why in lacking.items())
-            yield LeftOut(case, missing, why, *(None if case not in side else side[case].state for side in (one, two)))
+            yield LeftOut(
+                case, missing, why, *(None if case not in side else side[case].state for side in (cases_a, cases_b))
+            )
 
 
 def _why_not(summary: CaseSummary | None) -> str | None:

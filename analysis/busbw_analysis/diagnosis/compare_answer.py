@@ -98,10 +98,12 @@ def _of(some: int, every: int) -> str:
     return "both bands of sizes" if every == 2 else f"all {every} bands of sizes"
 
 
-def _times(found: Estimate) -> str:
+def _times(estimated: Estimate) -> str:
     """A ratio with its interval, in words."""
-    between = "" if found.low is None or found.high is None else f" ({found.low:.3g} to {found.high:.3g})"
-    return f"{found.ratio:.3g}× the time{between}"
+    between = (
+        "" if estimated.low is None or estimated.high is None else f" ({estimated.low:.3g} to {estimated.high:.3g})"
+    )
+    return f"{estimated.ratio:.3g}× the time{between}"
 
 
 def decides(comparison: Comparison) -> str:
@@ -109,19 +111,21 @@ def decides(comparison: Comparison) -> str:
     decided or no number is known.
     """
     undecided = [band.verdict for band in comparison.bands if band.verdict.word == "cannot tell"]
-    fewest = max((one.fewest or 0 for one in undecided), default=0)
+    fewest = max((verdict.fewest or 0 for verdict in undecided), default=0)
     if not undecided or comparison.imported:
         return ""
     if fewest:
         of = "pairs of launches" if comparison.paired else "launches of each side"
         return f"measure {fewest} {of} or more: with fewer, no difference among so many bands can be significant"
     of = "pairs" if comparison.paired else "launches a side"
-    counts = sorted(one.needed.launches for one in undecided if one.needed is not None and not hopeless(one))
+    counts = sorted(
+        verdict.needed.launches for verdict in undecided if verdict.needed is not None and not hopeless(verdict)
+    )
     decided = ""
     if counts:
         of_them = "" if len(counts) == len(undecided) else f" {len(counts)} of {len(undecided)} undecided bands"
         decided = f"{_range(counts)} {of} would decide{of_them}; the notes below the tables give the number by band"
-    seen = sorted(one.detectable for one in undecided if hopeless(one) and one.detectable is not None)
+    seen = sorted(verdict.detectable for verdict in undecided if hopeless(verdict) and verdict.detectable is not None)
     if not seen:
         return decided
     better = (

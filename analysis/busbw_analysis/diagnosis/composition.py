@@ -40,17 +40,19 @@ def compositions_of(curves: Sequence[Curve]) -> tuple[Composition, ...]:
     """Every size that an all-reduce has in common with both halves. In place or out of place is ignored, because each
     op is measured in its usual way.
     """
-    known: dict[SeriesKey, Series] = {}
+    measured: dict[SeriesKey, Series] = {}
     for curve in curves:
         key = curve.series.key
         if key.algorithm is None:
-            known.setdefault(structs.replace(key, in_place=False), curve.series)
-    return tuple(one for key, series in known.items() if key.op == "all_reduce" for one in _rows(series, key, known))
+            measured.setdefault(structs.replace(key, in_place=False), curve.series)
+    return tuple(
+        row for key, series in measured.items() if key.op == "all_reduce" for row in _rows(series, key, measured)
+    )
 
 
-def _rows(series: Series, key: SeriesKey, known: dict[SeriesKey, Series]) -> Iterator[Composition]:
-    scattered = known.get(structs.replace(key, op="reduce_scatter"))
-    gathered = known.get(structs.replace(key, op="all_gather", redop=None))
+def _rows(series: Series, key: SeriesKey, measured: dict[SeriesKey, Series]) -> Iterator[Composition]:
+    scattered = measured.get(structs.replace(key, op="reduce_scatter"))
+    gathered = measured.get(structs.replace(key, op="all_gather", redop=None))
     if scattered is None or gathered is None:
         return
     for point in series.points:

@@ -81,7 +81,9 @@ def _places(placements: Sequence[RankPlacement | None]) -> tuple[list[list[int |
     keys = [None if placement is None else (placement.host, placement.switches) for placement in placements]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     places = [placements[keys.index(key)] for key in numbers]
-    apart = [[None if one is None or other is None else distance(one, other) for other in places] for one in places]
+    apart = [
+        [None if place is None or other is None else distance(place, other) for other in places] for place in places
+    ]
     return apart, [numbers[key] for key in keys]
 
 
@@ -103,16 +105,18 @@ def indistinct(hosts: Sequence[str], alike: Sequence[Truths]) -> str | None:
     number = np.asarray([every.index(host) for host in hosts])
     # Every pair of hosts once, however many ranks they have.
     both = [np.unique(number[np.argwhere(kind)], axis=0).tolist() for kind in alike]
-    ends = [[{every[one], every[to]} for one, to in pairs] for pairs in both]
+    ends = [[{every[source], every[to]} for source, to in pairs] for pairs in both]
     away = [pairs for pairs in ends if all(len(pair) == 2 for pair in pairs)]
     mine = {host: [pairs for pairs in away if any(host in pair for pair in pairs)] for host in dict.fromkeys(hosts)}
-    found = [host for host, ways in mine.items() if ways and all(host in pair for pairs in ways for pair in pairs)]
-    if not found:
+    incomparable = [
+        host for host, ways in mine.items() if ways and all(host in pair for pairs in ways for pair in pairs)
+    ]
+    if not incomparable:
         return None
-    names = ", ".join(found[:_MOST_NAMED]) + (" and others" if len(found) > _MOST_NAMED else "")
+    names = ", ".join(incomparable[:_MOST_NAMED]) + (" and others" if len(incomparable) > _MOST_NAMED else "")
     return (
         f"whether {names} or the link there is slow cannot be determined: every pair of hosts at this distance "
-        f"includes {'it' if len(found) == 1 else 'one of them'}, so there is nothing to compare with"
+        f"includes {'it' if len(incomparable) == 1 else 'one of them'}, so there is nothing to compare with"
     )
 
 
@@ -120,8 +124,12 @@ def splits_of(summaries: Iterable[CaseSummary], placements: Sequence[RankPlaceme
     """The measured cases of pair ops, in the order of the plan; empty if all ranks are on one host."""
     if len({placement.host for placement in placements}) < 2:
         return ()
-    measured = [one for one in summaries if one.case.op in PAIR_OPS and one.state == "measured" and one.groups]
-    together = grouped(measured, lambda one: msgspec.structs.replace(one.case, group=""))
+    measured = [
+        summary
+        for summary in summaries
+        if summary.case.op in PAIR_OPS and summary.state == "measured" and summary.groups
+    ]
+    together = grouped(measured, lambda summary: msgspec.structs.replace(summary.case, group=""))
     return tuple(_split(members, placements) for members in together.values())
 
 
@@ -131,8 +139,8 @@ def _split(summaries: Sequence[CaseSummary], placements: Sequence[RankPlacement]
     apart, place_of = _places(placements)
     ends = np.asarray(place_of)[pairs.ranks]
     names, which = np.unique(ends, axis=0, return_inverse=True)
-    numbers = by_key((apart[one][to], number) for number, (one, to) in enumerate(names.tolist()))
-    by_steps = {steps: np.isin(which, those) for steps, those in numbers.items()}
+    numbers = by_key((apart[source][to], number) for number, (source, to) in enumerate(names.tolist()))
+    by_steps = {steps: np.isin(which, members) for steps, members in numbers.items()}
     return PairSplit(
         case=summaries[0].index,
         op=case.op,
@@ -163,7 +171,7 @@ class _Pairs:
 
 def _classes(pairs: _Pairs, by_steps: Mapping[int | None, Truths], size_bytes: int) -> Iterator[PairClass]:
     within = by_steps.get(WITHIN_A_HOST)
-    away = {steps: wanted for steps, wanted in by_steps.items() if steps != WITHIN_A_HOST}
+    away = {steps: mask for steps, mask in by_steps.items() if steps != WITHIN_A_HOST}
     if within is not None:
         yield _class(distance_in_words(WITHIN_A_HOST), pairs, within, size_bytes, None)
     if away:
@@ -175,14 +183,14 @@ def _classes(pairs: _Pairs, by_steps: Mapping[int | None, Truths], size_bytes: i
 
 
 def _class(
-    name: str, pairs: _Pairs, wanted: Truths, size_bytes: int, within: Truths | None, *, part: bool = False
+    name: str, pairs: _Pairs, mask: Truths, size_bytes: int, within: Truths | None, *, part: bool = False
 ) -> PairClass:
-    times, mine, ratios = pairs.time_ns[wanted], _by_launch(pairs.medians[wanted]), np.empty(0)
-    if within is not None and len(_by_launch(pairs.medians[wanted | within])):
+    times, mine, ratios = pairs.time_ns[mask], _by_launch(pairs.medians[mask]), np.empty(0)
+    if within is not None and len(_by_launch(pairs.medians[mask | within])):
         ratios = mine / _by_launch(pairs.medians[within])  # launch by launch: all pairs were measured in the same ones
     time_ns = float(np.median(mine if len(mine) else times))
     ends = interval_of(ratios)
-    slowest = pairs.ranks[wanted][int(np.argmax(times))].tolist()
+    slowest = pairs.ranks[mask][int(np.argmax(times))].tolist()
     return PairClass(
         name=name,
         pairs=len(times),

@@ -116,7 +116,9 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """``findings`` by severity, then by the order of ``CODES``."""
     severities = get_args(Severity)
     order = {code: place for place, code in enumerate(CODES)}
-    return tuple(sorted(findings, key=lambda one: (severities.index(one.severity), order.get(one.code, len(order)))))
+    return tuple(
+        sorted(findings, key=lambda finding: (severities.index(finding.severity), order.get(finding.code, len(order))))
+    )
 
 
 def _imported(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Iterator[Finding]:

@@ -75,7 +75,7 @@ def gate_of(comparison: Comparison, fail_on: Sequence[str], detect: float = DETE
     missing = tuple(left for left in comparison.left_out if left.missing == "B")
     unjudged = tuple(left for left in comparison.left_out if left.unjudged)
     judging = bool(_NEED_A_VERDICT & set(fail_on))
-    found = (
+    candidates = (
         ("slower" in fail_on, Reason("failed", "slower", slower)),
         ("cannot-tell" in fail_on, Reason("failed", "cannot tell", unsure)),
         ("missing" in fail_on, Reason("failed", "missing", cases=missing)),
@@ -86,7 +86,7 @@ def gate_of(comparison: Comparison, fail_on: Sequence[str], detect: float = DETE
         ),
         (judging, Reason("cannot tell", "no result", cases=unjudged)),
     )
-    reasons = tuple(reason for asked, reason in found if asked and (reason.bands or reason.cases))
+    reasons = tuple(reason for asked, reason in candidates if asked and (reason.bands or reason.cases))
     return Gate(tuple(fail_on), detect, reasons)
 
 
@@ -102,8 +102,8 @@ def _sees(band: ComparedBand, detect: float) -> bool:
 def _needed(bands: Sequence[ComparedBand], comparison: Comparison, detect: float) -> int | None:
     """The launches that decide whether B is slower by ``detect`` in all ``bands``, of the scatter between launches."""
     counts = [_needed_by(band, comparison, detect) for band in bands]
-    known = [count for count in counts if count is not None]
-    return max(known, default=None) if len(known) == len(counts) else None
+    launches = [count for count in counts if count is not None]
+    return max(launches, default=None) if len(launches) == len(counts) else None
 
 
 def _needed_by(band: ComparedBand, comparison: Comparison, detect: float) -> int | None:

@@ -118,13 +118,13 @@ def estimate(first: Launches, second: Launches, pairs: Pairs | None = None) -> E
                 f"a side has the values {list(side.values())[:5]}; expected one positive, finite number per launch"
             )
     if pairs is None:
-        one, two = _logs(first.values()), _logs(second.values())
-        points = np.sort((two[:, np.newaxis] - one).ravel())
-        return _estimate(points, (len(one), len(two)), _scatter(one, two), paired=False)
-    whole = [(first[one], second[two]) for one, two in pairs if one in first and two in second]
+        logs_a, logs_b = _logs(first.values()), _logs(second.values())
+        points = np.sort((logs_b[:, np.newaxis] - logs_a).ravel())
+        return _estimate(points, (len(logs_a), len(logs_b)), _scatter(logs_a, logs_b), paired=False)
+    whole = [(first[left], second[right]) for left, right in pairs if left in first and right in second]
     if not whole:
         raise AnalysisError("no pair of launches has a value on both sides; at least one is needed")
-    steps = _logs([two / one for one, two in whole])
+    steps = _logs([value_b / value_a for value_a, value_b in whole])
     rows, columns = np.triu_indices(len(steps))
     points = np.sort((steps[rows] + steps[columns]) / 2)
     scatter = float(steps.std(ddof=1)) / math.sqrt(2) if len(steps) > 1 else None
@@ -145,8 +145,8 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 
 def adjusted(estimates: Sequence[Estimate]) -> tuple[float | None, ...]:
     """The adjusted p-value of each estimate; None for those without a p-value, which are not part of the family."""
-    known = iter(holm([one.p_value for one in estimates if one.p_value is not None]))
-    return tuple(None if one.p_value is None else next(known) for one in estimates)
+    p_values = iter(holm([estimated.p_value for estimated in estimates if estimated.p_value is not None]))
+    return tuple(None if estimated.p_value is None else next(p_values) for estimated in estimates)
 
 
 def verdicts(estimates: Sequence[Estimate], within: float) -> tuple[Verdict, ...]:
@@ -159,22 +159,28 @@ def verdicts(estimates: Sequence[Estimate], within: float) -> tuple[Verdict, ...
     p_values = adjusted(estimates)
     tested = len(estimates) - p_values.count(None)
     return tuple(
-        _verdict(one, p_value, within, tested, len(estimates)) for one, p_value in zip(estimates, p_values, strict=True)
+        _verdict(estimated, p_value, within, tested, len(estimates))
+        for estimated, p_value in zip(estimates, p_values, strict=True)
     )
 
 
-def _verdict(found: Estimate, p_value: float | None, within: float, tested: int, tests: int) -> Verdict:
+def _verdict(estimated: Estimate, p_value: float | None, within: float, tested: int, tests: int) -> Verdict:
     """The verdict on one of ``tests``, of which ``tested`` have a p-value; ``p_value`` is adjusted by Holm."""
-    decidable = found.p_value is not None and can_tell(found.launches, tested, paired=found.paired)
-    fewest = None if decidable else fewest_launches(tests, paired=found.paired)
-    if found.low is not None and found.high is not None and 1 - within <= found.low and found.high <= 1 + within:
+    decidable = estimated.p_value is not None and can_tell(estimated.launches, tested, paired=estimated.paired)
+    fewest = None if decidable else fewest_launches(tests, paired=estimated.paired)
+    if (
+        estimated.low is not None
+        and estimated.high is not None
+        and 1 - within <= estimated.low
+        and estimated.high <= 1 + within
+    ):
         return Verdict("equal", p_value, None, fewest)
     if p_value is not None and p_value <= (1 - CONFIDENCE) * _ROUNDING:
-        return Verdict("slower" if found.ratio > 1 else "faster", p_value, None, fewest)
+        return Verdict("slower" if estimated.ratio > 1 else "faster", p_value, None, fewest)
     detectable = None
-    if decidable and found.scatter is not None:
-        detectable = smallest_difference(found.scatter, min(found.launches), tested, paired=found.paired)
-    return Verdict("cannot tell", p_value, _needed(found, within, tests), fewest, detectable)
+    if decidable and estimated.scatter is not None:
+        detectable = smallest_difference(estimated.scatter, min(estimated.launches), tested, paired=estimated.paired)
+    return Verdict("cannot tell", p_value, _needed(estimated, within, tests), fewest, detectable)
 
 
 def launches_needed(scatter: float, within: float, tests: int = 1, *, paired: bool = False) -> int | None:
@@ -223,28 +229,28 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
-def _needed(found: Estimate, within: float, tests: int) -> Needed | None:
+def _needed(estimated: Estimate, within: float, tests: int) -> Needed | None:
     """As ``launches_needed``. If there are that many already: the launches that would detect the observed ratio, or
     show that it lies within 1 ± ``within``, whichever needs fewer.
     """
-    have, scatter = min(found.launches), found.scatter
+    have, scatter = min(estimated.launches), estimated.scatter
     if scatter is None:
         return None
-    needed = launches_needed(scatter, within, tests, paired=found.paired) if within > 0 else 0
+    needed = launches_needed(scatter, within, tests, paired=estimated.paired) if within > 0 else 0
     if needed is None:
         return None
     if needed > have:
         return Needed(needed, within)
-    seen, margin = abs(math.log(found.ratio)), math.log1p(within)
+    seen, margin = abs(math.log(estimated.ratio)), math.log1p(within)
 
     def enough(count: int) -> bool:
-        size = _Size(count, scatter, tests, found.paired)
+        size = _Size(count, scatter, tests, estimated.paired)
         return max(size.finds(seen), size.confirms(seen, margin)) >= POWER
 
-    count = _first(enough, max(have + 1, fewest_launches(tests, paired=found.paired)))
+    count = _first(enough, max(have + 1, fewest_launches(tests, paired=estimated.paired)))
     if count is None:
         return None
-    finds = _Size(count, scatter, tests, found.paired).finds(seen) >= POWER
+    finds = _Size(count, scatter, tests, estimated.paired).finds(seen) >= POWER
     return Needed(count, math.expm1(seen) if finds else None)
 
 
@@ -259,8 +265,8 @@ def can_tell(launches: tuple[int, int], tests: int, *, paired: bool) -> bool:
     """Whether so many launches of A and of B (``paired``: pairs) can detect a difference as the first of ``tests`` in
     Holm's order.
     """
-    one, two = launches
-    least_p = 2 * (0.5 ** min(one, two) if paired else 1 / math.comb(one + two, one))
+    count_a, count_b = launches
+    least_p = 2 * (0.5 ** min(count_a, count_b) if paired else 1 / math.comb(count_a + count_b, count_a))
     return least_p * tests <= (1 - CONFIDENCE) * _ROUNDING
 
 
@@ -314,11 +320,11 @@ def _logs(values: Iterable[float]) -> Floats:
     return np.log(np.asarray(list(values), dtype=np.float64))
 
 
-def _scatter(one: Floats, two: Floats) -> float | None:
-    freedom = len(one) + len(two) - 2
+def _scatter(logs_a: Floats, logs_b: Floats) -> float | None:
+    freedom = len(logs_a) + len(logs_b) - 2
     if freedom < 1:
         return None
-    return math.sqrt(float(((one - one.mean()) ** 2).sum() + ((two - two.mean()) ** 2).sum()) / freedom)
+    return math.sqrt(float(((logs_a - logs_a.mean()) ** 2).sum() + ((logs_b - logs_b.mean()) ** 2).sum()) / freedom)
 
 
 def _estimate(points: Floats, launches: tuple[int, int], scatter: float | None, *, paired: bool) -> Estimate:
@@ -345,26 +351,26 @@ def _null(launches: tuple[int, int], *, paired: bool) -> Floats:
 
 
 @functools.lru_cache(maxsize=256)
-def _rank_sum(one: int, two: int) -> Floats:
-    """The probability that u of the ``one`` · ``two`` pairs have the second above the first, u = 0 …, for equal sides.
+def _rank_sum(size_a: int, size_b: int) -> Floats:
+    """The probability that u of ``size_a`` · ``size_b`` pairs have the second above the first; u = 0 …, equal sides.
 
     Mann & Whitney 1947: the largest of all values is on either side in proportion to their numbers. With more than 60
     launches on a side it is normal to 4 digits, and the exact computation would take seconds.
     """
-    if max(one, two) > _EXACT:
-        middle, spread = one * two / 2, math.sqrt(one * two * (one + two + 1) / 12)
-        return np.diff([normal_below((rank - 0.5 - middle) / spread) for rank in range(one * two + 2)])
-    rows = [np.ones(1) for _ in range(two + 1)]
-    for first in range(1, one + 1):
+    if max(size_a, size_b) > _EXACT:
+        middle, spread = size_a * size_b / 2, math.sqrt(size_a * size_b * (size_a + size_b + 1) / 12)
+        return np.diff([normal_below((rank - 0.5 - middle) / spread) for rank in range(size_a * size_b + 2)])
+    rows = [np.ones(1) for _ in range(size_b + 1)]
+    for first in range(1, size_a + 1):
         new = [np.ones(1)]
-        for second in range(1, two + 1):
+        for second in range(1, size_b + 1):
             chances = np.zeros(first * second + 1)
             # The largest value is on the first side, and no second value is above it; or it is on the second side.
             chances[: (first - 1) * second + 1] += rows[second] * first / (first + second)
             chances[first:] += new[second - 1] * second / (first + second)
             new.append(chances)
         rows = new
-    return rows[two]
+    return rows[size_b]
 
 
 @functools.lru_cache(maxsize=256)

@@ -180,8 +180,8 @@ class Judgement:
             return None
         busbw, case, group = max(rated, key=lambda entry: entry[0])
         key = key_of(case.case, group.ranks, self.facts)
-        peak = next((curve.peak for curve in self.curves if curve.series.key == key), None)
-        known = peak if isinstance(peak, Peak) else None
+        stated = next((curve.peak for curve in self.curves if curve.series.key == key), None)
+        peak = stated if isinstance(stated, Peak) else None
         pair = " · rank {} → {}".format(*group.ranks) if case.case.op in PAIRED else ""
         return Best(
             busbw=busbw,
@@ -189,10 +189,10 @@ class Judgement:
             size_bytes=case.case.size_bytes,
             case=case.index,
             ranks=group.ranks,
-            peak=None if known is None else known.busbw,
-            level=None if known is None else known.level,
-            what=None if known is None else known.what,
-            denominator=None if known is None else known.denominator,
+            peak=None if peak is None else peak.busbw,
+            level=None if peak is None else peak.level,
+            what=None if peak is None else peak.what,
+            denominator=None if peak is None else peak.denominator,
         )
 
 

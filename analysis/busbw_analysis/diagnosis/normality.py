@@ -60,7 +60,7 @@ def against_model(curve: Curve) -> dict[str, JSON] | None:
     modelled = modelled_curve(curve)
     if modelled is None:
         return None
-    shares = [one.bound_share for one in modelled.explanation.spent if one.bound_share is not None]
+    shares = [spent.bound_share for spent in modelled.explanation.spent if spent.bound_share is not None]
     return {
         "algorithm": modelled.model[0].algorithm,
         "least_ratio": min(modelled.ratios),
@@ -81,10 +81,10 @@ def in_words(curve: Curve, doubt: Doubt | None, facts: Facts, cases: Sequence[Ca
     if doubt is not None:
         return f"The model cannot explain these times: {DOUBTS[doubt]}."
     points, ratios = curve.series.points, modelled.ratios
-    found = [_status(modelled, index) for index in range(len(points))]
+    point_statuses = [_status(modelled, index) for index in range(len(points))]
     outside = [index for index, ratio in enumerate(ratios) if by_tolerance(ratio) != "as expected"]
     sure, unsure = (
-        [index for index, status in enumerate(found) if status in statuses]
+        [index for index, status in enumerate(point_statuses) if status in statuses]
         for statuses in (("slower", "faster"), ("undecided",))
     )
     if not (named := sure or unsure or outside):
@@ -97,15 +97,15 @@ def in_words(curve: Curve, doubt: Doubt | None, facts: Facts, cases: Sequence[Ca
     span = f" ({' to '.join(map(times, ends))})" if ends else ""
     at = f"At {format_size(point.size_bytes)} a" if point.size_bytes else "A"
     text = f"{at} call takes {times(ratio)}{span} the model's time"
-    if found[place] == "as expected":
+    if point_statuses[place] == "as expected":
         text += f", which is normal: the interval reaches to a factor of {MODEL_TOLERANCE:g}"
-    elif found[place] == "undecided":
+    elif point_statuses[place] == "undecided":
         text += f", which is undecided: the interval contains a limit (a factor of {MODEL_TOLERANCE:g})"
     elif ratio < 1:
         text += ": the model is too pessimistic here"
     else:
-        known = _known(curve, point, facts, cases)
-        text += f": {', '.join(known)}" if known else ", and no record of the run explains it"
+        observations = _observations(curve, point, facts, cases)
+        text += f": {', '.join(observations)}" if observations else ", and no record of the run explains it"
     if points[1:]:
         inside = len(points) - len(outside)
         text += f"; {inside or 'none'} of {len(points)} sizes {'is' if inside == 1 else 'are'} within a factor of "
@@ -113,27 +113,27 @@ def in_words(curve: Curve, doubt: Doubt | None, facts: Facts, cases: Sequence[Ca
     return f"{text}."
 
 
-def _status(one: Modelled, place: int) -> Status:
+def _status(modelled: Modelled, place: int) -> Status:
     """The status of a time by the model alone, as a verdict has it."""
-    ratio = one.ratios[place]
-    best, worst = _ends(one, place) or (ratio, ratio)
+    ratio = modelled.ratios[place]
+    best, worst = _ends(modelled, place) or (ratio, ratio)
     return over_interval(*map(by_tolerance, (best, ratio, worst)))
 
 
-def _ends(one: Modelled, place: int) -> tuple[float, ...]:
+def _ends(modelled: Modelled, place: int) -> tuple[float, ...]:
     """Both ends of the measured interval over the prediction; empty without an interval."""
-    interval, predicted = one.curve.series.points[place].interval, one.model[place].time_ns
+    interval, predicted = modelled.curve.series.points[place].interval, modelled.model[place].time_ns
     if interval.low_ns is None or interval.high_ns is None:
         return ()
     return interval.low_ns / predicted, interval.high_ns / predicted
 
 
-def _known(curve: Curve, point: GroupSummary, facts: Facts, cases: Sequence[CaseSummary]) -> list[str]:
+def _observations(curve: Curve, point: GroupSummary, facts: Facts, cases: Sequence[CaseSummary]) -> list[str]:
     """Observations of the run that affect the time of this point: shared cores, and flags."""
     hosts = facts.hosts_of(curve.series.key.ranks)
-    known = [
+    observations = [
         f"{ranks} ranks share {counted(cores, 'core')}{f' of {host}' if len(hosts) > 1 else ''}"
         for host, (ranks, cores) in facts.oversubscribed_hosts.items()
         if host in hosts
     ]
-    return known + [flag for flag in cases[point.case].flags if flag in _OF_THE_TIME]
+    return observations + [flag for flag in cases[point.case].flags if flag in _OF_THE_TIME]

@@ -210,7 +210,7 @@ def outliers_in(
     the limit is 70 % there. Single pairs are judged from four launches on, and only if ``pairs``.
     """
     logs = np.log(times_ns)
-    near = np.asarray([[one == other for other in hosts] for one in hosts])
+    near = np.asarray([[host == other for other in hosts] for host in hosts])
     pace = _over_all(logs)
     even = logs - pace[:, None, None] + np.median(pace)
     effects = _polished(np.median(even, axis=0), alike or _by_host(near))
@@ -218,8 +218,8 @@ def outliers_in(
     even -= pace[:, None, None]
     lines, effects = _slow_lines(even, effects, near)
     cells = _slow_cells(even - effects.explained, effects.cells) if pairs else {}
-    found = _Found(tuple(ranks), tuple(hosts), size_bytes, effects, lines, cells)
-    return (*found.slow_lines(), *found.pairs())
+    parts = _SlowParts(tuple(ranks), tuple(hosts), size_bytes, effects, lines, cells)
+    return (*parts.slow_lines(), *parts.pairs())
 
 
 def _by_host(near: Truths) -> list[Truths]:
@@ -269,15 +269,15 @@ def _slow_lines(even: Floats, effects: _Effects, near: Truths) -> tuple[tuple[Li
     sigma = _MAD_TO_SIGMA * float(np.median(np.abs(both)))
     slow = _slow(both, np.concatenate([by_row, by_column], axis=1), _LINE_SIGMAS * sigma).reshape(2, -1)
     lines, cells = effects.lines.copy(), effects.cells.copy()
-    found: tuple[Lines, Lines] = ({}, {})
+    slow_lines: tuple[Lines, Lines] = ({}, {})
     for place in range(len(cells)):
         for side, turned in enumerate((cells, cells.T)):
             line = turned[place] + lines[side, place]
             if slow[side, place] and _shared(line, near[place], len(even)):
-                found[side][place] = float(lines[side, place])
+                slow_lines[side][place] = float(lines[side, place])
             elif slow[side, place]:
                 lines[side, place], turned[place] = 0.0, line
-    return found, _Effects(effects.usual, lines, cells)
+    return slow_lines, _Effects(effects.usual, lines, cells)
 
 
 def _slow_cells(rests: Floats, cells: Floats) -> dict[tuple[int, int], float]:
@@ -325,7 +325,7 @@ def _shared(line: Floats, near: Truths, launches: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _SlowParts:
     """The slow parts, by place in the matrix, to be described by ranks and hosts. If all ranks of a host are slow, the
     host is.
     """
@@ -360,10 +360,10 @@ class _Found:
         for members in self._host_pairs():
             effect = float(np.median([left.pop(pair) for pair in members]))
             usual = float(np.median([self.effects.usual[pair] for pair in members]))
-            one, other = (self.hosts[place] for place in members[0])
+            from_host, to_host = (self.hosts[place] for place in members[0])
             places = sorted({place for pair in members for place in pair})
-            words = f"all traffic from host {one} to host {other} is slow"
-            yield self._outlier("pair", f"host {one} → host {other}", places, usual, effect, words)
+            words = f"all traffic from host {from_host} to host {to_host} is slow"
+            yield self._outlier("pair", f"host {from_host} → host {to_host}", places, usual, effect, words)
         for (source, to), effect in sorted(left.items(), key=lambda entry: -entry[1]):
             back = left.get((to, source))
             if back is not None and source > to:
@@ -382,7 +382,7 @@ class _Found:
         """
         several = len(set(self.hosts)) > 1
         done: set[int] = set()
-        for place in sorted(places, key=lambda one: -places[one]):
+        for place in sorted(places, key=lambda place: -places[place]):
             host = self.hosts[place]
             of_host = tuple(index for index, other in enumerate(self.hosts) if other == host)
             if place in done:
@@ -397,10 +397,10 @@ class _Found:
     def _host_pairs(self) -> Iterator[list[tuple[int, int]]]:
         """All pairs from one host to another, if there are several and all of them are slow."""
         members = {host: [at for at, name in enumerate(self.hosts) if name == host] for host in self.hosts}
-        for one, sources in members.items():
+        for host, sources in members.items():
             for other, targets in members.items():
                 every = [(source, to) for source in sources for to in targets]
-                if one != other and len(every) > 1 and all(pair in self.cells for pair in every):
+                if host != other and len(every) > 1 and all(pair in self.cells for pair in every):
                     yield every
 
     def _outlier(

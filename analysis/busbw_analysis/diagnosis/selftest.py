@@ -122,7 +122,9 @@ def judge_selftest(folder: Path) -> SelfTest:
             _straggler(straggler, truth),
             _wrong(wrong),
         ),
-        resolution={name: width for name, one in estimates.items() if (width := _half_width(one)) is not None},
+        resolution={
+            name: width for name, estimated in estimates.items() if (width := _half_width(estimated)) is not None
+        },
     )
 
 
@@ -143,13 +145,16 @@ def as_json(judged: SelfTest) -> dict[str, JSON]:
 
 def as_text(judged: SelfTest) -> str:
     """The table of checks with their limits, then the answer."""
-    rows = [("", "check", "found", "limit"), *((one.state, one.name, one.found, one.limit) for one in judged.checks)]
+    rows = [
+        ("", "check", "found", "limit"),
+        *((check.state, check.name, check.found, check.limit) for check in judged.checks),
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
         for row in rows
     ]
-    cautions = [f"caution: {one.name}: {one.meaning}" for one in judged.checks if one.state == "caution"]
+    cautions = [f"caution: {check.name}: {check.meaning}" for check in judged.checks if check.state == "caution"]
     return "\n".join([*lines, "", *cautions, judged.answer()])
 
 
@@ -160,17 +165,17 @@ def selftest_for(machine_folder: Path, backend: str, ranks: int, began: str) -> 
     It is the newest one before the run, or else the first one after it, so later self-tests do not change a judgement.
     None if none can be read.
     """
-    found: list[SelfTest] = []
+    tests: list[SelfTest] = []
     for path in machine_folder.glob(f"{FOLDER}/*/{RESULT_FILE}"):
         try:
-            one = msgspec.json.decode(path.read_bytes(), type=SelfTest)
+            test = msgspec.json.decode(path.read_bytes(), type=SelfTest)
         except (OSError, ValueError):  # msgspec's errors are ValueErrors, and so are those of invalid UTF-8
             continue
-        if (one.backend, one.ranks) == (backend, ranks):
-            found.append(one)
-    found.sort(key=lambda one: (one.started, one.id))
-    before = [one for one in found if one.started <= began]
-    return before[-1] if before else next(iter(found), None)
+        if (test.backend, test.ranks) == (backend, ranks):
+            tests.append(test)
+    tests.sort(key=lambda test: (test.started, test.id))
+    before = [test for test in tests if test.started <= began]
+    return before[-1] if before else next(iter(tests), None)
 
 
 def taken_in_words(tested: SelfTest, began: Sequence[str]) -> str:
@@ -193,12 +198,12 @@ def _clock_reads(same: Dataset) -> Iterator[Check]:
     timer = max(max(launch.timer_ns) for launch in launches)
     empty = max(max(launch.empty_call_ns) for launch in launches)
     row = max(max(launch.empty_loop_ns) for launch in launches)
-    for name, cost, found, limits, action in (
+    for name, cost, text, limits, action in (
         ("timer", timer, f"{timer} ns per read or step", _TIMER_NS, "reading the clock"),
         ("empty call", empty, f"{empty} ns alone, {row} ns in a row", _EMPTY_NS, "timing an empty call"),
     ):
         limit = f"≤ {format_time(limits[0])} (fails above {format_time(limits[1])})"
-        yield Check(name, found, limit, _state(cost, limits), f"{action} takes too long to time short calls")
+        yield Check(name, text, limit, _state(cost, limits), f"{action} takes too long to time short calls")
 
 
 def _start_skew(summaries: Sequence[CaseSummary]) -> Check:
@@ -235,9 +240,9 @@ def _clocks(same: Dataset) -> Check:
 
 def _quiet(same: Dataset) -> Check:
     """CPU time that other programs and the hypervisor took during the test."""
-    conditions = [one for row in same.runs[0].measurements for one in row.conditions]
-    foreign = [one.foreign_share for one in conditions if one.foreign_share is not None]
-    stolen = [one.steal_share for one in conditions if one.steal_share is not None]
+    conditions = [condition for row in same.runs[0].measurements for condition in row.conditions]
+    foreign = [condition.foreign_share for condition in conditions if condition.foreign_share is not None]
+    stolen = [condition.steal_share for condition in conditions if condition.steal_share is not None]
     limit = (
         f"≤ {_FOREIGN_SHARE[0]:.0%} foreign (fails above {_FOREIGN_SHARE[1]:.0%}), "
         f"≤ {_STEAL_SHARE[0]:.1%} stolen (fails above {_STEAL_SHARE[1]:.0%})"
@@ -247,16 +252,16 @@ def _quiet(same: Dataset) -> Check:
     used, taken = float(np.median(foreign)), float(np.median(stolen)) if stolen else 0.0
     states = (_state(used, _FOREIGN_SHARE), _state(taken, _STEAL_SHARE))
     worst = _worse(*states)
-    found = f"{used:.0%} foreign, {taken:.1%} stolen (median of {len(foreign)} blocks)"
+    text = f"{used:.0%} foreign, {taken:.1%} stolen (median of {len(foreign)} blocks)"
     possible = (f"others use {used:.0%} of the machine during the test", f"the hypervisor takes {taken:.0%} of it")
     # Only the reasons for the state of the check.
     reasons = [reason for reason, state in zip(possible, states, strict=True) if state == worst]
-    return Check("quiet machine", found, limit, worst, " and ".join(reasons))
+    return Check("quiet machine", text, limit, worst, " and ".join(reasons))
 
 
 def _same_with_itself(summaries: Sequence[CaseSummary]) -> dict[str, Estimate]:
     """Every case compared with itself (A/A): its launches are split as A B B A, A B B A and so on."""
-    found: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     for summary in summaries:
         group = summary.only
         if group is None:
@@ -267,56 +272,57 @@ def _same_with_itself(summaries: Sequence[CaseSummary]) -> dict[str, Estimate]:
         first = {key: value for key, value in numbers.items() if key[1] % 4 in {0, 3}}
         second = {key: value for key, value in numbers.items() if key[1] % 4 in {1, 2}}
         name = summary.case.op + (f" {format_size(summary.case.size_bytes)}" if summary.case.size_bytes else "")
-        found[name] = estimate(first, second)
-    return found
+        estimates[name] = estimate(first, second)
+    return estimates
 
 
-def _half_width(one: Estimate) -> float | None:
+def _half_width(estimated: Estimate) -> float | None:
     """Half the width of a ratio's interval, as a share: √(high / low) − 1."""
-    return None if one.low is None or one.high is None else float(np.sqrt(one.high / one.low) - 1)
+    return (
+        None if estimated.low is None or estimated.high is None else float(np.sqrt(estimated.high / estimated.low) - 1)
+    )
 
 
 def _repeated(estimates: dict[str, Estimate]) -> Iterator[Check]:
     limit = f"no difference (p ≥ {_SAME_P[0]:g} after Holm), ± {_RESOLUTION[0]:.0%} (fails above {_RESOLUTION[1]:.0%})"
-    for (name, one), p_value in zip(estimates.items(), adjusted([*estimates.values()]), strict=True):
-        width = _half_width(one)
+    for (name, estimated), p_value in zip(estimates.items(), adjusted([*estimates.values()]), strict=True):
+        width = _half_width(estimated)
         if width is None or p_value is None:
             yield Check(f"A/A {name}", "too few launches", limit, "fail", f"{name} has too few launches")
             continue
         alarm: State = "ok" if p_value >= _SAME_P[0] else "caution" if p_value >= _SAME_P[1] else "fail"
         state = _worse(alarm, _state(width, _RESOLUTION))
-        found = (
-            f"B/A {one.ratio:.3f} ({one.low:.3f} to {one.high:.3f}), p = {p_value:.2g} after Holm: ± {percent(width)}"
-        )
+        ends = f"{estimated.low:.3f} to {estimated.high:.3f}"
+        text = f"B/A {estimated.ratio:.3f} ({ends}), p = {p_value:.2g} after Holm: ± {percent(width)}"
         meaning = (
             f"{name} differs from itself (p = {p_value:.1g} after Holm)"
             if alarm == "fail"
             else f"launches of {name} scatter too much to detect a difference of {percent(width)}"
         )
-        yield Check(f"A/A {name}", found, limit, state, meaning)
+        yield Check(f"A/A {name}", text, limit, state, meaning)
 
 
-def _worse(one: State, other: State) -> State:
-    return max((one, other), key=("ok", "caution", "fail").index)
+def _worse(state: State, other: State) -> State:
+    return max((state, other), key=("ok", "caution", "fail").index)
 
 
 def _straggler(straggler: Dataset, truth: dict[str, JSON]) -> Check:
     """Whether the delayed rank is flagged, no other rank is, and the delay is measured correctly."""
     rank, true_ns, share = truth["straggler_rank"], truth["straggler_delay_ns"], truth["straggler_share"]
     limit = f"rank {rank} alone, {format_time(true_ns)} ± {_DELAY_ERROR[0]:.0%} (fails above {_DELAY_ERROR[1]:.0%})"
-    flagged = {one.rank: one for group in straggler.lateness for one in group.flagged}
+    flagged = {late.rank: late for group in straggler.lateness for late in group.flagged}
     if set(flagged) != {rank}:
-        found = f"flagged: {', '.join(f'rank {one}' for one in flagged) or 'none'}"
-        return Check("straggler", found, limit, "fail", f"rank {rank} was delayed on purpose but is not flagged alone")
-    one = flagged[rank]
-    late_ns = one.median_ns or 0.0
+        text = f"flagged: {', '.join(f'rank {other}' for other in flagged) or 'none'}"
+        return Check("straggler", text, limit, "fail", f"rank {rank} was delayed on purpose but is not flagged alone")
+    late = flagged[rank]
+    late_ns = late.median_ns or 0.0
     error = abs(late_ns / true_ns - 1)
-    found = f"rank {rank}, median {format_time(late_ns)} in {one.share:.0%} of the samples ({share:.0%} true)"
-    return Check("straggler", found, limit, _state(error, _DELAY_ERROR), "the measured delay of the rank is wrong")
+    text = f"rank {rank}, median {format_time(late_ns)} in {late.share:.0%} of the samples ({share:.0%} true)"
+    return Check("straggler", text, limit, _state(error, _DELAY_ERROR), "the measured delay of the rank is wrong")
 
 
 def _wrong(wrong: Dataset) -> Check:
     caught = [row for row in wrong.summaries if row.cause == "wrong_data"]
-    found = f"{len(caught)} of {len(wrong.summaries)} cases failed"
+    text = f"{len(caught)} of {len(wrong.summaries)} cases failed"
     state: State = "ok" if len(caught) == len(wrong.summaries) else "fail"
-    return Check("wrong data", found, "every corrupted case fails", state, "corrupted data were accepted as a result")
+    return Check("wrong data", text, "every corrupted case fails", state, "corrupted data were accepted as a result")

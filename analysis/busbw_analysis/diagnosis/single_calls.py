@@ -72,8 +72,8 @@ def single_calls(cases: Sequence[CaseSummary], samples: Samples) -> tuple[Single
     proper = {summary.case: summary.groups[0] for summary in measured}
     calls = []
     for summary in measured:
-        beside = proper.get(msgspec.structs.replace(summary.case, mode="isolated"))
-        if summary.case.mode != "barriers" or beside is None or beside.busbw is None:
+        isolated = proper.get(msgspec.structs.replace(summary.case, mode="isolated"))
+        if summary.case.mode != "barriers" or isolated is None or isolated.busbw is None:
             continue
         times_ns = [ns for block in samples.blocks() if block.case == summary.index for ns in block.samples.slowest_ns]
         calls.append(
@@ -81,8 +81,8 @@ def single_calls(cases: Sequence[CaseSummary], samples: Samples) -> tuple[Single
                 op=summary.case.op,
                 ranks=summary.case.ranks,
                 size_bytes=summary.case.size_bytes,
-                time_ns=beside.time_ns,
-                busbw=beside.busbw,
+                time_ns=isolated.time_ns,
+                busbw=isolated.busbw,
                 enclosed_ns=summary.groups[0].time_ns,
                 one_ns=times_ns[0],
                 least_ns=min(times_ns),

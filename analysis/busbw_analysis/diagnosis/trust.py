@@ -54,7 +54,7 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
     doubts = codes & {"not-checked", "store"} or any(finding.severity == "bad" for finding in judgement.findings)
     whole = not doubts and all(row.state in {"measured", "skipped"} for row in judgement.cases)
     points = (whole, launches >= LAUNCHES_FOR_A_TEST, not busy, scatter is not None and scatter <= _SCATTERED)
-    most = max(_made(judgement))
+    most = max(_launch_counts(judgement))
     many = counted(launches, "launch", "launches") if most == launches else f"{launches} to {most} launches a case"
     where = " on a busy machine" if "disturbed" in busy else ""
     if scatter is None:
@@ -88,19 +88,19 @@ def trust_in_comparison(comparison: Comparison) -> tuple[int, tuple[str, ...]]:
         return 0, ("numbers from logs: the scatter between runs is known only if a side has several tables",)
     scatters = [band.estimate.scatter for band in comparison.bands if band.estimate.scatter is not None]
     scatter = math.expm1(median(scatters)) if scatters else None
-    found = {notice.code for notice in comparison.notices}
+    codes = {notice.code for notice in comparison.notices}
     turns = comparison.paired or comparison.in_turns
     points = (
-        not comparison.incomplete and not found & _DOUBTS,
+        not comparison.incomplete and not codes & _DOUBTS,
         all(band.verdict.fewest is None for band in comparison.bands),
-        turns and not found & {"disturbed", "throttled"},
+        turns and not codes & {"disturbed", "throttled"},
         scatter is not None and scatter <= _SCATTERED,
     )
-    one, two = comparison.launches
-    many = f"{counted(one, 'launch', 'launches')} {'a side' if one == two else f'of A and {two} of B'}"
-    if comparison.paired and one == two:
-        many = counted(one, "pair of launches", "pairs of launches")
-    where = " on a busy machine" if "disturbed" in found else ""
+    count_a, count_b = comparison.launches
+    many = f"{counted(count_a, 'launch', 'launches')} {'a side' if count_a == count_b else f'of A and {count_b} of B'}"
+    if comparison.paired and count_a == count_b:
+        many = counted(count_a, "pair of launches", "pairs of launches")
+    where = " on a busy machine" if "disturbed" in codes else ""
     differ = "" if scatter is None else f"; launches of a side differ by ± {percent(scatter)}"
     order = (
         "all launches of one side were taken before those of the other, so a change of the machine looks like a "
@@ -124,28 +124,28 @@ def scatter_of(judgement: Judgement) -> float | None:
     It is the standard deviation of the logarithms of launch medians, median over cases. Pair matrices count only if
     nothing else was measured.
     """
-    found = [
+    scatters = [
         float(np.log(group.launch_medians_ns).std(ddof=1))
         for summary in judgement.cases
         if summary.case.op not in PAIRED
         for group in summary.groups
         if group.launches > 1
     ]
-    for summary in () if found else judgement.cases:
+    for summary in () if scatters else judgement.cases:
         if summary.case.op in PAIRED and summary.groups:
             medians = summary.groups.launch_medians_ns[summary.groups.launches > 1]
-            found += np.nanstd(np.log(medians), axis=1, ddof=1).tolist()
-    return math.expm1(median(found)) if found else None
+            scatters += np.nanstd(np.log(medians), axis=1, ddof=1).tolist()
+    return math.expm1(median(scatters)) if scatters else None
 
 
 def fewest_made(judgement: Judgement) -> int:
     """The number of launches that every case has at least; 0 if nothing was measured."""
-    return min(_made(judgement), default=0)
+    return min(_launch_counts(judgement), default=0)
 
 
-def _made(judgement: Judgement) -> list[int]:
+def _launch_counts(judgement: Judgement) -> list[int]:
     """The number of launches of every case that was measured."""
-    return [len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]]
+    return [len(group.launch_medians_ns) for summary in judgement.cases for group in summary.groups[:1]]
 
 
 def lacks_launches(judgement: Judgement, verdicts: Iterable[Verdict]) -> bool:

@@ -111,18 +111,18 @@ def _verdict(curve: Curve, doubts: Doubts, index: int, band: Band) -> Verdict:
         doubts = replace(doubts, peak="exceeded")
     latent = bool(point.size_bytes) and latency_bound(curve, point)
     judged, best, worst = (
-        _judged(curve, doubts, point.time_ns, peak_share, model_ratio, slowdown, latent=latent)
+        _judge(curve, doubts, point.time_ns, peak_share, model_ratio, slowdown, latent=latent)
         for slowdown in (1.0, *(end / point.time_ns for end in point.ends))
     )
     published = published_of(curve.published, point)
     status = over_interval(best.status, judged.status, worst.status)
-    doubted = next((one for one in (judged, best, worst) if one.doubt), None)
+    doubted = next((candidate for candidate in (judged, best, worst) if candidate.doubt), None)
     if doubted is not None:
         judged = doubted
     elif status != judged.status:
         judged = replace(judged, status=status, reached=_from_to(curve, best, worst))
     if published is not None and model_ratio is None and judged.status != "undecided":
-        judged = _with_published(published, judged)
+        judged = _judge_by_published(published, judged)
     return Verdict(
         key=curve.series.key,
         band=band,
@@ -173,7 +173,7 @@ class _Judged:
     doubt: Doubt | None = None
 
 
-def _judged(
+def _judge(
     curve: Curve,
     doubts: Doubts,
     time_ns: float,
@@ -222,8 +222,8 @@ def _without_latency(curve: Curve, time_ns: float, share: float, reached: str) -
 
 def over_interval(best: Status, middle: Status, worst: Status) -> Status:
     """The status of a median, given those of both ends of its interval: slower or faster only with all of it."""
-    found = {best, middle, worst}
-    if len(found) > 1 and not found <= {"as expected", "faster", "not judged"}:
+    statuses = {best, middle, worst}
+    if len(statuses) > 1 and not statuses <= {"as expected", "faster", "not judged"}:
         return "undecided"
     return "as expected" if middle == "faster" and worst != "faster" else middle
 
@@ -254,14 +254,14 @@ def by_tolerance(ratio: float) -> Status:
     return "faster" if ratio < 1 / MODEL_TOLERANCE else "as expected"
 
 
-def _with_published(published: PublishedPoint, judged: _Judged) -> _Judged:
+def _judge_by_published(published: PublishedPoint, judged: _Judged) -> _Judged:
     """A verdict by the peak alone, or without any reference, compared with published results.
 
     A call that takes no longer than the published one is as expected, at any share of the peak. A rate near the peak is
     never slow.
     """
-    found = f"{times(published.ratio)} the published time ({published.rate_in_words})"
-    reached = f"{found}, {judged.reached}" if judged.by == "peak" else found
+    text = f"{times(published.ratio)} the published time ({published.rate_in_words})"
+    reached = f"{text}, {judged.reached}" if judged.by == "peak" else text
     if judged.status not in {"slower", "not judged"}:
         return replace(judged, reached=reached)
     status = by_tolerance(published.ratio)

@@ -142,8 +142,8 @@ class Search:
                 path.insert(0, int(pointers[path[0]]))
             charged = _NUMBERS_OF_A_PLATEAU * number * self._penalty
             divisions[number] = Division(
-                runs=tuple((int(self._begin[one]), int(self._last[one])) for one in path),
-                levels=tuple(float(self._level[one]) for one in path),
+                runs=tuple((int(self._begin[place]), int(self._last[place])) for place in path),
+                levels=tuple(float(self._level[place]) for place in path),
                 before=tuple(heads[path[0]].tolist()),
                 fall=float(falls[chosen]),
                 score=float(total[chosen] + after[chosen] + charged),

@@ -52,7 +52,7 @@ def fusions_of(roofline: Roofline) -> tuple[Fusion, ...]:
 
 
 def _fusions(roofline: Roofline) -> Iterator[Fusion]:
-    whole = {_setting(one): one for one in roofline.kernels if one.op == _FUSED}
+    whole = {_setting(kernel): kernel for kernel in roofline.kernels if kernel.op == _FUSED}
     memory = next((peak for peak in reversed(roofline.memory) if peak.measured), None)
     for parts in roofline.kernels:
         fused = whole.get(_setting(parts))
@@ -80,5 +80,5 @@ def _fusions(roofline: Roofline) -> Iterator[Fusion]:
         )
 
 
-def _setting(one: Kernel) -> tuple[object, ...]:
-    return one.dtype, one.size_bytes, one.threads, one.numa_node, one.mode
+def _setting(kernel: Kernel) -> tuple[object, ...]:
+    return kernel.dtype, kernel.size_bytes, kernel.threads, kernel.numa_node, kernel.mode

@@ -76,16 +76,16 @@ def hierarchy(
     """
     first = facts.hosts[0]
     levels = picture(facts.environment(first), rows).levels
-    known = [_by_datasheet(level, level.peak, first) for level in levels if level.peak is not None]
-    found = [
-        *_memories(memory, "cpu", "cache", "DRAM", known),
-        *_memories(memory, "cuda", "GPU cache", "HBM", known),
-        *_to_the_host(curves, known, c2c=any(level.name == "C2C" for level in levels)),
+    datasheet = [_by_datasheet(level, level.peak, first) for level in levels if level.peak is not None]
+    outwards = [
+        *_memories(memory, "cpu", "cache", "DRAM", datasheet),
+        *_memories(memory, "cuda", "GPU cache", "HBM", datasheet),
+        *_to_the_host(curves, datasheet, c2c=any(level.name == "C2C" for level in levels)),
         *(between_pairs := list(_between_pairs(pairs))),
-        *_between_ranks(curves, [one for one in known if not between_pairs or one.kind != "NVLink"]),
-        *_files(files, known),
+        *_between_ranks(curves, [level for level in datasheet if not between_pairs or level.kind != "NVLink"]),
+        *_files(files, datasheet),
     ]
-    return tuple(found) if any(one.measured is not None for one in found) else ()
+    return tuple(outwards) if any(level.measured is not None for level in outwards) else ()
 
 
 def _by_datasheet(level: Level, peak: HardwarePeak, host: str) -> HierarchyLevel:
@@ -100,7 +100,7 @@ def _by_datasheet(level: Level, peak: HardwarePeak, host: str) -> HierarchyLevel
 
 
 def _memories(
-    memory: Sequence[MemoryCurve], device: str, cache: Kind, outermost: Kind, known: Sequence[HierarchyLevel]
+    memory: Sequence[MemoryCurve], device: str, cache: Kind, outermost: Kind, datasheet: Sequence[HierarchyLevel]
 ) -> Iterator[HierarchyLevel]:
     """The plateaus of one kernel, then the memory behind them with the highest rate of any kernel."""
     mine = [curve for curve in memory if curve.key.device == device and curve.key.op != FIRST_TOUCH]
@@ -127,7 +127,7 @@ def _memories(
         how = f"traffic of {who(most)}, {size} of working set; caches may still help"
         yield _measured(outermost, "memory, perhaps with caches", (point.rate, point.low, point.high), how, most)
     else:
-        yield from (one for one in known if one.kind == outermost)
+        yield from (level for level in datasheet if level.kind == outermost)
 
 
 def _measured(kind: Kind, name: str, rates: _Rates, how: str, of: MemoryCurve | Stored) -> HierarchyLevel:
@@ -150,17 +150,19 @@ def _denominator(peak: Peak | Unavailable) -> str:
     return peak.denominator if isinstance(peak, Peak) else f"no peak: {peak.reason}"
 
 
-def _to_the_host(curves: Sequence[Curve], known: Sequence[HierarchyLevel], *, c2c: bool) -> Iterator[HierarchyLevel]:
+def _to_the_host(
+    curves: Sequence[Curve], datasheet: Sequence[HierarchyLevel], *, c2c: bool
+) -> Iterator[HierarchyLevel]:
     """The best of each kind of copy between host and GPU, or else the links by datasheet. The link of a copy is known
     from its peak; without a peak, from the first host.
     """
     copies = (curve for curve in curves if curve.series.key.op in TO_THE_HOST)
-    found = _best_of_each(copies, lambda curve: curve.series.key.op)
-    for op, (curve, rate, point) in found.items():
+    best = _best_of_each(copies, lambda curve: curve.series.key.op)
+    for op, (curve, rate, point) in best.items():
         by_c2c = curve.peak.level == "NVLink-C2C" if isinstance(curve.peak, Peak) else c2c
         yield _of_curve(curve, rate, point, "C2C" if by_c2c else "PCIe", op.replace("_", " "))
-    if not found:
-        yield from (one for one in known if one.kind in {"PCIe", "C2C"})
+    if not best:
+        yield from (level for level in datasheet if level.kind in {"PCIe", "C2C"})
 
 
 def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | None]]) -> Iterator[HierarchyLevel]:
@@ -168,7 +170,7 @@ def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | 
     direct = [(matrix, shares) for matrix, shares in pairs if matrix.op in DIRECT and np.isfinite(matrix.rate).any()]
     if not direct:
         return
-    matrix, shares = max(direct, key=lambda one: float(np.nanmax(one[0].rate)))
+    matrix, shares = max(direct, key=lambda pair: float(np.nanmax(pair[0].rate)))
     row, column = np.unravel_index(np.nanargmax(matrix.rate), matrix.rate.shape)
     rate = float(matrix.rate[row, column])
     nominal = practical = None
@@ -189,7 +191,7 @@ def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | 
     )
 
 
-def _between_ranks(curves: Sequence[Curve], known: Sequence[HierarchyLevel]) -> Iterator[HierarchyLevel]:
+def _between_ranks(curves: Sequence[Curve], datasheet: Sequence[HierarchyLevel]) -> Iterator[HierarchyLevel]:
     """The collective with the highest rate on each connection between ranks, then the unused connections."""
     best = _best_of_each((curve for curve in curves if curve.series.bus_factor is not None), _way)
     for kind in _WAYS:
@@ -198,7 +200,7 @@ def _between_ranks(curves: Sequence[Curve], known: Sequence[HierarchyLevel]) -> 
             yield _of_curve(curve, rate, point, kind, f"{kind}: busbw of {curve.series.key.op}")
     for way, unused in (("links of GPUs", "NVLink"), ("network", "network")):
         if way not in best:
-            yield from (one for one in known if one.kind == unused)
+            yield from (level for level in datasheet if level.kind == unused)
 
 
 def _way(curve: Curve) -> Kind:
@@ -212,7 +214,10 @@ def _best_of_each(
 ) -> dict[_Kind, tuple[Curve, float, GroupSummary]]:
     """The curve of each kind with the highest rate, with that rate and its point."""
     rated = ((curve, *most) for curve in curves if (most := _most(curve)) is not None)
-    return {kind: max(those, key=itemgetter(1)) for kind, those in grouped(rated, lambda one: kind_of(one[0])).items()}
+    return {
+        kind: max(members, key=itemgetter(1))
+        for kind, members in grouped(rated, lambda entry: kind_of(entry[0])).items()
+    }
 
 
 def _most(curve: Curve) -> tuple[float, GroupSummary] | None:
@@ -222,7 +227,7 @@ def _most(curve: Curve) -> tuple[float, GroupSummary] | None:
         for point in curve.series.points
         if (rate := point.algbw if curve.series.bus_factor is None else point.busbw) is not None
     ]
-    return max(rated, key=lambda one: (one[0], one[1].size_bytes), default=None)
+    return max(rated, key=lambda entry: (entry[0], entry[1].size_bytes), default=None)
 
 
 def _of_curve(curve: Curve, rate: float, point: GroupSummary, kind: Kind, name: str) -> HierarchyLevel:
@@ -246,13 +251,13 @@ def _of_curve(curve: Curve, rate: float, point: GroupSummary, kind: Kind, name: 
     )
 
 
-def _files(files: Sequence[Stored], known: Sequence[HierarchyLevel]) -> Iterator[HierarchyLevel]:
-    for op, those in grouped(files, lambda one: one.op).items():
-        one = max(those, key=lambda one: one.rate)
-        way = "".join(f", {words}" for words in (one.access.words.values() if one.access else ()))
-        ranks = "1 rank" if one.ranks == 1 else f"{one.ranks} ranks together"
-        name = f"{op.replace('_', ' ')}{', in memory' * (one.access is not None and one.access.way == 'memory')}"
-        how = f"{ranks}, {format_size(one.size_bytes)} each{way}"
-        yield _measured("storage", name, (one.rate, one.low, one.high), how, one)
-    if not any(one.nominal for one in files):
-        yield from (one for one in known if one.kind == "NVMe")
+def _files(files: Sequence[Stored], datasheet: Sequence[HierarchyLevel]) -> Iterator[HierarchyLevel]:
+    for op, members in grouped(files, lambda file: file.op).items():
+        best = max(members, key=lambda file: file.rate)
+        way = "".join(f", {words}" for words in (best.access.words.values() if best.access else ()))
+        ranks = "1 rank" if best.ranks == 1 else f"{best.ranks} ranks together"
+        name = f"{op.replace('_', ' ')}{', in memory' * (best.access is not None and best.access.way == 'memory')}"
+        how = f"{ranks}, {format_size(best.size_bytes)} each{way}"
+        yield _measured("storage", name, (best.rate, best.low, best.high), how, best)
+    if not any(file.nominal for file in files):
+        yield from (level for level in datasheet if level.kind == "NVMe")

@@ -103,8 +103,8 @@ class MemoryCurve:
         """
         if isinstance(self.plateaus, Unavailable):
             return ()
-        found = tuple(zip(self.plateaus.names, self.plateaus.plateaus, strict=True))
-        return found if self.plateaus.end == "falls" else found[:-1]
+        named = tuple(zip(self.plateaus.names, self.plateaus.plateaus, strict=True))
+        return named if self.plateaus.end == "falls" else named[:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,12 +211,12 @@ def shown(curves: Iterable[MemoryCurve]) -> MemoryCurve | None:
     """The kernel whose plateaus represent the caches in every output, with the number of threads that shows the most
     plateaus: if a team of threads has to start for each call, its start hides small caches.
     """
-    found = [
+    candidates = [
         (_SHOWN.index(curve.key.op), -len(curve.plateaus.plateaus), number, curve)
         for number, curve in enumerate(curves)
         if isinstance(curve.plateaus, Plateaus) and curve.key.op in _SHOWN
     ]
-    return min(found)[-1] if found else None
+    return min(candidates)[-1] if candidates else None
 
 
 def most_of_memory(curves: Iterable[MemoryCurve]) -> MostOfMemory | None:
@@ -225,16 +225,19 @@ def most_of_memory(curves: Iterable[MemoryCurve]) -> MostOfMemory | None:
     Sweeps with plateaus show the working set from which that memory is used. From there on every kernel counts, even
     one with too few sizes for a plateau. A sweep without any cache only shows that its end is memory.
     """
-    known = [curve for curve in curves if curve.key.op != FIRST_TOUCH]
-    shown_by = [curve.plateaus for curve in known if isinstance(curve.plateaus, Plateaus) and curve.beyond_caches]
+    kernels = [curve for curve in curves if curve.key.op != FIRST_TOUCH]
+    shown_by = [curve.plateaus for curve in kernels if isinstance(curve.plateaus, Plateaus) and curve.beyond_caches]
     firsts = [
-        max(found.plateaus[-1].first_bytes, 0 if len(found.plateaus) > 1 else least_of_memory(found.caches_bytes))
-        for found in shown_by
+        max(
+            plateaus.plateaus[-1].first_bytes,
+            0 if len(plateaus.plateaus) > 1 else least_of_memory(plateaus.caches_bytes),
+        )
+        for plateaus in shown_by
     ]
     if not firsts:
         return None
-    found = [one for curve in known if (one := _behind(curve, max(firsts))) is not None]
-    return max(found, key=lambda one: one.rate)
+    candidates = [candidate for curve in kernels if (candidate := _behind(curve, max(firsts))) is not None]
+    return max(candidates, key=lambda candidate: candidate.rate)
 
 
 def _behind(curve: MemoryCurve, first_bytes: int) -> MostOfMemory | None:
@@ -262,27 +265,29 @@ def scaling(curves: Iterable[MemoryCurve]) -> tuple[Scaled, ...]:
     """Every kernel at the largest size that all of its thread counts share, by kernel and threads."""
     threaded = (curve for curve in curves if curve.threads is not None)
     alike = grouped(threaded, lambda curve: (structs.replace(curve.key, settings=None), curve.where))
-    found: list[Scaled] = []
+    scaled: list[Scaled] = []
     for members in alike.values():
-        at = _at_largest(sorted(members, key=lambda one: one.threads or 0))
-        one = next((point.rate for curve, point in at.items() if curve.threads == 1), None)
-        found += [Scaled(curve, point, None if one is None else point.rate / one) for curve, point in at.items()]
-    return tuple(found)
+        at = _at_largest(sorted(members, key=lambda curve: curve.threads or 0))
+        one_thread = next((point.rate for curve, point in at.items() if curve.threads == 1), None)
+        scaled += [
+            Scaled(curve, point, None if one_thread is None else point.rate / one_thread) for curve, point in at.items()
+        ]
+    return tuple(scaled)
 
 
 def compared_at_largest(
     curves: Iterable[MemoryCurve], op: str, other: str
 ) -> tuple[tuple[MemoryCurve, MemoryPoint, MemoryPoint], ...]:
     """``op`` and ``other`` at their largest common size, if measured in the same way, with the curve of ``op``."""
-    known = list(curves)
-    others = {_but_for_op(one.key): one for one in known if one.key.op == other}
-    found: list[tuple[MemoryCurve, MemoryPoint, MemoryPoint]] = []
-    for curve in (one for one in known if one.key.op == op and _but_for_op(one.key) in others):
+    measured = list(curves)
+    others = {_but_for_op(curve.key): curve for curve in measured if curve.key.op == other}
+    compared: list[tuple[MemoryCurve, MemoryPoint, MemoryPoint]] = []
+    for curve in (curve for curve in measured if curve.key.op == op and _but_for_op(curve.key) in others):
         partner = others[_but_for_op(curve.key)]
         at = _at_largest([curve, partner])
         if at:
-            found.append((curve, at[curve], at[partner]))
-    return tuple(found)
+            compared.append((curve, at[curve], at[partner]))
+    return tuple(compared)
 
 
 def _but_for_op(key: SeriesKey) -> SeriesKey:

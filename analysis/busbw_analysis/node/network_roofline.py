@@ -54,7 +54,7 @@ class NetworkRoofline:
 
 def network_rooflines(results: Results, rooflines: Sequence[Roofline], rows: Catalogue) -> tuple[NetworkRoofline, ...]:
     """One per known arithmetic peak; none for a single rank, which sends nothing."""
-    return tuple(one for roofline in rooflines for one in _of_network(results, roofline, rows))
+    return tuple(network for roofline in rooflines for network in _of_network(results, roofline, rows))
 
 
 def _of_network(results: Results, roofline: Roofline, rows: Catalogue) -> Iterator[NetworkRoofline]:
@@ -88,7 +88,7 @@ def _network(results: Results, roofline: Roofline, rows: Catalogue) -> _Network 
     """The rate of a rank: by the best large all-reduce of this run, else by the link that the system or a datasheet
     states.
     """
-    found = [
+    reductions = [
         (group.busbw, summary.case)
         for summary in results.cases
         if summary.case.op == "all_reduce"
@@ -98,8 +98,8 @@ def _network(results: Results, roofline: Roofline, rows: Catalogue) -> _Network 
         and len(group.ranks) == len(results.facts.hosts)
         and group.busbw is not None
     ]
-    if found:
-        rate, case = max(found, key=lambda one: one[0])
+    if reductions:
+        rate, case = max(reductions, key=lambda entry: entry[0])
         what = f"busbw of the best all_reduce of this run ({format_size(case.size_bytes)} of {case.dtype})"
         return rate, what, True
     return _nominal(results.facts, roofline, rows)
@@ -122,4 +122,4 @@ def _nominal(facts: Facts, roofline: Roofline, rows: Catalogue) -> _Network | No
         sharing = host_of_rank.count(host)
         shared = f", shared by its {sharing} ranks" if sharing > 1 else ""
         shares.append((network.peak.nominal / sharing, f"{network.name} of {host}, nominal{shared}", False))
-    return min(shares, key=lambda one: one[0])
+    return min(shares, key=lambda share: share[0])

@@ -116,35 +116,35 @@ class Plateaus:
     @property
     def names(self) -> tuple[str, ...]:
         """Names such as ``plateau 1 (up to 32 KiB)``: by the data, without claiming which cache it is."""
-        ranges = [f"up to {about_size(one.last_bytes)}" for one in self.plateaus[:-1]]
+        ranges = [f"up to {about_size(plateau.last_bytes)}" for plateau in self.plateaus[:-1]]
         ranges.append(f"from {about_size(self.plateaus[-1].first_bytes)}")
         return tuple(f"plateau {number} ({where})" for number, where in enumerate(ranges, 1))
 
     @property
     def outermost(self) -> str:
         """Whether the last plateau is the memory behind all caches, as text."""
-        one, known = self.plateaus[-1], self.caches_bytes
+        last, caches = self.plateaus[-1], self.caches_bytes
         if self.end == "flat":
             evidence = "the sizes alone, because the size of the caches is unknown"
-            if known:
-                evidence = f"its sizes and the {about_size(known)} of last-level cache per rank that the system states"
+            if caches:
+                evidence = f"its sizes and the {about_size(caches)} of last-level cache per rank that the system states"
             inner = "no cache was seen before it" if len(self.plateaus) == 1 else "the plateaus before it are caches"
             if len(self.plateaus) == 1 and self.faster_before:
                 inner = "smaller working sets are faster, so in a cache, but at too few sizes for a plateau"
             return (
-                f"the outermost level seen: flat for {one.octaves:.1f} octaves, from {about_size(one.first_bytes)} to "
-                f"{about_size(one.last_bytes)}, so most likely the memory behind the caches, by {evidence}; {inner}"
+                f"the outermost level seen: flat for {last.octaves:.1f} octaves, from {about_size(last.first_bytes)} "
+                f"to {about_size(last.last_bytes)}, so most likely the memory behind the caches, by {evidence}; {inner}"
             )
         if self.end == "short":
             return (
-                f"it spans only {one.octaves:.1f} octaves at the end of the sweep: memory may not have been reached; "
+                f"it spans only {last.octaves:.1f} octaves at the end of the sweep: memory may not have been reached; "
                 "use larger sizes"
             )
         if self.end == "small":
-            stated = f" (the system states {about_size(known)} of last-level cache per rank)" if known else ""
+            stated = f" (the system states {about_size(caches)} of last-level cache per rank)" if caches else ""
             return (
-                f"it ends at {about_size(one.last_bytes)}, which may fit into a cache{stated}: memory may not have "
-                f"been reached; use working sets up to {about_size(least_of_memory(known))}"
+                f"it ends at {about_size(last.last_bytes)}, which may fit into a cache{stated}: memory may not have "
+                f"been reached; use working sets up to {about_size(least_of_memory(caches))}"
             )
         return f"the rate still {self.end} at the end of the sweep: memory may not have been reached; use larger sizes"
 
@@ -178,15 +178,17 @@ def find_plateaus(
     sweeps = list(_sweeps(moved, times))
     steps, bends = (min(_spread(sweep, order) for sweep in sweeps) for order in (1, 2))
     noise = max(steps, _between_launches(launches), _LEAST_NOISE)
-    tried = by_key((number, (of, one)) for of in sweeps for number, one in Search(of, noise, bends).best().items())
-    found = {number: min(options, key=lambda option: option[1].score) for number, options in tried.items()}
-    if not found:
+    tried = by_key(
+        (number, (of, candidate)) for of in sweeps for number, candidate in Search(of, noise, bends).best().items()
+    )
+    best = {number: min(options, key=lambda option: option[1].score) for number, options in tried.items()}
+    if not best:
         return Unavailable(
             "nowhere-flat",
             f"the rate is never constant over {LEAST_ON_A_PLATEAU} sizes and an octave: it changes by more than "
             f"{LEAST_STEP:.0%} everywhere",
         )
-    sweep, division = min(found.values(), key=lambda one: one[1].score)
+    sweep, division = min(best.values(), key=lambda option: option[1].score)
     heights, runs = sweep.heights, _whole(division, sweep.heights)
     # Heights of every launch, without the start of the call: launches × sizes.
     over = np.asarray([Sweep(moved, launch, sweep.start, sweep.power).heights for launch in launches])
@@ -199,8 +201,10 @@ def find_plateaus(
         end=_end(heights[runs[-1][1] + 1 :] - division.levels[-1], noise, plateaus[-1], least_of_memory(caches_bytes)),
         noise=noise,
         candidates=tuple(
-            Candidate(number, float(of.errors(one.predict(of.octaves), slice(None)).mean()), one.score / count)
-            for number, (of, one) in sorted(found.items())
+            Candidate(
+                number, float(of.errors(candidate.predict(of.octaves), slice(None)).mean()), candidate.score / count
+            )
+            for number, (of, candidate) in sorted(best.items())
         ),
         caches_bytes=caches_bytes,
     )
@@ -212,14 +216,14 @@ def _sweeps(moved: Floats, times: Floats) -> Iterator[Sweep]:
     """
     yield Sweep(moved, times, 0.0, 1.0)
     for power in _POWERS:
-        known: list[float] = []
+        starts: list[float] = []
         for count in range(3, len(moved) + 1):
             line = (np.stack([np.ones(count), moved[:count] / moved[0]]) / times[:count]) ** power
             (begun, _), *_ = np.linalg.lstsq((line / line.max()).T, np.ones(count), rcond=None)
             start = float(max(begun, 0.0) / line.max()) ** (1 / power)
             sweep = Sweep(moved, times, start, power)
-            if sweep.shares.min() < _NO_START and all(abs(start / other - 1) > _SAME_START for other in known):
-                known.append(start)
+            if sweep.shares.min() < _NO_START and all(abs(start / other - 1) > _SAME_START for other in starts):
+                starts.append(start)
                 yield sweep
 
 

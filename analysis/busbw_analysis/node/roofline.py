@@ -129,20 +129,20 @@ def reached_in_words(roofline: Roofline, above: ComputePeak) -> str:
 
 def best_arithmetic(rooflines: Iterable[Roofline]) -> list[str]:
     """The fastest measured arithmetic as a sentence; empty if none was measured."""
-    found = [(above, one) for one in rooflines for above in one.compute if above.measured]
-    if not found:
+    pairs = [(above, roofline) for roofline in rooflines for above in roofline.compute if above.measured]
+    if not pairs:
         return []
-    above, roofline = max(found, key=lambda pair: pair[0].flop_per_second)
+    above, roofline = max(pairs, key=lambda pair: pair[0].flop_per_second)
     return [f"{reached_in_words(roofline, above)}."]
 
 
 def rooflines_of(results: Results, curves: Sequence[MemoryCurve], rows: Catalogue) -> tuple[Roofline, ...]:
     """One per kind of device and number of ranks per host; none if no arithmetic was measured or known."""
     return tuple(
-        made
+        roofline
         for device in dict.fromkeys(summary.case.device for summary in results.cases)
         for hosts, workers in _holders(results.facts, device)
-        if (made := _roofline(results, curves, rows, device, hosts, workers)) is not None
+        if (roofline := _roofline(results, curves, rows, device, hosts, workers)) is not None
     )
 
 
@@ -187,12 +187,12 @@ def _roofline(
         and (group := summary.only) is not None
         and (device != "cpu" or _all_at_work(results.facts, group, hosts, workers))
     ]
-    if not any(one.case.op in FLOP for one in done):
+    if not any(work.case.op in FLOP for work in done):
         return None
-    dtypes = tuple(dict.fromkeys(one.case.dtype or "" for one in done if one.case.op in FLOP))
+    dtypes = tuple(dict.fromkeys(work.case.dtype or "" for work in done if work.case.op in FLOP))
     nominal_memory, nominal_compute, unknown = _nominal(results.facts, rows, device, hosts, dtypes)
     compute = (*_compute_peaks(done, dtypes), *nominal_compute)
-    if not compute and all(one.case.op in MEMORY_TRAFFIC for one in done):
+    if not compute and all(work.case.op in MEMORY_TRAFFIC for work in done):
         return None  # memory alone is not a roofline: arithmetic is unknown and was not measured
     largest = _largest(done)
     mine = [curve for curve in curves if curve.key.device == device]
@@ -211,9 +211,9 @@ def _roofline(
         ),
         # Streaming kernels have a point at their largest size only, other kernels at every size.
         kernels=tuple(
-            _kernel(one, memory, compute)
-            for one in done
-            if one.case.op in FLOP and (one.case.op not in MEMORY_TRAFFIC or one in largest)
+            _kernel(work, memory, compute)
+            for work in done
+            if work.case.op in FLOP and (work.case.op not in MEMORY_TRAFFIC or work in largest)
         ),
         unknown=unknown,
     )
@@ -246,9 +246,9 @@ def _done(summary: CaseSummary, group: GroupSummary, workers: int) -> _Done:
 
 def _largest(done: Iterable[_Done]) -> list[_Done]:
     """Every streaming kernel at its largest size."""
-    streams = [one for one in done if one.case.op in _STREAMS]
-    sizes = by_key((one.case.op, one.case.size_bytes) for one in streams)
-    return [one for one in streams if one.case.size_bytes == max(sizes[one.case.op])]
+    streams = [work for work in done if work.case.op in _STREAMS]
+    sizes = by_key((work.case.op, work.case.size_bytes) for work in streams)
+    return [work for work in streams if work.case.size_bytes == max(sizes[work.case.op])]
 
 
 # --- the peaks ---------------------------------------------------------------------------------------------------
@@ -279,14 +279,14 @@ def _team(case: Case) -> str:
     return f" ({words})" if words else ""
 
 
-def _traffic_rate(one: _Done) -> float:
-    return MEMORY_TRAFFIC[one.case.op] * one.case.size_bytes * one.calls_per_second
+def _traffic_rate(work: _Done) -> float:
+    return MEMORY_TRAFFIC[work.case.op] * work.case.size_bytes * work.calls_per_second
 
 
 def _compute_peaks(done: Sequence[_Done], dtypes: Sequence[str]) -> Iterator[ComputePeak]:
     """The best matrix product of every data type: nothing else comes as near to the peak of the processor."""
     for dtype in dtypes:
-        products = [one for one in done if (one.case.op, one.case.dtype) == ("matmul", dtype)]
+        products = [work for work in done if (work.case.op, work.case.dtype) == ("matmul", dtype)]
         if products:
             best = max(products, key=_flop_rate)
             side = math.isqrt(best.case.count)
@@ -294,8 +294,8 @@ def _compute_peaks(done: Sequence[_Done], dtypes: Sequence[str]) -> Iterator[Com
             yield ComputePeak(dtype, _flop_rate(best), measured=True, what=what)
 
 
-def _flop_rate(one: _Done) -> float:
-    return FLOP[one.case.op](one.case.count) * one.calls_per_second
+def _flop_rate(work: _Done) -> float:
+    return FLOP[work.case.op](work.case.count) * work.calls_per_second
 
 
 def _nominal(
@@ -337,14 +337,14 @@ def _nominal_memory(name: str, peak: HardwarePeak) -> MemoryPeak:
 # --- the points --------------------------------------------------------------------------------------------------
 
 
-def _kernel(one: _Done, memory: Iterable[MemoryPeak], compute: Iterable[ComputePeak]) -> Kernel:
-    case, dtype = one.case, one.case.dtype or ""
+def _kernel(work: _Done, memory: Iterable[MemoryPeak], compute: Iterable[ComputePeak]) -> Kernel:
+    case, dtype = work.case, work.case.dtype or ""
     flop = FLOP[case.op](case.count)
     intensity = intensity_of(case.op, case.count, dtype)
     attainable, bound = _attainable(case, intensity, memory, compute, measured=True)
     nominal, _ = _attainable(case, intensity, memory, compute, measured=False)
     return Kernel(
-        case=one.index,
+        case=work.index,
         op=case.op,
         dtype=dtype,
         size_bytes=case.size_bytes,
@@ -352,12 +352,12 @@ def _kernel(one: _Done, memory: Iterable[MemoryPeak], compute: Iterable[ComputeP
         numa_node=host_settings(case.settings).numa_node,
         mode=case.mode,
         intensity=intensity,
-        flop_per_second=flop * one.calls_per_second,
-        low=None if one.low is None else flop * one.low,
-        high=None if one.high is None else flop * one.high,
+        flop_per_second=flop * work.calls_per_second,
+        low=None if work.low is None else flop * work.low,
+        high=None if work.high is None else flop * work.high,
         attainable=attainable,
         bound=bound,
-        nominal_share=None if nominal is None else flop * one.calls_per_second / nominal,
+        nominal_share=None if nominal is None else flop * work.calls_per_second / nominal,
     )
 
 

@@ -52,9 +52,9 @@ def _roofline(roofline: Roofline) -> dict[str, JSON]:
 
 
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:
-    found = curve.plateaus
-    plateaus = plain(found) if isinstance(found, Unavailable) else with_values(found, "outermost")
-    return {**with_values(curve, "nominal"), "peak": peak_as_json(curve.peak), "plateaus": plateaus}
+    plateaus = curve.plateaus
+    as_plain = plain(plateaus) if isinstance(plateaus, Unavailable) else with_values(plateaus, "outermost")
+    return {**with_values(curve, "nominal"), "peak": peak_as_json(curve.peak), "plateaus": as_plain}
 
 
 SLICE: Final = Slice("node", judge_node, _sections, _as_json)

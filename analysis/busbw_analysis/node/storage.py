@@ -77,8 +77,8 @@ class Stored:
     @property
     def practical(self) -> float | None:
         """The rate of all ranks together that is reached in practice on such hardware, in B/s; None if unknown."""
-        known = self.peak.practical if isinstance(self.peak, Peak) else None
-        return None if known is None else known * self.ranks
+        practical = self.peak.practical if isinstance(self.peak, Peak) else None
+        return None if practical is None else practical * self.ranks
 
 
 def stored(results: Results, curves: Iterable[Curve]) -> tuple[Stored, ...]:
@@ -96,18 +96,18 @@ def stored(results: Results, curves: Iterable[Curve]) -> tuple[Stored, ...]:
 
 def fastest(files: Iterable[Stored], op: str) -> Stored | None:
     """The case of an operation with the highest rate; None if it was not measured, or only on files in memory."""
-    on_drives = (one for one in files if one.op == op and (one.access is None or one.access.way != "memory"))
-    return max(on_drives, key=lambda one: one.rate, default=None)
+    on_drives = (file for file in files if file.op == op and (file.access is None or file.access.way != "memory"))
+    return max(on_drives, key=lambda file: file.rate, default=None)
 
 
 def _cross_check(checks: Sequence[CrossCheck], summary: CaseSummary, group: GroupSummary) -> CrossCheckRate | None:
     if not checks:
         return None
     # Results have one entry per rank that ran the case, in rank order.
-    everyone = sorted(rank for one in summary.groups for rank in one.ranks)
+    everyone = sorted(rank for other in summary.groups for rank in other.ranks)
     places = [everyone.index(rank) for rank in group.ranks]
     reported = [check.bytes_per_second for check in checks if check.error is None]
-    rates = [sum(one[place] for place in places) for one in reported if len(one) > max(places)]
+    rates = [sum(by_rank[place] for place in places) for by_rank in reported if len(by_rank) > max(places)]
     return CrossCheckRate(
         tool=f"{checks[0].tool} {checks[0].version}",
         rate=median(rates) if rates else None,

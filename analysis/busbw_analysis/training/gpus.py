@@ -45,10 +45,10 @@ def gpu_of_runs(results: Iterable[Results]) -> Gpu | None:
     None if the ranks ran on CPUs, or if no row of the catalogue matches.
     """
     rows = catalogue()
-    found: list[Gpu] = []
-    for one in results:
-        if all(row.case.device == "cpu" for row in one.cases):
+    gpus: list[Gpu] = []
+    for of_run in results:
+        if all(row.case.device == "cpu" for row in of_run.cases):
             continue
-        for host in {host for stored in one.runs for host in stored.run.hosts}:
-            found += [row for gpu in one.facts.environment(host).pci.gpus if (row := row_of(gpu, rows)) is not None]
-    return least_memory(found)
+        for host in {host for stored in of_run.runs for host in stored.run.hosts}:
+            gpus += [row for gpu in of_run.facts.environment(host).pci.gpus if (row := row_of(gpu, rows)) is not None]
+    return least_memory(gpus)

@@ -94,14 +94,14 @@ def exchanged(steps: Iterable[Trained]) -> tuple[tuple[Exchanged, ...], ...]:
     """Trainings of the same problem on the same number of ranks with the same waits, the exact one first. Groups
     without an exact one, or with nothing else, are left out.
     """
-    trained = (one for one in steps if one.gaps and one.workload.exchange is not None)
-    alike = grouped(trained, lambda one: (one.ranks, msgspec.structs.replace(one.workload, exchange=EXACT)))
-    found = []
+    trained = (step for step in steps if step.gaps and step.workload.exchange is not None)
+    alike = grouped(trained, lambda step: (step.ranks, msgspec.structs.replace(step.workload, exchange=EXACT)))
+    groups = []
     for group in alike.values():
-        exact = next((one for one in group if one.workload.exchange == EXACT), None)
+        exact = next((step for step in group if step.workload.exchange == EXACT), None)
         if exact is None or len(group) == 1:
             continue
-        budget = min(one.steps * one.time_ns for one in group)
-        ordered = sorted(group, key=lambda one: one is not exact)
-        found.append(tuple(Exchanged(one, exact, budget) for one in ordered))
-    return tuple(found)
+        budget = min(step.steps * step.time_ns for step in group)
+        ordered = sorted(group, key=lambda step: step is not exact)
+        groups.append(tuple(Exchanged(step, exact, budget) for step in ordered))
+    return tuple(groups)

@@ -62,8 +62,8 @@ class Held:
     @property
     def bubble(self) -> float:
         """Time that a stage waits for others, from the measured computation; at most the rest of the step."""
-        one = self.workload
-        formula = self.compute * (one.pp - 1) / (one.micro_batches * one.interleave)
+        workload = self.workload
+        formula = self.compute * (workload.pp - 1) / (workload.micro_batches * workload.interleave)
         return max(0.0, min(formula, self.seconds - self.compute))
 
     @property
@@ -92,16 +92,18 @@ class Held:
         return self._off(lambda time: time.total - time.compute - time.bubble, rest)
 
 
-def step_of(op: str, one: Workload) -> Step:
+def step_of(op: str, workload: Workload) -> Step:
     """A measured step as the plan describes it."""
-    model = StepShape(one).model
+    model = StepShape(workload).model
     layout = Layout(
-        **{name: getattr(one, name) for name in _OF_WORKLOAD},
+        **{name: getattr(workload, name) for name in _OF_WORKLOAD},
         **{name: getattr(STRATEGIES[op], name) for name in _OF_STRATEGY},
-        shard=None if one.shard == 1 else one.shard,
+        shard=None if workload.shard == 1 else workload.shard,
     )
     # Tokens beyond an expert's capacity are not sent.
-    busiest = one.expert_imbalance if one.capacity is None else min(one.expert_imbalance, one.capacity)
+    busiest = (
+        workload.expert_imbalance if workload.capacity is None else min(workload.expert_imbalance, workload.capacity)
+    )
     return Step(model, layout, model.batch, model.sequence, imbalance=busiest)
 
 
@@ -109,7 +111,7 @@ def held(questions: Questions, scenario: Scenario = AS_IT_IS) -> tuple[Held, ...
     """Every measured step with its prediction for a machine with the measured speeds, except steps without computation
     alone.
     """
-    prices, found = Measured(questions), []
+    prices, steps = Measured(questions), []
     for results in questions.results:
         parts = by_key(
             (row.case, row.supplement)
@@ -124,38 +126,40 @@ def held(questions: Questions, scenario: Scenario = AS_IT_IS) -> tuple[Held, ...
             if case not in parts or case.op not in STRATEGIES:
                 continue
             seconds, compute = (
-                median(time for one in parts[case] for time in getattr(one, name)) / (parts[case][0].steps * 1e9)
+                median(time for part in parts[case] for time in getattr(part, name)) / (parts[case][0].steps * 1e9)
                 for name in ("step_ns", "compute_ns")
             )
-            one = Held(summary.index, case.op, case.settings, seconds, compute)
+            measured = Held(summary.index, case.op, case.settings, seconds, compute)
             if reason := STRATEGIES[case.op].unplanned:
-                found.append(replace(one, refused=f"{case.op}: {reason}"))
+                steps.append(replace(measured, refused=f"{case.op}: {reason}"))
                 continue
             try:
-                found.append(_with_prediction(one, case, prices, scenario))
+                steps.append(_predict(measured, case, prices, scenario))
             except UsageError as error:  # the layout does not fit the model
-                found.append(replace(one, refused=str(error)))
-    return tuple(found)
+                steps.append(replace(measured, refused=str(error)))
+    return tuple(steps)
 
 
-def _with_prediction(one: Held, case: Case, prices: Measured, scenario: Scenario) -> Held:
-    """``one`` with its prediction, or with what it lacks.
+def _predict(measured: Held, case: Case, prices: Measured, scenario: Scenario) -> Held:
+    """``measured`` with its prediction, or with what it lacks.
 
     With wait, products take the given time; otherwise as long as in the step without communication.
     """
-    step = step_of(case.op, one.workload)
-    each = one.compute if one.workload.wait_ns is None else one.workload.wait_ns / 1e9
-    rate = StepShape(one.workload).flop / case.ranks / each
+    step = step_of(case.op, measured.workload)
+    each = measured.compute if measured.workload.wait_ns is None else measured.workload.wait_ns / 1e9
+    rate = StepShape(measured.workload).flop / case.ranks / each
     machine = Machine(rate, prices.per_host, prices, _overlap(case, step), causal=False)
     rows = [row for stage in step.kinds for row in traffic(step, stage)]
     groups = [(row, group_of(step.layout, row, prices.per_host)) for row in rows]
-    one = replace(one, largest_bytes=max((prices.together(row.size_bytes, group) for row, group in groups), default=0))
+    measured = replace(
+        measured, largest_bytes=max((prices.together(row.size_bytes, group) for row, group in groups), default=0)
+    )
     try:
         predicted = step_time(step, machine, scenario)
     except AnalysisError as error:
-        return replace(one, refused=str(error), lacks=_lacking(groups, prices))
+        return replace(measured, refused=str(error), lacks=_lacking(groups, prices))
     changes = {other.name: step_time(step, machine, other).total / predicted.total - 1 for other in SCENARIOS}
-    return replace(one, predicted=predicted, changes=changes)
+    return replace(measured, predicted=predicted, changes=changes)
 
 
 def _lacking(calls: Iterable[tuple[Traffic, Group]], prices: Measured) -> tuple[str, ...]:
@@ -175,9 +179,9 @@ def _overlap(case: Case, step: Step) -> float:
     return max(0.0, 1 - _BUCKET_BYTES / gradients) if STRATEGIES[case.op].bucketed and gradients else 0.0
 
 
-def order_kept(found: Sequence[Held]) -> float:
+def order_kept(steps: Sequence[Held]) -> float:
     """Kendall's τ-b of predicted and measured times."""
     from scipy.stats import kendalltau  # noqa: PLC0415 - most commands do without
 
-    times = [(one.seconds, one.predicted.total) for one in found if one.predicted is not None]
+    times = [(step.seconds, step.predicted.total) for step in steps if step.predicted is not None]
     return float(kendalltau(*zip(*times, strict=True)).statistic)

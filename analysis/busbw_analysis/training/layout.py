@@ -143,8 +143,8 @@ def _refuse(message: str, code: str = "layout") -> None:
 
 def divisors(number: int) -> list[int]:
     """All divisors of ``number``, ascending."""
-    low = [one for one in range(1, int(number**0.5) + 1) if number % one == 0]
-    return sorted({*low, *(number // one for one in low)})
+    low = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
+    return sorted({*low, *(number // divisor for divisor in low)})
 
 
 def _divides(name: str, degree: int, whole: int, what: str) -> None:
@@ -403,11 +403,11 @@ def layouts(model: Model, gpus: int, like: Layout | None = None, degrees: int | 
         for ep in divisors(dp * cp) if model.experts else [1]:
             if max(tp, pp, cp, ep) <= most:
                 with suppress(UsageError):
-                    made = replace(
+                    layout = replace(
                         base, dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, sequence_parallel=split, scatter_gather=parts
                     )
-                    Step(model, made, dp * made.micro_batches, model.sequence)
-                    yield made
+                    Step(model, layout, dp * layout.micro_batches, model.sequence)
+                    yield layout
 
 
 def _ways(gpus: int) -> Iterator[tuple[int, int, int]]:

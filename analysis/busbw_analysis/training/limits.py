@@ -173,7 +173,7 @@ def utilisation(flop: float, constants: Constants) -> Utilisation:
     best = int(share.argmax())
     if share[best] == 0:
         return Utilisation(flop, 0.0)
-    chosen = (float(one[best]) for one in (share, gpus, pp, tp, dp, m))
+    chosen = (float(column[best]) for column in (share, gpus, pp, tp, dp, m))
     return Utilisation(flop, *chosen)
 
 
@@ -190,11 +190,11 @@ def _grid(fewest: float, batch: float, layers: float) -> tuple[Real, ...]:
     lowest = max(0, math.ceil(math.log2(fewest)))
     of_layers, of_batch = (powers(int(np.log2(max(1.0, most))) + 1)[:17] for most in (layers, batch))
     axes = (2.0**lowest * powers(_MOST_DOUBLINGS + 1), of_layers, powers(14), powers(6) / 2, of_batch)
-    gpus, pp, outer, ratio, m = (one.ravel() for one in np.meshgrid(*axes, indexing="ij"))
+    gpus, pp, outer, ratio, m = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
     inner = outer * ratio
     dp = gpus / (pp * outer * inner)
     keep = (inner >= 1) & (dp >= 1) & (dp * m <= batch) & (m >= pp)
-    return tuple(one[keep] for one in (gpus, pp, outer, inner, dp, m))
+    return tuple(values[keep] for values in (gpus, pp, outer, inner, dp, m))
 
 
 def _placements(per_host: int, outer: Real, inner: Real, dp: Real) -> Iterator[tuple[Real, Real, Real]]:
@@ -202,8 +202,8 @@ def _placements(per_host: int, outer: Real, inner: Real, dp: Real) -> Iterator[t
     doublings = max(0, int(np.log2(per_host)))
     for first in range(doublings + 1):
         for second in range(doublings + 1 - first):
-            one, two = np.minimum(outer, 2.0**first), np.minimum(inner, 2.0**second)
-            yield one, two, np.maximum(1.0, np.minimum(dp, per_host / (one * two)))
+            outer_ranks, inner_ranks = np.minimum(outer, 2.0**first), np.minimum(inner, 2.0**second)
+            yield outer_ranks, inner_ranks, np.maximum(1.0, np.minimum(dp, per_host / (outer_ranks * inner_ranks)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,25 +228,25 @@ def curve(constants: Constants) -> tuple[Utilisation, ...]:
     """The best utilisation every half decade, from the first that needs at least one GPU until nothing finishes in
     time.
     """
-    found: list[Utilisation] = []
+    points: list[Utilisation] = []
     for decade in np.arange(_LOWEST, _HIGHEST + _STEP, _STEP):
-        found.append(utilisation(float(10**decade), constants))
-        if found[-1].share == 0 and any(one.share for one in found):
+        points.append(utilisation(float(10**decade), constants))
+        if points[-1].share == 0 and any(point.share for point in points):
             break
-    return tuple(found)
+    return tuple(points)
 
 
 def limits(name: str, constants: Constants) -> Limits:
     """All limits; the last crossing is searched between its two points, to 1/16 of their distance."""
     points = curve(constants)
-    best = max(one.share for one in points)
-    found = [_last(points, least, constants) for least in (CLIFF * best, 0.0)]
-    return Limits(name, best, found[0], found[1], wall(constants))
+    best = max(point.share for point in points)
+    crossings = [_last(points, least, constants) for least in (CLIFF * best, 0.0)]
+    return Limits(name, best, crossings[0], crossings[1], wall(constants))
 
 
 def _last(points: tuple[Utilisation, ...], least: float, constants: Constants) -> float | None:
     """The FLOP above which the share stays at or below ``least``."""
-    above = [number for number, one in enumerate(points) if one.share > least]
+    above = [number for number, point in enumerate(points) if point.share > least]
     if not above or above[-1] == len(points) - 1:
         return None
     low, high = (float(np.log10(points[above[-1] + more].flop)) for more in (0, 1))

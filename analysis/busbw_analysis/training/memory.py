@@ -82,7 +82,7 @@ def memory(step: Step, optimizer: Optimizer = "adam", kernels: Kernels | None = 
     scores for models with dropout, whose training was described that way, flash for others.
     """
     chosen: Kernels = ("scores" if step.model.dropout else "flash") if kernels is None else kernels
-    return max((_of_stage(step, stage, optimizer, chosen) for stage in step.kinds), key=lambda one: one.total)
+    return max((_of_stage(step, stage, optimizer, chosen) for stage in step.kinds), key=lambda needed: needed.total)
 
 
 def _of_stage(step: Step, stage: int, optimizer: Optimizer, kernels: Kernels) -> Memory:
@@ -281,9 +281,9 @@ def _changes(step: Step) -> Iterator[Step]:
     for layout in layouts(step.model, base.gpus, whole, degrees=64):
         if step.batch % layout.dp:
             continue
-        made = replace(layout, sequence_parallel=layout.tp > 1, micro_batches=step.batch // layout.dp)
+        changed = replace(layout, sequence_parallel=layout.tp > 1, micro_batches=step.batch // layout.dp)
         with suppress(UsageError):  # cp may not divide the sequence
-            yield replace(step, layout=made, imbalance=min(step.imbalance, layout.ep), ranks_per_host=None)
+            yield replace(step, layout=changed, imbalance=min(step.imbalance, layout.ep), ranks_per_host=None)
 
 
 def least_gpus(step: Step, room: float) -> str:

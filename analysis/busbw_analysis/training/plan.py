@@ -106,8 +106,8 @@ class Plan:
 class _Search:
     """Results of a search so far: the fastest step for every choice of degrees, and the step with least memory."""
 
-    def __init__(self, wanted: Wanted, machine: Machine) -> None:
-        self.wanted, self.machine = wanted, machine
+    def __init__(self, request: Wanted, machine: Machine) -> None:
+        self.request, self.machine = request, machine
         self.best: dict[tuple[int, ...], Planned] = {}
         self.refused: Counter[str] = Counter()
         self.tried = self.too_large = 0
@@ -116,15 +116,15 @@ class _Search:
 
     def among(self, choices: Sequence[Step]) -> None:
         """Time ``choices``, from most to least memory and least to most time: usually only the first that fits."""
-        least = memory(choices[-1], kernels=self.wanted.kernels)
-        room = math.inf if self.wanted.room is None else self.wanted.room
+        least = memory(choices[-1], kernels=self.request.kernels)
+        room = math.inf if self.request.room is None else self.request.room
         if self.least is None or least.total < self.least.total:
             self.least, self.smallest = least, choices[-1]
         if least.total - least.buffers > room:
             self.too_large += len(choices)
             return
         for step in choices:
-            needs = memory(step, kernels=self.wanted.kernels)
+            needs = memory(step, kernels=self.request.kernels)
             if needs.total > room:
                 self.too_large += 1
                 continue
@@ -142,22 +142,22 @@ class _Search:
                 return  # more zero sends more without saving work; more recomputation computes more
 
 
-def assumed_settings(wanted: Wanted) -> dict[str, str]:
+def assumed_settings(request: Wanted) -> dict[str, str]:
     """Settings that a plan chooses by itself, by key of a layout, in words."""
-    return {"sync": "every with zero=2, to divide gradients"} if wanted.fixed.get("zero", 2) == 2 else {}
+    return {"sync": "every with zero=2, to divide gradients"} if request.fixed.get("zero", 2) == 2 else {}
 
 
-def plan(wanted: Wanted, machine: Machine) -> Plan:
+def plan(request: Wanted, machine: Machine) -> Plan:
     """Time every layout. Raises UsageError if none divides the model, AnalysisError if none fits or has a price."""
-    search = _Search(wanted, machine)
-    for choices in _choices(wanted, machine.per_host):
+    search = _Search(request, machine)
+    for choices in _choices(request, machine.per_host):
         search.among(choices)
-    what = f"{wanted.model.name} on {wanted.gpus} GPUs"
+    what = f"{request.model.name} on {request.gpus} GPUs"
     if search.least is None or search.smallest is None:
-        fixed = ", ".join(f"{name} {value}" for name, value in wanted.fixed.items())
+        fixed = ", ".join(f"{name} {value}" for name, value in request.fixed.items())
         raise UsageError(
             f"no layout of {what}{f' with {fixed}' if fixed else ''} divides its layers, heads, and a batch of "
-            f"{wanted.batch} sequences of {wanted.sequence}; use {_what_divides(wanted)}",
+            f"{request.batch} sequences of {request.sequence}; use {_suggest(request)}",
             code="divides",
         )
     if not search.best and search.refused:
@@ -167,51 +167,51 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
         )
     if not search.best:
         degrees = ", ".join(f"{name} {getattr(search.smallest.layout, name)}" for name in DIMENSIONS)
-        room, least = (f"{bytes_ / 1e9:.4g} GB" for bytes_ in (wanted.room or 0.0, search.least.total))
+        room, least = (f"{bytes_ / 1e9:.4g} GB" for bytes_ in (request.room or 0.0, search.least.total))
         raise AnalysisError(
             f"no layout of {what} fits {room}; the least, {least}, has {degrees}; use more GPUs, or more memory: "
-            f"{least_gpus(search.smallest, wanted.room or 0.0)}",
+            f"{least_gpus(search.smallest, request.room or 0.0)}",
             code="never-fits",
         )
     order = sorted(search.best.values(), key=lambda planned: planned.time.total)
     return Plan(tuple(order), search.tried, search.too_large, dict(search.refused))
 
 
-def _what_divides(wanted: Wanted) -> str:
+def _suggest(request: Wanted) -> str:
     """Values that divide, for a fixed degree that no layout has; else another batch."""
-    possible = list(_dividing(wanted))
+    possible = list(_dividing(request))
     for name in DIMENSIONS:
         degrees = {getattr(layout, name) for layout in possible}
-        if degrees and wanted.fixed.get(name, min(degrees)) not in degrees:
+        if degrees and request.fixed.get(name, min(degrees)) not in degrees:
             return f"{name} of {', '.join(map(str, sorted(degrees)))}"
-    sequences = wanted.fixed.get("micro_batch")
-    dividing = {divisor for layout in possible for divisor in divisors(wanted.batch // layout.dp)}
+    sequences = request.fixed.get("micro_batch")
+    dividing = {divisor for layout in possible for divisor in divisors(request.batch // layout.dp)}
     if sequences is not None and dividing and sequences not in dividing:
         return f"micro-batch of {', '.join(map(str, sorted(dividing)[:24]))}"
-    return f"another --batch ({wanted.gpus}), or other degrees with the product {wanted.gpus}"
+    return f"another --batch ({request.gpus}), or other degrees with the product {request.gpus}"
 
 
-def _dividing(wanted: Wanted) -> Iterator[Layout]:
+def _dividing(request: Wanted) -> Iterator[Layout]:
     """All layouts whose replicas share the batch evenly."""
-    model = msgspec.structs.replace(wanted.model, sequence=wanted.sequence)
-    base = replace(wanted.like, uneven=True, zero=0, micro_batches=1, interleave=1)
-    return (layout for layout in layouts(model, wanted.gpus, base) if wanted.batch % layout.dp == 0)
+    model = msgspec.structs.replace(request.model, sequence=request.sequence)
+    base = replace(request.like, uneven=True, zero=0, micro_batches=1, interleave=1)
+    return (layout for layout in layouts(model, request.gpus, base) if request.batch % layout.dp == 0)
 
 
-def _choices(wanted: Wanted, per_host: int) -> Iterator[list[Step]]:
+def _choices(request: Wanted, per_host: int) -> Iterator[list[Step]]:
     """Steps for every choice of degrees, micro-batch and interleaved parts.
 
     Each list has more and more recomputation and zero, and needs less and less memory.
     """
-    fixed = {name: value for name, value in wanted.fixed.items() if name in DIMENSIONS}
-    for layout in _dividing(wanted):
+    fixed = {name: value for name, value in request.fixed.items() if name in DIMENSIONS}
+    for layout in _dividing(request):
         if any(getattr(layout, name) != value for name, value in fixed.items()):
             continue
-        whole = wanted.batch // layout.dp
-        for sequences in _given(wanted.fixed.get("micro_batch"), _SEQUENCES):
+        whole = request.batch // layout.dp
+        for sequences in _given(request.fixed.get("micro_batch"), _SEQUENCES):
             if whole % sequences == 0:
-                for parts in _given(wanted.fixed.get("interleave"), _PARTS):
-                    if steps := list(_steps(wanted, layout, per_host, whole // sequences, parts)):
+                for parts in _given(request.fixed.get("interleave"), _PARTS):
+                    if steps := list(_steps(request, layout, per_host, whole // sequences, parts)):
                         yield steps
                         if steps[0].layout.bubble_share < _SMALL_BUBBLE:
                             break
@@ -221,20 +221,20 @@ def _given(value: int | None, otherwise: Sequence[int]) -> Sequence[int]:
     return otherwise if value is None else (value,)
 
 
-def _steps(wanted: Wanted, layout: Layout, per_host: int, micro_batches: int, parts: int) -> Iterator[Step]:
-    model, pp = wanted.model, layout.pp
+def _steps(request: Wanted, layout: Layout, per_host: int, micro_batches: int, parts: int) -> Iterator[Step]:
+    model, pp = request.model, layout.pp
     if parts > 1 and (pp == 1 or micro_batches % pp or pp * parts > model.layers or layout.schedule == "gpipe"):
         return
-    stages: tuple[Recompute, ...] = ("none", "full") if wanted.like.recompute == "none" else (wanted.like.recompute,)
-    split = wanted.sequence_parallel and layout.tp > 1 and wanted.sequence % (layout.tp * layout.cp) == 0
+    stages: tuple[Recompute, ...] = ("none", "full") if request.like.recompute == "none" else (request.like.recompute,)
+    split = request.sequence_parallel and layout.tp > 1 and request.sequence % (layout.tp * layout.cp) == 0
     limited = layout.ep % max(1, per_host // layout.tp) == 0  # else a host would have a part of a group
     uneven, hosts = model.layers % (pp * parts) > 0, per_host if limited else None
-    made = replace(layout, micro_batches=micro_batches, interleave=parts, sequence_parallel=split, uneven=uneven)
-    for recompute, zero in product(stages, _given(wanted.fixed.get("zero"), (0, 1, 2, 3))):
-        sync = "every" if zero == 2 else wanted.like.sync  # otherwise gradients stay whole until the last micro-batch
+    arranged = replace(layout, micro_batches=micro_batches, interleave=parts, sequence_parallel=split, uneven=uneven)
+    for recompute, zero in product(stages, _given(request.fixed.get("zero"), (0, 1, 2, 3))):
+        sync = "every" if zero == 2 else request.like.sync  # otherwise gradients stay whole until the last micro-batch
         with suppress(UsageError):
-            divided = replace(made, zero=zero, sync=sync, recompute=recompute)
-            yield Step(model, divided, wanted.batch, wanted.sequence, wanted.gradients, 1.0, hosts)
+            divided = replace(arranged, zero=zero, sync=sync, recompute=recompute)
+            yield Step(model, divided, request.batch, request.sequence, request.gradients, 1.0, hosts)
 
 
 # --- sensitivity ---------------------------------------------------------------------------------------------------
@@ -350,11 +350,11 @@ def scaling(
     strong = [(layout, step.batch) for layout in _of_one_batch(step, replicas)]
 
     def timed(steps: list[tuple[Layout, int]]) -> Iterator[tuple[int, StepTime]]:
-        for made, batch in steps:
+        for grown, batch in steps:
             with suppress(UsageError, AnalysisError):
-                scaled = replace(step, layout=made, batch=batch)
+                scaled = replace(step, layout=grown, batch=batch)
                 if room is None or memory(scaled, kernels=kernels).total <= room:
-                    yield made.gpus, step_time(scaled, machine)
+                    yield grown.gpus, step_time(scaled, machine)
 
     return Scaled("weak", tuple(timed(weak))), Scaled("strong", tuple(timed(strong)))
 

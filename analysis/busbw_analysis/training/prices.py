@@ -164,22 +164,22 @@ class Measured:
 
     def __init__(self, questions: Questions, otherwise: Prices | None = None, *, shared: bool | None = None) -> None:
         self.questions, self.otherwise = questions, otherwise
-        hosts = max((one.facts.hosts for one in questions.results), key=len)
+        hosts = max((results.facts.hosts for results in questions.results), key=len)
         self.per_host = max(map(hosts.count, hosts))
-        device = {row.case.device for one in questions.results for row in one.cases}
+        device = {row.case.device for results in questions.results for row in results.cases}
         self.shared = "cpu" in device if shared is None else shared
         self._points = lru_cache(maxsize=None)(self._ask)
 
     def price(self, op: str, size_bytes: int, group: Group) -> Price:
         """The price of one call, interpolated between the two nearest evaluated sizes."""
         size = self.together(size_bytes, group)
-        found = self._points(op, group.ranks, group.hosts, _SIZES)
-        if isinstance(found, AnalysisError):
+        prices = self._points(op, group.ranks, group.hosts, _SIZES)
+        if isinstance(prices, AnalysisError):
             if self.otherwise is None:
-                raise found
+                raise prices
             return self.otherwise.price(op, size_bytes, group)
         place = min(max(1, bisect_left(_SIZES, size)), len(_SIZES) - 1)
-        below, above = found[place - 1], found[place]
+        below, above = prices[place - 1], prices[place]
         if below.extrapolated != above.extrapolated:
             # The measured sizes end between the two: only the size itself says on which side it lies.
             exact = self._points(op, group.ranks, group.hosts, (size,))
@@ -188,8 +188,8 @@ class Measured:
         share = max(0.0, (size - _SIZES[place - 1]) / (_SIZES[place] - _SIZES[place - 1]))
         seconds = below.seconds + share * (above.seconds - below.seconds)
         ends = (below.low, above.low), (below.high, above.high)
-        low, high = (None if one is None or other is None else one + share * (other - one) for one, other in ends)
-        latency = min(found[0].seconds, seconds)
+        low, high = (None if start is None or end is None else start + share * (end - start) for start, end in ends)
+        latency = min(prices[0].seconds, seconds)
         return replace(above, latency=latency, moving=seconds - latency, low=low, high=high)
 
     def together(self, size_bytes: int, group: Group) -> int:
@@ -200,13 +200,13 @@ class Measured:
         failed: AnalysisError | None = None
         for name, count, on in self._asks(op, ranks, hosts):
             try:
-                found = self.questions.predict(name, count, sizes, hosts=on)
+                prediction = self.questions.predict(name, count, sizes, hosts=on)
             except (AnalysisError, UsageError) as error:
                 failed = failed or AnalysisError(f"{op} on {ranks} ranks, {hosts} host(s): {error}", code="no-price")
                 continue
-            if not found.unanswered:
-                return [_price(one, 0.5 if name == "ping_pong" else 1.0) for one in found.forecasts]
-            why = next(iter(found.unanswered.values())).reason
+            if not prediction.unanswered:
+                return [_price(forecast, 0.5 if name == "ping_pong" else 1.0) for forecast in prediction.forecasts]
+            why = next(iter(prediction.unanswered.values())).reason
             failed = failed or AnalysisError(f"{op} on {ranks} ranks: {why}", code="no-price")
         # An op that was never measured: a ring of messages.
         rates = self.rates(hosts)
@@ -230,9 +230,9 @@ class Measured:
         sent = {
             (len(group.ranks), len(set(results.facts.hosts_of(group.ranks))))
             for results in self.questions.results
-            for one in results.cases
-            if one.case.op == op and one.state == "measured"
-            for group in one.groups
+            for summary in results.cases
+            if summary.case.op == op and summary.state == "measured"
+            for group in summary.groups
         }
         yield from ((op, count, on) for count, on in sorted(sent) if count > 2 and (on > 1) == (hosts > 1))
 
@@ -241,43 +241,45 @@ class Measured:
 
         If only one kind exists (one host, or one rank per host), it is used for both.
         """
-        wanted = (False,) if hosts == 1 else (True,) if self.per_host == 1 else (False, True)
+        kinds = (False,) if hosts == 1 else (True,) if self.per_host == 1 else (False, True)
         for op in ("all_reduce", "all_gather", "send_recv"):
             with suppress(AnalysisError, UsageError):
-                found = [self.questions.messages(op, far=far) for far in wanted]
-                known = [one for one in found if not isinstance(one, Unavailable)]
-                if len(known) == len(found):
-                    inner, outer = known[0], known[-1]
+                fits = [self.questions.messages(op, far=far) for far in kinds]
+                usable = [fit for fit in fits if not isinstance(fit, Unavailable)]
+                if len(usable) == len(fits):
+                    inner, outer = usable[0], usable[-1]
                     bytes_per_second = 1 / inner.beta_seconds_per_byte, 1 / outer.beta_seconds_per_byte
                     return Rates(*bytes_per_second, inner.alpha_seconds, outer.alpha_seconds, self.per_host)
         return None
 
     def flop_per_second(self, dtype: str) -> tuple[float, str] | None:
         """FLOP/s of one rank in the best measured matmul of this data type; None if there is none."""
-        found = [
+        products = [
             (FLOP["matmul"](case.count) / group.time_ns * 1e9, case.size_bytes)
             for case, group in self._measured(lambda case: (case.op, case.dtype) == ("matmul", dtype))
         ]
-        if not found:
+        if not products:
             return None
-        rate, size = max(found)
+        rate, size = max(products)
         return rate, f"{format_flop(rate)} a rank, the best matmul of the run ({dtype}, {format_size(size)})"
 
     def overlap(self) -> tuple[float, str] | None:
         """The share of a call hidden by concurrent computation, median over all cases; None if it was not measured."""
-        shares = [one.share for one in self.overlaps]
+        shares = [overlap.share for overlap in self.overlaps]
         return (median(shares), f"as measured, median of {len(shares)} cases") if shares else None
 
     @property
     def overlaps(self) -> list[Overlap]:
         """Overlap with computation, of all cases that measured it."""
         measured = (group.overlap for _, group in self._measured(lambda case: case.mode == "overlap"))
-        return [one for one in measured if one is not None]
+        return [overlap for overlap in measured if overlap is not None]
 
-    def _measured(self, wanted: Callable[[Case], bool]) -> Iterator[tuple[Case, GroupSummary]]:
+    def _measured(self, keeps: Callable[[Case], bool]) -> Iterator[tuple[Case, GroupSummary]]:
         # Filter by case first: groups of a pair matrix are created one by one, and may be a million.
-        every = (one for results in self.questions.results for one in results.cases if one.state == "measured")
-        return ((one.case, group) for one in every if wanted(one.case) for group in one.groups)
+        every = (
+            summary for results in self.questions.results for summary in results.cases if summary.state == "measured"
+        )
+        return ((summary.case, group) for summary in every if keeps(summary.case) for group in summary.groups)
 
 
 OVERLAP: Final = 0.8
@@ -286,11 +288,11 @@ OVERLAP: Final = 0.8
 
 def slowdown_of(run: Measured | None) -> tuple[float, str]:
     """Factor by which computation takes longer beside a call, and its origin; 1 if no run measured it."""
-    found = [] if run is None else [one.slowdown for one in run.overlaps]
-    if not found:
+    slowdowns = [] if run is None else [overlap.slowdown for overlap in run.overlaps]
+    if not slowdowns:
         return 1.0, "not included: no run measured computation beside a call"
-    factor = max(1.0, median(found))
-    return factor, f"computation takes {factor:.2f} times as long beside a call, median of {len(found)} cases"
+    factor = max(1.0, median(slowdowns))
+    return factor, f"computation takes {factor:.2f} times as long beside a call, median of {len(slowdowns)} cases"
 
 
 def _price(forecast: Forecast, share: float) -> Price:

@@ -44,12 +44,12 @@ class Phase:
 
     def seconds(self, flop_per_second: float, memory: float, wires: Wires | None) -> dict[Limit, float]:
         """The least time by each limit; ``wires``: that of the links, of a phase with a dimension."""
-        found: dict[Limit, float] = {"compute": self.flop / flop_per_second}
+        least: dict[Limit, float] = {"compute": self.flop / flop_per_second}
         if self.memory_bytes is not None:
-            found["memory"] = self.memory_bytes / memory
+            least["memory"] = self.memory_bytes / memory
         if wires is not None:
-            found |= {"inside": wires.inside, "between": wires.between}
-        return found
+            least |= {"inside": wires.inside, "between": wires.between}
+        return least
 
 
 Timed = tuple[Phase, dict[Limit, float]]
@@ -60,9 +60,9 @@ def wires_of_step(step: Step, rates: Rates) -> dict[Dimension, Wires]:
     """The least seconds of each dimension's calls on the links of a rank of ``Step.middle``."""
     rows = traffic(step)
     return {
-        one: busiest((row for row in rows if row.dimension == one), step.layout, rates, rates.per_host)
-        for one in DIMENSIONS
-        if sent(rows, one)
+        dimension: busiest((row for row in rows if row.dimension == dimension), step.layout, rates, rates.per_host)
+        for dimension in DIMENSIONS
+        if sent(rows, dimension)
     }
 
 
@@ -85,22 +85,22 @@ def phases(step: Step, optimizer: Optimizer = "adam", *, causal: bool) -> tuple[
     touched = width * attending * (heads + keys)
     forward = 2 * products * m
     grads = 2 * step.gradient_bytes * weights * m
-    found = [
+    parts = [
         Phase("products forward", forward, m * width * (weights + inputs)),
         Phase("products backward", 2 * forward, m * width * (weights + 2 * inputs) + grads),
     ]
     if model.heads:
-        found.append(Phase("attention forward", scores, touched))
-        found.append(Phase("attention backward", 2 * scores, 2 * touched))
-    found.append(Phase("optimizer", *optimizer_work(step, stage, optimizer)))
+        parts.append(Phase("attention forward", scores, touched))
+        parts.append(Phase("attention backward", 2 * scores, 2 * touched))
+    parts.append(Phase("optimizer", *optimizer_work(step, stage, optimizer)))
     rows = traffic(step)
     whole = 3 * (forward + scores)
-    found += [
-        Phase(f"step and {one.upper()}", whole, network_bytes=bytes_, dimension=one)
-        for one in DIMENSIONS
-        if (bytes_ := sent(rows, one))
+    parts += [
+        Phase(f"step and {dimension.upper()}", whole, network_bytes=bytes_, dimension=dimension)
+        for dimension in DIMENSIONS
+        if (bytes_ := sent(rows, dimension))
     ]
-    return tuple(found)
+    return tuple(parts)
 
 
 _OPTIMIZER_FLOP = 12
@@ -157,7 +157,7 @@ def least_tokens(step: Step, flop_per_second: float, rates: Rates) -> float:
     layout, stage = step.layout, step.middle
     for_token = products_of(step, stage)[0] / step.tokens
     gathers = layout.micro_batches if layout.zero == 3 and layout.reshard else 1
-    found = 0.0
+    tokens = 0.0
     for flop, phases_ in ((2.0, {"forward", "optimizer"}), (4.0, {"backward"})):
         once = [
             replace(row, messages=row.messages // (layout.reduces if row.op != "all_gather" else gathers))
@@ -165,5 +165,5 @@ def least_tokens(step: Step, flop_per_second: float, rates: Rates) -> float:
             if row.dimension == "dp" and row.phase in phases_
         ]
         seconds = max(busiest(once, layout, rates, rates.per_host))
-        found = max(found, seconds * flop_per_second / (flop * for_token))
-    return found
+        tokens = max(tokens, seconds * flop_per_second / (flop * for_token))
+    return tokens

@@ -80,42 +80,42 @@ def _steps_in_words(steps: Sequence[StepVerdict]) -> str:
     if not steps:
         return ""
     if len(steps) == 1:
-        (one,) = steps
-        rate = "" if one.of_matmul is None else f" at {_percent(one.of_matmul)} of the matmul rate"
+        (step,) = steps
+        rate = "" if step.of_matmul is None else f" at {_percent(step.of_matmul)} of the matmul rate"
         parts = ", ".join(
-            f"{_percent(share)} {part}{rate if part == 'computation' else ''}" for part, share in one.parts.items()
+            f"{_percent(share)} {part}{rate if part == 'computation' else ''}" for part, share in step.parts.items()
         )
-        return f"a step of {one.name} takes {format_time(one.time_ns)}: {parts}; {_compared(one)}"
+        return f"a step of {step.name} takes {format_time(step.time_ns)}: {parts}; {_compared(step)}"
     ranges: dict[str, list[float]] = {}
-    for one in steps:
-        for part, share in one.parts.items():
+    for step in steps:
+        for part, share in step.parts.items():
             ranges.setdefault(part, []).append(share)
     parts = ", ".join(f"{_range([f'{100 * end:.0f}' for end in _ends(of)])} % {part}" for part, of in ranges.items())
     return f"{counted(len(steps), 'step')}: {parts}; {', '.join(_counts(steps))}"
 
 
-def _compared(one: StepVerdict) -> str:
+def _compared(step: StepVerdict) -> str:
     """The verdict on a single step."""
-    if one.ratio is None or one.low is None or one.high is None:
+    if step.ratio is None or step.low is None or step.high is None:
         return "not predicted"
-    ends = (one.low, one.high) if one.status == "undecided" else (one.ratio,)
-    doubt = ", which is an extrapolation" if one.extrapolated else ""
-    more = f", most of it in {one.longest}" if one.status == "slower" and one.longest else ""
-    unlike = abs(one.apart_ns / one.time_ns - 1) > _UNLIKE
-    apart = f"; steps beside which the parts were measured took {format_time(one.apart_ns)}" if unlike else ""
-    return f"{one.status}: {_range([times(end) for end in ends])} the predicted time{doubt}{more}{apart}"
+    ends = (step.low, step.high) if step.status == "undecided" else (step.ratio,)
+    doubt = ", which is an extrapolation" if step.extrapolated else ""
+    more = f", most of it in {step.longest}" if step.status == "slower" and step.longest else ""
+    unlike = abs(step.apart_ns / step.time_ns - 1) > _UNLIKE
+    apart = f"; steps beside which the parts were measured took {format_time(step.apart_ns)}" if unlike else ""
+    return f"{step.status}: {_range([times(end) for end in ends])} the predicted time{doubt}{more}{apart}"
 
 
 def _counts(steps: Sequence[StepVerdict]) -> Iterator[str]:
-    by_status = grouped(steps, lambda one: one.status)
+    by_status = grouped(steps, lambda step: step.status)
     if slower := by_status.get("slower"):
-        worst = max(slower, key=lambda one: one.ratio or 0.0)
+        worst = max(slower, key=lambda step: step.ratio or 0.0)
         of = f", most of it in {worst.longest}" if worst.longest else ""
         yield f"{len(slower)} slower than predicted, worst {worst.name} ({times(worst.ratio or 0.0)}{of})"
     for status, words in _STATUSES.items():
-        if found := by_status.get(status):
-            ends = _ends([one.ratio for one in found if one.ratio is not None])
-            yield f"{len(found)} {words} ({_range([times(end) for end in ends])} the predicted time)"
+        if members := by_status.get(status):
+            ends = _ends([step.ratio for step in members if step.ratio is not None])
+            yield f"{len(members)} {words} ({_range([times(end) for end in ends])} the predicted time)"
     if missing := by_status.get("not judged"):
         yield f"{len(missing)} not predicted"
 
@@ -139,34 +139,34 @@ def _why_unjudged(steps: Sequence[StepVerdict]) -> str:
     calls = _calls(steps)
     if calls:
         return f"not judged: a step is predicted from {_listed(calls)} at several sizes, which this run did not measure"
-    return f"not judged: {next((one.refused for one in steps if one.refused), 'no step was predicted')}"
+    return f"not judged: {next((step.refused for step in steps if step.refused), 'no step was predicted')}"
 
 
 def _action(judgement: Judgement, steps: Sequence[StepVerdict]) -> str:
     """What to measure so that steps can be predicted, or what would shorten the only one, or the worst slower one."""
-    slower = [one for one in steps if one.status == "slower"]
-    worst = max(slower or steps[:1], key=lambda one: one.ratio or 0.0, default=None)
+    slower = [step for step in steps if step.status == "slower"]
+    worst = max(slower or steps[:1], key=lambda step: step.ratio or 0.0, default=None)
     return _measure(judgement, steps) or (_shorten(worst) if worst and (slower or len(steps) == 1) else "")
 
 
 def _calls(steps: Sequence[StepVerdict]) -> list[str]:
     """The calls that the steps lack, as operations to measure."""
-    return list(dict.fromkeys(_MESSAGES.get(op, op) for one in steps for op in one.lacks if op != MATMUL))
+    return list(dict.fromkeys(_MESSAGES.get(op, op) for step in steps for op in step.lacks if op != MATMUL))
 
 
 def _measure(judgement: Judgement, steps: Sequence[StepVerdict]) -> str:
     """The command that measures what the steps lack."""
     calls = _calls(steps)
     if not calls:
-        wanted = any(MATMUL in one.lacks for one in steps)
-        return "measure matmul in the same run, without --no-baseline" if wanted else ""
-    without = [one for one in steps if any(op != MATMUL for op in one.lacks)]
-    largest = max(_LEAST_LARGEST, *(one.largest_bytes for one in without))
+        lacks_matmul = any(MATMUL in step.lacks for step in steps)
+        return "measure matmul in the same run, without --no-baseline" if lacks_matmul else ""
+    without = [step for step in steps if any(op != MATMUL for op in step.lacks)]
+    largest = max(_LEAST_LARGEST, *(step.largest_bytes for step in without))
     top = format_size(1 << (largest - 1).bit_length()).replace(" ", "")
     first = without[0]
     started_here = judgement.runs[0].run.launcher == "local"
     parts = [
-        f"busbw run --op {','.join([*dict.fromkeys(one.op for one in without), *calls])} --sizes '1KiB..{top}*8'",
+        f"busbw run --op {','.join([*dict.fromkeys(step.op for step in without), *calls])} --sizes '1KiB..{top}*8'",
         *([f"--ranks {first.ranks}"] if started_here else []),
         *_options(first),
     ]
@@ -177,33 +177,35 @@ def _measure(judgement: Judgement, steps: Sequence[StepVerdict]) -> str:
 
 def _options(step: StepVerdict) -> Iterator[str]:
     """Options of a step that differ from the defaults and change the sizes of its calls."""
-    one = step.workload
-    if one.model != OTHER_MODELS.get(step.op, MODEL):
-        yield f"--model '{one.model}'"
-    if one.scale != SCALES.get(one.model, SCALE):
-        yield f"--scale {one.scale:g}"
-    if one.wait_ns is not None:
-        yield f"--compute wait={one.wait_ns / 1e6:g}ms"
-    if one.dp > 1 and "dp" not in OPS[step.op].splits:
-        yield f"--replicas {one.dp}"
+    workload = step.workload
+    if workload.model != OTHER_MODELS.get(step.op, MODEL):
+        yield f"--model '{workload.model}'"
+    if workload.scale != SCALES.get(workload.model, SCALE):
+        yield f"--scale {workload.scale:g}"
+    if workload.wait_ns is not None:
+        yield f"--compute wait={workload.wait_ns / 1e6:g}ms"
+    if workload.dp > 1 and "dp" not in OPS[step.op].splits:
+        yield f"--replicas {workload.dp}"
 
 
-def _shorten(one: StepVerdict) -> str:
+def _shorten(step: StepVerdict) -> str:
     """What would shorten a step: fewer waits, and the changes of the machine with the largest gains."""
-    more = msgspec.structs.replace(one.workload, micro_batches=2 * one.workload.micro_batches)
-    waits = one.workload.pp > 1 and one.waiting is not None and one.waiting >= max(one.communicating, _LEAST_WAITING)
-    possible = waits and StepShape(more).refuse(one.op) is None
+    more = msgspec.structs.replace(step.workload, micro_batches=2 * step.workload.micro_batches)
+    waits = (
+        step.workload.pp > 1 and step.waiting is not None and step.waiting >= max(step.communicating, _LEAST_WAITING)
+    )
+    possible = waits and StepShape(more).refuse(step.op) is None
     micro = f"--micro-batches {more.micro_batches} would halve the waiting" if possible else ""
-    if one.predicted_ns is None:
-        rest = one.communicating
+    if step.predicted_ns is None:
+        rest = step.communicating
         hidden = (
             f"hiding all exposed communication would shorten the step by at most {_percent(rest)}"
             if rest > 0.01
             else ""
         )
         return "; ".join(filter(None, (micro, hidden)))
-    gains = ", with ".join(f"{name} by {_percent(-by)}" for name, by in one.changes[:_MOST_CHANGES])
-    shorter = f"the predicted step of {one.name} shortens with {gains}" if gains else ""
+    gains = ", with ".join(f"{name} by {_percent(-by)}" for name, by in step.changes[:_MOST_CHANGES])
+    shorter = f"the predicted step of {step.name} shortens with {gains}" if gains else ""
     return "; ".join(filter(None, (micro, shorter)))
 
 

@@ -104,7 +104,7 @@ class StepTime:
     def parts(self) -> dict[str, float]:
         """All parts by name."""
         own = {"compute": self.compute, "bubble": self.bubble, "optimizer": self.optimizer}
-        return {**own, **{one: self.exposed.get(one, 0.0) for one in DIMENSIONS}}
+        return {**own, **{dimension: self.exposed.get(dimension, 0.0) for dimension in DIMENSIONS}}
 
     @property
     def binds(self) -> str:
@@ -158,14 +158,14 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
     busy = stages[slowest]
     together = sum(count * stages[stage].seconds for stage, count in step.kinds.items())
     bubble = max(0.0, together - busy.seconds) / layout.interleave
-    exposed = {one: m * taken for one, taken in busy.waits.items()}
+    exposed = {dimension: m * taken for dimension, taken in busy.waits.items()}
     messages = [row for row in rows[slowest] if row.dimension == "pp" and row.op == "send_recv"]
     if messages:
         exposed["pp"] = exposed.get("pp", 0.0) + hops_in_a_row(step) * max(map(seconds, messages))
     share = machine.overlap if scenario.overlap is None else scenario.overlap
     late, hidden = _overlapped(step, busy, rows[slowest], share, seconds)
-    for one, taken in late.items():
-        exposed[one] = exposed.get(one, 0.0) + taken
+    for dimension, taken in late.items():
+        exposed[dimension] = exposed.get(dimension, 0.0) + taken
     compute = m * busy.compute + (machine.slowdown - 1) * sum(hidden.values())
     memory = machine.memory_bytes_per_second
     optimizer = 0.0 if memory is None else optimizer_work(step, slowest)[1] / memory
@@ -212,8 +212,8 @@ def _overlapped(step: Step, busy: _Stage, rows: _Rows, share: float, seconds: _S
     exposed: dict[Dimension, float] = {}
     hidden: dict[Dimension, float] = {}
     order: tuple[Dimension, ...] = ("cp", "tp", "ep", "dp")
-    beside = [row for row in rows if row.hideable and row.dimension in order]
-    for row in sorted(beside, key=lambda row: order.index(row.dimension)):
+    hideable = [row for row in rows if row.hideable and row.dimension in order]
+    for row in sorted(hideable, key=lambda row: order.index(row.dimension)):
         side = "backward" if row.phase == "backward" else "forward"
         taken = row.messages * seconds(row)
         whole = busy.backward if side == "backward" else busy.forward

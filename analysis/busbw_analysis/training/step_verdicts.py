@@ -66,14 +66,14 @@ class StepVerdict:
     @property
     def parts(self) -> dict[Part, float]:
         """Every known part, as a share of the step."""
-        known: dict[Part, float] = {"computation": self.computed, "exposed communication": self.communicating}
-        return known if self.waiting is None else {**known, "waiting": self.waiting}
+        shares: dict[Part, float] = {"computation": self.computed, "exposed communication": self.communicating}
+        return shares if self.waiting is None else {**shares, "waiting": self.waiting}
 
 
 def step_verdicts(steps: Iterable[Trained], held: Sequence[Held]) -> tuple[StepVerdict, ...]:
     """The verdict on every measured step, in their order."""
-    by_case = {one.case: one for one in held}
-    return tuple(_verdict(one, by_case.get(one.case)) for one in steps)
+    by_case = {prediction.case: prediction for prediction in held}
+    return tuple(_verdict(step, by_case.get(step.case)) for step in steps)
 
 
 def _verdict(step: Trained, held: Held | None) -> StepVerdict:
@@ -112,7 +112,9 @@ def _verdict(step: Trained, held: Held | None) -> StepVerdict:
         largest_bytes=0 if held is None else held.largest_bytes,
         changes=()
         if held is None
-        else tuple(sorted(((name, by) for name, by in held.changes.items() if by <= -_WITHIN), key=lambda one: one[1])),
+        else tuple(
+            sorted(((name, by) for name, by in held.changes.items() if by <= -_WITHIN), key=lambda change: change[1])
+        ),
     )
 
 

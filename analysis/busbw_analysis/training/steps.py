@@ -63,7 +63,7 @@ class Trained:
     @property
     def fullest(self) -> RankMemory | None:
         """The rank whose tensors need most memory; None if memory was not measured."""
-        return max(self.memory, key=lambda one: one.peak_bytes, default=None)
+        return max(self.memory, key=lambda rank: rank.peak_bytes, default=None)
 
     @property
     def computed_memory(self) -> Memory | None:
@@ -75,9 +75,9 @@ class Trained:
         if self.workload.exchange is not None or self.op not in STRATEGIES:
             return None
         step = step_of(self.op, self.workload)
-        found = memory(step, "sgd", "eager")
-        copied = found.gradients if self.device == "cpu" and step.layout.zero == 1 else 0.0
-        return replace(found, buffers=found.buffers + copied)
+        computed = memory(step, "sgd", "eager")
+        copied = computed.gradients if self.device == "cpu" and step.layout.zero == 1 else 0.0
+        return replace(computed, buffers=computed.buffers + copied)
 
     @property
     def exposed_ns(self) -> float:
@@ -105,8 +105,8 @@ class Trained:
         """
         if self.workload.pp > 1:
             return self.bubble_ns / self.step_ns
-        late = [one.waiting_for_last_ns for one in self.timeline if one.waiting_for_last_ns is not None]
-        waited = sum(one.waiting_ns for one in self.timeline)
+        late = [rank.waiting_for_last_ns for rank in self.timeline if rank.waiting_for_last_ns is not None]
+        waited = sum(rank.waiting_ns for rank in self.timeline)
         if len(late) < len(self.timeline) or not waited:
             return None
         return self.exposed_share * min(1.0, sum(late) / waited)
@@ -123,16 +123,18 @@ class Trained:
         """The share of a step that a pipeline stage waits for others if only matrix products take time: (p−1)/(m v +
         p−1) (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473, section 2.2).
         """
-        one = self.workload
-        return None if one.pp == 1 else (one.pp - 1) / (one.micro_batches * one.interleave + one.pp - 1)
+        workload = self.workload
+        rounds = workload.micro_batches * workload.interleave
+        return None if workload.pp == 1 else (workload.pp - 1) / (rounds + workload.pp - 1)
 
     @property
     def bubble_ns(self) -> float:
         """The time that a stage waits for others, (p−1)/(m v) of its own computation, but at most what is exposed; 0
         without a pipeline. The rest of the exposed time is communication.
         """
-        one = self.workload
-        return min(self.exposed_ns, self.compute_ns * (one.pp - 1) / (one.micro_batches * one.interleave))
+        workload = self.workload
+        rounds = workload.micro_batches * workload.interleave
+        return min(self.exposed_ns, self.compute_ns * (workload.pp - 1) / rounds)
 
     @property
     def waits_for(self) -> tuple[str, float]:
@@ -166,29 +168,29 @@ class Trained:
         """Bytes per step of the rank that sends most: S × bus factor of each call. None if a call is of an op that this
         version does not know.
         """
-        if not OPS.keys() >= {one.op for one in self.sent}:
+        if not OPS.keys() >= {call.op for call in self.sent}:
             return None
         by_rank: dict[int, float] = {}
-        for one in self.sent:
-            for rank in one.ranks:
-                factor = bus_factor(one.op, one.group) or 0.0
-                by_rank[rank] = by_rank.get(rank, 0.0) + one.calls * one.size_bytes * factor
+        for call in self.sent:
+            for rank in call.ranks:
+                factor = bus_factor(call.op, call.group) or 0.0
+                by_rank[rank] = by_rank.get(rank, 0.0) + call.calls * call.size_bytes * factor
         return max(by_rank.values(), default=0.0) / self.steps
 
 
 def steps_of(results: Results) -> tuple[Trained, ...]:
     """Every measured step, in the order of the plan."""
-    known = results.cases
+    summaries = results.cases
     parts = by_key(
         (row.case, row.supplement)
         for stored in results.runs
         for row in stored.measurements
         if isinstance(row.supplement, StepParts)
     )
-    rate = _product_rate(known)
+    rate = _product_rate(summaries)
     return tuple(
         _trained(summary, workload, group, parts[summary.case], rate)
-        for summary in known
+        for summary in summaries
         if isinstance(workload := summary.case.settings, Workload)
         and summary.state == "measured"
         and summary.case in parts
@@ -206,26 +208,28 @@ class Ranked:
     times: float
 
 
-def ranked(found: Iterable[Trained]) -> tuple[Ranked, ...]:
+def ranked(steps: Iterable[Trained]) -> tuple[Ranked, ...]:
     """Every step without an artificial straggler that has comparable ones, the fastest of each group first."""
     alike = grouped(
-        (one for one in found if one.workload.slow_ns is None),
-        lambda one: (one.workload.model, one.workload.scale, one.workload.wait_ns, one.ranks),
+        (step for step in steps if step.workload.slow_ns is None),
+        lambda step: (step.workload.model, step.workload.scale, step.workload.wait_ns, step.ranks),
     )
-    ordered = [sorted(group, key=lambda one: one.time_ns) for group in alike.values() if len(group) > 1]
-    return tuple(Ranked(one, one.time_ns / group[0].time_ns) for group in ordered for one in group)
+    ordered = [sorted(group, key=lambda step: step.time_ns) for group in alike.values() if len(group) > 1]
+    return tuple(Ranked(step, step.time_ns / group[0].time_ns) for group in ordered for step in group)
 
 
 def _product_rate(summaries: Iterable[CaseSummary]) -> float | None:
     """FLOP/s of all ranks together, in the largest measured float32 product."""
     rates = [
         (
-            one.case.size_bytes,
+            summary.case.size_bytes,
             # Every rank of a group multiplies its own matrices.
-            sum(len(group.ranks) * FLOP["matmul"](one.case.count) / group.time_ns * 1e9 for group in one.groups),
+            sum(
+                len(group.ranks) * FLOP["matmul"](summary.case.count) / group.time_ns * 1e9 for group in summary.groups
+            ),
         )
-        for one in summaries
-        if (one.case.op, one.case.dtype, one.state) == ("matmul", "float32", "measured")
+        for summary in summaries
+        if (summary.case.op, summary.case.dtype, summary.state) == ("matmul", "float32", "measured")
     ]
     return None if not rates else max(rates)[1]
 
@@ -234,7 +238,7 @@ def _trained(
     summary: CaseSummary, workload: Workload, group: GroupSummary, parts: list[StepParts], rate: float | None
 ) -> Trained:
     last = parts[-1]
-    tries = tuple(ns / last.steps for one in parts for ns in one.step_ns)
+    tries = tuple(ns / last.steps for part in parts for ns in part.step_ns)
     return Trained(
         op=summary.case.op,
         case=summary.index,
@@ -245,8 +249,8 @@ def _trained(
         high_ns=group.interval.high_ns,
         step_ns=median(tries),
         tries_ns=tries,
-        compute_ns=median(ns for one in parts for ns in one.compute_ns) / last.steps,
-        communication_ns=median(ns for one in parts for ns in one.communication_ns) / last.steps,
+        compute_ns=median(ns for part in parts for ns in part.compute_ns) / last.steps,
+        communication_ns=median(ns for part in parts for ns in part.communication_ns) / last.steps,
         sent=last.sent,
         timeline=rank_times(last.timeline, last.sent),
         calls=call_times(last.timeline),
@@ -292,23 +296,23 @@ class Slowed:
         If all others wait for the rank, the step is delayed by all of its delay. A pipeline stage has slack for as long
         as the forward passes before it take: 1/(3 m v) of the computation per stage.
         """
-        one = self.step.workload
-        stage = (one.slow_rank or 0) % (self.step.ranks // one.dp) // one.tp if one.pp > 1 else 0
-        forward_ns = self.usual.compute_ns / (3 * one.micro_batches * one.interleave)
-        return max(0.0, (one.slow_ns or 0) - stage * forward_ns)
+        workload = self.step.workload
+        stage = (workload.slow_rank or 0) % (self.step.ranks // workload.dp) // workload.tp if workload.pp > 1 else 0
+        forward_ns = self.usual.compute_ns / (3 * workload.micro_batches * workload.interleave)
+        return max(0.0, (workload.slow_ns or 0) - stage * forward_ns)
 
 
-def _less(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one - other
+def _less(left: float | None, right: float | None) -> float | None:
+    return None if left is None or right is None else left - right
 
 
 def slowed(steps: Iterable[Trained]) -> tuple[Slowed, ...]:
     """Every step with a delayed rank that was also measured without, in the order of ``steps``."""
-    known = list(steps)
-    usual = {(one.op, one.workload): one for one in known}
+    measured = list(steps)
+    usual = {(step.op, step.workload): step for step in measured}
     return tuple(
-        Slowed(one, usual[key])
-        for one in known
-        if one.workload.slow_ns is not None
-        and (key := (one.op, msgspec.structs.replace(one.workload, slow_rank=None, slow_ns=None))) in usual
+        Slowed(step, usual[key])
+        for step in measured
+        if step.workload.slow_ns is not None
+        and (key := (step.op, msgspec.structs.replace(step.workload, slow_rank=None, slow_ns=None))) in usual
     )

@@ -37,10 +37,10 @@ class RankTime:
 
 def rank_times(timelines: tuple[RankTimeline, ...], sent: tuple[Sent, ...]) -> tuple[RankTime, ...]:
     """The times of every rank of a step."""
-    together = [[one for one in row.spans if one[0] in SYNCHRONISING] for row in timelines]
-    alike = len({tuple(one[0] for one in calls) for calls in together}) == 1
-    whole = all(one.group == len(timelines) for one in sent if one.op in SYNCHRONISING)
-    last = [max(one[1] for one in calls) for calls in zip(*together, strict=True)] if alike and whole else []
+    together = [[span for span in row.spans if span[0] in SYNCHRONISING] for row in timelines]
+    alike = len({tuple(call[0] for call in calls) for calls in together}) == 1
+    whole = all(message.group == len(timelines) for message in sent if message.op in SYNCHRONISING)
+    last = [max(call[1] for call in calls) for calls in zip(*together, strict=True)] if alike and whole else []
     return tuple(_rank_time(row, calls, last) for row, calls in zip(timelines, together, strict=True))
 
 
@@ -59,18 +59,18 @@ class CallTime:
 
 def call_times(timelines: tuple[RankTimeline, ...]) -> tuple[CallTime, ...]:
     """The call times of every name, in order of the first call; names whose calls took no time are left out."""
-    found = []
-    for wanted in dict.fromkeys(name for row in timelines for name, _, _ in row.spans if name != COMPUTE):
+    times = []
+    for call_name in dict.fromkeys(name for row in timelines for name, _, _ in row.spans if name != COMPUTE):
         whole = exposed = 0
         for row in timelines:
             under_way, computed = (
-                _union([(begin, end) for name, begin, end in row.spans if name == of]) for of in (wanted, COMPUTE)
+                _union([(begin, end) for name, begin, end in row.spans if name == of]) for of in (call_name, COMPUTE)
             )
             whole += _length(under_way)
             exposed += _length(_without(under_way, computed))
         if whole:
-            found.append(CallTime(wanted, whole, 1 - exposed / whole))
-    return tuple(found)
+            times.append(CallTime(call_name, whole, 1 - exposed / whole))
+    return tuple(times)
 
 
 def _length(intervals: list[Interval]) -> int:
@@ -106,11 +106,11 @@ def _union(intervals: list[Interval]) -> list[Interval]:
 
 def _without(intervals: list[Interval], cut: list[Interval]) -> list[Interval]:
     """The parts of ``intervals`` outside all of ``cut``; both are results of ``_union``."""
-    edges = [*sorted({at for one in (*intervals, *cut) for at in one})]
+    edges = [*sorted({at for interval in (*intervals, *cut) for at in interval})]
     pieces = [
         (begin, end)
         for begin, end in pairwise(edges)
-        if any(one[0] <= begin and end <= one[1] for one in intervals)
-        and not any(one[0] <= begin and end <= one[1] for one in cut)
+        if any(interval[0] <= begin and end <= interval[1] for interval in intervals)
+        and not any(interval[0] <= begin and end <= interval[1] for interval in cut)
     ]
     return _union(pieces)

@@ -99,10 +99,10 @@ def _denominator(curve: MemoryCurve) -> str:
 
 
 def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
-    found = [one for one in scaling(curves) if one.curve.key.op != FIRST_TOUCH]
-    varying = varying_fields(one.curve.key for one in found) - {"threads", "numa_node", "ranks"}
-    devices = dict.fromkeys(one.curve.key.device for one in found)
-    best = {one: most_of_memory(curve for curve in curves if curve.key.device == one) for one in devices}
+    rows = [row for row in scaling(curves) if row.curve.key.op != FIRST_TOUCH]
+    varying = varying_fields(row.curve.key for row in rows) - {"threads", "numa_node", "ranks"}
+    devices = dict.fromkeys(row.curve.key.device for row in rows)
+    best = {device: most_of_memory(curve for curve in curves if curve.key.device == device) for device in devices}
     of_what = [
         f"Of the best: 100 % is {format_rate(level.rate)}, the traffic of {who(level.curve)} beyond the caches"
         f"{'' if device == 'cpu' else f' ({device})'}: the highest median of any kernel over working sets of at least "
@@ -111,23 +111,23 @@ def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
         if level is not None
     ]
 
-    def of_best(one: Scaled) -> float | None:
-        level = best[one.curve.key.device]
-        return None if level is None else one.point.rate / level.rate
+    def of_best(row: Scaled) -> float | None:
+        level = best[row.curve.key.device]
+        return None if level is None else row.point.rate / level.rate
 
     columns: tuple[Column[Scaled], ...] = (
-        Column("Kernel", lambda one: _named(one.curve.key, varying)),
-        Column("Threads", lambda one: f"{one.curve.threads}{one.curve.where}", str),
-        Column("Size S", lambda one: one.point.size_bytes, format_size),
-        Column("Traffic", lambda one: one.point.rate, format_rate, ends=lambda one: (one.point.low, one.point.high)),
-        Column("Times one thread", lambda one: one.times_one, three_digits),
+        Column("Kernel", lambda row: _named(row.curve.key, varying)),
+        Column("Threads", lambda row: f"{row.curve.threads}{row.curve.where}", str),
+        Column("Size S", lambda row: row.point.size_bytes, format_size),
+        Column("Traffic", lambda row: row.point.rate, format_rate, ends=lambda row: (row.point.low, row.point.high)),
+        Column("Times one thread", lambda row: row.times_one, three_digits),
         Column("Of the best", of_best, percent, "%"),
-        Column("Of nominal", lambda one: one.point.share, percent, "%"),
-        Column("Of practical", lambda one: one.point.practical_share, percent, "%"),
+        Column("Of nominal", lambda row: row.point.share, percent, "%"),
+        Column("Of practical", lambda row: row.point.practical_share, percent, "%"),
     )
-    if found:
-        notes = (ends_in_words(one.point.kind for one in found), _COMMON_SIZE, *of_what)
-        yield table("More threads", columns, found, *notes, row_headers=2)
+    if rows:
+        notes = (ends_in_words(row.point.kind for row in rows), _COMMON_SIZE, *of_what)
+        yield table("More threads", columns, rows, *notes, row_headers=2)
 
 
 def _named(key: SeriesKey, varying: frozenset[str]) -> str:
@@ -137,16 +137,16 @@ def _named(key: SeriesKey, varying: frozenset[str]) -> str:
 
 def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
     """The library's copy compared with the plain loop."""
-    found = compared_at_largest(curves, "memory_copy", "stream_copy")
-    if not found:
+    compared = compared_at_largest(curves, "memory_copy", "stream_copy")
+    if not compared:
         return
-    several = len({curve.key.dtype for curve, _, _ in found}) > 1
+    several = len({curve.key.dtype for curve, _, _ in compared}) > 1
     ratios = [
         f"{three_digits(copied.rate / plain.rate)} on {_threads(curve)} at {format_size(copied.size_bytes)}"
         + (f" of {curve.key.dtype}" if several else "")
-        for curve, copied, plain in found
+        for curve, copied, plain in compared
     ]
-    faster = any(copied.rate > _ALIKE * plain.rate for curve, copied, plain in found if curve.key.device == "cpu")
+    faster = any(copied.rate > _ALIKE * plain.rate for curve, copied, plain in compared if curve.key.device == "cpu")
     why = _PAST_CACHES if faster else ""
     text = f"Rate of memory_copy, the library's copy, over stream_copy, a plain loop: {listed(ratios)}. {why}"
     yield Paragraph(text.rstrip())
@@ -160,24 +160,24 @@ def _threads(curve: MemoryCurve) -> str:
 
 def _touch(curves: Sequence[MemoryCurve], huge_pages: Collection[str]) -> Iterator[Block]:
     """The cost of the first touch of a page, compared with a warm write."""
-    found = compared_at_largest(curves, FIRST_TOUCH, "memory_write")
-    if not found:
+    compared = compared_at_largest(curves, FIRST_TOUCH, "memory_write")
+    if not compared:
         return
     pages = ", ".join(sorted(huge_pages))
     note = f"Transparent huge pages: {pages}. Medians over launches; no interval of the difference."
     yield Paragraph(_TOUCHED)
-    yield table("First touch beside a warm write", _TOUCH_COLUMNS, found, note, row_headers=2)
+    yield table("First touch beside a warm write", _TOUCH_COLUMNS, compared, note, row_headers=2)
 
 
 _TOUCH_COLUMNS: Final[tuple[Column[tuple[MemoryCurve, MemoryPoint, MemoryPoint]], ...]] = (
-    Column("Threads", lambda one: None if one[0].threads is None else f"{one[0].threads}{one[0].where}", str),
-    Column("Size S", lambda one: one[1].size_bytes, format_size),
-    Column("First touch", lambda one: one[1].time_ns, format_time),
-    Column("Warm write", lambda one: one[2].time_ns, format_time),
-    Column("Times as long", lambda one: one[1].time_ns / one[2].time_ns, three_digits),
+    Column("Threads", lambda row: None if row[0].threads is None else f"{row[0].threads}{row[0].where}", str),
+    Column("Size S", lambda row: row[1].size_bytes, format_size),
+    Column("First touch", lambda row: row[1].time_ns, format_time),
+    Column("Warm write", lambda row: row[2].time_ns, format_time),
+    Column("Times as long", lambda row: row[1].time_ns / row[2].time_ns, three_digits),
     Column(
         "More for 4 KiB",
-        lambda one: max(0.0, one[1].time_ns - one[2].time_ns) * _PAGE_BYTES / one[1].size_bytes,
+        lambda row: max(0.0, row[1].time_ns - row[2].time_ns) * _PAGE_BYTES / row[1].size_bytes,
         three_digits,
         "ns",
     ),
@@ -222,12 +222,12 @@ def _finding(curve: MemoryCurve, label: str) -> str:
     end = f"{format_rate(last.rate)} at {format_size(last.size_bytes)}"
     if last.share is not None:
         end += f", {percent(last.share)} % of nominal"
-    found = curve.plateaus
-    if isinstance(found, Plateaus) and len(found.plateaus) > 1:
+    plateaus = curve.plateaus
+    if isinstance(plateaus, Plateaus) and len(plateaus.plateaus) > 1:
         levels = ", ".join(
-            f"{format_rate(plateau.rate)} up to {about_size(plateau.last_bytes)}" for plateau in found.plateaus[:-1]
+            f"{format_rate(plateau.rate)} up to {about_size(plateau.last_bytes)}" for plateau in plateaus.plateaus[:-1]
         )
-        return f"{label}: {levels}, then {format_rate(found.plateaus[-1].rate)} ({end})."
+        return f"{label}: {levels}, then {format_rate(plateaus.plateaus[-1].rate)} ({end})."
     return f"{label}: {end}."
 
 
@@ -241,8 +241,10 @@ def _panel(curves: Sequence[MemoryCurve]) -> plots.Panel:
         series.append(plots.Series(slot, points))
         if isinstance(curve.plateaus, Plateaus):
             lines += [
-                plots.Line("fit", tuple((float(end), one.rate) for end in (one.first_bytes, one.last_bytes)), slot)
-                for one in curve.plateaus.plateaus
+                plots.Line(
+                    "fit", tuple((float(end), plateau.rate) for end in (plateau.first_bytes, plateau.last_bytes)), slot
+                )
+                for plateau in curve.plateaus.plateaus
             ]
     lines += [peak_line(series, rate, number, name="nominal") for number, rate in enumerate(_nominal(curves))]
     return plots.Panel("rate", "Traffic over working set", tuple(series), tuple(lines))
@@ -278,7 +280,7 @@ def _numbers(
         Column("Launches", lambda row: len(row[2].launch_rates), str),
         Column(
             "Samples",
-            lambda row: sum(one.samples for one in cases[row[2].case].groups if one.ranks == row[1].key.ranks),
+            lambda row: sum(group.samples for group in cases[row[2].case].groups if group.ranks == row[1].key.ranks),
             str,
         ),
         Column("Data", lambda row: checked(cases[row[2].case].check)),

@@ -111,25 +111,25 @@ def _kernels(roofline: Roofline) -> Table:
     order, modes = list(_SLOTS), {kernel.mode for kernel in roofline.kernels}
     kernels = sorted(roofline.kernels, key=lambda kernel: (order.index(kernel.op), kernel.dtype, kernel.size_bytes))
 
-    def setting(one: Kernel) -> str:
+    def setting(kernel: Kernel) -> str:
         return " · ".join(
             [
-                one.op,
-                *HostSettings(threads=one.threads, numa_node=one.numa_node).words.values(),
-                *([one.mode] if len(modes) > 1 else []),
+                kernel.op,
+                *HostSettings(threads=kernel.threads, numa_node=kernel.numa_node).words.values(),
+                *([kernel.mode] if len(modes) > 1 else []),
             ]
         )
 
     columns: tuple[Column[Kernel], ...] = (
         Column("Kernel", setting),
-        Column("Type", lambda one: one.dtype),
-        Column("Size", lambda one: one.size_bytes, format_size),
-        Column("FLOP/byte", lambda one: one.intensity, three_digits),
-        Column("Reached", lambda one: one.flop_per_second, format_flop, ends=lambda one: (one.low, one.high)),
-        Column("Attainable", lambda one: one.attainable, format_flop),
-        Column("Share", lambda one: one.share and Cell(percent(one.share), bar=min(one.share, 1.0)), percent, "%"),
-        Column("Limited by", lambda one: one.bound or None),
-        Column("Of nominal", lambda one: one.nominal_share, percent, "%"),
+        Column("Type", lambda row: row.dtype),
+        Column("Size", lambda row: row.size_bytes, format_size),
+        Column("FLOP/byte", lambda row: row.intensity, three_digits),
+        Column("Reached", lambda row: row.flop_per_second, format_flop, ends=lambda row: (row.low, row.high)),
+        Column("Attainable", lambda row: row.attainable, format_flop),
+        Column("Share", lambda row: row.share and Cell(percent(row.share), bar=min(row.share, 1.0)), percent, "%"),
+        Column("Limited by", lambda row: row.bound or None),
+        Column("Of nominal", lambda row: row.nominal_share, percent, "%"),
     )
     timed = f" All were timed in mode {modes.pop()}." if len(modes) == 1 else ""
     note = (
@@ -143,17 +143,17 @@ def _kernels(roofline: Roofline) -> Table:
 _FUSION_COLUMNS: Final[tuple[Column[Fusion], ...]] = (
     Column(
         "Type",
-        lambda one: " · ".join([one.dtype, *HostSettings(threads=one.threads, numa_node=one.numa_node).words.values()]),
+        lambda row: " · ".join([row.dtype, *HostSettings(threads=row.threads, numa_node=row.numa_node).words.values()]),
     ),
-    Column("Size", lambda one: one.size_bytes, format_size),
-    Column("Tokens", lambda one: one.tokens, str),
-    Column("Fused", lambda one: one.fused_bytes, about_size, group="Moved"),
-    Column("Unfused", lambda one: one.unfused_bytes, about_size, group="Moved"),
-    Column("Fused", lambda one: one.fused_ns, format_time, group="Time"),
-    Column("Unfused", lambda one: one.unfused_ns, format_time, group="Time"),
-    Column("Saved", lambda one: one.saved_ns, signed_time, group="Time"),
-    Column("At the memory peak", lambda one: one.moving_ns, format_time, group="Time"),
-    Column("Times as fast", lambda one: one.faster, three_digits, ends=lambda one: (one.low, one.high)),
+    Column("Size", lambda row: row.size_bytes, format_size),
+    Column("Tokens", lambda row: row.tokens, str),
+    Column("Fused", lambda row: row.fused_bytes, about_size, group="Moved"),
+    Column("Unfused", lambda row: row.unfused_bytes, about_size, group="Moved"),
+    Column("Fused", lambda row: row.fused_ns, format_time, group="Time"),
+    Column("Unfused", lambda row: row.unfused_ns, format_time, group="Time"),
+    Column("Saved", lambda row: row.saved_ns, signed_time, group="Time"),
+    Column("At the memory peak", lambda row: row.moving_ns, format_time, group="Time"),
+    Column("Times as fast", lambda row: row.faster, three_digits, ends=lambda row: (row.low, row.high)),
 )
 _FUSED: Final = (
     "Both do the same FLOP. Moved: bytes of one rank and call, 4 S, and unfused 6 h T² elements more: the scores are "
@@ -162,10 +162,10 @@ _FUSED: Final = (
 )
 
 _PEAK_COLUMNS: Final[tuple[Column[tuple[str, str, bool, str]], ...]] = (
-    Column("Peak", lambda one: one[0]),
-    Column("Rate", lambda one: one[1], str),
-    Column("Origin", lambda one: "measured in this run" if one[2] else "nominal"),
-    Column("From", lambda one: one[3]),
+    Column("Peak", lambda row: row[0]),
+    Column("Rate", lambda row: row[1], str),
+    Column("Origin", lambda row: "measured in this run" if row[2] else "nominal"),
+    Column("From", lambda row: row[3]),
 )
 
 
@@ -177,11 +177,11 @@ def _peaks(roofline: Roofline) -> Iterator[tuple[str, str, bool, str]]:
 
 
 _BALANCE_COLUMNS: Final[tuple[Column[Balance], ...]] = (
-    Column("Memory", lambda one: one.memory),
-    Column("Arithmetic", lambda one: one.dtype),
-    Column("Origin", lambda one: "measured" if one.measured else "nominal"),
-    Column("Balance", lambda one: one.flop_per_byte, three_digits, "FLOP/byte"),
-    Column("matmul reaches it at n =", lambda one: _side(one.flop_per_byte, one.dtype), "{:.0f}".format),
+    Column("Memory", lambda row: row.memory),
+    Column("Arithmetic", lambda row: row.dtype),
+    Column("Origin", lambda row: "measured" if row.measured else "nominal"),
+    Column("Balance", lambda row: row.flop_per_byte, three_digits, "FLOP/byte"),
+    Column("matmul reaches it at n =", lambda row: _side(row.flop_per_byte, row.dtype), "{:.0f}".format),
 )
 
 
@@ -197,13 +197,13 @@ def _side(balance: float, dtype: str) -> float:
 
 
 _NETWORK_COLUMNS: Final[tuple[Column[NetworkRoofline], ...]] = (
-    Column("Of", lambda one: one.holder),
-    Column("Type", lambda one: one.dtype),
-    Column("π of a rank", lambda one: one.flop_per_second, format_flop),
-    Column("W of a rank", lambda one: one.bytes_per_second, format_rate),
-    Column("At least", lambda one: one.flop_per_byte, three_digits, "FLOP/B"),
-    Column("Tokens per rank", lambda one: one.tokens, three_digits),
-    Column("Origin of π and W", lambda one: f"{one.compute}; {one.network}"),
+    Column("Of", lambda row: row.holder),
+    Column("Type", lambda row: row.dtype),
+    Column("π of a rank", lambda row: row.flop_per_second, format_flop),
+    Column("W of a rank", lambda row: row.bytes_per_second, format_rate),
+    Column("At least", lambda row: row.flop_per_byte, three_digits, "FLOP/B"),
+    Column("Tokens per rank", lambda row: row.tokens, three_digits),
+    Column("Origin of π and W", lambda row: f"{row.compute}; {row.network}"),
 )
 
 

@@ -56,43 +56,43 @@ def _denominator(stored: Stored) -> str:
 
 
 _COLUMNS: Final[tuple[Column[Stored], ...]] = (
-    Column("Operation", lambda one: one.op),
-    Column("Ranks", lambda one: one.ranks, str),
-    Column("Size S", lambda one: one.size_bytes, format_size),
-    Column("Block", lambda one: one.access and one.access.block_bytes, format_size),
-    Column("Depth", lambda one: one.access and one.access.depth, str),
-    Column("Page cache", lambda one: one.access and one.access.way),
-    Column("Time of a file", lambda one: one.time_ns, format_time),
-    Column("All ranks", lambda one: one.rate, format_rate, ends=lambda one: (one.low, one.high)),
-    Column("Of nominal", lambda one: one.rate / one.nominal if one.nominal else None, percent, "%"),
-    Column("Of practical", lambda one: one.rate / one.practical if one.practical else None, percent, "%"),
-    Column("Other tool", lambda one: one.cross_check and one.cross_check.rate, format_rate),
+    Column("Operation", lambda row: row.op),
+    Column("Ranks", lambda row: row.ranks, str),
+    Column("Size S", lambda row: row.size_bytes, format_size),
+    Column("Block", lambda row: row.access and row.access.block_bytes, format_size),
+    Column("Depth", lambda row: row.access and row.access.depth, str),
+    Column("Page cache", lambda row: row.access and row.access.way),
+    Column("Time of a file", lambda row: row.time_ns, format_time),
+    Column("All ranks", lambda row: row.rate, format_rate, ends=lambda row: (row.low, row.high)),
+    Column("Of nominal", lambda row: row.rate / row.nominal if row.nominal else None, percent, "%"),
+    Column("Of practical", lambda row: row.rate / row.practical if row.practical else None, percent, "%"),
+    Column("Other tool", lambda row: row.cross_check and row.cross_check.rate, format_rate),
     Column(
         "Over it",
-        lambda one: one.rate / rate if one.cross_check and (rate := one.cross_check.rate) else None,
+        lambda row: row.rate / rate if row.cross_check and (rate := row.cross_check.rate) else None,
         three_digits,
     ),
-    Column("Data", lambda one: checked(one.check)),
-    Column("Flags", lambda one: flagged(one.flags)),
+    Column("Data", lambda row: checked(row.check)),
+    Column("Flags", lambda row: flagged(row.flags)),
 )
 
 
 def _files(files: Sequence[Stored]) -> Table:
-    ways = dict.fromkeys(one.access.way for one in files if one.access is not None)
+    ways = dict.fromkeys(file.access.way for file in files if file.access is not None)
     depth = "Depth: blocks in flight at any time."
     notes = (depth, *(f"{way}: {WAYS[way]}." for way in ways), *_other_tools(files), *_notes(files))
     return table("Files", _COLUMNS, files, *notes)
 
 
 def _other_tools(files: Sequence[Stored]) -> Iterator[str]:
-    checks = [one.cross_check for one in files if one.cross_check is not None]
+    checks = [file.cross_check for file in files if file.cross_check is not None]
     for tool in dict.fromkeys(check.tool for check in checks if check.rate):
         yield (
             f"Other tool: {tool}, one job per rank on the same file after the samples, by its own time in whole "
             "milliseconds, without an interval. Over it: busbw's rate divided by that rate."
         )
-    compared = [one for one in files if one.cross_check is not None and one.cross_check.rate]
-    sizes = [(one.size_bytes, one.access.block_bytes) for one in compared if one.access]
+    compared = [file for file in files if file.cross_check is not None and file.cross_check.rate]
+    sizes = [(file.size_bytes, file.access.block_bytes) for file in compared if file.access]
     if any(size > block and size % block for size, block in sizes):
         yield "It uses whole blocks only, and skips the rest of a file whose size is not a multiple of the block."
     for reason in dict.fromkeys(check.reason for check in checks if check.reason):
@@ -100,23 +100,23 @@ def _other_tools(files: Sequence[Stored]) -> Iterator[str]:
 
 
 _SAVE_COLUMNS: Final[tuple[Column[Stored], ...]] = (
-    Column("Operation", lambda one: one.op if one.blocked_ns is None else f"{one.op}, beside computation"),
+    Column("Operation", lambda row: row.op if row.blocked_ns is None else f"{row.op}, beside computation"),
     *_COLUMNS[1:3],
-    Column("Blocked", lambda one: one.time_ns if one.blocked_ns is None else one.blocked_ns, format_time),
-    Column("Durable after", lambda one: one.time_ns, format_time),
+    Column("Blocked", lambda row: row.time_ns if row.blocked_ns is None else row.blocked_ns, format_time),
+    Column("Durable after", lambda row: row.time_ns, format_time),
     *_COLUMNS[7:9],
     *_COLUMNS[-2:],
 )
 
 
 def _notes(files: Sequence[Stored]) -> Iterator[str]:
-    ends = [one.kind for one in files if one.blocked_ns is None]
+    ends = [file.kind for file in files if file.blocked_ns is None]
     if ends:
         yield ends_in_words(ends)
     if len(ends) < len(files):
         yield "Saves beside computation have no interval."
-    if any(one.ranks > 1 and not one.whole for one in files):
+    if any(file.ranks > 1 and not file.whole for file in files):
         yield "Without a common clock, or for a save beside computation, the time is that of the slowest rank."
-    for reason in dict.fromkeys(one.peak.practical_left_out for one in files if isinstance(one.peak, Peak)):
+    for reason in dict.fromkeys(file.peak.practical_left_out for file in files if isinstance(file.peak, Peak)):
         if reason is not None:
             yield f"No practical rate for writes: {reason}."

@@ -35,7 +35,7 @@ def draw(timeline: Sequence[RankTime], identity: str, title: str, description: s
     box = (0.08, 26 / height, 0.9, _ROW * len(timeline) / height)
     with canvas(box, width=_WIDTH, height=height) as (figure, axes):
         axes.set_xlim(0, longest)
-        ticks = [one for one in MaxNLocator(_TICKS).tick_values(0, longest) if one <= longest]
+        ticks = [tick for tick in MaxNLocator(_TICKS).tick_values(0, longest) if tick <= longest]
         name_ticks(axes.xaxis, ticks, list(map(format_time, ticks)))
         row_axis(axes, [f"rank {row.rank}" for row in timeline])
         for place, row in enumerate(timeline):

@@ -20,22 +20,22 @@ _HOW: Final = (
 _TICKS: Final = 4
 
 
-def _over(one: Exchanged) -> str:
-    return f"{'' if one.certain or one.name == EXACT else '≈ '}{three_digits(one.gained)} ×"
+def _over(row: Exchanged) -> str:
+    return f"{'' if row.certain or row.name == EXACT else '≈ '}{three_digits(row.gained)} ×"
 
 
 _COLUMNS: Final[tuple[Column[Exchanged], ...]] = (
-    Column("Exchange", lambda one: one.name),
-    Column("Step", lambda one: one.step.time_ns, format_time),
-    Column("Sent a rank and step", lambda one: one.step.sent_bytes, lambda sent: format_size(round(sent))),
-    Column("all steps", lambda one: one.gap, percent, "%", group="Gap after"),
-    Column("the same time", lambda one: one.gap_in_budget, percent, "%", group="Gap after"),
-    Column("Steps", lambda one: one.needed, str, group="To the target"),
-    Column("Time", lambda one: one.needed_ns, format_time, group="To the target"),
+    Column("Exchange", lambda row: row.name),
+    Column("Step", lambda row: row.step.time_ns, format_time),
+    Column("Sent a rank and step", lambda row: row.step.sent_bytes, lambda sent: format_size(round(sent))),
+    Column("all steps", lambda row: row.gap, percent, "%", group="Gap after"),
+    Column("the same time", lambda row: row.gap_in_budget, percent, "%", group="Gap after"),
+    Column("Steps", lambda row: row.needed, str, group="To the target"),
+    Column("Time", lambda row: row.needed_ns, format_time, group="To the target"),
     Column("Steps a second", _over, group="Over exact"),
-    Column("Steps needed", lambda one: one.lost, three_digits, "×", group="Over exact"),
-    Column("Time needed", lambda one: one.slower, three_digits, "×", group="Over exact"),
-    Column("Data", lambda one: checked(one.step.check)),
+    Column("Steps needed", lambda row: row.lost, three_digits, "×", group="Over exact"),
+    Column("Time needed", lambda row: row.slower, three_digits, "×", group="Over exact"),
+    Column("Data", lambda row: checked(row.step.check)),
 )
 
 
@@ -48,17 +48,17 @@ def exchanges(groups: Sequence[Sequence[Exchanged]]) -> Section | None:
 
 
 def _group(number: int, group: Sequence[Exchanged]) -> tuple[Paragraph, Figure]:
-    one = group[0].step
-    what = workload_in_words(msgspec.structs.replace(one.workload, exchange=None))
+    exact = group[0].step
+    what = workload_in_words(msgspec.structs.replace(exact.workload, exchange=None))
     notes = (
-        f"The same time: {format_time(group[0].budget_ns)}, in which the fastest did all {one.steps} steps.",
+        f"The same time: {format_time(group[0].budget_ns)}, in which the fastest did all {exact.steps} steps.",
         f"Target: {percent(TARGET)} % of the first gap.",
         "≈: the intervals of the two times overlap, or there is only one launch. Sent: by the rank that sends most.",
     )
     rows = table(what, _COLUMNS, group, *notes)
-    longest = max(one.steps * row.step.time_ns for row in group)
+    longest = max(exact.steps * row.step.time_ns for row in group)
     axes: tuple[tuple[str, float, Callable[[Exchanged], float], Callable[[float], str]], ...] = (
-        ("steps", one.steps, lambda _: 1, "{:.0f}".format),
+        ("steps", exact.steps, lambda _: 1, "{:.0f}".format),
         ("time", longest, lambda row: row.step.time_ns, format_time),
     )
     pictures = tuple(
@@ -81,7 +81,7 @@ def _group(number: int, group: Sequence[Exchanged]) -> tuple[Paragraph, Figure]:
 def in_words(group: Sequence[Exchanged]) -> str:
     """The exchange that reaches the target first."""
     target = f"{percent(TARGET)} % of the first gap"
-    reached = [(one.needed_ns, one.name) for one in group if one.needed_ns is not None]
+    reached = [(row.needed_ns, row.name) for row in group if row.needed_ns is not None]
     if not reached:
         return f"No exchange reaches {target}."
     needed_ns, name = min(reached)

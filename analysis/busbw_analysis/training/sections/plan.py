@@ -32,26 +32,26 @@ def training(results: Results, held: Sequence[Held], models: Sequence[Model]) ->
     return Section("training", "What this means for training", tuple(blocks), folded=not models, gist=gist)
 
 
-def _measured(found: Sequence[Held]) -> Iterator[Block]:
+def _measured(steps: Sequence[Held]) -> Iterator[Block]:
     """Measured steps, with the prediction's error by part."""
-    predicted = [one for one in found if one.predicted is not None]
+    predicted = [step for step in steps if step.predicted is not None]
     columns: tuple[Column[Held], ...] = (
-        Column("Step", lambda one: one.what),
-        Column("Measured", lambda one: one.seconds, format_seconds),
-        Column("Predicted", lambda one: None if one.predicted is None else one.predicted.total, format_seconds),
-        Column("Error", lambda one: one.error, "{:+.1%}".format),
-        Column("of compute", lambda one: one.compute_error, "{:+.1%}".format),
-        Column("of the bubble", lambda one: one.bubble_error, "{:+.1%}".format),
-        Column("of exposed communication", lambda one: one.exposed_error, "{:+.1%}".format),
+        Column("Step", lambda row: row.what),
+        Column("Measured", lambda row: row.seconds, format_seconds),
+        Column("Predicted", lambda row: None if row.predicted is None else row.predicted.total, format_seconds),
+        Column("Error", lambda row: row.error, "{:+.1%}".format),
+        Column("of compute", lambda row: row.compute_error, "{:+.1%}".format),
+        Column("of the bubble", lambda row: row.bubble_error, "{:+.1%}".format),
+        Column("of exposed communication", lambda row: row.exposed_error, "{:+.1%}".format),
     )
     order = f"Kendall's τ of both orders: {order_kept(predicted):.2f}." if len(predicted) > 2 else ""
     note = (
         "Predicted from this run's curves of single calls. Errors are shares of the measured step. Its bubble is "
         "(p−1)/(m v) of its computation; the rest is exposed communication."
     )
-    reasons = dict.fromkeys(one.refused for one in found if one.refused)
-    if found:
-        fastest_first = sorted(found, key=lambda one: one.seconds)
+    reasons = dict.fromkeys(step.refused for step in steps if step.refused)
+    if steps:
+        fastest_first = sorted(steps, key=lambda step: step.seconds)
         yield table(
             "Steps of training, measured and predicted", columns, fastest_first, note, order, *reasons, row_headers=1
         )
@@ -60,7 +60,7 @@ def _measured(found: Sequence[Held]) -> Iterator[Block]:
 def _planned(questions: Questions, model: Model) -> Iterator[Block]:
     """The fastest layouts of a model on the run's number of ranks."""
     prices = Measured(questions)
-    ranks = max(len(one.facts.hosts) for one in questions.results)
+    ranks = max(len(results.facts.hosts) for results in questions.results)
     rate = prices.flop_per_second(model.dtype) or prices.flop_per_second("float32")
     if rate is None:
         yield Paragraph(
@@ -76,17 +76,17 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
     memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
     machine = Machine(rate[0], prices.per_host, prices, overlap, memory_rate, slowdown=slowdown)
     gradients = default_gradients(model)
-    wanted = Wanted(model, ranks, model.batch, model.sequence, Layout(), {}, room=room, gradients=gradients)
+    request = Wanted(model, ranks, model.batch, model.sequence, Layout(), {}, room=room, gradients=gradients)
     try:
-        found = plan(wanted, machine)
+        planned = plan(request, machine)
     except (AnalysisError, UsageError) as error:
         yield Paragraph(f"{model.name}: {error}.")
         return
-    kept, best = found.layouts[:_TOP], found.layouts[0]
+    kept, best = planned.layouts[:_TOP], planned.layouts[0]
     hidden = f"{overlap:.0%} of a call, {how}"
     capacity = "not checked" if of_gpu is None else f"{of_gpu.bytes / 1e9:.4g} GB of the run's {of_gpu.in_words}"
     assumed = {"compute": rate[1], "overlap": hidden, "slowdown": slower, "memory": capacity}
-    assumed |= {"gradients": f"{gradients}, {AS_FRAMEWORKS}", **assumed_settings(wanted)}
-    yield Paragraph(plan_headline(found, machine, rate[0]))
-    yield from plan_tables(wanted, found, kept, machine, rate[0], assumed)
+    assumed |= {"gradients": f"{gradients}, {AS_FRAMEWORKS}", **assumed_settings(request)}
+    yield Paragraph(plan_headline(planned, machine, rate[0]))
+    yield from plan_tables(request, planned, kept, machine, rate[0], assumed)
     yield from change_tables(sensitivity(best, machine), scaling(best, machine, room), best)

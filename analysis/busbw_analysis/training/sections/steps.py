@@ -29,38 +29,38 @@ _WAITS: Final = (
 )
 
 _COLUMNS: Final[tuple[Column[Trained], ...]] = (
-    Column("Step", lambda one: one.op),
-    Column("Of", lambda one: workload_in_words(one.workload)),
-    Column("Ranks", lambda one: one.ranks, str),
-    Column("Time", lambda one: one.time_ns, format_time, ends=lambda one: (one.low_ns, one.high_ns)),
-    Column("Alone", lambda one: _bar(one, one.compute_ns), format_time, group="Computation"),
-    Column("Alone", lambda one: _bar(one, one.communication_ns), format_time, group="Communication"),
-    Column("Exposed", lambda one: _bar(one, one.exposed_ns), format_time, group="Communication"),
-    Column("Hidden", lambda one: one.hidden, percent, "%", group="Communication"),
-    Column("Idle", lambda one: one.exposed_share if one.bubble is not None else None, percent, "%", group="Pipeline"),
-    Column("Bubble", lambda one: one.bubble, percent, "%", group="Pipeline"),
-    Column("Sent", lambda one: one.sent_bytes, lambda sent: format_size(round(sent))),
-    Column("Dropped", lambda one: one.dropped or None, str),
-    Column("Tokens/s", lambda one: one.tokens_per_second, three_digits),
-    Column("FLOP/s", lambda one: one.flop_per_second, format_flop),
-    Column("Of matmul", lambda one: one.product_share, percent, "%"),
-    Column("Data", lambda one: checked(one.check)),
+    Column("Step", lambda row: row.op),
+    Column("Of", lambda row: workload_in_words(row.workload)),
+    Column("Ranks", lambda row: row.ranks, str),
+    Column("Time", lambda row: row.time_ns, format_time, ends=lambda row: (row.low_ns, row.high_ns)),
+    Column("Alone", lambda row: _bar(row, row.compute_ns), format_time, group="Computation"),
+    Column("Alone", lambda row: _bar(row, row.communication_ns), format_time, group="Communication"),
+    Column("Exposed", lambda row: _bar(row, row.exposed_ns), format_time, group="Communication"),
+    Column("Hidden", lambda row: row.hidden, percent, "%", group="Communication"),
+    Column("Idle", lambda row: row.exposed_share if row.bubble is not None else None, percent, "%", group="Pipeline"),
+    Column("Bubble", lambda row: row.bubble, percent, "%", group="Pipeline"),
+    Column("Sent", lambda row: row.sent_bytes, lambda sent: format_size(round(sent))),
+    Column("Dropped", lambda row: row.dropped or None, str),
+    Column("Tokens/s", lambda row: row.tokens_per_second, three_digits),
+    Column("FLOP/s", lambda row: row.flop_per_second, format_flop),
+    Column("Of matmul", lambda row: row.product_share, percent, "%"),
+    Column("Data", lambda row: checked(row.check)),
 )
 
 _JUDGED: Final[tuple[Column[StepVerdict], ...]] = (
-    Column("Step", lambda one: one.op),
-    Column("Of", lambda one: workload_in_words(one.workload)),
-    Column("Computed", lambda one: one.computed, percent, "%"),
-    Column("Exposed", lambda one: one.communicating, percent, "%"),
-    Column("Waiting", lambda one: one.waiting, percent, "%"),
-    Column("Products of matmul", lambda one: one.of_matmul, percent, "%"),
-    Column("Predicted", lambda one: one.predicted_ns, format_time),
-    Column("Measured / predicted", lambda one: one.ratio, three_digits, ends=lambda one: (one.low, one.high)),
-    Column("Verdict", lambda one: Cell(one.status, TONES[one.status])),
-    Column("Longer most by", lambda one: one.longest if one.status == "slower" else None),
+    Column("Step", lambda row: row.op),
+    Column("Of", lambda row: workload_in_words(row.workload)),
+    Column("Computed", lambda row: row.computed, percent, "%"),
+    Column("Exposed", lambda row: row.communicating, percent, "%"),
+    Column("Waiting", lambda row: row.waiting, percent, "%"),
+    Column("Products of matmul", lambda row: row.of_matmul, percent, "%"),
+    Column("Predicted", lambda row: row.predicted_ns, format_time),
+    Column("Measured / predicted", lambda row: row.ratio, three_digits, ends=lambda row: (row.low, row.high)),
+    Column("Verdict", lambda row: Cell(row.status, TONES[row.status])),
+    Column("Longer most by", lambda row: row.longest if row.status == "slower" else None),
     Column(
         "Shortened most by",
-        lambda one: f"{one.changes[0][0]}, {-100 * one.changes[0][1]:.0f} %" if one.changes else None,
+        lambda row: f"{row.changes[0][0]}, {-100 * row.changes[0][1]:.0f} %" if row.changes else None,
     ),
 )
 _SHARES: Final = (
@@ -71,26 +71,26 @@ _SHARES: Final = (
 )
 
 _RANKED: Final[tuple[Column[Ranked], ...]] = (
-    Column("Step", lambda one: one.step.op),
-    Column("Of", lambda one: workload_in_words(one.step.workload)),
-    Column("Ranks", lambda one: one.step.ranks, str),
-    Column("Time", lambda one: one.step.time_ns, format_time),
-    Column("Over the fastest", lambda one: one.times, three_digits),
-    Column("Waits most for", lambda one: one.step.waits_for[0]),
-    Column("Of the step", lambda one: one.step.waits_for[1] / one.step.step_ns, percent, "%"),
+    Column("Step", lambda row: row.step.op),
+    Column("Of", lambda row: workload_in_words(row.step.workload)),
+    Column("Ranks", lambda row: row.step.ranks, str),
+    Column("Time", lambda row: row.step.time_ns, format_time),
+    Column("Over the fastest", lambda row: row.times, three_digits),
+    Column("Waits most for", lambda row: row.step.waits_for[0]),
+    Column("Of the step", lambda row: row.step.waits_for[1] / row.step.step_ns, percent, "%"),
 )
 
 
 _SLOWED: Final[tuple[Column[Slowed], ...]] = (
-    Column("Step", lambda one: one.step.op),
-    Column("Of", lambda one: workload_in_words(one.step.workload)),
-    Column("Time", lambda one: one.step.time_ns, format_time),
-    Column("without", lambda one: one.usual.time_ns, format_time),
+    Column("Step", lambda row: row.step.op),
+    Column("Of", lambda row: workload_in_words(row.step.workload)),
+    Column("Time", lambda row: row.step.time_ns, format_time),
+    Column("without", lambda row: row.usual.time_ns, format_time),
     Column(
-        "Longer by", lambda one: one.longer_ns, signed_time, ends=lambda one: (one.longer_low_ns, one.longer_high_ns)
+        "Longer by", lambda row: row.longer_ns, signed_time, ends=lambda row: (row.longer_low_ns, row.longer_high_ns)
     ),
-    Column("Expected", lambda one: one.expected_ns, format_time),
-    Column("Of the delay", lambda one: one.longer_ns / (one.step.workload.slow_ns or 1), percent, "%"),
+    Column("Expected", lambda row: row.expected_ns, format_time),
+    Column("Of the delay", lambda row: row.longer_ns / (row.step.workload.slow_ns or 1), percent, "%"),
 )
 _LATE: Final = (
     "Expected: the whole delay; in a pipeline, minus the forward passes before that stage, which starts later anyway. "
@@ -118,8 +118,8 @@ _REMEMBERED: Final = (
 )
 
 
-def _bar(one: Trained, part_ns: float) -> Cell:
-    return Cell(format_time(part_ns), bar=min(1.0, part_ns / one.step_ns))
+def _bar(step: Trained, part_ns: float) -> Cell:
+    return Cell(format_time(part_ns), bar=min(1.0, part_ns / step.step_ns))
 
 
 def steps(measured: Sequence[Trained], verdicts: Sequence[StepVerdict]) -> Section | None:

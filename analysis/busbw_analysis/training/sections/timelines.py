@@ -18,11 +18,11 @@ _HOW: Final = (
 )
 
 _COLUMNS: Final[tuple[Column[RankTime], ...]] = (
-    Column("Rank", lambda one: one.rank, str),
-    Column("Step", lambda one: one.span_ns, format_time),
-    Column("Computes", lambda one: _share(one, one.compute_ns), percent, "%"),
-    Column("Waits", lambda one: _share(one, one.waiting_ns), percent, "%"),
-    Column("for the last rank", lambda one: _share(one, one.waiting_for_last_ns), percent, "%"),
+    Column("Rank", lambda row: row.rank, str),
+    Column("Step", lambda row: row.span_ns, format_time),
+    Column("Computes", lambda row: _share(row, row.compute_ns), percent, "%"),
+    Column("Waits", lambda row: _share(row, row.waiting_ns), percent, "%"),
+    Column("for the last rank", lambda row: _share(row, row.waiting_for_last_ns), percent, "%"),
 )
 
 
@@ -38,9 +38,9 @@ _HIDDEN: Final = (
 )
 
 
-def _share(one: RankTime, part_ns: int | None) -> float | None:
+def _share(row: RankTime, part_ns: int | None) -> float | None:
     """Share of the rank's recorded time; None if nothing was recorded."""
-    return None if part_ns is None or not one.span_ns else part_ns / one.span_ns
+    return None if part_ns is None or not row.span_ns else part_ns / row.span_ns
 
 
 def timelines(steps: Sequence[Trained]) -> Section | None:

@@ -39,7 +39,7 @@ def plan_headline(plan: Plan, machine: Machine, peak: float) -> str:
 
 
 def plan_tables(
-    wanted: Wanted, plan: Plan, kept: Sequence[Planned], machine: Machine, peak: float, assumed: Mapping[str, str]
+    request: Wanted, plan: Plan, kept: Sequence[Planned], machine: Machine, peak: float, assumed: Mapping[str, str]
 ) -> Iterator[Table]:
     """The fastest layouts with the parts of their steps."""
 
@@ -77,7 +77,7 @@ def plan_tables(
         *(f"extrapolated: {words}" for words in extrapolated[:_MOST_NOTES]),
         f"extrapolated: and {len(extrapolated) - _MOST_NOTES} more" if len(extrapolated) > _MOST_NOTES else "",
     ]
-    title = f"{wanted.model.name} on {wanted.gpus} GPUs; batch {wanted.batch}, sequence {wanted.sequence}"
+    title = f"{request.model.name} on {request.gpus} GPUs; batch {request.batch}, sequence {request.sequence}"
     yield table(title, columns, kept, *notes)
 
 
