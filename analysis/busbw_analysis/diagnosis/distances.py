@@ -108,15 +108,13 @@ def indistinct(hosts: Sequence[str], alike: Sequence[Truths]) -> str | None:
     ends = [[{every[source], every[to]} for source, to in pairs] for pairs in both]
     away = [pairs for pairs in ends if all(len(pair) == 2 for pair in pairs)]
     mine = {host: [pairs for pairs in away if any(host in pair for pair in pairs)] for host in dict.fromkeys(hosts)}
-    incomparable = [
-        host for host, ways in mine.items() if ways and all(host in pair for pairs in ways for pair in pairs)
-    ]
-    if not incomparable:
+    unclear = [host for host, ways in mine.items() if ways and all(host in pair for pairs in ways for pair in pairs)]
+    if not unclear:
         return None
-    names = ", ".join(incomparable[:_MOST_NAMED]) + (" and others" if len(incomparable) > _MOST_NAMED else "")
+    names = ", ".join(unclear[:_MOST_NAMED]) + (" and others" if len(unclear) > _MOST_NAMED else "")
     return (
         f"whether {names} or the link there is slow cannot be determined: every pair of hosts at this distance "
-        f"includes {'it' if len(incomparable) == 1 else 'one of them'}, so there is nothing to compare with"
+        f"includes {'it' if len(unclear) == 1 else 'one of them'}, so there is nothing to compare with"
     )
 
 

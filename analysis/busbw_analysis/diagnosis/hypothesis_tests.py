@@ -168,12 +168,8 @@ def _verdict(estimated: Estimate, p_value: float | None, within: float, tested: 
     """The verdict on one of ``tests``, of which ``tested`` have a p-value; ``p_value`` is adjusted by Holm."""
     decidable = estimated.p_value is not None and can_tell(estimated.launches, tested, paired=estimated.paired)
     fewest = None if decidable else fewest_launches(tests, paired=estimated.paired)
-    if (
-        estimated.low is not None
-        and estimated.high is not None
-        and 1 - within <= estimated.low
-        and estimated.high <= 1 + within
-    ):
+    low, high = estimated.low, estimated.high
+    if low is not None and high is not None and 1 - within <= low and high <= 1 + within:
         return Verdict("equal", p_value, None, fewest)
     if p_value is not None and p_value <= (1 - CONFIDENCE) * _ROUNDING:
         return Verdict("slower" if estimated.ratio > 1 else "faster", p_value, None, fewest)
