@@ -198,8 +198,8 @@ def room_in(run: str | None, results_dir: Path) -> Room | None:
     if run is None:
         # If NVML lists several kinds, take the one with the least memory.
         rows = catalogue()
-        here = [row for gpu in gpus_by_address().values() if (row := rows.gpu(gpu.name)) is not None]
-        row = least_memory(here)
+        gpu_rows = [row for gpu in gpus_by_address().values() if (row := rows.gpu(gpu.name)) is not None]
+        row = least_memory(gpu_rows)
         return None if row is None else replace(memory_of_gpu(row), what=f"{row.name} of this machine")
     row = gpu_of_runs(read_results([find(results_dir, run).read()]))
     if row is None:

@@ -92,12 +92,12 @@ def left_out(summaries: Iterable[CaseSummary]) -> Iterator[str]:
 
 def _wrong_elements(runs: Iterable[StoredRun]) -> dict[Case, int]:
     """The cases with wrong data, and their number of wrong elements, at least 1."""
-    found = Counter[Case]()
+    counts = Counter[Case]()
     for run in runs:
         for case, check in run.checks:
             if check.state == "wrong":
-                found[case] += max(1, check.wrong_elements)
-    return found
+                counts[case] += max(1, check.wrong_elements)
+    return counts
 
 
 def _table(

@@ -180,7 +180,7 @@ def _width_of(table: Table) -> int:
 def _bars(table: Table) -> frozenset[int]:
     """The places of columns that hold only bars."""
     tones = [{row[place].tone for row in table.rows if row[place].text} for place in range(len(table.columns))]
-    return frozenset(place for place, found in enumerate(tones) if found == {"bar"})
+    return frozenset(place for place, kinds in enumerate(tones) if kinds == {"bar"})
 
 
 def _without(table: Table, places: Container[int]) -> Table:
@@ -193,9 +193,9 @@ def _without(table: Table, places: Container[int]) -> Table:
 
 def _named(table: Table, row: Sequence[Cell], places: Iterable[int]) -> str:
     """Cells of a row with their column names, except for the first column, which names the row."""
-    found = ((place, table.columns[place], row[place].text) for place in places)
+    cells = ((place, table.columns[place], row[place].text) for place in places)
     return "; ".join(
         f"{f'{column.group} {column.name}'.strip()}: {text} {column.unit}".rstrip() if place and column.name else text
-        for place, column, text in found
+        for place, column, text in cells
         if text not in {"", MISSING}
     )

@@ -115,18 +115,18 @@ def _all_at_once(line: Line) -> bool:
 
 def _scaled(scale: Scale, points: Iterable[tuple[int, float | None]]) -> list[tuple[int, float]]:
     """Ranks and drawn values of ``points`` (ranks, seconds); those without a value are left out."""
-    known = ((ranks, scale(ranks, seconds)) for ranks, seconds in points if seconds is not None)
-    return [(ranks, value) for ranks, value in known if value is not None]
+    scaled = ((ranks, scale(ranks, seconds)) for ranks, seconds in points if seconds is not None)
+    return [(ranks, value) for ranks, value in scaled if value is not None]
 
 
 def _band(axes: Axes, line: Line, scale: Scale, colour: str) -> None:
     lows = dict(_scaled(scale, ((ranks, time.low) for ranks, time in line.points)))
     highs = dict(_scaled(scale, ((ranks, time.high) for ranks, time in line.points)))
-    if ranks := [one for one in lows if one in highs]:
+    if ranks := [count for count in lows if count in highs]:
         axes.fill_between(
             ranks,
-            [lows[one] for one in ranks],
-            [highs[one] for one in ranks],
+            [lows[count] for count in ranks],
+            [highs[count] for count in ranks],
             color=colour,
             alpha=0.2,
             linewidth=0,

@@ -74,7 +74,9 @@ def pairs(judgement: Judgement) -> Section | None:
         blocks += _every_pair(smallest, label, placements, "time")
         if smallest is not largest:
             blocks += _slow(smallest)
-        unknown = by_key((one.unknown, format_size(one.size_bytes)) for one in ordered if one.unknown is not None)
+        unknown = by_key(
+            (matrix.unknown, format_size(matrix.size_bytes)) for matrix in ordered if matrix.unknown is not None
+        )
         blocks += (Paragraph(sentences(f"at {', '.join(at)}: {why}"), tone="quiet") for why, at in unknown.items())
         for matrix in reversed(ordered[1:-1]):
             blocks += _every_pair(matrix, label, placements, "rate", folded=True)
@@ -189,9 +191,9 @@ def _by_hosts(matrix: PairMatrix, values: Floats, unit: str, *, folded: bool) ->
         return
     number = np.asarray([hosts.index(host) for host in matrix.hosts])
     of_hosts = np.full((len(hosts), len(hosts)), np.nan)
-    for one, to in np.ndindex(of_hosts.shape):
-        cells = values[np.ix_(number == one, number == to)]
-        of_hosts[one, to] = np.nanmedian(cells) if np.isfinite(cells).any() else np.nan
+    for row, column in np.ndindex(of_hosts.shape):
+        cells = values[np.ix_(number == row, number == column)]
+        of_hosts[row, column] = np.nanmedian(cells) if np.isfinite(cells).any() else np.nan
     yield _heatmap("Median over the pairs of two hosts", hosts, of_hosts, unit, folded=folded)
 
 
@@ -226,8 +228,8 @@ def _of_their_peaks(shares: PairShares | Unavailable | None) -> Iterator[Paragra
 
 
 def _spread(shares: Floats) -> str:
-    known = shares[np.isfinite(shares)]
-    return f"{known.min():.0%} to {known.max():.0%}, median {float(np.median(known)):.0%}"
+    finite = shares[np.isfinite(shares)]
+    return f"{finite.min():.0%} to {finite.max():.0%}, median {float(np.median(finite)):.0%}"
 
 
 def _by_ranks(
