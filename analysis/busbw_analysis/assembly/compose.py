@@ -135,7 +135,7 @@ def page_of(judgement: Judgement, references: Sequence[Judgement] = (), models: 
         subtitle=f"busbw {first.busbw} · {_pooled(judgement)} · started {clock_time(first.started)} UTC",
         answers=(("", answer, verdict_table(judgement, answer)),),
         figure=overview(sides),
-        sections=tuple(_folded(sides, answer, models)),
+        sections=tuple(_fold_sections(sides, answer, models)),
     )
 
 
@@ -179,7 +179,7 @@ def _pooled(judgement: Judgement) -> str:
     return several + run_names(judgement)
 
 
-def _folded(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> Iterator[Section]:
+def _fold_sections(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> Iterator[Section]:
     """The sections that have content; those that most readers do not need are folded."""
     judgement = sides[0].judgement
     sent = any(verdict.busbw is not None for verdict in judgement.verdicts)

@@ -173,5 +173,5 @@ def _body(result: tuple[CaseSummary, GroupSummary] | None, wrong: Mapping[Case, 
 def _number(value: float, width: int) -> str:
     """``value`` with as many digits as fit into ``width``, as ``getFloatStr`` does."""
     written = (f"{value:{width}.{digits}f}" for digits in (2, 1, 0))
-    fitting = next((text for text in written if len(text) <= width), None)
+    fitting = next((number for number in written if len(number) <= width), None)
     return f"{value:{width}.{1 if width >= 7 else 0}e}" if fitting is None else fitting

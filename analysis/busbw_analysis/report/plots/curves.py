@@ -132,7 +132,7 @@ def draw(panel: Panel, identity: str, title: str, description: str) -> str:
 
 def paint(axes: Axes, panel: Panel) -> None:
     """The panel on ``axes``."""
-    _scale(axes, panel)
+    _set_scales(axes, panel)
     for line in panel.lines:
         _draw_line(axes, line)
     _write_notes(axes, panel)
@@ -150,10 +150,10 @@ def swatch(slot: int | None, kind: LineKind | Literal["points", "joined"], numbe
     colour = "var(--ink)" if slot is None else f"var(--series-{slot % SLOTS})"
     if kind == "points" or kind == "joined":  # noqa: PLR1714 - mypy follows this
         slot = slot or 0
-        paint = f'fill="none" stroke="{colour}" stroke-width="1.6"' if slot else f'fill="{colour}"'
+        fill = f'fill="none" stroke="{colour}" stroke-width="1.6"' if slot else f'fill="{colour}"'
         dashes = " ".join(map(str, dashes_of(slot)[1]))
         line = f'<path d="M1 7H27" stroke="{colour}" stroke-width="1.3" stroke-dasharray="{dashes}"/>'
-        shape = (line if kind == "joined" else "") + _SHAPES[marker_of(slot)].format(paint=paint)
+        shape = (line if kind == "joined" else "") + _SHAPES[marker_of(slot)].format(paint=fill)
     else:
         style, width = _style(kind, number)
         broken = "" if style == "-" else f' stroke-dasharray="{" ".join(map(str, style[1]))}"'
@@ -171,7 +171,7 @@ _SHAPES: Final = {
 }
 
 
-def _scale(axes: Axes, panel: Panel) -> None:
+def _set_scales(axes: Axes, panel: Panel) -> None:
     """Scales, limits, ticks and the heading."""
     points = [point for series in panel.series for point in series.points]
     sizes = [point.size_bytes for point in points]

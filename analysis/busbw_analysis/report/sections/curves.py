@@ -133,7 +133,7 @@ _Slotted: TypeAlias = tuple[int, _Drawn]
 """A curve and its slot; a reference has the slot that it is compared with."""
 
 
-def _drawn(sides: Sequence[Side]) -> dict[str, list[_Drawn]]:
+def _by_op(sides: Sequence[Side]) -> dict[str, list[_Drawn]]:
     """The curves of messages by op; curves with the same key on several sides are neighbours."""
     elsewhere = MEMORY_TRAFFIC.keys() | STORING  # these have their own sections
     every = (_Drawn(side, curve) for side in sides for curve in side.judgement.curves)
@@ -144,7 +144,7 @@ def _drawn(sides: Sequence[Side]) -> dict[str, list[_Drawn]]:
 def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]]) -> Section:
     """One part per operation, in the order of the plan, preceded by the blocks in ``facing`` (its verdicts)."""
     drawn = {
-        op: members for op, members in _drawn(sides).items() if not all(member.side.reference for member in members)
+        op: members for op, members in _by_op(sides).items() if not all(member.side.reference for member in members)
     }
     parts = tuple(_operation(op_anchor(op), op, members, facing.get(op, ())) for op, members in drawn.items())
     if not parts:
@@ -164,7 +164,7 @@ def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]]) -> 
 
 def overview(sides: Sequence[Side]) -> Figure | None:
     """busbw over size of every operation and side in one figure, with the peaks; None if nothing can be drawn."""
-    chosen, references, left_out = _chosen(sides)
+    chosen, references, left_out = _choose_curves(sides)
     varying = {
         place: varying_fields(drawn.curve.series.key for drawn in members)
         for place, members in grouped((drawn for _, drawn in chosen), lambda drawn: (drawn.side.name, drawn.op)).items()
@@ -210,7 +210,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     return Figure(caption, (drawing,), tuple(legend), values)
 
 
-def _chosen(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]:
+def _choose_curves(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]:
     """The curves of the overview with their slots, those drawn as thin lines, and a sentence on what is left out.
 
     If there are more curves than ``SLOTS``, one of each operation is drawn: the one with the most sizes, then the
@@ -222,7 +222,7 @@ def _chosen(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]
         rates = [point.busbw for point in member.curve.series.points if point.busbw and point.size_bytes]
         return len(rates), max(rates, default=0.0)
 
-    every = [member for members in _drawn(sides).values() for member in members if member.op not in ON_SOCKETS]
+    every = [member for members in _by_op(sides).values() for member in members if member.op not in ON_SOCKETS]
     every = [member for member in every if rank(member)[0] > 1]
     all_fit = len({member.alike for member in every}) <= SLOTS
     places = {id(side): place for place, side in enumerate(sides)}
@@ -309,8 +309,8 @@ def _figure(
         if plots.drawable(panel.series, sizes=3 if op in ON_SOCKETS else 2):
             pictures.append(plots.draw(panel, f"{identity}-{quantity}", f"{op}: {what} over size", finding))
     # Without a drawing, the numbers are not folded.
-    table = _numbers(op, drawn, labels, folded=bool(pictures))
-    return Figure(finding, tuple(pictures), tuple(_legend(curves, labels, references)), table)
+    numbers = _numbers(op, drawn, labels, folded=bool(pictures))
+    return Figure(finding, tuple(pictures), tuple(_legend(curves, labels, references)), numbers)
 
 
 def _finding(curve: Curve, label: str) -> str:

@@ -70,10 +70,10 @@ def pairs(judgement: Judgement) -> Section | None:
         smallest, largest = ordered[0], ordered[-1]
         blocks += _every_pair(largest, label, placements, "rate")
         blocks += _of_their_peaks(of_peaks[id(largest)])
-        blocks += _slow(largest)
+        blocks += _slow_pairs(largest)
         blocks += _every_pair(smallest, label, placements, "time")
         if smallest is not largest:
-            blocks += _slow(smallest)
+            blocks += _slow_pairs(smallest)
         unknown = by_key(
             (matrix.unknown, format_size(matrix.size_bytes)) for matrix in ordered if matrix.unknown is not None
         )
@@ -148,7 +148,7 @@ def _against(split: PairSplit, words: Callable[[PairClass], str]) -> str:
 # --- heatmaps ------------------------------------------------------------------------------------------------------
 
 
-def _slow(matrix: PairMatrix) -> list[Block]:
+def _slow_pairs(matrix: PairMatrix) -> list[Block]:
     return [Paragraph(sentences(outlier.text), tone="caution") for outlier in matrix.outliers]
 
 
@@ -168,7 +168,7 @@ def _every_pair(
         yield _by_ranks(f"{what}: not measured", matrix, placements, values, unit, folded=folded)
         return
     ends = [
-        f"{text(float(values.flat[cell]))} ({_named(matrix, cell)})"
+        f"{text(float(values.flat[cell]))} ({_pair_name(matrix, cell)})"
         for cell in (np.nanargmin(values), np.nanargmax(values))
     ]
     caption = f"{what}: {' to '.join(ends)}, median pair {text(float(values.flat[matrix.middle]))}"
@@ -179,7 +179,7 @@ def _every_pair(
         yield from _by_hosts(matrix, values / factor, unit, folded=folded)
 
 
-def _named(matrix: PairMatrix, cell: int | np.integer) -> str:
+def _pair_name(matrix: PairMatrix, cell: int | np.integer) -> str:
     source, target = divmod(int(cell), len(matrix.ranks))
     return f"{matrix.ranks[source]} → {matrix.ranks[target]}"
 
@@ -206,7 +206,7 @@ def _slowest(caption: str, matrix: PairMatrix, *, folded: bool) -> Table:
     times, low, high = matrix.time_ns.flat, matrix.low_ns.flat, matrix.high_ns.flat
     middle = float(times[matrix.middle])
     columns: tuple[Column[int], ...] = (
-        Column("Pair", lambda cell: _named(matrix, cell)),
+        Column("Pair", lambda cell: _pair_name(matrix, cell)),
         Column("Hosts", lambda cell: f"{matrix.hosts[cell // ranks]} → {matrix.hosts[cell % ranks]}"),
         Column("Time of a call", lambda cell: times[cell], format_time, ends=lambda cell: (low[cell], high[cell])),
         Column("Rate", lambda cell: matrix.rate.flat[cell], format_rate),

@@ -64,10 +64,10 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
 def _cell(verdicts: Sequence[Verdict]) -> Cell:
     """The worst of ``verdicts``, with its ratio."""
     worst = min(verdicts, key=lambda verdict: (list(_SYMBOLS).index(verdict.status), -(verdict.model_ratio or 0.0)))
-    return _said(worst, f" (worst of {len(verdicts)})" if len(verdicts) > 1 else "")
+    return _verdict_cell(worst, f" (worst of {len(verdicts)})" if len(verdicts) > 1 else "")
 
 
-def _said(verdict: Verdict, more: str = "") -> Cell:
+def _verdict_cell(verdict: Verdict, more: str = "") -> Cell:
     return Cell(f"{_SYMBOLS[verdict.status]} {verdict.text}{more}", tone=TONES[verdict.status])
 
 
@@ -79,7 +79,7 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
     columns: tuple[Column[Verdict], ...] = (
         Column("Curve", lambda row: curve_label(row.key, varying[row.op]) if varying[row.op] else None),
         Column("At", lambda row: format_size(row.size_bytes) if row.size_bytes else None),
-        Column("Verdict", _said),
+        Column("Verdict", _verdict_cell),
         Column("Time", lambda row: row.time_ns, format_time, ends=lambda row: ends_of(row.interval)),
         Column("Model's time", lambda row: row.time_ns / row.model_ratio if row.model_ratio else None, format_time),
         Column("busbw", lambda row: row.busbw, format_rate),

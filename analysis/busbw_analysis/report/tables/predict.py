@@ -90,15 +90,15 @@ def predict_table(prediction: Prediction) -> Table:
     by = "" if evidence.algorithm is None else f" by {evidence.algorithm}"
     caption = f"{asked.op}{by} over {evidence.key.backend}, {asked.ranks} ranks on {hosts}; {measured}"
     notes = [
-        *_each("rests on", forecasts, lambda forecast: [forecast.rests_on]),
-        *_each("model", forecasts, lambda forecast: [": ".join(filter(None, (forecast.algorithm, forecast.formula)))]),
-        *_each("parameters", forecasts, lambda forecast: [forecast.parameters]),
-        *_each("interval", forecasts, lambda forecast: [forecast.interval_note] if forecast.has_interval else []),
-        *_each("", forecasts, lambda forecast: [] if forecast.has_interval else [forecast.interval_note]),
-        *_each("EXTRAPOLATED", forecasts, lambda forecast: [beyond.in_words for beyond in forecast.extrapolated]),
-        *_each("", forecasts, lambda forecast: [forecast.held_out.words]),
+        *_notes("rests on", forecasts, lambda forecast: [forecast.rests_on]),
+        *_notes("model", forecasts, lambda forecast: [": ".join(filter(None, (forecast.algorithm, forecast.formula)))]),
+        *_notes("parameters", forecasts, lambda forecast: [forecast.parameters]),
+        *_notes("interval", forecasts, lambda forecast: [forecast.interval_note] if forecast.has_interval else []),
+        *_notes("", forecasts, lambda forecast: [] if forecast.has_interval else [forecast.interval_note]),
+        *_notes("EXTRAPOLATED", forecasts, lambda forecast: [beyond.in_words for beyond in forecast.extrapolated]),
+        *_notes("", forecasts, lambda forecast: [forecast.held_out.words]),
     ]
-    notes += _each("measured", [forecast for forecast in forecasts if forecast.measured is not None], _seen)
+    notes += _notes("measured", [forecast for forecast in forecasts if forecast.measured is not None], _seen)
     notes += sized("no answer", ((size, why.reason) for size, why in prediction.unanswered.items()), asked.sizes_bytes)
     rows: dict[int, Forecast | None] = dict.fromkeys(prediction.unanswered)
     rows |= {forecast.size_bytes: forecast for forecast in forecasts}
@@ -144,6 +144,6 @@ def _seen(forecast: Forecast) -> list[str]:
     return ["used for the prediction, so its error is that of a fit"]
 
 
-def _each(label: str, forecasts: Sequence[Forecast], texts: Callable[[Forecast], Sequence[str]]) -> list[str]:
+def _notes(label: str, forecasts: Sequence[Forecast], texts: Callable[[Forecast], Sequence[str]]) -> list[str]:
     sizes = [forecast.size_bytes for forecast in forecasts]
     return sized(label, [(forecast.size_bytes, words) for forecast in forecasts for words in texts(forecast)], sizes)

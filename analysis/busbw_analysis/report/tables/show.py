@@ -369,17 +369,17 @@ def about(judgement: Judgement) -> tuple[str, ...]:
     return str(run.plan.get("name", run.id)), counted(len(judgement.cases), "case"), of_hosts, *backends
 
 
-def show_blocks(rows: Sequence[ShownRow], *about: str) -> list[Paragraph | Table]:
+def show_blocks(rows: Sequence[ShownRow], *introduction: str) -> list[Paragraph | Table]:
     """``rows`` of ``show_rows`` as one table per operation and setting, in the order of the plan.
 
-    Facts that hold for all rows follow ``about`` once.
+    Facts that hold for all rows follow ``introduction`` once.
     """
     measured = [row for row in rows if row.row != "none"]
     dtypes, redops = {row.case.dtype for row in rows} - {None}, {row.case.redop for row in rows}
     same = {name: value for name, value in (("dtype", dtypes), ("redop", redops)) if len(value) == 1}
     launches = {row.launches for row in measured if row.launches is not None}
     flags = common_flags([row.summary.flags for row in rows])
-    head = [*about, *(value for values in same.values() for value in values if value)]
+    head = [*introduction, *(value for values in same.values() for value in values if value)]
     head += [counted(number, "launch", "launches") for number in launches if len(launches) == 1]
     blocks: list[Paragraph | Table] = [Paragraph(" · ".join(head))] if head else []
     for title, members in grouped(rows, lambda row: _title(row, same)).items():
