@@ -129,13 +129,13 @@ def page_of(judgement: Judgement, references: Sequence[Judgement] = (), models: 
     """The page of one judgement, in reading order."""
     first = judgement.runs[0].run
     answer = answer_of(judgement)
-    sides = (Side(judgement), *(Side(one, run_names(one), reference=True) for one in references))
+    sides = (Side(judgement), *(Side(reference, run_names(reference), reference=True) for reference in references))
     return Page(
         title=_title(judgement),
         subtitle=f"busbw {first.busbw} · {_pooled(judgement)} · started {clock_time(first.started)} UTC",
         answers=(("", answer, verdict_table(judgement, answer)),),
         figure=overview(sides),
-        sections=tuple(_folded(sides, answer, models)),
+        sections=tuple(_fold_sections(sides, answer, models)),
     )
 
 
@@ -161,9 +161,9 @@ def page_beside(judgements: Sequence[Judgement], names: Sequence[str]) -> Page:
 def names_beside(judgements: Sequence[Judgement]) -> tuple[str, ...]:
     """The shortest names that distinguish the judgements: backends, ranks, machines, or else their runs."""
     kinds = (
-        [" and ".join(dict.fromkeys(row.case.backend for row in one.cases)) for one in judgements],
-        [_world(one) for one in judgements],
-        [one.runs[0].run.machine for one in judgements],
+        [" and ".join(dict.fromkeys(row.case.backend for row in judgement.cases)) for judgement in judgements],
+        [_world(judgement) for judgement in judgements],
+        [judgement.runs[0].run.machine for judgement in judgements],
     )
     return tuple(next((names for names in kinds if len(set(names)) == len(names)), map(run_names, judgements)))
 
@@ -179,7 +179,7 @@ def _pooled(judgement: Judgement) -> str:
     return several + run_names(judgement)
 
 
-def _folded(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> Iterator[Section]:
+def _fold_sections(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> Iterator[Section]:
     """The sections that have content; those that most readers do not need are folded."""
     judgement = sides[0].judgement
     sent = any(verdict.busbw is not None for verdict in judgement.verdicts)

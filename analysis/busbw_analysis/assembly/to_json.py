@@ -48,27 +48,27 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "runs": _runs(judgement.runs),
         "counts": {state: states.count(state) for state in _STATES},
         "best": plain(judgement.best),
-        "verdicts": [_verdict(one) for one in answer.verdicts],
+        "verdicts": [_verdict(verdict) for verdict in answer.verdicts],
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "crossings": crossing_rows(judgement.comparisons),
-        "compositions": [with_values(one, "sum_ns", "ratio") for one in judgement.compositions],
+        "compositions": [with_values(composition, "sum_ns", "ratio") for composition in judgement.compositions],
         "pair_matrices": plain(judgement.matrices),
         "pair_shares": plain(judgement.pair_shares),
         "pair_splits": plain(judgement.splits),
         "lateness": plain(judgement.lateness),
         "single_calls": [
-            {**with_values(one, "printed", "barrier", "one_call"), "unit": UNIT} for one in judgement.single_calls
+            {**with_values(call, "printed", "barrier", "one_call"), "unit": UNIT} for call in judgement.single_calls
         ],
         **{key: value for row in SLICES for key, value in row.as_json(judgement, answer).items()},
         "cases": [_case(summary) for summary in judgement.cases],
     }
 
 
-def _verdict(one: Verdict) -> JSON:
+def _verdict(verdict: Verdict) -> JSON:
     """A verdict with the label of its curve; the settings of the curve are among ``curves``."""
-    found = with_values(one, "label", "op", "text")
-    del found["key"]
-    return found
+    row = with_values(verdict, "label", "op", "text")
+    del row["key"]
+    return row
 
 
 def answer_fields(answer: Answer) -> JSON:
@@ -83,14 +83,14 @@ def render(judgement: Judgement, answer: Answer) -> str:
 
 def render_beside(judgements: Sequence[Judgement], answers: Sequence[tuple[str, Answer, object]]) -> str:
     """The ``document`` of every judgement under ``sides``, with its name and answer."""
-    beside = zip(judgements, answers, strict=True)
-    sides: list[JSON] = [{"name": name, **document(judgement, answer)} for judgement, (name, answer, _) in beside]
+    answered = zip(judgements, answers, strict=True)
+    sides: list[JSON] = [{"name": name, **document(judgement, answer)} for judgement, (name, answer, _) in answered]
     return _text({"report": LAYOUT, "sides": sides})
 
 
-def _text(found: Mapping[str, JSON]) -> str:
+def _text(content: Mapping[str, JSON]) -> str:
     # Python's json takes seconds and GB to indent a matrix of a million pairs.
-    return msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(content), indent=1).decode() + "\n"
 
 
 _OF_SUMMARY: Final = tuple(field.name for field in fields(CaseSummary) if field.name not in {"groups", "wrong"})
@@ -131,12 +131,12 @@ def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:
 
 
 def _explanation(curve: Curve, judgement: Judgement) -> JSON:
-    found = curve.explanation
-    if isinstance(found, Unavailable):
-        return plain(found)
-    spent: list[JSON] = [with_values(one, "predicted_ns", "unexplained_ns", "bound_share") for one in found.spent]
+    explanation = curve.explanation
+    if isinstance(explanation, Unavailable):
+        return plain(explanation)
+    spent = [with_values(part, "predicted_ns", "unexplained_ns", "bound_share") for part in explanation.spent]
     words = in_words(curve, judgement.doubts[curve.series.key].model, judgement.facts, judgement.cases)
-    return {**plain(found), "spent": spent, "in_words": words}
+    return {**plain(explanation), "spent": spent, "in_words": words}
 
 
 def fit_row(curve: Curve) -> dict[str, JSON]:
@@ -163,8 +163,8 @@ def crossing_rows(comparisons: Sequence[AlgorithmComparison]) -> list[JSON]:
             "sizes_bytes": list(pair.sizes_bytes),
             "faster": list(pair.faster),
             "crossings": [
-                {**plain(one), "expected_bytes": pair.expected_bytes(one), "ratio": pair.ratio(one)}
-                for one in pair.measured
+                {**plain(crossing), "expected_bytes": pair.expected_bytes(crossing), "ratio": pair.ratio(crossing)}
+                for crossing in pair.measured
             ],
             "smallest": plain(pair.smallest),
             "largest": plain(pair.largest),

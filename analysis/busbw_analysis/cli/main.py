@@ -89,22 +89,26 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     catalogued = catalogue(peaks_file)
     datasets = read_groups(options.read_runs(results_dir, runs), force=force)
     judgements = [judge_with_selftest(dataset, catalogued) for dataset in datasets]
-    fitted = names_apart(judgements, lambda one: [curve.series.key for curve in one.curves])
-    compared = names_apart(judgements, lambda one: [pair.key for pair in one.comparisons])
-    curves = [(one, names[curve.series.key], curve) for one, names in fitted for curve in one.curves]
-    pairs = [(one, names[pair.key], pair) for one, names in compared for pair in one.comparisons]
-    choices = [(one, choice) for one, names in fitted for choice in nccl_choices(one, names, catalogued)]
+    fitted = names_apart(judgements, lambda judgement: [curve.series.key for curve in judgement.curves])
+    compared = names_apart(judgements, lambda judgement: [pair.key for pair in judgement.comparisons])
+    curves = [(judgement, names[curve.series.key], curve) for judgement, names in fitted for curve in judgement.curves]
+    pairs = [(judgement, names[pair.key], pair) for judgement, names in compared for pair in judgement.comparisons]
+    choices = [
+        (judgement, choice) for judgement, names in fitted for choice in nccl_choices(judgement, names, catalogued)
+    ]
     blocks: list[Block | Section] = [
         fits_table([(name, curve) for _, name, curve in curves]),
         *([nccl_table([choice for _, choice in choices])] if choices else []),
         *(crossing_table(pair, name) for _, name, pair in pairs),
     ]
     document: dict[str, JSON] = {
-        "fits": [{**to_json.fit_row(curve), "curve": name, "runs": run_names(one)} for one, name, curve in curves],
-        "nccl": [{**plain(choice), "runs": run_names(one)} for one, choice in choices],
+        "fits": [
+            {**to_json.fit_row(curve), "curve": name, "runs": run_names(judgement)} for judgement, name, curve in curves
+        ],
+        "nccl": [{**plain(choice), "runs": run_names(judgement)} for judgement, choice in choices],
         "crossings": [
-            {**row, "curve": name, "runs": run_names(one)}
-            for one, name, pair in pairs
+            {**row, "curve": name, "runs": run_names(judgement)}
+            for judgement, name, pair in pairs
             for row in to_json.crossing_rows([pair])
         ],
     }
@@ -257,7 +261,7 @@ def _print(
 def _document(judgements: Sequence[Judgement], document: dict[str, JSON]) -> dict[str, JSON]:
     every = ranked(dict.fromkeys(finding for judgement in judgements for finding in judgement.findings))
     runs = [name for judgement in judgements for name in run_names(judgement)]
-    return {"runs": runs, "warnings": [one.as_json() for one in every], **document}
+    return {"runs": runs, "warnings": [finding.as_json() for finding in every], **document}
 
 
 def run_names(judgement: Judgement) -> list[str]:
@@ -307,14 +311,16 @@ def report(
     stored = options.read_runs(results_dir, (*runs, *references))
     own, earlier = stored[: len(runs)], stored[len(runs) :]
     datasets = (pool(own, force=True),) if force else pool_by_setup(own)
-    wanted = [model_rows.named(model_rows.models(), name) for name in models]
-    if len(datasets) > 1 and (references or wanted):
+    planned = [model_rows.named(model_rows.models(), name) for name in models]
+    if len(datasets) > 1 and (references or planned):
         name = "--reference" if references else "--model"
         message = f"{name} needs runs that can be pooled; these form {len(datasets)} groups that are shown side by side"
         raise UsageError(message)
     judgements = [judge_with_selftest(dataset, rows) for dataset in datasets]
     thin = [judge_with_selftest(pool([run]), rows) for run in earlier]
-    written = writer.compose(judgements[0], thin, wanted) if len(judgements) == 1 else writer.compose_beside(judgements)
+    written = (
+        writer.compose(judgements[0], thin, planned) if len(judgements) == 1 else writer.compose_beside(judgements)
+    )
     path = writer.write(written, folder)
     for name, answer in written.answers.items():
         echo("\n".join(filter(None, (name, render_lines(answer.lines)))), err=True)

@@ -48,7 +48,7 @@ def parsed(parse: Callable[[Any], Any]) -> Callable[..., Any]:
 
 def with_options(command: Command, options: Sequence[Option]) -> Command:
     """``command`` with ``options``, listed in this order in its help."""
-    return reduce(lambda made, option: option(made), reversed(options), command)
+    return reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 _FACTS = "busbw.log-facts"
@@ -69,12 +69,12 @@ def _keep_fact(context: click.Context, parameter: click.Parameter, value: Any) -
     context.meta.setdefault(_FACTS, {})[parameter.name] = value
 
 
-def log_options(*wanted: str) -> Option:
-    """Options that describe logs: the ``wanted`` fields of ``LogFacts``, or all. ``read_runs`` uses their values."""
+def log_options(*fields: str) -> Option:
+    """Options that describe logs: the ``fields`` of ``LogFacts``, or all. ``read_runs`` uses their values."""
     options = [
         click.option(name, field, expose_value=False, callback=_keep_fact, help=words, **how)
         for field, (name, how, words) in _LOG_OPTIONS.items()
-        if not wanted or field in wanted
+        if not fields or field in fields
     ]
     return lambda command: with_options(command, options)
 

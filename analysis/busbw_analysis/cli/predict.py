@@ -65,10 +65,10 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     RUN is a run folder, the start or end of a run's name, or "latest". Runs with the same number of ranks are pooled;
     runs with different numbers are combined.
     """
-    wanted = () if sizes is None else parse_sizes(sizes)
+    sizes_bytes = () if sizes is None else parse_sizes(sizes)
     stored = options.read_runs(results_dir, runs or ["latest"])
     prediction = Questions(read_results(stored, force=force)).predict(
-        op, ranks, wanted, algorithm=algorithm, hosts=hosts, ranks_per_host=ranks_per_host, **way
+        op, ranks, sizes_bytes, algorithm=algorithm, hosts=hosts, ranks_per_host=ranks_per_host, **way
     )
     if plot is not None:  # first, so that an error in the plot prevents a half-printed answer
         # Loading matplotlib takes as long as everything else.
@@ -81,6 +81,6 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     for notice in prediction.notes:
         echo(f"note: {notice}", err=True)
     if as_json:
-        options.print_json({"runs": [one.stored.run.id for one in stored], **tables.document(prediction)})
+        options.print_json({"runs": [run.stored.run.id for run in stored], **tables.document(prediction)})
     else:
         echo(render([Paragraph(tables.headline(prediction)), tables.predict_table(prediction)]))

@@ -100,9 +100,11 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
     else:
         network = specification.on(_placement(specification.kind, ranks, ranks_per_host, order))
     changed = change_links(network, changes)
-    wanted = _sizes(op, sizes)
-    if len(names) * len(wanted) > MOST_SIMULATED:
-        raise UsageError(f"{len(wanted)} sizes × {len(names)} algorithms: at most {MOST_SIMULATED} cases are allowed")
+    sizes_bytes = _sizes(op, sizes)
+    if len(names) * len(sizes_bytes) > MOST_SIMULATED:
+        raise UsageError(
+            f"{len(sizes_bytes)} sizes × {len(names)} algorithms: at most {MOST_SIMULATED} cases are allowed"
+        )
     rows: list[Simulated] = []
     refused: dict[str, str] = {}
     messages = 0
@@ -113,14 +115,14 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
             refused[name] = why
             continue
         traffic = flows.Traffic.of(ALGORITHMS[op][name].on(place.ranks, place.hosts))
-        messages += len(wanted) * traffic.messages(free_running=free_running)
+        messages += len(sizes_bytes) * traffic.messages(free_running=free_running)
         if messages > MOST_MESSAGES:
             message = (
                 f"all sizes and algorithms up to {name} have {messages} messages: at most {MOST_MESSAGES} are allowed"
             )
             raise UsageError(message)
         formula = ROWS.get((op, name))
-        for size in wanted:
+        for size in sizes_bytes:
             done = flows.simulate(traffic, size, changed, costs, free_running=free_running)
             predicted = None if formula is None else flows.formula_seconds(formula, traffic, size, network, costs)
             rows.append(simulated(op, name, size, place.ranks, done, predicted))
@@ -139,11 +141,11 @@ def _print(rows: list[Simulated], what: str, refused: dict[str, str], *, as_json
 
 
 def _algorithms(op: str, algorithm: str) -> list[str]:
-    known = ALGORITHMS.get(op)
-    if known is None:
+    algorithms = ALGORITHMS.get(op)
+    if algorithms is None:
         raise UsageError(f"op {op!r} has no algorithm to simulate; use one of {', '.join(ALGORITHMS)}")
     if algorithm == ALL_ALGORITHMS:
-        return list(known)
+        return list(algorithms)
     names = list(dict.fromkeys(name.strip() for name in algorithm.split(",")))
     added = next((row.algorithm for row in SWITCHED if row.op == op and row.algorithm in names), None)
     if added is not None:
@@ -152,23 +154,23 @@ def _algorithms(op: str, algorithm: str) -> list[str]:
             f"the simulation waits for whole messages and would take up to twice as long; use its formula with "
             f"busbw predict --algorithm {added}; docs/drawings/{op}-{added}.svg shows its rounds"
         )
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in algorithms]
     if unknown:
-        raise UsageError(f"{op} has no algorithm {unknown[0]!r}; use all or some of {', '.join(known)}")
+        raise UsageError(f"{op} has no algorithm {unknown[0]!r}; use all or some of {', '.join(algorithms)}")
     return names
 
 
 def _sizes(op: str, text: str | None) -> tuple[int, ...]:
     """The sizes in ``text``; (0,) for an op without a size."""
-    wanted = () if text is None else parse_sizes(text)
+    sizes = () if text is None else parse_sizes(text)
     if op == _UNSIZED:
-        if wanted:
+        if sizes:
             raise UsageError(f"{op} has no size; omit --size")
         return (0,)
-    if not wanted or not all(wanted):
-        given = "--size contains 0" if wanted else "--size is missing"
+    if not sizes or not all(sizes):
+        given = "--size contains 0" if sizes else "--size is missing"
         raise UsageError(f"{given}; {op} needs sizes above 0, such as --size 1GiB or --size 8..1GiB*2")
-    return wanted
+    return sizes
 
 
 def _placement(kind: str, ranks: int | None, per_host: int | None, order: Order) -> Placement:
@@ -201,18 +203,18 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
 
     results = results_of(pool(read_runs(results_dir, [run])))
     series = results.series
-    like = next((one for one in series if one.key.op == op), None)
+    like = next((curve for curve in series if curve.key.op == op), None)
     if like is None:
-        measured = ", ".join(dict.fromkeys(one.key.op for one in series))
+        measured = ", ".join(dict.fromkeys(curve.key.op for curve in series))
         raise AnalysisError(f"--from {run}: α and β need a measured {op}; the run has {measured or 'nothing'}")
-    found = results.messages.parameters_for(like)
-    if isinstance(found, Unavailable):
-        raise AnalysisError(f"--from {run}: {found.reason}")
+    parameters = results.messages.parameters_for(like)
+    if isinstance(parameters, Unavailable):
+        raise AnalysisError(f"--from {run}: {parameters.reason}")
     count = len(like.key.ranks) if ranks is None else ranks
     if per_host is None and ranks is None and like.key.hosts > 1 and count % like.key.hosts == 0:
         per_host = count // like.key.hosts
-    rate, memory = 1 / found.beta_seconds_per_byte, found.host_bytes_per_second
+    rate, memory = 1 / parameters.beta_seconds_per_byte, parameters.host_bytes_per_second
     if memory is not None:
         place = _placement("shared", count, per_host, "block")
-        return SharedHost(place, rate, memory, found.alpha_seconds), found.origin
-    return Flat(_placement("flat", count, per_host, "block"), rate, found.alpha_seconds), found.origin
+        return SharedHost(place, rate, memory, parameters.alpha_seconds), parameters.origin
+    return Flat(_placement("flat", count, per_host, "block"), rate, parameters.alpha_seconds), parameters.origin

@@ -88,12 +88,12 @@ def layout_option(keys: Mapping[str, Key], words: str) -> Option:
 def layout_settings(text: str, keys: Mapping[str, Key]) -> dict[str, Any]:
     """The values by key of ``tp=8,pp=4``, ``FILE.toml`` or ``FILE.toml,pp=4``. Raises UsageError."""
     name, changes = split_name(text)
-    of_file = _in_file(Path(name)) if name.endswith(".toml") else name
+    of_file = _read_keys(Path(name)) if name.endswith(".toml") else name
     parts = (read_key_values("layout", part, keys, code="layout") for part in (of_file, changes))
     return {name: value for values in parts for name, value in values.items()}
 
 
-def _in_file(path: Path) -> str:
+def _read_keys(path: Path) -> str:
     """The keys of a TOML file as a list of KEY=VALUE."""
     rows = limits.read_toml(limits.read_text(path, limits.MOST_TOML_BYTES), str(path))
     texts = {True: "yes", False: "no"}

@@ -160,7 +160,7 @@ def machine_of(  # noqa: PLR0913 - one argument for each option
         share = "concurrent groups share a host's card and memory" if run.shared else "each rank has its own card"
         assumed["cards"] = share
     per_host = min(per_host, gpus)
-    described = None if network is None else _described(network, gpu, gpus, per_host)
+    described = None if network is None else _describe(network, gpu, gpus, per_host)
     if described is not None:
         assumed["network"] = described.origin
     if run is not None:
@@ -198,8 +198,8 @@ def room_in(run: str | None, results_dir: Path) -> Room | None:
     if run is None:
         # If NVML lists several kinds, take the one with the least memory.
         rows = catalogue()
-        here = [row for gpu in gpus_by_address().values() if (row := rows.gpu(gpu.name)) is not None]
-        row = least_memory(here)
+        gpu_rows = [row for gpu in gpus_by_address().values() if (row := rows.gpu(gpu.name)) is not None]
+        row = least_memory(gpu_rows)
         return None if row is None else replace(memory_of_gpu(row), what=f"{row.name} of this machine")
     row = gpu_of_runs(read_results([find(results_dir, run).read()]))
     if row is None:
@@ -215,7 +215,7 @@ def rates_given(
     Raises UsageError if both are given, AnalysisError for a run without messages.
     """
     if run is None:
-        return None if network is None else _described(network, gpu, gpus, per_host).rates
+        return None if network is None else _describe(network, gpu, gpus, per_host).rates
     if network is not None:
         raise UsageError("--network and --from both describe the network; give only one of them", code="network")
     measured = Measured(Questions(read_results([find(results_dir, run).read()])))
@@ -228,7 +228,7 @@ def rates_given(
     return rates
 
 
-def _described(network: GivenNetwork, gpu: Gpu | None, gpus: int, per_host: int) -> Described:
+def _describe(network: GivenNetwork, gpu: Gpu | None, gpus: int, per_host: int) -> Described:
     """Prices on a described network for ``gpus`` GPUs, or on two nodes if they are fewer."""
     if isinstance(network, Specification):
         nodes = max(2, -(-gpus // per_host))

@@ -61,7 +61,7 @@ def model_of(text: str) -> Model:
     name, changes = split_name(text)
     keys = read_key_values("model", changes, MODEL_KEYS, code="model")
     if not name:
-        return _own(keys)
+        return _build_model(keys)
     row = _row(name, model_rows.models, "model")
     return msgspec.structs.replace(row, name=f"{row.name},{changes}", **keys) if keys else row
 
@@ -92,7 +92,7 @@ def _row(text: str, rows_of: Callable[[Path | None], dict[str, _Row]], what: str
     return next(iter(rows.values()))
 
 
-def _own(keys: Mapping[str, Any]) -> Model:
+def _build_model(keys: Mapping[str, Any]) -> Model:
     """A transformer as in Kaplan et al. 2020, section 2.1, which has 12 L h² parameters unless ``keys`` change that.
 
     Raises UsageError for inconsistent keys.

@@ -70,7 +70,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     measured = Questions(read_results([find(results_dir, run).read() for run in runs], force=force)) if runs else None
     on = machine_of(row, gpus, measured, **given)
     gradients, assumed = gradients_of(row, settings)
-    wanted = Wanted(
+    request = Wanted(
         model=row,
         gpus=gpus,
         batch=batch or row.batch,
@@ -82,8 +82,8 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         kernels=kernels,
         gradients=gradients,
     )
-    assumed = {**on.assumed, **assumed, **plans.assumed_settings(wanted)}
-    plan, machine = plans.plan(wanted, on.machine), on.machine
+    assumed = {**on.assumed, **assumed, **plans.assumed_settings(request)}
+    plan, machine = plans.plan(request, on.machine), on.machine
     best, kept = plan.layouts[0], plan.layouts[:top]
     grown = plans.scaling(best, machine, on.room, kernels)
     orders = plans.compare_rules(compared := plans.with_most_dimensions(plan), machine) if rules else ()
@@ -96,7 +96,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     peak = on.peak or machine.flop_per_second
     document: dict[str, JSON] = {
         "model": row.name,
-        **values_of(wanted, "gpus", "batch", "sequence"),
+        **values_of(request, "gpus", "batch", "sequence"),
         "assumed": assumed,
         "flop_per_second": machine.flop_per_second,
         "peak_flop_per_second": on.peak,
@@ -109,7 +109,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         "scaling": {scaled.kind: _scaled(scaled) for scaled in grown},
     }
     shown = [
-        *tables.plan_tables(wanted, plan, kept, machine, peak, assumed),
+        *tables.plan_tables(request, plan, kept, machine, peak, assumed),
         *tables.change_tables(changes, grown, best),
     ]
     shown += tables.rules_tables(compared, orders) if rules else []

@@ -29,7 +29,7 @@ class Exporter:
     binary: bool = False
 
 
-def _tidy(written: Callable[[pd.DataFrame], bytes], *, binary: bool = False) -> Exporter:
+def _table_exporter(written: Callable[[pd.DataFrame], bytes], *, binary: bool = False) -> Exporter:
     """A format for any table: one row per case and group of ranks, or one per sample."""
     return Exporter(lambda run: written(case_frame(run)), lambda run: written(sample_frame(run)), binary)
 
@@ -37,9 +37,9 @@ def _tidy(written: Callable[[pd.DataFrame], bytes], *, binary: bool = False) -> 
 EXPORTERS: Final = {
     "nccl-tests": Exporter(nccl_tests.text),
     "osu": Exporter(osu.text),
-    "csv": _tidy(frames.csv),
-    "json-lines": _tidy(frames.json_lines),
-    "parquet": _tidy(frames.parquet, binary=True),
+    "csv": _table_exporter(frames.csv),
+    "json-lines": _table_exporter(frames.json_lines),
+    "parquet": _table_exporter(frames.parquet, binary=True),
     "openmetrics": Exporter(openmetrics.text),
     **{name: Exporter(write) for row in SLICES for name, write in row.exports.items()},
     "markdown": Exporter(lambda judged: to_markdown.render(compose.page_of(judged)).encode()),

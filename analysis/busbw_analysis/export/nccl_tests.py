@@ -92,12 +92,12 @@ def left_out(summaries: Iterable[CaseSummary]) -> Iterator[str]:
 
 def _wrong_elements(runs: Iterable[StoredRun]) -> dict[Case, int]:
     """The cases with wrong data, and their number of wrong elements, at least 1."""
-    found = Counter[Case]()
+    counts = Counter[Case]()
     for run in runs:
         for case, check in run.checks:
             if check.state == "wrong":
-                found[case] += max(1, check.wrong_elements)
-    return found
+                counts[case] += max(1, check.wrong_elements)
+    return counts
 
 
 def _table(
@@ -173,5 +173,5 @@ def _body(result: tuple[CaseSummary, GroupSummary] | None, wrong: Mapping[Case, 
 def _number(value: float, width: int) -> str:
     """``value`` with as many digits as fit into ``width``, as ``getFloatStr`` does."""
     written = (f"{value:{width}.{digits}f}" for digits in (2, 1, 0))
-    fitting = next((text for text in written if len(text) <= width), None)
+    fitting = next((number for number in written if len(number) <= width), None)
     return f"{value:{width}.{1 if width >= 7 else 0}e}" if fitting is None else fitting

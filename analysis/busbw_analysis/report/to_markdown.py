@@ -27,7 +27,7 @@ def _lines(page: Page) -> Iterator[str]:
         yield from (f"## {escape(name)}", "") if name else ()
         yield from (f"- **{label}:** {escape(text)}" for label, text in answer.lines)
         findings = (*answer.opened, *answer.folded)
-        yield from ("", *(f"- **{SEVERITY[one.severity]}:** {escape(one.text)}" for one in findings), "")
+        yield from ("", *(f"- **{SEVERITY[finding.severity]}:** {escape(finding.text)}" for finding in findings), "")
         yield from () if verdicts is None else _table(verdicts)
     yield from () if page.figure is None else _block(page.figure)
     for section in page.sections:

@@ -50,7 +50,7 @@ def lines(blocks: Iterable[Block | Section]) -> Iterator[Line]:
     number, are left out, because a table is wider than the output.
     """
     every = list(blocks)
-    yield from _separated(every)
+    yield from _separate(every)
     needed = max((_width_of(table) for table in _tables(every) if _bars(table)), default=0)
     if needed > (room := output_columns()):
         yield from _notes([f"bars are left out: they need {needed} columns, this output has {room}"])
@@ -65,7 +65,7 @@ def _tables(blocks: Iterable[Block | Section]) -> Iterator[Table]:
             yield block
 
 
-def _separated(blocks: Iterable[Block | Section]) -> Iterator[Line]:
+def _separate(blocks: Iterable[Block | Section]) -> Iterator[Line]:
     shown = False
     for block in blocks:
         for number, line in enumerate(_lines(block)):
@@ -78,7 +78,7 @@ def _separated(blocks: Iterable[Block | Section]) -> Iterator[Line]:
 def _lines(block: Block | Section) -> Iterator[Line]:
     if isinstance(block, Section):
         yield _quiet(f"# {block.heading}")
-        yield from _separated(block.blocks)
+        yield from _separate(block.blocks)
     elif isinstance(block, Paragraph):
         yield from _notes(block.text.split("\n"))
     elif isinstance(block, Table) and not block.folded:
@@ -104,12 +104,12 @@ def _table(table: Table, room: int) -> Iterator[Line]:
     leaves no room for the numbers has a line of its own.
     """
     heads, widths = _heads(table), _widths(table)
-    shown = _fitting(widths, room)
+    shown = _count_fitting(widths, room)
     apart = shown < _NUMBERS < len(widths) and table.columns[1].numeric
     if apart:
         names = [head[0] for head in heads] + [row[0].text for row in table.rows]
         widths[0] = max(len(name) for name in names if len(name) <= _SHORT)
-        shown = _fitting(widths, room)
+        shown = _count_fitting(widths, room)
     rest = range(shown, len(widths))
     alike = [place for place in rest if len(table.rows) > 1 and len({row[place].text for row in table.rows}) == 1]
     below = [place for place in rest if place not in alike]
@@ -125,7 +125,7 @@ def _table(table: Table, room: int) -> Iterator[Line]:
     for head in heads:
         if any(head[:shown]):
             yield _quiet(f"# {'  '.join(placed(head))}".rstrip())
-    if alike and (shared := _named(table, table.rows[0], alike)):
+    if alike and (shared := _name_cells(table, table.rows[0], alike)):
         yield from _notes([f"all rows: {shared}"])
     for row in table.rows:
         cells = row
@@ -133,7 +133,7 @@ def _table(table: Table, room: int) -> Iterator[Line]:
             yield from _indented(row[0].text, "  ", room, row[0].tone)
             cells = (Cell(""), *row[1:])
         yield from _row(zip(placed([cell.text for cell in cells]), cells, strict=False))
-        yield from _indented(_named(table, row, below), _BELOW if shown else "  | ", room)
+        yield from _indented(_name_cells(table, row, below), _BELOW if shown else "  | ", room)
     yield from _notes(table.notes)
 
 
@@ -152,7 +152,7 @@ def _indented(text: str, begin: str, room: int, tone: Tone = "plain") -> Iterato
         yield ((line, tone),)
 
 
-def _fitting(widths: Iterable[int], room: int) -> int:
+def _count_fitting(widths: Iterable[int], room: int) -> int:
     """The number of columns that fit the line."""
     return sum(end <= room for end in accumulate(width + 2 for width in widths))
 
@@ -180,7 +180,7 @@ def _width_of(table: Table) -> int:
 def _bars(table: Table) -> frozenset[int]:
     """The places of columns that hold only bars."""
     tones = [{row[place].tone for row in table.rows if row[place].text} for place in range(len(table.columns))]
-    return frozenset(place for place, found in enumerate(tones) if found == {"bar"})
+    return frozenset(place for place, kinds in enumerate(tones) if kinds == {"bar"})
 
 
 def _without(table: Table, places: Container[int]) -> Table:
@@ -191,11 +191,11 @@ def _without(table: Table, places: Container[int]) -> Table:
     return replace(table, columns=columns, rows=rows)
 
 
-def _named(table: Table, row: Sequence[Cell], places: Iterable[int]) -> str:
+def _name_cells(table: Table, row: Sequence[Cell], places: Iterable[int]) -> str:
     """Cells of a row with their column names, except for the first column, which names the row."""
-    found = ((place, table.columns[place], row[place].text) for place in places)
+    cells = ((place, table.columns[place], row[place].text) for place in places)
     return "; ".join(
         f"{f'{column.group} {column.name}'.strip()}: {text} {column.unit}".rstrip() if place and column.name else text
-        for place, column, text in found
+        for place, column, text in cells
         if text not in {"", MISSING}
     )

@@ -118,7 +118,7 @@ class Panel:
 
 def drawable(series: Iterable[Series], sizes: int = 2) -> bool:
     """Whether a drawing is worthwhile: at least so many ``sizes`` above 0."""
-    return len({point.size_bytes for one in series for point in one.points if point.size_bytes > 0}) >= sizes
+    return len({point.size_bytes for curve in series for point in curve.points if point.size_bytes > 0}) >= sizes
 
 
 def draw(panel: Panel, identity: str, title: str, description: str) -> str:
@@ -126,23 +126,23 @@ def draw(panel: Panel, identity: str, title: str, description: str) -> str:
     shape = _WIDE if panel.wide else _USUAL
     with canvas(shape[0], width=shape[1], height=shape[2]) as (figure, axes):
         paint(axes, panel)
-        tips = {series_id(one.slot): [point.tip for point in _shown(one)] for one in panel.series}
+        tips = {series_id(series.slot): [point.tip for point in _shown(series)] for series in panel.series}
         return inline(figure, identity, title, description, tips)
 
 
 def paint(axes: Axes, panel: Panel) -> None:
     """The panel on ``axes``."""
-    _scale(axes, panel)
+    _set_scales(axes, panel)
     for line in panel.lines:
         _draw_line(axes, line)
     _write_notes(axes, panel)
     for position, size in enumerate(panel.breaks):
         axes.axvline(size, color=MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1, gid=f"break-{position}")
-    for one in panel.series:
-        points = _shown(one)
-        draw_bars(axes, one.slot, points, _THIN if panel.wide else _BAR)
+    for series in panel.series:
+        points = _shown(series)
+        draw_bars(axes, series.slot, points, _THIN if panel.wide else _BAR)
         places = [(point.size_bytes, point.value) for point in points]
-        draw_points(axes, one.slot, places, 1.3 if panel.wide or one.joined else 0.0, series_id(one.slot))
+        draw_points(axes, series.slot, places, 1.3 if panel.wide or series.joined else 0.0, series_id(series.slot))
 
 
 def swatch(slot: int | None, kind: LineKind | Literal["points", "joined"], number: int = 0) -> str:
@@ -150,10 +150,10 @@ def swatch(slot: int | None, kind: LineKind | Literal["points", "joined"], numbe
     colour = "var(--ink)" if slot is None else f"var(--series-{slot % SLOTS})"
     if kind == "points" or kind == "joined":  # noqa: PLR1714 - mypy follows this
         slot = slot or 0
-        paint = f'fill="none" stroke="{colour}" stroke-width="1.6"' if slot else f'fill="{colour}"'
+        fill = f'fill="none" stroke="{colour}" stroke-width="1.6"' if slot else f'fill="{colour}"'
         dashes = " ".join(map(str, dashes_of(slot)[1]))
         line = f'<path d="M1 7H27" stroke="{colour}" stroke-width="1.3" stroke-dasharray="{dashes}"/>'
-        shape = (line if kind == "joined" else "") + _SHAPES[marker_of(slot)].format(paint=paint)
+        shape = (line if kind == "joined" else "") + _SHAPES[marker_of(slot)].format(paint=fill)
     else:
         style, width = _style(kind, number)
         broken = "" if style == "-" else f' stroke-dasharray="{" ".join(map(str, style[1]))}"'
@@ -171,12 +171,11 @@ _SHAPES: Final = {
 }
 
 
-def _scale(axes: Axes, panel: Panel) -> None:
+def _set_scales(axes: Axes, panel: Panel) -> None:
     """Scales, limits, ticks and the heading."""
-    sizes = [point.size_bytes for one in panel.series for point in one.points]
-    values = [
-        value for one in panel.series for point in one.points for value in (point.low, point.value, point.high) if value
-    ]
+    points = [point for series in panel.series for point in series.points]
+    sizes = [point.size_bytes for point in points]
+    values = [value for point in points for value in (point.low, point.value, point.high) if value]
     bottom, top = min(values), max(values)
     for line in panel.lines:
         reach = [y for _, y in line.vertices if y > 0]
@@ -237,7 +236,7 @@ def _write_notes(axes: Axes, panel: Panel) -> None:
     """
     height = _WIDE_NOTE if panel.wide else _NOTE
     points = POINTS_PER_INCH / axes.figure.dpi
-    noted = sorted((line for line in panel.lines if line.note), key=lambda one: one.vertices[0][1])
+    noted = sorted((line for line in panel.lines if line.note), key=lambda line: line.vertices[0][1])
     near: list[list[Line]] = []
     last = -math.inf
     for line in (line for line in noted if min(line.vertices[0]) > 0):

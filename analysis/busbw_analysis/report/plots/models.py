@@ -48,7 +48,7 @@ def draw_stack(stack: Stack, identity: str, title: str, description: str) -> str
         top = max(1.0, *(sum(shares.values()) for shares in stack.values()))
         axes.set_ylim(0, min(top, _HIGHEST_STACK) * 1.04)
         sizes = sorted(stack)
-        nearest = min(two / one for one, two in pairwise(sizes))
+        nearest = min(larger / smaller for smaller, larger in pairwise(sizes))
         half = min(math.sqrt(nearest), 2.0) ** 0.84
         size_axis(axes, sizes, 1.15 * half)
         head(axes, "Where the time goes")

@@ -53,7 +53,7 @@ def draw(shown: Scaling, what: str) -> Figure:
         figure.suptitle(f"{what}{size}, ranks {hosts}", parse_math=False, color=_INK)
         for place, (heading, scale, name) in enumerate(panels):
             axes = figure.add_subplot(len(panels), 1, place + 1)
-            _panel(axes, shown, scale, name)
+            _draw_panel(axes, shown, scale, name)
             axes.set_title(heading, loc="left", color=_INK, fontsize=10, fontweight="bold")
         figure.axes[-1].set_xlabel("ranks", color=_MUTED)
         handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -66,11 +66,11 @@ def _busbw(shown: Scaling, ranks: int, seconds: float) -> float | None:
     return None if factor is None else factor * shown.size_bytes / seconds
 
 
-def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str]) -> None:
+def _draw_panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str]) -> None:
     drawn: list[float] = []
     kept = [line for line in shown.lines if line.chosen or not _all_at_once(line)]
     for slot, line in enumerate(kept[:_MOST_LINES]):
-        points = _scaled(scale, ((ranks, time.value) for ranks, time in line.points))
+        points = _scale_points(scale, ((ranks, time.value) for ranks, time in line.points))
         drawn += [value for _, value in points]
         role = ", used for the prediction" if line.chosen else ""
         role += f", {_AS_IF_FREE}" if _all_at_once(line) else ""
@@ -83,7 +83,7 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
             zorder=3,
         )
         if line.chosen:
-            _band(axes, line, scale, SERIES[slot])
+            _draw_band(axes, line, scale, SERIES[slot])
     left_out = [line.algorithm for line in shown.lines if line not in kept]
     if left_out:
         axes.plot([], [], linestyle="none", label=f"not drawn: {', '.join(left_out)}\n({_AS_IF_FREE})")
@@ -113,20 +113,20 @@ def _all_at_once(line: Line) -> bool:
     return line.at_once > _MOST_AT_ONCE
 
 
-def _scaled(scale: Scale, points: Iterable[tuple[int, float | None]]) -> list[tuple[int, float]]:
+def _scale_points(scale: Scale, points: Iterable[tuple[int, float | None]]) -> list[tuple[int, float]]:
     """Ranks and drawn values of ``points`` (ranks, seconds); those without a value are left out."""
-    known = ((ranks, scale(ranks, seconds)) for ranks, seconds in points if seconds is not None)
-    return [(ranks, value) for ranks, value in known if value is not None]
+    scaled = ((ranks, scale(ranks, seconds)) for ranks, seconds in points if seconds is not None)
+    return [(ranks, value) for ranks, value in scaled if value is not None]
 
 
-def _band(axes: Axes, line: Line, scale: Scale, colour: str) -> None:
-    lows = dict(_scaled(scale, ((ranks, time.low) for ranks, time in line.points)))
-    highs = dict(_scaled(scale, ((ranks, time.high) for ranks, time in line.points)))
-    if ranks := [one for one in lows if one in highs]:
+def _draw_band(axes: Axes, line: Line, scale: Scale, colour: str) -> None:
+    lows = dict(_scale_points(scale, ((ranks, time.low) for ranks, time in line.points)))
+    highs = dict(_scale_points(scale, ((ranks, time.high) for ranks, time in line.points)))
+    if ranks := [count for count in lows if count in highs]:
         axes.fill_between(
             ranks,
-            [lows[one] for one in ranks],
-            [highs[one] for one in ranks],
+            [lows[count] for count in ranks],
+            [highs[count] for count in ranks],
             color=colour,
             alpha=0.2,
             linewidth=0,
@@ -142,7 +142,7 @@ def _measured(axes: Axes, shown: Scaling, scale: Scale) -> list[float]:
     drawn: list[float] = []
     for ranks, point in shown.measured:
         ends_ns = point.interval.low_ns, point.interval.high_ns
-        ends = [value for _, value in _scaled(scale, ((ranks, ns and ns / 1e9) for ns in ends_ns))]
+        ends = [value for _, value in _scale_points(scale, ((ranks, ns and ns / 1e9) for ns in ends_ns))]
         if len(ends) == 2:
             axes.vlines(ranks, ends[0], ends[1], color=_INK, linewidth=1.3, zorder=4)
             drawn += ends
@@ -150,7 +150,7 @@ def _measured(axes: Axes, shown: Scaling, scale: Scale) -> list[float]:
         (_INK, "measured", [(ranks, point.time_ns / 1e9) for ranks, point in shown.measured]),
         ("white", "by the fit of the measured curve", [(ranks, time.value) for ranks, time in shown.fitted]),
     ):
-        if placed := _scaled(scale, points):
+        if placed := _scale_points(scale, points):
             axes.plot(
                 *zip(*placed, strict=True),
                 linestyle="none",

@@ -51,7 +51,7 @@ def inline(
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": identity}):
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     root = ET.fromstring(_NAMESPACE.sub("", stream.getvalue()))  # noqa: S314 (our own drawing, written two lines above)
-    _tell(root, tips or {})
+    _add_tips(root, tips or {})
     referenced = set(_REFERENCE.findall(stream.getvalue()))
     for element in root.iter():
         if element.attrib.get("id") not in referenced:
@@ -83,7 +83,7 @@ def _strip(parent: ET.Element) -> None:
             parent[position : position + 1] = list(child)
 
 
-def _tell(root: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
+def _add_tips(root: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
     """Give the markers of each artist their tooltips, and move their common style to their group. Bars get the class of
     their series, with which they fade.
     """

@@ -72,8 +72,8 @@ def _lines(sizes: Mapping[int, Mapping[str, GroupSummary]]) -> Mapping[str, tupl
     times = [np.interp(between, measured, [points[name].time_ns for points in sizes.values()]) for name in names]
     least = np.min(times, axis=0)
     return {
-        name: tuple(zip(between.tolist(), (one / least).tolist(), strict=True))
-        for name, one in zip(names, times, strict=True)
+        name: tuple(zip(between.tolist(), (curve / least).tolist(), strict=True))
+        for name, curve in zip(names, times, strict=True)
     }
 
 
@@ -96,9 +96,9 @@ def _caption(comparison: AlgorithmComparison) -> str:
         names = ", ".join(comparison.leaders)
         return f"By the medians, the fastest are in turn {names}, but none of the crossovers is certain."
     changes = [
-        f"{one.below} gives way to {one.above} at {about_size(one.at_bytes)}"
+        f"{crossing.below} gives way to {crossing.above} at {about_size(crossing.at_bytes)}"
         + ("" if expected is None else f", where S* is {about_size(expected)}")
-        for one, expected in turns
+        for crossing, expected in turns
     ]
     return sentences("; ".join(changes))
 

@@ -133,17 +133,19 @@ _Slotted: TypeAlias = tuple[int, _Drawn]
 """A curve and its slot; a reference has the slot that it is compared with."""
 
 
-def _drawn(sides: Sequence[Side]) -> dict[str, list[_Drawn]]:
+def _by_op(sides: Sequence[Side]) -> dict[str, list[_Drawn]]:
     """The curves of messages by op; curves with the same key on several sides are neighbours."""
     elsewhere = MEMORY_TRAFFIC.keys() | STORING  # these have their own sections
     every = (_Drawn(side, curve) for side in sides for curve in side.judgement.curves)
-    beside = grouped((one for one in every if one.curve.series.key.op not in elsewhere), lambda one: one.alike)
-    return by_key((key.op, one) for key, members in beside.items() for one in members)
+    alike = grouped((member for member in every if member.op not in elsewhere), lambda member: member.alike)
+    return by_key((key.op, member) for key, members in alike.items() for member in members)
 
 
 def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]]) -> Section:
     """One part per operation, in the order of the plan, preceded by the blocks in ``facing`` (its verdicts)."""
-    drawn = {op: members for op, members in _drawn(sides).items() if not all(one.side.reference for one in members)}
+    drawn = {
+        op: members for op, members in _by_op(sides).items() if not all(member.side.reference for member in members)
+    }
     parts = tuple(_operation(op_anchor(op), op, members, facing.get(op, ())) for op, members in drawn.items())
     if not parts:
         first = sides[0].judgement
@@ -162,7 +164,7 @@ def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]]) -> 
 
 def overview(sides: Sequence[Side]) -> Figure | None:
     """busbw over size of every operation and side in one figure, with the peaks; None if nothing can be drawn."""
-    chosen, references, left_out = _chosen(sides)
+    chosen, references, left_out = _choose_curves(sides)
     varying = {
         place: varying_fields(drawn.curve.series.key for drawn in members)
         for place, members in grouped((drawn for _, drawn in chosen), lambda drawn: (drawn.side.name, drawn.op)).items()
@@ -208,7 +210,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     return Figure(caption, (drawing,), tuple(legend), values)
 
 
-def _chosen(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]:
+def _choose_curves(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]:
     """The curves of the overview with their slots, those drawn as thin lines, and a sentence on what is left out.
 
     If there are more curves than ``SLOTS``, one of each operation is drawn: the one with the most sizes, then the
@@ -216,36 +218,36 @@ def _chosen(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]
     is nothing else to tell apart, each side has its own.
     """
 
-    def rank(one: _Drawn) -> tuple[int, float]:
-        rates = [point.busbw for point in one.curve.series.points if point.busbw and point.size_bytes]
+    def rank(member: _Drawn) -> tuple[int, float]:
+        rates = [point.busbw for point in member.curve.series.points if point.busbw and point.size_bytes]
         return len(rates), max(rates, default=0.0)
 
-    every = [one for members in _drawn(sides).values() for one in members if one.op not in ON_SOCKETS]
-    every = [one for one in every if rank(one)[0] > 1]
-    all_fit = len({one.alike for one in every}) <= SLOTS
+    every = [member for members in _by_op(sides).values() for member in members if member.op not in ON_SOCKETS]
+    every = [member for member in every if rank(member)[0] > 1]
+    all_fit = len({member.alike for member in every}) <= SLOTS
     places = {id(side): place for place, side in enumerate(sides)}
     apart = {id(side): _settings_apart(side) for side in sides}
 
-    def colour_of(one: _Drawn) -> Hashable:
-        key = one.curve.series.key
+    def colour_of(member: _Drawn) -> Hashable:
+        key = member.curve.series.key
         if all_fit:
-            return structs.replace(one.alike, ranks=() if key.group == "all" else key.ranks, hosts=0)
-        return one.op, *(getattr(key, name) for name in apart[id(one.side)].get(one.op, ()))
+            return structs.replace(member.alike, ranks=() if key.group == "all" else key.ranks, hosts=0)
+        return member.op, *(getattr(key, name) for name in apart[id(member.side)].get(member.op, ()))
 
     best = {
         place: max(members, key=rank)
-        for place, members in grouped(every, lambda one: (colour_of(one), places[id(one.side)])).items()
+        for place, members in grouped(every, lambda member: (colour_of(member), places[id(member.side)])).items()
     }
     fastest: dict[Hashable, float] = {}
-    for (colour, _), one in best.items():
-        fastest[colour] = max(fastest.get(colour, 0.0), rank(one)[1])
+    for (colour, _), member in best.items():
+        fastest[colour] = max(fastest.get(colour, 0.0), rank(member)[1])
     kept = sorted(fastest, key=lambda colour: -fastest[colour])[:_MOST_IN_OVERVIEW]
     slots = {colour: slot for slot, colour in enumerate(colour for colour in fastest if colour in kept)}
     stride = 1 if len(slots) == 1 else -(-len(slots) // SLOTS) * SLOTS
-    found = [(slots[colour] + stride * place, one) for (colour, place), one in best.items() if colour in slots]
+    slotted = [(slots[colour] + stride * place, member) for (colour, place), member in best.items() if colour in slots]
     return (
-        sorted(((slot, one) for slot, one in found if not one.side.reference), key=lambda entry: entry[0]),
-        [(slot % stride, one) for slot, one in found if one.side.reference],
+        sorted(((slot, member) for slot, member in slotted if not member.side.reference), key=lambda entry: entry[0]),
+        [(slot % stride, member) for slot, member in slotted if member.side.reference],
         f" The {len(kept)} fastest of {len(fastest)} curves are shown." if len(kept) < len(fastest) else "",
     )
 
@@ -265,18 +267,22 @@ def _settings_apart(side: Side) -> dict[str, list[str]]:
 
 def _operation(anchor: str, op: str, drawn: Sequence[_Drawn], facing: Sequence[Block]) -> Section:
     """The figures of one operation: one for each split of the ranks, several if there are many curves."""
-    splits = grouped((one for one in drawn if not one.side.reference), lambda one: one.curve.series.key.group)
+    splits = grouped(
+        (member for member in drawn if not member.side.reference), lambda member: member.curve.series.key.group
+    )
     blocks: list[Block] = [*facing]
     for split, members in splits.items():
-        varying = varying_fields(one.curve.series.key for one in members)
+        varying = varying_fields(member.curve.series.key for member in members)
         where = "" if len(splits) == 1 else "All ranks. " if split == "all" else f"Groups {split}, running together. "
         for start in range(0, len(members), SLOTS):
             chunk = members[start : start + SLOTS]
-            labels = [one.label(varying) for one in chunk]
-            keys = [one.alike for one in chunk]
-            references = [(keys.index(one.alike), one) for one in drawn if one.side.reference and one.alike in keys]
+            labels = [member.label(varying) for member in chunk]
+            keys = [member.alike for member in chunk]
+            references = [
+                (keys.index(member.alike), member) for member in drawn if member.side.reference and member.alike in keys
+            ]
             blocks.append(_figure(f"{anchor}-{len(blocks) + 1}", op, where, chunk, labels, references))
-    own = [one.curve for members in splits.values() for one in members]
+    own = [member.curve for members in splits.values() for member in members]
     varying = varying_fields(curve.series.key for curve in own)
     missing = sorted(
         (curve.model.reason, curve_label(curve.series.key, varying))
@@ -290,7 +296,7 @@ def _operation(anchor: str, op: str, drawn: Sequence[_Drawn], facing: Sequence[B
 def _figure(
     identity: str, op: str, where: str, drawn: Sequence[_Drawn], labels: Sequence[str], references: Sequence[_Slotted]
 ) -> Figure:
-    curves = [one.curve for one in drawn]
+    curves = [member.curve for member in drawn]
     described = zip(curves[:_DESCRIBED], labels, strict=False)
     finding = where + sentences(*(_finding(curve, label if len(curves) > 1 else "") for curve, label in described))
     if len(curves) > _DESCRIBED:
@@ -303,8 +309,8 @@ def _figure(
         if plots.drawable(panel.series, sizes=3 if op in ON_SOCKETS else 2):
             pictures.append(plots.draw(panel, f"{identity}-{quantity}", f"{op}: {what} over size", finding))
     # Without a drawing, the numbers are not folded.
-    table = _numbers(op, drawn, labels, folded=bool(pictures))
-    return Figure(finding, tuple(pictures), tuple(_legend(curves, labels, references)), table)
+    numbers = _numbers(op, drawn, labels, folded=bool(pictures))
+    return Figure(finding, tuple(pictures), tuple(_legend(curves, labels, references)), numbers)
 
 
 def _finding(curve: Curve, label: str) -> str:
@@ -348,7 +354,7 @@ def points_of(curve: Curve, quantity: plots.Quantity, label: str = "") -> Iterat
         if quantity == "rate":
             if not point.size_bytes:
                 continue
-            value, high, low = (rate.at(point.size_bytes, one) if one else None for one in values)
+            value, high, low = (rate.at(point.size_bytes, time_ns) if time_ns else None for time_ns in values)
             values, text = (value or 0.0, low, high), format_rate
             of_peak = f", {percent(values[0] / rate.peak)} % of peak" if rate.peak else ""
         ends = [text(end) for end in values[1:] if end is not None]
@@ -356,8 +362,8 @@ def points_of(curve: Curve, quantity: plots.Quantity, label: str = "") -> Iterat
 
 
 def _reference_lines(references: Sequence[_Slotted], quantity: plots.Quantity) -> Iterator[plots.Line]:
-    for slot, one in references:
-        points = points_of(one.curve, quantity)
+    for slot, reference in references:
+        points = points_of(reference.curve, quantity)
         yield plots.Line("reference", tuple((float(point.size_bytes), point.value) for point in points), slot)
 
 
@@ -366,15 +372,16 @@ def _published_lines(curves: Iterable[tuple[int, Curve]], quantity: plots.Quanti
 
     Each has the colour of the first slot that it is compared with.
     """
-    slots = {one: slot for slot, curve in reversed(list(curves)) for one in curve.published}
-    for one, slot in slots.items():
-        values = one.times_ns if quantity == "time" else [one.busbw(place) for place in range(len(one.sizes_bytes))]
-        yield plots.Line("reference", tuple(zip(map(float, one.sizes_bytes), values, strict=True)), slot)
+    slots = {published: slot for slot, curve in reversed(list(curves)) for published in curve.published}
+    for published, slot in slots.items():
+        sizes = published.sizes_bytes
+        values = published.times_ns if quantity == "time" else [published.busbw(place) for place in range(len(sizes))]
+        yield plots.Line("reference", tuple(zip(map(float, sizes), values, strict=True)), slot)
 
 
 def _thin_entries(references: Iterable[_Slotted], curves: Iterable[Curve], slot: int | None) -> Iterator[LegendEntry]:
-    names = [f"reference: {one.side.name}" for _, one in references]
-    names += [f"published: {one.what}" for curve in curves for one in curve.published]
+    names = [f"reference: {reference.side.name}" for _, reference in references]
+    names += [f"published: {published.what}" for curve in curves for published in curve.published]
     for name in dict.fromkeys(names):
         yield LegendEntry(plots.swatch(slot, "reference"), name)
 
@@ -403,7 +410,7 @@ def panel_of(
             lines += [_line("fit", _vertices(segment), slot, rate) for segment in curve.fit.segments]
             breaks.update(curve.fit.breaks_bytes)
         if not isinstance(curve.model, Unavailable):
-            lines.append(_line("model", ((one.size_bytes, one.time_ns) for one in curve.model), slot, rate))
+            lines.append(_line("model", ((point.size_bytes, point.time_ns) for point in curve.model), slot, rate))
     lines += _published_lines(enumerate(curves), quantity)
     if quantity == "rate":
         lines += [peak_line(series, peak.rate, number, peak.slot) for number, peak in enumerate(_peaks(curves))]
@@ -443,7 +450,7 @@ def peak_line(
     series: Iterable[plots.Series], rate: float, number: int = 0, slot: int | None = None, name: str = "peak"
 ) -> plots.Line:
     """A ``rate`` (B/s) across all sizes of ``series``, with ``number`` as in ``plots.Line``."""
-    sizes = [float(point.size_bytes) for one in series for point in one.points]
+    sizes = [float(point.size_bytes) for curve in series for point in curve.points]
     ends = ((min(sizes, default=1.0), rate), (max(sizes, default=1.0), rate))
     return plots.Line("peak", ends, slot, f"{name} {format_rate(rate)}", number)
 
@@ -493,12 +500,12 @@ def predictions_of(curve: Curve) -> tuple[Prediction, ...]:
 
 def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded: bool) -> Table:
     rows = [
-        (label, point, one.side.judgement.cases[point.case], model.get(point.size_bytes))
-        for one, label in zip(drawn, labels, strict=True)
-        for model in [{known.size_bytes: known.time_ns for known in predictions_of(one.curve)}]
-        for point in one.curve.series.points
+        (label, point, member.side.judgement.cases[point.case], model.get(point.size_bytes))
+        for member, label in zip(drawn, labels, strict=True)
+        for model in [{prediction.size_bytes: prediction.time_ns for prediction in predictions_of(member.curve)}]
+        for point in member.curve.series.points
     ]
-    curves = [one.curve for one in drawn]
+    curves = [member.curve for member in drawn]
     every = [case.flags for _, _, case, _ in rows]
     common = common_flags(every)
     several = len(curves) > 1

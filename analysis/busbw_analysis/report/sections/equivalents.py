@@ -16,17 +16,17 @@ _ONE_CALL: Final = (
 
 
 _CALL_COLUMNS: Final[tuple[Column[SingleCall], ...]] = (
-    Column("Operation", lambda one: one.op),
-    Column("Ranks", lambda one: one.ranks, str),
-    Column("Size S", lambda one: one.size_bytes, format_size),
-    Column("Time", lambda one: one.time_ns, format_time, group="Proper"),
-    Column("busbw", lambda one: one.busbw, format_rate, group="Proper"),
-    Column("Time", lambda one: one.one_ns, format_time, group="One call"),
-    Column("printed", lambda one: one.printed, three_digits, '"GB/s"', group="One call"),
-    Column("any one", lambda one: " to ".join(map(three_digits, one.printed_range)), group="One call"),
-    Column("all", lambda one: one.whole, three_digits, "×", group="Difference"),
-    Column("barrier", lambda one: one.barrier, three_digits, "×", group="Difference"),
-    Column("one call", lambda one: one.one_call, three_digits, "×", group="Difference"),
+    Column("Operation", lambda call: call.op),
+    Column("Ranks", lambda call: call.ranks, str),
+    Column("Size S", lambda call: call.size_bytes, format_size),
+    Column("Time", lambda call: call.time_ns, format_time, group="Proper"),
+    Column("busbw", lambda call: call.busbw, format_rate, group="Proper"),
+    Column("Time", lambda call: call.one_ns, format_time, group="One call"),
+    Column("printed", lambda call: call.printed, three_digits, '"GB/s"', group="One call"),
+    Column("any one", lambda call: " to ".join(map(three_digits, call.printed_range)), group="One call"),
+    Column("all", lambda call: call.whole, three_digits, "×", group="Difference"),
+    Column("barrier", lambda call: call.barrier, three_digits, "×", group="Difference"),
+    Column("one call", lambda call: call.one_call, three_digits, "×", group="Difference"),
 )
 
 
@@ -41,13 +41,13 @@ def one_call(judgement: Judgement) -> Section | None:
 
 
 _HALVES: Final[tuple[Column[Composition], ...]] = (
-    Column("All-reduce", lambda one: one.label),
-    Column("Size", lambda one: one.size_bytes, format_size),
-    Column("all_reduce", lambda one: one.all_reduce_ns, format_time),
-    Column("reduce_scatter", lambda one: one.reduce_scatter_ns, format_time),
-    Column("all_gather", lambda one: one.all_gather_ns, format_time),
-    Column("Sum of the two", lambda one: one.sum_ns, format_time),
-    Column("Sum / all_reduce", lambda one: one.ratio, three_digits),
+    Column("All-reduce", lambda row: row.label),
+    Column("Size", lambda row: row.size_bytes, format_size),
+    Column("all_reduce", lambda row: row.all_reduce_ns, format_time),
+    Column("reduce_scatter", lambda row: row.reduce_scatter_ns, format_time),
+    Column("all_gather", lambda row: row.all_gather_ns, format_time),
+    Column("Sum of the two", lambda row: row.sum_ns, format_time),
+    Column("Sum / all_reduce", lambda row: row.ratio, three_digits),
 )
 _NOTES: Final = (
     "A ring all-reduce is a reduce-scatter and an all-gather, so large sizes should have a ratio of 1",
@@ -62,6 +62,6 @@ def composition(judgement: Judgement) -> Section | None:
     if not rows:
         return None
     halves = table("A reduce-scatter followed by an all-gather", _HALVES, rows, *_NOTES, row_headers=2)
-    ratios = sorted(one.ratio for one in rows)
+    ratios = sorted(row.ratio for row in rows)
     gist = f"The two halves take {three_digits(ratios[0])} to {three_digits(ratios[-1])} times as long as all-reduce."
     return Section("composition", "All-reduce and its two halves", (halves,), gist=gist)

@@ -50,11 +50,11 @@ def curve_parts(key: SeriesKey, varying: frozenset[str]) -> tuple[str, ...]:
 
 def varying_fields(keys: Iterable[SeriesKey]) -> frozenset[str]:
     """The fields in which ``keys`` differ."""
-    known = list(keys)
-    texts = [key.setting_words for key in known]
+    series_keys = list(keys)
+    texts = [key.setting_words for key in series_keys]
     settings = {name for words in texts for name in words if len({other.get(name) for other in texts}) > 1}
     others = set(SeriesKey.__struct_fields__) - {"op", "settings", "tool_op"}
-    return frozenset(name for name in others if len({getattr(key, name) for key in known}) > 1) | settings
+    return frozenset(name for name in others if len({getattr(key, name) for key in series_keys}) > 1) | settings
 
 
 def op_anchor(op: str) -> str:

@@ -19,26 +19,28 @@ from busbw_analysis.report.sections.labels import ends_in_words, ends_of
 _MOST_OTHERS: Final = 6
 
 
-def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Figure:
+def model_figure(identity: str, modelled: Modelled, words: str, *, draw: bool) -> Figure:
     """Drawings, legend and numbers of one curve; only the numbers if nothing can or should be drawn."""
-    curve = one.curve
+    curve = modelled.curve
     series = (curves.Series(0, tuple(points_of(curve, "time", "measured"))),)
     if not draw or not curves.drawable(series, sizes=3):
-        return Figure(words, (), (), _numbers(one, folded=False))
-    others = _distinct(one)
+        return Figure(words, (), (), _numbers(modelled, folded=False))
+    others = _distinct(modelled)
     lines = [curves.Line("other", vertices, None) for _, vertices in others]
-    bound = [(float(spent.size_bytes), spent.bound_ns) for spent in one.explanation.spent if spent.bound_ns is not None]
+    bound = [
+        (float(spent.size_bytes), spent.bound_ns) for spent in modelled.explanation.spent if spent.bound_ns is not None
+    ]
     lines += [curves.Line("bound", tuple(bound), None)] if bound else []
-    lines.append(curves.Line("model", tuple((float(p.size_bytes), p.time_ns) for p in one.model), 0))
+    lines.append(curves.Line("model", tuple((float(p.size_bytes), p.time_ns) for p in modelled.model), 0))
     panel = curves.Panel("time", "Measured, predicted and bound", series, tuple(lines))
-    stack = {spent.size_bytes: _parts(spent) for spent in one.explanation.spent if spent.size_bytes}
+    stack = {spent.size_bytes: _parts(spent) for spent in modelled.explanation.spent if spent.size_bytes}
     name = curve.series.key.label
     pictures = (
         curves.draw(panel, f"{identity}-time", f"{name}: measured and predicted time over size", words),
         models.draw_stack(stack, f"{identity}-parts", f"{name}: where the time goes", words),
     )
-    legend = tuple(_legend(one, [label for label, _ in others], stack))
-    return Figure(words, pictures, legend, _numbers(one, folded=True))
+    legend = tuple(_legend(modelled, [label for label, _ in others], stack))
+    return Figure(words, pictures, legend, _numbers(modelled, folded=True))
 
 
 def size_in_words(size_bytes: int) -> str:
@@ -46,16 +48,16 @@ def size_in_words(size_bytes: int) -> str:
     return format_size(size_bytes) if size_bytes else MISSING
 
 
-def _distinct(one: Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]]:
+def _distinct(modelled: Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]]:
     """The other algorithms as lines, the fastest first; those with equal times share a line and its label.
 
     Algorithms that send several messages for one α come last, if there is room.
     """
-    sizes = [float(spent.size_bytes) for spent in one.explanation.spent]
-    own = tuple(float(f"{p.time_ns:.6g}") for p in one.model)
+    sizes = [float(spent.size_bytes) for spent in modelled.explanation.spent]
+    own = tuple(float(f"{p.time_ns:.6g}") for p in modelled.model)
     others = (
         ((other.at_once > 1, tuple(float(f"{time_ns:.6g}") for time_ns in other.times_ns)), other.algorithm)
-        for other in one.explanation.others
+        for other in modelled.explanation.others
     )
     lines = by_key((line, name) for line, name in others if line[1] != own)
 
@@ -89,11 +91,12 @@ _NAMES: Final[dict[Part, str]] = {
 }
 
 
-def _legend(one: Modelled, others: Sequence[str], stack: Stack) -> Iterator[LegendEntry]:
+def _legend(modelled: Modelled, others: Sequence[str], stack: Stack) -> Iterator[LegendEntry]:
     yield LegendEntry(curves.swatch(0, "points"), "measured")
-    yield LegendEntry(curves.swatch(0, "model"), f"model: {', '.join(dict.fromkeys(p.algorithm for p in one.model))}")
-    if one.explanation.bound:
-        yield LegendEntry(curves.swatch(None, "bound"), f"lower bound: {one.explanation.bound}")
+    algorithms = ", ".join(dict.fromkeys(p.algorithm for p in modelled.model))
+    yield LegendEntry(curves.swatch(0, "model"), f"model: {algorithms}")
+    if modelled.explanation.bound:
+        yield LegendEntry(curves.swatch(None, "bound"), f"lower bound: {modelled.explanation.bound}")
     if others:
         yield LegendEntry(curves.swatch(None, "other"), f"other algorithms: {', '.join(others)}")
     shown = {part for shares in stack.values() for part in shares}
@@ -128,10 +131,10 @@ _NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
 )
 
 
-def _numbers(one: Modelled, *, folded: bool) -> Table:
+def _numbers(modelled: Modelled, *, folded: bool) -> Table:
     """The parts of the time at every size."""
-    note = f"{ends_in_words(point.interval.kind for point, _, _ in one.rows)} Shares are as uncertain as the time."
-    return table("Where the time goes", _NUMBER_COLUMNS, one.rows, note, folded=folded)
+    note = f"{ends_in_words(point.interval.kind for point, _, _ in modelled.rows)} Shares are as uncertain as the time."
+    return table("Where the time goes", _NUMBER_COLUMNS, modelled.rows, note, folded=folded)
 
 
 def _unexplained(spent: Spent) -> Cell:

@@ -45,9 +45,9 @@ def theory(judgement: Judgement) -> Section | None:
     """One part for every op that has a modelled curve or several measured algorithms; None if there is none. The op's
     section says why a curve has no model.
     """
-    modelled = [one for curve in judgement.curves if (one := modelled_curve(curve)) is not None]
-    by_op = grouped(modelled, lambda one: one.curve.series.key.op)
-    ops = dict.fromkeys((*by_op, *(one.key.op for one in judgement.comparisons)))
+    modelled = [member for curve in judgement.curves if (member := modelled_curve(curve)) is not None]
+    by_op = grouped(modelled, lambda member: member.curve.series.key.op)
+    ops = dict.fromkeys((*by_op, *(comparison.key.op for comparison in judgement.comparisons)))
     if not ops:
         return None
     count = len(modelled)
@@ -67,8 +67,8 @@ def theory(judgement: Judgement) -> Section | None:
 def _operation(
     anchor: str, op: str, members: Sequence[Modelled], judgement: Judgement, *, drawn: int, folded: bool
 ) -> Section:
-    varying = varying_fields(one.curve.series.key for one in members)
-    labels = [curve_label(one.curve.series.key, varying) for one in members]
+    varying = varying_fields(member.curve.series.key for member in members)
+    labels = [curve_label(member.curve.series.key, varying) for member in members]
     doubts = [judgement.doubts[member.curve.series.key].model for member in members]
     texts = [
         in_words(member.curve, doubt, judgement.facts, judgement.cases)
@@ -76,15 +76,15 @@ def _operation(
     ]
     captions = (f"{text} {_efficiency(member)}".rstrip() for text, member in zip(texts, members, strict=True))
     figures = [
-        model_figure(f"{anchor}-{number}", one, words, draw=number <= drawn)
-        for number, (one, words) in enumerate(zip(members, captions, strict=True), start=1)
+        model_figure(f"{anchor}-{number}", member, words, draw=number <= drawn)
+        for number, (member, words) in enumerate(zip(members, captions, strict=True), start=1)
     ]
     blocks: list[Block] = [Paragraph(text) for text in _fastest(op, members, labels)]
-    blocks += _model_tables([one.curve for one in members])
-    notes = dict.fromkeys(one.explanation.gamma_origin for one in members if one.explanation.gamma_origin)
+    blocks += _model_tables([member.curve for member in members])
+    notes = dict.fromkeys(member.explanation.gamma_origin for member in members if member.explanation.gamma_origin)
     blocks += [Paragraph(f"Reduction: {note}.", tone="quiet") for note in notes]
-    beside = (one for one in judgement.comparisons if one.key.op == op)
-    for number, comparison in enumerate(beside, start=1):
+    comparisons = (comparison for comparison in judgement.comparisons if comparison.key.op == op)
+    for number, comparison in enumerate(comparisons, start=1):
         blocks += beside_each_other(comparison, f"{anchor}-{number}", draw=drawn > 0)
     if len(members) <= 1:
         return Section(anchor, op, (*figures, *blocks))
@@ -95,65 +95,67 @@ def _operation(
     return Section(anchor, op, tuple(blocks), parts)
 
 
-def _efficiency(one: Modelled) -> str:
+def _efficiency(modelled: Modelled) -> str:
     """How close the curve comes to the lower bound."""
-    shares = [(spent.bound_share, spent.size_bytes) for spent in one.explanation.spent if spent.bound_share is not None]
+    shares = [
+        (spent.bound_share, spent.size_bytes) for spent in modelled.explanation.spent if spent.bound_share is not None
+    ]
     if not shares:
         return ""
     best, size = max(shares)
     at = f" at {format_size(size)}" if size else ""
     if best > 1:
         return (
-            f"It is faster than the lower bound {one.explanation.bound}{at}, which is {percent(best)} % of its time: "
-            "the α and β of this run's messages do not apply to it."
+            f"It is faster than the lower bound {modelled.explanation.bound}{at}, which is {percent(best)} % of its "
+            "time: the α and β of this run's messages do not apply to it."
         )
-    return f"Its best efficiency is {percent(best)} %{at}, against the lower bound {one.explanation.bound}."
+    return f"Its best efficiency is {percent(best)} %{at}, against the lower bound {modelled.explanation.bound}."
 
 
 def _fastest(op: str, members: Sequence[Modelled], labels: Sequence[str]) -> Iterator[str]:
     """The textbook algorithm predicted to be fastest at each size; curves with the same result share a sentence."""
-    known = (
-        (f"{_in_turn(one.explanation.fastest)}.{_at_once(one)}", label)
-        for one, label in zip(members, labels, strict=True)
-        if one.explanation.fastest and one.curve.series.points[-1].size_bytes
+    labelled = (
+        (f"{_in_turn(member.explanation.fastest)}.{_at_once(member)}", label)
+        for member, label in zip(members, labels, strict=True)
+        if member.explanation.fastest and member.curve.series.points[-1].size_bytes
     )
-    by_text = by_key(known)
+    by_text = by_key(labelled)
     for text, whose in by_text.items():
         which = "" if len(by_text) == 1 else f" for {', '.join(whose)}"
         yield f"With the same α, β and R, the fastest textbook algorithm for {op}{which} is {text}"
 
 
-def _in_turn(found: Sequence[Fastest]) -> str:
-    later = "".join(f" up to S* = {about_size(one.from_bytes)}, then {_tied(one)}" for one in found[1:])
-    return f"{_tied(found[0])}{later or ' at every measured size'}"
+def _in_turn(fastest: Sequence[Fastest]) -> str:
+    later = "".join(f" up to S* = {about_size(turn.from_bytes)}, then {_tied(turn)}" for turn in fastest[1:])
+    return f"{_tied(fastest[0])}{later or ' at every measured size'}"
 
 
-def _at_once(one: Modelled) -> str:
+def _at_once(modelled: Modelled) -> str:
     """Algorithms that were not compared, because their formulas ignore the cost of concurrent messages."""
-    names = [other.algorithm for other in one.explanation.others if other.at_once > 1]
+    names = [other.algorithm for other in modelled.explanation.others if other.at_once > 1]
     if not names:
         return ""
     return f" Not compared: {listed(names)}. Their formulas charge one α for several messages sent at the same time."
 
 
-def _tied(found: Fastest) -> str:
-    tie = " (a tie)" if len(found.algorithms) > 1 else ""
-    return f"{listed(found.algorithms, _NAMED, word='or')}{tie}"
+def _tied(fastest: Fastest) -> str:
+    tie = " (a tie)" if len(fastest.algorithms) > 1 else ""
+    return f"{listed(fastest.algorithms, _NAMED, word='or')}{tie}"
 
 
 def _model_tables(curves: Sequence[Curve]) -> list[Block]:
     """The assumptions of each model, and predictions for other algorithms."""
     used = by_key(
-        ((one.algorithm, one.formula, one.parameters, one.source), one.size_bytes)
+        ((prediction.algorithm, prediction.formula, prediction.parameters, prediction.source), prediction.size_bytes)
         for curve in curves
-        for one in predictions_of(curve)
+        for prediction in predictions_of(curve)
     )
     columns: tuple[Column[tuple[tuple[str, str, str, str], list[int]]], ...] = (
-        Column("Algorithm", lambda one: one[0][0]),
-        Column("Sizes", lambda one: f"{format_size(min(one[1]))} … {format_size(max(one[1]))}"),
-        Column("Time", lambda one: one[0][1]),
-        Column("Parameters", lambda one: one[0][2]),
-        Column("Source", lambda one: one[0][3]),
+        Column("Algorithm", lambda row: row[0][0]),
+        Column("Sizes", lambda row: f"{format_size(min(row[1]))} … {format_size(max(row[1]))}"),
+        Column("Time", lambda row: row[0][1]),
+        Column("Parameters", lambda row: row[0][2]),
+        Column("Source", lambda row: row[0][3]),
     )
     blocks: list[Block] = [table("Model assumptions", columns, used.items(), folded=True)] if used else []
     varying = varying_fields(curve.series.key for curve in curves)
@@ -168,11 +170,11 @@ def _alternatives(curve: Curve, label: str) -> Table:
     """Predictions for textbook algorithms at the largest size."""
     point = curve.series.points[-1]
     columns: tuple[Column[Prediction], ...] = (
-        Column("Algorithm", lambda one: one.algorithm),
-        Column("Predicted time", lambda one: one.time_ns, format_time),
-        Column("busbw", lambda one: one.busbw, format_rate),
-        Column("Formula", lambda one: one.formula),
-        Column("Source", lambda one: one.source),
+        Column("Algorithm", lambda prediction: prediction.algorithm),
+        Column("Predicted time", lambda prediction: prediction.time_ns, format_time),
+        Column("busbw", lambda prediction: prediction.busbw, format_rate),
+        Column("Formula", lambda prediction: prediction.formula),
+        Column("Source", lambda prediction: prediction.source),
     )
     name = f"{label}: other" if label else "Other"
     caption = (

@@ -70,11 +70,13 @@ def pairs(judgement: Judgement) -> Section | None:
         smallest, largest = ordered[0], ordered[-1]
         blocks += _every_pair(largest, label, placements, "rate")
         blocks += _of_their_peaks(of_peaks[id(largest)])
-        blocks += _slow(largest)
+        blocks += _slow_pairs(largest)
         blocks += _every_pair(smallest, label, placements, "time")
         if smallest is not largest:
-            blocks += _slow(smallest)
-        unknown = by_key((one.unknown, format_size(one.size_bytes)) for one in ordered if one.unknown is not None)
+            blocks += _slow_pairs(smallest)
+        unknown = by_key(
+            (matrix.unknown, format_size(matrix.size_bytes)) for matrix in ordered if matrix.unknown is not None
+        )
         blocks += (Paragraph(sentences(f"at {', '.join(at)}: {why}"), tone="quiet") for why, at in unknown.items())
         for matrix in reversed(ordered[1:-1]):
             blocks += _every_pair(matrix, label, placements, "rate", folded=True)
@@ -146,7 +148,7 @@ def _against(split: PairSplit, words: Callable[[PairClass], str]) -> str:
 # --- heatmaps ------------------------------------------------------------------------------------------------------
 
 
-def _slow(matrix: PairMatrix) -> list[Block]:
+def _slow_pairs(matrix: PairMatrix) -> list[Block]:
     return [Paragraph(sentences(outlier.text), tone="caution") for outlier in matrix.outliers]
 
 
@@ -166,7 +168,7 @@ def _every_pair(
         yield _by_ranks(f"{what}: not measured", matrix, placements, values, unit, folded=folded)
         return
     ends = [
-        f"{text(float(values.flat[cell]))} ({_named(matrix, cell)})"
+        f"{text(float(values.flat[cell]))} ({_pair_name(matrix, cell)})"
         for cell in (np.nanargmin(values), np.nanargmax(values))
     ]
     caption = f"{what}: {' to '.join(ends)}, median pair {text(float(values.flat[matrix.middle]))}"
@@ -177,7 +179,7 @@ def _every_pair(
         yield from _by_hosts(matrix, values / factor, unit, folded=folded)
 
 
-def _named(matrix: PairMatrix, cell: int | np.integer) -> str:
+def _pair_name(matrix: PairMatrix, cell: int | np.integer) -> str:
     source, target = divmod(int(cell), len(matrix.ranks))
     return f"{matrix.ranks[source]} → {matrix.ranks[target]}"
 
@@ -189,9 +191,9 @@ def _by_hosts(matrix: PairMatrix, values: Floats, unit: str, *, folded: bool) ->
         return
     number = np.asarray([hosts.index(host) for host in matrix.hosts])
     of_hosts = np.full((len(hosts), len(hosts)), np.nan)
-    for one, to in np.ndindex(of_hosts.shape):
-        cells = values[np.ix_(number == one, number == to)]
-        of_hosts[one, to] = np.nanmedian(cells) if np.isfinite(cells).any() else np.nan
+    for row, column in np.ndindex(of_hosts.shape):
+        cells = values[np.ix_(number == row, number == column)]
+        of_hosts[row, column] = np.nanmedian(cells) if np.isfinite(cells).any() else np.nan
     yield _heatmap("Median over the pairs of two hosts", hosts, of_hosts, unit, folded=folded)
 
 
@@ -204,7 +206,7 @@ def _slowest(caption: str, matrix: PairMatrix, *, folded: bool) -> Table:
     times, low, high = matrix.time_ns.flat, matrix.low_ns.flat, matrix.high_ns.flat
     middle = float(times[matrix.middle])
     columns: tuple[Column[int], ...] = (
-        Column("Pair", lambda cell: _named(matrix, cell)),
+        Column("Pair", lambda cell: _pair_name(matrix, cell)),
         Column("Hosts", lambda cell: f"{matrix.hosts[cell // ranks]} → {matrix.hosts[cell % ranks]}"),
         Column("Time of a call", lambda cell: times[cell], format_time, ends=lambda cell: (low[cell], high[cell])),
         Column("Rate", lambda cell: matrix.rate.flat[cell], format_rate),
@@ -226,8 +228,8 @@ def _of_their_peaks(shares: PairShares | Unavailable | None) -> Iterator[Paragra
 
 
 def _spread(shares: Floats) -> str:
-    known = shares[np.isfinite(shares)]
-    return f"{known.min():.0%} to {known.max():.0%}, median {float(np.median(known)):.0%}"
+    finite = shares[np.isfinite(shares)]
+    return f"{finite.min():.0%} to {finite.max():.0%}, median {float(np.median(finite)):.0%}"
 
 
 def _by_ranks(

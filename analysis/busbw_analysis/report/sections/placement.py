@@ -24,9 +24,9 @@ def places(runs: Sequence[StoredRun]) -> list[Table]:
 
 def _hosts(runs: Sequence[StoredRun]) -> Table:
     hosts = [
-        (here, None if (node := run.environments.get(host, UNKNOWN_HOST).node) is None else node.name)
+        (ranks, None if (node := run.environments.get(host, UNKNOWN_HOST).node) is None else node.name)
         for run in (stored.run for stored in runs)
-        for host, here in grouped(rank_placements(run.hosts, run.environments), lambda one: one.host).items()
+        for host, ranks in grouped(rank_placements(run.hosts, run.environments), lambda rank: rank.host).items()
     ]
     return table("Where the ranks ran", _HOST_COLUMNS, hosts, distinct=True)
 
@@ -36,29 +36,29 @@ def _way(placement: RankPlacement) -> str | None:
 
 
 _HOST_COLUMNS: Final[tuple[Column[tuple[list[RankPlacement], str | None]], ...]] = (
-    Column("Host", lambda one: one[0][0].host),
-    Column("Ranks", lambda one: rank_list([placement.rank for placement in one[0]])),
-    Column("Slurm node", lambda one: one[1] or None),
-    Column("Switches", lambda one: _way(one[0][0])),
-    Column("Cores of its ranks", lambda one: binding(one[0]) or None),
+    Column("Host", lambda row: row[0][0].host),
+    Column("Ranks", lambda row: rank_list([placement.rank for placement in row[0]])),
+    Column("Slurm node", lambda row: row[1] or None),
+    Column("Switches", lambda row: _way(row[0][0])),
+    Column("Cores of its ranks", lambda row: binding(row[0]) or None),
 )
 _RANK_COLUMNS: Final[tuple[Column[tuple[RankPlacement, str]], ...]] = (
-    Column("Rank", lambda one: one[0].rank, str),
-    Column("Host", lambda one: one[0].host),
-    Column("Local rank", lambda one: one[0].local_rank),
-    Column("Cores", lambda one: None if one[0].cores is None else number_list(one[0].cores)),
-    Column("NUMA nodes", lambda one: number_list(one[0].numa_nodes or ()) or None),
-    Column("GPU", lambda one: one[0].gpu_address or None if one[0].gpu is None else one[0].gpu),
-    Column("Own variables", lambda one: one[1] or None),
+    Column("Rank", lambda row: row[0].rank, str),
+    Column("Host", lambda row: row[0].host),
+    Column("Local rank", lambda row: row[0].local_rank),
+    Column("Cores", lambda row: None if row[0].cores is None else number_list(row[0].cores)),
+    Column("NUMA nodes", lambda row: number_list(row[0].numa_nodes or ()) or None),
+    Column("GPU", lambda row: row[0].gpu_address or None if row[0].gpu is None else row[0].gpu),
+    Column("Own variables", lambda row: row[1] or None),
 )
 _GPU_COLUMNS: Final[tuple[Column[tuple[GpuFacts, str]], ...]] = (
-    Column("GPU", lambda one: one[0].index),
-    Column("What", lambda one: one[0].name),
-    Column("Address", lambda one: one[0].address),
-    Column("NUMA node", lambda one: one[0].numa_node, str),
-    Column("Closest network cards", lambda one: listed(one[0].closest_nics, _MOST_CARDS) or None),
-    Column("Shared", lambda one: one[0].closest_by or None),
-    Column("Hosts", lambda one: one[1]),
+    Column("GPU", lambda row: row[0].index),
+    Column("What", lambda row: row[0].name),
+    Column("Address", lambda row: row[0].address),
+    Column("NUMA node", lambda row: row[0].numa_node, str),
+    Column("Closest network cards", lambda row: listed(row[0].closest_nics, _MOST_CARDS) or None),
+    Column("Shared", lambda row: row[0].closest_by or None),
+    Column("Hosts", lambda row: row[1]),
 )
 
 
@@ -74,7 +74,7 @@ def _ranks(runs: Sequence[StoredRun]) -> Iterator[Table]:
 
 
 def _variables(host: HostFacts, rank: int) -> str:
-    own = next((known.variables for known in host.ranks if known.rank == rank), {})
+    own = next((facts.variables for facts in host.ranks if facts.rank == rank), {})
     return ", ".join(f"{name}={value}" for name, value in own.items())
 
 

@@ -57,40 +57,40 @@ def rank_views(judgement: Judgement) -> Section:
         return Cell(f"{100 * (share := fmean(late[rank])):.1f}", bar=share) if rank in late else None
 
     def member(rank: int, value: Callable[[RankLateness], object]) -> object:
-        return None if (found := members.get(rank)) is None else value(found)
+        return None if (lateness := members.get(rank)) is None else value(lateness)
 
-    known = all(group.entry_known for _, group in waiting)
-    name = "Arrived last" if known else SHORTEST
+    timed = all(group.entry_known for _, group in waiting)
+    name = "Arrived last" if timed else SHORTEST
     columns: tuple[Column[int], ...] = (
         Column("Rank", lambda rank: rank, str),
         Column("Host", lambda rank: hosts[rank] if rank < len(hosts) else None),
         Column("Own time", own.get, _percent, "% of the slowest rank's"),
         Column(name, late_share, str, "% of samples"),
         Column("Late", lambda rank: member(rank, _late), str, "% of samples"),
-        Column("Late by", lambda rank: member(rank, lambda one: one.median_ns), format_time, "median"),
-        Column("Others wait", lambda rank: member(rank, lambda one: one.cost), _percent, "% of the time"),
+        Column("Late by", lambda rank: member(rank, lambda lateness: lateness.median_ns), format_time, "median"),
+        Column("Others wait", lambda rank: member(rank, lambda lateness: lateness.cost), _percent, "% of the time"),
         Column("Verdict", lambda rank: member(rank, _verdict)),
     )
     note = (
         f"Own time: median over {len(whole)} cases. {name}: mean over the {len(waiting)} "
         f"cases of operations that synchronise; by chance, each of n ranks has 1/n. "
-        f"{_ENTRY if known else _NO_ENTRY}{_late_note(together)} {_NO_INTERVAL}"
+        f"{_ENTRY if timed else _NO_ENTRY}{_late_note(together)} {_NO_INTERVAL}"
     )
     each = table("Each rank over all cases that all ranks ran together", columns, everyone, note)
-    return Section("ranks", "Single ranks", (each, *_late_by_op(arrivals, everyone, known=known)))
+    return Section("ranks", "Single ranks", (each, *_late_by_op(arrivals, everyone, timed=timed)))
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _late(one: RankLateness) -> str:
-    ends = "" if one.low is None or one.high is None else f" ({_percent(one.low)}–{_percent(one.high)})"
-    return f"{_percent(one.share)}{ends}"
+def _late(member: RankLateness) -> str:
+    ends = "" if member.low is None or member.high is None else f" ({_percent(member.low)}–{_percent(member.high)})"
+    return f"{_percent(member.share)}{ends}"
 
 
-def _verdict(one: RankLateness) -> Cell:
-    return Cell("straggler", tone="caution") if one.flagged else Cell("normal", tone="quiet")
+def _verdict(member: RankLateness) -> Cell:
+    return Cell("straggler", tone="caution") if member.flagged else Cell("normal", tone="quiet")
 
 
 def _late_note(group: GroupLateness | None) -> str:
@@ -108,10 +108,10 @@ def _late_note(group: GroupLateness | None) -> str:
     )
 
 
-def _late_by_op(arrivals: Iterable[tuple[str, int, float]], everyone: Sequence[int], *, known: bool) -> list[Table]:
+def _late_by_op(arrivals: Iterable[tuple[str, int, float]], everyone: Sequence[int], *, timed: bool) -> list[Table]:
     """A heatmap of ``arrivals``: op, rank, and the share of samples in which the rank was the last."""
     shown = everyone[:_MOST_RANK_COLUMNS]
-    what = "arrived last" if known else "had the shortest time"
+    what = "arrived last" if timed else "had the shortest time"
     shares = by_key(((op, rank), share) for op, rank, share in arrivals)
     means = {place: fmean(of) for place, of in shares.items()}
     if not means:

@@ -55,10 +55,10 @@ def size_list(sizes: Iterable[int]) -> str:
 
 
 _MISSING_COLUMNS: Final[tuple[Column[tuple[tuple[CaseState, str, str], list[CaseSummary]]], ...]] = (
-    Column("Case", lambda one: one[0][1]),
-    Column("Sizes", lambda one: size_list(row.case.size_bytes for row in one[1])),
-    Column("State", lambda one: Cell(one[0][0], tone=_STATE_TONES[one[0][0]])),
-    Column("Reason", lambda one: _shorten(one[0][2])),
+    Column("Case", lambda row: row[0][1]),
+    Column("Sizes", lambda row: size_list(summary.case.size_bytes for summary in row[1])),
+    Column("State", lambda row: Cell(row[0][0], tone=_STATE_TONES[row[0][0]])),
+    Column("Reason", lambda row: _shorten(row[0][2])),
 )
 
 
@@ -128,15 +128,15 @@ def timing(runs: Sequence[StoredRun]) -> Section:
 
 
 _LAUNCH_COLUMNS: Final[tuple[Column[tuple[StoredRun, LaunchStarted, int]], ...]] = (
-    Column("Run", lambda one: one[0].run.id),
-    Column("Launch", lambda one: one[1].launch + 1, str),
-    Column("Started (UTC)", lambda one: clock_time(one[1].started)),
-    Column("Ranks", lambda one: len(one[1].hosts), str),
-    Column("Order seed", lambda one: one[1].order_seed, str),
-    Column("Blocks", lambda one: one[2], str),
-    Column("One clock reading", lambda one: max(one[1].timer_ns, default=None), format_time),
-    Column("Shared clock", lambda one: "yes" if one[1].shared_clock else "no"),
-    Column("Load average before", lambda one: one[1].load_average, "{:.2f}".format),
+    Column("Run", lambda row: row[0].run.id),
+    Column("Launch", lambda row: row[1].launch + 1, str),
+    Column("Started (UTC)", lambda row: clock_time(row[1].started)),
+    Column("Ranks", lambda row: len(row[1].hosts), str),
+    Column("Order seed", lambda row: row[1].order_seed, str),
+    Column("Blocks", lambda row: row[2], str),
+    Column("One clock reading", lambda row: max(row[1].timer_ns, default=None), format_time),
+    Column("Shared clock", lambda row: "yes" if row[1].shared_clock else "no"),
+    Column("Load average before", lambda row: row[1].load_average, "{:.2f}".format),
 )
 
 
@@ -194,8 +194,8 @@ def anchor_of(term: str) -> str:
 
 def term_of(heading: str) -> str:
     """The anchor of the glossary term for a heading; empty if there is none."""
-    found = (anchor_of(term) for term, entry in _glossary().items() if heading in {term, *entry.get("headings", ())})
-    return next(found, "")
+    anchors = (anchor_of(term) for term, entry in _glossary().items() if heading in {term, *entry.get("headings", ())})
+    return next(anchors, "")
 
 
 def ran_for(stored: StoredRun) -> str:

@@ -18,10 +18,10 @@ from busbw_analysis.report.sections.run import case_label
 
 _TONES: Final[dict[State, Tone]] = {"ok": "good", "caution": "caution", "fail": "bad"}
 _CHECK_COLUMNS: Final[tuple[Column[Check], ...]] = (
-    Column("Check", lambda one: one.name),
-    Column("State", lambda one: Cell(one.state, tone=_TONES[one.state])),
-    Column("Found", lambda one: one.found),
-    Column("Wanted", lambda one: one.limit),
+    Column("Check", lambda check: check.name),
+    Column("State", lambda check: Cell(check.state, tone=_TONES[check.state])),
+    Column("Found", lambda check: check.found),
+    Column("Wanted", lambda check: check.limit),
 )
 _NONE: Final = (
     "No self-test of this machine with this backend and number of ranks was found beside the run, so the smallest "
@@ -58,14 +58,16 @@ def _own_cost(judgement: Judgement) -> Iterator[Paragraph]:
     cases = sum("compiled" in case.loops for case in judgement.cases)
     if not launches:
         return
-    alone, in_a_row = (_longest(getattr(one, name) for one in launches) for name in ("empty_call_ns", "empty_loop_ns"))
+    alone, in_a_row = (
+        _longest(getattr(launch, name) for launch in launches) for name in ("empty_call_ns", "empty_loop_ns")
+    )
     yield Paragraph(
         f"An empty call takes {alone} alone in a sample and {in_a_row} in a row of calls, on the slowest rank. Every "
         "time includes this cost of the instrument; it is not subtracted."
     )
     if cases and compiled:
-        alone = _longest(one.compiled_call_ns for one in compiled)
-        in_a_row = _longest(one.compiled_loop_ns for one in compiled)
+        alone = _longest(launch.compiled_call_ns for launch in compiled)
+        in_a_row = _longest(launch.compiled_loop_ns for launch in compiled)
         many = counted(cases, "case")
         yield Paragraph(f"In the compiled loop, which ran {many}, it takes {alone} and {in_a_row}.")
 
@@ -77,25 +79,25 @@ def _longest(times: Iterable[Sequence[float]]) -> str:
 _Overlapped: TypeAlias = tuple[CaseSummary, GroupSummary, Overlap]
 
 
-def _case_of(one: _Overlapped) -> str:
+def _case_of(row: _Overlapped) -> str:
     """The case in words, with its ranks if several groups ran it at the same time."""
-    name = case_label(one[0].case, without=frozenset({"mode"}), ranks=False)
-    return f"{name} (ranks {one[1].label})" if len(one[0].groups) > 1 else name
+    name = case_label(row[0].case, without=frozenset({"mode"}), ranks=False)
+    return f"{name} (ranks {row[1].label})" if len(row[0].groups) > 1 else name
 
 
 _OVERLAP_COLUMNS: Final[tuple[Column[_Overlapped], ...]] = (
     Column("Case", _case_of),
-    Column("Size", lambda one: one[0].case.size_bytes or None, format_size),
-    Column("Overlap", lambda one: one[2].share, "{:.0%}".format, ends=lambda one: (one[2].low, one[2].high)),
-    Column("Alone", lambda one: one[2].pure_ns, format_time),
-    Column("Post", lambda one: one[2].post_ns, format_time),
-    Column("Wait", lambda one: one[2].wait_ns, format_time),
-    Column("Computation alone", lambda one: _computed(one[2]), str),
+    Column("Size", lambda row: row[0].case.size_bytes or None, format_size),
+    Column("Overlap", lambda row: row[2].share, "{:.0%}".format, ends=lambda row: (row[2].low, row[2].high)),
+    Column("Alone", lambda row: row[2].pure_ns, format_time),
+    Column("Post", lambda row: row[2].post_ns, format_time),
+    Column("Wait", lambda row: row[2].wait_ns, format_time),
+    Column("Computation alone", lambda row: _computed(row[2]), str),
     Column(
         "Slowdown",
-        lambda one: one[2].slowdown,
+        lambda row: row[2].slowdown,
         "{:.2f} ×".format,
-        ends=lambda one: (one[2].slowdown_low, one[2].slowdown_high),
+        ends=lambda row: (row[2].slowdown_low, row[2].slowdown_high),
     ),
 )
 
@@ -126,11 +128,11 @@ def overlaps(judgement: Judgement) -> Section | None:
         "same computation alone, block by block, because each block computes another amount."
     )
     caption = f"{what.capitalize()} beside computation"
-    beside = table(caption, _OVERLAP_COLUMNS, rows, note, row_headers=2)
-    shares = sorted(found.share for _, _, found in rows)
+    overlap_table = table(caption, _OVERLAP_COLUMNS, rows, note, row_headers=2)
+    shares = sorted(overlap.share for _, _, overlap in rows)
     gist = f"{shares[0]:.0%} to {shares[-1]:.0%} of a call is hidden behind computation."
-    return Section("overlap", "Overlap", (Paragraph(how), beside), gist=gist)
+    return Section("overlap", "Overlap", (Paragraph(how), overlap_table), gist=gist)
 
 
-def _computed(found: Overlap) -> Cell:
-    return Cell(format_time(found.compute_alone_ns), tone="caution" if found.unbalanced else "plain")
+def _computed(overlap: Overlap) -> Cell:
+    return Cell(format_time(overlap.compute_alone_ns), tone="caution" if overlap.unbalanced else "plain")

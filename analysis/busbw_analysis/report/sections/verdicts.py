@@ -48,28 +48,26 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     def judged(band: Band) -> Callable[[str], Cell | None]:
         """The cell of an op; operations without a size count as small."""
         bands = {band, "no size"} if band == "small" else {band}
-        return lambda op: _cell(found) if (found := [one for one in by_op[op] if one.band in bands]) else None
+        return lambda op: _cell(rows) if (rows := [row for row in by_op[op] if row.band in bands]) else None
 
     columns: tuple[Column[str], ...] = (
         Column("Operation", lambda op: Cell(op, link=op_anchor(op))),
         *(Column(name, judged(band)) for band, name in _BANDS),
-        Column(
-            "Best busbw", lambda op: best[op], lambda one: f"{format_rate(one.busbw)} at {format_size(one.size_bytes)}"
-        ),
-        Column("Of peak", lambda op: one.share if (one := best[op]) else None, lambda share: f"{percent(share)} %"),
+        Column("Best busbw", best.get, lambda rate: f"{format_rate(rate.busbw)} at {format_size(rate.size_bytes)}"),
+        Column("Of peak", lambda op: rate.share if (rate := best[op]) else None, lambda share: f"{percent(share)} %"),
     )
-    by_peak = by_key((one.what, op) for op, one in best.items() if one is not None and one.what is not None)
+    by_peak = by_key((rate.what, op) for op, rate in best.items() if rate is not None and rate.what is not None)
     peaks = (f"100 % of peak is the rate of {peak} for {', '.join(ops)}" for peak, ops in by_peak.items())
     return table("Verdicts by operation and size", columns, by_op, HOW, *peaks)
 
 
 def _cell(verdicts: Sequence[Verdict]) -> Cell:
     """The worst of ``verdicts``, with its ratio."""
-    worst = min(verdicts, key=lambda one: (list(_SYMBOLS).index(one.status), -(one.model_ratio or 0.0)))
-    return _said(worst, f" (worst of {len(verdicts)})" if len(verdicts) > 1 else "")
+    worst = min(verdicts, key=lambda verdict: (list(_SYMBOLS).index(verdict.status), -(verdict.model_ratio or 0.0)))
+    return _verdict_cell(worst, f" (worst of {len(verdicts)})" if len(verdicts) > 1 else "")
 
 
-def _said(verdict: Verdict, more: str = "") -> Cell:
+def _verdict_cell(verdict: Verdict, more: str = "") -> Cell:
     return Cell(f"{_SYMBOLS[verdict.status]} {verdict.text}{more}", tone=TONES[verdict.status])
 
 
@@ -79,26 +77,26 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
     causes = {cause.code: cause.text for cause in answer.causes}
     by_op = grouped(answer.verdicts, lambda verdict: verdict.op)
     columns: tuple[Column[Verdict], ...] = (
-        Column("Curve", lambda one: curve_label(one.key, varying[one.op]) if varying[one.op] else None),
-        Column("At", lambda one: format_size(one.size_bytes) if one.size_bytes else None),
-        Column("Verdict", _said),
-        Column("Time", lambda one: one.time_ns, format_time, ends=lambda one: ends_of(one.interval)),
-        Column("Model's time", lambda one: one.time_ns / one.model_ratio if one.model_ratio else None, format_time),
-        Column("busbw", lambda one: one.busbw, format_rate),
-        Column("Of peak", lambda one: one.peak_share, percent, "%"),
+        Column("Curve", lambda row: curve_label(row.key, varying[row.op]) if varying[row.op] else None),
+        Column("At", lambda row: format_size(row.size_bytes) if row.size_bytes else None),
+        Column("Verdict", _verdict_cell),
+        Column("Time", lambda row: row.time_ns, format_time, ends=lambda row: ends_of(row.interval)),
+        Column("Model's time", lambda row: row.time_ns / row.model_ratio if row.model_ratio else None, format_time),
+        Column("busbw", lambda row: row.busbw, format_rate),
+        Column("Of peak", lambda row: row.peak_share, percent, "%"),
     )
-    wanting = [one.explained_by for one in answer.verdicts if one.status in {"slower", "undecided"}]
+    wanting = [verdict.explained_by for verdict in answer.verdicts if verdict.status in {"slower", "undecided"}]
     # A single cause of everything is at the top of the page.
     of_everything = len(causes) == 1 and all(wanting)
-    found: dict[str, list[Block]] = {}
-    varying = {op: varying_fields(one.key for one in verdicts) for op, verdicts in by_op.items()}
+    blocks: dict[str, list[Block]] = {}
+    varying = {op: varying_fields(verdict.key for verdict in verdicts) for op, verdicts in by_op.items()}
     for op, verdicts in by_op.items():
         # State once what each 100 % means.
-        known = {one.denominator: one.busbw / one.peak_share for one in verdicts if one.busbw and one.peak_share}
-        peaks = (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in known.items())
+        rates = {row.denominator: row.busbw / row.peak_share for row in verdicts if row.busbw and row.peak_share}
+        peaks = (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in rates.items())
         measured = f"{op}{of}: measured against model and peak"
-        notes = dict.fromkeys(f"{format_size(one.size_bytes)}: {one.why}" for one in verdicts if one.why)
-        found[op] = [table(measured, columns, verdicts, *peaks, *notes)]
-        codes = dict.fromkeys(one.explained_by for one in verdicts if one.explained_by and not of_everything)
-        found[op] += [Paragraph(sentences(f"explained by: {causes[code]}"), "quiet") for code in codes]
-    return found
+        notes = dict.fromkeys(f"{format_size(row.size_bytes)}: {row.why}" for row in verdicts if row.why)
+        blocks[op] = [table(measured, columns, verdicts, *peaks, *notes)]
+        codes = dict.fromkeys(row.explained_by for row in verdicts if row.explained_by and not of_everything)
+        blocks[op] += [Paragraph(sentences(f"explained by: {causes[code]}"), "quiet") for code in codes]
+    return blocks

@@ -73,14 +73,14 @@ def _gate(gate: Gate) -> JSON:
         "exit_code": gate.code,
         "reasons": [
             {
-                "outcome": one.outcome,
-                "exit_code": EXIT_STATUS[one.outcome],
-                "finding": one.finding,
-                "bands": [_band_name(band) for band in one.bands],
-                "cases": [case_name(left.case) for left in one.cases],
-                "launches_needed": one.needed,
+                "outcome": reason.outcome,
+                "exit_code": EXIT_STATUS[reason.outcome],
+                "finding": reason.finding,
+                "bands": [_band_name(band) for band in reason.bands],
+                "cases": [case_name(left.case) for left in reason.cases],
+                "launches_needed": reason.needed,
             }
-            for one in gate.reasons
+            for reason in gate.reasons
         ],
     }
 
@@ -102,13 +102,13 @@ def _band(band: ComparedBand) -> JSON:
         **_numbers(band.estimate, band.verdict),
         "cases": [
             {
-                "size_bytes": one.case.size_bytes,
-                "statistic": one.statistic,
-                "a_ns": one.first_ns,
-                "b_ns": one.second_ns,
-                **_numbers(one.estimate, one.verdict),
+                "size_bytes": compared.case.size_bytes,
+                "statistic": compared.statistic,
+                "a_ns": compared.first_ns,
+                "b_ns": compared.second_ns,
+                **_numbers(compared.estimate, compared.verdict),
             }
-            for one in band.cases
+            for compared in band.cases
         ],
     }
 
@@ -187,7 +187,7 @@ def bands_table(comparison: Comparison) -> Table:
 
 def _statistic(band: ComparedBand) -> str:
     """The statistics of the sizes of a band."""
-    return listed(dict.fromkeys(one.statistic for one in band.cases))
+    return listed(dict.fromkeys(compared.statistic for compared in band.cases))
 
 
 def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph | Table]:
@@ -220,7 +220,7 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
     if not comparison.imported:
         fewer = [band for band in bands if band.estimate.launches != comparison.launches]
         notes += [("launches of A and B: {} and {}".format(*band.estimate.launches), band.band) for band in fewer]
-        means = [one.case.size_bytes for band in bands for one in band.cases if one.statistic == "mean"]
+        means = [compared.case.size_bytes for band in bands for compared in band.cases if compared.statistic == "mean"]
         notes += [("bimodal samples, so means are compared, not medians", format_size(size)) for size in means]
     return table(
         title,
@@ -234,8 +234,8 @@ def _lines(band: ComparedBand, *, cases: bool) -> Iterator[_Line]:
     alone = len(band.cases) == 1
     # A size on its own has the verdict of its band, not that among sizes.
     yield _Line(_sizes(band) if cases and alone else band.band, _sizes(band), band, _statistic(band))
-    for one in () if alone or not cases else band.cases:
-        yield _Line(f"  {format_size(one.case.size_bytes)}", "", one, one.statistic)
+    for compared in () if alone or not cases else band.cases:
+        yield _Line(f"  {format_size(compared.case.size_bytes)}", "", compared, compared.statistic)
 
 
 def _sizes(band: ComparedBand) -> str:
@@ -252,15 +252,15 @@ def _band_name(band: ComparedBand, title: str = "") -> str:
 
 def _why(band: ComparedBand, comparison: Comparison) -> str:
     """The number of launches that an undecided band needs, or the differences that are out of reach."""
-    verdict, found = band.verdict, band.estimate
-    if comparison.imported and 1 in found.launches:
+    verdict, estimate = band.verdict, band.estimate
+    if comparison.imported and 1 in estimate.launches:
         return "one number a side, no test"
-    unit = "tables of logs" if comparison.imported else "pairs" if found.paired else "launches a side"
+    unit = "tables of logs" if comparison.imported else "pairs" if estimate.paired else "launches a side"
     if verdict.fewest is not None:
         return f"{verdict.fewest} {unit} are needed"
     if verdict.needed is None or hopeless(verdict):
         detects = "cannot detect differences" if verdict.detectable is None else undetected(verdict.detectable)
-        return f"{min(found.launches)} {unit} {detects}"
+        return f"{min(estimate.launches)} {unit} {detects}"
     if verdict.needed.detects is None:
         return f"{verdict.needed.launches} {unit} would show it equal"
     return f"{verdict.needed.launches} {unit} would detect {percent(verdict.needed.detects)}"
@@ -296,10 +296,11 @@ def _side(runs: Sequence[str], launches: int) -> str:
 
 def left_out_lines(comparison: Comparison) -> Iterator[str]:
     """A sentence for every reason why cases were not compared."""
-    several = len({(one.case.backend, one.case.ranks) for one in comparison.left_out}) > 1
+    several = len({(left.case.backend, left.case.ranks) for left in comparison.left_out}) > 1
     where = " on {} {} ranks" if several else ""
     reasons = (
-        (one.why, case_name(one.case) + where.format(one.case.ranks, one.case.backend)) for one in comparison.left_out
+        (left.why, case_name(left.case) + where.format(left.case.ranks, left.case.backend))
+        for left in comparison.left_out
     )
     for why, names in by_key(reasons).items():
         yield f"not compared, {why}: {', '.join(names)}"
@@ -342,7 +343,7 @@ def gate_lines(comparison: Comparison, gate: Gate) -> Iterator[str]:
 
 
 def _reason(comparison: Comparison, gate: Gate, reason: Reason) -> str:
-    names = listed([*map(_band_name, reason.bands), *(case_name(one.case) for one in reason.cases)], _NAMED)
+    names = listed([*map(_band_name, reason.bands), *(case_name(left.case) for left in reason.cases)], _NAMED)
     some = f"{len(reason.bands)} of {counted(len(comparison.bands), 'band')}"
     if reason.finding == "too few launches":
         have = ", ".join(dict.fromkeys("/".join(map(str, band.estimate.launches)) for band in reason.bands))

@@ -57,10 +57,10 @@ def _sizes(sizes_bytes: Iterable[int]) -> str:
     return ", ".join(map(format_size, sizes_bytes))
 
 
-def crossing_words(found: Sequence[Crossing]) -> str:
+def crossing_words(crossings: Sequence[Crossing]) -> str:
     """``tree up to 23 KiB (20 KiB … 27 KiB), then ring``."""
-    parts = [f"{one.below} up to {about_size(one.at_bytes)}{_range(one)}" for one in found]
-    return f"{', '.join(parts)}, then {found[-1].above}"
+    parts = [f"{crossing.below} up to {about_size(crossing.at_bytes)}{_range(crossing)}" for crossing in crossings]
+    return f"{', '.join(parts)}, then {crossings[-1].above}"
 
 
 def _range(crossing: Crossing) -> str:
@@ -76,11 +76,11 @@ def formula_words(pair: Pair) -> str:
         return MISSING
     if not expected.crossings:
         return f"none: {_at_sizes(expected, len(pair.sizes_bytes))}"
-    inside = [one for one in expected.crossings if _inside(pair, one)]
+    inside = [crossing for crossing in expected.crossings if _inside(pair, crossing)]
     if inside:
-        return ", ".join(f"{about_size(one.at_bytes)}, then {one.above}" for one in inside[:_NAMED])
+        return ", ".join(f"{about_size(crossing.at_bytes)}, then {crossing.above}" for crossing in inside[:_NAMED])
     middle = math.sqrt(pair.sizes_bytes[0] * pair.sizes_bytes[-1])
-    nearest = min(expected.crossings, key=lambda one: abs(math.log(one.at_bytes / middle)))
+    nearest = min(expected.crossings, key=lambda crossing: abs(math.log(crossing.at_bytes / middle)))
     return f"{about_size(nearest.at_bytes)} (not measured), then {nearest.above}"
 
 
@@ -90,8 +90,8 @@ def _at_sizes(expected: Expected, count: int) -> str:
     if not places:
         return "they cost the same"
     return ", ".join(
-        f"{name} at all sizes" if found == count else f"{name} at {found} of {count} sizes"
-        for name, found in places.items()
+        f"{name} at all sizes" if number == count else f"{name} at {number} of {count} sizes"
+        for name, number in places.items()
     )
 
 
@@ -101,7 +101,7 @@ def agreement_words(pair: Pair) -> str:
     if isinstance(expected, Unavailable):
         return MISSING
     if pair.measured:
-        ratios = [pair.ratio(one) for one in pair.measured]
+        ratios = [pair.ratio(crossing) for crossing in pair.measured]
         words = ["not predicted" if ratio is None else f"{ratio:#.2g}".rstrip(".") for ratio in ratios]
         return ", ".join(words if any(ratios) else words[:1])
     certain = {size: name for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None}
@@ -110,7 +110,7 @@ def agreement_words(pair: Pair) -> str:
     held = [
         name == by_formula for size, name in certain.items() if (by_formula := expected.faster.get(size)) is not None
     ]
-    if any(_inside(pair, one) for one in expected.crossings):
+    if any(_inside(pair, crossing) for crossing in expected.crossings):
         return UNDECIDED if all(held) else "not observed"
     if held:
         return "as predicted" if all(held) else "contradicts the model"
@@ -128,10 +128,10 @@ def gain_words(gain: Gain) -> str:
 
 def intervals_words(comparison: AlgorithmComparison) -> str:
     """The kinds of the times' intervals, and how sizes without one are decided."""
-    kinds = dict.fromkeys(point.interval.kind for one in comparison.curves.values() for point in one.points)
-    known = [kind for kind in kinds if kind != "none"]
-    lacking = "none at some sizes, decided by medians alone" if known else "none, decided by medians alone"
-    return ", ".join([*known, *([lacking] if "none" in kinds else [])])
+    kinds = dict.fromkeys(point.interval.kind for series in comparison.curves.values() for point in series.points)
+    interval_kinds = [kind for kind in kinds if kind != "none"]
+    lacking = "none at some sizes, decided by medians alone" if interval_kinds else "none, decided by medians alone"
+    return ", ".join([*interval_kinds, *([lacking] if "none" in kinds else [])])
 
 
 def origin_words(pair: Pair) -> str:

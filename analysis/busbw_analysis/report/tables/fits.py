@@ -122,10 +122,10 @@ def names_apart(
     A name that several have, such as messages between two ranks, is followed by the number of ranks of the run.
     """
     names = [{key: key.label for key in keys_of(judgement)} for judgement in judgements]
-    counts = Counter(name for found in names for name in set(found.values()))
+    counts = Counter(name for labels in names for name in set(labels.values()))
     return [
-        (one, {key: f"{name}{_world(one)}" if counts[name] > 1 else name for key, name in found.items()})
-        for one, found in zip(judgements, names, strict=True)
+        (judgement, {key: f"{name}{_world(judgement)}" if counts[name] > 1 else name for key, name in labels.items()})
+        for judgement, labels in zip(judgements, names, strict=True)
     ]
 
 

@@ -55,15 +55,15 @@ def sample_frame(samples: Samples) -> pd.DataFrame:
     parts += [_of_log(*row) for row in samples.imported() if row[2].samples_ns]
     if not parts:
         return pd.DataFrame(columns=list(_OF_SAMPLES))
-    found = pd.concat(parts, ignore_index=True)
-    cases, calls = {index: case for case, index in samples.cases.items()}, found["calls"]
-    found["op"] = found["case"].map({place: case.op for place, case in cases.items()})
-    found["size_bytes"] = found["case"].map({place: case.size_bytes for place, case in cases.items()})
-    found["group"] = found["group"].astype("category")
-    found["time_ns"] = found["slowest_ns"] / calls
+    frame = pd.concat(parts, ignore_index=True)
+    cases, calls = {index: case for case, index in samples.cases.items()}, frame["calls"]
+    frame["op"] = frame["case"].map({place: case.op for place, case in cases.items()})
+    frame["size_bytes"] = frame["case"].map({place: case.size_bytes for place, case in cases.items()})
+    frame["group"] = frame["group"].astype("category")
+    frame["time_ns"] = frame["slowest_ns"] / calls
     for name in ("fastest_ns", "arrival_skew_ns", "exit_span_ns"):
-        found[name] = found[name] / calls
-    return found[list(_OF_SAMPLES)]
+        frame[name] = frame[name] / calls
+    return frame[list(_OF_SAMPLES)]
 
 
 def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None, peak: Peak | None) -> dict[str, JSON]:
@@ -92,17 +92,17 @@ def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None,
 
 def _of_block(block: Block) -> pd.DataFrame:
     """The samples of one block of a group."""
-    one = block.samples
+    samples = block.samples
     return _frame(
         (block.run, block.launch, block.number, block.case),
-        group=rank_list(one.ranks),
-        sample=np.arange(len(one.slowest_ns)),
+        group=rank_list(samples.ranks),
+        sample=np.arange(len(samples.slowest_ns)),
         calls=block.measurement.calls,
-        slowest_ns=one.slowest_ns,
-        fastest_ns=one.fastest_ns,
-        last_rank=one.last_rank or one.fastest_rank,
-        arrival_skew_ns=one.arrival_skew_ns,
-        exit_span_ns=one.exit_span_ns,
+        slowest_ns=samples.slowest_ns,
+        fastest_ns=samples.fastest_ns,
+        last_rank=samples.last_rank or samples.fastest_rank,
+        arrival_skew_ns=samples.arrival_skew_ns,
+        exit_span_ns=samples.exit_span_ns,
     )
 
 
@@ -139,6 +139,6 @@ def _of_pairs(run: int, case: int, block: PairBlock) -> pd.DataFrame:
 
 def _frame(where: tuple[int, int, int, int], **columns: object) -> pd.DataFrame:
     """A frame of ``columns`` for the run, launch, block and case in ``where``; NaN for missing values."""
-    known = {name: value for name, value in columns.items() if value is not None}
+    present = {name: value for name, value in columns.items() if value is not None}
     unknown = dict.fromkeys(("fastest_ns", "last_rank", "arrival_skew_ns", "exit_span_ns"), np.nan)
-    return pd.DataFrame({**dict(zip(("run", "launch", "block", "case"), where, strict=True)), **unknown, **known})
+    return pd.DataFrame({**dict(zip(("run", "launch", "block", "case"), where, strict=True)), **unknown, **present})

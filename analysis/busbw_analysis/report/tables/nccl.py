@@ -45,18 +45,18 @@ class NcclChoice:
     source: str = SOURCE
 
 
-def _note(one: NcclChoice) -> str:
-    return f"no model of NCCL: {one.refused}" if one.bus_rate is None else f"{format_rate(one.bus_rate)} a GPU"
+def _note(choice: NcclChoice) -> str:
+    return f"no model of NCCL: {choice.refused}" if choice.bus_rate is None else f"{format_rate(choice.bus_rate)} a GPU"
 
 
 _COLUMNS: Final[tuple[Column[NcclChoice], ...]] = (
-    Column("curve", lambda one: one.curve),
-    Column("algorithm", lambda one: one.algorithm),
-    Column("protocol", lambda one: one.protocol),
-    Column("from", lambda one: one.first_bytes, format_size),
-    Column("to", lambda one: one.last_bytes, format_size),
-    Column("expected", lambda one: one.expected_seconds, format_seconds, "at to"),
-    Column("measured", lambda one: one.measured_seconds, format_seconds, "at to"),
+    Column("curve", lambda choice: choice.curve),
+    Column("algorithm", lambda choice: choice.algorithm),
+    Column("protocol", lambda choice: choice.protocol),
+    Column("from", lambda choice: choice.first_bytes, format_size),
+    Column("to", lambda choice: choice.last_bytes, format_size),
+    Column("expected", lambda choice: choice.expected_seconds, format_seconds, "at to"),
+    Column("measured", lambda choice: choice.measured_seconds, format_seconds, "at to"),
     Column("note", _note),
 )
 
@@ -76,22 +76,22 @@ def nccl_table(choices: Sequence[NcclChoice]) -> Table:
 def _choices(judgement: Judgement, series: Series, name: str, rows: Catalogue) -> Iterator[NcclChoice]:
     points = [point for point in series.points if point.size_bytes or series.key.op == "barrier"]
     sizes = [point.size_bytes or ONE_ELEMENT_BYTES for point in points]
-    found = choices_of(judgement.facts, series.key, sizes, rows)
-    if isinstance(found, Unavailable):
-        yield NcclChoice(name, found.reason)
+    tuned = choices_of(judgement.facts, series.key, sizes, rows)
+    if isinstance(tuned, Unavailable):
+        yield NcclChoice(name, tuned.reason)
         return
-    machine, chosen = found
-    for one, members in groupby(zip(chosen, sizes, points, strict=True), key=itemgetter(0)):
+    machine, chosen = tuned
+    for expectation, members in groupby(zip(chosen, sizes, points, strict=True), key=itemgetter(0)):
         inside = list(members)
         (_, first, _), (_, last, point) = inside[0], inside[-1]
         yield NcclChoice(
             name,
             None,
-            one.algorithm,
-            one.protocol,
+            expectation.algorithm,
+            expectation.protocol,
             first,
             last,
-            seconds(one, last),
+            seconds(expectation, last),
             point.time_ns / 1e9,
             machine.bus_rate,
         )

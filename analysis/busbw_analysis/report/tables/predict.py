@@ -29,15 +29,15 @@ def document(prediction: Prediction) -> dict[str, JSON]:
     asked, evidence = prediction.query, prediction.data
     return {
         "headline": headline(prediction),
-        "validated": all(one.held_out.passed for one in prediction.forecasts),
+        "validated": all(forecast.held_out.passed for forecast in prediction.forecasts),
         "op": asked.op,
         "backend": evidence.key.backend,
         "algorithm_asked": evidence.algorithm or LIBRARY,
         "ranks": asked.ranks,
         "hosts": asked.hosts,
-        "measured_ranks": sorted({len(one.key.ranks) for one in evidence.curves}),
+        "measured_ranks": sorted({len(curve.key.ranks) for curve in evidence.curves}),
         "notes": list(prediction.notes),
-        "predictions": [_row(one) for one in prediction.forecasts],
+        "predictions": [_row(forecast) for forecast in prediction.forecasts],
         "unanswered": [{"size_bytes": size, **plain(why)} for size, why in prediction.unanswered.items()],
     }
 
@@ -90,15 +90,15 @@ def predict_table(prediction: Prediction) -> Table:
     by = "" if evidence.algorithm is None else f" by {evidence.algorithm}"
     caption = f"{asked.op}{by} over {evidence.key.backend}, {asked.ranks} ranks on {hosts}; {measured}"
     notes = [
-        *_each("rests on", forecasts, lambda forecast: [forecast.rests_on]),
-        *_each("model", forecasts, lambda forecast: [": ".join(filter(None, (forecast.algorithm, forecast.formula)))]),
-        *_each("parameters", forecasts, lambda forecast: [forecast.parameters]),
-        *_each("interval", forecasts, lambda forecast: [forecast.interval_note] if forecast.has_interval else []),
-        *_each("", forecasts, lambda forecast: [] if forecast.has_interval else [forecast.interval_note]),
-        *_each("EXTRAPOLATED", forecasts, lambda forecast: [beyond.in_words for beyond in forecast.extrapolated]),
-        *_each("", forecasts, lambda forecast: [forecast.held_out.words]),
+        *_notes("rests on", forecasts, lambda forecast: [forecast.rests_on]),
+        *_notes("model", forecasts, lambda forecast: [": ".join(filter(None, (forecast.algorithm, forecast.formula)))]),
+        *_notes("parameters", forecasts, lambda forecast: [forecast.parameters]),
+        *_notes("interval", forecasts, lambda forecast: [forecast.interval_note] if forecast.has_interval else []),
+        *_notes("", forecasts, lambda forecast: [] if forecast.has_interval else [forecast.interval_note]),
+        *_notes("EXTRAPOLATED", forecasts, lambda forecast: [beyond.in_words for beyond in forecast.extrapolated]),
+        *_notes("", forecasts, lambda forecast: [forecast.held_out.words]),
     ]
-    notes += _each("measured", [forecast for forecast in forecasts if forecast.measured is not None], _seen)
+    notes += _notes("measured", [forecast for forecast in forecasts if forecast.measured is not None], _seen)
     notes += sized("no answer", ((size, why.reason) for size, why in prediction.unanswered.items()), asked.sizes_bytes)
     rows: dict[int, Forecast | None] = dict.fromkeys(prediction.unanswered)
     rows |= {forecast.size_bytes: forecast for forecast in forecasts}
@@ -108,14 +108,14 @@ def predict_table(prediction: Prediction) -> Table:
 def _elsewhere(prediction: Prediction) -> str:
     """The other algorithms and numbers of ranks with which the op was measured."""
     counts = by_key(
-        (", ".join(settings_in_words(one.key)) or "by the library's own", str(len(one.key.ranks)))
-        for one in prediction.data.of_op
+        (", ".join(settings_in_words(curve.key)) or "by the library's own", str(len(curve.key.ranks)))
+        for curve in prediction.data.of_op
     )
     return "; ".join(f"{how} on {', '.join(dict.fromkeys(ranks))} ranks" for how, ranks in counts.items())
 
 
-def _held_out(one: Forecast) -> str | None:
-    median, worst = one.held_out.median_error, one.held_out.worst_error
+def _held_out(forecast: Forecast) -> str | None:
+    median, worst = forecast.held_out.median_error, forecast.held_out.worst_error
     return None if median is None or worst is None else f"{median:.1%}/{worst:.1%}"
 
 
@@ -126,24 +126,24 @@ def _of(value: Callable[[Forecast], object]) -> Callable[[tuple[int, Forecast | 
 
 _COLUMNS: Final[tuple[Column[tuple[int, Forecast | None]], ...]] = (
     Column("size", lambda row: row[0] or None, format_size),
-    Column("predicted", _of(lambda one: one.seconds.value), format_seconds),
-    Column("low", _of(lambda one: one.seconds.low), format_seconds),
-    Column("high", _of(lambda one: one.seconds.high), format_seconds),
-    Column("busbw", _of(lambda one: one.busbw), format_rate),
-    Column("measured", _of(lambda one: one.measured and one.measured.time_ns), format_time),
-    Column("error", _of(lambda one: one.error), "{:+.1%}".format),
-    Column("held-out", _of(lambda one: one.held_out.median_error), "{:.1%}".format),
-    Column("worst", _of(lambda one: one.held_out.worst_error), "{:.1%}".format),
+    Column("predicted", _of(lambda forecast: forecast.seconds.value), format_seconds),
+    Column("low", _of(lambda forecast: forecast.seconds.low), format_seconds),
+    Column("high", _of(lambda forecast: forecast.seconds.high), format_seconds),
+    Column("busbw", _of(lambda forecast: forecast.busbw), format_rate),
+    Column("measured", _of(lambda forecast: forecast.measured and forecast.measured.time_ns), format_time),
+    Column("error", _of(lambda forecast: forecast.error), "{:+.1%}".format),
+    Column("held-out", _of(lambda forecast: forecast.held_out.median_error), "{:.1%}".format),
+    Column("worst", _of(lambda forecast: forecast.held_out.worst_error), "{:.1%}".format),
     Column("validated", lambda row: "no answer" if row[1] is None else "yes" if row[1].held_out.passed else "no"),
 )
 
 
-def _seen(one: Forecast) -> list[str]:
-    if one.basis != "curve":
+def _seen(forecast: Forecast) -> list[str]:
+    if forecast.basis != "curve":
         return ["not used for the prediction"]
     return ["used for the prediction, so its error is that of a fit"]
 
 
-def _each(label: str, forecasts: Sequence[Forecast], texts: Callable[[Forecast], Sequence[str]]) -> list[str]:
-    sizes = [one.size_bytes for one in forecasts]
-    return sized(label, [(one.size_bytes, words) for one in forecasts for words in texts(one)], sizes)
+def _notes(label: str, forecasts: Sequence[Forecast], texts: Callable[[Forecast], Sequence[str]]) -> list[str]:
+    sizes = [forecast.size_bytes for forecast in forecasts]
+    return sized(label, [(forecast.size_bytes, words) for forecast in forecasts for words in texts(forecast)], sizes)

@@ -157,19 +157,19 @@ def _rows_of(
             yield _of_group(name, summary, summary.groups[place], None)
         yield from (_of_pairs(kind, summary) for kind in (split.classes if split else ()))
         return
-    found = [peaks.get((summary.index, group.ranks)) for group in summary.groups]
-    for group, peak in zip(summary.groups, found, strict=True):
+    group_peaks = [peaks.get((summary.index, group.ranks)) for group in summary.groups]
+    for group, peak in zip(summary.groups, group_peaks, strict=True):
         yield _of_group("group", summary, group, peak)
     total = summary.total
     if total is not None:
-        known = [peak.busbw for peak in found if peak is not None and peak.busbw is not None]
+        rates = [peak.busbw for peak in group_peaks if peak is not None and peak.busbw is not None]
         yield ShownRow(
             summary=summary,
             row="total",
             time_ns=total.time_ns,
             algbw=total.algbw,
             busbw=total.busbw,
-            peak_share=total.busbw / sum(known) if total.busbw is not None and len(known) == len(found) else None,
+            peak_share=total.busbw / sum(rates) if total.busbw is not None and len(rates) == len(group_peaks) else None,
         )
 
 
@@ -338,12 +338,12 @@ def _peaks(rows: Sequence[ShownRow]) -> str:
 def _by_size(rows: Sequence[ShownRow], words: Callable[[ShownRow], Iterable[str]]) -> Iterator[str]:
     """Each text of a section's rows once, with its sizes unless it applies to all."""
     sizes = {size: place for place, size in enumerate(dict.fromkeys(row.case.size_bytes for row in rows))}
-    found: dict[str, set[int]] = {}
+    places_of: dict[str, set[int]] = {}
     for row in rows:
         for word in words(row):
-            found.setdefault(word, set()).add(sizes[row.case.size_bytes])
+            places_of.setdefault(word, set()).add(sizes[row.case.size_bytes])
     names = [format_size(size) for size in sizes]
-    for word, places in found.items():
+    for word, places in places_of.items():
         yield word if len(places) == len(names) else f"{word}: {', '.join(_ranges(sorted(places), names))}"
 
 
@@ -369,17 +369,17 @@ def about(judgement: Judgement) -> tuple[str, ...]:
     return str(run.plan.get("name", run.id)), counted(len(judgement.cases), "case"), of_hosts, *backends
 
 
-def show_blocks(rows: Sequence[ShownRow], *about: str) -> list[Paragraph | Table]:
+def show_blocks(rows: Sequence[ShownRow], *introduction: str) -> list[Paragraph | Table]:
     """``rows`` of ``show_rows`` as one table per operation and setting, in the order of the plan.
 
-    Facts that hold for all rows follow ``about`` once.
+    Facts that hold for all rows follow ``introduction`` once.
     """
     measured = [row for row in rows if row.row != "none"]
     dtypes, redops = {row.case.dtype for row in rows} - {None}, {row.case.redop for row in rows}
     same = {name: value for name, value in (("dtype", dtypes), ("redop", redops)) if len(value) == 1}
     launches = {row.launches for row in measured if row.launches is not None}
     flags = common_flags([row.summary.flags for row in rows])
-    head = [*about, *(value for values in same.values() for value in values if value)]
+    head = [*introduction, *(value for values in same.values() for value in values if value)]
     head += [counted(number, "launch", "launches") for number in launches if len(launches) == 1]
     blocks: list[Paragraph | Table] = [Paragraph(" · ".join(head))] if head else []
     for title, members in grouped(rows, lambda row: _title(row, same)).items():

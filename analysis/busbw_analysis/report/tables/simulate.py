@@ -114,23 +114,23 @@ def _percent(share: float) -> str:
 
 
 _COLUMNS: Final[tuple[Column[Simulated], ...]] = (
-    Column("algorithm", lambda one: one.algorithm),
-    Column("size", lambda one: one.size_bytes or None, format_size),
-    Column("time", lambda one: one.seconds, format_seconds),
-    Column("busbw", lambda one: one.busbw, format_rate),
-    Column("ratio", lambda one: one.ratio, "{:.2f}".format),
-    Column("used", lambda one: one.links[0].utilisation if one.links else None, _percent, "%"),
-    Column("busiest", lambda one: one.links[0].name if one.links else None),
-    Column("algbw", lambda one: one.algbw, format_rate),
-    Column("formula", lambda one: one.formula_seconds, format_seconds),
+    Column("algorithm", lambda row: row.algorithm),
+    Column("size", lambda row: row.size_bytes or None, format_size),
+    Column("time", lambda row: row.seconds, format_seconds),
+    Column("busbw", lambda row: row.busbw, format_rate),
+    Column("ratio", lambda row: row.ratio, "{:.2f}".format),
+    Column("used", lambda row: row.links[0].utilisation if row.links else None, _percent, "%"),
+    Column("busiest", lambda row: row.links[0].name if row.links else None),
+    Column("algbw", lambda row: row.algbw, format_rate),
+    Column("formula", lambda row: row.formula_seconds, format_seconds),
 )
 _LINK_COLUMNS: Final[tuple[Column[LinkUse], ...]] = (
-    Column("links", lambda one: one.kind),
-    Column("number", lambda one: one.number, str),
-    Column("rate", lambda one: " to ".join(dict.fromkeys(map(format_rate, one.bytes_per_second))), str),
-    Column("mean", lambda one: one.mean_utilisation, _percent, "%"),
-    Column("most", lambda one: one.utilisation, _percent, "%"),
-    Column("busiest", lambda one: one.name),
+    Column("links", lambda link: link.kind),
+    Column("number", lambda link: link.number, str),
+    Column("rate", lambda link: " to ".join(dict.fromkeys(map(format_rate, link.bytes_per_second))), str),
+    Column("mean", lambda link: link.mean_utilisation, _percent, "%"),
+    Column("most", lambda link: link.utilisation, _percent, "%"),
+    Column("busiest", lambda link: link.name),
 )
 
 
