@@ -62,9 +62,9 @@ class UsageError(BusbwError, ValueError):
 _FEW_NAMES: Final = 12
 
 
-def refuse_unknown(what: str, given: str, known: Iterable[str], code: str = UsageError.code) -> NoReturn:
+def refuse_unknown(what: str, given: str, allowed: Iterable[str], code: str = UsageError.code) -> NoReturn:
     """Raise a UsageError for the unknown ``given``, with the most similar known name or a list of all."""
-    names = list(known)
+    names = list(allowed)
     raise UsageError(f"{what} {given!r} is unknown; {what_is_known(names, nearest(given, names))}", code=code)
 
 
@@ -75,11 +75,11 @@ def what_is_known(names: Collection[str], likely: str | None) -> str:
     return " ".join([*hint, *listed])
 
 
-def nearest(given: str, known: Iterable[str]) -> str | None:
-    """The name in ``known`` that is most similar to ``given``; None if none is similar."""
-    plain = {_plain(name): name for name in known}
-    found = get_close_matches(_plain(given), plain, n=1)
-    return plain[found[0]] if found else None
+def nearest(given: str, names: Iterable[str]) -> str | None:
+    """The name in ``names`` that is most similar to ``given``; None if none is similar."""
+    plain = {_plain(name): name for name in names}
+    matches = get_close_matches(_plain(given), plain, n=1)
+    return plain[matches[0]] if matches else None
 
 
 def _plain(name: str) -> str:

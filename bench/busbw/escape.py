@@ -56,7 +56,7 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401
     # Sample vectors are tuples of numbers only, but a JSON list may begin with a number and contain text.
     if isinstance(value, list) or (isinstance(value, tuple) and value and not isinstance(value[0], int | float)):
         inners = [with_texts(inner, change) for inner in value]
-        same = all(one is other for one, other in zip(inners, value, strict=True))
+        same = all(inner is other for inner, other in zip(inners, value, strict=True))
         return value if same else type(value)(inners)
     return value
 
@@ -65,7 +65,7 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     r"""Print ``text`` with its line breaks, and every other control character escaped as ``\u001b``, which is valid in
     JSON. Apply ``plain_text`` first to text for one line or cell.
     """
-    click.echo(_NO_LINE_END.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text)), err=err, nl=nl)
+    click.echo(_NO_LINE_END.sub(lambda match: f"\\u{ord(match[0]):04x}", str(text)), err=err, nl=nl)
 
 
 _COLUMNS_OF_A_FILE: Final = 80
@@ -102,6 +102,6 @@ def echo_toned(lines: Iterable[Iterable[tuple[str, str]]]) -> None:
         click.echo("".join(texts), color=coloured)  # removes the colours if ``coloured`` is False
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -35,11 +35,11 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def read_key_values(
-    what: str, text: str, keys: Mapping[str, Key], known: str | None = None, code: str = UsageError.code
+    what: str, text: str, keys: Mapping[str, Key], keys_in_words: str | None = None, code: str = UsageError.code
 ) -> dict[str, Any]:
     """The values in ``text`` by key.
 
-    what: name of the list in messages. known: the allowed keys, in words (None: their names).
+    what: name of the list in messages. keys_in_words: the allowed keys, in words (None: their names).
     Raises UsageError with ``code`` for a part without a value, an unknown or repeated key, and an invalid value.
     """
     values: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def read_key_values(
             likely = nearest(name, keys)
             meant = f"did you mean {written(likely)}? " if likely is not None and name not in keys else ""
             why = "is given twice" if name in values else "is not a known key with a value"
-            allowed = known or f"keys: {', '.join(map(written, keys))}"
+            allowed = keys_in_words or f"keys: {', '.join(map(written, keys))}"
             raise UsageError(f"{what} {text!r}: {part.strip()!r} {why}; {meant}{allowed}", code=code)
         try:
             values[name] = keys[name].read(value.strip())

@@ -84,23 +84,23 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         if low > high:
             raise UsageError(f"range {part!r}: {match['low']} is larger than {match['high']}; write it ascending")
         spread = _geometric if match["how"] == "*" else _arithmetic
-        found = spread(part, low, high, match["step"])
-        count += len(found)
-        sizes.update(found)
+        of_part = spread(part, low, high, match["step"])
+        count += len(of_part)
+        sizes.update(of_part)
     return tuple(sorted(sizes))
 
 
 def short_ranges(text: str) -> list[str]:
     """A note for each range in ``text`` (see ``parse_sizes``) whose steps do not reach its end, with the last size."""
-    found = []
+    ranges = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is not None and (last := parse_sizes(part)[-1]) != (end := parse_size(match["high"])):
-            found.append(
+            ranges.append(
                 f"sizes {part.strip()}: the last is {format_size(last)}; steps of {match['how']}{match['step']} do "
                 f"not reach {format_size(end)}"
             )
-    return found
+    return ranges
 
 
 def _geometric(part: str, low: int, high: int, step: str) -> list[int]:
@@ -238,9 +238,9 @@ def significant(value: float, decimals: int, width: int) -> str:
     return f"{value:.2e}"
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def counted(count: int, singular: str, many: str | None = None) -> str:
     """A number with its noun: ``1 case``, ``2 cases``."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
+    return f"{count} {singular if count == 1 else many or singular + 's'}"
 
 
 def listed(texts: Iterable[str], most: int | None = None, *, word: str = "and") -> str:
@@ -261,13 +261,13 @@ def number_list(numbers: Iterable[int]) -> str:
 
 def numbers_in(text: str) -> tuple[int, ...] | None:
     """Parse ``number_list``; None if ``text`` is not such a list, or has more than a million numbers."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.strip().split(",") if text.strip() else ():
         match = _NUMBERS.fullmatch(part)
         if match is None:
             return None
         first, last = int(match[1]), int(match[2] or match[1])
-        if not first <= last < first + _MOST_NUMBERS - len(found):
+        if not first <= last < first + _MOST_NUMBERS - len(numbers):
             return None
-        found += range(first, last + 1)
-    return tuple(found)
+        numbers += range(first, last + 1)
+    return tuple(numbers)

@@ -99,16 +99,16 @@ def _places(ranks: Ragged, length: Integers, named: Integers) -> Integers:
     if (ranks.lengths == 2).all():
         first, second = np.repeat(ranks.flat.reshape(-1, 2), length, axis=0).T
         places = (named == second).astype(np.int8)
-        known = places.astype(bool) | (named == first)
+        is_known = places.astype(bool) | (named == first)
     else:
         ends = np.cumsum(length)
-        found = [
+        parts = [
             _place_of(np.asarray(group), named[end - count : end])
             for group, count, end in zip(ranks, length.tolist(), ends.tolist(), strict=True)
         ]
-        places, known = (np.concatenate(column) for column in zip(*found, strict=True))
+        places, is_known = (np.concatenate(column) for column in zip(*parts, strict=True))
         places = places.astype(np.int32)
-    if not known.all():
+    if not is_known.all():
         message = "a rank that is not of the group"
         raise ValueError(message)
     return np.asarray(places)

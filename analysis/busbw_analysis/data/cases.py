@@ -33,7 +33,7 @@ class CaseRow:
 def cases_of(runs: Iterable[store.StoredRun]) -> tuple[CaseRow, ...]:
     """The cases of all ``runs``, in the order of their plans."""
     outcomes = by_key((outcome.case, outcome) for stored in runs for outcome in _outcomes(stored))
-    return tuple(_case_row(index, case, found) for index, (case, found) in enumerate(outcomes.items()))
+    return tuple(_case_row(index, case, case_outcomes) for index, (case, case_outcomes) in enumerate(outcomes.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +67,19 @@ def _outcomes(stored: store.StoredRun) -> Iterator[_Outcome]:
 
 
 def _case_row(index: int, case: Case, outcomes: Iterable[_Outcome]) -> CaseRow:
-    ordered = sorted(outcomes, key=lambda one: one.cause != "wrong_data")
-    found = grouped(ordered, lambda one: one.state)
-    reasons = {state: tuple(dict.fromkeys(one.reason for one in members)) for state, members in found.items()}
+    ordered = sorted(outcomes, key=lambda outcome: outcome.cause != "wrong_data")
+    by_state = grouped(ordered, lambda outcome: outcome.state)
+    reasons = {
+        state: tuple(dict.fromkeys(outcome.reason for outcome in members)) for state, members in by_state.items()
+    }
     # A failure outweighs successful launches: an op that once returned wrong data has no result.
     # A rank that died does not invalidate the launches before.
     if "failed" in reasons:
-        return CaseRow(index, case, "failed", reasons["failed"], cause=found["failed"][0].cause)
+        return CaseRow(index, case, "failed", reasons["failed"], cause=by_state["failed"][0].cause)
     if "measured" in reasons:
         return CaseRow(index, case, "measured", reasons.get("skipped", ()), reasons.get("lost", ()))
     if "lost" in reasons:
-        return CaseRow(index, case, "failed", reasons["lost"], cause=found["lost"][0].cause)
+        return CaseRow(index, case, "failed", reasons["lost"], cause=by_state["lost"][0].cause)
     if "skipped" in reasons:
         return CaseRow(index, case, "skipped", reasons["skipped"])
     return CaseRow(index, case, "not reached", ("the run ended before this case was measured",))

@@ -43,13 +43,13 @@ class Disturbance:
     def in_words(self) -> str:
         """The exceeded limits as text, worst first; empty when there are none."""
         what = "a GPU started before all calls were enqueued" if self.pre_enqueue else "a rank missed its window"
-        found = [
+        phrases = [
             f"other programs used {self.foreign:.0%} of the CPUs" if (self.foreign or 0.0) > FOREIGN_SHARE else "",
             f"the hypervisor took {self.stolen:.1%} of the CPU time" if (self.stolen or 0.0) > STEAL_SHARE else "",
             f"{what} in {self.missed:.0%} of the samples" if self.missed > MISSED_SHARE else "",
             f"GPUs were throttled ({', '.join(self.throttled)})" if self.throttled else "",
         ]
-        return ", ".join(text for text in found if text)
+        return ", ".join(text for text in phrases if text)
 
 
 def disturbance_of(measured: Sequence[Measurement], samples: int, disturbed: int, missed: int) -> Disturbance:

@@ -15,7 +15,7 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, 
 
 def by_key(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
     """The values of each key in ``pairs``; keys and values keep their order of first appearance."""
-    found: dict[_Key, list[_Value]] = {}
+    groups: dict[_Key, list[_Value]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        groups.setdefault(key, []).append(value)
+    return groups

@@ -382,11 +382,11 @@ def _by_group(values: Floats, launches: Integers) -> Floats:
 
 def _median(values: Floats, launches: Integers) -> Floats:
     """The median over the launches of every group; NaN if any launch has NaN."""
-    found = np.empty(len(values))
+    medians = np.empty(len(values))
     for count in np.unique(launches).tolist():
         mine = launches == count
-        found[mine] = np.median(values[mine, :count], axis=1)
-    return found
+        medians[mine] = np.median(values[mine, :count], axis=1)
+    return medians
 
 
 def _intervals(medians: Floats, launches: Integers) -> tuple[Floats, Floats]:
@@ -406,8 +406,8 @@ def _mode_ratio(rows: LaunchTable, launches: Integers) -> Floats:
     mode each at different times are not bimodal: they differ from each other.
     """
     fast, slow = _by_group(rows.fast_mode_ns, launches), _by_group(rows.slow_mode_ns, launches)
-    found = np.zeros(len(fast))
+    ratios = np.zeros(len(fast))
     two = (2 * (~np.isnan(fast)).sum(axis=1) >= launches) & ~np.isnan(fast).all(axis=1)
     if two.any():
-        found[two] = np.nanmedian(slow[two], axis=1) / np.nanmedian(fast[two], axis=1)
-    return found
+        ratios[two] = np.nanmedian(slow[two], axis=1) / np.nanmedian(fast[two], axis=1)
+    return ratios

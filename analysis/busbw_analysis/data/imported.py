@@ -144,11 +144,11 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
 
 
 def _tool_of(log: ForeignLog) -> Tool:
-    known, first = tool_named(log.tool), log.rows[0]
+    tool, first = tool_named(log.tool), log.rows[0]
     if first.backend is not None and first.device is not None:
-        traits = OF_BACKEND.get(first.backend, known).traits
-        return replace(known, backend=first.backend, device=first.device, traits=traits)
-    return NCCL if known == OF_MPI and _OVER_NCCL.match(first.tool_op or "") else known
+        traits = OF_BACKEND.get(first.backend, tool).traits
+        return replace(tool, backend=first.backend, device=first.device, traits=traits)
+    return NCCL if tool == OF_MPI and _OVER_NCCL.match(first.tool_op or "") else tool
 
 
 # --- which operation, over how many ranks --------------------------------------------------------------------------
@@ -156,17 +156,17 @@ def _tool_of(log: ForeignLog) -> Tool:
 
 def _known_tables(log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> list[Table]:
     """The tables whose operation and ranks are known. Raises the first LogError if there are none."""
-    found: list[Table] = []
+    tables: list[Table] = []
     refused: list[LogError] = []
     for table in log.tables:
         try:
-            found.append(_known(table, log, facts, notes))
+            tables.append(_known(table, log, facts, notes))
         except LogError as error:
             refused.append(error)
             notes.append(LogNote(code="left-out", text=f"a table is left out: {error}", line=table.line))
-    if not found:
+    if not tables:
         raise refused[0]
-    return found
+    return tables
 
 
 def _known(table: Table, log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> Table:
@@ -203,16 +203,16 @@ def _with_given(row: Aggregate, log: ForeignLog, facts: LogFacts) -> Aggregate:
 def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[LogNote]) -> deduce.Fit:
     """The operation and ranks deduced from the columns. Raises LogError unless there is exactly one possibility."""
     op, where = rows[0].op, f"{log.source}:{table.line}"
-    found = deduce.fits(rows, op, rows[0].ranks)
-    fit = found[0] if len(found) == 1 else deduce.hinted(log.source, found)
+    candidates = deduce.fits(rows, op, rows[0].ranks)
+    fit = candidates[0] if len(candidates) == 1 else deduce.hinted(log.source, candidates)
     if fit is None and op is None:
-        fitting = f"; its columns fit {' and '.join(candidate.op for candidate in found)}" if found else ""
+        fitting = f"; its columns fit {' and '.join(candidate.op for candidate in candidates)}" if candidates else ""
         message = f"{where}: the log names no operation{fitting}; name it with --op"
         raise LogError(message, code="no-op")
     if fit is None or fit.ranks is None:
         message = f"{where}: the log does not contain the number of ranks; give it with --ranks"
         raise LogError(message, code="no-ranks")
-    by_name = "" if len(found) == 1 else " and its file name"
+    by_name = "" if len(candidates) == 1 else " and its file name"
     text = f"operation or ranks are missing in the log; its columns{by_name} imply {fit.op} over {fit.ranks} ranks"
     notes.append(LogNote(code="deduced", text=text, line=table.line))
     return fit
@@ -245,16 +245,16 @@ class _World:
             message = f"{log.source}: {ranks} ranks are too many; at most {limits.MOST_RANKS} are allowed"
             raise LogError(message, code="too-large")
         hosts = _hosts(log, best, ranks, tool, facts)
-        known = hosts is not None
+        has_hosts = hosts is not None
         hosts = hosts or (UNKNOWN,) * ranks
         of_all = _facts(best, facts)
-        environments = dict.fromkeys(hosts, of_all) if known else {}
+        environments = dict.fromkeys(hosts, of_all) if has_hosts else {}
         environments |= _with_gpus(environments, best.places, hosts, facts, log.tool)
         with_gpu = sum(len(host.pci.gpus) for host in environments.values())
-        several = known and len(set(hosts)) > 1
+        several = has_hosts and len(set(hosts)) > 1
         missing = {
             "machine": facts.machine is None,
-            "hosts": not known,
+            "hosts": not has_hosts,
             "gpu": tool.device != "cpu" and with_gpu < ranks,
             "nics": several and facts.nics is None,
         }
@@ -437,7 +437,7 @@ def _group(row: Aggregate) -> tuple[int, ...] | None:
         return numbers if len(set(numbers)) == 2 else None
     if row.op in LOCAL and (row.mode is None or row.ranks == 1):
         ends = [label for label in (row.source, row.target, str(row.others.get("rank", ""))) if label]
-        gpu = next((found for end in ends if (found := re.fullmatch(r"(?:GPU ?|Device ?)?(\d{1,5})", end))), None)
+        gpu = next((match for end in ends if (match := re.fullmatch(r"(?:GPU ?|Device ?)?(\d{1,5})", end))), None)
         if gpu is not None:
             return (int(gpu[1]),)
         return (0,) if row.ranks == 1 and not ends else None

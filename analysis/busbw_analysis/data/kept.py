@@ -144,26 +144,26 @@ def read_summarised(folder: Path) -> Summarised:
             rows, table = _read(connection, folder)
             stored = store.StoredRun(folder, run, rows, kept.warnings)
             lateness = msgspec.json.decode(kept.lateness, type=tuple[GroupLateness, ...])
-            found = Summarised(stored, table, lateness, is_plain=kept.is_plain)
+            summary = Summarised(stored, table, lateness, is_plain=kept.is_plain)
             if not _is_unchanged(kept, folder):  # the same rows in another file: the next look need not read them
-                _keep(found, document, _state(folder))
-            return found
+                _keep(summary, document, _state(folder))
+            return summary
     before = _state(folder)
-    found = summarised(store.read(folder, keep=packed))
+    summary = summarised(store.read(folder, keep=packed))
     if _state(folder) == before:  # else the run is being written
-        _keep(found, document, before)
-    return found
+        _keep(summary, document, before)
+    return summary
 
 
-def _keep(found: Summarised, document: str, state: tuple[int, int]) -> None:
+def _keep(summary: Summarised, document: str, state: tuple[int, int]) -> None:
     """Write the summary if the folder can be written to, and the samples are still those of ``state``."""
-    folder = found.stored.path
+    folder = summary.stored.path
     if not _is_named_literally(folder) or not os.access(folder, os.W_OK):
         return
     with contextlib.suppress(OSError, StoreError, *_unreadable()):
-        source = _source_of(found, document, state)
+        source = _source_of(summary, document, state)
         if _state(folder) == state:  # else rows arrived, and the hash may be of more of them
-            _write(_connection(), folder, found, source)
+            _write(_connection(), folder, summary, source)
 
 
 def _is_named_literally(folder: Path) -> bool:
@@ -171,17 +171,17 @@ def _is_named_literally(folder: Path) -> bool:
     return not set("*?[]{}") & set(str(folder))
 
 
-def _source_of(found: Summarised, document: str, state: tuple[int, int]) -> _Source:
+def _source_of(summary: Summarised, document: str, state: tuple[int, int]) -> _Source:
     return _Source(
         version=VERSION,
         run=document,
         size=state[0],
         time_ns=state[1],
-        rows=_checksum(found.stored.path),
-        warnings=found.stored.warnings,
-        line=line_of(outline_of(found.stored)),
-        is_plain=plain_run(found.stored) == found.stored,
-        lateness=msgspec.Raw(msgspec.json.encode(found.lateness)),
+        rows=_checksum(summary.stored.path),
+        warnings=summary.stored.warnings,
+        line=line_of(outline_of(summary.stored)),
+        is_plain=plain_run(summary.stored) == summary.stored,
+        lateness=msgspec.Raw(msgspec.json.encode(summary.lateness)),
     )
 
 
@@ -197,8 +197,8 @@ def lines_of(folders: Iterable[Path]) -> dict[Path, RunLine]:
     query = "SELECT file_name, value FROM parquet_kv_metadata(?) WHERE key = 'source'"
     with contextlib.suppress(*_unreadable()):
         rows = _connection().execute(query, [list(kept)]).fetchall()
-        known = {kept[name]: msgspec.json.decode(value, type=_Source) for name, value in rows}
-        return {folder: source.line for folder, source in known.items() if _is_of(source, folder)}
+        sources = {kept[name]: msgspec.json.decode(value, type=_Source) for name, value in rows}
+        return {folder: source.line for folder, source in sources.items() if _is_of(source, folder)}
     return {}
 
 
@@ -248,8 +248,8 @@ def _state(folder: Path) -> tuple[int, int]:
     """Size and time of change (ns) of the samples; 0 without samples."""
     for name in store.PLACES:
         with contextlib.suppress(OSError):
-            found = (folder / name).stat()
-            return found.st_size, found.st_mtime_ns
+            status = (folder / name).stat()
+            return status.st_size, status.st_mtime_ns
     return 0, 0
 
 
@@ -286,8 +286,8 @@ def _source(connection: "duckdb.DuckDBPyConnection", folder: Path) -> _Source | 
         with files.opened(path):
             pass
         query = "SELECT value FROM parquet_kv_metadata(?) WHERE key = 'source'"
-        found = connection.execute(query, [str(path)]).fetchall()
-        return msgspec.json.decode(found[0][0], type=_Source) if found else None
+        rows = connection.execute(query, [str(path)]).fetchall()
+        return msgspec.json.decode(rows[0][0], type=_Source) if rows else None
     except OSError:
         return None
     except _unreadable():
@@ -300,8 +300,8 @@ def _read(connection: "duckdb.DuckDBPyConnection", folder: Path) -> tuple[tuple[
     def columns(what: str, *, numbers: bool = True) -> dict[str, npt.NDArray[Any]]:
         # All of these queries read the rows in the order of the file.
         query = f"SELECT {what} FROM read_parquet(?, hive_partitioning = false) WHERE (kind = '{_NUMBERS}') = {numbers}"  # noqa: S608
-        found = connection.execute(query, [path]).fetchnumpy()
-        return {name: _typed(name, np.ma.asarray(column)) for name, column in found.items()}
+        arrays = connection.execute(query, [path]).fetchnumpy()
+        return {name: _typed(name, np.ma.asarray(column)) for name, column in arrays.items()}
 
     records = columns("record", numbers=False)["record"]
     overlap = columns(", ".join(f"overlap_{name}" for name in OVERLAP))
@@ -326,13 +326,13 @@ def _typed(name: str, column: np.ma.MaskedArray[Any, Any]) -> npt.NDArray[Any]:
     return np.asarray(np.ma.filled(column.astype(np.float64), np.nan))
 
 
-def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, found: Summarised, source: _Source) -> None:
+def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, summary: Summarised, source: _Source) -> None:
     """Replace the kept summary atomically. Raises OSError and the errors of DuckDB."""
     tables = {
-        "cases": _case_columns(found.stored.run),
-        "numbers": _number_columns(found.table),
-        "members": _member_columns(found.table),
-        "records": _record_columns(found.stored),
+        "cases": _case_columns(summary.stored.run),
+        "numbers": _number_columns(summary.table),
+        "members": _member_columns(summary.table),
+        "records": _record_columns(summary.stored),
     }
     for name, columns in tables.items():
         connection.register(name, columns)
@@ -370,10 +370,10 @@ def _case_columns(run: Run) -> dict[str, npt.NDArray[Any]]:
     columns: dict[str, npt.NDArray[Any]] = {
         name: np.full(count, _scalar(value), dtype=object) for name, value in of_run.items() if name not in _IN_CASE
     }
-    known = [msgspec.to_builtins(case) for case in run.cases]
+    records = [msgspec.to_builtins(case) for case in run.cases]
     for name in _IN_CASE:
         column = np.empty(count, dtype=object)
-        column[:] = [_scalar(case.get(name)) for case in known]
+        column[:] = [_scalar(case.get(name)) for case in records]
         columns[f"case_{name}" if name == "ranks" else name] = column
     return {"case_index": np.arange(count), **columns}
 

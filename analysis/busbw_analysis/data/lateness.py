@@ -100,7 +100,7 @@ def seen_in(blocks: Sequence[Block]) -> Seen:
 
 
 def _has_entries(block: Block) -> bool:
-    return all(one.entries_ns is not None for one in block.samples.per_rank)
+    return all(member.entries_ns is not None for member in block.samples.per_rank)
 
 
 def part_of(block: Block, seen: Seen) -> Part:
@@ -114,7 +114,7 @@ def part_of(block: Block, seen: Seen) -> Part:
     else:
         who, gap = samples.last_rank or (), np.asarray(samples.arrival_skew_ns, dtype=np.float64)
     if seen == "every entry" and _has_entries(block):
-        by_rank = {one.rank: one.entries_ns for one in samples.per_rank}
+        by_rank = {member.rank: member.entries_ns for member in samples.per_rank}
         entries = np.asarray([by_rank[rank] for rank in samples.ranks], dtype=np.float64)
         gap = _highest_gap(entries)
     return Part(
@@ -343,7 +343,7 @@ def together(
 
     Every run has its own usual delay. Shares and costs are means over launches, windows and launches are added.
     """
-    groups = by_key((group.ranks, (group, indices)) for found, indices in runs for group in found)
+    groups = by_key((group.ranks, (group, indices)) for of_run, indices in runs for group in of_run)
     return tuple(_together(members, hosts) for members in groups.values())
 
 
@@ -372,14 +372,14 @@ def _together(members: Sequence[tuple[GroupLateness, Sequence[int]]], hosts: Seq
 
 
 def _member(
-    found: Sequence[tuple[RankLateness, Sequence[int]]], weights: Sequence[int], seen: Seen, ranks: int
+    entries: Sequence[tuple[RankLateness, Sequence[int]]], weights: Sequence[int], seen: Seen, ranks: int
 ) -> RankLateness:
     """One rank over several runs."""
-    if len(found) == 1:
-        ((member, indices),) = found
+    if len(entries) == 1:
+        ((member, indices),) = entries
         return replace(member, worst=indices[member.worst])
-    members = [member for member, _ in found]
-    worst, indices = max(found, key=lambda entry: entry[0].excess)
+    members = [member for member, _ in entries]
+    worst, indices = max(entries, key=lambda entry: entry[0].excess)
     late = [member.median_ns for member in members if member.median_ns is not None]
     shares = tuple(share for member in members for share in member.launch_shares)
     low, high = _over_launches(shares)
@@ -448,7 +448,7 @@ def _group(
         ranks=ranks,
         seen=seen,
         release_ns=trial.release_ns,
-        usual_ns=float(np.median([one.usual_ns for one in trial.counts.values()])),
+        usual_ns=float(np.median([tally.usual_ns for tally in trial.counts.values()])),
         cases=len(parts),
         launches=len({part.launch for members in parts.values() for part in members}),
         samples=sum(len(part.slowest) for members in parts.values() for part in members),
@@ -476,7 +476,7 @@ class _Trial:
     @cached_property
     def means(self) -> list[Floats]:
         """The share of late samples of every rank (mean over cases), launch by launch."""
-        by_launch = by_key(pair for one in self.counts.values() for pair in one.shares.items())
+        by_launch = by_key(pair for tally in self.counts.values() for pair in tally.shares.items())
         return [mean(shares) for shares in by_launch.values()]
 
     def judged(self, place: int) -> RankLateness:
@@ -486,14 +486,14 @@ class _Trial:
             np.arange(len(self.ranks)), aside
         )  # called for each of up to 10,000 ranks: setdiff1d would sort
         counts = self.counts.values()
-        excess = {case: float(one.share[place] - one.share[others].max()) for case, one in self.counts.items()}
-        share = float(np.mean([one.share[place] for one in counts]))
-        cost = float(np.mean([one.cost[place] for one in counts]))
-        won, lost = np.sum([one.duels[place] for one in counts], axis=0).tolist()
-        launches = sum(float(one[place] - one[others].max()) >= LEAST_EXCESS for one in self.means)
-        launch_shares = tuple(float(one[place]) for one in self.means)
+        excess = {case: float(tally.share[place] - tally.share[others].max()) for case, tally in self.counts.items()}
+        share = float(np.mean([tally.share[place] for tally in counts]))
+        cost = float(np.mean([tally.cost[place] for tally in counts]))
+        won, lost = np.sum([tally.duels[place] for tally in counts], axis=0).tolist()
+        launches = sum(float(shares[place] - shares[others].max()) >= LEAST_EXCESS for shares in self.means)
+        launch_shares = tuple(float(shares[place]) for shares in self.means)
         low, high = _over_launches(launch_shares)
-        own = np.concatenate([one.late[1][one.late[0] == place] for one in counts])
+        own = np.concatenate([tally.late[1][tally.late[0] == place] for tally in counts])
         rank, count = self.ranks[place], len(self.ranks)
         return _flagged(
             RankLateness(
@@ -526,5 +526,5 @@ def _over_launches(shares: Sequence[float]) -> tuple[float | None, float | None]
     if len(shares) < LAUNCHES_FOR_AN_INTERVAL:
         return min(shares), max(shares)
     # The interval of the mean, not the median: a rank that is late in one launch of ten has a median share of 0.
-    found = resampled(shares)
-    return found.low, found.high
+    interval = resampled(shares)
+    return interval.low, interval.high

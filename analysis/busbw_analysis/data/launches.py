@@ -140,8 +140,8 @@ def launch_table(stored: StoredRun) -> LaunchTable:
 
 def _of_log(case: int, rows: Sequence[Imported]) -> LaunchTable:
     """One row per group and table of a log: the median of the numbers that the table has for it."""
-    known = by_key(((row.ranks, row.launch), row) for row in rows)
-    by_group = grouped(known.items(), lambda item: item[0][0])
+    by_launch = by_key(((row.ranks, row.launch), row) for row in rows)
+    by_group = grouped(by_launch.items(), lambda item: item[0][0])
     members = [item for items in by_group.values() for item in items]
     sampled = [[row.samples_ns for row in of] if all(row.samples_ns for row in of) else [] for _, of in members]
     quantiles = [
@@ -177,7 +177,7 @@ def _integers(numbers: Iterable[int]) -> Integers:
     return np.fromiter(numbers, dtype=np.int64)
 
 
-def _filled(ranks: Ragged, **known: npt.NDArray[Any]) -> LaunchTable:
+def _filled(ranks: Ragged, **columns: npt.NDArray[Any]) -> LaunchTable:
     """A table with these columns; the others are unknown, or 0 for counts."""
     rows, members = len(ranks), len(ranks.flat)
     empty: dict[str, npt.NDArray[Any]] = {
@@ -187,7 +187,7 @@ def _filled(ranks: Ragged, **known: npt.NDArray[Any]) -> LaunchTable:
         "entries": np.zeros(rows, dtype=np.bool_),
         "statistic": np.full(rows, "", dtype=object),
     }
-    return LaunchTable(ranks=ranks, **{**empty, **known})
+    return LaunchTable(ranks=ranks, **{**empty, **columns})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -271,21 +271,21 @@ def _batches(lengths: Integers) -> Iterator[Integers]:
 
 
 def _gather(
-    columns: Sequence[BlockColumns], entries: _Entries, wanted: Integers, name: str, calls: Integers | None = None
+    columns: Sequence[BlockColumns], entries: _Entries, chosen: Integers, name: str, calls: Integers | None = None
 ) -> Floats:
-    """The samples of the ``wanted`` entries, concatenated: as recorded, or divided by the ``calls`` of their block; NaN
+    """The samples of the ``chosen`` entries, concatenated: as recorded, or divided by the ``calls`` of their block; NaN
     where a block did not record them.
     """
-    lengths = entries.length[wanted]
+    lengths = entries.length[chosen]
     starts = np.cumsum(lengths) - lengths
     flat = np.empty(int(lengths.sum()))
-    for number in np.unique(entries.block[wanted]).tolist():
-        mine = np.flatnonzero(entries.block[wanted] == number)
+    for number in np.unique(entries.block[chosen]).tolist():
+        mine = np.flatnonzero(entries.block[chosen] == number)
         column = getattr(columns[number], name)
         to = spans(starts[mine], lengths[mine])
         if len(column):
             begins = np.cumsum(columns[number].length) - columns[number].length
-            samples = column[spans(begins[entries.place[wanted[mine]]], lengths[mine])]
+            samples = column[spans(begins[entries.place[chosen[mine]]], lengths[mine])]
             flat[to] = samples if calls is None else samples / calls[number]
         else:
             flat[to] = np.nan
@@ -308,15 +308,15 @@ def _of_samples(
 ) -> dict[str, npt.NDArray[Any]]:
     """The statistics of the samples of every row; ``alone``: rows that need an interval within the launch."""
     rows = len(alone)
-    found = {name: np.full(rows, np.nan) for name in _OF_SAMPLES}
+    statistics = {name: np.full(rows, np.nan) for name in _OF_SAMPLES}
     overlap = np.full((rows, len(OVERLAP)), np.nan)
     ends = np.searchsorted(entries.segment, np.arange(rows), "right")
     begins = np.searchsorted(entries.segment, np.arange(rows), "left")
     recorded = {name for name in ("skew", "span") if any(len(getattr(part, name)) for part in columns)}
     for batch in _batches(np.bincount(entries.segment, entries.length, rows).astype(np.int64)):
-        wanted = spans(begins[batch], (ends - begins)[batch])
+        chosen = spans(begins[batch], (ends - begins)[batch])
         shape = (len(batch), -1)
-        slowest = _gather(columns, entries, wanted, "slowest", calls).reshape(shape)
+        slowest = _gather(columns, entries, chosen, "slowest", calls).reshape(shape)
         ordered = np.sort(slowest, axis=1)
         middle = np.median(ordered, axis=1)
         limit = np.maximum(SLOW_TIMES_MEDIAN * middle, SLOW_LEAST_NS)[:, np.newaxis]
@@ -325,7 +325,7 @@ def _of_samples(
             "median_ns": middle,
             "mean_ns": slowest.mean(axis=1),
             **dict(zip(_QUANTILES, np.quantile(ordered, (0.05, 0.95, 0.99), axis=1), strict=True)),
-            "fastest_ns": medians_of(_gather(columns, entries, wanted, "fastest", calls).reshape(shape)),
+            "fastest_ns": medians_of(_gather(columns, entries, chosen, "fastest", calls).reshape(shape)),
             "outliers": all_outliers(slowest),
             "slow": (slowest > limit).sum(axis=1),
             "slow_ns": np.where(slowest > limit, slowest, 0.0).sum(axis=1),
@@ -333,20 +333,20 @@ def _of_samples(
             **dict(zip(("fast_mode_ns", "slow_mode_ns", "slow_mode_share"), modes.T, strict=True)),
         }
         if recorded:
-            skew, span = (_gather(columns, entries, wanted, name, calls).reshape(shape) for name in ("skew", "span"))
+            skew, span = (_gather(columns, entries, chosen, name, calls).reshape(shape) for name in ("skew", "span"))
             # ``span`` is from the last entry to the last exit.
             numbers |= {"skew_ns": medians_of(skew), "span_ns": medians_of(skew + span)}
         for name, values in numbers.items():
-            found[name][batch] = values
+            statistics[name][batch] = values
         if (single := alone[batch]).any():
             within = slowest[single]
             low, high = median_intervals(within, autocorrelation_times(within))
-            found["low_ns"][batch[single]], found["high_ns"][batch[single]] = low, high
+            statistics["low_ns"][batch[single]], statistics["high_ns"][batch[single]] = low, high
     for row, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
         if columns[entries.block[begin]].overlap.size:
             overlap[row] = _overlap([columns[block] for block in entries.block[begin:end]], entries, begin, end)
-    whole = {name: found[name].astype(np.int64) for name in ("outliers", "slow")}
-    return {**found, **whole, "overlap": overlap}
+    whole = {name: statistics[name].astype(np.int64) for name in ("outliers", "slow")}
+    return {**statistics, **whole, "overlap": overlap}
 
 
 def _overlap(parts: Sequence[BlockColumns], entries: _Entries, begin: int, end: int) -> Floats:
@@ -375,7 +375,7 @@ def _of_members(
     count = np.bincount(entries.segment, minlength=len(ranks))
     first = np.concatenate([[0], np.cumsum(members)])[np.searchsorted(entries.segment, np.arange(len(ranks)))]
     values = {"own_ns": own / np.repeat(calls[entries.block], members), "own_share": own / np.repeat(middle, members)}
-    found = {name: np.empty(len(ranks.flat)) for name in values}
+    medians = {name: np.empty(len(ranks.flat)) for name in values}
     total = np.zeros(len(ranks.flat), dtype=np.int64)
     shape = np.stack([count, ranks.lengths], axis=1)
     for blocks, size in np.unique(shape, axis=0).tolist():
@@ -383,9 +383,9 @@ def _of_members(
         at = first[alike][:, np.newaxis, np.newaxis] + np.arange(blocks * size).reshape(blocks, size)
         to = ranks.places(alike)
         for name, column in values.items():
-            found[name][to] = np.median(column[at], axis=1).ravel()
+            medians[name][to] = np.median(column[at], axis=1).ravel()
         total[to] = late[at].sum(axis=1).ravel()
-    return {**found, "late": total}
+    return {**medians, "late": total}
 
 
 def _arrivals(columns: Sequence[BlockColumns], entries: _Entries, members: Integers) -> Integers:
@@ -393,14 +393,14 @@ def _arrivals(columns: Sequence[BlockColumns], entries: _Entries, members: Integ
     record entries: entry after entry, in the order of the group's ranks.
     """
     offset = np.cumsum(members) - members
-    found = np.zeros(int(members.sum()), dtype=np.int64)
+    counts = np.zeros(int(members.sum()), dtype=np.int64)
     for number in np.unique(entries.block).tolist():
         part = columns[number]
         mine = np.flatnonzero(entries.block == number)
         places = part.last_place if len(part.last_place) else part.fastest_place
         begins = np.cumsum(part.length) - part.length
         at = spans(begins[entries.place[mine]], part.length[entries.place[mine]])
-        found += np.bincount(
-            np.repeat(offset[mine], part.length[entries.place[mine]]) + places[at], minlength=len(found)
+        counts += np.bincount(
+            np.repeat(offset[mine], part.length[entries.place[mine]]) + places[at], minlength=len(counts)
         )
-    return found
+    return counts

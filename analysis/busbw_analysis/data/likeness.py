@@ -55,7 +55,7 @@ def _placement(run: Run) -> str | None:
 def _binding(run: Run) -> str | None:
     """How ranks are bound to cores, without core numbers: another job may get other cores of the same kind."""
     by_host = grouped(rank_placements(run.hosts, run.environments), lambda placement: placement.host)
-    return _listed(words for here in by_host.values() if (words := binding(here)) is not None)
+    return _listed(words for placements in by_host.values() if (words := binding(placements)) is not None)
 
 
 def is_unknown(run: Run, name: str) -> bool:
@@ -112,7 +112,7 @@ class Difference:
 
 def differences(first: store.StoredRun, second: store.StoredRun) -> tuple[Difference, ...]:
     """All facts in ``CHECKED`` that differ between two runs, and whether their cases used different benchmark loops."""
-    found: list[Difference] = []
+    collected: list[Difference] = []
     for key, value_of in CHECKED:
         value, other = value_of(first.run), value_of(second.run)
         if value == other:
@@ -120,7 +120,7 @@ def differences(first: store.StoredRun, second: store.StoredRun) -> tuple[Differ
         if value is None or other is None:
             without = first.run.id if value is None else second.run.id
             text = f"run {without} did not record {key!r}, so it could not be compared with the other runs"
-            found.append(Difference(key, text, without))
+            collected.append(Difference(key, text, without))
         elif isinstance(value, Mapping) and isinstance(other, Mapping):
             unlike = [name for name in sorted({*value, *other}) if value.get(name) != other.get(name)]
             texts = (
@@ -128,11 +128,11 @@ def differences(first: store.StoredRun, second: store.StoredRun) -> tuple[Differ
                 f"in run {second.run.id}"
                 for name in unlike
             )
-            found += [Difference(key, text) for text in texts]
+            collected += [Difference(key, text) for text in texts]
         else:
             text = f"{key!r} is {_short(value)} in run {first.run.id} and {_short(other)} in run {second.run.id}"
-            found.append(Difference(key, text))
-    return (*found, *_other_loops(first, second))
+            collected.append(Difference(key, text))
+    return (*collected, *_other_loops(first, second))
 
 
 def _set_to(value: object) -> str:
@@ -153,14 +153,14 @@ def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Di
         yield Difference("loop", f"'loop', which made the calls, is {used[0]} and {used[1]}, for {where}")
 
 
-def notices_of(found: Sequence[Difference], *, force: bool) -> list[str]:
-    """``found`` as notices. Raises UnlikeRuns for a difference that both runs recorded, unless ``force``."""
-    unlike = [difference for difference in found if difference.unknown_in is None]
+def notices_of(dissimilar: Sequence[Difference], *, force: bool) -> list[str]:
+    """``dissimilar`` as notices. Raises UnlikeRuns for a difference that both runs recorded, unless ``force``."""
+    unlike = [difference for difference in dissimilar if difference.unknown_in is None]
     if unlike and not force:
-        text = "; ".join(one.text for one in unlike if one.key == unlike[0].key)  # every variable
+        text = "; ".join(difference.text for difference in unlike if difference.key == unlike[0].key)  # every variable
         message = f"these runs may not be pooled: {text}; analyse them one by one, or pool them anyway with --force"
         raise UnlikeRuns(message)
-    return [each.text if each.unknown_in is not None else f"pooled although {each.text}" for each in found]
+    return [each.text if each.unknown_in is not None else f"pooled although {each.text}" for each in dissimilar]
 
 
 def _short(value: object) -> str:

@@ -52,10 +52,10 @@ def load(paths: Sequence[Path], *, force: bool = False) -> Dataset:
     return pool(map(read_summarised, paths), force=force)
 
 
-def pool(found: Iterable[store.StoredRun | Summarised], *, force: bool = False) -> Dataset:
+def pool(inputs: Iterable[store.StoredRun | Summarised], *, force: bool = False) -> Dataset:
     """``load`` for runs that are already read. Control characters in their text are escaped here, for all later use."""
-    known = list(map(summary_of, found))
-    runs = tuple(run.stored if run.is_plain else plain_run(run.stored) for run in known)
+    summarised = list(map(summary_of, inputs))
+    runs = tuple(run.stored if run.is_plain else plain_run(run.stored) for run in summarised)
     if not runs:
         message = "no run given; name at least one run folder"
         raise AnalysisError(message)
@@ -70,27 +70,33 @@ def pool(found: Iterable[store.StoredRun | Summarised], *, force: bool = False) 
     facts, cases = facts_of(runs), cases_of(runs)
     indices = {row.case: row.index for row in cases}
     of_runs = [[indices[case] for case in stored.run.cases] for stored in runs]
-    summaries = summarise(cases, runs, [run.table for run in known], facts)
+    summaries = summarise(cases, runs, [run.table for run in summarised], facts)
     return Dataset(
         runs=runs,
         facts=facts,
         summaries=summaries,
         series=series_of(summaries, facts),
-        lateness=together([(run.lateness, places) for run, places in zip(known, of_runs, strict=True)], facts.hosts),
+        lateness=together(
+            [(run.lateness, places) for run, places in zip(summarised, of_runs, strict=True)], facts.hosts
+        ),
         notices=tuple(notices),
-        samples=Samples(tuple(run.samples or run.stored.path for run in known), indices),
+        samples=Samples(tuple(run.samples or run.stored.path for run in summarised), indices),
     )
 
 
-def pool_by_setup(found: Iterable[store.StoredRun | Summarised]) -> tuple[Dataset, ...]:
+def pool_by_setup(inputs: Iterable[store.StoredRun | Summarised]) -> tuple[Dataset, ...]:
     """Group runs that agree in all of ``CHECKED`` and pool each group; groups keep the given order.
 
     Raises the errors of ``pool``.
     """
     sides: list[list[Summarised]] = []
-    for known in map(summary_of, found):
-        matching = (side for side in sides if all(one.unknown_in for one in differences(side[0].stored, known.stored)))
+    for summarised in map(summary_of, inputs):
+        matching = (
+            side
+            for side in sides
+            if all(difference.unknown_in for difference in differences(side[0].stored, summarised.stored))
+        )
         if (side := next(matching, None)) is None:
             sides.append(side := [])
-        side.append(known)
+        side.append(summarised)
     return tuple(pool(side) for side in sides) or (pool(()),)

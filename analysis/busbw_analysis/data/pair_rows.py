@@ -142,7 +142,7 @@ def _quantiles_agree(part: BlockColumns, quantiles: Integers) -> bool:
             np.quantile(np.sort(column[at], axis=1), QUANTILES, axis=1).T[:, np.newaxis]
             for column in (part.fastest, part.slowest)
         )
-        found = quantiles[alike]
-        if not ((lowest - 1 <= found) & (found <= highest + 1)).all():  # they are rounded
+        inner = quantiles[alike]
+        if not ((lowest - 1 <= inner) & (inner <= highest + 1)).all():  # they are rounded
             return False
     return True

@@ -33,10 +33,10 @@ class Ragged:
     @classmethod
     def joined(cls, parts: Iterable["Ragged"]) -> "Ragged":
         """The rows of all ``parts``, in order."""
-        known = list(parts)
-        if not known:
+        pieces = list(parts)
+        if not pieces:
             return cls.of_rows(())
-        return cls.of(np.concatenate([part.flat for part in known]), np.concatenate([part.lengths for part in known]))
+        return cls.of(np.concatenate([part.flat for part in pieces]), np.concatenate([part.lengths for part in pieces]))
 
     def __len__(self) -> int:
         return len(self.starts) - 1

@@ -94,9 +94,9 @@ class Series:
     @property
     def in_common(self) -> tuple[tuple[float, ...], ...]:
         """The launch medians (ns) of every point, for the launches that measured all points, in the same order."""
-        known = [dict(zip(point.launch_keys, point.launch_medians_ns, strict=True)) for point in self.points]
-        common = [key for key in known[0] if all(key in medians for medians in known)]
-        return tuple(tuple(medians[key] for key in common) for medians in known)
+        by_point = [dict(zip(point.launch_keys, point.launch_medians_ns, strict=True)) for point in self.points]
+        common = [key for key in by_point[0] if all(key in medians for medians in by_point)]
+        return tuple(tuple(medians[key] for key in common) for medians in by_point)
 
 
 def series_of(summaries: Sequence[CaseSummary], facts: Facts) -> tuple[Series, ...]:
@@ -146,8 +146,8 @@ class _AtOnce:
         """As ``Series.sharing`` for a group on ``hosts``."""
         if not group.wire_bytes or not self.wire_bytes:
             return 1.0
-        beside = (amount for others, amount in self.wire_bytes.items() if any(host in hosts for host in others))
-        return sum(beside) / group.wire_bytes
+        shared = (amount for others, amount in self.wire_bytes.items() if any(host in hosts for host in others))
+        return sum(shared) / group.wire_bytes
 
 
 def _at_once(summary: CaseSummary, facts: Facts) -> _AtOnce:

@@ -29,18 +29,18 @@ def find_modes(samples: Floats) -> Modes | None:
     √2·|m₁ − m₂| / √(s₁² + s₂²) is above 4. For comparison, a normal distribution split at its median has D = 2.65, a
     uniform one 3.46.
     """
-    (found,) = all_modes(samples[np.newaxis])
-    return None if np.isnan(found[0]) else Modes(*map(float, found))
+    (modes,) = all_modes(samples[np.newaxis])
+    return None if np.isnan(modes[0]) else Modes(*map(float, modes))
 
 
 def all_modes(samples: Floats) -> Floats:
     """``find_modes`` of every row (n × samples): the fields of ``Modes`` (n × 3), NaN for a unimodal row."""
     count = samples.shape[-1]
-    found = np.full((len(samples), 3), np.nan)
+    modes = np.full((len(samples), 3), np.nan)
     sizes = np.arange(1, count)
     allowed = (sizes >= _MODE_LEAST_SHARE * count) & (sizes <= (1 - _MODE_LEAST_SHARE) * count)
     if not allowed.any() or count < 10:
-        return found
+        return modes
     logs = np.log(np.sort(samples, axis=1))
     sums, squares = np.cumsum(logs, axis=1), np.cumsum(logs**2, axis=1)
     within = squares[:, -1:] - sums[:, :-1] ** 2 / sizes - (sums[:, -1:] - sums[:, :-1]) ** 2 / (count - sizes)
@@ -51,8 +51,8 @@ def all_modes(samples: Floats) -> Floats:
         fast, slow = np.median(low, axis=1), np.median(high, axis=1)
         distance, width = slow - fast, np.hypot(low.std(axis=1), high.std(axis=1))
         two = (distance >= np.log(2)) & (np.sqrt(2) * distance > 4 * width)
-        found[rows[two]] = np.column_stack([np.exp(fast), np.exp(slow), np.full(len(rows), (count - cut) / count)])[two]
-    return found
+        modes[rows[two]] = np.column_stack([np.exp(fast), np.exp(slow), np.full(len(rows), (count - cut) / count)])[two]
+    return modes
 
 
 def outliers(samples: Floats) -> int:

@@ -99,12 +99,12 @@ def find(results_dir: Path, selector: str) -> Found:
     if given == STANDARD_INPUT:
         return Found(given, SOURCES[-1])
     try:
-        found, is_file = _at(given), given.is_file()
+        place, is_file = _at(given), given.is_file()
     except OSError as error:
         message = f"cannot read {given}: {error.strerror}"
         raise StoreError(message) from error
-    if found is not None:
-        return found
+    if place is not None:
+        return place
     try:
         return Found(store.find(results_dir, selector), SOURCES[0])
     except UsageError as error:
@@ -120,11 +120,11 @@ def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None
     """
     inputs = [find(results_dir, selector) for selector in selectors]
     given = [] if facts is None else [name for name in LogFacts.__slots__ if getattr(facts, name) is not None]
-    if given and all(found.source is SOURCES[0] for found in inputs):
+    if given and all(entry.source is SOURCES[0] for entry in inputs):
         options = ", ".join("--format" if name == "reader" else f"--{name}" for name in given)
         message = f"{options}: only for logs of other tools; {inputs[0].path} is a busbw run, which records these facts"
         raise UsageError(message)
-    return [found.read(facts) for found in inputs]
+    return [entry.read(facts) for entry in inputs]
 
 
 def _at(path: Path) -> Found | None:

@@ -200,8 +200,8 @@ def _total(groups: Sequence[GroupSummary]) -> Total:
 
 def _added(rates: Sequence[float | None]) -> float | None:
     """The sum; None if any rate is None."""
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) if len(known) == len(rates) else None
+    measured = [rate for rate in rates if rate is not None]
+    return sum(measured) if len(measured) == len(rates) else None
 
 
 def _flags(
@@ -209,7 +209,7 @@ def _flags(
 ) -> tuple[Flag, ...]:
     """The flags of a case."""
     overlaps = [group.overlap for group in groups if group.overlap] if case.mode == "overlap" else []
-    wanted: tuple[tuple[Flag, bool | np.bool_], ...] = (
+    candidates: tuple[tuple[Flag, bool | np.bool_], ...] = (
         ("bimodal", groups.bimodal.any()),
         ("outlier mode", (groups.slow_time_share > _SLOW_TIME).any()),
         # Local ops do not wait for other ranks, so arrival skew does not matter.
@@ -224,4 +224,4 @@ def _flags(
         ("not converged", any(row.stop_reason != "converged" for row in measured)),
         ("oversubscribed", any(rank < len(crowded) and crowded[rank] for rank in groups.members)),
     )
-    return tuple(flag for flag, raised in wanted if raised)
+    return tuple(flag for flag, raised in candidates if raised)

@@ -211,12 +211,12 @@ class _Core:
     breaks_bytes: tuple[float, ...]
     candidates: tuple[Candidate, ...]
 
-    def by_segments(self, wanted: Floats) -> Floats:
-        """Seconds at the sizes ``wanted``, each from the segment that contains it."""
-        number = np.searchsorted(np.asarray(self.breaks_bytes), wanted, side="right")
+    def by_segments(self, sizes: Floats) -> Floats:
+        """Seconds at ``sizes``, each from the segment that contains it."""
+        number = np.searchsorted(np.asarray(self.breaks_bytes), sizes, side="right")
         alpha = np.asarray([segment.alpha_seconds for segment in self.segments])
         beta = np.asarray([segment.beta_seconds_per_byte for segment in self.segments])
-        return np.asarray(alpha[number] + beta[number] * wanted)
+        return np.asarray(alpha[number] + beta[number] * sizes)
 
 
 def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
@@ -227,13 +227,13 @@ def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
     cuts: list[Cuts] = []
     for number in range(1, most + 1):
         left_out = _left_out_errors(sizes, times, number)
-        found = best_cuts(sizes[None], times[None], number, LEAST_IN_A_SEGMENT)
-        variance = max(float(found.residual[0]) / count, noise**2, _TINY)
+        cut = best_cuts(sizes[None], times[None], number, LEAST_IN_A_SEGMENT)
+        variance = max(float(cut.residual[0]) / count, noise**2, _TINY)
         bic = count * math.log(variance) + (3 * number - 1) * math.log(count)
         standard_error = float(left_out.std(ddof=1) / math.sqrt(count))
         candidates.append(Candidate(number, float(left_out.mean()), standard_error, bic))
         errors.append(left_out)
-        cuts.append(found)
+        cuts.append(cut)
     best = min(errors, key=lambda error: float(error.mean()))
     chosen = _strongest([candidate.bic for candidate in candidates], next(_as_good_as(best, errors)))
     starts = [int(start) for start in cuts[chosen].starts[0]]
@@ -280,9 +280,9 @@ def _segment(sizes: Floats, times: Floats) -> Segment:
 
 def _not_negative(rows: Floats) -> Floats:
     """The two coefficients, none below 0, with the least squares of 1 − ``rows`` · coefficients."""
-    found, *_ = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)
-    if (found >= 0).all():
-        return np.asarray(found)
+    coefficients, *_ = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)
+    if (coefficients >= 0).all():
+        return np.asarray(coefficients)
     # With one coefficient at its bound, the other is a line through the origin; the better of the two.
     each = np.maximum(rows.sum(axis=0), 0) / (rows**2).sum(axis=0)
     errors = ((1 - rows * each) ** 2).sum(axis=0)

@@ -102,20 +102,20 @@ class PublishedPoint:
 
 def published_of(curves: Sequence[Published], point: GroupSummary) -> PublishedPoint | None:
     """The published values for the size of ``point``; None if there are none."""
-    found = [
+    matching = [
         (curve, curve.sizes_bytes.index(point.size_bytes)) for curve in curves if point.size_bytes in curve.sizes_bytes
     ]
-    if not found or point.busbw is None:
+    if not matching or point.busbw is None:
         return None
-    times = median([curve.times_ns[place] for curve, place in found])
-    rates = tuple(curve.busbw(place) for curve, place in found)
-    sources = tuple(dict.fromkeys(curve.source for curve, _ in found))
-    return PublishedPoint(found[0][0], rates, point.time_ns / times, sources)
+    times = median([curve.times_ns[place] for curve, place in matching])
+    rates = tuple(curve.busbw(place) for curve, place in matching)
+    sources = tuple(dict.fromkeys(curve.source for curve, _ in matching))
+    return PublishedPoint(matching[0][0], rates, point.time_ns / times, sources)
 
 
-def published_words(found: PublishedPoint) -> str:
+def published_words(published: PublishedPoint) -> str:
     """A sentence that compares the measured time with the published one."""
     return (
-        f"the time is {found.ratio:.2g} × the published time: {found.rate_in_words} at this size on "
-        f"{found.of.ranks} × {found.of.gpu} ({', '.join(found.sources)})"
+        f"the time is {published.ratio:.2g} × the published time: {published.rate_in_words} at this size on "
+        f"{published.of.ranks} × {published.of.gpu} ({', '.join(published.sources)})"
     )

@@ -27,8 +27,8 @@ class Cuts:
     beta: Floats
     residual: Floats
 
-    def predict(self, sizes: Floats, wanted: Floats, waiting: float = 1.0, moving: float = 1.0) -> Floats:
-        """Seconds at ``wanted`` (R): one size for each curve, whose measured sizes are ``sizes`` (R × N).
+    def predict(self, sizes: Floats, targets: Floats, waiting: float = 1.0, moving: float = 1.0) -> Floats:
+        """Seconds at ``targets`` (R): one size for each curve, whose measured sizes are ``sizes`` (R × N).
 
         ``waiting``, ``moving``: factors of α and β.
 
@@ -38,8 +38,8 @@ class Cuts:
         segment = np.zeros(len(sizes), dtype=np.int64)
         for column in range(1, self.starts.shape[1]):
             start = self.starts[:, column]
-            segment += wanted >= np.sqrt(sizes[rows, start - 1] * sizes[rows, start])
-        return np.asarray(waiting * self.alpha[rows, segment] + moving * self.beta[rows, segment] * wanted)
+            segment += targets >= np.sqrt(sizes[rows, start - 1] * sizes[rows, start])
+        return np.asarray(waiting * self.alpha[rows, segment] + moving * self.beta[rows, segment] * targets)
 
 
 def best_cuts(sizes: Floats, times: Floats, segments: int, least: int) -> Cuts:
@@ -86,11 +86,11 @@ def _every_interval(sizes: Floats, times: Floats, intervals: list[tuple[int, int
     inside = np.zeros((len(intervals), times.shape[1]))
     for number, (low, high) in enumerate(intervals):
         inside[number, low:high] = 1.0
-    one, slope = 1 / times, sizes / times
-    one_scale, slope_scale = one.max(axis=1, keepdims=True), slope.max(axis=1, keepdims=True)
-    one, slope = one / one_scale, slope / slope_scale
-    oo, os, ss = (one * one) @ inside.T, (one * slope) @ inside.T, (slope * slope) @ inside.T
-    o1, s1 = one @ inside.T, slope @ inside.T
+    constant, slope = 1 / times, sizes / times
+    constant_scale, slope_scale = constant.max(axis=1, keepdims=True), slope.max(axis=1, keepdims=True)
+    constant, slope = constant / constant_scale, slope / slope_scale
+    oo, os, ss = (constant * constant) @ inside.T, (constant * slope) @ inside.T, (slope * slope) @ inside.T
+    o1, s1 = constant @ inside.T, slope @ inside.T
     determinant = oo * ss - os * os
     solvable = determinant > 1e-12 * oo * ss
     safe = np.where(solvable, determinant, 1.0)
@@ -101,4 +101,4 @@ def _every_interval(sizes: Floats, times: Floats, intervals: list[tuple[int, int
     alpha = np.where(free, alpha, np.where(flat, o1 / oo, 0.0))
     beta = np.where(free, beta, np.where(flat, 0.0, s1 / ss))
     cost = oo * alpha**2 + 2 * os * alpha * beta + ss * beta**2 - 2 * o1 * alpha - 2 * s1 * beta + inside.sum(axis=1)
-    return alpha / one_scale, beta / slope_scale, np.maximum(cost, 0.0)
+    return alpha / constant_scale, beta / slope_scale, np.maximum(cost, 0.0)

@@ -183,12 +183,12 @@ def _ports(models: Sequence[CostModel], bound: LowerBound | None, key: SeriesKey
 
 def gamma_of(key: SeriesKey, everything: Sequence[Series]) -> tuple[float | None, str]:
     """γ in seconds per reduced byte, from array sums in the same run, and a note on its origin."""
-    found = [
+    measured = [
         other
         for other in everything
         if other.key.op == _SUM and other.key.device == key.device and other.key.ranks == key.ranks
     ]
-    for other in sorted(found, key=lambda one: (one.key.dtype != key.dtype, one.key.mode != key.mode)):
+    for other in sorted(measured, key=lambda series: (series.key.dtype != key.dtype, series.key.mode != key.mode)):
         first, last = other.points[0], other.points[-1]
         if last.size_bytes > first.size_bytes and last.time_ns > first.time_ns:
             gamma = (last.time_ns - first.time_ns) / (last.size_bytes - first.size_bytes) / 1e9
@@ -211,12 +211,14 @@ def fastest(
         names.setdefault((float(f"{start:.9g}"), float(f"{slope:.9g}")), []).append(row.label)
     if not names:
         return ()
-    here = min(names, key=lambda line: (line[0] + line[1] * first_bytes, line[1]))
-    found = [Fastest(tuple(names[here]), first_bytes)]
+    lowest = min(names, key=lambda line: (line[0] + line[1] * first_bytes, line[1]))
+    segments = [Fastest(tuple(names[lowest]), first_bytes)]
     while True:
         # Only a line with a smaller slope can cross; of those that cross first, take the one with the smallest slope.
-        crossings = [((line[0] - here[0]) / (here[1] - line[1]), line[1], line) for line in names if line[1] < here[1]]
-        crossing, _, here = min(crossings, default=(math.inf, 0.0, here))
+        crossings = [
+            ((line[0] - lowest[0]) / (lowest[1] - line[1]), line[1], line) for line in names if line[1] < lowest[1]
+        ]
+        crossing, _, lowest = min(crossings, default=(math.inf, 0.0, lowest))
         if crossing > last_bytes:
-            return tuple(found)
-        found.append(Fastest(tuple(names[here]), crossing))
+            return tuple(segments)
+        segments.append(Fastest(tuple(names[lowest]), crossing))

@@ -163,14 +163,14 @@ class Parameters:
             moving = max(moving, moved_bytes / self.host_bytes_per_second)
         return rounds * self.alpha_seconds + moving + added_bytes * self.gamma_seconds_per_byte
 
-    def crossover_bytes(self, one: CostModel, other: CostModel, ranks: int, hosts: int) -> float | None:
+    def crossover_bytes(self, first: CostModel, other: CostModel, ranks: int, hosts: int) -> float | None:
         """The crossover size S* of two algorithms whose counts do not depend on S: below it the one with fewer rounds
         is faster, above it the one with fewer bytes. None if one is at least as fast at every size.
         """
         where = (ranks, hosts, 1.0)
-        waiting = (other.rounds(*where) - one.rounds(*where)) * self.alpha_seconds
+        waiting = (other.rounds(*where) - first.rounds(*where)) * self.alpha_seconds
         of_a_byte = [
-            self.seconds_of(0.0, row.sent(*where), row.moved(*where), row.added(*where)) for row in (one, other)
+            self.seconds_of(0.0, row.sent(*where), row.moved(*where), row.added(*where)) for row in (first, other)
         ]
         difference = of_a_byte[0] - of_a_byte[1]
         # Equal costs may differ by rounding.

@@ -207,8 +207,8 @@ LIBRARY_ROWS: Final = ROWS | {(row.op, row.algorithm): row for row in OF_LIBRARI
 def formula_of(library: str, op: str, name: str, ranks: int) -> CostModel | None:
     """The cost model of the algorithm ``name`` of ``library`` on ``ranks`` ranks; None if no formula is known."""
     of_op = _OF_OPEN_MPI.get((op, name)) if library == "Open MPI" else None
-    found = of_op or _BY_NAME.get(name, name.replace("_", "-"))
-    row = LIBRARY_ROWS.get((op, found if isinstance(found, str) else found(ranks)))
+    model_name = of_op or _BY_NAME.get(name, name.replace("_", "-"))
+    row = LIBRARY_ROWS.get((op, model_name if isinstance(model_name, str) else model_name(ranks)))
     return row if row is not None and row.possible(ranks, 1, 0) else None
 
 

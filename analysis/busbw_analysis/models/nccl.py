@@ -130,7 +130,7 @@ def expectations(op: Op, machine: Machine) -> tuple[Expectation, ...]:
     ranks, rates = machine.ranks, _busbws(op, machine)
     chain = op in {"broadcast", "reduce"}
     steps = ranks if chain else (2 if op == "all_reduce" else 1) * (ranks - 1)
-    found: list[Expectation] = []
+    expected: list[Expectation] = []
     for algorithm in ALGORITHMS[op]:
         for protocol, (base, step) in LATENCY[algorithm].items():
             rate = rates[algorithm, protocol]
@@ -141,8 +141,8 @@ def expectations(op: Op, machine: Machine) -> tuple[Expectation, ...]:
             # All channels visit the GPUs in the same order, in which case NCCL counts one step of a chain.
             latency = base + (1 if chain or algorithm == "NVLS" else steps) * step
             if rate > 0:
-                found.append(Expectation(algorithm, protocol, latency / 1e6, rate))
-    return tuple(found)
+                expected.append(Expectation(algorithm, protocol, latency / 1e6, rate))
+    return tuple(expected)
 
 
 def seconds(expectation: Expectation, size_bytes: int) -> float:
@@ -157,7 +157,7 @@ def seconds(expectation: Expectation, size_bytes: int) -> float:
 
 def choose(op: Op, size_bytes: int, machine: Machine) -> Expectation:
     """NCCL's selection for S = ``size_bytes``, 1 B or more: the smallest estimated time."""
-    return min(expectations(op, machine), key=lambda one: seconds(one, size_bytes))
+    return min(expectations(op, machine), key=lambda expectation: seconds(expectation, size_bytes))
 
 
 def _busbws(op: Op, machine: Machine) -> dict[tuple[Algorithm, Protocol], float]:
@@ -178,14 +178,14 @@ def _busbws(op: Op, machine: Machine) -> dict[tuple[Algorithm, Protocol], float]
 
 def _of_whole_channels(machine: Machine) -> float:
     """The rate that the search finds for rings: the channel rate with the highest total, with as many as fit."""
-    found, speed_found = 0.0, 0.0
-    for speed in (one * 1e9 for one in LIMITS[machine.architecture].searched):
-        if speed <= SLOWEST_SEARCHED * speed_found:
+    best, best_speed = 0.0, 0.0
+    for speed in (gigabytes * 1e9 for gigabytes in LIMITS[machine.architecture].searched):
+        if speed <= SLOWEST_SEARCHED * best_speed:
             break
         together = machine.bus_rate // speed * speed
-        if together > found:
-            found, speed_found = together, speed
-    return found or machine.bus_rate  # slower than all tried rates, so no NVLink channel fits
+        if together > best:
+            best, best_speed = together, speed
+    return best or machine.bus_rate  # slower than all tried rates, so no NVLink channel fits
 
 
 def _nvls_busbw(op: Op, machine: Machine) -> float:

@@ -108,10 +108,12 @@ def in_words(network: Network) -> str:
     if isinstance(network, Changed):
         named = [f"{link.name} at {format_rate(link.bytes_per_second)}" for link in network.changed]
         return f"{in_words(network.whole)}; changed: {listed(named, _NAMED)}"
-    kind, made = next((name, made) for name, made in NETWORKS.items() if isinstance(network, made))
+    kind, network_type = next(
+        (name, network_type) for name, network_type in NETWORKS.items() if isinstance(network, network_type)
+    )
     given = [
         f"{field.name} {_WRITTEN[field.name](value)}"
-        for field in fields(made)
+        for field in fields(network_type)
         if field.name in _WRITTEN and (value := getattr(network, field.name)) is not None
     ]
     place = network.placement

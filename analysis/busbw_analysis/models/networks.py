@@ -198,9 +198,9 @@ class TwoLevel(_Checked):
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         """Through both cards if the hosts differ."""
         ranks, hosts = self.placement.ranks, self.placement.hosts
-        here, there = self.placement.host_of(sources), self.placement.host_of(targets)
-        far = here != there
-        out, into = _only(far, 2 * ranks + here), _only(far, 2 * ranks + hosts + there)
+        source_host, target_host = self.placement.host_of(sources), self.placement.host_of(targets)
+        far = source_host != target_host
+        out, into = _only(far, 2 * ranks + source_host), _only(far, 2 * ranks + hosts + target_host)
         return _routes([sources, out, into, ranks + targets], np.where(far, self.delay, self.inner_delay))
 
 
@@ -243,17 +243,17 @@ class Rails(_Checked):
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         """Inside a host, along a rail, or from one rail to another."""
         placement, ranks = self.placement, self.placement.ranks
-        here, there = placement.host_of(sources), placement.host_of(targets)
-        rail, wanted = placement.local_rank_of(sources), placement.local_rank_of(targets)
-        far, across = here != there, (here != there) & (rail != wanted)
+        source_host, target_host = placement.host_of(sources), placement.host_of(targets)
+        rail, target_rail = placement.local_rank_of(sources), placement.local_rank_of(targets)
+        far, across = source_host != target_host, (source_host != target_host) & (rail != target_rail)
         into = np.where(far, 3 * ranks + targets, ranks + targets)
         if self.spine is not None:
-            up, down = 4 * ranks + rail, 4 * ranks + placement.per_host + wanted
+            up, down = 4 * ranks + rail, 4 * ranks + placement.per_host + target_rail
             out = np.where(far, 2 * ranks + sources, sources)
             return _routes(
                 [out, _only(across, up), _only(across, down), into], np.where(far, self.delay, self.inner_delay)
             )
-        relay = placement.rank_at(here, wanted)
+        relay = placement.rank_at(source_host, target_rail)
         return _routes(
             [
                 _only(~far | across, sources),
@@ -315,19 +315,19 @@ class FatTree(_Checked):
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         """Within a host, below a leaf, or over one of the spines."""
         ranks, hosts = self.placement.ranks, self.placement.hosts
-        here, there = self.placement.host_of(sources), self.placement.host_of(targets)
-        far, across = here != there, here // self.leaf != there // self.leaf
-        spine = (_hashed(sources, targets, self.seed) if self.routing == "hash" else there) % self.spines
+        source_host, target_host = self.placement.host_of(sources), self.placement.host_of(targets)
+        far, across = source_host != target_host, source_host // self.leaf != target_host // self.leaf
+        spine = (_hashed(sources, targets, self.seed) if self.routing == "hash" else target_host) % self.spines
         first = 2 * ranks + 2 * hosts
-        up = first + here // self.leaf * self.spines + spine
-        down = first + self.leaves * self.spines + there // self.leaf * self.spines + spine
+        up = first + source_host // self.leaf * self.spines + spine
+        down = first + self.leaves * self.spines + target_host // self.leaf * self.spines + spine
         return _routes(
             [
                 sources,
-                _only(far, 2 * ranks + here),
+                _only(far, 2 * ranks + source_host),
                 _only(across, up),
                 _only(across, down),
-                _only(far, 2 * ranks + hosts + there),
+                _only(far, 2 * ranks + hosts + target_host),
                 ranks + targets,
             ],
             np.where(far, self.delay, self.inner_delay),

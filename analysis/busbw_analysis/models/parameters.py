@@ -135,13 +135,13 @@ def messages_of(
     )
 
 
-def _unlikeness(one: SeriesKey, two: SeriesKey) -> tuple[bool, ...]:
+def _unlikeness(key: SeriesKey, other: SeriesKey) -> tuple[bool, ...]:
     """Which settings of two curves differ, the most important first."""
     return (
-        one.mode != two.mode,
-        one.group != two.group,
-        one.dtype != two.dtype,
-        (one.sync, one.cache, one.pre_enqueue) != (two.sync, two.cache, two.pre_enqueue),
+        key.mode != other.mode,
+        key.group != other.group,
+        key.dtype != other.dtype,
+        (key.sync, key.cache, key.pre_enqueue) != (other.sync, other.cache, other.pre_enqueue),
     )
 
 

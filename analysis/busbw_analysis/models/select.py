@@ -57,8 +57,8 @@ def model_of(key: SeriesKey, size_bytes: int, library: Library | Unavailable | N
         return row or Unavailable("algorithm-not-known", f"this version does not know {key.algorithm}")
     by_table = key.cost_models == MPI and key.op not in MESSAGES and key.op in MODELLED
     if by_table and library is not None:
-        found = Calls(library, key.dtype, key.mode).choice(key.op, len(key.ranks), key.hosts, size_bytes)
-        return found.model if isinstance(found, Choice) else found
+        chosen = Calls(library, key.dtype, key.mode).choice(key.op, len(key.ranks), key.hosts, size_bytes)
+        return chosen.model if isinstance(chosen, Choice) else chosen
     return model_for(key.op, key.cost_models)
 
 
@@ -91,8 +91,8 @@ def candidates(op: str, family: str, algorithm: str | None = None, calls: Calls 
     if algorithm is not None:
         named = tuple(row for row in _known(op, family) if row.algorithm == algorithm)
         if not named:
-            known = ", ".join(algorithms(op, family)) or "none"
-            raise AnalysisError(f"the cost of {op} by {algorithm!r} is unknown; known for {op}: {known}")
+            names = ", ".join(algorithms(op, family)) or "none"
+            raise AnalysisError(f"the cost of {op} by {algorithm!r} is unknown; known for {op}: {names}")
         return named
     own = [row for row in MODELS if row.op == op and row.family == family]
     if op in MESSAGES:
@@ -102,11 +102,11 @@ def candidates(op: str, family: str, algorithm: str | None = None, calls: Calls 
         own = [replace(row, algorithm=f"{row.algorithm} ({family})") for row in own]
         if calls is not None and not isinstance(calls.library, Unavailable):
             own.append(_by_table(op, family, calls, calls.library))
-    found = (*own, *_rows(op, family), *(row for row in LIMITS if row.op == op))
-    if not found:
+    rows = (*own, *_rows(op, family), *(row for row in LIMITS if row.op == op))
+    if not rows:
         message = f"{op} on {family} has no known cost, neither for its own algorithm nor for one of the textbook"
         raise AnalysisError(message)
-    return found
+    return rows
 
 
 def _rows(op: str, family: str) -> tuple[CostModel, ...]:
@@ -128,10 +128,10 @@ def _by_table(op: str, family: str, calls: Calls, library: Library) -> CostModel
     """The cost of the algorithm that ``library`` selects by its table for each call."""
 
     def of_call(ranks: int, hosts: int, size_bytes: float) -> CostModel:
-        found = calls.choice(op, ranks, hosts, size_bytes)
-        if isinstance(found, Unavailable):
-            raise AnalysisError(found.reason)
-        return found.model
+        chosen = calls.choice(op, ranks, hosts, size_bytes)
+        if isinstance(chosen, Unavailable):
+            raise AnalysisError(chosen.reason)
+        return chosen.model
 
     return CostModel(
         op,

@@ -76,12 +76,12 @@ def fair_rates(links: Whole, capacities: Real) -> Real:
     return rates
 
 
-def _messages(one: Round) -> Whole:
+def _messages(transfers: Round) -> Whole:
     """A round as an array with one column per message. Rows: round number, source, target, blocks, reduced blocks."""
-    sources, targets = [message.source for message in one], [message.to for message in one]
-    blocks = [len(message.sent) for message in one]
-    sums = [len(message.sent) if message.adds else 0 for message in one]
-    return np.array([[0] * len(one), sources, targets, blocks, sums], dtype=np.int64)
+    sources, targets = [message.source for message in transfers], [message.to for message in transfers]
+    blocks = [len(message.sent) for message in transfers]
+    sums = [len(message.sent) if message.adds else 0 for message in transfers]
+    return np.array([[0] * len(transfers), sources, targets, blocks, sums], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ class Traffic:
         """The messages of ``schedule``."""
         seen: dict[bytes, tuple[int, Whole]] = {}
         order: list[int] = []
-        for one in schedule.rounds:
-            messages = _messages(one)
+        for transfers in schedule.rounds:
+            messages = _messages(transfers)
             number, _ = seen.setdefault(messages.tobytes(), (len(seen), messages))
             order.append(number)
         return Traffic(schedule.ranks, schedule.blocks, tuple(messages for _, messages in seen.values()), tuple(order))
@@ -137,7 +137,7 @@ def simulate(
     if free_running:
         rounds = [traffic.different[number] for number in traffic.order]
         joined = np.concatenate(rounds, axis=1)
-        joined[0] = np.repeat(np.arange(len(rounds)), [one.shape[1] for one in rounds])
+        joined[0] = np.repeat(np.arange(len(rounds)), [columns.shape[1] for columns in rounds])
         parts = [(joined, 1)]
     else:
         times_of = Counter(traffic.order)

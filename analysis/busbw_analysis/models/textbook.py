@@ -71,12 +71,12 @@ twice_the_share = twice(share)
 
 def levels(ranks: int, children: int) -> list[int]:
     """The number of ranks in each level below the root of a complete tree, filled level by level."""
-    found: list[int] = []
+    widths: list[int] = []
     left, width = ranks - 1, children
     while left > 0:
-        found.append(min(width, left))
+        widths.append(min(width, left))
         left, width = left - width, width * children
-    return found
+    return widths
 
 
 def down_a_tree_at_once(ranks: int, *_: float) -> int:

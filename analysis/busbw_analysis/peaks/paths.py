@@ -150,13 +150,13 @@ def host_network(host: HostFacts, by: TransportRules, rows: Catalogue) -> Networ
 
 
 def _together(peaks: Sequence[HardwarePeak]) -> HardwarePeak:
-    known = [peak.practical for peak in peaks if peak.practical is not None]
+    rates = [peak.practical for peak in peaks if peak.practical is not None]
     sources = dict.fromkeys(peak.practical_source for peak in peaks if peak.practical_source is not None)
-    whole = len(known) == len(peaks)
+    whole = len(rates) == len(peaks)
     return replace(
         peaks[0],
         nominal=sum(peak.nominal for peak in peaks),
-        practical=sum(known) if whole else None,
+        practical=sum(rates) if whole else None,
         practical_source=" and ".join(sources) if whole and sources else None,
         what=" + ".join(dict.fromkeys(peak.what for peak in peaks)),
     )
@@ -178,20 +178,20 @@ def _interface(host: HostFacts, transport: Transport, rows: Catalogue) -> Networ
         return Unavailable(NETWORK_NOT_KNOWN, "recorded no network interface")
     chosen = transport.interfaces
     named = chosen.named and not chosen.by_subnet
-    known: dict[str, HardwarePeak] = {}
+    peaks: dict[str, HardwarePeak] = {}
     unknown: list[str] = []
     for nic in host.nics:
         if not nic.up or nic.kind == "loopback" or not chosen.allows(nic.name):
             continue
         peak = interface_of(nic, rows, "tcp")
         if isinstance(peak, HardwarePeak):
-            known[nic.name] = peak
+            peaks[nic.name] = peak
         elif named or nic.kind != "virtual":  # virtual interfaces such as bridges have no speed
             unknown.append(nic.name)
-    if unknown and (known or named):
+    if unknown and (peaks or named):
         missing = f"did not record the speed of {', '.join(unknown)}{_or_name_one(chosen)}"
-    elif known:
-        return _alike(known, transport)
+    elif peaks:
+        return _alike(peaks, transport)
     elif named:
         missing = f"has no interface that is up and that {chosen.variable}={chosen.value} allows"
     else:
@@ -199,18 +199,18 @@ def _interface(host: HostFacts, transport: Transport, rows: Catalogue) -> Networ
     return Unavailable(NETWORK_NOT_KNOWN, missing)
 
 
-def _alike(known: Mapping[str, HardwarePeak], transport: Transport) -> Network | Unavailable:
-    """The rate of the used interface when it is unknown which of the ``known`` ones was used.
+def _alike(peaks: Mapping[str, HardwarePeak], transport: Transport) -> Network | Unavailable:
+    """The rate of the used interface when it is unknown which of ``peaks`` was used.
 
     All must have the same speed. If the backend may use several together, a variable must name them.
     """
-    name, first = next(iter(known.items()))
-    if len(known) == 1:
+    name, first = next(iter(peaks.items()))
+    if len(peaks) == 1:
         return Network(f"network interface {name}", replace(first, what=name))
     chosen = transport.interfaces
-    alike = len({peak.nominal for peak in known.values()}) == 1
+    alike = len({peak.nominal for peak in peaks.values()}) == 1
     if not alike or (transport.together and (chosen.by_subnet or not chosen.named)):
-        listed = ", ".join(f"{name} {format_rate(peak.nominal)}" for name, peak in known.items())
+        listed = ", ".join(f"{name} {format_rate(peak.nominal)}" for name, peak in peaks.items())
         which = "did not record which of them was used"
         if chosen.by_subnet:
             which = f"recorded no addresses, so those that {chosen.variable}={chosen.value} allows are unknown"
@@ -219,8 +219,8 @@ def _alike(known: Mapping[str, HardwarePeak], transport: Transport) -> Network |
         )
     if not transport.together:
         return Network(f"network interface {name}", replace(first, what=name))
-    together = replace(_together(list(known.values())), what=" + ".join(known))
-    return Network(f"{len(known)} network interfaces together: {', '.join(known)}", together)
+    together = replace(_together(list(peaks.values())), what=" + ".join(peaks))
+    return Network(f"{len(peaks)} network interfaces together: {', '.join(peaks)}", together)
 
 
 def _or_name_one(chosen: Choice) -> str:

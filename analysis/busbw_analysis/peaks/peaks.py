@@ -293,10 +293,10 @@ def _memory_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
         return memory if isinstance(memory, Unavailable) else _under_memory(series, memory, "HBM", 1)
 
     def dram(host: str) -> HardwarePeak | Unavailable:
-        found = dram_of(hardware.facts.environment(host), hardware.rows)
-        if isinstance(found, HardwarePeak):
-            return found
-        return Unavailable("memory-not-known", f"the nominal memory rate of {host} is unknown: {found}")
+        peak = dram_of(hardware.facts.environment(host), hardware.rows)
+        if isinstance(peak, HardwarePeak):
+            return peak
+        return Unavailable("memory-not-known", f"the nominal memory rate of {host} is unknown: {peak}")
 
     slowest = _slowest_host(series, "memory", dram)
     return slowest if isinstance(slowest, Unavailable) else _under_memory(series, slowest[0], "DRAM", slowest[1])
@@ -450,14 +450,16 @@ def _socket_peak(series: Series, hardware: Hardware, stream: SocketStream) -> Pe
         )
     together, moved = ranks * stream.bytes_per_second, point.wire_bytes / point.size_bytes
     copied = hardware.rates.copies.get(host)
-    beside = [] if copied is None else [f"the memory of {host} copies {format_rate(copied.bytes_per_second)} in total"]
+    of_memory = (
+        [] if copied is None else [f"the memory of {host} copies {format_rate(copied.bytes_per_second)} in total"]
+    )
     basis = (
         f"plain TCP of {host}, {format_rate(stream.bytes_per_second)} from each of {len(stream.ranks)} ranks to the "
         f"next concurrently, measured in this run ({stream.op}, {format_size(stream.size_bytes)}), "
         f"{format_rate(together)} for {ranks} ranks"
     )
     whose = (host, f"plain TCP of {host}")
-    clauses = (*_division(together, series, moved, "sent"), *beside)
+    clauses = (*_division(together, series, moved, "sent"), *of_memory)
     return _measured_peak(series, together / moved, "plain TCP of a host", whose, basis, clauses, stream.case)
 
 
@@ -517,8 +519,8 @@ def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Pea
         level = _level(narrowest.peak)
         links = _part(series, narrowest, of_a_rank, level, traffic, widest=_is_widest(facts, level))
         limits = [limit.practical for limit in (peak, links) if limit.practical is not None]
-        beside = f"{peak.holder} allows {format_rate(peak.busbw)}"
-        peak = peak if peak.algbw <= links.algbw else links.with_clause(beside)
+        clause = f"{peak.holder} allows {format_rate(peak.busbw)}"
+        peak = peak if peak.algbw <= links.algbw else links.with_clause(clause)
         peak = replace(peak, practical=min(limits) if len(limits) == 2 else peak.practical)
     return _as_sent_by_gpus(peak, network, (multiple, of_a_rank), placement.count(slowest), key.op)
 
@@ -544,8 +546,8 @@ def _ways_out(
     on_host, of_group = Counter(placement), Counter(placement[rank] for rank in ranks)
     ways: list[Narrowest] = []
     for host, network in networks.items():
-        here = [rank for rank in ranks if placement[rank] == host]
-        links = (host_links if on_host[host] == 1 else gpu_links)(hardware.facts.gpus_of(here), hardware.rows)
+        local = [rank for rank in ranks if placement[rank] == host]
+        links = (host_links if on_host[host] == 1 else gpu_links)(hardware.facts.gpus_of(local), hardware.rows)
         if isinstance(links, Unavailable):
             return replace(links, reason=f"{host}: {links.reason}")
         if on_host[host] > 1 and links.peak.kind != "pcie":

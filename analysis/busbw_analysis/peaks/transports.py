@@ -63,12 +63,12 @@ class Choice:
             return True
         unwanted, rest = self.value.startswith("^"), self.value.removeprefix("^")
         whole, rest = rest.startswith("=") or not self.prefixes, rest.removeprefix("=")
-        found = False
+        is_named = False
         for entry in rest.split(","):
             name, colon, number = entry.strip().partition(":")
-            here = bool(name) and (device == name if whole else device.startswith(name))
-            found = found or (here and (not colon or port is None or number == str(port)))
-        return found != unwanted
+            matches = bool(name) and (device == name if whole else device.startswith(name))
+            is_named = is_named or (matches and (not colon or port is None or number == str(port)))
+        return is_named != unwanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,9 @@ def _of_mpi(host: HostFacts) -> Transport:
         doubts += [f"{ucx.ports.variable}={ucx.ports.value}"] if ucx.ports.named else []
         ucx = replace(ucx, ports=Choice(ucx.ports.variable))
     doubt = f"did not record MPI's transport, and {', '.join(doubts)} may have disabled RDMA"
-    known = (ob1, ucx, ofi)
-    named = next((settings.interfaces for settings in known if settings.interfaces.named), None)
-    either = Choice(", ".join(settings.interfaces.variable for settings in known) + ", whichever your MPI uses")
+    layers = (ob1, ucx, ofi)
+    named = next((settings.interfaces for settings in layers if settings.interfaces.named), None)
+    either = Choice(", ".join(settings.interfaces.variable for settings in layers) + ", whichever your MPI uses")
     rdma = Unavailable(NETWORK_NOT_KNOWN, doubt) if doubts else True
     return Transport(rdma, ucx.ports, named or either, together=True)
 

@@ -125,5 +125,5 @@ def can_be_carried(curves: Sequence[Series]) -> tuple[Series, ...]:
     return tuple(curve for curve in curves if curve.shape[0] >= LEAST_RANKS)
 
 
-def _distance(one: Shape, other: Shape) -> float:
-    return sum(abs(math.log(amount / wanted)) for amount, wanted in zip(one, other, strict=True))
+def _distance(shape: Shape, other: Shape) -> float:
+    return sum(abs(math.log(amount / other_amount)) for amount, other_amount in zip(shape, other, strict=True))

@@ -146,9 +146,9 @@ class FittedCurve:
             return Value(value)
         count = len(self.resampled.starts)
         sizes = np.broadcast_to(np.asarray(self.fit.sizes_bytes, dtype=np.float64), (count, len(self.fit.sizes_bytes)))
-        found = self.resampled.predict(sizes, np.full(count, float(size_bytes)), waiting, moving)
+        samples = self.resampled.predict(sizes, np.full(count, float(size_bytes)), waiting, moving)
         tail = tail_of_medians(len(self.series.in_common[0]))
-        low, high = (float(end) for end in np.quantile(found, (tail, 1 - tail)))
+        low, high = (float(end) for end in np.quantile(samples, (tail, 1 - tail)))
         # If resamples have other breakpoints, the time from all launches may lie outside their interval.
         ends = [value, *map(time, self.around(size_bytes))]
         return Value(value, min(low, *ends), max(high, *ends))
@@ -294,7 +294,7 @@ def _beyond(fit: Fit, reach: float) -> Validation:
     how = f"{largest}, predicted from the others up to {format_size(sizes[count - 1])} (× {tried:.3g}),"
     if errors[-1] > VALID_SIZES:
         how += f" the largest off by {errors[-1]:.1%},"
-    found = validation(how, errors, VALID_SIZES)
+    validated = validation(how, errors, VALID_SIZES)
     # The smaller of them may be right although the largest has left the segment.
-    found = replace(found, passed=found.passed and errors[-1] <= VALID_SIZES)
-    return found if far else found.asked_for(f"sizes × {reach:.3g}")
+    validated = replace(validated, passed=validated.passed and errors[-1] <= VALID_SIZES)
+    return validated if far else validated.asked_for(f"sizes × {reach:.3g}")

@@ -48,11 +48,11 @@ class ValidationRange:
             most, before = max(map(amount, held_out)), max(map(amount, seen))
             return min(map(amount, [*held_out, *seen])), most * max(most / before, 1)
 
-        return cls(reach(lambda one: one[0]), reach(lambda one: one[1]), reach(on_a_host), tuple(errors))
+        return cls(reach(lambda shape: shape[0]), reach(lambda shape: shape[1]), reach(on_a_host), tuple(errors))
 
     def error_near(self, size_bytes: int) -> float:
         """The median error of the nearest sizes: the rate may be wrong although the time of a round is right."""
-        nearest = sorted(self.errors, key=lambda one: abs(math.log(max(one[0], 1) / max(size_bytes, 1))))
+        nearest = sorted(self.errors, key=lambda tested: abs(math.log(max(tested[0], 1) / max(size_bytes, 1))))
         return median(error for _, error in nearest[:_NEAREST])
 
     def beyond(self, ranks: int, hosts: int, size_bytes: int) -> tuple[str, ...]:
@@ -79,11 +79,11 @@ class HeldOut:
 
     def asked_for(self, ranks: int, hosts: int, size_bytes: int, *beyond: str) -> Validation:
         """The result as it applies to a question, which may lie outside the tested range, or ``beyond`` any test."""
-        found = self.result
+        result = self.result
         if self.tested is None:
-            return found.asked_for(*beyond)
+            return result.asked_for(*beyond)
         near = self.tested.error_near(size_bytes)
-        if found.passed and near > VALID_RANKS:
+        if result.passed and near > VALID_RANKS:
             where = f" the sizes near {about_size(size_bytes)} off by {near:.1%},"
-            found = replace(found, held_out=found.held_out + where, passed=False)
-        return found.asked_for(*self.tested.beyond(ranks, hosts, size_bytes), *beyond)
+            result = replace(result, held_out=result.held_out + where, passed=False)
+        return result.asked_for(*self.tested.beyond(ranks, hosts, size_bytes), *beyond)

@@ -55,8 +55,8 @@ def scaling(ways: Ways, asked: PredictionQuery) -> Scaling:
         raise UsageError("--plot needs exactly one size, such as --size 1MiB", code="several-sizes")
     (size,), far = asked.sizes_bytes, asked.hosts > 1
     each = on_a_host((asked.ranks, asked.hosts))
-    curves = [one for one in ways.data.curves if (one.key.hosts > 1) == far]
-    counts = sorted({*(2**power for power in range(1, 17)), asked.ranks, *(len(one.key.ranks) for one in curves)})
+    curves = [curve for curve in ways.data.curves if (curve.key.hosts > 1) == far]
+    counts = sorted({*(2**power for power in range(1, 17)), asked.ranks, *(len(curve.key.ranks) for curve in curves)})
     shapes = [(count, -(-count // each) if far else 1) for count in counts]
     costs, unknown = ways.candidates(asked.ranks, asked.hosts)
     lines = [
@@ -69,11 +69,11 @@ def scaling(ways: Ways, asked: PredictionQuery) -> Scaling:
         reason = why.reason if isinstance(why, Unavailable) else "no algorithm is known on several numbers of ranks"
         raise AnalysisError(f"no model of {asked.op} can be plotted over ranks: {reason}", code="nothing-to-draw")
     measured, fitted = [], []
-    for one in curves:
-        ranks = len(one.key.ranks)
-        if (at := one.at(size)) is not None:
+    for curve in curves:
+        ranks = len(curve.key.ranks)
+        if (at := curve.at(size)) is not None:
             measured.append((ranks, at))
-        elif isinstance(fit := ways.fitted(one), FittedCurve) and fit.no_slope(size) is None:
+        elif isinstance(fit := ways.fitted(curve), FittedCurve) and fit.no_slope(size) is None:
             fitted.append((ranks, fit.seconds(size)))
 
     def taken(line: Line) -> tuple[bool, float]:

@@ -47,16 +47,16 @@ class Prediction:
 
 def answer(ways: Ways, asked: PredictionQuery) -> Prediction:
     """The prediction for ``asked``. Raises AnalysisError, with what to measure, if the data determine none."""
-    found = {size: ways.forecast(asked, size) for size in asked.sizes_bytes}
-    forecasts = tuple(one for one in found.values() if isinstance(one, Forecast))
-    unanswered = {size: one for size, one in found.items() if isinstance(one, Unavailable)}
+    by_size = {size: ways.forecast(asked, size) for size in asked.sizes_bytes}
+    forecasts = tuple(outcome for outcome in by_size.values() if isinstance(outcome, Forecast))
+    unanswered = {size: outcome for size, outcome in by_size.items() if isinstance(outcome, Unavailable)}
     if not forecasts:
         why = next(iter(unanswered.values()))
         message = f"no prediction for {asked.op} on {asked.ranks} ranks: {why.reason}"
         raise AnalysisError(message, code=why.code)
-    answered = [one.size_bytes for one in forecasts]
+    answered = [forecast.size_bytes for forecast in forecasts]
     notes = [
         *ways.data.notes,
-        *sized("", [(one.size_bytes, note) for one in forecasts for note in one.notes], answered),
+        *sized("", [(forecast.size_bytes, note) for forecast in forecasts for note in forecast.notes], answered),
     ]
     return Prediction(asked, ways.data, forecasts, tuple(notes), unanswered)

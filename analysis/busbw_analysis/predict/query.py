@@ -46,24 +46,24 @@ def query(
         raise UsageError(f"--ranks {ranks}: fewer than 2 ranks send nothing; give at least 2", code="one-rank")
     if op in OF_TWO_RANKS and ranks != 2:
         raise UsageError(f"--ranks {ranks}: {op} always runs between 2 ranks; give 2", code="two-ranks")
-    unsized = not any(point.size_bytes for one in data.of_op for point in one.points)
+    unsized = not any(point.size_bytes for curve in data.of_op for point in curve.points)
     if unsized and sizes_bytes:
         raise UsageError(f"{op} has no size; omit --size", code="no-size")
     if not unsized and not all(sizes_bytes):
         raise UsageError(f"size 0: {op} needs a size above 0 (--size 1MiB)", code="size")
-    found = _hosts(data, ranks, hosts, ranks_per_host)
-    return PredictionQuery(op, ranks, found, tuple(sizes_bytes) or ((0,) if unsized else _some_sizes(data)))
+    host_count = _hosts(data, ranks, hosts, ranks_per_host)
+    return PredictionQuery(op, ranks, host_count, tuple(sizes_bytes) or ((0,) if unsized else _some_sizes(data)))
 
 
 def _some_sizes(data: MeasuredCurves) -> tuple[int, ...]:
     """A few of the measured sizes, evenly spaced from the smallest to the largest."""
-    sizes = sorted({point.size_bytes for one in data.of_op for point in one.points} - {0})
+    sizes = sorted({point.size_bytes for curve in data.of_op for point in curve.points} - {0})
     places = {round((len(sizes) - 1) * step / (_SIZES - 1)) for step in range(_SIZES)}
     return tuple(sizes[place] for place in sorted(places))
 
 
 def _hosts(data: MeasuredCurves, ranks: int, hosts: int | None, ranks_per_host: int | None) -> int:
-    shapes = [one.shape for one in data.of_op]
+    shapes = [curve.shape for curve in data.of_op]
     far = [shape for shape in shapes if shape[1] > 1]
     if hosts is not None and ranks_per_host is not None:
         raise UsageError("--hosts and --ranks-per-host are alternatives; give only one of them", code="said-twice")
@@ -114,9 +114,9 @@ def extrapolations(data: MeasuredCurves, asked: PredictionQuery, size_bytes: int
 
 def new_regime(data: MeasuredCurves, asked: PredictionQuery) -> bool:
     """Whether ranks would share cores as in no measurement of the same placement, or have a core each as in none."""
-    curves = [one for one in data.curves or data.of_op if (one.key.hosts > 1) == (asked.hosts > 1)]
+    curves = [curve for curve in data.curves or data.of_op if (curve.key.hosts > 1) == (asked.hosts > 1)]
     sharing = data.oversubscribed(asked.ranks, asked.hosts)
-    return bool(curves) and all(data.oversubscribed(*one.shape) != sharing for one in curves)
+    return bool(curves) and all(data.oversubscribed(*curve.shape) != sharing for curve in curves)
 
 
 def _on_a_host(

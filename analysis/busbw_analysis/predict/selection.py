@@ -124,19 +124,19 @@ def _shape_of_run(stored: store.StoredRun) -> Shape:
     return len(stored.run.hosts), len(set(stored.run.hosts))
 
 
-def read_groups(found: Sequence[store.StoredRun | Summarised], *, force: bool = False) -> tuple[Dataset, ...]:
+def read_groups(inputs: Sequence[store.StoredRun | Summarised], *, force: bool = False) -> tuple[Dataset, ...]:
     """Runs pooled by their numbers of ranks and hosts.
 
     Raises UnlikeRuns, with the key and both values, if two of them differ in more than that, unless ``force``;
     AnalysisError if a run is given twice.
     """
-    known = list(map(summary_of, found))
-    runs = [run.stored for run in known]
+    summarised = list(map(summary_of, inputs))
+    runs = [run.stored for run in summarised]
     names = [stored.run.id for stored in runs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise AnalysisError(f"run {twice} was given more than once; give each run once", code="given-twice")
-    shapes = grouped(known, lambda run: _shape_of_run(run.stored))
+    shapes = grouped(summarised, lambda run: _shape_of_run(run.stored))
     for stored in runs[1:]:
         unlike = _unlike(runs, stored)
         if unlike and not force:
@@ -157,11 +157,11 @@ def _unlike(runs: Sequence[store.StoredRun], stored: store.StoredRun) -> list[Di
     compared with the first run whose ranks share cores, or not, like its own.
     """
     first = runs[0]
-    alike = next(one for one in runs if _shares_cores(one) == _shares_cores(stored))
-    found = [one for one in differences(first, stored) if one.key != _THREADS or alike is first]
+    alike = next(run for run in runs if _shares_cores(run) == _shares_cores(stored))
+    unlike = [difference for difference in differences(first, stored) if difference.key != _THREADS or alike is first]
     if alike is not first:
-        found += [one for one in differences(alike, stored) if one.key == _THREADS]
-    return [one for one in found if one.key not in _OF_A_SHAPE and one.unknown_in is None]
+        unlike += [difference for difference in differences(alike, stored) if difference.key == _THREADS]
+    return [difference for difference in unlike if difference.key not in _OF_A_SHAPE and difference.unknown_in is None]
 
 
 def _shares_cores(stored: store.StoredRun) -> bool:
@@ -177,38 +177,38 @@ def measured_curves(
 
     Raises UsageError for an unknown op or algorithm; AnalysisError, with what the runs have, if they lack it.
     """
-    alone = [one for each in results for one in _alone(each)]
-    wanted = None if algorithm == LIBRARY else algorithm
+    alone = [curve for each in results for curve in _alone(each)]
+    explicit = None if algorithm == LIBRARY else algorithm
     of_op = _of_op(alone, results, op)
-    known = _known(of_op, op)
-    if (wanted or LIBRARY) not in known:
-        message = f"--algorithm {wanted!r} is unknown for {op}; known: {', '.join(known)}"
+    names = _known(of_op, op)
+    if (explicit or LIBRARY) not in names:
+        message = f"--algorithm {explicit!r} is unknown for {op}; known: {', '.join(names)}"
         raise UsageError(message, code="algorithm-not-known")
     asked = {name: value for name, value in way.items() if value is not None}
-    fitting = [one for one in of_op if all(getattr(one.key, name) == value for name, value in asked.items())]
+    fitting = [curve for curve in of_op if all(getattr(curve.key, name) == value for name, value in asked.items())]
     if not fitting:
-        there = {name: sorted({_formatted(getattr(one.key, name)) for one in of_op}) for name in asked}
-        without = [name for name in asked if all(getattr(one.key, name) is None for one in of_op)]
+        there = {name: sorted({_formatted(getattr(curve.key, name)) for curve in of_op}) for name in asked}
+        without = [name for name in asked if all(getattr(curve.key, name) is None for curve in of_op)]
         if without:
             raise UsageError(f"{op} has no {without[0]}; omit --{without[0]}", code="no-such-setting")
         has = "; ".join(f"{name}: {', '.join(values)}" for name, values in there.items())
         pairs = " and ".join(f"{name} {_formatted(value)}" for name, value in asked.items())
         raise AnalysisError(f"{op} was not measured with {pairs}; these runs have {has}", code="way-not-measured")
-    usual = min((_settings_of(one.key) for one in fitting), key=_unusual)
-    curves: dict[str | None, dict[tuple[int, int], Series]] = {wanted: {}, None: {}}
-    for one in sorted(fitting, key=lambda one: (one.key.group != "all", -len(one.points))):
-        if _settings_of(one.key) == usual and one.key.algorithm in curves:
-            curves[one.key.algorithm].setdefault(one.shape, one)
-    own, of_library = (tuple(curves[name][shape] for shape in sorted(curves[name])) for name in (wanted, None))
-    left_out = len({_settings_of(one.key) for one in of_op}) - 1
+    usual = min((_settings_of(curve.key) for curve in fitting), key=_unusual)
+    curves: dict[str | None, dict[tuple[int, int], Series]] = {explicit: {}, None: {}}
+    for curve in sorted(fitting, key=lambda curve: (curve.key.group != "all", -len(curve.points))):
+        if _settings_of(curve.key) == usual and curve.key.algorithm in curves:
+            curves[curve.key.algorithm].setdefault(curve.shape, curve)
+    own, of_library = (tuple(curves[name][shape] for shape in sorted(curves[name])) for name in (explicit, None))
+    left_out = len({_settings_of(curve.key) for curve in of_op}) - 1
     notes = [f"{op} was measured with {left_out + 1} sets of settings; used here: {_named(usual)}"] if left_out else []
-    missing = sorted({one.shape for one in of_op if one.key.algorithm == wanted} - curves[wanted].keys())
+    missing = sorted({curve.shape for curve in of_op if curve.key.algorithm == explicit} - curves[explicit].keys())
     if missing:
         where = [f"{ranks} ranks{f' on {hosts} hosts' if hosts > 1 else ''}" for ranks, hosts in missing]
         notes.append(f"left out: {op} on {', '.join(where)}, which was not measured with these settings")
     return MeasuredCurves(
         op=op,
-        algorithm=wanted,
+        algorithm=explicit,
         curves=own,
         of_op=tuple(of_op),
         of_library=of_library,
@@ -245,8 +245,8 @@ def _of_op(alone: Sequence[Series], results: Iterable[Results], op: str) -> list
 
 
 def _known(of_op: Iterable[Series], op: str) -> list[str]:
-    named = [name for family in {one.key.cost_models for one in of_op} for name in algorithms(op, family)]
-    return list(dict.fromkeys([LIBRARY, *named, *(one.key.algorithm or LIBRARY for one in of_op)]))
+    named = [name for family in {curve.key.cost_models for curve in of_op} for name in algorithms(op, family)]
+    return list(dict.fromkeys([LIBRARY, *named, *(curve.key.algorithm or LIBRARY for curve in of_op)]))
 
 
 def _settings_of(key: SeriesKey) -> SeriesKey:

@@ -46,24 +46,24 @@ class Ways:
     def forecast(self, asked: PredictionQuery, size_bytes: int) -> Forecast | Unavailable:
         """The time at one size; if there is none, the code of the first way and the reasons of all."""
         reasons: list[Unavailable] = []
-        for found in self._in_turn(asked, size_bytes):
-            if isinstance(found, Forecast):
-                return found
-            reasons.append(found)
+        for outcome in self._in_turn(asked, size_bytes):
+            if isinstance(outcome, Forecast):
+                return outcome
+            reasons.append(outcome)
         reasons += self._not_fitted()
-        return Unavailable(reasons[0].code, "; ".join(dict.fromkeys(one.reason for one in reasons)))
+        return Unavailable(reasons[0].code, "; ".join(dict.fromkeys(reason.reason for reason in reasons)))
 
     def _in_turn(self, asked: PredictionQuery, size_bytes: int) -> Iterator[Forecast | Unavailable]:
         measured = self.data.curve(asked.ranks, asked.hosts)
         notes: tuple[str, ...] = ()
         if measured is not None and size_bytes:
             curve = self.fitted(measured)
-            found = by_curve(curve, size_bytes) if isinstance(curve, FittedCurve) else curve
-            yield found
-            notes = (found.reason,) if isinstance(found, Unavailable) else ()
+            outcome = by_curve(curve, size_bytes) if isinstance(curve, FittedCurve) else curve
+            yield outcome
+            notes = (outcome.reason,) if isinstance(outcome, Unavailable) else ()
         for way in (self._by_carrying, self._by_messages):
-            found = way(asked, size_bytes)
-            yield found if isinstance(found, Unavailable) else replace(found, notes=(*notes, *found.notes))
+            outcome = way(asked, size_bytes)
+            yield outcome if isinstance(outcome, Unavailable) else replace(outcome, notes=(*notes, *outcome.notes))
 
     def fitted(self, series: Series) -> FittedCurve | Unavailable:
         """The fit of a curve of ``data``, or why there is none."""
@@ -129,8 +129,8 @@ class Ways:
         alike = [curve for curve in curves if self.data.oversubscribed(*curve.shape) == sharing]
         fits = (self.fitted(curve) for curve in alike or curves)
         parameters = self.data.parameters(far=far)
-        known = tuple(fit for fit in fits if isinstance(fit, FittedCurve))
-        return Carrier(known, self.algorithm, parameters if isinstance(parameters, Parameters) else None)
+        fitted = tuple(fit for fit in fits if isinstance(fit, FittedCurve))
+        return Carrier(fitted, self.algorithm, parameters if isinstance(parameters, Parameters) else None)
 
     def carry(self, shape: Shape, size_bytes: int) -> Carry | Unavailable:
         """The curve that is carried to ``shape``."""
@@ -234,15 +234,18 @@ class Ways:
     def _held_out_of_messages(self, far: bool) -> HeldOut:  # noqa: FBT001 - cached by position
         """The error of messages on the largest measured number of ranks, which they did not use."""
         parameters = self.data.parameters(far=far)
-        curves: Sequence[Series] = [one for one in self.data.curves if (one.key.hosts > 1) == far]
-        largest = max((one.shape[0] for one in curves), default=0)
-        tested = [one for one in curves if one.shape[0] == largest]
+        curves: Sequence[Series] = [curve for curve in self.data.curves if (curve.key.hosts > 1) == far]
+        largest = max((curve.shape[0] for curve in curves), default=0)
+        tested = [curve for curve in curves if curve.shape[0] == largest]
         errors = [
-            (point.size_bytes, abs(parameters.seconds(cost, *one.shape, point.size_bytes) / (point.time_ns / 1e9) - 1))
-            for one in tested
-            for point in one.points
+            (
+                point.size_bytes,
+                abs(parameters.seconds(cost, *curve.shape, point.size_bytes) / (point.time_ns / 1e9) - 1),
+            )
+            for curve in tested
+            for point in curve.points
             if isinstance(parameters, Parameters)
-            and isinstance(cost := self.algorithm(*one.shape, point.size_bytes), CostModel)
+            and isinstance(cost := self.algorithm(*curve.shape, point.size_bytes), CostModel)
         ]
         if not errors:
             by = self.data.algorithm or "the library"
@@ -250,7 +253,7 @@ class Ways:
         how = f"measured times on {largest} ranks ({len(errors)}), which the parameters did not use,"
         result = validation(how, [error for _, error in errors], VALID_RANKS)
         # The test extrapolated from 2 ranks, or 2 hosts, to these, so it validates the same factor beyond them.
-        return HeldOut(result, ValidationRange.of([one.shape for one in tested], [(2, 2 if far else 1)], errors))
+        return HeldOut(result, ValidationRange.of([curve.shape for curve in tested], [(2, 2 if far else 1)], errors))
 
 
 def _cores(*, sharing: bool) -> str:

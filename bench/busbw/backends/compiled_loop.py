@@ -114,7 +114,7 @@ def row_of(natives: Sequence[Native | None]) -> Row | None:
     there = [native for native in natives if native is not None]
     if not there or len(there) < len(natives) or missing() is not None:
         return None
-    made = _library()
+    library = _library()
     steps = [step for native in there for step in native.steps]
     (each,) = {len(native.steps) for native in there}
     table = np.zeros((len(steps), _WIDTH), dtype=np.uint64)
@@ -122,14 +122,14 @@ def row_of(natives: Sequence[Native | None]) -> Row | None:
         line[: len(step)] = [value % (1 << 64) for value in step]
     turns = np.asarray([table.ctypes.data, len(steps), 0, each], dtype=np.int64)
     # Not PYFUNCTYPE, which keeps the GIL: a backend's watchdog thread must run while a call waits in the library.
-    row = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(made.of("row"))
+    row = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(library.of("row"))
     go = partial(row, turns.ctypes.data)  # one argument, because each costs ctypes 50 ns
 
     def of(calls: int) -> Callable[[], int]:
         turns[-1] = calls * each
         return go
 
-    return Row(of, there[0].error, (table, made, *there))
+    return Row(of, there[0].error, (table, library, *there))
 
 
 def nothing() -> Native | None:
@@ -201,8 +201,8 @@ def compiled(source: str, *, for_this_processor: bool = False) -> Compiled:
         else:
             target = triple.create_target_machine(opt=2)
         optimised = str(module)
-        functions = [one for one in module.functions if not one.is_declaration]
-        names = [one.name for one in functions if one.linkage is llvm.Linkage.external]
+        functions = [function for function in module.functions if not function.is_declaration]
+        names = [function.name for function in functions if function.linkage is llvm.Linkage.external]
         engine = llvm.create_mcjit_compiler(module, target)
         engine.finalize_object()
         return Compiled({name: engine.get_function_address(name) for name in names}, optimised, engine)

@@ -152,8 +152,8 @@ class CudaDevice:
         self.synchronise()
         return graph.replay
 
-    def together(self, one: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
-        """Run ``one`` on the current stream and ``other`` on a second stream, forked and joined by events."""
+    def together(self, first: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
+        """Run ``first`` on the current stream and ``other`` on a second stream, forked and joined by events."""
         second = self._concurrent
         begun, ended = _event(), _event()
 
@@ -163,7 +163,7 @@ class CudaDevice:
             with torch.cuda.stream(second):
                 other()
                 ended.record()
-            one()
+            first()
             torch.cuda.current_stream(self.index).wait_event(ended)
 
         return both
@@ -201,9 +201,9 @@ class CudaDevice:
 
     def _computation(self, units: int) -> Callable[[], object]:
         """``units`` products as a graph."""
-        known = self._computations.get(units)
-        if known is not None:
-            return known
+        computation = self._computations.get(units)
+        if computation is not None:
+            return computation
         left, right, product = self._operands
 
         def multiply() -> None:
@@ -211,8 +211,8 @@ class CudaDevice:
 
         # The first call initialises cuBLAS, which a capture does not allow.
         multiply()
-        made = self._computations[units] = self.capture([multiply] * units)
-        return made
+        computation = self._computations[units] = self.capture([multiply] * units)
+        return computation
 
     @cached_property
     def _operands(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -39,8 +39,8 @@ def as_native(call: Call, error: Callable[[int], Exception]) -> Native:
             return 1
         return 0
 
-    made = ctypes.CFUNCTYPE(ctypes.c_int)(to_its_end)
-    return Native(((ctypes.cast(made, ctypes.c_void_p).value or 0,),), error, (made,))
+    native_call = ctypes.CFUNCTYPE(ctypes.c_int)(to_its_end)
+    return Native(((ctypes.cast(native_call, ctypes.c_void_p).value or 0,),), error, (native_call,))
 
 
 class CorruptingBackend(WrappingBackend):

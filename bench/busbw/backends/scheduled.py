@@ -78,8 +78,12 @@ def bind(
     schedule = ALGORITHMS[op.name][explicit_algorithm(case.settings) or ""].on(len(group), case.nodes)
     memory = _Memory.of(schedule, me, case.count, send, receive)
     add = _ADD[case.redop or "sum"]
-    mine = [one for one in schedule.rounds if any(me in {transfer.source, transfer.to} for transfer in one)]
-    turns = [_turn(one, group, me, memory, add, exchange) for one in mine]
+    mine = [
+        transfers
+        for transfers in schedule.rounds
+        if any(me in {transfer.source, transfer.to} for transfer in transfers)
+    ]
+    turns = [_turn(transfers, group, me, memory, add, exchange) for transfers in mine]
     return Operation(in_order(*memory.input_copies(), *_calls_of(turns), *memory.output_copies()))
 
 
@@ -120,7 +124,7 @@ def _calls_of(turns: Sequence[_Turn]) -> Iterator[Call]:
 
 
 def _turn(
-    one: Round,
+    transfers: Round,
     group: Ranks,
     me: int,
     memory: "_Memory",
@@ -129,7 +133,7 @@ def _turn(
 ) -> _Turn:
     """Prepare one round: pack scattered slots, exchange messages, unpack or reduce the received data."""
     empty = not memory.count  # a barrier's messages are empty and are represented by one element
-    there = [transfer for transfer in one if empty or any(map(len, memory.parts(transfer.sent)))]
+    there = [transfer for transfer in transfers if empty or any(map(len, memory.parts(transfer.sent)))]
     going = [transfer for transfer in there if transfer.source == me]
     coming = [transfer for transfer in there if transfer.to == me]
     busy = {slot for transfer in going for slot in transfer.sent}
@@ -190,16 +194,20 @@ class _Memory:
         """Place slots in the buffers themselves where possible, and in separate memory otherwise."""
         begins, ends, blocks = schedule.begins[me], schedule.ends[me], schedule.blocks
         written = {
-            slot for one in schedule.rounds for transfer in one if transfer.to == me for slot in transfer.received
+            slot
+            for transfers in schedule.rounds
+            for transfer in transfers
+            if transfer.to == me
+            for slot in transfer.received
         }
         regions: list[torch.Tensor] = []
         for first in range(0, len(begins), blocks):
-            here = range(first, first + blocks)
+            slots = range(first, first + blocks)
             is_input = len(send) == count and begins[first : first + blocks] == tuple(range(blocks))
-            in_place = [slot == here[place] for place, slot in enumerate(ends) if slot in here]
+            in_place = [slot == slots[place] for place, slot in enumerate(ends) if slot in slots]
             # Blocks of the result that are outside this region are copied to it at the end.
             is_result = len(receive) == count and len(ends) == blocks and all(in_place)
-            if is_input and written.isdisjoint(here):
+            if is_input and written.isdisjoint(slots):
                 regions.append(send)
             elif is_result and any(in_place):
                 regions.append(receive)
@@ -248,9 +256,9 @@ class _Memory:
         """Copies of result slots outside the receive buffer into it."""
         first = 0
         for slot in self.schedule.ends[self.me]:
-            here = self.slot(slot)
-            yield from _copied(self.receive[first : first + len(here)], here)
-            first += len(here)
+            slots = self.slot(slot)
+            yield from _copied(self.receive[first : first + len(slots)], slots)
+            first += len(slots)
 
 
 def _copied(target: torch.Tensor, source: torch.Tensor) -> Iterator[Call]:

@@ -67,13 +67,13 @@ def _listening(host: str, port: int, *, one_host: bool) -> tuple[socket.socket, 
 def _addresses(host: str, *, one_host: bool) -> list[tuple[socket.AddressFamily, str]]:
     """Addresses of ``host`` here, IPv4 first; without the loopback if other hosts may resolve the name differently."""
     try:
-        found = {(family, str(address[0])) for family, _, _, _, address in socket.getaddrinfo(host, 0)}
+        addresses = {(family, str(address[0])) for family, _, _, _, address in socket.getaddrinfo(host, 0)}
     except (OSError, UnicodeError):
         return []
-    local = one_host or host == "localhost" or host in {address for _, address in found}
+    local = one_host or host == "localhost" or host in {address for _, address in addresses}
     return sorted(
         (family, address)
-        for family, address in found
+        for family, address in addresses
         if "%" not in address and (local or not ipaddress.ip_address(address).is_loopback)
     )
 
@@ -123,9 +123,12 @@ def shut_connections(kept_port: int) -> None:
         with contextlib.suppress(OSError):
             if not str(path.readlink()).startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(int(path.name))) as one:
-                if one.family in _INTERNET and kept_port not in {one.getsockname()[1], one.getpeername()[1]}:
-                    one.shutdown(socket.SHUT_RDWR)
+            with socket.socket(fileno=os.dup(int(path.name))) as connection:
+                if connection.family in _INTERNET and kept_port not in {
+                    connection.getsockname()[1],
+                    connection.getpeername()[1],
+                }:
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def collect_reports(

@@ -53,7 +53,7 @@ def verified(key: bytes, about: str, message: bytes) -> str | None:
 
 def printable(text: str) -> str:
     """``text`` as one line without control characters, of bounded length."""
-    return "".join(one if one.isprintable() else " " for one in text[:_MOST_CHARACTERS])
+    return "".join(character if character.isprintable() else " " for character in text[:_MOST_CHARACTERS])
 
 
 def _mac(key: bytes, about: str, text: str) -> str:

@@ -151,9 +151,9 @@ def _accepted(listening: socket.socket, token: str, seconds: float) -> socket.so
     end = time.monotonic() + seconds
     while True:
         listening.settimeout(max(0.001, end - time.monotonic()))
-        found, _ = listening.accept()
-        found.settimeout(max(0.001, end - time.monotonic()))
+        connection, _ = listening.accept()
+        connection.settimeout(max(0.001, end - time.monotonic()))
         with suppress(OSError):
-            if secrets.compare_digest(found.recv(_TOKEN_BYTES, socket.MSG_WAITALL), token.encode()):
-                return found
-        found.close()
+            if secrets.compare_digest(connection.recv(_TOKEN_BYTES, socket.MSG_WAITALL), token.encode()):
+                return connection
+        connection.close()

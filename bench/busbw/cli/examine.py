@@ -88,30 +88,30 @@ def _holders(levels: Sequence[Level]) -> str:
 
 def _findings(facts: HostFacts) -> list[str]:
     cores, logical_cores = environment.usable_cores(), facts.cpu.logical_cores
-    found = [f"{cores} usable cores: runs with more ranks are oversubscribed, and their tables say so"]
+    findings = [f"{cores} usable cores: runs with more ranks are oversubscribed, and their tables say so"]
     if logical_cores and cores < logical_cores:
-        found.append(f"only {cores} of {logical_cores} cores are usable (CPU affinity or cgroup quota)")
+        findings.append(f"only {cores} of {logical_cores} cores are usable (CPU affinity or cgroup quota)")
     if facts.virtualization:
-        found.append(
+        findings.append(
             f"this is a virtual machine ({facts.virtualization}): other guests may disturb measurements; "
             "compare within one run, or use several launches"
         )
     if environment.load_average() > cores / 2:
-        found.append(f"this machine is busy: load average {environment.load_average():.1f} on {cores} cores")
-    found += [
+        findings.append(f"this machine is busy: load average {environment.load_average():.1f} on {cores} cores")
+    findings += [
         row.too_few
         for row in LAUNCHERS.values()
         if row.too_few is not None and any(variables.too_few(os.environ) for variables in row.variables)
     ]
     if not any(nic.kind == "physical" and nic.up for nic in facts.nics):
-        found.append(
+        findings.append(
             "no physical network interface is up: only runs on this host are possible, with memory copy as their peak"
         )
     if facts.torch is None:
-        found.append("torch is not installed, so no backend can run")
+        findings.append("torch is not installed, so no backend can run")
     if not Path("/dev/nvidia0").exists():
-        found.append("no NVIDIA GPU found, so GPU cases cannot run here")
-    return found
+        findings.append("no NVIDIA GPU found, so GPU cases cannot run here")
+    return findings
 
 
 def in_words(examined: Examined) -> str:

@@ -31,13 +31,13 @@ _INDENT = "    | "
 @as_json_option
 def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
     """List ops, algorithms, backends, suites, launchers or runs."""
-    found = rows(what, results_dir)
+    listed = rows(what, results_dir)
     if as_json:
-        echo(json.dumps(found, indent=2))
-    elif not found:
+        echo(json.dumps(listed, indent=2))
+    elif not listed:
         echo(f"no {what} in {plain_text(str(results_dir))}", err=True)
     else:
-        echo(as_table(found))
+        echo(as_table(listed))
 
 
 def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
@@ -46,8 +46,8 @@ def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
         folders = list(store.folders(results_dir))
         # Reading thousands of runs takes minutes; most have a summary with their line of this list.
         kept = [folder for folder in folders if (folder / store.SUMMARY_FILE).is_file()]
-        known: dict[Path, RunLine] = importlib.import_module(_SUMMARIES).lines_of(kept) if kept else {}
-        return [_run_row(folder, known.get(folder)) for folder in folders]
+        lines: dict[Path, RunLine] = importlib.import_module(_SUMMARIES).lines_of(kept) if kept else {}
+        return [_run_row(folder, lines.get(folder)) for folder in folders]
     lists = {"ops": _ops, "algorithms": _algorithms, "backends": backends, "suites": _suites, "launchers": launchers}
     return lists[what]()
 
@@ -135,14 +135,14 @@ def _suites() -> list[dict[str, JSON]]:
     from busbw.system import environment  # noqa: PLC0415
     from busbw.workloads.step_cost import step_seconds  # noqa: PLC0415
 
-    found: list[dict[str, JSON]] = []
+    listed: list[dict[str, JSON]] = []
     for name, text in plan.suites().items():
         suite = plan.read_suite(name)
         ranks = suite.ranks or 4
         cores = max(1, environment.cores_of_launcher() // ranks)
         expanded = cases.expand(suite, ranks, 1, backend_named(suite.backend).device, cores=cores).cases
         seconds = cases.estimated_seconds(suite, expanded, partial(step_seconds, cores=cores * ranks))
-        found.append(
+        listed.append(
             {
                 "suite": name,
                 "launches": suite.launches,
@@ -151,16 +151,16 @@ def _suites() -> list[dict[str, JSON]]:
                 "what": text.partition("\n")[0].lstrip("# "),
             }
         )
-    return found
+    return listed
 
 
 def launchers() -> list[dict[str, JSON]]:
     """A row for each launcher."""
     from busbw.launch.launchers import LAUNCHERS, launcher_here  # noqa: PLC0415
 
-    here = launcher_here(os.environ)
+    launcher = launcher_here(os.environ)
     return [
-        {"launcher": row.name, "here": "yes" if row is here else "no", "what": row.summary}
+        {"launcher": row.name, "here": "yes" if row is launcher else "no", "what": row.summary}
         for row in LAUNCHERS.values()
     ]
 

@@ -188,29 +188,30 @@ def _read_plan(path: Path) -> Plan:
     return plan.read_plan(path)
 
 
-def print_dry_run(requested: Plan, beside: Collection[str], *, as_json: bool) -> None:
-    """Print the cases of ``requested`` and the estimated time, with the part of the reference measurements ``beside``.
+def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool) -> None:
+    """Print the cases of ``requested`` and the estimated time, with the part of ``references``, the reference
+    measurements.
 
     Raises UsageError for a plan that cannot run here.
     """
     ranks = launch.ranks_of(requested, os.environ)
     cores = max(1, environment.cores_of_launcher() // ranks)
     # With several hosts, it is unknown before the launch which ranks write files on this host.
-    here = launcher_here(os.environ).local
-    way = run_session.way_here(requested, ranks) if here else "direct"
+    is_local = launcher_here(os.environ).local
+    way = run_session.way_here(requested, ranks) if is_local else "direct"
     with plan.naming_options():
-        if here:
+        if is_local:
             run_session.refuse_crowd(ranks)
         run_session.refuse_impossible(requested, ranks, on_one_host=launch.on_one_host(ranks))
     planned = cases.expand(requested, ranks, 1, backend_named(requested.backend).device, way, cores)
-    place = run_session.place_here(ranks) if here else anywhere()
+    place = run_session.place_here(ranks) if is_local else anywhere()
     skipped = {case: reason for case in planned.cases if (reason := unsuited(case, place)) is not None}
     to_come = [case for case in planned.cases if case not in skipped]
     usable = environment.cores_of_launcher()
     of_step = partial(step_seconds, cores=usable)
     seconds = cases.estimated_seconds(requested, to_come, of_step)
-    asked = [case for case in to_come if case.op not in beside]
-    of_baseline = seconds - cases.estimated_seconds(requested, asked, of_step) if beside else 0.0
+    asked = [case for case in to_come if case.op not in references]
+    of_baseline = seconds - cases.estimated_seconds(requested, asked, of_step) if references else 0.0
     if as_json:
         document = {
             "plan": requested.as_json(),
@@ -218,7 +219,7 @@ def print_dry_run(requested: Plan, beside: Collection[str], *, as_json: bool) ->
             "adjusted": list(planned.adjusted),
             "skipped": [{"case": msgspec.to_builtins(case), "reason": reason} for case, reason in skipped.items()],
             "estimated_seconds": seconds,
-            "baseline": {"ops": list(beside), "estimated_seconds": of_baseline},
+            "baseline": {"ops": list(references), "estimated_seconds": of_baseline},
         }
         echo(json.dumps(document, indent=2))
         return
@@ -232,9 +233,9 @@ def print_dry_run(requested: Plan, beside: Collection[str], *, as_json: bool) ->
         echo(f"{case.op:15} {size:>10}  {details:24} {timing}{why}")
     for note in planned.adjusted:
         echo(f"size rounded: {note}", err=True)
-    if beside:
+    if references:
         echo(
-            f"baseline, added as reference for models and peaks: {', '.join(beside)}, "
+            f"baseline, added as reference for models and peaks: {', '.join(references)}, "
             f"{units.format_span(of_baseline)} of the time ({of_baseline / seconds:.0%}); --no-baseline omits them",
             err=True,
         )
@@ -277,12 +278,12 @@ def _analysed(folder: Path, function: str) -> Any:  # noqa: ANN401 - busbw impor
         return None
 
 
-def lacks_what_was_asked(result: Result, beside: Collection[str]) -> bool:
-    """Whether nothing was measured except the reference measurements ``beside``."""
-    if not result.measured or not beside:
+def lacks_what_was_asked(result: Result, references: Collection[str]) -> bool:
+    """Whether nothing was measured except the reference measurements ``references``."""
+    if not result.measured or not references:
         return not result.measured
     try:
-        return all(case.op in beside for _, case, _ in outline(result.folder).blocks)
+        return all(case.op in references for _, case, _ in outline(result.folder).blocks)
     except (BusbwError, OSError):  # the analysis reports what is wrong with the folder
         return False
 

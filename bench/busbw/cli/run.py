@@ -151,9 +151,9 @@ def _option_for(word: str) -> str | None:
     """The option that ``word`` probably belongs to, with its value; None if there is none."""
     if word.endswith(".toml"):
         return f"--plan {word}"
-    known = [(option, found) for option, names in (("--op", all_ops()), ("--suite", suites())) for found in names]
-    found = nearest(word, [name for _, name in known])
-    return next((f"{option} {name}" for option, name in known if name == found), None)
+    options = [(option, name) for option, names in (("--op", all_ops()), ("--suite", suites())) for name in names]
+    likely = nearest(word, [name for _, name in options])
+    return next((f"{option} {name}" for option, name in options if name == likely), None)
 
 
 _OF_NCCL_TESTS = {
@@ -196,7 +196,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     changes = {name: asked[name] for name in ("launches", "timeout_seconds")}
     timeout = Timing().timeout_seconds if asked["timeout_seconds"] is None else asked["timeout_seconds"]
     settings = Settings(results_dir, port, quiet or as_json)
-    beside: list[str] = []
+    references: list[str] = []
     with measuring.report_interruption(), launch.session(settings, timeout) as world:
         if world.attached is not None and not world.attached.info.lead:
             from busbw.launch.attach import run_rank  # noqa: PLC0415 - imports torch
@@ -205,13 +205,13 @@ def run(  # noqa: PLR0913 - click hands every option over by name
         elif resume is not None:
             result = measuring.resume_run(resume, changes, world, dry_run=dry_run, as_json=as_json)
         else:
-            wanted, beside = measuring.asked_plan(suite, plan_file, ops, asked, alone=no_baseline)
+            plan, references = measuring.asked_plan(suite, plan_file, ops, asked, alone=no_baseline)
             if dry_run:
-                measuring.print_dry_run(wanted, beside, as_json=as_json)
-            result = None if dry_run else launch.execute(wanted, world)
+                measuring.print_dry_run(plan, references, as_json=as_json)
+            result = None if dry_run else launch.execute(plan, world)
     if result is None:
         return
-    empty = not result.whole and measuring.lacks_what_was_asked(result, beside)
+    empty = not result.whole and measuring.lacks_what_was_asked(result, references)
     if result.speaks:
         measuring.conclude(result, empty=empty, quiet=quiet, as_json=as_json)
     if empty or (result.failed and not result.whole):

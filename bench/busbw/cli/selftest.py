@@ -86,8 +86,8 @@ def _measured(results_dir: Path, backend: str, ranks: int | None, launches: int)
         ("wrong", f"data verification: rank {last} receives wrong data", _WRONG, 1, wrapped(row, corrupted)),
     ):
         say(text)
-        wanted = msgspec.structs.replace(plan, name=f"selftest {name}", sweep=sweep, launches=count)
-        runs[name] = str(launch.execute(wanted, settings, faulty).folder.relative_to(stamp))
+        variant = msgspec.structs.replace(plan, name=f"selftest {name}", sweep=sweep, launches=count)
+        runs[name] = str(launch.execute(variant, settings, faulty).folder.relative_to(stamp))
     truth = {
         "runs": runs,
         "backend": backend,

@@ -163,15 +163,15 @@ def _order(
 
 
 def _about(order: JobRequest) -> str:
-    shape, wanted = order.shape, order.plan
-    device = backend_named(wanted.backend).device
-    worlds = [cases.expand(wanted, ranks, nodes, device).cases for nodes, ranks in shape.worlds]
+    shape, plan = order.shape, order.plan
+    device = backend_named(plan.backend).device
+    worlds = [cases.expand(plan, ranks, nodes, device).cases for nodes, ranks in shape.worlds]
     # The cores of the nodes are unknown here: a core per rank.
     of_step = partial(step_seconds, cores=shape.ranks_per_node)
-    seconds = sum(cases.estimated_seconds(wanted, world, of_step) for world in worlds)
+    seconds = sum(cases.estimated_seconds(plan, world, of_step) for world in worlds)
     return (
         f"{'/'.join(map(str, shape.node_counts or (shape.nodes,)))} node(s) × {shape.ranks_per_node} rank(s), backend "
-        f"{wanted.backend}, {wanted.launches} launch(es): about {units.format_span(seconds)} once started, "
+        f"{plan.backend}, {plan.launches} launch(es): about {units.format_span(seconds)} once started, "
         "longer if single calls take seconds"
     )
 
@@ -203,11 +203,11 @@ def status(*, results_dir: Path, as_json: bool) -> None:
 
     A run has one row per job that Slurm still knows. Active jobs come first, then the newest.
     """
-    found = [asdict(row) for row in rows(results_dir, _queued())]
+    jobs = [asdict(row) for row in rows(results_dir, _queued())]
     if as_json:
-        echo(json.dumps(found, indent=2))
-    elif found:
-        echo(listing.as_table(found))
+        echo(json.dumps(jobs, indent=2))
+    elif jobs:
+        echo(listing.as_table(jobs))
     else:
         echo(f"no jobs, and no runs in {plain_text(str(results_dir))}", err=True)
 

@@ -89,13 +89,13 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
     """
     launcher, ranks = launcher_here(os.environ), ranks_of(plan, os.environ)
     # A resumed run was checked when it began, and keeps its plan.
-    here = settings.resume is None and on_one_host(ranks)
+    is_local = settings.resume is None and on_one_host(ranks)
     with naming_options():
         if launcher.local:
             refuse_crowd(ranks)
         # Before refuse_impossible: a GPU suite may need more ranks than a machine without GPUs has.
         usable = usable_backend(plan, row)
-        refuse_impossible(plan, ranks, on_one_host=here)
+        refuse_impossible(plan, ranks, on_one_host=is_local)
     if settings.attached is None:
         from busbw.launch.local import run_local  # noqa: PLC0415 - imports torch
 

@@ -35,54 +35,54 @@ def run_rank0(plan: Plan, row: BackendRow, settings: Settings, attached: Attachm
     if plan.launches > 1 and settings.resume is None and launcher.next_launches is None:
         say(f"{launcher.name} runs one launch only, so the plan's {plan.launches} launches are reduced to 1")
         plan = msgspec.structs.replace(plan, launches=1)
-    with open_run(plan, settings, attached.info.local_size or 1) as here:
-        return here.nothing_to_do() or _run_launch(plan, row, here, attached, quiet=settings.quiet)
+    with open_run(plan, settings, attached.info.local_size or 1) as session:
+        return session.nothing_to_do() or _run_launch(plan, row, session, attached, quiet=settings.quiet)
 
 
-def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachment, *, quiet: bool) -> Result:
+def _run_launch(plan: Plan, row: BackendRow, session: RunSession, attached: Attachment, *, quiet: bool) -> Result:
     info, shutdown = attached.info, attached.shutdown
-    launch, remaining = here.launches[0]
+    launch, remaining = session.launches[0]
     current: CaseBlock | None = None
 
     def begins(block: CaseBlock | None) -> None:
         nonlocal current
         current = block
 
-    files = files_folder(plan.files_below, here.folder.name)
+    files = files_folder(plan.files_below, session.folder.name)
 
     def lost(error: Exception) -> None:
-        here.broke(error, launch, current)
+        session.broke(error, launch, current)
         _leave(error)
 
     def abort() -> None:
-        here.finish("interrupted", _INTERRUPTED)
+        session.finish("interrupted", _INTERRUPTED)
         remove_files(files)
-        _leave(Interrupted(here.folder))
+        _leave(Interrupted(session.folder))
 
     _die_with_launcher(shutdown)
     try:
         with shutdown.listening(abort):
-            attached.publish(LaunchOrder(plan=plan, run=here.folder.name, launch=launch, remaining=remaining))
+            attached.publish(LaunchOrder(plan=plan, run=session.folder.name, launch=launch, remaining=remaining))
             began = time.monotonic()
             table = Listener(begins) if quiet else LiveTable(plan, launch, began, remaining, report=begins)
-            job = Job(plan, here.folder, launch, info.launcher, row, remaining, shutdown.asked, here.size_bytes)
+            job = Job(plan, session.folder, launch, info.launcher, row, remaining, shutdown.asked, session.size_bytes)
             outcome = run(job, _world(attached, plan, lost), table)
     except BusbwError as error:
-        here.broke(error, launch, current)
+        session.broke(error, launch, current)
         if shutdown.policy.together:
             _leave(error)
         _exit_soon(error)
         raise
     except KeyboardInterrupt as interrupt:
-        here.finish("interrupted", _INTERRUPTED)
+        session.finish("interrupted", _INTERRUPTED)
         _exit_soon(interrupt)
         raise
     if outcome.stopped:
-        here.finish("interrupted", f"ended at the end of a block by {shutdown.in_words()}")
-        raise Interrupted(here.folder)
-    failures = here.failed + outcome.failed
-    _close(here, failures, attached.launcher, outcome.written)
-    return Result(here.folder, outcome.measured, failures, speaks=True)
+        session.finish("interrupted", f"ended at the end of a block by {shutdown.in_words()}")
+        raise Interrupted(session.folder)
+    failures = session.failed + outcome.failed
+    _close(session, failures, attached.launcher, outcome.written)
+    return Result(session.folder, outcome.measured, failures, speaks=True)
 
 
 def run_rank(attached: Attachment) -> Result | None:
@@ -159,13 +159,13 @@ def _leave(error: BaseException, *, speaks: bool = True) -> None:
     os._exit(1)
 
 
-def _close(here: RunSession, failed: int, launcher: LauncherRow, written: int | None) -> None:
+def _close(session: RunSession, failed: int, launcher: LauncherRow, written: int | None) -> None:
     """Write the end of the run or, if other launches are missing, of this launch: a launcher runs one at a time."""
-    others = len(here.launches) - 1
+    others = len(session.launches) - 1
     if others == 0:
-        finish_well(here.folder, failed, written)
+        finish_well(session.folder, failed, written)
         return
-    here.finish("interrupted", f"{others} launch(es) are still missing; {launcher.name} runs one at a time")
+    session.finish("interrupted", f"{others} launch(es) are still missing; {launcher.name} runs one at a time")
     action = f"use {launcher.next_launches}" if launcher.next_launches else "resume the run again"
-    name = here.folder.name
+    name = session.folder.name
     say(f"{others} launch(es) of run {name} are still missing, and {launcher.name} runs one at a time: {action}")

@@ -54,7 +54,7 @@ def interface_to(host: str) -> str | None:
     """
     mine = address_towards(host)
     for name, addresses in psutil.net_if_addrs().items() if mine else ():
-        if any(one.address.partition("%")[0] == mine for one in addresses):
+        if any(entry.address.partition("%")[0] == mine for entry in addresses):
             return name
     return None
 
@@ -79,4 +79,4 @@ def elsewhere(addresses: Sequence[str]) -> str:
     """The first of ``addresses`` (of all ranks, towards one host) that differs from rank 0's; empty if there is none
     because all ranks are on one host.
     """
-    return next((one for one in addresses if one not in {"", addresses[0]}), "")
+    return next((address for address in addresses if address not in {"", addresses[0]}), "")

@@ -102,14 +102,14 @@ def refuse_unknown_world(variables: Mapping[str, str]) -> None:
                 )
 
 
-def found_in(known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> LauncherVariables | None:
-    """The first of ``known`` that is set in ``variables``, or None."""
-    return next((one for one in known if one.found(variables)), None)
+def found_in(candidates: Sequence[LauncherVariables], variables: Mapping[str, str]) -> LauncherVariables | None:
+    """The first of ``candidates`` that is set in ``variables``, or None."""
+    return next((names for names in candidates if names.found(variables)), None)
 
 
-def rank_info(launcher: str, known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> RankInfo:
-    """This process by the first of ``known`` that is set (one must be). Raises LaunchError for invalid values."""
-    names = next(one for one in known if one.found(variables))
+def rank_info(launcher: str, candidates: Sequence[LauncherVariables], variables: Mapping[str, str]) -> RankInfo:
+    """This process by the first of ``candidates`` that is set (one must be). Raises LaunchError for invalid values."""
+    names = next(candidate for candidate in candidates if candidate.found(variables))
     rank, size, local_rank = (env_int(variables, name) for name in (names.rank, names.size, names.local_rank))
     if not 0 <= rank < size:
         raise LaunchError(f"{names.rank} is {rank} and {names.size} is {size}; ranks must be 0 to {names.size} - 1")
@@ -128,13 +128,13 @@ def _local_size(names: LauncherVariables, variables: Mapping[str, str], node: in
 
 def tasks_per_node(text: str) -> tuple[int, ...]:
     """Parse Slurm's tasks per node: ``2(x3),1`` → 2, 2, 2, 1. Raises LaunchError for anything else."""
-    found: list[int] = []
+    counts: list[int] = []
     for part in text.split(","):
         match = _REPEATED.fullmatch(part.strip())
         if match is None:
             raise LaunchError(f"{text!r} is not a list of tasks per node; expected, for example, 2(x3),1")
-        found += [int(match[1])] * int(match[2] or 1)
-    return tuple(found)
+        counts += [int(match[1])] * int(match[2] or 1)
+    return tuple(counts)
 
 
 def first_host(text: str) -> str:

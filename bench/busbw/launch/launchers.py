@@ -49,8 +49,8 @@ class LauncherRow:
 
     def size(self, environ: Mapping[str, str]) -> int | None:
         """Number of its ranks (None: not started yet)."""
-        found = found_in(self.variables, environ)
-        return None if found is None else env_int(environ, found.size)
+        names = found_in(self.variables, environ)
+        return None if names is None else env_int(environ, names.size)
 
 
 LAUNCHERS: dict[str, LauncherRow] = {
@@ -132,6 +132,6 @@ def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:
         raise LaunchError(f"backend {row.name} cannot run here: {missing}")
     launcher = launcher_here(os.environ)
     if row.started_by not in launcher.starts:
-        others = ", ".join(one.name for one in LAUNCHERS.values() if row.started_by in one.starts)
+        others = ", ".join(other.name for other in LAUNCHERS.values() if row.started_by in other.starts)
         raise LaunchError(f"{launcher.name} cannot start ranks of backend {row.name}; use one of: {others}")
     return row

@@ -187,11 +187,11 @@ def lines(
 
 
 def _times_by_group(blocks: list[Measurement]) -> dict[Ranks, Times]:
-    found: defaultdict[Ranks, list[Times]] = defaultdict(list)
+    by_group: defaultdict[Ranks, list[Times]] = defaultdict(list)
     for block in blocks:
         for group in block.groups:
-            found[group.ranks].append(np.asarray(group.slowest_ns) / block.calls)
-    return {ranks: np.concatenate(times) for ranks, times in found.items()}
+            by_group[group.ranks].append(np.asarray(group.slowest_ns) / block.calls)
+    return {ranks: np.concatenate(times) for ranks, times in by_group.items()}
 
 
 def _busbw(case: Case, ranks: Ranks, times: Times) -> float | None:

@@ -78,28 +78,28 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
         return run_folder.nothing_to_do() or _run_launches(plan, row, settings, run_folder, size)
 
 
-def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: RunSession, size: int) -> Result:
+def _run_launches(plan: Plan, row: BackendRow, settings: Settings, session: RunSession, size: int) -> Result:
     began = time.monotonic()
-    measured, failures, launch, watch = 0, here.failed, 0, Watch()
-    written: int | None = here.size_bytes
+    measured, failures, launch, watch = 0, session.failed, 0, Watch()
+    written: int | None = session.size_bytes
     for number in _INTERRUPTING - {signal.SIGINT}:
         signal.signal(number, raise_interrupt)
     try:
-        for launch, remaining in here.launches:
+        for launch, remaining in session.launches:
             watch = Watch()
-            job = Job(plan, here.folder, launch, "local", row, remaining, written=written)
+            job = Job(plan, session.folder, launch, "local", row, remaining, written=written)
             outcome = launch_ranks(job, watch, size, began, settings.port, quiet=settings.quiet)
             measured += outcome.measured
             failures += outcome.failed
             written = outcome.written
     except BusbwError as error:
-        here.broke(error, launch, watch.current)
+        session.broke(error, launch, watch.current)
         raise
     except KeyboardInterrupt:
-        here.finish("interrupted", "interrupted by a signal")
+        session.finish("interrupted", "interrupted by a signal")
         raise
-    finish_well(here.folder, failures, written)
-    return Result(here.folder, measured, failures, speaks=True)
+    finish_well(session.folder, failures, written)
+    return Result(session.folder, measured, failures, speaks=True)
 
 
 def launch_ranks(job: Job, watch: Watch, size: int, began: float, port: int = 0, *, quiet: bool = False) -> Outcome:
@@ -226,7 +226,7 @@ def _error_of(watch: Watch) -> BusbwError:
             f"rank {number} (host {socket.gethostname()}, pid {watch.ranks[number].process.pid}) {text}"
             for number, text in suspects.items()
         ]
-        said = next((f"; {one.said}" for one in failures if one.said), "")
+        said = next((f"; {failure.said}" for failure in failures if failure.said), "")
         late = not any(watch.ranks[number].exited for number in suspects)
         return RankFailure(f"{', '.join(names)} during {during}{said}", tuple(suspects), late=late)
     if roots:
@@ -234,7 +234,7 @@ def _error_of(watch: Watch) -> BusbwError:
     if not failures:
         return RankFailure(f"the launch ended during {during} without a known reason")
     # Every rank has reported, so those that another one considers lost answered too late.
-    first = next((one for one in failures if one.lost), failures[0])
+    first = next((failure for failure in failures if failure.lost), failures[0])
     return RankFailure(str(first), first.lost, first.said, late=True)
 
 

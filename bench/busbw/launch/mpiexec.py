@@ -101,9 +101,9 @@ class RankStub:
         if self.cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, self.cores)
         # In two steps, because a wanted number may be in use by another of these descriptors.
-        high = {wanted: os.dup(here) for wanted, here in self.descriptors.items()}
-        for wanted, here in high.items():
-            os.dup2(here, wanted)
+        high = {number: os.dup(source) for number, source in self.descriptors.items()}
+        for number, duplicate in high.items():
+            os.dup2(duplicate, number)
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def rank_stubs(size: int) -> Iterator[tuple[RankStub, ...]]:
             if ranks != list(range(size)):
                 raise LaunchError(f"{mpiexec} started ranks {ranks} instead of 0 to {size - 1}")
             until_started.close()
-            _reserve(stack, {wanted for stub in stubs for wanted in stub.descriptors})
+            _reserve(stack, {descriptor for stub in stubs for descriptor in stub.descriptors})
             yield tuple(stubs)
         finally:
             _close(guards, process)
@@ -203,8 +203,8 @@ def chosen() -> tuple[str, str]:
                 seen.append(str(path))
                 if flavour.mark in _version_of(path):
                     return vendor, str(path)
-    found = f"found only those of other libraries: {', '.join(seen)}" if seen else "none in PATH or beside this Python"
-    raise LaunchError(f"mpi4py has loaded {vendor}, but its mpiexec is missing: {found}")
+    others = f"found only those of other libraries: {', '.join(seen)}" if seen else "none in PATH or beside this Python"
+    raise LaunchError(f"mpi4py has loaded {vendor}, but its mpiexec is missing: {others}")
 
 
 def _version_of(path: Path) -> str:
@@ -235,11 +235,11 @@ def _received(guard: socket.socket, size: int) -> RankStub:
     if len(head) < _HEAD_BYTES or len(data) < length:
         raise LaunchError("a process that mpiexec started ended before it reported its rank")
     about = json.loads(data)
-    found = found_in(OF_MPIRUN, about["variables"])
-    if found is None or env_int(about["variables"], found.size) != size:
+    names = found_in(OF_MPIRUN, about["variables"])
+    if names is None or env_int(about["variables"], names.size) != size:
         raise LaunchError("mpiexec does not set the environment variables of its library for rank and number of ranks")
     return RankStub(
-        rank=env_int(about["variables"], found.rank),
+        rank=env_int(about["variables"], names.rank),
         variables=about["variables"],
         descriptors=dict(zip(about["descriptors"], descriptors, strict=True)),
         cores=tuple(about["cores"]),

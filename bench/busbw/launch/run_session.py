@@ -103,13 +103,13 @@ def open_run(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[Ru
         if not sure:
             say(f"this file system does not support locks: make sure that no other process resumes {settings.resume}")
         say(lack.in_words())
-        cases = {case for one in lack.launches for case in lack.by_case(one)}
+        cases = {case for launch in lack.launches for case in lack.by_case(launch)}
         try:
             _refuse_path(plan, ranks_here, [case.size_bytes for case in cases if OPS[case.op].stores])
         except UsageError:
             pack(settings.resume)  # restore the original state
             raise
-        launches = tuple((lack.first + one.number, one) for one in lack.launches)
+        launches = tuple((lack.first + launch.number, launch) for launch in lack.launches)
         with _cleanup(plan, settings.resume):
             yield RunSession(settings.resume, launches, lack, _size_bytes(settings.resume))
 

@@ -281,9 +281,9 @@ def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case
     """The ``cases`` that cannot run, with the reason. A case that one rank refuses, for example because its host has no
     compiler, is refused on all, with the reason of the first such rank.
     """
-    here = [(number, reason) for number, case in enumerate(cases) if (reason := skip_reason(case, backend, place))]
+    refused = [(number, reason) for number, case in enumerate(cases) if (reason := skip_reason(case, backend, place))]
     reasons: dict[int, str] = {}
-    for text in backend.share(json.dumps(here)):
+    for text in backend.share(json.dumps(refused)):
         for number, reason in json.loads(text):
             reasons.setdefault(number, reason)
     return {cases[number]: reasons[number] for number in sorted(reasons)}

@@ -68,12 +68,12 @@ def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, set
             if case.mode == "overlap" and operation.post is None:
                 raise BackendError(f"{op.name} has no nonblocking form, which mode overlap needs")
     except bench.backend.raises:
-        for one in bound:
-            one.operation.free()
+        for buffer_set in bound:
+            buffer_set.operation.free()
         raise
     # Posts, barriers and device marks are made by Python, so those calls cannot use the compiled loop.
     hosts = case.mode not in {"overlap", "barriers"} and bench.backend.device is None
-    row = row_of([one.operation.native for one in bound]) if hosts else None
+    row = row_of([buffer_set.operation.native for buffer_set in bound]) if hosts else None
     return Part(group, layout, tuple(bound), made_of, row)
 
 
@@ -95,5 +95,5 @@ def _buffers(backend: Backend, layout: Layout, dtype: str) -> tuple["torch.Tenso
 def _give_back(bench: Bench, part: Part | None) -> None:
     """Release the library's resources for the operations of ``part``. Raises BackendError."""
     with explained(bench.backend):
-        for one in part.sets if part is not None else ():
-            one.operation.free()
+        for buffer_set in part.sets if part is not None else ():
+            buffer_set.operation.free()

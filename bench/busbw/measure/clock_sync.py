@@ -165,9 +165,9 @@ def _compare(backend: Backend, clock: Clock, domains: Sequence[str | None], exch
                 aged = _apart_ns(clock.now_ns() - mine.at_ns) if me else 0
                 backend.send(leaders[me + step], [mine.offset_ns, mine.error_ns + aged])
             elif me % (2 * step) == step:
-                here = _ask(backend, clock, leaders[me - step], exchanges)
+                measured = _ask(backend, clock, leaders[me - step], exchanges)
                 above, bound = map(int, backend.receive(leaders[me - step], 2))
-                mine = _Point(here.at_ns, here.offset_ns + above, here.error_ns + bound, here.rtt_ns)
+                mine = _Point(measured.at_ns, measured.offset_ns + above, measured.error_ns + bound, measured.rtt_ns)
             step //= 2
     # The other ranks of a leader's host read its clock.
     table = of_every_rank(backend, (mine.at_ns, mine.offset_ns, mine.error_ns, mine.rtt_ns))

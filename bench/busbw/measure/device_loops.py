@@ -93,7 +93,7 @@ def take(loop: Loop, device: Device, count: int, hold: Hold | None = None) -> Sa
     Raises BackendError when a call or the device fails.
     """
     columns = np.zeros((5, count), dtype=np.int64)
-    known, taken = [0] * count, [0] * count
+    switches_before, switches_after = [0] * count, [0] * count
     now, start, prepare, calls, row = loop.clock.now_ns, loop.start, loop.prepare, loop.calls, loop.calls_per_sample
     with explained(loop.backend):
         first, last = device.mark(), device.mark()
@@ -102,7 +102,7 @@ def take(loop: Loop, device: Device, count: int, hold: Hold | None = None) -> Sa
             if prepare is not None:
                 prepare()
             device.synchronise()
-            known[index] = switches()
+            switches_before[index] = switches()
             start()
             entered = now()
             if hold is not None:
@@ -117,11 +117,11 @@ def take(loop: Loop, device: Device, count: int, hold: Hold | None = None) -> Sa
             device.synchronise()
             left = now()
             columns[:, index] = entered, left, last.ns_since(first), early, handed_over - entered
-            taken[index] = switches()
+            switches_after[index] = switches()
     entries, exits, device_ns, unheld, handed_over_ns = columns
     if hold is not None:
         hold.learn(int(handed_over_ns.max()), row)
-    switched = np.greater(taken, known).astype(np.int64)
+    switched = np.greater(switches_after, switches_before).astype(np.int64)
     return Samples(entries, exits, switched, device_ns=np.maximum(device_ns, _SHORTEST_NS), unheld=unheld)
 
 
@@ -140,7 +140,7 @@ def take_overlapped(
     Raises as ``take``.
     """
     columns = np.zeros((9, count), dtype=np.int64)
-    known, taken = [0] * count, [0] * count
+    switches_before, switches_after = [0] * count, [0] * count
     now, start, prepare = loop.clock.now_ns, loop.start, loop.prepare
     with explained(loop.backend):
         first, posted, computed, last = (device.mark() for _ in range(4))
@@ -149,7 +149,7 @@ def take_overlapped(
             if prepare is not None:
                 prepare()
             device.synchronise()
-            known[index] = switches()
+            switches_before[index] = switches()
             start()
             if hold is not None:
                 device.hold(hold.ns)
@@ -187,14 +187,14 @@ def take_overlapped(
                 last.ns_since(computed),
                 returned - begun,
             )
-            taken[index] = switches()
+            switches_after[index] = switches()
     entries, exits, unheld, handed_over_ns, alone, post_ns, compute_ns, wait_ns, host_post_ns = columns
     if hold is not None:
         hold.learn(int(handed_over_ns.max()), 1)
     return Samples(
         entries,
         exits,
-        np.greater(taken, known).astype(np.int64),
+        np.greater(switches_after, switches_before).astype(np.int64),
         device_ns=np.maximum(post_ns + compute_ns + wait_ns, _SHORTEST_NS),
         overlapped=Overlapped(alone, post_ns, compute_ns, wait_ns, host_post_ns),
         unheld=unheld,

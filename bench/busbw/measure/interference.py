@@ -96,7 +96,7 @@ class InterferenceMonitor:
         mine = _Seen(self._before, self._look(), psutil.cpu_count() or 1, gpu)
         seen = records_of_every_rank(self._backend, mine, _Seen)
         return tuple(
-            _host(host, [one for one, where in zip(seen, self._hosts, strict=True) if where == host])
+            _host(host, [rank for rank, where in zip(seen, self._hosts, strict=True) if where == host])
             for host in dict.fromkeys(self._hosts)
         )
 
@@ -116,12 +116,12 @@ def _host(host: str, ranks: Sequence[_Seen]) -> HostConditions:
     """Conditions of one host: system counters from its first rank, process counters from every rank."""
     before, after = ranks[0].before, ranks[0].after
     capacity = (after.at - before.at) * ranks[0].cores
-    busy, own = after.busy - before.busy, sum(one.after.own - one.before.own for one in ranks)
+    busy, own = after.busy - before.busy, sum(rank.after.own - rank.before.own for rank in ranks)
 
     def share(seconds: float) -> float | None:
         # Some sandboxes count no CPU time: unknown. Ticks may add up to less than our own CPU time, hence the max.
-        known = capacity >= _LEAST_CPU_SECONDS and after.counted > before.counted
-        return round(max(seconds, 0.0) / capacity, 4) if known else None
+        is_known = capacity >= _LEAST_CPU_SECONDS and after.counted > before.counted
+        return round(max(seconds, 0.0) / capacity, 4) if is_known else None
 
     return HostConditions(
         host=host,
@@ -130,8 +130,8 @@ def _host(host: str, ranks: Sequence[_Seen]) -> HostConditions:
         busy_share=share(busy),
         foreign_share=share(busy - own),
         steal_share=share(after.stolen - before.stolen),
-        switches=tuple(one.after.switches - one.before.switches for one in ranks),
+        switches=tuple(rank.after.switches - rank.before.switches for rank in ranks),
         mhz_before=before.mhz or None,
         mhz_after=after.mhz or None,
-        gpus=tuple(one.gpu for one in ranks if one.gpu is not None),
+        gpus=tuple(rank.gpu for rank in ranks if rank.gpu is not None),
     )

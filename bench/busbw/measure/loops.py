@@ -97,7 +97,7 @@ def idle(start: Call, prepare: Call | None, count: int, *, overlaps: bool = Fals
 
 def take(loop: Loop, count: int) -> Samples:
     """Take ``count`` samples. Raises BackendError when a call fails."""
-    entries, exits, known, taken = [0] * count, [0] * count, [0] * count, [0] * count
+    entries, exits, switches_before, switches_after = [0] * count, [0] * count, [0] * count, [0] * count
     now, start, prepare, calls, row = loop.clock.now_ns, loop.start, loop.prepare, loop.calls, loop.calls_per_sample
     compiled = loop.row
     go = None if compiled is None else compiled.of(row)
@@ -105,7 +105,7 @@ def take(loop: Loop, count: int) -> Samples:
         for index in range(count):
             if prepare is not None:
                 prepare()
-            known[index] = switches()
+            switches_before[index] = switches()
             if compiled is not None and go is not None:
                 start()
                 before = now()
@@ -127,11 +127,11 @@ def take(loop: Loop, count: int) -> Samples:
                     call()
                 exits[index] = now()
             entries[index] = before
-            taken[index] = switches()
+            switches_after[index] = switches()
     return Samples(
         np.asarray(entries, dtype=np.int64),
         np.asarray(exits, dtype=np.int64),
-        np.greater(taken, known).astype(np.int64),
+        np.greater(switches_after, switches_before).astype(np.int64),
     )
 
 
@@ -142,14 +142,14 @@ def take_overlapped(loop: Loop, posts: Iterator[Post], compute: Callable[[], Non
     without being completed. Raises as ``take``.
     """
     columns = np.zeros((5, count), dtype=np.int64)
-    known, taken = [0] * count, [0] * count
+    switches_before, switches_after = [0] * count, [0] * count
     now, start, prepare = loop.clock.now_ns, loop.start, loop.prepare
     with explained(loop.backend):
         for index in range(count):
             post = next(posts)
             if prepare is not None:
                 prepare()
-            known[index] = switches()
+            switches_before[index] = switches()
             start()
             before = now()
             wait = post()
@@ -166,12 +166,12 @@ def take_overlapped(loop: Loop, posts: Iterator[Post], compute: Callable[[], Non
             wait()
             left = now()
             columns[:, index] = pure, entered, posted, computed, left
-            taken[index] = switches()
+            switches_after[index] = switches()
     alone, entries, posted_at, computed_at, exits = columns
     return Samples(
         entries,
         exits,
-        np.greater(taken, known).astype(np.int64),
+        np.greater(switches_after, switches_before).astype(np.int64),
         overlapped=Overlapped(alone, posted_at - entries, computed_at - posted_at, exits - computed_at),
     )
 

@@ -86,13 +86,13 @@ class _Sampler:
             self.hold.ns = int(agreed(bench, [self.hold.wanted_ns(row)])[0])
         if part is None:
             return idle(self.start, self.flush, count, overlaps=self.computes, on_device=device is not None)
-        operations = [one.operation for one in part.sets]
-        each = [self._timed(one.call) for one in operations]
+        operations = [buffer_set.operation for buffer_set in part.sets]
+        each = [self._timed(operation.call) for operation in operations]
         # cycle over a single call costs more than repeat.
         calls = repeat(each[0]) if len(each) == 1 else cycle(each)
         compiled = part.row if self.compiled else None
         loop = Loop(bench.backend, bench.clock, self.replays or calls, self.start, self._prepare, row, compiled)
-        posts = cycle([one.post for one in operations if one.post is not None])
+        posts = cycle([operation.post for operation in operations if operation.post is not None])
         compute = partial(self.work.do, self.work_units)
         if device is None:
             samples = take_overlapped(loop, posts, compute, count) if self.computes else take(loop, count)
@@ -115,7 +115,9 @@ class _Sampler:
             return device.uncapturable or ""
         if self.case.mode == "graph" and device is not None and self.part is not None:
             try:
-                self.replays = device_loops.captured(device, [one.operation.call for one in self.part.sets], calls)
+                self.replays = device_loops.captured(
+                    device, [buffer_set.operation.call for buffer_set in self.part.sets], calls
+                )
             except self.bench.backend.raises as error:
                 return self.bench.backend.explain(error)
         return ""

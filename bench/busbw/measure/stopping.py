@@ -67,9 +67,9 @@ def budget_of(timing: Timing, rounds: int, mode: Mode = "isolated") -> Budget:
     """
     parts = timing.blocks * rounds
     least = min(timing.least_samples, _ROWS) if mode in ROWED else timing.least_samples
-    wanted = min(timing.min_samples, _ROWS) if mode in ROWED else timing.min_samples
+    needed = min(timing.min_samples, _ROWS) if mode in ROWED else timing.min_samples
     return Budget(
-        min_samples=max(least // timing.blocks, math.ceil(wanted / timing.blocks), 2),
+        min_samples=max(least // timing.blocks, math.ceil(needed / timing.blocks), 2),
         least_samples=max(math.ceil(least / timing.blocks), 2),
         max_samples=max(timing.max_samples // timing.blocks, 2),
         min_ns=timing.min_seconds * SECOND_NS / parts,
@@ -79,8 +79,8 @@ def budget_of(timing: Timing, rounds: int, mode: Mode = "isolated") -> Budget:
 
 def warmup_calls(timing: Timing, estimate_ns: int) -> int:
     """Number of calls that fill the warm-up time at ``estimate_ns`` each, within the plan's limits."""
-    wanted = math.ceil(timing.warmup_seconds * SECOND_NS / max(estimate_ns, 1))
-    return min(max(wanted, timing.warmup_calls), timing.max_warmup_calls)
+    needed = math.ceil(timing.warmup_seconds * SECOND_NS / max(estimate_ns, 1))
+    return min(max(needed, timing.warmup_calls), timing.max_warmup_calls)
 
 
 def calls_per_sample(mode: Mode, estimate_ns: int, timer_ns: int, budget: Budget, cache: Cache = "warm") -> int:
@@ -124,9 +124,9 @@ def first_batch(budget: Budget, estimate_ns: int, pace_ns: int) -> int:
 
     A sample measures ``estimate_ns`` and uses ``pace_ns`` of the budget, because the barrier before it counts too.
     """
-    wanted = max(budget.min_samples, math.ceil(budget.min_ns / max(estimate_ns, 1)))
+    needed = max(budget.min_samples, math.ceil(budget.min_ns / max(estimate_ns, 1)))
     affordable = max(budget.least_samples, int(budget.max_ns / max(pace_ns, estimate_ns, 1)))
-    return max(1, min(wanted, affordable, budget.max_samples))
+    return max(1, min(needed, affordable, budget.max_samples))
 
 
 def more_tries(budget: Budget, taken: int, spent_ns: int) -> bool:
@@ -151,8 +151,8 @@ def next_batch(
     if batches + 1 >= MOST_BATCHES:
         return most
     width = max(map(half_width, slowest))
-    wanted = count if math.isinf(width) else math.ceil(count * ((width / precision) ** 2 - 1))
-    return max(1, min(max(wanted, count), most))
+    needed = count if math.isinf(width) else math.ceil(count * ((width / precision) ** 2 - 1))
+    return max(1, min(max(needed, count), most))
 
 
 def stop_reason(

@@ -82,8 +82,8 @@ class WindowSync(Synchronizer):
     def begin(self, count: int, pace_ns: int) -> None:
         """Agree on the opening times and the length of the windows."""
         missed = len(self._late) > _TOO_MANY_MISSED * max(self._next, 1)
-        here = int(self._common.common(np.asarray([self._now()], dtype=np.int64))[0])
-        latest, pace, anybody = self._backend.reduce(np.asarray([here, pace_ns, missed], dtype=np.int64), "max")
+        local_now = int(self._common.common(np.asarray([self._now()], dtype=np.int64))[0])
+        latest, pace, anybody = self._backend.reduce(np.asarray([local_now, pace_ns, missed], dtype=np.int64), "max")
         # A factor, because the last length is out of date if a sample has more calls now.
         self._longer *= 2 if anybody else 1
         length, first = int(pace * _SLACK * self._longer), int(latest) + _HEAD_START_NS

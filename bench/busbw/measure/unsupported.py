@@ -77,8 +77,8 @@ def unsuited(case: Case, place: Place) -> str | None:
         return f"root {case.root} is not in every group; the smallest has {smallest} ranks"
     if op.uneven and len({len(group) for group in groups}) > 1:
         return f"{op.name} needs groups of equal size; these have {sorted({len(group) for group in groups})} ranks"
-    here = _host_layout(case, place) or _no_numa_node(case, place) or out_of_memory(case, place)
-    return here or _mode_conflict(case, place)
+    reason = _host_layout(case, place) or _no_numa_node(case, place) or out_of_memory(case, place)
+    return reason or _mode_conflict(case, place)
 
 
 def _too_few_ranks(op: Op, case: Case, groups: Sequence[Ranks]) -> str | None:

@@ -20,8 +20,8 @@ def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, w
     reason = _unverifiable(op, case)
     wrong = first_ns = 0
     for number in range(sets):
-        error, call_ns, unchecked, here = "", 0, "", 0
-        one = None if part is None else part.sets[number]
+        error, call_ns, unchecked, own_wrong = "", 0, "", 0
+        buffer_set = None if part is None else part.sets[number]
         # All ranks agree after each preparation: the second may be a barrier, which every rank must reach.
         for make in _preparations(case, part, number):
             fail_together(bench, _error_of(bench, make), "cannot be prepared")
@@ -29,15 +29,17 @@ def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, w
             with explained(bench.backend):
                 bench.backend.device.synchronise()
         bench.backend.barrier()
-        if part is not None and one is not None:
-            error, call_ns = _attempt(bench, case, one.operation, compiled=part.row is not None)
+        if part is not None and buffer_set is not None:
+            error, call_ns = _attempt(bench, case, buffer_set.operation, compiled=part.row is not None)
             if not error:
                 try:
-                    here = _wrong_here(part, one, checkable=reason is None)
+                    own_wrong = _wrong_here(part, buffer_set, checkable=reason is None)
                 except bench.backend.raises as raised:
                     unchecked = bench.backend.explain(raised)
         first_ns = first_ns or call_ns
-        wrong += _wrong_everywhere(bench, error, unchecked, here, took_part=part is not None, together=not op.local)
+        wrong += _wrong_everywhere(
+            bench, error, unchecked, own_wrong, took_part=part is not None, together=not op.local
+        )
     if reason is not None:
         return Check(state="not checked", reason=reason), first_ns
     if wrong:
@@ -58,23 +60,23 @@ def _preparations(case: Case, part: Part | None, number: int) -> tuple[Call, Cal
     """Calls that put fresh data into the buffers and that prepare the operation."""
     if part is None:
         return do_nothing, do_nothing
-    one, layout, made_of = part.sets[number], part.layout, part.made_of
+    buffer_set, layout, made_of = part.sets[number], part.layout, part.made_of
 
     def refresh() -> None:
-        poison(one.receive, case.redop)
+        poison(buffer_set.receive, case.redop)
         if made_of is not None:
-            fill(one.send, layout.send, made_of)
+            fill(buffer_set.send, layout.send, made_of)
 
-    return refresh, one.operation.prepare or do_nothing
+    return refresh, buffer_set.operation.prepare or do_nothing
 
 
-def _wrong_here(part: Part, one: BufferSet, *, checkable: bool) -> int:
+def _wrong_here(part: Part, buffer_set: BufferSet, *, checkable: bool) -> int:
     """Number of wrong elements on this rank, counted by the operation itself or else from its layout."""
-    if one.operation.wrong is not None:
-        return one.operation.wrong()
+    if buffer_set.operation.wrong is not None:
+        return buffer_set.operation.wrong()
     if part.made_of is None or not checkable:
         return 0
-    return count_wrong(one.receive, part.layout.expect, part.made_of)
+    return count_wrong(buffer_set.receive, part.layout.expect, part.made_of)
 
 
 def _attempt(bench: Bench, case: Case, operation: Operation, *, compiled: bool) -> tuple[str, int]:

@@ -13,8 +13,8 @@ SCALAR = 3.0
 
 def _of_two(share: Share) -> Layout:
     """Two different arrays, stored one after the other, are the input; one array is the output."""
-    one = Span(share.count, share.rank)
-    return Layout((one, Span(share.count, share.rank, phase=1)), (one,))
+    span = Span(share.count, share.rank)
+    return Layout((span, Span(share.count, share.rank, phase=1)), (span,))
 
 
 def _read(share: Share) -> Layout:

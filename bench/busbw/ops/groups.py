@@ -85,8 +85,8 @@ def pair_rounds(members: Ranks, *, together: bool) -> tuple[Round, ...]:
     for _ in range(len(circle) - 1):
         half = len(circle) // 2
         pairings = zip(circle[:half], reversed(circle[half:]), strict=True)
-        pairs = tuple((one, two) for one, two in pairings if one is not None and two is not None)
-        rounds += [pairs, tuple((two, one) for one, two in pairs)]
+        pairs = tuple((first, second) for first, second in pairings if first is not None and second is not None)
+        rounds += [pairs, tuple((second, first) for first, second in pairs)]
         circle = [circle[0], circle[-1], *circle[1:-1]]
     if together:
         return tuple(rounds)

@@ -159,13 +159,13 @@ def _literals(hint: object) -> tuple[str, ...]:
 
 def line_of(text: str, table: str, number: int, key: str) -> int:
     """Line of ``key`` in the ``number``-th such table, else of the table, else 1: tomllib keeps no positions."""
-    here, seen, line_of_table = not table, -1, 1
+    inside, seen, line_of_table = not table, -1, 1
     start_of_key = re.compile(rf"""\s*(?:\[\[?\s*)?["']?{re.escape(key or " ")}["']?\s*[]=.]""")
     for at, line in enumerate(text.splitlines(), start=1):
         if table and (header := re.match(r"\s*\[\[?\s*([\w.-]+)\s*\]", line)):
             seen += header[1] == table
-            here = header[1] == table and seen == number
-            line_of_table = at if here else line_of_table
-        if here and start_of_key.match(line):
+            inside = header[1] == table and seen == number
+            line_of_table = at if inside else line_of_table
+        if inside and start_of_key.match(line):
             return at
     return line_of_table

@@ -80,16 +80,16 @@ def variables_of(environment: HostFacts) -> dict[Variable, str]:
 # --- distance of two ranks -----------------------------------------------------------------------------------------
 
 
-def distance(one: RankPlacement, other: RankPlacement) -> int | None:
+def distance(first: RankPlacement, other: RankPlacement) -> int | None:
     """0 within a host, 1 below one leaf switch, plus 1 for every further level on the path between two leaves; None
     between hosts with unknown switches.
     """
-    if one.host == other.host:
+    if first.host == other.host:
         return WITHIN_A_HOST
-    if not one.switches or not other.switches or len(one.switches) != len(other.switches):
+    if not first.switches or not other.switches or len(first.switches) != len(other.switches):
         return None
-    pairs = enumerate(zip(one.switches, other.switches, strict=True))
-    return ONE_LEAF + len(one.switches) - next((level for level, (a, b) in pairs if a != b), len(one.switches))
+    pairs = enumerate(zip(first.switches, other.switches, strict=True))
+    return ONE_LEAF + len(first.switches) - next((level for level, (a, b) in pairs if a != b), len(first.switches))
 
 
 def distance_in_words(steps: int | None) -> str:
@@ -106,20 +106,20 @@ def distance_in_words(steps: int | None) -> str:
 
 def binding(placements: Sequence[RankPlacement]) -> str | None:
     """Description of how the ranks of one host are bound to cores; None if that was not recorded."""
-    known = [(one.rank, one.cores) for one in placements if one.cores]
-    if len(known) != len(placements) or not placements:
+    bound = [(placement.rank, placement.cores) for placement in placements if placement.cores]
+    if len(bound) != len(placements) or not placements:
         return None
-    first = known[0][1]
-    if len(known) == 1:
+    first = bound[0][1]
+    if len(bound) == 1:
         return f"the only rank, on {counted(len(first), 'core')}"
-    if all(cores == first for _, cores in known):
+    if all(cores == first for _, cores in bound):
         return f"not bound: every rank may use the same {counted(len(first), 'core')}"
-    sharing = [(one, other) for (one, mine), (other, theirs) in combinations(known, 2) if mine & theirs]
+    sharing = [(rank, other) for (rank, mine), (other, theirs) in combinations(bound, 2) if mine & theirs]
     if sharing:
-        named = ", ".join(f"{one} and {other}" for one, other in sharing[:_MOST_NAMED])
+        named = ", ".join(f"{rank} and {other}" for rank, other in sharing[:_MOST_NAMED])
         more = f" and {len(sharing) - _MOST_NAMED} more" if len(sharing) > _MOST_NAMED else ""
         return f"bound, but some share cores: ranks {named}{more}"
-    fewest, most = (choose(len(cores) for _, cores in known) for choose in (min, max))
+    fewest, most = (choose(len(cores) for _, cores in bound) for choose in (min, max))
     return f"bound: each rank has {'' if fewest == most else f'{fewest} to '}{counted(most, 'core')} of its own"
 
 
@@ -128,23 +128,25 @@ def binding(placements: Sequence[RankPlacement]) -> str | None:
 
 def shared_resources(placements: Sequence[RankPlacement], environments: Mapping[str, HostFacts]) -> tuple[str, ...]:
     """Warnings about hosts and GPUs that several ranks share although each should have its own."""
-    found: list[str] = []
-    for host in dict.fromkeys(one.host for one in placements):
-        here = [one for one in placements if one.host == host]
+    warnings: list[str] = []
+    for host in dict.fromkeys(placement.host for placement in placements):
+        local = [placement for placement in placements if placement.host == host]
         machines = environments.get(host, UNKNOWN_HOST).machines or 1
         if machines > 1:
-            found.append(
+            warnings.append(
                 f"{machines} machines are called {host} and count as one host, so clock, cores and network are "
                 "ambiguous; give each machine its own name"
             )
-        elif numbers := list(_shared(here, lambda one: one.local_rank)):
-            found.append(
+        elif numbers := list(_shared(local, lambda placement: placement.local_rank)):
+            warnings.append(
                 f"host {host} appears twice: {_ranks_with(numbers, 'local rank')}; its ranks share what other ranks "
                 "have to themselves, so name it once and start its ranks once"
             )
-        if gpus := list(_shared(here, lambda one: one.gpu_address if one.gpu is None else one.gpu)):
-            found.append(f"ranks share a GPU on {host}: {_ranks_with(gpus, 'GPU')}")
-    return tuple(found)
+        if gpus := list(
+            _shared(local, lambda placement: placement.gpu_address if placement.gpu is None else placement.gpu)
+        ):
+            warnings.append(f"ranks share a GPU on {host}: {_ranks_with(gpus, 'GPU')}")
+    return tuple(warnings)
 
 
 def _shared(
@@ -152,9 +154,9 @@ def _shared(
 ) -> Iterator[tuple[Hashable, list[int]]]:
     """Each value that several of ``placements`` share, with their ranks."""
     by_value: dict[Hashable, list[int]] = {}
-    for one in placements:
-        if (value := what(one)) is not None:
-            by_value.setdefault(value, []).append(one.rank)
+    for placement in placements:
+        if (value := what(placement)) is not None:
+            by_value.setdefault(value, []).append(placement.rank)
     yield from ((value, ranks) for value, ranks in by_value.items() if len(ranks) > 1)
 
 
@@ -170,17 +172,17 @@ def oversubscribed(ranks: int, cores: int, hosts: int = 1) -> bool:
 
 def oversubscribed_hosts(hosts: Sequence[str], environments: Mapping[str, HostFacts]) -> dict[str, tuple[int, int]]:
     """Hosts with more ranks than usable cores, as (ranks, cores)."""
-    return {host: found for host, found in ranks_and_cores(hosts, environments).items() if oversubscribed(*found)}
+    return {host: counts for host, counts in ranks_and_cores(hosts, environments).items() if oversubscribed(*counts)}
 
 
 def ranks_and_cores(hosts: Sequence[str], environments: Mapping[str, HostFacts]) -> dict[str, tuple[int, int]]:
     """Ranks and usable cores of each host; hosts with an unknown number of cores are left out."""
-    found: dict[str, tuple[int, int]] = {}
+    counts: dict[str, tuple[int, int]] = {}
     for host in dict.fromkeys(hosts):
         cpu = environments.get(host, UNKNOWN_HOST).cpu
         if (cores := cpu.usable_cores or cpu.logical_cores) is not None:
-            found[host] = (hosts.count(host), cores)
-    return found
+            counts[host] = (hosts.count(host), cores)
+    return counts
 
 
 def tasks_left_out(launcher: str, hosts: Sequence[str], environments: Mapping[str, HostFacts]) -> str | None:

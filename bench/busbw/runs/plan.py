@@ -299,10 +299,10 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
     given = {key: value for key, value in settings.items() if value is not None}
     sweeps = list(plan.sweep)
     if ops:
-        here = {name for sweep in sweeps for name in sweep.ops}
-        missing = [name for name in ops if op_named(name).name not in here]
+        swept = {name for sweep in sweeps for name in sweep.ops}
+        missing = [name for name in ops if op_named(name).name not in swept]
         if missing:
-            has = ", ".join(name for name in OPS if name in here)
+            has = ", ".join(name for name in OPS if name in swept)
             raise UsageError(f"op {', '.join(map(repr, missing))} is not in plan {plan.name!r}; it has: {has}")
         chosen = [
             msgspec.structs.replace(sweep, ops=tuple(name for name in sweep.ops if name in ops)) for sweep in sweeps

@@ -52,7 +52,7 @@ class Progress:
         launches = counted(self.planned, "launch", "launches")
         verb = "is" if 1 in {self.complete, self.planned} else "are"
         whole = len(self.whole)
-        parts = [f"launch {one + 1} in part ({blocks} of {whole} blocks)" for one, blocks in self.partial.items()]
+        parts = [f"launch {launch + 1} in part ({blocks} of {whole} blocks)" for launch, blocks in self.partial.items()]
         return ", ".join([f"{self.complete} of {launches} {verb} complete", *parts])
 
 
@@ -100,6 +100,6 @@ def progress_of(stored: StoredRun | Outline) -> Progress:
     return Progress(
         planned=run.plan.get("launches") or len(there),
         whole=frozenset((case, block) for case in run.cases if case not in run.out for block in range(blocks)),
-        there={launch: frozenset(found) for launch, found in there.items()},
+        there={launch: frozenset(measured) for launch, measured in there.items()},
         origin=origin,
     )

@@ -83,10 +83,10 @@ class Lack:
         if not self.launches:
             return f"nothing is missing in run {name}, so nothing is measured{void}"
         parts = []
-        for one in self.launches:
-            begun = one.resumes
+        for launch in self.launches:
+            begun = launch.resumes
             left = "of a launch that never began" if begun is None else f"left over from launch {begun + 1}"
-            parts.append(f"launch {self.first + one.number + 1} measures {len(one.blocks)} block(s) {left}")
+            parts.append(f"launch {self.first + launch.number + 1} measures {len(launch.blocks)} block(s) {left}")
         return f"run {name} lacks {self.blocks} block(s): {', '.join(parts)}{void}"
 
 
@@ -110,15 +110,15 @@ def lack_of(stored: StoredRun, plan: Plan) -> Lack:
     again = frozenset(places[row.case] for row in stored.failed if row.transient)
     progress = progress_of(stored)
     begun = [launch.launch for launch in stored.launches]
-    wanted: list[tuple[int | None, frozenset[CaseBlock]]] = [
+    parts: list[tuple[int | None, frozenset[CaseBlock]]] = [
         *((number, lacking) for number in progress.there if (lacking := progress.lacking(number))),
         *([(None, progress.whole)] * (plan.launches - len(progress.there)) if progress.whole else ()),
     ]
     launches = tuple(
         Remaining(
-            resumes, frozenset((places[case], block) for case, block in blocks), skipped, number, len(wanted), again
+            resumes, frozenset((places[case], block) for case, block in blocks), skipped, number, len(parts), again
         )
-        for number, (resumes, blocks) in enumerate(wanted)
+        for number, (resumes, blocks) in enumerate(parts)
     )
     return Lack(stored, max(begun, default=-1) + 1, launches, void)
 
@@ -133,16 +133,16 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
         plan = plan_from(run.plan)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         raise StoreError(f"the plan stored with run {run.id} cannot be executed by this busbw: {error}") from error
-    wanted = plan.launches if launches is None else launches
+    launch_count = plan.launches if launches is None else launches
     seconds = plan.timing.timeout_seconds if timeout_seconds is None else timeout_seconds
     with naming_options():
         timing = msgspec.structs.replace(plan.timing, timeout_seconds=seconds)
-        if wanted < plan.launches:
+        if launch_count < plan.launches:
             raise UsageError(
-                f"--launches {wanted}, but run {run.id} has {plan.launches}; a resumed run may have more launches, but "
-                "not fewer: omit --launches or give a larger number"
+                f"--launches {launch_count}, but run {run.id} has {plan.launches}; a resumed run may have more "
+                "launches, but not fewer: omit --launches or give a larger number"
             )
-        return msgspec.structs.replace(plan, launches=wanted, timing=timing)
+        return msgspec.structs.replace(plan, launches=launch_count, timing=timing)
 
 
 def refuse_other_environment(run: Run, *, launcher: str, ranks: int, host: str, by_this_busbw: bool = True) -> None:
@@ -183,9 +183,9 @@ def command_resuming(run: Run, name: str = "") -> str:
 
 def lacking(order: Sequence[tuple[Case, int]], cases: Sequence[Case], remaining: Remaining) -> list[tuple[Case, int]]:
     """The missing part of ``order``; cases that failed before come last."""
-    wanted = {(cases[place], block) for place, block in remaining.blocks if place < len(cases)}
+    lacked = {(cases[place], block) for place, block in remaining.blocks if place < len(cases)}
     again = {cases[place] for place in remaining.again if place < len(cases)}
-    return sorted((one for one in order if one in wanted), key=lambda one: one[0] in again)
+    return sorted((entry for entry in order if entry in lacked), key=lambda entry: entry[0] in again)
 
 
 def record_resumption(
@@ -233,11 +233,13 @@ def _refuse_other_facts(run: Run, cases: Sequence[Case], hosts: Sequence[str], f
         differences.append(f"cases: {len(run.cases)} then, {len(cases)} now, or other cases")
     placements = rank_placements(run.hosts, run.environments), rank_placements(hosts, facts)
     for host in dict.fromkeys(hosts):
-        then, now = (_comparable_facts(those.get(host, UNKNOWN_HOST)) for those in (run.environments, facts))
+        then, now = (
+            _comparable_facts(environments.get(host, UNKNOWN_HOST)) for environments in (run.environments, facts)
+        )
         for name, _ in _SAME_FACTS:
             if not then[name] and name != "virtualization":
                 del then[name], now[name]
-        bound = [binding([placement for placement in those if placement.host == host]) for those in placements]
+        bound = [binding([placement for placement in bound_to if placement.host == host]) for bound_to in placements]
         if None not in bound:  # older runs did not record it
             then["binding"], now["binding"] = bound
         differences += [

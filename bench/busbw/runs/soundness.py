@@ -107,8 +107,8 @@ def _of_launch(row: LaunchStarted, ranks: int) -> Iterator[str]:
         yield f"resumes is {row.resumes}; want a launch before {row.launch}"
     costs = ("empty_call_ns", "empty_loop_ns", "compiled_call_ns", "compiled_loop_ns")
     for name in ("hosts", "pids", "timer_ns", *costs):
-        if (found := len(getattr(row, name))) != ranks and (found or name not in costs):
-            yield f"{name} has {found} entries; the run has {ranks} ranks"
+        if (count := len(getattr(row, name))) != ranks and (count or name not in costs):
+            yield f"{name} has {count} entries; the run has {ranks} ranks"
     yield from _of_clocks(row.clocks, ranks)
 
 
@@ -140,11 +140,11 @@ def _of_step(step: StepParts, ranks: int) -> Iterator[str]:
 def _of_step_ranks(step: StepParts, ranks: int) -> Iterator[str]:
     """Flaws of the rows about single ranks."""
     for name, rows in (("timeline", step.timeline), ("memory", step.memory)):
-        found = [row.rank for row in rows]
-        if len(set(found)) != len(found) or not set(found) <= set(range(ranks)):
-            yield f"{name} is of the ranks {found!s:.60}; want different ranks out of {ranks}"
-    for one in step.memory:
-        yield from _out_of(one.weights_bytes, _MOST_BYTES, peak_bytes=one.peak_bytes)
+        numbers = [row.rank for row in rows]
+        if len(set(numbers)) != len(numbers) or not set(numbers) <= set(range(ranks)):
+            yield f"{name} is of the ranks {numbers!s:.60}; want different ranks out of {ranks}"
+    for memory in step.memory:
+        yield from _out_of(memory.weights_bytes, _MOST_BYTES, peak_bytes=memory.peak_bytes)
     for row in step.timeline:
         if any(begin > end for _, begin, end in row.spans):
             yield f"timeline of rank {row.rank} has a span that ends before it begins"
@@ -198,16 +198,16 @@ def numbers_samples(numbers: Sequence[int], samples: int) -> bool:
     return list(numbers) == sorted(set(numbers)) and set(numbers) <= set(range(samples))
 
 
-def of_factors(found: float | None, wire_bytes: float, traffic_factor: float, op: str, ranks: int) -> Iterator[str]:
+def of_factors(stored: float | None, wire_bytes: float, traffic_factor: float, op: str, ranks: int) -> Iterator[str]:
     """Flaws of the three numbers of ``op`` on a group of ``ranks`` ranks. Only an op that this version knows has a bus
     factor that can be compared; of another version's op, the stored one has to be in range.
     """
     expected = bus_factor(op, ranks)
     if op not in OPS:
-        if found is not None and not 0 < found <= float(_MOST):
-            yield f"bus_factor is {found:g}; want > 0"
-    elif (found is None) != (expected is None) or not math.isclose(found or 0, expected or 0, rel_tol=1e-9):
-        yield f"bus_factor is {found}, but {op} over {ranks} ranks has {expected}"
+        if stored is not None and not 0 < stored <= float(_MOST):
+            yield f"bus_factor is {stored:g}; want > 0"
+    elif (stored is None) != (expected is None) or not math.isclose(stored or 0, expected or 0, rel_tol=1e-9):
+        yield f"bus_factor is {stored}, but {op} over {ranks} ranks has {expected}"
     if not 0 <= wire_bytes <= float(_MOST_BYTES) or not 0 < traffic_factor <= float(_MOST):
         yield f"wire_bytes is {wire_bytes:g}, traffic_factor {traffic_factor:g}; want ≥ 0 and > 0"
 
@@ -259,10 +259,10 @@ def _quantiles(values: Sequence[int]) -> list[float]:
 
 def _time(name: str, text: str) -> Iterator[str]:
     try:
-        known = datetime.fromisoformat(text).tzinfo is not None
+        has_zone = datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
-        known = False
-    if not known:
+        has_zone = False
+    if not has_zone:
         yield f"{name} is {text!r:.40}; want a time such as 2026-01-02T03:04:05.000Z"
 
 

@@ -258,9 +258,9 @@ class Appender:
         return 0
 
 
-def _lost(path: Path, found: int, written: int) -> StoreError:
+def _lost(path: Path, size: int, written: int) -> StoreError:
     return StoreError(
-        f"{path} was removed, replaced or changed while it was being written: {found} of {written} bytes remain; "
+        f"{path} was removed, replaced or changed while it was being written: {size} of {written} bytes remain; "
         "measure again"
     )
 
@@ -386,12 +386,12 @@ def find(results_dir: Path, selector: str) -> Path:
         if given.name == RUN_FILE and given.is_file():
             return given.parent
     runs = list(folders(results_dir))
-    answering = [one for one in runs if selector and (one.name.startswith(selector) or one.name.endswith(selector))]
-    found = runs[-1:] if selector == "latest" else answering
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"run {selector!r} is ambiguous in {results_dir}: {', '.join(one.name for one in found)}")
+    answering = [run for run in runs if selector and (run.name.startswith(selector) or run.name.endswith(selector))]
+    matching = runs[-1:] if selector == "latest" else answering
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise UsageError(f"run {selector!r} is ambiguous in {results_dir}: {', '.join(run.name for run in matching)}")
     held = list(folders(given)) if selector and given.is_dir() else []
     if held:
         message = (
@@ -424,8 +424,8 @@ def usual_results_dir() -> Path:
 def folders(results_dir: Path) -> Iterator[Path]:
     """All run folders below ``results_dir``, oldest first."""
     with files.store_errors("read", results_dir):
-        found = [path.parent for path in results_dir.glob(f"*/*/{RUN_FILE}")]
-    yield from sorted(found, key=lambda folder: (folder.name, folder.parent.name))
+        paths = [path.parent for path in results_dir.glob(f"*/*/{RUN_FILE}")]
+    yield from sorted(paths, key=lambda folder: (folder.name, folder.parent.name))
 
 
 def read_run(folder: Path) -> Run:

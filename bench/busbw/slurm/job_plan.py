@@ -80,45 +80,45 @@ def new_order(selector: str, nodes: str | None, ranks_per_node: int | None, chan
     if changes["path"] is not None:
         changes = {**changes, "path": plan.given_path(changes["path"])}
     with plan.naming_options():
-        wanted = plan.override(base, **changes)
-        wanted.require_path()
-    device = backend_named(wanted.backend).device
+        new_plan = plan.override(base, **changes)
+        new_plan.require_path()
+    device = backend_named(new_plan.backend).device
     if nodes is None or ranks_per_node is None:
         lacking = {"--nodes N": nodes, "--ranks-per-node R": ranks_per_node}
         raise UsageError(f"{selector}: give {' and '.join(name for name, given in lacking.items() if given is None)}")
     shape = shape_of(nodes, ranks_per_node)
-    _check_fit(shape, wanted, device)
+    _check_fit(shape, new_plan, device)
     options += _given(changes)
     if not shape.node_counts:
         # busbw run checks the number of ranks; without it, a step of one task would start a local rank per core.
         options += ["--ranks", str(shape.worlds[0][1])]
-    return JobRequest(tuple(options), wanted, shape)
+    return JobRequest(tuple(options), new_plan, shape)
 
 
 def _plan_named(selector: str) -> tuple[Plan, list[str]]:
     """The plan ``selector``, and the options of ``busbw run`` that name it."""
-    known = plan.suites()
+    suites = plan.suites()
     file = Path(selector)
-    if selector in known:
+    if selector in suites:
         return plan.read_suite(selector), ["--suite", selector]
     if file.is_file():
         return plan.read_plan(file), ["--plan", str(file.absolute())]
-    likely = nearest(selector, known)
+    likely = nearest(selector, suites)
     hint = f"; did you mean {likely}?" if likely else ""
     op = f"; {selector} is an op: write a TOML plan with it (docs/formats.md, Plans)" if selector in OPS else hint
-    raise UsageError(f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)}){op}")
+    raise UsageError(f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(suites)}){op}")
 
 
-def _check_fit(shape: Shape, wanted: Plan, device: str) -> None:
-    """Raise UsageError when ``wanted`` does not fit the numbers of ranks of ``shape``."""
+def _check_fit(shape: Shape, job_plan: Plan, device: str) -> None:
+    """Raise UsageError when ``job_plan`` does not fit the numbers of ranks of ``shape``."""
     case_count = 0
     for nodes, ranks in shape.worlds:
-        if wanted.ranks not in {None, ranks}:
+        if job_plan.ranks not in {None, ranks}:
             raise UsageError(
-                f"plan {wanted.name!r} is for {wanted.ranks} ranks, but {nodes} node(s) with {shape.ranks_per_node} "
-                f"each have {ranks}; remove 'ranks' from the plan or make them agree"
+                f"plan {job_plan.name!r} is for {job_plan.ranks} ranks, but {nodes} node(s) with "
+                f"{shape.ranks_per_node} each have {ranks}; remove 'ranks' from the plan or make them agree"
             )
-        case_count += len(cases.expand(wanted, ranks, nodes, device).cases)
+        case_count += len(cases.expand(job_plan, ranks, nodes, device).cases)
         if case_count > limits.MOST_CASES:
             raise UsageError(
                 f"the runs of the array have more than {limits.MOST_CASES} cases in total, which is the maximum"
@@ -151,8 +151,8 @@ def resuming_order(
             f"run {run.id} began on {shape.nodes} node(s) with {shape.ranks_per_node} rank(s) per node and can only "
             "continue there; omit --nodes and --ranks-per-node"
         )
-    wanted = resume.plan_of(run, **changes)
-    if not resume.lack_of(stored, wanted).launches:
+    new_plan = resume.plan_of(run, **changes)
+    if not resume.lack_of(stored, new_plan).launches:
         raise UsageError(f"nothing is missing in run {run.id}; use --launches to add launches")
     resume.refuse_other_environment(
         run,
@@ -164,7 +164,7 @@ def resuming_order(
     options = ["--resume", str(folder.absolute())]
     options += _given(changes)
     nodes_then = ",".join(dict.fromkeys(_node_of(run, host) for host in run.hosts))
-    return JobRequest(tuple(options), wanted, shape, nodes_then, folder.absolute())
+    return JobRequest(tuple(options), new_plan, shape, nodes_then, folder.absolute())
 
 
 def _node_of(run: Run, host: str) -> str:
@@ -184,12 +184,12 @@ def _shape_of_run(run: Run) -> Shape:
     return Shape(len(hosts), counts.pop())
 
 
-def mpi_for(wanted: Plan, given: str | None) -> str | None:
+def mpi_for(job_plan: Plan, given: str | None) -> str | None:
     """Value for ``srun --mpi``: ``given``, or the one for the library that mpi4py loads here; None for other backends.
 
     Raises LaunchError when it cannot be determined.
     """
-    if given is not None or backend_named(wanted.backend).started_by != "mpiexec":
+    if given is not None or backend_named(job_plan.backend).started_by != "mpiexec":
         return given
     try:
         vendor = vendor_of_library()

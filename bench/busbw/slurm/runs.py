@@ -109,7 +109,7 @@ class JobRuns:
     def of(self, job: str, nodes: str | None = None) -> Iterator[Path]:
         """The folders of the runs of ``job``, newest first; only those on ``nodes`` if given."""
         for folder in reversed(list(store.folders(self.results_dir))):
-            if any(known.job == job and nodes in {None, known.nodes} for known in self.jobs(folder)):
+            if any(entry.job == job and nodes in {None, entry.nodes} for entry in self.jobs(folder)):
                 yield folder
 
     def jobs(self, folder: Path) -> tuple[JobAllocation, ...]:

@@ -111,8 +111,8 @@ def render(job: Job) -> str:
 def _texts(job: Job) -> Iterator[tuple[str, str]]:
     for field in fields(job):
         value = getattr(job, field.name)
-        for one in value if isinstance(value, tuple) else (value,):
-            name, word = (f"variable {one.name}", one.value) if isinstance(one, Setting) else (field.name, one)
+        for item in value if isinstance(value, tuple) else (value,):
+            name, word = (f"variable {item.name}", item.value) if isinstance(item, Setting) else (field.name, item)
             if isinstance(word, str | Shell):
                 yield name, word.text if isinstance(word, Shell) else word
 

@@ -44,7 +44,7 @@ def will_measure(job: QueuedJob, folder: Path, allocations: Sequence[JobAllocati
 def refuse_a_second_job(folder: Path) -> None:
     """Raise LaunchError when the run in ``folder`` has a job that has not ended, or when Slurm does not answer."""
     allocations = JobRuns(folder.parent).jobs(folder)
-    job = next((one for one in queue.mine() if will_measure(one, folder, allocations)), None)
+    job = next((queued for queued in queue.mine() if will_measure(queued, folder, allocations)), None)
     if job is not None:
         raise LaunchError(
             f"run {folder.name} is already being resumed by job {job.shown}, {job.in_words()}; wait for its end (busbw "
@@ -57,13 +57,13 @@ def rows(results_dir: Path, queued: Sequence[QueuedJob]) -> list[StatusRow]:
 
     For a run whose jobs Slurm no longer knows, the last job is listed.
     """
-    found = [*_of_runs(results_dir, queued)]
-    with_run = {number for number, *_ in found}
-    found += [(job.id, job, StatusRow()) for job in queued if job.id not in with_run and job.name.startswith("busbw")]
-    found.sort(key=lambda row: _order(row[0], row[1]))
+    entries = [*_of_runs(results_dir, queued)]
+    with_run = {number for number, *_ in entries}
+    entries += [(job.id, job, StatusRow()) for job in queued if job.id not in with_run and job.name.startswith("busbw")]
+    entries.sort(key=lambda row: _order(row[0], row[1]))
     return [
         replace(run, job=number) if job is None else replace(run, job=job.shown, state=job.state, reason=job.reason)
-        for number, job, run in found
+        for number, job, run in entries
     ]
 
 

@@ -105,7 +105,7 @@ def _value_of(name: str, options: Sequence[str]) -> str | None:
 
 def _begun(runs: JobRuns, variables: Mapping[str, str], old: Collection[Path] = ()) -> Path | None:
     """The newest run of this job on these nodes, or None; ``old`` are folders that existed before."""
-    return next((one for one in runs.of(variables[JOB], variables.get(NODES)) if one not in old), None)
+    return next((folder for folder in runs.of(variables[JOB], variables.get(NODES)) if folder not in old), None)
 
 
 def _without_run(status: int, results_dir: Path) -> tuple[Path, int]:

@@ -128,7 +128,7 @@ class Gpu(SourcedRow, frozen=True, kw_only=True):
         self.check_source()
         if not self.names and not self.pci:
             refuse("names", self.names, "at least one name or PCI identity; otherwise the row can never match")
-        if strange := [one for one in self.pci if not re.fullmatch("[0-9a-f]{4}:[0-9a-f]{4}", one)]:
+        if strange := [identity for identity in self.pci if not re.fullmatch("[0-9a-f]{4}:[0-9a-f]{4}", identity)]:
             refuse("pci", strange, "vendor:device in lower case, such as 10de:2335")
         if self.memory_bytes is not None:
             _believe("memory_bytes", self.memory_bytes, _PLAUSIBLE_CAPACITY, "B")
@@ -232,7 +232,7 @@ class Catalogue:
             alike = self.identified(pci)
             return alike[0] if len(alike) == 1 else None
         called = name.casefold()
-        return next((row for row in self.gpus if called in {one.casefold() for one in row.names}), None)
+        return next((row for row in self.gpus if called in {alias.casefold() for alias in row.names}), None)
 
     def identified(self, pci: str | None) -> tuple[Gpu, ...]:
         """The GPUs with this PCI identity, which siblings share; if the user's file has one, only its first."""
@@ -299,11 +299,11 @@ def parse(text: str, origin: str) -> dict[tuple[str, str], Rate | Gpu]:
     rate_keys, gpu_keys = limits.fields_of(Rate), limits.fields_of(Gpu)
     parsed = limits.converted(limits.read_toml(text, origin), text, origin, _File, rate=rate_keys, gpu=gpu_keys)
     tables: dict[str, Sequence[Rate | Gpu]] = {"rate": parsed.rate, "gpu": parsed.gpu}
-    found: dict[tuple[str, str], Rate | Gpu] = {}
+    by_name: dict[tuple[str, str], Rate | Gpu] = {}
     for table, rows in tables.items():
         for number, row in enumerate(rows):
-            if _key(row) in found:
+            if _key(row) in by_name:
                 where = f"{origin}, line {limits.line_of(text, table, number, 'name')}: [[{table}]] {row.name!r}"
                 raise UsageError(f"{where}: this row occurs twice in the file")
-            found[_key(row)] = row
-    return found
+            by_name[_key(row)] = row
+    return by_name

@@ -219,7 +219,7 @@ def dram_of(host: HostFacts, rows: Catalogue) -> HardwarePeak | str:
         return f"{', '.join(missing)} of its modules could not be read"
     # Firmware rounds thirds up or down: 2666 and 2667 MT/s mean the same modules.
     alike = (speed + off for off in (0, -1, 1))
-    row = next((row for one in alike if (row := rows.rate("ddr", f"{kind}-{one}")) is not None), None)
+    row = next((row for candidate in alike if (row := rows.rate("ddr", f"{kind}-{candidate}")) is not None), None)
     if row is None:
         width = "; their channel width differs between machines" if str(kind).startswith("LP") else ""
         return f"no row for {kind}-{speed} of kind ddr{width}; add one to your peaks file"
@@ -231,14 +231,14 @@ def _networks(host: HostFacts, rows: Catalogue) -> Iterator[tuple[str, HardwareP
     belong to none of them.
     """
     shown: set[str] = set()
-    found: list[tuple[str, HardwarePeak | str]] = []
+    ports: list[tuple[str, HardwarePeak | str]] = []
     for port in host.rdma:
         shown.update(*(card.names for card in host.pci.nics if port.device in card.names))
         if port.up:
-            found.append((f"{port.device} port {port.port}", port_of(port, rows)))
-    known = [peak for _, peak in found if isinstance(peak, HardwarePeak)]
-    instance = efa_together(known, rows) if len(known) == len(found) else None
-    yield from found if instance is None else ((f"{len(found)} EFA ports together", instance),)
+            ports.append((f"{port.device} port {port.port}", port_of(port, rows)))
+    peaks = [peak for _, peak in ports if isinstance(peak, HardwarePeak)]
+    instance = efa_together(peaks, rows) if len(peaks) == len(ports) else None
+    yield from ports if instance is None else ((f"{len(ports)} EFA ports together", instance),)
     for nic in host.nics:
         if nic.kind == "physical" and nic.up and nic.name not in shown:
             yield nic.name, interface_of(nic, rows)

@@ -87,8 +87,8 @@ class Device(Protocol):
         Each call must have been made before. The graph uses the buffers that the calls are bound to.
         """
 
-    def together(self, one: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
-        """Return a function that submits ``one`` and ``other`` to two streams, to run concurrently: after all earlier
+    def together(self, first: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
+        """Return a function that submits ``first`` and ``other`` to two streams, to run concurrently: after all earlier
         work, and before all later work.
         """
 

@@ -49,15 +49,17 @@ def memory_facts(sysfs: Path = SYSFS) -> MemoryModules:
     channels = len({module.channel for module in modules}) if all(module.channel for module in modules) else 0
     listed = sorted((sysfs / "devices/system/edac/mc").glob("mc*/dimm*"))
     if listed and not channels:
-        places = [text_of(one / "dimm_location") or "" for one in listed]
-        numbers = [(one.parent.name, _EDAC_CHANNEL.search(place)) for one, place in zip(listed, places, strict=True)]
+        places = [text_of(folder / "dimm_location") or "" for folder in listed]
+        numbers = [
+            (folder.parent.name, _EDAC_CHANNEL.search(place)) for folder, place in zip(listed, places, strict=True)
+        ]
         if all(number for _, number in numbers):
             channels = len({(controller, number[1]) for controller, number in numbers if number})
             source = f"{source} and EDAC" if source else "EDAC"
     if not channels:
         unknown.append("memory channels: neither the firmware nor the kernel (EDAC) reports them")
     speeds = {module.megatransfers for module in modules}
-    kinds = {module.kind for module in modules} or {_edac_kind(text_of(one / "dimm_mem_type")) for one in listed}
+    kinds = {module.kind for module in modules} or {_edac_kind(text_of(folder / "dimm_mem_type")) for folder in listed}
     if len(speeds) > 1:
         unknown.append(f"memory speed: modules differ ({', '.join(sorted(map(str, speeds)))} MT/s)")
     return MemoryModules(
@@ -109,5 +111,5 @@ def _module(body: bytes, strings: list[bytes]) -> _Module | None:
 
 def _edac_kind(text: str | None) -> str | None:
     """``Registered-DDR5`` → ``DDR5``."""
-    found = re.search(r"(LP)?DDR\d", text or "")
-    return found[0] if found else None
+    match = re.search(r"(LP)?DDR\d", text or "")
+    return match[0] if match else None

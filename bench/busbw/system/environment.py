@@ -284,8 +284,8 @@ def _virtualization() -> str | None:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Versions of those ``packages`` that are installed with pip."""
-    found: dict[str, str] = {}
+    installed: dict[str, str] = {}
     for name in packages:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            installed[name] = metadata.version(name)
+    return installed

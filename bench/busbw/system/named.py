@@ -33,14 +33,14 @@ def gpu_named(rows: Catalogue, given: str, option: str = "--gpu") -> Gpu:
     """The GPU that ``given`` names. Raises UsageError (``gpu``) with the names that are meant or known."""
     names = {row.name: (row.name, *row.names) for row in rows.gpus}
     memories = {row.name: row.memory for row in rows.gpus}
-    wanted = _words(given)
+    asked = _words(given)
 
     def fits(name: str) -> bool:
         # The model comes first and is never shortened: L40 is no short form of L40S.
         words = {word for text in (*names[name], memories[name]) for word in _words(text)}
-        return _words(name)[:1] == wanted[:1] and all(_is_in(word, words) for word in wanted)
+        return _words(name)[:1] == asked[:1] and all(_is_in(word, words) for word in asked)
 
-    name = _only(option, given, names, [one for one in names if wanted and fits(one)], "gpu")
+    name = _only(option, given, names, [alias for alias in names if asked and fits(alias)], "gpu")
     return next(row for row in rows.gpus if row.name == name)
 
 
@@ -55,8 +55,8 @@ def card_named(rows: Catalogue, given: str, option: str = "--nic") -> HardwarePe
     if rate is not None:
         bytes_per_second = parse_rate(rate)
         return HardwarePeak(bytes_per_second, None, format_rate(bytes_per_second), "one direction", "as given")
-    wanted = _words(re.sub(r"(\d+)\s*(?:GbE|GigE)\b", r"\1G Ethernet", given, flags=re.IGNORECASE))
-    fitting = [name for name in cards if wanted and set(wanted) <= set(_words(name))]
+    asked = _words(re.sub(r"(\d+)\s*(?:GbE|GigE)\b", r"\1G Ethernet", given, flags=re.IGNORECASE))
+    fitting = [name for name in cards if asked and set(asked) <= set(_words(name))]
     return cards[_only(option, given, {name: (name,) for name in cards}, fitting, "network")].peak
 
 
@@ -83,12 +83,12 @@ def links_named(rows: Catalogue, given: str, option: str) -> HardwarePeak:
 def _only(option: str, given: str, names: Mapping[str, Sequence[str]], fitting: Sequence[str], code: str) -> str:
     """The row of ``names`` that has the name ``given``, else the only one that is ``fitting``."""
     for form in (str.casefold, _squeezed):
-        if equal := [row for row, known in names.items() if form(given.strip()) in set(map(form, known))]:
+        if equal := [row for row, aliases in names.items() if form(given.strip()) in set(map(form, aliases))]:
             return equal[0]
     if not fitting:
         rate = " or a rate such as 400Gb/s" if code == "network" else ""
-        known = what_is_known(names, nearest(given, names))
-        raise UsageError(f"{option} {given!r} is unknown; {known}{rate}", code=code)
+        hint = what_is_known(names, nearest(given, names))
+        raise UsageError(f"{option} {given!r} is unknown; {hint}{rate}", code=code)
     if len(fitting) > 1:
         raise UsageError(f"{option} {given!r} may be {listed(fitting, word='or')}; give one of these names", code=code)
     return fitting[0]

@@ -20,7 +20,7 @@ def interface_of(nic: Nic, rows: Catalogue, over: Over | None = None) -> Hardwar
         return "the system does not report its speed"
     row = _ethernet(speed, rows)
     if is_slingshot(nic):
-        row = next((one for one in rows.rates if one.kind == "slingshot" and _same(one, speed)), row)
+        row = next((rate for rate in rows.rates if rate.kind == "slingshot" and _same(rate, speed)), row)
     return _stated(speed, row, over or ("rdma" if is_slingshot(nic) else "tcp"))
 
 

@@ -35,8 +35,8 @@ def bind(address: int, length: int, node: int) -> None:
     """
     machine = platform.machine()
     if machine not in _MBIND:
-        known = ", ".join(_MBIND)
-        raise BackendError(f"the number of mbind is unknown for the processor {machine}; supported are {known}")
+        processors = ", ".join(_MBIND)
+        raise BackendError(f"the number of mbind is unknown for the processor {machine}; supported are {processors}")
     mask = (1 << node).to_bytes(MOST_NODES // 8, "little")  # as are all of these processors
     pages, flags = _pages(address, length), ctypes.c_uint(_STRICT | _MOVE)
     code = _kernel(_MBIND[machine], *pages, ctypes.c_int(_BIND), mask, ctypes.c_ulong(MOST_NODES + 1), flags)

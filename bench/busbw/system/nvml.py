@@ -52,15 +52,15 @@ def gpus_by_address() -> dict[str, GpuFacts]:
         count = library.nvmlDeviceGetCount()
     except library.NVMLError:
         return {}
-    found: dict[str, GpuFacts] = {}
+    gpus: dict[str, GpuFacts] = {}
     for index in range(count):
         # A GPU that is lost or hidden from this process must not hide others.
         with suppress(library.NVMLError):
             handle = library.nvmlDeviceGetHandleByIndex(index)
             address = _as_the_kernel(library.nvmlDeviceGetPciInfo(handle).busId)
             name, nvlink = library.nvmlDeviceGetName(handle), _nvlink(library, handle)
-            found[address] = GpuFacts(address=address, index=index, name=name, nvlink=nvlink)
-    return found
+            gpus[address] = GpuFacts(address=address, index=index, name=name, nvlink=nvlink)
+    return gpus
 
 
 _NVLINK_VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}

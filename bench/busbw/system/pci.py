@@ -47,27 +47,27 @@ class _Place:
     def located(self, device: _Device) -> _Device:
         """``device`` with the facts of every kind of device: path, NUMA node, identity (``10de:2335``) and link."""
         vendor, number = text_of(self.folder / "vendor"), text_of(self.folder / "device")
-        steps = [one for one in (*reversed(self.folder.parents), self.folder) if one.name in self.path[1:]]
+        steps = [folder for folder in (*reversed(self.folder.parents), self.folder) if folder.name in self.path[1:]]
         identity = f"{vendor}:{number}".replace("0x", "") if vendor and number else None
         return msgspec.structs.replace(
             device, path=self.path, numa_node=self.numa_node, id=identity, link=link_facts(steps)
         )
 
 
-def affinity(sysfs: Path = SYSFS, known: Mapping[str, GpuFacts] | None = None) -> PciFacts:
+def affinity(sysfs: Path = SYSFS, by_address: Mapping[str, GpuFacts] | None = None) -> PciFacts:
     """The GPUs, NICs and NVMe drives of this host, and the closest NICs of every GPU.
 
-    ``known``: GPUs known to NVML, by PCI address.
+    ``by_address``: GPUs known to NVML, by PCI address.
     """
-    known = gpus_by_address() if known is None else known
+    by_address = gpus_by_address() if by_address is None else by_address
     gpus = _gpus(sysfs)
     nics, elsewhere = _named(sysfs, ("class/infiniband", "class/net"))
     drives, remote = _named(sysfs, ("class/nvme",))
     unknown = [f"{name} is not on PCI, so its location is unknown" for name in (*elsewhere, *remote)]
-    missing = sorted(set(known) - {place.address for place in gpus})
+    missing = sorted(set(by_address) - {place.address for place in gpus})
     unknown += [f"NVML reports a GPU at {address} that sysfs does not show" for address in missing]
     return PciFacts(
-        gpus=tuple(_gpu(place, known.get(place.address), nics) for place in gpus),
+        gpus=tuple(_gpu(place, by_address.get(place.address), nics) for place in gpus),
         nics=tuple(place.located(PciNic(address=place.address, names=names)) for place, names in nics),
         drives=tuple(_drive(place, names, sysfs) for place, names in drives),
         unknown=tuple(unknown),
@@ -79,9 +79,9 @@ def _drive(place: _Place, names: tuple[str, ...], sysfs: Path) -> Drive:
     return place.located(Drive(address=place.address, names=names, model=model))
 
 
-def _gpu(place: _Place, known: GpuFacts | None, nics: Sequence[tuple[_Place, tuple[str, ...]]]) -> GpuFacts:
-    """The GPU at ``place``, with what NVML has ``known`` of it; the kernel knows at most its name."""
-    gpu = known or GpuFacts(address=place.address, name=text_of(place.folder / "product_name") or None)
+def _gpu(place: _Place, facts: GpuFacts | None, nics: Sequence[tuple[_Place, tuple[str, ...]]]) -> GpuFacts:
+    """The GPU at ``place``, with the ``facts`` that NVML has of it; the kernel knows at most its name."""
+    gpu = facts or GpuFacts(address=place.address, name=text_of(place.folder / "product_name") or None)
     closest, shared = _closest(place, nics)
     return place.located(msgspec.structs.replace(gpu, closest_nics=closest, closest_by=shared))
 
@@ -102,18 +102,18 @@ def _closest(gpu: _Place, nics: Sequence[tuple[_Place, tuple[str, ...]]]) -> tup
     return near, "NUMA node" if near else "none in its NUMA node"
 
 
-def _in_common(one: Sequence[str], other: Sequence[str]) -> int:
+def _in_common(first: Sequence[str], other: Sequence[str]) -> int:
     """Number of steps from the top that both paths share."""
-    return sum(1 for _ in takewhile(lambda steps: steps[0] == steps[1], zip(one, other, strict=False)))
+    return sum(1 for _ in takewhile(lambda steps: steps[0] == steps[1], zip(first, other, strict=False)))
 
 
 def _gpus(sysfs: Path) -> list[_Place]:
-    found = []
+    places = []
     for device in sorted((sysfs / "bus/pci/devices").glob("*")):
         vendor, kind = text_of(device / "vendor"), text_of(device / "class") or ""
         if kind.startswith(_GPU_CLASSES.get(vendor or "", ())) and (place := _place(device)) is not None:
-            found.append(place)
-    return found
+            places.append(place)
+    return places
 
 
 def _named(sysfs: Path, folders: Sequence[str]) -> tuple[list[tuple[_Place, tuple[str, ...]]], list[str]]:

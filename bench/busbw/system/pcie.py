@@ -24,7 +24,7 @@ def link_facts(steps: Sequence[Path]) -> LinkFacts | None:
     if trained is None:
         return None
     above = [(link, step.name) for step in steps[:-1] if (link := _read(step, "current")) is not None]
-    least, address = min(above, key=lambda one: _raw_rate(one[0]), default=(trained, None))
+    least, address = min(above, key=lambda entry: _raw_rate(entry[0]), default=(trained, None))
     slower = _raw_rate(least) < _raw_rate(trained)
     return LinkFacts(
         trained=trained,

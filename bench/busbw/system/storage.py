@@ -81,8 +81,10 @@ def _error(folder: Path) -> str | None:
 def _examined(folder: Path) -> StorageFacts:
     """The file system of ``folder``: the last one mounted at the longest path above it."""
     resolved = folder.resolve()
-    above = [one for one in psutil.disk_partitions(all=True) if resolved.is_relative_to(one.mountpoint)]
-    mount = max(reversed(above), key=lambda one: len(Path(one.mountpoint).parts), default=None)
+    above = [
+        partition for partition in psutil.disk_partitions(all=True) if resolved.is_relative_to(partition.mountpoint)
+    ]
+    mount = max(reversed(above), key=lambda partition: len(Path(partition.mountpoint).parts), default=None)
     stats = os.statvfs(folder)
     way, no_direct = _way(folder, None if mount is None else mount.fstype)
     return StorageFacts(
@@ -135,8 +137,8 @@ def refuse_path(path: str, ranks: int, size_bytes: int) -> None:
 
 def way_of_all(storages: Iterable[StorageFacts | None]) -> Way:
     """How all ranks bypass the page cache, from the storage of each: the worst way of any rank."""
-    known = [storage.way for storage in storages if storage is not None and storage.way is not None]
-    return max(known, key=_WAYS.index, default="direct")
+    ways = [storage.way for storage in storages if storage is not None and storage.way is not None]
+    return max(ways, key=_WAYS.index, default="direct")
 
 
 def obstacle(case: Case, facts: Sequence[HostFacts]) -> str | None:
@@ -146,14 +148,14 @@ def obstacle(case: Case, facts: Sequence[HostFacts]) -> str | None:
     """
     if not OPS[case.op].stores:
         return None
-    known = [(own, own.storage) for own in facts if own.storage is not None]
-    errors = [(str(own.host), storage.error) for own, storage in known if storage.error]
+    storages = [(own, own.storage) for own in facts if own.storage is not None]
+    errors = [(str(own.host), storage.error) for own, storage in storages if storage.error]
     if errors:
         hosts = sorted({host for host, _ in errors})
         others = f"; a similar problem on {', '.join(hosts[1:])}" if len(hosts) > 1 else ""
         return f"files cannot be created: {errors[0][1]}{others}"
     by_system: dict[tuple[object, ...], list[tuple[HostFacts, StorageFacts]]] = {}
-    for own, storage in known:
+    for own, storage in storages:
         by_system.setdefault(_system(own, storage), []).append((own, storage))
     for ranks in by_system.values():
         least = min((storage for _, storage in ranks), key=_free_bytes)
@@ -188,7 +190,7 @@ def cautions(facts: Mapping[str, HostFacts]) -> tuple[str, ...]:
         "dropped": "files are dropped from the page cache before they are read",
     }
     storages = [host.storage for host in facts.values() if host.storage is not None]
-    cached = [(one, of_a_way[one.way]) for one in storages if one.way in of_a_way]
+    cached = [(storage, of_a_way[storage.way]) for storage in storages if storage.way in of_a_way]
     return tuple(dict.fromkeys(f"{storage.path}: {storage.no_direct}; {effect}" for storage, effect in cached))
 
 

@@ -305,11 +305,11 @@ def samples(path: Path | None = None) -> dict[str, Sample]:
 
 def named(rows: dict[str, _Named], name: str, what: str = "model") -> _Named:
     """The row called ``name``, ignoring case, spaces and dashes. Raises UsageError that lists all rows, as ``what``."""
-    wanted = _plain(name)
-    found = next((row for key, row in rows.items() if _plain(key) == wanted), None)
-    if found is None:
+    plain = _plain(name)
+    row = next((row for key, row in rows.items() if _plain(key) == plain), None)
+    if row is None:
         refuse_unknown(what, name, rows, code="model")
-    return found
+    return row
 
 
 def _plain(name: str) -> str:

@@ -20,7 +20,7 @@ def routed(tokens: int, experts: int, top_k: int, ranks: int, imbalance: float, 
     pairs, busy = tokens * top_k, experts // ranks
     each = pairs / experts
     rest = (pairs - imbalance * each * busy) / max(1, experts - busy)
-    ends = [round(imbalance * each * min(one, busy) + rest * max(0, one - busy)) for one in range(experts + 1)]
+    ends = [round(imbalance * each * min(count, busy) + rest * max(0, count - busy)) for count in range(experts + 1)]
     most = pairs if capacity is None else ceil(capacity * each)
     return [
         expert if place < most else DROPPED

@@ -39,9 +39,9 @@ class StepShape:
         """Least memory of a rank: weights, gradients and outputs of the whole model, needed to verify its step; for
         least squares, samples and targets of all ranks.
         """
-        one = self.workload
-        if one.model == LEAST_SQUARES:
-            return 2 * DTYPE_BYTES["float64"] * SAMPLES * one.dp * problem_width(one.scale) ** 2
+        workload = self.workload
+        if workload.model == LEAST_SQUARES:
+            return 2 * DTYPE_BYTES["float64"] * SAMPLES * workload.dp * problem_width(workload.scale) ** 2
         outputs = self.tokens * (self.model.vocabulary or self.model.hidden)
         return DTYPE_BYTES["float32"] * (2 * model_rows.parameters(self.model) + outputs)
 
@@ -54,42 +54,54 @@ class StepShape:
     @cached_property
     def choice(self) -> list[int]:
         """The experts of the tokens of a rank's micro-batch (``routing.routed``); empty without experts."""
-        model, one = self.model, self.workload
-        tokens = self.tokens // (one.dp * one.micro_batches)
+        model, workload = self.model, self.workload
+        tokens = self.tokens // (workload.dp * workload.micro_batches)
         if not model.experts:
             return []
-        return routed(tokens, model.experts, model.top_k, one.ep, one.expert_imbalance, one.capacity)
+        return routed(tokens, model.experts, model.top_k, workload.ep, workload.expert_imbalance, workload.capacity)
 
     @property
     def dropped(self) -> int:
         """Number of times in a step that an expert drops a token."""
-        one = self.workload
-        return self.choice.count(DROPPED) * one.dp * one.micro_batches * self.model.expert_layers
+        workload = self.workload
+        return self.choice.count(DROPPED) * workload.dp * workload.micro_batches * self.model.expert_layers
 
     def refuse(self, op: str) -> str | None:
         """Why ``op`` cannot run this step; None if it can."""
         if op == EXCHANGE or self.workload.model == LEAST_SQUARES:
             return refuse_exchange(op, self.workload)
-        model, one = self.model, self.workload
-        most = min(one.ep, model.experts / max(1, model.top_k))
-        tp, cp, sequence = ("tp", one.tp), ("cp", one.cp), f"a sequence of {model.sequence} is"
+        model, workload = self.model, self.workload
+        imbalance, most = workload.expert_imbalance, min(workload.ep, model.experts / max(1, model.top_k))
+        tp, cp, sequence = ("tp", workload.tp), ("cp", workload.cp), f"a sequence of {model.sequence} is"
         sequences, ulysses = op == "train_sequence", op == "train_ulysses"
         return first_reason(
-            (model.experts and one.ep == 1, f"{model.name} has experts; use train_experts"),
-            (one.shard == one.dp > 1, f"all {one.dp} ranks shard the weights, but at least two replicas are needed"),
-            (one.ep > 1 and not model.experts, f"{model.name} has no experts for ep ranks to divide"),
-            _uneven(model.experts, f"{model.experts} experts are", ("ep", one.ep)),
+            (model.experts and workload.ep == 1, f"{model.name} has experts; use train_experts"),
             (
-                one.ep > 1 and one.expert_imbalance > most,
-                f"an expert imbalance of {one.expert_imbalance:g} is more than {most:g}, the limit from ep and top-k",
+                workload.shard == workload.dp > 1,
+                f"all {workload.dp} ranks shard the weights, but at least two replicas are needed",
+            ),
+            (workload.ep > 1 and not model.experts, f"{model.name} has no experts for ep ranks to divide"),
+            _uneven(model.experts, f"{model.experts} experts are", ("ep", workload.ep)),
+            (
+                workload.ep > 1 and imbalance > most,
+                f"an expert imbalance of {imbalance:g} is more than {most:g}, the limit from ep and top-k",
             ),
             (
-                model.kv_rank and (one.tp > 1 or one.cp > 1),
+                model.kv_rank and (workload.tp > 1 or workload.cp > 1),
                 f"{model.name} has latent attention, which tp and cp ranks cannot divide here",
             ),
-            _uneven(model.batch, f"a batch of {model.batch} is", ("dp · micro-batches", one.dp * one.micro_batches)),
-            _uneven(model.layers, f"{model.layers} layers are", ("pp · chunks per stage", one.pp * one.interleave)),
-            (one.interleave > 1 and one.micro_batches % one.pp, f"micro-batches must be a multiple of pp = {one.pp}"),
+            _uneven(
+                model.batch,
+                f"a batch of {model.batch} is",
+                ("dp · micro-batches", workload.dp * workload.micro_batches),
+            ),
+            _uneven(
+                model.layers, f"{model.layers} layers are", ("pp · chunks per stage", workload.pp * workload.interleave)
+            ),
+            (
+                workload.interleave > 1 and workload.micro_batches % workload.pp,
+                f"micro-batches must be a multiple of pp = {workload.pp}",
+            ),
             _uneven(model.ffn, f"an ffn of {model.ffn} is", tp),
             _uneven(model.kv_heads, f"{model.kv_heads} kv_heads are", tp),
             _uneven(model.vocabulary, f"a vocabulary of {model.vocabulary} is", tp),
@@ -98,12 +110,12 @@ class StepShape:
                 sequences and model.positions,
                 f"{model.name} learns positions, whose gradients ranks with part of the tokens would have to add up",
             ),
-            (one.cp > 1 and not model.heads, f"{model.name} has no attention for cp ranks to divide"),
-            _uneven(one.cp > 1 and model.sequence, sequence, ("2 cp", 2 * one.cp)),
+            (workload.cp > 1 and not model.heads, f"{model.name} has no attention for cp ranks to divide"),
+            _uneven(workload.cp > 1 and model.sequence, sequence, ("2 cp", 2 * workload.cp)),
             _uneven(ulysses and model.heads, f"{model.heads} heads are", cp),
             (
-                ulysses and model.kv_heads % one.cp and one.cp % model.kv_heads,
-                f"cp = {one.cp} is neither a multiple nor a divisor of {model.kv_heads} kv_heads",
+                ulysses and model.kv_heads % workload.cp and workload.cp % model.kv_heads,
+                f"cp = {workload.cp} is neither a multiple nor a divisor of {model.kv_heads} kv_heads",
             ),
         )
 
@@ -114,12 +126,15 @@ def _uneven(number: int, whole: str, parts: tuple[str, int]) -> tuple[object, st
     return number % count, f"{whole} not divisible by {name} = {count}"
 
 
-def refuse_exchange(op: str, one: Workload) -> str | None:
+def refuse_exchange(op: str, workload: Workload) -> str | None:
     """Why ``op`` cannot train least squares; None if it can."""
     return first_reason(
-        (op != EXCHANGE or one.model != LEAST_SQUARES, f"{EXCHANGE} trains only {LEAST_SQUARES}, and no other op does"),
-        (one.dp < 2, f"{EXCHANGE} needs at least two ranks, to have something to exchange"),
-        (one.micro_batches > 1, f"{EXCHANGE} does not support micro-batches"),
+        (
+            op != EXCHANGE or workload.model != LEAST_SQUARES,
+            f"{EXCHANGE} trains only {LEAST_SQUARES}, and no other op does",
+        ),
+        (workload.dp < 2, f"{EXCHANGE} needs at least two ranks, to have something to exchange"),
+        (workload.micro_batches > 1, f"{EXCHANGE} does not support micro-batches"),
     )
 
 

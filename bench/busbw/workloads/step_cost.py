@@ -34,22 +34,22 @@ def step_seconds(case: Case, cores: int) -> float:
     return (computing + per_host * sent / _BYTES_PER_SECOND + layers * _LAYER_SECONDS) / faster + late
 
 
-def _least_squares(one: Workload) -> tuple[float, float, int]:
+def _least_squares(workload: Workload) -> tuple[float, float, int]:
     """FLOP of all ranks, bytes sent by each, and exchanges: a gradient is two products of a rank's samples."""
-    width = problem_width(one.scale)
-    return STEPS * one.dp * 4.0 * SAMPLES * width**3, STEPS * 2.0 * DTYPE_BYTES["float32"] * width**2, STEPS
+    width = problem_width(workload.scale)
+    return STEPS * workload.dp * 4.0 * SAMPLES * width**3, STEPS * 2.0 * DTYPE_BYTES["float32"] * width**2, STEPS
 
 
-def _of_model(op: str, one: Workload) -> tuple[float, float, int]:
+def _of_model(op: str, workload: Workload) -> tuple[float, float, int]:
     """FLOP of all ranks, bytes sent by each, and its layers times micro-batches.
 
     Replicas exchange their part of the weights about twice, or three times with zero 3. Ranks that divide layers,
     sequences or experts exchange the activations of a layer about eight times.
     """
-    shape = StepShape(one)
-    weights = DTYPE_BYTES["float32"] * parameters(shape.model) / (one.pp * one.tp)
-    layers = -(-shape.model.layers // one.pp)
-    activations = DTYPE_BYTES["float32"] * shape.tokens / (one.dp * one.cp) * shape.model.hidden
-    replicated = (3 if STRATEGIES[op].zero == 3 else 2) * weights * (one.dp * one.cp > 1)
-    divided = 8 * layers * activations * (one.tp * one.cp * one.ep > 1)
-    return shape.flop, replicated + divided + 2 * activations * (one.pp > 1), layers * one.micro_batches
+    shape = StepShape(workload)
+    weights = DTYPE_BYTES["float32"] * parameters(shape.model) / (workload.pp * workload.tp)
+    layers = -(-shape.model.layers // workload.pp)
+    activations = DTYPE_BYTES["float32"] * shape.tokens / (workload.dp * workload.cp) * shape.model.hidden
+    replicated = (3 if STRATEGIES[op].zero == 3 else 2) * weights * (workload.dp * workload.cp > 1)
+    divided = 8 * layers * activations * (workload.tp * workload.cp * workload.ep > 1)
+    return shape.flop, replicated + divided + 2 * activations * (workload.pp > 1), layers * workload.micro_batches

@@ -43,7 +43,7 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
         for place in (True, False)
     )
     names = _WHOLE if blocks == 1 else NCCL_BLOCKS if blocks else (*_WHOLE, *NCCL_BLOCKS)
-    found: list[Fit] = []
+    candidates: list[Fit] = []
     for name in names if op is None else (op,):
         given = ranks or (blocks if blocks is not None and blocks > 1 else None)
         possible = [
@@ -54,8 +54,8 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
         if op is None and True in out_of_place and in_place and (name in _NEVER_IN_PLACE) == (True in in_place):
             continue
         if possible and (op is not None or _has_columns(name, best)):
-            found.append(Fit(name, possible[0] if len(possible) == 1 else None))
-    return tuple(found)
+            candidates.append(Fit(name, possible[0] if len(possible) == 1 else None))
+    return tuple(candidates)
 
 
 def _blocks(row: Aggregate) -> int | None:
@@ -76,5 +76,5 @@ def hinted(name: str, among: Sequence[Fit]) -> Fit | None:
     """The fit in ``among`` whose operation is a word of the file ``name``; None unless there is exactly one."""
     plain = name.lower()
     words = {op_named(word) for parted in (r"[^a-z_]+|_perf", "[^a-z]+") for word in re.split(parted, plain)}
-    found = [fit for fit in among if fit.op in words]
-    return found[0] if len(found) == 1 else None
+    named = [fit for fit in among if fit.op in words]
+    return named[0] if len(named) == 1 else None

@@ -69,10 +69,10 @@ class Draft:
     def _scan_line(self, line: Line) -> None:
         """Record versions, ranks and errors that NCCL, a launcher or the tool prints."""
         text = line.nccl or line.text
-        if "CCL version" in text and (found := _LIBRARY.search(text)) is not None:
-            self.facts["library_version"] = found[1] or found[2]
-        elif line.nccl is not None and " nranks " in text and (found := _RANKS.search(text)) is not None:
-            self.nranks.add(int(found[1]))
+        if "CCL version" in text and (match := _LIBRARY.search(text)) is not None:
+            self.facts["library_version"] = match[1] or match[2]
+        elif line.nccl is not None and " nranks " in text and (match := _RANKS.search(text)) is not None:
+            self.nranks.add(int(match[1]))
         if line.nccl is not None and "NCCL INFO" in line.nccl:
             return
         if _MAYBE.search(text) is not None:
@@ -87,19 +87,19 @@ class Draft:
         for at, line in enumerate(lines, 1):
             text = line.strip().lstrip("[").rstrip(",]").strip()
             try:
-                found = decoded(text, 0) if text.startswith("{") else None
+                value = decoded(text, 0) if text.startswith("{") else None
             except (ValueError, RecursionError):
                 self.note("truncated-row", at, "a line without valid JSON is ignored")
                 continue
-            if isinstance(found, dict):
-                yield at, found
+            if isinstance(value, dict):
+                yield at, value
 
     def place(self, **fields: object) -> None:
         """Add the place of a rank or a GPU, with the fields of ``Place`` as in the log."""
-        known: dict[str, Any] = {
+        values: dict[str, Any] = {
             name: whole(value) if name in _NUMBERS else text(value) for name, value in fields.items()
         }
-        self.places.append(Place(**known))
+        self.places.append(Place(**values))
 
     def fail(self, error: str, line: int | None = None) -> None:
         """Record an error of the tool or NCCL, which takes precedence over errors of others."""
@@ -170,8 +170,8 @@ class Draft:
 
         The words of a row are numbers or in ``others``; a comment may follow.
         """
-        known = {"...", *others}
-        stop = next((at for at, word in enumerate(words) if number(word) is None and word not in known), len(words))
+        allowed = {"...", *others}
+        stop = next((at for at, word in enumerate(words) if number(word) is None and word not in allowed), len(words))
         commented = stop == len(names) < len(words) and not words[stop][0].isalnum()
         if not names or not words or words[0] == "..." or (stop < len(words) and not commented):
             return None
@@ -219,20 +219,20 @@ class Draft:
         )
 
     def _refuse(self) -> None:
-        found = [self._notes[code][0] for code in _FATAL if code in self._notes]
-        if self.error is not None and (not found or found[0].code == "truncated-row"):
+        fatal = [self._notes[code][0] for code in _FATAL if code in self._notes]
+        if self.error is not None and (not fatal or fatal[0].code == "truncated-row"):
             message = f"{self.source}: the {self.tool} job failed before its first result; its last error: {self.error}"
             raise LogError(message, code="job-failed")
-        if found:
-            message = f"{self.source}:{found[0].line}: {found[0].text}"
-            raise LogError(message, code=found[0].code)
+        if fatal:
+            message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
+            raise LogError(message, code=fatal[0].code)
         message = f"{self.source}: a log of {self.tool} without results"
         raise LogError(message, code="no-results")
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:
-    known = {"ranks": ranks} | fields
-    size, blocks = known.get("tool_size_bytes"), {"S": 1, "block": known["ranks"]}.get(known.get("tool_size_is", ""))
+    values = {"ranks": ranks} | fields
+    size, blocks = values.get("tool_size_bytes"), {"S": 1, "block": values["ranks"]}.get(values.get("tool_size_is", ""))
     if size is not None and blocks is not None and size * blocks <= LARGEST_SIZE:
-        known["size_bytes"] = size * blocks
-    return Aggregate(**known)
+        values["size_bytes"] = size * blocks
+    return Aggregate(**values)

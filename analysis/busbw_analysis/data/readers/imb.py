@@ -22,7 +22,7 @@ _GROUPS: Final = re.compile(r"#\s*\( (\d{1,7}) groups of (\d{1,7}) processes")
 _TWO: Final = {"pingpong": ("ping_pong", 1), "pingping": ("pair_bidir", 1)}
 _MESSAGES: Final = {
     **_TWO,
-    **{f"{name}{source}source": found for name, found in _TWO.items() for source in ("any", "specific")},
+    **{f"{name}{source}source": row for name, row in _TWO.items() for source in ("any", "specific")},
     "uniband": ("pair_uni", 1),
     "biband": ("pair_bidir", 2),
     "sendrecv": ("send_recv", 2),
@@ -42,21 +42,21 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     test: dict[str, Any] = {}
     for line in draft.scan(lines):
         words = line.text.split()
-        if (found := _BENCHMARK.match(line.text)) is not None:
+        if (match := _BENCHMARK.match(line.text)) is not None:
             draft.begin(line.number)
-            test, names = _benchmark(found[2]), []
-        elif (found := _PROCESSES.match(line.text)) is not None:
-            draft.facts["ranks"] = int(found[1])
-        elif (found := _GROUPS.match(line.text)) is not None:
-            draft.facts |= {"groups": int(found[1]), "ranks": int(found[2])}
-        elif test and (found := _MODE.match(line.text)) is not None:
-            test["tool_op"] += f" {found[1].lower()}"
+            test, names = _benchmark(match[2]), []
+        elif (match := _PROCESSES.match(line.text)) is not None:
+            draft.facts["ranks"] = int(match[1])
+        elif (match := _GROUPS.match(line.text)) is not None:
+            draft.facts |= {"groups": int(match[1]), "ranks": int(match[2])}
+        elif test and (match := _MODE.match(line.text)) is not None:
+            test["tool_op"] += f" {match[1].lower()}"
         elif test and "#repetitions" in words:
             names = words
         elif (cells := draft.cells(line, names, words)) is not None:
             _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
-        elif (found := _VERSION.search(line.text)) is not None:
-            draft.facts["tool_version"] = found[1]
+        elif (match := _VERSION.search(line.text)) is not None:
+            draft.facts["tool_version"] = match[1]
     return draft.log()
 
 

@@ -23,30 +23,30 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     """One row for every collective; one table for every dump of a communicator."""
     draft = Draft("NCCL inspector", source)
     header: dict[str, Any] = {}
-    for number, found in draft.objects(lines):
-        now = mapping(found.get("header")) or {name: found[name] for name in _HEADER if name in found}
+    for number, record in draft.objects(lines):
+        now = mapping(record.get("header")) or {name: record[name] for name in _HEADER if name in record}
         if now and now != header:
             header = now
             draft.begin(number)
-            metadata = mapping(found.get("metadata")) or found
+            metadata = mapping(record.get("metadata")) or record
             draft.facts |= {
                 "ranks": whole(header.get("n_ranks")),
                 "tool_version": text(metadata.get("inspector_output_format_version")),
             }
             draft.place(rank=header.get("rank"), pid=metadata.get("pid"), host=metadata.get("hostname"))
-        dropped = whole(mapping(found.get("dump_stats")).get("coll_dropped_since_last_dump"))
+        dropped = whole(mapping(record.get("dump_stats")).get("coll_dropped_since_last_dump"))
         if dropped:
             draft.note("dropped", number, f"{dropped} collectives were overwritten before the plug-in wrote them")
         for key, prefix in _KINDS:
-            if mapping(found.get(key)):
-                _add(draft, number, mapping(found.get(key)), prefix)
+            if mapping(record.get(key)):
+                _add(draft, number, mapping(record.get(key)), prefix)
     return draft.log()
 
 
 def _add(draft: Draft, line: int, row: dict[str, Any], prefix: str) -> None:
     names = ("exec_time_us", "algobw_gbs", "busbw_gbs")
     time, algbw, busbw = (real(row.get(f"{prefix}_{name}")) for name in names)
-    known = {prefix, f"{prefix}_msg_size_bytes", *(f"{prefix}_{name}" for name in names)}
+    own = {prefix, f"{prefix}_msg_size_bytes", *(f"{prefix}_{name}" for name in names)}
     draft.collective(
         line,
         text(row.get(prefix)),
@@ -59,6 +59,6 @@ def _add(draft: Draft, line: int, row: dict[str, Any], prefix: str) -> None:
         others={
             name: value
             for name, value in row.items()
-            if name not in known and (isinstance(value, str) or real(value) is not None)
+            if name not in own and (isinstance(value, str) or real(value) is not None)
         },
     )

@@ -22,10 +22,10 @@ class Document(dict[str, Any]):
 
     def lines_of(self, key: str, count: int) -> list[int]:
         """The line of every occurrence of ``key``; 1 for all of them unless there are exactly ``count``."""
-        found = [match.start() for match in re.finditer(rf'"{re.escape(key)}"\s*:', self.text)]
-        if len(found) != count:
+        starts = [match.start() for match in re.finditer(rf'"{re.escape(key)}"\s*:', self.text)]
+        if len(starts) != count:
             return [1] * count
-        breaks = (self.text.count("\n", start, end) for start, end in pairwise([0, *found]))
+        breaks = (self.text.count("\n", start, end) for start, end in pairwise([0, *starts]))
         return [1 + before for before in accumulate(breaks)]
 
 
@@ -43,14 +43,14 @@ def document(source: str, lines: Iterable[str]) -> Document:
     failure: ValueError | RecursionError | None = None
     for start in starts[:_MOST_STARTS]:
         try:
-            found = decoded(text, start)
+            value = decoded(text, start)
         except (ValueError, RecursionError) as error:
             failure = failure or error
             continue
-        if isinstance(found, dict):
-            made = Document(found)
-            made.text = text
-            return made
+        if isinstance(value, dict):
+            parsed = Document(value)
+            parsed.text = text
+            return parsed
     cut = isinstance(failure, json.JSONDecodeError) and failure.pos >= len(text.rstrip()) - 1
     cut = cut or "Unterminated" in str(failure)
     line = getattr(failure, "lineno", 1)
@@ -94,5 +94,5 @@ def real(value: object) -> float | None:
 
 def reals(value: object, factor: float) -> tuple[float, ...]:
     """The numbers of a list times ``factor``; empty unless all items are numbers."""
-    found = [real(item) for item in items(value)]
-    return tuple(item * factor for item in found if item is not None) if None not in found else ()
+    numbers = [real(item) for item in items(value)]
+    return tuple(item * factor for item in numbers if item is not None) if None not in numbers else ()

@@ -97,8 +97,8 @@ def clean(lines: Iterable[str]) -> Iterator[Line]:
     for number, raw in enumerate(lines, 1):
         text = raw[:_LONGEST_TEXT].rstrip("\r\n")
         nccl = None
-        if "NCCL " in text and (found := _NCCL.search(text)) is not None:
-            start = found.start() + _glued(text[: found.start()], found[0], hosts)
+        if "NCCL " in text and (match := _NCCL.search(text)) is not None:
+            start = match.start() + _glued(text[: match.start()], match[0], hosts)
             text, nccl = text[:start], text[start:]
         if "\x1b" in text or "\x00" in text or "\ufeff" in text:
             text = _NOISE.sub("", text)
@@ -126,7 +126,7 @@ def _glued(before: str, message: str, hosts: set[str]) -> int:
     if len(before.split()) <= 1 and len(hosts) < _MOST_HOSTS:  # nothing before it except the label of a rank
         hosts.add(host[1])
         return 0
-    return min((len(host[1]) - len(known) for known in hosts if host[1].endswith(known)), default=0)
+    return min((len(host[1]) - len(name) for name in hosts if host[1].endswith(name)), default=0)
 
 
 def number(text: str) -> float | None:

@@ -91,8 +91,8 @@ def _meaning(heading: str) -> tuple[str | None, str | None]:
     """The name of a column (None: unknown) and the unit in its heading."""
     heading = heading.strip()[:_LONGEST_HEADING]
     plain = heading.lower()
-    found = None if plain in _OTHER_NAMES or plain in _NAMES else _HEADING.fullmatch(heading)
-    name, unit = (plain, None) if found is None else (found[1].strip().lower(), found[2] or found[3])
+    match = None if plain in _OTHER_NAMES or plain in _NAMES else _HEADING.fullmatch(heading)
+    name, unit = (plain, None) if match is None else (match[1].strip().lower(), match[2] or match[3])
     name = _OTHER_NAMES.get(name, name)
     return name if name in _NAMES else None, None if unit is None else unit.replace("ps", "/s")
 
@@ -122,11 +122,11 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
         counts.setdefault("check", check[0])
     group = _PAIR.fullmatch(values.get("group") or "")
     source, target = (None, None) if group is None else group.groups()
-    made = {"statistic": "mean"} if rccl else {"statistic": values.get("statistic"), **_of_busbw(row)}
+    fields = {"statistic": "mean"} if rccl else {"statistic": values.get("statistic"), **_of_busbw(row)}
     rate = values.get("rate")
     if values.get("time") is None:
         rate = values.get("algbw") if rate is None else rate
-        made |= {} if rate is None else {"messages": 1}  # one S in a call, so that its time follows
+        fields |= {} if rate is None else {"messages": 1}  # one S in a call, so that its time follows
     draft.collective(
         line,
         values.get("op"),
@@ -139,7 +139,7 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
         others=others,
         source=values.get("source", source),
         target=values.get("target", target),
-        **(counts | made),
+        **(counts | fields),
     )
 
 
@@ -153,11 +153,11 @@ def _of_busbw(row: Mapping[str, Any]) -> dict[str, Any]:
     if not _is_ours(row):
         return {}
     settings = [] if not row["settings"] else row["settings"].split(", ")
-    others = ", ".join(one for one in settings if not one.startswith(("sync ", "pairs ")))
+    others = ", ".join(setting for setting in settings if not setting.startswith(("sync ", "pairs ")))
     return {
         "mode": row["mode"],
-        "sync": next((one for one in get_args(Sync) if f"sync {one}" in settings), "barrier"),
-        "pairs": next((one for one in get_args(Pairs) if f"pairs {one}" in settings), None),
+        "sync": next((sync for sync in get_args(Sync) if f"sync {sync}" in settings), "barrier"),
+        "pairs": next((pairs for pairs in get_args(Pairs) if f"pairs {pairs}" in settings), None),
         "backend": row["backend"] or None,
         "device": row["device"] or None,
         "settings": others or None,

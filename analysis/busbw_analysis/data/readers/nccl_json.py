@@ -22,41 +22,41 @@ _DEVICE: Final = {"host": "hostname", "bus_id": "device_hex", "name": "device_in
 
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
     """The results. Raises LogError if the file is cut off or has none."""
-    found = document(source, lines)
+    parsed = document(source, lines)
     draft = Draft("nccl-tests", source)
-    config, args = mapping(found.get("config")), [str(word) for word in items(found.get("args"))]
-    _head(draft, found, config, args)
+    config, args = mapping(parsed.get("config")), [str(word) for word in items(parsed.get("args"))]
+    _head(draft, parsed, config, args)
     tool_op = args[0].rpartition("/")[2].partition("_perf")[0] if args else None
-    results = [mapping(result) for result in items(found.get("results"))]
-    for row, line in zip(results, found.lines_of("size", len(results)), strict=True):
+    results = [mapping(result) for result in items(parsed.get("results"))]
+    for row, line in zip(results, parsed.lines_of("size", len(results)), strict=True):
         for key, in_place in _PLACES:
             _add(draft, row, key, line=line, tool_op=tool_op, in_place=in_place)
-    errors = [error for error in map(text, items(found.get("errors"))) if error is not None]
+    errors = [error for error in map(text, items(parsed.get("errors"))) if error is not None]
     if errors:
         draft.fail(errors[-1])
-    wrong = whole(mapping(found.get("out_of_bounds")).get("count"))
+    wrong = whole(mapping(parsed.get("out_of_bounds")).get("count"))
     if wrong:
         draft.note("wrong-results", None, f"the tool found {wrong} results out of bounds")
-    draft.end(out_of_bounds=wrong, complete="end_time" in found)
+    draft.end(out_of_bounds=wrong, complete="end_time" in parsed)
     return draft.log()
 
 
-def _head(draft: Draft, found: Document, config: dict[str, Any], args: list[str]) -> None:
+def _head(draft: Draft, parsed: Document, config: dict[str, Any], args: list[str]) -> None:
     """Record ranks and command. Up to version 3, one device is listed per process, however many it drives."""
     for device in map(mapping, items(config.get("devices"))):
         draft.place(**{name: device.get(_DEVICE.get(name, name)) for name in Place.__struct_fields__})
-    known = [place.rank for place in draft.places if place.rank is not None]
+    numbers = [place.rank for place in draft.places if place.rank is not None]
     groups = len({place.group for place in draft.places})
     drives = (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1)
-    if known:
-        processes = len({(place.host, place.pid) for place in draft.places}) == len(known)
-        ranks = max(known) + (drives if processes else 1)
-        for place in draft.places[:] if processes and len(known) * drives <= limits.MOST_RANKS else ():
+    if numbers:
+        processes = len({(place.host, place.pid) for place in draft.places}) == len(numbers)
+        ranks = max(numbers) + (drives if processes else 1)
+        for place in draft.places[:] if processes and len(numbers) * drives <= limits.MOST_RANKS else ():
             others = range((place.rank or 0) + 1, (place.rank or 0) + drives)
             draft.places += [Place(rank=rank, group=place.group, pid=place.pid, host=place.host) for rank in others]
         draft.facts["ranks"] = ranks if groups == 1 else None
         draft.facts["groups"] = groups if groups > 1 else None
-    draft.facts["library_version"] = text(found.get("nccl_version"))
+    draft.facts["library_version"] = text(parsed.get("nccl_version"))
     draft.facts["command"] = " ".join(args)[:1000] or None
 
 

@@ -101,8 +101,8 @@ class _Reader:
         first = text[:1]
         if first == "(" and self.columns is not None and not self.draft.rows:
             self._units(text)
-        elif first in "Rr" and (found := _RANK.match(text)) is not None:
-            self._rank(line, found)
+        elif first in "Rr" and (match := _RANK.match(text)) is not None:
+            self._rank(line, match)
         elif (head := _columns(words, self.place_order)) is not None:
             self._head(line, head)
         else:
@@ -195,11 +195,11 @@ class _Reader:
             elif unit in RATES:
                 self.rate_unit = unit
 
-    def _rank(self, line: Line, found: re.Match[str]) -> None:
+    def _rank(self, line: Line, match: re.Match[str]) -> None:
         self._title(line)
-        if any(place.rank == int(found["rank"]) for place in self.draft.places[:1]):
-            self._interleaved(line.number, f"rank {found['rank']} is listed twice")
-        self.draft.place(**found.groupdict())
+        if any(place.rank == int(match["rank"]) for place in self.draft.places[:1]):
+            self._interleaved(line.number, f"rank {match['rank']} is listed twice")
+        self.draft.place(**match.groupdict())
 
     def _title(self, line: Line) -> None:
         """Process a line that belongs to the heading of a job."""
@@ -215,16 +215,16 @@ class _Reader:
         if _SETTINGS.search(text) is not None or text.startswith("Using devices"):
             self._title(line)
             self.draft.places.clear()
-        elif (found := _STARTING.search(text)) is not None:
+        elif (match := _STARTING.search(text)) is not None:
             self._title(line)
-            self.op_hint = found[1].partition("_perf")[0]
-        elif (found := _VERSION.search(text)) is not None:
+            self.op_hint = match[1].partition("_perf")[0]
+        elif (match := _VERSION.search(text)) is not None:
             self._title(line)
-            self.draft.tool = "rccl-tests" if "rccl-tests" in found[0] else "nccl-tests"
-            self.draft.facts["tool_version"] = found[1]
-            self.draft.facts["library_version"] = found[2] or self.draft.facts.get("library_version")
-        elif (found := _SUMMARY.search(text)) is not None:
-            self._summary(line, found)
+            self.draft.tool = "rccl-tests" if "rccl-tests" in match[0] else "nccl-tests"
+            self.draft.facts["tool_version"] = match[1]
+            self.draft.facts["library_version"] = match[2] or self.draft.facts.get("library_version")
+        elif (match := _SUMMARY.search(text)) is not None:
+            self._summary(line, match)
         elif "-place" in text and (order := _PLACE.findall(text)):
             self.place_order = tuple(word == "in-place" for word in order)
         elif "_perf" in text and "concluded" not in text:
@@ -239,10 +239,10 @@ class _Reader:
             if _COMMAND.search(text) is not None:
                 self.draft.facts["command"] = text.strip()[:1000]
 
-    def _summary(self, line: Line, found: re.Match[str]) -> None:
+    def _summary(self, line: Line, match: re.Match[str]) -> None:
         self.cut()
-        value = number(found[2])
-        if value is not None and found[1].startswith("Out"):
+        value = number(match[2])
+        if value is not None and match[1].startswith("Out"):
             self.draft.facts["out_of_bounds"] = int(value)
             if value:
                 program = "the tool" if self.op_hint is None else f"{self.op_hint}_perf"
@@ -292,6 +292,8 @@ def _columns(words: list[str], places: tuple[bool, ...]) -> Columns | None:
     starts = [at for at, name in enumerate(names) if name in _TIMES]
     stop = next((at for at, name in enumerate(names) if name in _LAST), len(names))
     groups = tuple(tuple(names[at:to]) for at, to in zip(starts, [*starts[1:], stop], strict=True))
-    known: tuple[bool | None, ...] = places if len(places) == len(groups) else (False, True) if len(groups) == 2 else ()
+    in_place: tuple[bool | None, ...] = (
+        places if len(places) == len(groups) else (False, True) if len(groups) == 2 else ()
+    )
     unit = _OLD_TIME if "N" in words else "us"
-    return Columns(tuple(names[: starts[0]]), groups, tuple(names[stop:]), known or (None,) * len(groups), unit)
+    return Columns(tuple(names[: starts[0]]), groups, tuple(names[stop:]), in_place or (None,) * len(groups), unit)

@@ -29,8 +29,8 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
         if "Block Size (B)" in line.text:
             draft.begin(line.number)
             names = numbered(re.split(r"\s{2,}", line.text.strip()))
-        elif (found := _SETTING.match(line.text)) is not None:
-            settings = settings | {found[2]: found[3]}
+        elif (match := _SETTING.match(line.text)) is not None:
+            settings = settings | {match[2]: match[3]}
         elif (cells := draft.cells(line, names, line.text.split())) is not None:
             row = {name: number(word) for name, word in cells.items()}
             pair = settings.get("backend") in _NETWORKS

@@ -67,8 +67,8 @@ class _Matrix:
             draft.add(line, op=self.op, tool_op=self.test, part=self.part, source=source, target=target, **result)
 
     def _label(self, end: str, row: str, column: str) -> str:
-        found = _END.search(end)
-        return "all" if found is None else f"{found[1]} {row if found[2] == 'row' else column}"
+        match = _END.search(end)
+        return "all" if match is None else f"{match[1]} {row if match[2] == 'row' else column}"
 
 
 def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
@@ -80,10 +80,10 @@ def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
         words = line.text.split()
         if not words:
             continue
-        if (found := _RUNNING.search(line.text)) is not None:
-            test, matrix = found[1], None
-        elif (found := _DESCRIPTION.fullmatch(line.text.strip())) is not None and number(words[0]) is None:
-            matrix = _Matrix(test, found[1], found[2])
+        if (match := _RUNNING.search(line.text)) is not None:
+            test, matrix = match[1], None
+        elif (match := _DESCRIPTION.fullmatch(line.text.strip())) is not None and number(words[0]) is None:
+            matrix = _Matrix(test, match[1], match[2])
         elif matrix is not None and not matrix.columns:
             matrix.columns = words
         elif (
@@ -101,23 +101,23 @@ def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
 
 
 def _other(draft: Draft, line: Line, test: str | None) -> None:
-    if (found := _VERSION.search(line.text)) is not None:
+    if (match := _VERSION.search(line.text)) is not None:
         if draft.rows:
             draft.begin(line.number)
-        draft.facts["tool_version"] = found[1]
-    elif (found := _BUFFER.search(line.text)) is not None:
-        draft.facts["copy_bytes"] = int(found[1]) << 20
-    elif (found := _PLACE.match(line.text)) is not None:
-        draft.place(**found.groupdict())
-    elif (found := _STATUS.match(line.text)) is not None:
-        code = "waived" if found[1].lower().startswith("waiv") else "failed-test"
-        draft.note(code, line.number, f"{test or 'a test'}: {found[0].strip()[:120]}")
+        draft.facts["tool_version"] = match[1]
+    elif (match := _BUFFER.search(line.text)) is not None:
+        draft.facts["copy_bytes"] = int(match[1]) << 20
+    elif (match := _PLACE.match(line.text)) is not None:
+        draft.place(**match.groupdict())
+    elif (match := _STATUS.match(line.text)) is not None:
+        code = "waived" if match[1].lower().startswith("waiv") else "failed-test"
+        draft.note(code, line.number, f"{test or 'a test'}: {match[0].strip()[:120]}")
 
 
 def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
     """Read the JSON output."""
-    found = document(source, lines)
-    output = mapping(found.get("nvbandwidth"))
+    parsed = document(source, lines)
+    output = mapping(parsed.get("nvbandwidth"))
     draft = Draft("nvbandwidth", source)
     for listed in items(output.get("GPU Device list")):
         if (device := _LISTED.match(str(listed))) is not None:
@@ -126,7 +126,7 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
     if (error := text(output.get("error"))) is not None:
         draft.fail(error)
     tests = [mapping(test) for test in items(output.get("testcases"))]
-    for test, line in zip(tests, found.lines_of("name", len(tests)), strict=True):
+    for test, line in zip(tests, parsed.lines_of("name", len(tests)), strict=True):
         name, status = text(test.get("name")), text(test.get("status")) or "without a status"
         description = _DESCRIPTION.fullmatch(str(test.get("bandwidth_description")).strip())
         if description is None or not items(test.get("bandwidth_matrix")):

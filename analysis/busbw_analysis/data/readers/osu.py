@@ -48,16 +48,16 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     test: dict[str, Any] = {}
     names: list[str] = []
     for line in draft.scan(lines):
-        if (found := _TITLE.match(line.text)) is not None:
+        if (match := _TITLE.match(line.text)) is not None:
             draft.begin(line.number)
-            draft.facts["tool_version"] = found[2] or draft.facts.get("tool_version")
-            test, names = _benchmark(found[1]), []
+            draft.facts["tool_version"] = match[2] or draft.facts.get("tool_version")
+            test, names = _benchmark(match[1]), []
         elif not test:
             _around(draft, line.text)
-        elif (found := _PAIRS.search(line.text)) is not None:
-            test["messages"] = int(found[1])
-        elif (found := _DATATYPE.match(line.text)) is not None:
-            test["dtype"] = dtype_named(found[1])
+        elif (match := _PAIRS.search(line.text)) is not None:
+            test["messages"] = int(match[1])
+        elif (match := _DATATYPE.match(line.text)) is not None:
+            test["dtype"] = dtype_named(match[1])
         elif _HEAD.match(line.text) is not None:
             if draft.rows:
                 draft.note("repeated-header", line.number, "a header without a title: output of two jobs is mixed")
@@ -88,11 +88,11 @@ def _benchmark(title: str) -> dict[str, Any]:
 
 def _around(draft: Draft, text: str) -> None:
     """Record ranks and command from lines of a launcher or MPI."""
-    if (found := _STARTUP.search(text)) is not None:
-        draft.place(rank=found[1], pid=found[2], host=found[3])
-        draft.facts["ranks"] = max(int(found[1]) + 1, draft.facts.get("ranks") or 0)
-    elif "osu_" in text and (found := _LAUNCH.search(text)) is not None:
-        draft.facts |= {"ranks": int(found[1]), "command": text.strip()[:1000]}
+    if (match := _STARTUP.search(text)) is not None:
+        draft.place(rank=match[1], pid=match[2], host=match[3])
+        draft.facts["ranks"] = max(int(match[1]) + 1, draft.facts.get("ranks") or 0)
+    elif "osu_" in text and (match := _LAUNCH.search(text)) is not None:
+        draft.facts |= {"ranks": int(match[1]), "command": text.strip()[:1000]}
 
 
 def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, str]) -> None:

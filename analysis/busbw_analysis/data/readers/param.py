@@ -26,14 +26,14 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     names: list[str] = []
     ranks = None
     for line in draft.scan(lines):
-        if (found := _WORLD.search(line.text)) is not None:
-            ranks = int(found[1])
-        elif (found := _HEAD.match(line.text)) is not None:
+        if (match := _WORLD.search(line.text)) is not None:
+            ranks = int(match[1])
+        elif (match := _HEAD.match(line.text)) is not None:
             draft.begin(line.number)
             draft.facts["ranks"] = ranks
-            names = numbered(_HEADING.findall(found[1]))
-        elif names and (found := _ROW.match(line.text)) is not None:
-            cells = draft.cells(line, names, found[5].split())
+            names = numbered(_HEADING.findall(match[1]))
+        elif names and (match := _ROW.match(line.text)) is not None:
+            cells = draft.cells(line, names, match[5].split())
             if cells is None:
                 continue
             row = {name: number(word) for name, word in cells.items()}
@@ -41,12 +41,12 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             size = next((value for name, value in row.items() if name.endswith("size (B)")), None)
             draft.collective(
                 line.number,
-                found[2],
-                {"size": size, "dtype": found[3], "count": row.get("nElementsPerRank")},
+                match[2],
+                {"size": size, "dtype": match[3], "count": row.get("nElementsPerRank")},
                 time_seconds=scaled(row.get(median), 1e-6),
                 algbw=scaled(row.get("AlgBW(GB/s)"), 1e9),
                 busbw=scaled(row.get("BusBW(GB/s)"), 1e9),
-                statistic="median" if found[1] is None else "p95",
+                statistic="median" if match[1] is None else "p95",
                 others=rest(row, {median, *_USED}),
             )
     return draft.log()

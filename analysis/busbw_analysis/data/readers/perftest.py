@@ -41,9 +41,9 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     names: list[str] = []
     for line in draft.scan(lines):
         words = line.text.split()
-        if (found := _TITLE.match(line.text)) is not None:
+        if (match := _TITLE.match(line.text)) is not None:
             draft.begin(line.number)
-            test, names = _benchmark(found[1]), []
+            test, names = _benchmark(match[1]), []
         elif "#bytes" in words and "#iterations" in line.text:
             if draft.rows:
                 draft.begin(line.number)
@@ -58,10 +58,10 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
 
 def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
     """Read the single result of ``--out_json``. The unit of its rate is deduced from size and message rate."""
-    found = document(source, lines)
-    cells = mapping(found.get("results"))
+    parsed = document(source, lines)
+    cells = mapping(parsed.get("results"))
     draft = Draft("perftest", source)
-    title = text(mapping(found.get("test_info")).get("test"))
+    title = text(mapping(parsed.get("test_info")).get("test"))
     test = dict(_UNTITLED) if title is None else _benchmark(title.replace("_", " ").replace("RDMA ", "RDMA_"))
     row = {heading: real(cells.get(name)) for name, heading in _JSON_NAMES.items() if name in cells}
     size, average, peak = (real(cells.get(name)) for name in ("MsgSize", "BW_average", "BW_peak"))
@@ -69,7 +69,7 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
         moved = messages * 1e6 * size
         unit = next((name for name in _RATES if abs(average * _RATES[name] / moved - 1) < _UNIT_FITS), None)
         row |= {} if unit is None else {f"BW average[{unit}]": average, f"BW peak[{unit}]": peak}
-    _add(draft, found.lines_of("MsgSize", 1)[0], test, row)
+    _add(draft, parsed.lines_of("MsgSize", 1)[0], test, row)
     return draft.log()
 
 
@@ -84,10 +84,10 @@ def _benchmark(title: str) -> dict[str, Any]:
 def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | None]) -> None:
     used, rate = set(_USED), None
     for heading, value in row.items():
-        if (found := _BANDWIDTH.fullmatch(heading)) is not None and value is not None:
+        if (match := _BANDWIDTH.fullmatch(heading)) is not None and value is not None:
             used.add(heading)
-            rate = value * _RATES[found[1]]
-            if found[1] == "MB/sec":
+            rate = value * _RATES[match[1]]
+            if match[1] == "MB/sec":
                 draft.note("binary-unit", line, "the tool's MB/sec is 2^20 B/s")
     time = row.get("t_avg[usec]", row.get("t_typical[usec]"))
     draft.add(

@@ -25,11 +25,11 @@ _COPIES: Final = {"H2D": "host_to_device", "D2H": "device_to_host", "D2D": None}
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
     """One table for every node."""
     draft = Draft("SuperBench", source)
-    for number, found in draft.objects(lines):
+    for number, record in draft.objects(lines):
         draft.begin(number)
-        draft.place(host=found.get("node"))
+        draft.place(host=record.get("node"))
         rows: dict[tuple[str, ...], dict[str, float]] = {}
-        for name, value in found.items():
+        for name, value in record.items():
             amount = real(value)
             if amount is None:
                 continue

@@ -48,11 +48,11 @@ def _default_threads() -> int:
 
 def _with_threads(bind: Callable[[Bound], Operation], bound: Bound) -> Operation:
     """Bind an operation and set torch's number of threads to the case's until it is freed."""
-    own, wanted = _default_threads(), host_settings(bound.case.settings).threads
+    own, threads = _default_threads(), host_settings(bound.case.settings).threads
     operation = bind(bound)
-    if wanted is None:
+    if threads is None:
         return operation
-    torch.set_num_threads(wanted)
+    torch.set_num_threads(threads)
     return replace(operation, free=partial(torch.set_num_threads, own))
 
 
@@ -78,9 +78,9 @@ def _integers(like: torch.Tensor, side: int, generator: torch.Generator) -> torc
         largest = min(
             largest, math.isqrt(int(3 * torch.finfo(torch.float16).max / (_MOST_DEVIATIONS * math.sqrt(side))))
         )
-    made = torch.randint(1, largest + 1, (side, side), generator=generator, device=like.device, dtype=torch.int16)
-    made *= torch.randint(0, 2, (side, side), generator=generator, device=like.device, dtype=torch.int16) * 2 - 1
-    return made.to(like.dtype)
+    integers = torch.randint(1, largest + 1, (side, side), generator=generator, device=like.device, dtype=torch.int16)
+    integers *= torch.randint(0, 2, (side, side), generator=generator, device=like.device, dtype=torch.int16) * 2 - 1
+    return integers.to(like.dtype)
 
 
 def wrong_rows(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -> int:
@@ -92,8 +92,8 @@ def wrong_rows(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -
     generator = torch.Generator(product.device).manual_seed(_SEED)
     signs = torch.randint(0, 2, (len(right), _VECTORS), generator=generator, device=product.device) * 2 - 1
     vectors = signs.double()
-    wanted = _times(left, _times(right, vectors))
-    return int((_times(product, vectors) != wanted).any(1).sum())
+    expected = _times(left, _times(right, vectors))
+    return int((_times(product, vectors) != expected).any(1).sum())
 
 
 def _times(matrix: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
@@ -104,10 +104,10 @@ def wrong_elements(left: torch.Tensor, right: torch.Tensor, product: torch.Tenso
     """Number of elements of sampled rows whose error against float64 exceeds the rounding of 16 bits."""
     sample = _sample(len(left), left.device)
     rows = left[sample].double()
-    wanted = torch.cat([rows @ columns.double() for columns in torch.split(right, _ROWS_AT_ONCE, dim=1)], dim=1)
-    usual = wanted.square().mean().sqrt()
-    allowed = torch.finfo(product.dtype).eps * (wanted.abs() + _ROUNDING_STEPS * usual)
-    return _count_beyond(product[sample].double() - wanted, allowed)
+    expected = torch.cat([rows @ columns.double() for columns in torch.split(right, _ROWS_AT_ONCE, dim=1)], dim=1)
+    usual = expected.square().mean().sqrt()
+    allowed = torch.finfo(product.dtype).eps * (expected.abs() + _ROUNDING_STEPS * usual)
+    return _count_beyond(product[sample].double() - expected, allowed)
 
 
 def _sample(rows: int, device: torch.device) -> torch.Tensor:
@@ -139,15 +139,15 @@ def _attention(how: Attention, bound: Bound) -> Operation:
         raise BackendError(first_line(error)) from error
     # torch has no output argument here, so each call makes a new tensor and the last is kept. A replayed graph writes
     # to the tensor that was the last at the capture.
-    made = [torch.full((), math.nan, dtype=query.dtype, device=where).expand(shape)]
+    results = [torch.full((), math.nan, dtype=query.dtype, device=where).expand(shape)]
 
     def call() -> None:
-        made[0] = how(query, key, value)
+        results[0] = how(query, key, value)
 
     def wrong() -> int:
-        found = wrong_attention(query, key, value, made[0])
-        made[0].fill_(math.nan)  # so that the next check covers only later results
-        return found
+        count = wrong_attention(query, key, value, results[0])
+        results[0].fill_(math.nan)  # so that the next check covers only later results
+        return count
 
     return Operation(call, wrong=wrong)
 
@@ -155,10 +155,10 @@ def _attention(how: Attention, bound: Bound) -> Operation:
 def wrong_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, result: torch.Tensor) -> int:
     """Number of elements of sampled tokens whose difference from float64 attention exceeds _TOLERANCE."""
     sample = _sample(query.shape[-2], query.device)
-    wanted = _unfused_attention(query[..., sample, :].double(), key.double(), value.double())
-    usual = wanted.square().mean(-1, keepdim=True).sqrt()
-    allowed = _TOLERANCE[str(query.dtype).removeprefix("torch.")] * (wanted.abs() + usual)
-    return _count_beyond(result[..., sample, :].double() - wanted, allowed)
+    expected = _unfused_attention(query[..., sample, :].double(), key.double(), value.double())
+    usual = expected.square().mean(-1, keepdim=True).sqrt()
+    allowed = _TOLERANCE[str(query.dtype).removeprefix("torch.")] * (expected.abs() + usual)
+    return _count_beyond(result[..., sample, :].double() - expected, allowed)
 
 
 def _refuse(case: Case) -> str | None:

@@ -101,9 +101,9 @@ def _host_and_device(bound: Bound) -> Operation:
         both = _device_of(bound).together(_copies(arriving, source), _copies(target, bound.send))
 
         def wrong() -> int:
-            found = count_wrong(arriving, spans, made_of) + int((target != bound.send.cpu()).sum())
+            count = count_wrong(arriving, spans, made_of) + int((target != bound.send.cpu()).sum())
             poison(arriving, None)  # so that the next check covers only later copies
-            return found
+            return count
 
         return Operation(both, buffers=(bound.send, target), wrong=wrong, free=held.pop_all().close)
 

@@ -79,16 +79,16 @@ _BODIES = {
 def _of_floats(dtype: str) -> str:
     """The kernels for elements of type ``dtype``."""
     name, bits, size = _FLOATS[dtype]
-    made = []
+    loops = []
     for op, lines in _BODIES.items():
         body = "\n  ".join([*lines[:-1], f"store {{type}} {lines[-1]}, ptr %place, align {{bytes}}"])
-        made.append(_loop(f"{op}_{dtype}", name, body.format(type=name, bytes=size, scalar=_SCALAR_BITS)))
+        loops.append(_loop(f"{op}_{dtype}", name, body.format(type=name, bytes=size, scalar=_SCALAR_BITS)))
     added = f"%value = load {bits}, ptr %one_place, align {size}\n  %after = add {bits} %before, %value"
     so_far = f"phi {bits} [ 0, %begin ], [ %after, %turn ]"
     stored = f"%total = {so_far}\n  store {bits} %total, ptr %out, align {size}"
     touched = f"store volatile {name} {_SCALAR_BITS}, ptr %place, align 1"
-    made.append(_loop(f"memory_read_{dtype}", name, added, before=f"%before = {so_far}", behind=stored))
-    return "".join((*made, _loop(f"memory_touch_{dtype}", "i8", touched, step=mmap.PAGESIZE)))
+    loops.append(_loop(f"memory_read_{dtype}", name, added, before=f"%before = {so_far}", behind=stored))
+    return "".join((*loops, _loop(f"memory_touch_{dtype}", "i8", touched, step=mmap.PAGESIZE)))
 
 
 _HEAD = f"""\
@@ -239,5 +239,5 @@ def kernels() -> Compiled:
         return Compiled(missing=reason)
     cleared = _loop("place", "i8", "store volatile i8 0, ptr %place, align 1", step=mmap.PAGESIZE)
     parts = (*map(_of_floats, _FLOATS), cleared, _team(platform.machine()))
-    made = compiled("".join(parts), for_this_processor=True)
-    return made if made.missing is None else Compiled(missing=f"memory kernels need llvmlite: {made.missing}")
+    library = compiled("".join(parts), for_this_processor=True)
+    return library if library.missing is None else Compiled(missing=f"memory kernels need llvmlite: {library.missing}")

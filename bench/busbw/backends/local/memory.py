@@ -42,7 +42,7 @@ class _Arrays:
 
     out, left, right: addresses of the written array and of two read arrays (0: none).
     count, itemsize: elements, and bytes of one.
-    found: where each thread stores its result (None: the threads divide the written array).
+    results: where each thread stores its result (None: the threads divide the written array).
     """
 
     out: int
@@ -50,7 +50,7 @@ class _Arrays:
     right: int
     count: int
     itemsize: int
-    found: Words | None = None
+    results: Words | None = None
 
     def divided(self, threads: int, unit_bytes: int = LINE_BYTES) -> Words:
         """One piece per thread, aligned to ``unit_bytes``."""
@@ -59,14 +59,14 @@ class _Arrays:
             out, left, right = (
                 place + start * self.itemsize if place else 0 for place in (self.out, self.left, self.right)
             )
-            if self.found is not None:
-                out = self.found.ctypes.data + number * LINE_BYTES
+            if self.results is not None:
+                out = self.results.ctypes.data + number * LINE_BYTES
             slices.append((out, left, right, count))
         return pieces(slices)
 
     def each(self) -> Iterator["_Arrays"]:
         """Each divided array separately, as written bytes."""
-        for place in (0 if self.found is not None else self.out, self.left, self.right):
+        for place in (0 if self.results is not None else self.out, self.left, self.right):
             if place:
                 yield _Arrays(place, 0, 0, self.count * self.itemsize, 1)
 
@@ -82,7 +82,7 @@ def _kernel_error(code: int) -> Exception:
 
 
 def _bound(
-    made: Compiled,
+    library: Compiled,
     bound: Bound,
     kernel: int,
     arrays: _Arrays,
@@ -99,7 +99,7 @@ def _bound(
     threads = host_settings(bound.case.settings).threads
     with ExitStack() as held:
         _bind_to_node(bound.case, arrays, held)
-        lease = None if threads is None else Lease(made, threads, bound.local_rank * threads)
+        lease = None if threads is None else Lease(library, threads, bound.local_rank * threads)
         work = arrays.divided(threads or 1, unit_bytes)
         step, prepare = (kernel, *map(int, work[:4])), before
         if lease is not None:
@@ -109,12 +109,12 @@ def _bound(
                     # Each slice is then touched first by the thread that works on it, so it is in that thread's NUMA
                     # node.
                     numa.give_pages_back(buffer.data_ptr(), len(buffer) * buffer.itemsize)
-                for one in arrays.each():
-                    lease.team.do(made.of("place"), one.divided(threads or 1, unit_bytes))
+                for array in arrays.each():
+                    lease.team.do(library.of("place"), array.divided(threads or 1, unit_bytes))
             step = lease.team.step(kernel, work)
-            wake = partial(lease.team.do, made.of("nothing"), work)
+            wake = partial(lease.team.do, library.of("nothing"), work)
             prepare = wake if before is None else in_order(before, wake)
-        native = Native((step,), _kernel_error, (made, work, lease, *keeps))
+        native = Native((step,), _kernel_error, (library, work, lease, *keeps))
         return Operation(_called(step), native=native, free=held.pop_all().close, wrong=wrong, prepare=prepare)
 
 
@@ -126,18 +126,18 @@ def _bind_to_node(case: Case, arrays: _Arrays, held: ExitStack) -> None:
     node = host_settings(case.settings).numa_node
     if node is None:
         return
-    for one in arrays.each():
-        held.callback(numa.release, one.out, one.count)
-        numa.bind(one.out, one.count, node)
+    for array in arrays.each():
+        held.callback(numa.release, array.out, array.count)
+        numa.bind(array.out, array.count, node)
 
 
 # --- the kernels on the host -----------------------------------------------------------------------------------
 
 
 _EXPECTED: dict[str, Callable[..., torch.Tensor | float]] = {
-    "stream_scale": lambda one: SCALAR * one,
-    "stream_add": lambda one, other: one + other,
-    "stream_triad": lambda one, other: one + SCALAR * other,
+    "stream_scale": lambda first: SCALAR * first,
+    "stream_add": lambda first, other: first + other,
+    "stream_triad": lambda first, other: first + SCALAR * other,
     "memory_write": lambda: SCALAR,
 }
 """Expected content of the written array, computed from the read arrays, where the layout does not define it."""
@@ -149,15 +149,15 @@ def _wrong(expected: Callable[..., torch.Tensor | float], bound: Bound) -> int:
     read = [bound.send[first : first + count] for first in range(0, len(bound.send), count)]
     for start in range(0, count, _CHECKED_AT_ONCE):
         piece = slice(start, start + _CHECKED_AT_ONCE)
-        wrong += int(torch.count_nonzero(bound.receive[piece] != expected(*(one[piece] for one in read))))
+        wrong += int(torch.count_nonzero(bound.receive[piece] != expected(*(source[piece] for source in read))))
     return wrong
 
 
 def _compiled() -> Compiled:
-    made = kernels.kernels()
-    if made.missing is not None:
-        raise BackendError(made.missing)
-    return made
+    library = kernels.kernels()
+    if library.missing is not None:
+        raise BackendError(library.missing)
+    return library
 
 
 def _bind(bound: Bound) -> Operation:
@@ -167,13 +167,13 @@ def _bind(bound: Bound) -> Operation:
     in_bytes = case.op == "memory_copy"  # memcpy of the C library, or torch's copy without a compiler
     if bound.device is not None or (in_bytes and kernels.missing() is not None):
         return Operation(_BY_TORCH[case.op](bound), wrong=wrong)
-    made = _compiled()
-    kernel = made.of(case.op, None if in_bytes else case.dtype)
+    library = _compiled()
+    kernel = library.of(case.op, None if in_bytes else case.dtype)
     count, itemsize = (case.size_bytes, 1) if in_bytes else (case.count, DTYPE_BYTES[case.dtype or "uint8"])
     left = bound.send.data_ptr() if len(bound.send) else 0
     right = left + case.count * itemsize if len(bound.send) > case.count else 0
     arrays = _Arrays(bound.receive.data_ptr(), left, right, count, itemsize)
-    return _bound(made, bound, kernel, arrays, wrong=wrong, keeps=(bound,))
+    return _bound(library, bound, kernel, arrays, wrong=wrong, keeps=(bound,))
 
 
 def _read(bound: Bound) -> Operation:
@@ -182,26 +182,26 @@ def _read(bound: Bound) -> Operation:
         # With another dtype than that of the bits, torch would first convert all of them into a new array.
         total = torch.zeros((), dtype=bits.dtype, device=bits.device)
         return Operation(partial(torch.sum, bits, 0, out=total), wrong=partial(_wrong_sum, bits, total))
-    made = _compiled()
-    found = lines(host_settings(bound.case.settings).threads or 1)
-    arrays = _Arrays(0, bound.send.data_ptr(), 0, bound.case.count, bound.send.itemsize, found)
-    wrong = partial(_wrong_sum, bits, torch.from_numpy(found)[:: LINE_BYTES // found.itemsize])
-    return _bound(made, bound, made.of("memory_read", bound.case.dtype), arrays, wrong=wrong, keeps=(bound, found))
+    library = _compiled()
+    sums = lines(host_settings(bound.case.settings).threads or 1)
+    arrays = _Arrays(0, bound.send.data_ptr(), 0, bound.case.count, bound.send.itemsize, sums)
+    wrong = partial(_wrong_sum, bits, torch.from_numpy(sums)[:: LINE_BYTES // sums.itemsize])
+    return _bound(library, bound, library.of("memory_read", bound.case.dtype), arrays, wrong=wrong, keeps=(bound, sums))
 
 
-def _wrong_sum(bits: torch.Tensor, found: torch.Tensor) -> int:
-    """1 if the partial sums in ``found`` do not add up to the sum of ``bits`` (modulo their width), else 0.
+def _wrong_sum(bits: torch.Tensor, sums: torch.Tensor) -> int:
+    """1 if the partial sums in ``sums`` do not add up to the sum of ``bits`` (modulo their width), else 0.
 
-    ``found`` is overwritten, so that the next call must compute it again.
+    ``sums`` is overwritten, so that the next call must compute it again.
     """
     width = 8 * bits.itemsize
-    unlike = (int(found.sum(dtype=bits.dtype)) - int(bits.sum(dtype=bits.dtype))) % (1 << width)
-    found.fill_(-1)
+    unlike = (int(sums.sum(dtype=bits.dtype)) - int(bits.sum(dtype=bits.dtype))) % (1 << width)
+    sums.fill_(-1)
     return 1 if unlike else 0
 
 
 def _touch(bound: Bound) -> Operation:
-    made = _compiled()
+    library = _compiled()
     itemsize, count = DTYPE_BYTES[bound.case.dtype or "uint8"], bound.case.count
     try:
         region = mmap.mmap(-1, bound.case.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -223,9 +223,9 @@ def _touch(bound: Bound) -> Operation:
         return unlike
 
     arrays = _Arrays(array.ctypes.data, 0, 0, bound.case.size_bytes, 1)
-    kernel = made.of("memory_touch", bound.case.dtype)
+    kernel = library.of("memory_touch", bound.case.dtype)
     return _bound(
-        made, bound, kernel, arrays, wrong=wrong, keeps=(array,), before=give_pages_back, unit_bytes=mmap.PAGESIZE
+        library, bound, kernel, arrays, wrong=wrong, keeps=(array,), before=give_pages_back, unit_bytes=mmap.PAGESIZE
     )
 
 

@@ -33,17 +33,17 @@ _HEAD_LINES = 4
 
 def lines(count: int) -> Words:
     """Zeroed words that fill ``count`` lines and are aligned to a line."""
-    made = np.zeros((count + 1) * _LINE_WORDS, dtype=np.int64)
-    first = -made.ctypes.data % LINE_BYTES // 8
-    return made[first : first + count * _LINE_WORDS]
+    words = np.zeros((count + 1) * _LINE_WORDS, dtype=np.int64)
+    first = -words.ctypes.data % LINE_BYTES // 8
+    return words[first : first + count * _LINE_WORDS]
 
 
 def pieces(slices: Sequence[tuple[int, int, int, int]]) -> Words:
     """One line per thread: addresses of the array it writes and of two that it reads, and its number of elements."""
-    made = lines(len(slices))
-    for number, one in enumerate(slices):
-        made[number * _LINE_WORDS :][: len(one)] = one
-    return made
+    words = lines(len(slices))
+    for number, piece in enumerate(slices):
+        words[number * _LINE_WORDS :][: len(piece)] = piece
+    return words
 
 
 def shares(count: int, threads: int, unit: int) -> list[tuple[int, int]]:

@@ -98,9 +98,9 @@ class MpiBackend(LibraryBackend):
             self._watchdog.beats += 1
             with explained(self):
                 members = self._measured.Get_group().Incl(list(group))
-                made = self._measured.Create_group(members)
-                made.Set_errhandler(MPI.ERRORS_RETURN)
-            self._groups[group] = made
+                communicator = self._measured.Create_group(members)
+                communicator.Set_errhandler(MPI.ERRORS_RETURN)
+            self._groups[group] = communicator
 
     def exchange(self, case: Case) -> Exchange:
         """Exchange messages on the communicator of all ranks."""

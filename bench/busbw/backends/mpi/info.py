@@ -116,9 +116,9 @@ def of_mpich(device: str, variables: Mapping[str, str]) -> dict[str, str]:
     if kind != "ch4":
         return {"netmod": NOT_REPORTED}
     prefixes = ("MPIR_CVAR", "MPIR_PARAM", "MPICH")
-    named = next((value for one in prefixes if (value := variables.get(f"{one}_CH4_NETMOD"))), None)
+    named = next((value for prefix in prefixes if (value := variables.get(f"{prefix}_CH4_NETMOD"))), None)
     netmod = (named or next(iter(modules.replace(",", " ").split()), NOT_REPORTED)).lower()
-    named = next((value for one in prefixes if (value := variables.get(f"{one}_OFI_USE_PROVIDER"))), None)
+    named = next((value for prefix in prefixes if (value := variables.get(f"{prefix}_OFI_USE_PROVIDER"))), None)
     return {"netmod": netmod, **_below(netmod, variables, named)}
 
 

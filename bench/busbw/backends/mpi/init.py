@@ -62,8 +62,8 @@ def finalize() -> None:
 
 def _flag_of(version: str) -> str:
     name = version.replace("(R)", "")  # Intel(R) MPI Library
-    wanted = next((flag for vendor, flag in SRUN_MPI.items() if name.startswith(vendor)), None)
-    return f"srun --mpi={wanted}" if wanted else "the srun --mpi type that it was built for (see srun --mpi=list)"
+    srun_flag = next((flag for vendor, flag in SRUN_MPI.items() if name.startswith(vendor)), None)
+    return f"srun --mpi={srun_flag}" if srun_flag else "the srun --mpi type that it was built for (see srun --mpi=list)"
 
 
 def refuse_another_manager(launcher: str, variables: Mapping[str, str], version: str) -> None:
@@ -153,8 +153,8 @@ def meet_at_store(
         store, address = serve_store("127.0.0.1" if one_host else hosts[0], 0, timeout_seconds, one_host=one_host)
         where = f"{address} {store.port}"
     address, _, port = gathered(where, comm)[0].rpartition(" ")
-    here = hosts[comm.Get_rank()] == hosts[0]
-    return store, ((address or "127.0.0.1") if here else hosts[0], int(port))
+    is_local = hosts[comm.Get_rank()] == hosts[0]
+    return store, ((address or "127.0.0.1") if is_local else hosts[0], int(port))
 
 
 def gathered(name: str, comm: MPI.Intracomm = MPI.COMM_WORLD) -> list[str]:

@@ -49,8 +49,8 @@ def function(name: str) -> "Callable[..., int] | None":
 @cache
 def address(name: str) -> int | None:
     """Address of function ``name`` of the library; None if it does not exist."""
-    found = function(name)
-    return None if found is None else ctypes.cast(found, ctypes.c_void_p).value  # type: ignore[arg-type]
+    pointer = function(name)
+    return None if pointer is None else ctypes.cast(pointer, ctypes.c_void_p).value  # type: ignore[arg-type]
 
 
 @cache
@@ -73,13 +73,17 @@ class Steps:
 
     def collective(self, name: str, comm: MPI.Comm, arguments: Sequence[object]) -> None:
         """Append collective ``name`` on ``comm`` with mpi4py's ``arguments``: up to two buffers, then the others."""
-        buffers = [one for one in arguments if one is None or isinstance(one, tuple | MPI.InPlaceType)]
-        others = [self._value(one) for one in arguments[len(buffers) :]]
-        there = [self._lowered(one) for one in buffers if isinstance(one, tuple)]
+        buffers = [
+            argument for argument in arguments if argument is None or isinstance(argument, tuple | MPI.InPlaceType)
+        ]
+        others = [self._value(argument) for argument in arguments[len(buffers) :]]
+        there = [self._lowered(buffer) for buffer in buffers if isinstance(buffer, tuple)]
         # An absent buffer gets the count and type of the other: unused, but checked by some libraries.
         rows = [
-            self._lowered(one) if isinstance(one, tuple) else (0 if one is None else int(one), *there[0][1:])
-            for one in buffers
+            self._lowered(buffer)
+            if isinstance(buffer, tuple)
+            else (0 if buffer is None else int(buffer), *there[0][1:])
+            for buffer in buffers
         ]
         flat = (*(row[0] for row in rows), *there[-1][1:]) if name in _SHARED else chain.from_iterable(rows)
         self._add(f"MPI_{name}", *flat, *others, self._value(comm))

@@ -19,9 +19,9 @@ LATE = (*EARLY, "mpich_shar_", "ucx_shm_", "vader_segment.", "sm_segment.")
 
 def remove_segments(process: int | str, beginnings: tuple[str, ...]) -> None:
     """Remove the shared-memory files with prefixes ``beginnings`` that ``process`` (a pid, or ``self``) has mapped."""
-    wanted = tuple(_FOLDER + beginning for beginning in beginnings)
+    prefixes = tuple(_FOLDER + beginning for beginning in beginnings)
     with suppress(OSError):  # the process has ended, or this is not Linux
         for line in Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace").splitlines():
             path = line.split(maxsplit=5)[-1]
-            if path.startswith(wanted):  # a removed file is listed with "(deleted)", a name that does not exist
+            if path.startswith(prefixes):  # a removed file is listed with "(deleted)", a name that does not exist
                 Path(path).unlink(missing_ok=True)

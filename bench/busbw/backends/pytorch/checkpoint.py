@@ -84,11 +84,11 @@ class _Checkpoint:
 
     def post(self) -> Wait:
         """Start an asynchronous save; returns when the state may be modified again."""
-        found: list[Any] = []
-        self._try(lambda: found.append(self._library.async_save(self._state, **self._options())))
+        futures: list[Any] = []
+        self._try(lambda: futures.append(self._library.async_save(self._state, **self._options())))
 
         def wait() -> None:
-            for future in found:
+            for future in futures:
                 # Newer versions of torch distinguish the end of copying the state from the end of saving it.
                 self._try(getattr(future, "upload_completion", future).result)
             self._try(self._sync_folders)
@@ -179,5 +179,7 @@ def _no_room(folder: Path, size_bytes: int) -> int | None:
 
 def bind(bound: Bound) -> Operation:
     """Bind a checkpoint of the data that ``bound`` sends; ``bound.process_group`` connects the hosts' CPUs."""
-    one = _Checkpoint(bound)
-    return Operation(one.save, one.post, prepare=one.prepare, wrong=one.wrong, free=one.free)
+    checkpoint = _Checkpoint(bound)
+    return Operation(
+        checkpoint.save, checkpoint.post, prepare=checkpoint.prepare, wrong=checkpoint.wrong, free=checkpoint.free
+    )

@@ -57,20 +57,20 @@ def why_no_pairs(op: Op, case: Case, views: Sequence[View]) -> str | None:
 
 
 def _why_not(op: Op, source: int, target: int, views: Sequence[View]) -> str | None:
-    one, other = views[source], views[target]
-    if one.host != other.host:
+    source_view, target_view = views[source], views[target]
+    if source_view.host != target_view.host:
         return (
             f"ranks {source} and {target} are on different hosts, but peer copies are within a host; use one group per "
             "host (groups div:N with N ranks per host)"
         )
-    if other.gpu is None:
+    if target_view.gpu is None:
         return f"torch does not report the UUID of the GPU of rank {target}, so rank {source} cannot find it"
-    if other.gpu not in one.names:
+    if target_view.gpu not in source_view.names:
         return (
-            f"rank {source} sees only {counted(len(one.names), 'GPU')} and not that of rank {target}; show all "
+            f"rank {source} sees only {counted(len(source_view.names), 'GPU')} and not that of rank {target}; show all "
             "GPUs to every rank (no --gpus-per-task, no --gpu-bind, no CUDA_VISIBLE_DEVICES per rank)"
         )
-    if op.name == _STAGED_COPY or (other.gpu in one.access) == (op.name != _DRIVER_COPY):
+    if op.name == _STAGED_COPY or (target_view.gpu in source_view.access) == (op.name != _DRIVER_COPY):
         return None
     if op.name == _DRIVER_COPY:
         return f"the GPU of rank {source} has peer access to that of rank {target}; use peer_copy instead"

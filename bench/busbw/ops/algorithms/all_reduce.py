@@ -33,8 +33,8 @@ def binomial(ranks: int) -> Schedule:
 
 def tree(ranks: int, children: int) -> Schedule:
     """Up a tree with ``children`` children per rank to rank 0 and down again, level by level."""
-    one = [filled(ranks, children)]
-    return _of(ranks, 1, up(one, 1), down(one, 1))
+    trees = [filled(ranks, children)]
+    return _of(ranks, 1, up(trees, 1), down(trees, 1))
 
 
 def double_tree(ranks: int, segments: int = SEGMENTS) -> Schedule:

@@ -75,4 +75,4 @@ def same(source: int, to: int, slots: Slots, *, adds: bool = False) -> Transfer:
 
 def joined(*parts: Iterable[Round]) -> tuple[Round, ...]:
     """The rounds of all parts in sequence, without empty rounds."""
-    return tuple(one for part in parts for one in part if one)
+    return tuple(transfers for part in parts for transfers in part if transfers)

@@ -113,8 +113,8 @@ def reduce_scatter_recursive_halving(ranks: int) -> Schedule:
 
     def half(place: int, distance: int) -> Transfer:
         partner = place ^ distance
-        wanted = tuple(block for one in aligned(partner, distance) for block in meant[one])
-        return same(left[place], left[partner], wanted, adds=True)
+        blocks = tuple(block for member in aligned(partner, distance) for block in meant[member])
+        return same(left[place], left[partner], blocks, adds=True)
 
     before = tuple(same(giving, taking, tuple(range(ranks)), adds=True) for giving, taking in pairs)
     halves = every_turn(middle, reversed(distances(middle)), half)
@@ -139,7 +139,7 @@ def mirrored(gathering: Schedule) -> Schedule:
     """
     ranks = gathering.ranks
     rounds = (
-        tuple(Transfer(one.to, one.source, one.received, one.sent, adds=True) for one in messages)
+        tuple(Transfer(message.to, message.source, message.received, message.sent, adds=True) for message in messages)
         for messages in reversed(gathering.rounds)
     )
     begins = tuple(tuple(slots.index(slot) for slot in range(ranks)) for slots in gathering.ends)

@@ -46,8 +46,8 @@ def broadcast_two_level(ranks: int, on_host: int) -> Schedule:
     """
     between = (
         tuple(
-            same(one.source * on_host + place, one.to * on_host + place, (place,))
-            for one in messages
+            same(message.source * on_host + place, message.to * on_host + place, (place,))
+            for message in messages
             for place in range(on_host)
         )
         for messages in down_the_binomial_tree(hosts_of(ranks, on_host))
@@ -137,7 +137,7 @@ def barrier_of(all_reduce: Schedule) -> Schedule:
     """An all-reduce of one element, the last block: a rank that has the sum has heard from all ranks."""
     one_element = all_reduce.blocks - 1
     rounds = (
-        tuple(same(one.source, one.to, ()) for one in messages if one_element in one.sent)
+        tuple(same(message.source, message.to, ()) for message in messages if one_element in message.sent)
         for messages in all_reduce.rounds
     )
     return _barrier(all_reduce.ranks, rounds)

@@ -65,8 +65,8 @@ class Ulysses(ContextParallel):
         """Attention with heads and tokens exchanged before and after it."""
         ranks = self.made.shape.workload.cp
         copies = max(1, ranks // key.shape[1])
-        sent = (query, *(one.repeat_interleave(copies, dim=1) for one in (key, value)))
-        seen = causal(*(self._all_to_all(one, 1, 2) for one in sent))
+        sent = (query, *(tensor.repeat_interleave(copies, dim=1) for tensor in (key, value)))
+        seen = causal(*(self._all_to_all(tensor, 1, 2) for tensor in sent))
         return self._all_to_all(seen, 2, 1)
 
     def _all_to_all(self, tensor: torch.Tensor, cut: int, joined: int) -> torch.Tensor:
@@ -121,7 +121,7 @@ class _RingAttention(torch.autograd.Function):
             key, value = _heads_of(pairs[:, :, columns], query)
             part, sums = attention(query[:, :, rows], key, value, causal=hop == 0)
             both = torch.logaddexp(total[:, :, rows], sums)
-            before, now = ((one - both).exp().unsqueeze(-1) for one in (total[:, :, rows], sums))
+            before, now = ((log_sum - both).exp().unsqueeze(-1) for log_sum in (total[:, :, rows], sums))
             out[:, :, rows] = out[:, :, rows] * before + part * now
             total[:, :, rows] = both
             pairs = pairs if coming is None else coming()
@@ -140,10 +140,12 @@ class _RingAttention(torch.autograd.Function):
             rows, columns = _block(hop, group, query.shape[2])
             key, value = _heads_of(pairs[:, :, columns], query)
             parts = (gradient[:, :, rows], query[:, :, rows], key, value, out[:, :, rows], total[:, :, rows])
-            found = attention_backward(*parts, causal=hop == 0)
-            of_query[:, :, rows] += found[0]
+            gradients = attention_backward(*parts, causal=hop == 0)
+            of_query[:, :, rows] += gradients[0]
             of_pairs = of_own if hop == 0 else torch.zeros_like(own) if arriving is None else arriving()
-            of_pairs[:, :, columns] += torch.stack(torch.cat(found[1:], -1).chunk(own.shape[1], 1)).sum(2).movedim(0, 1)
+            of_pairs[:, :, columns] += (
+                torch.stack(torch.cat(gradients[1:], -1).chunk(own.shape[1], 1)).sum(2).movedim(0, 1)
+            )
             arriving = None if hop == 0 else _shifted(of_pairs, group, 1)
             pairs = pairs if coming is None else coming()
         return of_query, of_own if arriving is None else of_own + arriving(), None
@@ -157,8 +159,8 @@ def attention(
     if query.device.type == "cpu":
         out, sums = kernels._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal)  # noqa: SLF001
         return out, sums
-    found = kernels._scaled_dot_product_efficient_attention(query, key, value, None, True, 0.0, causal)  # noqa: SLF001
-    return found[0], found[1][..., : query.shape[2]]
+    result = kernels._scaled_dot_product_efficient_attention(query, key, value, None, True, 0.0, causal)  # noqa: SLF001
+    return result[0], result[1][..., : query.shape[2]]
 
 
 def attention_backward(*given: torch.Tensor, causal: bool) -> tuple[torch.Tensor, ...]:
@@ -168,16 +170,16 @@ def attention_backward(*given: torch.Tensor, causal: bool) -> tuple[torch.Tensor
     """
     kernels = torch.ops.aten
     if given[0].device.type == "cpu":
-        found = kernels._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, causal)  # noqa: SLF001
-        return tuple(found)
+        gradients = kernels._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, causal)  # noqa: SLF001
+        return tuple(gradients)
     *tensors, out, sums = given
     # Padded to a multiple of 32 rows with zero weight, as the forward kernel returns them.
     padded = functional.pad(sums, (0, -sums.shape[-1] % 32), value=torch.inf)
     seed = torch.zeros((), dtype=torch.int64)  # for dropout, which is disabled
-    found = kernels._scaled_dot_product_efficient_attention_backward(  # noqa: SLF001
+    gradients = kernels._scaled_dot_product_efficient_attention_backward(  # noqa: SLF001
         *tensors, None, out, padded, seed, seed, 0.0, [True, True, True, False], causal
     )
-    return tuple(found[:3])
+    return tuple(gradients[:3])
 
 
 def _block(hop: int, group: Any, tokens: int) -> tuple[slice, slice]:  # noqa: ANN401

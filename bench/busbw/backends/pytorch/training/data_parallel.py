@@ -31,10 +31,10 @@ class Bucketed(Step):
         wrapped: nn.Module = self._wrapped
         return wrapped
 
-    def pass_of(self, given: torch.Tensor, wanted: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
+    def pass_of(self, given: torch.Tensor, target: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
         """Forward and backward pass; only the last micro-batch reduces gradients."""
         with nullcontext() if last else self.silence():
-            return super().pass_of(given, wanted, pieces, last=last)
+            return super().pass_of(given, target, pieces, last=last)
 
     def synchronise(self) -> None:
         """Do nothing: the library has already reduced the gradients."""
@@ -58,7 +58,7 @@ class Zero1(Step):
     def make(self) -> nn.Module:
         """The whole model, its weights in one vector."""
         network = self.made.network()
-        each = -(-sum(one.numel() for one in network.parameters()) // self.made.ranks)
+        each = -(-sum(weight.numel() for weight in network.parameters()) // self.made.ranks)
         self._weights, self._gradients = (
             torch.zeros(each * self.made.ranks, device=self.made.device) for _ in range(2)
         )

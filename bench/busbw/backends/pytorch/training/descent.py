@@ -34,7 +34,7 @@ _SHOWN: Final = 4
 class Share:
     """A rank's samples.
 
-    samples, wanted: inputs and targets.
+    samples, targets: inputs and targets of the regression.
     factor: factor of the gradient, see ``LeastSquares.factor``.
     wait_seconds: least duration of a gradient.
     late_seconds: delay before each gradient.
@@ -42,7 +42,7 @@ class Share:
     """
 
     samples: torch.Tensor
-    wanted: torch.Tensor
+    targets: torch.Tensor
     factor: float
     wait_seconds: float = 0.0
     late_seconds: float = 0.0
@@ -54,9 +54,9 @@ class Share:
             return self.given.clone()
         time.sleep(self.late_seconds)
         began = time.perf_counter()
-        found = self.samples.T @ (self.samples @ weights - self.wanted) * self.factor
+        gradient = self.samples.T @ (self.samples @ weights - self.targets) * self.factor
         time.sleep(max(0.0, began + self.wait_seconds - time.perf_counter()))
-        return found
+        return gradient
 
 
 class _Loss(torch.autograd.Function):
@@ -226,10 +226,10 @@ class Server(Descent):
             done[worker] += 1
             waiting.add(worker)
             least = min(done.values())
-            for one in sorted(waiting):
-                if done[one] <= least + (self.number if done[one] < steps else 0):
-                    dist.send(self.weights.detach(), one, group=self.group)
-                    waiting.remove(one)
+            for rank in sorted(waiting):
+                if done[rank] <= least + (self.number if done[rank] < steps else 0):
+                    dist.send(self.weights.detach(), rank, group=self.group)
+                    waiting.remove(rank)
 
     def step(self) -> None:
         """A worker's step: send its gradient, receive new weights."""
@@ -285,27 +285,29 @@ class BoundDescent:
 
     def wrong(self) -> int:
         """Number of weights that differ from those of the same method in one process."""
-        one = self.descent
+        descent = self.descent
         order = tuple(self._order())
         if order not in self._expected:
-            self._expected = {order: expected_result(self.problem, self.name, one.number, one.ranks, STEPS, order)}
+            self._expected = {
+                order: expected_result(self.problem, self.name, descent.number, descent.ranks, STEPS, order)
+            }
         self._last = expected = self._expected[order]
-        weights = one.weights.detach().cpu()
+        weights = descent.weights.detach().cpu()
         if expected is None:
             return weights.numel()
-        return weights.numel() - int(((weights - expected.weights[one.me]).abs() <= expected.off).sum())
+        return weights.numel() - int(((weights - expected.weights[descent.me]).abs() <= expected.off).sum())
 
     def _order(self) -> list[int]:
         """The order in which the server received gradients, on every rank; empty for other methods."""
-        one = self.descent
+        descent = self.descent
         if self.name != "server":
             return []
-        order = torch.zeros(STEPS * (one.ranks - 1), dtype=torch.int64, device=one.weights.device)
-        if one.me == 0:
-            order.copy_(torch.tensor(one.order))
-        dist.broadcast(order, 0, group=one.group)
-        found: list[int] = order.tolist()
-        return found
+        order = torch.zeros(STEPS * (descent.ranks - 1), dtype=torch.int64, device=descent.weights.device)
+        if descent.me == 0:
+            order.copy_(torch.tensor(descent.order))
+        dist.broadcast(order, 0, group=descent.group)
+        numbers: list[int] = order.tolist()
+        return numbers
 
     def communicate(self) -> None:
         """Train with a given gradient, so that only the method's own work and communication remain."""
@@ -318,17 +320,17 @@ class BoundDescent:
 
     def parts(self) -> Parts:
         """Separate runs of the parts of a training."""
-        one = self.descent
-        one.begin()
+        descent = self.descent
+        descent.begin()
         with Observer(keep=True) as seen:
-            one.take(STEPS)
+            descent.take(STEPS)
         return Parts(
-            prepare=one.begin,
+            prepare=descent.begin,
             step=self.call,
-            compute=lambda: one.compute(STEPS),
+            compute=lambda: descent.compute(STEPS),
             communicate=self.communicate,
-            timeline=lambda now: record(lambda: one.take(_SHOWN), now, device=self._device),
-            profile=lambda: profiled(lambda: one.take(_SHOWN), self._device),
+            timeline=lambda now: record(lambda: descent.take(_SHOWN), now, device=self._device),
+            profile=lambda: profiled(lambda: descent.take(_SHOWN), self._device),
             sent={kind: calls for kind, calls in counted(seen.calls).items() if kind[2]},
             memory=None,
             parameters=self.problem.width**2,

@@ -70,7 +70,7 @@ def _uncertain(trained: Weights, exact: Weights) -> float:
 
     It is not small: a value on the other side of a quantisation boundary changes the weights by a whole step.
     """
-    return max(float((one - other).abs().max()) for one, other in zip(trained, exact, strict=True))
+    return max(float((weights - other).abs().max()) for weights, other in zip(trained, exact, strict=True))
 
 
 def _gradient(gram: Gram, weights: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,9 @@ def _averaged(grams: list[Gram], start: torch.Tensor, period: int) -> Iterator[W
     """Each rank steps on its own; every ``period`` steps all continue from the mean of their weights."""
     weights, step = [start] * len(grams), 0
     while True:
-        weights = [one - LEARNING_RATE * _gradient(gram, one) for gram, one in zip(grams, weights, strict=True)]
+        weights = [
+            vector - LEARNING_RATE * _gradient(gram, vector) for gram, vector in zip(grams, weights, strict=True)
+        ]
         step += 1
         if step % period == 0:
             weights = [_mean(weights)] * len(grams)
@@ -104,10 +106,13 @@ def _int8() -> Combine:
     left: Gradients = []
 
     def combine(gradients: Gradients) -> torch.Tensor:
-        whole = [one + rest for one, rest in zip(gradients, left or [torch.zeros(())] * len(gradients), strict=True)]
-        levels = [(one.abs().max() / LEVELS).clamp_min(SMALLEST) for one in whole]
-        sent = [torch.round(one / level) * level for one, level in zip(whole, levels, strict=True)]
-        left[:] = [one - rounded for one, rounded in zip(whole, sent, strict=True)]
+        whole = [
+            gradient + rest
+            for gradient, rest in zip(gradients, left or [torch.zeros(())] * len(gradients), strict=True)
+        ]
+        levels = [(gradient.abs().max() / LEVELS).clamp_min(SMALLEST) for gradient in whole]
+        sent = [torch.round(gradient / level) * level for gradient, level in zip(whole, levels, strict=True)]
+        left[:] = [gradient - rounded for gradient, rounded in zip(whole, sent, strict=True)]
         return _mean(sent)
 
     return combine
@@ -130,13 +135,13 @@ def _by_server(grams: list[Gram], start: torch.Tensor, bound: int, order: Sequen
     """Weights of the server after every round of gradients (one per worker); at the end all ranks have them."""
     workers = len(grams)
     weights, done = start, [0] * workers
-    known, waiting = [start] * workers, set[int]()
+    copies, waiting = [start] * workers, set[int]()
     for count, worker in enumerate((rank - 1 for rank in order), 1):
-        weights = weights - LEARNING_RATE / workers * _gradient(grams[worker], known[worker])
+        weights = weights - LEARNING_RATE / workers * _gradient(grams[worker], copies[worker])
         done[worker] += 1
         waiting.add(worker)
-        for one in [one for one in waiting if done[one] <= min(done) + bound]:
-            known[one] = weights
-            waiting.remove(one)
+        for waiter in [waiter for waiter in waiting if done[waiter] <= min(done) + bound]:
+            copies[waiter] = weights
+            waiting.remove(waiter)
         if count % workers == 0:
             yield [weights] * (workers + 1)

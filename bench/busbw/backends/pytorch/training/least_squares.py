@@ -30,20 +30,20 @@ class LeastSquares:
     """The problem with ``width`` × ``width`` weights; its samples are divided into ``shares`` parts."""
 
     def __init__(self, width: int, ranks: int, shares: int) -> None:
-        made = torch.Generator().manual_seed(SEED)
+        generator = torch.Generator().manual_seed(SEED)
 
         def random(rows: int) -> torch.Tensor:
-            return torch.randn(rows, width, generator=made, dtype=torch.float64)
+            return torch.randn(rows, width, generator=generator, dtype=torch.float64)
 
         self.width, self.samples = width, SAMPLES * width * ranks
         self._eigenvalues = CONDITION ** -torch.linspace(0, 1, width, dtype=torch.float64)
         given = torch.linalg.qr(random(self.samples)).Q * (self.samples * self._eigenvalues).sqrt()
         singular = width * DECAY ** torch.arange(width, dtype=torch.float64)
         explained = given @ (torch.linalg.qr(random(width)).Q * singular @ torch.linalg.qr(random(width)).Q)
-        wanted = explained + NOISE * explained.std() * random(self.samples)
-        self._optimum = given.T @ wanted / self.samples / self._eigenvalues[:, None]
+        targets = explained + NOISE * explained.std() * random(self.samples)
+        self._optimum = given.T @ targets / self.samples / self._eigenvalues[:, None]
         self.given = given.float().contiguous().tensor_split(shares)
-        self.wanted = wanted.float().contiguous().tensor_split(shares)
+        self.wanted = targets.float().contiguous().tensor_split(shares)
         self.factor = shares / self.samples
         """Factor of each share's gradient, so that their mean is the gradient of all samples."""
 
@@ -60,6 +60,6 @@ class LeastSquares:
     def grams(self, dtype: torch.dtype) -> list[Gram]:
         """A and B of every share."""
         return [
-            (self.factor * given.to(dtype).T @ given.to(dtype), self.factor * given.to(dtype).T @ wanted.to(dtype))
-            for given, wanted in zip(self.given, self.wanted, strict=True)
+            (self.factor * given.to(dtype).T @ given.to(dtype), self.factor * given.to(dtype).T @ target.to(dtype))
+            for given, target in zip(self.given, self.wanted, strict=True)
         ]

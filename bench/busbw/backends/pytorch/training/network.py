@@ -42,7 +42,7 @@ class Attention(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Apply to (sequences, tokens, hidden)."""
-        query, key, value = (self._heads(one(hidden)) for one in (self.query, self.key, self.value))
+        query, key, value = (self._heads(projection(hidden)) for projection in (self.query, self.key, self.value))
         query, key = self.query_norm(query), self.key_norm(key)
         if self._rotary:
             query, key = _rotated(query, self.places), _rotated(key, self.places)
@@ -93,7 +93,7 @@ def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch
     https://arxiv.org/abs/2305.13245).
     """
     group = query.shape[1] // key.shape[1]
-    key, value = (one.repeat_interleave(group, dim=1) for one in (key, value))
+    key, value = (tensor.repeat_interleave(group, dim=1) for tensor in (key, value))
     return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
@@ -101,8 +101,8 @@ def _rotated(heads: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
     """Rotary positions (Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.2)."""
     half = heads.shape[-1] // 2
     rates = _ROTARY_BASE ** -(torch.arange(half, device=heads.device) / half)
-    known = torch.arange(heads.shape[-2], device=heads.device) if places is None else places
-    angles = torch.outer(known, rates).to(heads.dtype)
+    positions = torch.arange(heads.shape[-2], device=heads.device) if places is None else places
+    angles = torch.outer(positions, rates).to(heads.dtype)
     first, second = heads[..., :half], heads[..., half:]
     return torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), -1)
 
@@ -146,25 +146,25 @@ class Experts(nn.Module):
         rows = hidden.flatten(0, 1)
         choice = self._choice.repeat(len(rows) // len(self._choice), 1)
         gates = self.router(rows).gather(1, choice.clamp(min=0).to(rows.device)).softmax(-1).flatten()
-        wanted = choice.flatten()  # on the host, so that it need not wait for the device
-        order = wanted.argsort(stable=True)[int((wanted == DROPPED).sum()) :]
-        counts = wanted[order].bincount(minlength=self.router.out_features).tolist()
+        chosen = choice.flatten()  # on the host, so that it need not wait for the device
+        order = chosen.argsort(stable=True)[int((chosen == DROPPED).sum()) :]
+        counts = chosen[order].bincount(minlength=self.router.out_features).tolist()
         order = order.to(rows.device)
         token = order // choice.shape[1]
-        found = self._worked(rows[token], counts) * gates[order].unsqueeze(-1)
+        worked = self._worked(rows[token], counts) * gates[order].unsqueeze(-1)
         base = torch.zeros_like(rows) if self.shared is None else self.shared(rows)
-        return base.index_add(0, token, found).view_as(hidden)
+        return base.index_add(0, token, worked).view_as(hidden)
 
     def _worked(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
         """Apply the experts to ``rows``, which are sorted by expert with ``counts`` rows each."""
         ranks, own = 1 if self.group is None else self.group.size(), len(self.experts)
-        here = [counts[int(number)] for number in self.experts]
+        local = [counts[int(number)] for number in self.experts]
         sent = [sum(counts[first : first + own]) for first in range(0, len(counts), own)]
-        received = [sum(here)] * ranks
+        received = [sum(local)] * ranks
         came = rows if self.group is None else exchanged(rows, sent, received, self.group)
-        parts = torch.split(came, here * ranks)
-        made = [expert(torch.cat(parts[place::own])) for place, expert in enumerate(self.experts.values())]
-        by_source = zip(*(one.tensor_split(ranks) for one in made), strict=True)
+        parts = torch.split(came, local * ranks)
+        results = [expert(torch.cat(parts[place::own])) for place, expert in enumerate(self.experts.values())]
+        by_source = zip(*(result.tensor_split(ranks) for result in results), strict=True)
         back = torch.cat([part for source in by_source for part in source])
         return back if self.group is None else exchanged(back, received, sent, self.group)
 
@@ -203,8 +203,8 @@ class Embedding(nn.Module):
         looked_up: torch.Tensor = self.tokens(tokens)
         if self.positions is None:
             return looked_up
-        known = torch.arange(tokens.shape[1], device=tokens.device) if self.places is None else self.places
-        placed: torch.Tensor = looked_up + self.positions(known)
+        places = torch.arange(tokens.shape[1], device=tokens.device) if self.places is None else self.places
+        placed: torch.Tensor = looked_up + self.positions(places)
         return placed
 
 
@@ -268,8 +268,8 @@ class Network(nn.Module):
 
 def _norm(model: Model) -> nn.Module:
     kinds: dict[str, Any] = {"rms": nn.RMSNorm, "layer": nn.LayerNorm}
-    made: nn.Module = kinds[model.norm](model.hidden) if model.norm in kinds else nn.Identity()
-    return made
+    norm: nn.Module = kinds[model.norm](model.hidden) if model.norm in kinds else nn.Identity()
+    return norm
 
 
 def _fill(name: str, parameter: nn.Parameter, seed: int) -> None:
@@ -289,8 +289,8 @@ def batch_of(model: Model, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     if model.vocabulary:
         tokens, targets = (torch.randint(model.vocabulary, shape, generator=numbers) for _ in range(2))
         return tokens, targets
-    given, wanted = (torch.randn(*shape, model.hidden, generator=numbers) for _ in range(2))
-    return given, wanted
+    given, target = (torch.randn(*shape, model.hidden, generator=numbers) for _ in range(2))
+    return given, target
 
 
 def loss_of(out: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

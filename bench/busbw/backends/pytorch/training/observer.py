@@ -23,7 +23,9 @@ _LEAST_SLEEP = 3e-4
 
 
 def _bytes(tensors: Any) -> int:  # noqa: ANN401 - a tensor or a list of them
-    return sum(one.numel() * one.element_size() for one in (tensors if isinstance(tensors, list) else [tensors]))
+    return sum(
+        tensor.numel() * tensor.element_size() for tensor in (tensors if isinstance(tensors, list) else [tensors])
+    )
 
 
 NONBLOCKING: dict[str, tuple[str, int]] = {
@@ -229,6 +231,6 @@ def _zeros(name: str, args: Any) -> Any:  # noqa: ANN401
         query = args[0]
         return torch.zeros_like(query), query.new_zeros(query.shape[:-1])
     if name.startswith(_FUSED):
-        return tuple(torch.zeros_like(one) for one in args[1:4])
+        return tuple(torch.zeros_like(tensor) for tensor in args[1:4])
     left, right = args[-2:] if name == "aten::addmm" else args[:2]
     return left.new_zeros((*left.shape[:-1], right.shape[-1]))

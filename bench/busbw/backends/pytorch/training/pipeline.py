@@ -17,38 +17,38 @@ class Pipelined(Step):
     A rank has ``interleave`` parts of the layers: part j of rank r is stage number j p + r.
     """
 
-    def __init__(self, made: Made, schedule: str) -> None:
+    def __init__(self, setup: Made, schedule: str) -> None:
         self._schedule_name = schedule
-        super().__init__(made)
+        super().__init__(setup)
 
     def make(self) -> nn.Module:
         """The layers of this rank, one network per part."""
         from torch.distributed import pipelining  # noqa: PLC0415 - takes half a second
 
-        made, shape = self.made, self.made.shape
-        model, one = shape.model, shape.workload
-        count = one.pp * one.interleave
+        setup, shape = self.made, self.made.shape
+        model, workload = shape.model, shape.workload
+        count = workload.pp * workload.interleave
         length = model.layers // count
-        numbers = [part * one.pp + made.place("pp") for part in range(one.interleave)]
-        parts = [made.network(range(number * length, (number + 1) * length)) for number in numbers]
-        if one.tp > 1:
+        numbers = [part * workload.pp + setup.place("pp") for part in range(workload.interleave)]
+        parts = [setup.network(range(number * length, (number + 1) * length)) for number in numbers]
+        if workload.tp > 1:
             for part in parts:
-                split(part, made.mesh("tp"), "rows")
+                split(part, setup.mesh("tp"), "rows")
         stages = [
             pipelining.PipelineStage(
-                part, number, count, made.device, group=made.mesh("pp").get_group(), **self._ends(number, count)
+                part, number, count, setup.device, group=setup.mesh("pp").get_group(), **self._ends(number, count)
             )
             for part, number in zip(parts, numbers, strict=True)
         ]
         self._first, self._last = 0 in numbers, count - 1 in numbers
         kind: Any = getattr(pipelining, self._schedule_name)
-        self._schedule = kind(stages if one.interleave > 1 else stages[0], one.micro_batches, loss_fn=loss_of)
+        self._schedule = kind(stages if workload.interleave > 1 else stages[0], workload.micro_batches, loss_fn=loss_of)
         return nn.ModuleList(parts)
 
     def _ends(self, number: int, count: int) -> dict[str, Any]:
         """Example input and output of a stage, so that ranks need not exchange their shapes."""
-        model, one = self.made.shape.model, self.made.shape.workload
-        shape = (model.batch // one.dp // one.micro_batches, model.sequence)
+        model, workload = self.made.shape.model, self.made.shape.workload
+        shape = (model.batch // workload.dp // workload.micro_batches, model.sequence)
         between = torch.zeros(*shape, model.hidden, device=self.made.device).requires_grad_()
         given = self.given[: shape[0]] if number == 0 else between
         out = between

@@ -17,9 +17,9 @@ class Sharded(Step):
         pass.
     """
 
-    def __init__(self, made: Made, *, reshard: bool = True, prefetch: bool = False) -> None:
+    def __init__(self, setup: Made, *, reshard: bool = True, prefetch: bool = False) -> None:
         self._reshard, self._prefetch = reshard, prefetch
-        super().__init__(made)
+        super().__init__(setup)
 
     def make(self) -> nn.Module:
         """The whole model within ``fully_shard``."""
@@ -30,15 +30,15 @@ class Sharded(Step):
         units = [unit for unit in units if unit is not None]
         for unit in units:
             fully_shard(unit, mesh=mesh, reshard_after_forward=self._reshard)
-        for one, following in pairwise(units) if self._prefetch else ():
-            one.set_modules_to_forward_prefetch([following])
+        for unit, following in pairwise(units) if self._prefetch else ():
+            unit.set_modules_to_forward_prefetch([following])
         self._wrapped: Any = fully_shard(network, mesh=mesh, reshard_after_forward=self._reshard)
         return network
 
-    def pass_of(self, given: torch.Tensor, wanted: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
+    def pass_of(self, given: torch.Tensor, target: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
         """Forward and backward pass; without reshard, weights are kept until the last micro-batch."""
         self._wrapped.set_reshard_after_backward(last or self._reshard)
-        return super().pass_of(given, wanted, pieces, last=last)
+        return super().pass_of(given, target, pieces, last=last)
 
     def synchronise(self) -> None:
         """Do nothing: the library has already reduced the gradients."""

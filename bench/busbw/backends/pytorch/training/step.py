@@ -62,14 +62,21 @@ class Made:
 
         Here ``dp`` is the number of copies of the groups that ``shard`` and ``ep`` divide.
         """
-        one = self.shape.workload
-        copies = one.dp // (one.shard * one.ep)
-        return {"dp": copies, "shard": one.shard, "ep": one.ep, "pp": one.pp, "cp": one.cp, "tp": one.tp}
+        workload = self.shape.workload
+        copies = workload.dp // (workload.shard * workload.ep)
+        return {
+            "dp": copies,
+            "shard": workload.shard,
+            "ep": workload.ep,
+            "pp": workload.pp,
+            "cp": workload.cp,
+            "tp": workload.tp,
+        }
 
     def place(self, name: Split) -> int:
         """Index of this rank in dimension ``name``."""
         names = list(self.degrees)
-        inner = math.prod(self.degrees[one] for one in names[names.index(name) + 1 :])
+        inner = math.prod(self.degrees[dimension] for dimension in names[names.index(name) + 1 :])
         return self.rank // inner % self.degrees[name]
 
     def slice_of(self, whole: torch.Tensor) -> torch.Tensor:
@@ -85,13 +92,13 @@ class Made:
     def mesh(self, *names: Split) -> Any:  # noqa: ANN401 - torch's device mesh
         """Mesh of the ranks that differ from this one in dimensions ``names``, without dimensions of size 1."""
         grid = {name: number for name, number in self.degrees.items() if number > 1}
-        wanted = tuple(name for name in names if name in grid)
+        present = tuple(name for name in names if name in grid)
         if len(grid) < 2:
             from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415 - takes half a second
 
             group: Any = dist.group.WORLD if self.group is None else self.group
             return DeviceMesh.from_group(group, self.device.type)
-        return grid_of(self.device.type, tuple(grid.items()))[wanted]
+        return grid_of(self.device.type, tuple(grid.items()))[present]
 
     @cached_property
     def replicas(self) -> Any:  # noqa: ANN401 - torch's process group
@@ -119,11 +126,11 @@ Whole = Callable[[str], torch.Tensor]
 class Step(ABC):
     """A training step on one rank. ``__init__`` builds this rank's part of the model."""
 
-    def __init__(self, made: Made) -> None:
-        self.made = made
+    def __init__(self, setup: Made) -> None:
+        self.made = setup
         self.loss = torch.zeros(())
-        given, wanted = batch_of(made.shape.model, SEED)
-        self.given, self.wanted = (self.slice_of(one).to(made.device) for one in (given, wanted))
+        given, target = batch_of(setup.shape.model, SEED)
+        self.given, self.wanted = (self.slice_of(tensor).to(setup.device) for tensor in (given, target))
         self.network: nn.Module = self.make()
         self._initial = [parameter.detach().clone() for parameter in self.network.parameters()]
 
@@ -151,15 +158,15 @@ class Step(ABC):
         """Forward and backward pass of all micro-batches, with accumulated gradients."""
         pieces = self.made.shape.workload.micro_batches
         losses: list[torch.Tensor] = []
-        for given, wanted in zip(self.given.chunk(pieces), self.wanted.chunk(pieces), strict=True):
-            losses.append(self.pass_of(given, wanted, pieces, last=len(losses) == pieces - 1))
+        for given, target in zip(self.given.chunk(pieces), self.wanted.chunk(pieces), strict=True):
+            losses.append(self.pass_of(given, target, pieces, last=len(losses) == pieces - 1))
         self.loss = torch.stack(losses).sum()
 
-    def pass_of(self, given: torch.Tensor, wanted: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:  # noqa: ARG002
+    def pass_of(self, given: torch.Tensor, target: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:  # noqa: ARG002
         """Forward and backward pass of one micro-batch; returns its share of the mean loss."""
         # The input has a gradient, as if other layers preceded the first one; tokens have none.
         given = given.detach().requires_grad_(given.is_floating_point())
-        loss = loss_of(self.network(given), wanted) / pieces
+        loss = loss_of(self.network(given), target) / pieces
         torch.autograd.backward(loss)
         return loss.detach()
 
@@ -213,7 +220,7 @@ class Step(ABC):
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    return sum(one.numel() * one.element_size() for one in tensors)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 MakeStep = Callable[[Made], Step]
@@ -240,29 +247,29 @@ def cut(whole: torch.Tensor, like: Any) -> torch.Tensor:  # noqa: ANN401 - a ten
 class Reference:
     """The same step in one process on the whole batch, computed on the step's device and kept on the host."""
 
-    def __init__(self, made: Made) -> None:
-        model = made.shape.model
-        network = made.network()
+    def __init__(self, setup: Made) -> None:
+        model = setup.shape.model
+        network = setup.network()
         given, self._wanted = batch_of(model, SEED)
-        out = network(given.to(made.device))
-        torch.autograd.backward(loss_of(out, self._wanted.to(made.device)))
+        out = network(given.to(setup.device))
+        torch.autograd.backward(loss_of(out, self._wanted.to(setup.device)))
         self._out = out.detach().cpu()
         self._network = dict(network.cpu().named_parameters())
         inner = max(model.ffn, model.expert_ffn, model.heads * model.key_dim)
-        longest = max(made.shape.tokens, model.hidden, inner, model.vocabulary)
+        longest = max(setup.shape.tokens, model.hidden, inner, model.vocabulary)
         # A value passes through every product of a layer once in the forward and once in the backward pass. Each sums
         # up to ``longest`` numbers, whose rounding errors accumulate like a random walk.
         chain = 2 * (model.layers * ((8 if model.kv_rank else 6) if model.heads else 2) + 1)
         self._share = torch.finfo(torch.float32).eps * chain * math.sqrt(longest)
         # For gradients that consist only of rounding errors, such as that of a key's bias, which shifts all scores
         # equally.
-        gradients = (one.grad.abs().max() for one in self._network.values() if one.grad is not None)
+        gradients = (parameter.grad.abs().max() for parameter in self._network.values() if parameter.grad is not None)
         self._least = torch.finfo(torch.float32).eps * float(max(gradients))
 
     def gradient(self, name: str) -> torch.Tensor:
         """Gradient of all sequences."""
-        found = self._network[name].grad
-        return torch.zeros_like(self._network[name]) if found is None else found
+        gradient = self._network[name].grad
+        return torch.zeros_like(self._network[name]) if gradient is None else gradient
 
     def weight(self, name: str) -> torch.Tensor:
         """Weights after the update."""
@@ -272,18 +279,18 @@ class Reference:
         """Number of values of ``step`` whose difference from one process exceeds rounding errors."""
         count = 0
         for kind, of in ((step.gradients, self.gradient), (step.weights, self.weight)):
-            for found, wanted in kind(of):
-                count += wanted.numel() if found is None else self._differ(found, wanted)
+            for actual, expected in kind(of):
+                count += expected.numel() if actual is None else self._differ(actual, expected)
         loss = loss_of(step.slice_of(self._out), step.slice_of(self._wanted))
         return count + (self._differ(step.loss, loss) if step.knows_loss else 0)
 
-    def _differ(self, found: torch.Tensor, wanted: torch.Tensor) -> int:
-        if found.shape != wanted.shape:
-            return wanted.numel()
-        if not wanted.numel():
+    def _differ(self, actual: torch.Tensor, expected: torch.Tensor) -> int:
+        if actual.shape != expected.shape:
+            return expected.numel()
+        if not expected.numel():
             return 0
-        allowed = max(self._least, self._share * float(wanted.abs().max()))
-        near = (found.cpu() - wanted).abs() <= allowed  # false for NaN too
+        allowed = max(self._least, self._share * float(expected.abs().max()))
+        near = (actual.cpu() - expected).abs() <= allowed  # false for NaN too
         return int(near.numel() - near.count_nonzero())
 
 
@@ -293,10 +300,10 @@ class Reference:
 def broken_call(error: BaseException) -> str:
     """Name of the torch.distributed call that raised ``error``; for calls made in C++, only "the backward pass"."""
     frames = traceback.extract_tb(error.__traceback__)
-    calls = [one.name for one in frames if one.filename.endswith(_CALLS) and not one.name.startswith("_")]
+    calls = [frame.name for frame in frames if frame.filename.endswith(_CALLS) and not frame.name.startswith("_")]
     if calls:
         return calls[0]
-    return "send or receive" if any("pipelining" in one.filename for one in frames) else "the backward pass"
+    return "send or receive" if any("pipelining" in frame.filename for frame in frames) else "the backward pass"
 
 
 _CALLS: Final = ("distributed_c10d.py", "_functional_collectives.py")
@@ -364,7 +371,7 @@ class BoundStep:
             peak = seen.peak_bytes
         else:
             peak = self.device.peak_bytes(self.step.run) - self.step.copied_bytes
-        gradients = [_local(one.grad) for one in network.parameters() if one.grad is not None]
+        gradients = [_local(parameter.grad) for parameter in network.parameters() if parameter.grad is not None]
         return peak, _bytes(weights), _bytes(gradients)
 
     def timeline(self, now: Callable[[], int]) -> list[Interval]:
@@ -440,24 +447,24 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
         raise BackendError(f"{bound.case.op} needs a workload in its case")
     shape, ranks = StepShape(workload), len(bound.group)
     where = _HOST if bound.device is None else torch.device(bound.device.name)
-    made = Made(shape, bound.me, ranks, bound.process_group, where)
-    step = make(made)
+    setup = Made(shape, bound.me, ranks, bound.process_group, where)
+    step = make(setup)
     waits = None if workload.wait_ns is None else Waits(workload.wait_ns * 1e-9 * ranks / step.flop)
     late_ns = workload.slow_ns if workload.slow_rank == bound.me else None
-    one = BoundStep(step, waits, Reference(made), (late_ns or 0) * 1e-9, bound.device)
+    bound_step = BoundStep(step, waits, Reference(setup), (late_ns or 0) * 1e-9, bound.device)
 
     def parts() -> Parts:
         step.reset()
-        memory = one.memory()
-        one.count()
+        memory = bound_step.memory()
+        bound_step.count()
         return Parts(
             prepare=step.reset,
-            step=one.watched,
-            compute=one.compute,
-            communicate=one.communicate,
-            timeline=one.timeline,
-            profile=one.profile,
-            sent=counted(one.calls),
+            step=bound_step.watched,
+            compute=bound_step.compute,
+            communicate=bound_step.communicate,
+            timeline=bound_step.timeline,
+            profile=bound_step.profile,
+            sent=counted(bound_step.calls),
             memory=memory,
             parameters=parameters(shape.model),
             flop=step.flop,
@@ -465,4 +472,4 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
             dropped=shape.dropped,
         )
 
-    return Operation(one.call, prepare=step.reset, wrong=one.wrong, supplement=StepSupplement(parts))
+    return Operation(bound_step.call, prepare=step.reset, wrong=bound_step.wrong, supplement=StepSupplement(parts))

@@ -23,9 +23,9 @@ columns: its input and output are gathered, as in lecture 8 of CS336.
 class TensorParallel(Step):
     """Layers split by DTensor. Embedding, head and loss are split over the vocabulary."""
 
-    def __init__(self, made: Made, form: Form) -> None:
+    def __init__(self, setup: Made, form: Form) -> None:
         self._form = form
-        super().__init__(made)
+        super().__init__(setup)
 
     def make(self) -> nn.Module:
         """The whole model with split matrices."""
@@ -38,10 +38,10 @@ class TensorParallel(Step):
         settle(self.network)
         super().synchronise()
 
-    def pass_of(self, given: torch.Tensor, wanted: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
+    def pass_of(self, given: torch.Tensor, target: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
         """Forward and backward pass with the loss split over the vocabulary."""
         with loss_by_vocabulary(self.made):
-            return whole(super().pass_of(given, wanted, pieces, last=last))
+            return whole(super().pass_of(given, target, pieces, last=last))
 
 
 def split(network: Network, mesh: Any, form: Form) -> None:  # noqa: ANN401 - torch's device mesh
@@ -72,8 +72,8 @@ def split(network: Network, mesh: Any, form: Form) -> None:  # noqa: ANN401 - to
         **dict.fromkeys(("attention.out", "ffn.down"), last),
     }
     for layer in network.layers.values():
-        known = {name for name, module in layer.named_modules() if not isinstance(module, nn.Identity)}
-        parallelize_module(layer, mesh, {name: how for name, how in plan.items() if name in known})
+        names = {name for name, module in layer.named_modules() if not isinstance(module, nn.Identity)}
+        parallelize_module(layer, mesh, {name: how for name, how in plan.items() if name in names})
     if network.embedding is not None:
         rows = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
         parallelize_module(network.embedding, mesh, {"tokens": rows})
@@ -83,9 +83,9 @@ def split(network: Network, mesh: Any, form: Form) -> None:  # noqa: ANN401 - to
     network.tie()  # again, because both matrices were split separately
 
 
-def loss_by_vocabulary(made: Made) -> AbstractContextManager[None]:
+def loss_by_vocabulary(setup: Made) -> AbstractContextManager[None]:
     """Context in which the tensor-parallel ranks compute the loss together, split over the vocabulary."""
-    if made.shape.workload.tp == 1 or not made.shape.model.vocabulary:
+    if setup.shape.workload.tp == 1 or not setup.shape.model.vocabulary:
         return nullcontext()
     from torch.distributed.tensor.parallel import loss_parallel  # noqa: PLC0415
 

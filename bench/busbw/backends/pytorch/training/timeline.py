@@ -124,8 +124,8 @@ def record(
         first, began = _marked(device), now()
         marked = _seen(step, Recorder(waits=waits, now=lambda: _marked(device)))
         device.synchronise()
-        spans = [(name, began + one.ns_since(first), began + other.ns_since(first)) for name, one, other in marked]
-    return sorted(spans, key=lambda one: one[1])
+        spans = [(name, began + start.ns_since(first), began + end.ns_since(first)) for name, start, end in marked]
+    return sorted(spans, key=lambda span: span[1])
 
 
 def _seen(step: Callable[[], None], observed: Recorder) -> list[tuple[str, Any, Any]]:
