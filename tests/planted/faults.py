@@ -149,8 +149,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "clock error of the ranks in between left out",
         _MEASURE + "clock_sync.py",
-        "here.error_ns + bound",
-        "here.error_ns",
+        "measured.error_ns + bound",
+        "measured.error_ns",
         ("test_clock_sync.py",),
     ),
     Fault(
@@ -206,8 +206,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "slower called faster",
         _DIAGNOSIS + "hypothesis_tests.py",
-        '"slower" if found.ratio > 1 else "faster"',
-        '"faster" if found.ratio > 1 else "slower"',
+        '"slower" if estimated.ratio > 1 else "faster"',
+        '"faster" if estimated.ratio > 1 else "slower"',
         ("test_hypothesis_tests.py", "test_compare.py"),
     ),
     # --- stored runs
@@ -357,8 +357,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "α and β swapped where algorithms cross",
         _MODELS + "costs.py",
-        "- one.rounds(*where)) * self.alpha_seconds",
-        "- one.rounds(*where)) * self.beta_seconds_per_byte",
+        "- first.rounds(*where)) * self.alpha_seconds",
+        "- first.rounds(*where)) * self.beta_seconds_per_byte",
         ("test_crossovers.py", "test_schedules.py"),
     ),
     Fault(

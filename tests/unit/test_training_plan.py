@@ -571,6 +571,7 @@ def test_what_cannot_be_planned_is_refused_by_its_code(words: str, code: str) ->
         ("--model 'Llama 3 8B' --gpus 8 --layout tp=3", "tp of 1, 2, 4, 8"),
         ("--model 'Llama 3 8B' --gpus 8 --layout dp=8 --batch 4", "dp of 1, 2, 4"),
         ("--model 'Llama 3 8B' --gpus 8 --layout dp=2,tp=2,pp=1,cp=1", "the product 8"),
+        ("--model 'Llama 3 8B' --gpus 16 --batch 16 --layout dp=16,tp=2", "divides 16, which 32 does not"),
         ("--model 'Llama 3 8B' --gpus 8 --batch 24 --layout micro-batch=5", "micro-batch of 1, 2, 3, 4, 6, 8, 12, 24"),
     ],
 )

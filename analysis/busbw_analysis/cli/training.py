@@ -55,7 +55,7 @@ from busbw_analysis.training.tables import formulas as tables
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
 
 
-@click.group()
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})  # as busbw has it, for calls without it
 def training() -> None:
     """Compute traffic, memory, reads and time of training a model in a given layout, from formulas."""
 

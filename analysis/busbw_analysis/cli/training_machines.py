@@ -235,8 +235,8 @@ def _describe(network: GivenNetwork, gpu: Gpu | None, gpus: int, per_host: int) 
         return Described(rates_of(network, nodes * per_host, per_host), network.text)
     if gpu is None:
         raise UsageError(
-            f"--network {network.what} is a card: the rate inside a node is unknown; give --gpu or "
-            f"rail:nic={network.what},inner=H100 SXM5",
+            f"--network {network.what} is a card: the rate inside a node is unknown; write "
+            f"--network 'rail:nic={network.what},inner=H100 SXM5'",
             code="gpu",
         )
     links = links_named(catalogue(), gpu.name, "--gpu")

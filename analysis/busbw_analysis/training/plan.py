@@ -178,12 +178,15 @@ def plan(request: Wanted, machine: Machine) -> Plan:
 
 
 def _suggest(request: Wanted) -> str:
-    """Values that divide, for a fixed degree that no layout has; else another batch."""
+    """Values that divide, for fixed degrees that no layout has; else another batch."""
     possible = list(_dividing(request))
     for name in DIMENSIONS:
         degrees = {getattr(layout, name) for layout in possible}
         if degrees and request.fixed.get(name, min(degrees)) not in degrees:
             return f"{name} of {', '.join(map(str, sorted(degrees)))}"
+    product = math.prod(degree for name, degree in request.fixed.items() if name in DIMENSIONS and name != "ep")
+    if request.gpus % product:
+        return f"degrees whose product divides {request.gpus}, which {product} does not"
     sequences = request.fixed.get("micro_batch")
     dividing = {divisor for layout in possible for divisor in divisors(request.batch // layout.dp)}
     if sequences is not None and dividing and sequences not in dividing:

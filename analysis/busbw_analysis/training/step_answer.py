@@ -165,8 +165,9 @@ def _measure(judgement: Judgement, steps: Sequence[StepVerdict]) -> str:
     top = format_size(1 << (largest - 1).bit_length()).replace(" ", "")
     first = without[0]
     started_here = judgement.runs[0].run.launcher == "local"
+    ops = ",".join([*dict.fromkeys(step.op for step in without), *calls])
     parts = [
-        f"busbw run --op {','.join([*dict.fromkeys(step.op for step in without), *calls])} --sizes '1KiB..{top}*8'",
+        f"busbw run --op {ops} --sizes '1KiB..{top}*8,{top}'",
         *([f"--ranks {first.ranks}"] if started_here else []),
         *_options(first),
     ]
