@@ -586,3 +586,10 @@ def test_the_phases_of_all_ranks_are_the_flop_of_the_batch() -> None:
     steps = {name[-2:]: row["seconds"] for name, row in found.items() if row["dimension"]}
     links = {name: {link for link in ("inside", "between") if seconds[link]} for name, seconds in steps.items()}
     assert links == {"TP": {"inside"}, "CP": {"inside"}, "DP": {"inside", "between"}, "PP": {"between"}}, "8 a node"
+
+
+def test_a_table_in_a_layout_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[layout]\ntp = 2\n", encoding="utf-8")
+    with pytest.raises(UsageError) as error:
+        layout_settings(str(tmp_path / "mine.toml"), LAYOUT_KEYS)
+    assert error.value.code == "layout"

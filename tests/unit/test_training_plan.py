@@ -565,6 +565,26 @@ def test_what_cannot_be_planned_is_refused_by_its_code(words: str, code: str) ->
 
 
 @pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("--achieved 0.6", "compute"),
+        ("--achieved 60", "compute"),
+        ("--gpu-memory 80", "memory"),
+        ("--layout uneven=no", "layout"),
+    ],
+)
+def test_a_number_without_its_unit_is_refused(words: str, code: str) -> None:
+    with pytest.raises(UsageError) as error:
+        training.main(["plan", *shlex.split(f"--model 'Llama 3 8B' --gpus 8 {words} {NETWORK}")], standalone_mode=False)
+    assert error.value.code == code
+
+
+def test_a_plan_takes_the_layout_that_it_prints() -> None:
+    given = f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --layout tp=8,uneven=yes"
+    assert CliRunner().invoke(main, ["training", "plan", *shlex.split(given)]).exit_code == 0
+
+
+@pytest.mark.parametrize(
     ("words", "there"),
     [
         ("--model 'Mixtral 8x7B' --gpus 64 --layout ep=16", "ep of 1, 2, 4, 8"),

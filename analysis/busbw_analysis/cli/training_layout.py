@@ -57,6 +57,7 @@ PLAN_KEYS: Final[dict[str, Key]] = {
     "sequence_parallel": replace(LAYOUT_KEYS["sequence_parallel"], default="yes where possible"),
     "recompute": replace(LAYOUT_KEYS["recompute"], default="none, or full where memory needs it"),
     **{name: LAYOUT_KEYS[name] for name in ("schedule", "context", "gradients")},
+    "uneven": replace(LAYOUT_KEYS["uneven"], read=choice(("yes",)), default="yes"),
 }
 """Settings that a plan can be given; it derives all others."""
 
@@ -97,6 +98,9 @@ def _read_keys(path: Path) -> str:
     """The keys of a TOML file as a list of KEY=VALUE."""
     rows = limits.read_toml(limits.read_text(path, limits.MOST_TOML_BYTES), str(path))
     texts = {True: "yes", False: "no"}
+    for key, value in rows.items():
+        if not isinstance(value, bool | int | float | str):
+            raise UsageError(f"{path}, key {key!r}: expected a number, a word, true or false", code="layout")
     return ",".join(f"{key}={texts[value] if isinstance(value, bool) else value}" for key, value in rows.items())
 
 

@@ -63,8 +63,21 @@ def gpu_option(default: str | None, words: str = "") -> Option:
     )
 
 
+LEAST_MEMORY: Final = 1 << 20
+LEAST_RATE, MOST_RATE = 1e6, 1e30
+"""Least bytes and FLOP/s of a GPU: a number below lacks its unit, or is meant as a share."""
+
+
+def memory_size(text: str) -> int:
+    """A size such as ``80GiB``. Raises UsageError, also for one that lacks its unit."""
+    size_bytes = parse_size(text)
+    if size_bytes < LEAST_MEMORY:
+        raise UsageError(f"--gpu-memory {text}: this is {size_bytes} B; give its unit, such as 80GiB", code="memory")
+    return size_bytes
+
+
 gpu_memory_option = click.option(
-    "--gpu-memory", callback=parsed(parse_size), help="GPU memory, such as 80GiB.  [default: that of the GPU]"
+    "--gpu-memory", callback=parsed(memory_size), help="GPU memory, such as 80GiB.  [default: that of the GPU]"
 )
 causal_option = click.option(
     "--causal/--full", default=True, show_default=True, help="Attention to earlier tokens only, or to all."
@@ -78,9 +91,15 @@ class Share(float):
 def achieved_of(text: str) -> float:
     """FLOP/s (``600e12``), or a Share (``60%``). Raises UsageError."""
     share = text.strip().endswith("%")
-    value, most = number(text.strip().removesuffix("%")), 100.0 if share else 1e30
-    if not 0 < value <= most:
-        raise UsageError(f"--achieved {text}: must be above 0 and at most {most:g}{'%' * share}", code="compute")
+    value = number(text.strip().removesuffix("%"))
+    if share and not 0 < value <= 100:
+        raise UsageError(f"--achieved {text}: must be above 0 and at most 100%", code="compute")
+    if not share and not LEAST_RATE <= value <= MOST_RATE:
+        raise UsageError(
+            f"--achieved {text}: give FLOP/s from {LEAST_RATE:g} to {MOST_RATE:g}, such as 600e12, or a share such as "
+            "60%",
+            code="compute",
+        )
     return Share(value / 100) if share else value
 
 
