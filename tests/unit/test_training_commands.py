@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from testing.synthetic import World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
-from busbw.errors import BusbwError
+from busbw.errors import BusbwError, UsageError
 from busbw.runs.facts import GpuFacts
 from busbw.runs.store import read
 from busbw.workloads import model_rows
