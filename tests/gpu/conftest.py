@@ -6,7 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 import torch.distributed as dist
+from simulated.install import seen_by_busbw, simulated
+from simulated.machine import EXACT
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from simulated.machine import Machine
+
     from busbw.system.device import Device
 
 TIMING = Timing(
@@ -36,6 +41,16 @@ TIMING = Timing(
     launch_warmup_seconds=0.0,
     warmup_seconds=0.0,
 )
+
+
+@pytest.fixture(scope="package", autouse=True)
+def machine() -> Iterator[Machine | None]:
+    """Where there is no GPU, the simulated machine on which all these tests run; None on a real one."""
+    if torch.cuda.is_available():
+        yield None
+        return
+    with simulated(EXACT) as state, seen_by_busbw():
+        yield state.machine
 
 
 @pytest.fixture(scope="module")

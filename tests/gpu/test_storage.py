@@ -16,11 +16,9 @@ from busbw.ops.storage import Access
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.storage import storage_facts
 
-MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(MISSING is not None, reason=f"needs a GPU: {MISSING}"),
     pytest.mark.filterwarnings("default"),  # as in test_cuda.py
 ]
 
