@@ -18,8 +18,8 @@ from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.report.tables.frames import case_frame, sample_frame
-from busbw_analysis.report.tables.show import about, show_blocks, show_rows
+from busbw_analysis.export.frames import case_frame, sample_frame
+from busbw_analysis.report.show import about, show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 
 if TYPE_CHECKING:
@@ -47,11 +47,10 @@ class Run:
         """
         from matplotlib.lines import Line2D  # noqa: PLC0415 - matplotlib takes as long to load as all the rest
 
-        from busbw_analysis.report.plots.axes import SLOTS, canvas, dress, marker_of  # noqa: PLC0415
-        from busbw_analysis.report.plots.curves import LINE_STYLES, paint  # noqa: PLC0415
-        from busbw_analysis.report.plots.svg import SERIES  # noqa: PLC0415
-        from busbw_analysis.report.sections.curves import panel_of  # noqa: PLC0415
-        from busbw_analysis.report.sections.labels import curve_label, varying_fields  # noqa: PLC0415
+        from busbw_analysis.report.curves import panel_of  # noqa: PLC0415
+        from busbw_analysis.report.labels import curve_label, varying_fields  # noqa: PLC0415
+        from busbw_analysis.report.plots import LINE_STYLES, SLOTS, canvas, dress, marker_of, paint  # noqa: PLC0415  # noqa: PLC0415
+        from busbw_analysis.report.svg import SERIES  # noqa: PLC0415
 
         rated = (curve for curve in self.judgement.curves if any(point.algbw for point in curve.series.points))
         drawn = dict.fromkeys(curve.series.key.op for curve in rated)

@@ -36,9 +36,7 @@ from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import alternatives
 from busbw_analysis.models.textbook import ROWS
-from busbw_analysis.report.document import Figure, Section, Table
-from busbw_analysis.report.sections.models import theory
-from busbw_analysis.report.tables.crossovers import (
+from busbw_analysis.report.crossovers import (
     agreement_words,
     crossing_table,
     formula_words,
@@ -47,6 +45,8 @@ from busbw_analysis.report.tables.crossovers import (
     origin_words,
     shown,
 )
+from busbw_analysis.report.document import Figure, Section, Table
+from busbw_analysis.report.models import theory
 from busbw_analysis.report.to_terminal import render
 
 SIZES = tuple(4**exponent for exponent in range(4, 12))

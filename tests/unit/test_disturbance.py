@@ -16,7 +16,7 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.compare import compare
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.report.tables import show
+from busbw_analysis.report import show
 from busbw_analysis.report.to_terminal import render
 
 SAMPLES = 40

@@ -34,7 +34,7 @@ from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.export import EXPORTERS, frames
 from busbw_analysis.export.nccl_tests import _number
-from busbw_analysis.report.tables.show import about
+from busbw_analysis.report.show import about
 
 SIZES = (1024, 65536, 1 << 20)
 

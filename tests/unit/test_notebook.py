@@ -10,7 +10,7 @@ from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 import busbw_analysis as ba
 from busbw.errors import BusbwError, UsageError
 from busbw_analysis.notebook import Run
-from busbw_analysis.report.tables.show import show_rows
+from busbw_analysis.report.show import show_rows
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/python.md").read_text(encoding="utf-8")

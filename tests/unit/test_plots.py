@@ -10,8 +10,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 
-from busbw_analysis.report.plots.axes import canvas
-from busbw_analysis.report.plots.curves import Line, Panel, Point, Series, draw, drawable, paint, swatch
+from busbw_analysis.report.plots import Line, Panel, Point, Series, canvas, draw, drawable, paint, swatch
 
 SIZES = [2**exponent for exponent in range(3, 25)]
 

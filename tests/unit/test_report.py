@@ -34,8 +34,8 @@ from busbw_analysis.diagnosis.judge import Finding, Judgement
 from busbw_analysis.diagnosis.trust import dots
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
-from busbw_analysis.report.sections.run import glossary_terms
-from busbw_analysis.report.tables.show import show_blocks, show_rows
+from busbw_analysis.report.run import glossary_terms
+from busbw_analysis.report.show import show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 
 HOSTILE = ("<script>alert(1)</script>", "a|b\nc`d`", '"><img src=x onerror=alert(1)>', "$x^2$ {{ 7*7 }} {% raw %}")

@@ -16,11 +16,10 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.normality import against_model, in_words
 from busbw_analysis.models.bounds import Explanation
+from busbw_analysis.report import models
 from busbw_analysis.report.document import Figure, Paragraph, Section
-from busbw_analysis.report.plots.models import Stack, draw_stack, swatch
-from busbw_analysis.report.sections import models
-from busbw_analysis.report.sections.models import theory
-from busbw_analysis.report.tables.fits import fits_table
+from busbw_analysis.report.fits import fits_table
+from busbw_analysis.report.models import Stack, draw_stack, part_swatch, theory
 from busbw_analysis.report.to_terminal import render
 
 SIZES = tuple(2**exponent for exponent in range(3, 23, 3))
@@ -272,7 +271,7 @@ def test_drawings_are_the_same_each_time_and_their_ids_their_own() -> None:
     svg = draw_stack(stack, "fig-1", "title", "text")
     assert svg == draw_stack(stack, "fig-1", "title", "text")
     assert all(name.startswith("fig-1-") for name in re.findall(r'id="([^"]+)"', svg))
-    assert "aria-hidden" in swatch("reduction")
+    assert "aria-hidden" in part_swatch("reduction")
 
 
 def test_an_explanation_has_a_row_for_every_point() -> None:

@@ -13,7 +13,7 @@ from busbw_analysis.cli import main
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import Table
-from busbw_analysis.report.sections.placement import places
+from busbw_analysis.report.run import places
 
 HOSTS = ("n1", "n2")
 TREE = dict.fromkeys(HOSTS, ("spine", "leaf1"))

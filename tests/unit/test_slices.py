@@ -17,8 +17,8 @@ from busbw_analysis.diagnosis.contributions import AnswerPart, CaseNumber, Cause
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Evidence, Judgement
 from busbw_analysis.report.document import Paragraph, Section
+from busbw_analysis.report.show import show_blocks, show_rows
 from busbw_analysis.report.slices import CHAPTERS, Chapter, Placed, Slice
-from busbw_analysis.report.tables.show import show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 
 

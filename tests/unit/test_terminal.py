@@ -28,7 +28,7 @@ from busbw.slurm import queue
 from busbw.system import environment
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
-from busbw_analysis.report.tables.show import show_blocks, show_rows
+from busbw_analysis.report.show import show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 
 ROOT = Path(__file__).parents[2]

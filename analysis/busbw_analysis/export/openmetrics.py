@@ -15,7 +15,7 @@ from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.report.tables.show import peaks_of, share_of
+from busbw_analysis.report.show import peaks_of, share_of
 
 _LABELS: Final = (
     *("machine", "op", "dtype", "redop", "size_bytes", "in_place", "backend", "device", "mode", "settings"),

@@ -17,7 +17,7 @@ from busbw_analysis.report.document import (
     table,
     three_digits,
 )
-from busbw_analysis.report.sections.labels import checked, ends_in_words, flagged
+from busbw_analysis.report.labels import checked, ends_in_words, flagged
 
 _CHECKPOINT: Final = "checkpoint_save"
 _HOW: Final = (

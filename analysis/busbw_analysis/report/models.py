@@ -1,22 +1,66 @@
-"""Report sections on models: each curve against theory and other algorithms; and the fits."""
+"""Each curve against theory: sections, figures and tables of models, their parts and their assumptions."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from itertools import pairwise
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
 
 from busbw.units import about_size, format_rate, format_size, format_time, listed
 from busbw_analysis.data.grouped import by_key, grouped
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.normality import Modelled, in_words, modelled_curve
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.models.bounds import Fastest
+from busbw_analysis.models.bounds import Fastest, Spent
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, percent, table
-from busbw_analysis.report.sections.crossovers import beside_each_other
-from busbw_analysis.report.sections.curves import predictions_of
-from busbw_analysis.report.sections.labels import curve_label, varying_fields
-from busbw_analysis.report.sections.model_figures import model_figure
-from busbw_analysis.report.tables.fits import fits_table
+from busbw_analysis.report import plots
+from busbw_analysis.report.crossovers import beside_each_other
+from busbw_analysis.report.curves import points_of, predictions_of
+from busbw_analysis.report.document import (
+    MISSING,
+    Block,
+    Cell,
+    Column,
+    Figure,
+    LegendEntry,
+    Paragraph,
+    Section,
+    Table,
+    percent,
+    table,
+)
+from busbw_analysis.report.fits import fits_table
+from busbw_analysis.report.labels import curve_label, ends_in_words, ends_of, varying_fields
+from busbw_analysis.report.plots import (
+    HAIRLINE,
+    INK,
+    PAGE,
+    canvas,
+    head,
+    sample,
+    size_axis,
+)
+from busbw_analysis.report.svg import SERIES, VARIABLES, inline
+
+Part = Literal["latency", "bandwidth", "reduction", "unexplained"]
+
+COLOURS: Final[dict[Part, str]] = {
+    "latency": SERIES[0],
+    "bandwidth": SERIES[1],
+    "reduction": SERIES[2],
+    "unexplained": HAIRLINE,
+}
+"""In the order of the stack, from the bottom up."""
+
+_HIGHEST_STACK = 2.0
+"""A column is cut off at twice the measured time; the table has its numbers."""
+
+
+Stack = Mapping[int, Mapping[Part, float]]
+"""Shares of the measured time, by size (bytes). A sum above 1 means that the model is too slow."""
 
 _LIMITED = (
     "R limits all algorithms, even if the textbook formula omits it: no time is shorter than all bytes of all ranks "
@@ -191,3 +235,167 @@ def fits(judgement: Judgement) -> Section:
     fitted = [curve.fit for curve in judgement.curves if isinstance(curve.fit, Fit)]
     gist = f"Latency and bandwidth of {len(fitted)} of {len(named)} curves."
     return Section("fits", "Fits", (block,), gist=gist)
+
+
+_MOST_OTHERS: Final = 6
+
+
+def model_figure(identity: str, modelled: Modelled, words: str, *, draw: bool) -> Figure:
+    """Drawings, legend and numbers of one curve; only the numbers if nothing can or should be drawn."""
+    curve = modelled.curve
+    series = (plots.Series(0, tuple(points_of(curve, "time", "measured"))),)
+    if not draw or not plots.drawable(series, sizes=3):
+        return Figure(words, (), (), _numbers(modelled, folded=False))
+    others = _distinct(modelled)
+    lines = [plots.Line("other", vertices, None) for _, vertices in others]
+    bound = [
+        (float(spent.size_bytes), spent.bound_ns) for spent in modelled.explanation.spent if spent.bound_ns is not None
+    ]
+    lines += [plots.Line("bound", tuple(bound), None)] if bound else []
+    lines.append(plots.Line("model", tuple((float(p.size_bytes), p.time_ns) for p in modelled.model), 0))
+    panel = plots.Panel("time", "Measured, predicted and bound", series, tuple(lines))
+    stack = {spent.size_bytes: _parts(spent) for spent in modelled.explanation.spent if spent.size_bytes}
+    name = curve.series.key.label
+    pictures = (
+        plots.draw(panel, f"{identity}-time", f"{name}: measured and predicted time over size", words),
+        draw_stack(stack, f"{identity}-parts", f"{name}: where the time goes", words),
+    )
+    legend = tuple(_legend(modelled, [label for label, _ in others], stack))
+    return Figure(words, pictures, legend, _numbers(modelled, folded=True))
+
+
+def size_in_words(size_bytes: int) -> str:
+    """A size in words; a dash for an operation without one, such as barrier."""
+    return format_size(size_bytes) if size_bytes else MISSING
+
+
+def _distinct(modelled: Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]]:
+    """The other algorithms as lines, the fastest first; those with equal times share a line and its label.
+
+    Algorithms that send several messages for one α come last, if there is room.
+    """
+    sizes = [float(spent.size_bytes) for spent in modelled.explanation.spent]
+    own = tuple(float(f"{p.time_ns:.6g}") for p in modelled.model)
+    others = (
+        ((other.at_once > 1, tuple(float(f"{time_ns:.6g}") for time_ns in other.times_ns)), other.algorithm)
+        for other in modelled.explanation.others
+    )
+    lines = by_key((line, name) for line, name in others if line[1] != own)
+
+    def rank(line: tuple[bool, tuple[float, ...]]) -> tuple[bool, float]:
+        return line[0], math.prod(time_ns ** (1 / len(sizes)) for time_ns in line[1])
+
+    return [
+        (
+            " = ".join(lines[at_once, times]) + (" (several messages for one α)" if at_once else ""),
+            tuple(zip(sizes, times, strict=True)),
+        )
+        for at_once, times in sorted(lines, key=rank)[:_MOST_OTHERS]
+    ]
+
+
+def _parts(spent: Spent) -> dict[Part, float]:
+    """Shares of the measured time, from the bottom up; an unexplained part only if it is positive."""
+    parts: dict[Part, float] = {"latency": spent.latency_ns, "bandwidth": spent.bandwidth_ns}
+    if spent.reduction_ns is not None:
+        parts["reduction"] = spent.reduction_ns
+    if spent.unexplained_ns > 0:
+        parts["unexplained"] = spent.unexplained_ns
+    return {part: ns / spent.measured_ns for part, ns in parts.items()}
+
+
+_NAMES: Final[dict[Part, str]] = {
+    "latency": "latency (α)",
+    "bandwidth": "bandwidth (β or R, copies)",
+    "reduction": "reduction (γ)",
+    "unexplained": "unexplained",
+}
+
+
+def _legend(modelled: Modelled, others: Sequence[str], stack: Stack) -> Iterator[LegendEntry]:
+    yield LegendEntry(plots.swatch(0, "points"), "measured")
+    algorithms = ", ".join(dict.fromkeys(p.algorithm for p in modelled.model))
+    yield LegendEntry(plots.swatch(0, "model"), f"model: {algorithms}")
+    if modelled.explanation.bound:
+        yield LegendEntry(plots.swatch(None, "bound"), f"lower bound: {modelled.explanation.bound}")
+    if others:
+        yield LegendEntry(plots.swatch(None, "other"), f"other algorithms: {', '.join(others)}")
+    shown = {part for shares in stack.values() for part in shares}
+    yield from (LegendEntry(part_swatch(part), name) for part, name in _NAMES.items() if part in shown)
+
+
+def _share(share: float) -> str:
+    """Per cent; anything below a tenth of a per cent as ``< 0.1``."""
+    return "< 0.1" if 0 < share < 0.001 else percent(share)
+
+
+_Row: TypeAlias = tuple[GroupSummary, Prediction, Spent]
+
+
+def _of_the_time(name: str, ns: Callable[[Spent], float | None]) -> Column[_Row]:
+    def share(row: _Row) -> float | None:
+        return None if (part := ns(row[2])) is None else part / row[2].measured_ns
+
+    return Column(name, share, _share, "%", "Of the time")
+
+
+_NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
+    Column("Size S", lambda row: row[0].size_bytes, size_in_words),
+    Column("Time", lambda row: row[0].time_ns, format_time, ends=lambda row: ends_of(row[0].interval)),
+    Column("Model", lambda row: row[1].time_ns, format_time),
+    _of_the_time("latency (α)", lambda spent: spent.latency_ns),
+    _of_the_time("bandwidth (β, R, copies)", lambda spent: spent.bandwidth_ns),
+    _of_the_time(_NAMES["reduction"], lambda spent: spent.reduction_ns),
+    Column("unexplained", lambda row: _unexplained(row[2]), str, "%", "Of the time"),
+    Column("Lower bound", lambda row: row[2].bound_ns, format_time),
+    Column("Bound / time", lambda row: row[2].bound_share, percent, "%"),
+)
+
+
+def _numbers(modelled: Modelled, *, folded: bool) -> Table:
+    """The parts of the time at every size."""
+    note = f"{ends_in_words(point.interval.kind for point, _, _ in modelled.rows)} Shares are as uncertain as the time."
+    return table("Where the time goes", _NUMBER_COLUMNS, modelled.rows, note, folded=folded)
+
+
+def _unexplained(spent: Spent) -> Cell:
+    left = spent.unexplained_ns / spent.measured_ns
+    return Cell(_share(left)) if left >= 0 else Cell(f"model too slow by {_share(-left)}", tone="quiet")
+
+
+def draw_stack(stack: Stack, identity: str, title: str, description: str) -> str:
+    """Shares of the measured time as an inline SVG: one column per size, and a line at 100 %."""
+    from matplotlib.ticker import PercentFormatter  # noqa: PLC0415 - heavy
+
+    with canvas() as (figure, axes):
+        top = max(1.0, *(sum(shares.values()) for shares in stack.values()))
+        axes.set_ylim(0, min(top, _HIGHEST_STACK) * 1.04)
+        sizes = sorted(stack)
+        nearest = min(larger / smaller for smaller, larger in pairwise(sizes))
+        half = min(math.sqrt(nearest), 2.0) ** 0.84
+        size_axis(axes, sizes, 1.15 * half)
+        head(axes, "Where the time goes")
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+        lefts, widths = [size / half for size in sizes], [size * half - size / half for size in sizes]
+        floors = np.zeros(len(sizes))
+        for part, colour in COLOURS.items():
+            shares = np.asarray([stack[size].get(part, 0.0) for size in sizes])
+            axes.bar(
+                lefts,
+                shares,
+                widths,
+                floors,
+                align="edge",
+                facecolor=colour,
+                edgecolor=PAGE,
+                linewidth=0.6,
+                zorder=3,
+            )
+            floors += shares
+        axes.axhline(1.0, color=INK, linewidth=0.9, zorder=4)
+        return inline(figure, identity, title, description)
+
+
+def part_swatch(part: Part) -> str:
+    """A legend sample of a part."""
+    return sample(f'<path d="M7 1h14v12h-14z" fill="{VARIABLES[COLOURS[part]]}"/>')

@@ -1,15 +1,37 @@
-"""Crossovers of algorithms in words, for ``busbw fit`` and for the report."""
+"""Several algorithms of one op: their distance from the fastest, and crossovers, for ``busbw fit`` and the report."""
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Final
 
-from busbw.units import about_size, format_size
+import numpy as np
+
+from busbw.units import about_size, format_size, format_time
 from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Crossing, Expected, Gain, Pair
-from busbw_analysis.report.document import MISSING, Column, Table, table
+from busbw_analysis.report import plots
+from busbw_analysis.report.document import MISSING, Block, Column, Figure, LegendEntry, Table, table, three_digits
+from busbw_analysis.report.labels import ends_of
+from busbw_analysis.report.plots import (
+    HAIRLINE,
+    INK,
+    LINE_STYLES,
+    SLOTS,
+    Point,
+    canvas,
+    draw_bars,
+    draw_points,
+    head,
+    log_height,
+    size_axis,
+)
+from busbw_analysis.report.svg import SERIES, inline
 
 UNDECIDED: Final = "undecided"
 _PAIRS: Final = 6
@@ -167,3 +189,129 @@ def crossing_table(comparison: AlgorithmComparison, name: str | None = None) -> 
         *([f"{more} more pairs are in the JSON"] if more else []),
     ]
     return table(f"{name or comparison.key.label}: every two algorithms", columns[: 4 + len(set(ends))], pairs, *notes)
+
+
+_LEAST_SIZES: Final = 3
+_STEPS: Final = 12
+"""Vertices of a line between two neighbouring sizes."""
+
+
+def beside_each_other(comparison: AlgorithmComparison, anchor: str, *, draw: bool = True) -> tuple[Block, ...]:
+    """A figure of every algorithm's time relative to the fastest, and a table of all pairs."""
+    sizes = comparison.by_size
+    figure = (_figure(comparison, sizes, anchor),) if draw and len(sizes) >= _LEAST_SIZES else ()
+    return (*figure, crossing_table(comparison))
+
+
+def _figure(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, GroupSummary]], anchor: str) -> Figure:
+    names = _drawn(comparison, sizes)
+    lines = _lines(sizes)
+    least = {size: min(point.time_ns for point in points.values()) for size, points in sizes.items()}
+    drawn = [([_relative(points[name], least[size]) for size, points in sizes.items()], lines[name]) for name in names]
+    caption = _caption(comparison)
+    label = comparison.key.label
+    title = f"{label}: time over that of the fastest"
+    picture = draw_relative(drawn, comparison.turns, f"{anchor}-algorithms", title, caption)
+
+    def ratio(name: str, size: int) -> float:
+        return sizes[size][name].time_ns / least[size]
+
+    columns: tuple[Column[int], ...] = (
+        Column("Size S", lambda size: size, format_size),
+        Column("Fastest", lambda size: least[size], format_time),
+        *(Column(name, partial(ratio, name), three_digits, group="Time / fastest time") for name in names),
+    )
+    left = [name for name in comparison.curves if name not in names]
+    note = "Each curve's own table has the intervals of its times."
+    note += f" Not drawn because slower: {', '.join(left)}." if left else ""
+    numbers = table(f"{label}: time over that of the fastest", columns, sizes, note, folded=True)
+    return Figure(caption, (picture,), tuple(_legend(names, comparison)), numbers)
+
+
+def _relative(point: GroupSummary, least_ns: float) -> plots.Point:
+    """A time and its ends relative to the fastest time."""
+    low, high = (None if end is None else end / least_ns for end in ends_of(point.interval))
+    return plots.Point(point.size_bytes, point.time_ns / least_ns, low, high)
+
+
+def _lines(sizes: Mapping[int, Mapping[str, GroupSummary]]) -> Mapping[str, tuple[tuple[float, float], ...]]:
+    """Times relative to the fastest, also between sizes, by the linear interpolation that finds the crossovers."""
+    measured = np.asarray(list(sizes), dtype=np.float64)
+    steps = [np.geomspace(*two, _STEPS, endpoint=False) for two in pairwise(measured)]
+    between = np.concatenate([*steps, measured[-1:]])
+    names = list(next(iter(sizes.values())))
+    times = [np.interp(between, measured, [points[name].time_ns for points in sizes.values()]) for name in names]
+    least = np.min(times, axis=0)
+    return {
+        name: tuple(zip(between.tolist(), (curve / least).tolist(), strict=True))
+        for name, curve in zip(names, times, strict=True)
+    }
+
+
+def _drawn(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, GroupSummary]]) -> list[str]:
+    """As many names as one figure can distinguish, those closest to the fastest, in their order."""
+
+    def distance(name: str) -> float:
+        return sum(math.log(points[name].time_ns) for points in sizes.values())
+
+    chosen = list(dict.fromkeys([*comparison.leaders, *sorted(comparison.curves, key=distance)]))[:SLOTS]
+    return [name for name in comparison.curves if name in chosen]
+
+
+def _caption(comparison: AlgorithmComparison) -> str:
+    """The fastest algorithm, and the certain crossovers."""
+    turns = sorted(comparison.turns, key=lambda turn: turn[0].at_bytes)
+    if len(comparison.leaders) == 1:
+        return f"By the medians, {comparison.leaders[0]} is the fastest at every size."
+    if not turns:
+        names = ", ".join(comparison.leaders)
+        return f"By the medians, the fastest are in turn {names}, but none of the crossovers is certain."
+    changes = [
+        f"{crossing.below} gives way to {crossing.above} at {about_size(crossing.at_bytes)}"
+        + ("" if expected is None else f", where S* is {about_size(expected)}")
+        for crossing, expected in turns
+    ]
+    return sentences("; ".join(changes))
+
+
+def _legend(names: Sequence[str], comparison: AlgorithmComparison) -> Iterator[LegendEntry]:
+    yield from (LegendEntry(plots.swatch(slot, "points"), name) for slot, name in enumerate(names))
+    if comparison.turns:
+        ranged = any(turn.low_bytes is not None for turn, _ in comparison.turns)
+        yield LegendEntry(plots.swatch(None, "bound"), f"measured crossover{', with its range' if ranged else ''}")
+    if any(expected is not None for _, expected in comparison.turns):
+        yield LegendEntry(plots.swatch(None, "model"), "S* from the formulas")
+
+
+_LEAST_SPAN: Final = 2.0
+
+
+def draw_relative(
+    algorithms: Sequence[tuple[Sequence[Point], Sequence[tuple[float, float]]]],
+    turns: Sequence[tuple[Crossing, float | None]],
+    identity: str,
+    title: str,
+    description: str,
+) -> str:
+    """Times relative to the fastest over size as an inline SVG, with a line at every crossover and its S*.
+
+    algorithms: for each its points, and the vertices (bytes, ratio) of the line between them.
+    """
+    with canvas() as (figure, axes):
+        every = [point for points, _ in algorithms for point in points]
+        reach = max(_LEAST_SPAN, 1.15 * max(point.value for point in every))
+        log_height(axes, 1 / reach**0.06, reach, "{:g} ×".format)
+        size_axis(axes, [point.size_bytes for point in every])
+        head(axes, "Time / that of the fastest")
+        left, right = axes.get_xlim()
+        for turn, expected in turns:
+            if turn.low_bytes is not None and turn.high_bytes is not None:
+                axes.axvspan(turn.low_bytes, turn.high_bytes, facecolor=HAIRLINE, alpha=0.45, linewidth=0, zorder=1)
+            for size, (style, width) in ((turn.at_bytes, LINE_STYLES["bound"]), (expected, LINE_STYLES["model"])):
+                if size is not None and left < size < right:
+                    axes.axvline(size, color=INK, linewidth=width, linestyle=style, zorder=2)
+        for slot, (points, line) in enumerate(algorithms):
+            draw_bars(axes, slot, points)
+            axes.plot(*zip(*line, strict=True), color=SERIES[slot], linewidth=0.8, zorder=3)
+            draw_points(axes, slot, [(point.size_bytes, point.value) for point in points])
+        return inline(figure, identity, title, description)

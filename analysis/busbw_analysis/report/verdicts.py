@@ -12,7 +12,7 @@ from busbw_analysis.diagnosis.doubts import MODEL_TOLERANCE
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import NEAR_PEAK, NEAR_PRACTICAL, Status
 from busbw_analysis.report.document import TONES, Block, Cell, Column, Paragraph, Table, percent, table
-from busbw_analysis.report.sections.labels import curve_label, ends_of, op_anchor, varying_fields
+from busbw_analysis.report.labels import curve_label, ends_of, op_anchor, varying_fields
 
 HOW: Final = (
     "Verdicts are rules of thumb, not statistical tests. As expected: the median is at least "

@@ -19,6 +19,7 @@ from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.peaks.peaks import Peak, PeakLevel
+from busbw_analysis.report import plots
 from busbw_analysis.report.document import (
     Block,
     Column,
@@ -31,9 +32,7 @@ from busbw_analysis.report.document import (
     table,
     three_digits,
 )
-from busbw_analysis.report.plots import curves as plots
-from busbw_analysis.report.plots.axes import SLOTS
-from busbw_analysis.report.sections.labels import (
+from busbw_analysis.report.labels import (
     checked,
     curve_label,
     curve_parts,
@@ -44,7 +43,8 @@ from busbw_analysis.report.sections.labels import (
     refusals,
     varying_fields,
 )
-from busbw_analysis.report.tables.show import common_flags, flags_note
+from busbw_analysis.report.plots import SLOTS
+from busbw_analysis.report.show import common_flags, flags_note
 
 _STEPS_OF_A_SEGMENT = 24
 _DESCRIBED = 2
