@@ -3,11 +3,9 @@
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 
 from busbw_analysis.report.plots import Line, Panel, Point, Series, canvas, draw, drawable, paint, swatch
@@ -86,37 +84,12 @@ def test_a_dollar_in_a_note_is_a_dollar() -> None:
     assert "peak $5 &amp; more" in draw(panel(), "a", "title", "text")
 
 
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("step", [1.0, 1.02, 1.3, 2.0, 40.0])
-def test_the_names_of_peaks_never_lie_on_one_another(step: float, wide: bool) -> None:  # noqa: FBT001
-    peaks = tuple(
-        Line("peak", ((8.0, 1e9 * step**number), (2.0**24, 1e9 * step**number)), None, f"peak {number}.84 GB/s")
-        for number in range(5)
-    )
-    with canvas() as (figure, axes):
-        paint(axes, replace(panel(), quantity="rate", lines=peaks, wide=wide))
-        renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
-        boxes = [text.get_window_extent(renderer) for text in axes.texts]
-        assert not [1 for one, other in combinations(boxes, 2) if one.overlaps(other)]
-        assert len(boxes) == 5 if step == 40 and not wide else 2 <= len(boxes) <= 5
-
-
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize(
-    ("steps", "names"),
-    [
-        ((1, 1e4), ["peak 1", "peak 10000"]),
-        ((1, 1.1), ["peak 1", "peak 1.1"]),
-        ((1, 1.1, 1.2), ["peak 1", "peak 1.1, 1.2"]),
-        ((1, 1.1, 1.2, 1.3), ["peak 1", "peak 1.1 … 1.3"]),
-        ((1, 1), ["peak 1"]),
-    ],
-)
-def test_peaks_close_together_share_a_name(steps: tuple[float, ...], names: list[str], wide: bool) -> None:  # noqa: FBT001
-    peaks = tuple(Line("peak", ((8.0, 1e9 * step), (2.0**24, 1e9 * step)), None, f"peak {step:g}") for step in steps)
+@pytest.mark.parametrize(("rates", "notes"), [((1e9,), ["peak 1e+09"]), ((1e9, 1e9), ["peak 1e+09"]), ((1e9, 2e9), [])])
+def test_a_peak_alone_has_its_name_beside_its_line(rates: tuple[float, ...], notes: list[str]) -> None:
+    peaks = tuple(Line("peak", ((8.0, rate), (2.0**24, rate)), None, f"peak {rate:g}") for rate in rates)
     with canvas() as (_, axes):
-        paint(axes, replace(panel(), quantity="rate", lines=peaks, wide=wide))
-        assert [text.get_text() for text in axes.texts] == names
+        paint(axes, replace(panel(), quantity="rate", lines=peaks))
+        assert [text.get_text() for text in axes.texts] == notes
 
 
 @pytest.mark.parametrize("wide", [False, True])

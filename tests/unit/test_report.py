@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
@@ -375,20 +375,19 @@ def test_trust_has_the_same_points_in_every_output() -> None:
     assert dict(answer.lines)["Trust"] == shown
 
 
-def with_cache(cache: str, ops: Sequence[str], seed: int) -> StoredRun:
-    """Collectives with this state of the cache, and the baseline of their verdicts."""
-    cases = [case(op, size, cache=cache) for op in ops for size in SIZES[:4]]
+def with_cache(cache: str, seed: int) -> StoredRun:
+    """A collective with this state of the cache, and the baseline of its verdicts."""
+    cases = [case("all_reduce", size, cache=cache) for size in SIZES[:4]]
     return synthetic_run([*cases, *(case("ping_pong", size) for size in SIZES)], WORLD, launches=3, seed=seed)
 
 
-@pytest.mark.parametrize("ops", [("all_reduce",), ("all_reduce", "all_gather", "broadcast", "reduce_scatter")])
-def test_a_setting_in_which_pooled_runs_differ_has_curves_and_labels(ops: Sequence[str]) -> None:
-    judgement = judged(with_cache("warm", ops, 1), with_cache("flushed", ops, 2))
+def test_a_setting_in_which_pooled_runs_differ_has_curves_and_labels() -> None:
+    judgement = judged(with_cache("warm", 1), with_cache("flushed", 2))
     page = compose.page_of(judgement)
     assert page.figure is not None
     assert "compare" not in page.answers[0][1].trust, "their cases differ"
     labels = [entry.label for entry in page.figure.legend if entry.series]
-    assert sorted(labels) == sorted(["ping_pong", *(f"{op} · {cache}" for op in ops for cache in ("warm", "flushed"))])
+    assert sorted(labels) == ["all_reduce · flushed", "all_reduce · warm", "ping_pong"]
     (operations,) = [section for section in page.sections if section.anchor == "operations"]
     (part,) = [part for part in operations.parts if part.heading == "all_reduce"]
     (verdicts,) = [block for block in part.blocks if isinstance(block, Table)]
@@ -407,10 +406,9 @@ def test_the_overview_has_every_peak_by_name_and_the_ranges() -> None:
         if isinstance(curve.peak, Peak) and curve.series.key.op in ("all_reduce", "ping_pong")
     }
     assert len(peaks) == 2
-    notes = re.findall(r">(plain TCP peak [^<]+)</text>", figure.pictures[0])
-    assert sorted(notes) == sorted(f"plain TCP peak {format_rate(rate)}" for rate in peaks if rate)
     named = [entry.label for entry in figure.legend if not entry.series]
     assert sorted(one.rpartition(" for ")[2] for one in named) == ["all_reduce", "ping_pong"]
+    assert all(any(f"peak {format_rate(rate or 0)}:" in label for label in named) for rate in peaks)
 
 
 def test_each_split_of_the_ranks_has_its_figure() -> None:

@@ -125,7 +125,6 @@ READERS: Final[dict[str, str]] = {
     "busbw_analysis/data/sentences.py": "wording: capital letters",
     "busbw_analysis/assembly/compose.py:folder_for": "a name of a folder, from those of runs",
     "busbw_analysis/report/document.py:three_digits": "digits of a number",
-    "busbw_analysis/report/plots.py:_joined": "typesetting: words that labels share",
     "busbw_analysis/report/to_html.py": "typesetting: digits behind a point",
     "busbw_analysis/report/to_markdown.py": "escapes text for Markdown",
     "busbw_analysis/report/to_terminal.py": "typesetting: lines of a paragraph",

@@ -1,13 +1,12 @@
 """The report section on operations: time and rate over size with fit, model and peak, and their numbers."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from msgspec import structs
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
-from busbw.runs.records import Case, Configuration
 from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
@@ -18,7 +17,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Peak, PeakLevel
+from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report import plots
 from busbw_analysis.report.document import (
     Block,
@@ -80,13 +79,6 @@ def _rate_of(curve: Curve) -> _Rate:
     if factor is None:
         return _Rate("algbw", 1.0, peak.algbw, peak.practical)
     return _Rate("busbw", factor, peak.busbw, peak.practical_busbw)
-
-
-_SHORT_LEVELS: Final[Mapping[PeakLevel, str]] = {
-    "memory copy of a host": "memory copy",
-    "plain TCP of a host": "plain TCP",
-}
-"""Levels whose name is shorter in the legend of a figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +163,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     }
     series: list[plots.Series] = []
     legend: list[LegendEntry] = []
-    peaks: dict[tuple[float, str, str], list[str]] = {}
+    peaks: dict[tuple[float, str], list[str]] = {}
     for slot, drawn in chosen:
         settings = varying[drawn.side.name, drawn.op]
         label = drawn.side.called(drawn.op, *(curve_parts(drawn.curve.series.key, settings) if settings else ()))
@@ -180,18 +172,16 @@ def overview(sides: Sequence[Side]) -> Figure | None:
         peak = drawn.curve.peak
         if isinstance(peak, Peak) and peak.busbw:
             what = f"{peak.what} ({drawn.side.name})" if drawn.side.name else peak.what
-            peaks.setdefault((peak.busbw, _SHORT_LEVELS.get(peak.level, peak.level), what), []).append(drawn.op)
+            peaks.setdefault((peak.busbw, what), []).append(drawn.op)
     if not plots.drawable(series):
         return None
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(key[:2] for key in peaks))}
-    lines = [peak_line(series, rate, number, name=f"{name} peak") for (rate, name), number in numbers.items()]
-    lines += _reference_lines(references, "rate")
-    lines += _published_lines(((slot, drawn.curve) for slot, drawn in chosen), "rate")
-    for (rate, name, what), ops in peaks.items():
+    curves = [(slot, drawn.curve) for slot, drawn in chosen]
+    lines = [*_reference_lines(references, "rate"), *_published_lines(curves, "rate")]
+    for number, ((rate, what), ops) in enumerate(peaks.items()):
         of = f", for {listed(dict.fromkeys(ops))}" if len(peaks) > 1 else ""
-        sample = plots.swatch(None, "peak", numbers[rate, name])
-        legend.append(LegendEntry(sample, f"peak {format_rate(rate)}: {what}{of}"))
-    legend += _thin_entries(references, [drawn.curve for _, drawn in chosen], None)
+        lines.append(peak_line(series, rate, number))
+        legend.append(LegendEntry(plots.swatch(None, "peak", number), f"peak {format_rate(rate)}: {what}{of}"))
+    legend += _thin_entries(references, [curve for _, curve in curves], None)
     barred = any(point.low for plotted in series for point in plotted.points)
     bars = " A bar is the interval or range of the launches." if barred else ""
     caption = f"busbw over size of every operation, with the peaks: medians over launches.{bars}{left_out}"
@@ -214,8 +204,7 @@ def _choose_curves(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted
     """The curves of the overview with their slots, those drawn as thin lines, and a sentence on what is left out.
 
     If there are more curves than ``SLOTS``, one of each operation is drawn: the one with the most sizes, then the
-    fastest. Settings in which pooled runs differ have a curve each. Curves that are compared share a colour; if there
-    is nothing else to tell apart, each side has its own.
+    fastest. Curves that are compared share a colour; if there is nothing else to tell apart, each side has its own.
     """
 
     def rank(member: _Drawn) -> tuple[int, float]:
@@ -225,44 +214,30 @@ def _choose_curves(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted
     every = [member for members in _by_op(sides).values() for member in members if member.op not in ON_SOCKETS]
     every = [member for member in every if rank(member)[0] > 1]
     all_fit = len({member.alike for member in every}) <= SLOTS
-    places = {id(side): place for place, side in enumerate(sides)}
-    apart = {id(side): _settings_apart(side) for side in sides}
 
     def colour_of(member: _Drawn) -> Hashable:
-        key = member.curve.series.key
-        if all_fit:
-            return structs.replace(member.alike, ranks=() if key.group == "all" else key.ranks, hosts=0)
-        return member.op, *(getattr(key, name) for name in apart[id(member.side)].get(member.op, ()))
+        key = member.alike
+        return structs.replace(key, ranks=() if key.group == "all" else key.ranks, hosts=0) if all_fit else key.op
 
     best = {
         place: max(members, key=rank)
-        for place, members in grouped(every, lambda member: (colour_of(member), places[id(member.side)])).items()
+        for place, members in grouped(every, lambda member: (colour_of(member), member.side.name)).items()
     }
-    fastest: dict[Hashable, float] = {}
-    for (colour, _), member in best.items():
-        fastest[colour] = max(fastest.get(colour, 0.0), rank(member)[1])
-    kept = sorted(fastest, key=lambda colour: -fastest[colour])[:_MOST_IN_OVERVIEW]
+    fastest = grouped(best, lambda place: place[0])
+    ordered = sorted(fastest, key=lambda colour: -max(rank(best[place])[1] for place in fastest[colour]))
+    kept = ordered[:_MOST_IN_OVERVIEW]
     slots = {colour: slot for slot, colour in enumerate(colour for colour in fastest if colour in kept)}
     stride = 1 if len(slots) == 1 else -(-len(slots) // SLOTS) * SLOTS
-    slotted = [(slots[colour] + stride * place, member) for (colour, place), member in best.items() if colour in slots]
-    return (
-        sorted(((slot, member) for slot, member in slotted if not member.side.reference), key=lambda entry: entry[0]),
-        [(slot % stride, member) for slot, member in slotted if member.side.reference],
-        f" The {len(kept)} fastest of {len(fastest)} curves are shown." if len(kept) < len(fastest) else "",
-    )
-
-
-def _settings_apart(side: Side) -> dict[str, list[str]]:
-    """For each operation the settings in which the pooled runs of a side differ: they have no value in common."""
-    names = sorted(set(Configuration.__struct_fields__) - {"op", "backend", "group"})
-    runs = side.judgement.runs
-    cases = by_key((case.op, (run, case)) for run, stored in enumerate(runs) for case in stored.run.cases)
-
-    def differ(name: str, of_op: Sequence[tuple[int, Case]]) -> bool:
-        values = [set(of) for of in by_key((run, getattr(case, name)) for run, case in of_op).values()]
-        return len(values) > 1 and not set.intersection(*values)
-
-    return {op: [name for name in names if differ(name, of_op)] for op, of_op in cases.items()}
+    names = [side.name for side in sides]
+    drawn: list[_Slotted] = []
+    references: list[_Slotted] = []
+    for (colour, name), member in best.items():
+        if colour in slots and member.side.reference:
+            references.append((slots[colour], member))
+        elif colour in slots:
+            drawn.append((slots[colour] + stride * names.index(name), member))
+    left_out = f" The {len(kept)} fastest of {len(fastest)} curves are shown." if len(kept) < len(fastest) else ""
+    return sorted(drawn, key=lambda entry: entry[0]), references, left_out
 
 
 def _operation(anchor: str, op: str, drawn: Sequence[_Drawn], facing: Sequence[Block]) -> Section:
@@ -413,7 +388,7 @@ def panel_of(
             lines.append(_line("model", ((point.size_bytes, point.time_ns) for point in curve.model), slot, rate))
     lines += _published_lines(enumerate(curves), quantity)
     if quantity == "rate":
-        lines += [peak_line(series, peak.rate, number, peak.slot) for number, peak in enumerate(_peaks(curves))]
+        lines += [peak_line(series, rate, number, slot) for number, (rate, slot, _) in enumerate(_peaks(curves))]
     heading = "Time of one call" if quantity == "time" else "busbw" if wired else "algbw"
     marks = tuple(sorted(breaks)) if quantity == "time" else ()
     return plots.Panel(quantity, f"{heading} over size", tuple(series), tuple(lines), marks)
@@ -424,26 +399,18 @@ def _has_rate(curve: Curve, *, wired: bool) -> bool:
     return curve.series.key.op not in ARITHMETIC and not (wired and curve.series.bus_factor is None)
 
 
-@dataclass(slots=True)
-class _PeakLine:
-    """A peak of a figure: its rate in B/s, what reaches it, and the slot whose colour it has (None: of all curves)."""
-
-    rate: float
-    slot: int | None
-    what: list[str]
-
-
-def _peaks(curves: Sequence[Curve]) -> list[_PeakLine]:
-    """The peaks of a figure of rates, one for each rate."""
+def _peaks(curves: Sequence[Curve]) -> list[tuple[float, int | None, str]]:
+    """The peaks of a figure of rates: B/s, the slot whose colour it has (None: of all curves), what reaches it."""
     wired = any(curve.series.bus_factor is not None for curve in curves)
-    peaks: dict[float, _PeakLine] = {}
-    for slot, curve in enumerate(curves):
-        rate = _rate_of(curve).peak
-        if rate is not None and isinstance(curve.peak, Peak) and _has_rate(curve, wired=wired):
-            peaks.setdefault(rate, _PeakLine(rate, slot, [])).what.append(curve.peak.what)
-    if len(peaks) == 1:
-        return [replace(peak, slot=None) for peak in peaks.values()]
-    return list(peaks.values())
+    peaks = by_key(
+        (rate, (slot, curve.peak.what))
+        for slot, curve in enumerate(curves)
+        if (rate := _rate_of(curve).peak) is not None and isinstance(curve.peak, Peak) and _has_rate(curve, wired=wired)
+    )
+    return [
+        (rate, members[0][0] if len(peaks) > 1 else None, listed(dict.fromkeys(what for _, what in members)))
+        for rate, members in peaks.items()
+    ]
 
 
 def peak_line(
@@ -475,10 +442,10 @@ def _vertices(segment: Segment) -> Iterable[tuple[float, float]]:
 
 
 def _legend(curves: Sequence[Curve], labels: Sequence[str], references: Sequence[_Slotted]) -> Iterable[LegendEntry]:
-    for slot, label in enumerate(labels):
+    for number, label in enumerate(labels):
         name = f"{label}, measured" if len(labels) == 1 else label
-        fitted = isinstance(curves[slot].fit, Fit)
-        yield LegendEntry(plots.swatch(slot, "points" if fitted else "joined"), name, plots.series_id(slot))
+        fitted = isinstance(curves[number].fit, Fit)
+        yield LegendEntry(plots.swatch(number, "points" if fitted else "joined"), name, plots.series_id(number))
     shared = 0 if len(labels) == 1 else None
     if any(isinstance(curve.fit, Fit) for curve in curves):
         yield LegendEntry(plots.swatch(shared, "fit"), "fit")
@@ -487,10 +454,9 @@ def _legend(curves: Sequence[Curve], labels: Sequence[str], references: Sequence
         yield LegendEntry(plots.swatch(shared, "model"), f"model: {', '.join(algorithms)}")
     yield from _thin_entries(references, curves, shared)
     peaks = _peaks(curves)
-    for number, peak in enumerate(peaks):
-        rate = f" {format_rate(peak.rate)}" if len(peaks) > 1 else ""
-        what = listed(dict.fromkeys(peak.what))
-        yield LegendEntry(plots.swatch(peak.slot, "peak", number), f"peak{rate}: {what}")
+    for number, (rate, slot, what) in enumerate(peaks):
+        which = f" {format_rate(rate)}" if len(peaks) > 1 else ""
+        yield LegendEntry(plots.swatch(slot, "peak", number), f"peak{which}: {what}")
 
 
 def predictions_of(curve: Curve) -> tuple[Prediction, ...]:

@@ -4,7 +4,6 @@ Figures are drawn from plain data. No external text (host, plan, error) is drawn
 axes. The legend, which is part of the page and escaped there, names the series. matplotlib is loaded to draw.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -260,7 +259,7 @@ class Line:
 
     vertices: (size in bytes, ns or B/s).
     slot: colour; None draws it in ink.
-    note: text written beside a peak.
+    note: text written beside a peak, if it is the only one of the drawing.
     number: of a peak among those of the drawing, which have different dashes.
     """
 
@@ -302,7 +301,10 @@ def paint(axes: "Axes", panel: Panel) -> None:
     _set_scales(axes, panel)
     for line in panel.lines:
         _draw_line(axes, line)
-    _write_notes(axes, panel)
+    notes = {line.note: line.vertices[0] for line in panel.lines if line.note}
+    if len(notes) == 1:  # The legend names several peaks.
+        for note, start in notes.items():
+            write(axes, note, *start, (2, -11))
     for position, size in enumerate(panel.breaks):
         axes.axvline(size, color=MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1, gid=f"break-{position}")
     for series in panel.series:
@@ -351,8 +353,6 @@ def _set_scales(axes: "Axes", panel: Panel) -> None:
         else:
             inside = [y for y in reach if bottom / _FAR <= y <= top * _FAR]
             bottom, top = min([bottom, *inside]), max([top, *inside])
-    if panel.wide:  # for notes above the highest line, which phones show twice as large
-        top *= (top / bottom) ** 0.06
     bottom, top = widen(bottom, top, 1.25, 6.0)
     log_height(axes, bottom, top, format_time if panel.quantity == "time" else format_rate)
     size_axis(axes, sizes)
@@ -395,39 +395,3 @@ def _draw_line(axes: "Axes", line: Line) -> None:
     axes.plot(
         [x for x, _ in vertices], [y for _, y in vertices], color=colour, linewidth=width, linestyle=style, zorder=2
     )
-
-
-def _write_notes(axes: "Axes", panel: Panel) -> None:
-    """Notes of lines, each below its line. Of lines close together the lowest has its note below, the others share one
-    above all of them.
-    """
-    height = _WIDE_NOTE if panel.wide else _NOTE
-    points = POINTS_PER_INCH / axes.figure.dpi
-    noted = sorted((line for line in panel.lines if line.note), key=lambda line: line.vertices[0][1])
-    near: list[list[Line]] = []
-    last = -math.inf
-    for line in (line for line in noted if min(line.vertices[0]) > 0):
-        level = float(axes.transData.transform(line.vertices[0])[1]) * points
-        if level - last < 2 * height:
-            near[-1].append(line)
-        else:
-            near.append([line])
-        last = level
-    for lowest, *others in near:
-        write(axes, lowest.note, *lowest.vertices[0], (2, -11))
-        # The same peak may have a line for each of several curves.
-        if names := list(dict.fromkeys(line.note for line in others if line.note != lowest.note)):
-            write(axes, _joined(names), *others[-1].vertices[0], (2, 4))
-
-
-def _joined(notes: Sequence[str]) -> str:
-    """One text of all notes, without repeating the words with which they all begin; only the ends if there are many."""
-    first, *_, last = words = [note.split() for note in notes] * (2 if len(notes) == 1 else 1)
-    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
-    rest = " ".join(last[shared:])
-    return " ".join(first) + (f"{' …' if len(words) > 2 else ','} {rest}" if rest else "")
-
-
-_NOTE: Final = 13.0
-_WIDE_NOTE: Final = 22.0
-"""Height of a note in points; phones show those of a wide drawing twice as large."""
