@@ -146,7 +146,7 @@ def test_the_report_and_the_table_tell_the_overlap() -> None:
     page = compose.compose(judgement).text
     assert "75%" in page
     (row,) = show.show_rows(judgement)
-    assert row.overlap == pytest.approx(0.75)
+    assert require(row.overlap).share == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize(

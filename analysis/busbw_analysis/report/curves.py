@@ -43,7 +43,7 @@ from busbw_analysis.report.labels import (
     varying_fields,
 )
 from busbw_analysis.report.plots import SLOTS
-from busbw_analysis.report.show import common_flags, flags_note
+from busbw_analysis.report.show import common_flags
 
 _STEPS_OF_A_SEGMENT = 24
 _DESCRIBED = 2
@@ -473,7 +473,7 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
     ]
     curves = [member.curve for member in drawn]
     every = [case.flags for _, _, case, _ in rows]
-    common = common_flags(every)
+    common, flags_note = common_flags(every)
     several = len(curves) > 1
     columns: tuple[Column[tuple[str, GroupSummary, CaseSummary, float | None]], ...] = (
         Column("Curve", lambda row: row[0] if several else None),
@@ -489,7 +489,7 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
         Column("Data", lambda row: checked(row[2].check)),
         Column("Flags", lambda row: flagged(row[2].flags, common)),
     )
-    notes = [ends_in_words(point.interval.kind for _, point, _, _ in rows), flags_note(every, common)]
+    notes = [ends_in_words(point.interval.kind for _, point, _, _ in rows), flags_note]
     unwired = {len(curve.series.key.ranks) for curve in curves if curve.series.bus_factor is None}
     if unwired:
         notes.append(_NO_WIRE if unwired == {1} else _NO_KNOWN_WIRE)

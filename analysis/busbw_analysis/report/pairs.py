@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean, median
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +13,7 @@ from busbw.runs.placement import RankPlacement
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
-from busbw_analysis.data.lateness import (
-    LEAST_COST,
-    LEAST_EXCESS,
-    TIMES_USUAL,
-    GroupLateness,
-    RankLateness,
-)
+from busbw_analysis.data.lateness import LEAST_COST, LEAST_EXCESS, TIMES_USUAL, GroupLateness, RankLateness
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.distances import BETWEEN_HOSTS, PairClass, PairSplit
@@ -175,7 +169,6 @@ def _every_pair(
         values, text, what = matrix.rate, format_rate, f"Rate from rank to rank at {size} · {label}"
         unit, factor = ("GB/s", 1e9) if np.nanmax(values, initial=0.0) >= 1e9 else ("MB/s", 1e6)
     if not np.isfinite(values).any():
-        yield _by_ranks(f"{what}: not measured", matrix, placements, values, unit, folded=folded)
         return
     ends = [
         f"{text(float(values.flat[cell]))} ({_pair_name(matrix, cell)})"
@@ -254,25 +247,13 @@ def _by_ranks(
     order = [place for _, _, _, place, _ in ordered]
     leaves = ["".join(switches[-1:]) for switches, *_ in ordered]
     several = len(set(leaves)) > 1
-    above = [_Place(host, leaf if several else "") for leaf, (*_, host) in zip(leaves, ordered, strict=True)]
+    places = [f"{leaf} · {row[-1]}" if several and leaf else row[-1] for leaf, row in zip(leaves, ordered, strict=True)]
     names = [str(rank) for _, _, rank, _, _ in ordered]
-    return _heatmap(caption, names, values[np.ix_(order, order)], unit, above, folded=folded)
-
-
-class _Place(NamedTuple):
-    """A host, and the leaf switch above it if there are several."""
-
-    host: str
-    leaf: str = ""
-
-    @property
-    def label(self) -> str:
-        """Leaf switch and host."""
-        return f"{self.leaf} · {self.host}" if self.leaf else self.host
+    return _heatmap(caption, names, values[np.ix_(order, order)], unit, places, folded=folded)
 
 
 def _heatmap(
-    caption: str, names: Sequence[str], values: Floats, unit: str, places: Sequence[_Place] = (), *, folded: bool
+    caption: str, names: Sequence[str], values: Floats, unit: str, places: Sequence[str] = (), *, folded: bool
 ) -> Table:
     """A heatmap from each of ``names`` to each of them.
 
@@ -280,10 +261,8 @@ def _heatmap(
     """
     shade = shades(values[np.isfinite(values)].tolist(), by_ratio=True)
     several = len(set(places)) > 1
-    groups = [place.label for place in places] if several else [""] * len(names)
-    # With one rank per host, the rows name the host, and columns need only its leaf switch.
-    if several and len(set(places)) == len(names):
-        groups = [place.leaf or place.host for place in places]
+    # With one rank per host, the rows name the host.
+    groups = places if several and len(set(places)) < len(names) else [""] * len(names)
 
     def to(target: int) -> Callable[[int], Cell | None]:
         def cell(source: int) -> Cell | None:
@@ -293,7 +272,7 @@ def _heatmap(
         return cell
 
     columns: tuple[Column[int], ...] = (
-        *([Column("host", lambda row: "" if places[row] in places[:row] else places[row].label)] if several else []),
+        *([Column("host", lambda row: "" if places[row] in places[:row] else places[row])] if several else []),
         Column("from \\ to", lambda row: names[row], None, unit),
         *(Column(name, to(place), str, group=groups[place]) for place, name in enumerate(names)),
     )
@@ -324,6 +303,9 @@ _NO_ENTRY: Final = (
 _NO_INTERVAL: Final = "Numbers over cases have no interval: cases differ by far more than the launches of one case."
 
 
+_VERDICTS: Final = {True: Cell("straggler", tone="caution"), False: Cell("normal", tone="quiet")}
+
+
 def rank_views(judgement: Judgement) -> Section:
     """Each rank's own time against the slowest rank's, how often it arrived last, and whether it is a straggler."""
     whole = [
@@ -348,29 +330,27 @@ def rank_views(judgement: Judgement) -> Section:
     members = {} if together is None else {member.rank: member for member in together.members}
 
     def late_share(rank: int) -> Cell | None:
-        return Cell(f"{100 * (share := fmean(late[rank])):.1f}", bar=share) if rank in late else None
-
-    def member(rank: int, value: Callable[[RankLateness], object]) -> object:
-        return None if (lateness := members.get(rank)) is None else value(lateness)
+        return Cell(_percent(share := fmean(late[rank])), bar=share) if rank in late else None
 
     timed = all(group.entry_known for _, group in waiting)
     name = "Arrived last" if timed else SHORTEST
-    columns: tuple[Column[int], ...] = (
-        Column("Rank", lambda rank: rank, str),
-        Column("Host", lambda rank: hosts[rank] if rank < len(hosts) else None),
-        Column("Own time", own.get, _percent, "% of the slowest rank's"),
-        Column(name, late_share, str, "% of samples"),
-        Column("Late", lambda rank: member(rank, _late), str, "% of samples"),
-        Column("Late by", lambda rank: member(rank, lambda lateness: lateness.median_ns), format_time, "median"),
-        Column("Others wait", lambda rank: member(rank, lambda lateness: lateness.cost), _percent, "% of the time"),
-        Column("Verdict", lambda rank: member(rank, _verdict)),
+    columns: tuple[Column[tuple[int, RankLateness | None]], ...] = (
+        Column("Rank", lambda row: row[0], str),
+        Column("Host", lambda row: hosts[row[0]] if row[0] < len(hosts) else None),
+        Column("Own time", lambda row: own.get(row[0]), _percent, "% of the slowest rank's"),
+        Column(name, lambda row: late_share(row[0]), str, "% of samples"),
+        Column("Late", lambda row: row[1] and _late(row[1]), str, "% of samples"),
+        Column("Late by", lambda row: row[1] and row[1].median_ns, format_time, "median"),
+        Column("Others wait", lambda row: row[1] and row[1].cost, _percent, "% of the time"),
+        Column("Verdict", lambda row: row[1] and _VERDICTS[row[1].flagged]),
     )
     note = (
         f"Own time: median over {len(whole)} cases. {name}: mean over the {len(waiting)} "
         f"cases of operations that synchronise; by chance, each of n ranks has 1/n. "
         f"{_ENTRY if timed else _NO_ENTRY}{_late_note(together)} {_NO_INTERVAL}"
     )
-    each = table("Each rank over all cases that all ranks ran together", columns, everyone, note)
+    rows = [(rank, members.get(rank)) for rank in everyone]
+    each = table("Each rank over all cases that all ranks ran together", columns, rows, note)
     return Section("ranks", "Single ranks", (each, *_late_by_op(arrivals, everyone, timed=timed)))
 
 
@@ -383,17 +363,13 @@ def _late(member: RankLateness) -> str:
     return f"{_percent(member.share)}{ends}"
 
 
-def _verdict(member: RankLateness) -> Cell:
-    return Cell("straggler", tone="caution") if member.flagged else Cell("normal", tone="quiet")
-
-
 def _late_note(group: GroupLateness | None) -> str:
     if group is None:
         return " Stragglers are not judged: these ranks ran no synchronising operation together."
-    spread = {
-        True: "in brackets the 95 % interval over launches",
-        False: "in brackets the range of launches" if group.launches > 1 else "one launch has no interval",
-    }[group.launches >= LAUNCHES_FOR_AN_INTERVAL]
+    if group.launches >= LAUNCHES_FOR_AN_INTERVAL:
+        spread = "in brackets the 95 % interval over launches"
+    else:
+        spread = "in brackets the range of launches" if group.launches > 1 else "one launch has no interval"
     return (
         f" Late: last, by more than {format_time(group.release_ns)} and by {TIMES_USUAL:g} times the usual delay of "
         f"{format_time(group.usual_ns)} (in 4 of 5 samples no normal rank is further behind); {spread}. A straggler is "

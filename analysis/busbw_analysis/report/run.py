@@ -18,17 +18,7 @@ from busbw_analysis.data.cases import CaseState
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import FLAGS, CaseSummary
-from busbw_analysis.report.document import (
-    MISSING,
-    Cell,
-    Column,
-    Paragraph,
-    Section,
-    Table,
-    Terms,
-    Tone,
-    table,
-)
+from busbw_analysis.report.document import MISSING, Cell, Column, Paragraph, Section, Table, Terms, Tone, table
 
 _GLOSSARY: Final = "templates/glossary.toml"
 _STOP_WORDS: Final = {
