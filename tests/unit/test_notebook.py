@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 import busbw_analysis as ba
-from busbw.errors import BusbwError, UsageError
+from busbw.errors import UsageError
 from busbw_analysis.notebook import Run
 from busbw_analysis.report.show import show_rows
 
@@ -109,25 +108,3 @@ def test_the_folder_of_runs_is_that_of_the_commands(tmp_path: Path, monkeypatch:
     assert ba.load(SAMPLE.name).judgement.runs[0].path == SAMPLE
     with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
         ba.load(SAMPLE.name, results_dir=tmp_path)
-
-
-def test_an_error_names_arguments_and_no_options(tmp_path: Path) -> None:
-    log = tmp_path / "osu.txt"
-    log.write_text(
-        "# OSU MPI Allreduce Latency Test v7.0\n# Size       Avg Latency(us)\n4       1.50\n", encoding="utf-8"
-    )
-    runs = [
-        write_synthetic(tmp_path, synthetic_run([case("barrier", 0)], machine=Machine(name), launches=1, seed=seed))
-        for seed, name in enumerate("ab")
-    ]
-    for given, facts, argument in (
-        (("latest",), {"results_dir": tmp_path / "none"}, "results_dir"),
-        ((tmp_path,), {}, "results_dir"),
-        (runs, {}, "force=True"),
-        ((log,), {}, "ranks"),
-        ((runs[0],), {"ranks": 4}, "ranks"),
-    ):
-        with pytest.raises(BusbwError) as refused:
-            ba.load(*given, **facts)
-        assert re.search(rf"\b{argument}\b", str(refused.value))
-        assert not re.search(r"--(?!suite)", str(refused.value))

@@ -68,23 +68,15 @@ def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str
     page = page_beside((first, second), ("A", "B"))
     blocks = (*compare_blocks(comparison, cases=True), *map(Paragraph, left_out_lines(comparison)))
     by_size = Section("sizes", "Comparison by size", blocks, folded=True, gist="Every size of every band.")
+    cases = [case for band in comparison.bands for case in band.cases]
+    means = sum(case.statistic == "mean" for case in cases)
+    text = f"{means} of {len(cases)} sizes have bimodal samples: their means are compared; figures show medians"
+    notices = (*findings(comparison), *([Finding("note", "bimodal", (text,))] if means else []))
     notices = tuple(
-        replace(finding, sentences=(capitalised(finding.claim), *finding.sentences[1:]))
-        for finding in (*findings(comparison), *_by_means(comparison))
+        replace(finding, sentences=(capitalised(finding.claim), *finding.sentences[1:])) for finding in notices
     )
     summary = ComparisonSummary(answer_lines(comparison), notices, bands_table(comparison))
     return to_html.render(replace(page, title="B against A", comparison=summary, sections=(by_size, *page.sections)))
-
-
-def _by_means(comparison: Comparison) -> Iterator[Finding]:
-    """A note if the figures, which show medians, differ from the statistic that is compared."""
-    cases = [case for band in comparison.bands for case in band.cases]
-    means = [case for case in cases if case.statistic == "mean"]
-    if means:
-        text = (
-            f"{len(means)} of {len(cases)} sizes have bimodal samples: their means are compared; figures show medians"
-        )
-        yield Finding("note", "bimodal", (text,))
 
 
 def folder_for(runs: Sequence[Path], output: Path | None, results_dir: Path) -> Path:
@@ -159,11 +151,16 @@ def page_beside(judgements: Sequence[Judgement], names: Sequence[str]) -> Page:
 def names_beside(judgements: Sequence[Judgement]) -> tuple[str, ...]:
     """The shortest names that distinguish the judgements: backends, ranks, machines, or else their runs."""
     kinds = (
-        [" and ".join(dict.fromkeys(row.case.backend for row in judgement.cases)) for judgement in judgements],
+        [_backends(judgement) for judgement in judgements],
         [_world(judgement) for judgement in judgements],
         [judgement.runs[0].run.machine for judgement in judgements],
+        [run_names(judgement) for judgement in judgements],
     )
-    return tuple(next((names for names in kinds if len(set(names)) == len(names)), map(run_names, judgements)))
+    return next((tuple(names) for names in kinds if len(set(names)) == len(names)), tuple(kinds[-1]))
+
+
+def _backends(judgement: Judgement) -> str:
+    return " and ".join(dict.fromkeys(row.case.backend for row in judgement.cases))
 
 
 def run_names(judgement: Judgement) -> str:
@@ -200,9 +197,7 @@ def _title(judgement: Judgement) -> str:
 def _world(judgement: Judgement) -> str:
     """Ranks and backends in a few words."""
     ranks = sorted({len(stored.run.hosts) for stored in judgement.runs})
-    backends = list(dict.fromkeys(row.case.backend for row in judgement.cases))
-    many = "rank" if ranks == [1] else "ranks"
-    return " ".join((" and ".join(map(str, ranks)), *backends, many))
+    return f"{' and '.join(map(str, ranks))} {_backends(judgement)} {'rank' if ranks == [1] else 'ranks'}"
 
 
 _SECTIONS: Final[tuple[tuple[Chapter, Unfolded, Callable[[Judgement], Section | None]], ...]] = (

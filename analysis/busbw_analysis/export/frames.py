@@ -3,6 +3,7 @@
 docs/python.md explains the columns.
 """
 
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -28,10 +29,12 @@ _OF_CASE: Final = ("op", "dtype", "redop", "size_bytes", "root", "backend", "dev
 _OF_GROUP: Final = {
     **{name: name for name in ("launches", "samples", "time_ns", "fastest_ns", "p5_ns", "p95_ns")},
     "spread_share": "spread",
-    "skew_share": "skew_share",
-    "statistic": "statistic",
+    **{name: name for name in ("skew_share", "statistic")},
     "algbw_bytes_per_s": "algbw",
     "busbw_bytes_per_s": "busbw",
+    "low_ns": "interval.low_ns",
+    "high_ns": "interval.high_ns",
+    "interval": "interval.kind",
 }
 """Columns of the table → fields of a group."""
 _OF_SAMPLES: Final = (
@@ -60,8 +63,8 @@ def sample_frame(samples: Samples) -> pd.DataFrame:
         return pd.DataFrame(columns=list(_OF_SAMPLES))
     frame = pd.concat(parts, ignore_index=True)
     cases, calls = {index: case for case, index in samples.cases.items()}, frame["calls"]
-    frame["op"] = frame["case"].map({place: case.op for place, case in cases.items()})
-    frame["size_bytes"] = frame["case"].map({place: case.size_bytes for place, case in cases.items()})
+    for name in ("op", "size_bytes"):
+        frame[name] = frame["case"].map({index: getattr(case, name) for index, case in cases.items()})
     frame["group"] = frame["group"].astype("category")
     frame["time_ns"] = frame["slowest_ns"] / calls
     for name in ("fastest_ns", "arrival_skew_ns", "exit_span_ns"):
@@ -72,7 +75,6 @@ def sample_frame(samples: Samples) -> pd.DataFrame:
 def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None, peak: Peak | None) -> dict[str, JSON]:
     """A case on one group of ranks; ``group`` is None if nothing was measured."""
     case = summary.case
-    interval = None if group is None else group.interval
     most = None if peak is None or group is None else peak.algbw if group.bus_factor is None else peak.busbw
     return {
         "case": summary.index,
@@ -83,10 +85,7 @@ def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None,
         "hosts": judgement.facts.host_count(range(case.ranks) if group is None else group.ranks),
         "state": summary.state,
         "check": summary.check.in_words,
-        **{name: None if group is None else getattr(group, field) for name, field in _OF_GROUP.items()},
-        "low_ns": None if interval is None else interval.low_ns,
-        "high_ns": None if interval is None else interval.high_ns,
-        "interval": None if interval is None else interval.kind,
+        **{name: None if group is None else attrgetter(field)(group) for name, field in _OF_GROUP.items()},
         "peak_bytes_per_s": most,
         "peak_share": None if group is None else share_of(group, peak),
         "flags": ", ".join(summary.flags),

@@ -145,6 +145,7 @@ _TIMES: Final[tuple[Column[_Line], ...]] = (
     Column("A", lambda line: line.of.first_ns, format_time),
     Column("B", lambda line: line.of.second_ns, format_time),
 )
+_SIZES: Final[tuple[Column[_Line], ...]] = (Column("sizes", lambda line: line.sizes or None),)
 _RATIOS: Final[tuple[Column[_Line], ...]] = (
     Column("B/A", lambda line: line.of.estimate.ratio, "{:.3f}".format),
     Column("low", lambda line: line.of.estimate.low, "{:.3f}".format),
@@ -213,7 +214,7 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
     """The bands of one curve; ``explain``: note below how many launches would decide each undecided band."""
     columns: tuple[Column[_Line], ...] = (
         Column("band", lambda line: line.name),
-        *(_TIMES if cases else (Column("sizes", lambda line: line.sizes or None),)),
+        *(_TIMES if cases else _SIZES),
         *_RATIOS,
         _VERDICT,
     )

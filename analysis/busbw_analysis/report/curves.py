@@ -23,7 +23,6 @@ from busbw_analysis.report.document import (
     Block,
     Column,
     Figure,
-    LegendEntry,
     Paragraph,
     Section,
     Table,
@@ -162,26 +161,23 @@ def overview(sides: Sequence[Side]) -> Figure | None:
         for place, members in grouped((drawn for _, drawn in chosen), lambda drawn: (drawn.side.name, drawn.op)).items()
     }
     series: list[plots.Series] = []
-    legend: list[LegendEntry] = []
     peaks: dict[tuple[float, str], list[str]] = {}
     for slot, drawn in chosen:
         settings = varying[drawn.side.name, drawn.op]
         label = drawn.side.called(drawn.op, *(curve_parts(drawn.curve.series.key, settings) if settings else ()))
-        series.append(plots.Series(slot, tuple(points_of(drawn.curve, "rate", label))))
-        legend.append(LegendEntry(plots.swatch(slot, "joined"), label, plots.series_id(slot), op_anchor(drawn.op)))
+        points = tuple(points_of(drawn.curve, "rate", label))
+        series.append(plots.Series(slot, points, label=label, link=op_anchor(drawn.op)))
         peak = drawn.curve.peak
         if isinstance(peak, Peak) and peak.busbw:
             what = f"{peak.what} ({drawn.side.name})" if drawn.side.name else peak.what
             peaks.setdefault((peak.busbw, what), []).append(drawn.op)
     if not plots.drawable(series):
         return None
-    curves = [(slot, drawn.curve) for slot, drawn in chosen]
-    lines = [*_reference_lines(references, "rate"), *_published_lines(curves, "rate")]
+    lines = [*_reference_lines(references, "rate")]
+    lines += _published_lines(((slot, drawn.curve) for slot, drawn in chosen), "rate")
     for number, ((rate, what), ops) in enumerate(peaks.items()):
         of = f", for {listed(dict.fromkeys(ops))}" if len(peaks) > 1 else ""
-        lines.append(peak_line(series, rate, number))
-        legend.append(LegendEntry(plots.swatch(None, "peak", number), f"peak {format_rate(rate)}: {what}{of}"))
-    legend += _thin_entries(references, [curve for _, curve in curves], None)
+        lines.append(peak_line(series, rate, number, label=f"peak {format_rate(rate)}: {what}{of}"))
     barred = any(point.low for plotted in series for point in plotted.points)
     bars = " A bar is the interval or range of the launches." if barred else ""
     caption = f"busbw over size of every operation, with the peaks: medians over launches.{bars}{left_out}"
@@ -190,14 +186,14 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     columns: tuple[Column[int], ...] = (
         Column("Size S", lambda size: size, format_size),
         *(
-            Column(entry.label, {point.size_bytes: point.value for point in plotted.points}.get, format_rate)
-            for entry, plotted in zip(legend, series, strict=False)
+            Column(plotted.label, {point.size_bytes: point.value for point in plotted.points}.get, format_rate)
+            for plotted in series
         ),
     )
     rows = sorted({point.size_bytes for plotted in series for point in plotted.points})
     note = "Medians over launches; each operation's section has their ranges."
     values = table("busbw by size and operation", columns, rows, note, folded=True)
-    return Figure(caption, (drawing,), tuple(legend), values)
+    return Figure(caption, (drawing,), plots.legend(panel), values)
 
 
 def _choose_curves(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]:
@@ -277,15 +273,17 @@ def _figure(
     if len(curves) > _DESCRIBED:
         finding += f" The figure and its table have {len(curves) - _DESCRIBED} more curves."
     pictures: list[str] = []
+    panels: list[plots.Panel] = []
     quantities: dict[plots.Quantity, str] = {"time": "time of one call", "rate": "rate"}
     for quantity, what in quantities.items():
         panel = panel_of(curves, labels, quantity, references)
         # Of sockets two sizes are only a peak for other operations.
         if plots.drawable(panel.series, sizes=3 if op in ON_SOCKETS else 2):
             pictures.append(plots.draw(panel, f"{identity}-{quantity}", f"{op}: {what} over size", finding))
+            panels.append(panel)
     # Without a drawing, the numbers are not folded.
     numbers = _numbers(op, drawn, labels, folded=bool(pictures))
-    return Figure(finding, tuple(pictures), tuple(_legend(curves, labels, references)), numbers)
+    return Figure(finding, tuple(pictures), plots.legend(*panels), numbers)
 
 
 def _finding(curve: Curve, label: str) -> str:
@@ -339,7 +337,8 @@ def points_of(curve: Curve, quantity: plots.Quantity, label: str = "") -> Iterat
 def _reference_lines(references: Sequence[_Slotted], quantity: plots.Quantity) -> Iterator[plots.Line]:
     for slot, reference in references:
         points = points_of(reference.curve, quantity)
-        yield plots.Line("reference", tuple((float(point.size_bytes), point.value) for point in points), slot)
+        vertices = tuple((float(point.size_bytes), point.value) for point in points)
+        yield plots.Line("reference", vertices, slot, label=f"reference: {reference.side.name}")
 
 
 def _published_lines(curves: Iterable[tuple[int, Curve]], quantity: plots.Quantity) -> Iterator[plots.Line]:
@@ -351,14 +350,8 @@ def _published_lines(curves: Iterable[tuple[int, Curve]], quantity: plots.Quanti
     for published, slot in slots.items():
         sizes = published.sizes_bytes
         values = published.times_ns if quantity == "time" else [published.busbw(place) for place in range(len(sizes))]
-        yield plots.Line("reference", tuple(zip(map(float, sizes), values, strict=True)), slot)
-
-
-def _thin_entries(references: Iterable[_Slotted], curves: Iterable[Curve], slot: int | None) -> Iterator[LegendEntry]:
-    names = [f"reference: {reference.side.name}" for _, reference in references]
-    names += [f"published: {published.what}" for curve in curves for published in curve.published]
-    for name in dict.fromkeys(names):
-        yield LegendEntry(plots.swatch(slot, "reference"), name)
+        vertices = tuple(zip(map(float, sizes), values, strict=True))
+        yield plots.Line("reference", vertices, slot, label=f"published: {published.what}")
 
 
 def panel_of(
@@ -373,62 +366,65 @@ def panel_of(
     """
     wired = any(curve.series.bus_factor is not None for curve in curves)
     series: list[plots.Series] = []
-    lines = list(_reference_lines(references, quantity))
+    lines: list[plots.Line] = []
     breaks: set[float] = set()
     for slot, (curve, label) in enumerate(zip(curves, labels, strict=True)):
         rate = _rate_of(curve) if quantity == "rate" else None
-        if rate and not _has_rate(curve, wired=wired):
+        if rate and (curve.series.key.op in ARITHMETIC or (wired and curve.series.bus_factor is None)):
             continue
         points = tuple(points_of(curve, quantity, label))
-        series.append(plots.Series(slot, points, joined=not isinstance(curve.fit, Fit)))
+        name = label if len(curves) > 1 else f"{label}, measured"
+        series.append(plots.Series(slot, points, joined=not isinstance(curve.fit, Fit), label=name))
         if isinstance(curve.fit, Fit):
-            lines += [_line("fit", _vertices(segment), slot, rate) for segment in curve.fit.segments]
+            lines += [_line("fit", _vertices(segment), slot, rate, "fit") for segment in curve.fit.segments]
             breaks.update(curve.fit.breaks_bytes)
         if not isinstance(curve.model, Unavailable):
-            lines.append(_line("model", ((point.size_bytes, point.time_ns) for point in curve.model), slot, rate))
+            algorithms = dict.fromkeys(prediction.algorithm for prediction in curve.model)
+            times = ((prediction.size_bytes, prediction.time_ns) for prediction in curve.model)
+            lines.append(_line("model", times, slot, rate, f"model: {', '.join(algorithms)}"))
+    lines += _reference_lines(references, quantity)
     lines += _published_lines(enumerate(curves), quantity)
     if quantity == "rate":
-        lines += [peak_line(series, rate, number, slot) for number, (rate, slot, _) in enumerate(_peaks(curves))]
+        lines += _peak_lines(curves, series)
     heading = "Time of one call" if quantity == "time" else "busbw" if wired else "algbw"
     marks = tuple(sorted(breaks)) if quantity == "time" else ()
     return plots.Panel(quantity, f"{heading} over size", tuple(series), tuple(lines), marks)
 
 
-def _has_rate(curve: Curve, *, wired: bool) -> bool:
-    """Whether the curve is in the figure of rates, which are of busbw if any is (``wired``)."""
-    return curve.series.key.op not in ARITHMETIC and not (wired and curve.series.bus_factor is None)
-
-
-def _peaks(curves: Sequence[Curve]) -> list[tuple[float, int | None, str]]:
-    """The peaks of a figure of rates: B/s, the slot whose colour it has (None: of all curves), what reaches it."""
-    wired = any(curve.series.bus_factor is not None for curve in curves)
+def _peak_lines(curves: Sequence[Curve], series: Sequence[plots.Series]) -> Iterator[plots.Line]:
+    """The peaks of a figure of rates; one alone has the colour of no curve."""
     peaks = by_key(
-        (rate, (slot, curve.peak.what))
-        for slot, curve in enumerate(curves)
-        if (rate := _rate_of(curve).peak) is not None and isinstance(curve.peak, Peak) and _has_rate(curve, wired=wired)
+        (rate, (plotted.slot, peak.what))
+        for plotted in series
+        if (rate := _rate_of(curves[plotted.slot]).peak) is not None
+        and isinstance(peak := curves[plotted.slot].peak, Peak)
     )
-    return [
-        (rate, members[0][0] if len(peaks) > 1 else None, listed(dict.fromkeys(what for _, what in members)))
-        for rate, members in peaks.items()
-    ]
+    for number, (rate, members) in enumerate(peaks.items()):
+        which, slot = (f" {format_rate(rate)}", members[0][0]) if len(peaks) > 1 else ("", None)
+        label = f"peak{which}: {listed(dict.fromkeys(what for _, what in members))}"
+        yield peak_line(series, rate, number, slot, label=label)
 
 
 def peak_line(
-    series: Iterable[plots.Series], rate: float, number: int = 0, slot: int | None = None, name: str = "peak"
+    series: Iterable[plots.Series],
+    rate: float,
+    number: int = 0,
+    slot: int | None = None,
+    name: str = "peak",
+    label: str = "",
 ) -> plots.Line:
-    """A ``rate`` (B/s) across all sizes of ``series``, with ``number`` as in ``plots.Line``."""
+    """A ``rate`` (B/s) across all sizes of ``series``, with ``number`` and ``label`` as in ``plots.Line``."""
     sizes = [float(point.size_bytes) for curve in series for point in curve.points]
     ends = ((min(sizes, default=1.0), rate), (max(sizes, default=1.0), rate))
-    return plots.Line("peak", ends, slot, f"{name} {format_rate(rate)}", number)
+    return plots.Line("peak", ends, slot, f"{name} {format_rate(rate)}", number, label)
 
 
-def _line(kind: plots.LineKind, vertices: Iterable[tuple[float, float]], slot: int, rate: _Rate | None) -> plots.Line:
+def _line(
+    kind: plots.LineKind, vertices: Iterable[tuple[float, float]], slot: int, rate: _Rate | None, label: str
+) -> plots.Line:
     """A line of times, or of rates if a ``rate`` is given."""
-    return plots.Line(
-        kind,
-        tuple((float(size), rate.at(size, time) if rate else time) for size, time in vertices if size or not rate),
-        slot,
-    )
+    shown = ((float(size), rate.at(size, time) if rate else time) for size, time in vertices if size or not rate)
+    return plots.Line(kind, tuple(shown), slot, label=label)
 
 
 def _vertices(segment: Segment) -> Iterable[tuple[float, float]]:
@@ -439,24 +435,6 @@ def _vertices(segment: Segment) -> Iterable[tuple[float, float]]:
         time_ns = 1e9 * segment.seconds(size)
         if time_ns > 0:
             yield size, time_ns
-
-
-def _legend(curves: Sequence[Curve], labels: Sequence[str], references: Sequence[_Slotted]) -> Iterable[LegendEntry]:
-    for number, label in enumerate(labels):
-        name = f"{label}, measured" if len(labels) == 1 else label
-        fitted = isinstance(curves[number].fit, Fit)
-        yield LegendEntry(plots.swatch(number, "points" if fitted else "joined"), name, plots.series_id(number))
-    shared = 0 if len(labels) == 1 else None
-    if any(isinstance(curve.fit, Fit) for curve in curves):
-        yield LegendEntry(plots.swatch(shared, "fit"), "fit")
-    algorithms = dict.fromkeys(p.algorithm for curve in curves for p in predictions_of(curve))
-    if algorithms:
-        yield LegendEntry(plots.swatch(shared, "model"), f"model: {', '.join(algorithms)}")
-    yield from _thin_entries(references, curves, shared)
-    peaks = _peaks(curves)
-    for number, (rate, slot, what) in enumerate(peaks):
-        which = f" {format_rate(rate)}" if len(peaks) > 1 else ""
-        yield LegendEntry(plots.swatch(slot, "peak", number), f"peak{which}: {what}")
 
 
 def predictions_of(curve: Curve) -> tuple[Prediction, ...]:

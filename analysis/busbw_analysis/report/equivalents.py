@@ -2,10 +2,10 @@
 halves of an all-reduce, a call beside computation.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from busbw.ops import STORING
+from busbw.runs.records import LaunchStarted
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
@@ -15,7 +15,7 @@ from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.composition import Composition
 from busbw_analysis.diagnosis.hypothesis_tests import percent
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.selftest import Check, SelfTest, State, taken_in_words
+from busbw_analysis.diagnosis.selftest import Check, State, taken_in_words
 from busbw_analysis.diagnosis.single_calls import UNIT, SingleCall
 from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Tone, table, three_digits
 from busbw_analysis.report.run import case_label
@@ -92,51 +92,44 @@ _NONE: Final = (
 )
 
 
+_TRUST: Final = "How far to trust the instrument"
+
+
 def trust(judgement: Judgement) -> Section:
     """The instrument's overhead, and the self-test that applies to these runs."""
-    blocks: list[Block] = []
     tested = judgement.selftest
     if tested is None:
-        blocks.append(Paragraph(_NONE))
-    else:
-        blocks.append(Paragraph(_result(judgement, tested), tone="bad" if tested.failures else "plain"))
-        caption = f"Self-test {tested.id}: {tested.ranks} ranks over {tested.backend}, {tested.usable_cores} cores"
-        blocks.append(table(caption, _CHECK_COLUMNS, tested.checks, folded=not tested.failures))
-    blocks += _own_cost(judgement)
-    gist = "No self-test of this machine with this number of ranks." if tested is None else tested.answer()
-    return Section("trust", "How far to trust the instrument", tuple(blocks), gist=gist)
-
-
-def _result(judgement: Judgement, tested: SelfTest) -> str:
+        gist = "No self-test of this machine with this number of ranks."
+        return Section("trust", _TRUST, (Paragraph(_NONE), *_own_cost(judgement)), gist=gist)
     cells = ", ".join(f"{percent(width)} for {name}" for name, width in tested.resolution.items())
-    fine = f" By case: {cells}." if cells else ""
     which = taken_in_words(tested, [stored.run.started for stored in judgement.runs])
-    return f"{capitalised(which)}. {tested.answer()}{fine}"
+    result = f"{capitalised(which)}. {tested.answer()}{f' By case: {cells}.' if cells else ''}"
+    caption = f"Self-test {tested.id}: {tested.ranks} ranks over {tested.backend}, {tested.usable_cores} cores"
+    checks = table(caption, _CHECK_COLUMNS, tested.checks, folded=not tested.failures)
+    tone: Tone = "bad" if tested.failures else "plain"
+    blocks: tuple[Block, ...] = (Paragraph(result, tone), checks, *_own_cost(judgement))
+    return Section("trust", _TRUST, blocks, gist=tested.answer())
 
 
 def _own_cost(judgement: Judgement) -> Iterator[Paragraph]:
     """The harness's share of a call, measured by these launches, in Python and in the compiled loop."""
-    launches = [launch for stored in judgement.runs for launch in stored.launches if launch.empty_call_ns]
-    compiled = [launch for launch in launches if launch.compiled_call_ns]
+    launches = [launch for stored in judgement.runs for launch in stored.launches]
     cases = sum("compiled" in case.loops for case in judgement.cases)
-    if not launches:
-        return
-    alone, in_a_row = (
-        _longest(getattr(launch, name) for launch in launches) for name in ("empty_call_ns", "empty_loop_ns")
-    )
-    yield Paragraph(
-        f"An empty call takes {alone} alone in a sample and {in_a_row} in a row of calls, on the slowest rank. Every "
-        "time includes this cost of the instrument; it is not subtracted."
-    )
-    if cases and compiled:
-        alone = _longest(launch.compiled_call_ns for launch in compiled)
-        in_a_row = _longest(launch.compiled_loop_ns for launch in compiled)
+
+    def longest(times: Callable[[LaunchStarted], Sequence[float]]) -> str | None:
+        known = [max(times(launch)) for launch in launches if times(launch)]
+        return format_time(max(known)) if known else None
+
+    in_a_row = longest(lambda launch: launch.empty_loop_ns)
+    if alone := longest(lambda launch: launch.empty_call_ns):
+        yield Paragraph(
+            f"An empty call takes {alone} alone in a sample and {in_a_row} in a row "
+            "of calls, on the slowest rank. Every time includes this cost of the instrument; it is not subtracted."
+        )
+    if cases and (alone := longest(lambda launch: launch.compiled_call_ns)):
+        in_a_row = longest(lambda launch: launch.compiled_loop_ns)
         many = counted(cases, "case")
         yield Paragraph(f"In the compiled loop, which ran {many}, it takes {alone} and {in_a_row}.")
-
-
-def _longest(times: Iterable[Sequence[float]]) -> str:
-    return format_time(max(map(max, times)))
 
 
 _Overlapped: TypeAlias = tuple[CaseSummary, GroupSummary, Overlap]
@@ -155,7 +148,8 @@ _OVERLAP_COLUMNS: Final[tuple[Column[_Overlapped], ...]] = (
     Column("Alone", lambda row: row[2].pure_ns, format_time),
     Column("Post", lambda row: row[2].post_ns, format_time),
     Column("Wait", lambda row: row[2].wait_ns, format_time),
-    Column("Computation alone", lambda row: _computed(row[2]), str),
+    Column("Computation alone", lambda row: row[2].compute_alone_ns, format_time),
+    Column("Unbalanced", lambda row: "yes" if row[2].unbalanced else None),
     Column(
         "Slowdown",
         lambda row: row[2].slowdown,
@@ -176,12 +170,10 @@ def overlaps(judgement: Judgement) -> Section | None:
     ]
     if not rows:
         return None
-    ops = {summary.case.op for summary, _, _ in rows}
-    what = "storage" if ops <= STORING else "communication and storage" if ops & STORING else "communication"
     how = (
         "Each call is posted, followed by computation as long as the call takes alone, and then completed; samples "
         "alternate with the call alone. Overlap is max(0, 1 − (post + wait) / alone), as OSU defines it for "
-        f"non-blocking collectives. It does not include that computation slows down beside {what}; see the last "
+        "non-blocking collectives. It does not include that computation slows down beside the call; see the last "
         "columns. If computation and call alone differ too much in length, the case is flagged unbalanced: a longer "
         "computation hides more, a shorter one less."
     )
@@ -190,12 +182,7 @@ def overlaps(judgement: Judgement) -> Section | None:
         f"{LAUNCHES_FOR_AN_INTERVAL} launches, the range with fewer. Slowdown: computation beside the call over the "
         "same computation alone, block by block, because each block computes another amount."
     )
-    caption = f"{what.capitalize()} beside computation"
-    overlap_table = table(caption, _OVERLAP_COLUMNS, rows, note, row_headers=2)
+    overlap_table = table("Calls beside computation", _OVERLAP_COLUMNS, rows, note, row_headers=2)
     shares = sorted(overlap.share for _, _, overlap in rows)
     gist = f"{shares[0]:.0%} to {shares[-1]:.0%} of a call is hidden behind computation."
     return Section("overlap", "Overlap", (Paragraph(how), overlap_table), gist=gist)
-
-
-def _computed(overlap: Overlap) -> Cell:
-    return Cell(format_time(overlap.compute_alone_ns), tone="caution" if overlap.unbalanced else "plain")

@@ -47,6 +47,11 @@ class _Line:
     segment: Segment | None
     number: int
 
+    @property
+    def breakpoint(self) -> float | None:
+        """The size at which the fit changes to this segment."""
+        return self.fit.breaks_bytes[self.number - 1] if self.fit and self.number else None
+
 
 def _first(value: Callable[[Fit], object]) -> Callable[[_Line], object]:
     """A value of the whole fit, shown in the row of its first segment."""
@@ -56,11 +61,6 @@ def _first(value: Callable[[Fit], object]) -> Callable[[_Line], object]:
 def _last(value: Callable[[Fit], object]) -> Callable[[_Line], object]:
     """A limit of the last segment, shown in its row."""
     return lambda line: None if line.fit is None or line.segment is not line.fit.segments[-1] else value(line.fit)
-
-
-def _breakpoint(line: _Line) -> float | None:
-    """The size at which the fit changes to this segment."""
-    return line.fit.breaks_bytes[line.number - 1] if line.fit and line.number else None
 
 
 def _verdict(fit: Fit) -> Cell:
@@ -80,7 +80,7 @@ _COLUMNS: Final[tuple[Column[_Line], ...]] = (
     Column("Sizes", _first(lambda fit: len(fit.sizes_bytes)), str),
     Column("From", lambda line: line.segment and line.segment.first_bytes, format_size),
     Column("To", lambda line: line.segment and line.segment.last_bytes, format_size),
-    Column("Breakpoint", _breakpoint, about_size),
+    Column("Breakpoint", lambda line: line.breakpoint, about_size),
     Column("α low", _first(lambda fit: fit.intervals and fit.intervals.alpha_seconds.low), format_seconds),
     Column("α high", _first(lambda fit: fit.intervals and fit.intervals.alpha_seconds.high), format_seconds),
     Column("algbw low", _last(lambda fit: (ends := _algbw(fit)) and ends.low), format_rate),
@@ -132,15 +132,12 @@ def names_apart(
     """
     names = [{key: key.label for key in keys_of(judgement)} for judgement in judgements]
     counts = Counter(name for labels in names for name in set(labels.values()))
-    return [
-        (judgement, {key: f"{name}{_world(judgement)}" if counts[name] > 1 else name for key, name in labels.items()})
-        for judgement, labels in zip(judgements, names, strict=True)
-    ]
-
-
-def _world(judgement: Judgement) -> str:
-    hosts = judgement.facts.hosts
-    return f" of a run of {len(hosts)}{f' on {len(set(hosts))} hosts' if len(set(hosts)) > 1 else ''}"
+    named: list[tuple[Judgement, Mapping[SeriesKey, str]]] = []
+    for judgement, labels in zip(judgements, names, strict=True):
+        ranks, hosts = len(judgement.facts.hosts), len(set(judgement.facts.hosts))
+        world = f" of a run of {ranks}{f' on {hosts} hosts' if hosts > 1 else ''}"
+        named.append((judgement, {key: f"{name}{world * (counts[name] > 1)}" for key, name in labels.items()}))
+    return named
 
 
 _NCCL_NOTES: Final = (
@@ -168,10 +165,6 @@ class NcclChoice:
     source: str = SOURCE
 
 
-def _note(choice: NcclChoice) -> str:
-    return f"no model of NCCL: {choice.refused}" if choice.bus_rate is None else f"{format_rate(choice.bus_rate)} a GPU"
-
-
 _NCCL_COLUMNS: Final[tuple[Column[NcclChoice], ...]] = (
     Column("curve", lambda choice: choice.curve),
     Column("algorithm", lambda choice: choice.algorithm),
@@ -180,8 +173,14 @@ _NCCL_COLUMNS: Final[tuple[Column[NcclChoice], ...]] = (
     Column("to", lambda choice: choice.last_bytes, format_size),
     Column("expected", lambda choice: choice.expected_seconds, format_seconds, "at to"),
     Column("measured", lambda choice: choice.measured_seconds, format_seconds, "at to"),
-    Column("note", _note),
+    Column("rate a GPU", lambda choice: choice.bus_rate, format_rate),
+    Column("note", lambda choice: choice.refused and f"no model of NCCL: {choice.refused}"),
 )
+
+
+def nccl_table(choices: Sequence[NcclChoice]) -> Table:
+    """``choices`` as a table."""
+    return table("", _NCCL_COLUMNS, choices, *_NCCL_NOTES)
 
 
 def nccl_choices(judgement: Judgement, names: Mapping[SeriesKey, str], rows: Catalogue) -> Iterator[NcclChoice]:
@@ -191,22 +190,16 @@ def nccl_choices(judgement: Judgement, names: Mapping[SeriesKey, str], rows: Cat
             yield from _choices(judgement, curve.series, names[curve.series.key], rows)
 
 
-def nccl_table(choices: Sequence[NcclChoice]) -> Table:
-    """``choices`` as a table."""
-    return table("", _NCCL_COLUMNS, choices, *_NCCL_NOTES)
-
-
 def _choices(judgement: Judgement, series: Series, name: str, rows: Catalogue) -> Iterator[NcclChoice]:
     points = [point for point in series.points if point.size_bytes or series.key.op == "barrier"]
-    sizes = [point.size_bytes or ONE_ELEMENT_BYTES for point in points]
-    tuned = choices_of(judgement.facts, series.key, sizes, rows)
+    tuned = choices_of(judgement.facts, series.key, [point.size_bytes or ONE_ELEMENT_BYTES for point in points], rows)
     if isinstance(tuned, Unavailable):
         yield NcclChoice(name, tuned.reason)
         return
     machine, chosen = tuned
-    for expectation, members in groupby(zip(chosen, sizes, points, strict=True), key=itemgetter(0)):
-        inside = list(members)
-        (_, first, _), (_, last, point) = inside[0], inside[-1]
+    for expectation, members in groupby(zip(chosen, points, strict=True), key=itemgetter(0)):
+        ends = [point for _, point in members]
+        first, last = (point.size_bytes or ONE_ELEMENT_BYTES for point in (ends[0], ends[-1]))
         yield NcclChoice(
             name,
             None,
@@ -215,6 +208,6 @@ def _choices(judgement: Judgement, series: Series, name: str, rows: Catalogue) -
             first,
             last,
             seconds(expectation, last),
-            point.time_ns / 1e9,
+            ends[-1].time_ns / 1e9,
             machine.bus_rate,
         )

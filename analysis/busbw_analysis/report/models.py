@@ -1,6 +1,5 @@
 """Each curve against theory: sections, figures and tables of models, their parts and their assumptions."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
@@ -21,7 +20,6 @@ from busbw_analysis.report.document import (
     Cell,
     Column,
     Figure,
-    LegendEntry,
     Paragraph,
     Section,
     Table,
@@ -40,7 +38,6 @@ _OPEN: Final = 6
 _MOST_DRAWN: Final = 30
 """Most curves drawn: drawing dominates the time of a report. Others have tables only."""
 _NAMED: Final = 2
-_MOST_OTHERS: Final = 6
 
 _HOW: Final = (
     "A model is a formula with α and β from messages between two ranks of the same run, never from the curve that it "
@@ -185,49 +182,20 @@ def fits(judgement: Judgement) -> Section:
 def _figure(identity: str, modelled: Modelled, words: str, *, draw: bool) -> Figure:
     """Drawing, legend and numbers of one curve; only the numbers if nothing can or should be drawn."""
     note = f"{ends_in_words(point.interval.kind for point, _, _ in modelled.rows)} Shares are as uncertain as the time."
-    series = (plots.Series(0, tuple(points_of(modelled.curve, "time", "measured"))),)
+    series = (plots.Series(0, tuple(points_of(modelled.curve, "time", "measured")), label="measured"),)
     drawn = draw and plots.drawable(series, sizes=3)
     numbers = table("Where the time goes", _NUMBER_COLUMNS, modelled.rows, note, folded=drawn)
     if not drawn:
         return Figure(words, (), (), numbers)
     explanation, algorithms = modelled.explanation, dict.fromkeys(part.algorithm for part in modelled.model)
-    others = _distinct(modelled)
-    lines = [plots.Line("other", vertices) for vertices in others.values()]
-    legend = [
-        LegendEntry(plots.swatch(0, "points"), "measured"),
-        LegendEntry(plots.swatch(0, "model"), f"model: {', '.join(algorithms)}"),
-    ]
+    predicted = tuple((part.size_bytes, part.time_ns) for part in modelled.model)
+    lines = [plots.Line("model", predicted, 0, label=f"model: {', '.join(algorithms)}")]
     if explanation.bound:
         bound = ((spent.size_bytes, spent.bound_ns) for spent in explanation.spent if spent.bound_ns is not None)
-        lines.append(plots.Line("bound", tuple(bound)))
-        legend.append(LegendEntry(plots.swatch(None, "bound"), f"lower bound: {explanation.bound}"))
-    if others:
-        legend.append(LegendEntry(plots.swatch(None, "other"), f"other algorithms: {', '.join(others)}"))
-    lines.append(plots.Line("model", tuple((part.size_bytes, part.time_ns) for part in modelled.model), 0))
+        lines.append(plots.Line("bound", tuple(bound), label=f"lower bound: {explanation.bound}"))
     panel = plots.Panel("time", "Measured, predicted and bound", series, tuple(lines))
     title = f"{modelled.curve.series.key.label}: measured and predicted time over size"
-    return Figure(words, (plots.draw(panel, f"{identity}-time", title, words),), tuple(legend), numbers)
-
-
-def _distinct(modelled: Modelled) -> dict[str, tuple[tuple[float, float], ...]]:
-    """The other algorithms and their lines, the fastest first; those with equal times share a line and its label.
-
-    Algorithms that send several messages for one α come last, if there is room.
-    """
-    sizes = [float(spent.size_bytes) for spent in modelled.explanation.spent]
-    own = tuple(float(f"{part.time_ns:.6g}") for part in modelled.model)
-    others = (
-        ((other.at_once > 1, tuple(float(f"{time_ns:.6g}") for time_ns in other.times_ns)), other.algorithm)
-        for other in modelled.explanation.others
-    )
-    names = by_key((line, name) for line, name in others if line[1] != own)
-    fastest = sorted(names, key=lambda line: (line[0], sum(map(math.log, line[1]))))[:_MOST_OTHERS]
-    return {
-        " = ".join(names[at_once, times]) + at_once * " (several messages for one α)": tuple(
-            zip(sizes, times, strict=True)
-        )
-        for at_once, times in fastest
-    }
+    return Figure(words, (plots.draw(panel, f"{identity}-time", title, words),), plots.legend(panel), numbers)
 
 
 _Row: TypeAlias = tuple[GroupSummary, Prediction, Spent]

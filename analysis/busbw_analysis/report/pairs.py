@@ -16,7 +16,7 @@ from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.data.lateness import LEAST_COST, LEAST_EXCESS, TIMES_USUAL, GroupLateness, RankLateness
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.distances import BETWEEN_HOSTS, PairClass, PairSplit
+from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement, PairMatrix
 from busbw_analysis.diagnosis.peer_peaks import PairShares
 from busbw_analysis.report.document import (
@@ -122,31 +122,9 @@ def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
             f"Time of a call: median over the pairs, then over launches. {ends} Each group of ranks that runs at the "
             "same time counts as a pair."
         )
-        blocks += [Paragraph(text) for text in _finding(label, ordered)]
         caption, folded = f"{label}: pairs by distance", len(rows) > _MOST_ROWS
         blocks.append(table(caption, _SPLIT_COLUMNS, rows, note, row_headers=2, folded=folded))
     return blocks
-
-
-def _finding(label: str, splits: Sequence[PairSplit]) -> Iterator[str]:
-    """One sentence if there are pairs of both kinds: time at the smallest size, rate at the largest."""
-    both = [split for split in splits if split.classes[-1].times_within is not None]
-    if both:
-        small, large = both[0], both[-1]
-        parts = [f"{format_size(small.size_bytes)} take {_against(small, lambda kind: format_time(kind.time_ns))}"]
-        if large.size_bytes:
-            at = _against(large, lambda kind: format_rate(kind.rate))
-            parts.append(f"{format_size(large.size_bytes)} move at {at}")
-        yield f"{label}: {'; '.join(parts)}."
-
-
-def _against(split: PairSplit, words: Callable[[PairClass], str]) -> str:
-    within, between = split.classes[0], next(kind for kind in split.classes if kind.name == BETWEEN_HOSTS)
-    times = three_digits(between.times_within or math.nan)
-    parts = [f"{words(kind)} {kind.name}" for kind in split.classes if kind.part]
-    more = f": {', '.join(parts)}" if parts else ""
-    longer = f"{times} times as long in the middle launch"
-    return f"{words(within)} within a host and {words(between)} between hosts ({longer}){more}"
 
 
 # --- heatmaps ------------------------------------------------------------------------------------------------------

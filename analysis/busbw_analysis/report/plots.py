@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from busbw.errors import UsageError
 from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.grouped import grouped
+from busbw_analysis.report.document import LegendEntry
 from busbw_analysis.report.svg import MARKERS, SERIES, inline
 
 if TYPE_CHECKING:
@@ -138,10 +140,15 @@ def log_height(axes: "Axes", bottom: float, top: float, name: Callable[[float], 
 
 
 def draw_points(
-    axes: "Axes", slot: int, points: Sequence[tuple[float, float]], linewidth: float = 0.0, gid: str | None = None
+    axes: "Axes",
+    slot: int,
+    points: Sequence[tuple[float, float]],
+    linewidth: float = 0.0,
+    gid: str | None = None,
+    label: str = "",
 ) -> None:
     """Points in the colour and marker of ``slot``, joined by a line if it has a width; ``gid`` is their id in the
-    drawing.
+    drawing, ``label`` their name in a legend of matplotlib.
     """
     colour = SERIES[slot % SLOTS]
     axes.plot(
@@ -158,6 +165,7 @@ def draw_points(
         markeredgewidth=0.8 if slot == 0 else 1.3,
         zorder=4,
         gid=gid,
+        label=label,
     )
 
 
@@ -201,7 +209,7 @@ def binary_ticks(low: float, high: float) -> list[float]:
 
 
 Quantity = Literal["time", "rate"]
-LineKind = Literal["fit", "model", "peak", "bound", "other", "reference"]
+LineKind = Literal["fit", "model", "peak", "bound", "reference"]
 
 _Dashes: TypeAlias = Literal["-"] | tuple[int, tuple[float, ...]]
 
@@ -210,7 +218,6 @@ LINE_STYLES: Final[dict[LineKind, tuple[_Dashes, float]]] = {
     "model": ((0, (1.2, 1.8)), 1.5),
     "peak": ((0, (7, 2.5, 1.5, 2.5)), 1.3),
     "bound": ((0, (6, 2)), 1.2),
-    "other": ("-", 0.5),
     "reference": ("-", 0.7),
 }
 """Kind of a line → its dashes in matplotlib's format, and its width in points."""
@@ -246,11 +253,17 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one series, in the colour and marker of ``slot``; ``joined``: by a line, for lack of a fit."""
+    """Points of one series, in the colour and marker of ``slot``.
+
+    joined: by a line, for lack of a fit.
+    label, link: its entry in the legend, and the anchor of the section that it stands for.
+    """
 
     slot: int
     points: tuple[Point, ...]
     joined: bool = False
+    label: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +273,7 @@ class Line:
     vertices: (size in bytes, ns or B/s).
     slot: colour; None draws it in ink.
     note: text written beside a peak, if it is the only one of the drawing.
+    label: its entry in the legend.
     number: of a peak among those of the drawing, which have different dashes.
     """
 
@@ -268,6 +282,7 @@ class Line:
     slot: int | None = None
     note: str = ""
     number: int = 0
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +295,20 @@ class Panel:
     lines: tuple[Line, ...]
     breaks: tuple[float, ...] = ()
     wide: bool = False
+
+
+def legend(*panels: Panel) -> tuple[LegendEntry, ...]:
+    """An entry for each label of the series and lines of ``panels``. Lines of several slots share an entry in ink."""
+    entries: dict[str, LegendEntry] = {}
+    for panel in panels:
+        for series in panel.series:
+            sample_of = swatch(series.slot, "joined" if series.joined or panel.wide else "points")
+            entries.setdefault(series.label, LegendEntry(sample_of, series.label, series_id(series.slot), series.link))
+        for label, lines in grouped((line for line in panel.lines if line.label), lambda line: line.label).items():
+            slots = {line.slot for line in lines}
+            slot = slots.pop() if len(slots) == 1 else None
+            entries.setdefault(label, LegendEntry(swatch(slot, lines[0].kind, lines[0].number), label))
+    return tuple(entries.values())
 
 
 def drawable(series: Iterable[Series], sizes: int = 2) -> bool:
@@ -311,7 +340,9 @@ def paint(axes: "Axes", panel: Panel) -> None:
         points = _shown(series)
         draw_bars(axes, series.slot, points, _THIN if panel.wide else _BAR)
         places = [(point.size_bytes, point.value) for point in points]
-        draw_points(axes, series.slot, places, 1.3 if panel.wide or series.joined else 0.0, series_id(series.slot))
+        draw_points(
+            axes, series.slot, places, 1.3 if panel.wide or series.joined else 0.0, series_id(series.slot), series.label
+        )
 
 
 def swatch(slot: int | None, kind: LineKind | Literal["points", "joined"], number: int = 0) -> str:
@@ -391,7 +422,5 @@ def _style(kind: LineKind, number: int) -> tuple[_Dashes, float]:
 def _draw_line(axes: "Axes", line: Line) -> None:
     style, width = _style(line.kind, line.number)
     colour = INK if line.slot is None else SERIES[line.slot % SLOTS]
-    vertices = [(x, y) for x, y in line.vertices if x > 0 and y > 0]
-    axes.plot(
-        [x for x, _ in vertices], [y for _, y in vertices], color=colour, linewidth=width, linestyle=style, zorder=2
-    )
+    sizes, values = zip(*((x, y) for x, y in line.vertices if x > 0 and y > 0), strict=True)
+    axes.plot(sizes, values, color=colour, linewidth=width, linestyle=style, zorder=2, label=line.kind)

@@ -252,9 +252,17 @@ def _draw_panel(axes: "Axes", shown: Scaling, scale: Scale, name: Callable[[floa
         ("white", "by the fit of the measured curve", [(ranks, time.value) for ranks, time in shown.fitted]),
     ):
         if points:
-            style = {"marker": "o", "markersize": 6, "markerfacecolor": face, "markeredgecolor": _INK}
-            places = [ranks for ranks, _ in points]
-            axes.plot(places, values(points), linestyle="none", label=label, zorder=5, **style)
+            axes.plot(
+                [ranks for ranks, _ in points],
+                values(points),
+                linestyle="none",
+                marker="o",
+                markersize=6,
+                markerfacecolor=face,
+                markeredgecolor=_INK,
+                label=label,
+                zorder=5,
+            )
     last = max((ranks for ranks, _ in (*shown.measured, *shown.fitted)), default=2)
     right = max(1 << 16, shown.query.ranks)
     axes.axvspan(last, right * 1.25, color=_SHADE, linewidth=0, zorder=0, label=f"extrapolated beyond {last} ranks")
