@@ -36,7 +36,8 @@ from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import alternatives
 from busbw_analysis.models.textbook import ROWS
-from busbw_analysis.report.crossovers import (
+from busbw_analysis.report.document import Paragraph, Section, Table
+from busbw_analysis.report.fits import (
     agreement_words,
     crossing_table,
     formula_words,
@@ -45,7 +46,6 @@ from busbw_analysis.report.crossovers import (
     origin_words,
     shown,
 )
-from busbw_analysis.report.document import Paragraph, Section, Table
 from busbw_analysis.report.models import theory
 from busbw_analysis.report.to_terminal import render
 

@@ -1,26 +1,32 @@
-"""The report section on operations: time and rate over size with fit, model and peak, and their numbers."""
+"""The report section on operations: verdicts, and time and rate over size with fit, model and peak."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import structs
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
 from busbw.units import counted, format_rate, format_size, format_time, listed
+from busbw_analysis.data.bands import Band
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.judge import Curve, Judgement
+from busbw_analysis.diagnosis.answer import Answer
+from busbw_analysis.diagnosis.doubts import MODEL_TOLERANCE
+from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
+from busbw_analysis.diagnosis.verdicts import NEAR_PEAK, NEAR_PRACTICAL, Status
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report import plots
 from busbw_analysis.report.document import (
+    TONES,
     Block,
+    Cell,
     Column,
     Figure,
     Paragraph,
@@ -47,7 +53,6 @@ from busbw_analysis.report.show import common_flags
 _STEPS_OF_A_SEGMENT = 24
 _DESCRIBED = 2
 """Most curves described in a figure's caption."""
-_MOST_IN_OVERVIEW = 12
 _NO_WIRE = "One rank sends nothing, so there is no busbw; algbw is shown."
 _NO_KNOWN_WIRE = "This operation has no busbw."
 
@@ -140,11 +145,8 @@ def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]]) -> 
     parts = tuple(_operation(op_anchor(op), op, members, facing.get(op, ())) for op, members in drawn.items())
     if not parts:
         first = sides[0].judgement
-        text = "No operation gave a result."
-        if first.matrices:
-            text = "Only pairs of ranks were measured: see below."
-        elif first.curves:
-            text = "No messages were sent: see the sections below."
+        text = "No messages were sent: see the sections below." if first.curves else "No operation gave a result."
+        text = "Only pairs of ranks were measured: see below." if first.matrices else text
         return Section("operations", "Operations", (Paragraph(text),))
     how = (
         "Each point is the median over launches of the slowest rank's time, on logarithmic axes; its bar is the "
@@ -155,7 +157,7 @@ def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]]) -> 
 
 def overview(sides: Sequence[Side]) -> Figure | None:
     """busbw over size of every operation and side in one figure, with the peaks; None if nothing can be drawn."""
-    chosen, references, left_out = _choose_curves(sides)
+    chosen, references = _choose_curves(sides)
     varying = {
         place: varying_fields(drawn.curve.series.key for drawn in members)
         for place, members in grouped((drawn for _, drawn in chosen), lambda drawn: (drawn.side.name, drawn.op)).items()
@@ -173,14 +175,13 @@ def overview(sides: Sequence[Side]) -> Figure | None:
             peaks.setdefault((peak.busbw, what), []).append(drawn.op)
     if not plots.drawable(series):
         return None
-    lines = [*_reference_lines(references, "rate")]
-    lines += _published_lines(((slot, drawn.curve) for slot, drawn in chosen), "rate")
+    lines = list(_thin_lines(references, [(slot, drawn.curve) for slot, drawn in chosen], "rate"))
     for number, ((rate, what), ops) in enumerate(peaks.items()):
         of = f", for {listed(dict.fromkeys(ops))}" if len(peaks) > 1 else ""
         lines.append(peak_line(series, rate, number, label=f"peak {format_rate(rate)}: {what}{of}"))
     barred = any(point.low for plotted in series for point in plotted.points)
     bars = " A bar is the interval or range of the launches." if barred else ""
-    caption = f"busbw over size of every operation, with the peaks: medians over launches.{bars}{left_out}"
+    caption = f"busbw over size of every operation, with the peaks: medians over launches.{bars}"
     panel = plots.Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
     drawing = plots.draw(panel, "overview", "busbw over size of every operation", caption)
     columns: tuple[Column[int], ...] = (
@@ -196,8 +197,8 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     return Figure(caption, (drawing,), plots.legend(panel), values)
 
 
-def _choose_curves(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]:
-    """The curves of the overview with their slots, those drawn as thin lines, and a sentence on what is left out.
+def _choose_curves(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted]]:
+    """The curves of the overview with their slots, and those drawn as thin lines.
 
     If there are more curves than ``SLOTS``, one of each operation is drawn: the one with the most sizes, then the
     fastest. Curves that are compared share a colour; if there is nothing else to tell apart, each side has its own.
@@ -215,25 +216,15 @@ def _choose_curves(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted
         key = member.alike
         return structs.replace(key, ranks=() if key.group == "all" else key.ranks, hosts=0) if all_fit else key.op
 
-    best = {
-        place: max(members, key=rank)
-        for place, members in grouped(every, lambda member: (colour_of(member), member.side.name)).items()
-    }
-    fastest = grouped(best, lambda place: place[0])
-    ordered = sorted(fastest, key=lambda colour: -max(rank(best[place])[1] for place in fastest[colour]))
-    kept = ordered[:_MOST_IN_OVERVIEW]
-    slots = {colour: slot for slot, colour in enumerate(colour for colour in fastest if colour in kept)}
-    stride = 1 if len(slots) == 1 else -(-len(slots) // SLOTS) * SLOTS
     names = [side.name for side in sides]
-    drawn: list[_Slotted] = []
-    references: list[_Slotted] = []
-    for (colour, name), member in best.items():
-        if colour in slots and member.side.reference:
-            references.append((slots[colour], member))
-        elif colour in slots:
-            drawn.append((slots[colour] + stride * names.index(name), member))
-    left_out = f" The {len(kept)} fastest of {len(fastest)} curves are shown." if len(kept) < len(fastest) else ""
-    return sorted(drawn, key=lambda entry: entry[0]), references, left_out
+    alike = grouped(every, lambda member: (colour_of(member), names.index(member.side.name)))
+    colours = list(dict.fromkeys(colour for colour, _ in alike))
+    stride = 1 if len(colours) == 1 else -(-len(colours) // SLOTS) * SLOTS
+    slotted = [
+        (colours.index(colour) + stride * place, max(members, key=rank)) for (colour, place), members in alike.items()
+    ]
+    drawn = sorted((entry for entry in slotted if not entry[1].side.reference), key=lambda entry: entry[0])
+    return drawn, [(slot % stride, member) for slot, member in slotted if member.side.reference]
 
 
 def _operation(anchor: str, op: str, drawn: Sequence[_Drawn], facing: Sequence[Block]) -> Section:
@@ -272,18 +263,16 @@ def _figure(
     finding = where + sentences(*(_finding(curve, label if len(curves) > 1 else "") for curve, label in described))
     if len(curves) > _DESCRIBED:
         finding += f" The figure and its table have {len(curves) - _DESCRIBED} more curves."
-    pictures: list[str] = []
-    panels: list[plots.Panel] = []
+    panels: dict[plots.Panel, str] = {}
     quantities: dict[plots.Quantity, str] = {"time": "time of one call", "rate": "rate"}
     for quantity, what in quantities.items():
         panel = panel_of(curves, labels, quantity, references)
         # Of sockets two sizes are only a peak for other operations.
         if plots.drawable(panel.series, sizes=3 if op in ON_SOCKETS else 2):
-            pictures.append(plots.draw(panel, f"{identity}-{quantity}", f"{op}: {what} over size", finding))
-            panels.append(panel)
+            panels[panel] = plots.draw(panel, f"{identity}-{quantity}", f"{op}: {what} over size", finding)
     # Without a drawing, the numbers are not folded.
-    numbers = _numbers(op, drawn, labels, folded=bool(pictures))
-    return Figure(finding, tuple(pictures), plots.legend(*panels), numbers)
+    numbers = _numbers(op, drawn, labels, folded=bool(panels))
+    return Figure(finding, tuple(panels.values()), plots.legend(*panels), numbers)
 
 
 def _finding(curve: Curve, label: str) -> str:
@@ -303,18 +292,9 @@ def _finding(curve: Curve, label: str) -> str:
     text = f"{start}; the best {rate.name} is {format_rate(best)} at {format_size(point.size_bytes)}"
     if rate.peak is not None:
         text += f", {percent(best / rate.peak)} % of the peak of {format_rate(rate.peak)}"
-        if rate.practical is not None:
-            more = f"{percent(best / rate.practical)} % of the {format_rate(rate.practical)}"
-            text += f" and {more} reached in practice"
+    if rate.practical is not None:
+        text += f" and {percent(best / rate.practical)} % of the {format_rate(rate.practical)} reached in practice"
     return f"{text}."
-
-
-def _tip(label: str, point: GroupSummary, value: str, ends: Sequence[str]) -> str:
-    """The tooltip of a point: its value, its range and its launches."""
-    launches = len(point.launch_medians_ns)
-    of = counted(launches, "launch", "launches")
-    spread = f"{' – '.join(ends)}, {of}" if ends else of
-    return f"{label} · {format_size(point.size_bytes)}\n{value}\n{spread}"
 
 
 def points_of(curve: Curve, quantity: plots.Quantity, label: str = "") -> Iterator[plots.Point]:
@@ -330,28 +310,28 @@ def points_of(curve: Curve, quantity: plots.Quantity, label: str = "") -> Iterat
             value, high, low = (rate.at(point.size_bytes, time_ns) if time_ns else None for time_ns in values)
             values, text = (value or 0.0, low, high), format_rate
             of_peak = f", {percent(values[0] / rate.peak)} % of peak" if rate.peak else ""
-        ends = [text(end) for end in values[1:] if end is not None]
-        yield plots.Point(point.size_bytes, *values, _tip(label, point, f"{text(values[0])}{of_peak}", ends))
+        ends = " – ".join(text(end) for end in values[1:] if end is not None)
+        launches = counted(len(point.launch_medians_ns), "launch", "launches")
+        tip = f"{label} · {format_size(point.size_bytes)}\n{text(values[0])}{of_peak}\n"
+        yield plots.Point(point.size_bytes, *values, tip + ", ".join(filter(None, (ends, launches))))
 
 
-def _reference_lines(references: Sequence[_Slotted], quantity: plots.Quantity) -> Iterator[plots.Line]:
-    for slot, reference in references:
-        points = points_of(reference.curve, quantity)
-        vertices = tuple((float(point.size_bytes), point.value) for point in points)
-        yield plots.Line("reference", vertices, slot, label=f"reference: {reference.side.name}")
-
-
-def _published_lines(curves: Iterable[tuple[int, Curve]], quantity: plots.Quantity) -> Iterator[plots.Line]:
-    """Published curves of the same operation and number of GPUs of the same kind, as thin lines.
+def _thin_lines(
+    references: Iterable[_Slotted], curves: Iterable[tuple[int, Curve]], quantity: plots.Quantity
+) -> Iterator[plots.Line]:
+    """References, and published curves of the same operation and number of GPUs of the same kind.
 
     Each has the colour of the first slot that it is compared with.
     """
+    for slot, reference in references:
+        points = tuple((float(point.size_bytes), point.value) for point in points_of(reference.curve, quantity))
+        yield plots.Line("reference", points, slot, label=f"reference: {reference.side.name}")
     slots = {published: slot for slot, curve in reversed(list(curves)) for published in curve.published}
     for published, slot in slots.items():
         sizes = published.sizes_bytes
-        values = published.times_ns if quantity == "time" else [published.busbw(place) for place in range(len(sizes))]
-        vertices = tuple(zip(map(float, sizes), values, strict=True))
-        yield plots.Line("reference", vertices, slot, label=f"published: {published.what}")
+        values = published.times_ns if quantity == "time" else map(published.busbw, range(len(sizes)))
+        points = tuple(zip(map(float, sizes), values, strict=True))
+        yield plots.Line("reference", points, slot, label=f"published: {published.what}")
 
 
 def panel_of(
@@ -382,8 +362,7 @@ def panel_of(
             algorithms = dict.fromkeys(prediction.algorithm for prediction in curve.model)
             times = ((prediction.size_bytes, prediction.time_ns) for prediction in curve.model)
             lines.append(_line("model", times, slot, rate, f"model: {', '.join(algorithms)}"))
-    lines += _reference_lines(references, quantity)
-    lines += _published_lines(enumerate(curves), quantity)
+    lines += _thin_lines(references, enumerate(curves), quantity)
     if quantity == "rate":
         lines += _peak_lines(curves, series)
     heading = "Time of one call" if quantity == "time" else "busbw" if wired else "algbw"
@@ -402,13 +381,14 @@ def _peak_lines(curves: Sequence[Curve], series: Sequence[plots.Series]) -> Iter
     for number, (rate, members) in enumerate(peaks.items()):
         which, slot = (f" {format_rate(rate)}", members[0][0]) if len(peaks) > 1 else ("", None)
         label = f"peak{which}: {listed(dict.fromkeys(what for _, what in members))}"
-        yield peak_line(series, rate, number, slot, label=label)
+        yield peak_line(series, rate, number, slot=slot, label=label)
 
 
 def peak_line(
     series: Iterable[plots.Series],
     rate: float,
     number: int = 0,
+    *,
     slot: int | None = None,
     name: str = "peak",
     label: str = "",
@@ -478,3 +458,94 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
     title = f"{op} · {len(curves)} curves" if several else curves[0].series.key.label
     headers = 2 if several else 1
     return table(title, columns, rows, *notes, row_headers=headers, folded=folded)
+
+
+# --- verdicts ------------------------------------------------------------------------------------------------------
+
+
+HOW: Final = (
+    "Verdicts are rules of thumb, not statistical tests. As expected: the median is at least "
+    f"{NEAR_PEAK:.0%} of the peak ({NEAR_PRACTICAL:.0%} of the rate reached in practice), or at most "
+    f"{MODEL_TOLERANCE:g} times the model's time. Undecided: the interval or range of launches contains this limit, so "
+    "more launches would decide. Cannot tell: the measurements behind the model or the peak were disturbed, scatter by "
+    "a factor of 2, or contradict the results."
+)
+_SYMBOLS: Final[dict[Status, str]] = {
+    "slower": "✗",
+    "undecided": "?",
+    "faster": "↑",
+    "as expected": "✓",
+    "not judged": "·",
+}
+"""In this order, from worst to best."""
+_BANDS: Final[tuple[tuple[Band, str], ...]] = (
+    ("small", "Small (≤ 4 KiB)"),
+    ("middle", "Middle"),
+    ("large", "Large (≥ 1 MiB)"),
+)
+
+
+def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
+    """One row per operation: the worst verdict of its curves in each band of sizes, and its best busbw. None if nothing
+    was judged.
+    """
+    by_op = grouped(answer.verdicts, lambda verdict: verdict.op)
+    if not by_op:
+        return None
+    best = {op: judgement.best_of({op}) for op in by_op}
+
+    def judged(band: Band) -> Callable[[str], Cell | None]:
+        """The cell of an op; operations without a size count as small."""
+        bands = {band, "no size"} if band == "small" else {band}
+        return lambda op: _cell(rows) if (rows := [row for row in by_op[op] if row.band in bands]) else None
+
+    columns: tuple[Column[str], ...] = (
+        Column("Operation", lambda op: Cell(op, link=op_anchor(op))),
+        *(Column(name, judged(band)) for band, name in _BANDS),
+        Column("Best busbw", best.get, lambda rate: f"{format_rate(rate.busbw)} at {format_size(rate.size_bytes)}"),
+        Column("Of peak", lambda op: rate.share if (rate := best[op]) else None, lambda share: f"{percent(share)} %"),
+    )
+    by_peak = by_key((rate.what, op) for op, rate in best.items() if rate is not None and rate.what is not None)
+    peaks = (f"100 % of peak is the rate of {peak} for {', '.join(ops)}" for peak, ops in by_peak.items())
+    return table("Verdicts by operation and size", columns, by_op, HOW, *peaks)
+
+
+def _cell(verdicts: Sequence[Verdict]) -> Cell:
+    """The worst of ``verdicts``, with its ratio."""
+    worst = min(verdicts, key=lambda verdict: (list(_SYMBOLS).index(verdict.status), -(verdict.model_ratio or 0.0)))
+    return _verdict_cell(worst, f" (worst of {len(verdicts)})" if len(verdicts) > 1 else "")
+
+
+def _verdict_cell(verdict: Verdict, more: str = "") -> Cell:
+    return Cell(f"{_SYMBOLS[verdict.status]} {verdict.text}{more}", tone=TONES[verdict.status])
+
+
+def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
+    """For each operation, its verdicts and their numbers. ``name`` is the run's name if there are several."""
+    of = f" · {name}" if name else ""
+    causes = {cause.code: cause.text for cause in answer.causes}
+    by_op = grouped(answer.verdicts, lambda verdict: verdict.op)
+    columns: tuple[Column[Verdict], ...] = (
+        Column("Curve", lambda row: curve_label(row.key, varying[row.op]) if varying[row.op] else None),
+        Column("At", lambda row: format_size(row.size_bytes) if row.size_bytes else None),
+        Column("Verdict", _verdict_cell),
+        Column("Time", lambda row: row.time_ns, format_time, ends=lambda row: ends_of(row.interval)),
+        Column("Model's time", lambda row: row.time_ns / row.model_ratio if row.model_ratio else None, format_time),
+        Column("busbw", lambda row: row.busbw, format_rate),
+        Column("Of peak", lambda row: row.peak_share, percent, "%"),
+    )
+    wanting = [verdict.explained_by for verdict in answer.verdicts if verdict.status in {"slower", "undecided"}]
+    # A single cause of everything is at the top of the page.
+    of_everything = len(causes) == 1 and all(wanting)
+    blocks: dict[str, list[Block]] = {}
+    varying = {op: varying_fields(verdict.key for verdict in verdicts) for op, verdicts in by_op.items()}
+    for op, verdicts in by_op.items():
+        # State once what each 100 % means.
+        rates = {row.denominator: row.busbw / row.peak_share for row in verdicts if row.busbw and row.peak_share}
+        peaks = (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in rates.items())
+        measured = f"{op}{of}: measured against model and peak"
+        notes = dict.fromkeys(f"{format_size(row.size_bytes)}: {row.why}" for row in verdicts if row.why)
+        blocks[op] = [table(measured, columns, verdicts, *peaks, *notes)]
+        codes = dict.fromkeys(row.explained_by for row in verdicts if row.explained_by and not of_everything)
+        blocks[op] += [Paragraph(sentences(f"explained by: {causes[code]}"), "quiet") for code in codes]
+    return blocks

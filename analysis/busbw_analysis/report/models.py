@@ -13,7 +13,6 @@ from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Explanation, Fastest, Spent
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.report import plots
-from busbw_analysis.report.crossovers import crossing_table, fastest_in_turn
 from busbw_analysis.report.curves import points_of, predictions_of
 from busbw_analysis.report.document import (
     Block,
@@ -26,7 +25,7 @@ from busbw_analysis.report.document import (
     percent,
     table,
 )
-from busbw_analysis.report.fits import fits_table
+from busbw_analysis.report.fits import crossing_table, fastest_in_turn, fits_table
 from busbw_analysis.report.labels import curve_label, ends_in_words, ends_of, varying_fields
 
 _LIMITED = (
