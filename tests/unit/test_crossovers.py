@@ -36,7 +36,7 @@ from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import alternatives
 from busbw_analysis.models.textbook import ROWS
-from busbw_analysis.report.document import Paragraph, Section, Table
+from busbw_analysis.report.document import Paragraph, Table
 from busbw_analysis.report.fits import (
     agreement_words,
     crossing_table,
@@ -64,20 +64,7 @@ def point(size_bytes: int, time_ns: float, spread: float | None = 0.01) -> Group
     if spread is not None:
         interval = Interval(time_ns / (1 + spread), time_ns * (1 + spread), "95 % over launches")
     return GroupSummary(
-        case=0,
-        size_bytes=size_bytes,
-        ranks=(0, 1),
-        time_ns=time_ns,
-        interval=interval,
-        fastest_ns=time_ns,
-        algbw=None,
-        busbw=None,
-        bus_factor=None,
-        wire_bytes=0.0,
-        samples=10,
-        launch_medians_ns=(time_ns,),
-        launch_means_ns=(time_ns,),
-        launch_keys=((0, 0),),
+        0, size_bytes, (0, 1), time_ns, interval, None, None, None, 0.0, (time_ns,), (time_ns,), ((0, 0),)
     )
 
 
@@ -323,8 +310,6 @@ class TestRaces:
         assert agreement_words(known) == "as predicted"
         small = replace(known, faster=("recursive-doubling", *(None,) * 7))
         assert agreement_words(small) == "undecided"
-        alike = replace(small, expected=replace(pair.expected, faster=dict.fromkeys(SIZES)))
-        assert agreement_words(alike) == "predicted alike"
 
     def test_the_library_takes_part_by_its_own_model(self) -> None:
         """Gloo's ring waits twice a round: by hand it is faster at all sizes, and the tree at the small ones."""
@@ -351,14 +336,10 @@ class TestRaces:
         assert ring == pytest.approx(doubling)
         assert found < s_star("ring", "recursive-doubling")
 
-    def test_one_algorithm_alone_is_no_race(self) -> None:
-        assert judged(["ring"]).comparisons == ()
-        assert judge(pool((synthetic_run(sweep("all_reduce"), launches=1),))).comparisons == ()
-
-    def test_curves_that_were_measured_in_different_ways_are_no_race(self) -> None:
-        cases = [*sweep("all_reduce", "ring")]
-        cases += [case("all_reduce", size, RANKS, algorithm="binomial-tree", mode="pipelined") for size in SIZES]
-        assert judge(pool((synthetic_run(cases, launches=1),))).comparisons == ()
+    def test_one_algorithm_alone_and_curves_measured_in_different_ways_are_no_race(self) -> None:
+        other = [case("all_reduce", size, RANKS, algorithm="binomial-tree", mode="pipelined") for size in SIZES]
+        for cases in (sweep("all_reduce"), sweep("all_reduce", "ring"), [*sweep("all_reduce", "ring"), *other]):
+            assert judge(pool((synthetic_run(cases, launches=1),))).comparisons == ()
 
     def test_the_fastest_of_all_changes_at_the_turns(self) -> None:
         race = race_of(judged(["ring", "binomial-tree", "recursive-doubling"]))
@@ -389,15 +370,6 @@ def re_crossing(name: str) -> re.Pattern[str]:
 
 class TestShown:
     """In `busbw fit`, in the report, and as JSON."""
-
-    def test_the_table_says_where_they_cross_and_what_one_gains(self) -> None:
-        races = judged(["ring", "binomial-tree", "recursive-doubling"]).comparisons
-        text = render(map(crossing_table, races))
-        assert text.startswith("# all_reduce · float32 · sum")
-        words = " ".join(text.replace("|", "").split())
-        assert re.search(r"ring and binomial-tree .*: binomial-tree up to [\d.]+ KiB \(.*\), then ring", words)
-        assert re.search(r"S\*: [\d.]+ KiB, then ring", words)
-        assert render([]) == ""
 
     def test_of_many_pairs_those_that_matter_are_shown(self) -> None:
         race = race_of(judged(ROUNDS, library=(Piece(28 * ALPHA, SENT["ring"] * BETA),), launches=2))
@@ -449,19 +421,14 @@ class TestShown:
     def test_the_report_has_a_sentence_with_the_crossing_and_a_table(self) -> None:
         section = require(theory(judged(["ring", "binomial-tree", "recursive-doubling"])))
         (part,) = section.parts
+        assert part.heading == "all_reduce"
         texts = [block.text for block in part.blocks if isinstance(block, Paragraph)]
         assert any(re.search(r"gives way to ring at [\d.]+ KiB, where S\* is [\d.]+ KiB\.", text) for text in texts)
         table = next(block for block in part.blocks if isinstance(block, Table) and "every two" in block.caption)
         assert len(table.rows) == 3
-
-    def test_a_run_without_messages_has_the_part_all_the_same(self) -> None:
-        judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
-        section = require(theory(judgement))
-        assert sections_of(section) == ["all_reduce"]
-
-
-def sections_of(section: Section) -> list[str]:
-    return [part.heading for part in section.parts]
+        words = " ".join(render([table]).replace("|", "").split())
+        assert re.search(r"ring and binomial-tree .*: binomial-tree up to [\d.]+ KiB \(.*\), then ring", words)
+        assert re.search(r"S\*: [\d.]+ KiB, then ring", words)
 
 
 def test_on_noisy_launches_crossings_are_seldom_made_up_and_their_range_holds_the_truth() -> None:
@@ -489,15 +456,9 @@ def test_on_noisy_launches_crossings_are_seldom_made_up_and_their_range_holds_th
 def test_fit_prints_them_and_has_them_as_json(tmp_path: Path) -> None:
     judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
     folder = str(write_synthetic(tmp_path, judgement.samples.runs[0]))
-    text = CliRunner().invoke(main, ["fit", folder]).stdout
-    assert ": every two algorithms" in text
-    assert "no S*: this run has no message between two ranks" in text.replace("\n# ", " ")
+    assert "no S*" in CliRunner().invoke(main, ["fit", folder]).stdout
     rows = json.loads(CliRunner().invoke(main, ["fit", folder, "--json"]).stdout)["crossings"]
-    assert [row["algorithms"] for row in rows] == [
-        ["ring", "binomial-tree"],
-        ["ring", "recursive-doubling"],
-        ["binomial-tree", "recursive-doubling"],
-    ]
+    assert [row["algorithms"][0] for row in rows] == ["ring", "ring", "binomial-tree"]
     (found,) = rows[1]["crossings"]
     assert found["at_bytes"] == pytest.approx(s_star("ring", "recursive-doubling"), rel=0.05)
     assert (found["ratio"], rows[1]["expected"]["code"]) == (None, "no-messages")

@@ -4,12 +4,12 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -301,11 +301,8 @@ def test_slow_small_messages_are_counted_in_the_answer() -> None:
     answer = compose.compose(judged(synthetic_run(cases, world, launches=6))).answers[""]
     assert answer.status == "slower"
     assert re.search(r"Small: slower: [\d.]+× the model's time", answer.answer)
-
-
-def test_what_was_held_against_nothing_is_not_called_expected() -> None:
-    made = compose.compose(judged(synthetic_run(sweep(), WORLD, launches=6)))
-    assert made.answers[""].status == "not judged"
+    alone = compose.compose(judged(synthetic_run(sweep(), WORLD, launches=6)))
+    assert alone.answers[""].status == "not judged", "it was held against nothing"
 
 
 def test_the_textbook_algorithms_stand_beside_the_one_that_ran() -> None:
@@ -329,16 +326,21 @@ def test_one_rank_has_no_busbw_and_no_zero() -> None:
     assert "busbw" not in heading
 
 
-def test_a_run_in_which_everything_failed() -> None:
-    end = SyntheticEnd(failed=dict.fromkeys(sweep(), "rank 2 on node0 died in all_reduce"), ended="failed")
-    written = compose.compose(judged(synthetic_run(sweep(), WORLD, end=end)))
-    assert "Nothing" in written.answers[""].answer
+ALL_FAILED = SyntheticEnd(failed=dict.fromkeys(sweep(), "rank 2 on node0 died in all_reduce"), ended="failed")
 
 
-def test_a_run_without_a_single_launch() -> None:
-    written = compose.compose(judged(replace(usual(), rows=())))
-    assert written.answers[""].answer.startswith("Nothing was measured")
-    assert "killed" in written.html
+@pytest.mark.parametrize(
+    ("stored", "measured", "words"),
+    [
+        (synthetic_run(sweep(), WORLD, end=ALL_FAILED), "Nothing", "died"),
+        (replace(usual(), rows=()), "Nothing was measured", "killed"),
+        (synthetic_run(sweep(), WORLD, end=SyntheticEnd(reached=4, ended="interrupted")), "", "interrupted"),
+    ],
+)
+def test_a_run_that_is_not_whole_says_what_it_lacks(stored: StoredRun, measured: str, words: str) -> None:
+    written = compose.compose(judged(stored))
+    assert measured in written.answers[""].answer
+    assert words in written.html
 
 
 def test_an_interrupted_run_says_at_once_how_many_of_its_launches_are_whole() -> None:
@@ -346,11 +348,6 @@ def test_an_interrupted_run_says_at_once_how_many_of_its_launches_are_whole() ->
     second = next(place for place, row in enumerate(whole.rows) if isinstance(row, LaunchStarted) and row.launch == 1)
     written = compose.compose(judged(replace(whole, rows=whole.rows[: second + 2])))
     assert "1 of 4 launches" in written.answers[""].measured
-
-
-def test_an_interrupted_run_names_what_it_did_not_reach() -> None:
-    written = compose.compose(judged(synthetic_run(sweep(), WORLD, end=SyntheticEnd(reached=4, ended="interrupted"))))
-    assert "interrupted" in written.html
 
 
 def test_several_runs_are_told_apart() -> None:
@@ -411,8 +408,13 @@ def test_the_overview_has_every_peak_by_name_and_the_ranges() -> None:
     assert all(any(f"peak {format_rate(rate or 0)}:" in label for label in named) for rate in peaks)
 
 
-def test_each_split_of_the_ranks_has_its_figure() -> None:
-    cases = [case("all_reduce", size, group=group) for size in SIZES[:4] for group in ("all", "div:2")]
+SPLITS = tuple({"group": group} for group in ("all", "div:2"))
+SETTINGS = tuple({"dtype": d, "in_place": p} for d in ("float32", "float64", "int8", "int32") for p in (False, True))
+
+
+@pytest.mark.parametrize("settings", [SPLITS, SETTINGS])
+def test_each_split_of_the_ranks_and_every_few_curves_have_a_figure(settings: Sequence[dict[str, Any]]) -> None:
+    cases = [case("all_reduce", size, **setting) for size in SIZES[:4] for setting in settings]
     html = compose.compose(judged(synthetic_run(cases, WORLD))).html
     assert html.count('class="plot"') == 6
 
@@ -500,18 +502,6 @@ def test_a_reference_is_refused_where_runs_stand_beside_each_other(tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-def test_many_curves_are_spread_over_figures() -> None:
-    dtypes = ("float32", "float64", "int8", "int32")
-    cases = [
-        case("all_reduce", size, dtype=dtype, in_place=place)
-        for size in SIZES[:4]
-        for dtype in dtypes
-        for place in (False, True)
-    ]
-    html = compose.compose(judged(synthetic_run(cases, WORLD))).html
-    assert html.count('class="plot"') == 6
-
-
 def test_markdown_and_html_show_the_same_tables() -> None:
     written = composed()
     assert len(re.findall("<table[ >]", written.html)) == len(
@@ -519,19 +509,14 @@ def test_markdown_and_html_show_the_same_tables() -> None:
     )
 
 
-def test_the_files_are_written_whole(tmp_path: Path) -> None:
+def test_the_files_are_written_whole_or_it_is_said_why_not(tmp_path: Path) -> None:
     written = composed()
     path = compose.write(written, tmp_path / "new" / "folder")
     assert path.name == "report.html"
     assert path.read_text(encoding="utf-8") == written.html
     assert {entry.name for entry in path.parent.iterdir()} == {"report.html", "report.md", "report.json"}
-
-
-def test_a_folder_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
-    blocker = tmp_path / "file"
-    blocker.touch()
     with refused(StoreError, "not-writable"):
-        compose.write(composed(), blocker / "below")
+        compose.write(written, path / "below")
 
 
 def test_a_report_on_several_runs_has_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -554,7 +539,5 @@ def test_the_command_writes_into_the_run_and_says_where(tmp_path: Path) -> None:
 def test_the_command_has_a_place_for_several_runs(tmp_path: Path) -> None:
     folders = [str(write_synthetic(tmp_path, usual(seed))) for seed in (1, 2)]
     result = CliRunner().invoke(main, ["report", *folders, "--results-dir", str(tmp_path / "all")])
-    assert result.exit_code == 0, result.output
     page = Path(result.stdout.strip())
-    assert page.parent.parent == tmp_path / "all" / "reports"
-    assert page.is_file()
+    assert (result.exit_code, page.parent.parent, page.is_file()) == (0, tmp_path / "all" / "reports", True)

@@ -287,17 +287,11 @@ def agreement_words(pair: Pair) -> str:
         ratios = [pair.ratio(crossing) for crossing in pair.measured]
         words = ["not predicted" if ratio is None else f"{ratio:#.2g}".rstrip(".") for ratio in ratios]
         return ", ".join(words if any(ratios) else words[:1])
-    certain = {size: name for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None}
-    if not certain:
-        return UNDECIDED
-    held = [
-        name == by_formula for size, name in certain.items() if (by_formula := expected.faster.get(size)) is not None
-    ]
+    certain = [(size, name) for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None]
+    held = [name == by_formula for size, name in certain if (by_formula := expected.faster.get(size)) is not None]
     if any(_inside(pair, crossing) for crossing in expected.crossings):
         return UNDECIDED if all(held) else "not observed"
-    if held:
-        return "as predicted" if all(held) else "contradicts the model"
-    return UNDECIDED if certain.keys().isdisjoint(expected.faster) else "predicted alike"
+    return UNDECIDED if not held else "as predicted" if all(held) else "contradicts the model"
 
 
 def _inside(pair: Pair, crossing: Crossing) -> bool:

@@ -135,8 +135,10 @@ def environment(runs: Sequence[StoredRun]) -> Section:
         (fact, (value, host))
         for stored in runs
         for host, facts in stored.run.environments.items()
-        for fact, value in flatten(msgspec.to_builtins(facts))
-        if value != MISSING and not fact.startswith(_SHOWN_ABOVE)
+        for name, known in msgspec.to_builtins(facts).items()
+        if name not in _SHOWN_ABOVE
+        for fact, value in flatten(known, prefix=name)
+        if value != MISSING
     )
     each = ((fact, value, hosts) for fact, values in recorded.items() for value, hosts in by_key(values).items())
     rows = [(fact, value, list(dict.fromkeys(hosts))) for fact, value, hosts in each]
@@ -210,7 +212,7 @@ def _shorten(text: str) -> str:
 
 _MOST_CARDS = 4
 
-_SHOWN_ABOVE: Final = ("ranks", "node.")
+_SHOWN_ABOVE: Final = {"ranks", "node"}
 """Facts of a host that have tables of their own."""
 
 
