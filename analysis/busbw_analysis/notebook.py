@@ -18,8 +18,7 @@ from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.export.frames import case_frame, sample_frame
 from busbw_analysis.report import plots
-from busbw_analysis.report.curves import panel_of
-from busbw_analysis.report.labels import curve_label, varying_fields
+from busbw_analysis.report.curves import curve_label, panel_of, varying_fields
 from busbw_analysis.report.show import about, show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 

@@ -132,13 +132,13 @@ class _Line:
     """A row: a band, or one of its cases below it.
 
     sizes: "" for a case.
-    statistic: of the samples within a launch, as in ``ComparedCase``; all of them if the sizes of a band differ in it.
+    cases: those of a band.
     """
 
     name: str
     sizes: str
     of: ComparedBand | ComparedCase
-    statistic: str
+    cases: Sequence[ComparedCase] = ()
 
 
 _TIMES: Final[tuple[Column[_Line], ...]] = (
@@ -166,14 +166,13 @@ def bands_table(comparison: Comparison) -> Table:
     columns: tuple[Column[_Line], ...] = (
         Column("Case", lambda line: line.name),
         _VERDICT,
-        Column("Compared", lambda line: line.statistic),
+        Column("Compared", lambda line: listed(dict.fromkeys(case.statistic for case in line.cases))),
         *_TIMES,
         *_RATIOS,
     )
     titles = titles_of(comparison)
     lines = [
-        _Line(_band_name(band, " ".join(titles[label(band.case)])), "", band, _statistic(band))
-        for band in comparison.bands
+        _Line(_band_name(band, " ".join(titles[label(band.case)])), "", band, band.cases) for band in comparison.bands
     ]
     shared = ", ".join(shared_words(comparison))
     every = f"all cases: {shared}" if shared else ""
@@ -184,11 +183,6 @@ def bands_table(comparison: Comparison) -> Table:
     ratio = "B/A: ratio of the same numbers over launches (Hodges-Lehmann), B is slower above 1"
     interval = "low, high: exact 95 % interval"
     return table("B against A by band of sizes", columns, lines, every, times, ratio, interval)
-
-
-def _statistic(band: ComparedBand) -> str:
-    """The statistics of the sizes of a band."""
-    return listed(dict.fromkeys(compared.statistic for compared in band.cases))
 
 
 def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph | Table]:
@@ -236,9 +230,9 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
 def _lines(band: ComparedBand, *, cases: bool) -> Iterator[_Line]:
     alone = len(band.cases) == 1
     # A size on its own has the verdict of its band, not that among sizes.
-    yield _Line(_sizes(band) if cases and alone else band.band, _sizes(band), band, _statistic(band))
+    yield _Line(_sizes(band) if cases and alone else band.band, _sizes(band), band)
     for compared in () if alone or not cases else band.cases:
-        yield _Line(f"  {format_size(compared.case.size_bytes)}", "", compared, compared.statistic)
+        yield _Line(f"  {format_size(compared.case.size_bytes)}", "", compared)
 
 
 def _sizes(band: ComparedBand) -> str:
@@ -334,13 +328,12 @@ def gate_lines(comparison: Comparison, gate: Gate) -> Iterator[str]:
 def _reason(comparison: Comparison, gate: Gate, reason: Reason) -> str:
     names = listed([*map(_band_name, reason.bands), *(case_name(left.case) for left in reason.cases)], _NAMED)
     some = f"{len(reason.bands)} of {counted(len(comparison.bands), 'band')}"
+    deciding = _deciding(comparison, gate, reason)
     if reason.finding == "too few launches":
         have = ", ".join(dict.fromkeys("/".join(map(str, band.estimate.launches)) for band in reason.bands))
-        few = f"{some} cannot be judged, however slow B is: {have} launches (A/B) are too few"
-        return f"{few}; {_deciding(comparison, gate, reason)}: {names}"
+        return f"{some} cannot be judged, however slow B is: {have} launches (A/B) are too few; {deciding}: {names}"
     if reason.finding == "too much scatter":
-        blind = f"{some} could not show a slowdown of {gate.detect * 100:.3g} %"
-        return f"{blind}; {_deciding(comparison, gate, reason)}: {names}"
+        return f"{some} could not show a slowdown of {gate.detect * 100:.3g} %; {deciding}: {names}"
     if reason.finding == "no result":
         return f"{counted(len(reason.cases), 'case')} of A cannot be judged, because B has no result for them: {names}"
     return f"{reason.finding}: {names}" if reason.finding != "cannot tell" else f"undecided: {names}"
@@ -351,9 +344,9 @@ def _deciding(comparison: Comparison, gate: Gate, reason: Reason) -> str:
     if comparison.imported:
         return "give several logs a side, separated by commas"
     unit, detect = "pairs" if comparison.paired else "launches a side", f"{gate.detect * 100:.3g} %"
+    needed = f"{reason.needed or 'more than 1000'} {unit} would show {detect}"
     if reason.needed is None or reason.needed > MOST_LAUNCHES:
-        needed = f"more than 1000 {unit}" if reason.needed is None else f"{reason.needed} {unit}"
         in_turns = "" if comparison.paired else ", launches in turns (--paired)"
-        return f"{needed} would be needed to show {detect}; take a quieter machine{in_turns} or a larger --detect"
+        return f"{needed}; take a quieter machine{in_turns} or a larger --detect"
     more = "more turns" if comparison.paired else f"busbw run --launches {reason.needed}, or several runs by commas"
-    return f"{reason.needed} {unit} would show {detect} ({more})"
+    return f"{needed} ({more})"

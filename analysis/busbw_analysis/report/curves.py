@@ -11,6 +11,7 @@ from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.bands import Band
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
@@ -32,20 +33,14 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
-    percent,
-    table,
-    three_digits,
-)
-from busbw_analysis.report.labels import (
     checked,
-    curve_label,
-    curve_parts,
     ends_in_words,
     ends_of,
     flagged,
-    op_anchor,
+    percent,
     refusals,
-    varying_fields,
+    table,
+    three_digits,
 )
 from busbw_analysis.report.plots import SLOTS
 from busbw_analysis.report.show import common_flags
@@ -55,6 +50,57 @@ _DESCRIBED = 2
 """Most curves described in a figure's caption."""
 _NO_WIRE = "One rank sends nothing, so there is no busbw; algbw is shown."
 _NO_KNOWN_WIRE = "This operation has no busbw."
+
+
+_WITHOUT: Final = {
+    "algorithm": "the library's own",
+    "threads": "own thread",
+    "numa_node": "no NUMA node",
+    "pairs": "no pairs",
+    "traffic": "no traffic matrix",
+}
+"""Settings → label of a curve that lacks one, if other curves have it."""
+
+
+def curve_label(key: SeriesKey, varying: frozenset[str]) -> str:
+    """``curve_parts`` as one text."""
+    return " · ".join(curve_parts(key, varying))
+
+
+def curve_parts(key: SeriesKey, varying: frozenset[str]) -> tuple[str, ...]:
+    """The fields ``varying``, in which a curve differs from its neighbours; its full name if there are none."""
+    texts = {
+        "backend": key.backend,
+        "device": key.device,
+        "dtype": key.dtype or "no data type",
+        "redop": key.redop or "no reduction",
+        "ranks": f"ranks {rank_list(key.ranks)}",
+        "group": "all ranks" if key.group == "all" else f"groups {key.group}",
+        "hosts": counted(key.hosts, "host"),
+        "mode": key.mode,
+        "sync": f"sync {key.sync}",
+        "cache": key.cache,
+        "pre_enqueue": "pre-enqueued" if key.pre_enqueue else "not pre-enqueued",
+        "in_place": "in place" if key.in_place else "out of place",
+        "root": "no root" if key.root is None else f"root {key.root}",
+    }
+    settings = key.setting_words
+    texts |= {name: settings.get(name) or _WITHOUT.get(name, f"no {name}") for name in sorted(varying - texts.keys())}
+    return tuple(text for name, text in texts.items() if name in varying) or key.parts
+
+
+def varying_fields(keys: Iterable[SeriesKey]) -> frozenset[str]:
+    """The fields in which ``keys`` differ."""
+    series_keys = list(keys)
+    texts = [key.setting_words for key in series_keys]
+    settings = {name for words in texts for name in words if len({other.get(name) for other in texts}) > 1}
+    others = set(SeriesKey.__struct_fields__) - {"op", "settings", "tool_op"}
+    return frozenset(name for name in others if len({getattr(key, name) for key in series_keys}) > 1) | settings
+
+
+def op_anchor(op: str) -> str:
+    """The anchor of an operation's section."""
+    return f"op-{op.replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,6 @@ class NcclChoice:
     expected_seconds: float | None = None
     measured_seconds: float | None = None
     bus_rate: float | None = None
-    source: str = SOURCE
 
 
 _NCCL_COLUMNS: Final[tuple[Column[NcclChoice], ...]] = (

@@ -13,7 +13,7 @@ from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Explanation, Fastest, Spent
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.report import plots
-from busbw_analysis.report.curves import points_of, predictions_of
+from busbw_analysis.report.curves import curve_label, points_of, predictions_of, varying_fields
 from busbw_analysis.report.document import (
     Block,
     Cell,
@@ -22,16 +22,13 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
+    ends_in_words,
+    ends_of,
     percent,
     table,
 )
 from busbw_analysis.report.fits import crossing_table, fastest_in_turn, fits_table
-from busbw_analysis.report.labels import curve_label, ends_in_words, ends_of, varying_fields
 
-_LIMITED = (
-    "R limits all algorithms, even if the textbook formula omits it: no time is shorter than all bytes of all ranks "
-    "at R. Algorithms that move equally many bytes therefore take about as long at large sizes."
-)
 _OPEN: Final = 6
 """Most curves shown unfolded; with more, each is folded."""
 _MOST_DRAWN: Final = 30
@@ -61,7 +58,7 @@ def theory(judgement: Judgement) -> Section | None:
     if not ops:
         return None
     count = len(modelled)
-    blocks: list[Block] = [*map(Paragraph, (_HOW, _LEAST, _LIMITED))] if count else []
+    blocks: list[Block] = [*map(Paragraph, (_HOW, _LEAST))] if count else []
     if count > _MOST_DRAWN:
         blocks.append(Paragraph(f"{count} curves have a model; the first {_MOST_DRAWN} are drawn.", tone="quiet"))
     parts: list[Section] = []

@@ -27,10 +27,11 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
+    ends_in_words,
+    ends_of,
     table,
     three_digits,
 )
-from busbw_analysis.report.labels import ends_in_words, ends_of
 
 Floats = npt.NDArray[np.float64]
 Quantity = Literal["rate", "time"]

@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_OF_FORECAST: Final = (
-    "interval_note",
-    "algbw",
-    "busbw",
-    "basis",
-    "rests_on",
-    "carried_from",
-    "algorithm",
-    "formula",
-    "parameters",
-)
-
 
 def document(prediction: Prediction) -> dict[str, JSON]:
     """The whole prediction in seconds, bytes and B/s."""
@@ -56,15 +44,15 @@ def _row(forecast: Forecast) -> dict[str, JSON]:
         "seconds": forecast.seconds.value,
         "low_seconds": forecast.seconds.low,
         "high_seconds": forecast.seconds.high,
-        **values_of(forecast, *_OF_FORECAST),
-        "extrapolated": [extrapolation.in_words for extrapolation in forecast.extrapolated],
-        "extrapolated_in": [extrapolation.respect for extrapolation in forecast.extrapolated],
+        **values_of(forecast, "interval_note", "algbw", "busbw", "basis", "rests_on", "carried_from"),
+        **values_of(forecast, "algorithm", "formula", "parameters", "error"),
+        "extrapolated": [reach.in_words for reach in forecast.extrapolated],
+        "extrapolated_in": [reach.respect for reach in forecast.extrapolated],
         "validated": bool(forecast.held_out.passed),
         "held_out_median_error": forecast.held_out.median_error,
         "held_out_worst_error": forecast.held_out.worst_error,
         "held_out_note": forecast.held_out.words,
         "measured_seconds": None if forecast.measured is None else forecast.measured.time_ns / 1e9,
-        "error": forecast.error,
     }
 
 

@@ -21,7 +21,6 @@ from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.overlap import Overlap
 from busbw_analysis.data.summary import FLAGS, CaseSummary
 from busbw_analysis.diagnosis.contributions import CaseNumber
-from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.verdicts import ABOVE_PEAK, NEAR_PEAK
 from busbw_analysis.peaks.peaks import Peak
@@ -50,13 +49,11 @@ class ShownRow:
     """A case on some of its ranks, in ns per call and B/s; None for missing values.
 
     row: ``group``, ``total`` (all groups of a split), ``median pair`` and ``slowest pair`` (of a pair matrix),
-        ``pairs within a host``, ``pairs between hosts`` and so on (medians of a pair op on several hosts), or ``none``
-        for a case without numbers
+        or ``none`` for a case without numbers
     interval: what ``low_ns`` and ``high_ns`` are
     statistic: what ``time_ns`` is in another tool's log
     peak_share, peak: the rate over the peak, and the part of the machine whose rate is 100 %
     overlap: of a call beside computation
-    pairs, times_within: number of pairs, and their time over that of the pairs within a host
     traffic: bytes that one rank reads and writes
     numbers: those that the slices know of cases
     """
@@ -80,8 +77,6 @@ class ShownRow:
     peak_share: float | None = None
     peak: str | None = None
     overlap: Overlap | None = None
-    pairs: int | None = None
-    times_within: float | None = None
     traffic: float | None = None
 
     @property
@@ -126,9 +121,8 @@ class ShownRow:
 def show_rows(judgement: Judgement) -> list[ShownRow]:
     """The rows of all cases and groups of ranks, in the order of the plan."""
     peaks = peaks_of(judgement)
-    splits = {split.case: split for split in judgement.splits}
     numbers = tuple(number for part in judgement.slices for number in part.numbers)
-    rows = (row for summary in judgement.cases for row in _rows_of(summary, peaks, splits.get(summary.index)))
+    rows = (row for summary in judgement.cases for row in _rows_of(summary, peaks))
     return [replace(row, numbers=numbers) for row in rows]
 
 
@@ -142,9 +136,7 @@ def peaks_of(judgement: Judgement) -> dict[tuple[int, tuple[int, ...]], Peak]:
     }
 
 
-def _rows_of(
-    summary: CaseSummary, peaks: Mapping[tuple[int, tuple[int, ...]], Peak], split: PairSplit | None
-) -> Iterator[ShownRow]:
+def _rows_of(summary: CaseSummary, peaks: Mapping[tuple[int, tuple[int, ...]], Peak]) -> Iterator[ShownRow]:
     if not summary.groups:
         yield ShownRow(summary=summary, row="none")
         return
@@ -152,7 +144,6 @@ def _rows_of(
         ordered = np.argsort(summary.groups.time_ns, kind="stable").tolist()
         for name, place in (("median pair", ordered[(len(ordered) - 1) // 2]), ("slowest pair", ordered[-1])):
             yield _of_group(name, summary, summary.groups[place], None)
-        yield from (_of_pairs(kind, summary) for kind in (split.classes if split else ()))
         return
     group_peaks = [peaks.get((summary.index, group.ranks)) for group in summary.groups]
     for group, peak in zip(summary.groups, group_peaks, strict=True):
@@ -194,22 +185,6 @@ def share_of(group: GroupSummary, peak: Peak | None) -> float | None:
     return None if rate is None or most is None else rate / most
 
 
-def _of_pairs(kind: PairClass, summary: CaseSummary) -> ShownRow:
-    return ShownRow(
-        summary=summary,
-        row=f"pairs {kind.name}",
-        pairs=kind.pairs,
-        launches=int(summary.groups.launches.max()),
-        time_ns=kind.time_ns,
-        low_ns=kind.interval.low_ns,
-        high_ns=kind.interval.high_ns,
-        interval=kind.interval.kind,
-        algbw=kind.rate,
-        busbw=kind.rate,
-        times_within=kind.times_within,
-    )
-
-
 def common_flags(every: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], str]:
     """The flags of more than half of several rows, and a note with their counts instead of them in every row."""
     counts = Counter(flag for flags in every for flag in flags)
@@ -234,7 +209,7 @@ def _which(row: ShownRow) -> str | None:
         return "slowest pair {}→{}".format(*row.ranks)
     if row.row == "group":
         return None if row.case.group == "all" or row.ranks is None else rank_list(row.ranks)
-    return None if row.row == "none" else f"{row.pairs or ''} {row.row}".strip()
+    return None if row.row == "none" else row.row
 
 
 def _scatter(row: ShownRow) -> float | None:
@@ -303,7 +278,6 @@ def _columns(rows: Sequence[ShownRow], launches: Collection[int]) -> list[Column
         Column("skew", lambda row: row.skew_share, _percent),
         Column("launches", lambda row: row.launches if len(launches) > 1 else None, str),
         Column("hidden", lambda row: row.overlap, _hidden),
-        Column("× within", lambda row: row.times_within, "{:.3g}".format),
         Column("", _bars(rows, rate)),
         Column("", _state),
     ]
