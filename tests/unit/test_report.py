@@ -150,7 +150,7 @@ def test_the_last_column_may_wrap_so_that_no_verdict_is_out_of_sight() -> None:
     assert rules[:2] == [("", "nowrap"), (":last-child", "normal")]
 
 
-def test_every_figure_has_alt_text_and_its_numbers() -> None:
+def test_figures_have_alt_text_and_their_numbers_and_tables_their_headers() -> None:
     outline = Outline(composed().html)
     assert outline.figures
     assert all("table" in parts for parts in outline.figures)
@@ -162,10 +162,6 @@ def test_every_figure_has_alt_text_and_its_numbers() -> None:
         assert set(str(attributes["aria-labelledby"]).split()) <= anchors
     others = [attributes for attributes in outline.every("svg") if attributes.get("class") != "plot"]
     assert all(attributes.get("aria-hidden") == "true" for attributes in others)
-
-
-def test_every_table_has_a_caption_and_scoped_headers() -> None:
-    outline = Outline(composed().html)
     assert len(outline.every("table")) == len(outline.every("caption"))
     assert all(attributes.get("scope") in {"col", "colgroup", "row"} for attributes in outline.every("th"))
 
@@ -243,16 +239,13 @@ def test_the_json_is_strict_and_says_what_was_found() -> None:
         raise AssertionError(constant)
 
     document = json.loads(written.json, parse_constant=refuse)
+    assert plain({"a": (float("nan"), float("inf"), np.float64("-inf"), 1.5)}) == {"a": [None, None, None, 1.5]}
     assert document["report"] == LAYOUT
     assert document["counts"] == {"measured": 12, "failed": 0, "skipped": 0, "not reached": 0}
     assert document["runs"][0]["status"] == "complete"
     assert document["pair_matrices"][0]["rate"][0][0] is None
     assert document["curves"][0]["points"][0]["size_bytes"] == 64
     assert document["curves"][1]["fit"]["code"] == "no-size"
-
-
-def test_numbers_that_are_not_finite_become_null() -> None:
-    assert plain({"a": (float("nan"), float("inf"), np.float64("-inf"), 1.5)}) == {"a": [None, None, None, 1.5]}
 
 
 def test_findings_come_first_and_in_words() -> None:
@@ -362,14 +355,9 @@ def test_several_runs_are_told_apart() -> None:
     trust = dict(written.answers[""].lines)["Trust"].lower()
     assert pooled in trust
     assert "compare" in trust
-
-
-def test_trust_has_the_same_points_in_every_output() -> None:
-    written = compose.compose(judged(usual(launches=6)))
     answer = written.answers[""]
-    shown = f"{dots(answer.confidence)} {answer.trust}"
-    assert json.loads(written.json)["answer"]["confidence"] == answer.confidence
-    assert dict(answer.lines)["Trust"] == shown
+    assert document["answer"]["confidence"] == answer.confidence
+    assert dict(answer.lines)["Trust"] == f"{dots(answer.confidence)} {answer.trust}"
 
 
 def with_cache(cache: str, seed: int) -> StoredRun:
