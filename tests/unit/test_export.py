@@ -136,21 +136,15 @@ def test_counts_of_wrong_elements_are_laid_out_as_its_own(tmp_path: Path) -> Non
 def test_a_type_that_is_not_known_reads_back_as_unknown(tmp_path: Path) -> None:
     text = "op,ranks,size_bytes,time_us\nall_reduce,8,1024,1000\nall_reduce,8,2048,2000\n"
     (tmp_path / "a.csv").write_text(text, encoding="utf-8")
-    first = judge(pool([find(tmp_path, str(tmp_path / "a.csv")).read()]))
     again = tmp_path / "again.log"
-    again.write_bytes(EXPORTERS["nccl-tests"].cases(first))
-    log = nccl_text.read("log", iter(again.read_text(encoding="utf-8").splitlines(keepends=True)))
-    assert {(row.dtype, row.count) for row in log.rows} == {(None, None)}
-    assert [row.time_ns for row in find(tmp_path, str(again)).read().stored.imported] == [1e6, 2e6]
+    again.write_bytes(EXPORTERS["nccl-tests"].cases(judge(pool([find(tmp_path, str(tmp_path / "a.csv")).read()]))))
+    rows = find(tmp_path, str(again)).read().stored.imported
+    assert [(row.case.dtype, row.time_ns) for row in rows] == [(None, 1e6), (None, 2e6)]
 
 
 @pytest.mark.parametrize(
     ("value", "width", "text"),
     [
-        (0.0, 6, "  0.00"),
-        (62.351, 7, "  62.35"),
-        (1537.62, 7, "1537.62"),
-        (10381.4, 7, "10381.4"),
         (123456.7, 7, " 123457"),
         (99.999, 6, "100.00"),
         (999.995, 6, "1000.0"),  # rounded to one digit more than it has: two after the point would be a column too wide

@@ -168,7 +168,6 @@ def run_names(judgement: Judgement) -> str:
 
 
 def _pooled(judgement: Judgement) -> str:
-    """The ids of the runs, and that they are pooled if there are several."""
     several = f"pooled from {len(judgement.pooled)} runs: " if judgement.pooled else ""
     return several + run_names(judgement)
 

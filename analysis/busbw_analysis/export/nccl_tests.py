@@ -7,7 +7,7 @@ contain computation, which nccl-tests cannot say; a comment counts them.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -65,24 +65,24 @@ def text(judgement: Judgement) -> bytes:
                 table = msgspec.structs.replace(row, size_bytes=0, dtype=None, redop=None, root=None)
                 both = tables.setdefault((table, group.ranks), {}).setdefault(row, {})
                 both[summary.case.in_place] = summary, group
-    if not tables:
-        message = (
-            f"the run has no result of an operation that nccl-tests has ({', '.join(OPS)}) in a mode other than overlap"
-        )
-        raise AnalysisError(message, code="nothing-to-export")
     parts = [_table(judgement, table, ranks, rows, wrong) for (table, ranks), rows in tables.items()]
-    return "".join(f"{line}\n" for part in (left_out(every), *parts) for line in part).encode()
+    return joined(every, parts, "nccl-tests", OPS)
 
 
-def left_out(summaries: Iterable[CaseSummary]) -> Iterator[str]:
-    """A comment on the cases that an export of plain calls leaves out."""
-    overlapped = [summary.case for summary in summaries if summary.case.mode == "overlap"]
-    if overlapped:
-        names = listed(dict.fromkeys(case.op for case in overlapped))
-        yield (
-            f"# busbw: {counted(len(overlapped), 'case')} of mode overlap left out ({names}): their times contain "
-            "computation"
-        )
+def joined(
+    summaries: Sequence[CaseSummary], tables: Sequence[Iterable[str]], program: str, ops: Iterable[str]
+) -> bytes:
+    """The lines of ``tables`` after a comment on the cases that an export of plain calls leaves out.
+
+    Raises AnalysisError if there is no table.
+    """
+    if not tables:
+        message = f"the run has no result of an operation of {program} ({', '.join(ops)}) in a mode other than overlap"
+        raise AnalysisError(message, code="nothing-to-export")
+    overlapped = [summary.case.op for summary in summaries if summary.case.mode == "overlap"]
+    left_out = f"{counted(len(overlapped), 'case')} of mode overlap left out ({listed(dict.fromkeys(overlapped))})"
+    comment = [f"# busbw: {left_out}: their times contain computation"] if overlapped else []
+    return "".join(f"{line}\n" for part in (comment, *tables) for line in part).encode()
 
 
 def _wrong_elements(runs: Iterable[StoredRun]) -> dict[Case, int]:

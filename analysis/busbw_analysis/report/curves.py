@@ -225,9 +225,10 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     for number, ((rate, what), ops) in enumerate(peaks.items()):
         of = f", for {listed(dict.fromkeys(ops))}" if len(peaks) > 1 else ""
         lines.append(peak_line(series, rate, number, label=f"peak {format_rate(rate)}: {what}{of}"))
-    barred = any(point.low for plotted in series for point in plotted.points)
-    bars = " A bar is the interval or range of the launches." if barred else ""
-    caption = f"busbw over size of every operation, with the peaks: medians over launches.{bars}"
+    caption = (
+        "busbw over size of every operation, with the peaks: medians over launches. "
+        "A bar is the interval or range of the launches."
+    )
     panel = plots.Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
     drawing = plots.draw(panel, "overview", "busbw over size of every operation", caption)
     columns: tuple[Column[int], ...] = (
@@ -543,7 +544,7 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     def judged(band: Band) -> Callable[[str], Cell | None]:
         """The cell of an op; operations without a size count as small."""
         bands = {band, "no size"} if band == "small" else {band}
-        return lambda op: _cell(rows) if (rows := [row for row in by_op[op] if row.band in bands]) else None
+        return lambda op: _verdict_cell(*rows) if (rows := [row for row in by_op[op] if row.band in bands]) else None
 
     columns: tuple[Column[str], ...] = (
         Column("Operation", lambda op: Cell(op, link=op_anchor(op))),
@@ -556,14 +557,11 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     return table("Verdicts by operation and size", columns, by_op, HOW, *peaks)
 
 
-def _cell(verdicts: Sequence[Verdict]) -> Cell:
+def _verdict_cell(*verdicts: Verdict) -> Cell:
     """The worst of ``verdicts``, with its ratio."""
     worst = min(verdicts, key=lambda verdict: (list(_SYMBOLS).index(verdict.status), -(verdict.model_ratio or 0.0)))
-    return _verdict_cell(worst, f" (worst of {len(verdicts)})" if len(verdicts) > 1 else "")
-
-
-def _verdict_cell(verdict: Verdict, more: str = "") -> Cell:
-    return Cell(f"{_SYMBOLS[verdict.status]} {verdict.text}{more}", tone=TONES[verdict.status])
+    more = f" (worst of {len(verdicts)})" if len(verdicts) > 1 else ""
+    return Cell(f"{_SYMBOLS[worst.status]} {worst.text}{more}", tone=TONES[worst.status])
 
 
 def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:

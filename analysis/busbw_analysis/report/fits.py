@@ -3,7 +3,6 @@
 NCCL's model is made to rank its choices, not to predict times: it is shown for comparison and judges nothing.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -223,7 +222,6 @@ _NAMED: Final = 3
 
 _CROSSING_NOTES: Final = (
     "faster: the intervals do not overlap; in brackets the range of the crossover; S*: crossover of the formulas",
-    "not observed: the formulas cross among these sizes, but only one algorithm was measured to be faster",
     "undecided: the intervals overlap at every size; contradicts the model: the formulas favour the other one",
 )
 
@@ -260,21 +258,14 @@ def _range(crossing: Crossing) -> str:
 
 
 def formula_words(pair: Pair) -> str:
-    """S* of the pair and the algorithm that is faster above it; if S* was not measured, the nearest one."""
-    expected = pair.expected
-    if isinstance(expected, Unavailable):
+    """S* of the pair, also beyond the measured sizes, and the algorithm that is faster above it."""
+    if isinstance(pair.expected, Unavailable):
         return MISSING
-    if not expected.crossings:
-        count = counted(len(pair.sizes_bytes), "size")
-        cheaper = Counter(name for name in expected.faster.values() if name is not None)
-        places = ", ".join(f"{name} at {number} of {count}" for name, number in cheaper.items())
-        return f"none: {places or 'they cost the same'}"
-    inside = [crossing for crossing in expected.crossings if _inside(pair, crossing)]
-    if inside:
-        return ", ".join(f"{about_size(crossing.at_bytes)}, then {crossing.above}" for crossing in inside[:_NAMED])
-    middle = math.sqrt(pair.sizes_bytes[0] * pair.sizes_bytes[-1])
-    nearest = min(expected.crossings, key=lambda crossing: abs(math.log(crossing.at_bytes / middle)))
-    return f"{about_size(nearest.at_bytes)} (not measured), then {nearest.above}"
+    if pair.expected.crossings:
+        turns = pair.expected.crossings[:_NAMED]
+        return ", ".join(f"{about_size(crossing.at_bytes)}, then {crossing.above}" for crossing in turns)
+    cheaper = dict.fromkeys(name for name in pair.expected.faster.values() if name is not None)
+    return f"none: {listed(cheaper) or 'they cost the same'}"
 
 
 def agreement_words(pair: Pair) -> str:
@@ -288,13 +279,7 @@ def agreement_words(pair: Pair) -> str:
         return ", ".join(words if any(ratios) else words[:1])
     certain = [(size, name) for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None]
     held = [name == by_formula for size, name in certain if (by_formula := expected.faster.get(size)) is not None]
-    if any(_inside(pair, crossing) for crossing in expected.crossings):
-        return UNDECIDED if all(held) else "not observed"
     return UNDECIDED if not held else "as predicted" if all(held) else "contradicts the model"
-
-
-def _inside(pair: Pair, crossing: Crossing) -> bool:
-    return pair.sizes_bytes[0] < crossing.at_bytes < pair.sizes_bytes[-1]
 
 
 def gain_words(gain: Gain) -> str:

@@ -113,7 +113,7 @@ _SPLIT_COLUMNS: Final[tuple[Column[tuple[PairSplit, PairClass]], ...]] = (
 
 
 def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
-    """For every operation a summary sentence and a table of its sizes."""
+    """For every operation a table of its sizes."""
     blocks: list[Block] = []
     for label, members in grouped(splits, lambda split: split.label).items():
         ordered = sorted(members, key=lambda split: split.size_bytes)

@@ -207,9 +207,9 @@ def _which(row: ShownRow) -> str | None:
     """Which row of a case this is, if there are several."""
     if row.row == "slowest pair" and row.ranks:
         return "slowest pair {}→{}".format(*row.ranks)
-    if row.row == "group":
-        return None if row.case.group == "all" or row.ranks is None else rank_list(row.ranks)
-    return None if row.row == "none" else row.row
+    if row.row != "group":
+        return None if row.row == "none" else row.row
+    return None if row.case.group == "all" or row.ranks is None else rank_list(row.ranks)
 
 
 def _scatter(row: ShownRow) -> float | None:
@@ -332,10 +332,9 @@ def show_blocks(rows: Sequence[ShownRow], *introduction: str) -> list[Paragraph 
 
     Facts that hold for all rows follow ``introduction`` once.
     """
-    measured = [row for row in rows if row.row != "none"]
     dtypes, redops = {row.case.dtype for row in rows} - {None}, {row.case.redop for row in rows}
     same = {name: value for name, value in (("dtype", dtypes), ("redop", redops)) if len(value) == 1}
-    launches = {row.launches for row in measured if row.launches is not None}
+    launches = {row.launches for row in rows if row.launches is not None}
     flags, flags_note = common_flags([row.summary.flags for row in rows])
     head = [*introduction, *(value for values in same.values() for value in values if value)]
     head += [counted(number, "launch", "launches") for number in launches if len(launches) == 1]
@@ -351,12 +350,12 @@ def _notes(rows: Sequence[ShownRow]) -> Iterator[str]:
     """The meaning of flags and columns, and facts that hold for most rows."""
     raised = {flag for row in rows for flag in row.summary.flags}
     yield from (f"{flag}: {meaning}" for flag, meaning in FLAGS.items() if flag in raised)
-    kinds = dict.fromkeys(row.interval for row in rows if row.interval is not None and row.interval != "none")
-    printed = [bool(row.statistic) for row in rows]
-    times = ["median over launches of the slowest rank's median"] if not all(printed) else []
-    times += ["of a log as printed, or from a rate; of several samples or tables the median"] if any(printed) else []
-    skew = [] if all(printed) else ["skew: spread of arrival over time"]
-    yield "; ".join([f"time: {', '.join(times)}", *([f"±: {', '.join(kinds)}"] if kinds else []), *skew])
+    kinds = dict.fromkeys(row.interval for row in rows if row.interval not in {None, "none"})
+    printed = {bool(row.statistic) for row in rows}
+    times = ["median over launches of the slowest rank's median"] if False in printed else []
+    times += ["of a log as printed, or from a rate; of several samples or tables the median"] if True in printed else []
+    skew = ["skew: spread of arrival over time"] if False in printed else []
+    yield "; ".join([f"time: {', '.join(times)}", *([f"±: {', '.join(filter(None, kinds))}"] if kinds else []), *skew])
     if any(row.interval == "none" and not row.statistic for row in rows):
         yield "no ±: an interval of one launch needs at least 6 independent samples"
     if any(row.traffic is not None for row in rows):
