@@ -255,25 +255,22 @@ class TestRaces:
             assert agreement_words(pair) == f"{ratio:#.2g}"
             assert re.match(rf"{name} up to .* \(.* … .*\), then ring", measured_words(pair))
 
-    def test_one_that_is_faster_everywhere_is_said_to_be(self) -> None:
-        pair = pair_of(race_of(judged(["recursive-doubling", "binomial-tree"])), "recursive-doubling", "binomial-tree")
+    @pytest.mark.parametrize(
+        ("other", "truth", "agreement", "gained"),
+        [
+            ("recursive-doubling", {}, "as predicted", r"recursive-doubling (1\.9\d|2(\.0\d)?) ×"),
+            ("ring", {"binomial-tree": piece("ring")}, "undecided", "undecided"),
+            ("ring", {"ring": piece("ring", ALPHA / 10, BETA / 10)}, "contradicts the model", "ring .* ×"),
+        ],
+    )
+    def test_without_a_crossing_every_sure_size_is_held_against_the_formulas(
+        self, other: str, truth: Mapping[str, tuple[Piece, ...]], agreement: str, gained: str
+    ) -> None:
+        pair = pair_of(race_of(judged([other, "binomial-tree"], truth=truth)), other, "binomial-tree")
         assert pair.measured == ()
-        assert agreement_words(pair) == "as predicted"
-        assert re.fullmatch(r"recursive-doubling (1\.9\d|2(\.0\d)?) ×", gain_words(pair.smallest))
-
-    def test_what_costs_the_same_is_not_told_apart(self) -> None:
-        twins = {"binomial-tree": piece("ring")}
-        pair = pair_of(race_of(judged(["ring", "binomial-tree"], truth=twins)), "ring", "binomial-tree")
-        assert pair.measured == ()
-        assert len(pair.undecided) == len(SIZES)
-        assert agreement_words(pair) == gain_words(pair.smallest) == "undecided"
-
-    def test_an_s_star_that_the_measurement_contradicts_is_not_seen(self) -> None:
-        """A ring that takes a tenth of its time is faster at once."""
-        quick = {"ring": piece("ring", ALPHA / 10, BETA / 10)}
-        pair = pair_of(race_of(judged(["ring", "binomial-tree"], truth=quick)), "ring", "binomial-tree")
-        assert formula_words(pair).endswith(" KiB, then ring")
-        assert agreement_words(pair) == "contradicts the model"
+        assert (len(pair.undecided) == len(SIZES)) == (agreement == "undecided")
+        assert agreement_words(pair) == agreement
+        assert re.fullmatch(gained, gain_words(pair.smallest))
 
     def test_an_s_star_beyond_the_sizes_says_so(self) -> None:
         """Two rounds more for a hundredth of a byte."""

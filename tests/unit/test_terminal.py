@@ -146,7 +146,6 @@ def clean(text: str) -> None:
     "arguments",
     [
         ("list", "runs"),
-        ("list", "runs", "--json"),
         ("show", "RUN"),
         ("show", "RUN", "--json"),
         ("fit", "RUN"),
@@ -156,9 +155,7 @@ def clean(text: str) -> None:
         ("predict", "--from", "RUN", "--op", HOSTILE.replace("\0", ""), "--ranks", "8", "--size", "1MiB"),
         ("simulate", "--from", "RUN", "--op", "all_reduce", "--size", "8"),
         ("status",),
-        ("status", "--json"),
         ("run", "--resume", "RUN"),
-        ("run", "--resume", "RUN", "--dry-run"),
         ("run", "--resume", "RUN", "--dry-run", "--json"),
         ("submit", "--resume", "RUN", "--dry-run"),
         *((*command, "BROKEN") for command in (("show",), ("run", "--resume"), ("submit", "--dry-run", "--resume"))),

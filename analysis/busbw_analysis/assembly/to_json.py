@@ -23,7 +23,7 @@ from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
+from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.normality import against_model, in_words
@@ -120,23 +120,22 @@ _OF_POINT: Final = (
 
 
 def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:
+    explanation = plain(curve.explanation)
+    if not isinstance(curve.explanation, Unavailable):
+        parts = curve.explanation.spent
+        doubt = judgement.doubts[curve.series.key].model
+        explanation |= {
+            "spent": [with_values(part, "predicted_ns", "unexplained_ns", "bound_share") for part in parts],
+            "in_words": in_words(curve, doubt, judgement.facts, judgement.cases),
+        }
     return {
         "label": curve.series.key.label,
         **values_of(curve.series, "key", "bus_factor", "traffic_factor"),
         "points": [values_of(point, *_OF_POINT) for point in curve.series.points],
         **values_of(curve, "fit", "model", "alternatives"),
         "peak": peak_as_json(curve.peak),
-        "explanation": _explanation(curve, judgement),
+        "explanation": explanation,
     }
-
-
-def _explanation(curve: Curve, judgement: Judgement) -> JSON:
-    explanation = curve.explanation
-    if isinstance(explanation, Unavailable):
-        return plain(explanation)
-    spent = [with_values(part, "predicted_ns", "unexplained_ns", "bound_share") for part in explanation.spent]
-    words = in_words(curve, judgement.doubts[curve.series.key].model, judgement.facts, judgement.cases)
-    return {**plain(explanation), "spent": spent, "in_words": words}
 
 
 def fit_row(curve: Curve) -> dict[str, JSON]:
@@ -164,17 +163,13 @@ def crossing_rows(comparisons: Sequence[AlgorithmComparison]) -> list[JSON]:
                 {**plain(crossing), "expected_bytes": pair.expected_bytes(crossing), "ratio": pair.ratio(crossing)}
                 for crossing in pair.measured
             ],
-            "expected": _expected(pair),
+            "expected": plain(pair.expected)
+            if isinstance(pair.expected, Unavailable)
+            else {**plain(pair.expected), "faster": [pair.expected.faster.get(size) for size in pair.sizes_bytes]},
         }
         for comparison in comparisons
         for pair in comparison.pairs
     ]
-
-
-def _expected(pair: Pair) -> JSON:
-    if isinstance(pair.expected, Unavailable):
-        return plain(pair.expected)
-    return {**plain(pair.expected), "faster": [pair.expected.faster.get(size) for size in pair.sizes_bytes]}
 
 
 def _runs(runs: Sequence[StoredRun]) -> list[JSON]:

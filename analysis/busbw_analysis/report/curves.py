@@ -56,8 +56,6 @@ _WITHOUT: Final = {
     "algorithm": "the library's own",
     "threads": "own thread",
     "numa_node": "no NUMA node",
-    "pairs": "no pairs",
-    "traffic": "no traffic matrix",
 }
 """Settings → label of a curve that lacks one, if other curves have it."""
 
