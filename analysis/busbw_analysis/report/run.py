@@ -231,9 +231,13 @@ def places(runs: Sequence[StoredRun]) -> Iterator[Table]:
     known = [row for row in ranks if row[0].cores is not None or row[0].local_rank is not None or row[1]]
     if known:
         yield table("Every rank", _RANK_COLUMNS, sorted(known, key=lambda row: row[0].rank), folded=True, distinct=True)
-    environments = [item for stored in runs for item in stored.run.environments.items()]
-    if gpus := by_key((gpu, host) for host, facts in environments for gpu in facts.pci.gpus):
-        yield table("GPUs and the network cards next to them", _GPU_COLUMNS, gpus.items(), _GPU_NOTE)
+    alike: dict[tuple[Cell, ...], tuple[GpuFacts, list[str]]] = {}
+    for host, facts in (item for stored in runs for item in stored.run.environments.items()):
+        for gpu in facts.pci.gpus:
+            shown = tuple(column.cell((gpu, [])) for column in _GPU_COLUMNS)
+            alike.setdefault(shown, (gpu, []))[1].append(host)
+    if alike:
+        yield table("GPUs and the network cards next to them", _GPU_COLUMNS, alike.values(), _GPU_NOTE)
 
 
 def _way(switches: tuple[str, ...] | None) -> str | None:
