@@ -36,11 +36,8 @@ def test_hosts_stand_with_their_nodes_switches_and_bindings() -> None:
         ("n1", "0,1", "n1", "spine / leaf1", "not bound: every rank may use the same 2 cores"),
         ("n2", "2,3", "n2", "spine / leaf1", "not bound: every rank may use the same 2 cores"),
     ]
-
-
-def test_what_was_not_recorded_is_no_column() -> None:
-    found = tables(Machine(hosts=HOSTS, facts={"ranks": [], "node": None}))
-    assert cells(found["Where the ranks ran"]) == [("n1", "0,1"), ("n2", "2,3")]
+    unknown = tables(Machine(hosts=HOSTS, facts={"ranks": [], "node": None}))
+    assert cells(unknown["Where the ranks ran"]) == [("n1", "0,1"), ("n2", "2,3")]
 
 
 def test_every_rank_stands_with_what_is_its_own() -> None:
