@@ -37,7 +37,7 @@ from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.paths import Network, host_network
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.report.sections.curves import panel_of
+from busbw_analysis.report.curves import panel_of
 
 EXPECTED: dict[str, Any] = json.loads(EXPECTED_FILE.read_text(encoding="utf-8"))
 RANK = "#  Rank {0:2} Group  0 Pid {0} on node{1} device {2} [0000:{2:02x}:00] {3}"

@@ -31,7 +31,7 @@ from busbw_analysis.node.sections.memory import memory
 from busbw_analysis.node.sections.storage import storage
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Block, Figure, Paragraph, Section, Table
-from busbw_analysis.report.tables.show import show_blocks, show_rows
+from busbw_analysis.report.show import show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -25,7 +25,7 @@ from busbw_analysis.models.nccl import (
     ring_peak,
     seconds,
 )
-from busbw_analysis.report.tables.nccl import NcclChoice, nccl_choices, nccl_table
+from busbw_analysis.report.fits import NcclChoice, nccl_choices, nccl_table
 from busbw_analysis.report.to_terminal import render
 
 GB = 1e9

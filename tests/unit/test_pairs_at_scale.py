@@ -23,8 +23,8 @@ from busbw_analysis.data.groups import Groups, GroupSummary
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.pair_rows import packed
 from busbw_analysis.data.ragged import Ragged
+from busbw_analysis.report import pairs
 from busbw_analysis.report.document import Table
-from busbw_analysis.report.sections import pairs
 
 _UNEVEN = World(launch_noise=0.3, sample_noise=0.4, slow_share=0.3, slow_seconds=3e-3, jitter_seconds=2e-6)
 

@@ -21,8 +21,8 @@ from busbw_analysis.node.fusion import fusions_of
 from busbw_analysis.node.judgement import Node
 from busbw_analysis.node.plots.roofline import draw
 from busbw_analysis.node.roofline import ComputePeak, Kernel, MemoryPeak, Roofline, intensity_of
+from busbw_analysis.report.curves import Side, operations
 from busbw_analysis.report.document import Figure
-from busbw_analysis.report.sections.curves import Side, operations
 
 MIB = 1 << 20
 BETA = 20e9

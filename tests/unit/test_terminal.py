@@ -28,7 +28,7 @@ from busbw.slurm import queue
 from busbw.system import environment
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
-from busbw_analysis.report.tables.show import show_blocks, show_rows
+from busbw_analysis.report.show import show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 
 ROOT = Path(__file__).parents[2]
@@ -146,7 +146,6 @@ def clean(text: str) -> None:
     "arguments",
     [
         ("list", "runs"),
-        ("list", "runs", "--json"),
         ("show", "RUN"),
         ("show", "RUN", "--json"),
         ("fit", "RUN"),
@@ -156,9 +155,7 @@ def clean(text: str) -> None:
         ("predict", "--from", "RUN", "--op", HOSTILE.replace("\0", ""), "--ranks", "8", "--size", "1MiB"),
         ("simulate", "--from", "RUN", "--op", "all_reduce", "--size", "8"),
         ("status",),
-        ("status", "--json"),
         ("run", "--resume", "RUN"),
-        ("run", "--resume", "RUN", "--dry-run"),
         ("run", "--resume", "RUN", "--dry-run", "--json"),
         ("submit", "--resume", "RUN", "--dry-run"),
         *((*command, "BROKEN") for command in (("show",), ("run", "--resume"), ("submit", "--dry-run", "--resume"))),
@@ -289,7 +286,6 @@ def test_what_is_printed_is_as_wide_as_the_output_and_nothing_is_lost(
     numbers = re.compile(r"[\d.]+(?: ?[%\w/]+)")
     unwrapped = re.sub(r"\n(    \||#)", "", text)
     assert set(numbers.findall(usual)) <= set(numbers.findall(unwrapped))
-    assert ("█" in text) == ("bars" not in text)
     assert "█" in usual
 
 

@@ -49,7 +49,6 @@ READERS: Final[dict[str, str]] = {
     "busbw_analysis/cli/training_models.py": "names of files and models as users write them",
     "busbw_analysis/cli/simulate.py": "algorithms and placements that users type",
     "busbw_analysis/models/network_specs.py": "networks as users write them",
-    "busbw_analysis/notebook.py:_OPTION": "only renames: the option of a message becomes the argument of the function",
     # files that people write, and those of runs
     "busbw/cli/listing.py:_suites": "the comment at the top of a suite",
     "busbw/ops/limits.py": "TOML files of users, and msgspec's messages about them",
@@ -111,7 +110,7 @@ READERS: Final[dict[str, str]] = {
     "busbw_analysis/models/choices.py:_refusals": "the device of an MPI library",
     "busbw_analysis/models/choices.py:library_of": "the version of an MPI library",
     "busbw_analysis/peaks/transports.py": "variables of communication libraries",
-    "busbw_analysis/report/plots/svg.py": "SVG that matplotlib wrote",
+    "busbw_analysis/report/svg.py": "SVG that matplotlib wrote",
     # text that is written: escaped, cut into lines, spelled
     "busbw/backends/mpi/init.py:meet_at_store": "a message between ranks: address and port",
     "busbw/backends/sockets.py:_connected": "a message between ranks: port and key",
@@ -125,7 +124,6 @@ READERS: Final[dict[str, str]] = {
     "busbw_analysis/data/sentences.py": "wording: capital letters",
     "busbw_analysis/assembly/compose.py:folder_for": "a name of a folder, from those of runs",
     "busbw_analysis/report/document.py:three_digits": "digits of a number",
-    "busbw_analysis/report/plots/curves.py:_joined": "typesetting: words that labels share",
     "busbw_analysis/report/to_html.py": "typesetting: digits behind a point",
     "busbw_analysis/report/to_markdown.py": "escapes text for Markdown",
     "busbw_analysis/report/to_terminal.py": "typesetting: lines of a paragraph",

@@ -15,7 +15,7 @@ from busbw_analysis.models import simulate as flows
 from busbw_analysis.models.network_specs import NETWORKS, Specification, change_links, in_words, parse_network
 from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost
 from busbw_analysis.models.textbook import ROWS, SWITCHED
-from busbw_analysis.report.tables.simulate import Simulated, simulate_tables, simulated
+from busbw_analysis.report.simulate import Simulated, simulate_tables, simulated
 from busbw_analysis.report.to_terminal import render
 
 MOST_RANKS = 2048

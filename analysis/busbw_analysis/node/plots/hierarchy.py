@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 
 from busbw.units import format_rate
 from busbw_analysis.node.hierarchy import HierarchyLevel
-from busbw_analysis.report.plots.axes import INK, MUTED, canvas, name_ticks, row_axis, sample
-from busbw_analysis.report.plots.svg import SERIES, inline
+from busbw_analysis.report.plots import INK, MUTED, canvas, name_ticks, row_axis, sample
+from busbw_analysis.report.svg import SERIES, inline
 
 _WIDTH, _ROW, _MARGIN = 620, 30, 56
 _BAR, _OUTLINE = 0.46, 0.74

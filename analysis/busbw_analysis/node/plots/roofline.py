@@ -7,8 +7,9 @@ from matplotlib.axes import Axes
 
 from busbw.units import format_flop, format_rate
 from busbw_analysis.node.roofline import ComputePeak, Kernel, MemoryPeak, Roofline
-from busbw_analysis.report.plots.axes import (
+from busbw_analysis.report.plots import (
     INK,
+    LINE_STYLES,
     MUTED,
     canvas,
     decade_ticks,
@@ -19,8 +20,7 @@ from busbw_analysis.report.plots.axes import (
     widen,
     write,
 )
-from busbw_analysis.report.plots.curves import LINE_STYLES
-from busbw_analysis.report.plots.svg import inline
+from busbw_analysis.report.svg import inline
 
 _LINE_OF: Final = {True: LINE_STYLES["fit"], False: LINE_STYLES["peak"]}
 

@@ -24,7 +24,7 @@ from busbw_analysis.report.document import (
     table,
     three_digits,
 )
-from busbw_analysis.report.plots.curves import swatch
+from busbw_analysis.report.plots import swatch
 
 _SLOTS = {"matmul": 0, "attention": 1, "attention_unfused": 2, "stream_triad": 3, "stream_add": 4, "stream_scale": 5}
 _HOW: Final = (

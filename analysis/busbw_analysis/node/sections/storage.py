@@ -13,11 +13,13 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
+    checked,
+    ends_in_words,
+    flagged,
     percent,
     table,
     three_digits,
 )
-from busbw_analysis.report.sections.labels import checked, ends_in_words, flagged
 
 _CHECKPOINT: Final = "checkpoint_save"
 _HOW: Final = (

@@ -3,23 +3,24 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
 from busbw.runs.records import JSON, Case, Detail, case_in_words
 from busbw.units import counted, format_rate, format_size, format_time
-from busbw_analysis.data.grouped import grouped
+from busbw_analysis.data.as_json import plain, values_of
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import IntervalKind
 from busbw_analysis.data.names import rank_list
+from busbw_analysis.data.overlap import Overlap
 from busbw_analysis.data.summary import FLAGS, CaseSummary
 from busbw_analysis.diagnosis.contributions import CaseNumber
-from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.verdicts import ABOVE_PEAK, NEAR_PEAK
 from busbw_analysis.peaks.peaks import Peak
@@ -31,7 +32,7 @@ _EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
 
 _OF_CASE: Final = (
     *("op", "size_bytes", "count", "dtype", "redop", "in_place"),
-    *("mode", "sync", "cache", "pre_enqueue", "root"),
+    *("mode", "sync", "cache", "pre_enqueue", "root", "settings", "tool_op"),
 )
 _OF_GROUP: Final = (
     *("ranks", "launches", "samples", "time_ns", "fastest_ns", "algbw", "busbw", "spread", "skew_share"),
@@ -48,13 +49,11 @@ class ShownRow:
     """A case on some of its ranks, in ns per call and B/s; None for missing values.
 
     row: ``group``, ``total`` (all groups of a split), ``median pair`` and ``slowest pair`` (of a pair matrix),
-        ``pairs within a host``, ``pairs between hosts`` and so on (medians of a pair op on several hosts), or ``none``
-        for a case without numbers
+        or ``none`` for a case without numbers
     interval: what ``low_ns`` and ``high_ns`` are
     statistic: what ``time_ns`` is in another tool's log
-    peak_share, peak, denominator: the rate over the peak, the part of the machine whose rate is 100 %, and its text
-    overlap, overlap_low, overlap_high: the hidden share of a call beside computation, and its interval
-    pairs, times_within: number of pairs, and their time over that of the pairs within a host
+    peak_share, peak: the rate over the peak, and the part of the machine whose rate is 100 %
+    overlap: of a call beside computation
     traffic: bytes that one rank reads and writes
     numbers: those that the slices know of cases
     """
@@ -77,12 +76,7 @@ class ShownRow:
     statistic: str | None = None
     peak_share: float | None = None
     peak: str | None = None
-    denominator: str | None = None
-    overlap: float | None = None
-    overlap_low: float | None = None
-    overlap_high: float | None = None
-    pairs: int | None = None
-    times_within: float | None = None
+    overlap: Overlap | None = None
     traffic: float | None = None
 
     @property
@@ -109,12 +103,10 @@ class ShownRow:
     def document(self) -> dict[str, JSON]:
         """The row as JSON."""
         case = self.case
-        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _RECORDS}
+        own = {field.name: plain(getattr(self, field.name)) for field in fields(self) if field.name not in _RECORDS}
         return {
-            **{name: getattr(case, name) for name in _OF_CASE},
+            **values_of(case, *_OF_CASE),
             "groups": case.group,
-            "settings": None if case.settings is None else msgspec.to_builtins(case.settings),
-            "tool_op": case.tool_op,
             "in_words": self.in_words,
             "state": self.summary.state,
             "reason": self.reason,
@@ -122,16 +114,15 @@ class ShownRow:
             **self.summary.check.document,
             "flags": self.summary.flags,
             **own,
-            **{number.key: number.values.get(self.summary.index) for number in self.numbers},
+            **{number.key: _number(number, self) for number in self.numbers},
         }
 
 
 def show_rows(judgement: Judgement) -> list[ShownRow]:
     """The rows of all cases and groups of ranks, in the order of the plan."""
     peaks = peaks_of(judgement)
-    splits = {split.case: split for split in judgement.splits}
     numbers = tuple(number for part in judgement.slices for number in part.numbers)
-    rows = (row for summary in judgement.cases for row in _rows_of(summary, peaks, splits.get(summary.index)))
+    rows = (row for summary in judgement.cases for row in _rows_of(summary, peaks))
     return [replace(row, numbers=numbers) for row in rows]
 
 
@@ -145,9 +136,7 @@ def peaks_of(judgement: Judgement) -> dict[tuple[int, tuple[int, ...]], Peak]:
     }
 
 
-def _rows_of(
-    summary: CaseSummary, peaks: Mapping[tuple[int, tuple[int, ...]], Peak], split: PairSplit | None
-) -> Iterator[ShownRow]:
+def _rows_of(summary: CaseSummary, peaks: Mapping[tuple[int, tuple[int, ...]], Peak]) -> Iterator[ShownRow]:
     if not summary.groups:
         yield ShownRow(summary=summary, row="none")
         return
@@ -155,7 +144,6 @@ def _rows_of(
         ordered = np.argsort(summary.groups.time_ns, kind="stable").tolist()
         for name, place in (("median pair", ordered[(len(ordered) - 1) // 2]), ("slowest pair", ordered[-1])):
             yield _of_group(name, summary, summary.groups[place], None)
-        yield from (_of_pairs(kind, summary) for kind in (split.classes if split else ()))
         return
     group_peaks = [peaks.get((summary.index, group.ranks)) for group in summary.groups]
     for group, peak in zip(summary.groups, group_peaks, strict=True):
@@ -174,7 +162,7 @@ def _rows_of(
 
 
 def _of_group(name: str, summary: CaseSummary, group: GroupSummary, peak: Peak | None) -> ShownRow:
-    share, overlap, factor = share_of(group, peak), group.overlap, MEMORY_TRAFFIC.get(summary.case.op)
+    share, factor = share_of(group, peak), MEMORY_TRAFFIC.get(summary.case.op)
     return ShownRow(
         summary=summary,
         row=name,
@@ -184,10 +172,7 @@ def _of_group(name: str, summary: CaseSummary, group: GroupSummary, peak: Peak |
         interval=group.interval.kind,
         peak_share=share,
         peak=None if peak is None or share is None else peak.what,
-        denominator=None if peak is None or share is None else peak.denominator,
-        overlap=None if overlap is None else overlap.share,
-        overlap_low=None if overlap is None else overlap.low,
-        overlap_high=None if overlap is None else overlap.high,
+        overlap=group.overlap,
         traffic=None if factor is None or group.algbw is None else factor * group.algbw,
     )
 
@@ -200,53 +185,31 @@ def share_of(group: GroupSummary, peak: Peak | None) -> float | None:
     return None if rate is None or most is None else rate / most
 
 
-def _of_pairs(kind: PairClass, summary: CaseSummary) -> ShownRow:
-    return ShownRow(
-        summary=summary,
-        row=f"pairs {kind.name}",
-        pairs=kind.pairs,
-        launches=int(summary.groups.launches.max()),
-        time_ns=kind.time_ns,
-        low_ns=kind.interval.low_ns,
-        high_ns=kind.interval.high_ns,
-        interval=kind.interval.kind,
-        algbw=kind.rate,
-        busbw=kind.rate,
-        times_within=kind.times_within,
-    )
-
-
-def common_flags(every: Sequence[Sequence[str]]) -> list[str]:
-    """The flags of more than half of several rows: they are printed once, with their count."""
+def common_flags(every: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], str]:
+    """The flags of more than half of several rows, and a note with their counts instead of them in every row."""
     counts = Counter(flag for flags in every for flag in flags)
-    return [flag for flag, count in counts.items() if len(every) > 1 and 2 * count > len(every)]
-
-
-def flags_note(every: Sequence[Sequence[str]], common: Sequence[str]) -> str:
-    """The flags left out of the rows, with their counts; "" if there are none."""
-    counts = Counter(flag for flags in every for flag in flags)
-    named = ", ".join(f"{flag} ({counts[flag]})" for flag in common)
-    return f"flags of most of the {len(every)} rows, not repeated there: {named}" if named else ""
+    common = {flag: count for flag, count in counts.items() if len(every) > 1 and 2 * count > len(every)}
+    named = ", ".join(f"{flag} ({count})" for flag, count in common.items())
+    return tuple(common), f"flags of most of the {len(every)} rows, not repeated there: {named}" if named else ""
 
 
 def _title(row: ShownRow, common: Collection[str]) -> str:
     """The operation, and settings that are unusual or not the same in the whole run."""
-    types = {"dtype": row.case.dtype, "redop": row.case.redop}
-    parts = [row.case.op, *(value for name, value in types.items() if value and name not in common), *row.in_words]
-    parts += ["in place"] if row.case.in_place else []
-    parts += [f"root {row.case.root}"] if row.case.root else []
-    parts += [f"groups {row.case.group}"] if row.case.group != "all" else []
-    parts += [] if row.loop in {None, "python"} else [f"{row.loop} loop"]
-    return " · ".join(parts)
+    case = row.case
+    parts = [case.op, *(value for name, value in (("dtype", case.dtype), ("redop", case.redop)) if name not in common)]
+    parts += [*row.in_words, "in place" if case.in_place else "", f"root {case.root}" if case.root else ""]
+    parts += ["" if case.group == "all" else f"groups {case.group}"]
+    parts += ["" if row.loop in {None, "python"} else f"{row.loop} loop"]
+    return " · ".join(filter(None, parts))
 
 
 def _which(row: ShownRow) -> str | None:
     """Which row of a case this is, if there are several."""
     if row.row == "slowest pair" and row.ranks:
         return "slowest pair {}→{}".format(*row.ranks)
-    if row.row == "group":
-        return None if row.case.group == "all" or row.ranks is None else rank_list(row.ranks)
-    return None if row.row == "none" else f"{row.pairs or ''} {row.row}".strip()
+    if row.row != "group":
+        return None if row.row == "none" else row.row
+    return None if row.case.group == "all" or row.ranks is None else rank_list(row.ranks)
 
 
 def _scatter(row: ShownRow) -> float | None:
@@ -277,11 +240,8 @@ def _state(row: ShownRow) -> Cell:
     return Cell("") if checked else Cell("not checked", "caution")
 
 
-def _hidden(row: ShownRow) -> str | None:
-    if row.overlap is None:
-        return None
-    ends = "" if row.overlap_low is None else f" ({row.overlap_low:.0%} to {row.overlap_high:.0%})"
-    return f"{row.overlap:.0%}{ends}"
+def _hidden(overlap: Overlap) -> str:
+    return f"{overlap.share:.0%}" + ("" if overlap.low is None else f" ({overlap.low:.0%} to {overlap.high:.0%})")
 
 
 def _bars(rows: Sequence[ShownRow], rate_of: Callable[[ShownRow], float | None]) -> Callable[[ShownRow], Cell]:
@@ -310,19 +270,21 @@ def _columns(rows: Sequence[ShownRow], launches: Collection[int]) -> list[Column
         Column(name, rate, format_rate),
         Column("traffic", lambda row: row.traffic, format_rate),
         Column("of peak", _of_peak, str),
-        *(_number_column(number) for number in rows[0].numbers if number.heading),
+        *(
+            Column(number.heading, partial(_number, number), _percent if number.unit == "fraction" else format_time)
+            for number in rows[0].numbers
+            if number.heading
+        ),
         Column("skew", lambda row: row.skew_share, _percent),
         Column("launches", lambda row: row.launches if len(launches) > 1 else None, str),
-        Column("hidden", _hidden, str),
-        Column("× within", lambda row: row.times_within, "{:.3g}".format),
+        Column("hidden", lambda row: row.overlap, _hidden),
         Column("", _bars(rows, rate)),
         Column("", _state),
     ]
 
 
-def _number_column(number: CaseNumber) -> Column[ShownRow]:
-    text = _percent if number.unit == "fraction" else format_time
-    return Column(number.heading, lambda row: number.values.get(row.summary.index), text)
+def _number(number: CaseNumber, row: ShownRow) -> float | None:
+    return number.values.get(row.summary.index)
 
 
 def _peaks(rows: Sequence[ShownRow]) -> str:
@@ -337,28 +299,24 @@ def _peaks(rows: Sequence[ShownRow]) -> str:
 
 def _by_size(rows: Sequence[ShownRow], words: Callable[[ShownRow], Iterable[str]]) -> Iterator[str]:
     """Each text of a section's rows once, with its sizes unless it applies to all."""
-    sizes = {size: place for place, size in enumerate(dict.fromkeys(row.case.size_bytes for row in rows))}
-    places_of: dict[str, set[int]] = {}
-    for row in rows:
-        for word in words(row):
-            places_of.setdefault(word, set()).add(sizes[row.case.size_bytes])
-    names = [format_size(size) for size in sizes]
-    for word, places in places_of.items():
-        yield word if len(places) == len(names) else f"{word}: {', '.join(_ranges(sorted(places), names))}"
+    sizes = list(dict.fromkeys(row.case.size_bytes for row in rows))
+    by_word = by_key((word, sizes.index(row.case.size_bytes)) for row in rows for word in words(row))
+    for word, members in by_word.items():
+        places = sorted(set(members))
+        yield word if len(places) == len(sizes) else f"{word}: {', '.join(_ranges(places, sizes))}"
 
 
-def _ranges(places: Sequence[int], names: Sequence[str]) -> Iterator[str]:
-    """The names at ascending ``places``; three or more in a row as the first and the last."""
+def _ranges(places: Sequence[int], sizes: Sequence[int]) -> Iterator[str]:
+    """The sizes at ascending ``places``; three or more in a row as the first and the last."""
     for _, members in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
-        row = [names[place] for _, place in members]
-        yield from (row if len(row) < 3 else [f"{row[0]} to {row[-1]}"])
+        names = [format_size(sizes[place]) for _, place in members]
+        yield from (names if len(names) < 3 else [f"{names[0]} to {names[-1]}"])
 
 
-def _reason(row: ShownRow) -> Iterable[str]:
+def _reason(row: ShownRow) -> Iterator[str]:
     """Why a row is not a verified measurement."""
-    if not (state := _state(row)).text:
-        return ()
-    return (row.summary.check.in_words,) if row.summary.state == "measured" else (f"{state.text}, {row.reason}",)
+    if state := _state(row).text:
+        yield row.summary.check.in_words if row.summary.state == "measured" else f"{state}, {row.reason}"
 
 
 def about(judgement: Judgement) -> tuple[str, ...]:
@@ -374,11 +332,10 @@ def show_blocks(rows: Sequence[ShownRow], *introduction: str) -> list[Paragraph 
 
     Facts that hold for all rows follow ``introduction`` once.
     """
-    measured = [row for row in rows if row.row != "none"]
     dtypes, redops = {row.case.dtype for row in rows} - {None}, {row.case.redop for row in rows}
     same = {name: value for name, value in (("dtype", dtypes), ("redop", redops)) if len(value) == 1}
-    launches = {row.launches for row in measured if row.launches is not None}
-    flags = common_flags([row.summary.flags for row in rows])
+    launches = {row.launches for row in rows if row.launches is not None}
+    flags, flags_note = common_flags([row.summary.flags for row in rows])
     head = [*introduction, *(value for values in same.values() for value in values if value)]
     head += [counted(number, "launch", "launches") for number in launches if len(launches) == 1]
     blocks: list[Paragraph | Table] = [Paragraph(" · ".join(head))] if head else []
@@ -386,22 +343,19 @@ def show_blocks(rows: Sequence[ShownRow], *introduction: str) -> list[Paragraph 
         flagged = " · ".join(_by_size(members, lambda row: (flag for flag in row.summary.flags if flag not in flags)))
         notes = (*_by_size(members, _reason), _peaks(members), flagged)
         blocks.append(table(title, _columns(members, launches), members, *notes))
-    return [*blocks, Paragraph("\n".join(_notes(rows, flags)))]
+    return [*blocks, Paragraph("\n".join([*filter(None, [flags_note]), *_notes(rows)]))]
 
 
-def _notes(rows: Sequence[ShownRow], flags: Sequence[str]) -> Iterator[str]:
+def _notes(rows: Sequence[ShownRow]) -> Iterator[str]:
     """The meaning of flags and columns, and facts that hold for most rows."""
-    every = [row.summary.flags for row in rows]
-    if flags:
-        yield flags_note(every, flags)
-    raised = {flag for row in every for flag in row}
+    raised = {flag for row in rows for flag in row.summary.flags}
     yield from (f"{flag}: {meaning}" for flag, meaning in FLAGS.items() if flag in raised)
-    kinds = dict.fromkeys(row.interval for row in rows if row.interval is not None and row.interval != "none")
-    printed = [bool(row.statistic) for row in rows]
-    times = ["median over launches of the slowest rank's median"] if not all(printed) else []
-    times += ["of a log as printed, or from a rate; of several samples or tables the median"] if any(printed) else []
-    skew = [] if all(printed) else ["skew: spread of arrival over time"]
-    yield "; ".join([f"time: {', '.join(times)}", *([f"±: {', '.join(kinds)}"] if kinds else []), *skew])
+    kinds = dict.fromkeys(row.interval for row in rows if row.interval not in {None, "none"})
+    printed = {bool(row.statistic) for row in rows}
+    times = ["median over launches of the slowest rank's median"] if False in printed else []
+    times += ["of a log as printed, or from a rate; of several samples or tables the median"] if True in printed else []
+    skew = ["skew: spread of arrival over time"] if False in printed else []
+    yield "; ".join([f"time: {', '.join(times)}", *([f"±: {', '.join(filter(None, kinds))}"] if kinds else []), *skew])
     if any(row.interval == "none" and not row.statistic for row in rows):
         yield "no ±: an interval of one launch needs at least 6 independent samples"
     if any(row.traffic is not None for row in rows):

@@ -13,7 +13,7 @@ from busbw_analysis.data.as_json import values_of
 from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison, Incomplete
+from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison
 from busbw_analysis.diagnosis.compare_answer import (
     MOST_LAUNCHES,
     decides,
@@ -25,7 +25,7 @@ from busbw_analysis.diagnosis.compare_answer import (
 )
 from busbw_analysis.diagnosis.findings import Finding, case_name
 from busbw_analysis.diagnosis.gate import EXIT_STATUS, Gate, Reason, gate_of
-from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict, percent, undetected
+from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Label, percent, undetected
 from busbw_analysis.diagnosis.trust import trust_in_comparison
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, table
 
@@ -41,12 +41,11 @@ _OVER_SIZES: Final = "geometric mean"
 
 def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON]:
     """The comparison as plain values: times in ns per call, shares as fractions, ``ratio`` time of B over time of A."""
-    broken = {side: [_incomplete_run(run) for run in comparison.incomplete if run.side == side] for side in ("A", "B")}
     confidence, trust = trust_in_comparison(comparison)
     return {
         "compare": LAYOUT,
-        "a": {"runs": list(comparison.first), "launches": comparison.launches[0], "incomplete": broken["A"]},
-        "b": {"runs": list(comparison.second), "launches": comparison.launches[1], "incomplete": broken["B"]},
+        "a": _side_numbers(comparison, 0),
+        "b": _side_numbers(comparison, 1),
         "test": _test(comparison),
         "correction": "Holm",
         "confidence": CONFIDENCE,
@@ -65,17 +64,25 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
     }
 
 
+def _side_numbers(comparison: Comparison, side: int) -> JSON:
+    incomplete = [
+        {**msgspec.to_builtins(run), "ended": sentences(*run.ended) or None}
+        for run in comparison.incomplete
+        if run.side == "AB"[side]
+    ]
+    runs = (comparison.first, comparison.second)[side]
+    return {"runs": list(runs), "launches": comparison.launches[side], "incomplete": incomplete}
+
+
 def _gate(gate: Gate) -> JSON:
     return {
-        "fail_on": list(gate.fail_on),
-        "detect": gate.detect,
+        **values_of(gate, "fail_on", "detect"),
         "outcome": gate.outcome if gate.fail_on else None,
         "exit_code": gate.code,
         "reasons": [
             {
-                "outcome": reason.outcome,
+                **values_of(reason, "outcome", "finding"),
                 "exit_code": EXIT_STATUS[reason.outcome],
-                "finding": reason.finding,
                 "bands": [_band_name(band) for band in reason.bands],
                 "cases": [case_name(left.case) for left in reason.cases],
                 "launches_needed": reason.needed,
@@ -97,31 +104,24 @@ def _band(band: ComparedBand) -> JSON:
         "band": band.band,
         "sizes": list(band.sizes),
         "statistic": band.cases[0].statistic if len(band.cases) == 1 else _OVER_SIZES,
-        "a_ns": band.first_ns,
-        "b_ns": band.second_ns,
-        **_numbers(band.estimate, band.verdict),
+        **_numbers(band),
         "cases": [
-            {
-                "size_bytes": compared.case.size_bytes,
-                "statistic": compared.statistic,
-                "a_ns": compared.first_ns,
-                "b_ns": compared.second_ns,
-                **_numbers(compared.estimate, compared.verdict),
-            }
+            {"size_bytes": compared.case.size_bytes, "statistic": compared.statistic, **_numbers(compared)}
             for compared in band.cases
         ],
     }
 
 
-def _numbers(estimate: Estimate, verdict: Verdict) -> dict[str, JSON]:
+def _numbers(compared: ComparedBand | ComparedCase) -> dict[str, JSON]:
+    verdict = compared.verdict
     return {
+        "a_ns": compared.first_ns,
+        "b_ns": compared.second_ns,
         "verdict": verdict.word,
-        **values_of(estimate, "ratio", "low", "high", "p_value"),
+        **values_of(compared.estimate, "ratio", "low", "high", "p_value", "launches", "scatter"),
         "adjusted_p": verdict.adjusted_p,
-        "launches": list(estimate.launches),
-        "scatter": estimate.scatter,
-        "launches_needed": None if verdict.needed is None else verdict.needed.launches,
-        "needed_to_detect": None if verdict.needed is None else verdict.needed.detects,
+        "launches_needed": verdict.needed and verdict.needed.launches,
+        "needed_to_detect": verdict.needed and verdict.needed.detects,
         "fewest_launches": verdict.fewest,
         "detectable": verdict.detectable,
     }
@@ -132,13 +132,13 @@ class _Line:
     """A row: a band, or one of its cases below it.
 
     sizes: "" for a case.
-    statistic: of the samples within a launch, as in ``ComparedCase``; all of them if the sizes of a band differ in it.
+    cases: those of a band.
     """
 
     name: str
     sizes: str
     of: ComparedBand | ComparedCase
-    statistic: str
+    cases: Sequence[ComparedCase] = ()
 
 
 _TIMES: Final[tuple[Column[_Line], ...]] = (
@@ -166,14 +166,14 @@ def bands_table(comparison: Comparison) -> Table:
     columns: tuple[Column[_Line], ...] = (
         Column("Case", lambda line: line.name),
         _VERDICT,
-        Column("Compared", lambda line: line.statistic),
+        Column("Compared", lambda line: listed(dict.fromkeys(case.statistic for case in line.cases))),
         *_TIMES,
         *_RATIOS,
     )
     titles = titles_of(comparison)
-    names = [_band_name(band, " ".join(titles[label(band.case)])) for band in comparison.bands]
-    rows = zip(names, comparison.bands, strict=True)
-    lines = [_Line(name, "", band, _statistic(band)) for name, band in rows]
+    lines = [
+        _Line(_band_name(band, " ".join(titles[label(band.case)])), "", band, band.cases) for band in comparison.bands
+    ]
     shared = ", ".join(shared_words(comparison))
     every = f"all cases: {shared}" if shared else ""
     times = (
@@ -185,19 +185,16 @@ def bands_table(comparison: Comparison) -> Table:
     return table("B against A by band of sizes", columns, lines, every, times, ratio, interval)
 
 
-def _statistic(band: ComparedBand) -> str:
-    """The statistics of the sizes of a band."""
-    return listed(dict.fromkeys(compared.statistic for compared in band.cases))
-
-
 def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph | Table]:
     """A table for every curve with one row per band and, with ``cases``, its sizes; then notes on the columns.
 
     Words that all curves share are printed once, above the tables.
     """
     curves = grouped(comparison.bands, lambda band: label(band.case))
-    sides = (("A", comparison.first, comparison.launches[0]), ("B", comparison.second, comparison.launches[1]))
-    head = [f"{name}: {_side(runs, launches)}" for name, runs, launches in sides]
+    head: list[str] = []
+    for name, runs, launches in zip("AB", (comparison.first, comparison.second), comparison.launches, strict=True):
+        count = f" ({counted(launches, 'launch', 'launches')})" if launches else ""
+        head.append(f"{name}: {', '.join(runs)}{count}")
     head.append(" · ".join(shared_words(comparison)))
     yield Paragraph("\n".join(filter(None, head)))
     why = {_why(band, comparison) for band in comparison.bands if band.verdict.word == "cannot tell"}
@@ -233,9 +230,9 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
 def _lines(band: ComparedBand, *, cases: bool) -> Iterator[_Line]:
     alone = len(band.cases) == 1
     # A size on its own has the verdict of its band, not that among sizes.
-    yield _Line(_sizes(band) if cases and alone else band.band, _sizes(band), band, _statistic(band))
+    yield _Line(_sizes(band) if cases and alone else band.band, _sizes(band), band)
     for compared in () if alone or not cases else band.cases:
-        yield _Line(f"  {format_size(compared.case.size_bytes)}", "", compared, compared.statistic)
+        yield _Line(f"  {format_size(compared.case.size_bytes)}", "", compared)
 
 
 def _sizes(band: ComparedBand) -> str:
@@ -289,35 +286,20 @@ def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
         )
 
 
-def _side(runs: Sequence[str], launches: int) -> str:
-    count = f" ({counted(launches, 'launch', 'launches')})" if launches else ""
-    return f"{', '.join(runs)}{count}"
-
-
 def left_out_lines(comparison: Comparison) -> Iterator[str]:
     """A sentence for every reason why cases were not compared."""
     several = len({(left.case.backend, left.case.ranks) for left in comparison.left_out}) > 1
-    where = " on {} {} ranks" if several else ""
-    reasons = (
-        (left.why, case_name(left.case) + where.format(left.case.ranks, left.case.backend))
-        for left in comparison.left_out
-    )
+    reasons: list[tuple[str, str]] = []
+    for left in comparison.left_out:
+        where = f" on {left.case.ranks} {left.case.backend} ranks" if several else ""
+        reasons.append((left.why, f"{case_name(left.case)}{where}"))
     for why, names in by_key(reasons).items():
         yield f"not compared, {why}: {', '.join(names)}"
 
 
 def findings(comparison: Comparison) -> tuple[Finding, ...]:
     """Notices on the comparison, and one finding for every run that lacks part of its plan."""
-    return (*comparison.notices, *_incomplete(comparison))
-
-
-def _incomplete_run(run: Incomplete) -> dict[str, JSON]:
-    ended = " ".join(f"{sentence}." for sentence in run.ended)
-    return {**msgspec.to_builtins(run), "ended": ended or None}
-
-
-def _incomplete(comparison: Comparison) -> Iterator[Finding]:
-    """Every run that is missing part of its plan: its side and the missing parts."""
+    found = list(comparison.notices)
     for run in comparison.incomplete:
         lacks = [
             f"{len(cases)} {state} ({listed(map(case_name, cases), _NAMED)})"
@@ -327,7 +309,8 @@ def _incomplete(comparison: Comparison) -> Iterator[Finding]:
         short = run.launches < run.planned and not run.ended  # ``ended`` already counts the complete launches
         lacks += [f"{run.planned - run.launches} of {run.planned} launches not complete"] if short else []
         missing = f"Run {run.run}: {'; '.join(lacks) or 'no case is missing'}"
-        yield Finding("caution", "incomplete", (f"side {run.side} is incomplete", *run.ended, missing))
+        found.append(Finding("caution", "incomplete", (f"side {run.side} is incomplete", *run.ended, missing)))
+    return tuple(found)
 
 
 def gate_lines(comparison: Comparison, gate: Gate) -> Iterator[str]:
@@ -345,15 +328,12 @@ def gate_lines(comparison: Comparison, gate: Gate) -> Iterator[str]:
 def _reason(comparison: Comparison, gate: Gate, reason: Reason) -> str:
     names = listed([*map(_band_name, reason.bands), *(case_name(left.case) for left in reason.cases)], _NAMED)
     some = f"{len(reason.bands)} of {counted(len(comparison.bands), 'band')}"
+    deciding = _deciding(comparison, gate, reason)
     if reason.finding == "too few launches":
         have = ", ".join(dict.fromkeys("/".join(map(str, band.estimate.launches)) for band in reason.bands))
-        few = f"{some} cannot be judged, however slow B is: {have} launches (A/B) are too few"
-        return f"{few}; {_deciding(comparison, gate, reason)}: {names}"
+        return f"{some} cannot be judged, however slow B is: {have} launches (A/B) are too few; {deciding}: {names}"
     if reason.finding == "too much scatter":
-        seen = max((band.verdict.detectable or 0.0 for band in reason.bands), default=0.0)
-        smallest = f" (only {percent(seen)} or more in all of them)" if seen > gate.detect else ""
-        blind = f"{some} could not show a slowdown of {gate.detect * 100:.3g} %{smallest}"
-        return f"{blind}; {_deciding(comparison, gate, reason)}: {names}"
+        return f"{some} could not show a slowdown of {gate.detect * 100:.3g} %; {deciding}: {names}"
     if reason.finding == "no result":
         return f"{counted(len(reason.cases), 'case')} of A cannot be judged, because B has no result for them: {names}"
     return f"{reason.finding}: {names}" if reason.finding != "cannot tell" else f"undecided: {names}"
@@ -364,9 +344,9 @@ def _deciding(comparison: Comparison, gate: Gate, reason: Reason) -> str:
     if comparison.imported:
         return "give several logs a side, separated by commas"
     unit, detect = "pairs" if comparison.paired else "launches a side", f"{gate.detect * 100:.3g} %"
+    needed = f"{reason.needed or 'more than 1000'} {unit} would show {detect}"
     if reason.needed is None or reason.needed > MOST_LAUNCHES:
-        needed = f"more than 1000 {unit}" if reason.needed is None else f"{reason.needed} {unit}"
         in_turns = "" if comparison.paired else ", launches in turns (--paired)"
-        return f"{needed} would be needed to show {detect}; take a quieter machine{in_turns} or a larger --detect"
+        return f"{needed}; take a quieter machine{in_turns} or a larger --detect"
     more = "more turns" if comparison.paired else f"busbw run --launches {reason.needed}, or several runs by commas"
-    return f"{reason.needed} {unit} would show {detect} ({more})"
+    return f"{needed} ({more})"

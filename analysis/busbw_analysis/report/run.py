@@ -9,25 +9,16 @@ from typing import Any, Final
 
 import msgspec
 
-from busbw.runs.facts import HostFacts
+from busbw.runs.facts import UNKNOWN_HOST, GpuFacts
+from busbw.runs.placement import RankPlacement, binding, rank_placements
 from busbw.runs.records import JSON, Case, Detail, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
-from busbw.units import clock_time, counted, format_size, format_span, format_time
+from busbw.units import clock_time, counted, format_size, format_span, format_time, listed, number_list
 from busbw_analysis.data.cases import CaseState
-from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.grouped import by_key, grouped
+from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import FLAGS, CaseSummary
-from busbw_analysis.report.document import (
-    MISSING,
-    Cell,
-    Column,
-    Paragraph,
-    Section,
-    Table,
-    Terms,
-    Tone,
-    table,
-)
-from busbw_analysis.report.sections.placement import SHOWN_HERE, places
+from busbw_analysis.report.document import MISSING, Cell, Column, Paragraph, Section, Table, Terms, Tone, table
 
 _GLOSSARY: Final = "templates/glossary.toml"
 _STOP_WORDS: Final = {
@@ -36,7 +27,7 @@ _STOP_WORDS: Final = {
     "sample_limit": "the sample limit of a case was reached",
 }
 _STATE_TONES: Final[dict[CaseState, Tone]] = {"failed": "bad", "not reached": "caution", "skipped": "quiet"}
-_LONGEST = 400
+_LONGEST: Final = 400
 
 
 def case_label(case: Case, without: frozenset[Detail] = frozenset(), *, ranks: bool = True) -> str:
@@ -48,18 +39,8 @@ def case_label(case: Case, without: frozenset[Detail] = frozenset(), *, ranks: b
 
 def size_list(sizes: Iterable[int]) -> str:
     """Up to four sizes one by one, more as a range with their number."""
-    ordered = sorted(set(sizes))
-    if len(ordered) > 4:
-        return f"{format_size(ordered[0])} … {format_size(ordered[-1])} ({len(ordered)} sizes)"
-    return ", ".join(format_size(size) for size in ordered)
-
-
-_MISSING_COLUMNS: Final[tuple[Column[tuple[tuple[CaseState, str, str], list[CaseSummary]]], ...]] = (
-    Column("Case", lambda row: row[0][1]),
-    Column("Sizes", lambda row: size_list(summary.case.size_bytes for summary in row[1])),
-    Column("State", lambda row: Cell(row[0][0], tone=_STATE_TONES[row[0][0]])),
-    Column("Reason", lambda row: _shorten(row[0][2])),
-)
+    names = [format_size(size) for size in sorted(sizes)]
+    return f"{names[0]} … {names[-1]} ({len(names)} sizes)" if len(names) > 4 else ", ".join(names)
 
 
 def missing_cases(cases: Sequence[CaseSummary]) -> Section | None:
@@ -73,11 +54,16 @@ def missing_cases(cases: Sequence[CaseSummary]) -> Section | None:
         return None
     order = list(_STATE_TONES)
     alike = sorted(by_reason.items(), key=lambda item: order.index(item[0][0]))
-    counts = Counter(row.state for row in cases)
-    caption = f"Of {counted(len(cases), 'case')}: " + ", ".join(
-        f"{counts[state]} {state}" for state in order if counts[state]
+    states = Counter(row.state for row in cases)
+    counts = ", ".join(f"{states[state]} {state}" for state in order if states[state])
+    columns: tuple[Column[tuple[tuple[CaseState, str, str], list[CaseSummary]]], ...] = (
+        Column("Case", lambda row: row[0][1]),
+        Column("Sizes", lambda row: size_list({summary.case.size_bytes for summary in row[1]})),
+        Column("State", lambda row: Cell(row[0][0], tone=_STATE_TONES[row[0][0]])),
+        Column("Reason", lambda row: _shorten(row[0][2])),
     )
-    return Section("missing", "Cases without a result", (table("", _MISSING_COLUMNS, alike),), gist=f"{caption}.")
+    gist = f"Of {counted(len(cases), 'case')}: {counts}."
+    return Section("missing", "Cases without a result", (table("", columns, alike),), gist=gist)
 
 
 _FACT_COLUMNS: Final[tuple[Column[tuple[str, str]], ...]] = (
@@ -88,14 +74,15 @@ _FACT_COLUMNS: Final[tuple[Column[tuple[str, str]], ...]] = (
 
 def timing(runs: Sequence[StoredRun]) -> Section:
     """The timing protocol, and its numbers for each launch."""
-    stops: Counter[str] = Counter()
-    checks: Counter[str] = Counter()
-    by_launch: Counter[tuple[int, int]] = Counter()
-    measurements = [(number, block) for number, stored in enumerate(runs) for block in stored.measurements]
-    for run, block in measurements:
-        stops[f"Blocks that stopped because {_STOP_WORDS.get(block.stop_reason, block.stop_reason)}"] += 1
-        checks[f"Blocks with data {block.check.state}"] += 1
-        by_launch[run, block.launch] += 1
+    blocks_of = [(number, block) for number, stored in enumerate(runs) for block in stored.measurements]
+    by_launch = Counter((run, block.launch) for run, block in blocks_of)
+    measured = [block for _, block in blocks_of]
+    outcomes = Counter(
+        [
+            *(f"Blocks that stopped because {_STOP_WORDS.get(row.stop_reason, row.stop_reason)}" for row in measured),
+            *(f"Blocks with data {row.check.state}" for row in measured),
+        ]
+    )
     protocol = (
         "The ranks synchronise before every sample, outside the timed part, by a barrier unless the case says "
         "otherwise. Each rank then reads a monotonic clock before and after the call or, in mode pipelined, a sequence "
@@ -112,17 +99,17 @@ def timing(runs: Sequence[StoredRun]) -> Section:
     note = "The clock reading is that of the slowest rank." if launches else "No launch started."
     blocks: list[Paragraph | Table] = [Paragraph(protocol)]
     blocks.append(table("Launches", columns, launches, note, row_headers=2 if several else 1))
-    if measured := stops.total():
-        calls = ", ".join(map(str, sorted({block.calls for _, block in measurements})))
-        counts = (*stops.most_common(), *checks.most_common())
-        facts = [("Calls per sample", calls), *((what, f"{number} of {measured}") for what, number in counts)]
-        blocks.append(table("How the measurement ended", _FACT_COLUMNS, facts))
+    if measured:
+        calls = ", ".join(map(str, sorted({block.calls for block in measured})))
+        counts = ((what, f"{count} of {len(measured)}") for what, count in outcomes.items())
+        blocks.append(table("How the measurement ended", _FACT_COLUMNS, [("Calls per sample", calls), *counts]))
     for stored in runs:
         name = f" of run {stored.run.id}" if several else ""
         rounded = map("size rounded: {}".format, stored.run.adjusted)
         plan = flatten(stored.run.plan, 4)
         blocks.append(table(f"Plan{name}, as executed", _FACT_COLUMNS, plan, *rounded, folded=True))
-    spent = ", ".join(ran_for(stored) for stored in runs)
+    spans = [sum(block.elapsed_ns for block in stored.measurements) / 1e9 for stored in runs]
+    spent = ", ".join(format_span(seconds) if seconds else MISSING for seconds in spans)
     gist = f"{counted(len(launches), 'launch', 'launches')}, {spent} of measuring; no sample is discarded."
     return Section("timing", "How it was timed", tuple(blocks), gist=gist)
 
@@ -140,19 +127,17 @@ _LAUNCH_COLUMNS: Final[tuple[Column[tuple[StoredRun, LaunchStarted, int]], ...]]
 )
 
 
-def _shown_nowhere_else(facts: HostFacts) -> dict[str, JSON]:
-    return {name: value for name, value in msgspec.to_builtins(facts).items() if name not in SHOWN_HERE}
-
-
 def environment(runs: Sequence[StoredRun]) -> Section:
     """The known facts of every host; those shared by all hosts are listed once."""
-    blocks = places(runs)
+    blocks = list(places(runs))
     names = list(dict.fromkeys(host for stored in runs for host in stored.run.environments))
     recorded = by_key(
         (fact, (value, host))
         for stored in runs
         for host, facts in stored.run.environments.items()
-        for fact, value in flatten(_shown_nowhere_else(facts))
+        for name, known in msgspec.to_builtins(facts).items()
+        if name not in _SHOWN_ABOVE
+        for fact, value in flatten(known, prefix=name)
         if value != MISSING
     )
     each = ((fact, value, hosts) for fact, values in recorded.items() for value, hosts in by_key(values).items())
@@ -198,12 +183,6 @@ def term_of(heading: str) -> str:
     return next(anchors, "")
 
 
-def ran_for(stored: StoredRun) -> str:
-    """The wall time of a run's blocks, or a dash."""
-    elapsed = sum(row.elapsed_ns for row in stored.measurements)
-    return format_span(elapsed / 1e9) if elapsed else MISSING
-
-
 def flatten(value: JSON, depth: int = 6, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Nested facts as dotted names and texts; anything nested deeper than ``depth`` is printed as is."""
     if isinstance(value, Mapping) and depth and value:
@@ -229,3 +208,68 @@ def _plain(value: JSON) -> str:
 def _shorten(text: str) -> str:
     """Cut a long error, which would bury the table; the run folder has all of it."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… (cut; the whole text is in samples.jsonl)"
+
+
+_MOST_CARDS = 4
+
+_SHOWN_ABOVE: Final = {"ranks", "node"}
+"""Facts of a host that have tables of their own."""
+
+
+def places(runs: Sequence[StoredRun]) -> Iterator[Table]:
+    """The hosts, the ranks (folded) and the GPUs with their closest network cards, if there are any."""
+    hosts: list[tuple[list[RankPlacement], str | None]] = []
+    ranks: list[tuple[RankPlacement, str]] = []
+    for run in (stored.run for stored in runs):
+        placements = rank_placements(run.hosts, run.environments)
+        for host, members in grouped(placements, lambda rank: rank.host).items():
+            facts = run.environments.get(host, UNKNOWN_HOST)
+            hosts.append((members, None if facts.node is None else facts.node.name))
+            own = {rank.rank: ", ".join(map("=".join, rank.variables.items())) for rank in facts.ranks}
+            ranks += [(rank, own.get(rank.rank, "")) for rank in members]
+    yield table("Where the ranks ran", _HOST_COLUMNS, hosts, distinct=True)
+    known = [row for row in ranks if row[0].cores is not None or row[0].local_rank is not None or row[1]]
+    if known:
+        yield table("Every rank", _RANK_COLUMNS, sorted(known, key=lambda row: row[0].rank), folded=True, distinct=True)
+    alike: dict[tuple[Cell, ...], tuple[GpuFacts, list[str]]] = {}
+    for host, facts in (item for stored in runs for item in stored.run.environments.items()):
+        for gpu in facts.pci.gpus:
+            shown = tuple(column.cell((gpu, [])) for column in _GPU_COLUMNS)
+            alike.setdefault(shown, (gpu, []))[1].append(host)
+    if alike:
+        yield table("GPUs and the network cards next to them", _GPU_COLUMNS, alike.values(), _GPU_NOTE)
+
+
+def _way(switches: tuple[str, ...] | None) -> str | None:
+    return None if switches is None else " / ".join(switches) or "none known to Slurm"
+
+
+_HOST_COLUMNS: Final[tuple[Column[tuple[list[RankPlacement], str | None]], ...]] = (
+    Column("Host", lambda row: row[0][0].host),
+    Column("Ranks", lambda row: rank_list([placement.rank for placement in row[0]])),
+    Column("Slurm node", lambda row: row[1] or None),
+    Column("Switches", lambda row: _way(row[0][0].switches)),
+    Column("Cores of its ranks", lambda row: binding(row[0]) or None),
+)
+_RANK_COLUMNS: Final[tuple[Column[tuple[RankPlacement, str]], ...]] = (
+    Column("Rank", lambda row: row[0].rank, str),
+    Column("Host", lambda row: row[0].host),
+    Column("Local rank", lambda row: row[0].local_rank),
+    Column("Cores", lambda row: None if row[0].cores is None else number_list(row[0].cores)),
+    Column("NUMA nodes", lambda row: number_list(row[0].numa_nodes or ()) or None),
+    Column("GPU", lambda row: row[0].gpu_address or None if row[0].gpu is None else row[0].gpu),
+    Column("Own variables", lambda row: row[1] or None),
+)
+_GPU_NOTE: Final = (
+    "From the kernel's PCI tree: the cards that share most of the GPU's path to the host, or else its NUMA node. "
+    "If both are unknown, there is no closest card."
+)
+_GPU_COLUMNS: Final[tuple[Column[tuple[GpuFacts, list[str]]], ...]] = (
+    Column("GPU", lambda row: row[0].index),
+    Column("What", lambda row: row[0].name),
+    Column("Address", lambda row: row[0].address),
+    Column("NUMA node", lambda row: row[0].numa_node, str),
+    Column("Closest network cards", lambda row: listed(row[0].closest_nics, _MOST_CARDS) or None),
+    Column("Shared", lambda row: row[0].closest_by or None),
+    Column("Hosts", lambda row: ", ".join(dict.fromkeys(row[1]))),
+)

@@ -1,12 +1,12 @@
 """Output of ``busbw simulate``: one row per algorithm and size, and the utilisation of the network's links."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from busbw.ops import bus_factor
 from busbw.units import format_rate, format_seconds, format_size
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.models.simulate import Simulation
 from busbw_analysis.report.document import Column, Table, table
 
@@ -66,20 +66,12 @@ def simulated(
     op: str, algorithm: str, size_bytes: int, ranks: int, simulation: Simulation, formula: float | None
 ) -> Simulated:
     """The result of a simulation, with the seconds of a formula."""
-    algbw = size_bytes / simulation.seconds if size_bytes and simulation.seconds else None
-    factor = bus_factor(op, ranks)
-    return Simulated(
-        op=op,
-        algorithm=algorithm,
-        size_bytes=size_bytes,
-        ranks=ranks,
-        seconds=simulation.seconds,
-        algbw=algbw,
-        busbw=None if algbw is None or factor is None else algbw * factor,
-        formula_seconds=formula,
-        ratio=simulation.seconds / formula if formula else None,
-        links=tuple(sorted(_kinds(simulation), key=lambda kind: -kind.utilisation)),
-    )
+    seconds, factor = simulation.seconds, bus_factor(op, ranks)
+    algbw = size_bytes / seconds if size_bytes and seconds else None
+    busbw = None if algbw is None or factor is None else algbw * factor
+    links = tuple(sorted(_kinds(simulation), key=lambda kind: -kind.utilisation))
+    ratio = seconds / formula if formula else None
+    return Simulated(op, algorithm, size_bytes, ranks, seconds, algbw, busbw, formula, ratio, links)
 
 
 _EQUAL: Final = 1e-6
@@ -88,9 +80,7 @@ _EQUAL: Final = 1e-6
 def _kinds(simulation: Simulation) -> Iterator[LinkUse]:
     """Kinds of links, except those that carried nothing."""
     used = simulation.utilisation()
-    kinds: dict[str, list[int]] = defaultdict(list)
-    for number, link in enumerate(simulation.links):
-        kinds[link.kind].append(number)
+    kinds = by_key((link.kind, number) for number, link in enumerate(simulation.links))
     for kind, numbers in kinds.items():
         alike = [number for number in numbers if used[number] >= used[numbers].max() * (1 - _EQUAL)]
         busiest = simulation.links[alike[0]]

@@ -1,18 +1,22 @@
-"""The report section on pairs of ranks: within a host against between hosts, and every single pair."""
+"""Report sections on pairs of ranks (within a host against between hosts, and every pair) and on single ranks."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import fmean, median
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from busbw.ops import SYNCHRONISING
 from busbw.runs.placement import RankPlacement
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.grouped import by_key, grouped
+from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
+from busbw_analysis.data.lateness import LEAST_COST, LEAST_EXCESS, TIMES_USUAL, GroupLateness, RankLateness
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.distances import BETWEEN_HOSTS, PairClass, PairSplit
+from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement, PairMatrix
 from busbw_analysis.diagnosis.peer_peaks import PairShares
 from busbw_analysis.report.document import (
@@ -23,10 +27,11 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
+    ends_in_words,
+    ends_of,
     table,
     three_digits,
 )
-from busbw_analysis.report.sections.labels import ends_in_words, ends_of
 
 Floats = npt.NDArray[np.float64]
 Quantity = Literal["rate", "time"]
@@ -108,7 +113,7 @@ _SPLIT_COLUMNS: Final[tuple[Column[tuple[PairSplit, PairClass]], ...]] = (
 
 
 def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
-    """For every operation a summary sentence and a table of its sizes."""
+    """For every operation a table of its sizes."""
     blocks: list[Block] = []
     for label, members in grouped(splits, lambda split: split.label).items():
         ordered = sorted(members, key=lambda split: split.size_bytes)
@@ -118,31 +123,9 @@ def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
             f"Time of a call: median over the pairs, then over launches. {ends} Each group of ranks that runs at the "
             "same time counts as a pair."
         )
-        blocks += [Paragraph(text) for text in _finding(label, ordered)]
         caption, folded = f"{label}: pairs by distance", len(rows) > _MOST_ROWS
         blocks.append(table(caption, _SPLIT_COLUMNS, rows, note, row_headers=2, folded=folded))
     return blocks
-
-
-def _finding(label: str, splits: Sequence[PairSplit]) -> Iterator[str]:
-    """One sentence if there are pairs of both kinds: time at the smallest size, rate at the largest."""
-    both = [split for split in splits if split.classes[-1].times_within is not None]
-    if both:
-        small, large = both[0], both[-1]
-        parts = [f"{format_size(small.size_bytes)} take {_against(small, lambda kind: format_time(kind.time_ns))}"]
-        if large.size_bytes:
-            at = _against(large, lambda kind: format_rate(kind.rate))
-            parts.append(f"{format_size(large.size_bytes)} move at {at}")
-        yield f"{label}: {'; '.join(parts)}."
-
-
-def _against(split: PairSplit, words: Callable[[PairClass], str]) -> str:
-    within, between = split.classes[0], next(kind for kind in split.classes if kind.name == BETWEEN_HOSTS)
-    times = three_digits(between.times_within or math.nan)
-    parts = [f"{words(kind)} {kind.name}" for kind in split.classes if kind.part]
-    more = f": {', '.join(parts)}" if parts else ""
-    longer = f"{times} times as long in the middle launch"
-    return f"{words(within)} within a host and {words(between)} between hosts ({longer}){more}"
 
 
 # --- heatmaps ------------------------------------------------------------------------------------------------------
@@ -165,7 +148,6 @@ def _every_pair(
         values, text, what = matrix.rate, format_rate, f"Rate from rank to rank at {size} · {label}"
         unit, factor = ("GB/s", 1e9) if np.nanmax(values, initial=0.0) >= 1e9 else ("MB/s", 1e6)
     if not np.isfinite(values).any():
-        yield _by_ranks(f"{what}: not measured", matrix, placements, values, unit, folded=folded)
         return
     ends = [
         f"{text(float(values.flat[cell]))} ({_pair_name(matrix, cell)})"
@@ -244,25 +226,13 @@ def _by_ranks(
     order = [place for _, _, _, place, _ in ordered]
     leaves = ["".join(switches[-1:]) for switches, *_ in ordered]
     several = len(set(leaves)) > 1
-    above = [_Place(host, leaf if several else "") for leaf, (*_, host) in zip(leaves, ordered, strict=True)]
+    places = [f"{leaf} · {row[-1]}" if several and leaf else row[-1] for leaf, row in zip(leaves, ordered, strict=True)]
     names = [str(rank) for _, _, rank, _, _ in ordered]
-    return _heatmap(caption, names, values[np.ix_(order, order)], unit, above, folded=folded)
-
-
-class _Place(NamedTuple):
-    """A host, and the leaf switch above it if there are several."""
-
-    host: str
-    leaf: str = ""
-
-    @property
-    def label(self) -> str:
-        """Leaf switch and host."""
-        return f"{self.leaf} · {self.host}" if self.leaf else self.host
+    return _heatmap(caption, names, values[np.ix_(order, order)], unit, places, folded=folded)
 
 
 def _heatmap(
-    caption: str, names: Sequence[str], values: Floats, unit: str, places: Sequence[_Place] = (), *, folded: bool
+    caption: str, names: Sequence[str], values: Floats, unit: str, places: Sequence[str] = (), *, folded: bool
 ) -> Table:
     """A heatmap from each of ``names`` to each of them.
 
@@ -270,10 +240,8 @@ def _heatmap(
     """
     shade = shades(values[np.isfinite(values)].tolist(), by_ratio=True)
     several = len(set(places)) > 1
-    groups = [place.label for place in places] if several else [""] * len(names)
-    # With one rank per host, the rows name the host, and columns need only its leaf switch.
-    if several and len(set(places)) == len(names):
-        groups = [place.leaf or place.host for place in places]
+    # With one rank per host, the rows name the host.
+    groups = places if several and len(set(places)) < len(names) else [""] * len(names)
 
     def to(target: int) -> Callable[[int], Cell | None]:
         def cell(source: int) -> Cell | None:
@@ -283,7 +251,7 @@ def _heatmap(
         return cell
 
     columns: tuple[Column[int], ...] = (
-        *([Column("host", lambda row: "" if places[row] in places[:row] else places[row].label)] if several else []),
+        *([Column("host", lambda row: "" if places[row] in places[:row] else places[row])] if several else []),
         Column("from \\ to", lambda row: names[row], None, unit),
         *(Column(name, to(place), str, group=groups[place]) for place, name in enumerate(names)),
     )
@@ -302,3 +270,110 @@ def shades(values: Sequence[float], *, by_ratio: bool = False) -> Callable[[floa
     scale: Callable[[float], float] = math.log if far_apart else float
     span = scale(high) - scale(low)
     return lambda value: round((HEAT_STEPS - 1) * (scale(value) - scale(low)) / span) if span > 0 else 0
+
+
+_MOST_RANK_COLUMNS = 32
+SHORTEST: Final = "Shortest time (usually the last to arrive)"
+_ENTRY: Final = "The order of arrival is read from a shared clock; the others wait for the last rank."
+_NO_ENTRY: Final = (
+    "The order of arrival was not recorded. The others usually wait for the rank with the shortest time, but not "
+    "always if ranks share cores or the algorithm treats them differently."
+)
+_NO_INTERVAL: Final = "Numbers over cases have no interval: cases differ by far more than the launches of one case."
+
+
+_VERDICTS: Final = {True: Cell("straggler", tone="caution"), False: Cell("normal", tone="quiet")}
+
+
+def rank_views(judgement: Judgement) -> Section:
+    """Each rank's own time against the slowest rank's, how often it arrived last, and whether it is a straggler."""
+    whole = [
+        (summary.case.op, group)
+        for summary in judgement.cases
+        if summary.state == "measured" and (group := summary.only) is not None and len(group.ranks) > 1
+    ]
+    everyone = sorted({rank for _, group in whole for rank in group.ranks})
+    if not everyone:
+        text = "No measured operation lets ranks wait for each other."
+        return Section("ranks", "Single ranks", (Paragraph(text),))
+    waiting = [(op, group) for op, group in whole if op in SYNCHRONISING]
+    views = [view for _, group in whole for view in group.views]
+    shares = by_key((view.rank, view.own_share) for view in views if math.isfinite(view.own_share))
+    own = {rank: median(of) for rank, of in shares.items()}
+    arrivals = [
+        (op, view.rank, view.late_count / view.samples) for op, group in waiting for view in group.views if view.samples
+    ]
+    late = by_key((rank, share) for _, rank, share in arrivals)
+    hosts = judgement.facts.hosts
+    together = next((group for group in judgement.lateness if group.ranks == tuple(everyone)), None)
+    members = {} if together is None else {member.rank: member for member in together.members}
+
+    def late_share(rank: int) -> Cell | None:
+        return Cell(_percent(share := fmean(late[rank])), bar=share) if rank in late else None
+
+    timed = all(group.entry_known for _, group in waiting)
+    name = "Arrived last" if timed else SHORTEST
+    columns: tuple[Column[tuple[int, RankLateness | None]], ...] = (
+        Column("Rank", lambda row: row[0], str),
+        Column("Host", lambda row: hosts[row[0]] if row[0] < len(hosts) else None),
+        Column("Own time", lambda row: own.get(row[0]), _percent, "% of the slowest rank's"),
+        Column(name, lambda row: late_share(row[0]), str, "% of samples"),
+        Column("Late", lambda row: row[1] and _late(row[1]), str, "% of samples"),
+        Column("Late by", lambda row: row[1] and row[1].median_ns, format_time, "median"),
+        Column("Others wait", lambda row: row[1] and row[1].cost, _percent, "% of the time"),
+        Column("Verdict", lambda row: row[1] and _VERDICTS[row[1].flagged]),
+    )
+    note = (
+        f"Own time: median over {len(whole)} cases. {name}: mean over the {len(waiting)} "
+        f"cases of operations that synchronise; by chance, each of n ranks has 1/n. "
+        f"{_ENTRY if timed else _NO_ENTRY}{_late_note(together)} {_NO_INTERVAL}"
+    )
+    rows = [(rank, members.get(rank)) for rank in everyone]
+    each = table("Each rank over all cases that all ranks ran together", columns, rows, note)
+    return Section("ranks", "Single ranks", (each, *_late_by_op(arrivals, everyone, timed=timed)))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _late(member: RankLateness) -> str:
+    ends = "" if member.low is None or member.high is None else f" ({_percent(member.low)}–{_percent(member.high)})"
+    return f"{_percent(member.share)}{ends}"
+
+
+def _late_note(group: GroupLateness | None) -> str:
+    if group is None:
+        return " Stragglers are not judged: these ranks ran no synchronising operation together."
+    if group.launches >= LAUNCHES_FOR_AN_INTERVAL:
+        spread = "in brackets the 95 % interval over launches"
+    else:
+        spread = "in brackets the range of launches" if group.launches > 1 else "one launch has no interval"
+    return (
+        f" Late: last, by more than {format_time(group.release_ns)} and by {TIMES_USUAL:g} times the usual delay of "
+        f"{format_time(group.usual_ns)} (in 4 of 5 samples no normal rank is further behind); {spread}. A straggler is "
+        f"late in {LEAST_EXCESS:.0%} of samples more than the next rank, costs {LEAST_COST:.0%} of the time, and is "
+        "late neither by chance nor in a few launches only."
+    )
+
+
+def _late_by_op(arrivals: Iterable[tuple[str, int, float]], everyone: Sequence[int], *, timed: bool) -> list[Table]:
+    """A heatmap of ``arrivals``: op, rank, and the share of samples in which the rank was the last."""
+    shown = everyone[:_MOST_RANK_COLUMNS]
+    what = "arrived last" if timed else "had the shortest time"
+    shares = by_key(((op, rank), share) for op, rank, share in arrivals)
+    means = {place: fmean(of) for place, of in shares.items()}
+    if not means:
+        return []
+    shade = shades(list(means.values()))
+
+    def of_rank(rank: int) -> Column[str]:
+        def share(op: str) -> Cell | None:
+            return Cell(_percent(mean), heat=shade(mean)) if (mean := means.get((op, rank))) is not None else None
+
+        return Column(f"rank {rank}", share, str)
+
+    columns: tuple[Column[str], ...] = (Column("Operation", lambda op: op), *map(of_rank, shown))
+    cut = "" if len(shown) == len(everyone) else f"; the first {len(shown)} of {len(everyone)} ranks"
+    caption = f"How often each rank {what}, in % of samples, by operation{cut}"
+    return [table(caption, columns, dict.fromkeys(op for op, _ in means), _NO_INTERVAL, folded=True)]

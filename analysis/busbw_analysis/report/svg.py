@@ -9,10 +9,11 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 INK: Final = {
     "#010101": "var(--ink)",
@@ -38,7 +39,7 @@ _GEOMETRY = ("d", "x", "y", "width", "height", "points", "transform", "viewBox")
 
 
 def inline(
-    figure: Figure, identity: str, title: str, description: str, tips: Mapping[str, Sequence[str]] | None = None
+    figure: "Figure", identity: str, title: str, description: str, tips: Mapping[str, Sequence[str]] | None = None
 ) -> str:
     """The figure as an ``<svg>`` element for an HTML page; the same figure gives the same bytes.
 
@@ -47,6 +48,8 @@ def inline(
     tips: gid of an artist → tooltips of its markers.
     All texts are escaped here.
     """
+    import matplotlib as mpl  # noqa: PLC0415 - heavy
+
     stream = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": identity}):
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
