@@ -17,7 +17,7 @@ from busbw.backends.base import Backend
 from busbw.backends.cuda import CudaDevice
 from busbw.backends.local import LOCAL
 from busbw.backends.local.base import Bound
-from busbw.backends.pytorch import peer_access
+from busbw.backends.pytorch import nccl
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.ops.host import host_settings
@@ -164,11 +164,11 @@ def test_a_copy_to_a_peer_arrives_also_where_the_peer_is_the_same_gpu(device: De
 
 def test_a_process_sees_its_own_gpu_by_its_name(device: Device) -> None:
     assert isinstance(device, CudaDevice)
-    seen = peer_access.view("here", device)
+    seen = nccl.view("here", device)
     assert seen.gpu is not None, "this torch tells UUIDs"
     assert seen.names[seen.gpu] == device.name
     assert seen.gpu not in seen.access
-    assert msgspec.json.decode(msgspec.json.encode(seen), type=peer_access.View) == seen
+    assert msgspec.json.decode(msgspec.json.encode(seen), type=nccl.View) == seen
 
 
 def run_command(folder: Path, *arguments: str) -> store.StoredRun:

@@ -19,12 +19,11 @@ from testing.synthetic import case
 from busbw.backends.base import World
 from busbw.backends.cuda import CudaDevice, CudaMark
 from busbw.backends.local import device as device_copies
-from busbw.backends.pytorch import nccl, peer_access
+from busbw.backends.pytorch import nccl
 from busbw.errors import BackendError, LaunchError
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
-from busbw.measure.clock import HostClock
-from busbw.measure.clock_sync import CommonClock
+from busbw.measure.clock import CommonClock, HostClock
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs.records import Measurement, Mode
@@ -425,10 +424,10 @@ def test_a_pair_is_bound_to_the_name_that_this_process_has_for_the_other_gpu(
     own = backend._views[0]
     assert (own.gpu, own.names, own.access) == (f"GPU-{UUID}", {f"GPU-{UUID}": "cuda:0"}, ())
     assert backend.peer_in((0,)) is None
-    other = peer_access.View(host=own.host, gpu="GPU-other", names={}, access=())
+    other = nccl.View(host=own.host, gpu="GPU-other", names={}, access=())
     monkeypatch.setattr(backend, "_views", (own, other))
-    seen = peer_access.View(host=own.host, gpu=own.gpu, names={**own.names, "GPU-other": "cpu"}, access=("GPU-other",))
-    both = peer_access.View(host=own.host, gpu="GPU-other", names=seen.names, access=(f"GPU-{UUID}",))
+    seen = nccl.View(host=own.host, gpu=own.gpu, names={**own.names, "GPU-other": "cpu"}, access=("GPU-other",))
+    both = nccl.View(host=own.host, gpu="GPU-other", names=seen.names, access=(f"GPU-{UUID}",))
     monkeypatch.setattr(backend, "_views", (seen, both))
     assert backend.refuse(OPS["peer_copy"], one) is None
     assert backend.peer_in((0, 1)) == "cpu"

@@ -19,8 +19,8 @@ from busbw.backends.cuda import CudaDevice
 from busbw.backends.faults import WrappingBackend
 from busbw.backends.local import LOCAL, device
 from busbw.backends.local.base import Bound
-from busbw.backends.pytorch import peer_access
-from busbw.backends.pytorch.peer_access import View, name_of, why_no_pairs
+from busbw.backends.pytorch import nccl
+from busbw.backends.pytorch.nccl import View, name_of, why_no_pairs
 from busbw.errors import BackendError
 from busbw.measure.bench import rounds_of
 from busbw.measure.unsupported import Place, skip_reason
@@ -319,10 +319,10 @@ def test_every_rank_hears_what_the_others_see(monkeypatch: pytest.MonkeyPatch) -
     uuids = {0: "GPU-a", 1: "GPU-b", 2: "GPU-c", 3: None}
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", access)
-    monkeypatch.setattr(peer_access, "uuid_at", uuids.__getitem__)
+    monkeypatch.setattr(nccl, "uuid_at", uuids.__getitem__)
     own = CudaDevice.__new__(CudaDevice)
     own.index, own.uuid = 1, "GPU-b"
-    seen = peer_access.view("here", own)
+    seen = nccl.view("here", own)
     assert asked == [(1, 0), (1, 2)], "not its own, and not one that has no name"
     names = {"GPU-a": "cuda:0", "GPU-b": "cuda:1", "GPU-c": "cuda:2"}
     assert seen == View(host="here", gpu="GPU-b", names=names, access=("GPU-c",))

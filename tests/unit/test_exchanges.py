@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from testing.narrow import require
 
 from busbw.backends.pytorch.training import step
+from busbw.backends.pytorch.training.descent import LEARNING_RATE, Expected, LeastSquares, expected_result
 from busbw.backends.pytorch.training.descent import METHODS as CLASSES
-from busbw.backends.pytorch.training.descent_rules import Expected, expected_result
-from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, LeastSquares
 from busbw.errors import UsageError
 from busbw.launch.run_session import refuse_impossible
 from busbw.ops.exchanges import EVERY, METHODS, STEPS, exchange_in_words, parse_exchange

@@ -24,7 +24,8 @@ mpi = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
 
 from mpi4py import MPI  # noqa: E402 - busbw's settings come first
 
-from busbw.backends.mpi import cuda, info, native  # noqa: E402 - as above
+from busbw.backends.mpi import backend as cuda  # noqa: E402 - as above
+from busbw.backends.mpi import info, native  # noqa: E402 - as above
 from busbw.backends.mpi.native import Steps  # noqa: E402 - as above
 
 _MPICH = "MPICH Version:      5.0.2\nMPICH ABI:          18:2:6\nMPICH Device:       ch4:ucx ofi\nMPICH CC: cc"

@@ -26,12 +26,13 @@ from testing.fakes import QUICK, FakeWorld
 from testing.narrow import require
 from testing.synthetic import case
 
+from busbw.backends.base import OtherTool
 from busbw.backends.faults import WrappingBackend
-from busbw.backends.local import LOCAL, files, fio
+from busbw.backends.local import LOCAL
+from busbw.backends.local import storage as files
 from busbw.backends.local.base import Bound
-from busbw.backends.local.files import BlockFile
+from busbw.backends.local.storage import BlockFile
 from busbw.backends.pytorch import checkpoint
-from busbw.backends.supplements import OtherTool
 from busbw.cli.main import main
 from busbw.errors import BackendError, UsageError
 from busbw.ops.storage import Access, StorageSweep
@@ -417,14 +418,14 @@ def test_what_was_bound_is_given_back_where_another_rank_could_not_bind() -> Non
 
 
 def test_fio_does_what_our_own_loop_does() -> None:
-    job = require(fio.command("fio", "/x", 8 * MIB, Access(MIB, 4, "direct"), writes=True))
+    job = require(files.fio_command("fio", "/x", 8 * MIB, Access(MIB, 4, "direct"), writes=True))
     wanted = (
         "--filename=/x --rw=write --size=8388608 --bs=1048576 --direct=1 --ioengine=libaio --iodepth=4 --end_fsync=1"
     )
     assert set(wanted.split()) <= set(job)
-    job = require(fio.command("fio", "/x", 8192, Access(MIB, 1, "dropped"), writes=False))
+    job = require(files.fio_command("fio", "/x", 8192, Access(MIB, 1, "dropped"), writes=False))
     assert {"--rw=read", "--bs=8192", "--direct=0", "--ioengine=psync", "--invalidate=1"} <= set(job)
-    assert fio.command("fio", "/x", 8192, Access(4096, 2, "dropped"), writes=False) is None
+    assert files.fio_command("fio", "/x", 8192, Access(4096, 2, "dropped"), writes=False) is None
 
 
 def fake_fio(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,7 +438,7 @@ def fake_fio(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_rate_of_fio_has_its_version_and_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = '{"fio version": "fio-3.33", "jobs": [{"read": {"bw_bytes": 123456789}}]}'
     fake_fio(tmp_path, f"echo 'fio: a warning first'\necho '{told}'", monkeypatch)
-    found = require(fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
+    found = require(files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
     assert (found.tool, found.version, found.bytes_per_second, found.error) == ("fio", "3.33", (123456789.0,), None)
     assert "--ioengine=psync" in found.settings
     assert "/x" not in found.settings
@@ -455,14 +456,14 @@ def test_a_fio_that_fails_has_no_rate_and_says_why(
     tmp_path: Path, body: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_fio(tmp_path, body, monkeypatch)
-    found = require(fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
+    found = require(files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
     assert found.bytes_per_second == ()
     assert words in str(found.error)
 
 
 def test_a_fio_that_does_not_end_is_given_up_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_fio(tmp_path, "exec sleep 30", monkeypatch)
-    found = require(fio.measured("/x", 8192, Access(4096, 1, "dropped"), 0.25, writes=False))
+    found = require(files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 0.25, writes=False))
     assert found.error is not None
 
 
@@ -484,7 +485,7 @@ def test_what_fio_leaves_out_of_a_file_is_said(tmp_path: Path, monkeypatch: pyte
     told = '{"fio version": "fio-3.33", "jobs": [{"read": {"bw_bytes": 123456789}}]}'
     fake_fio(tmp_path, f"echo '{told}'", monkeypatch)
     for size, moved, said in ((3 * 65536 + 4096, 3 * 65536, "without the partial block of 4096 B"), (65536, 65536, "")):
-        found = require(fio.measured("/x", size, Access(65536, 1, "direct"), 60.0, writes=False))
+        found = require(files.fio_check("/x", size, Access(65536, 1, "direct"), 60.0, writes=False))
         assert f"--size={moved} " in found.settings
         assert said in found.settings
         assert ("without" in found.settings) == bool(said)
@@ -493,14 +494,16 @@ def test_what_fio_leaves_out_of_a_file_is_said(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 def test_fio_moves_whole_blocks_alone(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(2 * 65536 + 4096))
-    job = require(fio.command("fio", str(tmp_path / "x"), 2 * 65536 + 4096, Access(65536, 1, "dropped"), writes=False))
+    job = require(
+        files.fio_command("fio", str(tmp_path / "x"), 2 * 65536 + 4096, Access(65536, 1, "dropped"), writes=False)
+    )
     told = subprocess.run(job, capture_output=True, text=True, check=True).stdout
     assert json.loads(told[told.index("{") :])["jobs"][0]["read"]["io_bytes"] == 2 * 65536
 
 
 def test_without_fio_there_is_no_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False) is None
+    assert files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False) is None
 
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")

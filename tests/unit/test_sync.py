@@ -14,7 +14,7 @@ from testing.synthetic import case
 
 from busbw.backends.base import Operation
 from busbw.backends.faults import WrappingBackend
-from busbw.measure.clock_sync import CommonClock
+from busbw.measure.clock import CommonClock
 from busbw.measure.sync import SYNCHRONIZERS, WindowSync
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.base import Matrix, Op

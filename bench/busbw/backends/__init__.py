@@ -158,7 +158,7 @@ BACKENDS: dict[str, BackendRow] = {
             device="cuda",
             summary="CUDA-aware MPI through mpi4py: one NVIDIA GPU per rank",
             missing=_mpi_cuda_missing,
-            open=_lazily("mpi.cuda", "MpiCudaBackend"),
+            open=_lazily("mpi.backend", "MpiCudaBackend"),
             traits=BackendTraits(cost_models="mpi-cuda", transport="mpi-net"),
             places=_gpus,
         ),

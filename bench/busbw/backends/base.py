@@ -18,11 +18,12 @@ from busbw.escape import say
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.facts import HostFacts
-from busbw.runs.records import BackendTraits, Case
+from busbw.runs.records import BackendTraits, Case, CrossCheck
 from busbw.system.device import Device, DeviceConditions
 
 if TYPE_CHECKING:
     import torch
+
 
 _Record = TypeVar("_Record")
 
@@ -243,3 +244,50 @@ def of_every_rank(backend: Backend, mine: Sequence[int]) -> Vector:
     table = np.zeros((backend.size, len(mine)), dtype=np.int64)
     table[backend.rank] = mine
     return backend.reduce(table.reshape(-1), "sum").reshape(table.shape)
+
+
+Interval = tuple[str, int, int]
+"""One interval of a step: ``compute`` or the name of a call, start and end, ns of a clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Separate runs of the parts of a training step. All ranks call each together, after an untimed ``prepare``.
+
+    step, compute, communicate: the whole step, the step without communication, and its communication only.
+    timeline: runs the step once more and returns its intervals by the given clock.
+    profile: runs the step once more and returns the trace of the library's own profiler.
+    sent: (op, ranks of the group, S in bytes) → calls of this rank.
+    memory: peak bytes, bytes of weights and of gradients on this rank (None: not measured).
+    steps: training steps in each of step, compute and communicate.
+    The other fields are as in ``records.StepParts``.
+    """
+
+    prepare: Call
+    step: Call
+    compute: Call
+    communicate: Call
+    timeline: Callable[[Callable[[], int]], list[Interval]]
+    profile: Callable[[], str]
+    sent: dict[tuple[str, int, int], int]
+    memory: tuple[int, int, int] | None
+    parameters: int
+    flop: int
+    tokens: int
+    dropped: int
+    steps: int = 1
+    gaps: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepSupplement(Supplement):
+    """``parts``: prepares the runs of a training step's parts; collective."""
+
+    parts: Callable[[], Parts]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTool(Supplement):
+    """``run``: runs another tool on the same operation, with a time limit in seconds; None: there is no such tool."""
+
+    run: Callable[[float], CrossCheck | None]

@@ -18,8 +18,7 @@ from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.launch.observers import Listener, in_words
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
-from busbw.measure.clock import Clock, HostClock, read_cost_ns
-from busbw.measure.clock_sync import CommonClock, compare_all
+from busbw.measure.clock import Clock, CommonClock, HostClock, compare_all, read_cost_ns
 from busbw.measure.device_loops import empty_call_ns
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS

@@ -13,8 +13,7 @@ import numpy as np
 
 from busbw.backends.base import Call, explained
 from busbw.backends.patterns import settle
-from busbw.measure.bench import Bench, CaseFailed, Part, agreed, rounds_of
-from busbw.measure.buffers import part_in
+from busbw.measure.bench import Bench, CaseFailed, Part, agreed, part_in, rounds_of
 from busbw.measure.interference import InterferenceMonitor
 from busbw.measure.sampling import RoundResult, RoundSettings, sample
 from busbw.measure.stopping import budget_of

@@ -14,8 +14,7 @@ from busbw.backends.base import Backend, Call, Post, do_nothing, explained
 from busbw.backends.compiled_loop import Row
 from busbw.measure import loops
 from busbw.measure.clock import Clock
-from busbw.measure.compute import ComputeLoad
-from busbw.measure.loops import Loop, Overlapped, Samples, switches
+from busbw.measure.loops import ComputeLoad, Loop, Overlapped, Samples, switches
 from busbw.system.device import Device
 
 _FIRST_HOLD_NS = 1_000_000

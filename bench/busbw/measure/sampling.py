@@ -16,9 +16,8 @@ import numpy as np
 from busbw.backends.base import Call, Vector, explained, in_order
 from busbw.measure import device_loops, stopping
 from busbw.measure.bench import Bench, Part, agreed, fail_together
-from busbw.measure.compute import ComputeLoad
 from busbw.measure.device_loops import DeviceWork, Hold
-from busbw.measure.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
+from busbw.measure.loops import STARTS_OVERLAPPED, ComputeLoad, Loop, Samples, idle, require_time, take, take_overlapped
 from busbw.measure.reduction import Batch, durations, gather_ranks, record_group, reduce_batch, timed_by
 from busbw.measure.stopping import ROWED, Budget
 from busbw.measure.sync import SYNCHRONIZERS, Synchronizer

@@ -10,8 +10,8 @@ from busbw.backends.base import Backend
 from busbw.errors import BusbwError
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
-from busbw.measure.clock_sync import CommonClock
-from busbw.measure.compute import ComputeLoad
+from busbw.measure.clock import CommonClock
+from busbw.measure.loops import ComputeLoad
 from busbw.ops import OPS, traffic
 from busbw.runs.plan import Timing
 from busbw.runs.records import Case, Failed, Measurement

@@ -20,7 +20,7 @@ import torch
 from busbw.backends.base import BackendRow, Operation, Vector, Wait
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.errors import BackendError, BusbwError
-from busbw.measure.compute import ComputeLoad
+from busbw.measure.loops import ComputeLoad
 from busbw.ops.base import Matrix, Op, Share
 from busbw.ops.groups import Ranks
 from busbw.runs.plan import Timing

@@ -16,17 +16,21 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends.base import Operation, Vector, World, explained
+from busbw.backends.cuda import uuid_at
 from busbw.backends.library import LibraryBackend
 from busbw.backends.mpi.calls import CALLS, MOVED_ONLY, PREPARED, REDUCTIONS, Bound, exchange_all
-from busbw.backends.mpi.info import library, short_name
+from busbw.backends.mpi.info import cuda_aware, library, short_name, unaware
 from busbw.backends.mpi.init import initialise, meet_at_store, message_of, refuse_mixed_levels
 from busbw.backends.mpi.native import MPI, address
 from busbw.backends.scheduled import Exchange
-from busbw.backends.side_channel import collect_reports, wait_warily
+from busbw.backends.side_channel import collect_reports, first_line, wait_warily
 from busbw.errors import BackendError, LaunchError
+from busbw.ops.algorithms.settings import AlgorithmSettings
 from busbw.ops.base import Matrix, Op, first_reason
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
+from busbw.system.device import DeviceConditions
+from busbw.system.nvml import nvml_of
 
 _LOOKS = 8
 """Progress checks of the watchdog per timeout, with the interval bounded by:"""
@@ -213,3 +217,61 @@ def _store(world: World, control: MPI.Intracomm) -> dist.Store:
         return dist.TCPStore(*world.store, is_master=False, timeout=timeout)
     store, where = meet_at_store(world.timeout_seconds, control)
     return store or dist.TCPStore(*where, is_master=False, timeout=timeout)
+
+
+class MpiCudaBackend(MpiBackend):
+    """CUDA tensors over MPI. Raises LaunchError if this rank has no GPU or the library is not CUDA-aware.
+
+    Calls block the host as they do with host memory, so the host's clock times them, without device marks. ``barrier``
+    also waits for pending GPU work, mainly the filling of buffers.
+    """
+
+    def __init__(self, world: World) -> None:
+        count = torch.cuda.device_count()
+        if not count:
+            raise LaunchError(f"rank {world.rank} cannot use a GPU: torch sees no CUDA device")
+        # If the launcher shows each rank only its own GPU, every rank calls it number 0.
+        number = 0 if count == 1 else world.local_rank % count
+        where = f"cuda:{number}"
+        try:
+            # Before MPI_Init, for libraries that use the GPU that is current there. Under mpirun the ranks may already
+            # have initialised MPI for their rendezvous, unless MASTER_ADDR and MASTER_PORT are set.
+            torch.cuda.set_device(where)
+            torch.cuda.synchronize()
+            self._nvml = nvml_of(uuid_at(number), number)
+        except RuntimeError as error:
+            raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
+        super().__init__(world)
+        self._where = where
+        problem = unaware(short_name(library()), aware=cuda_aware())
+        if problem is not None:
+            raise LaunchError(problem)
+
+    def refuse(self, op: Op, case: Case) -> str | None:
+        """Reason why MPI cannot run ``case`` on GPUs, or None."""
+        return why_not(op, case) or super().refuse(op, case)
+
+    def conditions(self) -> DeviceConditions | None:
+        """State of the GPU by NVML. Its index is that of the host, so it reveals ranks that share a GPU."""
+        return None if self._nvml is None else self._nvml.conditions()
+
+    def barrier(self) -> None:
+        """Barrier after this rank's GPU is idle, because MPI ignores its streams."""
+        with explained(self):
+            torch.cuda.synchronize()
+        super().barrier()
+
+
+def why_not(op: Op, case: Case) -> str | None:
+    """Reason why a call that blocks the host does not support ``case``, or None."""
+    return first_reason(
+        (case.mode == "graph", "MPI's calls block the host, so they cannot be captured in a graph"),
+        (case.pre_enqueue, "MPI's calls block the host, so they cannot be enqueued on a held stream"),
+        (case.mode == "overlap", "mode overlap computes on the host, which does not disturb data on a GPU"),
+        (case.cache != "warm", f"cache {case.cache} uses the host's cache size, but the data are on a GPU"),
+        (
+            isinstance(case.settings, AlgorithmSettings),
+            "explicit algorithms reduce on GPU streams, for which MPI's calls do not wait",
+        ),
+        (op.local, f"{op.name} on a GPU does not block the host as MPI's calls do; use backend nccl"),
+    )

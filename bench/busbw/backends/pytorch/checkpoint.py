@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends.base import Operation, Wait
-from busbw.backends.local.files import FULL, MAKE_ROOM
+from busbw.backends.local.storage import FULL, MAKE_ROOM
 from busbw.backends.pytorch.bound import Bound
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError

@@ -8,8 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from busbw.backends.pytorch.training.exchange import exchanged
-from busbw.backends.pytorch.training.network import causal
+from busbw.backends.pytorch.training.network import causal, exchanged
 from busbw.backends.pytorch.training.step import Step
 from busbw.workloads.model_rows import attention_flop
 

@@ -17,14 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.base import Operation
+from busbw.backends.base import Interval, Operation, Parts, StepSupplement
 from busbw.backends.pytorch.bound import Bound
-from busbw.backends.pytorch.training.alive import Alive
 from busbw.backends.pytorch.training.network import Network, batch_of, loss_of
-from busbw.backends.pytorch.training.observer import Call, Observer, Waits, counted, replay
-from busbw.backends.pytorch.training.timeline import record
+from busbw.backends.pytorch.training.observer import Alive, Call, Observer, Waits, counted, record, replay
 from busbw.backends.side_channel import first_line
-from busbw.backends.supplements import Interval, Parts, StepSupplement
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Split, first_reason
