@@ -13,10 +13,9 @@ from testing.narrow import require
 from testing.synthetic import case
 
 from busbw.backends import BACKENDS
-from busbw.backends.base import Backend
+from busbw.backends.base import Backend, Bound
 from busbw.backends.cuda import CudaDevice
 from busbw.backends.local import LOCAL
-from busbw.backends.local.base import Bound
 from busbw.backends.pytorch import nccl
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS

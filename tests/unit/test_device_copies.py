@@ -14,11 +14,10 @@ from testing.narrow import require
 from testing.synthetic import case
 from torch.profiler import ProfilerActivity, profile
 
-from busbw.backends.base import Backend, Operation
+from busbw.backends.base import Backend, Bound, Operation
 from busbw.backends.cuda import CudaDevice
 from busbw.backends.faults import WrappingBackend
 from busbw.backends.local import LOCAL, device
-from busbw.backends.local.base import Bound
 from busbw.backends.pytorch import nccl
 from busbw.backends.pytorch.nccl import View, name_of, why_no_pairs
 from busbw.errors import BackendError
@@ -169,26 +168,6 @@ def test_two_at_once_take_as_long_as_the_longer_and_what_comes_later_waits(machi
     fake.synchronise()
     assert last.ns_since(first) >= 1_800, "captured, they are still one after the other and two at once"
     assert last.ns_since(first) < 1_800 + 10_000
-
-
-@pytest.mark.parametrize(
-    ("op", "changes", "said"),
-    [
-        ("host_to_device", {"mode": "persistent"}, "MPI"),
-        ("device_to_host", {"mode": "overlap"}, "nonblocking"),
-        ("host_and_device", {"pinning": "pageable"}, "concurrently"),
-        ("host_to_device", {"pinning": "pageable", "mode": "graph"}, "pre-enqueued"),
-        ("device_to_host", {"pinning": "pageable", "pre_enqueue": True}, "pre-enqueued"),
-        ("peer_copy", {"mode": "graph"}, "captured"),
-        ("peer_copy_both", {"pre_enqueue": True}, "GPU"),
-        ("peer_copy_staged", {"cache": "flushed"}, "only one"),
-        ("peer_copy_staged", {"mode": "overlap"}, "nonblocking"),
-        ("peer_copy", {"mode": "persistent"}, "MPI"),
-    ],
-)
-def test_what_such_a_copy_cannot_be_timed_as_is_refused(op: str, changes: dict[str, object], said: str) -> None:
-    assert said in str(LOCAL[op].refuse(on_device(op, 2, **changes)))
-    assert LOCAL[op].refuse(on_device(op, 2)) is None
 
 
 @pytest.mark.parametrize("mode", ["isolated", "pipelined"])

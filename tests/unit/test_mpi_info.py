@@ -189,9 +189,9 @@ def test_ranks_that_share_a_gpu_over_mpi_are_told_of(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("op", "changes", "said"),
     [
-        ("all_reduce", {"mode": "graph"}, "captured"),
-        ("all_reduce", {"pre_enqueue": True}, "held"),
-        ("all_reduce", {"mode": "overlap"}, "computes"),
+        ("all_reduce", {"mode": "graph"}, "graph"),
+        ("all_reduce", {"pre_enqueue": True}, "pre-enqueued"),
+        ("all_reduce", {"mode": "overlap"}, "overlap"),
         ("all_reduce", {"cache": "flushed"}, "flushed"),
         ("memory_copy", {}, "block"),
     ],

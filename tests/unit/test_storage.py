@@ -26,11 +26,10 @@ from testing.fakes import QUICK, FakeWorld
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends.base import OtherTool
+from busbw.backends.base import Bound, OtherTool
 from busbw.backends.faults import WrappingBackend
 from busbw.backends.local import LOCAL
 from busbw.backends.local import storage as files
-from busbw.backends.local.base import Bound
 from busbw.backends.local.storage import BlockFile
 from busbw.backends.pytorch import checkpoint
 from busbw.cli.main import main
@@ -324,21 +323,6 @@ def test_a_checkpoint_whose_library_keeps_the_reason_to_itself_asks_for_room(
 def test_an_operation_without_a_folder_says_what_it_wants() -> None:
     with pytest.raises(BackendError):
         LOCAL["storage_write"].bind(bound_at(None, "storage_write"))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"mode": "pipelined"}, "supports"),
-        ({"mode": "overlap"}, "supports"),
-        ({"cache": "flushed"}, "cache"),
-        ({"pre_enqueue": True}, "enqueued"),
-    ],
-)
-def test_ways_of_timing_that_say_nothing_of_storage_are_refused(changes: dict[str, Any], words: str) -> None:
-    for op in ("storage_write", "storage_read"):
-        assert words in str(LOCAL[op].refuse(case(op, 4096, 2, **changes)))
-        assert LOCAL[op].refuse(case(op, 4096, 2)) is None
 
 
 # --- in a block of samples -------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def test_a_gpu_takes_steps_and_computes_their_products() -> None:
     computed, waited = (msgspec.structs.replace(one, device="cuda") for one in asked)
     assert step.refuse(computed) is None
     assert "GPU" in (step.refuse(waited) or "")
-    assert "stream" in (step.refuse(msgspec.structs.replace(computed, pre_enqueue=True)) or "")
+    assert "pre-enqueued" in (step.refuse(msgspec.structs.replace(computed, pre_enqueue=True)) or "")
 
 
 @pytest.mark.parametrize("sweep", [{"replicas": [3]}, {"scale": 0.0}, {"scale": 1.5}, {"micro_batches": []}])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from busbw.escape import say
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.facts import HostFacts
-from busbw.runs.records import BackendTraits, Case, CrossCheck
+from busbw.runs.records import BackendTraits, Cache, Case, CrossCheck, Mode, Sync
 from busbw.system.device import Device, DeviceConditions
 
 if TYPE_CHECKING:
@@ -80,6 +80,93 @@ class Operation:
     prepare: Call | None = None
     buffers: "tuple[torch.Tensor, torch.Tensor] | None" = None
     supplement: Supplement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Inputs from which an operation is bound.
+
+    send, receive: buffers of this rank.
+    device: device of the buffers (None: host memory).
+    folder: where files are created (None: the plan has no path).
+    peer: this process's name of the device of a pair's other rank (None: it cannot allocate memory there).
+    local_rank: index of this rank on its host.
+    group: global ranks of the group.
+    me: index of this rank in the group.
+    traffic: traffic of an uneven op, elements.
+    comm: the library's handle on the ranks that communicate.
+    """
+
+    case: Case
+    send: "torch.Tensor"
+    receive: "torch.Tensor"
+    device: Device | None = None
+    folder: Path | None = None
+    peer: str | None = None
+    local_rank: int = 0
+    group: Ranks = (0,)
+    me: int = 0
+    traffic: Matrix = ()
+    comm: Any = None
+
+    @property
+    def root(self) -> int:
+        """Index of the root in the group."""
+        return self.case.root or 0
+
+    @property
+    def redop(self) -> str:
+        """Name of the reduction."""
+        return self.case.redop or "sum"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Values of a case that a kind of operation supports (None: any)."""
+
+    modes: tuple[Mode, ...] | None = None
+    caches: tuple[Cache, ...] | None = None
+    syncs: tuple[Sync, ...] | None = None
+    dtypes: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    devices: tuple[str, ...] | None = None
+    pre_enqueue: bool = False
+
+    def refuse(self, case: Case) -> str | None:
+        """Reason why ``case`` is beyond these limits, or None."""
+        for name, value, supported in (
+            ("mode", case.mode, self.modes),
+            ("cache", case.cache, self.caches),
+            ("sync", case.sync, self.syncs),
+            ("dtype", case.dtype, self.dtypes),
+            ("groups", case.group, self.groups),
+            ("device", case.device, self.devices),
+        ):
+            if supported is not None and value not in supported:
+                return f"{case.op} supports {name} {' or '.join(supported)}, not {value}"
+        return f"{case.op} cannot be pre-enqueued" if case.pre_enqueue and not self.pre_enqueue else None
+
+
+ALONE: Final[tuple[Mode, ...]] = ("isolated", "barriers", "pipelined", "graph")
+"""Modes of operations that do not communicate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """How a local operation is bound.
+
+    bind: prepares the operation, or raises BackendError. The operation raises BackendError or torch's RuntimeError.
+    limits: what it supports.
+    why_not: another reason why a case cannot run, or None; the same on every rank.
+    """
+
+    bind: Callable[[Bound], Operation]
+    limits: Limits
+    why_not: Callable[[Case], str | None] = lambda _case: None
+
+    def refuse(self, case: Case) -> str | None:
+        """Reason why ``case`` cannot run, or None."""
+        return self.limits.refuse(case) or self.why_not(case)
 
 
 def _end_here(error: Exception) -> None:

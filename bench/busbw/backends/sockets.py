@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from busbw.backends.base import Operation
+from busbw.backends.base import Bound, Limits, Operation
 from busbw.errors import BackendError
 from busbw.ops.base import Op
 from busbw.runs.records import Case
@@ -18,38 +18,26 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1"
 _TOKEN_BYTES = 32
-_MODES = ("isolated", "pipelined")
+_LIMITS = Limits(modes=("isolated", "pipelined"), groups=("all",), devices=("cpu",))
 
 
 def refuse(case: Case) -> str | None:
     """Reason why ``case`` cannot run, or None; the same on every rank."""
-    if case.device != "cpu":
-        return f"{case.op} sends from host memory; this backend's buffers are on {case.device}"
     if case.nodes > 1:
         return f"{case.op} measures the loopback of one host; the ranks are on {case.nodes} hosts"
-    if case.group != "all":
-        return f"{case.op} needs groups all, not {case.group}: it connects all ranks of the world"
-    if case.mode not in _MODES:
-        return f"{case.op} supports modes {' and '.join(_MODES)}, not {case.mode}"
-    return None
+    return _LIMITS.refuse(case)
 
 
-def bind(
-    op: Op,
-    rank: int,
-    send: "torch.Tensor",
-    receive: "torch.Tensor",
-    share: Callable[[str], list[str]],
-    timeout_seconds: float,
-) -> Operation:
+def bind(op: Op, bound: Bound, share: Callable[[str], list[str]], timeout_seconds: float) -> Operation:
     """Bind a call that sends to the next rank and receives from the previous one concurrently.
 
     A ping-pong (an op of two trips) instead sends a message from the first rank to the last and then one back.
     share: gathers a text of every rank on every rank; binding is collective. Raises BackendError when the ranks cannot
     connect; so does a call without progress for ``timeout_seconds``.
     """
+    rank = bound.me  # of the only group
     following, previous = _connected(rank, share, timeout_seconds)
-    outgoing, incoming = _bytes_of(send), _bytes_of(receive)
+    outgoing, incoming = _bytes_of(bound.send), _bytes_of(bound.receive)
     if op.trips == 1:
         exchange = _exchange(following, previous, timeout_seconds)
         steps = [(outgoing, incoming)]

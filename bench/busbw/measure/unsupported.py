@@ -105,6 +105,8 @@ def _no_numa_node(case: Case, place: Place) -> str | None:
     node = host_settings(case.settings).numa_node
     if node is None:
         return None
+    if case.device != "cpu" and not OPS[case.op].host_memory:
+        return "--numa-node applies to host memory; the buffers are in GPU memory"
     if len(place.numa_nodes) < 2:
         return "there is no NUMA node to choose: a host has only one, or its system reports none"
     if node not in place.numa_nodes:
@@ -218,8 +220,10 @@ def _elements(layout: Layout) -> int:
 def _mode_conflict(case: Case, place: Place) -> str | None:
     """Reason why the settings of ``case`` contradict each other or the machine, or None."""
     window, rowed, cpu = case.sync == "window", case.mode in ROWED, case.device == "cpu"
-    threads = host_settings(case.settings).threads or 1
+    given = host_settings(case.settings).threads
+    threads = given or 1
     return first_reason(
+        (given is not None and not cpu, "--threads applies to the CPU only; this case runs on a GPU"),
         (
             threads > place.cores,
             f"{threads} threads need a core each; a host has {place.cores} per rank",

@@ -12,15 +12,12 @@ from functools import cache, partial
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from busbw.backends.base import Operation
-from busbw.backends.local.base import Bound, Local
+from busbw.backends.base import ALONE, Bound, Limits, Local, Operation
 from busbw.backends.patterns import EXACT_UP_TO
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
-from busbw.ops.base import first_reason
 from busbw.ops.compute import HEAD_SIZE, HEADS, TOKEN
 from busbw.ops.host import host_settings
-from busbw.runs.records import Case
 
 _SEED = 5
 _LARGEST_OPERAND = 126
@@ -161,22 +158,10 @@ def wrong_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     return _count_beyond(result[..., sample, :].double() - expected, allowed)
 
 
-def _refuse(case: Case) -> str | None:
-    return first_reason(
-        (
-            case.dtype not in _TOLERANCE,
-            f"{case.op} supports {', '.join(_TOLERANCE)}, not {case.dtype}",
-        ),
-        (
-            case.device != "cpu" and host_settings(case.settings).threads is not None,
-            "--threads applies to the CPU only; this case runs on a GPU",
-        ),
-        (case.mode in {"persistent", "overlap"}, f"mode {case.mode} is for communication; {case.op} is computation"),
-    )
-
+_LIMITS = Limits(modes=ALONE, dtypes=tuple(_TOLERANCE), pre_enqueue=True)
 
 OPERATIONS: dict[str, Local] = {
-    "matmul": Local(partial(_with_threads, _matmul), _refuse),
-    "attention": Local(partial(_with_threads, partial(_attention, scaled_dot_product_attention)), _refuse),
-    "attention_unfused": Local(partial(_with_threads, partial(_attention, _unfused_attention)), _refuse),
+    "matmul": Local(partial(_with_threads, _matmul), _LIMITS),
+    "attention": Local(partial(_with_threads, partial(_attention, scaled_dot_product_attention)), _LIMITS),
+    "attention_unfused": Local(partial(_with_threads, partial(_attention, _unfused_attention)), _LIMITS),
 }

@@ -12,8 +12,7 @@ from functools import partial
 
 import torch
 
-from busbw.backends.base import Operation, do_nothing, in_order
-from busbw.backends.local.base import Bound, Local
+from busbw.backends.base import ALONE, Bound, Limits, Local, Operation, do_nothing, in_order
 from busbw.backends.patterns import count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
 from busbw.ops.base import Span, first_reason
@@ -108,16 +107,9 @@ def _host_and_device(bound: Bound) -> Operation:
         return Operation(both, buffers=(bound.send, target), wrong=wrong, free=held.pop_all().close)
 
 
-def _refuse_parts(case: Case) -> str | None:
-    return first_reason(
-        (case.mode == "persistent", f"mode persistent is for MPI communication; {case.op} is a copy"),
-        (case.mode == "overlap", f"{case.op} has no nonblocking form, which mode overlap needs"),
-    )
-
-
-def _refuse(case: Case) -> str | None:
+def _why_not(case: Case) -> str | None:
     pageable = host_settings(case.settings).pinning != "pinned"
-    return _refuse_parts(case) or first_reason(
+    return first_reason(
         (
             pageable and case.op == "host_and_device",
             "the host stages copies of pageable memory, so it cannot copy in both directions concurrently",
@@ -155,24 +147,16 @@ def _peer_copy(bound: Bound, *, staged: bool = False) -> Operation:
     return Operation(in_order(down, up), buffers=(bound.send, target))
 
 
-def _refuse_peer(case: Case) -> str | None:
-    """Reason why a copy to another GPU cannot run, or None; its stream and caches are not under this rank's control."""
-    return _refuse_parts(case) or first_reason(
-        (case.mode == "graph", "a copy to another GPU waits for a stream there, which cannot be captured"),
-        (
-            case.pre_enqueue,
-            "pre-enqueueing would also block the target GPU by its own rank's hold, so the copy would wait",
-        ),
-        (case.cache != "warm", f"cache {case.cache} would affect only one of the two GPUs"),
-    )
-
+_HOST = Limits(modes=ALONE, pre_enqueue=True)
+_PEER = Limits(modes=("isolated", "barriers", "pipelined"), caches=("warm",))
+"""A copy to another GPU waits for a stream there, which is not under this rank's control, nor are its caches."""
 
 OPERATIONS: dict[str, Local] = {
-    "host_to_device": Local(partial(_one_way, to_host=False), _refuse),
-    "device_to_host": Local(partial(_one_way, to_host=True), _refuse),
-    "host_and_device": Local(_host_and_device, _refuse),
-    "peer_copy": Local(_peer_copy, _refuse_peer),
-    "peer_copy_both": Local(_peer_copy, _refuse_peer),
-    "peer_copy_driver": Local(_peer_copy, _refuse_peer),  # the same call; without peer access the driver stages it
-    "peer_copy_staged": Local(partial(_peer_copy, staged=True), _refuse_peer),
+    "host_to_device": Local(partial(_one_way, to_host=False), _HOST, _why_not),
+    "device_to_host": Local(partial(_one_way, to_host=True), _HOST, _why_not),
+    "host_and_device": Local(_host_and_device, _HOST, _why_not),
+    "peer_copy": Local(_peer_copy, _PEER),
+    "peer_copy_both": Local(_peer_copy, _PEER),
+    "peer_copy_driver": Local(_peer_copy, _PEER),  # the same call; without peer access the driver stages it
+    "peer_copy_staged": Local(partial(_peer_copy, staged=True), _PEER),
 }

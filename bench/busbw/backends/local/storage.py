@@ -16,12 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from busbw.backends.base import Operation, OtherTool
-from busbw.backends.local.base import Bound, Local
+from busbw.backends.base import Bound, Limits, Local, Operation, OtherTool
 from busbw.errors import BackendError
-from busbw.ops.base import first_reason
 from busbw.ops.storage import Access
-from busbw.runs.records import Case, CrossCheck
+from busbw.runs.records import CrossCheck
 from busbw.units import format_size
 
 Bytes = npt.NDArray[np.uint8]
@@ -309,18 +307,9 @@ def _bind(bound: Bound, *, writes: bool) -> Operation:
     )
 
 
-def _refuse(case: Case) -> str | None:
-    return first_reason(
-        (
-            case.mode != "isolated",
-            f"{case.op} supports only mode isolated, because the page cache is dropped before each call",
-        ),
-        (case.cache != "warm", "storage operations support only cache warm: CPU caches do not matter"),
-        (case.pre_enqueue, "file operations cannot be enqueued on a device's stream"),
-    )
-
+_LIMITS = Limits(modes=("isolated",), caches=("warm",))
 
 OPERATIONS: dict[str, Local] = {
-    "storage_write": Local(partial(_bind, writes=True), _refuse),
-    "storage_read": Local(partial(_bind, writes=False), _refuse),
+    "storage_write": Local(partial(_bind, writes=True), _LIMITS),
+    "storage_read": Local(partial(_bind, writes=False), _LIMITS),
 }

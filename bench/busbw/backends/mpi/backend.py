@@ -15,18 +15,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import Operation, Vector, World, explained
+from busbw.backends.base import Limits, Vector, World, explained
 from busbw.backends.cuda import uuid_at
 from busbw.backends.library import LibraryBackend
-from busbw.backends.mpi.calls import CALLS, MOVED_ONLY, PREPARED, REDUCTIONS, Bound, exchange_all
+from busbw.backends.mpi.calls import CALLS, MOVED_ONLY, PREPARED, REDUCTIONS, exchange_all
 from busbw.backends.mpi.info import cuda_aware, library, short_name, unaware
 from busbw.backends.mpi.init import initialise, meet_at_store, message_of, refuse_mixed_levels
 from busbw.backends.mpi.native import MPI, address
 from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import collect_reports, first_line, wait_warily
 from busbw.errors import BackendError, LaunchError
+from busbw.ops import MESSAGES
 from busbw.ops.algorithms.settings import AlgorithmSettings
-from busbw.ops.base import Matrix, Op, first_reason
+from busbw.ops.base import Op, first_reason
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
 from busbw.system.device import DeviceConditions
@@ -46,6 +47,7 @@ class MpiBackend(LibraryBackend):
     """Host memory over MPI. Raises LaunchError if MPI's world differs from the launcher's."""
 
     raises = (MPI.Exception, *LibraryBackend.raises)
+    calls = CALLS
 
     def __init__(self, world: World) -> None:
         torch.set_num_threads(1)  # ranks share the cores
@@ -110,12 +112,9 @@ class MpiBackend(LibraryBackend):
         """Exchange messages on the communicator of all ranks."""
         return partial(exchange_all, self._measured, case.dtype)
 
-    def bind_call(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        """Bind MPI's call for ``op``."""
-        comm = self._groups[group] if op.members == "all" else self._measured
-        return CALLS[op.name](Bound(case, group, group.index(self.rank), comm, self._measured, send, receive, traffic))
+    def comm(self, op: Op, group: Ranks) -> MPI.Intracomm:
+        """The communicator of the group, or for messages of all ranks."""
+        return self._measured if op.members != "all" or op.name in MESSAGES else self._groups[group]
 
     def barrier(self) -> None:
         """MPI's barrier on the control communicator."""
@@ -262,13 +261,13 @@ class MpiCudaBackend(MpiBackend):
         super().barrier()
 
 
+_BLOCKING = Limits(modes=("isolated", "barriers", "pipelined", "persistent"), caches=("warm",))
+"""Overlap would compute on the host, and the size of the caches is the host's, but the data are on a GPU."""
+
+
 def why_not(op: Op, case: Case) -> str | None:
     """Reason why a call that blocks the host does not support ``case``, or None."""
-    return first_reason(
-        (case.mode == "graph", "MPI's calls block the host, so they cannot be captured in a graph"),
-        (case.pre_enqueue, "MPI's calls block the host, so they cannot be enqueued on a held stream"),
-        (case.mode == "overlap", "mode overlap computes on the host, which does not disturb data on a GPU"),
-        (case.cache != "warm", f"cache {case.cache} uses the host's cache size, but the data are on a GPU"),
+    return _BLOCKING.refuse(case) or first_reason(
         (
             isinstance(case.settings, AlgorithmSettings),
             "explicit algorithms reduce on GPU streams, for which MPI's calls do not wait",

@@ -14,18 +14,18 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import Operation, Vector, World, explained, no_longer_than
+from busbw.backends.base import Vector, World, explained, no_longer_than
 from busbw.backends.library import LibraryBackend
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch import checkpoint
-from busbw.backends.pytorch.bound import REDUCTIONS, Bound
 from busbw.backends.pytorch.calls import CALLS, exchange_all
+from busbw.backends.pytorch.names import REDUCTIONS
 from busbw.backends.pytorch.training import step
 from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import collect_reports, first_line, shut_connections, wait_warily
 from busbw.errors import BackendError, BusbwError, LaunchError
 from busbw.ops import MESSAGES
-from busbw.ops.base import Matrix, Op
+from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
 from busbw.system.device import Device
@@ -36,6 +36,8 @@ class TorchBackend(LibraryBackend):
 
     Raises LaunchError if the ranks cannot join.
     """
+
+    calls = CALLS
 
     def __init__(self, world: World, library: Literal["gloo", "nccl"], device: Device | None = None) -> None:
         super().__init__(world, device)
@@ -64,7 +66,7 @@ class TorchBackend(LibraryBackend):
     def refuse_call(self, op: Op, case: Case) -> str | None:
         """Reason why torch.distributed has no call for ``op`` in this ``case``, or None."""
         if op.stores or op.splits:
-            return checkpoint.refuse(case) if op.stores else step.refuse(case)
+            return checkpoint.LIMITS.refuse(case) if op.stores else step.refuse(case)
         if op.name not in CALLS:
             return f"torch.distributed has no {op.name}"
         if case.mode == "persistent":
@@ -89,15 +91,11 @@ class TorchBackend(LibraryBackend):
         """Exchange messages by torch.distributed's point-to-point calls."""
         return exchange_all
 
-    def bind_call(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        """Bind torch.distributed's call for ``op``."""
-        process_group = None if op.members != "all" else self._groups[group]
-        if op.stores:
-            process_group = self._control  # hosts write the files, and no other control traffic is sent meanwhile
-        me, folder = group.index(self.rank), self._world.folder
-        return CALLS[op.name](Bound(case, group, me, process_group, send, receive, traffic, folder, self.device))
+    def comm(self, op: Op, group: Ranks) -> dist.ProcessGroup | None:
+        """The process group; None if all ranks communicate."""
+        # Hosts write the files of ops that store, and no other control traffic is sent meanwhile.
+        group_of: dist.ProcessGroup | None = self._control if op.stores else self._groups.get(group)
+        return None if op.members != "all" else group_of
 
     def barrier(self) -> None:
         """Gloo's barrier on the control group."""

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.pytorch.bound import ALL_GATHER, REDUCE_SCATTER
+from busbw.backends.pytorch.names import ALL_GATHER, REDUCE_SCATTER
 from busbw.backends.pytorch.training.network import Experts
 from busbw.backends.pytorch.training.step import LEARNING_RATE, Made, Step, Whole
 

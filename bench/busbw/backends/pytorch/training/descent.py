@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.base import Operation, Parts, StepSupplement
-from busbw.backends.pytorch.bound import ALL_GATHER, Bound
+from busbw.backends.base import Bound, Operation, Parts, StepSupplement
+from busbw.backends.pytorch.names import ALL_GATHER
 from busbw.backends.pytorch.training.observer import Observer, counted, record
 from busbw.backends.pytorch.training.step import broken_call, profiled
 from busbw.backends.side_channel import first_line
@@ -537,7 +537,7 @@ def bind(bound: Bound) -> Operation:
     workload = bound.case.settings
     if not isinstance(workload, Workload) or workload.exchange is None:
         raise BackendError(f"{bound.case.op} needs an exchange method in its case")
-    training = BoundDescent(workload, bound.me, len(bound.group), bound.process_group, bound.device)
+    training = BoundDescent(workload, bound.me, len(bound.group), bound.comm, bound.device)
     return Operation(
         training.call, prepare=training.descent.begin, wrong=training.wrong, supplement=StepSupplement(training.parts)
     )

@@ -17,8 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.base import Interval, Operation, Parts, StepSupplement
-from busbw.backends.pytorch.bound import Bound
+from busbw.backends.base import Bound, Interval, Limits, Operation, Parts, StepSupplement
 from busbw.backends.pytorch.training.network import Network, batch_of, loss_of
 from busbw.backends.pytorch.training.observer import Alive, Call, Observer, Waits, counted, record, replay
 from busbw.backends.side_channel import first_line
@@ -407,6 +406,9 @@ def profiled(call: Callable[[], object], device: Device | None) -> str:
         return file.read_text(encoding="utf-8")
 
 
+_LIMITS: Final = Limits(modes=("isolated",), caches=("warm",), groups=("all",))
+
+
 def refuse(case: Case) -> str | None:
     """Reason why ``case`` cannot run, or None; the same on every rank."""
     workload = case.settings
@@ -415,26 +417,26 @@ def refuse(case: Case) -> str | None:
     exchange = None if workload.exchange is None else parse_exchange(workload.exchange)[0]
     # A split of degree 1 leaves a whole replica on one rank.
     undivided = any(workload.degrees[split] == 1 for split in OPS[case.op].splits if split != "dp")
-    return first_reason(
-        (undivided, f"{case.op} needs at least 2 ranks per replica of the model; here one rank has all of it"),
-        (
-            case.device != "cpu" and workload.wait_ns is not None,
-            "waits in place of products are for CPU ranks that share cores; a GPU computes products",
-        ),
-        (case.pre_enqueue, "a training step exceeds the queue of a device's stream, so it cannot be pre-enqueued"),
-        (case.mode != "isolated", f"training steps support only mode isolated, not {case.mode}"),
-        (case.group != "all", "training steps support only groups all, because all ranks train one model"),
-        (case.cache != "warm", "training steps support only cache warm: they use more data than caches hold"),
-        (
-            exchange == "server" and case.backend == "nccl",
-            "exchange server receives from any rank, which NCCL does not support; use gloo",
-        ),
-        # torch refuses fewer.
-        (
-            case.op == "train_1f1b" and workload.micro_batches < workload.pp,
-            f"{case.op} needs at least as many micro-batches as stages: {workload.pp}, not {workload.micro_batches}",
-        ),
-    ) or StepShape(workload).refuse(case.op)
+    return (
+        first_reason(
+            (undivided, f"{case.op} needs at least 2 ranks per replica of the model; here one rank has all of it"),
+            (
+                case.device != "cpu" and workload.wait_ns is not None,
+                "waits in place of products are for CPU ranks that share cores; a GPU computes products",
+            ),
+            (
+                exchange == "server" and case.backend == "nccl",
+                "exchange server receives from any rank, which NCCL does not support; use gloo",
+            ),
+            # torch refuses fewer.
+            (
+                case.op == "train_1f1b" and workload.micro_batches < workload.pp,
+                f"{case.op} needs as many micro-batches as stages or more: {workload.pp}, not {workload.micro_batches}",
+            ),
+        )
+        or _LIMITS.refuse(case)
+        or StepShape(workload).refuse(case.op)
+    )
 
 
 def bind(bound: Bound, make: MakeStep) -> Operation:
@@ -444,7 +446,7 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
         raise BackendError(f"{bound.case.op} needs a workload in its case")
     shape, ranks = StepShape(workload), len(bound.group)
     where = _HOST if bound.device is None else torch.device(bound.device.name)
-    setup = Made(shape, bound.me, ranks, bound.process_group, where)
+    setup = Made(shape, bound.me, ranks, bound.comm, where)
     step = make(setup)
     waits = None if workload.wait_ns is None else Waits(workload.wait_ns * 1e-9 * ranks / step.flop)
     late_ns = workload.slow_ns if workload.slow_rank == bound.me else None
