@@ -16,9 +16,9 @@ from testing.narrow import require, require_type
 from testing.synthetic import case
 
 from busbw.backends import compiled_loop
-from busbw.backends.base import Operation
+from busbw.backends.base import Call, Operation
 from busbw.backends.compiled_loop import Native, Row, row_of
-from busbw.backends.faults import CorruptingBackend, WrappingBackend, as_native
+from busbw.backends.faults import WrappingBackend
 from busbw.errors import BackendError
 from busbw.measure import block
 from busbw.measure.device_loops import empty_call_ns
@@ -45,6 +45,19 @@ def native(*steps: tuple[Callable[..., int], tuple[int, ...]]) -> Native:
     return Native(
         tuple((address, *arguments) for address, _, arguments in made), failed, tuple(keep for _, keep, _ in made)
     )
+
+
+def code_of(call: Call) -> Callable[[], int]:
+    """``call`` as C sees it: 1 if it raises."""
+
+    def to_its_end() -> int:
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - C has no exceptions
+            return 1
+        return 0
+
+    return to_its_end
 
 
 def row(*natives: Native) -> Row:
@@ -204,7 +217,7 @@ class Natively(WrappingBackend):
             message = "Python called what a compiled loop can call"
             raise BackendError(message)
 
-        return Operation(by_python, operation.post, as_native(operation.call, failed), free)
+        return Operation(by_python, operation.post, native((code_of(operation.call), ())), free)
 
 
 class Mixed(Natively):
@@ -260,10 +273,16 @@ def test_ranks_that_sit_out_record_the_loop_of_those_that_do_not() -> None:
 
 
 def test_wrong_data_that_the_compiled_loop_makes_fail_the_case() -> None:
-    def wrap(inner: FakeBackend) -> CorruptingBackend:
-        return CorruptingBackend(Natively(inner), elements=2)
+    class Wrong(Natively):
+        def bind(
+            self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+        ) -> Operation:
+            operation = super().bind(op, case, group, send, receive, traffic)
+            call = self.inner.bind(op, case, group, send, receive, traffic).call
+            steps = (code_of(call), ()), (code_of(lambda: receive[-1:].add_(1)), ())
+            return dataclasses.replace(operation, native=native(*steps))
 
-    for outcome in measure_everywhere(FakeWorld(2), case("all_gather", 64, 2, mode="pipelined"), wrap=wrap):
+    for outcome in measure_everywhere(FakeWorld(2), case("all_gather", 64, 2, mode="pipelined"), wrap=Wrong):
         assert isinstance(outcome, Failed)
         assert outcome.cause == "wrong_data"
 

@@ -255,7 +255,8 @@ def test_an_operation_cannot_be_started_but_by_what_returns_its_wait() -> None:
         "wrong",
         "prepare",
         "buffers",
-        "supplement",
+        "parts",
+        "other_tool",
     }
     assert Operation.__dataclass_fields__["post"].type in {Post | None, "Post | None"}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from testing.narrow import require
@@ -11,7 +9,6 @@ from testing.synthetic import case
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import World
-from busbw.backends.mpi import probe
 from busbw.errors import LaunchError
 from busbw.ops import OPS
 from busbw.runs import placement
@@ -94,34 +91,12 @@ def test_what_intel_mpi_was_told_is_what_its_own_variables_say(
     assert info.of_intel_mpi(variables) == transport
 
 
-@pytest.mark.parametrize(
-    ("selected", "transport"),
-    [
-        ("ob1", {"pml": "ob1", "btl": "^openib"}),
-        ("cm", {"pml": "cm", "mtl": info.NOT_REPORTED, "btl": "^openib"}),
-        (None, {"pml": "^ucx", "btl": "^openib"}),
-    ],
-)
-def test_what_open_mpi_has_selected_says_more_than_what_it_was_to_select_from(
-    selected: str | None, transport: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(info, "_controls", lambda: {"pml": "^ucx", "btl": "^openib"})
-    monkeypatch.setattr(info, "library", lambda: "Open MPI v5.0.11")
-    monkeypatch.setattr(info, "selected", lambda _name: selected)
-    assert info.transport() == transport
-
-
 def test_a_transport_is_never_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(info, "_controls", dict)
     for version in (_MPICH, "Open MPI v5.0.11", "Intel(R) MPI Library 2021.18", "MVAPICH 4.1", ""):
         monkeypatch.setattr(info, "library", lambda version=version: version)
         told = info.transport()
         assert told
         assert all(told.values())
-    monkeypatch.setattr(info, "_controls", lambda: {"btl": "self,sm"})
-    monkeypatch.setattr(info, "library", lambda: "Open MPI v5.0.11")
-    monkeypatch.setattr(info, "selected", lambda _name: "ob1")
-    assert info.transport() == {"pml": "ob1", "btl": "self,sm"}
 
 
 @pytest.mark.parametrize(("answer", "aware"), [(None, None), (lambda: 0, False), (lambda: 1, True)])
@@ -136,21 +111,6 @@ def test_whether_gpu_memory_is_taken_is_what_the_library_says(
 def test_a_library_that_does_not_say_yes_gets_no_address_of_a_gpu(*, aware: bool | None, said: str | None) -> None:
     told = info.unaware("Some MPI 1.0", aware=aware)
     assert told is None if said is None else told is not None and "Some MPI 1.0" in told and said in told
-
-
-def test_the_library_is_asked_in_a_world_of_one_rank_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Also below a launcher, whose promise is another process's."""
-    monkeypatch.setenv("PMI_RANK", "1")
-    monkeypatch.setenv("PMI_FD", "77")
-    probe.unaware.cache_clear()
-    told = probe.unaware()
-    assert told is None or "CUDA-aware" in told
-    monkeypatch.setenv("MPI4PY_LIBMPI", str(tmp_path / "libmpi.so"))
-    probe.unaware.cache_clear()
-    assert probe.unaware() is not None
-    probe.unaware.cache_clear()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -285,7 +285,7 @@ def test_what_was_put_there_is_taken_off_when_no_team_can_be_had(
         message = "no thread can be started"
         raise BackendError(message)
 
-    monkeypatch.setattr(memory, "Lease", no_team)
+    monkeypatch.setattr(memory, "team_of", no_team)
     one = case("memory_copy", 64 * mmap.PAGESIZE, 1, dtype="float64", threads=2, numa_node=1)
     with pytest.raises(BackendError):
         LOCAL["memory_copy"].bind(buffers(one, 1, 1))

@@ -1,4 +1,4 @@
-"""Plain TCP sockets between the ranks of one host: what arrives, who is let in, and what ends a call."""
+"""Plain TCP sockets between the ranks of one host: what arrives, and what ends a call."""
 
 import socket
 import threading
@@ -94,32 +94,6 @@ def test_a_neighbour_that_does_nothing_ends_the_call() -> None:
     with pytest.raises(BackendError):
         first.call()
     first.free()
-
-
-def test_a_stranger_who_connects_first_is_not_taken_for_the_neighbour() -> None:
-    shared = Shared(2)
-    strangers: list[socket.socket] = []
-
-    def one(rank: int) -> tuple[Operation, torch.Tensor]:
-        ask = shared.of(rank)
-
-        def share(text: str) -> list[str]:
-            if rank == 0:
-                stranger = socket.create_connection(("127.0.0.1", int(text.partition(" ")[0])))
-                stranger.sendall(b"0" * 32)
-                strangers.append(stranger)
-            return ask(text)
-
-        receive = torch.zeros(3)
-        return bind_at(rank, torch.full((3,), 7.0 + rank), receive, share), receive
-
-    with ThreadPoolExecutor(2) as pool:
-        world = list(pool.map(one, range(2)))
-        list(pool.map(lambda made: made[0].call(), world))
-    assert [received[0].item() for _, received in world] == [8.0, 7.0]
-    for operation, _ in world:
-        operation.free()
-    strangers[0].close()
 
 
 def test_a_rank_that_cannot_listen_is_known_to_all(monkeypatch: pytest.MonkeyPatch) -> None:

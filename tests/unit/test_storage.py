@@ -26,7 +26,7 @@ from testing.fakes import QUICK, FakeWorld
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends.base import Bound, OtherTool
+from busbw.backends.base import Bound
 from busbw.backends.faults import WrappingBackend
 from busbw.backends.local import LOCAL
 from busbw.backends.local import storage as files
@@ -458,7 +458,7 @@ def test_fio_has_half_of_the_timeout_of_the_run() -> None:
         given.append(seconds)
 
     def with_check(operation: Operation, _rank: int) -> Operation:
-        return dataclasses.replace(operation, supplement=OtherTool(timed))
+        return dataclasses.replace(operation, other_tool=timed)
 
     timing = msgspec.structs.replace(QUICK, timeout_seconds=7.0)
     measured(FakeWorld(1), case("storage_read", 64, 1), timing=timing, wrap=lambda one: Changed(one, with_check))
@@ -498,8 +498,8 @@ def test_fio_itself_runs_on_the_file_that_has_no_name(tmp_path: Path, op: str) -
         bound = dataclasses.replace(bound, case=case(op, MIB, 1, access=Access(65536, 1, way)))
         operation = LOCAL[op].bind(bound)
         checked(operation)
-        assert isinstance(operation.supplement, OtherTool)
-        found = operation.supplement.run(60.0)
+        assert operation.other_tool is not None
+        found = operation.other_tool(60.0)
         assert found is not None
         assert found.error is None
         assert found.bytes_per_second[0] > 0

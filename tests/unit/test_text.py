@@ -78,7 +78,6 @@ READERS: Final[dict[str, str]] = {
     "busbw/backends/pytorch/training/data_parallel.py": "torch's names of parameters",
     "busbw/backends/pytorch/training/network.py": "torch's names of parameters; the other split is that of tensors",
     "busbw/backends/pytorch/training/observer.py": "torch's names of functions",
-    "busbw/backends/pytorch/training/step.py": "frames of a traceback",
     "busbw/backends/side_channel.py": "addresses, descriptors and messages of the system and of torch",
     "busbw/launch/interfaces.py": "addresses of the system",
     "busbw/launch/launcher_env.py": "variables of launchers",
@@ -114,7 +113,6 @@ READERS: Final[dict[str, str]] = {
     "busbw_analysis/report/plots/svg.py": "SVG that matplotlib wrote",
     # text that is written: escaped, cut into lines, spelled
     "busbw/backends/mpi/init.py:meet_at_store": "a message between ranks: address and port",
-    "busbw/backends/sockets.py:_connected": "a message between ranks: port and key",
     "busbw/cli/listing.py:as_table": "typesetting: lines of a cell",
     "busbw/escape.py": "escapes text from outside",
     "busbw/measure/supplements.py:measure_step_parts": "a name of a file",

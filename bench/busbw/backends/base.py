@@ -49,12 +49,6 @@ def in_order(*calls: Call) -> Call:
     return call_all
 
 
-class Supplement:
-    """Base of what an operation offers to be measured after the samples of its block."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An operation bound to its buffers. ``call`` and ``post`` raise the backend's errors.
@@ -69,7 +63,9 @@ class Operation:
         and one call per sample (``Op.fresh``, ``Op.stores``).
     buffers: send and receive buffers if the operation had to replace the given ones, for example by memory of the host
         or of another device (None: the given ones).
-    supplement: what can be measured after sampling (None: nothing).
+    parts: prepares the runs of the parts of a training step, after sampling; collective (None: it is no such step).
+    other_tool: runs another tool on the same operation, after sampling, with a time limit in seconds (None: there is
+        none); returns None if the tool cannot.
     """
 
     call: Call
@@ -79,7 +75,8 @@ class Operation:
     wrong: Callable[[], int] | None = None
     prepare: Call | None = None
     buffers: "tuple[torch.Tensor, torch.Tensor] | None" = None
-    supplement: Supplement | None = None
+    parts: "Callable[[], Parts] | None" = None
+    other_tool: Callable[[float], CrossCheck | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +205,9 @@ class World:
 class Backend(Protocol):
     """One rank's handle on a library. Every method but ``refuse`` and ``bind`` may raise BackendError.
 
-    raises: exceptions that bound operations raise unchanged, including BackendError. They are converted outside the
-        timed loop (``explained``), so that the timed region contains only the library's call.
+    raises: exceptions that bound operations, ``barrier`` and messages (send, receive, swap) raise unchanged,
+        including BackendError. They are converted outside the timed loop (``explained``), so that the timed region and
+        its start contain only the library's call.
     device: device that operations run on (None: the CPU). Bound calls then enqueue work and return, waits block only
         the stream, and ``device.synchronise`` completes the work.
     """
@@ -364,17 +362,3 @@ class Parts:
     dropped: int
     steps: int = 1
     gaps: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StepSupplement(Supplement):
-    """``parts``: prepares the runs of a training step's parts; collective."""
-
-    parts: Callable[[], Parts]
-
-
-@dataclass(frozen=True, slots=True)
-class OtherTool(Supplement):
-    """``run``: runs another tool on the same operation, with a time limit in seconds; None: there is no such tool."""
-
-    run: Callable[[float], CrossCheck | None]

@@ -438,12 +438,12 @@ def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
     spent = 0
     began = clock.now_ns()
     while spent < seconds * 1e9:
-        if backend.device is not None:
-            with explained(backend):
+        with explained(backend):
+            if backend.device is not None:
                 backend.device.compute(_WARMUP_UNITS)
                 backend.device.synchronise()
-        for _ in range(10):
-            backend.barrier()
+            for _ in range(10):
+                backend.barrier()
         spent = int(backend.reduce(np.asarray([clock.now_ns() - began], dtype=np.int64), "max")[0])
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from busbw.backends.base import Backend, Vector, of_every_rank, records_of_every_rank
+from busbw.backends.base import Backend, Vector, explained, of_every_rank, records_of_every_rank
 from busbw.errors import ClockError
 from busbw.runs.records import RankClock
 
@@ -108,7 +108,8 @@ class CommonClock:
         """Compare the clocks again if there is more than one. Collective. Raises BackendError."""
         if self.shared or None in self.domains:
             return
-        self._points.append(_compare(self.backend, self.clock, self.domains, exchanges))
+        with explained(self.backend):
+            self._points.append(_compare(self.backend, self.clock, self.domains, exchanges))
         self._drift_ppm, self._unnoticed_ppm = _fit(self._points)
         self.ranks = _everyone(self.backend, self._points[-1], self._drift_ppm)
 
@@ -169,7 +170,8 @@ def compare_all(backend: Backend, clock: Clock, exchanges: int = EXCHANGES) -> t
     On one host the true offset is 0, so this shows the accuracy of the method.
     """
     apart = tuple(str(rank) for rank in range(backend.size))
-    return _everyone(backend, _compare(backend, clock, apart, exchanges), None)
+    with explained(backend):
+        return _everyone(backend, _compare(backend, clock, apart, exchanges), None)
 
 
 def _everyone(backend: Backend, mine: _Point, drift_ppm: float | None) -> tuple[RankClock, ...]:

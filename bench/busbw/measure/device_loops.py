@@ -125,12 +125,7 @@ def take(loop: Loop, device: Device, count: int, hold: Hold | None = None) -> Sa
 
 
 def take_overlapped(
-    loop: Loop,
-    device: Device,
-    posts: Iterator[Post],
-    compute: Callable[[], None],
-    count: int,
-    hold: Hold | None = None,
+    loop: Loop, device: Device, posts: Iterator[Post], compute: Callable[[], None], count: int, hold: Hold | None = None
 ) -> Samples:
     """Take ``count`` samples of a nonblocking call overlapped with computation on the current stream.
 

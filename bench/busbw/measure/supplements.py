@@ -1,27 +1,16 @@
 """Measurements after the samples of a block, which only some operations have: one row for each kind."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from busbw.backends.base import (
-    Call,
-    Interval,
-    OtherTool,
-    Parts,
-    StepSupplement,
-    do_nothing,
-    explained,
-    records_of_every_rank,
-)
+from busbw.backends.base import Call, Interval, Parts, do_nothing, explained, records_of_every_rank
 from busbw.measure.bench import Bench, Part, agreed
 from busbw.measure.stopping import Budget, more_tries
 from busbw.ops import OPS
-from busbw.ops.base import Op
 from busbw.runs import files
 from busbw.runs.records import Case, CrossCheck, RankMemory, RankTimeline, Sent, StepParts, Supplement, case_in_words
 
@@ -34,11 +23,11 @@ _SHORT_BREAK_NS = 1000
 
 def measure_step_parts(bench: Bench, case: Case, part: Part | None, launch: int, budget: Budget) -> StepParts | None:
     """Times and traffic of the parts of a training step; None if the backend cannot take it apart."""
-    offer = None if part is None else part.sets[0].operation.supplement
-    if not isinstance(offer, StepSupplement):
+    prepare = None if part is None else part.sets[0].operation.parts
+    if prepare is None:
         return None
     with explained(bench.backend):
-        parts = offer.parts()
+        parts = prepare()
         # Interleaved, so that changes of the machine affect all parts alike.
         calls = (parts.step, parts.compute, parts.communicate)
         tries: list[tuple[int, ...]] = []
@@ -143,21 +132,16 @@ def _time_once(bench: Bench, prepare: Call, call: Call) -> int:
     return int(agreed(bench, [bench.clock.now_ns() - before])[0])
 
 
-def measure_cross_check(
-    bench: Bench,
-    _case: Case,
-    part: Part | None,
-    _launch: int,
-    _budget: Budget,
-) -> CrossCheck | None:
+def measure_cross_check(bench: Bench, part: Part | None) -> CrossCheck | None:
     """Rates that another tool measures on all ranks concurrently.
 
     Returns the rates of all ranks, or the first error; None if no rank has such a tool.
     """
-    tool = None if part is None else part.sets[0].operation.supplement
-    bench.backend.barrier()
+    run = None if part is None else part.sets[0].operation.other_tool
+    with explained(bench.backend):
+        bench.backend.barrier()
     # Half the timeout: the other ranks wait for this one, and would otherwise consider it lost.
-    own = tool.run(bench.timing.timeout_seconds / 2) if isinstance(tool, OtherTool) else None
+    own = None if run is None else run(bench.timing.timeout_seconds / 2)
     gathered = records_of_every_rank(bench.backend, () if own is None else (own,), tuple[CrossCheck, ...])
     checks = [check for of_rank in gathered for check in of_rank]
     if not checks:
@@ -168,25 +152,12 @@ def measure_cross_check(
     return msgspec.structs.replace(checks[0], bytes_per_second=rates)
 
 
-@dataclass(frozen=True, slots=True)
-class SupplementRow:
-    """One kind of measurement.
-
-    belongs_to: whether an op has it; the same on every rank.
-    measure: measures it; collective, also for ranks without a part. None: nothing to be measured here.
-    """
-
-    belongs_to: Callable[[Op], bool]
-    measure: Callable[[Bench, Case, Part | None, int, Budget], Supplement | None]
-
-
-SUPPLEMENTS = (
-    SupplementRow(lambda op: bool(op.splits), measure_step_parts),
-    SupplementRow(lambda op: op.local and op.stores, measure_cross_check),
-)
-
-
 def measure_supplement(bench: Bench, case: Case, part: Part | None, launch: int, budget: Budget) -> Supplement | None:
-    """The further measurement of the op of ``case``; None if it has none. Raises BackendError and StoreError."""
-    row = next((row for row in SUPPLEMENTS if row.belongs_to(OPS[case.op])), None)
-    return None if row is None else row.measure(bench, case, part, launch, budget)
+    """The further measurement of the op of ``case``; None if it has none. Collective, also for ranks without a part.
+
+    Raises BackendError and StoreError.
+    """
+    op = OPS[case.op]
+    if op.splits:
+        return measure_step_parts(bench, case, part, launch, budget)
+    return measure_cross_check(bench, part) if op.local and op.stores else None

@@ -14,8 +14,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from busbw.backends.base import ALONE, Bound, Limits, Local, Operation
 from busbw.backends.patterns import EXACT_UP_TO
-from busbw.backends.side_channel import first_line
-from busbw.errors import BackendError
 from busbw.ops.compute import HEAD_SIZE, HEADS, TOKEN
 from busbw.ops.host import host_settings
 
@@ -56,10 +54,7 @@ def _with_threads(bind: Callable[[Bound], Operation], bound: Bound) -> Operation
 def _matmul(bound: Bound) -> Operation:
     side = math.isqrt(bound.receive.numel())
     generator = torch.Generator(bound.receive.device).manual_seed(_SEED)
-    try:
-        left, right = (_integers(bound.receive, side, generator) for _ in range(2))
-    except RuntimeError as error:
-        raise BackendError(first_line(error)) from error
+    left, right = (_integers(bound.receive, side, generator) for _ in range(2))
     product = bound.receive.view(side, side)
     wrong = wrong_rows if bound.case.dtype in {"float32", "float64"} else wrong_elements
     return Operation(partial(torch.mm, left, right, out=product), wrong=partial(wrong, left, right, product))
@@ -128,12 +123,9 @@ def _attention(how: Attention, bound: Bound) -> Operation:
     shape = (1, HEADS, bound.case.count // TOKEN, HEAD_SIZE)
     where = bound.receive.device
     generator = torch.Generator(where).manual_seed(_SEED)
-    try:
-        query, key, value = (
-            torch.randn(shape, generator=generator, device=where).to(bound.receive.dtype) for _ in range(3)
-        )
-    except RuntimeError as error:
-        raise BackendError(first_line(error)) from error
+    query, key, value = (
+        torch.randn(shape, generator=generator, device=where).to(bound.receive.dtype) for _ in range(3)
+    )
     # torch has no output argument here, so each call makes a new tensor and the last is kept. A replayed graph writes
     # to the tensor that was the last at the capture.
     results = [torch.full((), math.nan, dtype=query.dtype, device=where).expand(shape)]

@@ -17,7 +17,7 @@ from busbw.backends.base import ALONE, Bound, Call, Limits, Local, Operation, in
 from busbw.backends.compiled_loop import Compiled, Native
 from busbw.backends.local import kernels
 from busbw.backends.local.kernels import LINE_BYTES
-from busbw.backends.local.threads import Lease, Words, lines, pieces, shares
+from busbw.backends.local.threads import Words, lines, pieces, shares, team_of
 from busbw.errors import BackendError
 from busbw.ops.copies import SCALAR
 from busbw.ops.host import HostSettings, host_settings
@@ -97,22 +97,22 @@ def _bound(
     threads = host_settings(bound.case.settings).threads
     with ExitStack() as held:
         _bind_to_node(bound.case, arrays, held)
-        lease = None if threads is None else Lease(library, threads, bound.local_rank * threads)
+        team = None if threads is None else team_of(library, threads, bound.local_rank * threads)
         work = arrays.divided(threads or 1, unit_bytes)
         step, prepare = (kernel, *map(int, work[:4])), before
-        if lease is not None:
-            held.callback(lease.give_back)
+        if team is not None:
+            held.callback(team.end)
             if before is None:
                 for buffer in (bound.send, bound.receive):
                     # Each slice is then touched first by the thread that works on it, so it is in that thread's NUMA
                     # node.
                     numa.give_pages_back(buffer.data_ptr(), len(buffer) * buffer.itemsize)
                 for array in arrays.each():
-                    lease.team.do(library.of("place"), array.divided(threads or 1, unit_bytes))
-            step = lease.team.step(kernel, work)
-            wake = partial(lease.team.do, library.of("nothing"), work)
+                    team.do(library.of("place"), array.divided(threads or 1, unit_bytes))
+            step = team.step(kernel, work)
+            wake = partial(team.do, library.of("nothing"), work)
             prepare = wake if before is None else in_order(before, wake)
-        native = Native((step,), _kernel_error, (library, work, lease, *keeps))
+        native = Native((step,), _kernel_error, (library, work, team, *keeps))
         return Operation(_called(step), native=native, free=held.pop_all().close, wrong=wrong, prepare=prepare)
 
 

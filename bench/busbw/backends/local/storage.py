@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from busbw.backends.base import Bound, Limits, Local, Operation, OtherTool
+from busbw.backends.base import Bound, Limits, Local, Operation
 from busbw.errors import BackendError
 from busbw.ops.storage import Access
 from busbw.runs.records import CrossCheck
@@ -302,7 +302,7 @@ def _bind(bound: Bound, *, writes: bool) -> Operation:
         data_file.write if writes else data_file.read,
         wrong=data_file.wrong_written if writes else data_file.wrong_read,
         prepare=data_file.prepare_to_write if writes else data_file.prepare_to_read,
-        supplement=OtherTool(partial(fio_check, file.name, file.size_bytes, file.access, writes=writes)),
+        other_tool=partial(fio_check, file.name, file.size_bytes, file.access, writes=writes),
         free=file.close,
     )
 

@@ -119,10 +119,7 @@ class MpiBackend(LibraryBackend):
     def barrier(self) -> None:
         """MPI's barrier on the control communicator."""
         self._watchdog.beats += 1
-        try:
-            self._control.Barrier()
-        except MPI.Exception as error:
-            raise BackendError(message_of(error)) from error
+        self._control.Barrier()
 
     def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
         """All-reduce of int64 values on the control communicator.
@@ -141,28 +138,19 @@ class MpiBackend(LibraryBackend):
     def send(self, to: int, values: Sequence[int]) -> None:
         """Send on the control communicator."""
         self._watchdog.beats += 1
-        try:
-            self._control.Send((np.asarray(values, dtype=np.int64), len(values), MPI.INT64_T), to)
-        except MPI.Exception as error:
-            raise BackendError(message_of(error)) from error
+        self._control.Send((np.asarray(values, dtype=np.int64), len(values), MPI.INT64_T), to)
 
     def receive(self, source: int, count: int) -> Vector:
         """Receive on the control communicator."""
         self._watchdog.beats += 1
         result: Vector = np.empty(count, dtype=np.int64)
-        try:
-            self._control.Recv((result, count, MPI.INT64_T), source)
-        except MPI.Exception as error:
-            raise BackendError(message_of(error)) from error
+        self._control.Recv((result, count, MPI.INT64_T), source)
         return result
 
     def swap(self, to: int, source: int) -> None:
         """Exchange empty messages on the control communicator."""
         self._watchdog.beats += 1
-        try:
-            self._control.Sendrecv((None, 0, MPI.BYTE), to, 1, (None, 0, MPI.BYTE), source, 1)
-        except MPI.Exception as error:
-            raise BackendError(message_of(error)) from error
+        self._control.Sendrecv((None, 0, MPI.BYTE), to, 1, (None, 0, MPI.BYTE), source, 1)
 
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` on a TCP store, independent of MPI, and collect the reports of other ranks for a short time."""

@@ -20,24 +20,8 @@ THREADS = {
     "multiple": MPI.THREAD_MULTIPLE,
 }
 
-CONTROLS = (
-    "MPIR_CVAR_CH4_NETMOD",
-    "MPIR_CVAR_CH4_SHM",
-    "MPIR_CVAR_OFI_USE_PROVIDER",
-    "MPIR_CVAR_NEMESIS_NETMOD",
-    "pml",
-    "btl",
-    "mtl",
-    "osc",
-    "coll",
-)
-"""MPI_T control variables with text values that select the transport in MPICH and Open MPI. The library reports the
-value in effect, whether it was set by the environment, a file or a default.
-"""
-
 NOT_REPORTED = "not reported by the library"
 
-_LONGEST = 4096
 _DEVICE = "MPICH Device:"
 
 
@@ -92,7 +76,7 @@ def unaware(name: str, *, aware: bool | None) -> str | None:
 
 
 def transport() -> dict[str, str]:
-    """Transport of the library: its communication module, the configuration of that module, and set ``CONTROLS``."""
+    """Transport of the library: its communication module and the configuration of that module."""
     version = library()
     if version.startswith("Open MPI"):
         chosen = of_open_mpi(selected("mca_pml_base_selected_component"), os.environ)
@@ -102,8 +86,7 @@ def transport() -> dict[str, str]:
         chosen = of_intel_mpi(os.environ)
     else:
         chosen = {"transport": NOT_REPORTED}
-    # A control variable may be a filter (``pml``: ``^ucx``), so the component selected by it takes precedence.
-    return {**chosen, **_controls(), **{name: value for name, value in chosen.items() if value != NOT_REPORTED}}
+    return chosen
 
 
 def of_mpich(device: str, variables: Mapping[str, str]) -> dict[str, str]:
@@ -167,33 +150,3 @@ def selected(name: str) -> str | None:
         if found_kind == kind and found_name.isascii():
             return found_name.decode() or None
     return None
-
-
-def _controls() -> dict[str, str]:
-    if not _succeeds("MPI_T_init_thread", MPI.THREAD_SINGLE, ctypes.byref(ctypes.c_int())):
-        return {}
-    try:
-        return {name: value for name in CONTROLS if (value := _control(name))}
-    finally:
-        _succeeds("MPI_T_finalize")
-
-
-def _control(name: str) -> str | None:
-    """Text value of a control variable; None if it does not exist or is not printable text."""
-    index, count, handle = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
-    words = ctypes.create_string_buffer(_LONGEST)
-    exists = _succeeds("MPI_T_cvar_get_index", name.encode(), ctypes.byref(index)) and _succeeds(
-        "MPI_T_cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(count)
-    )
-    if not exists:
-        return None
-    was_read = count.value <= _LONGEST and _succeeds("MPI_T_cvar_read", handle, words)
-    _succeeds("MPI_T_cvar_handle_free", ctypes.byref(handle))
-    text = words.value.decode(errors="replace")
-    return text if was_read and text.isprintable() else None
-
-
-def _succeeds(name: str, *arguments: object) -> bool:
-    """Whether the library has function ``name``, and a call with these arguments succeeds."""
-    call = function(name)
-    return call is not None and call(*arguments) == MPI.SUCCESS

@@ -99,10 +99,7 @@ class TorchBackend(LibraryBackend):
 
     def barrier(self) -> None:
         """Gloo's barrier on the control group."""
-        try:
-            dist.barrier(group=self._control)
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
+        dist.barrier(group=self._control)
 
     def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
         """All-reduce of int64 values on the control group."""
@@ -117,31 +114,22 @@ class TorchBackend(LibraryBackend):
 
     def send(self, to: int, values: Sequence[int]) -> None:
         """Send on the control group."""
-        try:
-            dist.send(torch.tensor(values, dtype=torch.int64), to, group=self._control)
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
+        dist.send(torch.tensor(values, dtype=torch.int64), to, group=self._control)
 
     def receive(self, source: int, count: int) -> Vector:
         """Receive on the control group."""
         buffer = torch.empty(count, dtype=torch.int64)
-        try:
-            dist.recv(buffer, source, group=self._control)
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
+        dist.recv(buffer, source, group=self._control)
         result: Vector = buffer.numpy()
         return result
 
     def swap(self, to: int, source: int) -> None:
         """Exchange one byte in both directions on the control group."""
-        try:
-            coming = dist.irecv(self._here[:1], source, group=self._control)
-            going = dist.isend(self._here[1:], to, group=self._control)
-            for work in (coming, going):
-                if work is not None:
-                    work.wait()
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
+        coming = dist.irecv(self._here[:1], source, group=self._control)
+        going = dist.isend(self._here[1:], to, group=self._control)
+        for work in (coming, going):
+            if work is not None:
+                work.wait()
 
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` on the launcher's store, close all other connections, and collect the other ranks' reports."""

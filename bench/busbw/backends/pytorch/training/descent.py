@@ -4,9 +4,8 @@ A call is a whole training of ``STEPS`` steps starting from zero weights, becaus
 """
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -14,11 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.base import Bound, Operation, Parts, StepSupplement
+from busbw.backends.base import Bound, Operation, Parts
 from busbw.backends.pytorch.names import ALL_GATHER
 from busbw.backends.pytorch.training.observer import Observer, counted, record
-from busbw.backends.pytorch.training.step import broken_call, profiled
-from busbw.backends.side_channel import first_line
+from busbw.backends.pytorch.training.step import profiled
 from busbw.errors import BackendError
 from busbw.ops.exchanges import STEPS, parse_exchange
 from busbw.ops.training import SAMPLES, Workload, problem_width
@@ -220,83 +218,56 @@ _SHOWN: Final = 4
 """Steps shown in a timeline."""
 
 
-@dataclass
-class Share:
-    """A rank's samples.
+class Regression(nn.Module):
+    """Half the squared error of a rank's samples with the weights W, scaled as ``LeastSquares.factor``.
 
-    samples, targets: inputs and targets of the regression.
-    factor: factor of the gradient, see ``LeastSquares.factor``.
     wait_seconds: least duration of a gradient.
     late_seconds: delay before each gradient.
     given: gradient that is returned in place of a computed one (None: compute it).
     """
 
-    samples: torch.Tensor
-    targets: torch.Tensor
-    factor: float
-    wait_seconds: float = 0.0
-    late_seconds: float = 0.0
-    given: torch.Tensor | None = None
-
-    def gradient(self, weights: torch.Tensor) -> torch.Tensor:
-        """Gradient of this rank's samples."""
-        if self.given is not None:
-            return self.given.clone()
-        time.sleep(self.late_seconds)
-        began = time.perf_counter()
-        gradient = self.samples.T @ (self.samples @ weights - self.targets) * self.factor
-        time.sleep(max(0.0, began + self.wait_seconds - time.perf_counter()))
-        return gradient
-
-
-class _Loss(torch.autograd.Function):
-    """A dummy loss whose backward pass returns a share's gradient, for libraries that hook into autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, weights: torch.Tensor, share: Share) -> torch.Tensor:  # noqa: ANN401
-        ctx.weights, ctx.share = weights.detach(), share
-        return weights.new_zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, _one: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
-        return ctx.share.gradient(ctx.weights), None
-
-
-class _Network(nn.Module):
-    def __init__(self, weights: nn.Parameter, share: Share) -> None:
+    def __init__(
+        self, samples: torch.Tensor, targets: torch.Tensor, factor: float, wait_seconds: float, late_seconds: float
+    ) -> None:
         super().__init__()
-        self.weights, self._share = weights, share
+        self.samples, self._targets, self.factor = samples, targets, factor
+        self._wait_seconds, self.late_seconds = wait_seconds, late_seconds
+        self.given: torch.Tensor | None = None
+        self.weights = nn.Parameter(samples.new_zeros(samples.shape[1], targets.shape[1]))
+        self._until = 0.0
+        self.weights.register_hook(self._wait)  # type: ignore[no-untyped-call]
 
     def forward(self) -> torch.Tensor:
-        loss: torch.Tensor = _Loss.apply(self.weights, self._share)  # type: ignore[no-untyped-call]
-        return loss
+        """The loss."""
+        if self.given is not None:
+            return (self.weights * self.given).sum()
+        time.sleep(self.late_seconds)
+        self._until = time.perf_counter() + self._wait_seconds
+        return self.loss(self.weights)
+
+    def loss(self, weights: torch.Tensor) -> torch.Tensor:
+        """The loss of ``weights``."""
+        return (self.samples @ weights - self._targets).square().sum() * (self.factor / 2)
+
+    def _wait(self, _gradient: torch.Tensor) -> None:
+        time.sleep(max(0.0, self._until - time.perf_counter()))
 
 
-@dataclass
-class Descent(ABC):
-    """Training on one rank.
+class Descent:
+    """Training on one rank, without communication.
 
-    share: samples of this rank.
-    weights: W, updated by training.
+    model: its samples and weights.
     me, ranks: this rank and the number of ranks.
     group: torch's process group (None: all ranks).
     number: parameter of the method.
+    order: on a server, ranks whose gradients it received, in order.
     """
 
-    share: Share
-    weights: nn.Parameter
-    me: int
-    ranks: int
-    group: Any
-    number: int
-    order: list[int] = field(default_factory=list)
-    """On a server: ranks whose gradients it received, in order."""
-
-    def __post_init__(self) -> None:
-        self.prepare()
-
-    def prepare(self) -> None:  # noqa: B027 - most methods need no preparation
-        """One-time preparation."""
+    def __init__(self, model: Regression, me: int, ranks: int, group: Any, number: int) -> None:  # noqa: ANN401
+        self.model, self.me, self.ranks, self.group, self.number = model, me, ranks, group, number
+        self.weights = model.weights
+        self.module: Any = model
+        self.order: list[int] = []
 
     def begin(self) -> None:
         """Reset the training to its start."""
@@ -309,14 +280,21 @@ class Descent(ABC):
         for _ in range(steps):
             self.step()
 
-    @abstractmethod
     def step(self) -> None:
         """Take one step."""
+        self.apply(self.gradient())
 
     def compute(self, steps: int) -> None:
         """The computation of ``steps`` steps without communication."""
         for _ in range(steps):
-            self.apply(self.share.gradient(self.weights.detach()))
+            self.apply(self.gradient())
+
+    def gradient(self) -> torch.Tensor:
+        """Gradient of this rank's samples; what a library exchanges in its backward pass included."""
+        self.module.zero_grad(set_to_none=True)
+        torch.autograd.backward(self.module())
+        gradient: Any = self.weights.grad
+        return gradient  # type: ignore[no-any-return]
 
     def apply(self, gradient: torch.Tensor, share: float = 1.0) -> None:
         """Update the weights by ``share`` of a gradient step."""
@@ -325,41 +303,34 @@ class Descent(ABC):
 
 
 class Reduced(Descent):
-    """DistributedDataParallel with an all_reduce of gradients in every step, or with a subclass's hook."""
+    """DistributedDataParallel with an all_reduce of gradients in every step."""
 
-    def prepare(self) -> None:
-        """Make the library's wrapper, with the hook of the method."""
-        self._wrapped: Any = nn.parallel.DistributedDataParallel(
-            _Network(self.weights, self.share), process_group=self.group, gradient_as_bucket_view=True
+    def __init__(self, *given: Any) -> None:  # noqa: ANN401 - as in the base class
+        super().__init__(*given)
+        self.module = nn.parallel.DistributedDataParallel(
+            self.model, process_group=self.group, gradient_as_bucket_view=True
         )
-        if type(self).hook is not Reduced.hook:
-            self._wrapped.register_comm_hook(None, self._hooked)
 
-    # torch checks these annotations. It also checks the name of one hook, and refuses it over Gloo, where it works.
-    def _hooked(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        return self.hook(bucket)
-
-    def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Exchange the gradients of a bucket."""
-        raise NotImplementedError
-
-    def step(self) -> None:
-        """Backward pass, which exchanges gradients, and update."""
-        self._wrapped.zero_grad(set_to_none=True)
-        torch.autograd.backward(self._wrapped())
-        assert self.weights.grad is not None  # noqa: S101 - the backward pass has made it
-        self.apply(self.weights.grad)
+    def compute(self, steps: int) -> None:
+        """As in the base class, by the library's ``no_sync``."""
+        with self.module.no_sync():
+            super().compute(steps)
 
 
 class Int8(Reduced):
     """Gradients in int8 with error feedback; each rank sends its quantisation step in the first four bytes."""
+
+    def __init__(self, *given: Any) -> None:  # noqa: ANN401 - as in the base class
+        super().__init__(*given)
+        self.module.register_comm_hook(None, self._exchanged)
 
     def begin(self) -> None:
         """Reset, including the error feedback."""
         super().begin()
         self._left = torch.zeros_like(self.weights.detach()).flatten()
 
-    def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    # torch checks these annotations.
+    def _exchanged(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """All_gather and average; torch's own hooks need a GPU and have no error feedback."""
         whole = bucket.buffer() + self._left
         level = (whole.abs().max() / LEVELS).clamp_min(SMALLEST)
@@ -389,9 +360,7 @@ class LocalSgd(Descent):
 
     def step(self) -> None:
         """Take a step with this rank's gradient, and average the weights if that is due."""
-        gradient = self.share.gradient(self.weights.detach())
-        self.apply(gradient)
-        self.weights.grad = gradient  # the averager skips parameters without a gradient
+        super().step()
         self._averager.average_parameters([self.weights])
 
 
@@ -423,7 +392,7 @@ class Server(Descent):
 
     def step(self) -> None:
         """A worker's step: send its gradient, receive new weights."""
-        dist.send(self.share.gradient(self.weights.detach()), 0, group=self.group)
+        dist.send(self.gradient(), 0, group=self.group)
         dist.recv(self.weights.data, 0, group=self.group)
 
     def compute(self, steps: int) -> None:
@@ -432,12 +401,7 @@ class Server(Descent):
             super().compute(steps)
 
 
-METHODS: Final[dict[str, type[Descent]]] = {
-    "exact": Reduced,
-    "local_sgd": LocalSgd,
-    "server": Server,
-    "int8": Int8,
-}
+METHODS: Final[dict[str, type[Descent]]] = {"exact": Reduced, "local_sgd": LocalSgd, "server": Server, "int8": Int8}
 
 
 def shares_of(name: str, ranks: int) -> int:
@@ -454,24 +418,20 @@ class BoundDescent:
         shares = shares_of(self.name, ranks)
         self.problem = LeastSquares(problem_width(workload.scale), ranks, shares)
         mine = max(0, me - (ranks - shares))
-        share = Share(
+        model = Regression(
             self.problem.given[mine].to(where),
             self.problem.wanted[mine].to(where),
             self.problem.factor,
             (workload.wait_ns or 0) * 1e-9 * ranks / shares,
             (workload.slow_ns or 0) * 1e-9 * (workload.slow_rank == me),
         )
-        weights = nn.Parameter(torch.zeros(self.problem.width, self.problem.width, device=where))
-        self.descent = METHODS[self.name](share, weights, me, ranks, group, number)
+        self.descent = METHODS[self.name](model, me, ranks, group, number)
         self._expected: dict[tuple[int, ...], Expected | None] = {}
         self._last: Expected | None = None
 
     def call(self) -> None:
-        """Train (the timed call). Raises BackendError with the name of the failed torch call."""
-        try:
-            self.descent.take(STEPS)
-        except RuntimeError as error:
-            raise BackendError(f"{broken_call(error)}: {first_line(error)}") from error
+        """Train (the timed call)."""
+        self.descent.take(STEPS)
 
     def wrong(self) -> int:
         """Number of weights that differ from those of the same method in one process."""
@@ -501,12 +461,12 @@ class BoundDescent:
 
     def communicate(self) -> None:
         """Train with a given gradient, so that only the method's own work and communication remain."""
-        share = self.descent.share
-        share.given = share.samples[: self.problem.width].clone()
+        model = self.descent.model
+        model.given = model.samples[: self.problem.width].clone()
         try:
             self.descent.take(STEPS)
         finally:
-            share.given = None
+            model.given = None
 
     def parts(self) -> Parts:
         """Separate runs of the parts of a training."""
@@ -538,6 +498,4 @@ def bind(bound: Bound) -> Operation:
     if not isinstance(workload, Workload) or workload.exchange is None:
         raise BackendError(f"{bound.case.op} needs an exchange method in its case")
     training = BoundDescent(workload, bound.me, len(bound.group), bound.comm, bound.device)
-    return Operation(
-        training.call, prepare=training.descent.begin, wrong=training.wrong, supplement=StepSupplement(training.parts)
-    )
+    return Operation(training.call, prepare=training.descent.begin, wrong=training.wrong, parts=training.parts)
