@@ -339,7 +339,7 @@ def test_a_gpu_that_is_not_seen_is_not_copied_to(machine: Machine, monkeypatch: 
 
     bound = machine.bound("peer_copy", peer="cuda:1")
     monkeypatch.setattr(torch, "empty_like", full)
-    with pytest.raises(BackendError):
+    with pytest.raises(RuntimeError, match="memory"):
         LOCAL["peer_copy"].bind(bound)
 
 

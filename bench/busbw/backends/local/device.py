@@ -59,16 +59,10 @@ def _host_buffer(case: Case, like: torch.Tensor, held: ExitStack) -> torch.Tenso
         if _pinned(case):
             cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             torch.cuda.check_error(cudart.cudaHostRegister(buffer.data_ptr(), size, 0))
-            held.callback(_unpin, buffer)
+            held.callback(lambda: torch.cuda.check_error(cudart.cudaHostUnregister(buffer.data_ptr())))
     except (OSError, ValueError, RuntimeError) as error:
         raise BackendError(f"cannot allocate {size} B of host memory on NUMA node {node}: {error}") from error
     return buffer
-
-
-def _unpin(buffer: torch.Tensor) -> None:
-    """Unpin ``buffer``, so that its pages can be returned to the system."""
-    cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    torch.cuda.check_error(cudart.cudaHostUnregister(buffer.data_ptr()))
 
 
 def _device_of(bound: Bound) -> Device:
@@ -124,20 +118,12 @@ def _why_not(case: Case) -> str | None:
 # --- from GPU to GPU ---------------------------------------------------------------------------------------------
 
 
-def _peer_buffer(bound: Bound) -> torch.Tensor:
-    """Allocate the target buffer on the other GPU, in this process. Raises BackendError if that fails."""
-    if bound.peer is None:
-        raise BackendError(f"{bound.case.op}: this process does not see the target GPU")
-    try:
-        return torch.empty_like(bound.receive, device=bound.peer).zero_()
-    except RuntimeError as error:
-        raise BackendError(f"cannot allocate memory on {bound.peer}: {error}") from error
-
-
 def _peer_copy(bound: Bound, *, staged: bool = False) -> Operation:
     if not len(bound.send):
         return Operation(do_nothing)  # the other rank of the pair copies
-    target = _peer_buffer(bound)
+    if bound.peer is None:
+        raise BackendError(f"{bound.case.op}: this process does not see the target GPU")
+    target = torch.empty_like(bound.receive, device=bound.peer).zero_()
     if not staged:
         return Operation(_copies(target, bound.send), buffers=(bound.send, target))
     between = host_memory(bound.send, pinned=True)

@@ -175,12 +175,6 @@ def _rest(size_bytes: int, access: Access) -> int:
     return size_bytes % min(access.block_bytes, size_bytes)
 
 
-def _killed_with_us(job: tuple[str, ...]) -> tuple[str, ...]:
-    """Wrap ``job`` so that the kernel kills it when this process dies, if util-linux is installed."""
-    arranger = shutil.which("setpriv")
-    return job if arranger is None else (arranger, "--pdeathsig", "KILL", *job)
-
-
 def fio_check(file: str, size_bytes: int, access: Access, timeout_seconds: float, *, writes: bool) -> CrossCheck | None:
     """Rate that fio measures for ``file`` on this rank; None if it is not installed or has no suitable engine.
 
@@ -194,9 +188,9 @@ def fio_check(file: str, size_bytes: int, access: Access, timeout_seconds: float
     if rest := _rest(size_bytes, access):
         settings += f" (without the partial block of {rest} B at the end of {size_bytes} B)"
     try:
-        done = subprocess.run(
-            _killed_with_us(job), capture_output=True, text=True, timeout=timeout_seconds, check=False
-        )
+        # The kernel kills it when this process dies, if util-linux is installed.
+        command = job if shutil.which("setpriv") is None else ("setpriv", "--pdeathsig", "KILL", *job)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, check=False)
         # Warnings may precede the JSON.
         report = json.loads(done.stdout[done.stdout.index("{") :])
         rate = float(report["jobs"][0]["write" if writes else "read"]["bw_bytes"])
@@ -246,23 +240,15 @@ class _DataFile:
         """Put the data into the file, and remove them from memory and the page cache."""
         if self._fresh:
             self._fill()
-            self._try(self.file.write)
+            self.attempt(self.file.write)
             self.file.memory.fill(_POISON)
-        self._try(self.file.drop_cache)
-
-    def write(self) -> None:
-        """Write the file (the timed call)."""
-        self._try(self.file.write)
-
-    def read(self) -> None:
-        """Read the file (the timed call)."""
-        self._try(self.file.read)
+        self.attempt(self.file.drop_cache)
 
     def wrong_written(self) -> int:
         """Read the file back and count wrong elements. Raises BackendError if any call failed."""
         self.file.memory.fill(_POISON)
-        self._try(self.file.drop_cache)
-        self._try(self.file.read)
+        self.attempt(self.file.drop_cache)
+        self.attempt(self.file.read)
         return self.wrong_read()
 
     def wrong_read(self) -> int:
@@ -287,7 +273,8 @@ class _DataFile:
             part = self.file.memory[start : start + _NOISE_BYTES]
             part ^= self._noise[: len(part)]
 
-    def _try(self, what: Callable[[], None]) -> None:
+    def attempt(self, what: Callable[[], None]) -> None:
+        """Call ``what`` unless a call has failed."""
         if self._failed is None:
             try:
                 what()
@@ -299,7 +286,7 @@ def _bind(bound: Bound, *, writes: bool) -> Operation:
     data_file = _DataFile(bound)
     file = data_file.file
     return Operation(
-        data_file.write if writes else data_file.read,
+        lambda: data_file.attempt(file.write if writes else file.read),
         wrong=data_file.wrong_written if writes else data_file.wrong_read,
         prepare=data_file.prepare_to_write if writes else data_file.prepare_to_read,
         other_tool=partial(fio_check, file.name, file.size_bytes, file.access, writes=writes),

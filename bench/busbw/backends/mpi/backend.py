@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends.base import Limits, Vector, World, explained
-from busbw.backends.cuda import uuid_at
+from busbw.backends.cuda import index_of, uuid_at
 from busbw.backends.library import LibraryBackend
 from busbw.backends.mpi.calls import CALLS, MOVED_ONLY, PREPARED, REDUCTIONS, exchange_all
 from busbw.backends.mpi.info import cuda_aware, library, short_name, unaware
@@ -214,11 +214,7 @@ class MpiCudaBackend(MpiBackend):
     """
 
     def __init__(self, world: World) -> None:
-        count = torch.cuda.device_count()
-        if not count:
-            raise LaunchError(f"rank {world.rank} cannot use a GPU: torch sees no CUDA device")
-        # If the launcher shows each rank only its own GPU, every rank calls it number 0.
-        number = 0 if count == 1 else world.local_rank % count
+        number = index_of(world)
         where = f"cuda:{number}"
         try:
             # Before MPI_Init, for libraries that use the GPU that is current there. Under mpirun the ranks may already

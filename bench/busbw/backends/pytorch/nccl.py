@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends.base import World, records_of_every_rank
-from busbw.backends.cuda import CudaDevice, uuid_at
+from busbw.backends.cuda import CudaDevice, index_of, uuid_at
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch.backend import TorchBackend
 from busbw.backends.side_channel import first_line
@@ -25,13 +25,11 @@ class NcclBackend(TorchBackend):
     """CUDA tensors over NCCL. Raises LaunchError if this rank does not have its own GPU."""
 
     def __init__(self, world: World) -> None:
-        count = torch.cuda.device_count()
-        if not dist.is_nccl_available() or not count:
-            lacks = "torch was built without NCCL" if count else "torch sees no CUDA device"
-            raise LaunchError(f"rank {world.rank} cannot use NCCL: {lacks}")
+        number = index_of(world)
+        if not dist.is_nccl_available():
+            raise LaunchError(f"rank {world.rank} cannot use NCCL: torch was built without NCCL")
         try:
-            # If the launcher shows each rank only its own GPU, every rank calls it number 0.
-            self._gpu = CudaDevice(0 if count == 1 else world.local_rank % count)
+            self._gpu = CudaDevice(number)
         except RuntimeError as error:
             raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
         super().__init__(world, "nccl", self._gpu)

@@ -4,9 +4,9 @@ A call is a whole training of ``STEPS`` steps starting from zero weights, becaus
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final
 
 import torch
@@ -34,7 +34,7 @@ LEARNING_RATE: Final = 0.4
 
 
 Gram = tuple[torch.Tensor, torch.Tensor]
-"""A and B of some samples: their gradient is A W − B, which is Xᵀ (X W − Y) in another order of summation."""
+"""A and B of each share: its gradient is A W − B, which is Xᵀ (X W − Y) in another order of summation."""
 
 
 class LeastSquares:
@@ -68,12 +68,13 @@ class LeastSquares:
         difference = weights.to("cpu", torch.float64) - self._optimum
         return float((self._eigenvalues[:, None] * difference.square()).sum() / 2)
 
-    def grams(self, dtype: torch.dtype) -> list[Gram]:
+    def grams(self, dtype: torch.dtype) -> Gram:
         """A and B of every share."""
-        return [
-            (self.factor * given.to(dtype).T @ given.to(dtype), self.factor * given.to(dtype).T @ target.to(dtype))
-            for given, target in zip(self.given, self.wanted, strict=True)
-        ]
+        shares = [(given.to(dtype), wanted.to(dtype)) for given, wanted in zip(self.given, self.wanted, strict=True)]
+        return (
+            torch.stack([self.factor * given.T @ given for given, _ in shares]),
+            torch.stack([self.factor * given.T @ wanted for given, wanted in shares]),
+        )
 
 
 LEVELS: Final = 127
@@ -83,10 +84,6 @@ SMALLEST: Final = torch.finfo(torch.float32).tiny
 
 _TOLERANCE: Final = 4
 """Allowed difference as a multiple of the effect of rounding."""
-
-Gradients = list[torch.Tensor]
-Combine = Callable[[Gradients], torch.Tensor]
-Weights = list[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,7 @@ class Expected:
     off: allowed difference of a measured weight.
     """
 
-    weights: Weights
+    weights: torch.Tensor
     gaps: tuple[float, ...]
     off: float
 
@@ -113,79 +110,31 @@ def expected_result(
     """
     if name == "server" and not _bounded(order, number, ranks, steps):
         return None
-    trained, exact = (
-        _trained(problem.grams(dtype), name, number, ranks, steps, order) for dtype in (torch.float32, torch.float64)
-    )
-    gaps = tuple(problem.gap(torch.stack(weights).mean(0)) for weights in trained)
-    return Expected(trained[-1], gaps, _TOLERANCE * _uncertain(trained[-1], exact[-1]))
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        grams = problem.grams(dtype)
+        after = _by_server(grams, number, order) if name == "server" else _trained(grams, name, number)
+        results.append([torch.zeros_like(grams[1]), *islice(after, steps)])
+    trained, exact = results
+    # Rounding matters: a value on the other side of a quantisation boundary changes the weights by a whole step.
+    off = _TOLERANCE * float((trained[-1] - exact[-1]).abs().max())
+    return Expected(trained[-1], tuple(problem.gap(weights.mean(0)) for weights in trained), off)
 
 
-def _trained(grams: list[Gram], name: str, number: int, ranks: int, steps: int, order: Sequence[int]) -> list[Weights]:
-    """Weights of all ranks before the first and after every step."""
-    start = torch.zeros_like(grams[0][0])
-    if name == "server":
-        after = _by_server(grams, start, number, order)
-    elif name == "local_sgd":
-        after = _averaged(grams, start, number)
-    else:
-        after = _combined(grams, start, _COMBINED[name]())
-    return [[start] * ranks, *islice(after, steps)]
-
-
-def _uncertain(trained: Weights, exact: Weights) -> float:
-    """Effect of rounding on the weights, estimated by the difference between float32 and float64.
-
-    It is not small: a value on the other side of a quantisation boundary changes the weights by a whole step.
-    """
-    return max(float((weights - other).abs().max()) for weights, other in zip(trained, exact, strict=True))
-
-
-def _gradient(gram: Gram, weights: torch.Tensor) -> torch.Tensor:
-    return gram[0] @ weights - gram[1]
-
-
-def _combined(grams: list[Gram], start: torch.Tensor, combine: Combine) -> Iterator[Weights]:
-    """All ranks have the same weights and step with the combined gradient."""
-    weights = start
-    while True:
-        weights = weights - LEARNING_RATE * combine([_gradient(gram, weights) for gram in grams])
-        yield [weights] * len(grams)
-
-
-def _averaged(grams: list[Gram], start: torch.Tensor, period: int) -> Iterator[Weights]:
-    """Each rank steps on its own; every ``period`` steps all continue from the mean of their weights."""
-    weights, step = [start] * len(grams), 0
-    while True:
-        weights = [
-            vector - LEARNING_RATE * _gradient(gram, vector) for gram, vector in zip(grams, weights, strict=True)
-        ]
-        step += 1
-        if step % period == 0:
-            weights = [_mean(weights)] * len(grams)
+def _trained(grams: Gram, name: str, number: int) -> Iterator[torch.Tensor]:
+    """Weights of all ranks after every step, by any method without a server."""
+    weights = left = torch.zeros_like(grams[1])
+    for step in count(1):
+        gradients = grams[0] @ weights - grams[1]
+        if name == "int8":
+            whole = gradients + left
+            levels = (whole.abs().amax((1, 2), keepdim=True) / LEVELS).clamp_min(SMALLEST)
+            gradients = torch.round(whole / levels) * levels
+            left = whole - gradients
+        weights = weights - LEARNING_RATE * (gradients if name == "local_sgd" else gradients.mean(0))
+        if name == "local_sgd" and step % number == 0:
+            weights = weights.mean(0).expand_as(weights)
         yield weights
-
-
-def _mean(tensors: list[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(tensors).mean(0)
-
-
-def _int8() -> Combine:
-    left: Gradients = []
-
-    def combine(gradients: Gradients) -> torch.Tensor:
-        whole = [
-            gradient + rest
-            for gradient, rest in zip(gradients, left or [torch.zeros(())] * len(gradients), strict=True)
-        ]
-        levels = [(gradient.abs().max() / LEVELS).clamp_min(SMALLEST) for gradient in whole]
-        sent = [torch.round(gradient / level) * level for gradient, level in zip(whole, levels, strict=True)]
-        left[:] = [gradient - rounded for gradient, rounded in zip(whole, sent, strict=True)]
-        return _mean(sent)
-
-    return combine
-
-
-_COMBINED: Final[dict[str, Callable[[], Combine]]] = {"exact": lambda: _mean, "int8": _int8}
 
 
 def _bounded(order: Sequence[int], bound: int, ranks: int, steps: int) -> bool:
@@ -198,20 +147,19 @@ def _bounded(order: Sequence[int], bound: int, ranks: int, steps: int) -> bool:
     return set(done.values()) == {steps}
 
 
-def _by_server(grams: list[Gram], start: torch.Tensor, bound: int, order: Sequence[int]) -> Iterator[Weights]:
+def _by_server(grams: Gram, bound: int, order: Sequence[int]) -> Iterator[torch.Tensor]:
     """Weights of the server after every round of gradients (one per worker); at the end all ranks have them."""
-    workers = len(grams)
-    weights, done = start, [0] * workers
-    copies, waiting = [start] * workers, set[int]()
-    for count, worker in enumerate((rank - 1 for rank in order), 1):
-        weights = weights - LEARNING_RATE / workers * _gradient(grams[worker], copies[worker])
+    workers, weights = len(grams[0]), torch.zeros_like(grams[1][0])
+    done, copies, waiting = [0] * workers, [weights] * workers, set[int]()
+    for number, worker in enumerate((rank - 1 for rank in order), 1):
+        weights = weights - LEARNING_RATE / workers * (grams[0][worker] @ copies[worker] - grams[1][worker])
         done[worker] += 1
         waiting.add(worker)
         for waiter in [waiter for waiter in waiting if done[waiter] <= min(done) + bound]:
             copies[waiter] = weights
             waiting.remove(waiter)
-        if count % workers == 0:
-            yield [weights] * (workers + 1)
+        if number % workers == 0:
+            yield weights.expand(workers + 1, -1, -1)
 
 
 _SHOWN: Final = 4
