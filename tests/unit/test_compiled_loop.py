@@ -9,23 +9,20 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 
 import pytest
-import torch
 from testing.blocks import measure_everywhere, measured, quick
 from testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
 from testing.narrow import require, require_type
 from testing.synthetic import case
 
 from busbw.backends import compiled_loop
-from busbw.backends.base import Call, Operation
+from busbw.backends.base import Bound, Call, Operation
 from busbw.backends.compiled_loop import Native, Row, row_of
 from busbw.backends.faults import WrappingBackend
 from busbw.errors import BackendError
 from busbw.measure import block
 from busbw.measure.device_loops import empty_call_ns
 from busbw.measure.loops import Loop, take
-from busbw.ops.base import Matrix, Op
-from busbw.ops.groups import Ranks
-from busbw.runs.records import Cache, Case, Failed, Measurement, Mode
+from busbw.runs.records import Cache, Failed, Measurement, Mode
 
 pytestmark = pytest.mark.skipif(compiled_loop.missing() is not None, reason=str(compiled_loop.missing()))
 
@@ -204,10 +201,8 @@ class Natively(WrappingBackend):
         super().__init__(inner)
         self.bound = self.freed = 0
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        operation = self.inner.bind(op, case, group, send, receive, traffic)
+    def bind(self, bound: Bound) -> Operation:
+        operation = self.inner.bind(bound)
         self.bound += 1
 
         def free() -> None:
@@ -223,13 +218,11 @@ class Natively(WrappingBackend):
 class Mixed(Natively):
     """The second rank has no compiled loop."""
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
+    def bind(self, bound: Bound) -> Operation:
         if self.rank == 1:
-            return self.inner.bind(op, case, group, send, receive, traffic)
-        operation = super().bind(op, case, group, send, receive, traffic)
-        call = self.inner.bind(op, case, group, send, receive, traffic).call
+            return self.inner.bind(bound)
+        operation = super().bind(bound)
+        call = self.inner.bind(bound).call
         return dataclasses.replace(operation, call=call)
 
 
@@ -252,11 +245,9 @@ def test_a_world_is_timed_by_the_compiled_loop_and_says_so(
 
 def test_what_is_posted_is_timed_by_python() -> None:
     class Posted(Natively):
-        def bind(
-            self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-        ) -> Operation:
-            operation = super().bind(op, case, group, send, receive, traffic)
-            call = self.inner.bind(op, case, group, send, receive, traffic).call
+        def bind(self, bound: Bound) -> Operation:
+            operation = super().bind(bound)
+            call = self.inner.bind(bound).call
             return dataclasses.replace(operation, call=call, native=Native(((0,),), failed))
 
     assert measured(FakeWorld(2), case("all_reduce", 64, 2, mode="overlap"), wrap=Posted).loop == "python"
@@ -274,12 +265,10 @@ def test_ranks_that_sit_out_record_the_loop_of_those_that_do_not() -> None:
 
 def test_wrong_data_that_the_compiled_loop_makes_fail_the_case() -> None:
     class Wrong(Natively):
-        def bind(
-            self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-        ) -> Operation:
-            operation = super().bind(op, case, group, send, receive, traffic)
-            call = self.inner.bind(op, case, group, send, receive, traffic).call
-            steps = (code_of(call), ()), (code_of(lambda: receive[-1:].add_(1)), ())
+        def bind(self, bound: Bound) -> Operation:
+            operation = super().bind(bound)
+            call = self.inner.bind(bound).call
+            steps = (code_of(call), ()), (code_of(lambda: bound.receive[-1:].add_(1)), ())
             return dataclasses.replace(operation, native=native(*steps))
 
     for outcome in measure_everywhere(FakeWorld(2), case("all_gather", 64, 2, mode="pipelined"), wrap=Wrong):
@@ -295,10 +284,8 @@ def test_a_code_on_every_rank_fails_the_case_and_what_was_prepared_is_freed() ->
             super().__init__(inner)
             there.append(self)
 
-        def bind(
-            self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-        ) -> Operation:
-            operation = super().bind(op, case, group, send, receive, traffic)
+        def bind(self, bound: Bound) -> Operation:
+            operation = super().bind(bound)
             return dataclasses.replace(operation, native=native((lambda: 5, ())))
 
     for outcome in measure_everywhere(FakeWorld(2), case("all_gather", 64, 2, mode="persistent"), wrap=Failing):

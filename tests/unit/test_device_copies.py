@@ -24,8 +24,7 @@ from busbw.errors import BackendError
 from busbw.measure.bench import rounds_of
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
-from busbw.ops.base import Matrix, Op, Share
-from busbw.ops.groups import Ranks
+from busbw.ops.base import Share
 from busbw.runs.records import Case, Failed, Measurement, Mode
 from busbw.system.device import Device
 
@@ -361,11 +360,9 @@ class Elsewhere(WrappingBackend):
         super().__init__(inner)
         self._broken = broken
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        inner = self.inner.bind(op, case, group, send, receive, traffic)
-        source, target = torch.zeros_like(send), torch.zeros_like(receive)
+    def bind(self, bound: Bound) -> Operation:
+        inner = self.inner.bind(bound)
+        source, target = torch.zeros_like(bound.send), torch.zeros_like(bound.receive)
 
         def call() -> None:
             inner.call()  # for the time that it takes
@@ -389,16 +386,8 @@ def test_what_is_filled_and_checked_are_the_buffers_that_an_operation_says() -> 
 class WithPeers(WrappingBackend):
     """Binds as a backend with a GPU a rank does; the other GPU is the processor. A copy takes 10 µs of the device."""
 
-    def bind(
-        self,
-        op: Op,
-        case: Case,
-        group: Ranks,  # noqa: ARG002 - who is asked for is not of interest here
-        send: torch.Tensor,
-        receive: torch.Tensor,
-        traffic: Matrix,  # noqa: ARG002 - as above
-    ) -> Operation:
-        made = LOCAL[op.name].bind(Bound(case, send, receive, self.device, peer="cpu"))
+    def bind(self, bound: Bound) -> Operation:
+        made = LOCAL[bound.case.op].bind(replace(bound, device=self.device, peer="cpu"))
         stream = self.device
         if made.buffers is None or not isinstance(stream, FakeDevice):
             return made

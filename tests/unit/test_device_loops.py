@@ -11,12 +11,11 @@ from testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends.base import Operation
+from busbw.backends.base import Bound, Operation
 from busbw.errors import BackendError
 from busbw.measure import device_loops
 from busbw.measure.device_loops import DeviceWork, Hold, captured, empty_call_ns, take, take_overlapped
 from busbw.measure.loops import Loop, Overlapped
-from busbw.ops import OPS
 from busbw.runs.records import Cache, Case, Failed, Measurement, Mode
 
 LAUNCH, REPLAY, WAIT, UNIT, FLUSH = 4_000, 6_000, 700, 100, 20_000
@@ -55,7 +54,7 @@ def bound(over: FakeWorld) -> tuple[FakeBackend, FakeDevice, Operation]:
     backend = over.backends[0]
     assert backend.stream is not None
     send, receive = backend.allocate(16, "float32"), backend.allocate(16, "float32")
-    return backend, backend.stream, backend.bind(OPS["all_reduce"], one_case(ranks=1), (0,), send, receive, ())
+    return backend, backend.stream, backend.bind(Bound(one_case(ranks=1), send, receive))
 
 
 def nothing() -> None:
@@ -308,7 +307,7 @@ def test_data_are_there_when_the_device_was_waited_for_and_not_before() -> None:
     assert backend.stream is not None
     send, receive = backend.allocate(4, "float32"), backend.allocate(4, "float32")
     send.fill_(3.0)
-    operation = backend.bind(OPS["all_reduce"], one_case(ranks=1), (0,), send, receive, ())
+    operation = backend.bind(Bound(one_case(ranks=1), send, receive))
     operation.call()
     assert receive.tolist() == [0.0] * 4
     backend.stream.synchronise()

@@ -11,15 +11,14 @@ from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from testing.narrow import require_type
 from testing.synthetic import case
 
-from busbw.backends.base import Backend, Operation
+from busbw.backends.base import Backend, Bound, Operation
 from busbw.backends.faults import CorruptingBackend, WrappingBackend
 from busbw.errors import BackendError, BusbwError, ClockError
 from busbw.measure import block as instrument
 from busbw.measure import verify
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
-from busbw.ops.base import Matrix, Op, Share
-from busbw.ops.groups import Ranks
+from busbw.ops.base import Op, Share
 from busbw.runs.records import Case, Failed, GroupSamples, Measurement
 from busbw.system.environment import in_blocks
 
@@ -96,15 +95,13 @@ class Filling(WrappingBackend):
         self.held = 0
         self.bound = 0
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
+    def bind(self, bound: Bound) -> Operation:
         if self.rank == 1 and self.held:
             message = "no room for what the operation needs besides"
             raise MemoryError(message)
         self.held += 1
         self.bound += 1
-        operation = self.inner.bind(op, case, group, send, receive, traffic)
+        operation = self.inner.bind(bound)
         return dataclasses.replace(operation, free=self.given_back)
 
     def given_back(self) -> None:
@@ -160,10 +157,8 @@ def test_data_that_one_rank_has_no_room_to_check_are_a_failed_case_for_all(
     class Known(OutOfMemory):
         """Its buffers tell whose they are; and before a call its ranks wait for each other, as for a checkpoint."""
 
-        def bind(
-            self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-        ) -> Operation:
-            operation = self.inner.bind(op, case, group, send, receive, traffic)
+        def bind(self, bound: Bound) -> Operation:
+            operation = self.inner.bind(bound)
             return dataclasses.replace(operation, prepare=self.inner.barrier)
 
         def allocate(self, count: int, dtype: str) -> torch.Tensor:
@@ -225,17 +220,15 @@ def test_data_that_went_wrong_during_the_timing_fail_the_case() -> None:
 class OnlyOnce(WrappingBackend):
     """Moves the data in the first call, and then only says that it did."""
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        inner, left = self.inner.bind(op, case, group, send, receive, traffic), receive.clone()
+    def bind(self, bound: Bound) -> Operation:
+        inner, left = self.inner.bind(bound), bound.receive.clone()
         numbers = itertools.count()
 
         def moving_once() -> None:
-            left.copy_(receive)
+            left.copy_(bound.receive)
             inner.call()
             if next(numbers):
-                receive.copy_(left)
+                bound.receive.copy_(left)
 
         return Operation(moving_once)
 
@@ -299,12 +292,7 @@ def test_what_cannot_run_here_is_refused_with_its_reason(one: Case, said: str | 
 
 @pytest.mark.parametrize(
     ("threads", "cache", "said"),
-    [
-        (2, "flushed", "flushed"),
-        (1, "flushed", None),
-        (2, "warm", None),
-        (5, "warm", "host"),
-    ],
+    [(2, "flushed", "flushed"), (1, "flushed", None), (2, "warm", None), (5, "warm", "host")],
 )
 def test_caches_of_other_threads_cannot_be_flushed(threads: int, cache: str, said: str | None) -> None:
     one = case("memory_copy", 64, 1, threads=threads, cache=cache)

@@ -40,11 +40,7 @@ def test_the_device_of_mpich_is_in_its_version() -> None:
         ("ch4:ucx ofi", {"UCX_TLS": "rc,self,sm"}, {"netmod": "ucx", "UCX_TLS": "rc,self,sm"}),
         ("ch4:ucx,ofi", {"MPIR_CVAR_CH4_NETMOD": "OFI"}, {"netmod": "ofi", "provider": info.NOT_REPORTED}),
         ("ch4:ofi", {"FI_PROVIDER": "tcp"}, {"netmod": "ofi", "provider": "tcp"}),
-        (
-            "ch4:ofi",
-            {"FI_PROVIDER": "tcp", "MPICH_OFI_USE_PROVIDER": "cxi"},
-            {"netmod": "ofi", "provider": "cxi"},
-        ),
+        ("ch4:ofi", {"FI_PROVIDER": "tcp", "MPICH_OFI_USE_PROVIDER": "cxi"}, {"netmod": "ofi", "provider": "cxi"}),
         (
             "ch4:ofi",
             {"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"},  # the first one is no variable of MPICH's
@@ -79,10 +75,7 @@ def test_what_open_mpi_sends_by_is_its_selected_component(pml: str | None, trans
     [
         ({}, {"fabrics": info.NOT_REPORTED, "provider": info.NOT_REPORTED}),
         ({"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp"}, {"fabrics": "shm:ofi", "provider": "tcp"}),
-        (
-            {"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"},
-            {"fabrics": info.NOT_REPORTED, "provider": "psm3"},
-        ),
+        ({"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"}, {"fabrics": info.NOT_REPORTED, "provider": "psm3"}),
     ],
 )
 def test_what_intel_mpi_was_told_is_what_its_own_variables_say(

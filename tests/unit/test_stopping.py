@@ -76,12 +76,7 @@ def test_parts_of_a_long_step_are_taken_three_times_and_of_a_short_one_five(each
     assert taken == tries
 
 
-@given(
-    st.floats(0, 1),
-    st.integers(1, 100),
-    st.integers(0, 100),
-    st.integers(0, 10**12),
-)
+@given(st.floats(0, 1), st.integers(1, 100), st.integers(0, 100), st.integers(0, 10**12))
 def test_warm_up_fills_its_time_within_its_limits(seconds: float, least: int, more: int, estimate: int) -> None:
     pace = quick(warmup_seconds=seconds, warmup_calls=least, max_warmup_calls=least + more)
     calls = stopping.warmup_calls(pace, estimate)
@@ -99,11 +94,7 @@ def test_warm_up_is_counted() -> None:
 
 budgets = st.builds(
     lambda least, more, most, low, high: stopping.Budget(
-        min_samples=least + more,
-        least_samples=least,
-        max_samples=least + more + most,
-        min_ns=low,
-        max_ns=low + high,
+        min_samples=least + more, least_samples=least, max_samples=least + more + most, min_ns=low, max_ns=low + high
     ),
     st.integers(2, 20),
     st.integers(0, 20),

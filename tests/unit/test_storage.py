@@ -45,10 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from busbw.backends.base import Backend, Operation
-    from busbw.ops.base import Matrix, Op
-    from busbw.ops.groups import Ranks
     from busbw.ops.settings import Way
-    from busbw.runs.records import Case, Settings
+    from busbw.runs.records import Settings
 
 MIB = 1 << 20
 
@@ -335,10 +333,8 @@ class Changed(WrappingBackend):
         super().__init__(inner)
         self._change = change
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        return self._change(self.inner.bind(op, case, group, send, receive, traffic), self.rank)
+    def bind(self, bound: Bound) -> Operation:
+        return self._change(self.inner.bind(bound), self.rank)
 
 
 def test_what_is_prepared_is_prepared_once_a_call_and_is_in_no_time() -> None:

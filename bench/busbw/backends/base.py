@@ -229,9 +229,7 @@ class Backend(Protocol):
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
         """Create the groups that ``bind`` will use. Collective over all ranks, with the same groups on each."""
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: "torch.Tensor", receive: "torch.Tensor", traffic: Matrix
-    ) -> Operation:
+    def bind(self, bound: Bound) -> Operation:
         """Bind ``op`` over ``group`` to these buffers, with as much preparation as possible."""
 
     def barrier(self) -> None:

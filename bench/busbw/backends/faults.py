@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from busbw.backends.base import Backend, BackendRow, Operation, Post, Wait
-from busbw.ops.base import Matrix, Op
-from busbw.ops.groups import Ranks
+from busbw.backends.base import Backend, BackendRow, Bound, Operation, Post, Wait
 from busbw.runs.records import Case
 
 
@@ -40,17 +38,15 @@ class CorruptingBackend(WrappingBackend):
         self._when = when
         self._elements = elements
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
+    def bind(self, bound: Bound) -> Operation:
         """Bind the call of ``inner``, followed by the fault."""
-        inner = self.inner.bind(op, case, group, send, receive, traffic)
+        inner = self.inner.bind(bound)
         numbers = itertools.count()
         # Little-endian: the first byte of an element holds its lowest bit.
-        lowest = receive.view(torch.uint8).view(len(receive), -1)[:, 0] if len(receive) else None
+        lowest = bound.receive.view(torch.uint8).view(len(bound.receive), -1)[:, 0] if len(bound.receive) else None
 
         def corrupt() -> None:
-            if self._when(case, next(numbers)) and lowest is not None:
+            if self._when(bound.case, next(numbers)) and lowest is not None:
                 lowest[-self._elements :] ^= 1
 
         def corrupted() -> None:

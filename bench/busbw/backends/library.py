@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
+from busbw.ops import OPS
 from busbw.ops.algorithms.settings import AlgorithmSettings
-from busbw.ops.base import Matrix, Op
+from busbw.ops.base import Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case
 from busbw.system.device import Device, DeviceConditions
@@ -60,13 +62,17 @@ class LibraryBackend(Backend):
         with explained(self):
             return torch.empty(count, dtype=TORCH_DTYPES[dtype], device=self._where).zero_()
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
+    def bind(self, bound: Bound) -> Operation:
         """Bind ``op`` to its buffers (see Backend.bind)."""
-        world, me = self._world, group.index(self.rank)
-        where = (self.device, world.folder, self.peer_in(group), world.local_rank)
-        bound = Bound(case, send, receive, *where, group, me, traffic, self.comm(op, group))
+        world, case, op = self._world, bound.case, OPS[bound.case.op]
+        bound = replace(
+            bound,
+            device=self.device,
+            folder=world.folder,
+            peer=self.peer_in(bound.group),
+            local_rank=world.local_rank,
+            comm=self.comm(op, bound.group),
+        )
         if op.local:
             return LOCAL[op.name].bind(bound)
         if op.plain_sockets:

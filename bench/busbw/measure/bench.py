@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from busbw.backends.base import Backend, Operation, Vector, explained
+from busbw.backends.base import Backend, Bound, Operation, Vector, explained
 from busbw.backends.compiled_loop import Row, row_of
 from busbw.backends.patterns import Pattern, Unverifiable, pattern
 from busbw.errors import BackendError
@@ -164,7 +164,7 @@ def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, set
     try:
         for _ in range(sets):
             send, receive = _buffers(bench.backend, layout, dtype)
-            operation = bench.backend.bind(op, case, group, send, receive, matrix)
+            operation = bench.backend.bind(Bound(case, send, receive, group=group, me=share.rank, traffic=matrix))
             bound.append(BufferSet(*(operation.buffers or (send, receive)), operation))
             if case.mode == "overlap" and operation.post is None:
                 raise BackendError(f"{op.name} has no nonblocking form, which mode overlap needs")
