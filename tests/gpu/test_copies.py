@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from testing.gpu import MISSING, NEEDS_GPU
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, Bound
 from busbw.backends.cuda import CudaDevice
 from busbw.backends.local import LOCAL
@@ -24,14 +24,8 @@ from busbw.runs import store
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.device import Device
 
-MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
 GPUS = 0 if MISSING is not None else torch.cuda.device_count()
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(MISSING is not None, reason=f"needs a GPU: {MISSING}"),
-    pytest.mark.filterwarnings("default"),  # as in test_cuda.py
-]
+pytestmark = NEEDS_GPU
 
 Measure = Callable[[Case], Measurement]
 SIZE = 1 << 22
