@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 
 import pytest
-from testing.blocks import measure_everywhere, measured, quick
+from testing.blocks import failures, measured, quick
 from testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
 from testing.narrow import require, require_type
 from testing.synthetic import case
@@ -22,7 +22,7 @@ from busbw.errors import BackendError
 from busbw.measure import block
 from busbw.measure.device_loops import empty_call_ns
 from busbw.measure.loops import Loop, take
-from busbw.runs.records import Cache, Failed, Measurement, Mode
+from busbw.runs.records import Cache, Measurement, Mode
 
 pytestmark = pytest.mark.skipif(compiled_loop.missing() is not None, reason=str(compiled_loop.missing()))
 
@@ -271,9 +271,7 @@ def test_wrong_data_that_the_compiled_loop_makes_fail_the_case() -> None:
             steps = (code_of(call), ()), (code_of(lambda: bound.receive[-1:].add_(1)), ())
             return dataclasses.replace(operation, native=native(*steps))
 
-    for outcome in measure_everywhere(FakeWorld(2), case("all_gather", 64, 2, mode="pipelined"), wrap=Wrong):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "wrong_data"
+    assert failures(FakeWorld(2), case("all_gather", 64, 2, mode="pipelined"), wrap=Wrong) == {"wrong_data"}
 
 
 def test_a_code_on_every_rank_fails_the_case_and_what_was_prepared_is_freed() -> None:
@@ -288,9 +286,7 @@ def test_a_code_on_every_rank_fails_the_case_and_what_was_prepared_is_freed() ->
             operation = super().bind(bound)
             return dataclasses.replace(operation, native=native((lambda: 5, ())))
 
-    for outcome in measure_everywhere(FakeWorld(2), case("all_gather", 64, 2, mode="persistent"), wrap=Failing):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "backend"
+    assert failures(FakeWorld(2), case("all_gather", 64, 2, mode="persistent"), wrap=Failing) == {"backend"}
     assert [(one.bound, one.freed) for one in there] == [(1, 1)] * 2
 
 

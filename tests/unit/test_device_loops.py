@@ -5,7 +5,7 @@ from itertools import repeat
 
 import numpy as np
 import pytest
-from testing.blocks import measure_everywhere
+from testing.blocks import failures, measure_everywhere
 from testing.devices import DeviceScript, FakeDevice
 from testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
 from testing.narrow import require
@@ -16,7 +16,7 @@ from busbw.errors import BackendError
 from busbw.measure import device_loops
 from busbw.measure.device_loops import DeviceWork, Hold, captured, empty_call_ns, take, take_overlapped
 from busbw.measure.loops import Loop, Overlapped
-from busbw.runs.records import Cache, Case, Failed, Measurement, Mode
+from busbw.runs.records import Cache, Case, Measurement, Mode
 
 LAUNCH, REPLAY, WAIT, UNIT, FLUSH = 4_000, 6_000, 700, 100, 20_000
 CALL, POST = 10_000, 200
@@ -329,9 +329,7 @@ def test_calls_that_cannot_be_captured_fail_the_case_and_not_the_run(monkeypatch
         raise BackendError(message)
 
     monkeypatch.setattr(FakeDevice, "capture", refuse)
-    for outcome in measure_everywhere(world(), one_case("graph")):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "backend"
+    assert failures(world(), one_case("graph")) == {"backend"}
 
 
 @pytest.mark.parametrize("mode", ["graph", "overlap"])
@@ -339,9 +337,7 @@ def test_what_needs_a_capture_where_one_broke_off_before_fails_and_the_run_does_
     over = world(3)
     stream = require(over.backends[1].stream)
     stream.uncapturable = "a capture broke off"
-    for outcome in measure_everywhere(over, one_case(mode, ranks=3)):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "backend"
+    assert failures(over, one_case(mode, ranks=3)) == {"backend"}
 
 
 def test_an_error_of_the_device_is_one_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:

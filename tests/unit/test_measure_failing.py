@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from testing.blocks import measure_everywhere, measured, noisy
+from testing.blocks import failures, measure_everywhere, measured, noisy
 from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from testing.narrow import require_type
 from testing.synthetic import case
@@ -59,10 +59,7 @@ def failing(ranks: set[int], indices: set[int]) -> Script:
 
 
 def test_an_op_that_raises_everywhere_is_a_failed_case() -> None:
-    outcomes = measure_everywhere(FakeWorld(3, failing({0, 1, 2}, {0})), case("all_reduce", 64, 3))
-    for outcome in outcomes:
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "backend"
+    assert failures(FakeWorld(3, failing({0, 1, 2}, {0})), case("all_reduce", 64, 3)) == {"backend"}
 
 
 def test_an_op_that_raises_on_one_rank_breaks_the_world() -> None:
@@ -81,9 +78,7 @@ class Cramped(WrappingBackend):
 
 
 def test_buffers_that_one_rank_cannot_make_are_a_failed_case_for_all() -> None:
-    for outcome in measure_everywhere(FakeWorld(3), case("all_reduce", 64, 3), wrap=Cramped):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "backend"
+    assert failures(FakeWorld(3), case("all_reduce", 64, 3), wrap=Cramped) == {"backend"}
 
 
 class Filling(WrappingBackend):
@@ -115,9 +110,7 @@ def test_what_one_rank_cannot_bind_is_a_failed_case_for_all_and_everything_is_gi
         backends.append(Filling(inner))
         return backends[-1]
 
-    for outcome in measure_everywhere(FakeWorld(3), case("all_reduce", 64, 3, cache="rotating"), wrap=filling):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "backend"
+    assert failures(FakeWorld(3), case("all_reduce", 64, 3, cache="rotating"), wrap=filling) == {"backend"}
     assert [backend.held for backend in backends] == [0, 0, 0]
     assert all(backend.bound > 0 for backend in backends)
 
@@ -204,17 +197,13 @@ def receives(op: Op) -> bool:
 @pytest.mark.parametrize("name", [op.name for op in OPS.values() if receives(op)])
 def test_one_wrong_bit_on_one_rank_fails_the_case_everywhere(name: str) -> None:
     one = case(name, 64, 2, pairs="together" if name == "pair_matrix" else None, root=1 if OPS[name].rooted else None)
-    for outcome in measure_everywhere(FakeWorld(2), one, wrap=corrupting(1, lambda index: index == 0)):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "wrong_data"
+    assert failures(FakeWorld(2), one, wrap=corrupting(1, lambda index: index == 0)) == {"wrong_data"}
 
 
 def test_data_that_went_wrong_during_the_timing_fail_the_case() -> None:
-    for outcome in measure_everywhere(
-        FakeWorld(3), case("all_gather", 96, 3), wrap=corrupting(2, lambda i: i > WARM, 5)
-    ):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "wrong_data"
+    assert failures(FakeWorld(3), case("all_gather", 96, 3), wrap=corrupting(2, lambda i: i > WARM, 5)) == {
+        "wrong_data"
+    }
 
 
 class OnlyOnce(WrappingBackend):
@@ -235,9 +224,7 @@ class OnlyOnce(WrappingBackend):
 
 @pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all", "scatter", "memory_copy"])
 def test_right_data_that_were_left_from_an_earlier_call_do_not_count(name: str) -> None:
-    for outcome in measure_everywhere(FakeWorld(2), case(name, 64, 2), wrap=OnlyOnce):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "wrong_data"
+    assert failures(FakeWorld(2), case(name, 64, 2), wrap=OnlyOnce) == {"wrong_data"}
 
 
 def test_what_happens_to_data_that_nobody_checks_is_not_seen() -> None:

@@ -25,6 +25,7 @@ from busbw.backends.mpi import backend as cuda  # noqa: E402 - as above
 from busbw.backends.mpi import info, native  # noqa: E402 - as above
 from busbw.backends.mpi.native import Steps  # noqa: E402 - as above
 
+_INTEL = "Intel(R) MPI Library 2021.18"
 _MPICH = "MPICH Version:      5.0.2\nMPICH ABI:          18:2:6\nMPICH Device:       ch4:ucx ofi\nMPICH CC: cc"
 
 
@@ -34,62 +35,47 @@ def test_the_device_of_mpich_is_in_its_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "variables", "transport"),
+    ("device", "variables", "netmod"),
     [
-        ("ch4:ucx ofi", {}, {"netmod": "ucx", "UCX_TLS": info.NOT_REPORTED}),
-        ("ch4:ucx ofi", {"UCX_TLS": "rc,self,sm"}, {"netmod": "ucx", "UCX_TLS": "rc,self,sm"}),
-        ("ch4:ucx,ofi", {"MPIR_CVAR_CH4_NETMOD": "OFI"}, {"netmod": "ofi", "provider": info.NOT_REPORTED}),
-        ("ch4:ofi", {"FI_PROVIDER": "tcp"}, {"netmod": "ofi", "provider": "tcp"}),
-        ("ch4:ofi", {"FI_PROVIDER": "tcp", "MPICH_OFI_USE_PROVIDER": "cxi"}, {"netmod": "ofi", "provider": "cxi"}),
-        (
-            "ch4:ofi",
-            {"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"},  # the first one is no variable of MPICH's
-            {"netmod": "ofi", "provider": "tcp"},
-        ),
-        ("ch4", {}, {"netmod": info.NOT_REPORTED}),
-        ("ch3:nemesis:tcp", {}, {"netmod": info.NOT_REPORTED}),
-        ("ch3:sock", {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}, {"netmod": info.NOT_REPORTED}),
+        ("ch4:ucx ofi", {}, "ucx"),
+        ("ch4:ucx,ofi", {"MPIR_CVAR_CH4_NETMOD": "OFI"}, "ofi"),
+        ("ch4", {}, info.NOT_REPORTED),
+        ("ch3:nemesis:tcp", {}, info.NOT_REPORTED),
+        ("ch3:sock", {"MPIR_CVAR_CH4_NETMOD": "ofi"}, info.NOT_REPORTED),
     ],
 )
 def test_the_module_of_mpich_is_the_one_that_is_named_or_the_first(
-    device: str, variables: dict[str, str], transport: dict[str, str]
+    device: str, variables: dict[str, str], netmod: str
 ) -> None:
-    assert info.of_mpich(device, variables) == transport
+    assert info.netmod_of(device, variables) == netmod
 
 
 @pytest.mark.parametrize(
-    ("pml", "transport"),
+    ("version", "variables", "transport"),
     [
-        ("ob1", {"pml": "ob1", "btl": info.NOT_REPORTED}),
-        ("ucx", {"pml": "ucx", "UCX_TLS": "tcp"}),
-        ("cm", {"pml": "cm", "mtl": info.NOT_REPORTED}),
-        (None, {"pml": info.NOT_REPORTED}),
+        (_MPICH, {}, {"netmod": "ucx"}),
+        ("Open MPI v5.0.11", {}, {"pml": "ob1"}),
+        (_INTEL, {}, {"fabrics": info.NOT_REPORTED, "provider": info.NOT_REPORTED}),
+        (_INTEL, {"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp"}, {"fabrics": "shm:ofi", "provider": "tcp"}),
+        (
+            _INTEL,
+            {"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"},
+            {"fabrics": info.NOT_REPORTED, "provider": "psm3"},
+        ),
+        ("MVAPICH 4.1", {}, {"transport": info.NOT_REPORTED}),
+        ("", {}, {"transport": info.NOT_REPORTED}),
     ],
 )
-def test_what_open_mpi_sends_by_is_its_selected_component(pml: str | None, transport: dict[str, str]) -> None:
-    assert info.of_open_mpi(pml, {"UCX_TLS": "tcp"}) == transport
-
-
-@pytest.mark.parametrize(
-    ("variables", "transport"),
-    [
-        ({}, {"fabrics": info.NOT_REPORTED, "provider": info.NOT_REPORTED}),
-        ({"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp"}, {"fabrics": "shm:ofi", "provider": "tcp"}),
-        ({"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"}, {"fabrics": info.NOT_REPORTED, "provider": "psm3"}),
-    ],
-)
-def test_what_intel_mpi_was_told_is_what_its_own_variables_say(
-    variables: dict[str, str], transport: dict[str, str]
+def test_the_transport_is_what_the_library_reports(
+    version: str, variables: dict[str, str], transport: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert info.of_intel_mpi(variables) == transport
-
-
-def test_a_transport_is_never_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for version in (_MPICH, "Open MPI v5.0.11", "Intel(R) MPI Library 2021.18", "MVAPICH 4.1", ""):
-        monkeypatch.setattr(info, "library", lambda version=version: version)
-        told = info.transport()
-        assert told
-        assert all(told.values())
+    monkeypatch.setattr(info, "library", lambda: version)
+    monkeypatch.setattr(info, "selected", lambda _name: "ob1")
+    for name in ("I_MPI_FABRICS", "I_MPI_OFI_PROVIDER", "FI_PROVIDER", "MPIR_CVAR_CH4_NETMOD"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert info.transport() == transport
 
 
 @pytest.mark.parametrize(("answer", "aware"), [(None, None), (lambda: 0, False), (lambda: 1, True)])

@@ -174,11 +174,7 @@ _TIMEOUTS = 2
 def _time_limited(world: World, kind: type[BusbwError], problem: str, advice: str = "") -> AbstractContextManager[None]:
     """Give up with an error if the block takes too long; some of the other ranks may have failed."""
     seconds = _TIMEOUTS * world.timeout_seconds
-
-    def give_up() -> None:
-        world.lost(kind(f"{problem} within {seconds:g} s{advice}"))
-
-    return no_longer_than(seconds, give_up)
+    return no_longer_than(seconds, lambda: world.lost(kind(f"{problem} within {seconds:g} s{advice}")))
 
 
 def _connecting(world: World) -> AbstractContextManager[None]:
