@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,28 +224,21 @@ def values(parts: Overlapped) -> tuple[int, ...]:
     return tuple(only(tuple(part.tolist())) for part in (parts.pure, parts.post, parts.compute, parts.wait))
 
 
-def test_a_call_that_runs_beside_a_computation_as_long_as_itself_overlaps_fully() -> None:
-    parts, percent = overlapped(CALL // UNIT)
-    assert values(parts) == (CALL, 0, CALL, 0)
-    assert percent == 100
-
-
-def test_a_call_that_begins_when_it_is_waited_for_does_not_overlap() -> None:
-    parts, percent = overlapped(CALL // UNIT, lazy=True)
-    assert values(parts) == (CALL, 0, CALL, CALL)
-    assert percent == 0
-
-
-def test_a_computation_that_is_slowed_down_by_the_call_shows_it() -> None:
-    parts, percent = overlapped(CALL // UNIT, slowed=2.0)
-    assert values(parts) == (CALL, 0, 2 * CALL, 0)
-    assert percent == 100, "all of it is hidden, and what that costs stands beside it"
-
-
-def test_a_computation_that_ends_sooner_overlaps_partly() -> None:
-    parts, percent = overlapped(40)
-    assert values(parts) == (CALL, 0, 4_000, CALL - 4_000)
-    assert percent == pytest.approx(40)
+@pytest.mark.parametrize(
+    ("units", "how", "parts", "percent"),
+    [
+        (CALL // UNIT, {}, (CALL, 0, CALL, 0), 100),
+        (CALL // UNIT, {"lazy": True}, (CALL, 0, CALL, CALL), 0),  # it begins when it is waited for
+        (CALL // UNIT, {"slowed": 2.0}, (CALL, 0, 2 * CALL, 0), 100),  # all is hidden, and what that costs is seen
+        (40, {}, (CALL, 0, 4_000, CALL - 4_000), 40),
+    ],
+)
+def test_what_of_a_call_a_computation_hides(
+    units: int, how: dict[str, Any], parts: tuple[int, ...], percent: float
+) -> None:
+    found, hides = overlapped(units, **how)
+    assert values(found) == parts
+    assert hides == pytest.approx(percent)
 
 
 def test_posting_costs_the_host_and_that_is_kept_beside_the_device() -> None:

@@ -240,17 +240,8 @@ def test_every_post_is_waited_for_and_starts_in_turns() -> None:
 
 
 def test_an_operation_cannot_be_started_but_by_what_returns_its_wait() -> None:
-    assert set(Operation.__dataclass_fields__) == {
-        "call",
-        "post",
-        "native",
-        "free",
-        "wrong",
-        "prepare",
-        "buffers",
-        "parts",
-        "other_tool",
-    }
+    fields = {"call", "post", "native", "free", "wrong", "prepare", "buffers", "parts", "other_tool"}
+    assert set(Operation.__dataclass_fields__) == fields
     assert Operation.__dataclass_fields__["post"].type in {Post | None, "Post | None"}
 
 
