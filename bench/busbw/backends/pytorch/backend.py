@@ -94,8 +94,10 @@ class TorchBackend(LibraryBackend):
     def comm(self, op: Op, group: Ranks) -> dist.ProcessGroup | None:
         """The process group; None if all ranks communicate."""
         # Hosts write the files of ops that store, and no other control traffic is sent meanwhile.
-        group_of: dist.ProcessGroup | None = self._control if op.stores else self._groups.get(group)
-        return None if op.members != "all" else group_of
+        if op.members != "all":
+            return None
+        ranks: dist.ProcessGroup | None = self._control if op.stores else self._groups[group]
+        return ranks
 
     def barrier(self) -> None:
         """Gloo's barrier on the control group."""
