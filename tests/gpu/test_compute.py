@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+from testing.gpu import NEEDS_GPU
 from testing.synthetic import case
 
-from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.runs import store
@@ -18,13 +17,7 @@ from busbw.runs.cases import expand
 from busbw.runs.plan import read_suite
 from busbw.runs.records import DTYPE_BYTES, Case, Measurement, Mode
 
-MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(MISSING is not None, reason=f"needs a GPU: {MISSING}"),
-    pytest.mark.filterwarnings("default"),  # what torch and NCCL think of a world of one is not ours to mend
-]
+pytestmark = NEEDS_GPU
 
 Measure = Callable[[Case], Measurement]
 

@@ -9,15 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from testing.gpu import MISSING, NEEDS_GPU
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends import BACKENDS
-from busbw.backends.base import Backend
+from busbw.backends.base import Backend, Bound
 from busbw.backends.cuda import CudaDevice
 from busbw.backends.local import LOCAL
-from busbw.backends.local.base import Bound
-from busbw.backends.pytorch import peer_access
+from busbw.backends.pytorch import nccl
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.ops.host import host_settings
@@ -25,14 +24,8 @@ from busbw.runs import store
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.device import Device
 
-MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
 GPUS = 0 if MISSING is not None else torch.cuda.device_count()
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(MISSING is not None, reason=f"needs a GPU: {MISSING}"),
-    pytest.mark.filterwarnings("default"),  # as in test_cuda.py
-]
+pytestmark = NEEDS_GPU
 
 Measure = Callable[[Case], Measurement]
 SIZE = 1 << 22
@@ -164,11 +157,11 @@ def test_a_copy_to_a_peer_arrives_also_where_the_peer_is_the_same_gpu(device: De
 
 def test_a_process_sees_its_own_gpu_by_its_name(device: Device) -> None:
     assert isinstance(device, CudaDevice)
-    seen = peer_access.view("here", device)
+    seen = nccl.view("here", device)
     assert seen.gpu is not None, "this torch tells UUIDs"
     assert seen.names[seen.gpu] == device.name
     assert seen.gpu not in seen.access
-    assert msgspec.json.decode(msgspec.json.encode(seen), type=peer_access.View) == seen
+    assert msgspec.json.decode(msgspec.json.encode(seen), type=nccl.View) == seen
 
 
 def run_command(folder: Path, *arguments: str) -> store.StoredRun:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from testing.gpu import MISSING, NEEDS_GPU
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
 from busbw.measure.unsupported import Place, unsuited
 from busbw.ops import OPS
@@ -19,13 +19,7 @@ from busbw.runs import store
 from busbw.runs.records import Cache, Case, Measurement, Mode
 from busbw.system.device import Device
 
-MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(MISSING is not None, reason=f"needs a GPU: {MISSING}"),
-    pytest.mark.filterwarnings("default"),  # what torch and NCCL think of a world of one is not ours to mend
-]
+pytestmark = NEEDS_GPU
 
 SIZE = 1 << 20
 PLACE = Place(oversubscribed=False, comparable=True)

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+from testing.gpu import NEEDS_GPU
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.settings import Way
@@ -16,13 +15,7 @@ from busbw.ops.storage import Access
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.storage import storage_facts
 
-MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(MISSING is not None, reason=f"needs a GPU: {MISSING}"),
-    pytest.mark.filterwarnings("default"),  # as in test_cuda.py
-]
+pytestmark = NEEDS_GPU
 
 Measure = Callable[[Case], Measurement]
 SIZE = 1 << 20

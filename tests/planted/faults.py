@@ -148,14 +148,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "clock error of the ranks in between left out",
-        _MEASURE + "clock_sync.py",
+        _MEASURE + "clock.py",
         "measured.error_ns + bound",
         "measured.error_ns",
         ("test_clock_sync.py",),
     ),
     Fault(
         "clock offset at the end of its bound",
-        _MEASURE + "clock_sync.py",
+        _MEASURE + "clock.py",
         "offset = (low + high) // 2",
         "offset = low",
         ("test_clock_sync.py",),

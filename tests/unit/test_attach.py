@@ -210,26 +210,25 @@ def meet(variables: dict[str, str], seen_from: list[str], monkeypatch: pytest.Mo
     other.join()
 
 
-def test_a_host_that_knows_itself_by_its_loopback_goes_by_the_way_to_another_one(
-    gloo: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("seen_from", "named", "taken"),
+    [
+        (["10.0.0.2", ""], None, "ib0"),  # the way to another host; it is asked first, because rank 0 waits for it
+        (["10.0.0.1", "10.0.0.1"], None, None),
+        (["10.0.0.2", ""], "eth7", "eth7"),
+    ],
+)
+def test_gloo_goes_by_the_interface_to_the_other_hosts_or_by_the_users(
+    gloo: Callable[[], str | None],
+    monkeypatch: pytest.MonkeyPatch,
+    seen_from: list[str],
+    named: str | None,
+    taken: str | None,
 ) -> None:
-    meet({}, ["10.0.0.2", ""], monkeypatch)  # the other one is asked first: rank 0 waits for it
-    assert gloo() == "ib0"
-
-
-def test_the_ranks_of_one_host_go_by_its_own_name(
-    gloo: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    meet({}, ["10.0.0.1", "10.0.0.1"], monkeypatch)
-    assert gloo() is None
-
-
-def test_the_interface_that_the_user_names_is_taken(
-    gloo: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
-    meet({}, ["10.0.0.2", ""], monkeypatch)
-    assert gloo() == "eth7"
+    if named is not None:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", named)
+    meet({}, seen_from, monkeypatch)
+    assert gloo() == taken
 
 
 # --- below mpirun ----------------------------------------------------------------------------------------------
@@ -252,8 +251,7 @@ def info_of_mpirun(rank: int, size: int = 2) -> RankInfo:
 
 
 @pytest.mark.parametrize(
-    ("other", "size"),
-    [({"OMPI_COMM_WORLD_RANK": "1", "PMIX_NAMESPACE": "prterun-n0-8@1"}, 2), ({"PMI_RANK": "1"}, 3)],
+    ("other", "size"), [({"OMPI_COMM_WORLD_RANK": "1", "PMIX_NAMESPACE": "prterun-n0-8@1"}, 2), ({"PMI_RANK": "1"}, 3)]
 )
 def test_another_mpirun_that_was_given_the_same_port_is_not_heard(other: dict[str, str], size: int) -> None:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

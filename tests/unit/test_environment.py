@@ -11,7 +11,7 @@ import psutil
 import pytest
 from testing.fakes import FakeWorld
 
-from busbw.measure.clock_sync import CommonClock
+from busbw.measure.clock import CommonClock
 from busbw.runs.facts import CpuFacts, HostFacts
 from busbw.runs.placement import oversubscribed_hosts
 from busbw.system import environment

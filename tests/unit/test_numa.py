@@ -12,9 +12,8 @@ from testing.fakes import FakeWorld
 from testing.narrow import require
 from testing.synthetic import case, with_changes
 
-from busbw.backends.base import Call
+from busbw.backends.base import Bound, Call
 from busbw.backends.local import LOCAL, kernels, memory
-from busbw.backends.local.base import Bound
 from busbw.errors import BackendError, UsageError
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.host import HostSweep, host_settings
@@ -202,11 +201,8 @@ def test_a_host_with_one_node_has_no_choice() -> None:
     assert why_not(with_changes(one, numa_node=2), 0, 1) == "not every host has NUMA node 2; all have 0, 1"
     assert "NUMA" not in str(why_not(with_changes(one, numa_node=1), 0, 1))
     assert "NUMA" not in str(why_not(with_changes(one, numa_node=None)))
-
-
-def test_a_kernel_on_a_gpu_lies_on_no_node() -> None:
-    one = case("stream_triad", 4096, 1, numa_node=1, device="cuda")
-    assert LOCAL["stream_triad"].refuse(one) is not None
+    assert "--numa-node" in str(why_not(with_changes(one, device="cuda"), 0, 1))
+    assert "--threads" in str(why_not(with_changes(one, device="cuda", numa_node=None, threads=1), 0, 1))
 
 
 def test_nodes_are_those_of_every_host() -> None:
@@ -289,7 +285,7 @@ def test_what_was_put_there_is_taken_off_when_no_team_can_be_had(
         message = "no thread can be started"
         raise BackendError(message)
 
-    monkeypatch.setattr(memory, "Lease", no_team)
+    monkeypatch.setattr(memory, "team_of", no_team)
     one = case("memory_copy", 64 * mmap.PAGESIZE, 1, dtype="float64", threads=2, numa_node=1)
     with pytest.raises(BackendError):
         LOCAL["memory_copy"].bind(buffers(one, 1, 1))

@@ -18,8 +18,7 @@ from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.launch.observers import Listener, in_words
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
-from busbw.measure.clock import Clock, HostClock, read_cost_ns
-from busbw.measure.clock_sync import CommonClock, compare_all
+from busbw.measure.clock import Clock, CommonClock, HostClock, compare_all, read_cost_ns
 from busbw.measure.device_loops import empty_call_ns
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
@@ -439,12 +438,12 @@ def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
     spent = 0
     began = clock.now_ns()
     while spent < seconds * 1e9:
-        if backend.device is not None:
-            with explained(backend):
+        with explained(backend):
+            if backend.device is not None:
                 backend.device.compute(_WARMUP_UNITS)
                 backend.device.synchronise()
-        for _ in range(10):
-            backend.barrier()
+            for _ in range(10):
+                backend.barrier()
         spent = int(backend.reduce(np.asarray([clock.now_ns() - began], dtype=np.int64), "max")[0])
 
 
