@@ -28,7 +28,6 @@ from busbw.launch.base import Settings
 from busbw.launch.run_session import open_run
 from busbw.runs import store
 from busbw.runs.facts import JOB_FACTS, HostFacts, ResumedJob
-from busbw.runs.lock import locked
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import (
     JSON,
@@ -44,7 +43,7 @@ from busbw.runs.records import (
     Skipped,
 )
 from busbw.runs.resume import Lack, Remaining, lack_of, lacking, plan_of, record_resumption, refuse_other_environment
-from busbw.runs.store import StoredRun
+from busbw.runs.store import StoredRun, locked
 
 BLOCKS = 2
 LAUNCHES = 3

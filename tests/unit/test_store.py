@@ -1,7 +1,6 @@
 """The run folder under everything that can befall it: torn lines, damage, full disks, newer formats, bad names."""
 
 import errno
-import hashlib
 import os
 import re
 import shutil
@@ -17,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from busbw.errors import DamagedRun, StoreError, UsageError
-from busbw.runs import outline, store, upgrades
+from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.facts import HostFacts
+from busbw.runs.progress import outline, outline_of
 from busbw.runs.records import (
-    JSON,
     QUANTILES,
     SCHEMA,
     BackendTraits,
@@ -173,32 +172,16 @@ def test_each_row_is_on_the_disk_before_append_returns(folder: Path, monkeypatch
             assert written[-1] == (folder / store.SAMPLES_FILE).stat().st_size
 
 
-def test_a_tail_torn_at_any_byte_loads_with_a_warning_that_names_the_lost_case(folder: Path) -> None:
+def test_a_tail_torn_at_any_byte_loads_with_a_warning(folder: Path) -> None:
     path = write(folder, LAUNCH, SKIPPED, measurement(block=12))
     content = path.read_bytes()
     start = content.rindex(b"\n", 0, -1) + 1
-    last = content[start:-1]
-    op_written = last.index(b'"all_reduce"') + len('"all_reduce"')
-    size_written = last.index(b"1048576,") + len("1048576,")
-    block_written = last.index(b'"block":12,') + len('"block":12,')
-    for length in range(1, len(last) + 1):
-        path.write_bytes(content[:start] + last[:length])
+    for length in range(1, len(content) - start):
+        path.write_bytes(content[: start + length])
         stored = store.read(folder)
         assert stored.rows == (LAUNCH, SKIPPED)
         (warning,) = stored.warnings
         assert str(path) in warning
-        assert ("all_reduce" in warning) == (length >= op_written)
-        assert ("1048576 B" in warning) == (length >= size_written)
-        assert (" B" in warning) == (length >= size_written), "half of a number is not a size"
-        assert ("(launch 1, block 13)" in warning) == (length >= block_written)
-
-
-@pytest.mark.parametrize("row", [LAUNCH, ENDED])
-def test_a_torn_line_that_was_for_no_case_says_so(folder: Path, row: Row) -> None:
-    path = write(folder, SKIPPED, row)
-    path.write_bytes(path.read_bytes()[:-5])
-    (warning,) = store.read(folder).warnings
-    assert "launch" in warning
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 4096, b"\xff\xfe", b'{"kind":"skipped","case":{"op":"\xff","x', b"[" * 10**5])
@@ -228,8 +211,7 @@ def test_damage_before_the_last_line_names_the_file_and_the_line(folder: Path, d
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        (b"NaN", "times"),
-        (b"-Infinity", "Infinity"),
+        (b"NaN", "invalid character"),
         (b"0", "selftest"),
         (b"-5", "durations"),
         (b"null", "groups"),
@@ -305,21 +287,14 @@ def test_unknown_facts_are_written_as_null(folder: Path) -> None:
     assert (facts["kernel"], facts["boot_id"], facts["cpu"]["usable_cores"], facts["mpi"]) == ("6", None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("schema", "version", "code"),
-    [
-        (SCHEMA + 1, "0.2.0", "newer-schema"),
-        (99, None, "newer-schema"),
-        (7, "0.1.0", "unreleased-schema"),
-    ],
-)
-def test_another_schema_is_refused(folder: Path, schema: int, version: str | None, code: str) -> None:
+@pytest.mark.parametrize(("schema", "version"), [(SCHEMA + 1, "0.2.0"), (99, None)])
+def test_another_schema_is_refused(folder: Path, schema: int, version: str | None) -> None:
     document = {**msgspec.to_builtins(a_run()), "schema": schema, "busbw": version}
     (folder / store.RUN_FILE).write_bytes(msgspec.json.encode(document))
-    for reader in (store.read, store.read_run, outline.outline):
+    for reader in (store.read, store.read_run, outline):
         with pytest.raises(StoreError) as refused:
             reader(folder)
-        assert refused.value.code == code
+        assert refused.value.code == "newer-schema"
 
 
 @pytest.mark.parametrize(
@@ -351,36 +326,6 @@ def test_a_folder_without_a_run_is_no_run(tmp_path: Path) -> None:
         store.read(tmp_path)
 
 
-def test_a_run_of_an_older_schema_is_upgraded_one_step_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(folder, SKIPPED, ENDED)
-    for name in (store.RUN_FILE, store.SAMPLES_FILE):
-        path = folder / name
-        path.write_bytes(path.read_bytes().replace(b'"op"', b'"operation"'))
-    lines = (folder / store.SAMPLES_FILE).read_bytes().splitlines(keepends=True)
-    end = {**msgspec.json.decode(lines[-1]), "checksum": hashlib.sha256(b"".join(lines[:-1])).hexdigest()}
-    (folder / store.SAMPLES_FILE).write_bytes(b"".join(lines[:-1]) + msgspec.json.encode(end) + b"\n")
-
-    def renamed(document: JSON, old: str, new: str) -> JSON:
-        for case in document.get("cases", [document["case"]] if "case" in document else []):
-            case[new] = case.pop(old)
-        return document
-
-    for module in (store, upgrades, outline):
-        monkeypatch.setattr(module, "SCHEMA", SCHEMA + 2)
-    monkeypatch.setitem(upgrades.UPGRADES, SCHEMA, lambda old: renamed(old, "operation", "call"))
-    monkeypatch.setitem(upgrades.UPGRADES, SCHEMA + 1, lambda old: renamed(old, "call", "op"))
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    stored = store.read(folder)
-    assert stored.run == a_run()
-    assert stored.rows[0] == SKIPPED
-    assert outline.outline(folder) == outline.outline_of(stored)
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_every_older_schema_has_an_upgrade() -> None:
-    assert sorted(upgrades.UPGRADES) == list(range(1, SCHEMA))
-
-
 @pytest.mark.parametrize("stored", sorted(RUNS.iterdir()), ids=lambda path: path.name)
 def test_runs_that_were_stored_earlier_are_read_whole(stored: Path) -> None:
     run = store.read(stored)
@@ -389,7 +334,7 @@ def test_runs_that_were_stored_earlier_are_read_whole(stored: Path) -> None:
     assert (run.end.status, run.end.rows) == ("complete", len(run.rows) - 1)
     assert run.end.checksum is not None
     assert expand(plan_of(run.run, None), 2, 1).cases == run.run.cases
-    assert outline.outline(stored) == outline.outline_of(run)
+    assert outline(stored) == outline_of(run)
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.traffic import read_weights
 from busbw.runs import cases, plan, resume, store
-from busbw.runs.outline import outline
 from busbw.runs.plan import Plan, Sweep
+from busbw.runs.progress import outline
 from busbw.runs.records import settings_in_words
 from busbw.runs.resume import Lack
 from busbw.system import environment

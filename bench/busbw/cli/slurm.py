@@ -20,9 +20,8 @@ from busbw.shared_options import as_json_option, results_dir_option
 from busbw.slurm import job_plan, queue, steps
 from busbw.slurm.follow import Follower
 from busbw.slurm.job_plan import JobRequest
-from busbw.slurm.runs import JobRuns
+from busbw.slurm.runs import JobRuns, refuse_a_second_job, resumption_of, rows
 from busbw.slurm.script import SIGNAL_SECONDS, Job, Setting, render
-from busbw.slurm.status import refuse_a_second_job, resumption_of, rows
 from busbw.workloads.step_cost import step_seconds
 
 _OPTIONS = [

@@ -13,7 +13,6 @@ from busbw.launch.launchers import LauncherRow
 from busbw.launch.rendezvous import LaunchOrder, Rendezvous
 from busbw.launch.signals import ShutdownHandler
 from busbw.runs import store
-from busbw.runs.compress import pack
 from busbw.runs.records import Ended, EndStatus, Failed
 
 _PR_SET_PDEATHSIG = 1
@@ -121,4 +120,4 @@ def finish_well(folder: Path, failed: int, written: int | None = None) -> None:
     except StoreError as error:
         finish(folder, "failed", str(error))
         raise
-    pack(folder)
+    store.pack(folder)

@@ -1,18 +1,20 @@
-"""The run folder: creating it, appending rows so that a crash loses at most one line, and reading all formats.
+"""The run folder: creating, locking, appending rows so that a crash loses at most one line, compressing, and reading.
 
 ``results/<machine>/<UTC>-<id>/run.json`` is written once, atomically. ``samples.jsonl`` grows by one complete line per
 block, which is flushed and fsynced before the next block starts. The analysis needs nothing else.
 """
 
 import contextlib
+import errno
+import fcntl
 import gzip
 import hashlib
-import json
 import os
 import re
 import secrets
+import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -23,10 +25,8 @@ import msgspec
 
 from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError
 from busbw.escape import with_texts
-from busbw.runs import files, soundness, upgrades
-from busbw.runs.facts import HostFacts
+from busbw.runs import files, soundness
 from busbw.runs.records import (
-    JSON,
     SCHEMA,
     Case,
     Check,
@@ -57,9 +57,6 @@ _Decoded = TypeVar("_Decoded")
 
 Keep = Callable[[Measurement, "Groups"], Measurement]
 """Takes a block without groups and an iterator over its groups; returns the block to keep."""
-
-_UNRELEASED = "0.1.0"
-"""Version in runs from before the first release; these have schemas up to 10, and the first release has 1."""
 
 _WIDE_BYTES = 4 << 20
 """Longer rows are decoded group by group: all pairs of 1,024 ranks as records would take 6 GB."""
@@ -258,6 +255,35 @@ class Appender:
         return 0
 
 
+_HELD = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
+"""errno if another process holds the lock; a file system without locks returns another errno."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Lock the samples of a run until the end of the block, or until all processes that were forked in it have exited:
+    a run whose launcher died stays locked as long as one of its ranks lives.
+
+    False on a file system without locks (some parallel ones are mounted so), where nothing keeps a second writer away.
+    Raises StoreError if another process holds the lock, or the samples cannot be opened.
+    """
+    path = folder / SAMPLES_FILE
+    with files.store_errors("open", path):
+        file = path.open("ab")
+    with file:
+        sure = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _HELD:
+                raise StoreError(
+                    f"run {folder.name} is still being measured, or is being resumed by another process; "
+                    "wait until that process ends"
+                ) from error
+            sure = False
+        yield sure
+
+
 def _lost(path: Path, size: int, written: int) -> StoreError:
     return StoreError(
         f"{path} was removed, replaced or changed while it was being written: {size} of {written} bytes remain; "
@@ -282,6 +308,55 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+# --- compression: the packed file is put in place atomically, and takes precedence as long as it exists --------------
+
+
+PACK_BYTES = 32 << 20
+"""Smaller files stay uncompressed, readable and searchable with grep."""
+
+
+def pack(folder: Path, least_bytes: int = PACK_BYTES) -> None:
+    """Compress the samples of a run that has ended, if they have ``least_bytes`` or more.
+
+    On a full disk the plain file stays: the run is complete, so it must not fail.
+    """
+    plain, packed = folder / SAMPLES_FILE, folder / PACKED_FILE
+    # A full disk or a missing file must not fail the run.
+    with contextlib.suppress(OSError):
+        if plain.stat().st_size < least_bytes:
+            return
+        # No name and no time inside, so that the same samples give the same bytes.
+        with (
+            plain.open("rb") as source,
+            files.replaced(packed) as file,
+            gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as sink,
+        ):
+            shutil.copyfileobj(source, sink, 1 << 20)
+        plain.unlink()
+
+
+def unpack(folder: Path) -> None:
+    """Make the samples plain lines again, so that they can be appended to. Raises StoreError on failure.
+
+    The existing plain file, which may be locked, is overwritten; the packed file is removed last.
+    """
+    plain, packed = folder / SAMPLES_FILE, folder / PACKED_FILE
+    if not packed.exists():
+        return
+    try:
+        with files.lines(packed, packed=True) as lines, plain.open("r+b" if plain.exists() else "wb") as sink:
+            sink.truncate(0)
+            sink.writelines(lines)
+            sink.flush()
+            os.fsync(sink.fileno())
+        packed.unlink()
+    except (OSError, EOFError, zlib.error) as error:
+        raise StoreError(f"cannot unpack {packed}: {error}; the packed file is unchanged") from error
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
 def read(folder: Path, *, keep: Keep | None = None) -> StoredRun:
     """Read a run folder and check its consistency. ``keep`` reduces every block to what is kept of it (None: all).
 
@@ -301,10 +376,10 @@ def _read_samples(path: Path, run: Run, keep: Keep | None) -> StoredRun:
     warnings: list[str] = []
     sound, checksum = soundness.Rows(run), hashlib.sha256()
 
-    decode = partial(_decode_row, schema=run.schema, one_by_one=keep is not None)
+    decode = partial(_decode_row, one_by_one=keep is not None)
     for number, line, decoded in decoded_lines(path, decode):
         if decoded is None:
-            warnings.append(f"{path}: the last line is incomplete and was dropped; it was for {_case_of(line)}")
+            warnings.append(f"{path}: the last line is incomplete and was dropped")
             break
         row, groups = decoded
         try:
@@ -314,7 +389,7 @@ def _read_samples(path: Path, run: Run, keep: Keep | None) -> StoredRun:
         except soundness.Unsound as error:
             flaw = str(error)
         except NOT_A_RECORD as error:
-            flaw = _damage(line, error)
+            flaw = str(error)
         if flaw is not None:
             raise _damaged(path, number, flaw)
         rows.append(row)
@@ -329,13 +404,13 @@ def decoded_lines(path: Path, decode: Callable[[bytes], _Decoded]) -> Iterator[t
 
     Raises FileNotFoundError, StoreError, and DamagedRun for a broken archive or any other line that cannot be decoded.
     """
-    bad: tuple[bytes, Exception] | None = None
+    bad: Exception | None = None
     number = 0
     try:
         with files.lines(path, packed=path.name == PACKED_FILE) as lines:
             for line in lines:
                 if bad is not None:
-                    raise _damaged(path, number, _damage(*bad)) from bad[1]
+                    raise _damaged(path, number, str(bad)) from bad
                 number += 1
                 if not line.endswith(b"\n"):
                     yield number, line, None
@@ -343,7 +418,7 @@ def decoded_lines(path: Path, decode: Callable[[bytes], _Decoded]) -> Iterator[t
                 try:
                     decoded = decode(line)
                 except NOT_A_RECORD as error:
-                    bad = line[:-1], error
+                    bad = error
                     continue
                 yield number, line, decoded
                 del line, decoded
@@ -354,7 +429,7 @@ def decoded_lines(path: Path, decode: Callable[[bytes], _Decoded]) -> Iterator[t
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     if bad is not None:
-        yield number, bad[0], None
+        yield number, b"", None
 
 
 def _flaw_of_end(row: Row, before: int, checksum: Callable[[], str]) -> str | None:
@@ -435,46 +510,24 @@ def read_run(folder: Path) -> Run:
     try:
         document = msgspec.json.decode(content)
     except NOT_A_RECORD as error:
-        message = f"{path}: damaged: {_damage(content, error)}; restore it from a copy, or measure again"
+        message = f"{path}: damaged: {error}; restore it from a copy, or measure again"
         raise DamagedRun(message) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(schema, int) or schema < 1:
         raise DamagedRun(f"{path}: 'schema' is {schema!r:.40}; want a whole number from 1 to {SCHEMA}")
     if schema > SCHEMA:
-        raise _unreadable_schema(path, schema, document.get("busbw"))
+        raise NewerSchema(
+            f"{path} has schema {schema}, but this busbw supports only schemas up to {SCHEMA}; read it with the busbw "
+            "that wrote it"
+        )
     try:
-        document = upgrades.upgraded(document, schema)
         run = msgspec.convert(document, Run)
     except NOT_A_RECORD as error:
-        message = f"{path}: {_flaw_of_facts(document) or error}; it was edited, or an unreleased busbw wrote it"
+        message = f"{path}: {error}; it was edited, or an unreleased busbw wrote it"
         raise DamagedRun(f"{message}: restore it from a copy, or measure again") from error
     if (flaw := next(soundness.flaws_of_run(run), None)) is not None:
         raise DamagedRun(f"{path}: {flaw}")
     return run
-
-
-def _unreadable_schema(path: Path, schema: int, version: JSON) -> StoreError:
-    """The error for a run that has a schema above ``SCHEMA`` and was written by busbw ``version``."""
-    if version == _UNRELEASED:
-        return StoreError(
-            f"{path} has schema {schema} of an unreleased busbw; read it with the commit that wrote it, or measure "
-            "again",
-            code="unreleased-schema",
-        )
-    return NewerSchema(
-        f"{path} has schema {schema}, but this busbw supports only schemas up to {SCHEMA}; upgrade busbw to read it"
-    )
-
-
-def _flaw_of_facts(document: Mapping[str, JSON]) -> str | None:
-    """Which host's facts do not fit, and why; None if the flaw of a ``run.json`` is elsewhere."""
-    environments = document.get("environments")
-    for host, facts in environments.items() if isinstance(environments, dict) else ():
-        try:
-            msgspec.convert(facts, HostFacts)
-        except NOT_A_RECORD as error:
-            return f"environments: facts of {host!r:.60}: {error}"
-    return None
 
 
 def run_document(path: Path) -> bytes:
@@ -517,10 +570,8 @@ class Groups:
         return soundness.sound_groups(self.groups, self.case)
 
 
-def _decode_row(line: bytes, schema: int, *, one_by_one: bool) -> tuple[Row, Groups | None]:
+def _decode_row(line: bytes, *, one_by_one: bool) -> tuple[Row, Groups | None]:
     """A row, and its groups if it is a block; ``one_by_one``: groups of a long row are decoded lazily."""
-    if schema != SCHEMA:
-        line = msgspec.json.encode(upgrades.upgraded(msgspec.json.decode(line), schema))
     if one_by_one and len(line) > _WIDE_BYTES:
         wide = _WIDE_DECODER.decode(line)
         if isinstance(wide, _Wide):
@@ -539,27 +590,3 @@ def _kept(row: Measurement, groups: Groups, keep: Keep | None) -> Measurement:
     for _ in groups:
         pass
     return row
-
-
-def _damage(content: bytes, error: Exception) -> str:
-    """Why a record is invalid. Careless JSON writers put NaN and Infinity in place of missing numbers."""
-    with contextlib.suppress(ValueError, RecursionError):
-        constants: list[str] = []
-        json.loads(content, parse_constant=constants.append)
-        if constants:
-            return f"{constants[0]} is not a number; numbers must be finite, and times whole ns above 0"
-    return str(error)
-
-
-def _case_of(torn: bytes) -> str:
-    """The case of an incomplete line, as far as it was written. A number counts only if something follows it."""
-    text = torn.decode(errors="replace")
-    if re.match(r'\{"kind":"(launch|end)"', text):
-        return "the start of a launch or the end of the run, and no case"
-    op = re.search(r'"op":"([^"]+)"', text)
-    if op is None:
-        return "a case whose name is missing"
-    size = re.search(r'"size_bytes":(\d+)[,}]', text)
-    block = re.search(r'"launch":(\d+),"block":(\d+)[,}]', text)
-    where = f" (launch {int(block[1]) + 1}, block {int(block[2]) + 1})" if block else ""
-    return op[1] + (f" at {size[1]} B" if size else "") + where

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from busbw.errors import LaunchError, StoreError
+from busbw.runs.progress import Progress, outline, progress_of
 from busbw.slurm import queue
 from busbw.slurm.queue import QueuedJob
-from busbw.slurm.runs import JobRuns, RunProgress, read_progress
+from busbw.slurm.runs import JobRuns
 
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 2.0, 10.0
 """Interval between two queries, limited to spare the controller. (``sbatch --wait`` queries ever less often, and so
@@ -76,7 +77,7 @@ class Follower:
     def _report_task(self, task: QueuedJob) -> None:
         self._report(task.shown, f"job {task.shown}: {task.in_words()}")
         for folder in self._folders(task.id):
-            self._report(str(folder), f"run {folder.name}: {self._progress(folder, lambda progress: progress.blocks)}")
+            self._report(str(folder), f"run {folder.name}: {self._progress(folder, _blocks)}")
 
     def _report(self, about: str, text: str) -> None:
         if self._reported.get(about) != text:
@@ -86,10 +87,10 @@ class Follower:
     def _folders(self, number: str) -> Sequence[Path]:
         return [self.resumed] if self.resumed else list(self.runs.of(number))[:1]
 
-    def _progress(self, folder: Path, words: Callable[[RunProgress], str] = RunProgress.in_words) -> str:
+    def _progress(self, folder: Path, words: Callable[[Progress], str] = Progress.with_blocks_and_end) -> str:
         """The progress of a run as text. It is read at every query: while a job runs, its run grows between two."""
         try:
-            return words(read_progress(folder))
+            return words(progress_of(outline(folder)))
         except StoreError as error:
             return f"cannot be read: {error}"
 
@@ -121,6 +122,10 @@ class Follower:
             return []  # the missing tasks are pending, or were cancelled together
         shown = {task.shown for task in seen}
         return [name for number in self.tasks if (name := f"{self.number}_{number}") not in shown]
+
+
+def _blocks(progress: Progress) -> str:
+    return f"{progress.measured} of {progress.wanted} blocks"
 
 
 def _updated(seen: Mapping[str, QueuedJob], tasks: Sequence[QueuedJob]) -> dict[str, QueuedJob]:
