@@ -90,19 +90,6 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
-def short_ranges(text: str) -> list[str]:
-    """A note for each range in ``text`` (see ``parse_sizes``) whose steps do not reach its end, with the last size."""
-    ranges = []
-    for part in text.split(","):
-        match = _RANGE.fullmatch(part)
-        if match is not None and (last := parse_sizes(part)[-1]) != (end := parse_size(match["high"])):
-            ranges.append(
-                f"sizes {part.strip()}: the last is {format_size(last)}; steps of {match['how']}{match['step']} do "
-                f"not reach {format_size(end)}"
-            )
-    return ranges
-
-
 def _geometric(part: str, low: int, high: int, step: str) -> list[int]:
     try:
         factor = float(step)

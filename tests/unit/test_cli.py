@@ -12,7 +12,6 @@ from typing import Any
 import click
 import msgspec
 import pytest
-from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from testing.narrow import require_type
 from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
@@ -592,21 +591,6 @@ def test_the_help_of_run_has_every_option_in_one_section() -> None:
     assert sorted(begins) == sorted([*(one.opts[0] for one in command.params), "-h"])
     headings = [section.heading for section in command.sections]
     assert [line[:-1] for line in shown.splitlines() if line.endswith(":") and line[0] != " "] == headings
-
-
-def test_a_shell_completes_names_and_runs(tmp_path: Path) -> None:
-    folder = write_synthetic(tmp_path, synthetic_run([case("barrier", 0)]))
-
-    def offered(*words: str) -> list[str]:
-        complete = ShellComplete(main, {}, "busbw", "_BUSBW_COMPLETE")
-        return [one.value for one in complete.get_completions(list(words[:-1]), words[-1])]
-
-    assert offered("run", "--op", "broadcast,all_red") == ["broadcast,all_reduce"]
-    assert offered("run", "--suite", "roof") == ["roofline", "roofline-gpu"]
-    assert offered("run", "--backend", "") == list(BACKENDS)
-    assert offered("show", "--results-dir", str(tmp_path), "") == ["latest", folder.name]
-    assert offered("compare", "--results-dir", str(tmp_path), "l") == ["latest"]
-    assert offered("show", "--results-dir", str(tmp_path / "none"), "") == ["latest"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from busbw.measure.clock_sync import CommonClock
 from busbw.runs.facts import CpuFacts, HostFacts
 from busbw.runs.placement import oversubscribed_hosts
 from busbw.system import environment
+from busbw.system.slurm_topology import by_host
 from busbw.system.sysfs import text_of
 
 
@@ -254,7 +255,7 @@ def test_ranks_that_are_bound_to_cores_have_them_together() -> None:
 
     hosts = ("a", "b", "a", "b")
     facts = [bound(0), bound(0, 1, 2, 3, usable=2), bound(1, 2), bound(0, 1, 2, 3, usable=2)]
-    found = environment.by_host(hosts, facts)
+    found = by_host(hosts, facts)
     assert found["a"].cpu == CpuFacts(usable_cores=3, allowed_cores=(0, 1, 2))
     assert found["a"].kernel == "6"
     assert found["b"].cpu.usable_cores == 2, "a quota is one for all"

@@ -14,7 +14,7 @@ from testing.synthetic import case
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.backends.faults import CorruptingBackend, wrapped
 from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure
-from busbw.launch import observers, worker
+from busbw.launch import base, worker
 from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.placement import rank_placements
@@ -31,7 +31,7 @@ PLAN = Plan(
 )
 
 
-class Heard(observers.Listener):
+class Heard(base.Listener):
     """Notes the order of the blocks."""
 
     def __init__(self) -> None:

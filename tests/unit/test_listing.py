@@ -10,7 +10,7 @@ import pytest
 from testing.synthetic import SyntheticEnd, as_facts, case, synthetic_run, write_synthetic
 
 from busbw.backends import BACKENDS
-from busbw.cli import examine, listing
+from busbw.cli import listing, machine
 from busbw.errors import ClockError
 from busbw.launch.launchers import LAUNCHERS
 from busbw.ops import OPS
@@ -101,8 +101,8 @@ FACTS = {
 def test_the_doctor_says_what_matters_of_a_poor_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "host_facts", lambda: as_facts(FACTS))
     monkeypatch.setattr(environment, "load_average", lambda: 7.5)
-    monkeypatch.setattr(examine, "read_cost_ns", lambda _clock: 65)
-    examined = examine.examine()
+    monkeypatch.setattr(machine, "read_cost_ns", lambda _clock: 65)
+    examined = machine.examine()
     findings = "\n".join(str(finding) for finding in examined.findings)
     for said in (
         "2 usable cores",
@@ -113,7 +113,7 @@ def test_the_doctor_says_what_matters_of_a_poor_machine(monkeypatch: pytest.Monk
         "torch is not installed",
     ):
         assert said in findings
-    assert msgspec.json.decode(msgspec.json.encode(examined), type=examine.Examined) == examined
+    assert msgspec.json.decode(msgspec.json.encode(examined), type=machine.Examined) == examined
 
 
 @pytest.mark.parametrize(("tasks", "said"), [("1", True), ("2", False), (None, False)])
@@ -126,7 +126,7 @@ def test_a_step_of_one_task_is_called_what_it_is(
     for name, value in ({} if tasks is None else {**step, "SLURM_STEP_NUM_TASKS": tasks}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(environment, "host_facts", lambda: as_facts(FACTS))
-    page = examine.in_words(examine.examine())
+    page = machine.in_words(machine.examine())
     assert ("task" in page) == said
 
 
@@ -135,14 +135,14 @@ def test_a_clock_that_cannot_be_trusted_is_the_first_finding(monkeypatch: pytest
         message = "perf_counter is a sundial"
         raise ClockError(message)
 
-    monkeypatch.setattr(examine, "HostClock", broken)
-    examined = examine.examine()
+    monkeypatch.setattr(machine, "HostClock", broken)
+    examined = machine.examine()
     assert examined.timer_ns is None
     assert "sundial" in examined.findings[0]
 
 
 def test_this_machine_can_be_examined() -> None:
-    examined = examine.examine()
+    examined = machine.examine()
     assert examined.timer_ns is not None
 
 

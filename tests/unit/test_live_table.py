@@ -44,7 +44,7 @@ def table(err: TextIO, launch: int = 0, plan: Plan = PLAN) -> live_table.LiveTab
 
 def columns(line: str) -> dict[str, str]:
     """The cells of a line by the names above them."""
-    (names,), places = live_table.header(), {}
+    names, places = live_table.header(), {}
     start = 1
     for name in names.split()[1:]:
         end = names.index(name, start) + len(name) if name != "op" else 20
@@ -112,7 +112,7 @@ def test_a_line_says_how_it_was_timed_where_it_is_not_as_usual(one: Case, said: 
 @pytest.mark.parametrize("size", [4, 1 << 20, 1000 << 30, (1 << 40) - 4])
 @pytest.mark.parametrize("op", sorted(name for name, op in OPS.items() if op.members != "pairs" and op.sized))
 def test_columns_stand_under_their_names_and_fit_80(op: str, size: int) -> None:
-    (names,), line = live_table.header(), only_line(case(op, size // 4096 * 4096 or 4096))
+    names, line = live_table.header(), only_line(case(op, size // 4096 * 4096 or 4096))
     for name in ("size", "time", "rate", "check", "spread", "launch"):
         end = names.index(name) + len(name)
         assert line[end - 1] != " ", (name, line)
@@ -250,7 +250,7 @@ def test_the_head_comes_once_a_run_and_says_what_was_rounded() -> None:
     run_through(table(out), [measurement(BARE, case("all_reduce", 64))], ("1 B became 4 B",))
     text = out.getvalue()
     assert text.startswith("# custom: 1 case, 4 ranks on 1 host(s), 3 launch(es), backend gloo\n")
-    assert live_table.header()[0] in text
+    assert live_table.header() in text
     later = io.StringIO()
     run_through(table(later, launch=1), [measurement(BARE, case("all_reduce", 64))])
     assert "#" not in later.getvalue()
@@ -274,7 +274,7 @@ def test_a_ping_pong_is_half_a_round_trip() -> None:
 def test_a_reader_that_goes_away_does_not_end_the_run() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    raw = streams._Raw(writer, strict=False, closed_before=False)
+    raw = streams._Raw(writer, strict=False)
     rows = [measurement(BARE, case("all_reduce", 1024))]
     with io.TextIOWrapper(io.BufferedWriter(raw), line_buffering=True) as err:
         run_through(table(err), rows)

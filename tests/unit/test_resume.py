@@ -441,7 +441,7 @@ def measured(folder: Path, number: int, found: Lack | None, script: Script | Non
 
 
 def worker_listener() -> Any:  # noqa: ANN401 - every rank has one that does not listen
-    from busbw.launch.observers import Listener  # noqa: PLC0415
+    from busbw.launch.base import Listener  # noqa: PLC0415
 
     return Listener()
 

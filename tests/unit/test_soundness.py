@@ -18,8 +18,7 @@ from busbw.backends.base import World
 from busbw.cli import listing
 from busbw.errors import DamagedRun, StoreError
 from busbw.launch import worker
-from busbw.launch.base import finish_well
-from busbw.launch.observers import Listener
+from busbw.launch.base import Listener, finish_well
 from busbw.ops import TRAINED
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing

@@ -3,9 +3,8 @@
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import accumulate, islice
 from typing import TextIO
 
 import numpy as np
@@ -13,11 +12,11 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from busbw.escape import output_columns, plain_text
-from busbw.launch.observers import Listener, in_words
+from busbw.escape import plain_text
+from busbw.launch.base import Listener
 from busbw.ops import OPS
 from busbw.ops.groups import Ranks
-from busbw.runs.cases import Cases
+from busbw.runs.cases import Cases, in_words
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
 from busbw.runs.records import Case, Detail, Failed, Measurement, Skipped, case_in_words
@@ -62,7 +61,6 @@ class LiveTable(Listener):
         self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
         self._done = 0
         self._blocks = 0
-        self._values = values_shown(output_columns(err or sys.stderr))
         # No refresh thread, which would disturb the measurement.
         console = Console(file=err or sys.stderr)
         self._progress = Progress(
@@ -98,8 +96,7 @@ class LiveTable(Listener):
                 self._print(f"# caution: {caution}")
             for note in cases.adjusted:
                 self._print(f"# size rounded: {note}")
-            for line in header(self._values):
-                self._print(line)
+            self._print(header())
         dtypes, redops = ({case.dtype for case in cases.cases}, {case.redop for case in cases.cases})
         values: dict[Detail, set[str | None]] = {"dtype": dtypes, "redop": redops}
         self._shown_fields = frozenset(name for name, of_cases in values.items() if len(of_cases - {None}) > 1)
@@ -129,7 +126,7 @@ class LiveTable(Listener):
         blocks = self._pending[row.case]
         blocks.append(row)
         if len(blocks) == self._blocks_of[row.case]:
-            for line in lines(blocks, self._shown_launches, self._shown_fields, self._values):
+            for line in lines(blocks, self._shown_launches, self._shown_fields):
                 self._print(line)
             del self._pending[row.case]
 
@@ -142,29 +139,20 @@ class LiveTable(Listener):
         self._progress.console.out(plain_text(line), highlight=False)
 
 
-def values_shown(columns: int) -> tuple[str, ...]:
-    """The names of the measured values that an output of this width has room for, from the left."""
-    ends = accumulate((1 + width for width in _VALUES.values()), initial=len(_FIRST.format("", "")))
-    return tuple(name for name, end in zip(_VALUES, islice(ends, 1, None), strict=True) if end <= columns)
-
-
-def header(values: Collection[str] = _VALUES.keys()) -> list[str]:
-    """The header line of the live table; a second line names the values that are left out, if there are any."""
-    left_out = [name for name in _VALUES if name not in values]
-    more = [f"# left out for lack of columns: {', '.join(left_out)}"] if left_out else []
-    return [f"#{_FIRST.format('op', 'size')[1:]}{_in_columns({name: name for name in values})}", *more]
+def header() -> str:
+    """The header line of the live table."""
+    return f"#{_FIRST.format('op', 'size')[1:]}{_in_columns({name: name for name in _VALUES})}"
 
 
 def lines(
     blocks: list[Measurement],
     launches: int,
     shown_fields: frozenset[Detail] = frozenset(),
-    values: Collection[str] = _VALUES.keys(),
 ) -> list[str]:
     """The lines of one case in one launch: one line; for several groups, a line per group and the total; for the pair
-    matrix, the median and the slowest pair. ``shown_fields`` are fields of a case to print, ``values`` those measured.
+    matrix, the median and the slowest pair. ``shown_fields`` are fields of a case to print.
     """
-    line = partial(_line, blocks, launches=launches, values=values)
+    line = partial(_line, blocks, launches=launches)
     case, groups = blocks[0].case, _times_by_group(blocks)
     timing = _timing(case, shown_fields)
     if OPS[case.op].members == "pairs" and len(groups) > 1:
@@ -201,7 +189,7 @@ def _busbw(case: Case, ranks: Ranks, times: Times) -> float | None:
     return factor * case.size_bytes / (float(np.median(times)) / 1e9)
 
 
-def _line(blocks: list[Measurement], ranks: Ranks, times: Times, *, launches: int, values: Collection[str]) -> str:
+def _line(blocks: list[Measurement], ranks: Ranks, times: Times, *, launches: int) -> str:
     block = blocks[0]
     median = float(np.median(times))
     busbw = _busbw(block.case, ranks, times)
@@ -216,7 +204,7 @@ def _line(blocks: list[Measurement], ranks: Ranks, times: Times, *, launches: in
         "spread": f"±{spread(times):.0%}",
         "launch": f"{block.launch + 1}/{launches}",
     }
-    return _first_columns(block.case) + _in_columns({name: texts[name] for name in values})
+    return _first_columns(block.case) + _in_columns(texts)
 
 
 def _in_columns(texts: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ import busbw
 from busbw.backends.base import Backend, BackendRow, World, explained
 from busbw.backends.compiled_loop import Row, nothing, row_of
 from busbw.errors import BackendError, LaunchError, RankFailure
-from busbw.launch.observers import Listener, in_words
+from busbw.launch.base import Listener
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
 from busbw.measure.clock import Clock, HostClock, read_cost_ns
@@ -24,14 +24,14 @@ from busbw.measure.device_loops import empty_call_ns
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs import store
-from busbw.runs.cases import Cases, expand, shares
+from busbw.runs.cases import Cases, expand, in_words, shares
 from busbw.runs.facts import HostFacts
 from busbw.runs.placement import cautions, oversubscribed_hosts
 from busbw.runs.plan import Plan
 from busbw.runs.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, RankClock, Run, Skipped
 from busbw.runs.resume import Remaining, lacking, record_resumption
 from busbw.system import environment
-from busbw.system.slurm_topology import rank_facts
+from busbw.system.slurm_topology import by_host, rank_facts
 from busbw.system.storage import cautions as cautions_of_storage
 from busbw.system.storage import files_folder, obstacle, remove_files, storage_facts, way_of_all
 
@@ -177,14 +177,14 @@ def _survey(job: Job, backend: Backend, world: World, clock: Clock, place: _Plac
     of_ranks = [report.facts for report in reports]
     hosts = tuple(str(facts.host) for facts in of_ranks)
     place.hosts = hosts
-    by_host = environment.by_host(hosts, of_ranks)
+    of_hosts = by_host(hosts, of_ranks)
     common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
     common.renew()
     return _Survey(
         hosts=hosts,
         reports=tuple(reports),
-        facts=by_host,
-        cores=environment.cores_of_a_rank(hosts, [by_host[host] for host in hosts], of_ranks),
+        facts=of_hosts,
+        cores=environment.cores_of_a_rank(hosts, [of_hosts[host] for host in hosts], of_ranks),
         common=common,
         clocks=compare_all(backend, clock),
     )

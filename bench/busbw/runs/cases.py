@@ -16,7 +16,7 @@ from busbw.ops.pairs import run_together
 from busbw.ops.settings import Ranks, Way
 from busbw.ops.traffic import TrafficSettings
 from busbw.runs.plan import InPlace, Plan, Sweep, Timing
-from busbw.runs.records import DTYPE_BYTES, Case, Mode, Settings
+from busbw.runs.records import DTYPE_BYTES, Case, Mode, Settings, case_in_words
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, minimum samples and control traffic of a block: measured with 4 Gloo ranks on 2 cores."""
@@ -245,3 +245,16 @@ def shares(case: Case, weights: Mapping[TrafficKey, traffic.Weights]) -> Matrix:
 
 def _traffic_key(case: Case) -> TrafficKey | None:
     return (case.group, case.settings) if isinstance(case.settings, TrafficSettings) else None
+
+
+def timing_in_words(case: Case) -> list[str]:
+    """How ``case`` is timed, as far as that differs from the defaults: mode, sync, cache and pre-enqueue."""
+    return case_in_words(case, {"op", "dtype", "redop", "in_place", "settings", "device", "group", "root"})
+
+
+def in_words(case: Case) -> str:
+    """A case as text: ``all_reduce at 1 MiB (float32 sum)``."""
+    details = " ".join(case_in_words(case, {"op", "in_place", "device", "group", "root"}))
+    where = "" if case.group == "all" else f" in groups {case.group}"
+    size = f" at {units.format_size(case.size_bytes)}" if OPS[case.op].sized else ""
+    return f"{case.op}{size}{where}{f' ({details})' if details else ''}"
