@@ -232,19 +232,6 @@ def test_waiting_ends_with_the_verdict_of_the_job(monkeypatch: pytest.MonkeyPatc
     assert result.stderr.endswith(f"{sentence}\n")
 
 
-def test_every_task_of_an_array_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks: list[tuple[int, ...]] = []
-
-    def follow(follower: Follower) -> Verdict:
-        tasks.append(follower.tasks)
-        return Verdict(0, ())
-
-    monkeypatch.setattr(Follower, "follow", follow)
-    busbw("submit", "quick", "--nodes", "1,2,4", "--ranks-per-node", "2", "--wait")
-    busbw("submit", "quick", *WORLD, "--wait")
-    assert tasks == [(1, 2, 4), ()]
-
-
 def test_ctrl_c_ends_the_following_and_not_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     def ctrl_c(_: Follower) -> Verdict:
         raise KeyboardInterrupt

@@ -503,11 +503,10 @@ def test_a_run_that_is_not_there_is_an_error(tmp_path: Path, selector: str) -> N
 
 
 def test_a_folder_of_runs_given_as_a_run_names_the_option_for_it(tmp_path: Path) -> None:
-    runs = several(tmp_path / "mine", "host/20260101T000000.000Z-aaaaaa", "host/20260102T000000.000Z-bbbbbb")
+    several(tmp_path / "mine", "host/20260101T000000.000Z-aaaaaa", "host/20260102T000000.000Z-bbbbbb")
     with pytest.raises(UsageError) as caught:
         store.find(tmp_path / "results", str(tmp_path / "mine"))
-    assert f"2 runs; give it as --results-dir {tmp_path / 'mine'}" in str(caught.value)
-    assert str(runs[-1]) in str(caught.value)
+    assert f"--results-dir {tmp_path / 'mine'}" in str(caught.value)
     (tmp_path / "empty").mkdir()
     for selector, words in (("empty", "it has no run.json"), ("absent", "not found")):
         with pytest.raises(UsageError, match=words) as refused:

@@ -97,7 +97,16 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     Prints the job number. Exit status 0: the job was submitted or, with --wait, has succeeded.
     """
     changes = {"backend": backend, "launches": launches, "path": path, "timeout_seconds": timeout_seconds}
-    order = _order(plan, nodes, ranks_per_node, resume, results_dir, busbw, changes)
+    if resume is not None:
+        if plan is not None or backend is not None or path is not None:
+            raise UsageError("--resume keeps the stored plan of the run; give it without PLAN, --backend and --path")
+        folder = store.find(results_dir, resume)
+        kept = {"launches": launches, "timeout_seconds": timeout_seconds}
+        order = job_plan.resuming_order(folder, nodes, ranks_per_node, busbw, kept)
+    elif plan is not None:
+        order = job_plan.new_order(plan, nodes, ranks_per_node, changes)
+    else:
+        raise UsageError("nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN")
     job = Job(
         run=order.options,
         **asdict(order.shape),
@@ -136,29 +145,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         err=True,
     )
     if wait:
-        tasks = order.shape.node_counts
-        _wait(Follower(number, JobRuns(results_dir), _say, log, order.resumed, tasks=tasks))
-
-
-def _order(
-    plan: str | None,
-    nodes: str | None,
-    ranks_per_node: int | None,
-    resume: str | None,
-    results_dir: Path,
-    busbw: str | None,
-    changes: dict[str, Any],
-) -> JobRequest:
-    """The job to submit. ``changes`` are values for the plan's fields of these names, which check them."""
-    if resume is not None:
-        if plan is not None or changes["backend"] is not None or changes["path"] is not None:
-            raise UsageError("--resume keeps the stored plan of the run; give it without PLAN, --backend and --path")
-        folder = store.find(results_dir, resume)
-        kept = {name: changes[name] for name in ("launches", "timeout_seconds")}
-        return job_plan.resuming_order(folder, nodes, ranks_per_node, busbw, kept)
-    if plan is None:
-        raise UsageError("nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN")
-    return job_plan.new_order(plan, nodes, ranks_per_node, changes)
+        _wait(Follower(number, JobRuns(results_dir), _say, log, order.resumed))
 
 
 def _about(order: JobRequest) -> str:

@@ -467,25 +467,18 @@ def find(results_dir: Path, selector: str) -> Path:
         return matching[0]
     if matching:
         raise UsageError(f"run {selector!r} is ambiguous in {results_dir}: {', '.join(run.name for run in matching)}")
-    held = list(folders(given)) if selector and given.is_dir() else []
-    if held:
-        message = (
-            f"{selector!r} is not a run, but a folder that holds {counted(len(held), 'run')}; give it as "
-            f"--results-dir {selector}, or the path of one run: {held[-1]}"
-        )
-    elif selector and given.is_dir():
-        message = (
-            f"{selector!r} is a folder, but not a run: it has no {RUN_FILE}; give the path of one run, or "
-            "the name of a run in --results-dir (busbw list runs)"
-        )
+    where = "it is neither a run folder nor a file"
+    if selector and given.is_dir():
+        held = list(folders(given))
+        hint = f"give it as --results-dir {selector}" if held else "busbw list runs shows the names of runs"
+        holds = counted(len(held), "run")
+        message = f"{selector!r} is a folder of {holds}, but not a run: it has no {RUN_FILE}; {hint}"
     elif runs:
-        message = (
-            f"{selector!r} not found: it is neither a run folder nor a file, nor among the "
-            f"{counted(len(runs), 'run')} in {results_dir} (busbw list runs)"
-        )
+        there = counted(len(runs), "run")
+        message = f"{selector!r} not found: {where}, nor among the {there} in {results_dir} (busbw list runs)"
     else:
         message = (
-            f"{selector!r} not found: it is neither a run folder nor a file, and there are no runs in {results_dir}; "
+            f"{selector!r} not found: {where}, and there are no runs in {results_dir}; "
             "measure one with busbw run --suite quick, or give another folder of runs with --results-dir"
         )
     raise UsageError(message, code="no-such-run")

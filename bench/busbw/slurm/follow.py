@@ -39,7 +39,6 @@ class Follower:
     ``say``: called with each line to report.
     ``log``: file with the output of the job (None: a job array).
     ``resumed``: the run that the job resumes (None: a new run, which is found in ``runs``).
-    ``tasks``: task numbers of a job array (empty: not an array).
     """
 
     number: str
@@ -49,7 +48,6 @@ class Follower:
     resumed: Path | None = None
     pause: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.monotonic
-    tasks: tuple[int, ...] = ()
     _reported: dict[str, str] = field(default_factory=dict)
 
     def follow(self) -> Verdict:
@@ -109,19 +107,10 @@ class Follower:
             sentences += [f"run {folder.name}: {self._progress(folder)}" for folder in folders]
             if not folders:
                 sentences.append(f"no run of job {task.shown} was found in {self.runs.results_dir}")
-        never_seen = self._never_seen(tasks)
-        sentences += [f"Slurm no longer knows job {shown}, which was never seen running" for shown in never_seen]
-        bad = bool(never_seen) or any(task.state != queue.ENDED_WELL for task in tasks)
+        bad = any(task.state != queue.ENDED_WELL for task in tasks)
         if bad and self.log is not None:
             sentences += _last_lines(self.log)
         return Verdict(int(bad), tuple(sentences))
-
-    def _never_seen(self, seen: Sequence[QueuedJob]) -> list[str]:
-        """Tasks of the array that ended and were dropped by Slurm between two answers."""
-        if any(_several(task) for task in seen):
-            return []  # the missing tasks are pending, or were cancelled together
-        shown = {task.shown for task in seen}
-        return [name for number in self.tasks if (name := f"{self.number}_{number}") not in shown]
 
 
 def _blocks(progress: Progress) -> str:

@@ -45,15 +45,13 @@ class Level:
 class Picture:
     """The levels of one host from the chip outwards.
 
-    findings: hardware problems
+    findings: hardware problems, and links slower than both of their ends, perhaps only to save power while idle
     unknown: what could not be read
-    resting: links slower than both of their ends, perhaps only to save power while idle
     """
 
     levels: tuple[Level, ...]
     findings: tuple[str, ...]
     unknown: tuple[str, ...]
-    resting: tuple[str, ...] = ()
 
 
 def picture(host: HostFacts, rows: Catalogue) -> Picture:
@@ -68,9 +66,8 @@ def picture(host: HostFacts, rows: Catalogue) -> Picture:
     levels.append(_level("DRAM", "host", dram_of(host, rows)))
     levels += [_level("NIC", name, peak) for name, peak in _networks(host, rows)]
     levels += [_level("NVMe", drive.label, _drive(drive, rows)) for drive in host.pci.drives]
-    return Picture(
-        tuple(levels), tuple(_findings(host, rows)), tuple(_unknown(host, rows)), tuple(_resting(host, rows))
-    )
+    findings = (*_findings(host, rows), *_resting(host, rows))
+    return Picture(tuple(levels), findings, tuple(_unknown(host, rows)))
 
 
 def _level(name: Name, holder: str, peak: HardwarePeak | str, gpu: int | None = None) -> Level:
