@@ -32,14 +32,6 @@ from busbw.runs.records import Measurement
 from busbw.runs.store import StoredRun
 
 
-def test_an_estimate_of_training_steps_on_a_busy_machine_comes_with_a_caution(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cautions(load: float, op: str) -> int:
-        monkeypatch.setattr("busbw.system.environment.load_average", lambda: load)
-        return busbw("run", "--op", op, "--ranks", "2", "--dry-run").stderr.count("caution:")
-
-    assert [cautions(0.0, "train_ddp"), cautions(1e4, "train_ddp"), cautions(1e4, "barrier")] == [0, 1, 0]
-
-
 @pytest.fixture(autouse=True)
 def no_launcher_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
@@ -182,7 +174,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["run", "--op", "all_reduce", "--results-dir", "/proc/nowhere"], ["/proc/nowhere", "--results-dir"]),
         (["submit", "quick", "--nodes", "2"], ["give --ranks-per-node R"]),
         (["run", "--op", "all_reduce", "--max-seconds", "nan"], ["--max-seconds"]),
-        (["run", "--op", "all_reduce", "--timeout", "0"], ["--timeout: 0", "above 0"]),
+        (["run", "--op", "all_reduce", "--timeout", "0"], ["--timeout: ", "1000000"]),
         (["run", "--op", "all_to_all_v", "--imbalance", "2"], ["imbalance", "0", "1"]),
         (
             ["run", "--op", "all_reduce", "--threads", "2"],

@@ -54,8 +54,7 @@ def columns(line: str) -> dict[str, str]:
 
 
 def only_line(case_: Case, world: World = BARE) -> str:
-    (line,) = live_table.lines([measurement(world, case_)], 3)
-    return line
+    return live_table.line([measurement(world, case_)], 3)
 
 
 @given(st.floats(1e-9, 1e6), st.sampled_from([(1, 10), (3, 8)]))
@@ -127,14 +126,12 @@ def test_what_has_no_wire_shows_its_own_rate() -> None:
 
 def test_types_are_told_where_there_are_several() -> None:
     block = [measurement(BARE, case("all_reduce", 8))]
-    assert "float32" not in live_table.lines(block, 1)[0]
-    assert live_table.lines(block, 1, frozenset({"dtype", "redop"}))[0].endswith("(float32, sum)")
+    assert "float32" not in live_table.line(block, 1)
+    assert live_table.line(block, 1, frozenset({"dtype", "redop"})).endswith("(float32, sum)")
 
 
 def test_what_is_computed_in_part_shows_no_rate() -> None:
     assert columns(only_line(case("all_reduce", 1 << 20, mode="overlap")))["rate"] == "–"
-    split = case("all_reduce", 1 << 20, group="div:2", mode="overlap")
-    assert len(live_table.lines([measurement(BARE, split)], 1)) == 2, "and no total of rates"
 
 
 def test_an_in_place_variant_is_marked_where_there_are_two() -> None:
@@ -143,28 +140,13 @@ def test_an_in_place_variant_is_marked_where_there_are_two() -> None:
     assert cells(only_line(case("all_reduce", 64)))[0] == "all_reduce"
 
 
-def test_groups_get_a_line_each_and_a_total() -> None:
-    lines = live_table.lines([measurement(BARE, case("all_reduce", 1 << 20, group="div:2"))], 1)
-    assert [line.rpartition("group ")[2] for line in lines[:2]] == ["0,1", "2,3"]
-    one = float(columns(lines[0])["rate"].split()[0])
-    assert float(cells(lines[2])[-2]) == pytest.approx(2 * one, rel=0.01)
-    assert cells(lines[2])[0] == "all_reduce"
-    assert len(lines) == 3
-
-
-def test_groups_without_a_wire_have_no_total() -> None:
-    lines = live_table.lines([measurement(BARE, case("memory_copy", 1 << 20, group="div:2"))], 1)
-    assert len(lines) == 2
-
-
 @pytest.mark.parametrize(("ranks", "slow"), [(4, (2, 1)), (2, (1, 0))])
-def test_the_pair_matrix_shows_its_middle_and_its_worst(ranks: int, slow: tuple[int, int]) -> None:
-    """Of two in the middle the faster, as show has it."""
+def test_of_several_pairs_or_groups_the_slowest_is_shown(ranks: int, slow: tuple[int, int]) -> None:
     world = World(pieces=(Piece(100e-6, 1e-10),), sample_noise=0.0, slow_pairs=(slow,))
-    lines = live_table.lines([measurement(world, case("pair_matrix", 1 << 20, ranks, pairs="together"))], 1)
-    assert "slowest pair {} → {}".format(*slow) in lines[1]
-    median, slowest = (columns(line)["time"] for line in lines)
-    assert (median, slowest) == ("205 µs", "2.05 ms")
+    line = live_table.line([measurement(world, case("pair_matrix", 1 << 20, ranks, pairs="together"))], 1)
+    assert f"slowest of {ranks * (ranks - 1)} pairs: {slow[0]} → {slow[1]}" in line
+    assert columns(line)["time"] == "2.05 ms"
+    assert "slowest of 2 groups: " in only_line(case("all_reduce", 1 << 20, group="div:2"))
 
 
 def test_skipped_and_failed_cases_have_a_line_that_says_why() -> None:
@@ -184,7 +166,7 @@ def test_skipped_and_failed_cases_have_a_line_that_says_why() -> None:
 
 def test_blocks_of_unlike_numbers_of_calls_are_shown_by_the_call() -> None:
     blocks = [measurement(BARE, case("all_reduce", 64, mode="pipelined"), block) for block in range(2)]
-    as_they_are = live_table.lines(blocks, 1)
+    as_they_are = live_table.line(blocks, 1)
     (group,) = blocks[1].groups
     double = {
         name: tuple(2 * value for value in getattr(group, name))
@@ -193,8 +175,8 @@ def test_blocks_of_unlike_numbers_of_calls_are_shown_by_the_call() -> None:
     longer = msgspec.structs.replace(
         blocks[1], calls=2 * blocks[1].calls, groups=(msgspec.structs.replace(group, **double),)
     )
-    assert live_table.lines([blocks[0], longer], 1) == as_they_are
-    assert live_table.lines([longer, blocks[0]], 1) == as_they_are
+    assert live_table.line([blocks[0], longer], 1) == as_they_are
+    assert live_table.line([longer, blocks[0]], 1) == as_they_are
 
 
 def run_through(live: live_table.LiveTable, rows: list[Measurement], adjusted: tuple[str, ...] = ()) -> None:

@@ -242,8 +242,7 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
     place = run_session.place_here(ranks) if is_local else anywhere()
     skipped = {case: reason for case in planned.cases if (reason := unsuited(case, place)) is not None}
     to_come = [case for case in planned.cases if case not in skipped]
-    usable = environment.cores_of_launcher()
-    of_step = partial(step_seconds, cores=usable)
+    of_step = partial(step_seconds, cores=environment.cores_of_launcher())
     seconds = cases.estimated_seconds(requested, to_come, of_step)
     asked = [case for case in to_come if case.op not in references]
     of_baseline = seconds - cases.estimated_seconds(requested, asked, of_step) if references else 0.0
@@ -279,12 +278,6 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
         echo(f"caution: backend {requested.backend} cannot run here: {missing}", err=True)
     verb = "is" if len(skipped) == 1 else "are"
     left_out = f"{len(skipped)} of {counted(len(planned.cases), 'case')} {verb} skipped; " if skipped else ""
-    if (load := environment.load_average()) > usable and any(OPS[case.op].splits for case in to_come):
-        echo(
-            f"caution: the estimate is for an idle machine; here the load average is {load:.3g} on "
-            f"{counted(usable, 'usable core')}, so training steps may take several times as long",
-            err=True,
-        )
     echo(
         f"{counted(len(planned.cases) - len(skipped), 'case')} × {requested.launches} launch(es): about "
         f"{units.format_span(seconds)}, longer if single calls take seconds; {left_out}the backend may refuse more "
