@@ -199,7 +199,7 @@ def test_several_numbers_of_nodes_make_an_array() -> None:
         (("quick", "--nodes", "1,99999999", "--ranks-per-node", "8"), "maximum"),
         (("quick", *WORLD, "--backend", "ucx"), "ucx"),
         (("quick", *WORLD, "--partition", ""), "partition"),
-        (("quick", *WORLD, "--busbw", ""), "BUSBW"),
+        (("quick", *WORLD, "--busbw", ""), "busbw"),
         (("quick", *WORLD, "--partition", "a\nb"), "breaks"),
         (("quick", *WORLD, "--resume", "latest"), "stored"),
     ],

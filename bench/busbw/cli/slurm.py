@@ -21,7 +21,7 @@ from busbw.slurm import job_plan, queue, steps
 from busbw.slurm.follow import Follower
 from busbw.slurm.job_plan import JobRequest
 from busbw.slurm.runs import JobRuns, refuse_a_second_job, resumption_of, rows
-from busbw.slurm.script import SIGNAL_SECONDS, Job, Setting, render
+from busbw.slurm.script import SIGNAL_SECONDS, Job, render
 from busbw.workloads.step_cost import step_seconds
 
 _OPTIONS = [
@@ -111,15 +111,13 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         run=order.options,
         **asdict(order.shape),
         name=f"busbw-{order.plan.name}",
-        settings=(
-            Setting("BUSBW", job_plan.this_busbw() if busbw is None else busbw, ours=True),
-            Setting("BUSBW_RESULTS_DIR", str(results_dir.absolute()), ours=True, exported=True),
-        ),
+        busbw=job_plan.this_busbw() if busbw is None else busbw,
+        results_dir=str(results_dir.absolute()),
         mpi=job_plan.mpi_for(order.plan, mpi),
         silence_seconds=order.plan.timing.timeout_seconds + order.plan.timing.max_seconds,
         nodelist=order.nodelist if nodelist is None else nodelist,
         comment=resumption_of(order.resumed) if order.resumed else None,
-        about=(f"Written by busbw submit: {order.shape.nodes} × {order.shape.ranks_per_node} ranks.",),
+        about=f"Written by busbw submit: {order.shape.nodes} × {order.shape.ranks_per_node} ranks.",
         **of_sbatch,
     )
     text = render(job)
