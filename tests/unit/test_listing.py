@@ -110,24 +110,9 @@ def test_the_doctor_says_what_matters_of_a_poor_machine(monkeypatch: pytest.Monk
         "virtual machine (QEMU)",
         "load average 7.5 on 2 cores",
         "no physical network interface",
-        "torch is not installed",
     ):
         assert said in findings
     assert msgspec.json.decode(msgspec.json.encode(examined), type=machine.Examined) == examined
-
-
-@pytest.mark.parametrize(("tasks", "said"), [("1", True), ("2", False), (None, False)])
-def test_a_step_of_one_task_is_called_what_it_is(
-    tasks: str | None,
-    said: bool,  # noqa: FBT001
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    step = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_ID": "0"}
-    for name, value in ({} if tasks is None else {**step, "SLURM_STEP_NUM_TASKS": tasks}).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(environment, "host_facts", lambda: as_facts(FACTS))
-    page = machine.in_words(machine.examine())
-    assert ("task" in page) == said
 
 
 def test_a_clock_that_cannot_be_trusted_is_the_first_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """The commands about the machine: ``busbw doctor`` and ``busbw peaks``."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import msgspec
 from busbw.cli import listing
 from busbw.errors import ClockError
 from busbw.escape import echo, plain_text
-from busbw.launch.launchers import LAUNCHERS
 from busbw.measure.clock import HostClock, read_cost_ns
 from busbw.runs.facts import HostFacts, Nic
 from busbw.runs.records import JSON
@@ -196,19 +194,10 @@ def _findings(facts: HostFacts) -> list[str]:
         )
     if environment.load_average() > cores / 2:
         findings.append(f"this machine is busy: load average {environment.load_average():.1f} on {cores} cores")
-    findings += [
-        row.too_few
-        for row in LAUNCHERS.values()
-        if row.too_few is not None and any(variables.too_few(os.environ) for variables in row.variables)
-    ]
     if not any(nic.kind == "physical" and nic.up for nic in facts.nics):
         findings.append(
             "no physical network interface is up: only runs on this host are possible, with memory copy as their peak"
         )
-    if facts.torch is None:
-        findings.append("torch is not installed, so no backend can run")
-    if not Path("/dev/nvidia0").exists():
-        findings.append("no NVIDIA GPU found, so GPU cases cannot run here")
     return findings
 
 
