@@ -32,14 +32,6 @@ def test_a_packed_run_reads_as_before_and_unpacks_to_the_same_bytes(folder: Path
     assert (folder / store.SAMPLES_FILE).read_bytes() == plain
 
 
-def test_the_same_samples_give_the_same_archive(folder: Path) -> None:
-    store.pack(folder, least_bytes=0)
-    first = (folder / store.PACKED_FILE).read_bytes()
-    store.unpack(folder)
-    store.pack(folder, least_bytes=0)
-    assert (folder / store.PACKED_FILE).read_bytes() == first
-
-
 def test_small_runs_and_runs_without_samples_stay_as_they_are(folder: Path, tmp_path: Path) -> None:
     store.pack(folder)
     assert names(folder) == [store.RUN_FILE, store.SAMPLES_FILE]

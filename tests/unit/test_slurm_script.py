@@ -227,10 +227,6 @@ def test_every_shipped_file_that_needs_no_gpu_is_submitted_by_a_test() -> None:
     assert submitted == {name for name, text in SHIPPED.items() if "#SBATCH --gpus-per-node" not in text}
 
 
-def test_the_words_of_a_command_are_quoted_as_the_shell_wants_them() -> None:
-    assert shlex.split(render(PLAIN).splitlines()[-1]) == ["$BUSBW", "run", "--suite", "quick"]
-
-
 def test_the_example_of_copies_between_gpus_of_several_hosts_has_no_pair_over_two_of_them() -> None:
     text = SHIPPED["gpu-memory"]
     (example,) = (line for line in text.splitlines() if "peer_copy" in line and "--groups" in line)

@@ -198,13 +198,6 @@ def test_a_job_that_was_requeued_onto_other_nodes_begins_another_run(
     assert "requeued" in capsys.readouterr().err
 
 
-def test_a_job_that_was_not_requeued_begins_a_run_of_its_own(results: Path) -> None:
-    stored = run_of()
-    before = write(results, stored, stored.rows[:2])
-    folder, _ = carry_out([*RUN, "--suite", "quick"], results, JOB, Steps("well"))
-    assert folder != before, "two runs in one job are two"
-
-
 def test_a_run_that_is_resumed_is_gone_on_with_until_it_is_whole(results: Path) -> None:
     stored = run_of(job="7")
     before = write(results, stored, stored.rows[:2])
@@ -238,12 +231,6 @@ def test_a_command_that_runs_no_busbw_run_is_refused(tmp_path: Path) -> None:
     for command in (["srun", "hostname"], ["srun", "apptainer", "run", "x.sif"], ["run", "--suite", "quick"]):
         with pytest.raises(UsageError):
             carry_out(command, tmp_path, JOB, Steps("none"))
-
-
-def test_a_container_may_be_run_as_well(results: Path) -> None:
-    steps = Steps("well")
-    carry_out(["srun", "apptainer", "run", "x.sif", "busbw", "run", "--suite", "quick"], results, JOB, steps)
-    assert steps.told[0] == ["--suite", "quick"]
 
 
 # --- the command -----------------------------------------------------------------------------------------------
