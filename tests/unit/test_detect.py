@@ -194,8 +194,9 @@ def test_a_bottleneck_on_the_way_is_found(facts_of: Facts, rows: Catalogue) -> N
 def test_a_drive_on_half_its_lanes_is_found(facts_of: Facts, rows: Catalogue) -> None:
     seen = picture(facts_of("nvme-two-lanes"), rows)
     assert nominal(seen, "NVMe") == pytest.approx(1.97e9, rel=1e-2)
-    lanes, speed = seen.findings
+    (lanes,) = seen.findings
     assert "bifurcation" in lanes
+    (speed,) = seen.resting
     assert speed.startswith(
         "nvme0 (0000:c9:00.0) runs at 8 of its 16 GT/s; an idle link may save power, so check again"
     )
@@ -209,6 +210,7 @@ def test_a_slot_that_has_no_more_is_said_to(facts_of: Facts, rows: Catalogue) ->
 
     seen = picture(facts_of("nvme-two-lanes", change=narrow), rows)
     assert [finding.endswith("no more") for finding in seen.findings] == [False, True]
+    assert seen.resting == ()
 
 
 def test_a_card_faster_than_its_way_to_the_host_is_found(facts_of: Facts, rows: Catalogue) -> None:
@@ -270,7 +272,7 @@ def test_the_gpu_of_a_superchip_reaches_the_host_past_pcie(
     assert nominal(seen, "C2C") == rate
     assert at(seen, "C2C").why == row
     assert "PCIe" not in {level.name for level in seen.levels}
-    assert seen.findings == (), "its link of PCI Express carries no copies"
+    assert seen.findings == seen.resting == (), "its link of PCI Express carries no copies"
 
 
 def card(sysfs: Path, kind: str, name: str, driver: str) -> Path:

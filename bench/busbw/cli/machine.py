@@ -86,7 +86,7 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
     seen = picture(environment.host_facts(), rows)
     levels = level_rows(seen)
     if as_json:
-        document = {"levels": levels, "findings": list(seen.findings), "unknown": list(seen.unknown)}
+        document = {"levels": levels, "findings": [*seen.findings, *seen.resting], "unknown": list(seen.unknown)}
         echo(json.dumps(document, indent=2))
         return
     table: list[dict[str, JSON]] = [
@@ -103,7 +103,7 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
         for row in levels
     ]
     echo(listing.as_table(table))
-    for finding in seen.findings:
+    for finding in (*seen.findings, *seen.resting):
         echo(plain_text(f"finding: {finding}"), err=True)
     for unknown in seen.unknown:
         echo(plain_text(f"unknown: {unknown}"), err=True)
@@ -146,7 +146,7 @@ def examine(rows_of_peaks: Catalogue | None = None) -> Examined:
         launchers=listing.launchers(),
         levels=level_rows(seen),
         unknown=seen.unknown,
-        findings=[*([clock_problem] if clock_problem else []), *seen.findings, *_findings(facts)],
+        findings=[*([clock_problem] if clock_problem else []), *seen.findings, *seen.resting, *_findings(facts)],
     )
 
 

@@ -79,10 +79,6 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     nodes: str | None,
     ranks_per_node: int | None,
     resume: str | None,
-    backend: str | None,
-    launches: int | None,
-    path: str | None,
-    timeout_seconds: float | None,
     mpi: str | None,
     nodelist: str | None,
     busbw: str | None,
@@ -90,18 +86,18 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     wait: bool,
     results_dir: Path,
     as_json: bool,
-    **of_sbatch: Any,  # noqa: ANN401 - passed to the job's field of that name, which checks it
+    **asked: Any,  # noqa: ANN401 - passed to the field of that name of the plan or the job, which checks it
 ) -> None:
     """Submit a Slurm job that measures PLAN: a shipped suite (busbw list suites) or a TOML file.
 
     Prints the job number. Exit status 0: the job was submitted or, with --wait, has succeeded.
     """
-    changes = {"backend": backend, "launches": launches, "path": path, "timeout_seconds": timeout_seconds}
+    changes = {name: asked.pop(name) for name in ("backend", "launches", "path", "timeout_seconds")}
     if resume is not None:
-        if plan is not None or backend is not None or path is not None:
+        if plan is not None or changes["backend"] is not None or changes["path"] is not None:
             raise UsageError("--resume keeps the stored plan of the run; give it without PLAN, --backend and --path")
         folder = store.find(results_dir, resume)
-        kept = {"launches": launches, "timeout_seconds": timeout_seconds}
+        kept = {name: changes[name] for name in ("launches", "timeout_seconds")}
         order = job_plan.resuming_order(folder, nodes, ranks_per_node, busbw, kept)
     elif plan is not None:
         order = job_plan.new_order(plan, nodes, ranks_per_node, changes)
@@ -118,7 +114,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         nodelist=order.nodelist if nodelist is None else nodelist,
         comment=resumption_of(order.resumed) if order.resumed else None,
         about=f"Written by busbw submit: {order.shape.nodes} × {order.shape.ranks_per_node} ranks.",
-        **of_sbatch,
+        **asked,
     )
     text = render(job)
     if dry_run:

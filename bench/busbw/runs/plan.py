@@ -317,15 +317,14 @@ def naming_options() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise UsageError(_KEY.sub(lambda key: f"{_option(key[1])}: ", str(error))) from error
+        raise UsageError(_KEY.sub(_option, str(error))) from error
 
 
 _KEY = re.compile(r"^key '(\w+)': ")
 
 
-def _option(key: str) -> str:
-    """The option of a plan's key."""
-    return _KEYS.get(key, Key()).option or f"--{key.replace('_', '-')}"
+def _option(key: re.Match[str]) -> str:
+    return f"{_KEYS.get(key[1], Key()).option or '--' + key[1].replace('_', '-')}: "
 
 
 def given_path(path: str) -> str:
