@@ -18,7 +18,7 @@ from busbw.backends.base import World
 from busbw.cli import listing
 from busbw.errors import DamagedRun, StoreError
 from busbw.launch import worker
-from busbw.launch.base import Listener, finish_well
+from busbw.launch.base import Listener
 from busbw.ops import TRAINED
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
@@ -405,19 +405,6 @@ def test_a_file_that_is_lost_while_it_is_written_ends_the_writing(
             appender.append(ROW)
 
 
-@pytest.mark.parametrize("befalls", [_removed, _cut, _longer])
-def test_a_file_that_is_lost_between_two_writers_is_missed_by_the_next(
-    befalls: Callable[[Path], None], tmp_path: Path
-) -> None:
-    folder = write_synthetic(tmp_path, RUN)
-    written = (folder / store.SAMPLES_FILE).stat().st_size
-    with store.Appender(folder, written) as appender:
-        assert appender.written == written
-    befalls(folder / store.SAMPLES_FILE)
-    with pytest.raises(StoreError, match=str(written)):
-        store.Appender(folder, written)
-
-
 class _Loses(Listener):
     """Loses the samples of a run when the first row is written."""
 
@@ -456,20 +443,6 @@ def test_a_launch_whose_samples_are_lost_does_not_go_on(befalls: Callable[[Path]
     (outcome,) = world.run(work)
     assert loses.done
     assert isinstance(outcome, StoreError)
-
-
-@pytest.mark.parametrize("befalls", [_removed, _cut, _longer])
-def test_a_run_whose_samples_are_lost_before_its_end_has_failed(
-    befalls: Callable[[Path], None], tmp_path: Path
-) -> None:
-    killed = synthetic_run([case("all_reduce", 8)], launches=1, end=SyntheticEnd(ended=None))
-    folder = write_synthetic(tmp_path, killed)
-    path = folder / store.SAMPLES_FILE
-    written = path.stat().st_size
-    befalls(path)
-    with pytest.raises(StoreError, match=str(written)):
-        finish_well(folder, 0, written)
-    assert json.loads(path.read_bytes().splitlines()[-1])["status"] == "failed"
 
 
 def test_an_operation_that_is_not_known_is_not_resumed() -> None:

@@ -7,6 +7,7 @@ import re
 import sys
 import termios
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from testing.synthetic import case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
+from busbw.errors import LaunchError
 from busbw.escape import echo, echo_toned, output_columns, plain_text
 from busbw.launch.live_table import LiveTable
 from busbw.ops import TRAINED
@@ -47,7 +49,7 @@ SECRETS = (
 def no_launcher_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(queue, "missing", lambda: f"no Slurm {HOSTILE}")
+    monkeypatch.setattr(queue, "mine", Mock(side_effect=LaunchError(f"no Slurm {HOSTILE}")))
 
 
 def poisoned(value: JSON) -> JSON:

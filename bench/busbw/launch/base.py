@@ -107,22 +107,12 @@ def finish(folder: Path, status: EndStatus, reason: str | None, failure: Failed 
         return
 
 
-def finish_well(folder: Path, failed: int, written: int | None = None) -> None:
-    """Write the end of a run whose launches are complete, and compress it if it is large.
-
-    ``written``: bytes of samples that the launches wrote (None: not checked). Raises StoreError when they are no longer
-    there, which is then recorded as the end of the run, or when the end cannot be written.
-    """
+def finish_well(folder: Path, failed: int) -> None:
+    """Write the end of a run whose launches are complete, and compress it if it is large. Raises StoreError."""
     status: EndStatus = "failed" if failed else "complete"
-    try:
-        with store.Appender(folder, written) as appender:
-            appender.append(
-                Ended(status=status, reason=f"{failed} case(s) failed" if failed else None, ended=store.utc_now())
-            )
-            appender.require_whole()
-    except StoreError as error:
-        finish(folder, "failed", str(error))
-        raise
+    reason = f"{failed} case(s) failed" if failed else None
+    with store.Appender(folder) as appender:
+        appender.append(Ended(status=status, reason=reason, ended=store.utc_now()))
     store.pack(folder)
 
 

@@ -81,24 +81,22 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
 def _run_launches(plan: Plan, row: BackendRow, settings: Settings, session: RunSession, size: int) -> Result:
     began = time.monotonic()
     measured, failures, launch, watch = 0, session.failed, 0, Watch()
-    written: int | None = session.size_bytes
     for number in _INTERRUPTING - {signal.SIGINT}:
         signal.signal(number, raise_interrupt)
     try:
         for launch, remaining in session.launches:
             watch = Watch()
-            job = Job(plan, session.folder, launch, "local", row, remaining, written=written)
+            job = Job(plan, session.folder, launch, "local", row, remaining)
             outcome = launch_ranks(job, watch, size, began, settings.port, quiet=settings.quiet)
             measured += outcome.measured
             failures += outcome.failed
-            written = outcome.written
     except BusbwError as error:
         session.broke(error, launch, watch.current)
         raise
     except KeyboardInterrupt:
         session.finish("interrupted", "interrupted by a signal")
         raise
-    finish_well(session.folder, failures, written)
+    finish_well(session.folder, failures)
     return Result(session.folder, measured, failures, speaks=True)
 
 

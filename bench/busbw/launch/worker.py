@@ -5,7 +5,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -55,7 +55,6 @@ class Job:
     ``remaining``: what remains to be measured (None: a new run).
     ``asked_to_end``: whether this rank was asked to end; ranks agree on it before each block (None: the parent process
     ends the ranks).
-    ``written``: bytes of samples before this launch (None: not checked).
     """
 
     plan: Plan
@@ -65,7 +64,6 @@ class Job:
     backend: BackendRow
     remaining: Remaining | None = None
     asked_to_end: Callable[[], bool] | None = None
-    written: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +73,11 @@ class Outcome:
     ``measured``: number of blocks.
     ``failed``: number of cases.
     ``stopped``: whether it was ended early by a signal.
-    ``written``: bytes of samples at its end (None: on all ranks but the first).
     """
 
     measured: int
     failed: int
     stopped: bool = False
-    written: int | None = field(default=None, compare=False)
 
 
 def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) -> Outcome:
@@ -328,7 +324,7 @@ def _measure(
     )
     outcome = _measure_blocks(bench, job, decision, listener, place, record)
     listener.launch_ended()
-    return outcome if appender is None else dataclasses.replace(outcome, written=appender.written)
+    return outcome
 
 
 def _launch_started(job: Job, survey: _Survey, seed: int) -> LaunchStarted:
@@ -422,7 +418,7 @@ def _appender(
             f"launch {job.launch + 1} runs on {list(hosts)}, but the first one ran on {list(before_hosts)}; "
             "all launches of a run must use the same hosts"
         )
-    appender = store.Appender(job.folder, job.written)
+    appender = store.Appender(job.folder)
     appender.append(begun)
     listener.world_formed(
         cases, len(decision.order), hosts, (*cautions(job.launcher, hosts, facts), *cautions_of_storage(facts))

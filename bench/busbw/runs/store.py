@@ -156,34 +156,21 @@ class Appender:
     An incomplete or damaged last line, left by a killed writer or a power cut, is removed on opening: ``read`` ignores
     it as well, and another row after it would make it damage in the middle of the file.
 
-    ``written`` is the expected length of the file in bytes; None: unknown, and the file may be missing. Raises
-    StoreError if the length differs.
+    Raises StoreError if the file cannot be opened.
     """
 
-    def __init__(self, folder: Path, written: int | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._path = folder / SAMPLES_FILE
-        create = os.O_CREAT if written is None else 0
         with files.store_errors("open", self._path):
-            try:
-                self._file = os.open(self._path, os.O_RDWR | create | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-            except FileNotFoundError as error:
-                raise _lost(self._path, 0, written or 0) from error
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
             try:
                 files.require_regular(self._file)
-                size = os.lseek(self._file, 0, os.SEEK_END)
-                if written not in {None, size}:
-                    raise _lost(self._path, size, written or 0)
-                self._end = self._sound_length(self._complete_length(size))
+                self._end = self._sound_length(self._complete_length(os.lseek(self._file, 0, os.SEEK_END)))
                 os.ftruncate(self._file, self._end)
                 _sync_folder(folder)
-            except (OSError, StoreError):
+            except OSError:
                 os.close(self._file)
                 raise
-
-    @property
-    def written(self) -> int:
-        """Length of the complete rows in bytes."""
-        return self._end
 
     def __enter__(self) -> Self:
         return self
@@ -197,7 +184,7 @@ class Appender:
         Raises StoreError if the file was changed since it was opened, and for write errors (disk full, quota, …), after
         which the file is cut back to its last complete line.
         """
-        self.require_whole()
+        self._require_whole()
         if isinstance(row, Ended):
             rows, checksum = self._summed_up()
             row = msgspec.structs.replace(row, rows=rows, checksum=checksum)
@@ -213,17 +200,19 @@ class Appender:
             raise StoreError(f"cannot write {self._path}: {error.strerror}; earlier rows are kept") from error
         self._end += len(line)
 
-    def require_whole(self) -> None:
+    def _require_whole(self) -> None:
         """Raise StoreError if the file was removed, replaced or truncated by someone else."""
         opened = os.fstat(self._file)
         try:
             current = self._path.stat()
         except OSError:
             current = None
-        if current is None or (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino):
-            raise _lost(self._path, 0, self._end)
-        if opened.st_size != self._end:
-            raise _lost(self._path, opened.st_size, self._end)
+        is_here = current is not None and (current.st_dev, current.st_ino) == (opened.st_dev, opened.st_ino)
+        if not is_here or opened.st_size != self._end:
+            raise StoreError(
+                f"{self._path} was removed, replaced or changed while it was being written: "
+                f"{opened.st_size if is_here else 0} of {self._end} bytes remain; measure again"
+            )
 
     def _summed_up(self) -> tuple[int, str]:
         """Number of rows in the file, and the checksum of their bytes."""
@@ -282,13 +271,6 @@ def locked(folder: Path) -> Iterator[bool]:
                 ) from error
             sure = False
         yield sure
-
-
-def _lost(path: Path, size: int, written: int) -> StoreError:
-    return StoreError(
-        f"{path} was removed, replaced or changed while it was being written: {size} of {written} bytes remain; "
-        "measure again"
-    )
 
 
 def encode(record: msgspec.Struct) -> bytes:
