@@ -65,14 +65,6 @@ def test_a_number_keeps_three_digits_and_its_column(value: float, shape: tuple[i
     assert float(text) == pytest.approx(value, rel=0.0051)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(8e-5, "8.00e-05"), (0.000123, "0.000123"), (0.1074, "0.107"), (12.3456, "12.346"), (123456.7, "123457")],
-)
-def test_rates_as_they_are_shown(value: float, text: str) -> None:
-    assert significant(value, 3, 8) == text
-
-
 def test_a_small_size_shows_a_rate_and_not_zero() -> None:
     row = columns(only_line(case("all_reduce", 8)))
     assert row == {
@@ -122,12 +114,6 @@ def test_columns_stand_under_their_names_and_fit_80(op: str, size: int) -> None:
 def test_what_has_no_wire_shows_its_own_rate() -> None:
     assert columns(only_line(case("barrier", 0)))["rate"] == "–"
     assert columns(only_line(case("memory_copy", 1 << 20)))["rate"].endswith("GB/s")
-
-
-def test_types_are_told_where_there_are_several() -> None:
-    block = [measurement(BARE, case("all_reduce", 8))]
-    assert "float32" not in live_table.line(block, 1)
-    assert live_table.line(block, 1, frozenset({"dtype", "redop"})).endswith("(float32, sum)")
 
 
 def test_what_is_computed_in_part_shows_no_rate() -> None:

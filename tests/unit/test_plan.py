@@ -277,11 +277,6 @@ def test_a_mode_is_a_case_of_its_own_and_the_rest_of_the_timing_goes_with_it() -
     assert {(case.sync, case.cache, case.pre_enqueue) for case in cases_of(sweep)} == {("window", "rotating", True)}
 
 
-def test_the_usual_timing_is_a_barrier_before_each_of_single_calls_on_warm_buffers() -> None:
-    (case,) = cases_of(Sweep(ops=("all_reduce",), sizes="8"))
-    assert (case.mode, case.sync, case.cache, case.pre_enqueue) == ("isolated", "barrier", "warm", False)
-
-
 @pytest.mark.parametrize(
     ("choice", "all_gather", "all_reduce"),
     [("native", [False], [True]), ("yes", [True], [True]), ("no", [False], [False]), ("both", [False, True], [True])],
@@ -483,11 +478,6 @@ def test_threads_are_for_kernels_in_memory_and_of_nothing_else() -> None:
     assert [host_settings(one.settings).threads for one in found if one.op == "stream_triad"] == over
     assert [host_settings(one.settings).threads for one in found if one.op == "memory_copy"] == over
     assert [host_settings(one.settings).threads for one in found if one.op == "all_reduce"] == [None]
-
-
-def test_without_threads_a_kernel_in_memory_has_none() -> None:
-    (one,) = planned.expand(Plan(sweep=(Sweep(ops=("stream_triad",), sizes="1KiB"),)), 2, 1, cores=6).cases
-    assert host_settings(one.settings).threads is None
 
 
 @pytest.mark.parametrize(

@@ -447,11 +447,6 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(slurm: Path) -> Non
     assert listed()[0]["ended"].startswith("unreadable: ")
 
 
-def test_nothing_to_list_is_said() -> None:
-    result = busbw("status")
-    assert (result.exit_code, result.stdout) == (0, "")
-
-
 def test_every_launcher_that_starts_from_mpiexec_has_a_flag_for_srun() -> None:
     assert set(SRUN_MPI) == set(FLAVOURS)
     assert "srun" in LAUNCHERS
