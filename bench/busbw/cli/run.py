@@ -20,10 +20,7 @@ _SECTIONS = (
         ),
         listed("--dtype dtypes", "Data types, comma-separated.  [default: float32]"),
         listed("--redop redops", "Reduction operations, comma-separated: sum, avg, min, max, product.  [default: sum]"),
-        option(
-            "--suite",
-            "Shipped suite (busbw list suites); other options restrict or override it.",
-        ),
+        option("--suite", "Shipped suite (busbw list suites); other options restrict or override it."),
         option("--plan plan_file", "TOML plan; other options restrict or override it.", click.Path(path_type=Path)),
         listed(
             "--algorithm algorithms",
@@ -100,10 +97,7 @@ _SECTIONS = (
         "Ranks and backend",
         "busbw run --suite quick --backend mpi --ranks 4",
         option("--ranks", "Number of local ranks.  [default: one per GPU, else one per usable core, at least 2]", int),
-        option(
-            "--backend",
-            "Communication library (busbw list backends).  [default: gloo]",
-        ),
+        option("--backend", "Communication library (busbw list backends).  [default: gloo]"),
         option("--port", "Rendezvous port of local ranks.  [default: a free one]", click.IntRange(0, 65535), default=0),
     ),
     Section(

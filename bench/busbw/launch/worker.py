@@ -289,13 +289,7 @@ def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case
 
 
 def _measure(
-    job: Job,
-    backend: Backend,
-    clock: Clock,
-    survey: _Survey,
-    decision: _Decision,
-    listener: Listener,
-    place: _Place,
+    job: Job, backend: Backend, clock: Clock, survey: _Survey, decision: _Decision, listener: Listener, place: _Place
 ) -> Outcome:
     """Measure block after block; rank 0 writes the rows. Collective; raises BackendError, LaunchError, StoreError."""
     begun = _launch_started(job, survey, decision.seed)
@@ -384,12 +378,7 @@ def _measure_blocks(
 
 
 def _appender(
-    job: Job,
-    backend: Backend,
-    listener: Listener,
-    survey: _Survey,
-    decision: _Decision,
-    begun: LaunchStarted,
+    job: Job, backend: Backend, listener: Listener, survey: _Survey, decision: _Decision, begun: LaunchStarted
 ) -> store.Appender | None:
     """On rank 0, write run.json and the start of the launch, and return the appender for rows; None on other ranks."""
     if backend.rank != 0:

@@ -177,18 +177,7 @@ def settings_in_words(case: Configuration) -> list[str]:
 
 
 Detail = Literal[
-    "op",
-    "dtype",
-    "redop",
-    "in_place",
-    "settings",
-    "device",
-    "group",
-    "mode",
-    "sync",
-    "cache",
-    "pre_enqueue",
-    "root",
+    "op", "dtype", "redop", "in_place", "settings", "device", "group", "mode", "sync", "cache", "pre_enqueue", "root"
 ]
 """What ``case_in_words`` may leave out."""
 
