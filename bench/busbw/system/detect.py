@@ -280,12 +280,12 @@ def _findings(host: HostFacts, rows: Catalogue) -> Iterator[str]:
                 "manager and dmesg"
             )
     for card in host.pci.nics:
-        link = pcie_of(card, rows)
+        to_host = pcie_of(card, rows)
         carried = sum(port.bytes_per_second or 0 for port in host.rdma if port.device in card.names and port.up)
-        if isinstance(link, HardwarePeak) and carried > link.nominal:
+        if isinstance(to_host, HardwarePeak) and carried > to_host.nominal:
             yield (
-                f"{card.label} carries {format_rate(carried)} on its ports, but only {format_rate(link.nominal)} to "
-                f"the host ({link.what}), in one direction"
+                f"{card.label} carries {format_rate(carried)} on its ports, but only {format_rate(to_host.nominal)} to "
+                f"the host ({to_host.what}), in one direction"
             )
 
 
