@@ -53,7 +53,6 @@ READERS: Final[dict[str, str]] = {
     # files that people write, and those of runs
     "busbw/cli/listing.py:_suites": "the comment at the top of a suite",
     "busbw/ops/limits.py": "TOML files of users, and msgspec's messages about them",
-    "busbw/runs/files.py": "lines of a file of samples",
     "busbw/runs/sourced.py": "addresses and months in the sources of catalogues",
     "busbw/runs/store.py:Appender": "lines of a file of samples",
     "busbw/runs/store.py:decoded_lines": "lines of a file of samples",
