@@ -227,7 +227,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "two writers in one run folder",
-        _RUNS + "lock.py",
+        _RUNS + "store.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
         "fcntl.LOCK_SH | fcntl.LOCK_NB",
         ("test_resume.py", "test_store.py"),

@@ -14,7 +14,7 @@ from testing.synthetic import case
 from busbw.backends.base import Backend, BackendRow, Bound, World
 from busbw.backends.faults import CorruptingBackend, wrapped
 from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure
-from busbw.launch import observers, worker
+from busbw.launch import base, worker
 from busbw.runs import store
 from busbw.runs.placement import rank_placements
 from busbw.runs.plan import Plan, Sweep
@@ -30,7 +30,7 @@ PLAN = Plan(
 )
 
 
-class Heard(observers.Listener):
+class Heard(base.Listener):
     """Notes the order of the blocks."""
 
     def __init__(self) -> None:

@@ -7,17 +7,16 @@ import re
 import sys
 import termios
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 from testing.synthetic import case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
+from busbw.errors import LaunchError
 from busbw.escape import echo, echo_toned, output_columns, plain_text
-from busbw.launch import live_table
 from busbw.launch.live_table import LiveTable
 from busbw.ops import TRAINED
 from busbw.runs import resume, store
@@ -50,7 +49,7 @@ SECRETS = (
 def no_launcher_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(queue, "missing", lambda: f"no Slurm {HOSTILE}")
+    monkeypatch.setattr(queue, "mine", Mock(side_effect=LaunchError(f"no Slurm {HOSTILE}")))
 
 
 def poisoned(value: JSON) -> JSON:
@@ -301,12 +300,3 @@ def test_a_terminal_says_how_wide_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     with open(master, "rb"), open(slave, "w") as terminal:  # noqa: PTH123 - they are descriptors
         termios.tcsetwinsize(slave, (24, 66))
         assert output_columns(terminal) == 66
-
-
-@given(st.integers(1, 200))
-def test_the_live_table_leaves_out_the_values_that_do_not_fit_and_names_them(columns: int) -> None:
-    values = live_table.values_shown(columns)
-    head, *more = live_table.header(values)
-    assert len(head) <= max(columns, len(live_table.header(())[0]))
-    assert set(" ".join(more).replace(",", "").split()) >= {"time", "rate", "check", "spread", "launch"} - set(values)
-    assert bool(more) == (columns < len(live_table.header()[0]))

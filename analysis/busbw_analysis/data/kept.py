@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from busbw.errors import StoreError
 from busbw.runs import files, store
-from busbw.runs.outline import outline_of
-from busbw.runs.progress import RunLine, line_of
+from busbw.runs.progress import RunLine, line_of, outline_of
 from busbw.runs.records import Case, Measurement, Row, Run
 from busbw_analysis.data.block_columns import PairBlock
 from busbw_analysis.data.lateness import GroupLateness, lateness_of

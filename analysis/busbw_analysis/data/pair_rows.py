@@ -129,20 +129,4 @@ def _is_sound(part: BlockColumns, quantiles: Integers, case: Case) -> bool:
             return False
     if part.fastest.min() <= 0 or (part.fastest > part.slowest).any() or part.slowest.max() > _EXACT_NS:
         return False
-    return bool((quantiles[..., 1:] >= quantiles[..., :-1]).all()) and _quantiles_agree(part, quantiles)
-
-
-def _quantiles_agree(part: BlockColumns, quantiles: Integers) -> bool:
-    """Whether both ranks' quantiles lie between those of the fastest and of the slowest times, in every pair."""
-    starts = np.cumsum(part.length) - part.length
-    for length in np.unique(part.length).tolist():
-        alike = np.flatnonzero(part.length == length)
-        at = starts[alike, np.newaxis] + np.arange(length)
-        lowest, highest = (
-            np.quantile(np.sort(column[at], axis=1), QUANTILES, axis=1).T[:, np.newaxis]
-            for column in (part.fastest, part.slowest)
-        )
-        inner = quantiles[alike]
-        if not ((lowest - 1 <= inner) & (inner <= highest + 1)).all():  # they are rounded
-            return False
-    return True
+    return bool((quantiles[..., 1:] >= quantiles[..., :-1]).all())
