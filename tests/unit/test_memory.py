@@ -26,7 +26,7 @@ from busbw_analysis.node.hierarchy import HierarchyLevel
 from busbw_analysis.node.judgement import Node
 from busbw_analysis.node.memory import MemoryCurve, compared_at_largest, scaling
 from busbw_analysis.node.plateaus import Plateaus
-from busbw_analysis.node.plots.hierarchy import draw as draw_hierarchy
+from busbw_analysis.node.sections.hierarchy import draw as draw_hierarchy
 from busbw_analysis.node.sections.memory import memory
 from busbw_analysis.node.sections.storage import storage
 from busbw_analysis.peaks.peaks import Peak

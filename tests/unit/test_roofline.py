@@ -17,10 +17,9 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.node.fusion import fusions_of
 from busbw_analysis.node.judgement import Node
-from busbw_analysis.node.plots.roofline import draw
-from busbw_analysis.node.roofline import ComputePeak, Kernel, MemoryPeak, Roofline, intensity_of
+from busbw_analysis.node.roofline import ComputePeak, Kernel, MemoryPeak, Roofline, fusions_of, intensity_of
+from busbw_analysis.node.sections.roofline import draw
 from busbw_analysis.report.document import Figure
 from busbw_analysis.report.sections.curves import Side, operations
 
