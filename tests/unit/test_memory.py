@@ -28,7 +28,7 @@ from busbw_analysis.node.memory import MemoryCurve, compared_at_largest, scaling
 from busbw_analysis.node.plateaus import Plateaus
 from busbw_analysis.node.sections.hierarchy import draw as draw_hierarchy
 from busbw_analysis.node.sections.memory import memory
-from busbw_analysis.node.sections.storage import storage
+from busbw_analysis.node.storage import storage
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Block, Figure, Paragraph, Section, Table
 from busbw_analysis.report.tables.show import show_blocks, show_rows

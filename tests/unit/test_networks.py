@@ -9,8 +9,19 @@ import numpy as np
 import pytest
 
 from busbw.errors import UsageError
-from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, read_network
-from busbw_analysis.models.networks import NOWHERE, FatTree, Flat, Network, Placement, Rails, TwoLevel
+from busbw_analysis.models.networks import (
+    NETWORKS,
+    NOWHERE,
+    FatTree,
+    Flat,
+    Network,
+    Placement,
+    Rails,
+    TwoLevel,
+    change_links,
+    in_words,
+    parse_network,
+)
 
 SPECIFICATIONS = {
     "flat": "flat:rate=10GB/s,delay=1us",
@@ -76,7 +87,7 @@ class TestRoutes:
     @pytest.mark.parametrize("text", SPECIFICATIONS.values(), ids=SPECIFICATIONS)
     def test_every_message_leaves_its_sender_and_comes_in_where_it_should(self, text: str, order: str) -> None:
         per_host = 24 if text.startswith("shared") else 4
-        network = read_network(text, Placement(24, per_host, "block" if order == "block" else "cyclic"))
+        network = parse_network(text).on(Placement(24, per_host, "block" if order == "block" else "cyclic"))
         place, links = network.placement, network.links()
         assert len({link.name for link in links}) == len(links)
         sources, targets = every_pair(24)
@@ -140,7 +151,7 @@ class TestRoutes:
 class TestWords:
     @pytest.mark.parametrize("text", SPECIFICATIONS.values(), ids=SPECIFICATIONS)
     def test_what_was_read_is_said_again(self, text: str) -> None:
-        network = read_network(text, Placement(24, 24 if text.startswith("shared") else 4))
+        network = parse_network(text).on(Placement(24, 24 if text.startswith("shared") else 4))
         words = in_words(network)
         assert words.startswith(text.partition(":")[0])
 
@@ -171,7 +182,7 @@ class TestWords:
     )
     def test_what_is_no_network_is_refused_in_words(self, text: str, said: str) -> None:
         with pytest.raises(UsageError, match=said):
-            read_network(text, Placement(24, 4))
+            parse_network(text).on(Placement(24, 4))
 
     def test_numbers_that_no_text_gives_are_refused_too(self) -> None:
         for rate, late in ((float("inf"), 0.0), (float("nan"), 0.0), (-1.0, 0.0), (1.0, -1.0), (1.0, float("nan"))):
@@ -226,5 +237,5 @@ class TestChanges:
 
     def test_kinds_have_no_numbers(self) -> None:
         for specification in SPECIFICATIONS.values():
-            links = read_network(specification, Placement(16, 4)).links()
+            links = parse_network(specification).on(Placement(16, 4)).links()
             assert all(re.sub(r"\d+", "#", link.name) == link.kind for link in links)

@@ -22,7 +22,6 @@ from busbw.errors import AnalysisError, UsageError
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.algorithms.base import Schedule, Transfer, same
 from busbw_analysis.models.costs import CostModel
-from busbw_analysis.models.network_specs import change_links, read_network
 from busbw_analysis.models.networks import (
     NOWHERE,
     FatTree,
@@ -35,6 +34,8 @@ from busbw_analysis.models.networks import (
     SharedHost,
     TwoLevel,
     Whole,
+    change_links,
+    parse_network,
 )
 from busbw_analysis.models.simulate import Costs, Simulation, Traffic, fair_rates, formula_seconds, simulate
 from busbw_analysis.models.textbook import ROWS, TEXTBOOK
@@ -61,7 +62,7 @@ def run(
         lambda: Link("rank 0 out", float("nan"), "port", "rank # out"),
         lambda: Flat(Placement(4), 0.0),
         lambda: Flat(Placement(4), 1e9, float("inf")),
-        lambda: read_network("fat-tree:nic=0.000001B/s,leaf=2,oversubscription=9e99", Placement(4)).links(),
+        lambda: parse_network("fat-tree:nic=0.000001B/s,leaf=2,oversubscription=9e99").on(Placement(4)).links(),
         lambda: Costs(overhead=-1.0),
         lambda: Costs(gamma=float("inf")),
     ],
@@ -170,7 +171,9 @@ class TestAgainstTheFormulas:
         twice = 2 if op == "all_reduce" else 1
         # Written out: 5 µs and 1 ns/B between hosts, 1 µs and 0.2 ns/B inside. One card for all carries each rank's.
         for kind, part in (("rail", 1), ("two-level", each)):
-            network = read_network(f"{kind}:nic=1GB/s,inner=5GB/s,delay=5us,inner_delay=1us", Placement(ranks, each))
+            network = parse_network(f"{kind}:nic=1GB/s,inner=5GB/s,delay=5us,inner_delay=1us").on(
+                Placement(ranks, each)
+            )
             between = (hosts - 1) / hosts / (each if op == "all_reduce" else 1)
             wanted = twice * ((each - 1) * 1e-6 + (hosts - 1) * 5e-6)
             wanted += twice * ((each - 1) / each * 0.2e-9 + part * between * 1e-9) * MIB
@@ -183,7 +186,7 @@ class TestAgainstTheFormulas:
         assert row is not None
         whole = 30 / 16 * MIB
         for kind, cards in (("rail", 4), ("two-level", 1)):
-            network = read_network(f"{kind}:nic={nic},inner={inner},delay=5us,inner_delay=1us", Placement(16, 4))
+            network = parse_network(f"{kind}:nic={nic},inner={inner},delay=5us,inner_delay=1us").on(Placement(16, 4))
             delay = 6e-6 if kind == "rail" else 5e-6  # on the way to the card of another rank
             between, inside = whole / cards / 1e9 / float(nic[0]), whole / 1e9 / float(inner[0])
             wanted = max(30 * delay + between, 30 * 1e-6 + inside)
@@ -250,7 +253,7 @@ class TestAgainstTheFormulas:
         row, traffic = ROWS.get(("all_reduce", name)), traffic_of("all_reduce", name, 16, 4)
         assert row is not None
         for kind in ("two-level", "rail"):
-            network = read_network(f"{kind}:nic=1GB/s,inner=9GB/s,delay=5us", Placement(16, 4, "cyclic"))
+            network = parse_network(f"{kind}:nic=1GB/s,inner=9GB/s,delay=5us").on(Placement(16, 4, "cyclic"))
             done, costs = simulate(traffic, MIB, network, Costs(1e-6, 1e-10)).seconds, Costs(1e-6, 1e-10)
             assert formula_seconds(row, traffic, MIB, network, costs) == pytest.approx(done, rel=1e-9)
 
@@ -280,7 +283,7 @@ class TestAgainstTheFormulas:
         op, name = which
         if ALGORITHMS[op][name].refuse(ranks) is not None:
             return
-        network = read_network(text, Placement(ranks, 2))
+        network = parse_network(text).on(Placement(ranks, 2))
         schedule = ALGORITHMS[op][name].on(ranks, ranks // 2)
         done = simulate(Traffic.of(schedule), MIB, network, free_running=free)
         out = [n for n, link in enumerate(done.links) if link.name.startswith("rank") and link.name.endswith("out")]

@@ -12,8 +12,18 @@ from busbw.shared_options import as_json_option, results_dir_option
 from busbw.units import parse_rate, parse_sizes, parse_time
 from busbw_analysis.cli.options import choice_option, parsed, print_json, read_runs, run_option
 from busbw_analysis.models import simulate as flows
-from busbw_analysis.models.network_specs import NETWORKS, Specification, change_links, in_words, parse_network
-from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost
+from busbw_analysis.models.networks import (
+    NETWORKS,
+    Flat,
+    Network,
+    Order,
+    Placement,
+    SharedHost,
+    Specification,
+    change_links,
+    in_words,
+    parse_network,
+)
 from busbw_analysis.models.textbook import ROWS, SWITCHED
 from busbw_analysis.report.tables.simulate import Simulated, simulate_tables, simulated
 from busbw_analysis.report.to_terminal import render

@@ -93,7 +93,7 @@ def _sections(judgement: Judgement, _models: Sequence[Model]) -> Iterator[Placed
     from busbw_analysis.node.sections.hierarchy import hierarchy  # noqa: PLC0415
     from busbw_analysis.node.sections.memory import memory  # noqa: PLC0415
     from busbw_analysis.node.sections.roofline import rooflines  # noqa: PLC0415
-    from busbw_analysis.node.sections.storage import storage  # noqa: PLC0415
+    from busbw_analysis.node.storage import storage  # noqa: PLC0415
 
     judged = judgement.of(Node)
     huge_pages = {str(host.thp) for stored in judgement.runs for host in stored.run.environments.values()}

@@ -16,8 +16,7 @@ from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.models.families import NCCL
-from busbw_analysis.models.nccl import SOURCE, seconds
-from busbw_analysis.models.nccl_runs import ONE_ELEMENT_BYTES, choices_of
+from busbw_analysis.models.nccl import ONE_ELEMENT_BYTES, SOURCE, choices_of, seconds
 from busbw_analysis.report.document import Column, Table, table
 
 _NOTES: Final = (
