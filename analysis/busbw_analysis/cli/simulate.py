@@ -31,9 +31,6 @@ from busbw_analysis.report.to_terminal import render
 MOST_RANKS = 2048
 """A ring of 2048 ranks has 8 million messages, which take 1.5 GB of memory."""
 
-MOST_SIMULATED: Final = 1000
-"""Limit on sizes × algorithms."""
-
 MOST_MESSAGES: Final = 20_000_000
 """Limit on the messages of all sizes and algorithms, about half a minute. Identical rounds count once, except with
 --free-running.
@@ -111,10 +108,6 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
         network = specification.on(_placement(specification.kind, ranks, ranks_per_host, order))
     changed = change_links(network, changes)
     sizes_bytes = _sizes(op, sizes)
-    if len(names) * len(sizes_bytes) > MOST_SIMULATED:
-        raise UsageError(
-            f"{len(sizes_bytes)} sizes × {len(names)} algorithms: at most {MOST_SIMULATED} cases are allowed"
-        )
     rows: list[Simulated] = []
     refused: dict[str, str] = {}
     messages = 0

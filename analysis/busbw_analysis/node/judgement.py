@@ -19,7 +19,7 @@ from busbw_analysis.node.roofline import (
     Roofline,
     best_arithmetic,
     fusions_of,
-    network_rooflines,
+    network_roofline,
     rooflines_of,
 )
 from busbw_analysis.node.storage import Stored, stored
@@ -83,7 +83,7 @@ def judge_node(evidence: Evidence) -> Node:
         memory=memory,
         files=files,
         rooflines=rooflines,
-        networks=network_rooflines(results, rooflines, rows),
+        networks=tuple(network for roofline in rooflines for network in network_roofline(results, roofline, rows)),
         levels=hierarchy(results.facts, evidence.curves, memory, files, pairs, rows),
     )
 

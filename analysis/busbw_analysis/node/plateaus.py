@@ -14,7 +14,6 @@ often as an exact segmentation with a charge for the parameters.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -91,10 +90,8 @@ class Plateau:
 class Plateaus:
     """The plateaus of one curve, by ascending working set.
 
-    start_bytes: first working set on a plateau.
     call_bytes: bytes that the memory of the first plateau moves in the time that a call takes to start; plateaus
         exclude that time.
-    faster_before: two or more consecutive smaller working sets were faster than the first plateau.
     end: how the sweep ends: on a plateau that is long enough (``flat``) or not (``short``), on one that may be a cache
         (``small``), or on the way to another level (``falls``, ``rises``).
     noise: standard deviation of ln(time).
@@ -102,9 +99,7 @@ class Plateaus:
     """
 
     plateaus: tuple[Plateau, ...]
-    start_bytes: int
     call_bytes: float
-    faster_before: bool
     end: End
     noise: float
     caches_bytes: int | None = None
@@ -124,9 +119,7 @@ class Plateaus:
             evidence = "the sizes alone, because the size of the caches is unknown"
             if caches:
                 evidence = f"its sizes and the {about_size(caches)} of last-level cache per rank that the system states"
-            inner = "no cache was seen before it" if len(self.plateaus) == 1 else "the plateaus before it are caches"
-            if len(self.plateaus) == 1 and self.faster_before:
-                inner = "smaller working sets are faster, so in a cache, but at too few sizes for a plateau"
+            inner = "no cache plateau precedes it" if len(self.plateaus) == 1 else "the plateaus before it are caches"
             return (
                 f"the outermost level seen: flat for {last.octaves:.1f} octaves, from {about_size(last.first_bytes)} "
                 f"to {about_size(last.last_bytes)}, so most likely the memory behind the caches, by {evidence}; {inner}"
@@ -194,9 +187,7 @@ def find_plateaus(
     plateaus = tuple(_plateau(working_sets, heights, over, low, high) for low, high in runs)
     return Plateaus(
         plateaus=plateaus,
-        start_bytes=plateaus[0].first_bytes,
         call_bytes=sweep.start * plateaus[0].rate,
-        faster_before=_faster(rates[: runs[0][0]], plateaus[0].rate, noise),
         end=_end(beyond, noise, plateaus[-1], least_of_memory(caches_bytes)),
         noise=noise,
         caches_bytes=caches_bytes,
@@ -324,12 +315,6 @@ def _plateau(working_sets: Sequence[int], heights: Floats, over: Floats, low: in
     levels = np.exp(np.median(over[:, inside] if len(over) else heights[None, inside], axis=1))
     rate, ends = float(np.median(levels)), interval_of(levels)
     return Plateau(working_sets[low], working_sets[high], high - low + 1, rate, ends.low_ns, ends.high_ns, ends.kind)
-
-
-def _faster(before: Sequence[float], rate: float, noise: float) -> bool:
-    """Whether two consecutive sizes are faster than ``rate``; a single one is not evidence of a cache."""
-    least = rate * (1 + max(LEAST_STEP, 3 * noise))
-    return any(min(pair) > least for pair in pairwise(before))
 
 
 def _end(beyond: Floats, noise: float, last: Plateau, least_bytes: int) -> End:

@@ -421,12 +421,8 @@ class Fusion:
         return self.unfused_bytes - self.fused_bytes
 
 
-def fusions_of(roofline: Roofline) -> tuple[Fusion, ...]:
+def fusions_of(roofline: Roofline) -> Iterator[Fusion]:
     """Every setting of attention that ``roofline`` has both ways, in its order."""
-    return tuple(_fusions(roofline))
-
-
-def _fusions(roofline: Roofline) -> Iterator[Fusion]:
     whole = {_setting(kernel): kernel for kernel in roofline.kernels if kernel.op == _FUSED}
     memory = next((peak for peak in reversed(roofline.memory) if peak.measured), None)
     for parts in roofline.kernels:
@@ -498,14 +494,11 @@ class NetworkRoofline:
     tokens: float
 
 
-def network_rooflines(results: Results, rooflines: Sequence[Roofline], rows: Catalogue) -> tuple[NetworkRoofline, ...]:
-    """One per known arithmetic peak; none for a single rank, which sends nothing."""
-    return tuple(network for roofline in rooflines for network in _of_network(results, roofline, rows))
+def network_roofline(results: Results, roofline: Roofline, rows: Catalogue) -> Iterator[NetworkRoofline]:
+    """One per known arithmetic peak; none for a single rank, which sends nothing.
 
-
-def _of_network(results: Results, roofline: Roofline, rows: Catalogue) -> Iterator[NetworkRoofline]:
-    """Tokens are those of a data-parallel step: gradients of P parameters are 2 (n − 1) / n · w · P bytes on the wire
-    of each rank, and their backward pass takes 4 · P FLOP per token.
+    Tokens are those of a data-parallel step: gradients of P parameters are 2 (n − 1) / n · w · P bytes on the wire of
+    each rank, and their backward pass takes 4 · P FLOP per token.
     """
     ranks = len(results.facts.hosts)
     network = _network(results, roofline, rows) if ranks > 1 else None

@@ -101,7 +101,7 @@ def _blocks(roofline: Roofline, number: int) -> Iterator[Block]:
     outer = next((peak for peak in reversed(roofline.memory) if peak.measured), None)
     copied = roofline.device == "cpu" and outer is not None and outer.op == _PAST_CACHES
     yield table("Peaks", _PEAK_COLUMNS, _peaks(roofline), _LOOPS if copied else "")
-    if fusions := fusions_of(roofline):
+    if fusions := list(fusions_of(roofline)):
         yield table("What fusing attention saves", _FUSION_COLUMNS, fusions, _FUSED, row_headers=2)
     yield table("Balance of the machine", _BALANCE_COLUMNS, roofline.balances, _BALANCE, row_headers=2)
 
