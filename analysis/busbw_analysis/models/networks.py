@@ -190,16 +190,11 @@ class TwoLevel(_Checked):
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks, then those of the hosts."""
-        inner = self.nic if self.inner is None else self.inner
-        return (*_ports("rank", self.placement.ranks, inner), *_ports("host", self.placement.hosts, self.nic))
+        return _ports_of_both(self)
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         """Through both cards if the hosts differ."""
-        ranks, hosts = self.placement.ranks, self.placement.hosts
-        source_host, target_host = self.placement.host_of(sources), self.placement.host_of(targets)
-        far = source_host != target_host
-        out, into = _only(far, 2 * ranks + source_host), _only(far, 2 * ranks + hosts + target_host)
-        return _routes([sources, out, into, ranks + targets], np.where(far, self.delay, self.inner_delay))
+        return _routes_through_cards(self, sources, targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,36 +295,39 @@ class FatTree(_Checked):
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks and of the hosts, then the links of every leaf to and from each spine."""
-        inner = self.nic if self.inner is None else self.inner
         up = self.leaf * self.nic / (self.spines * self.oversubscription)
         pairs = [(leaf, spine) for leaf in range(self.leaves) for spine in range(self.spines)]
         return (
-            *_ports("rank", self.placement.ranks, inner),
-            *_ports("host", self.placement.hosts, self.nic),
+            *_ports_of_both(self),
             *(Link(f"leaf {leaf} to spine {spine}", up, "switch", "leaf # to spine #") for leaf, spine in pairs),
             *(Link(f"spine {spine} to leaf {leaf}", up, "switch", "spine # to leaf #") for leaf, spine in pairs),
         )
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         """Within a host, below a leaf, or over one of the spines."""
-        ranks, hosts = self.placement.ranks, self.placement.hosts
         source_host, target_host = self.placement.host_of(sources), self.placement.host_of(targets)
-        far, across = source_host != target_host, source_host // self.leaf != target_host // self.leaf
+        across = source_host // self.leaf != target_host // self.leaf
         spine = (_hashed(sources, targets, self.seed) if self.routing == "hash" else target_host) % self.spines
-        first = 2 * ranks + 2 * hosts
+        first = 2 * self.placement.ranks + 2 * self.placement.hosts
         up = first + source_host // self.leaf * self.spines + spine
         down = first + self.leaves * self.spines + target_host // self.leaf * self.spines + spine
-        return _routes(
-            [
-                sources,
-                _only(far, 2 * ranks + source_host),
-                _only(across, up),
-                _only(across, down),
-                _only(far, 2 * ranks + hosts + target_host),
-                ranks + targets,
-            ],
-            np.where(far, self.delay, self.inner_delay),
-        )
+        return _routes_through_cards(self, sources, targets, _only(across, up), _only(across, down))
+
+
+def _ports_of_both(network: TwoLevel | FatTree) -> tuple[Link, ...]:
+    """The ports of the ranks, then those of the hosts."""
+    place, inner = network.placement, network.nic if network.inner is None else network.inner
+    return (*_ports("rank", place.ranks, inner), *_ports("host", place.hosts, network.nic))
+
+
+def _routes_through_cards(network: TwoLevel | FatTree, sources: Whole, targets: Whole, *between: Whole) -> Routes:
+    """Through both cards, and the links ``between`` them, if the hosts differ."""
+    place, cards = network.placement, 2 * network.placement.ranks
+    source_host, target_host = place.host_of(sources), place.host_of(targets)
+    far = source_host != target_host
+    out, into = _only(far, cards + source_host), _only(far, cards + place.hosts + target_host)
+    delays = np.where(far, network.delay, network.inner_delay)
+    return _routes([sources, out, *between, into, place.ranks + targets], delays)
 
 
 _MOST_SPINES: Final = 4096

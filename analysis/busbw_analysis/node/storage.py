@@ -21,6 +21,7 @@ from busbw_analysis.data.summary import CaseSummary, DataCheck
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.models.results import Results
+from busbw_analysis.node.memory import at_peak
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, percent, table, three_digits
 from busbw_analysis.report.sections.labels import checked, ends_in_words, flagged
@@ -77,13 +78,12 @@ class Stored:
     @property
     def nominal(self) -> float | None:
         """The rate of all ranks together that is 100 %, in B/s; None without a peak."""
-        return self.peak.algbw * self.ranks if isinstance(self.peak, Peak) else None
+        return at_peak(self.peak, self.ranks)[0]
 
     @property
     def practical(self) -> float | None:
         """The rate of all ranks together that is reached in practice on such hardware, in B/s; None if unknown."""
-        practical = self.peak.practical if isinstance(self.peak, Peak) else None
-        return None if practical is None else practical * self.ranks
+        return at_peak(self.peak, self.ranks)[1]
 
 
 def stored(results: Results, curves: Iterable[Curve]) -> tuple[Stored, ...]:
