@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from busbw_analysis.node.judgement import SLICE as NODE
+from busbw_analysis.node.slice import SLICE as NODE
 from busbw_analysis.report.slices import Slice
 from busbw_analysis.training.slice import SLICE as TRAINING
 

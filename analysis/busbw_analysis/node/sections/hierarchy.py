@@ -21,7 +21,6 @@ _NOTE: Final = (
     "limit set by memory copies. Rates: traffic for kernels in memory, busbw for ranks, bytes for copies and files."
 )
 _ORDER: Final = "Every level of this machine that the run used, from the core outwards, on a logarithmic axis."
-_DRAWN: Final = {"measured": "measured", "nominal": "nominal", "practical": "in practice"}
 
 
 def hierarchy(levels: Sequence[HierarchyLevel]) -> Section | None:
@@ -37,8 +36,8 @@ def hierarchy(levels: Sequence[HierarchyLevel]) -> Section | None:
     title = "The hierarchy of memories and links"
     picture = draw(levels, list(map(_label, levels)), "hierarchy-plot", title, f"{gist}.")
     legend = tuple(
-        LegendEntry(SWATCHES[name], label)
-        for name, label in _DRAWN.items()
+        LegendEntry(swatch, label)
+        for name, (label, swatch) in _DRAWN.items()
         if any(getattr(level, name) for level in levels)
     )
     figure = Figure(_ORDER, (picture,), legend, table("Levels", _COLUMNS, levels, _NOTE))
@@ -75,12 +74,12 @@ _ROOM: Final = 0.25
 """Length of the axis right of all bars, where the rates are written, over that of the longest bar."""
 
 
-SWATCHES: Final = {
-    "measured": sample('<path d="M1 3h26v8h-26z" fill="var(--series-0)"/>'),
-    "nominal": sample('<path d="M1 2h26v10h-26z" fill="none" stroke="var(--ink)" stroke-width="1.3"/>'),
-    "practical": sample('<path d="M14 1v12" stroke="var(--series-1)" stroke-width="2.4"/>'),
+_DRAWN: Final = {
+    "measured": ("measured", sample('<path d="M1 3h26v8h-26z" fill="var(--series-0)"/>')),
+    "nominal": ("nominal", sample('<path d="M1 2h26v10h-26z" fill="none" stroke="var(--ink)" stroke-width="1.3"/>')),
+    "practical": ("in practice", sample('<path d="M14 1v12" stroke="var(--series-1)" stroke-width="2.4"/>')),
 }
-"""Legend samples."""
+"""Rates of a level → label and sample of the legend."""
 
 
 def draw(rows: Sequence[HierarchyLevel], labels: Sequence[str], identity: str, title: str, description: str) -> str:
