@@ -364,8 +364,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "delays within and between hosts swapped",
         _MODELS + "networks.py",
-        "[sources, out, into, ranks + targets], np.where(far, self.delay, self.inner_delay)",
-        "[sources, out, into, ranks + targets], np.where(far, self.inner_delay, self.delay)",
+        "delays = np.where(far, network.delay, network.inner_delay)",
+        "delays = np.where(far, network.inner_delay, network.delay)",
         ("test_networks.py", "test_simulate.py"),
     ),
     Fault(

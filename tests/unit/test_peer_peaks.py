@@ -13,7 +13,7 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.peer_peaks import PairShares
-from busbw_analysis.node.judgement import Node
+from busbw_analysis.node.slice import Node
 from busbw_analysis.report.show import show_rows
 
 ROWS = catalogue()

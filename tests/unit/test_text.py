@@ -48,7 +48,7 @@ READERS: Final[dict[str, str]] = {
     "busbw_analysis/cli/training_machines.py": "networks and percentages as users write them",
     "busbw_analysis/cli/training_models.py": "names of files and models as users write them",
     "busbw_analysis/cli/simulate.py": "algorithms and placements that users type",
-    "busbw_analysis/models/network_specs.py": "networks as users write them",
+    "busbw_analysis/models/networks.py": "networks as users write them",
     # files that people write, and those of runs
     "busbw/cli/listing.py:_suites": "the comment at the top of a suite",
     "busbw/ops/limits.py": "TOML files of users, and msgspec's messages about them",
