@@ -8,6 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
@@ -32,7 +33,7 @@ _EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
 
 _OF_CASE: Final = (
     *("op", "size_bytes", "count", "dtype", "redop", "in_place"),
-    *("mode", "sync", "cache", "pre_enqueue", "root", "settings", "tool_op"),
+    *("mode", "sync", "cache", "pre_enqueue", "root", "tool_op"),
 )
 _OF_GROUP: Final = (
     *("ranks", "launches", "samples", "time_ns", "fastest_ns", "algbw", "busbw", "spread", "skew_share"),
@@ -52,7 +53,7 @@ class ShownRow:
         or ``none`` for a case without numbers
     interval: what ``low_ns`` and ``high_ns`` are
     statistic: what ``time_ns`` is in another tool's log
-    peak_share, peak: the rate over the peak, and the part of the machine whose rate is 100 %
+    peak_share, peak, denominator: the rate over the peak, the part of the machine whose rate is 100 %, and its text
     overlap: of a call beside computation
     traffic: bytes that one rank reads and writes
     numbers: those that the slices know of cases
@@ -76,6 +77,7 @@ class ShownRow:
     statistic: str | None = None
     peak_share: float | None = None
     peak: str | None = None
+    denominator: str | None = None
     overlap: Overlap | None = None
     traffic: float | None = None
 
@@ -107,6 +109,7 @@ class ShownRow:
         return {
             **values_of(case, *_OF_CASE),
             "groups": case.group,
+            "settings": None if case.settings is None else msgspec.to_builtins(case.settings),
             "in_words": self.in_words,
             "state": self.summary.state,
             "reason": self.reason,
@@ -114,6 +117,9 @@ class ShownRow:
             **self.summary.check.document,
             "flags": self.summary.flags,
             **own,
+            "overlap": None if self.overlap is None else self.overlap.share,
+            "overlap_low": None if self.overlap is None else self.overlap.low,
+            "overlap_high": None if self.overlap is None else self.overlap.high,
             **{number.key: _number(number, self) for number in self.numbers},
         }
 
@@ -172,6 +178,7 @@ def _of_group(name: str, summary: CaseSummary, group: GroupSummary, peak: Peak |
         interval=group.interval.kind,
         peak_share=share,
         peak=None if peak is None or share is None else peak.what,
+        denominator=None if peak is None or share is None else peak.denominator,
         overlap=group.overlap,
         traffic=None if factor is None or group.algbw is None else factor * group.algbw,
     )
