@@ -322,7 +322,7 @@ def groups_of(index: int, case: Case, tables: Sequence[tuple[int, LaunchTable]])
     """
     rows = joined([table for _, table in tables])
     run = np.repeat([run for run, _ in tables], [len(table) for _, table in tables]).astype(np.int64)
-    group = numbered(np.zeros(len(rows), dtype=np.int64), rows.ranks)
+    group = numbered(rows.ranks)
     if len(tables) > 1:
         order = np.argsort(group, kind="stable")
         rows, run, group = rows.take(order), run[order], group[order]

@@ -10,7 +10,7 @@ import hashlib
 import os
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -110,7 +110,8 @@ class Summarised:
 def summarised(stored: store.StoredRun) -> Summarised:
     """The summary of a run in memory."""
     whole = packed_run(stored)
-    return Summarised(without_samples(whole), launch_table(whole), lateness_of(whole), whole)
+    bare = replace(whole, rows=tuple(map(_without_samples, whole.rows)))
+    return Summarised(bare, launch_table(whole), lateness_of(whole), whole)
 
 
 def summary_of(run: store.StoredRun | Summarised) -> Summarised:
@@ -118,12 +119,7 @@ def summary_of(run: store.StoredRun | Summarised) -> Summarised:
     return run if isinstance(run, Summarised) else summarised(run)
 
 
-def without_samples(stored: store.StoredRun) -> store.StoredRun:
-    """``stored`` with measurements that have no groups."""
-    return store.StoredRun(stored.path, stored.run, tuple(map(_bare, stored.rows)), stored.warnings)
-
-
-def _bare(row: Row) -> Row:
+def _without_samples(row: Row) -> Row:
     if isinstance(row, PairBlock):
         fields = {name: getattr(row, name) for name in Measurement.__struct_fields__}
         return Measurement(**{**fields, "groups": ()})

@@ -1,15 +1,15 @@
 """The summary of every case: its state, flags, and one summary per group of ranks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, Literal
 
 import numpy as np
 
 from busbw.ops import LOCAL, PAIRED
-from busbw.runs.records import JSON, Case, Check, FailureCause, Imported, LoopKind, Measurement
+from busbw.runs.records import JSON, Case, Check, Imported, LoopKind, Measurement
 from busbw.runs.store import StoredRun
-from busbw_analysis.data.cases import CaseRow, CaseState
+from busbw_analysis.data.cases import CaseRow
 from busbw_analysis.data.disturbance import Disturbance, disturbance_of
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import CLOCK_ERROR_SHARE, Groups, GroupSummary, groups_of
@@ -89,11 +89,10 @@ class DataCheck:
         return {"check": self.in_words, "check_state": self.state}
 
 
-@dataclass(frozen=True, slots=True)
-class CaseSummary:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseSummary(CaseRow):
     """One case of the plan: its state and, if measured, one summary per group of ranks.
 
-    index, case, state, reasons, lost, cause: from ``CaseRow``
     check: whether its data were right
     stop_reasons: why its blocks ended
     groups: empty unless ``state`` is measured; a failed case has no result, even if some launches succeeded
@@ -104,10 +103,6 @@ class CaseSummary:
     loops: which loops made the calls
     """
 
-    index: int
-    case: Case
-    state: CaseState
-    reasons: tuple[str, ...]
     check: DataCheck
     stop_reasons: tuple[str, ...]
     groups: Groups
@@ -116,8 +111,6 @@ class CaseSummary:
     flags: tuple[Flag, ...]
     disturbance: Disturbance
     loops: tuple[LoopKind, ...] = ("python",)
-    lost: tuple[str, ...] = ()
-    cause: FailureCause | None = None
 
     @property
     def only(self) -> GroupSummary | None:
@@ -161,11 +154,8 @@ def _summary(
     ]
     disturbance = disturbance_of(measured, *counts)
     return CaseSummary(
-        index=row.index,
-        case=row.case,
-        state=row.state,
-        reasons=row.reasons,
-        check=_failure(row) if row.state == "failed" else _check([result.check for result in results]),
+        **{field.name: getattr(row, field.name) for field in fields(CaseRow)},
+        check=_check(row, [result.check for result in results]),
         stop_reasons=tuple(sorted({result.stop_reason for result in measured})),
         groups=groups,
         wrong=wrong,
@@ -173,16 +163,12 @@ def _summary(
         flags=_flags(row.case, measured, groups, disturbance, crowded) if groups else (),
         disturbance=disturbance,
         loops=tuple(sorted({result.loop for result in measured})),
-        lost=row.lost,
-        cause=row.cause,
     )
 
 
-def _failure(row: CaseRow) -> DataCheck:
-    return DataCheck("wrong" if row.cause == "wrong_data" else "failed", row.reasons)
-
-
-def _check(checks: Sequence[Check]) -> DataCheck:
+def _check(row: CaseRow, checks: Sequence[Check]) -> DataCheck:
+    if row.state == "failed":
+        return DataCheck("wrong" if row.cause == "wrong_data" else "failed", row.reasons)
     reasons = dict.fromkeys(check.reason or "no reason given" for check in checks if check.state == "not checked")
     if reasons:
         return DataCheck("not checked", tuple(reasons))
