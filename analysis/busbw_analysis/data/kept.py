@@ -24,11 +24,10 @@ from busbw.runs import files, store
 from busbw.runs.outline import outline_of
 from busbw.runs.progress import RunLine, line_of
 from busbw.runs.records import Case, Measurement, Row, Run
-from busbw_analysis.data.block_columns import PairBlock
+from busbw_analysis.data.block_columns import PairBlock, packed, packed_run
 from busbw_analysis.data.lateness import GroupLateness, lateness_of
 from busbw_analysis.data.launches import COLUMNS, COUNTS, OF_MEMBERS, OVERLAP, LaunchTable, launch_table
 from busbw_analysis.data.likeness import CHECKED
-from busbw_analysis.data.pair_rows import packed, packed_run
 from busbw_analysis.data.ragged import Ragged
 from busbw_analysis.data.samples import plain_run
 
