@@ -132,11 +132,10 @@ def read_summarised(folder: Path) -> Summarised:
     """
     run = store.read_run(folder)
     document = _document(folder)
-    connection = _connection()
-    kept = _source(connection, folder)
+    kept = _sources([folder]).get(folder)
     if kept is not None and (kept.version, kept.run) == (VERSION, document) and _fits(kept, folder):
         with contextlib.suppress(*_unreadable()):
-            rows, table = _read(connection, folder)
+            rows, table = _read(folder)
             stored = store.StoredRun(folder, run, rows, kept.warnings)
             lateness = msgspec.json.decode(kept.lateness, type=tuple[GroupLateness, ...])
             summary = Summarised(stored, table, lateness, is_plain=kept.is_plain)
@@ -158,7 +157,7 @@ def _keep(summary: Summarised, document: str, state: tuple[int, int]) -> None:
     with contextlib.suppress(OSError, StoreError, *_unreadable()):
         source = _source_of(summary, document, state)
         if _state(folder) == state:  # else rows arrived, and the hash may be of more of them
-            _write(_connection(), folder, summary, source)
+            _write(folder, summary, source)
 
 
 def _is_named_literally(folder: Path) -> bool:
@@ -184,16 +183,19 @@ def lines_of(folders: Iterable[Path]) -> dict[Path, RunLine]:
     """The lines of those runs in a list whose kept summary fits, by ``run.json`` and the size and time of change of the
     samples.
     """
-    kept = {
-        str(path): path.parent for path in (folder / store.SUMMARY_FILE for folder in folders) if _is_complete(path)
-    }
+    return {folder: source.line for folder, source in _sources(folders).items() if _is_of(source, folder)}
+
+
+def _sources(folders: Iterable[Path]) -> dict[Path, _Source]:
+    """What the kept summaries were made from, as far as they can be read."""
+    paths = (folder / store.SUMMARY_FILE for folder in folders if _is_named_literally(folder))
+    kept = {str(path): path.parent for path in paths if _is_complete(path)}
     if not kept:
         return {}
     query = "SELECT file_name, value FROM parquet_kv_metadata(?) WHERE key = 'source'"
     with contextlib.suppress(*_unreadable()):
         rows = _connection().execute(query, [list(kept)]).fetchall()
-        sources = {kept[name]: msgspec.json.decode(value, type=_Source) for name, value in rows}
-        return {folder: source.line for folder, source in sources.items() if _is_of(source, folder)}
+        return {kept[name]: msgspec.json.decode(value, type=_Source) for name, value in rows}
     return {}
 
 
@@ -272,30 +274,13 @@ def _checksum(folder: Path) -> str:
     return checksum.hexdigest()
 
 
-def _source(connection: "duckdb.DuckDBPyConnection", folder: Path) -> _Source | None:
-    """What the kept summary was made from; None if there is none that can be read."""
-    path = folder / store.SUMMARY_FILE
-    if not _is_named_literally(folder):
-        return None
-    try:
-        with files.opened(path):
-            pass
-        query = "SELECT value FROM parquet_kv_metadata(?) WHERE key = 'source'"
-        rows = connection.execute(query, [str(path)]).fetchall()
-        return msgspec.json.decode(rows[0][0], type=_Source) if rows else None
-    except OSError:
-        return None
-    except _unreadable():
-        return None
-
-
-def _read(connection: "duckdb.DuckDBPyConnection", folder: Path) -> tuple[tuple[Row, ...], LaunchTable]:
+def _read(folder: Path) -> tuple[tuple[Row, ...], LaunchTable]:
     path = str(folder / store.SUMMARY_FILE)
 
     def columns(what: str, *, numbers: bool = True) -> dict[str, npt.NDArray[Any]]:
         # All of these queries read the rows in the order of the file.
         query = f"SELECT {what} FROM read_parquet(?, hive_partitioning = false) WHERE (kind = '{_NUMBERS}') = {numbers}"  # noqa: S608
-        arrays = connection.execute(query, [path]).fetchnumpy()
+        arrays = _connection().execute(query, [path]).fetchnumpy()
         return {name: _typed(name, np.ma.asarray(column)) for name, column in arrays.items()}
 
     records = columns("record", numbers=False)["record"]
@@ -321,7 +306,7 @@ def _typed(name: str, column: np.ma.MaskedArray[Any, Any]) -> npt.NDArray[Any]:
     return np.asarray(np.ma.filled(column.astype(np.float64), np.nan))
 
 
-def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, summary: Summarised, source: _Source) -> None:
+def _write(folder: Path, summary: Summarised, source: _Source) -> None:
     """Replace the kept summary atomically. Raises OSError and the errors of DuckDB."""
     tables = {
         "cases": _case_columns(summary.stored.run),
@@ -329,6 +314,7 @@ def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, summary: Summa
         "members": _member_columns(summary.table),
         "records": _record_columns(summary.stored),
     }
+    connection = _connection()
     for name, columns in tables.items():
         connection.register(name, columns)
     target, draft = folder / store.SUMMARY_FILE, folder / f".{store.SUMMARY_FILE}.{os.getpid()}"

@@ -13,9 +13,8 @@ from busbw.runs.facts import HostFacts
 from busbw.runs.records import JSON, Case, Detail, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
 from busbw.units import clock_time, counted, format_size, format_span, format_time
-from busbw_analysis.data.cases import CaseState
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.summary import FLAGS, CaseSummary
+from busbw_analysis.data.summary import FLAGS, CaseState, CaseSummary
 from busbw_analysis.report.document import (
     MISSING,
     Cell,
