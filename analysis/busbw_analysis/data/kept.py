@@ -310,8 +310,7 @@ def _write(folder: Path, summary: Summarised, source: _Source) -> None:
     """Replace the kept summary atomically. Raises OSError and the errors of DuckDB."""
     tables = {
         "cases": _case_columns(summary.stored.run),
-        "numbers": _number_columns(summary.table),
-        "members": _member_columns(summary.table),
+        **_launch_columns(summary.table),
         "records": _record_columns(summary.stored),
     }
     connection = _connection()
@@ -330,17 +329,14 @@ def _write(folder: Path, summary: Summarised, source: _Source) -> None:
             draft.unlink(missing_ok=True)
 
 
-def _number_columns(table: LaunchTable) -> dict[str, npt.NDArray[Any]]:
+def _launch_columns(table: LaunchTable) -> dict[str, dict[str, npt.NDArray[Any]]]:
+    """One row per launch and group (``numbers``), and one per rank of every group (``members``)."""
     scalars = {f"{name}_index" if name == "case" else name: getattr(table, name) for name in _SCALARS}
     overlap = {f"overlap_{name}": table.overlap[:, place] for place, name in enumerate(OVERLAP)}
-    return {"place": np.arange(len(table)), **scalars, **overlap}
-
-
-def _member_columns(table: LaunchTable) -> dict[str, npt.NDArray[Any]]:
-    """One row per rank of every group."""
-    ranks = table.ranks
-    each = {"place": np.repeat(np.arange(len(ranks)), ranks.lengths), "member": np.arange(len(ranks.flat))}
-    return {**each, "rank": ranks.flat, **{name: getattr(table, name) for name in OF_MEMBERS}}
+    ranks, place = table.ranks, np.arange(len(table))
+    of_members = {name: getattr(table, name) for name in OF_MEMBERS}
+    each = {"place": np.repeat(place, ranks.lengths), "member": np.arange(len(ranks.flat)), "rank": ranks.flat}
+    return {"numbers": {"place": place, **scalars, **overlap}, "members": {**each, **of_members}}
 
 
 def _case_columns(run: Run) -> dict[str, npt.NDArray[Any]]:
