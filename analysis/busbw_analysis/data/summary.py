@@ -224,10 +224,8 @@ def _summary(
     measured = [result for result in results if isinstance(result, Measurement)]
     groups = groups_of(row.index, row.case, tables if row.state == "measured" else ())
     wrong = groups_of(row.index, row.case, tables if row.cause == "wrong_data" else ())
-    counts = [
-        sum(int(getattr(table, name).sum()) for _, table in tables) for name in ("samples", "disturbed", "missed")
-    ]
-    disturbance = disturbance_of(measured, *counts)
+    samples, missed = (sum(int(getattr(table, name).sum()) for _, table in tables) for name in ("samples", "missed"))
+    disturbance = disturbance_of(measured, samples, missed)
     return CaseSummary(
         **{field.name: getattr(row, field.name) for field in fields(CaseRow)},
         check=_check(row, [result.check for result in results]),
