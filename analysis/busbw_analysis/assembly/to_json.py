@@ -18,10 +18,9 @@ from busbw.runs.records import JSON
 from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.slices import SLICES
 from busbw_analysis.data.as_json import plain, values_of, with_values
-from busbw_analysis.data.cases import CaseState
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import CaseState, CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.diagnosis.answer import Answer

@@ -14,10 +14,9 @@ from busbw.runs.placement import RankPlacement, binding, rank_placements
 from busbw.runs.records import JSON, Case, Detail, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
 from busbw.units import clock_time, counted, format_size, format_span, format_time, listed, number_list
-from busbw_analysis.data.cases import CaseState
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.names import rank_list
-from busbw_analysis.data.summary import FLAGS, CaseSummary
+from busbw_analysis.data.summary import FLAGS, CaseState, CaseSummary
 from busbw_analysis.report.document import MISSING, Cell, Column, Paragraph, Section, Table, Terms, Tone, table
 
 _GLOSSARY: Final = "templates/glossary.toml"

@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -532,14 +532,10 @@ _GROUP_DECODER = msgspec.json.Decoder(GroupSamples)
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The groups of a block, each checked when it is read; raises Unsound for the first flaw.
-
-    ``raw``: the groups as JSON if the row is long, else empty; users of ``raw`` must check the groups themselves.
-    """
+    """The groups of a block, each checked when it is read; raises Unsound for the first flaw."""
 
     case: Case
     groups: Iterable[GroupSamples]
-    raw: Sequence[msgspec.Raw] = ()
 
     def __iter__(self) -> Iterator[GroupSamples]:
         return soundness.sound_groups(self.groups, self.case)
@@ -551,7 +547,7 @@ def _decode_row(line: bytes, *, one_by_one: bool) -> tuple[Row, Groups | None]:
         wide = _WIDE_DECODER.decode(line)
         if isinstance(wide, _Wide):
             fields = {name: getattr(wide, name) for name in Measurement.__struct_fields__ if name != "groups"}
-            groups = Groups(wide.case, map(_GROUP_DECODER.decode, wide.groups), wide.groups)
+            groups = Groups(wide.case, map(_GROUP_DECODER.decode, wide.groups))
             return Measurement(**fields, groups=()), groups
         return wide, None
     row = _ROW_DECODER.decode(line)
