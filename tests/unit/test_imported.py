@@ -505,6 +505,15 @@ def test_operation_and_ranks_follow_from_the_columns(op: str, ranks: int, blocks
     assert deduce.fits([row])[0] == (op, ranks)
 
 
+def test_columns_that_fit_several_operations_leave_it_to_the_name_of_the_file() -> None:
+    row = Aggregate(line=1, dtype="float32", size_bytes=1 << 30, count=1 << 24, algbw=200e9, busbw=187.5e9)
+    candidates = deduce.fits([row])
+    assert {fit.op for fit in candidates} >= {"all_gather", "all_to_all"}
+    assert deduce.hinted("x-alltoall-8.log", candidates) == ("all_to_all", 16)
+    assert deduce.hinted("tests_nccl_allgather_2.log", candidates) == ("all_gather", 16)
+    assert deduce.hinted("x.log", candidates) is None
+
+
 @pytest.mark.parametrize(
     ("out_of_place", "in_place", "ops"),
     [

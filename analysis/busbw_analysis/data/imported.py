@@ -204,7 +204,7 @@ def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[L
     """The operation and ranks deduced from the columns. Raises LogError unless there is exactly one possibility."""
     op, where = rows[0].op, f"{log.source}:{table.line}"
     candidates = deduce.fits(rows, op, rows[0].ranks)
-    fit = candidates[0] if len(candidates) == 1 else None
+    fit = candidates[0] if len(candidates) == 1 else deduce.hinted(log.source, candidates)
     if fit is None and op is None:
         fitting = f"; its columns fit {' and '.join(candidate.op for candidate in candidates)}" if candidates else ""
         message = f"{where}: the log names no operation{fitting}; name it with --op"
@@ -212,7 +212,8 @@ def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[L
     if fit is None or fit.ranks is None:
         message = f"{where}: the log does not contain the number of ranks; give it with --ranks"
         raise LogError(message, code="no-ranks")
-    text = f"operation or ranks are missing in the log; its columns imply {fit.op} over {fit.ranks} ranks"
+    by_name = "" if len(candidates) == 1 else " and its file name"
+    text = f"operation or ranks are missing in the log; its columns{by_name} imply {fit.op} over {fit.ranks} ranks"
     notes.append(LogNote(code="deduced", text=text, line=table.line))
     return fit
 

@@ -4,12 +4,13 @@ Source: ``getCollByteCount`` and ``getBw`` of each ``*.cu`` of NVIDIA/nccl-tests
 operations and one block of S for others. busbw over algbw depends on the ranks. Only some have a redop or a root.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from busbw.ops import OPS, bus_factor
 from busbw.runs.records import CASE_DTYPE_BYTES
-from busbw_analysis.data.readers.lines import NCCL_BLOCKS
+from busbw_analysis.data.readers.lines import NCCL_BLOCKS, op_named
 from busbw_analysis.data.readers.log import Aggregate
 
 _WHOLE: Final = ("all_reduce", "broadcast", "reduce", "send_recv")
@@ -69,3 +70,11 @@ def _has_columns(op: str, row: Aggregate) -> bool:
     """Whether ``row`` has a redop and a root exactly if ``op`` has. Some versions print a redop for send_recv."""
     reduces = op == "send_recv" or OPS[op].reduces == (row.redop is not None)
     return reduces and OPS[op].rooted == (row.root is not None)
+
+
+def hinted(name: str, among: Sequence[Fit]) -> Fit | None:
+    """The fit in ``among`` whose operation is a word of the file ``name``; None unless there is exactly one."""
+    plain = name.lower()
+    words = {op_named(word) for parted in (r"[^a-z_]+|_perf", "[^a-z]+") for word in re.split(parted, plain)}
+    named = [fit for fit in among if fit.op in words]
+    return named[0] if len(named) == 1 else None
