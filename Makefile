@@ -20,7 +20,7 @@ developed := $(venv)/.developed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents lint format sbatch drawings bench bench-fit bench-gpu bench-metrology bench-scale clean
+.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents lint format drawings bench bench-fit bench-gpu bench-metrology bench-scale clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,9 +90,6 @@ lint: $(developed) ## check style, types and import layers
 	$(venv)/bin/ruff format --check
 	$(venv)/bin/mypy
 	$(venv)/bin/lint-imports --no-logo
-
-sbatch: $(installed) ## regenerate slurm/ from tests/shared/batch_files.py
-	$(venv)/bin/python tests/shared/batch_files.py slurm
 
 golden: $(installed) ## regenerate tests/golden, the expected output of every command, and tests/data/logs/expected.json
 	$(venv)/bin/python tests/shared/golden.py

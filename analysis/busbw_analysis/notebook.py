@@ -1,25 +1,25 @@
 """An analysed run for notebooks and scripts: data frames, a figure, and an HTML summary."""
 
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from busbw.errors import BusbwError, UsageError, refuse_unknown
+from busbw.errors import UsageError, refuse_unknown
 from busbw.runs.store import usual_results_dir
 from busbw.system.catalog import catalogue
 from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.report.tables.frames import case_frame, sample_frame
-from busbw_analysis.report.tables.show import about, show_blocks, show_rows
+from busbw_analysis.export.frames import case_frame, sample_frame
+from busbw_analysis.report import plots
+from busbw_analysis.report.curves import curve_label, panel_of, varying_fields
+from busbw_analysis.report.show import about, show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 
 if TYPE_CHECKING:
@@ -45,14 +45,6 @@ class Run:
 
         Raises UsageError if the run has no curve of ``op``.
         """
-        from matplotlib.lines import Line2D  # noqa: PLC0415 - matplotlib takes as long to load as all the rest
-
-        from busbw_analysis.report.plots.axes import SLOTS, canvas, dress, marker_of  # noqa: PLC0415
-        from busbw_analysis.report.plots.curves import LINE_STYLES, paint  # noqa: PLC0415
-        from busbw_analysis.report.plots.svg import SERIES  # noqa: PLC0415
-        from busbw_analysis.report.sections.curves import panel_of  # noqa: PLC0415
-        from busbw_analysis.report.sections.labels import curve_label, varying_fields  # noqa: PLC0415
-
         rated = (curve for curve in self.judgement.curves if any(point.algbw for point in curve.series.points))
         drawn = dict.fromkeys(curve.series.key.op for curve in rated)
         if op not in drawn:
@@ -61,19 +53,13 @@ class Run:
         varying = varying_fields(curve.series.key for curve in curves)
         labels = [curve_label(curve.series.key, varying) for curve in curves]
         panel = panel_of(curves, labels)
-        with canvas((0.12, 0.1, 0.84, 0.8), width=560, height=360) as (figure, axes):
-            paint(axes, panel)
+        with plots.canvas((0.12, 0.1, 0.84, 0.8), width=560, height=360) as (figure, axes):
+            plots.paint(axes, panel)
             figure.patch.set_visible(True)
-            dress(axes, muted="#555555", hairline="#dddddd")
-            points = [
-                Line2D([], [], color=SERIES[slot % SLOTS], marker=marker_of(slot), linestyle="none", label=label)
-                for slot, label in enumerate(labels)
-            ]
-            kinds = [
-                Line2D([], [], color="#555555", linestyle=LINE_STYLES[kind][0], label=kind)
-                for kind in dict.fromkeys(line.kind for line in panel.lines)
-            ]
-            axes.legend(handles=[*points, *kinds], fontsize=9, frameon=False)
+            plots.dress(axes, muted="#555555", hairline="#dddddd")
+            handles, names = axes.get_legend_handles_labels()
+            entries = dict(zip(names, handles, strict=True))
+            axes.legend(entries.values(), entries.keys(), fontsize=9, frameon=False)
             axes.set_title(f"{op}: {panel.heading}", loc="left", x=0, fontsize=12)
         return figure
 
@@ -109,25 +95,4 @@ def judged(
         message = "no run given; name a folder, the start or end of a run's name, or latest"
         raise UsageError(message)
     folder = usual_results_dir() if results_dir is None else Path(results_dir)
-    with _naming_arguments():
-        return Run(judgement_of(runs, folder, None, force=force, facts=_facts(facts)))
-
-
-_ARGUMENTS: Final = {
-    "--results-dir": "results_dir",
-    "--force": "force=True",
-    "--format": "reader",
-    **{f"--{field.name}": field.name for field in fields(LogFacts)},
-}
-"""Option of the commands → argument of ``load``."""
-_OPTION: Final = re.compile(rf"(?<![\w-])(?:{'|'.join(_ARGUMENTS)})(?![\w-])")
-
-
-@contextmanager
-def _naming_arguments() -> Iterator[None]:
-    """Name arguments in error messages, where the commands would name their options."""
-    try:
-        yield
-    except BusbwError as error:
-        error.args = (_OPTION.sub(lambda option: _ARGUMENTS[option[0]], str(error)),)
-        raise
+    return Run(judgement_of(runs, folder, None, force=force, facts=_facts(facts)))

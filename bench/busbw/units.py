@@ -83,53 +83,35 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         low, high = parse_size(match["low"]), parse_size(match["high"])
         if low > high:
             raise UsageError(f"range {part!r}: {match['low']} is larger than {match['high']}; write it ascending")
-        spread = _geometric if match["how"] == "*" else _arithmetic
-        of_part = spread(part, low, high, match["step"])
+        of_part = _stepped(part, low, high, match["how"], match["step"])
         count += len(of_part)
         sizes.update(of_part)
     return tuple(sorted(sizes))
 
 
-def short_ranges(text: str) -> list[str]:
-    """A note for each range in ``text`` (see ``parse_sizes``) whose steps do not reach its end, with the last size."""
-    ranges = []
-    for part in text.split(","):
-        match = _RANGE.fullmatch(part)
-        if match is not None and (last := parse_sizes(part)[-1]) != (end := parse_size(match["high"])):
-            ranges.append(
-                f"sizes {part.strip()}: the last is {format_size(last)}; steps of {match['how']}{match['step']} do "
-                f"not reach {format_size(end)}"
-            )
-    return ranges
-
-
-def _geometric(part: str, low: int, high: int, step: str) -> list[int]:
-    try:
-        factor = float(step)
-    except ValueError:
-        factor = 0.0
-    if not 1 < factor < float("inf") or low == 0:
-        raise UsageError(f"range {part!r}: a geometric range must start above 0 and have a factor above 1")
+def _stepped(part: str, low: int, high: int, how: str, step: str) -> list[int]:
+    """The sizes of a range with a factor (``how`` is ``*``) or a step."""
     sizes: list[int] = []
-    size = float(low)
-    while size <= LARGEST_SIZE and round(size) <= high:  # a large factor makes it infinite
-        sizes.append(round(size))
-        size *= factor
-        _check_length(part, len(sizes))
-    return sizes
-
-
-def _arithmetic(part: str, low: int, high: int, step: str) -> list[int]:
-    width = parse_size(step)
-    if width == 0:
-        raise UsageError(f"range {part!r}: the step must be above 0")
-    _check_length(part, (high - low) // width + 1)
-    return list(range(low, high + 1, width))
-
-
-def _check_length(part: str, sizes: int) -> None:
-    if sizes > MOST_SIZES:
+    if how == "+":
+        width = parse_size(step)
+        if width == 0:
+            raise UsageError(f"range {part!r}: the step must be above 0")
+        sizes = list(range(low, min(high, low + MOST_SIZES * width) + 1, width))
+    else:
+        try:
+            factor = float(step)
+        except ValueError:
+            factor = 0.0
+        if not 1 < factor < float("inf") or low == 0:
+            raise UsageError(f"range {part!r}: a geometric range must start above 0 and have a factor above 1")
+        size = float(low)
+        # A large factor makes it infinite.
+        while size <= LARGEST_SIZE and round(size) <= high and len(sizes) <= MOST_SIZES:
+            sizes.append(round(size))
+            size *= factor
+    if len(sizes) > MOST_SIZES:
         raise UsageError(f"range {part!r} has more than {MOST_SIZES} sizes")
+    return sizes
 
 
 def parse_rate(text: str) -> float:

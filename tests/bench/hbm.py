@@ -24,8 +24,7 @@ from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
-from busbw.measure.clock import HostClock
-from busbw.measure.clock_sync import CommonClock
+from busbw.measure.clock import CommonClock, HostClock
 from busbw.runs.plan import Timing
 from busbw.runs.records import DTYPE_BYTES, Case, Measurement
 from busbw.system.device import Device

@@ -22,8 +22,8 @@ from busbw.backends import backend_named
 from busbw.backends.base import Vector
 from busbw.errors import LaunchError
 from busbw.launch.mpiexec import chosen
-from busbw.measure import buffers, loops
-from busbw.measure.bench import Bench, Part
+from busbw.measure import loops
+from busbw.measure.bench import Bench, Part, part_of
 from busbw.ops import OPS
 from busbw.runs.cases import expand
 from busbw.runs.facts import UNKNOWN_HOST, MpiFacts
@@ -126,7 +126,7 @@ def ask(library: Path, bench: Bench, say: Callable[[str], None]) -> None:
 
 def compare(bench: Bench, case: Case, library: ctypes.CDLL, say: Callable[[str], None]) -> None:
     """One op and size: all loops in turns."""
-    part = buffers.part_of(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
+    part = part_of(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
     if part is None:
         return
     row = LEAST_CALLS

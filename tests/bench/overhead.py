@@ -24,8 +24,8 @@ from busbw.backends import backend_named
 from busbw.launch.local import Watch, launch_ranks
 from busbw.launch.worker import Job
 from busbw.measure import block as instrument
-from busbw.measure import buffers, loops, stopping
-from busbw.measure.bench import Bench
+from busbw.measure import loops, stopping
+from busbw.measure.bench import Bench, part_of
 from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.cases import expand
@@ -157,7 +157,7 @@ def compare(
     barest: "Callable[[torch.Tensor], Callable[[int], int]]",
 ) -> None:
     """One size: both loops in turns of a few samples, so that both see the same machine."""
-    part = buffers.part_of(bench, OPS[case.op], case, (tuple(range(bench.backend.size)),), ())
+    part = part_of(bench, OPS[case.op], case, (tuple(range(bench.backend.size)),), ())
     if part is None:
         return
     send = part.sets[0].send.zero_()

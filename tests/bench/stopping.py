@@ -17,8 +17,8 @@ import torch
 from worlds import in_world
 
 from busbw.backends.base import Vector
-from busbw.measure import buffers, loops
-from busbw.measure.bench import Bench, Part, agreed
+from busbw.measure import loops
+from busbw.measure.bench import Bench, Part, agreed, part_of
 from busbw.measure.sampling import RoundSettings, sample
 from busbw.measure.stopping import budget_of
 from busbw.ops import OPS
@@ -75,7 +75,7 @@ def _sweep(bench: Bench, say: Callable[[str], None], trials: int) -> None:
 
 
 def _both(bench: Bench, case: Case, trials: int) -> tuple[Tally, Tally, int]:
-    part = buffers.part_of(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
+    part = part_of(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
     if part is None:
         message = "every rank takes part"
         raise RuntimeError(message)

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from busbw.backends.base import Bound
 from busbw.backends.compiled_loop import row_of
 from busbw.backends.local import LOCAL, kernels
-from busbw.backends.local.base import Bound
 from busbw.backends.local.threads import cores_in_order
 from busbw.backends.patterns import TORCH_DTYPES, fill, pattern
 from busbw.ops import OPS

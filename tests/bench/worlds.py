@@ -13,8 +13,7 @@ from busbw.backends import backend_named
 from busbw.backends.base import World
 from busbw.launch.mpiexec import RankStub, close_descriptors, rank_stubs
 from busbw.measure.bench import Bench
-from busbw.measure.clock import HostClock, read_cost_ns
-from busbw.measure.clock_sync import CommonClock
+from busbw.measure.clock import CommonClock, HostClock, read_cost_ns
 from busbw.runs.plan import Timing
 
 TIMEOUT_SECONDS = 60.0

@@ -289,21 +289,12 @@ def few_descriptors(trial: Trial) -> None:
     trial.wait()
 
 
-def _unwritten(trial: Trial, redirection: str) -> None:
-    trial.start_run(redirection=redirection)
+def stdout_full(trial: Trial) -> None:
+    """The table goes to a disk that is full."""
+    trial.start_run(redirection=">/dev/full")
     code, _, err = trial.wait()
     if code != 1 or "cannot write to stdout" not in err:
         trial.problems.append(f"it ends with {code} and says {err[-300:]!r}")
-
-
-def stdout_full(trial: Trial) -> None:
-    """The table goes to a disk that is full."""
-    _unwritten(trial, ">/dev/full")
-
-
-def stdout_closed(trial: Trial) -> None:
-    """There is no stdout."""
-    _unwritten(trial, ">&-")
 
 
 def samples_removed(trial: Trial) -> None:
@@ -320,7 +311,7 @@ FAULTS: dict[str, Callable[[Trial], None]] = {
     one.__name__: one
     for one in (
         *(kill_a_rank, stop_a_rank, interrupt, terminate, kill_the_launcher),
-        *(full_disk, few_descriptors, stdout_full, stdout_closed, samples_removed),
+        *(full_disk, few_descriptors, stdout_full, samples_removed),
     )
 }
 

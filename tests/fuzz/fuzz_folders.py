@@ -33,7 +33,7 @@ from busbw.errors import BusbwError
 from busbw.runs import store
 from busbw.runs.plan import read_suite
 from busbw.runs.records import Ended, Measurement, Run
-from busbw.slurm import status
+from busbw.slurm import runs as slurm_runs
 
 _DATA: Final = Path(__file__).parents[1] / "data"
 _LIMIT_SECONDS: Final = 30.0
@@ -157,7 +157,7 @@ def _tried(folder: Path, base: Path, results: Path, generator: random.Random) ->
     try:
         # What the two lists are made of: the commands add some ms each.
         listing.rows("runs", results)
-        status.rows(results, ())
+        slurm_runs.rows(results, ())
         for words in (["list", "runs"], ["status"]) if thorough else ():
             if (failure := _command([*words, "--results-dir", str(results)], is_list=True)) is not None:
                 return failure

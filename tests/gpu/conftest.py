@@ -14,11 +14,9 @@ from simulated.machine import EXACT
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
 from busbw.backends.patterns import count_wrong, fill, poison
-from busbw.measure.bench import Bench
+from busbw.measure.bench import Bench, part_of
 from busbw.measure.block import measure
-from busbw.measure.buffers import part_of
-from busbw.measure.clock import HostClock
-from busbw.measure.clock_sync import CommonClock
+from busbw.measure.clock import CommonClock, HostClock
 from busbw.ops import OPS, traffic
 from busbw.runs.plan import Timing
 from busbw.runs.records import Case, Measurement

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+from testing.gpu import ON_GPU
 from testing.synthetic import case
 
-from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.runs import store
@@ -18,11 +17,7 @@ from busbw.runs.cases import expand
 from busbw.runs.plan import read_suite
 from busbw.runs.records import DTYPE_BYTES, Case, Measurement, Mode
 
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.filterwarnings("default"),  # what torch and NCCL think of a world of one is not ours to mend
-]
+pytestmark = ON_GPU
 
 Measure = Callable[[Case], Measurement]
 

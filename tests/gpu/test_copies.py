@@ -9,15 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from testing.gpu import GPUS, ON_GPU
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends import BACKENDS
-from busbw.backends.base import Backend
+from busbw.backends.base import Backend, Bound
 from busbw.backends.cuda import CudaDevice
 from busbw.backends.local import LOCAL
-from busbw.backends.local.base import Bound
-from busbw.backends.pytorch import peer_access
+from busbw.backends.pytorch import nccl
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.ops.host import host_settings
@@ -25,11 +24,7 @@ from busbw.runs import store
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.device import Device
 
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.filterwarnings("default"),  # as in test_cuda.py
-]
+pytestmark = ON_GPU
 
 Measure = Callable[[Case], Measurement]
 SIZE = 1 << 22
@@ -161,11 +156,11 @@ def test_a_copy_to_a_peer_arrives_also_where_the_peer_is_the_same_gpu(device: De
 
 def test_a_process_sees_its_own_gpu_by_its_name(device: Device) -> None:
     assert isinstance(device, CudaDevice)
-    seen = peer_access.view("here", device)
+    seen = nccl.view("here", device)
     assert seen.gpu is not None, "this torch tells UUIDs"
     assert seen.names[seen.gpu] == device.name
     assert seen.gpu not in seen.access
-    assert msgspec.json.decode(msgspec.json.encode(seen), type=peer_access.View) == seen
+    assert msgspec.json.decode(msgspec.json.encode(seen), type=nccl.View) == seen
 
 
 def run_command(folder: Path, *arguments: str) -> store.StoredRun:
@@ -187,7 +182,7 @@ def test_the_suite_runs_on_one_gpu_and_says_why_it_has_no_pair(tmp_path: Path) -
     assert reasons == {op: f"{op} needs at least 2 ranks in every group; the smallest has 1" for op in pairs}
 
 
-@pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
 def test_every_pair_of_two_gpus_copies_or_says_why_not(tmp_path: Path) -> None:
     ops = "peer_copy,peer_copy_both,peer_copy_staged"
     run = run_command(tmp_path, "--op", ops, "--sizes", "1MiB", "--ranks", "2", "--mode", "isolated,pipelined")

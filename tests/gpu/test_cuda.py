@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from testing.gpu import GPUS, ON_GPU
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
 from busbw.measure.unsupported import Place, unsuited
 from busbw.ops import OPS
@@ -19,11 +19,7 @@ from busbw.runs import store
 from busbw.runs.records import Cache, Case, Measurement, Mode
 from busbw.system.device import Device
 
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.filterwarnings("default"),  # what torch and NCCL think of a world of one is not ours to mend
-]
+pytestmark = ON_GPU
 
 SIZE = 1 << 20
 PLACE = Place(oversubscribed=False, comparable=True)
@@ -143,7 +139,7 @@ def test_the_command_measures_on_one_gpu(tmp_path: Path) -> None:
     assert {row.case.op for row in run.skipped} == {"all_reduce"}
 
 
-@pytest.mark.skipif(torch.cuda.device_count() > 1, reason="there is a GPU for each of two ranks")
+@pytest.mark.skipif(GPUS > 1, reason="there is a GPU for each of two ranks")
 def test_two_ranks_on_one_gpu_are_refused_in_words(tmp_path: Path) -> None:
     ran = run_command(tmp_path, "--op", "all_reduce", "--sizes", "1KiB", "--ranks", "2")
     assert ran.returncode == 1

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+from testing.gpu import ON_GPU
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.settings import Way
@@ -16,11 +15,7 @@ from busbw.ops.storage import Access
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.storage import storage_facts
 
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.filterwarnings("default"),  # as in test_cuda.py
-]
+pytestmark = ON_GPU
 
 Measure = Callable[[Case], Measurement]
 SIZE = 1 << 20

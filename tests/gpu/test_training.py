@@ -5,10 +5,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 import torch
+from testing.gpu import ON_GPU
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
 from busbw.backends.pytorch.training.context_parallel import attention, attention_backward
 from busbw.backends.pytorch.training.network import causal
@@ -18,11 +18,7 @@ from busbw.runs.cases import expand
 from busbw.runs.plan import read_suite
 from busbw.runs.records import Case, Measurement, StepParts
 
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.filterwarnings("default"),  # what torch and NCCL think of a world of one is not ours to mend
-]
+pytestmark = ON_GPU
 
 ALONE = Workload(model="Llama 3 8B", scale=1 / 32, dp=1, tp=1, pp=1, micro_batches=2, interleave=1)
 

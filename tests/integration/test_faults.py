@@ -110,12 +110,12 @@ def test_a_rank_that_drops_out_is_named(commands: Commands, fault: str, words: s
     assert finished.err.count("(host ") == 1, finished.told
 
 
-def test_a_rank_killed_in_a_step_is_named_with_step_and_collective_and_the_run_goes_on(commands: Commands) -> None:
+def test_a_rank_killed_in_a_step_is_named_with_the_step_and_the_run_goes_on(commands: Commands) -> None:
     options = ("--op", "train_tensor,train_all_reduce", "--scale", "0.05", "--max-seconds", "0.1", "--launches", "1")
     finished = _with_fault(commands, "die-in-a-step", "run", *options, "--ranks", "2", "--no-baseline")
     run = commands.read()
     dead = f"rank 1 (host {_HOST}, pid {run.launches[0].pids[1]}) was killed by SIGKILL during train_all_reduce"
-    finished.assert_failed(run, dead, "rank 0 says: all_reduce: ")
+    finished.assert_failed(run, dead, "rank 0 says: ")
     assert "train_all_reduce" not in {row.case.op for row in run.measurements}
     commands.succeed("run", "--resume", "latest")
     whole = commands.read()

@@ -21,7 +21,6 @@ pytestmark = [
 ]
 
 _FULL = "cannot write to stdout: No space left on device"
-_CLOSED = "cannot write to stdout: Bad file descriptor"
 _DRY_RUN = ("run", "--op", "barrier", "--ranks", "2", "--dry-run")
 
 
@@ -33,10 +32,10 @@ def _shell(redirection: str) -> tuple[str, ...]:
 def test_a_run_is_whole_whatever_becomes_of_its_output(commands: Commands) -> None:
     wanted = [
         (">/dev/full", 1, _FULL),
-        (">&-", 1, _CLOSED),
+        (">&-", 0, ""),
         ("2>&-", 0, ""),
-        ("2>/dev/full", 1, "# busbw: cannot write to stderr: No space left on device"),
-        (">&- 2>&- <&-", 1, ""),
+        ("2>/dev/full", 0, ""),
+        (">&- 2>&- <&-", 0, ""),
         ("--json >/dev/full", 1, _FULL),
     ]
     plan = commands.sweep("all_reduce", "8,1KiB")
@@ -52,7 +51,6 @@ def test_a_run_is_whole_whatever_becomes_of_its_output(commands: Commands) -> No
         finished = one.wait()
         assert finished.code == code, (redirection, finished.told)
         assert words in finished.told, redirection
-        assert words or "# busbw: cannot" not in finished.told, redirection
         assert "Traceback" not in finished.told, redirection
         stored = commands.read(one.results)
         assert require(stored.end).status == "complete", redirection
@@ -66,14 +64,14 @@ def test_a_run_is_whole_whatever_becomes_of_its_output(commands: Commands) -> No
     ("arguments", "redirection", "code", "words"),
     [
         (("list", "ops"), ">/dev/full", 1, _FULL),
-        (("list", "ops"), ">&-", 1, _CLOSED),
+        (("list", "ops"), ">&-", 0, ""),
         (("list", "ops", "--json"), ">/dev/full", 1, _FULL),
         (("list", "ops"), "2>&-", 0, ""),
         (_DRY_RUN, "2>&-", 0, ""),
-        (_DRY_RUN, "2>/dev/full", 1, "# busbw: cannot write to stderr: No space left on device"),
+        (_DRY_RUN, "2>/dev/full", 0, ""),
         (("list", "nothing"), "2>&-", 2, ""),
         (("--help",), ">/dev/full", 1, _FULL),
-        (("list", "nothing"), "2>/dev/full", 2, "# busbw: cannot write to stderr: No space left on device"),
+        (("list", "nothing"), "2>/dev/full", 2, ""),
     ],
 )
 def test_any_command_says_what_it_could_not_write(
@@ -82,7 +80,6 @@ def test_any_command_says_what_it_could_not_write(
     finished = commands.run(*arguments, program=_shell(redirection))
     assert finished.code == code, finished.told
     assert words in finished.told
-    assert words or "# busbw: cannot" not in finished.told
     assert "Traceback" not in finished.told
 
 

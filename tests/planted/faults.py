@@ -148,14 +148,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "clock error of the ranks in between left out",
-        _MEASURE + "clock_sync.py",
+        _MEASURE + "clock.py",
         "measured.error_ns + bound",
         "measured.error_ns",
         ("test_clock_sync.py",),
     ),
     Fault(
         "clock offset at the end of its bound",
-        _MEASURE + "clock_sync.py",
+        _MEASURE + "clock.py",
         "offset = (low + high) // 2",
         "offset = low",
         ("test_clock_sync.py",),
@@ -227,7 +227,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "two writers in one run folder",
-        _RUNS + "lock.py",
+        _RUNS + "store.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
         "fcntl.LOCK_SH | fcntl.LOCK_NB",
         ("test_resume.py", "test_store.py"),
@@ -364,8 +364,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "delays within and between hosts swapped",
         _MODELS + "networks.py",
-        "[sources, out, into, ranks + targets], np.where(far, self.delay, self.inner_delay)",
-        "[sources, out, into, ranks + targets], np.where(far, self.inner_delay, self.delay)",
+        "delays = np.where(far, network.delay, network.inner_delay)",
+        "delays = np.where(far, network.inner_delay, network.delay)",
         ("test_networks.py", "test_simulate.py"),
     ),
     Fault(

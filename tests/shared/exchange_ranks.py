@@ -61,17 +61,17 @@ def whole(exchange: str, rank: int) -> dict[str, Any]:
 
 def _no_error_feedback(one: BoundDescent) -> None:
     descent: Any = one.descent
-    hook = descent.hook
+    step = descent.step
 
-    def forgetful(bucket: Any) -> Any:  # noqa: ANN401 - torch's
+    def forgetful() -> None:
         descent._left = torch.zeros_like(descent._left)
-        return hook(bucket)
+        step()
 
-    descent.hook = forgetful
+    descent.step = forgetful
 
 
 def _wrong_scale(one: BoundDescent) -> None:
-    one.descent.share.factor *= 1.1
+    one.descent.model.factor *= 1.1
 
 
 def _never_averaged(one: BoundDescent) -> None:
@@ -87,13 +87,13 @@ def _never_averaged(one: BoundDescent) -> None:
 
 def _stale_by_two(one: BoundDescent) -> None:
     """Each gradient is that of the weights of the step before."""
-    gradient, seen = one.descent.share.gradient, list[torch.Tensor]()
+    loss, seen = one.descent.model.loss, list[torch.Tensor]()
 
     def older(weights: torch.Tensor) -> torch.Tensor:
-        seen.append(weights.clone())
-        return gradient(seen[-2] if len(seen) > 1 else weights)
+        seen.append(weights.detach().clone())
+        return loss(weights - seen[-1] + seen[-2 if len(seen) > 1 else -1])
 
-    one.descent.share.gradient = older  # type: ignore[method-assign]
+    one.descent.model.loss = older  # type: ignore[method-assign]
 
 
 def _unbounded(one: BoundDescent) -> None:
@@ -101,7 +101,7 @@ def _unbounded(one: BoundDescent) -> None:
     if one.descent.me == 0:
         one.descent.number = 48
     if one.descent.me == RANKS - 1:
-        one.descent.share.late_seconds = 0.002
+        one.descent.model.late_seconds = 0.002
 
 
 FAULTS: Final[dict[str, dict[str, Callable[[BoundDescent], None]]]] = {

@@ -26,9 +26,8 @@ from busbw_analysis.diagnosis.findings import Finding, ranked
 from busbw_analysis.diagnosis.hypothesis_tests import launches_needed, smallest_difference
 from busbw_analysis.diagnosis.trust import scatter_of
 from busbw_analysis.models.results import results_of
-from busbw_analysis.report.document import Paragraph, Table
-from busbw_analysis.report.sections.labels import ends_of
-from busbw_analysis.report.sections.verdicts import reasons
+from busbw_analysis.report.curves import reasons
+from busbw_analysis.report.document import Paragraph, Table, ends_of
 
 SIZES = (64, 4096, 256 << 10, 1 << 20, 16 << 20)
 PINGS = (Piece(1e-6, 1e-9),)

@@ -210,26 +210,26 @@ def meet(variables: dict[str, str], seen_from: list[str], monkeypatch: pytest.Mo
     other.join()
 
 
-def test_a_host_that_knows_itself_by_its_loopback_goes_by_the_way_to_another_one(
-    gloo: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("named", "addresses", "used"),
+    [
+        # The other rank is asked first: rank 0 waits for it, and knows itself by its loopback.
+        (None, ["10.0.0.2", ""], "ib0"),
+        (None, ["10.0.0.1", "10.0.0.1"], None),
+        ("eth7", ["10.0.0.2", ""], "eth7"),
+    ],
+)
+def test_gloo_uses_the_way_to_another_host_unless_the_user_names_one(
+    gloo: Callable[[], str | None],
+    monkeypatch: pytest.MonkeyPatch,
+    named: str | None,
+    addresses: list[str],
+    used: str | None,
 ) -> None:
-    meet({}, ["10.0.0.2", ""], monkeypatch)  # the other one is asked first: rank 0 waits for it
-    assert gloo() == "ib0"
-
-
-def test_the_ranks_of_one_host_go_by_its_own_name(
-    gloo: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    meet({}, ["10.0.0.1", "10.0.0.1"], monkeypatch)
-    assert gloo() is None
-
-
-def test_the_interface_that_the_user_names_is_taken(
-    gloo: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
-    meet({}, ["10.0.0.2", ""], monkeypatch)
-    assert gloo() == "eth7"
+    if named is not None:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", named)
+    meet({}, addresses, monkeypatch)
+    assert gloo() == used
 
 
 # --- below mpirun ----------------------------------------------------------------------------------------------
@@ -252,8 +252,7 @@ def info_of_mpirun(rank: int, size: int = 2) -> RankInfo:
 
 
 @pytest.mark.parametrize(
-    ("other", "size"),
-    [({"OMPI_COMM_WORLD_RANK": "1", "PMIX_NAMESPACE": "prterun-n0-8@1"}, 2), ({"PMI_RANK": "1"}, 3)],
+    ("other", "size"), [({"OMPI_COMM_WORLD_RANK": "1", "PMIX_NAMESPACE": "prterun-n0-8@1"}, 2), ({"PMI_RANK": "1"}, 3)]
 )
 def test_another_mpirun_that_was_given_the_same_port_is_not_heard(other: dict[str, str], size: int) -> None:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -324,19 +323,6 @@ def test_rank_0_does_not_wait_for_ever_for_others_that_take_no_order(over_mpi: F
     first = rendezvous.at_mpirun(info_of_mpirun(0), {}, 0.2)
     first.publish(LaunchOrder())
     assert over_mpi.ended.is_set()
-
-
-@pytest.mark.usefixtures("over_mpi")
-def test_a_port_that_cannot_be_had_over_mpi_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def taken(*_arguments: object) -> None:
-        message = "The server socket has failed to listen"
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(FakeMpi, "broadcast", lambda _self, text: text)
-    monkeypatch.setattr(FakeMpi, "meet_at_store", taken, raising=False)
-    first = rendezvous.at_mpirun(info_of_mpirun(0), {}, 20.0)
-    with pytest.raises(LaunchError, match="listen"):
-        first.publish(LaunchOrder(plan=PLAN))
 
 
 def test_a_library_of_mpi_that_does_not_load_is_said_with_the_way_around_it() -> None:
@@ -482,30 +468,6 @@ def test_ranks_on_several_hosts_are_told_of_a_secret_that_is_lacking(
     meet({"BUSBW_SECRET": SECRET.decode()}, ["10.0.0.2", ""], monkeypatch)
     assert capsys.readouterr().err == ""
     assert gloo() == "ib0"
-
-
-def test_a_store_that_breaks_when_all_have_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = StoreRendezvous(info(0, 1), "127.0.0.1", free_port(), 20.0)
-    put = first._store.set
-
-    def breaks(key: str, value: str) -> None:
-        if key == "elsewhere":
-            message = "Connection reset by peer"
-            raise RuntimeError(message)
-        put(key, value)
-
-    monkeypatch.setattr(first, "_store", SimpleNamespace(set=breaks, get=first._store.get, add=first._store.add))
-    with pytest.raises(LaunchError, match="reset"):
-        first.publish(LaunchOrder(plan=PLAN))
-
-
-def test_a_second_attempt_does_not_hear_what_was_told_in_the_first() -> None:
-    port = free_port()
-    first = StoreRendezvous(info(0, 1), "127.0.0.1", port, 20.0)
-    first.publish(LaunchOrder(plan=PLAN, run="first"))
-    again = StoreRendezvous(info(1), "127.0.0.1", port, 0.5, serves=False, attempt="1")
-    with pytest.raises(LaunchError):
-        again.receive()
 
 
 def test_a_step_of_another_job_that_took_the_same_port_is_not_heard() -> None:

@@ -7,18 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 from testing.narrow import require_type
 from testing.synthetic import Piece, World, synthetic_run
 
 from busbw.backends import BACKENDS, backend_named
-from busbw.cli.baseline import baseline
 from busbw.cli.main import main
+from busbw.cli.measuring import baseline
 from busbw.ops import ON_SOCKETS, OPS
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep
-from busbw.units import parse_size, parse_sizes, short_ranges
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.answer import answer_of
@@ -115,17 +112,3 @@ def test_a_suite_measures_what_it_says_and_what_judges_an_op_of_it() -> None:
     options = ("--suite", "quick", "--op", "all_reduce")
     assert set(dry(*options)["baseline"]["ops"]) == _ALL
     assert {case["op"] for case in dry(*options, "--no-baseline")["cases"]} == {"all_reduce"}
-
-
-@given(st.integers(1, 100), st.integers(0, 5000), st.sampled_from(["*2", "*3", "*1.5", "+7", "+64"]))
-def test_a_range_that_ends_early_is_told_with_its_last_size(low: int, more: int, step: str) -> None:
-    text = f"{low}..{low + more}{step}"
-    last = parse_sizes(text)[-1]
-    assert bool(short_ranges(text)) == (last != low + more)
-    assert short_ranges(f"{low + more},{text}") == short_ranges(text)
-
-
-def test_the_last_size_of_a_range_is_named() -> None:
-    (note,) = short_ranges("8,1KiB..48MiB*2")
-    assert "32 MiB" in note
-    assert parse_size("32MiB") == parse_sizes("1KiB..48MiB*2")[-1]

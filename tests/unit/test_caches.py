@@ -4,18 +4,14 @@ import threading
 from collections import defaultdict
 
 import pytest
-import torch
-from testing.blocks import measure_everywhere, measured, quick
+from testing.blocks import failures, measured, quick
 from testing.fakes import QUICK, FakeBackend, FakeWorld
 from testing.narrow import require_type
 from testing.synthetic import case
 
-from busbw.backends.base import Operation
+from busbw.backends.base import Bound, Operation
 from busbw.backends.faults import WrappingBackend
 from busbw.measure import block
-from busbw.ops.base import Matrix, Op
-from busbw.ops.groups import Ranks
-from busbw.runs.records import Case, Failed
 
 
 class Noting(WrappingBackend):
@@ -32,15 +28,13 @@ class Noting(WrappingBackend):
         self.told.append("barrier")
         self.inner.barrier()
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        call = self.inner.bind(op, case, group, send, receive, traffic).call
+    def bind(self, bound: Bound) -> Operation:
+        call = self.inner.bind(bound).call
         number, self.sets = self.sets, self.sets + 1
 
         def noting() -> None:
             self.told.append(number)
-            self.settled.append(not bool(send.any()))
+            self.settled.append(not bool(bound.send.any()))
             call()
 
         return Operation(noting)
@@ -87,21 +81,17 @@ def test_wrong_data_in_one_of_many_buffers_fail_the_case() -> None:
     class OneSetIsWrong(WrappingBackend):
         made = 0
 
-        def bind(
-            self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-        ) -> Operation:
-            call, number = self.inner.bind(op, case, group, send, receive, traffic).call, self.made
+        def bind(self, bound: Bound) -> Operation:
+            call, number = self.inner.bind(bound).call, self.made
             self.made += 1
 
             def now_and_then() -> None:
                 call()
-                receive[0] += number == 5
+                bound.receive[0] += number == 5
 
             return Operation(now_and_then)
 
-    for outcome in measure_everywhere(FakeWorld(2), case("all_gather", 256, 2, cache="rotating"), wrap=OneSetIsWrong):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "wrong_data"
+    assert failures(FakeWorld(2), case("all_gather", 256, 2, cache="rotating"), wrap=OneSetIsWrong) == {"wrong_data"}
 
 
 def test_caches_are_flushed_before_the_start_and_outside_of_the_timed_region(
@@ -132,11 +122,8 @@ def test_caches_are_flushed_before_the_start_and_outside_of_the_timed_region(
 class Prepared(Noting):
     """Has to be prepared before every sample."""
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        bound = super().bind(op, case, group, send, receive, traffic)
-        return Operation(bound.call, prepare=lambda: self.told.append("prepare"))
+    def bind(self, bound: Bound) -> Operation:
+        return Operation(super().bind(bound).call, prepare=lambda: self.told.append("prepare"))
 
 
 def test_what_prepares_a_call_comes_after_the_caches_are_flushed_and_before_the_start(

@@ -133,12 +133,6 @@ def test_a_users_file_adds_rows_and_replaces_shipped_ones(tmp_path: Path) -> Non
     assert len([gpu for gpu in rows.gpus if gpu.name == "H200 SXM"]) == 1
 
 
-def test_a_users_row_of_another_name_wins_the_name_of_a_shipped_gpu(tmp_path: Path) -> None:
-    rows = catalogue(written(tmp_path, GPU.replace("Fast 9000 PCIe", "NVIDIA H200")), {})
-    found = require(rows.gpu("NVIDIA H200"))
-    assert found.name == "Fast 9000"
-
-
 def test_an_identity_of_several_rows_is_none_of_them_until_the_users_file_says_which(
     shipped: Catalogue, tmp_path: Path
 ) -> None:
@@ -190,7 +184,6 @@ def without(text: str, key: str) -> str:
         (without(RATE, "source"), "required"),
         (without(GPU, "looked_up"), "missing"),
         (RATE.replace("https://example.org/pcie9", "datasheet"), "'datasheet'"),
-        (RATE.replace("2026-11", "yesterday"), "'yesterday'"),
         (RATE.replace("2026-11", "2026-13"), "'2026-13'"),
         (RATE + 'speed = "fast"\n', "'speed'"),
         (RATE.replace('"pcie"', '"pci"'), "'kind'"),
@@ -201,10 +194,6 @@ def without(text: str, key: str) -> str:
         (RATE.replace("15e9", "nan"), "nan"),
         (RATE.replace("15e9", '"15 GB/s"'), "got"),
         (RATE + "practical_bytes_per_second = 14e9\n", "'practical_source'"),
-        (
-            RATE + 'practical_bytes_per_second = 16e9\npractical_source = "https://example.org/x"\n',
-            "'practical_bytes_per_second'",
-        ),
         (RATE + 'over = "tcp"\n', "'tcp'"),
         (RATE + "ports = 4\n", "'ports'"),
         (RATE + 'practical_source = "https://example.org/x"\n', "'practical_source'"),
@@ -215,7 +204,6 @@ def without(text: str, key: str) -> str:
         (GPU + 'pci = ["0x10de:0x2335"]\n', "'pci'"),
         (GPU + 'link = "NVLink 4"\n', "together"),
         (GPU + 'link = "NVLink 4"\nlinks = -3\n', "'links'"),
-        (GPU + "lanes = 0\n", "'lanes'"),
         (GPU + "lanes = 17\n", "'lanes'"),
         ("rates = 3\n", "'rates'"),
         ('[gpu]\nname = "x"\n', "'gpu'"),
@@ -230,24 +218,12 @@ def test_a_wrong_row_is_refused_with_file_line_row_and_key(text: str, said: str)
     assert said in str(caught.value)
 
 
-def test_a_link_that_no_row_has_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, GPU + 'link = "NVLink 99"\nlinks = 4\n')
+@pytest.mark.parametrize("key", ['link = "NVLink 99"\nlinks = 4', 'pcie = "PCIe 55"', 'host_link = "NVLink 4"'])
+def test_a_link_that_no_row_has_is_refused(key: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        catalogue(path, {})
-
-
-def test_a_generation_of_pcie_that_no_row_has_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, GPU + 'pcie = "PCIe 55"\n')
-    with pytest.raises(UsageError):
-        catalogue(path, {})
+        catalogue(written(tmp_path, f"{GPU}{key}\n"), {})
     own = require(catalogue(written(tmp_path, RATE + GPU + 'pcie = "PCIe 9"\n'), {}).gpu("Fast 9000 PCIe"))
     assert own.pcie == "PCIe 9"
-
-
-def test_a_way_to_the_host_that_no_row_has_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, GPU + 'host_link = "NVLink 4"\n')
-    with pytest.raises(UsageError):
-        catalogue(path, {})
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

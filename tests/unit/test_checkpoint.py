@@ -10,8 +10,7 @@ import torch.distributed as dist
 from testing.synthetic import case
 
 from busbw.backends import BACKENDS
-from busbw.backends.base import World
-from busbw.ops import OPS
+from busbw.backends.base import Bound, World
 
 
 @pytest.mark.parametrize("newer", [True, False])
@@ -30,7 +29,7 @@ def test_a_checkpoint_is_saved_by_what_torch_calls_its_tensors_before_2_5_too(
     try:
         send, receive = torch.arange(16.0), torch.zeros(16)
         one = case("checkpoint_save", 64, 1)
-        saves = backend.bind(OPS["checkpoint_save"], one, (0,), send, receive, ())
+        saves = backend.bind(Bound(one, send, receive))
         assert saves.prepare is not None
         assert saves.wrong is not None
         saves.prepare()

@@ -7,13 +7,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.keys import series_key
 from testing.narrow import require, require_type
 
 from busbw.ops.algorithms.settings import AlgorithmSettings
 from busbw.runs.facts import MpiFacts
 from busbw.runs.placement import Variable
 from busbw.system.env_vars import VARIABLES
-from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import TABLES, Calls, Choice, Library, library_of, selected
 from busbw_analysis.models.costs import CostModel, Parameters
@@ -111,16 +111,11 @@ def test_mpich_on_one_host_shares_memory_unless_threads_or_a_variable_keep_it_fr
     assert "levels" in why(shared, "all_reduce", 4, MIB, hosts=2)
 
 
-def test_a_library_is_recognised_by_what_it_calls_itself() -> None:
-    assert library_of(MpiFacts(library="Open MPI v5.0.8"), {}) == replace(TUNED, shared=True)
-    assert library_of(MpiFacts(library="MPICH Version: 5.0.2"), {}) == replace(CH4, device=None, shared=True)
-    assert isinstance(library_of(MpiFacts(library="Intel(R) MPI Library 2021.9 for Linux* OS"), {}), Unavailable)
-
-
 def test_what_a_run_recorded_becomes_a_library() -> None:
     facts = MpiFacts(library="MPICH Version: 5.0.2", threads="funneled", device="ch4:ofi")
     variables = {Variable("MPIR_CVAR_BCAST_POSIX_INTRA_ALGORITHM"): "mpir", Variable("FI_PROVIDER"): "tcp"}
     found = library_of(facts, variables)
+    assert library_of(MpiFacts(library="Open MPI v5.0.8"), {}) == replace(TUNED, shared=True)
     assert found == Library("MPICH", (5, 0, 2), "ch4:ofi", shared=True, by_messages=frozenset({"broadcast"}))
     assert library_of(msgspec.structs.replace(facts, threads="multiple"), {}) == Library("MPICH", (5, 0, 2), "ch4:ofi")
     assert isinstance(library_of(None, {}), Unavailable)
@@ -224,9 +219,9 @@ def test_two_collectives_in_a_row_cost_the_sum_of_both() -> None:
         assert row.sent(16, 1, 1) == pytest.approx(2 * 15 / 16)
     assert formula_of("MPICH", "broadcast", "scatter_recursive_doubling_allgather", 6) is None
     chosen = require_type(Choice, Calls(TUNED, "float32").choice("all_reduce", 200, 1, 64 * KIB))
-    reduced, sent = (Calls(TUNED, "float32").choice(op, 200, 1, 64 * KIB) for op in ("reduce", "broadcast"))
-    assert isinstance(reduced, Choice)
-    assert isinstance(sent, Choice)
+    reduced, sent = (
+        require_type(Choice, Calls(TUNED, "float32").choice(op, 200, 1, 64 * KIB)) for op in ("reduce", "broadcast")
+    )
     assert (reduced.row.algorithm, sent.row.algorithm) == ("binomial-tree", "4-nomial-tree-at-once")
     assert chosen.row.rounds(200, 1, 1) == reduced.row.rounds(200, 1, 1) + sent.row.rounds(200, 1, 1) == 8 + 4
     block = require_type(Choice, Calls(TUNED, "float32").choice("reduce_scatter", 2, 1, MIB))
@@ -247,23 +242,7 @@ def test_a_butterfly_of_a_power_of_two_is_recursive_halving(ranks: int) -> None:
     assert (chosen.name, chosen.row.rounds(4, 1, 1), chosen.row.sent(4, 1, 1)) == ("butterfly", 2, 0.75)
 
 
-KEY = SeriesKey(
-    op="all_reduce",
-    backend="mpi",
-    cost_models="mpi",
-    device="cpu",
-    dtype="float32",
-    redop="sum",
-    ranks=(0, 1, 2, 3),
-    group="all",
-    hosts=1,
-    mode="isolated",
-    sync="barrier",
-    cache="warm",
-    pre_enqueue=False,
-    in_place=True,
-    root=None,
-)
+KEY = series_key("mpi", in_place=True)
 LINK = Parameters(1e-6, 1e-9, None, "the test")
 
 

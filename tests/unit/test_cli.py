@@ -12,7 +12,6 @@ from typing import Any
 import click
 import msgspec
 import pytest
-from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from testing.narrow import require_type
 from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
@@ -31,14 +30,6 @@ from busbw.runs import plan, store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Measurement
 from busbw.runs.store import StoredRun
-
-
-def test_an_estimate_of_training_steps_on_a_busy_machine_comes_with_a_caution(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cautions(load: float, op: str) -> int:
-        monkeypatch.setattr("busbw.system.environment.load_average", lambda: load)
-        return busbw("run", "--op", op, "--ranks", "2", "--dry-run").stderr.count("caution:")
-
-    assert [cautions(0.0, "train_ddp"), cautions(1e4, "train_ddp"), cautions(1e4, "barrier")] == [0, 1, 0]
 
 
 @pytest.fixture(autouse=True)
@@ -141,26 +132,9 @@ def test_help(arguments: list[str]) -> None:
     assert all(len(line) <= 110 for line in result.stdout.splitlines())
 
 
-def test_help_names_every_command() -> None:
-    for name in ("run", "list", "doctor", "show", "fit", "report", "compare"):
-        assert f"\n  {name} " in busbw("--help").stdout
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"]])
-def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
-    program = (
-        "import sys; from busbw.cli.main import main; main(sys.argv[1:], standalone_mode=False); "
-        "heavy = {'torch', 'numpy', 'pandas', 'scipy', 'matplotlib', 'busbw_analysis'}; "
-        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines()[-1] == "[]"
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["run", "--plan", "no such.toml"], ["--plan", "no such.toml", *plan.suites()]),
         (["run", "--plan", "quick.toml"], ["--suite quick"]),
         (["run", "--suite", "all_reduce"], ["all_reduce is an op", "--op all_reduce"]),
         (["run", "--op", "quick"], ["quick is a suite", "--suite quick"]),
@@ -173,23 +147,11 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["show", "--results-dir", "nothing-here"], ["--results-dir", "--suite quick"]),
         (["submit", "all_reduce", "--nodes", "1", "--ranks-per-node", "2"], ["all_reduce is an op", *plan.suites()]),
         (["run", "--suite", "quick", "--op", "reduce"], ["'reduce'", "is not in plan 'quick'", "all_reduce"]),
-        (["run", "--op", "barrier", "--mode", "isolated,fast"], ["'fast'", "persistent, graph, overlap"]),
-        (["run", "--op", "barrier", "--sync", "clock"], ["'clock'", "none, barrier, dissemination, window"]),
-        (["run", "--op", "barrier", "--cache", "cold"], ["'cold'", "warm, rotating, flushed"]),
         (["run", "--op", "all_reduce", "--ranks", "two"], ["--ranks", "'two'"]),
-        (["run", "--op", "all_reduce", "--launches", "0"], ["at least 1"]),
-        (["run", "--op", "all_reduce", "--precision", "0"], ["--precision: "]),
-        (["run", "--op", "all_reduce", "--max-seconds", "-1"], ["--max-seconds: "]),
         (["run", "--op", "all_reduce", "--results-dir", "/proc/nowhere"], ["/proc/nowhere", "--results-dir"]),
         (["submit", "quick", "--nodes", "2"], ["give --ranks-per-node R"]),
-        (["run", "--op", "all_reduce", "--max-seconds", "nan"], ["--max-seconds"]),
-        (["run", "--op", "all_reduce", "--timeout", "0"], ["--timeout: 0", "above 0"]),
+        (["run", "--op", "all_reduce", "--timeout", "0"], ["--timeout: ", "1000000"]),
         (["run", "--op", "all_to_all_v", "--imbalance", "2"], ["imbalance", "0", "1"]),
-        (
-            ["run", "--op", "all_reduce", "--threads", "2"],
-            ["--threads: has no effect on all_reduce", "_copy"],
-        ),
-        (["run", "--suite", "quick", "--path", "/x"], ["--path: has no effect on all_reduce", "storage_"]),
         (["run", "--op", "ping_pong", "--algorithm", "all"], ["--algorithm: has no effect", "all_reduce"]),
         (["run", "--oops"], ["--oops"]),
     ],
@@ -264,47 +226,12 @@ def test_a_dry_run_of_a_backend_that_is_not_here_says_so() -> None:
     assert (str(reason) in result.stderr) == (reason is not None)
 
 
-def test_a_dry_run_in_json() -> None:
-    document = dry(
-        "--op",
-        "all_reduce",
-        "--sizes",
-        "8..64*2",
-        "--no-baseline",
-        "--redop",
-        "sum,max",
-        "--ranks",
-        "2",
-        "--launches",
-        "3",
-    )
-    assert len(document["cases"]) == 8
-    assert document["plan"]["launches"] == 3
-    assert document["estimated_seconds"] > 0
-    assert document["adjusted"] == []
-
-
 @pytest.mark.parametrize(("typed", "name"), [("deepseek-v3", "DeepSeek-V3"), ("mlp 1024", "MLP 1024")])
 def test_a_model_in_other_letters_is_trained_at_the_scale_of_its_name(typed: str, name: str) -> None:
     options = ("--op", "train_tensor", "--ranks", "2", "--no-baseline")
     found, wanted = (dry(*options, "--model", model) for model in (typed, name))
     assert found["cases"] == wanted["cases"]
     assert found["cases"][0]["settings"]["scale"] == SCALES[name]
-
-
-def test_a_dry_run_says_how_calls_are_timed_where_it_is_not_as_usual() -> None:
-    options = ("--mode", "isolated, pipelined,overlap", "--sync", "window", "--cache", "rotating")
-    cases = dry("--op", "all_reduce", "--sizes", "8", "--no-baseline", *options)["cases"]
-    assert [(case["mode"], case["sync"], case["cache"], case["pre_enqueue"]) for case in cases] == [
-        (mode, "window", "rotating", False) for mode in ("isolated", "pipelined", "overlap")
-    ]
-
-
-def test_a_suite_is_narrowed_by_options() -> None:
-    document = dry("--suite", "quick", "--op", "all_reduce", "--sizes", "1KiB", "--ranks", "2", "--no-baseline")
-    assert {(case["op"], case["size_bytes"]) for case in document["cases"]} == {("all_reduce", 1024)}
-    assert [case["mode"] for case in document["cases"]] == ["isolated", "pipelined", "overlap"]
-    assert document["plan"]["name"] == "quick"
 
 
 def test_a_plan_file_and_its_options(tmp_path: Path) -> None:
@@ -429,17 +356,13 @@ def test_failed_cases_exit_1(executed: Ending, tmp_path: Path) -> None:
     assert result.exit_code == 1
 
 
-def test_a_run_that_skipped_everything_exits_1(executed: Ending, tmp_path: Path) -> None:
-    executed(RunResult(tmp_path, 0, 0, speaks=True))
-    result = busbw("run", "--op", "barrier")
-    assert result.exit_code == 1
-
-
 def test_the_last_line_of_a_run_that_skipped_everything_says_why(executed: Ending, tmp_path: Path) -> None:
     cases = [case("barrier", 0), case("all_reduce", 8)]
     stored = synthetic_run(cases, end=SyntheticEnd(skipped=dict.fromkeys(cases, "too few ranks")))
     executed(RunResult(write_synthetic(tmp_path, stored), 0, 0, speaks=True))
-    assert busbw("run", "--op", "barrier").stderr.splitlines()[-1].endswith(" skipped: too few ranks")
+    result = busbw("run", "--op", "barrier")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].endswith(" skipped: too few ranks")
 
 
 @pytest.mark.parametrize(("ops", "code"), [(["ping_pong"], 1), (["ping_pong", "all_reduce"], 0)])
@@ -541,14 +464,6 @@ def test_what_breaks_a_run_off_names_its_folder_once_it_can_be_gone_on_with(
 # --- lists and doctor ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["ops", "backends", "suites", "launchers"])
-def test_lists_as_table_and_as_json(what: str) -> None:
-    rows = json.loads(busbw("list", what, "--json").stdout)
-    table = busbw("list", what).stdout.splitlines()
-    assert len([line for line in table if not line.startswith(" ")]) == len(rows) + 1
-    assert str(rows[0][what[:-1]]) in table[1].split()
-
-
 def test_no_runs_is_said_and_is_no_error(tmp_path: Path) -> None:
     result = busbw("list", "runs", "--results-dir", str(tmp_path))
     assert (result.exit_code, result.stdout) == (0, "")
@@ -592,21 +507,6 @@ def test_the_help_of_run_has_every_option_in_one_section() -> None:
     assert sorted(begins) == sorted([*(one.opts[0] for one in command.params), "-h"])
     headings = [section.heading for section in command.sections]
     assert [line[:-1] for line in shown.splitlines() if line.endswith(":") and line[0] != " "] == headings
-
-
-def test_a_shell_completes_names_and_runs(tmp_path: Path) -> None:
-    folder = write_synthetic(tmp_path, synthetic_run([case("barrier", 0)]))
-
-    def offered(*words: str) -> list[str]:
-        complete = ShellComplete(main, {}, "busbw", "_BUSBW_COMPLETE")
-        return [one.value for one in complete.get_completions(list(words[:-1]), words[-1])]
-
-    assert offered("run", "--op", "broadcast,all_red") == ["broadcast,all_reduce"]
-    assert offered("run", "--suite", "roof") == ["roofline", "roofline-gpu"]
-    assert offered("run", "--backend", "") == list(BACKENDS)
-    assert offered("show", "--results-dir", str(tmp_path), "") == ["latest", folder.name]
-    assert offered("compare", "--results-dir", str(tmp_path), "l") == ["latest"]
-    assert offered("show", "--results-dir", str(tmp_path / "none"), "") == ["latest"]
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from testing.fakes import FakeBackend, FakeWorld, Script
 from testing.narrow import require, require_type
 from testing.synthetic import case
 
-from busbw.measure import clock_sync
+from busbw.measure import clock as clock_sync
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
-from busbw.measure.clock_sync import CommonClock, compare_all
+from busbw.measure.clock import CommonClock, compare_all
 from busbw.runs.records import Measurement, RankClock
 
 SECOND_NS = 1_000_000_000

@@ -36,8 +36,8 @@ from busbw_analysis.diagnosis.hypothesis_tests import (
     verdicts,
 )
 from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE, fewest_made, trust_in_comparison
-from busbw_analysis.report.tables import compare as compare_tables
-from busbw_analysis.report.tables.show import show_rows
+from busbw_analysis.report import compare as compare_tables
+from busbw_analysis.report.show import show_rows
 from busbw_analysis.report.to_terminal import render
 
 SIZES = (64, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 4 << 20)

@@ -9,23 +9,20 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 
 import pytest
-import torch
-from testing.blocks import measure_everywhere, measured, quick
+from testing.blocks import failures, measured, quick
 from testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
 from testing.narrow import require, require_type
 from testing.synthetic import case
 
 from busbw.backends import compiled_loop
-from busbw.backends.base import Operation
+from busbw.backends.base import Bound, Call, Operation
 from busbw.backends.compiled_loop import Native, Row, row_of
-from busbw.backends.faults import CorruptingBackend, WrappingBackend, as_native
+from busbw.backends.faults import WrappingBackend
 from busbw.errors import BackendError
 from busbw.measure import block
 from busbw.measure.device_loops import empty_call_ns
 from busbw.measure.loops import Loop, take
-from busbw.ops.base import Matrix, Op
-from busbw.ops.groups import Ranks
-from busbw.runs.records import Cache, Case, Failed, Measurement, Mode
+from busbw.runs.records import Cache, Measurement, Mode
 
 pytestmark = pytest.mark.skipif(compiled_loop.missing() is not None, reason=str(compiled_loop.missing()))
 
@@ -45,6 +42,19 @@ def native(*steps: tuple[Callable[..., int], tuple[int, ...]]) -> Native:
     return Native(
         tuple((address, *arguments) for address, _, arguments in made), failed, tuple(keep for _, keep, _ in made)
     )
+
+
+def code_of(call: Call) -> Callable[[], int]:
+    """``call`` as C sees it: 1 if it raises."""
+
+    def to_its_end() -> int:
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - C has no exceptions
+            return 1
+        return 0
+
+    return to_its_end
 
 
 def row(*natives: Native) -> Row:
@@ -191,10 +201,8 @@ class Natively(WrappingBackend):
         super().__init__(inner)
         self.bound = self.freed = 0
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        operation = self.inner.bind(op, case, group, send, receive, traffic)
+    def bind(self, bound: Bound) -> Operation:
+        operation = self.inner.bind(bound)
         self.bound += 1
 
         def free() -> None:
@@ -204,19 +212,17 @@ class Natively(WrappingBackend):
             message = "Python called what a compiled loop can call"
             raise BackendError(message)
 
-        return Operation(by_python, operation.post, as_native(operation.call, failed), free)
+        return Operation(by_python, operation.post, native((code_of(operation.call), ())), free)
 
 
 class Mixed(Natively):
     """The second rank has no compiled loop."""
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
+    def bind(self, bound: Bound) -> Operation:
         if self.rank == 1:
-            return self.inner.bind(op, case, group, send, receive, traffic)
-        operation = super().bind(op, case, group, send, receive, traffic)
-        call = self.inner.bind(op, case, group, send, receive, traffic).call
+            return self.inner.bind(bound)
+        operation = super().bind(bound)
+        call = self.inner.bind(bound).call
         return dataclasses.replace(operation, call=call)
 
 
@@ -239,11 +245,9 @@ def test_a_world_is_timed_by_the_compiled_loop_and_says_so(
 
 def test_what_is_posted_is_timed_by_python() -> None:
     class Posted(Natively):
-        def bind(
-            self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-        ) -> Operation:
-            operation = super().bind(op, case, group, send, receive, traffic)
-            call = self.inner.bind(op, case, group, send, receive, traffic).call
+        def bind(self, bound: Bound) -> Operation:
+            operation = super().bind(bound)
+            call = self.inner.bind(bound).call
             return dataclasses.replace(operation, call=call, native=Native(((0,),), failed))
 
     assert measured(FakeWorld(2), case("all_reduce", 64, 2, mode="overlap"), wrap=Posted).loop == "python"
@@ -260,12 +264,14 @@ def test_ranks_that_sit_out_record_the_loop_of_those_that_do_not() -> None:
 
 
 def test_wrong_data_that_the_compiled_loop_makes_fail_the_case() -> None:
-    def wrap(inner: FakeBackend) -> CorruptingBackend:
-        return CorruptingBackend(Natively(inner), elements=2)
+    class Wrong(Natively):
+        def bind(self, bound: Bound) -> Operation:
+            operation = super().bind(bound)
+            call = self.inner.bind(bound).call
+            steps = (code_of(call), ()), (code_of(lambda: bound.receive[-1:].add_(1)), ())
+            return dataclasses.replace(operation, native=native(*steps))
 
-    for outcome in measure_everywhere(FakeWorld(2), case("all_gather", 64, 2, mode="pipelined"), wrap=wrap):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "wrong_data"
+    assert failures(FakeWorld(2), case("all_gather", 64, 2, mode="pipelined"), wrap=Wrong) == {"wrong_data"}
 
 
 def test_a_code_on_every_rank_fails_the_case_and_what_was_prepared_is_freed() -> None:
@@ -276,15 +282,11 @@ def test_a_code_on_every_rank_fails_the_case_and_what_was_prepared_is_freed() ->
             super().__init__(inner)
             there.append(self)
 
-        def bind(
-            self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-        ) -> Operation:
-            operation = super().bind(op, case, group, send, receive, traffic)
+        def bind(self, bound: Bound) -> Operation:
+            operation = super().bind(bound)
             return dataclasses.replace(operation, native=native((lambda: 5, ())))
 
-    for outcome in measure_everywhere(FakeWorld(2), case("all_gather", 64, 2, mode="persistent"), wrap=Failing):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "backend"
+    assert failures(FakeWorld(2), case("all_gather", 64, 2, mode="persistent"), wrap=Failing) == {"backend"}
     assert [(one.bound, one.freed) for one in there] == [(1, 1)] * 2
 
 

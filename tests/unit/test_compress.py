@@ -9,7 +9,7 @@ from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 from busbw.errors import DamagedRun, StoreError
 from busbw.launch.base import finish_well
-from busbw.runs import compress, store
+from busbw.runs import store
 
 
 @pytest.fixture
@@ -23,33 +23,25 @@ def names(folder: Path) -> list[str]:
 
 def test_a_packed_run_reads_as_before_and_unpacks_to_the_same_bytes(folder: Path) -> None:
     plain, before = (folder / store.SAMPLES_FILE).read_bytes(), store.read(folder).rows
-    compress.pack(folder, least_bytes=0)
+    store.pack(folder, least_bytes=0)
     assert names(folder) == [store.RUN_FILE, store.PACKED_FILE]
     assert len((folder / store.PACKED_FILE).read_bytes()) < len(plain) / 2
     assert store.read(folder).rows == before
-    compress.unpack(folder)
+    store.unpack(folder)
     assert names(folder) == [store.RUN_FILE, store.SAMPLES_FILE]
     assert (folder / store.SAMPLES_FILE).read_bytes() == plain
 
 
-def test_the_same_samples_give_the_same_archive(folder: Path) -> None:
-    compress.pack(folder, least_bytes=0)
-    first = (folder / store.PACKED_FILE).read_bytes()
-    compress.unpack(folder)
-    compress.pack(folder, least_bytes=0)
-    assert (folder / store.PACKED_FILE).read_bytes() == first
-
-
 def test_small_runs_and_runs_without_samples_stay_as_they_are(folder: Path, tmp_path: Path) -> None:
-    compress.pack(folder)
+    store.pack(folder)
     assert names(folder) == [store.RUN_FILE, store.SAMPLES_FILE]
-    compress.unpack(folder)
+    store.unpack(folder)
     assert names(folder) == [store.RUN_FILE, store.SAMPLES_FILE]
-    compress.pack(tmp_path / "nothing here", least_bytes=0)
+    store.pack(tmp_path / "nothing here", least_bytes=0)
 
 
 def test_a_large_run_is_packed_when_it_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compress.pack, "__defaults__", (0,))
+    monkeypatch.setattr(store.pack, "__defaults__", (0,))
     folder = write_synthetic(tmp_path, synthetic_run([case("all_reduce", 1024)], end=SyntheticEnd(ended=None)))
     finish_well(folder, failed=0)
     assert names(folder) == [store.RUN_FILE, store.PACKED_FILE]
@@ -61,11 +53,11 @@ def test_whatever_is_beside_an_archive_does_not_count(folder: Path) -> None:
     """A writer that died between the two steps of packing, or in the middle of unpacking, leaves both files."""
     rows = store.read(folder).rows
     plain = (folder / store.SAMPLES_FILE).read_bytes()
-    compress.pack(folder, least_bytes=0)
+    store.pack(folder, least_bytes=0)
     for left in (b"", plain[:100], plain):
         (folder / store.SAMPLES_FILE).write_bytes(left)
         assert store.read(folder).rows == rows
-    compress.unpack(folder)
+    store.unpack(folder)
     assert store.read(folder).rows == rows
 
 
@@ -77,7 +69,7 @@ def test_a_run_that_is_packed_or_unpacked_while_it_is_read_is_read_whole(
 ) -> None:
     rows = store.read(folder).rows
     if was_packed:
-        compress.pack(folder, least_bytes=0)
+        store.pack(folder, least_bytes=0)
     found = store.PACKED_FILE if was_packed else store.SAMPLES_FILE
     read_bytes = Path.read_bytes
 
@@ -85,9 +77,9 @@ def test_a_run_that_is_packed_or_unpacked_while_it_is_read_is_read_whole(
         if path.name == found:
             monkeypatch.setattr(Path, "read_bytes", read_bytes)
             if was_packed:
-                compress.unpack(folder)
+                store.unpack(folder)
             else:
-                compress.pack(folder, least_bytes=0)
+                store.pack(folder, least_bytes=0)
         return read_bytes(path)
 
     monkeypatch.setattr(Path, "read_bytes", overtaken)
@@ -95,14 +87,14 @@ def test_a_run_that_is_packed_or_unpacked_while_it_is_read_is_read_whole(
 
 
 def test_a_broken_archive_is_damage_and_is_left_alone(folder: Path) -> None:
-    compress.pack(folder, least_bytes=0)
+    store.pack(folder, least_bytes=0)
     packed = folder / store.PACKED_FILE
     for broken in (packed.read_bytes()[:-20], b"no archive", gzip.compress(b"{")[:5]):
         packed.write_bytes(broken)
         with pytest.raises(DamagedRun, match=store.PACKED_FILE):
             store.read(folder)
         with pytest.raises(StoreError):
-            compress.unpack(folder)
+            store.unpack(folder)
         assert packed.read_bytes() == broken
 
 
@@ -111,5 +103,5 @@ def test_a_disk_without_room_keeps_the_plain_file(folder: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("shutil.copyfileobj", full)
-    compress.pack(folder, least_bytes=0)
+    store.pack(folder, least_bytes=0)
     assert names(folder) == [store.RUN_FILE, store.SAMPLES_FILE]

@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 import torch
 from testing.narrow import require
-from testing.synthetic import case, with_changes
+from testing.synthetic import case
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from busbw.backends.base import Operation
+from busbw.backends.base import Bound, Operation
 from busbw.backends.local import LOCAL, compute
-from busbw.backends.local.base import Bound
 from busbw.backends.local.compute import wrong_attention, wrong_elements, wrong_rows
 from busbw.backends.patterns import TORCH_DTYPES, poison
 from busbw.ops import LEAST_TRAFFIC, OPS
@@ -234,15 +233,3 @@ def test_a_case_with_threads_has_them_until_it_is_given_back(name: str) -> None:
 
 
 # --- refusals --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", COMPUTING)
-def test_what_cannot_be_computed_is_refused_with_its_reason(name: str) -> None:
-    refuse = LOCAL[name].refuse
-    plain = case(name, 4096, 1)
-    assert refuse(plain) is None
-    assert "int32" in (refuse(with_changes(plain, dtype="int32")) or "")
-    on_a_gpu = with_changes(plain, device="cuda", threads=2)
-    assert "--threads" in (refuse(on_a_gpu) or "")
-    assert "computation" in (refuse(with_changes(plain, mode="overlap")) or "")
-    assert "persistent" in (refuse(with_changes(plain, mode="persistent")) or "")

@@ -16,15 +16,14 @@ from testing.fakes import QUICK
 from testing.narrow import require, require_type
 from testing.synthetic import case
 
-from busbw.backends.base import World
+from busbw.backends.base import Bound, World
 from busbw.backends.cuda import CudaDevice, CudaMark
 from busbw.backends.local import device as device_copies
-from busbw.backends.pytorch import nccl, peer_access
+from busbw.backends.pytorch import nccl
 from busbw.errors import BackendError, LaunchError
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
-from busbw.measure.clock import HostClock
-from busbw.measure.clock_sync import CommonClock
+from busbw.measure.clock import CommonClock, HostClock
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs.records import Measurement, Mode
@@ -368,6 +367,11 @@ def backend(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[nccl.NcclBack
     opened.close()
 
 
+def bench_of(backend: nccl.NcclBackend) -> Bench:
+    clock = HostClock()
+    return Bench(backend, clock, QUICK, CommonClock(backend, clock, ("here",)), 1, timer_ns=50, hosts=("here",))
+
+
 @pytest.mark.parametrize("mode", ["isolated", "pipelined", "overlap"])
 @pytest.mark.parametrize("pre_enqueue", [False, True])
 def test_a_real_library_is_measured_behind_a_device(
@@ -375,11 +379,9 @@ def test_a_real_library_is_measured_behind_a_device(
     mode: Mode,
     pre_enqueue: bool,  # noqa: FBT001
 ) -> None:
-    clock = HostClock()
-    bench = Bench(backend, clock, QUICK, CommonClock(backend, clock, ("here",)), 1, timer_ns=50, hosts=("here",))
     one = case("all_gather", 4_096, 1, backend="nccl", device="cuda", mode=mode, pre_enqueue=pre_enqueue)
     assert backend.refuse(OPS["all_gather"], one) is None
-    made = require_type(Measurement, measure(bench, one, (), launch=0, block=0))
+    made = require_type(Measurement, measure(bench_of(backend), one, (), launch=0, block=0))
     assert made.check.state == "verified"
     (group,) = made.groups
     assert group.timed_by == ("host" if mode == "isolated" and not pre_enqueue else "device")
@@ -387,18 +389,16 @@ def test_a_real_library_is_measured_behind_a_device(
 
 
 @pytest.mark.parametrize(
-    ("op", "pinning", "modes"),
+    ("op", "pinning"),
     [
-        ("host_to_device", "pageable", ("isolated", "pipelined")),
-        ("device_to_host", "pageable", ("isolated", "pipelined")),
-        ("host_to_device", "pinned", ("isolated", "pipelined")),
-        ("device_to_host", "pinned", ("isolated", "pipelined")),
-        ("host_and_device", "pinned", ("isolated", "pipelined")),
-        ("stream_copy", None, ("isolated", "pipelined")),
+        *((op, pinning) for op in ("host_to_device", "device_to_host") for pinning in ("pageable", "pinned")),
+        ("host_and_device", "pinned"),
+        ("stream_copy", None),
     ],
 )
+@pytest.mark.parametrize("mode", ["isolated", "pipelined"])
 def test_copies_of_a_device_are_measured_and_verified(
-    backend: nccl.NcclBackend, monkeypatch: pytest.MonkeyPatch, op: str, pinning: str | None, modes: tuple[Mode, ...]
+    backend: nccl.NcclBackend, monkeypatch: pytest.MonkeyPatch, op: str, pinning: str | None, mode: Mode
 ) -> None:
     asked: list[bool] = []
 
@@ -407,14 +407,11 @@ def test_copies_of_a_device_are_measured_and_verified(
         return torch.zeros_like(like)
 
     monkeypatch.setattr(device_copies, "host_memory", host_memory)
-    clock = HostClock()
-    bench = Bench(backend, clock, QUICK, CommonClock(backend, clock, ("here",)), 1, timer_ns=50, hosts=("here",))
-    for mode in modes:
-        one = case(op, 4_096, 1, backend="nccl", device="cuda", mode=mode, pinning=pinning)
-        assert skip_reason(one, backend, Place(oversubscribed=False, comparable=True)) is None
-        made = require_type(Measurement, measure(bench, one, (), launch=0, block=0))
-        assert made.check.state == "verified"
-        assert made.groups[0].bus_factor is None
+    one = case(op, 4_096, 1, backend="nccl", device="cuda", mode=mode, pinning=pinning)
+    assert skip_reason(one, backend, Place(oversubscribed=False, comparable=True)) is None
+    made = require_type(Measurement, measure(bench_of(backend), one, (), launch=0, block=0))
+    assert made.check.state == "verified"
+    assert made.groups[0].bus_factor is None
     assert set(asked) == ({pinning == "pinned"} if pinning else set())
 
 
@@ -425,14 +422,14 @@ def test_a_pair_is_bound_to_the_name_that_this_process_has_for_the_other_gpu(
     own = backend._views[0]
     assert (own.gpu, own.names, own.access) == (f"GPU-{UUID}", {f"GPU-{UUID}": "cuda:0"}, ())
     assert backend.peer_in((0,)) is None
-    other = peer_access.View(host=own.host, gpu="GPU-other", names={}, access=())
+    other = nccl.View(host=own.host, gpu="GPU-other", names={}, access=())
     monkeypatch.setattr(backend, "_views", (own, other))
-    seen = peer_access.View(host=own.host, gpu=own.gpu, names={**own.names, "GPU-other": "cpu"}, access=("GPU-other",))
-    both = peer_access.View(host=own.host, gpu="GPU-other", names=seen.names, access=(f"GPU-{UUID}",))
+    seen = nccl.View(host=own.host, gpu=own.gpu, names={**own.names, "GPU-other": "cpu"}, access=("GPU-other",))
+    both = nccl.View(host=own.host, gpu="GPU-other", names=seen.names, access=(f"GPU-{UUID}",))
     monkeypatch.setattr(backend, "_views", (seen, both))
     assert backend.refuse(OPS["peer_copy"], one) is None
     assert backend.peer_in((0, 1)) == "cpu"
-    made = backend.bind(OPS["peer_copy"], one, (0, 1), torch.ones(16), torch.zeros(16), ())
+    made = backend.bind(Bound(one, torch.ones(16), torch.zeros(16), group=(0, 1)))
     assert made.buffers is not None
     made.call()
     assert made.buffers[1].tolist() == [1.0] * 16

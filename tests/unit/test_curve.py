@@ -27,7 +27,7 @@ from busbw_analysis.fitting.curve import Fit, fit_points, fit_series
 from busbw_analysis.fitting.segments import best_cuts
 from busbw_analysis.predict.forecast import curve_of
 from busbw_analysis.report.document import Table
-from busbw_analysis.report.sections.models import fits
+from busbw_analysis.report.models import fits
 
 SIZES = [8 << step for step in range(24)]
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from testing.narrow import require, require_type
 
-from busbw.cli import examine
+from busbw.cli import machine
 from busbw.runs.facts import Drive, GpuFacts, HostFacts, Lanes, LinkFacts, MemoryModules, Nic, PciFacts, RdmaPort
 from busbw.runs.records import JSON
 from busbw.system import detect, environment, networks
@@ -18,8 +18,7 @@ from busbw.system.catalog import Catalogue, HardwarePeak, catalogue
 from busbw.system.detect import Level, Picture, picture
 from busbw.system.dimms import memory_facts
 from busbw.system.nvml import gpus_by_address
-from busbw.system.pci import affinity
-from busbw.system.rdma import driver_of, ports
+from busbw.system.pci import affinity, driver_of, ports
 
 LaidOut = Callable[[str], Path]
 MACHINES = Path(__file__).parents[1] / "data/machines"
@@ -519,21 +518,6 @@ def test_modules_whose_channels_have_no_name_give_no_number(tmp_path: Path, rows
     assert isinstance(detect.dram_of(HostFacts(memory_modules=told), rows), str)
 
 
-def test_channels_come_from_the_kernel_where_the_firmware_does_not_name_them(tmp_path: Path) -> None:
-    sysfs = table(tmp_path, module("A1", "", 16384, DDR5, 4800), module("B1", "", 16384, DDR5, 4800))
-    for controller, channel in ((0, 0), (0, 1), (1, 0)):
-        dimm = sysfs / f"devices/system/edac/mc/mc{controller}/dimm{channel}"
-        dimm.mkdir(parents=True)
-        (dimm / "dimm_location").write_text(f"channel {channel} slot 0 \n", encoding="utf-8")
-        (dimm / "dimm_mem_type").write_text("Registered-DDR5\n", encoding="utf-8")
-    told = memory_facts(sysfs)
-    assert (told.channels, told.source, told.unknown) == (3, "SMBIOS and EDAC", ())
-    (sysfs / "firmware/dmi/tables/DMI").unlink()
-    alone = memory_facts(sysfs)
-    assert (alone.kind, alone.channels, alone.megatransfers, alone.source) == ("DDR5", 3, None, "EDAC")
-    assert len(alone.unknown) == 1
-
-
 def test_modules_of_unlike_speed_give_no_speed(tmp_path: Path) -> None:
     told = memory_facts(
         table(tmp_path, *(module("", f"P0 CHANNEL {c}", 8192, DDR5, s) for c, s in (("A", 4800), ("B", 4400))))
@@ -565,7 +549,7 @@ def test_what_is_the_same_of_several_gpus_is_one_row() -> None:
     gpus = [Level("HBM", f"GPU {number}", peak, peak.what, number) for number in (0, 1, 2, 4)]
     cards = [Level("NIC", f"mlx5_{number} port 1", None, "why") for number in (0, 1)]
     seen = Picture((*gpus, *cards), (), ())
-    table_rows = examine.level_rows(seen)
+    table_rows = machine.level_rows(seen)
     assert [row["of"] for row in table_rows] == ["GPU 0-2,4", "mlx5_0 port 1, mlx5_1 port 1"]
     assert table_rows[0]["nominal_bytes_per_second"] == 1e12
     assert table_rows[1]["why"] == "why"
@@ -578,11 +562,11 @@ def test_the_picture_of_a_machine_is_on_the_doctors_page(
     seen = facts_of("h200", down=1)
     told = msgspec.structs.replace(here, pci=seen.pci, rdma=seen.rdma, memory_modules=seen.memory_modules)
     monkeypatch.setattr(environment, "host_facts", lambda: told)
-    examined = examine.examine(rows)
-    page = examine.in_words(examined)
+    examined = machine.examine(rows)
+    page = machine.in_words(examined)
     assert "HBM     GPU 0: 4.8 TB/s nominal, reads and writes together; memory of H200 SXM (HBM3e, 141 GB)" in page
     assert "- GPU 0 has 17 of its 18 NVLinks up" in page
-    assert msgspec.json.decode(msgspec.json.encode(examined), type=examine.Examined) == examined
+    assert msgspec.json.decode(msgspec.json.encode(examined), type=machine.Examined) == examined
 
 
 def test_a_drive_says_that_its_practical_rate_is_of_reads(rows: Catalogue) -> None:
@@ -590,8 +574,8 @@ def test_a_drive_says_that_its_practical_rate_is_of_reads(rows: Catalogue) -> No
     link = LinkFacts(trained=lanes, card=lanes)
     drive = Drive(address="0000:81:00.0", names=("nvme0",), model="Fast", link=link)
     seen = picture(HostFacts(pci=PciFacts(drives=(drive,))), rows)
-    (level,) = [one for one in examine.level_rows(seen) if one["level"] == "NVMe"]
-    assert examine.in_practice(level["practical_bytes_per_second"], level["practical_of"]) == "6.5 GB/s of reads"
+    (level,) = [one for one in machine.level_rows(seen) if one["level"] == "NVMe"]
+    assert machine.in_practice(level["practical_bytes_per_second"], level["practical_of"]) == "6.5 GB/s of reads"
     row = require(rows.rate("nvme", "NVMe on PCIe 4 x4"))
     assert level["practical_source"] == row.practical_source
 

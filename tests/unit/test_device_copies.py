@@ -14,19 +14,17 @@ from testing.narrow import require
 from testing.synthetic import case
 from torch.profiler import ProfilerActivity, profile
 
-from busbw.backends.base import Backend, Operation
+from busbw.backends.base import Backend, Bound, Operation
 from busbw.backends.cuda import CudaDevice
 from busbw.backends.faults import WrappingBackend
 from busbw.backends.local import LOCAL, device
-from busbw.backends.local.base import Bound
-from busbw.backends.pytorch import peer_access
-from busbw.backends.pytorch.peer_access import View, name_of, why_no_pairs
+from busbw.backends.pytorch import nccl
+from busbw.backends.pytorch.nccl import View, name_of, why_no_pairs
 from busbw.errors import BackendError
 from busbw.measure.bench import rounds_of
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
-from busbw.ops.base import Matrix, Op, Share
-from busbw.ops.groups import Ranks
+from busbw.ops.base import Share
 from busbw.runs.records import Case, Failed, Measurement, Mode
 from busbw.system.device import Device
 
@@ -171,26 +169,6 @@ def test_two_at_once_take_as_long_as_the_longer_and_what_comes_later_waits(machi
     assert last.ns_since(first) < 1_800 + 10_000
 
 
-@pytest.mark.parametrize(
-    ("op", "changes", "said"),
-    [
-        ("host_to_device", {"mode": "persistent"}, "MPI"),
-        ("device_to_host", {"mode": "overlap"}, "nonblocking"),
-        ("host_and_device", {"pinning": "pageable"}, "concurrently"),
-        ("host_to_device", {"pinning": "pageable", "mode": "graph"}, "pre-enqueued"),
-        ("device_to_host", {"pinning": "pageable", "pre_enqueue": True}, "pre-enqueued"),
-        ("peer_copy", {"mode": "graph"}, "captured"),
-        ("peer_copy_both", {"pre_enqueue": True}, "GPU"),
-        ("peer_copy_staged", {"cache": "flushed"}, "only one"),
-        ("peer_copy_staged", {"mode": "overlap"}, "nonblocking"),
-        ("peer_copy", {"mode": "persistent"}, "MPI"),
-    ],
-)
-def test_what_such_a_copy_cannot_be_timed_as_is_refused(op: str, changes: dict[str, object], said: str) -> None:
-    assert said in str(LOCAL[op].refuse(on_device(op, 2, **changes)))
-    assert LOCAL[op].refuse(on_device(op, 2)) is None
-
-
 @pytest.mark.parametrize("mode", ["isolated", "pipelined"])
 @pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.needs_device])
 def test_where_ranks_drive_no_device_there_is_nothing_to_copy_to(op: str, mode: Mode) -> None:
@@ -319,10 +297,10 @@ def test_every_rank_hears_what_the_others_see(monkeypatch: pytest.MonkeyPatch) -
     uuids = {0: "GPU-a", 1: "GPU-b", 2: "GPU-c", 3: None}
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", access)
-    monkeypatch.setattr(peer_access, "uuid_at", uuids.__getitem__)
+    monkeypatch.setattr(nccl, "uuid_at", uuids.__getitem__)
     own = CudaDevice.__new__(CudaDevice)
     own.index, own.uuid = 1, "GPU-b"
-    seen = peer_access.view("here", own)
+    seen = nccl.view("here", own)
     assert asked == [(1, 0), (1, 2)], "not its own, and not one that has no name"
     names = {"GPU-a": "cuda:0", "GPU-b": "cuda:1", "GPU-c": "cuda:2"}
     assert seen == View(host="here", gpu="GPU-b", names=names, access=("GPU-c",))
@@ -360,7 +338,7 @@ def test_a_gpu_that_is_not_seen_is_not_copied_to(machine: Machine, monkeypatch: 
 
     bound = machine.bound("peer_copy", peer="cuda:1")
     monkeypatch.setattr(torch, "empty_like", full)
-    with pytest.raises(BackendError):
+    with pytest.raises(RuntimeError, match="memory"):
         LOCAL["peer_copy"].bind(bound)
 
 
@@ -382,11 +360,9 @@ class Elsewhere(WrappingBackend):
         super().__init__(inner)
         self._broken = broken
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        inner = self.inner.bind(op, case, group, send, receive, traffic)
-        source, target = torch.zeros_like(send), torch.zeros_like(receive)
+    def bind(self, bound: Bound) -> Operation:
+        inner = self.inner.bind(bound)
+        source, target = torch.zeros_like(bound.send), torch.zeros_like(bound.receive)
 
         def call() -> None:
             inner.call()  # for the time that it takes
@@ -410,16 +386,8 @@ def test_what_is_filled_and_checked_are_the_buffers_that_an_operation_says() -> 
 class WithPeers(WrappingBackend):
     """Binds as a backend with a GPU a rank does; the other GPU is the processor. A copy takes 10 µs of the device."""
 
-    def bind(
-        self,
-        op: Op,
-        case: Case,
-        group: Ranks,  # noqa: ARG002 - who is asked for is not of interest here
-        send: torch.Tensor,
-        receive: torch.Tensor,
-        traffic: Matrix,  # noqa: ARG002 - as above
-    ) -> Operation:
-        made = LOCAL[op.name].bind(Bound(case, send, receive, self.device, peer="cpu"))
+    def bind(self, bound: Bound) -> Operation:
+        made = LOCAL[bound.case.op].bind(replace(bound, device=self.device, peer="cpu"))
         stream = self.device
         if made.buffers is None or not isinstance(stream, FakeDevice):
             return made

@@ -2,22 +2,22 @@
 
 from collections.abc import Callable
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 import pytest
-from testing.blocks import measure_everywhere
+from testing.blocks import failures, measure_everywhere
 from testing.devices import DeviceScript, FakeDevice
 from testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends.base import Operation
+from busbw.backends.base import Bound, Operation
 from busbw.errors import BackendError
 from busbw.measure import device_loops
 from busbw.measure.device_loops import DeviceWork, Hold, captured, empty_call_ns, take, take_overlapped
 from busbw.measure.loops import Loop, Overlapped
-from busbw.ops import OPS
-from busbw.runs.records import Cache, Case, Failed, Measurement, Mode
+from busbw.runs.records import Cache, Case, Measurement, Mode
 
 LAUNCH, REPLAY, WAIT, UNIT, FLUSH = 4_000, 6_000, 700, 100, 20_000
 CALL, POST = 10_000, 200
@@ -55,7 +55,7 @@ def bound(over: FakeWorld) -> tuple[FakeBackend, FakeDevice, Operation]:
     backend = over.backends[0]
     assert backend.stream is not None
     send, receive = backend.allocate(16, "float32"), backend.allocate(16, "float32")
-    return backend, backend.stream, backend.bind(OPS["all_reduce"], one_case(ranks=1), (0,), send, receive, ())
+    return backend, backend.stream, backend.bind(Bound(one_case(ranks=1), send, receive))
 
 
 def nothing() -> None:
@@ -224,28 +224,21 @@ def values(parts: Overlapped) -> tuple[int, ...]:
     return tuple(only(tuple(part.tolist())) for part in (parts.pure, parts.post, parts.compute, parts.wait))
 
 
-def test_a_call_that_runs_beside_a_computation_as_long_as_itself_overlaps_fully() -> None:
-    parts, percent = overlapped(CALL // UNIT)
-    assert values(parts) == (CALL, 0, CALL, 0)
-    assert percent == 100
-
-
-def test_a_call_that_begins_when_it_is_waited_for_does_not_overlap() -> None:
-    parts, percent = overlapped(CALL // UNIT, lazy=True)
-    assert values(parts) == (CALL, 0, CALL, CALL)
-    assert percent == 0
-
-
-def test_a_computation_that_is_slowed_down_by_the_call_shows_it() -> None:
-    parts, percent = overlapped(CALL // UNIT, slowed=2.0)
-    assert values(parts) == (CALL, 0, 2 * CALL, 0)
-    assert percent == 100, "all of it is hidden, and what that costs stands beside it"
-
-
-def test_a_computation_that_ends_sooner_overlaps_partly() -> None:
-    parts, percent = overlapped(40)
-    assert values(parts) == (CALL, 0, 4_000, CALL - 4_000)
-    assert percent == pytest.approx(40)
+@pytest.mark.parametrize(
+    ("units", "how", "parts", "percent"),
+    [
+        (CALL // UNIT, {}, (CALL, 0, CALL, 0), 100),
+        (CALL // UNIT, {"lazy": True}, (CALL, 0, CALL, CALL), 0),  # it begins when it is waited for
+        (CALL // UNIT, {"slowed": 2.0}, (CALL, 0, 2 * CALL, 0), 100),  # all is hidden, and what that costs is seen
+        (40, {}, (CALL, 0, 4_000, CALL - 4_000), 40),
+    ],
+)
+def test_what_of_a_call_a_computation_hides(
+    units: int, how: dict[str, Any], parts: tuple[int, ...], percent: float
+) -> None:
+    found, hides = overlapped(units, **how)
+    assert values(found) == parts
+    assert hides == pytest.approx(percent)
 
 
 def test_posting_costs_the_host_and_that_is_kept_beside_the_device() -> None:
@@ -308,7 +301,7 @@ def test_data_are_there_when_the_device_was_waited_for_and_not_before() -> None:
     assert backend.stream is not None
     send, receive = backend.allocate(4, "float32"), backend.allocate(4, "float32")
     send.fill_(3.0)
-    operation = backend.bind(OPS["all_reduce"], one_case(ranks=1), (0,), send, receive, ())
+    operation = backend.bind(Bound(one_case(ranks=1), send, receive))
     operation.call()
     assert receive.tolist() == [0.0] * 4
     backend.stream.synchronise()
@@ -330,9 +323,7 @@ def test_calls_that_cannot_be_captured_fail_the_case_and_not_the_run(monkeypatch
         raise BackendError(message)
 
     monkeypatch.setattr(FakeDevice, "capture", refuse)
-    for outcome in measure_everywhere(world(), one_case("graph")):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "backend"
+    assert failures(world(), one_case("graph")) == {"backend"}
 
 
 @pytest.mark.parametrize("mode", ["graph", "overlap"])
@@ -340,9 +331,7 @@ def test_what_needs_a_capture_where_one_broke_off_before_fails_and_the_run_does_
     over = world(3)
     stream = require(over.backends[1].stream)
     stream.uncapturable = "a capture broke off"
-    for outcome in measure_everywhere(over, one_case(mode, ranks=3)):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "backend"
+    assert failures(over, one_case(mode, ranks=3)) == {"backend"}
 
 
 def test_an_error_of_the_device_is_one_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.compare import compare
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.report.tables import show
+from busbw_analysis.report import show
 from busbw_analysis.report.to_terminal import render
 
 SAMPLES = 40
@@ -146,20 +146,13 @@ def test_the_report_and_the_table_tell_the_overlap() -> None:
     page = compose.compose(judgement).text
     assert "75%" in page
     (row,) = show.show_rows(judgement)
-    assert row.overlap == pytest.approx(0.75)
+    assert require(row.overlap).share == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize(
-    ("ops", "what"),
-    [
-        (("all_reduce",), "Communication"),
-        (("checkpoint_save",), "Storage"),
-        (("all_reduce", "checkpoint_save"), "Communication and storage"),
-    ],
-)
-def test_a_checkpoint_beside_computation_is_not_called_communication(ops: tuple[str, ...], what: str) -> None:
+def test_a_checkpoint_beside_computation_stands_with_the_messages() -> None:
+    ops = ("all_reduce", "checkpoint_save")
     page = compose.compose(judged(run_of(overlapped(1000, 50, 1500, 200, 1000), mode="overlap", ops=ops))).text
-    assert f"{what} beside computation" in page
+    assert "Calls beside computation" in page
 
 
 @pytest.mark.parametrize("loop", ["python", "compiled"])

@@ -11,11 +11,11 @@ import psutil
 import pytest
 from testing.fakes import FakeWorld
 
-from busbw.measure.clock_sync import CommonClock
+from busbw.measure.clock import CommonClock
 from busbw.runs.facts import CpuFacts, HostFacts
 from busbw.runs.placement import oversubscribed_hosts
 from busbw.system import environment
-from busbw.system.sysfs import text_of
+from busbw.system.slurm_topology import by_host
 
 
 def reading(monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
@@ -212,40 +212,26 @@ def test_the_model_of_the_cpu(monkeypatch: pytest.MonkeyPatch, cpuinfo: str, mod
     assert environment._cpu_model() == model
 
 
-@pytest.mark.parametrize(("host", "name"), [("node7.cluster.example", "node7"), ("box", "box"), ("", "machine")])
-def test_a_machine_is_named_by_the_first_part_of_its_host(
-    monkeypatch: pytest.MonkeyPatch, host: str, name: str
-) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: host)
-    for variable in ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID"):
-        monkeypatch.delenv(variable, raising=False)
-    assert environment.machine_name() == name
-
-
 @pytest.mark.parametrize(
-    ("variables", "name"),
+    ("host", "variables", "name"),
     [
-        ({"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "alps"}, "alps"),
-        ({"SLURM_CLUSTER_NAME": "alps"}, "n1"),
-        ({"SLURM_JOB_ID": "7"}, "n1"),
-        ({"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": ""}, "n1"),
+        ("node7.cluster.example", {}, "node7"),
+        ("box", {}, "box"),
+        ("", {}, "machine"),
+        ("n1.cluster.example", {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "alps"}, "alps"),
+        ("n1", {"SLURM_CLUSTER_NAME": "alps"}, "n1"),
+        ("n1", {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": ""}, "n1"),
     ],
 )
-def test_within_a_job_of_slurm_the_machine_is_the_cluster(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], name: str
+def test_a_machine_is_named_by_its_host_and_within_a_job_of_slurm_by_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, host: str, variables: dict[str, str], name: str
 ) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "n1.cluster.example")
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
     for variable in ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID"):
         monkeypatch.delenv(variable, raising=False)
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
     assert environment.machine_name() == name
-
-
-def test_a_file_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    assert text_of(str(tmp_path / "absent")) is None
-    (tmp_path / "there").write_text(" x \n", encoding="utf-8")
-    assert text_of(str(tmp_path / "there")) == "x"
 
 
 def test_ranks_that_are_bound_to_cores_have_them_together() -> None:
@@ -254,7 +240,7 @@ def test_ranks_that_are_bound_to_cores_have_them_together() -> None:
 
     hosts = ("a", "b", "a", "b")
     facts = [bound(0), bound(0, 1, 2, 3, usable=2), bound(1, 2), bound(0, 1, 2, 3, usable=2)]
-    found = environment.by_host(hosts, facts)
+    found = by_host(hosts, facts)
     assert found["a"].cpu == CpuFacts(usable_cores=3, allowed_cores=(0, 1, 2))
     assert found["a"].kernel == "6"
     assert found["b"].cpu.usable_cores == 2, "a quota is one for all"

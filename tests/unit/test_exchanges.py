@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from testing.narrow import require
 
 from busbw.backends.pytorch.training import step
+from busbw.backends.pytorch.training.descent import LEARNING_RATE, Expected, LeastSquares, expected_result
 from busbw.backends.pytorch.training.descent import METHODS as CLASSES
-from busbw.backends.pytorch.training.descent_rules import Expected, expected_result
-from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, LeastSquares
 from busbw.errors import UsageError
 from busbw.launch.run_session import refuse_impossible
 from busbw.ops.exchanges import EVERY, METHODS, STEPS, exchange_in_words, parse_exchange
@@ -120,9 +119,10 @@ def test_the_gap_is_the_loss_above_the_least_one(seed: int) -> None:
 def test_the_mean_of_all_shares_is_the_gradient_of_the_loss(shares: int) -> None:
     problem = LeastSquares(WIDTH, RANKS, shares)
     weights = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(1)).double()
-    mean = sum(a @ weights - b for a, b in problem.grams(torch.float64)) / shares
+    a, b = problem.grams(torch.float64)
+    mean = (a @ weights - b).mean(0)
     whole = problem._eigenvalues[:, None] * (weights - problem._optimum)
-    assert torch.allclose(torch.as_tensor(mean), whole, atol=1e-4 * float(whole.abs().max()))
+    assert torch.allclose(mean, whole, atol=1e-4 * float(whole.abs().max()))
 
 
 # --- what rules come to ----------------------------------------------------------------------------------------------
@@ -148,7 +148,9 @@ def test_gradient_descent_is_that_of_the_formula() -> None:
 
 def test_ranks_on_their_own_are_apart_until_they_average() -> None:
     alone, together = told("local_sgd", 4, steps=3), told("local_sgd", 4, steps=4)
-    for rank, (one, (a, b)) in enumerate(zip(alone.weights, PROBLEM.grams(torch.float64), strict=True)):
+    for rank, (one, (a, b)) in enumerate(
+        zip(alone.weights, zip(*PROBLEM.grams(torch.float64), strict=True), strict=True)
+    ):
         weights = torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
         for _ in range(3):
             weights = weights - LEARNING_RATE * (a @ weights - b)
@@ -198,7 +200,7 @@ def test_an_order_that_the_bound_forbids_is_none(bound: int, order: list[int], a
 
 def test_what_the_first_worker_brings_makes_the_second_stale() -> None:
     """Both have seen weights of 0; with a bound of 1 the first goes on from its own step."""
-    (first, second), rate = WORKERS.grams(torch.float32), LEARNING_RATE / 2
+    (first, second), rate = zip(*WORKERS.grams(torch.float32), strict=True), LEARNING_RATE / 2
     once = rate * first[1]
     wanted = once - rate * (first[0] @ once - first[1])
     wanted = wanted + rate * second[1]

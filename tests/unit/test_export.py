@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_fd_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families
+from refused import refused
 from testing.narrow import require
 from testing.synthetic import Machine, case, synthetic_run, with_changes, write_synthetic
 
@@ -34,7 +35,7 @@ from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.export import EXPORTERS, frames
 from busbw_analysis.export.nccl_tests import _number
-from busbw_analysis.report.tables.show import about
+from busbw_analysis.report.show import about
 
 SIZES = (1024, 65536, 1 << 20)
 
@@ -92,17 +93,7 @@ def test_the_table_of_nccl_tests_is_laid_out_as_its_own() -> None:
     assert any(line.startswith("# Avg bus bandwidth    : ") for line in text)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "step"),
-    [
-        ((8, 16, 32), "step: 2(factor) "),
-        ((8, 64, 512), "step: 8(factor) "),
-        ((8, 12, 16), "step: 4(bytes) "),
-        ((8,), "step: 1048576(bytes) "),  # its own default
-        ((8, 12, 18), ""),
-        ((64, 512, 4096, 1 << 20), ""),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "step"), [((8, 64, 512), "step: 8(factor) "), ((8,), ""), ((8, 12, 18), "")])
 def test_the_step_of_nccl_tests_is_the_one_between_all_sizes(sizes: tuple[int, ...], step: str) -> None:
     stored = synthetic_run([case("all_reduce", size) for size in sizes], launches=1, samples=5)
     text = EXPORTERS["nccl-tests"].cases(judge(pool((stored,)))).decode()
@@ -145,21 +136,15 @@ def test_counts_of_wrong_elements_are_laid_out_as_its_own(tmp_path: Path) -> Non
 def test_a_type_that_is_not_known_reads_back_as_unknown(tmp_path: Path) -> None:
     text = "op,ranks,size_bytes,time_us\nall_reduce,8,1024,1000\nall_reduce,8,2048,2000\n"
     (tmp_path / "a.csv").write_text(text, encoding="utf-8")
-    first = judge(pool([find(tmp_path, str(tmp_path / "a.csv")).read()]))
     again = tmp_path / "again.log"
-    again.write_bytes(EXPORTERS["nccl-tests"].cases(first))
-    log = nccl_text.read("log", iter(again.read_text(encoding="utf-8").splitlines(keepends=True)))
-    assert {(row.dtype, row.count) for row in log.rows} == {(None, None)}
-    assert [row.time_ns for row in find(tmp_path, str(again)).read().stored.imported] == [1e6, 2e6]
+    again.write_bytes(EXPORTERS["nccl-tests"].cases(judge(pool([find(tmp_path, str(tmp_path / "a.csv")).read()]))))
+    rows = find(tmp_path, str(again)).read().stored.imported
+    assert [(row.case.dtype, row.time_ns) for row in rows] == [(None, 1e6), (None, 2e6)]
 
 
 @pytest.mark.parametrize(
     ("value", "width", "text"),
     [
-        (0.0, 6, "  0.00"),
-        (62.351, 7, "  62.35"),
-        (1537.62, 7, "1537.62"),
-        (10381.4, 7, "10381.4"),
         (123456.7, 7, " 123457"),
         (99.999, 6, "100.00"),
         (999.995, 6, "1000.0"),  # rounded to one digit more than it has: two after the point would be a column too wide
@@ -175,13 +160,8 @@ def test_numbers_have_as_many_digits_as_there_is_room(value: float, width: int, 
 def test_the_table_of_osu_reads_back(judgement: Judgement) -> None:
     text = EXPORTERS["osu"].cases(judgement).decode()
     log = osu.read("log", iter(text.splitlines(keepends=True)))
-    assert [table.rows[0].op for table in log.tables] == [
-        "all_reduce",
-        "all_gather",
-        "ping_pong",
-        "barrier",
-        "all_reduce",
-    ]
+    operations = ["all_reduce", "all_gather", "ping_pong", "barrier", "all_reduce"]
+    assert [table.rows[0].op for table in log.tables] == operations
     gathered = log.tables[1]
     assert [(row.ranks, row.size_bytes) for row in gathered.rows] == [(4, size) for size in SIZES]
     read = [row.time_seconds for row in gathered.rows]
@@ -220,21 +200,6 @@ def test_metrics_pass_both_parsers(judgement: Judgement) -> None:
     assert families["busbw_failed_cases"].samples[0].value == 0
 
 
-def test_our_csv_reads_back_with_check_root_and_ranks(tmp_path: Path) -> None:
-    pairs = [case(op, 65536) for op in ("pair_matrix", "broadcast", "all_reduce")]
-    cases = [pairs[0], msgspec.structs.replace(pairs[1], root=2), pairs[2]]
-    first = judge(pool([synthetic_run(cases, launches=1, samples=10)]))
-    text = EXPORTERS["csv"].cases(first).decode()
-    (tmp_path / "a.csv").write_text(text, encoding="utf-8")
-    second = find(tmp_path, str(tmp_path / "a.csv")).read().stored.imported
-    expected = [(one.case.op, one.case.root, group.ranks) for one in first.cases for group in one.groups]
-    assert [(row.case.op, row.case.root, row.ranks) for row in second] == expected
-    assert {row.check.state for row in second} == {"verified"}
-    assert [row.time_ns for row in second] == pytest.approx(
-        [group.time_ns for one in first.cases for group in one.groups]
-    )
-
-
 @pytest.mark.parametrize(("hosts", "unknown"), [(("node0",), False), (("node0", "node1"), True)])
 def test_our_csv_reads_back_as_it_was_measured(tmp_path: Path, hosts: tuple[str, ...], unknown: bool) -> None:  # noqa: FBT001
     plain = case("all_reduce", 65536)
@@ -246,10 +211,12 @@ def test_our_csv_reads_back_as_it_was_measured(tmp_path: Path, hosts: tuple[str,
     ]
     cases = [with_changes(plain, **one) for one in changes]
     cases += [case("memory_copy", 1 << 20), with_changes(case("pair_matrix", 65536), pairs="together")]
+    cases += [msgspec.structs.replace(case("broadcast", 65536), root=2)]
     first = judge(pool([synthetic_run(cases, machine=Machine(hosts=hosts), launches=2, samples=10)]))
     (tmp_path / "a.csv").write_bytes(EXPORTERS["csv"].cases(first))
     second = judge(pool([find(tmp_path, str(tmp_path / "a.csv")).read()]))
-    columns = ["case", "op", "backend", "device", "mode", "group", "ranks"]
+    assert {row.check.state for row in second.runs[0].imported} == {"verified"}
+    columns = ["case", "op", "root", "backend", "device", "mode", "group", "ranks"]
     before, after = (
         pd.read_csv(io.BytesIO(EXPORTERS["csv"].cases(one)), keep_default_na=False) for one in (first, second)
     )
@@ -322,15 +289,9 @@ def test_calls_beside_computation_are_left_out_and_counted(form: str) -> None:
     assert rows == [line for line in alone if not line.startswith("#")]
     averages = [[line for line in text if "Avg bus" in line] for text in (alone, both)]
     assert averages[0] == averages[1]
-    with pytest.raises(AnalysisError) as refused:
-        EXPORTERS[form].cases(judge(pool((synthetic_run(beside, launches=1, samples=5),))))
-    assert refused.value.code == "nothing-to-export"
-
-
-def test_a_run_without_collectives_has_no_table_of_nccl_tests() -> None:
-    with pytest.raises(AnalysisError) as refused:
-        EXPORTERS["nccl-tests"].cases(judged(("ping_pong",)))
-    assert refused.value.code == "nothing-to-export"
+    for cases in (beside, [case("memory_copy", 1 << 10)]):
+        with refused(AnalysisError, "nothing-to-export"):
+            EXPORTERS[form].cases(judge(pool((synthetic_run(cases, launches=1, samples=5),))))
 
 
 @pytest.mark.parametrize("form", sorted(set(EXPORTERS) - {"trace"}))  # of steps alone: test_timelines

@@ -11,11 +11,10 @@ from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from testing.narrow import require_type
 from testing.synthetic import case
 
-from busbw.backends.base import Backend, BackendRow, World
+from busbw.backends.base import Backend, BackendRow, Bound, World
 from busbw.backends.faults import CorruptingBackend, wrapped
 from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure
-from busbw.launch import observers, worker
-from busbw.ops import OPS
+from busbw.launch import base, worker
 from busbw.runs import store
 from busbw.runs.placement import rank_placements
 from busbw.runs.plan import Plan, Sweep
@@ -31,7 +30,7 @@ PLAN = Plan(
 )
 
 
-class Heard(observers.Listener):
+class Heard(base.Listener):
     """Notes the order of the blocks."""
 
     def __init__(self) -> None:
@@ -201,4 +200,4 @@ def test_a_group_must_be_made_before_it_is_used() -> None:
     backend = FakeWorld(4).backends[0]
     buffer = backend.allocate(4, "float32")
     with pytest.raises(BackendError):
-        backend.bind(OPS["all_reduce"], case("all_reduce", 16), (0, 1), buffer, buffer, ())
+        backend.bind(Bound(case("all_reduce", 16), buffer, buffer, group=(0, 1)))

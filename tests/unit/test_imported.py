@@ -37,7 +37,7 @@ from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.paths import Network, host_network
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.report.sections.curves import panel_of
+from busbw_analysis.report.curves import panel_of
 
 EXPECTED: dict[str, Any] = json.loads(EXPECTED_FILE.read_text(encoding="utf-8"))
 RANK = "#  Rank {0:2} Group  0 Pid {0} on node{1} device {2} [0000:{2:02x}:00] {3}"
@@ -66,6 +66,13 @@ def nccl_log(
         rates = f"{size / time / 1e3:.2f} {size / time / 1e3 * (bus_factor(op, ranks) or 0):.2f} {wrong}"
         lines.append(f"  {size} {size // 4} float sum -1 {time:.2f} {rates} {time:.2f} {rates}")
     return "\n".join([*lines, footer, "# Avg bus bandwidth    : 100", ""])
+
+
+def log_in(folder: Path, **facts: Any) -> Path:  # noqa: ANN401 - those of nccl_log
+    """The file of such a log."""
+    path = folder / "log"
+    path.write_text(nccl_log(**facts), encoding="utf-8")
+    return path
 
 
 def judged(path: Path, facts: LogFacts = NOTHING) -> Judgement:
@@ -229,9 +236,7 @@ def test_the_peak_is_that_of_the_gpu_in_the_header(log: Path) -> None:
 
 @pytest.mark.parametrize("gpu", ["AMD Instinct MI300A", "AMD Instinct MI250"])
 def test_links_whose_rate_no_source_gives_are_not_those_to_the_host(gpu: str, tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text(nccl_log(gpu=gpu, ranks=4), encoding="utf-8")
-    peak = require_type(Unavailable, judged(path).curves[0].peak)
+    peak = require_type(Unavailable, judged(log_in(tmp_path, gpu=gpu, ranks=4)).curves[0].peak)
     assert peak.code == "links-not-known"
 
 
@@ -260,8 +265,7 @@ def test_far_above_a_nominal_peak_nothing_is_as_expected(op: str, rate: float, s
 
 
 def test_what_others_published_of_the_same_gpus_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text(nccl_log(gpu="NVIDIA H200"), encoding="utf-8")
+    path = log_in(tmp_path, gpu="NVIDIA H200")
     judgement = judged(path)
     large = next(one for one in judgement.verdicts if one.band == "large")
     # 210 GB/s of algbw are 367 of busbw; 8 GiB were published with 477.45 and 475.16.
@@ -289,8 +293,7 @@ def test_what_others_published_of_the_same_gpus_is_named(tmp_path: Path) -> None
     ],
 )
 def test_who_is_as_fast_as_published_is_as_expected(tmp_path: Path, gpu: str, algbw: float, large: str) -> None:
-    path = tmp_path / "log"
-    path.write_text(nccl_log(gpu=gpu, curve=(20, algbw)), encoding="utf-8")
+    path = log_in(tmp_path, gpu=gpu, curve=(20, algbw))
     judgement = judged(path)
     found = {one.band: one for one in judgement.verdicts}
     assert found["large"].status == large
@@ -303,23 +306,20 @@ def test_who_is_as_fast_as_published_is_as_expected(tmp_path: Path, gpu: str, al
 
 @pytest.mark.parametrize(("algbw", "status"), [(640e3, "as expected"), (590e3, "slower")])
 def test_links_carry_less_in_practice_than_they_signal(tmp_path: Path, algbw: float, status: str) -> None:
-    path = tmp_path / "log"
-    path.write_text(nccl_log(op="sendrecv", gpu="NVIDIA B200", curve=(20, algbw)), encoding="utf-8")
+    path = log_in(tmp_path, op="sendrecv", gpu="NVIDIA B200", curve=(20, algbw))
     large = next(one for one in judged(path).verdicts if one.band == "large")
     assert large.status == status
     assert large.peak_share == pytest.approx(algbw * 1e6 / 900e9, rel=0.01)
 
 
 def test_links_of_a_mesh_are_judged_by_what_their_maker_asks_of_them(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text(nccl_log(gpu="AMD Instinct MI350X", curve=(20, 206e3)), encoding="utf-8")
+    path = log_in(tmp_path, gpu="AMD Instinct MI350X", curve=(20, 206e3))
     large = next(one for one in judged(path).verdicts if one.band == "large")
     assert large.status == "as expected"
 
 
 def test_who_may_have_a_narrower_link_than_such_a_gpu_can_have_is_not_slow(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text(nccl_log(gpu="NVIDIA H100 PCIe", curve=(20, 23e3)), encoding="utf-8")
+    path = log_in(tmp_path, gpu="NVIDIA H100 PCIe", curve=(20, 23e3))
     judgement = judged(path)
     large = next(one for one in judgement.verdicts if one.band == "large")
     assert large.status == "not judged"
@@ -368,15 +368,12 @@ def test_groups_at_once_are_where_the_log_says_and_share_the_network(
 
 
 def test_links_of_a_mesh_are_those_to_the_others(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text(nccl_log(gpu="AMD Instinct MI300X", ranks=4), encoding="utf-8")
-    peak = require_type(Peak, judged(path).curves[0].peak)
+    peak = require_type(Peak, judged(log_in(tmp_path, gpu="AMD Instinct MI300X", ranks=4)).curves[0].peak)
     assert peak.busbw == pytest.approx(3 * 64e9)
 
 
 def test_a_network_is_what_the_user_says(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text(nccl_log(hosts=2, ranks=16), encoding="utf-8")
+    path = log_in(tmp_path, hosts=2, ranks=16)
     assert not isinstance(judged(path).curves[0].peak, Peak)
     judgement = judged(path, LogFacts.stated({"nics": "8x400Gb/s"}, catalogue()))
     peak = require_type(Peak, judgement.curves[0].peak)
@@ -390,9 +387,7 @@ def test_a_network_is_what_the_user_says(tmp_path: Path) -> None:
     ("wrong", "footer"), [("7", "# Out of bounds values : 48 FAILED"), ("N/A", "# Out of bounds values : 3 FAILED")]
 )
 def test_wrong_results_fail_their_cases(wrong: str, footer: str, tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text(nccl_log(wrong=wrong, footer=footer), encoding="utf-8")
-    judgement = judged(path)
+    judgement = judged(log_in(tmp_path, wrong=wrong, footer=footer))
     assert {summary.state for summary in judgement.cases} == {"failed"}
     assert (judgement.curves, judgement.findings[0].code) == ((), "wrong-data")
 
@@ -409,9 +404,7 @@ def test_a_last_line_without_its_end_is_a_caution_and_kept(tmp_path: Path) -> No
 
 
 def test_a_log_that_failed_is_not_resumed(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text(nccl_log(footer="node1: Test NCCL failure common.cu:958"), encoding="utf-8")
-    found = answer_of(judged(path))
+    found = answer_of(judged(log_in(tmp_path, footer="node1: Test NCCL failure common.cu:958")))
     assert found.status == "failed"
     assert "failed" in {cause.code for cause in found.causes}
     assert "--resume" not in found.action + found.cause
@@ -451,8 +444,7 @@ def test_what_contradicts_the_log_is_refused(log: Path) -> None:
 
 
 def test_a_gpu_that_the_log_names_is_not_another_one(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text(nccl_log(gpu="NVIDIA H100 80GB HBM3", ranks=4), encoding="utf-8")
+    path = log_in(tmp_path, gpu="NVIDIA H100 80GB HBM3", ranks=4)
     assert isinstance(judged(path, LogFacts.stated({"gpu": "H100 SXM5"}, catalogue())).curves[0].peak, Peak)
     with pytest.raises(UsageError) as refused:
         find(tmp_path, str(path)).read(LogFacts.stated({"gpu": "H100 PCIe"}, catalogue()))
@@ -473,8 +465,7 @@ def test_cards_are_what_the_user_calls_them(
     nics: str, busbw: float, practical: float | None, source: str, tmp_path: Path
 ) -> None:
     """A bare rate is that of no kind of network: no row gives it a practical rate."""
-    path = tmp_path / "log"
-    path.write_text(nccl_log(hosts=2, ranks=16, op="all_gather"), encoding="utf-8")
+    path = log_in(tmp_path, hosts=2, ranks=16, op="all_gather")
     stored = find(tmp_path, str(path)).read(LogFacts.stated({"nics": nics}, catalogue())).stored
     network = require_type(
         Network, host_network(stored.run.environments[stored.run.hosts[0]], stored.run.backend.transport, catalogue())
@@ -516,11 +507,11 @@ def test_operation_and_ranks_follow_from_the_columns(op: str, ranks: int, blocks
 
 def test_columns_that_fit_several_operations_leave_it_to_the_name_of_the_file() -> None:
     row = Aggregate(line=1, dtype="float32", size_bytes=1 << 30, count=1 << 24, algbw=200e9, busbw=187.5e9)
-    found = deduce.fits([row])
-    assert {fit.op for fit in found} >= {"all_gather", "all_to_all"}
-    assert deduce.hinted("x-alltoall-8.log", found) == ("all_to_all", 16)
-    assert deduce.hinted("tests_nccl_allgather_2.log", found) == ("all_gather", 16)
-    assert deduce.hinted("x.log", found) is None
+    candidates = deduce.fits([row])
+    assert {fit.op for fit in candidates} >= {"all_gather", "all_to_all"}
+    assert deduce.hinted("x-alltoall-8.log", candidates) == ("all_to_all", 16)
+    assert deduce.hinted("tests_nccl_allgather_2.log", candidates) == ("all_gather", 16)
+    assert deduce.hinted("x.log", candidates) is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.normality import in_words
 from busbw_analysis.report.document import Table
-from busbw_analysis.report.tables.show import show_blocks, show_rows
+from busbw_analysis.report.show import show_blocks, show_rows
 
 MIB = 1 << 20
 SIZES = [64, 4096, 256 << 10, 4 * MIB, 16 * MIB]

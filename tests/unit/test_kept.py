@@ -15,9 +15,8 @@ from testing.narrow import require
 from testing.synthetic import SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.errors import DamagedRun
-from busbw.runs import compress, store
-from busbw.runs.outline import outline
-from busbw.runs.progress import line_of
+from busbw.runs import store
+from busbw.runs.progress import line_of, outline
 from busbw.runs.records import JSON
 from busbw_analysis.data import kept
 from busbw_analysis.data.as_json import plain
@@ -112,7 +111,7 @@ def test_rows_of_the_same_size_and_age_are_told_by_the_files_age_only(tmp_path: 
 def test_a_packed_run_keeps_its_summary(tmp_path: Path) -> None:
     folder = _write(tmp_path)
     made = read_summarised(folder)
-    compress.pack(folder, least_bytes=0)
+    store.pack(folder, least_bytes=0)
     assert not (folder / store.SAMPLES_FILE).exists()
     again = read_summarised(folder)
     assert again.samples is None
@@ -122,7 +121,7 @@ def test_a_packed_run_keeps_its_summary(tmp_path: Path) -> None:
 def test_a_summary_does_not_hide_that_an_archive_is_damaged(tmp_path: Path) -> None:
     folder = _write(tmp_path)
     read_summarised(folder)
-    compress.pack(folder, least_bytes=0)
+    store.pack(folder, least_bytes=0)
     for damage in (b"\x1f\x8b\x00 another method", (folder / store.PACKED_FILE).read_bytes()[:-20]):
         (folder / store.PACKED_FILE).write_bytes(damage)
         with pytest.raises(DamagedRun):

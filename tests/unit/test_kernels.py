@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends.base import Operation
+from busbw.backends.base import Bound, Operation
 from busbw.backends.compiled_loop import Compiled, row_of
 from busbw.backends.local import LOCAL, kernels, memory
-from busbw.backends.local.base import Bound
 from busbw.backends.local.kernels import LINE_BYTES
 from busbw.backends.local.threads import Team, Words
 from busbw.backends.patterns import TORCH_DTYPES, count_wrong, fill, pattern, poison
@@ -258,16 +257,34 @@ def refused(op: str, **changes: JSON) -> str | None:
     return LOCAL[op].refuse(case(op, 4096, 1, **{"dtype": "float64", **changes}))
 
 
-def test_what_a_kernel_cannot_do_is_refused_with_the_reason() -> None:
-    assert all(refused(op) is None for op in (*OF_ARRAYS, "memory_touch"))
-    assert refused("memory_copy", dtype="int8") is None
-    assert "int8" in str(refused("stream_add", dtype="int8"))
-    assert "nonblocking" in str(refused("memory_copy", mode="overlap"))
-    assert "persistent" in str(refused("stream_copy", mode="persistent"))
-    assert "pages" in str(refused("memory_touch", mode="pipelined"))
-    assert "pages" in str(refused("memory_touch", cache="rotating"))
-    assert "memory" in str(refused("memory_touch", device="cuda"))
-    assert "--threads" in str(refused("stream_copy", device="cuda", threads=2))
+@pytest.mark.parametrize(
+    ("op", "changes", "said"),
+    [
+        *(("stream_add", {"dtype": dtype}, dtype) for dtype in ("int8", "float16")),
+        *(("stream_copy", {"mode": mode}, mode) for mode in ("overlap", "persistent")),
+        *(("memory_copy", {"mode": mode}, mode) for mode in ("overlap", "persistent")),
+        *(("memory_touch", {key: value}, value) for key, value in (("mode", "pipelined"), ("cache", "rotating"))),
+        ("memory_touch", {"device": "cuda"}, "cuda"),
+        *(("storage_write", {"mode": mode}, mode) for mode in ("pipelined", "overlap")),
+        ("storage_read", {"cache": "flushed"}, "flushed"),
+        ("storage_read", {"pre_enqueue": True}, "pre-enqueued"),
+        *((op, {"dtype": "int32"}, "int32") for op in ("matmul", "attention", "attention_unfused")),
+        *(("matmul", {"mode": mode}, mode) for mode in ("overlap", "persistent")),
+        *(("host_to_device", {"mode": mode}, mode) for mode in ("overlap", "persistent")),
+        ("host_and_device", {"pinning": "pageable"}, "concurrently"),
+        ("host_to_device", {"pinning": "pageable", "mode": "graph"}, "pre-enqueued"),
+        ("device_to_host", {"pinning": "pageable", "pre_enqueue": True}, "pre-enqueued"),
+        *(("peer_copy", {"mode": mode}, mode) for mode in ("graph", "overlap", "persistent")),
+        ("peer_copy_both", {"pre_enqueue": True}, "pre-enqueued"),
+        ("peer_copy_staged", {"cache": "flushed"}, "flushed"),
+    ],
+)
+def test_what_an_operation_without_communication_cannot_be_timed_as_is_refused(
+    op: str, changes: dict[str, JSON], said: str
+) -> None:
+    usual: dict[str, JSON] = {"device": "cuda", "pinning": "pinned"} if OPS[op].needs_device else {}
+    assert LOCAL[op].refuse(case(op, 4096, 2, **usual)) is None
+    assert said in str(LOCAL[op].refuse(case(op, 4096, 2, **{**usual, **changes})))
 
 
 def test_without_a_compiler_the_reason_is_told_and_copies_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,12 +151,6 @@ def test_a_plan_of_too_many_cases_or_ranks_is_refused_before_more_are_made_than_
     assert all(number <= most for number in made.values()), made
 
 
-def test_sweeps_that_each_split_many_ranks_are_refused() -> None:
-    plan = Plan(sweep=(Sweep(ops=("barrier",), groups="div:1"),) * limits.MOST_SWEEPS)
-    with pytest.raises(UsageError, match=str(limits.MOST_SWEEP_RANKS)):
-        cases.expand(plan, limits.MOST_RANKS, 1)
-
-
 def test_the_most_ranks_in_groups_of_one_are_expanded() -> None:
     plan = Plan(sweep=(Sweep(ops=("all_reduce",), groups="div:1"),))
     found = cases.expand(plan, limits.MOST_RANKS, 1).cases

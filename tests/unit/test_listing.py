@@ -10,7 +10,7 @@ import pytest
 from testing.synthetic import SyntheticEnd, as_facts, case, synthetic_run, write_synthetic
 
 from busbw.backends import BACKENDS
-from busbw.cli import examine, listing
+from busbw.cli import listing, machine
 from busbw.errors import ClockError
 from busbw.launch.launchers import LAUNCHERS
 from busbw.ops import OPS
@@ -101,8 +101,8 @@ FACTS = {
 def test_the_doctor_says_what_matters_of_a_poor_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "host_facts", lambda: as_facts(FACTS))
     monkeypatch.setattr(environment, "load_average", lambda: 7.5)
-    monkeypatch.setattr(examine, "read_cost_ns", lambda _clock: 65)
-    examined = examine.examine()
+    monkeypatch.setattr(machine, "read_cost_ns", lambda _clock: 65)
+    examined = machine.examine()
     findings = "\n".join(str(finding) for finding in examined.findings)
     for said in (
         "2 usable cores",
@@ -110,24 +110,9 @@ def test_the_doctor_says_what_matters_of_a_poor_machine(monkeypatch: pytest.Monk
         "virtual machine (QEMU)",
         "load average 7.5 on 2 cores",
         "no physical network interface",
-        "torch is not installed",
     ):
         assert said in findings
-    assert msgspec.json.decode(msgspec.json.encode(examined), type=examine.Examined) == examined
-
-
-@pytest.mark.parametrize(("tasks", "said"), [("1", True), ("2", False), (None, False)])
-def test_a_step_of_one_task_is_called_what_it_is(
-    tasks: str | None,
-    said: bool,  # noqa: FBT001
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    step = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_ID": "0"}
-    for name, value in ({} if tasks is None else {**step, "SLURM_STEP_NUM_TASKS": tasks}).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(environment, "host_facts", lambda: as_facts(FACTS))
-    page = examine.in_words(examine.examine())
-    assert ("task" in page) == said
+    assert msgspec.json.decode(msgspec.json.encode(examined), type=machine.Examined) == examined
 
 
 def test_a_clock_that_cannot_be_trusted_is_the_first_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,14 +120,14 @@ def test_a_clock_that_cannot_be_trusted_is_the_first_finding(monkeypatch: pytest
         message = "perf_counter is a sundial"
         raise ClockError(message)
 
-    monkeypatch.setattr(examine, "HostClock", broken)
-    examined = examine.examine()
+    monkeypatch.setattr(machine, "HostClock", broken)
+    examined = machine.examine()
     assert examined.timer_ns is None
     assert "sundial" in examined.findings[0]
 
 
 def test_this_machine_can_be_examined() -> None:
-    examined = examine.examine()
+    examined = machine.examine()
     assert examined.timer_ns is not None
 
 

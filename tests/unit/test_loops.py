@@ -4,21 +4,18 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-import torch
 from testing.blocks import measure_everywhere, measured, noisy, quick
 from testing.fakes import QUICK, FakeBackend, FakeClock, FakeWork, FakeWorld, Script
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends.base import Backend, Operation, Post, Wait
+from busbw.backends.base import Backend, Bound, Operation, Post, Wait
 from busbw.backends.faults import WrappingBackend
 from busbw.measure import block, loops
 from busbw.measure.device_loops import empty_call_ns
 from busbw.measure.loops import Loop, take_overlapped
 from busbw.measure.stopping import MOST_CALIBRATIONS
 from busbw.measure.unsupported import Place, skip_reason
-from busbw.ops.base import Matrix, Op
-from busbw.ops.groups import Ranks
 from busbw.runs.records import Cache, Case, Failed, Mode, OverlapSamples
 
 WARM = 1 + 1 + QUICK.warmup_calls
@@ -126,10 +123,8 @@ def test_a_call_that_outlasts_the_computation_is_hidden_in_part() -> None:
 class NoProgress(WrappingBackend):
     """Does nothing before it is waited for, as libraries without a thread of their own."""
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        call = self.inner.bind(op, case, group, send, receive, traffic).call
+    def bind(self, bound: Bound) -> Operation:
+        call = self.inner.bind(bound).call
         return Operation(call, lambda: call)
 
 
@@ -146,10 +141,8 @@ def test_what_is_exposed_is_post_and_wait_of_the_same_rank() -> None:
         return 5_000 if rank == 1 else 0
 
     class SlowPost(WrappingBackend):
-        def bind(
-            self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-        ) -> Operation:
-            operation = self.inner.bind(op, case, group, send, receive, traffic)
+        def bind(self, bound: Bound) -> Operation:
+            operation = self.inner.bind(bound)
             clock, start = world.backends[self.rank].clock, operation.post
             assert start is not None
 
@@ -247,24 +240,14 @@ def test_every_post_is_waited_for_and_starts_in_turns() -> None:
 
 
 def test_an_operation_cannot_be_started_but_by_what_returns_its_wait() -> None:
-    assert set(Operation.__dataclass_fields__) == {
-        "call",
-        "post",
-        "native",
-        "free",
-        "wrong",
-        "prepare",
-        "buffers",
-        "supplement",
-    }
+    fields = {"call", "post", "native", "free", "wrong", "prepare", "buffers", "parts", "other_tool"}
+    assert set(Operation.__dataclass_fields__) == fields
     assert Operation.__dataclass_fields__["post"].type in {Post | None, "Post | None"}
 
 
 class CannotPost(WrappingBackend):
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        operation = self.inner.bind(op, case, group, send, receive, traffic)
+    def bind(self, bound: Bound) -> Operation:
+        operation = self.inner.bind(bound)
         return Operation(operation.call, None if self.rank == 1 else operation.post)
 
 
@@ -277,10 +260,8 @@ def test_an_op_that_one_rank_cannot_post_is_a_failed_case_for_all() -> None:
 class WrongWhenPosted(WrappingBackend):
     """Right data from a call, wrong ones from what was posted and waited for."""
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        operation = self.inner.bind(op, case, group, send, receive, traffic)
+    def bind(self, bound: Bound) -> Operation:
+        operation = self.inner.bind(bound)
         start = require(operation.post)
 
         def post() -> Wait:
@@ -288,7 +269,7 @@ class WrongWhenPosted(WrappingBackend):
 
             def wrongly() -> None:
                 wait()
-                receive[-1] += 1
+                bound.receive[-1] += 1
 
             return wrongly
 

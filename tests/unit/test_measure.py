@@ -11,9 +11,8 @@ from testing.synthetic import case
 from busbw.backends.base import Backend
 from busbw.backends.faults import DelayingBackend, WrappingBackend
 from busbw.launch.worker import refusals
-from busbw.measure.bench import Bench, rounds_of
-from busbw.measure.buffers import part_of
-from busbw.measure.clock_sync import CommonClock
+from busbw.measure.bench import Bench, part_of, rounds_of
+from busbw.measure.clock import CommonClock
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS, traffic
 from busbw.ops.base import Op

@@ -6,20 +6,19 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from testing.blocks import measure_everywhere, measured, noisy
+from testing.blocks import failures, measure_everywhere, measured, noisy
 from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from testing.narrow import require_type
 from testing.synthetic import case
 
-from busbw.backends.base import Backend, Operation
+from busbw.backends.base import Backend, Bound, Operation
 from busbw.backends.faults import CorruptingBackend, WrappingBackend
 from busbw.errors import BackendError, BusbwError, ClockError
 from busbw.measure import block as instrument
 from busbw.measure import verify
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
-from busbw.ops.base import Matrix, Op, Share
-from busbw.ops.groups import Ranks
+from busbw.ops.base import Op, Share
 from busbw.runs.records import Case, Failed, GroupSamples, Measurement
 from busbw.system.environment import in_blocks
 
@@ -60,10 +59,7 @@ def failing(ranks: set[int], indices: set[int]) -> Script:
 
 
 def test_an_op_that_raises_everywhere_is_a_failed_case() -> None:
-    outcomes = measure_everywhere(FakeWorld(3, failing({0, 1, 2}, {0})), case("all_reduce", 64, 3))
-    for outcome in outcomes:
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "backend"
+    assert failures(FakeWorld(3, failing({0, 1, 2}, {0})), case("all_reduce", 64, 3)) == {"backend"}
 
 
 def test_an_op_that_raises_on_one_rank_breaks_the_world() -> None:
@@ -82,9 +78,7 @@ class Cramped(WrappingBackend):
 
 
 def test_buffers_that_one_rank_cannot_make_are_a_failed_case_for_all() -> None:
-    for outcome in measure_everywhere(FakeWorld(3), case("all_reduce", 64, 3), wrap=Cramped):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "backend"
+    assert failures(FakeWorld(3), case("all_reduce", 64, 3), wrap=Cramped) == {"backend"}
 
 
 class Filling(WrappingBackend):
@@ -96,15 +90,13 @@ class Filling(WrappingBackend):
         self.held = 0
         self.bound = 0
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
+    def bind(self, bound: Bound) -> Operation:
         if self.rank == 1 and self.held:
             message = "no room for what the operation needs besides"
             raise MemoryError(message)
         self.held += 1
         self.bound += 1
-        operation = self.inner.bind(op, case, group, send, receive, traffic)
+        operation = self.inner.bind(bound)
         return dataclasses.replace(operation, free=self.given_back)
 
     def given_back(self) -> None:
@@ -118,9 +110,7 @@ def test_what_one_rank_cannot_bind_is_a_failed_case_for_all_and_everything_is_gi
         backends.append(Filling(inner))
         return backends[-1]
 
-    for outcome in measure_everywhere(FakeWorld(3), case("all_reduce", 64, 3, cache="rotating"), wrap=filling):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "backend"
+    assert failures(FakeWorld(3), case("all_reduce", 64, 3, cache="rotating"), wrap=filling) == {"backend"}
     assert [backend.held for backend in backends] == [0, 0, 0]
     assert all(backend.bound > 0 for backend in backends)
 
@@ -160,10 +150,8 @@ def test_data_that_one_rank_has_no_room_to_check_are_a_failed_case_for_all(
     class Known(OutOfMemory):
         """Its buffers tell whose they are; and before a call its ranks wait for each other, as for a checkpoint."""
 
-        def bind(
-            self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-        ) -> Operation:
-            operation = self.inner.bind(op, case, group, send, receive, traffic)
+        def bind(self, bound: Bound) -> Operation:
+            operation = self.inner.bind(bound)
             return dataclasses.replace(operation, prepare=self.inner.barrier)
 
         def allocate(self, count: int, dtype: str) -> torch.Tensor:
@@ -209,42 +197,34 @@ def receives(op: Op) -> bool:
 @pytest.mark.parametrize("name", [op.name for op in OPS.values() if receives(op)])
 def test_one_wrong_bit_on_one_rank_fails_the_case_everywhere(name: str) -> None:
     one = case(name, 64, 2, pairs="together" if name == "pair_matrix" else None, root=1 if OPS[name].rooted else None)
-    for outcome in measure_everywhere(FakeWorld(2), one, wrap=corrupting(1, lambda index: index == 0)):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "wrong_data"
+    assert failures(FakeWorld(2), one, wrap=corrupting(1, lambda index: index == 0)) == {"wrong_data"}
 
 
 def test_data_that_went_wrong_during_the_timing_fail_the_case() -> None:
-    for outcome in measure_everywhere(
-        FakeWorld(3), case("all_gather", 96, 3), wrap=corrupting(2, lambda i: i > WARM, 5)
-    ):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "wrong_data"
+    assert failures(FakeWorld(3), case("all_gather", 96, 3), wrap=corrupting(2, lambda i: i > WARM, 5)) == {
+        "wrong_data"
+    }
 
 
 class OnlyOnce(WrappingBackend):
     """Moves the data in the first call, and then only says that it did."""
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        inner, left = self.inner.bind(op, case, group, send, receive, traffic), receive.clone()
+    def bind(self, bound: Bound) -> Operation:
+        inner, left = self.inner.bind(bound), bound.receive.clone()
         numbers = itertools.count()
 
         def moving_once() -> None:
-            left.copy_(receive)
+            left.copy_(bound.receive)
             inner.call()
             if next(numbers):
-                receive.copy_(left)
+                bound.receive.copy_(left)
 
         return Operation(moving_once)
 
 
 @pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all", "scatter", "memory_copy"])
 def test_right_data_that_were_left_from_an_earlier_call_do_not_count(name: str) -> None:
-    for outcome in measure_everywhere(FakeWorld(2), case(name, 64, 2), wrap=OnlyOnce):
-        assert isinstance(outcome, Failed)
-        assert outcome.cause == "wrong_data"
+    assert failures(FakeWorld(2), case(name, 64, 2), wrap=OnlyOnce) == {"wrong_data"}
 
 
 def test_what_happens_to_data_that_nobody_checks_is_not_seen() -> None:
@@ -299,12 +279,7 @@ def test_what_cannot_run_here_is_refused_with_its_reason(one: Case, said: str | 
 
 @pytest.mark.parametrize(
     ("threads", "cache", "said"),
-    [
-        (2, "flushed", "flushed"),
-        (1, "flushed", None),
-        (2, "warm", None),
-        (5, "warm", "host"),
-    ],
+    [(2, "flushed", "flushed"), (1, "flushed", None), (2, "warm", None), (5, "warm", "host")],
 )
 def test_caches_of_other_threads_cannot_be_flushed(threads: int, cache: str, said: str | None) -> None:
     one = case("memory_copy", 64, 1, threads=threads, cache=cache)

@@ -23,15 +23,15 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.node.hierarchy import HierarchyLevel
-from busbw_analysis.node.judgement import Node
 from busbw_analysis.node.memory import MemoryCurve, compared_at_largest, scaling
 from busbw_analysis.node.plateaus import Plateaus
-from busbw_analysis.node.plots.hierarchy import draw as draw_hierarchy
+from busbw_analysis.node.sections.hierarchy import draw as draw_hierarchy
 from busbw_analysis.node.sections.memory import memory
-from busbw_analysis.node.sections.storage import storage
+from busbw_analysis.node.slice import Node
+from busbw_analysis.node.storage import storage
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Block, Figure, Paragraph, Section, Table
-from busbw_analysis.report.tables.show import show_blocks, show_rows
+from busbw_analysis.report.show import show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 
 KIB, MIB = 1 << 10, 1 << 20

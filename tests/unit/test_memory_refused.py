@@ -14,7 +14,7 @@ from testing.synthetic import case
 from busbw.backends.base import World
 from busbw.errors import UsageError
 from busbw.launch import on_one_host
-from busbw.launch.observers import Listener
+from busbw.launch.base import Listener
 from busbw.launch.run_session import refuse_impossible
 from busbw.launch.worker import Job, run
 from busbw.measure.unsupported import Place, anywhere, out_of_memory, skip_reason
@@ -50,12 +50,12 @@ def test_the_arrays_of_all_ranks_of_a_host_must_fit_into_its_memory() -> None:
 )
 def test_every_array_of_a_call_counts(op: str, arrays: int) -> None:
     one = case(op, GIB, 1)
-    assert f"1 rank × {arrays} GiB of buffers" in str(why_not(one, {"a": arrays * GIB}, "a"))
+    assert f"1 rank, up to {arrays} GiB" in str(why_not(one, {"a": arrays * GIB}, "a"))
     assert "too little memory" not in str(why_not(one, {"a": 2 * arrays * GIB}, "a"))
 
 
 def test_buffers_in_turns_are_counted_as_often_as_they_are_there() -> None:
-    assert "1 rank × 4 GiB of buffers" in str(why_not(case("memory_copy", GIB, 1, cache="rotating"), {"a": GIB}, "a"))
+    assert "1 rank, up to 4 GiB" in str(why_not(case("memory_copy", GIB, 1, cache="rotating"), {"a": GIB}, "a"))
 
 
 def test_what_is_not_known_refuses_nothing() -> None:
@@ -148,7 +148,7 @@ def test_a_plan_whose_ranks_do_not_fit_together_is_refused(
     refuse_impossible(plan, 2, on_one_host=False)
     with pytest.raises(UsageError) as refused:
         refuse_impossible(plan, 2, on_one_host=True)
-    for words in ("'sizes'", "24 GiB", "50.6 GiB", "2 ranks × 23 GiB"):
+    for words in ("'sizes'", "24 GiB", "50.6 GiB", "2 ranks, up to 23 GiB"):
         assert words in str(refused.value)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from testing.narrow import require
@@ -11,7 +9,6 @@ from testing.synthetic import case
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import World
-from busbw.backends.mpi import probe
 from busbw.errors import LaunchError
 from busbw.ops import OPS
 from busbw.runs import placement
@@ -24,9 +21,11 @@ mpi = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
 
 from mpi4py import MPI  # noqa: E402 - busbw's settings come first
 
-from busbw.backends.mpi import cuda, info, native  # noqa: E402 - as above
+from busbw.backends.mpi import backend as cuda  # noqa: E402 - as above
+from busbw.backends.mpi import info, native  # noqa: E402 - as above
 from busbw.backends.mpi.native import Steps  # noqa: E402 - as above
 
+_INTEL = "Intel(R) MPI Library 2021.18"
 _MPICH = "MPICH Version:      5.0.2\nMPICH ABI:          18:2:6\nMPICH Device:       ch4:ucx ofi\nMPICH CC: cc"
 
 
@@ -36,91 +35,47 @@ def test_the_device_of_mpich_is_in_its_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "variables", "transport"),
+    ("device", "variables", "netmod"),
     [
-        ("ch4:ucx ofi", {}, {"netmod": "ucx", "UCX_TLS": info.NOT_REPORTED}),
-        ("ch4:ucx ofi", {"UCX_TLS": "rc,self,sm"}, {"netmod": "ucx", "UCX_TLS": "rc,self,sm"}),
-        ("ch4:ucx,ofi", {"MPIR_CVAR_CH4_NETMOD": "OFI"}, {"netmod": "ofi", "provider": info.NOT_REPORTED}),
-        ("ch4:ofi", {"FI_PROVIDER": "tcp"}, {"netmod": "ofi", "provider": "tcp"}),
-        (
-            "ch4:ofi",
-            {"FI_PROVIDER": "tcp", "MPICH_OFI_USE_PROVIDER": "cxi"},
-            {"netmod": "ofi", "provider": "cxi"},
-        ),
-        (
-            "ch4:ofi",
-            {"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"},  # the first one is no variable of MPICH's
-            {"netmod": "ofi", "provider": "tcp"},
-        ),
-        ("ch4", {}, {"netmod": info.NOT_REPORTED}),
-        ("ch3:nemesis:tcp", {}, {"netmod": info.NOT_REPORTED}),
-        ("ch3:sock", {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}, {"netmod": info.NOT_REPORTED}),
+        ("ch4:ucx ofi", {}, "ucx"),
+        ("ch4:ucx,ofi", {"MPIR_CVAR_CH4_NETMOD": "OFI"}, "ofi"),
+        ("ch4", {}, info.NOT_REPORTED),
+        ("ch3:nemesis:tcp", {}, info.NOT_REPORTED),
+        ("ch3:sock", {"MPIR_CVAR_CH4_NETMOD": "ofi"}, info.NOT_REPORTED),
     ],
 )
 def test_the_module_of_mpich_is_the_one_that_is_named_or_the_first(
-    device: str, variables: dict[str, str], transport: dict[str, str]
+    device: str, variables: dict[str, str], netmod: str
 ) -> None:
-    assert info.of_mpich(device, variables) == transport
+    assert info.netmod_of(device, variables) == netmod
 
 
 @pytest.mark.parametrize(
-    ("pml", "transport"),
+    ("version", "variables", "transport"),
     [
-        ("ob1", {"pml": "ob1", "btl": info.NOT_REPORTED}),
-        ("ucx", {"pml": "ucx", "UCX_TLS": "tcp"}),
-        ("cm", {"pml": "cm", "mtl": info.NOT_REPORTED}),
-        (None, {"pml": info.NOT_REPORTED}),
-    ],
-)
-def test_what_open_mpi_sends_by_is_its_selected_component(pml: str | None, transport: dict[str, str]) -> None:
-    assert info.of_open_mpi(pml, {"UCX_TLS": "tcp"}) == transport
-
-
-@pytest.mark.parametrize(
-    ("variables", "transport"),
-    [
-        ({}, {"fabrics": info.NOT_REPORTED, "provider": info.NOT_REPORTED}),
-        ({"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp"}, {"fabrics": "shm:ofi", "provider": "tcp"}),
+        (_MPICH, {}, {"netmod": "ucx"}),
+        ("Open MPI v5.0.11", {}, {"pml": "ob1"}),
+        (_INTEL, {}, {"fabrics": info.NOT_REPORTED, "provider": info.NOT_REPORTED}),
+        (_INTEL, {"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp"}, {"fabrics": "shm:ofi", "provider": "tcp"}),
         (
+            _INTEL,
             {"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"},
             {"fabrics": info.NOT_REPORTED, "provider": "psm3"},
         ),
+        ("MVAPICH 4.1", {}, {"transport": info.NOT_REPORTED}),
+        ("", {}, {"transport": info.NOT_REPORTED}),
     ],
 )
-def test_what_intel_mpi_was_told_is_what_its_own_variables_say(
-    variables: dict[str, str], transport: dict[str, str]
+def test_the_transport_is_what_the_library_reports(
+    version: str, variables: dict[str, str], transport: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert info.of_intel_mpi(variables) == transport
-
-
-@pytest.mark.parametrize(
-    ("selected", "transport"),
-    [
-        ("ob1", {"pml": "ob1", "btl": "^openib"}),
-        ("cm", {"pml": "cm", "mtl": info.NOT_REPORTED, "btl": "^openib"}),
-        (None, {"pml": "^ucx", "btl": "^openib"}),
-    ],
-)
-def test_what_open_mpi_has_selected_says_more_than_what_it_was_to_select_from(
-    selected: str | None, transport: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(info, "_controls", lambda: {"pml": "^ucx", "btl": "^openib"})
-    monkeypatch.setattr(info, "library", lambda: "Open MPI v5.0.11")
-    monkeypatch.setattr(info, "selected", lambda _name: selected)
-    assert info.transport() == transport
-
-
-def test_a_transport_is_never_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(info, "_controls", dict)
-    for version in (_MPICH, "Open MPI v5.0.11", "Intel(R) MPI Library 2021.18", "MVAPICH 4.1", ""):
-        monkeypatch.setattr(info, "library", lambda version=version: version)
-        told = info.transport()
-        assert told
-        assert all(told.values())
-    monkeypatch.setattr(info, "_controls", lambda: {"btl": "self,sm"})
-    monkeypatch.setattr(info, "library", lambda: "Open MPI v5.0.11")
+    monkeypatch.setattr(info, "library", lambda: version)
     monkeypatch.setattr(info, "selected", lambda _name: "ob1")
-    assert info.transport() == {"pml": "ob1", "btl": "self,sm"}
+    for name in ("I_MPI_FABRICS", "I_MPI_OFI_PROVIDER", "FI_PROVIDER", "MPIR_CVAR_CH4_NETMOD"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert info.transport() == transport
 
 
 @pytest.mark.parametrize(("answer", "aware"), [(None, None), (lambda: 0, False), (lambda: 1, True)])
@@ -135,21 +90,6 @@ def test_whether_gpu_memory_is_taken_is_what_the_library_says(
 def test_a_library_that_does_not_say_yes_gets_no_address_of_a_gpu(*, aware: bool | None, said: str | None) -> None:
     told = info.unaware("Some MPI 1.0", aware=aware)
     assert told is None if said is None else told is not None and "Some MPI 1.0" in told and said in told
-
-
-def test_the_library_is_asked_in_a_world_of_one_rank_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Also below a launcher, whose promise is another process's."""
-    monkeypatch.setenv("PMI_RANK", "1")
-    monkeypatch.setenv("PMI_FD", "77")
-    probe.unaware.cache_clear()
-    told = probe.unaware()
-    assert told is None or "CUDA-aware" in told
-    monkeypatch.setenv("MPI4PY_LIBMPI", str(tmp_path / "libmpi.so"))
-    probe.unaware.cache_clear()
-    assert probe.unaware() is not None
-    probe.unaware.cache_clear()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -188,9 +128,9 @@ def test_ranks_that_share_a_gpu_over_mpi_are_told_of(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("op", "changes", "said"),
     [
-        ("all_reduce", {"mode": "graph"}, "captured"),
-        ("all_reduce", {"pre_enqueue": True}, "held"),
-        ("all_reduce", {"mode": "overlap"}, "computes"),
+        ("all_reduce", {"mode": "graph"}, "graph"),
+        ("all_reduce", {"pre_enqueue": True}, "pre-enqueued"),
+        ("all_reduce", {"mode": "overlap"}, "overlap"),
         ("all_reduce", {"cache": "flushed"}, "flushed"),
         ("memory_copy", {}, "block"),
     ],

@@ -20,7 +20,7 @@ from busbw_analysis.predict.prediction import Prediction
 from busbw_analysis.predict.query import query
 from busbw_analysis.predict.selection import measured_curves, read_results
 from busbw_analysis.predict.ways import Ways
-from busbw_analysis.report.tables import predict as predict_tables
+from busbw_analysis.report import predict as predict_tables
 from busbw_analysis.report.to_terminal import render
 
 SIZES = tuple(64 * 4**step for step in range(9))

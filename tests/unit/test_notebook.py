@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 import busbw_analysis as ba
-from busbw.errors import BusbwError, UsageError
+from busbw.errors import UsageError
 from busbw_analysis.notebook import Run
-from busbw_analysis.report.tables.show import show_rows
+from busbw_analysis.report.show import show_rows
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/python.md").read_text(encoding="utf-8")
@@ -86,22 +85,16 @@ def test_a_plot_has_the_points_of_the_table_and_the_peak(run: Run) -> None:
     assert any(np.allclose(one, peak) for one in drawn)
 
 
-def test_an_op_that_was_not_measured_has_no_plot(run: Run) -> None:
-    with pytest.raises(UsageError, match="all_reduce"):
-        run.plot("allreduce")
-
-
 def test_what_a_notebook_shows_is_escaped_and_has_every_row(run: Run) -> None:
     text = run._repr_html_()
     assert all(row.case.op in text for row in show_rows(run.judgement))
     assert set(re.findall(r"<(/?\w+)>", text)) == {"p", "/p", "pre", "/pre"}
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        ba.load()
-    with pytest.raises(UsageError):
-        ba.load("latest", results_dir=tmp_path)
+def test_what_is_no_run_and_no_op_of_it_is_refused(tmp_path: Path, run: Run) -> None:
+    for asked in (ba.load, lambda: ba.load("latest", results_dir=tmp_path), lambda: run.plot("allreduce")):
+        with pytest.raises(UsageError):
+            asked()
 
 
 def test_the_folder_of_runs_is_that_of_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,25 +102,3 @@ def test_the_folder_of_runs_is_that_of_the_commands(tmp_path: Path, monkeypatch:
     assert ba.load(SAMPLE.name).judgement.runs[0].path == SAMPLE
     with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
         ba.load(SAMPLE.name, results_dir=tmp_path)
-
-
-def test_an_error_names_arguments_and_no_options(tmp_path: Path) -> None:
-    log = tmp_path / "osu.txt"
-    log.write_text(
-        "# OSU MPI Allreduce Latency Test v7.0\n# Size       Avg Latency(us)\n4       1.50\n", encoding="utf-8"
-    )
-    runs = [
-        write_synthetic(tmp_path, synthetic_run([case("barrier", 0)], machine=Machine(name), launches=1, seed=seed))
-        for seed, name in enumerate("ab")
-    ]
-    for given, facts, argument in (
-        (("latest",), {"results_dir": tmp_path / "none"}, "results_dir"),
-        ((tmp_path,), {}, "results_dir"),
-        (runs, {}, "force=True"),
-        ((log,), {}, "ranks"),
-        ((runs[0],), {"ranks": 4}, "ranks"),
-    ):
-        with pytest.raises(BusbwError) as refused:
-            ba.load(*given, **facts)
-        assert re.search(rf"\b{argument}\b", str(refused.value))
-        assert not re.search(r"--(?!suite)", str(refused.value))

@@ -167,7 +167,7 @@ def test_the_live_table_has_the_time_and_spread_of_its_launch(folder: Path) -> N
     for row in store.read(folder).measurements:
         if len(row.groups) != 1 or row.case.in_place:
             continue
-        (line,) = live_table.lines([row], 3)
+        line = live_table.line([row], 3)
         times = truth[identity(json.loads(json.dumps({**_fields(row.case)}))), row.groups[0].ranks].slowest[row.launch]
         assert f" {format_time(statistics.median(times))} " in line
         assert f" ±{spread(times):.0%} " in line

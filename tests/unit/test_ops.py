@@ -155,10 +155,6 @@ def test_the_layout_of_an_even_exchange_grows_with_the_ranks_and_not_with_their_
         tracemalloc.stop()
 
 
-def test_a_barrier_has_no_buffers() -> None:
-    assert OPS["barrier"].layout(Share(0, 4, 0)) == Layout((), ())
-
-
 # --- wrong data are caught -------------------------------------------------------------------------------------
 
 BLOCK = 7
@@ -274,10 +270,6 @@ NCCL_TESTS: dict[str, Callable[[int], float]] = {
 def test_bus_factors_are_those_of_nccl_tests(ranks: int) -> None:
     for name, factor in NCCL_TESTS.items():
         assert OPS[name].factor(ranks) == pytest.approx(factor(ranks), rel=1e-12)
-
-
-def test_one_rank_has_no_wire() -> None:
-    assert all(op.factor(1) is None for op in OPS.values())
 
 
 def test_what_never_crosses_a_wire_has_no_factor() -> None:

@@ -13,16 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"busbw": ROOT / "bench/busbw", "busbw_analysis": ROOT / "analysis/busbw_analysis"}
 IN_SDIST = {"bench", "analysis", "tests", "slurm", "docs", "results"}
-IN_SDIST |= {
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "LICENSE",
-    "Makefile",
-    "PKG-INFO",
-    "README.md",
-    "constraints.txt",
-    "pyproject.toml",
-}
+PAPERS = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "constraints.txt", "pyproject.toml"}
+IN_SDIST |= PAPERS | {"PKG-INFO"}
 IN_SDIST |= {".gitignore"}  # hatchling adds it, so that a build from the archive leaves out the same files
 
 STRAY = [
@@ -107,16 +99,7 @@ def test_the_source_archive_holds_only_what_is_listed(archives: tuple[set[str], 
 
 def test_the_source_archive_can_be_built_and_tested(archives: tuple[set[str], set[str]]) -> None:
     _, in_sdist = archives
-    assert {
-        "pyproject.toml",
-        "LICENSE",
-        "README.md",
-        "CHANGELOG.md",
-        "CONTRIBUTING.md",
-        "Makefile",
-        "constraints.txt",
-    } <= in_sdist
-    assert "tests/unit/test_packaging.py" in in_sdist
+    assert PAPERS | {"tests/unit/test_packaging.py"} <= in_sdist
     assert {
         name.replace("busbw_analysis/", "analysis/busbw_analysis/", 1) for name in wanted_files() if "analysis" in name
     } <= in_sdist

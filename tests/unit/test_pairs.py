@@ -15,7 +15,7 @@ from busbw_analysis.data.groups import groups_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix, matrices_of, outliers_in
-from busbw_analysis.report.tables.show import show_rows
+from busbw_analysis.report.show import show_rows
 
 Floats = npt.NDArray[np.float64]
 Slow = Callable[[Floats], None]

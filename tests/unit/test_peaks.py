@@ -15,7 +15,7 @@ from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.models.gloo import UNMODELLED
 from busbw_analysis.peaks.peaks import Hardware, Peak, host_copies, host_rates, peak_of
-from busbw_analysis.report.tables.show import show_rows
+from busbw_analysis.report.show import show_rows
 
 MIB = 1 << 20
 ROWS = catalogue(environment={})

@@ -58,11 +58,7 @@ def cases_of(sweep: Sweep, ranks: int = 4) -> tuple[Case, ...]:
         ("[timing]\nblocks = 1\n\nmax_seconds = inf\n" + GOOD_SWEEP, 4, ["'max_seconds'", "given inf"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nsises = '8'\n", 7, ["'sises'", "sizes", "in_place"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nroot = 'first'\n", 7, ["'root'", "int", "str"]),
-        (
-            GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nin_place = 'q'\n",
-            7,
-            ["'in_place'", "'q'", "allowed: native, yes, no, both"],
-        ),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nin_place = 'q'\n", 7, ["'in_place'", "native, yes, no, both"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['pair_matrix']\npairs = 'q'\n", 7, ["'pairs'", "together, alone"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['all_reduse']\n", 6, ["'ops'", "'all_reduse'", "all_reduce?"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nsizes = '1MB'\n", 7, ["'sizes'", "1MiB"]),
@@ -70,23 +66,10 @@ def cases_of(sweep: Sweep, ranks: int = 4) -> tuple[Case, ...]:
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nredops = []\n", 7, ["'redops'", "sum", "empty"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nimbalance = 2.0\n", 7, ["'imbalance'", "0", "1"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\ntraffic = [[1, 2]]\n", 7, ["'traffic'", "square"]),
-        (
-            GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nmodes = ['isolated', 'fast']\n",
-            7,
-            ["'modes'", "'fast'", "known: isolated, barriers, pipelined, persistent, graph, overlap"],
-        ),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nmodes = ['fast']\n", 7, ["'modes'", "'fast'", "isolated, "]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nmodes = []\n", 7, ["'modes'", "empty", "pipelined"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nmodes = 'isolated'\n", 7, ["'modes'", "array", "str"]),
-        (
-            GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nsync = 'clock'\n",
-            7,
-            ["'sync'", "'clock'", "allowed: none, barrier, dissemination, window"],
-        ),
-        (
-            GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\ncache = 'cold'\n",
-            7,
-            ["'cache'", "'cold'", "allowed: warm, rotating, flushed"],
-        ),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nsync = 'clock'\n", 7, ["'sync'", "'clock'", "none, barrier"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\npre_enqueue = 'yes'\n", 7, ["'pre_enqueue'", "bool", "str"]),
         (GOOD_SWEEP + "\n[[sweep]]\nsizes = '8'\n", 5, ["ops"]),
         ("launches = 1\nsweep = 3\n", 2, ["'sweep'", "[[sweep]]"]),
@@ -114,10 +97,6 @@ def test_a_sweep_given_twice_as_a_table_is_told_how_several_are_written() -> Non
     twice = "[sweep]\nops = ['barrier']\n"
     assert "[[sweep]]" in refused(twice + twice)
     assert "[[" not in refused("[timing]\n[timing]\n" + GOOD_SWEEP)
-
-
-def test_a_plan_needs_a_sweep() -> None:
-    assert "sweep" in refused("launches = 1\n")
 
 
 def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -298,11 +277,6 @@ def test_a_mode_is_a_case_of_its_own_and_the_rest_of_the_timing_goes_with_it() -
     assert {(case.sync, case.cache, case.pre_enqueue) for case in cases_of(sweep)} == {("window", "rotating", True)}
 
 
-def test_the_usual_timing_is_a_barrier_before_each_of_single_calls_on_warm_buffers() -> None:
-    (case,) = cases_of(Sweep(ops=("all_reduce",), sizes="8"))
-    assert (case.mode, case.sync, case.cache, case.pre_enqueue) == ("isolated", "barrier", "warm", False)
-
-
 @pytest.mark.parametrize(
     ("choice", "all_gather", "all_reduce"),
     [("native", [False], [True]), ("yes", [True], [True]), ("no", [False], [False]), ("both", [False, True], [True])],
@@ -426,20 +400,12 @@ def test_a_small_budget_of_a_plan_lowers_the_minimum_unless_it_is_given(keys: st
 @pytest.mark.parametrize(
     ("setting", "value", "allowed"),
     [
-        ("in_place", "sideways", "native, yes, no, both"),
-        ("pairs", "apart", "together, alone"),
         ("modes", ("fast",), "isolated, barriers, pipelined, persistent, graph, overlap"),
         ("sync", "clock", "none, barrier, dissemination, window"),
         ("cache", "cold", "warm, rotating, flushed"),
-        ("redops", ("mul",), "sum, avg, min, max, product"),
-        ("dtypes", ("float33",), "float32"),
-        ("sizes", "1M", "1MiB"),
-        ("imbalance", 1.5, "0"),
         ("precision", 0.0, "precision"),
         ("max_seconds", float("nan"), "max_seconds"),
         ("timeout_seconds", float("inf"), "timeout_seconds"),
-        ("launches", 0, "launches': want at least 1"),
-        ("ranks", 0, "ranks': want at least 1"),
     ],
 )
 def test_an_option_is_checked_as_a_plan_is(setting: str, value: object, allowed: str) -> None:
@@ -512,11 +478,6 @@ def test_threads_are_for_kernels_in_memory_and_of_nothing_else() -> None:
     assert [host_settings(one.settings).threads for one in found if one.op == "stream_triad"] == over
     assert [host_settings(one.settings).threads for one in found if one.op == "memory_copy"] == over
     assert [host_settings(one.settings).threads for one in found if one.op == "all_reduce"] == [None]
-
-
-def test_without_threads_a_kernel_in_memory_has_none() -> None:
-    (one,) = planned.expand(Plan(sweep=(Sweep(ops=("stream_triad",), sizes="1KiB"),)), 2, 1, cores=6).cases
-    assert host_settings(one.settings).threads is None
 
 
 @pytest.mark.parametrize(

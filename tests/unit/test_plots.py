@@ -3,15 +3,12 @@
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 
-from busbw_analysis.report.plots.axes import canvas
-from busbw_analysis.report.plots.curves import Line, Panel, Point, Series, draw, drawable, paint, swatch
+from busbw_analysis.report.plots import Line, Panel, Point, Series, canvas, draw, drawable, paint, swatch
 
 SIZES = [2**exponent for exponent in range(3, 25)]
 
@@ -26,10 +23,6 @@ def panel(slots: int = 2) -> Panel:
     return Panel("time", "Time of one call", series, (fit, peak), breaks=(4096.0,))
 
 
-def test_the_same_panel_is_drawn_byte_for_byte_the_same() -> None:
-    assert draw(panel(), "a", "title", "text") == draw(panel(), "a", "title", "text")
-
-
 def test_a_drawing_carries_its_words_escaped() -> None:
     svg = draw(panel(), "a", "<b>all & sundry</b>", 'finding "quoted"')
     root = ET.fromstring(svg)  # noqa: S314 (our own drawing)
@@ -40,6 +33,9 @@ def test_a_drawing_carries_its_words_escaped() -> None:
         'finding "quoted"',
     ]
     assert "<b>" not in svg
+    assert "peak $5 &amp; more" in svg
+    assert "data-tip" not in svg, "its points have no words"
+    assert svg == draw(panel(), "a", "<b>all & sundry</b>", 'finding "quoted"')
 
 
 def test_every_point_has_the_words_of_its_data_escaped() -> None:
@@ -50,10 +46,6 @@ def test_every_point_has_the_words_of_its_data_escaped() -> None:
     assert [marker.get("data-tip") for marker in markers] == [point.tip for point in points]
     across = [float(marker.attrib["x"]) for marker in markers]
     assert across == sorted(across)
-
-
-def test_a_point_without_words_has_no_empty_ones() -> None:
-    assert "data-tip" not in draw(panel(), "a", "title", "text")
 
 
 def test_a_drawing_refers_to_nothing_outside_and_its_ids_are_its_own() -> None:
@@ -83,41 +75,12 @@ def test_peaks_of_a_drawing_are_told_apart_by_their_dashes_as_in_the_legend() ->
     assert len({str(dashes) for dashes in legend}) == 4
 
 
-def test_a_dollar_in_a_note_is_a_dollar() -> None:
-    assert "peak $5 &amp; more" in draw(panel(), "a", "title", "text")
-
-
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("step", [1.0, 1.02, 1.3, 2.0, 40.0])
-def test_the_names_of_peaks_never_lie_on_one_another(step: float, wide: bool) -> None:  # noqa: FBT001
-    peaks = tuple(
-        Line("peak", ((8.0, 1e9 * step**number), (2.0**24, 1e9 * step**number)), None, f"peak {number}.84 GB/s")
-        for number in range(5)
-    )
-    with canvas() as (figure, axes):
-        paint(axes, replace(panel(), quantity="rate", lines=peaks, wide=wide))
-        renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
-        boxes = [text.get_window_extent(renderer) for text in axes.texts]
-        assert not [1 for one, other in combinations(boxes, 2) if one.overlaps(other)]
-        assert len(boxes) == 5 if step == 40 and not wide else 2 <= len(boxes) <= 5
-
-
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize(
-    ("steps", "names"),
-    [
-        ((1, 1e4), ["peak 1", "peak 10000"]),
-        ((1, 1.1), ["peak 1", "peak 1.1"]),
-        ((1, 1.1, 1.2), ["peak 1", "peak 1.1, 1.2"]),
-        ((1, 1.1, 1.2, 1.3), ["peak 1", "peak 1.1 … 1.3"]),
-        ((1, 1), ["peak 1"]),
-    ],
-)
-def test_peaks_close_together_share_a_name(steps: tuple[float, ...], names: list[str], wide: bool) -> None:  # noqa: FBT001
-    peaks = tuple(Line("peak", ((8.0, 1e9 * step), (2.0**24, 1e9 * step)), None, f"peak {step:g}") for step in steps)
+@pytest.mark.parametrize(("rates", "notes"), [((1e9,), ["peak 1e+09"]), ((1e9, 1e9), ["peak 1e+09"]), ((1e9, 2e9), [])])
+def test_a_peak_alone_has_its_name_beside_its_line(rates: tuple[float, ...], notes: list[str]) -> None:
+    peaks = tuple(Line("peak", ((8.0, rate), (2.0**24, rate)), None, f"peak {rate:g}") for rate in rates)
     with canvas() as (_, axes):
-        paint(axes, replace(panel(), quantity="rate", lines=peaks, wide=wide))
-        assert [text.get_text() for text in axes.texts] == names
+        paint(axes, replace(panel(), quantity="rate", lines=peaks))
+        assert [text.get_text() for text in axes.texts] == notes
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -139,17 +102,12 @@ def test_points_without_a_fit_are_joined() -> None:
 @pytest.mark.parametrize("factor", [1.0, 1.0001, 3.0, 1e3, 1e9])
 def test_any_range_of_values_has_at_least_one_labelled_tick(factor: float) -> None:
     series = Series(0, (Point(8, 1e4), Point(1024, 1e4 * factor)))
-    svg = draw(Panel("time", "Time", (series,), ()), "a", "title", "text")
+    svg, rates = (draw(Panel(kind, "Time", (series,), ()), "a", "title", "text") for kind in ("time", "rate"))
+    assert re.search(r"[kMG]B/s<", rates)
+    assert "KiB<" in rates
     labels = re.findall(r">([\d.]+ (?:ns|µs|ms|s))<", svg)
     assert 1 <= len(labels) <= 9
     assert len(labels) == len(set(labels))
-
-
-def test_rates_and_sizes_are_labelled_in_their_own_units() -> None:
-    series = Series(0, tuple(Point(size, size * 1e5) for size in SIZES))
-    svg = draw(Panel("rate", "busbw", (series,), ()), "a", "title", "text")
-    assert "GB/s<" in svg
-    assert "KiB<" in svg
 
 
 def test_one_size_is_not_a_picture() -> None:

@@ -300,24 +300,9 @@ SIZES = st.integers(1, 1 << 40)
 def test_a_table_of_nccl_tests_reads_back(
     table: Sequence[tuple[int, float, float, str]], name: str, ranks: int, redop: str
 ) -> None:
-    head = [
-        "size",
-        "count",
-        "type",
-        "redop",
-        "root",
-        "time",
-        "algbw",
-        "busbw",
-        "#wrong",
-        "time",
-        "algbw",
-        "busbw",
-        "#wrong",
-    ]
     lines = [f"# Collective test starting: {name}_perf", "# nThread 1 nGpus 1 minBytes 8"]
     lines += [f"#  Rank {rank} Group  0 Pid 1 on host device 0 [0000:0f:00] GPU" for rank in range(ranks)]
-    lines.append("#  " + "  ".join(head))
+    lines.append("#  size count type redop root time algbw busbw #wrong time algbw busbw #wrong")
     for size, first, second, wrong in table:
         rates = [f"{size / time / 1e3:.6g} {size / time / 1e3:.6g} {wrong}" for time in (first, second)]
         lines.append(f"  {size} {size} int8 {redop} -1 {first} {rates[0]} {second} {rates[1]}")

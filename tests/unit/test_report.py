@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -34,8 +34,8 @@ from busbw_analysis.diagnosis.judge import Finding, Judgement
 from busbw_analysis.diagnosis.trust import dots
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
-from busbw_analysis.report.sections.run import glossary_terms
-from busbw_analysis.report.tables.show import show_blocks, show_rows
+from busbw_analysis.report.run import glossary_terms
+from busbw_analysis.report.show import show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 
 HOSTILE = ("<script>alert(1)</script>", "a|b\nc`d`", '"><img src=x onerror=alert(1)>', "$x^2$ {{ 7*7 }} {% raw %}")
@@ -150,9 +150,8 @@ def test_the_last_column_may_wrap_so_that_no_verdict_is_out_of_sight() -> None:
     assert rules[:2] == [("", "nowrap"), (":last-child", "normal")]
 
 
-def test_every_figure_has_alt_text_and_its_numbers() -> None:
+def test_figures_have_alt_text_and_their_numbers_and_tables_their_headers() -> None:
     outline = Outline(composed().html)
-    assert outline.figures
     assert all("table" in parts for parts in outline.figures)
     plots = [attributes for attributes in outline.every("svg") if attributes.get("class") == "plot"]
     anchors = {attributes.get("id") for _, attributes in outline.tags}
@@ -162,10 +161,6 @@ def test_every_figure_has_alt_text_and_its_numbers() -> None:
         assert set(str(attributes["aria-labelledby"]).split()) <= anchors
     others = [attributes for attributes in outline.every("svg") if attributes.get("class") != "plot"]
     assert all(attributes.get("aria-hidden") == "true" for attributes in others)
-
-
-def test_every_table_has_a_caption_and_scoped_headers() -> None:
-    outline = Outline(composed().html)
     assert len(outline.every("table")) == len(outline.every("caption"))
     assert all(attributes.get("scope") in {"col", "colgroup", "row"} for attributes in outline.every("th"))
 
@@ -194,12 +189,6 @@ def test_every_table_of_measured_numbers_has_intervals_or_says_why_not(launches:
         predicted = any(column.name == "Predicted time" for column in table.columns)
         if any(column.numeric for column in table.columns) and not predicted:
             assert re.search(r"\b(low|intervals?|range)\b", text), table.caption
-
-
-def test_launches_are_counted_from_1_as_in_the_live_table() -> None:
-    sections = compose.page_of(judged(usual(launches=3))).sections
-    (launches,) = [table for section in sections for _, table in tables_of(section) if table.caption == "Launches"]
-    assert [row[0].text for row in launches.rows] == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
@@ -243,16 +232,13 @@ def test_the_json_is_strict_and_says_what_was_found() -> None:
         raise AssertionError(constant)
 
     document = json.loads(written.json, parse_constant=refuse)
+    assert plain({"a": (float("nan"), float("inf"), np.float64("-inf"), 1.5)}) == {"a": [None, None, None, 1.5]}
     assert document["report"] == LAYOUT
     assert document["counts"] == {"measured": 12, "failed": 0, "skipped": 0, "not reached": 0}
     assert document["runs"][0]["status"] == "complete"
     assert document["pair_matrices"][0]["rate"][0][0] is None
     assert document["curves"][0]["points"][0]["size_bytes"] == 64
     assert document["curves"][1]["fit"]["code"] == "no-size"
-
-
-def test_numbers_that_are_not_finite_become_null() -> None:
-    assert plain({"a": (float("nan"), float("inf"), np.float64("-inf"), 1.5)}) == {"a": [None, None, None, 1.5]}
 
 
 def test_findings_come_first_and_in_words() -> None:
@@ -301,11 +287,8 @@ def test_slow_small_messages_are_counted_in_the_answer() -> None:
     answer = compose.compose(judged(synthetic_run(cases, world, launches=6))).answers[""]
     assert answer.status == "slower"
     assert re.search(r"Small: slower: [\d.]+× the model's time", answer.answer)
-
-
-def test_what_was_held_against_nothing_is_not_called_expected() -> None:
-    made = compose.compose(judged(synthetic_run(sweep(), WORLD, launches=6)))
-    assert made.answers[""].status == "not judged"
+    alone = compose.compose(judged(synthetic_run(sweep(), WORLD, launches=6)))
+    assert alone.answers[""].status == "not judged", "it was held against nothing"
 
 
 def test_the_textbook_algorithms_stand_beside_the_one_that_ran() -> None:
@@ -329,16 +312,21 @@ def test_one_rank_has_no_busbw_and_no_zero() -> None:
     assert "busbw" not in heading
 
 
-def test_a_run_in_which_everything_failed() -> None:
-    end = SyntheticEnd(failed=dict.fromkeys(sweep(), "rank 2 on node0 died in all_reduce"), ended="failed")
-    written = compose.compose(judged(synthetic_run(sweep(), WORLD, end=end)))
-    assert "Nothing" in written.answers[""].answer
+ALL_FAILED = SyntheticEnd(failed=dict.fromkeys(sweep(), "rank 2 on node0 died in all_reduce"), ended="failed")
 
 
-def test_a_run_without_a_single_launch() -> None:
-    written = compose.compose(judged(replace(usual(), rows=())))
-    assert written.answers[""].answer.startswith("Nothing was measured")
-    assert "killed" in written.html
+@pytest.mark.parametrize(
+    ("stored", "measured", "words"),
+    [
+        (synthetic_run(sweep(), WORLD, end=ALL_FAILED), "Nothing", "died"),
+        (replace(usual(), rows=()), "Nothing was measured", "killed"),
+        (synthetic_run(sweep(), WORLD, end=SyntheticEnd(reached=4, ended="interrupted")), "", "interrupted"),
+    ],
+)
+def test_a_run_that_is_not_whole_says_what_it_lacks(stored: StoredRun, measured: str, words: str) -> None:
+    written = compose.compose(judged(stored))
+    assert measured in written.answers[""].answer
+    assert words in written.html
 
 
 def test_an_interrupted_run_says_at_once_how_many_of_its_launches_are_whole() -> None:
@@ -346,11 +334,6 @@ def test_an_interrupted_run_says_at_once_how_many_of_its_launches_are_whole() ->
     second = next(place for place, row in enumerate(whole.rows) if isinstance(row, LaunchStarted) and row.launch == 1)
     written = compose.compose(judged(replace(whole, rows=whole.rows[: second + 2])))
     assert "1 of 4 launches" in written.answers[""].measured
-
-
-def test_an_interrupted_run_names_what_it_did_not_reach() -> None:
-    written = compose.compose(judged(synthetic_run(sweep(), WORLD, end=SyntheticEnd(reached=4, ended="interrupted"))))
-    assert "interrupted" in written.html
 
 
 def test_several_runs_are_told_apart() -> None:
@@ -365,30 +348,24 @@ def test_several_runs_are_told_apart() -> None:
     trust = dict(written.answers[""].lines)["Trust"].lower()
     assert pooled in trust
     assert "compare" in trust
-
-
-def test_trust_has_the_same_points_in_every_output() -> None:
-    written = compose.compose(judged(usual(launches=6)))
     answer = written.answers[""]
-    shown = f"{dots(answer.confidence)} {answer.trust}"
-    assert json.loads(written.json)["answer"]["confidence"] == answer.confidence
-    assert dict(answer.lines)["Trust"] == shown
+    assert document["answer"]["confidence"] == answer.confidence
+    assert dict(answer.lines)["Trust"] == f"{dots(answer.confidence)} {answer.trust}"
 
 
-def with_cache(cache: str, ops: Sequence[str], seed: int) -> StoredRun:
-    """Collectives with this state of the cache, and the baseline of their verdicts."""
-    cases = [case(op, size, cache=cache) for op in ops for size in SIZES[:4]]
+def with_cache(cache: str, seed: int) -> StoredRun:
+    """A collective with this state of the cache, and the baseline of its verdicts."""
+    cases = [case("all_reduce", size, cache=cache) for size in SIZES[:4]]
     return synthetic_run([*cases, *(case("ping_pong", size) for size in SIZES)], WORLD, launches=3, seed=seed)
 
 
-@pytest.mark.parametrize("ops", [("all_reduce",), ("all_reduce", "all_gather", "broadcast", "reduce_scatter")])
-def test_a_setting_in_which_pooled_runs_differ_has_curves_and_labels(ops: Sequence[str]) -> None:
-    judgement = judged(with_cache("warm", ops, 1), with_cache("flushed", ops, 2))
+def test_a_setting_in_which_pooled_runs_differ_has_curves_and_labels() -> None:
+    judgement = judged(with_cache("warm", 1), with_cache("flushed", 2))
     page = compose.page_of(judgement)
     assert page.figure is not None
     assert "compare" not in page.answers[0][1].trust, "their cases differ"
     labels = [entry.label for entry in page.figure.legend if entry.series]
-    assert sorted(labels) == sorted(["ping_pong", *(f"{op} · {cache}" for op in ops for cache in ("warm", "flushed"))])
+    assert sorted(labels) == ["all_reduce · flushed", "all_reduce · warm", "ping_pong"]
     (operations,) = [section for section in page.sections if section.anchor == "operations"]
     (part,) = [part for part in operations.parts if part.heading == "all_reduce"]
     (verdicts,) = [block for block in part.blocks if isinstance(block, Table)]
@@ -407,14 +384,18 @@ def test_the_overview_has_every_peak_by_name_and_the_ranges() -> None:
         if isinstance(curve.peak, Peak) and curve.series.key.op in ("all_reduce", "ping_pong")
     }
     assert len(peaks) == 2
-    notes = re.findall(r">(plain TCP peak [^<]+)</text>", figure.pictures[0])
-    assert sorted(notes) == sorted(f"plain TCP peak {format_rate(rate)}" for rate in peaks if rate)
     named = [entry.label for entry in figure.legend if not entry.series]
     assert sorted(one.rpartition(" for ")[2] for one in named) == ["all_reduce", "ping_pong"]
+    assert all(any(f"peak {format_rate(rate or 0)}:" in label for label in named) for rate in peaks)
 
 
-def test_each_split_of_the_ranks_has_its_figure() -> None:
-    cases = [case("all_reduce", size, group=group) for size in SIZES[:4] for group in ("all", "div:2")]
+SPLITS = tuple({"group": group} for group in ("all", "div:2"))
+SETTINGS = tuple({"dtype": d, "in_place": p} for d in ("float32", "float64", "int8", "int32") for p in (False, True))
+
+
+@pytest.mark.parametrize("settings", [SPLITS, SETTINGS])
+def test_each_split_of_the_ranks_and_every_few_curves_have_a_figure(settings: Sequence[dict[str, Any]]) -> None:
+    cases = [case("all_reduce", size, **setting) for size in SIZES[:4] for setting in settings]
     html = compose.compose(judged(synthetic_run(cases, WORLD))).html
     assert html.count('class="plot"') == 6
 
@@ -502,18 +483,6 @@ def test_a_reference_is_refused_where_runs_stand_beside_each_other(tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-def test_many_curves_are_spread_over_figures() -> None:
-    dtypes = ("float32", "float64", "int8", "int32")
-    cases = [
-        case("all_reduce", size, dtype=dtype, in_place=place)
-        for size in SIZES[:4]
-        for dtype in dtypes
-        for place in (False, True)
-    ]
-    html = compose.compose(judged(synthetic_run(cases, WORLD))).html
-    assert html.count('class="plot"') == 6
-
-
 def test_markdown_and_html_show_the_same_tables() -> None:
     written = composed()
     assert len(re.findall("<table[ >]", written.html)) == len(
@@ -521,19 +490,13 @@ def test_markdown_and_html_show_the_same_tables() -> None:
     )
 
 
-def test_the_files_are_written_whole(tmp_path: Path) -> None:
+def test_the_files_are_written_whole_or_it_is_said_why_not(tmp_path: Path) -> None:
     written = composed()
     path = compose.write(written, tmp_path / "new" / "folder")
-    assert path.name == "report.html"
     assert path.read_text(encoding="utf-8") == written.html
     assert {entry.name for entry in path.parent.iterdir()} == {"report.html", "report.md", "report.json"}
-
-
-def test_a_folder_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
-    blocker = tmp_path / "file"
-    blocker.touch()
     with refused(StoreError, "not-writable"):
-        compose.write(composed(), blocker / "below")
+        compose.write(written, path / "below")
 
 
 def test_a_report_on_several_runs_has_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -551,12 +514,6 @@ def test_the_command_writes_into_the_run_and_says_where(tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, ["report", str(folder), "--json", "--output", str(tmp_path / "elsewhere")])
     assert json.loads(shown.stdout)["counts"]["measured"] == 13
     assert (tmp_path / "elsewhere" / "report.html").is_file()
-
-
-def test_the_command_has_a_place_for_several_runs(tmp_path: Path) -> None:
-    folders = [str(write_synthetic(tmp_path, usual(seed))) for seed in (1, 2)]
-    result = CliRunner().invoke(main, ["report", *folders, "--results-dir", str(tmp_path / "all")])
-    assert result.exit_code == 0, result.output
-    page = Path(result.stdout.strip())
-    assert page.parent.parent == tmp_path / "all" / "reports"
-    assert page.is_file()
+    folders = [str(write_synthetic(tmp_path / "more", usual(seed))) for seed in (1, 2)]
+    both = CliRunner().invoke(main, ["report", *folders, "--results-dir", str(tmp_path / "all")])
+    assert Path(both.stdout.strip()).parent.parent == tmp_path / "all" / "reports"

@@ -5,7 +5,7 @@ from testing.synthetic import Piece, World, case, synthetic_run
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.report.document import Table
-from busbw_analysis.report.sections.models import fits
+from busbw_analysis.report.models import fits
 
 SIZES = tuple(2**exponent for exponent in range(3, 23))
 

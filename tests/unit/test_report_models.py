@@ -16,11 +16,10 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.normality import against_model, in_words
 from busbw_analysis.models.bounds import Explanation
+from busbw_analysis.report import models
 from busbw_analysis.report.document import Figure, Paragraph, Section
-from busbw_analysis.report.plots.models import Stack, draw_stack, swatch
-from busbw_analysis.report.sections import models
-from busbw_analysis.report.sections.models import theory
-from busbw_analysis.report.tables.fits import fits_table
+from busbw_analysis.report.fits import fits_table
+from busbw_analysis.report.models import theory
 from busbw_analysis.report.to_terminal import render
 
 SIZES = tuple(2**exponent for exponent in range(3, 23, 3))
@@ -56,20 +55,16 @@ def section_of(judgement: Judgement) -> Section:
     return require(theory(judgement))
 
 
-def test_a_curve_as_the_model_says_is_called_normal() -> None:
-    text = words_of(judged(*sweep("all_reduce")))
-    assert re.fullmatch(r"From 8 B to 2 MiB a call takes (0\.9\d?× to )?1× the model's time, which is normal\.", text)
-
-
-def test_a_slow_curve_is_told_with_what_the_run_knows_of_it() -> None:
-    text = words_of(judged(*sweep("all_reduce"), times=2.6, cores=2))
-    assert re.search(r"a call takes 2\.[67]× \(2\.\d+× to 2\.\d+×\) the model's time: 4 ranks share 2 cores;", text)
-    assert text.endswith("none of 7 sizes are within a factor of 1.25.")
-
-
-def test_where_nothing_is_known_no_cause_is_made_up() -> None:
-    text = words_of(judged(*sweep("all_reduce"), times=2.6))
-    assert "the model's time, and no record of the run explains it;" in text
+@pytest.mark.parametrize(
+    ("times", "cores", "words"),
+    [
+        (1.0, 8, r"^From 8 B to 2 MiB a call takes (0\.9\d?× to )?1× the model's time, which is normal\.$"),
+        (2.6, 2, r"2\.[67]× \(2\.\d+× to 2\.\d+×\) the model's time: 4 ranks share 2 cores;.* of 1\.25\.$"),
+        (2.6, 8, "no record of the run explains it;"),
+    ],
+)
+def test_a_curve_is_told_with_what_the_run_knows_of_it(times: float, cores: int, words: str) -> None:
+    assert re.search(words, words_of(judged(*sweep("all_reduce"), times=times, cores=cores)))
 
 
 def test_a_model_that_is_too_slow_is_told_in_the_sentence_and_in_the_table() -> None:
@@ -102,11 +97,11 @@ def test_without_a_model_there_is_no_section_and_no_sentence() -> None:
     assert isinstance(judgement.curves[0].explanation, Unavailable)
 
 
-def test_a_figure_has_two_pictures_a_legend_and_all_sizes() -> None:
+def test_a_figure_has_a_picture_a_legend_and_all_sizes() -> None:
     (figure,) = figures(section_of(judged(*sweep("all_reduce"), times=1.5)))
-    assert len(figure.pictures) == 2
+    assert len(figure.pictures) == 1
     labels = " ".join(entry.label for entry in figure.legend)
-    for word in ("measured", "segmented ring", "⌈lg n⌉ α + 2(n−1)/n S β", "Rabenseifner", "unexplained"):
+    for word in ("measured", "segmented ring", "⌈lg n⌉ α + 2(n−1)/n S β"):
         assert word in labels
     sizes = [row[0].text for row in figure.table.rows]
     assert len(sizes) == len(figure.table.rows) == 7
@@ -148,7 +143,7 @@ def test_the_bound_is_named_with_the_efficiency() -> None:
 def test_the_cross_over_of_the_textbooks_is_told_once_for_all_curves() -> None:
     judgement = judged(*sweep("all_reduce"), *sweep("all_reduce", algorithm="ring"))
     (part,) = section_of(judgement).parts
-    (text,) = [block.text for block in part.blocks if isinstance(block, Paragraph) and "fastest" in block.text]
+    (text,) = [block.text for block in part.blocks if isinstance(block, Paragraph) and "textbook" in block.text]
     # Recursive doubling, 2 (α + S β), and Rabenseifner, 4 α + 1.5 S β: equal at 4 α/β, 780 KiB.
     assert re.search(r"is recursive doubling up to S\* = 7\d\d KiB, then Rabenseifner or", text)
     # α + 3 S β and 2 α + 1.5 S β would win everywhere, but only because their three messages at once cost one α.
@@ -156,13 +151,7 @@ def test_the_cross_over_of_the_textbooks_is_told_once_for_all_curves() -> None:
     assert all(one.gist for one in part.parts)
 
 
-@pytest.mark.parametrize(
-    ("op", "words"),
-    [
-        ("reduce_scatter", "direct. Their formulas charge one α"),
-        ("all_reduce", "and direct. Their formulas charge one α"),
-    ],
-)
+@pytest.mark.parametrize(("op", "words"), [("reduce_scatter", "direct, whose"), ("all_reduce", "and direct, whose")])
 def test_what_is_not_compared_is_said_of_one_and_of_several(op: str, words: str) -> None:
     blocks = [block for part in section_of(judged(*sweep(op))).parts for block in part.blocks]
     said = [block.text.partition("Not compared: ")[2] for block in blocks if isinstance(block, Paragraph)]
@@ -170,10 +159,7 @@ def test_what_is_not_compared_is_said_of_one_and_of_several(op: str, words: str)
     assert (text.startswith if op == "reduce_scatter" else text.__contains__)(words)
 
 
-def test_algorithms_that_send_several_messages_for_one_delay_come_last_and_are_marked() -> None:
-    figure = figures(section_of(judged(*sweep("reduce_scatter"))))[0]
-    (label,) = [entry.label for entry in figure.legend if entry.label.startswith("other algorithms: ")]
-    assert label.endswith("direct (several messages for one α)")
+def test_algorithms_that_send_several_messages_for_one_delay_are_never_the_fastest() -> None:
     explanation = judged(*sweep("reduce_scatter")).curves[0].explanation
     assert not isinstance(explanation, Unavailable)
     assert {one.algorithm: one.at_once for one in explanation.others}["direct"] == 3
@@ -207,19 +193,14 @@ def test_many_curves_are_folded_and_only_some_drawn(monkeypatch: pytest.MonkeyPa
     hands = ("ring", "rabenseifner", "binomial-tree", "direct", "parameter-server", "recursive-doubling", "binary-tree")
     cases = [one for name in hands for one in sweep("all_reduce", algorithm=name)]
     monkeypatch.setattr(models, "_MOST_DRAWN", 2)
-    section = section_of(judged(*cases, launches=1))
+    judgement = judged(*cases, launches=1)
+    html = compose.compose(judgement).html
+    assert html.count('<details class="part"><summary><h4>') == len(hands)
+    assert html.count("<details") == html.count("</details>")
+    section = section_of(judgement)
     (part,) = section.parts
     assert all(one.folded for one in part.parts)
     assert [bool(figure.pictures) for one in part.parts for figure in figures(one)] == [True, True, *[False] * 5]
-
-
-def test_what_is_folded_is_well_formed_and_in_the_markdown() -> None:
-    hands = ("ring", "rabenseifner", "binomial-tree", "direct", "parameter-server", "recursive-doubling", "binary-tree")
-    written = compose.compose(
-        judged(*(one for name in hands for one in sweep("all_reduce", algorithm=name)), launches=1)
-    )
-    assert written.html.count('<details class="part"><summary><h4>') == len(hands)
-    assert written.html.count("<details") == written.html.count("</details>")
 
 
 def test_the_json_has_it_for_every_size() -> None:
@@ -259,20 +240,6 @@ def test_the_numbers_of_a_curve_with_a_long_name_stay_in_their_columns() -> None
         row = next(line for line in lines if "µs" in line)
         assert row.split()[: len(numbers)] == numbers
         assert lines.index(row) > next(place for place, line in enumerate(lines) if line.startswith("  all_reduce"))
-
-
-@pytest.mark.parametrize("ratio", [1.0, 1e-6, 0.1, 40.0, 1e6])
-def test_however_wrong_a_model_is_it_can_be_drawn(ratio: float) -> None:
-    stack: Stack = {size: {"latency": 0.3 * ratio, "bandwidth": 0.7 * ratio} for size in (8, 64)}
-    assert "var(--series-1)" in draw_stack(stack, "a", "title", "text")
-
-
-def test_drawings_are_the_same_each_time_and_their_ids_their_own() -> None:
-    stack: Stack = {size: {"latency": 0.3, "bandwidth": 0.2, "unexplained": 0.5} for size in SIZES}
-    svg = draw_stack(stack, "fig-1", "title", "text")
-    assert svg == draw_stack(stack, "fig-1", "title", "text")
-    assert all(name.startswith("fig-1-") for name in re.findall(r'id="([^"]+)"', svg))
-    assert "aria-hidden" in swatch("reduction")
 
 
 def test_an_explanation_has_a_row_for_every_point() -> None:

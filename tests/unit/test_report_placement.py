@@ -1,19 +1,15 @@
 """Where the ranks ran, as a report shows it, and what it warns of: doubled hosts and hosts that are one machine."""
 
-from pathlib import Path
-
 import pytest
-from click.testing import CliRunner
-from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
+from testing.synthetic import Machine, case, synthetic_run
 
 from busbw.runs.records import JSON
 from busbw_analysis.assembly.compose import compose
 from busbw_analysis.assembly.judge import judge
-from busbw_analysis.cli import main
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import Table
-from busbw_analysis.report.sections.placement import places
+from busbw_analysis.report.run import places
 
 HOSTS = ("n1", "n2")
 TREE = dict.fromkeys(HOSTS, ("spine", "leaf1"))
@@ -40,11 +36,8 @@ def test_hosts_stand_with_their_nodes_switches_and_bindings() -> None:
         ("n1", "0,1", "n1", "spine / leaf1", "not bound: every rank may use the same 2 cores"),
         ("n2", "2,3", "n2", "spine / leaf1", "not bound: every rank may use the same 2 cores"),
     ]
-
-
-def test_what_was_not_recorded_is_no_column() -> None:
-    found = tables(Machine(hosts=HOSTS, facts={"ranks": [], "node": None}))
-    assert cells(found["Where the ranks ran"]) == [("n1", "0,1"), ("n2", "2,3")]
+    unknown = tables(Machine(hosts=HOSTS, facts={"ranks": [], "node": None}))
+    assert cells(unknown["Where the ranks ran"]) == [("n1", "0,1"), ("n2", "2,3")]
 
 
 def test_every_rank_stands_with_what_is_its_own() -> None:
@@ -108,38 +101,18 @@ def findings(machine: Machine) -> dict[str, list[str]]:
     return found
 
 
-def test_a_host_that_is_named_twice_is_a_caution() -> None:
-    twice: list[JSON] = [{"rank": rank, "local_rank": rank % 2} for rank in range(4)]
-    (text,) = findings(Machine(hosts=("n1",), facts={"ranks": twice}))["shared-resources"]
-    assert text.startswith("Host n1 appears twice: ranks 0,2 have local rank 0, ranks 1,3 have local rank 1;")
-    assert "shared-resources" not in findings(Machine(hosts=HOSTS))
+TWICE: list[JSON] = [{"rank": rank, "local_rank": rank % 2} for rank in range(4)]
 
 
-def test_hosts_with_one_kernel_are_one_machine() -> None:
-    (text,) = findings(Machine(hosts=HOSTS, facts={"boot_id": "a"}))["one-machine"]
-    assert text.startswith("n1 and n2 are the same machine")
-    assert "one-machine" not in findings(Machine(hosts=HOSTS))
-    assert "one-machine" not in findings(Machine(hosts=("n1",), facts={"boot_id": "a"}))
-
-
-# --- show ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
-    near, far = (Piece(2e-6, 1e-10),), (Piece(50e-6, 1e-9),)
-    world = World(by_distance={0: near, None: far})
-    cases = [case("pair_matrix", 1 << 20, 4, nodes=2, pairs="together")]
-    write_synthetic(tmp_path, synthetic_run(cases, world, machine=Machine(hosts=HOSTS)))
-    return tmp_path
-
-
-def test_show_has_rows_of_pairs_within_a_host_and_between_hosts(results: Path) -> None:
-    shown = CliRunner().invoke(main.show, ["latest", "--results-dir", str(results)])
-    assert shown.exit_code == 0, shown.output
-    within, between = (
-        next(line for line in shown.stdout.splitlines() if name in line)
-        for name in ("4 pairs within a host", "8 pairs between hosts")
-    )
-    assert within.split()[-1] == "–"
-    assert 5 < float(between.split()[-1]) < 20
+@pytest.mark.parametrize(
+    ("code", "machine", "words"),
+    [
+        ("shared-resources", Machine(hosts=("n1",), facts={"ranks": TWICE}), "n1 appears twice: ranks 0,2 have local"),
+        ("one-machine", Machine(hosts=HOSTS, facts={"boot_id": "a"}), "n1 and n2 are"),
+    ],
+)
+def test_hosts_that_are_not_what_they_seem_are_a_caution(code: str, machine: Machine, words: str) -> None:
+    (text,) = findings(machine)[code]
+    assert words in text
+    for alone in (Machine(hosts=HOSTS), Machine(hosts=("n1",), facts={"boot_id": "a"})):
+        assert code not in findings(alone)

@@ -13,7 +13,7 @@ from busbw_analysis.predict.over_ranks import Line, Scaling, scaling
 from busbw_analysis.predict.query import PredictionQuery, query
 from busbw_analysis.predict.selection import measured_curves, read_results
 from busbw_analysis.predict.ways import Ways
-from busbw_analysis.report.plots.scaling import draw
+from busbw_analysis.report.predict import draw
 
 MIB = 1 << 20
 COUNTS = (2, 4, 8, 65536)

@@ -13,6 +13,7 @@ from exhaustive import EXHAUSTIVE
 from testing.narrow import require
 
 from busbw.backends import scheduled
+from busbw.backends.base import Bound
 from busbw.backends.patterns import count_wrong, fill, pattern, poison
 from busbw.backends.scheduled import Exchange, Messages, Messaging
 from busbw.ops import OPS
@@ -107,7 +108,7 @@ def wrong_elements(case: Case, calls: int = 2) -> int:
     def rank(me: int) -> int:
         layout = op.layout(Share(me, ranks, case.count, case.in_place, case.root or 0))
         send, receive = buffers(layout)
-        operation = scheduled.bind(op, case, group, me, send, receive, exchange_of(me))
+        operation = scheduled.bind(op, Bound(case, send, receive, group=group, me=me), exchange_of(me))
         wrong = 0
         for _ in range(calls):
             poison(receive, case.redop)
@@ -148,7 +149,9 @@ def test_a_barrier_holds_everybody_until_the_last_has_come(name: str) -> None:
     nothing = torch.zeros(0, dtype=torch.uint8)
 
     def rank(me: int) -> bool:
-        operation = scheduled.bind(OPS["barrier"], case, tuple(range(5)), me, nothing, nothing, mail.exchange(me))
+        operation = scheduled.bind(
+            OPS["barrier"], Bound(case, nothing, nothing, group=tuple(range(5)), me=me), mail.exchange(me)
+        )
         if me == 3:
             time.sleep(0.1)
             late.set()

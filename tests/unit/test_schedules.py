@@ -126,7 +126,7 @@ SHAPES = [(ranks, hosts) for ranks in RANKS for hosts in range(2, ranks + 1) if 
 
 @pytest.mark.parametrize(("op", "name"), LEVELS)
 def test_what_stays_inside_a_host_and_what_goes_between_is_what_is_counted(op: str, name: str) -> None:
-    row = require(textbook.ROWS.get((op, name)))
+    row = textbook.ROWS[op, name]
     for ranks, hosts in SHAPES:
         on_host = ranks // hosts
         counted = by_level(ALGORITHMS[op][name].on(ranks, hosts), on_host)
@@ -138,13 +138,13 @@ def test_what_stays_inside_a_host_and_what_goes_between_is_what_is_counted(op: s
 
 @pytest.mark.parametrize(("op", "name"), LEVELS)
 def test_rounds_are_mixed_where_a_row_says_that_levels_overlap_and_nowhere_else(op: str, name: str) -> None:
-    row = require(textbook.ROWS.get((op, name)))
+    row = textbook.ROWS[op, name]
     kinds = [{one.source // 4 == one.to // 4 for one in messages} for messages in ALGORITHMS[op][name].on(12, 3).rounds]
     assert all(len(kind) == 1 for kind in kinds) == (not row.overlapped)
 
 
 def test_a_ring_waits_in_every_round_for_one_rank_of_each_host() -> None:
-    row = require(textbook.ROWS.get(("all_reduce", "ring")))
+    row = textbook.ROWS["all_reduce", "ring"]
     for ranks, hosts in SHAPES:
         counted = by_level(ALGORITHMS["all_reduce"]["ring"].on(ranks, hosts), ranks // hosts)
         assert counted.inner_rounds == row.inner_rounds(ranks, hosts, 1) == 0
@@ -152,7 +152,7 @@ def test_a_ring_waits_in_every_round_for_one_rank_of_each_host() -> None:
 
 
 def test_of_an_all_reduce_by_sharp_the_rings_of_the_hosts_stay_inside() -> None:
-    row = require(textbook.ROWS.get(("all_reduce", "sharp")))
+    row = textbook.ROWS["all_reduce", "sharp"]
     for ranks, hosts in SHAPES:
         schedule = SWITCHED["all_reduce"]["sharp"](ranks, ranks // hosts)
         counted = by_level(schedule, ranks // hosts)  # the switch is on a host of its own
@@ -217,15 +217,13 @@ def test_there_is_a_row_for_every_switch_and_for_nothing_else() -> None:
 @pytest.mark.parametrize(("ranks", "ceiling"), [(2, 0.667), (3, 1.0), (4, 1.2), (8, 1.556)])
 def test_busbw_by_nvls_comes_to_more_than_the_link_carries(ranks: int, ceiling: float) -> None:
     # Of B, 2(n−1)/(n+1): published for NVLink SHARP in pull request 239 of NVIDIA/nccl-tests.
-    row = require(textbook.ROWS.get(("all_reduce", "nvls")))
+    row = textbook.ROWS["all_reduce", "nvls"]
     assert 2 * (ranks - 1) / ranks / row.sent(ranks, 1, 1) == pytest.approx(ceiling, abs=5e-4)
 
 
 @pytest.mark.parametrize(("op", "ranks"), [("all_gather", 4), ("all_gather", 8), ("reduce_scatter", 8)])
 def test_nvls_saves_no_bytes_where_each_result_has_to_come_once(op: str, ranks: int) -> None:
-    row, ring = textbook.ROWS.get((op, "nvls")), textbook.ROWS.get((op, "ring"))
-    assert row is not None
-    assert ring is not None
+    row, ring = textbook.ROWS[op, "nvls"], textbook.ROWS[op, "ring"]
     assert row.sent(ranks, 1, 1) == ring.sent(ranks, 1, 1)
 
 
@@ -307,9 +305,7 @@ class TestCrossover:
     ALPHA, BETA = 20e-6, 1 / 10e9
 
     def crossing(self, one: str, other: str, ranks: int) -> float | None:
-        rows = [textbook.ROWS.get(("all_reduce", name)) for name in (one, other)]
-        assert rows[0] is not None
-        assert rows[1] is not None
+        rows = [textbook.ROWS["all_reduce", name] for name in (one, other)]
         return Parameters(self.ALPHA, self.BETA, None, "").crossover_bytes(rows[0], rows[1], ranks, 1)
 
     def test_of_a_ring_and_a_pipelined_double_tree(self) -> None:
@@ -324,13 +320,6 @@ class TestCrossover:
             assert self.crossing("ring", "binomial-tree", ranks) == pytest.approx(expected)
             assert self.crossing("binomial-tree", "ring", ranks) == pytest.approx(expected)
 
-    def test_of_a_ring_and_two_trees_in_eight_segments(self) -> None:
-        for ranks in range(4, 65):
-            filling = (2 * textbook.up(ranks) - 3) / 16 + 1 / ranks
-            rounds = ranks - 8 - textbook.up(ranks)
-            expected = rounds / filling * self.ALPHA / self.BETA if ranks > 12 else None
-            assert self.crossing("ring", "double-tree", ranks) == (expected and pytest.approx(expected))
-
     def test_there_is_none_where_one_has_no_more_rounds_and_no_more_bytes(self) -> None:
         for ranks in range(2, 65):
             assert self.crossing("reduce-scatter-all-gather", "ring", ranks) is None
@@ -339,9 +328,7 @@ class TestCrossover:
         assert self.crossing("ring", "binomial-tree", 2) is None
 
     def test_sums_move_it(self) -> None:
-        ring, tree = textbook.ROWS.get(("all_reduce", "ring")), textbook.ROWS.get(("all_reduce", "binomial-tree"))
-        assert ring is not None
-        assert tree is not None
+        ring, tree = textbook.ROWS["all_reduce", "ring"], textbook.ROWS["all_reduce", "binomial-tree"]
         found = require(Parameters(self.ALPHA, self.BETA, None, "", 1 / 5e9).crossover_bytes(ring, tree, 8, 1))
         seconds = [
             row.rounds(8, 1, 1) * self.ALPHA + found * (row.sent(8, 1, 1) * self.BETA + row.added(8, 1, 1) / 5e9)
@@ -353,24 +340,18 @@ class TestCrossover:
 class TestExecute:
     """What a wrong schedule is told."""
 
-    def of(self, *transfers: Transfer) -> Schedule:
-        return Schedule(2, 1, ((0, -1), (0, -1)), (transfers,), ((1,), (1,)))
-
-    def test_an_empty_slot_cannot_be_sent(self) -> None:
-        with pytest.raises(ValueError, match="empty"):
-            execute(self.of(Transfer(0, 1, (1,), (1,))))
-
-    def test_nothing_is_added_twice(self) -> None:
-        with pytest.raises(ValueError, match="add"):
-            execute(self.of(Transfer(0, 1, (0,), (0,), adds=True), Transfer(0, 1, (0,), (0,), adds=True)))
-
-    def test_nothing_is_written_twice_in_a_round(self) -> None:
-        with pytest.raises(ValueError, match="just"):
-            execute(self.of(Transfer(0, 1, (0,), (1,)), Transfer(1, 1, (0,), (1,))))
-
-    def test_a_result_that_never_came_is_seen(self) -> None:
-        with pytest.raises(ValueError, match="end"):
-            execute(self.of(Transfer(0, 1, (0,), (1,))))
+    @pytest.mark.parametrize(
+        ("transfers", "fault"),
+        [
+            ([Transfer(0, 1, (1,), (1,))], "empty"),
+            ([Transfer(0, 1, (0,), (0,), adds=True)] * 2, "add"),
+            ([Transfer(0, 1, (0,), (1,)), Transfer(1, 1, (0,), (1,))], "just"),
+            ([Transfer(0, 1, (0,), (1,))], "end"),
+        ],
+    )
+    def test_a_wrong_schedule_is_refused(self, transfers: list[Transfer], fault: str) -> None:
+        with pytest.raises(ValueError, match=fault):
+            execute(Schedule(2, 1, ((0, -1), (0, -1)), (tuple(transfers),), ((1,), (1,))))
 
     def test_hosts_have_to_be_of_one_size(self) -> None:
         with pytest.raises(ValueError, match="multiple"):

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.keys import series_key
 from testing.narrow import require_type
 
 from busbw.ops import OPS
 from busbw.ops.algorithms.settings import AlgorithmSettings
-from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.gloo import MODELS, UNMODELLED, gloo_segments
@@ -41,24 +41,14 @@ def test_every_row_says_formula_and_source() -> None:
 @pytest.mark.parametrize(
     ("op", "ranks", "size", "messages", "rank_bytes", "total_bytes"),
     [
-        ("all_reduce", 2, MIB, 4, MIB, 2 * MIB),
-        ("all_reduce", 4, 8 * MIB, 12, 12 * MIB, 48 * MIB),
         # 64 MiB on 2 ranks: 32 segments a chunk, 16 waits for two at a time, two phases, two delays each.
         ("all_reduce", 2, 64 * MIB, 64, 64 * MIB, 128 * MIB),
-        ("reduce_scatter", 4, 8 * MIB, 12, 12 * MIB, 48 * MIB),
-        ("all_gather", 4, 8 * MIB, 6, 6 * MIB, 24 * MIB),
-        ("all_to_all", 4, 8 * MIB, 2, 6 * MIB, 24 * MIB),
         ("broadcast", 4, MIB, 3, 3 * MIB, 3 * MIB),
-        ("broadcast", 5, MIB, 3, 4 * MIB, 4 * MIB),
-        ("gather", 4, 8 * MIB, 2, 6 * MIB, 6 * MIB),
-        ("scatter", 4, 8 * MIB, 2, 6 * MIB, 6 * MIB),
         ("barrier", 4, 0, 4, 0, 0),
-        ("barrier", 2, 0, 2, 0, 0),
         ("send_recv", 4, MIB, 2, MIB, 4 * MIB),
         ("ping_pong", 2, MIB, 1, MIB, MIB),
         ("pair_uni", 2, MIB, 2, MIB, MIB),
         ("pair_bidir", 2, MIB, 2, MIB, 2 * MIB),
-        ("reduce", 2, MIB, 4, MIB, 1.5 * MIB),
         ("reduce", 4, MIB, 8, 1.5 * MIB, 3.75 * MIB),
     ],
 )
@@ -152,24 +142,7 @@ def test_what_a_switch_adds_up_is_an_alternative_over_nccl_alone() -> None:
 
 @pytest.mark.parametrize("algorithm", ["ring", "rabenseifner"])
 def test_what_was_run_by_hand_is_held_against_its_own_formula(algorithm: str) -> None:
-    key = SeriesKey(
-        op="all_reduce",
-        backend="nccl",
-        cost_models="nccl",
-        device="cuda",
-        dtype="float32",
-        redop="sum",
-        ranks=tuple(range(8)),
-        group="all",
-        hosts=1,
-        mode="isolated",
-        sync="barrier",
-        cache="warm",
-        pre_enqueue=False,
-        in_place=True,
-        root=None,
-        settings=AlgorithmSettings(algorithm),
-    )
+    key = series_key("nccl", device="cuda", ranks=tuple(range(8)), settings=AlgorithmSettings(algorithm))
     found = predict(key, 14 / 8, [MIB], LINK)
     assert not isinstance(found, Unavailable)
     messages = {"ring": 14, "rabenseifner": 6}[algorithm]

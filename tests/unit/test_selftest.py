@@ -20,7 +20,7 @@ from busbw_analysis.diagnosis import selftest
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.selftest import SelfTest, as_json, as_text, judge_selftest, selftest_for, write_selftest
 from busbw_analysis.report.document import Paragraph
-from busbw_analysis.report.sections.selftest import trust
+from busbw_analysis.report.equivalents import trust
 
 RANKS = 2
 SAME = [case("all_reduce", 8, RANKS), case("all_reduce", 1 << 20, RANKS), case("barrier", 0, RANKS)]

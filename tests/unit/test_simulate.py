@@ -15,14 +15,12 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_counts import cost
-from testing.narrow import require
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.algorithms.base import Schedule, Transfer, same
 from busbw_analysis.models.costs import CostModel
-from busbw_analysis.models.network_specs import change_links, read_network
 from busbw_analysis.models.networks import (
     NOWHERE,
     FatTree,
@@ -35,6 +33,8 @@ from busbw_analysis.models.networks import (
     SharedHost,
     TwoLevel,
     Whole,
+    change_links,
+    parse_network,
 )
 from busbw_analysis.models.simulate import Costs, Simulation, Traffic, fair_rates, formula_seconds, simulate
 from busbw_analysis.models.textbook import ROWS, TEXTBOOK
@@ -61,7 +61,9 @@ def run(
         lambda: Link("rank 0 out", float("nan"), "port", "rank # out"),
         lambda: Flat(Placement(4), 0.0),
         lambda: Flat(Placement(4), 1e9, float("inf")),
-        lambda: read_network("fat-tree:nic=0.000001B/s,leaf=2,oversubscription=9e99", Placement(4)).links(),
+        lambda: Flat(Placement(4), float("nan")),
+        lambda: Flat(Placement(4), 1.0, -1.0),
+        lambda: parse_network("fat-tree:nic=0.000001B/s,leaf=2,oversubscription=9e99").on(Placement(4)).links(),
         lambda: Costs(overhead=-1.0),
         lambda: Costs(gamma=float("inf")),
     ],
@@ -100,23 +102,19 @@ class TestFairRates:
         links = np.array([flow + [NOWHERE] * (width - len(flow)) for flow in flows])
         return [float(rate) for rate in fair_rates(links, np.array(capacities))]
 
-    def test_one_link_is_shared_alike(self) -> None:
-        assert self.rates([[0], [0], [0], [0]], [8.0]) == [2.0] * 4
-
-    def test_what_one_flow_cannot_use_goes_to_the_others(self) -> None:
-        assert self.rates([[0, 1], [0]], [10.0, 3.0]) == [3.0, 7.0]
-
-    def test_the_flow_over_every_link_of_a_line_gets_what_those_of_one_link_get(self) -> None:
-        assert self.rates([[0, 1, 2], [0], [1], [2]], [1.0] * 3) == [0.5] * 4
-
-    def test_a_line_of_unlike_links(self) -> None:
-        # Link 1 (2 flows, 1.0) is the first to be full, then link 0 with 2.5 left for two more, then link 2.
-        assert self.rates([[0, 1], [0], [0], [1, 2], [2]], [3.0, 1.0, 4.0]) == [0.5, 1.25, 1.25, 0.5, 3.5]
-
-    def test_what_a_flow_leaves_on_its_next_link_is_for_others(self) -> None:
-        assert self.rates([[0], [0], [0, 1], [1], [2]], [1.0, 1.0, 1.0]) == pytest.approx(
-            [1 / 3, 1 / 3, 1 / 3, 2 / 3, 1]
-        )
+    @pytest.mark.parametrize(
+        ("flows", "capacities", "rates"),
+        [
+            pytest.param([[0], [0], [0], [0]], [8.0], [2.0] * 4, id="alike"),
+            pytest.param([[0, 1], [0]], [10.0, 3.0], [3.0, 7.0], id="what one cannot use goes to the other"),
+            pytest.param([[0, 1, 2], [0], [1], [2]], [1.0] * 3, [0.5] * 4, id="a line"),
+            # Link 1 (2 flows, 1.0) is the first to be full, then link 0 with 2.5 left for two more, then link 2.
+            ([[0, 1], [0], [0], [1, 2], [2]], [3.0, 1.0, 4.0], [0.5, 1.25, 1.25, 0.5, 3.5]),
+            ([[0], [0], [0, 1], [1], [2]], [1.0, 1.0, 1.0], [1 / 3, 1 / 3, 1 / 3, 2 / 3, 1]),
+        ],
+    )
+    def test_shares_are_fair(self, flows: list[list[int]], capacities: list[float], rates: list[float]) -> None:
+        assert self.rates(flows, capacities) == pytest.approx(rates)
 
     def test_no_flows(self) -> None:
         assert fair_rates(np.zeros((0, 2), dtype=np.int64), np.array([1.0])).tolist() == []
@@ -166,11 +164,13 @@ class TestAgainstTheFormulas:
     def test_two_levels_have_an_alpha_and_a_beta_each(self, op: str, name: str, shape: tuple[int, int]) -> None:
         hosts, each = shape
         ranks, traffic = hosts * each, traffic_of(op, name, hosts * each, hosts)
-        row = require(ROWS.get((op, name)))
+        row = ROWS[op, name]
         twice = 2 if op == "all_reduce" else 1
         # Written out: 5 µs and 1 ns/B between hosts, 1 µs and 0.2 ns/B inside. One card for all carries each rank's.
         for kind, part in (("rail", 1), ("two-level", each)):
-            network = read_network(f"{kind}:nic=1GB/s,inner=5GB/s,delay=5us,inner_delay=1us", Placement(ranks, each))
+            network = parse_network(f"{kind}:nic=1GB/s,inner=5GB/s,delay=5us,inner_delay=1us").on(
+                Placement(ranks, each)
+            )
             between = (hosts - 1) / hosts / (each if op == "all_reduce" else 1)
             wanted = twice * ((each - 1) * 1e-6 + (hosts - 1) * 5e-6)
             wanted += twice * ((each - 1) / each * 0.2e-9 + part * between * 1e-9) * MIB
@@ -179,11 +179,10 @@ class TestAgainstTheFormulas:
 
     @pytest.mark.parametrize(("inner", "nic"), [("9GB/s", "1GB/s"), ("1GB/s", "1GB/s"), ("1GB/s", "9GB/s")])
     def test_several_rings_wait_for_their_cards_or_for_what_is_inside(self, inner: str, nic: str) -> None:
-        row, traffic = ROWS.get(("all_reduce", "multi-ring")), traffic_of("all_reduce", "multi-ring", 16, 4)
-        assert row is not None
+        row, traffic = ROWS["all_reduce", "multi-ring"], traffic_of("all_reduce", "multi-ring", 16, 4)
         whole = 30 / 16 * MIB
         for kind, cards in (("rail", 4), ("two-level", 1)):
-            network = read_network(f"{kind}:nic={nic},inner={inner},delay=5us,inner_delay=1us", Placement(16, 4))
+            network = parse_network(f"{kind}:nic={nic},inner={inner},delay=5us,inner_delay=1us").on(Placement(16, 4))
             delay = 6e-6 if kind == "rail" else 5e-6  # on the way to the card of another rank
             between, inside = whole / cards / 1e9 / float(nic[0]), whole / 1e9 / float(inner[0])
             wanted = max(30 * delay + between, 30 * 1e-6 + inside)
@@ -219,8 +218,7 @@ class TestAgainstTheFormulas:
     @staticmethod
     def of_rings(each: int, kind: str, card: float, delays: tuple[float, float]) -> float:
         """Simulated over formula: a card has ``card`` times the rate of a port for what it carries of each rank."""
-        row, traffic = ROWS.get(("all_reduce", "multi-ring")), traffic_of("all_reduce", "multi-ring", 2 * each, 2)
-        assert row is not None
+        row, traffic = ROWS["all_reduce", "multi-ring"], traffic_of("all_reduce", "multi-ring", 2 * each, 2)
         place, per_round = Placement(2 * each, each), MIB / (2 * each)
         between, inside = (delay * per_round / 1e9 for delay in delays)
         network: Network = TwoLevel(place, card * each * 1e9, 1e9, between, inside)
@@ -237,9 +235,8 @@ class TestAgainstTheFormulas:
         ],
     )
     def test_a_formula_does_not_depend_on_the_names_of_links(self, algorithm: str, network: Network) -> None:
-        row = ROWS.get(("all_reduce", algorithm))
+        row = ROWS["all_reduce", algorithm]
         traffic = traffic_of("all_reduce", algorithm, 8, network.placement.hosts)
-        assert row is not None
         renamed = tuple(replace(link, name="link") for link in network.links())
         with patch.object(type(network), "links", lambda _network: renamed):
             seconds = formula_seconds(row, traffic, MIB, network)
@@ -247,16 +244,15 @@ class TestAgainstTheFormulas:
 
     @pytest.mark.parametrize("name", ["hierarchical", "multi-ring"])
     def test_ranks_that_are_dealt_out_have_no_inside(self, name: str) -> None:
-        row, traffic = ROWS.get(("all_reduce", name)), traffic_of("all_reduce", name, 16, 4)
-        assert row is not None
+        row, traffic = ROWS["all_reduce", name], traffic_of("all_reduce", name, 16, 4)
         for kind in ("two-level", "rail"):
-            network = read_network(f"{kind}:nic=1GB/s,inner=9GB/s,delay=5us", Placement(16, 4, "cyclic"))
+            network = parse_network(f"{kind}:nic=1GB/s,inner=9GB/s,delay=5us").on(Placement(16, 4, "cyclic"))
             done, costs = simulate(traffic, MIB, network, Costs(1e-6, 1e-10)).seconds, Costs(1e-6, 1e-10)
             assert formula_seconds(row, traffic, MIB, network, costs) == pytest.approx(done, rel=1e-9)
 
     def test_on_a_shared_host_its_memory_is_the_peak_of_a_ring(self) -> None:
         traffic = traffic_of("all_reduce", "ring", 8)
-        row = require(ROWS.get(("all_reduce", "ring")))
+        row = ROWS["all_reduce", "ring"]
         for memory in (2e9, 5e9, 20e9):
             network = SharedHost(Placement(8, 8), rate=1e9, memory=memory, delay=1e-6)
             wanted = 14 * 1e-6 + max(14 / 8 * MIB / 1e9, 14 * MIB / memory)
@@ -280,7 +276,7 @@ class TestAgainstTheFormulas:
         op, name = which
         if ALGORITHMS[op][name].refuse(ranks) is not None:
             return
-        network = read_network(text, Placement(ranks, 2))
+        network = parse_network(text).on(Placement(ranks, 2))
         schedule = ALGORITHMS[op][name].on(ranks, ranks // 2)
         done = simulate(Traffic.of(schedule), MIB, network, free_running=free)
         out = [n for n, link in enumerate(done.links) if link.name.startswith("rank") and link.name.endswith("out")]

@@ -12,7 +12,7 @@ from busbw.measure.unsupported import Place, unsuited
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.single_calls import UNIT, SingleCall, single_calls
-from busbw_analysis.report.sections.equivalents import one_call
+from busbw_analysis.report.equivalents import one_call
 
 MIB = 1 << 20
 WORLD = World(pieces=(Piece(1e-3, 1e-9),), sample_noise=0.1)

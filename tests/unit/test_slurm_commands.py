@@ -106,21 +106,6 @@ def test_a_path_is_handed_over_whole_and_is_not_looked_for_where_the_job_is_subm
     assert not Path("my scratch").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("storage", *WORLD), "missing"),
-        (("storage", *WORLD, "--path", ""), "storage_write"),
-        (("quick", *WORLD, "--path", "/x"), "all_reduce"),
-        (("--resume", "latest", "--path", "/x"), "--backend"),
-    ],
-)
-def test_a_path_that_is_missing_or_of_no_use_is_refused_before_anything_is_submitted(
-    arguments: tuple[str, ...], said: str
-) -> None:
-    assert said in refused("submit", *arguments)
-
-
 def test_slurm_does_not_end_a_step_before_its_ranks_have_found_who_is_lost() -> None:
     assert "--wait=121 " in busbw("submit", "quick", *WORLD, "--dry-run").stdout
     assert "--wait=361 " in busbw("submit", "quick", *WORLD, "--timeout", "300", "--dry-run").stdout
@@ -139,10 +124,6 @@ def test_a_timeout_that_is_none_is_refused_before_anything_is_submitted(slurm: P
     broken_off(slurm / "results")
     assert "--timeout: " in refused("submit", "quick", *WORLD, "--timeout", seconds)
     assert "--timeout: " in refused("submit", "--resume", "latest", "--timeout", seconds)
-
-
-def test_a_job_has_its_nodes_for_itself_unless_they_may_be_shared() -> None:
-    assert "--exclusive\n" in busbw("submit", "quick", *WORLD, "--dry-run").stdout
 
 
 def test_options_of_the_job_and_of_srun_are_handed_over() -> None:
@@ -199,9 +180,13 @@ def test_several_numbers_of_nodes_make_an_array() -> None:
         (("quick", "--nodes", "1,99999999", "--ranks-per-node", "8"), "maximum"),
         (("quick", *WORLD, "--backend", "ucx"), "ucx"),
         (("quick", *WORLD, "--partition", ""), "partition"),
-        (("quick", *WORLD, "--busbw", ""), "BUSBW"),
+        (("quick", *WORLD, "--busbw", ""), "busbw"),
         (("quick", *WORLD, "--partition", "a\nb"), "breaks"),
         (("quick", *WORLD, "--resume", "latest"), "stored"),
+        (("storage", *WORLD), "missing"),
+        (("storage", *WORLD, "--path", ""), "storage_write"),
+        (("quick", *WORLD, "--path", "/x"), "all_reduce"),
+        (("--resume", "latest", "--path", "/x"), "--backend"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_submitted(arguments: tuple[str, ...], words: str) -> None:
@@ -230,19 +215,6 @@ def test_waiting_ends_with_the_verdict_of_the_job(monkeypatch: pytest.MonkeyPatc
     result = busbw("submit", "quick", *WORLD, "--wait")
     assert result.exit_code == status
     assert result.stderr.endswith(f"{sentence}\n")
-
-
-def test_every_task_of_an_array_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks: list[tuple[int, ...]] = []
-
-    def follow(follower: Follower) -> Verdict:
-        tasks.append(follower.tasks)
-        return Verdict(0, ())
-
-    monkeypatch.setattr(Follower, "follow", follow)
-    busbw("submit", "quick", "--nodes", "1,2,4", "--ranks-per-node", "2", "--wait")
-    busbw("submit", "quick", *WORLD, "--wait")
-    assert tasks == [(1, 2, 4), ()]
 
 
 def test_ctrl_c_ends_the_following_and_not_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,11 +250,6 @@ def test_a_run_that_is_resumed_goes_to_the_nodes_it_began_on(slurm: Path) -> Non
     assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n" in text
     assert "--nodelist=cn-01\n" in text, "the names that Slurm has for the nodes"
     assert "--nodelist=n7\n" in busbw("submit", "--resume", "latest", "--nodelist=n7", "--dry-run").stdout
-
-
-def test_an_empty_list_of_nodes_does_not_stand_for_those_of_the_run(slurm: Path) -> None:
-    broken_off(slurm / "results")
-    refused("submit", "--resume", "latest", "--nodelist=")
 
 
 def test_nodes_that_were_not_recorded_are_taken_from_the_names_of_the_hosts(slurm: Path) -> None:
@@ -478,11 +445,6 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(slurm: Path) -> Non
     folder = broken_off(slurm / "results")
     (folder / store.SAMPLES_FILE).write_text("nonsense\nnonsense\n")
     assert listed()[0]["ended"].startswith("unreadable: ")
-
-
-def test_nothing_to_list_is_said() -> None:
-    result = busbw("status")
-    assert (result.exit_code, result.stdout) == (0, "")
 
 
 def test_every_launcher_that_starts_from_mpiexec_has_a_flag_for_srun() -> None:

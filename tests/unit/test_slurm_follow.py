@@ -62,12 +62,11 @@ def followed(
     results: Path,
     monkeypatch: pytest.MonkeyPatch,
     log: Path | None = None,
-    tasks: tuple[int, ...] = (),
 ) -> tuple[int, list[str], list[str]]:
     """Exit status, what was said on the way, and the sentences of the verdict."""
     monkeypatch.setattr(queue, "job", cluster)
     said: list[str] = []
-    verdict = Follower("12", JobRuns(results), said.append, log, None, cluster.pause, cluster.now, tasks).follow()
+    verdict = Follower("12", JobRuns(results), said.append, log, None, cluster.pause, cluster.now).follow()
     return verdict.status, said, list(verdict.sentences)
 
 
@@ -150,11 +149,11 @@ def test_a_task_that_slurm_has_forgotten_meanwhile_is_judged_as_it_was_seen_last
 ) -> None:
     failed, second = job("FAILED", number="13", shown="12_1"), job("RUNNING", shown="12_2")
     answers = [[failed, second], [second], [job("COMPLETED", shown="12_2")]]
-    status, _, verdict = followed(Cluster(None, *answers), tmp_path, monkeypatch, tasks=(1, 2))
+    status, _, verdict = followed(Cluster(None, *answers), tmp_path, monkeypatch)
     assert status == 1
     assert how_they_ended(verdict) == [("12_1", "FAILED"), ("12_2", None)]
     well = [[job("COMPLETED", number="13", shown="12_1"), second], [second], [job("COMPLETED", shown="12_2")]]
-    assert followed(Cluster(None, *well), tmp_path, monkeypatch, tasks=(1, 2))[0] == 0
+    assert followed(Cluster(None, *well), tmp_path, monkeypatch)[0] == 0
 
 
 def test_tasks_whose_end_nobody_has_seen_are_not_called_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,11 +161,11 @@ def test_tasks_whose_end_nobody_has_seen_are_not_called_good(tmp_path: Path, mon
     last = [job("COMPLETED", shown="12_4")]
     away = LaunchError("squeue refused: Unable to contact slurm controller")
     cluster = Cluster(None, [first, waiting], away, last)
-    status, _, verdict = followed(cluster, tmp_path, monkeypatch, tasks=(1, 2, 4))
+    status, _, verdict = followed(cluster, tmp_path, monkeypatch)
     assert status == 1
     assert how_they_ended(verdict) == [("12_4", None)]
     assert any("12_1" in sentence and "RUNNING" in sentence for sentence in verdict)
-    status, _, verdict = followed(Cluster(None, [waiting], []), tmp_path, monkeypatch, tasks=(2, 4))
+    status, _, verdict = followed(Cluster(None, [waiting], []), tmp_path, monkeypatch)
     assert status == 1
     assert "12_[2,4%1]" in verdict[0]
     assert "Resources" in verdict[0]
@@ -176,7 +175,7 @@ def test_tasks_that_were_cancelled_while_they_waited_are_named_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done, cancelled = job("COMPLETED", number="13", shown="12_1"), job("CANCELLED", shown="12_[2,4%1]")
-    status, _, verdict = followed(Cluster(None, [done, cancelled]), tmp_path, monkeypatch, tasks=(1, 2, 4))
+    status, _, verdict = followed(Cluster(None, [done, cancelled]), tmp_path, monkeypatch)
     assert status == 1
     assert how_they_ended(verdict) == [("12_1", None), ("12_[2,4%1]", "CANCELLED")]
     assert not any("12_2" in sentence or "12_4" in sentence for sentence in verdict)

@@ -22,10 +22,11 @@ from busbw.errors import LaunchError, UsageError
 from busbw.runs import store
 from busbw.runs.facts import ResumedJob
 from busbw.runs.plan import Plan, Sweep
+from busbw.runs.progress import Progress, outline, progress_of
 from busbw.runs.records import Ended, Failed, Row
 from busbw.runs.resume import lack_of, plan_of
 from busbw.runs.store import StoredRun
-from busbw.slurm.runs import JobRuns, read_progress
+from busbw.slurm.runs import JobRuns
 from busbw.slurm.steps import carry_out
 
 CASES = [case("all_reduce", 64), case("barrier", 0)]
@@ -33,6 +34,14 @@ LAUNCHES = 3
 RUN = ("srun", "--mpi=pmi2", "busbw", "run")
 JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}
 BROKEN = Ended(status="interrupted", reason="by a signal", ended="2026-01-02T03:04:05.000Z")
+
+
+def progress_at(folder: Path) -> Progress:
+    return progress_of(outline(folder))
+
+
+def is_whole(folder: Path) -> bool:
+    return progress_at(folder).measured == progress_at(folder).wanted
 
 
 def run_of(job: str = "12", nodes: str = "n[1-2]", launches: int = LAUNCHES) -> StoredRun:
@@ -115,7 +124,10 @@ def test_a_step_a_launch_until_the_run_is_whole(results: Path) -> None:
     assert code == 0
     resumed = ["--resume", str(folder), "--quiet"]
     assert steps.told == [["--suite", "quick", "--quiet"], resumed, resumed]
-    assert read_progress(folder).in_words() == "12 of 12 blocks, 3 of 3 launches are complete; complete: by a signal"
+    assert (
+        progress_at(folder).with_blocks_and_end()
+        == "12 of 12 blocks, 3 of 3 launches are complete; complete: by a signal"
+    )
 
 
 def test_the_steps_of_a_job_have_a_secret_of_their_own_unless_there_is_one(results: Path) -> None:
@@ -156,7 +168,7 @@ def test_a_case_that_failed_does_not_keep_the_other_launches_from_being_measured
     steps = Steps(*fates)
     folder, code = carry_out([*RUN, "--suite", "quick"], results, JOB, steps)
     assert len(steps.told) == 3
-    assert read_progress(folder).done == 6, "3 launches of the case that is left"
+    assert progress_at(folder).measured == 6, "3 launches of the case that is left"
     assert code == 1, "busbw's own status of the last step says that a case has failed"
 
 
@@ -169,8 +181,8 @@ def test_a_job_that_was_requeued_goes_on_with_its_run(results: Path) -> None:
     folder, code = carry_out([*RUN, "--suite", "quick", "--quiet"], results, again, steps)
     assert (folder, code) == (mine, 0)
     assert steps.told[0] == ["--resume", str(mine), "--quiet"]
-    assert read_progress(folder).whole
-    assert not read_progress(other).whole
+    assert is_whole(folder)
+    assert not is_whole(other)
 
 
 def test_a_job_that_was_requeued_onto_other_nodes_begins_another_run(
@@ -186,13 +198,6 @@ def test_a_job_that_was_requeued_onto_other_nodes_begins_another_run(
     assert "requeued" in capsys.readouterr().err
 
 
-def test_a_job_that_was_not_requeued_begins_a_run_of_its_own(results: Path) -> None:
-    stored = run_of()
-    before = write(results, stored, stored.rows[:2])
-    folder, _ = carry_out([*RUN, "--suite", "quick"], results, JOB, Steps("well"))
-    assert folder != before, "two runs in one job are two"
-
-
 def test_a_run_that_is_resumed_is_gone_on_with_until_it_is_whole(results: Path) -> None:
     stored = run_of(job="7")
     before = write(results, stored, stored.rows[:2])
@@ -200,7 +205,7 @@ def test_a_run_that_is_resumed_is_gone_on_with_until_it_is_whole(results: Path) 
     folder, code = carry_out([*RUN, "--resume", before.name], results, JOB, steps)
     assert (folder, code) == (before, 0)
     assert steps.told[0] == ["--resume", before.name]
-    assert read_progress(folder).whole
+    assert is_whole(folder)
 
 
 @pytest.mark.parametrize("option", [("--resume", "latest"), ("--resume=latest",)])
@@ -226,12 +231,6 @@ def test_a_command_that_runs_no_busbw_run_is_refused(tmp_path: Path) -> None:
     for command in (["srun", "hostname"], ["srun", "apptainer", "run", "x.sif"], ["run", "--suite", "quick"]):
         with pytest.raises(UsageError):
             carry_out(command, tmp_path, JOB, Steps("none"))
-
-
-def test_a_container_may_be_run_as_well(results: Path) -> None:
-    steps = Steps("well")
-    carry_out(["srun", "apptainer", "run", "x.sif", "busbw", "run", "--suite", "quick"], results, JOB, steps)
-    assert steps.told[0] == ["--suite", "quick"]
 
 
 # --- the command -----------------------------------------------------------------------------------------------

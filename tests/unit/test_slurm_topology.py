@@ -7,7 +7,7 @@ import pytest
 
 from busbw.runs.facts import HostFacts, NodeFacts, RankFacts
 from busbw.system import slurm_topology
-from busbw.system.slurm_topology import numa_nodes, of_hosts, rank_facts, switches_of
+from busbw.system.slurm_topology import by_host, numa_nodes, rank_facts, switches_of
 
 
 def variables(host: str, node: int, rank: int, **more: str) -> dict[str, str]:
@@ -33,7 +33,7 @@ TASKS = [task(host, rank // 2, rank) for rank, host in enumerate(HOSTS)]
 
 
 def test_every_host_has_its_node_its_switches_and_its_ranks() -> None:
-    found = of_hosts(HOSTS, TASKS)
+    found = by_host(HOSTS, TASKS)
     assert found["n2"].node == NodeFacts(name="n2", number=1, switches=("spine", "leaf1"))
     assert found["n3"].node == NodeFacts(name="n3", number=2, switches=("spine", "leaf2"))
     assert [one.rank for one in found["n3"].ranks] == [4, 5]
@@ -47,7 +47,7 @@ def test_every_host_has_its_node_its_switches_and_its_ranks() -> None:
 
 def test_what_differs_between_the_ranks_of_a_host_is_each_rank_s_own() -> None:
     tasks = [task("n1", 0, rank, NCCL_IB_HCA=f"mlx5_{rank}", UCX_TLS="rc") for rank in range(2)]
-    host = of_hosts(("n1", "n1"), tasks)["n1"]
+    host = by_host(("n1", "n1"), tasks)["n1"]
     assert host.variables["UCX_TLS"] == "rc"
     assert "NCCL_IB_HCA" not in host.variables
     assert [one.variables["NCCL_IB_HCA"] for one in host.ranks] == ["mlx5_0", "mlx5_1"]
@@ -57,19 +57,19 @@ def test_variables_that_mpiexec_carried_to_another_host_name_no_node_there() -> 
     """Over ssh every rank has the environment of the mpiexec that was called, in the batch step on the first node."""
     carried = variables("n1", 0, 0)
     tasks = [HostFacts(boot_id="a", ranks=(RankFacts(rank=rank),), variables=carried) for rank in range(2)]
-    found = of_hosts(("n1.cluster", "n2.cluster"), tasks)
+    found = by_host(("n1.cluster", "n2.cluster"), tasks)
     assert found["n1.cluster"].node == NodeFacts(name="n1", number=0, switches=("spine", "leaf1"))
     assert found["n2.cluster"].node is None
 
 
 def test_without_slurm_there_is_no_node() -> None:
     alone = HostFacts(ranks=(RankFacts(rank=0),))
-    assert of_hosts(("a",), [alone]) == {"a": alone}
+    assert by_host(("a",), [alone])["a"].node is None
 
 
 def test_two_machines_of_one_name_are_counted() -> None:
     tasks = [task("n1", 0, 0, boot="a"), task("n1", 0, 1, boot="b")]
-    assert of_hosts(("n1", "n1"), tasks)["n1"].machines == 2
+    assert by_host(("n1", "n1"), tasks)["n1"].machines == 2
 
 
 @pytest.mark.parametrize(

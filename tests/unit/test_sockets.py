@@ -1,4 +1,4 @@
-"""Plain TCP sockets between the ranks of one host: what arrives, who is let in, and what ends a call."""
+"""Plain TCP sockets between the ranks of one host: what arrives, and what ends a call."""
 
 import socket
 import threading
@@ -11,7 +11,7 @@ import torch
 from testing.synthetic import case
 
 from busbw.backends import sockets
-from busbw.backends.base import Operation
+from busbw.backends.base import Bound, Operation
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Share
@@ -33,6 +33,17 @@ class Shared:
         return share
 
 
+def bind_at(
+    rank: int,
+    send: torch.Tensor,
+    receive: torch.Tensor,
+    share: Callable[[str], list[str]],
+    seconds: float = 30,
+    op: str = "tcp_stream",
+) -> Operation:
+    return sockets.bind(OPS[op], Bound(case(op, 1 << 20), send, receive, me=rank), share, seconds)
+
+
 def bound(
     ranks: int, elements: int, seconds: float = 30, op: str = "tcp_stream"
 ) -> list[tuple[Operation, torch.Tensor]]:
@@ -42,7 +53,7 @@ def bound(
         layout = OPS[op].layout(Share(rank, ranks, elements))
         send = torch.full((layout.send_count,), float(rank), dtype=torch.bfloat16)
         receive = torch.zeros(layout.receive_count, dtype=torch.bfloat16)
-        return sockets.bind(OPS[op], rank, send, receive, shared.of(rank), seconds), receive
+        return bind_at(rank, send, receive, shared.of(rank), seconds, op), receive
 
     with ThreadPoolExecutor(ranks) as pool:
         return list(pool.map(one, range(ranks)))
@@ -85,32 +96,6 @@ def test_a_neighbour_that_does_nothing_ends_the_call() -> None:
     first.free()
 
 
-def test_a_stranger_who_connects_first_is_not_taken_for_the_neighbour() -> None:
-    shared = Shared(2)
-    strangers: list[socket.socket] = []
-
-    def one(rank: int) -> tuple[Operation, torch.Tensor]:
-        ask = shared.of(rank)
-
-        def share(text: str) -> list[str]:
-            if rank == 0:
-                stranger = socket.create_connection(("127.0.0.1", int(text.partition(" ")[0])))
-                stranger.sendall(b"0" * 32)
-                strangers.append(stranger)
-            return ask(text)
-
-        receive = torch.zeros(3)
-        return sockets.bind(OPS["tcp_stream"], rank, torch.full((3,), 7.0 + rank), receive, share, 30), receive
-
-    with ThreadPoolExecutor(2) as pool:
-        world = list(pool.map(one, range(2)))
-        list(pool.map(lambda made: made[0].call(), world))
-    assert [received[0].item() for _, received in world] == [8.0, 7.0]
-    for operation, _ in world:
-        operation.free()
-    strangers[0].close()
-
-
 def test_a_rank_that_cannot_listen_is_known_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
     shared, real = Shared(2), socket.create_server
     wanted = iter((True, False))
@@ -126,7 +111,7 @@ def test_a_rank_that_cannot_listen_is_known_to_all(monkeypatch: pytest.MonkeyPat
 
     def one(rank: int) -> str:
         with pytest.raises(BackendError) as caught:
-            sockets.bind(OPS["tcp_stream"], rank, torch.zeros(1), torch.zeros(1), shared.of(rank), 30)
+            bind_at(rank, torch.zeros(1), torch.zeros(1), shared.of(rank))
         return str(caught.value)
 
     with ThreadPoolExecutor(2) as pool:

@@ -18,17 +18,15 @@ from busbw.backends.base import World
 from busbw.cli import listing
 from busbw.errors import DamagedRun, StoreError
 from busbw.launch import worker
-from busbw.launch.base import finish_well
-from busbw.launch.observers import Listener
+from busbw.launch.base import Listener
 from busbw.ops import TRAINED
 from busbw.runs import store
-from busbw.runs.compress import pack, unpack
-from busbw.runs.outline import outline, outline_of
 from busbw.runs.plan import Plan, Sweep, Timing
-from busbw.runs.progress import progress_of
+from busbw.runs.progress import outline, outline_of, progress_of
 from busbw.runs.records import JSON, Ended, Failed
 from busbw.runs.resume import lack_of
-from busbw.slurm import status
+from busbw.runs.store import pack, unpack
+from busbw.slurm import runs as slurm_runs
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.sources import find
 
@@ -159,13 +157,11 @@ FLAWS: dict[str, tuple[Callable[[JSON], None], str]] = {
     "moved": (_group(traffic_factor=0.0), "traffic_factor 0"),
     "wire": (_group(wire_bytes=-1.0), "wire_bytes is -1"),
     "slower than the slowest": (_first("fastest_ns", 10**12), "fastest_ns is above slowest_ns"),
-    "faster than the ranks": (_first("slowest_ns", 10**12), "slowest_ns is not the maximum"),
     "beyond 64 bits": (_first("slowest_ns", 2**63), r"at `\$.groups\[0\].slowest_ns\[0\]`"),
     "fastest rank": (_first("fastest_rank", 7), "fastest_rank names a rank"),
     "disturbed": (_group(disturbed=[99]), "disturbed is not an ascending list"),
     "rank": (_rank(rank=5), "per_rank does not list"),
     "few quantiles": (_rank(quantiles_ns=[5, 6]), "quantiles_ns of rank 0 are not 7"),
-    "high quantiles": (_rank(quantiles_ns=[1, 2, 3, 4, 5, 6, 10**12]), "contradict"),
     "no samples of a rank": (_rank(samples_ns=[]), "samples_ns of rank 0 has another length"),
     "no entries of a rank": (_rank(entries_ns=[]), "entries_ns of rank 0 has another length"),
     "short samples": (_rank(samples_ns=[5]), "samples_ns of rank 0 has another length"),
@@ -211,8 +207,6 @@ STEP_FLAWS: dict[str, tuple[dict[str, JSON], str]] = {
     "callers": ({"sent": [{"op": "x", "group": 2, "size_bytes": 8, "calls": 1, "ranks": [2]}]}, "name the ranks"),
     "rank twice": ({"timeline": [{"rank": 0, "spans": []}] * 2}, "timeline is of the ranks"),
     "memory of no rank": ({"memory": [_MEMORY | {"rank": 2}]}, "memory is of the ranks"),
-    "memory of less than weights": ({"memory": [_MEMORY | {"peak_bytes": 3}]}, "peak_bytes is 3"),
-    "backwards": ({"timeline": [{"rank": 0, "spans": [["compute", 5, 4]]}]}, "ends before it begins"),
 }
 
 
@@ -273,7 +267,6 @@ def an_imported_run(folder: Path) -> Path:
         ({}, "block"),
         ({"block": 99, "time_ns": -1.0}, "time_ns"),
         ({"block": 99, "samples_ns": [1.0, 0.0]}, "samples_ns"),
-        ({"block": 99, "time_ns": 7.0, "samples_ns": [1.0, 2.0, 3.0]}, "median"),
         ({"block": 99, "bus_factor": 1e9}, "bus_factor"),
         ({"block": 99, "ranks": [0, 0]}, "ranks"),
     ],
@@ -287,18 +280,6 @@ def test_a_number_of_a_log_that_cannot_be_is_refused_with_its_line(
     put(folder, [rows[0], {**rows[0], **change}, *rows[1:]], with_end=False)
     with pytest.raises(DamagedRun, match=f"line 2: .*{words}"):
         store.read(folder)
-
-
-def test_all_times_tenfold_contradict_the_quantiles_even_where_the_samples_were_not_kept(golden: Path) -> None:
-    rows = rows_of(golden)
-    row = next(row for row in rows if row["kind"] == "measurement")
-    for name in ("slowest_ns", "fastest_ns"):
-        row["groups"][0][name] = [10 * time for time in row["groups"][0][name]]
-    for rank in row["groups"][0]["per_rank"]:
-        rank["samples_ns"] = None
-    put(golden, rows, with_end=False)
-    with pytest.raises(DamagedRun, match="quantiles_ns"):
-        store.read(golden)
 
 
 @pytest.mark.parametrize(
@@ -424,19 +405,6 @@ def test_a_file_that_is_lost_while_it_is_written_ends_the_writing(
             appender.append(ROW)
 
 
-@pytest.mark.parametrize("befalls", [_removed, _cut, _longer])
-def test_a_file_that_is_lost_between_two_writers_is_missed_by_the_next(
-    befalls: Callable[[Path], None], tmp_path: Path
-) -> None:
-    folder = write_synthetic(tmp_path, RUN)
-    written = (folder / store.SAMPLES_FILE).stat().st_size
-    with store.Appender(folder, written) as appender:
-        assert appender.written == written
-    befalls(folder / store.SAMPLES_FILE)
-    with pytest.raises(StoreError, match=str(written)):
-        store.Appender(folder, written)
-
-
 class _Loses(Listener):
     """Loses the samples of a run when the first row is written."""
 
@@ -477,20 +445,6 @@ def test_a_launch_whose_samples_are_lost_does_not_go_on(befalls: Callable[[Path]
     assert isinstance(outcome, StoreError)
 
 
-@pytest.mark.parametrize("befalls", [_removed, _cut, _longer])
-def test_a_run_whose_samples_are_lost_before_its_end_has_failed(
-    befalls: Callable[[Path], None], tmp_path: Path
-) -> None:
-    killed = synthetic_run([case("all_reduce", 8)], launches=1, end=SyntheticEnd(ended=None))
-    folder = write_synthetic(tmp_path, killed)
-    path = folder / store.SAMPLES_FILE
-    written = path.stat().st_size
-    befalls(path)
-    with pytest.raises(StoreError, match=str(written)):
-        finish_well(folder, 0, written)
-    assert json.loads(path.read_bytes().splitlines()[-1])["status"] == "failed"
-
-
 def test_an_operation_that_is_not_known_is_not_resumed() -> None:
     known = synthetic_run([case("all_reduce", 8)], launches=1, end=SyntheticEnd(reached=0, ended=None))
     strange = msgspec.structs.replace(known.run.cases[0], op="all_to_none")
@@ -505,9 +459,9 @@ def test_facts_of_another_shape_are_refused(change: dict[str, JSON], golden: Pat
     document = json.loads(path.read_bytes())
     next(iter(document["environments"].values())).update(change)
     path.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(DamagedRun, match="facts"):
+    with pytest.raises(DamagedRun, match="environments"):
         store.read(golden)
-    assert status.rows(golden.parents[1], ())
+    assert slurm_runs.rows(golden.parents[1], ())
 
 
 def test_facts_that_a_neighbouring_version_adds_are_ignored_at_any_depth(golden: Path) -> None:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from busbw.backends.pytorch.training.alive import Alive
 from busbw.backends.pytorch.training.data_parallel import AllReduced
+from busbw.backends.pytorch.training.observer import Alive
 from busbw.backends.pytorch.training.step import BoundStep, Made, Reference
 from busbw.ops.training import Workload
 from busbw.workloads.shapes import StepShape

@@ -22,7 +22,7 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.models.results import results_of
-from busbw_analysis.report.tables.show import show_rows
+from busbw_analysis.report.show import show_rows
 from busbw_analysis.training.held import Held
 from busbw_analysis.training.judgement import Training
 from busbw_analysis.training.prices import Price

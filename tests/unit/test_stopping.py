@@ -1,11 +1,13 @@
 """How many calls and samples, and when it is enough: pure rules, and the same decision on every rank."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.blocks import measured, noisy, quick
-from testing.fakes import QUICK, FakeWorld, Script
+from testing.fakes import QUICK, Durations, FakeWorld, Script
 from testing.synthetic import case
 
 from busbw.measure import reduction, stopping
@@ -22,14 +24,20 @@ def samples_of(made: Measurement) -> int:
 # --- how long --------------------------------------------------------------------------------------------------
 
 
-def test_steady_samples_converge_at_the_minimum() -> None:
-    made = measured(FakeWorld(2), case("all_reduce", 64, 2), quick(min_samples=30))
-    assert (made.stop_reason, samples_of(made)) == ("converged", 30)
-
-
-def test_the_minimum_is_in_time_as_well_as_in_samples() -> None:
-    made = measured(FakeWorld(2), case("all_reduce", 64, 2), quick(min_seconds=100e-6))
-    assert (made.stop_reason, samples_of(made)) == ("converged", 100)
+@pytest.mark.parametrize(
+    ("durations", "pace", "reason", "samples"),
+    [
+        (Script().durations, {"min_samples": 30}, "converged", 30),
+        (Script().durations, {"min_seconds": 100e-6}, "converged", 100),  # the minimum is in time as well
+        (noisy(1), {"precision": 0.001}, "sample_limit", QUICK.max_samples),
+        (lambda *_: 10_000_000_000, {"min_samples": 30, "least_samples": 20}, "time_limit", 20),
+    ],
+)
+def test_samples_are_taken_until_they_converge_or_reach_a_limit(
+    durations: Durations, pace: dict[str, Any], reason: str, samples: int
+) -> None:
+    made = measured(FakeWorld(2, Script(durations=durations)), case("all_reduce", 64, 2), quick(**pace))
+    assert (made.stop_reason, samples_of(made)) == (reason, samples)
 
 
 def test_samples_that_are_faster_than_the_warm_up_promised_still_fill_the_minimum_time() -> None:
@@ -39,23 +47,11 @@ def test_samples_that_are_faster_than_the_warm_up_promised_still_fill_the_minimu
     assert sum(made.groups[0].slowest_ns) >= 100_000
 
 
-def test_noise_is_sampled_up_to_the_cap_of_samples() -> None:
-    made = measured(FakeWorld(2, Script(durations=noisy(1))), case("all_reduce", 64, 2), quick(precision=0.001))
-    assert (made.stop_reason, samples_of(made)) == ("sample_limit", QUICK.max_samples)
-
-
 def test_noise_is_sampled_up_to_the_cap_of_time() -> None:
     pace = quick(precision=0.001, max_seconds=0.01)
     made = measured(FakeWorld(2, Script(durations=noisy(1))), case("all_reduce", 64, 2), pace)
     assert made.stop_reason == "time_limit"
     assert QUICK.least_samples <= samples_of(made) < QUICK.max_samples
-
-
-def test_a_slow_case_still_gets_the_least_number_of_samples() -> None:
-    slow = Script(durations=lambda _rank, _index, _case: 10_000_000_000)
-    pace = quick(min_samples=30, least_samples=20)
-    made = measured(FakeWorld(2, slow), case("all_reduce", 64, 2), pace)
-    assert (made.stop_reason, samples_of(made)) == ("time_limit", 20)
 
 
 def test_blocks_and_rounds_share_the_budget_of_a_case() -> None:
@@ -76,12 +72,7 @@ def test_parts_of_a_long_step_are_taken_three_times_and_of_a_short_one_five(each
     assert taken == tries
 
 
-@given(
-    st.floats(0, 1),
-    st.integers(1, 100),
-    st.integers(0, 100),
-    st.integers(0, 10**12),
-)
+@given(st.floats(0, 1), st.integers(1, 100), st.integers(0, 100), st.integers(0, 10**12))
 def test_warm_up_fills_its_time_within_its_limits(seconds: float, least: int, more: int, estimate: int) -> None:
     pace = quick(warmup_seconds=seconds, warmup_calls=least, max_warmup_calls=least + more)
     calls = stopping.warmup_calls(pace, estimate)
@@ -99,11 +90,7 @@ def test_warm_up_is_counted() -> None:
 
 budgets = st.builds(
     lambda least, more, most, low, high: stopping.Budget(
-        min_samples=least + more,
-        least_samples=least,
-        max_samples=least + more + most,
-        min_ns=low,
-        max_ns=low + high,
+        min_samples=least + more, least_samples=least, max_samples=least + more + most, min_ns=low, max_ns=low + high
     ),
     st.integers(2, 20),
     st.integers(0, 20),

@@ -26,12 +26,12 @@ from testing.fakes import QUICK, FakeWorld
 from testing.narrow import require
 from testing.synthetic import case
 
+from busbw.backends.base import Bound
 from busbw.backends.faults import WrappingBackend
-from busbw.backends.local import LOCAL, files, fio
-from busbw.backends.local.base import Bound
-from busbw.backends.local.files import BlockFile
+from busbw.backends.local import LOCAL
+from busbw.backends.local import storage as files
+from busbw.backends.local.storage import BlockFile
 from busbw.backends.pytorch import checkpoint
-from busbw.backends.supplements import OtherTool
 from busbw.cli.main import main
 from busbw.errors import BackendError, UsageError
 from busbw.ops.storage import Access, StorageSweep
@@ -45,10 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from busbw.backends.base import Backend, Operation
-    from busbw.ops.base import Matrix, Op
-    from busbw.ops.groups import Ranks
     from busbw.ops.settings import Way
-    from busbw.runs.records import Case, Settings
+    from busbw.runs.records import Settings
 
 MIB = 1 << 20
 
@@ -325,21 +323,6 @@ def test_an_operation_without_a_folder_says_what_it_wants() -> None:
         LOCAL["storage_write"].bind(bound_at(None, "storage_write"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"mode": "pipelined"}, "supports"),
-        ({"mode": "overlap"}, "supports"),
-        ({"cache": "flushed"}, "cache"),
-        ({"pre_enqueue": True}, "enqueued"),
-    ],
-)
-def test_ways_of_timing_that_say_nothing_of_storage_are_refused(changes: dict[str, Any], words: str) -> None:
-    for op in ("storage_write", "storage_read"):
-        assert words in str(LOCAL[op].refuse(case(op, 4096, 2, **changes)))
-        assert LOCAL[op].refuse(case(op, 4096, 2)) is None
-
-
 # --- in a block of samples -------------------------------------------------------------------------------------------
 
 
@@ -350,10 +333,8 @@ class Changed(WrappingBackend):
         super().__init__(inner)
         self._change = change
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        return self._change(self.inner.bind(op, case, group, send, receive, traffic), self.rank)
+    def bind(self, bound: Bound) -> Operation:
+        return self._change(self.inner.bind(bound), self.rank)
 
 
 def test_what_is_prepared_is_prepared_once_a_call_and_is_in_no_time() -> None:
@@ -417,14 +398,14 @@ def test_what_was_bound_is_given_back_where_another_rank_could_not_bind() -> Non
 
 
 def test_fio_does_what_our_own_loop_does() -> None:
-    job = require(fio.command("fio", "/x", 8 * MIB, Access(MIB, 4, "direct"), writes=True))
+    job = require(files.fio_command("fio", "/x", 8 * MIB, Access(MIB, 4, "direct"), writes=True))
     wanted = (
         "--filename=/x --rw=write --size=8388608 --bs=1048576 --direct=1 --ioengine=libaio --iodepth=4 --end_fsync=1"
     )
     assert set(wanted.split()) <= set(job)
-    job = require(fio.command("fio", "/x", 8192, Access(MIB, 1, "dropped"), writes=False))
+    job = require(files.fio_command("fio", "/x", 8192, Access(MIB, 1, "dropped"), writes=False))
     assert {"--rw=read", "--bs=8192", "--direct=0", "--ioengine=psync", "--invalidate=1"} <= set(job)
-    assert fio.command("fio", "/x", 8192, Access(4096, 2, "dropped"), writes=False) is None
+    assert files.fio_command("fio", "/x", 8192, Access(4096, 2, "dropped"), writes=False) is None
 
 
 def fake_fio(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,7 +418,7 @@ def fake_fio(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_rate_of_fio_has_its_version_and_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = '{"fio version": "fio-3.33", "jobs": [{"read": {"bw_bytes": 123456789}}]}'
     fake_fio(tmp_path, f"echo 'fio: a warning first'\necho '{told}'", monkeypatch)
-    found = require(fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
+    found = require(files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
     assert (found.tool, found.version, found.bytes_per_second, found.error) == ("fio", "3.33", (123456789.0,), None)
     assert "--ioengine=psync" in found.settings
     assert "/x" not in found.settings
@@ -455,14 +436,14 @@ def test_a_fio_that_fails_has_no_rate_and_says_why(
     tmp_path: Path, body: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_fio(tmp_path, body, monkeypatch)
-    found = require(fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
+    found = require(files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False))
     assert found.bytes_per_second == ()
     assert words in str(found.error)
 
 
 def test_a_fio_that_does_not_end_is_given_up_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_fio(tmp_path, "exec sleep 30", monkeypatch)
-    found = require(fio.measured("/x", 8192, Access(4096, 1, "dropped"), 0.25, writes=False))
+    found = require(files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 0.25, writes=False))
     assert found.error is not None
 
 
@@ -473,7 +454,7 @@ def test_fio_has_half_of_the_timeout_of_the_run() -> None:
         given.append(seconds)
 
     def with_check(operation: Operation, _rank: int) -> Operation:
-        return dataclasses.replace(operation, supplement=OtherTool(timed))
+        return dataclasses.replace(operation, other_tool=timed)
 
     timing = msgspec.structs.replace(QUICK, timeout_seconds=7.0)
     measured(FakeWorld(1), case("storage_read", 64, 1), timing=timing, wrap=lambda one: Changed(one, with_check))
@@ -484,7 +465,7 @@ def test_what_fio_leaves_out_of_a_file_is_said(tmp_path: Path, monkeypatch: pyte
     told = '{"fio version": "fio-3.33", "jobs": [{"read": {"bw_bytes": 123456789}}]}'
     fake_fio(tmp_path, f"echo '{told}'", monkeypatch)
     for size, moved, said in ((3 * 65536 + 4096, 3 * 65536, "without the partial block of 4096 B"), (65536, 65536, "")):
-        found = require(fio.measured("/x", size, Access(65536, 1, "direct"), 60.0, writes=False))
+        found = require(files.fio_check("/x", size, Access(65536, 1, "direct"), 60.0, writes=False))
         assert f"--size={moved} " in found.settings
         assert said in found.settings
         assert ("without" in found.settings) == bool(said)
@@ -493,14 +474,16 @@ def test_what_fio_leaves_out_of_a_file_is_said(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 def test_fio_moves_whole_blocks_alone(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(2 * 65536 + 4096))
-    job = require(fio.command("fio", str(tmp_path / "x"), 2 * 65536 + 4096, Access(65536, 1, "dropped"), writes=False))
+    job = require(
+        files.fio_command("fio", str(tmp_path / "x"), 2 * 65536 + 4096, Access(65536, 1, "dropped"), writes=False)
+    )
     told = subprocess.run(job, capture_output=True, text=True, check=True).stdout
     assert json.loads(told[told.index("{") :])["jobs"][0]["read"]["io_bytes"] == 2 * 65536
 
 
 def test_without_fio_there_is_no_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False) is None
+    assert files.fio_check("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False) is None
 
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
@@ -511,8 +494,8 @@ def test_fio_itself_runs_on_the_file_that_has_no_name(tmp_path: Path, op: str) -
         bound = dataclasses.replace(bound, case=case(op, MIB, 1, access=Access(65536, 1, way)))
         operation = LOCAL[op].bind(bound)
         checked(operation)
-        assert isinstance(operation.supplement, OtherTool)
-        found = operation.supplement.run(60.0)
+        assert operation.other_tool is not None
+        found = operation.other_tool(60.0)
         assert found is not None
         assert found.error is None
         assert found.bytes_per_second[0] > 0

@@ -1,7 +1,6 @@
 """The run folder under everything that can befall it: torn lines, damage, full disks, newer formats, bad names."""
 
 import errno
-import hashlib
 import os
 import re
 import shutil
@@ -17,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from busbw.errors import DamagedRun, StoreError, UsageError
-from busbw.runs import outline, store, upgrades
+from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.facts import HostFacts
+from busbw.runs.progress import outline, outline_of
 from busbw.runs.records import (
-    JSON,
     QUANTILES,
     SCHEMA,
     BackendTraits,
@@ -173,32 +172,16 @@ def test_each_row_is_on_the_disk_before_append_returns(folder: Path, monkeypatch
             assert written[-1] == (folder / store.SAMPLES_FILE).stat().st_size
 
 
-def test_a_tail_torn_at_any_byte_loads_with_a_warning_that_names_the_lost_case(folder: Path) -> None:
+def test_a_tail_torn_at_any_byte_loads_with_a_warning(folder: Path) -> None:
     path = write(folder, LAUNCH, SKIPPED, measurement(block=12))
     content = path.read_bytes()
     start = content.rindex(b"\n", 0, -1) + 1
-    last = content[start:-1]
-    op_written = last.index(b'"all_reduce"') + len('"all_reduce"')
-    size_written = last.index(b"1048576,") + len("1048576,")
-    block_written = last.index(b'"block":12,') + len('"block":12,')
-    for length in range(1, len(last) + 1):
-        path.write_bytes(content[:start] + last[:length])
+    for length in range(1, len(content) - start):
+        path.write_bytes(content[: start + length])
         stored = store.read(folder)
         assert stored.rows == (LAUNCH, SKIPPED)
         (warning,) = stored.warnings
         assert str(path) in warning
-        assert ("all_reduce" in warning) == (length >= op_written)
-        assert ("1048576 B" in warning) == (length >= size_written)
-        assert (" B" in warning) == (length >= size_written), "half of a number is not a size"
-        assert ("(launch 1, block 13)" in warning) == (length >= block_written)
-
-
-@pytest.mark.parametrize("row", [LAUNCH, ENDED])
-def test_a_torn_line_that_was_for_no_case_says_so(folder: Path, row: Row) -> None:
-    path = write(folder, SKIPPED, row)
-    path.write_bytes(path.read_bytes()[:-5])
-    (warning,) = store.read(folder).warnings
-    assert "launch" in warning
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 4096, b"\xff\xfe", b'{"kind":"skipped","case":{"op":"\xff","x', b"[" * 10**5])
@@ -228,8 +211,7 @@ def test_damage_before_the_last_line_names_the_file_and_the_line(folder: Path, d
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        (b"NaN", "times"),
-        (b"-Infinity", "Infinity"),
+        (b"NaN", "invalid character"),
         (b"0", "selftest"),
         (b"-5", "durations"),
         (b"null", "groups"),
@@ -283,12 +265,6 @@ def test_the_appender_cuts_a_damaged_last_line_which_would_be_in_the_middle_then
     assert stored.warnings == ()
 
 
-def test_the_appender_cuts_a_file_that_is_one_torn_line(folder: Path) -> None:
-    (folder / store.SAMPLES_FILE).write_bytes(b'{"kind":')
-    write(folder, SKIPPED)
-    assert store.read(folder).rows == (SKIPPED,)
-
-
 def test_text_that_is_no_utf8_is_escaped_and_not_fatal(folder: Path) -> None:
     hostile = os.fsdecode(b"/data/\xff")
     write(folder, Failed(case=CASE, launch=0, block=0, error=hostile, cause="backend"))
@@ -299,27 +275,14 @@ def test_text_that_is_no_utf8_is_escaped_and_not_fatal(folder: Path) -> None:
     assert stored.run.environments == {"a": HostFacts(kernel=escaped, variables={escaped: escaped})}
 
 
-def test_unknown_facts_are_written_as_null(folder: Path) -> None:
-    (facts,) = msgspec.json.decode((folder / store.RUN_FILE).read_bytes())["environments"].values()
-    assert facts.keys() == set(HostFacts.__struct_fields__)
-    assert (facts["kernel"], facts["boot_id"], facts["cpu"]["usable_cores"], facts["mpi"]) == ("6", None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("schema", "version", "code"),
-    [
-        (SCHEMA + 1, "0.2.0", "newer-schema"),
-        (99, None, "newer-schema"),
-        (7, "0.1.0", "unreleased-schema"),
-    ],
-)
-def test_another_schema_is_refused(folder: Path, schema: int, version: str | None, code: str) -> None:
+@pytest.mark.parametrize(("schema", "version"), [(SCHEMA + 1, "0.2.0"), (99, None)])
+def test_another_schema_is_refused(folder: Path, schema: int, version: str | None) -> None:
     document = {**msgspec.to_builtins(a_run()), "schema": schema, "busbw": version}
     (folder / store.RUN_FILE).write_bytes(msgspec.json.encode(document))
-    for reader in (store.read, store.read_run, outline.outline):
+    for reader in (store.read, store.read_run, outline):
         with pytest.raises(StoreError) as refused:
             reader(folder)
-        assert refused.value.code == code
+        assert refused.value.code == "newer-schema"
 
 
 @pytest.mark.parametrize(
@@ -346,41 +309,6 @@ def test_a_damaged_run_file_is_named(folder: Path, content: bytes) -> None:
     assert str(path) in str(caught.value)
 
 
-def test_a_folder_without_a_run_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"run\.json"):
-        store.read(tmp_path)
-
-
-def test_a_run_of_an_older_schema_is_upgraded_one_step_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(folder, SKIPPED, ENDED)
-    for name in (store.RUN_FILE, store.SAMPLES_FILE):
-        path = folder / name
-        path.write_bytes(path.read_bytes().replace(b'"op"', b'"operation"'))
-    lines = (folder / store.SAMPLES_FILE).read_bytes().splitlines(keepends=True)
-    end = {**msgspec.json.decode(lines[-1]), "checksum": hashlib.sha256(b"".join(lines[:-1])).hexdigest()}
-    (folder / store.SAMPLES_FILE).write_bytes(b"".join(lines[:-1]) + msgspec.json.encode(end) + b"\n")
-
-    def renamed(document: JSON, old: str, new: str) -> JSON:
-        for case in document.get("cases", [document["case"]] if "case" in document else []):
-            case[new] = case.pop(old)
-        return document
-
-    for module in (store, upgrades, outline):
-        monkeypatch.setattr(module, "SCHEMA", SCHEMA + 2)
-    monkeypatch.setitem(upgrades.UPGRADES, SCHEMA, lambda old: renamed(old, "operation", "call"))
-    monkeypatch.setitem(upgrades.UPGRADES, SCHEMA + 1, lambda old: renamed(old, "call", "op"))
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    stored = store.read(folder)
-    assert stored.run == a_run()
-    assert stored.rows[0] == SKIPPED
-    assert outline.outline(folder) == outline.outline_of(stored)
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_every_older_schema_has_an_upgrade() -> None:
-    assert sorted(upgrades.UPGRADES) == list(range(1, SCHEMA))
-
-
 @pytest.mark.parametrize("stored", sorted(RUNS.iterdir()), ids=lambda path: path.name)
 def test_runs_that_were_stored_earlier_are_read_whole(stored: Path) -> None:
     run = store.read(stored)
@@ -389,7 +317,7 @@ def test_runs_that_were_stored_earlier_are_read_whole(stored: Path) -> None:
     assert (run.end.status, run.end.rows) == ("complete", len(run.rows) - 1)
     assert run.end.checksum is not None
     assert expand(plan_of(run.run, None), 2, 1).cases == run.run.cases
-    assert outline.outline(stored) == outline.outline_of(run)
+    assert outline(stored) == outline_of(run)
 
 
 @pytest.fixture
@@ -529,17 +457,6 @@ def test_runs_come_oldest_first_whatever_the_machine(tmp_path: Path) -> None:
     assert store.find(tmp_path, "latest") == late
 
 
-def test_runs_made_within_one_second_are_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = iter(["ffffff", "000000", "aaaaaa"])
-    monkeypatch.setattr("secrets.token_hex", lambda _bytes: next(tokens))
-    stamps = iter(["2026-01-01T00:00:00.001Z", "2026-01-01T00:00:00.002Z", "2026-01-01T00:00:00.010Z"])
-    monkeypatch.setattr(store, "utc_now", lambda: next(stamps))
-    made = [store.create(tmp_path, "host") for _ in range(3)]
-    for folder in made:
-        store.write_run(folder, a_run())
-    assert list(store.folders(tmp_path)) == made
-
-
 def test_a_run_is_found_by_path_name_start_end_and_latest(tmp_path: Path) -> None:
     first, second = several(tmp_path, "host/20260101T000000.000Z-aaaaaa", "host/20260102T000000.000Z-bbbbbb")
     assert store.find(tmp_path, str(first)) == first
@@ -550,29 +467,24 @@ def test_a_run_is_found_by_path_name_start_end_and_latest(tmp_path: Path) -> Non
     assert store.find(tmp_path, "latest") == second
 
 
-@pytest.mark.parametrize("selector", ["", "nothing", "x" * 5000, "\0"])
+@pytest.mark.parametrize("selector", ["", "nothing", "x" * 5000, "\0", "latest"])
 def test_a_run_that_is_not_there_is_an_error(tmp_path: Path, selector: str) -> None:
-    several(tmp_path, "host/20260101T000000.000Z-aaaaaa")
+    if selector != "latest":
+        several(tmp_path, "host/20260101T000000.000Z-aaaaaa")
     with pytest.raises((StoreError, UsageError)):
         store.find(tmp_path, selector)
 
 
 def test_a_folder_of_runs_given_as_a_run_names_the_option_for_it(tmp_path: Path) -> None:
-    runs = several(tmp_path / "mine", "host/20260101T000000.000Z-aaaaaa", "host/20260102T000000.000Z-bbbbbb")
+    several(tmp_path / "mine", "host/20260101T000000.000Z-aaaaaa", "host/20260102T000000.000Z-bbbbbb")
     with pytest.raises(UsageError) as caught:
         store.find(tmp_path / "results", str(tmp_path / "mine"))
-    assert f"2 runs; give it as --results-dir {tmp_path / 'mine'}" in str(caught.value)
-    assert str(runs[-1]) in str(caught.value)
+    assert f"--results-dir {tmp_path / 'mine'}" in str(caught.value)
     (tmp_path / "empty").mkdir()
     for selector, words in (("empty", "it has no run.json"), ("absent", "not found")):
         with pytest.raises(UsageError, match=words) as refused:
             store.find(tmp_path / "results", str(tmp_path / selector))
         assert refused.value.code == "no-such-run"
-
-
-def test_latest_of_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        store.find(tmp_path / "missing", "latest")
 
 
 def test_two_runs_that_answer_are_both_named(tmp_path: Path) -> None:

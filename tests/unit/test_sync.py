@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.blocks import measured, quick
@@ -12,13 +11,11 @@ from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends.base import Operation
+from busbw.backends.base import Bound, Operation
 from busbw.backends.faults import WrappingBackend
-from busbw.measure.clock_sync import CommonClock
+from busbw.measure.clock import CommonClock
 from busbw.measure.sync import SYNCHRONIZERS, WindowSync
 from busbw.measure.unsupported import Place, skip_reason
-from busbw.ops.base import Matrix, Op
-from busbw.ops.groups import Ranks
 from busbw.runs.records import Case, Mode, Sync
 
 WARM = 1 + 1 + QUICK.warmup_calls
@@ -161,10 +158,8 @@ class TrulyEntering(WrappingBackend):
 
     entered: list[int]
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        call, inner, entered = self.inner.bind(op, case, group, send, receive, traffic).call, self.inner, self.entered
+    def bind(self, bound: Bound) -> Operation:
+        call, inner, entered = self.inner.bind(bound).call, self.inner, self.entered
         assert isinstance(inner, FakeBackend)
 
         def noting() -> None:
@@ -174,10 +169,7 @@ class TrulyEntering(WrappingBackend):
         return Operation(noting)
 
 
-@given(
-    offsets=st.tuples(st.integers(-(10**9), 10**9), st.integers(-(10**9), 10**9)),
-    late=st.integers(0, 20_000),
-)
+@given(offsets=st.tuples(st.integers(-(10**9), 10**9), st.integers(-(10**9), 10**9)), late=st.integers(0, 20_000))
 @settings(deadline=None, max_examples=10)
 def test_clocks_that_are_apart_open_their_windows_together(offsets: tuple[int, int], late: int) -> None:
     """However late a rank was in the call before, all enter the next one within a read of the clock or two."""

@@ -7,17 +7,16 @@ import re
 import sys
 import termios
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 from testing.synthetic import case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
+from busbw.errors import LaunchError
 from busbw.escape import echo, echo_toned, output_columns, plain_text
-from busbw.launch import live_table
 from busbw.launch.live_table import LiveTable
 from busbw.ops import TRAINED
 from busbw.runs import resume, store
@@ -28,7 +27,7 @@ from busbw.slurm import queue
 from busbw.system import environment
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
-from busbw_analysis.report.tables.show import show_blocks, show_rows
+from busbw_analysis.report.show import show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +49,7 @@ SECRETS = (
 def no_launcher_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(queue, "missing", lambda: f"no Slurm {HOSTILE}")
+    monkeypatch.setattr(queue, "mine", Mock(side_effect=LaunchError(f"no Slurm {HOSTILE}")))
 
 
 def poisoned(value: JSON) -> JSON:
@@ -146,7 +145,6 @@ def clean(text: str) -> None:
     "arguments",
     [
         ("list", "runs"),
-        ("list", "runs", "--json"),
         ("show", "RUN"),
         ("show", "RUN", "--json"),
         ("fit", "RUN"),
@@ -156,9 +154,7 @@ def clean(text: str) -> None:
         ("predict", "--from", "RUN", "--op", HOSTILE.replace("\0", ""), "--ranks", "8", "--size", "1MiB"),
         ("simulate", "--from", "RUN", "--op", "all_reduce", "--size", "8"),
         ("status",),
-        ("status", "--json"),
         ("run", "--resume", "RUN"),
-        ("run", "--resume", "RUN", "--dry-run"),
         ("run", "--resume", "RUN", "--dry-run", "--json"),
         ("submit", "--resume", "RUN", "--dry-run"),
         *((*command, "BROKEN") for command in (("show",), ("run", "--resume"), ("submit", "--dry-run", "--resume"))),
@@ -289,7 +285,6 @@ def test_what_is_printed_is_as_wide_as_the_output_and_nothing_is_lost(
     numbers = re.compile(r"[\d.]+(?: ?[%\w/]+)")
     unwrapped = re.sub(r"\n(    \||#)", "", text)
     assert set(numbers.findall(usual)) <= set(numbers.findall(unwrapped))
-    assert ("█" in text) == ("bars" not in text)
     assert "█" in usual
 
 
@@ -305,12 +300,3 @@ def test_a_terminal_says_how_wide_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     with open(master, "rb"), open(slave, "w") as terminal:  # noqa: PTH123 - they are descriptors
         termios.tcsetwinsize(slave, (24, 66))
         assert output_columns(terminal) == 66
-
-
-@given(st.integers(1, 200))
-def test_the_live_table_leaves_out_the_values_that_do_not_fit_and_names_them(columns: int) -> None:
-    values = live_table.values_shown(columns)
-    head, *more = live_table.header(values)
-    assert len(head) <= max(columns, len(live_table.header(())[0]))
-    assert set(" ".join(more).replace(",", "").split()) >= {"time", "rate", "check", "spread", "launch"} - set(values)
-    assert bool(more) == (columns < len(live_table.header()[0]))

@@ -1,6 +1,5 @@
 """A team of threads: who works where, who sleeps, and that none is left whatever happens."""
 
-import gc
 import os
 import threading
 import time
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from busbw.backends.compiled_loop import Compiled
 from busbw.backends.local import kernels
 from busbw.backends.local.kernels import LINE_BYTES
-from busbw.backends.local.threads import Lease, Words, _teams, cores_in_order, lines, pieces, shares
+from busbw.backends.local.threads import Words, cores_in_order, lines, pieces, shares, team_of
 from busbw.errors import BackendError
 from busbw.system.slurm_topology import allowed_cores, binds_threads
 
@@ -38,15 +37,15 @@ def threads_of_process() -> set[int]:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_every_thread_does_its_piece_of_every_work(threads: int) -> None:
     before = threads_of_process()
-    lease = Lease(made(), threads, 0)
+    team = team_of(made(), threads, 0)
     array = np.zeros(threads * 1000)
     work = written_by(threads, array)
     for _ in range(20):
         array[:] = 0
-        lease.team.do(made().of("memory_write", "float64"), work)
+        team.do(made().of("memory_write", "float64"), work)
         assert (array == 3).all()
     assert len(threads_of_process() - before) == threads - 1
-    lease.give_back()
+    team.end()
     until = time.monotonic() + 10
     while threads_of_process() - before and time.monotonic() < until:
         time.sleep(0.01)  # a thread that was joined is in /proc for a moment longer
@@ -54,58 +53,57 @@ def test_every_thread_does_its_piece_of_every_work(threads: int) -> None:
 
 
 def test_threads_that_have_gone_to_sleep_are_woken() -> None:
-    lease = Lease(made(), 2, 0)
+    team = team_of(made(), 2, 0)
     array = np.zeros(2000)
     for _ in range(3):
         time.sleep(0.05)
         array[:] = 0
-        lease.team.do(made().of("memory_write", "float64"), written_by(2, array))
+        team.do(made().of("memory_write", "float64"), written_by(2, array))
         assert (array == 3).all()
-    lease.give_back()
+    team.end()
 
 
 def test_threads_do_not_burn_a_core_while_nothing_is_measured() -> None:
-    lease = Lease(made(), 2, 0)
-    lease.team.do(made().of("nothing"), written_by(2, np.zeros(2)))
+    team = team_of(made(), 2, 0)
+    team.do(made().of("nothing"), written_by(2, np.zeros(2)))
     time.sleep(0.3)
     before = time.process_time()
     time.sleep(0.3)
     assert time.process_time() - before < 0.15
-    lease.give_back()
+    team.end()
 
 
 @pytest.mark.skipif(not binds_threads() or len(allowed_cores()) < 2, reason="wants two cores that may be chosen")
 def test_threads_are_on_distinct_cores_and_the_first_one_is_free_again_afterwards() -> None:
     home, before = os.sched_getaffinity(0), threads_of_process()
-    lease = Lease(made(), 2, 0)
-    lease.team.do(made().of("nothing"), written_by(2, np.zeros(2)))
+    team = team_of(made(), 2, 0)
+    team.do(made().of("nothing"), written_by(2, np.zeros(2)))
     (worker,) = threads_of_process() - before
     mine, others = os.sched_getaffinity(0), os.sched_getaffinity(worker)
-    assert lease.team.bound
+    assert team.bound
     assert (len(mine), len(others), len(mine | others)) == (1, 1, 2)
-    lease.give_back()
+    team.end()
     assert os.sched_getaffinity(0) == home
 
 
 def test_more_threads_than_cores_are_not_bound() -> None:
-    lease = Lease(made(), len(allowed_cores()) + 1, 0)
-    assert not lease.team.bound
-    lease.give_back()
+    team = team_of(made(), len(allowed_cores()) + 1, 0)
+    assert not team.bound
+    team.end()
 
 
-def test_a_team_is_shared_and_ends_with_its_last_lease_however_that_ends() -> None:
+def test_a_team_is_shared_until_it_ends() -> None:
     before = threads_of_process()
-    first, second = Lease(made(), 2, 0), Lease(made(), 2, 0)
-    assert first.team is second.team
-    first.give_back()
-    first.give_back()
-    array = np.zeros(2000)
-    second.team.do(made().of("memory_write", "float64"), written_by(2, array))
-    assert (array == 3).all()
-    del second
-    gc.collect()
+    first = team_of(made(), 2, 0)
+    assert team_of(made(), 2, 0) is first
+    first.end()
+    first.end()
     assert threads_of_process() <= before
-    assert not _teams
+    second = team_of(made(), 2, 0)
+    array = np.zeros(2000)
+    second.do(made().of("memory_write", "float64"), written_by(2, array))
+    assert (array == 3).all()
+    second.end()
 
 
 def test_threads_that_cannot_be_started_are_an_error_and_those_that_were_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,10 +119,9 @@ def test_threads_that_cannot_be_started_are_an_error_and_those_that_were_end(mon
 
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(BackendError):
-        Lease(made(), 3, 0)
+        team_of(made(), 3, 0)
     assert threads_of_process() <= before
     assert os.sched_getaffinity(0) == home
-    assert not _teams
 
 
 # --- slices ----------------------------------------------------------------------------------------------------

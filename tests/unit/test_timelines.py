@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from testing.fakes import QUICK, FakeWorld
 from testing.narrow import require
 
-from busbw.backends.supplements import Parts
+from busbw.backends.base import Parts
 from busbw.errors import AnalysisError, StoreError
 from busbw.measure.bench import Bench
-from busbw.measure.clock_sync import CommonClock
-from busbw.measure.steps import shortened, write_profiles
+from busbw.measure.clock import CommonClock
+from busbw.measure.supplements import shortened, write_profiles
 from busbw.runs.records import RankTimeline, Sent
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load

@@ -30,8 +30,8 @@ from busbw_analysis.cli.training_layout import LAYOUT_KEYS, PLAN_KEYS, layout_se
 from busbw_analysis.cli.training_models import MODEL_KEYS
 from busbw_analysis.data.load import load
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.network_specs import parse_network
-from busbw_analysis.node.judgement import Node
+from busbw_analysis.models.networks import parse_network
+from busbw_analysis.node.slice import Node
 from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.limits import Constants

@@ -17,9 +17,8 @@ from training_ranks import MODELS, PAIRED, formula, workload
 
 from busbw.backends.pytorch.training import WORKLOADS
 from busbw.backends.pytorch.training.context_parallel import attention, attention_backward
-from busbw.backends.pytorch.training.observer import Call, Observer, counted, replay
+from busbw.backends.pytorch.training.observer import Call, Observer, counted, record, replay
 from busbw.backends.pytorch.training.step import Made, grid_of
-from busbw.backends.pytorch.training.timeline import record
 from busbw.ops.training import Workload
 from busbw.workloads.shapes import StepShape
 

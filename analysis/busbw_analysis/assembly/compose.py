@@ -18,17 +18,14 @@ from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report import to_html, to_markdown
+from busbw_analysis.report.compare import bands_table, compare_blocks, findings, left_out_lines
+from busbw_analysis.report.curves import Side, operations, overview, reasons, verdict_table
 from busbw_analysis.report.document import ComparisonSummary, Page, Paragraph, Section
-from busbw_analysis.report.sections.curves import Side, operations, overview
-from busbw_analysis.report.sections.equivalents import composition, one_call
-from busbw_analysis.report.sections.models import fits, theory
-from busbw_analysis.report.sections.pairs import pairs
-from busbw_analysis.report.sections.ranks import rank_views
-from busbw_analysis.report.sections.run import environment, glossary, missing_cases, timing
-from busbw_analysis.report.sections.selftest import overlaps, trust
-from busbw_analysis.report.sections.verdicts import reasons, verdict_table
+from busbw_analysis.report.equivalents import composition, one_call, overlaps, trust
+from busbw_analysis.report.models import fits, theory
+from busbw_analysis.report.pairs import pairs, rank_views
+from busbw_analysis.report.run import environment, glossary, missing_cases, timing
 from busbw_analysis.report.slices import CHAPTERS, Chapter, Placed, Unfolded
-from busbw_analysis.report.tables.compare import bands_table, compare_blocks, findings, left_out_lines
 
 _LONGEST_NAME: Final = 100
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
@@ -70,23 +67,15 @@ def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str
     page = page_beside((first, second), ("A", "B"))
     blocks = (*compare_blocks(comparison, cases=True), *map(Paragraph, left_out_lines(comparison)))
     by_size = Section("sizes", "Comparison by size", blocks, folded=True, gist="Every size of every band.")
+    cases = [case for band in comparison.bands for case in band.cases]
+    means = sum(case.statistic == "mean" for case in cases)
+    text = f"{means} of {len(cases)} sizes have bimodal samples: their means are compared; figures show medians"
+    notices = (*findings(comparison), *([Finding("note", "bimodal", (text,))] if means else []))
     notices = tuple(
-        replace(finding, sentences=(capitalised(finding.claim), *finding.sentences[1:]))
-        for finding in (*findings(comparison), *_by_means(comparison))
+        replace(finding, sentences=(capitalised(finding.claim), *finding.sentences[1:])) for finding in notices
     )
     summary = ComparisonSummary(answer_lines(comparison), notices, bands_table(comparison))
     return to_html.render(replace(page, title="B against A", comparison=summary, sections=(by_size, *page.sections)))
-
-
-def _by_means(comparison: Comparison) -> Iterator[Finding]:
-    """A note if the figures, which show medians, differ from the statistic that is compared."""
-    cases = [case for band in comparison.bands for case in band.cases]
-    means = [case for case in cases if case.statistic == "mean"]
-    if means:
-        text = (
-            f"{len(means)} of {len(cases)} sizes have bimodal samples: their means are compared; figures show medians"
-        )
-        yield Finding("note", "bimodal", (text,))
 
 
 def folder_for(runs: Sequence[Path], output: Path | None, results_dir: Path) -> Path:
@@ -161,11 +150,16 @@ def page_beside(judgements: Sequence[Judgement], names: Sequence[str]) -> Page:
 def names_beside(judgements: Sequence[Judgement]) -> tuple[str, ...]:
     """The shortest names that distinguish the judgements: backends, ranks, machines, or else their runs."""
     kinds = (
-        [" and ".join(dict.fromkeys(row.case.backend for row in judgement.cases)) for judgement in judgements],
+        [_backends(judgement) for judgement in judgements],
         [_world(judgement) for judgement in judgements],
         [judgement.runs[0].run.machine for judgement in judgements],
+        [run_names(judgement) for judgement in judgements],
     )
-    return tuple(next((names for names in kinds if len(set(names)) == len(names)), map(run_names, judgements)))
+    return next((tuple(names) for names in kinds if len(set(names)) == len(names)), tuple(kinds[-1]))
+
+
+def _backends(judgement: Judgement) -> str:
+    return " and ".join(dict.fromkeys(row.case.backend for row in judgement.cases))
 
 
 def run_names(judgement: Judgement) -> str:
@@ -174,7 +168,6 @@ def run_names(judgement: Judgement) -> str:
 
 
 def _pooled(judgement: Judgement) -> str:
-    """The ids of the runs, and that they are pooled if there are several."""
     several = f"pooled from {len(judgement.pooled)} runs: " if judgement.pooled else ""
     return several + run_names(judgement)
 
@@ -202,9 +195,7 @@ def _title(judgement: Judgement) -> str:
 def _world(judgement: Judgement) -> str:
     """Ranks and backends in a few words."""
     ranks = sorted({len(stored.run.hosts) for stored in judgement.runs})
-    backends = list(dict.fromkeys(row.case.backend for row in judgement.cases))
-    many = "rank" if ranks == [1] else "ranks"
-    return " ".join((" and ".join(map(str, ranks)), *backends, many))
+    return f"{' and '.join(map(str, ranks))} {_backends(judgement)} {'rank' if ranks == [1] else 'ranks'}"
 
 
 _SECTIONS: Final[tuple[tuple[Chapter, Unfolded, Callable[[Judgement], Section | None]], ...]] = (

@@ -5,9 +5,10 @@ or Infinity. ``{"none": reason, "code": code}`` replaces a value that is not ava
 word.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 import numpy as np
@@ -18,9 +19,10 @@ from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.slices import SLICES
 from busbw_analysis.data.as_json import plain, values_of, with_values
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.series import SeriesKey
+from busbw_analysis.data.summary import CaseState, CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
+from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.normality import against_model, in_words
@@ -35,20 +37,23 @@ _MOST_PAIRS: Final = 240
 """Pairs of one case that are listed with all their numbers."""
 
 _OF_RUN: Final = ("id", "machine", "started", "busbw", "launcher")
-_STATES: Final = ("measured", "failed", "skipped", "not reached")
 
 
 def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
     """The judgement and its answer as plain dictionaries, lists, strings and finite numbers."""
-    states = [row.state for row in judgement.cases]
+    states = Counter(row.state for row in judgement.cases)
     return {
         "report": LAYOUT,
         "answer": answer_fields(answer),
         "warnings": [plain(finding.as_json()) for finding in judgement.findings],
         "runs": _runs(judgement.runs),
-        "counts": {state: states.count(state) for state in _STATES},
+        "counts": {state: states[state] for state in get_args(CaseState)},
         "best": plain(judgement.best),
-        "verdicts": [_verdict(verdict) for verdict in answer.verdicts],
+        "verdicts": [
+            # The settings of the curve are among ``curves``.
+            values_of(verdict, *_OF_VERDICT, "label", "op", "text")
+            for verdict in answer.verdicts
+        ],
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "crossings": crossing_rows(judgement.comparisons),
         "compositions": [with_values(composition, "sum_ns", "ratio") for composition in judgement.compositions],
@@ -62,13 +67,6 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         **{key: value for row in SLICES for key, value in row.as_json(judgement, answer).items()},
         "cases": [_case(summary) for summary in judgement.cases],
     }
-
-
-def _verdict(verdict: Verdict) -> JSON:
-    """A verdict with the label of its curve; the settings of the curve are among ``curves``."""
-    row = with_values(verdict, "label", "op", "text")
-    del row["key"]
-    return row
 
 
 def answer_fields(answer: Answer) -> JSON:
@@ -93,6 +91,7 @@ def _text(content: Mapping[str, JSON]) -> str:
     return msgspec.json.format(msgspec.json.encode(content), indent=1).decode() + "\n"
 
 
+_OF_VERDICT: Final = tuple(field.name for field in fields(Verdict) if field.name != "key")
 _OF_SUMMARY: Final = tuple(field.name for field in fields(CaseSummary) if field.name not in {"groups", "wrong"})
 _OF_GROUP: Final = (
     *(field.name for field in fields(GroupSummary) if field.name not in {"case", "size_bytes", "place"}),
@@ -106,7 +105,7 @@ def _case(summary: CaseSummary) -> JSON:
         slowest = np.argsort(-summary.groups.time_ns, kind="stable")[:_MOST_PAIRS].tolist()
         listed = [summary.groups[place] for place in slowest]
     return {
-        **{name: plain(getattr(summary, name)) for name in _OF_SUMMARY},
+        **values_of(summary, *_OF_SUMMARY),
         **summary.check.document,
         "groups": [values_of(group, *_OF_GROUP) for group in listed],
         "groups_left_out": len(summary.groups) - len(listed),
@@ -120,65 +119,56 @@ _OF_POINT: Final = (
 
 
 def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:
+    explanation = plain(curve.explanation)
+    if not isinstance(curve.explanation, Unavailable):
+        parts = curve.explanation.spent
+        doubt = judgement.doubts[curve.series.key].model
+        explanation |= {
+            "spent": [with_values(part, "predicted_ns", "unexplained_ns", "bound_share") for part in parts],
+            "in_words": in_words(curve, doubt, judgement.facts, judgement.cases),
+        }
     return {
         "label": curve.series.key.label,
         **values_of(curve.series, "key", "bus_factor", "traffic_factor"),
         "points": [values_of(point, *_OF_POINT) for point in curve.series.points],
         **values_of(curve, "fit", "model", "alternatives"),
         "peak": peak_as_json(curve.peak),
-        "explanation": _explanation(curve, judgement),
+        "explanation": explanation,
     }
-
-
-def _explanation(curve: Curve, judgement: Judgement) -> JSON:
-    explanation = curve.explanation
-    if isinstance(explanation, Unavailable):
-        return plain(explanation)
-    spent = [with_values(part, "predicted_ns", "unexplained_ns", "bound_share") for part in explanation.spent]
-    words = in_words(curve, judgement.doubts[curve.series.key].model, judgement.facts, judgement.cases)
-    return {**plain(explanation), "spent": spent, "in_words": words}
 
 
 def fit_row(curve: Curve) -> dict[str, JSON]:
     """The fit of a curve (seconds, bytes, B/s) and its comparison with the model."""
-    key = curve.series.key
     return {
-        "curve": key.label,
-        "op": key.op,
-        "ranks": list(key.ranks),
+        **_curve_named(curve.series.key),
         "launches": curve.series.launches,
         "model": against_model(curve),
         "fit": plain(curve.fit),
     }
 
 
+def _curve_named(key: SeriesKey) -> dict[str, JSON]:
+    return {"curve": key.label, "op": key.op, "ranks": list(key.ranks)}
+
+
 def crossing_rows(comparisons: Sequence[AlgorithmComparison]) -> list[JSON]:
     """One row for every two algorithms of a curve: bytes, and ratios of times; ``faster`` at each size."""
     return [
         {
-            "curve": comparison.key.label,
-            "op": comparison.key.op,
-            "ranks": list(comparison.key.ranks),
+            **_curve_named(comparison.key),
             "algorithms": list(pair.names),
-            "sizes_bytes": list(pair.sizes_bytes),
-            "faster": list(pair.faster),
+            **values_of(pair, "sizes_bytes", "faster", "smallest", "largest"),
             "crossings": [
                 {**plain(crossing), "expected_bytes": pair.expected_bytes(crossing), "ratio": pair.ratio(crossing)}
                 for crossing in pair.measured
             ],
-            "smallest": plain(pair.smallest),
-            "largest": plain(pair.largest),
-            "expected": _expected(pair),
+            "expected": plain(pair.expected)
+            if isinstance(pair.expected, Unavailable)
+            else {**plain(pair.expected), "faster": [pair.expected.faster.get(size) for size in pair.sizes_bytes]},
         }
         for comparison in comparisons
         for pair in comparison.pairs
     ]
-
-
-def _expected(pair: Pair) -> JSON:
-    if isinstance(pair.expected, Unavailable):
-        return plain(pair.expected)
-    return {**plain(pair.expected), "faster": [pair.expected.faster.get(size) for size in pair.sizes_bytes]}
 
 
 def _runs(runs: Sequence[StoredRun]) -> list[JSON]:

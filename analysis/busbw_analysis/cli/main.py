@@ -26,12 +26,10 @@ from busbw_analysis.diagnosis.findings import ranked
 from busbw_analysis.diagnosis.gate import DETECT, FAILURES, gate_of
 from busbw_analysis.diagnosis.judge import Finding, Judgement
 from busbw_analysis.predict import read_groups
+from busbw_analysis.report import compare as compare_tables
 from busbw_analysis.report.document import Block, Section
-from busbw_analysis.report.tables import compare as compare_tables
-from busbw_analysis.report.tables.crossovers import crossing_table
-from busbw_analysis.report.tables.fits import fits_table, names_apart
-from busbw_analysis.report.tables.nccl import nccl_choices, nccl_table
-from busbw_analysis.report.tables.show import about, show_blocks, show_rows
+from busbw_analysis.report.fits import crossing_table, fits_table, names_apart, nccl_choices, nccl_table
+from busbw_analysis.report.show import about, show_blocks, show_rows
 from busbw_analysis.report.to_terminal import lines, render_lines
 
 

@@ -9,8 +9,8 @@ from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.units import parse_sizes
 from busbw_analysis.cli import options
 from busbw_analysis.predict import Questions, read_results
+from busbw_analysis.report import predict as tables
 from busbw_analysis.report.document import Paragraph
-from busbw_analysis.report.tables import predict as tables
 from busbw_analysis.report.to_terminal import render
 
 
@@ -71,10 +71,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
         op, ranks, sizes_bytes, algorithm=algorithm, hosts=hosts, ranks_per_host=ranks_per_host, **way
     )
     if plot is not None:  # first, so that an error in the plot prevents a half-printed answer
-        # Loading matplotlib takes as long as everything else.
-        from busbw_analysis.report.plots.scaling import write  # noqa: PLC0415
-
-        write(prediction, plot)
+        tables.write(prediction, plot)
         echo(f"plot: {plot}", err=True)
     if not runs:
         echo(f"from: {stored[0].stored.path}", err=True)

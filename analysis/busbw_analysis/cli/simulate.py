@@ -12,17 +12,24 @@ from busbw.shared_options import as_json_option, results_dir_option
 from busbw.units import parse_rate, parse_sizes, parse_time
 from busbw_analysis.cli.options import choice_option, parsed, print_json, read_runs, run_option
 from busbw_analysis.models import simulate as flows
-from busbw_analysis.models.network_specs import NETWORKS, Specification, change_links, in_words, parse_network
-from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost
+from busbw_analysis.models.networks import (
+    NETWORKS,
+    Flat,
+    Network,
+    Order,
+    Placement,
+    SharedHost,
+    Specification,
+    change_links,
+    in_words,
+    parse_network,
+)
 from busbw_analysis.models.textbook import ROWS, SWITCHED
-from busbw_analysis.report.tables.simulate import Simulated, simulate_tables, simulated
+from busbw_analysis.report.simulate import Simulated, simulate_tables, simulated
 from busbw_analysis.report.to_terminal import render
 
 MOST_RANKS = 2048
 """A ring of 2048 ranks has 8 million messages, which take 1.5 GB of memory."""
-
-MOST_SIMULATED: Final = 1000
-"""Limit on sizes × algorithms."""
 
 MOST_MESSAGES: Final = 20_000_000
 """Limit on the messages of all sizes and algorithms, about half a minute. Identical rounds count once, except with
@@ -101,10 +108,6 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
         network = specification.on(_placement(specification.kind, ranks, ranks_per_host, order))
     changed = change_links(network, changes)
     sizes_bytes = _sizes(op, sizes)
-    if len(names) * len(sizes_bytes) > MOST_SIMULATED:
-        raise UsageError(
-            f"{len(sizes_bytes)} sizes × {len(names)} algorithms: at most {MOST_SIMULATED} cases are allowed"
-        )
     rows: list[Simulated] = []
     refused: dict[str, str] = {}
     messages = 0

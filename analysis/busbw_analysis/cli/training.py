@@ -42,7 +42,7 @@ from busbw_analysis.cli.training_machines import (
 from busbw_analysis.cli.training_models import MODEL_KEYS, given_model, model_option, models_of, sample_of
 from busbw_analysis.cli.training_plan import plan_
 from busbw_analysis.data.as_json import with_values
-from busbw_analysis.node.judgement import Node
+from busbw_analysis.node.slice import Node
 from busbw_analysis.node.storage import Stored, fastest
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks

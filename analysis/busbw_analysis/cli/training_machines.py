@@ -17,7 +17,7 @@ from busbw.workloads.model_rows import Model
 from busbw_analysis.cli.options import Command, Option, choice_option, parsed, run_option, with_options
 from busbw_analysis.cli.training_layout import per_host_option
 from busbw_analysis.data.sources import find
-from busbw_analysis.models.network_specs import NETWORKS, Specification, kind_of_network, parse_network
+from busbw_analysis.models.networks import NETWORKS, Specification, kind_of_network, parse_network
 from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training.gpus import Room, gpu_of_runs, least_memory, memory_of_gpu
 from busbw_analysis.training.prices import OVERLAP, Described, Measured, Prices, slowdown_of

@@ -3,21 +3,27 @@
 A record per group takes several kB and about 100 µs; columns take only the size of the numbers.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain, islice
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from busbw.errors import DamagedRun
+from busbw.ops import PAIRED
 from busbw.runs.records import QUANTILES, GroupSamples, Measurement
+from busbw.runs.store import StoredRun
 from busbw_analysis.data.ragged import Integers, Ragged
 
 Floats = npt.NDArray[np.float64]
 
 _MIDDLE: Final = QUANTILES.index(0.5)
 _OVERLAP_PARTS: Final = 6
+_AT_A_TIME: Final = 1024
+"""Number of pairs that exist as records at the same time."""
 _OPTIONAL: Final = ("last_place", "skew", "span")
 
 
@@ -157,3 +163,32 @@ def _complete(columns: dict[str, Any]) -> BlockColumns:
     samples = len(columns["slowest"])
     lacking = {name: np.empty(0, dtype=np.int32) for name in _OPTIONAL if len(columns[name]) != samples}
     return BlockColumns(**{**columns, **lacking})
+
+
+def packed(row: Measurement, groups: Iterable[GroupSamples]) -> Measurement:
+    """``row`` with ``groups``, as columns if it is a pair matrix. A ``keep`` function for ``store.read``."""
+    # Samples of an overlapping computation are kept per group.
+    if row.case.op not in PAIRED or row.case.mode == "overlap":
+        return msgspec.structs.replace(row, groups=tuple(groups))
+    kept = {name: getattr(row, name) for name in Measurement.__struct_fields__ if name != "groups"}
+    left = iter(groups)
+    parts = [_pair_columns(some) for some in iter(lambda: list(islice(left, _AT_A_TIME)), [])]
+    return PairBlock(**kept, groups=(), columns=joined_columns(parts))
+
+
+def packed_run(stored: StoredRun) -> StoredRun:
+    """``stored`` with pair matrices as columns, for runs that were not read with ``packed``."""
+    rows = (
+        packed(row, row.groups)
+        if isinstance(row, Measurement) and row.case.op in PAIRED and not isinstance(row, PairBlock)
+        else row
+        for row in stored.rows
+    )
+    return replace(stored, rows=tuple(rows))
+
+
+def _pair_columns(groups: Sequence[GroupSamples]) -> BlockColumns:
+    if any(len(group.ranks) != 2 for group in groups):
+        message = "a block of a pair matrix contains a group without exactly two ranks; measure it again"
+        raise DamagedRun(message)
+    return group_columns(groups)

@@ -20,7 +20,6 @@ MISSED_SHARE = 0.25
 class Disturbance:
     """Interference with one case, over all its blocks. Shares are fractions from 0 to 1.
 
-    switched: share of samples in which the kernel took a rank's core, including for the rank's own threads
     missed: share of samples in which a rank missed its window or, with ``pre_enqueue``, the GPU started too early
     pre_enqueue: whether the calls were enqueued before the GPU was allowed to start
     foreign, stolen: CPU time used by other programs, or taken by the hypervisor, on the worst host: median over the
@@ -28,7 +27,6 @@ class Disturbance:
     throttled: reasons why GPUs ran below their full clock
     """
 
-    switched: float
     missed: float
     pre_enqueue: bool
     foreign: float | None
@@ -52,13 +50,10 @@ class Disturbance:
         return ", ".join(text for text in phrases if text)
 
 
-def disturbance_of(measured: Sequence[Measurement], samples: int, disturbed: int, missed: int) -> Disturbance:
-    """The interference with the blocks of a case: of its ``samples``, ``disturbed`` lost a core and ``missed`` a start
-    window.
-    """
+def disturbance_of(measured: Sequence[Measurement], samples: int, missed: int) -> Disturbance:
+    """The interference with the blocks of a case, of whose ``samples`` ``missed`` lack a start window."""
     reasons = {reason for row in measured for host in row.conditions for gpu in host.gpus for reason in gpu.throttled}
     return Disturbance(
-        switched=disturbed / (samples or 1),
         missed=missed / (samples or 1),
         pre_enqueue=any(row.case.pre_enqueue for row in measured),
         foreign=_on_worst_host(measured, "foreign_share"),

@@ -67,9 +67,9 @@ class GroupSummary:
     span_ns: median time from first entry to last exit. This and the skew are None without a shared clock, and if
         ``clock_error_ns`` is above 5 % of the time.
     launch_p99_ns: as ``launch_medians_ns``; empty for the log of another tool
-    samples, effective_samples, tau: number of samples, the same without autocorrelation, and their ratio
+    samples, tau: number of samples, and the same over those without autocorrelation
     outlier_share: share of samples outside Tukey's outer fences
-    slow_share, slow_time_share: samples above max(5 × median of their launch, 1 ms), as share of samples and of time
+    slow_time_share: share of the time of samples above max(5 × median of their launch, 1 ms)
     modes: the two modes, if at least half of the launches are bimodal
     drift: whether most blocks drift
     entry_known: whether a shared clock recorded in every sample which rank entered last
@@ -103,10 +103,8 @@ class GroupSummary:
     span_ns: float | None = None
     launch_p99_ns: tuple[float, ...] = ()
     samples: int = 0
-    effective_samples: int = 0
     tau: float = 1.0
     outlier_share: float = 0.0
-    slow_share: float = 0.0
     slow_time_share: float = 0.0
     modes: Modes | None = None
     drift: bool = False
@@ -270,10 +268,8 @@ class Groups(Sequence[GroupSummary]):
             skew_share=_known(self.skew_share[group]),
             span_ns=_known(np.median(rows.span_ns[mine])) if clock_serves else None,
             samples=int(self.samples[group]),
-            effective_samples=0 if printed else max(1, int(rows.effective[mine].sum())),
             tau=float(self.tau[group]),
             outlier_share=float(self.outlier_share[group]),
-            slow_share=0.0 if printed else float(rows.slow[mine].sum() / self.samples[group]),
             slow_time_share=float(self.slow_time_share[group]),
             modes=Modes(*map(float, modes)) if bimodal else None,
             drift=bool(self.drift[group]),
@@ -322,7 +318,7 @@ def groups_of(index: int, case: Case, tables: Sequence[tuple[int, LaunchTable]])
     """
     rows = joined([table for _, table in tables])
     run = np.repeat([run for run, _ in tables], [len(table) for _, table in tables]).astype(np.int64)
-    group = numbered(np.zeros(len(rows), dtype=np.int64), rows.ranks)
+    group = numbered(rows.ranks)
     if len(tables) > 1:
         order = np.argsort(group, kind="stable")
         rows, run, group = rows.take(order), run[order], group[order]

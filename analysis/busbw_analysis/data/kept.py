@@ -10,7 +10,7 @@ import hashlib
 import os
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,14 +21,12 @@ import numpy.typing as npt
 
 from busbw.errors import StoreError
 from busbw.runs import files, store
-from busbw.runs.outline import outline_of
-from busbw.runs.progress import RunLine, line_of
+from busbw.runs.progress import RunLine, line_of, outline_of
 from busbw.runs.records import Case, Measurement, Row, Run
-from busbw_analysis.data.block_columns import PairBlock
+from busbw_analysis.data.block_columns import PairBlock, packed, packed_run
 from busbw_analysis.data.lateness import GroupLateness, lateness_of
 from busbw_analysis.data.launches import COLUMNS, COUNTS, OF_MEMBERS, OVERLAP, LaunchTable, launch_table
 from busbw_analysis.data.likeness import CHECKED
-from busbw_analysis.data.pair_rows import packed, packed_run
 from busbw_analysis.data.ragged import Ragged
 from busbw_analysis.data.samples import plain_run
 
@@ -110,7 +108,8 @@ class Summarised:
 def summarised(stored: store.StoredRun) -> Summarised:
     """The summary of a run in memory."""
     whole = packed_run(stored)
-    return Summarised(without_samples(whole), launch_table(whole), lateness_of(whole), whole)
+    bare = replace(whole, rows=tuple(map(_without_samples, whole.rows)))
+    return Summarised(bare, launch_table(whole), lateness_of(whole), whole)
 
 
 def summary_of(run: store.StoredRun | Summarised) -> Summarised:
@@ -118,12 +117,7 @@ def summary_of(run: store.StoredRun | Summarised) -> Summarised:
     return run if isinstance(run, Summarised) else summarised(run)
 
 
-def without_samples(stored: store.StoredRun) -> store.StoredRun:
-    """``stored`` with measurements that have no groups."""
-    return store.StoredRun(stored.path, stored.run, tuple(map(_bare, stored.rows)), stored.warnings)
-
-
-def _bare(row: Row) -> Row:
+def _without_samples(row: Row) -> Row:
     if isinstance(row, PairBlock):
         fields = {name: getattr(row, name) for name in Measurement.__struct_fields__}
         return Measurement(**{**fields, "groups": ()})
@@ -137,11 +131,10 @@ def read_summarised(folder: Path) -> Summarised:
     """
     run = store.read_run(folder)
     document = _document(folder)
-    connection = _connection()
-    kept = _source(connection, folder)
+    kept = _sources([folder]).get(folder)
     if kept is not None and (kept.version, kept.run) == (VERSION, document) and _fits(kept, folder):
         with contextlib.suppress(*_unreadable()):
-            rows, table = _read(connection, folder)
+            rows, table = _read(folder)
             stored = store.StoredRun(folder, run, rows, kept.warnings)
             lateness = msgspec.json.decode(kept.lateness, type=tuple[GroupLateness, ...])
             summary = Summarised(stored, table, lateness, is_plain=kept.is_plain)
@@ -163,7 +156,7 @@ def _keep(summary: Summarised, document: str, state: tuple[int, int]) -> None:
     with contextlib.suppress(OSError, StoreError, *_unreadable()):
         source = _source_of(summary, document, state)
         if _state(folder) == state:  # else rows arrived, and the hash may be of more of them
-            _write(_connection(), folder, summary, source)
+            _write(folder, summary, source)
 
 
 def _is_named_literally(folder: Path) -> bool:
@@ -189,16 +182,19 @@ def lines_of(folders: Iterable[Path]) -> dict[Path, RunLine]:
     """The lines of those runs in a list whose kept summary fits, by ``run.json`` and the size and time of change of the
     samples.
     """
-    kept = {
-        str(path): path.parent for path in (folder / store.SUMMARY_FILE for folder in folders) if _is_complete(path)
-    }
+    return {folder: source.line for folder, source in _sources(folders).items() if _is_of(source, folder)}
+
+
+def _sources(folders: Iterable[Path]) -> dict[Path, _Source]:
+    """What the kept summaries were made from, as far as they can be read."""
+    paths = (folder / store.SUMMARY_FILE for folder in folders if _is_named_literally(folder))
+    kept = {str(path): path.parent for path in paths if _is_complete(path)}
     if not kept:
         return {}
     query = "SELECT file_name, value FROM parquet_kv_metadata(?) WHERE key = 'source'"
     with contextlib.suppress(*_unreadable()):
         rows = _connection().execute(query, [list(kept)]).fetchall()
-        sources = {kept[name]: msgspec.json.decode(value, type=_Source) for name, value in rows}
-        return {folder: source.line for folder, source in sources.items() if _is_of(source, folder)}
+        return {kept[name]: msgspec.json.decode(value, type=_Source) for name, value in rows}
     return {}
 
 
@@ -277,30 +273,13 @@ def _checksum(folder: Path) -> str:
     return checksum.hexdigest()
 
 
-def _source(connection: "duckdb.DuckDBPyConnection", folder: Path) -> _Source | None:
-    """What the kept summary was made from; None if there is none that can be read."""
-    path = folder / store.SUMMARY_FILE
-    if not _is_named_literally(folder):
-        return None
-    try:
-        with files.opened(path):
-            pass
-        query = "SELECT value FROM parquet_kv_metadata(?) WHERE key = 'source'"
-        rows = connection.execute(query, [str(path)]).fetchall()
-        return msgspec.json.decode(rows[0][0], type=_Source) if rows else None
-    except OSError:
-        return None
-    except _unreadable():
-        return None
-
-
-def _read(connection: "duckdb.DuckDBPyConnection", folder: Path) -> tuple[tuple[Row, ...], LaunchTable]:
+def _read(folder: Path) -> tuple[tuple[Row, ...], LaunchTable]:
     path = str(folder / store.SUMMARY_FILE)
 
     def columns(what: str, *, numbers: bool = True) -> dict[str, npt.NDArray[Any]]:
         # All of these queries read the rows in the order of the file.
         query = f"SELECT {what} FROM read_parquet(?, hive_partitioning = false) WHERE (kind = '{_NUMBERS}') = {numbers}"  # noqa: S608
-        arrays = connection.execute(query, [path]).fetchnumpy()
+        arrays = _connection().execute(query, [path]).fetchnumpy()
         return {name: _typed(name, np.ma.asarray(column)) for name, column in arrays.items()}
 
     records = columns("record", numbers=False)["record"]
@@ -326,14 +305,14 @@ def _typed(name: str, column: np.ma.MaskedArray[Any, Any]) -> npt.NDArray[Any]:
     return np.asarray(np.ma.filled(column.astype(np.float64), np.nan))
 
 
-def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, summary: Summarised, source: _Source) -> None:
+def _write(folder: Path, summary: Summarised, source: _Source) -> None:
     """Replace the kept summary atomically. Raises OSError and the errors of DuckDB."""
     tables = {
         "cases": _case_columns(summary.stored.run),
-        "numbers": _number_columns(summary.table),
-        "members": _member_columns(summary.table),
+        **_launch_columns(summary.table),
         "records": _record_columns(summary.stored),
     }
+    connection = _connection()
     for name, columns in tables.items():
         connection.register(name, columns)
     target, draft = folder / store.SUMMARY_FILE, folder / f".{store.SUMMARY_FILE}.{os.getpid()}"
@@ -349,17 +328,14 @@ def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, summary: Summa
             draft.unlink(missing_ok=True)
 
 
-def _number_columns(table: LaunchTable) -> dict[str, npt.NDArray[Any]]:
+def _launch_columns(table: LaunchTable) -> dict[str, dict[str, npt.NDArray[Any]]]:
+    """One row per launch and group (``numbers``), and one per rank of every group (``members``)."""
     scalars = {f"{name}_index" if name == "case" else name: getattr(table, name) for name in _SCALARS}
     overlap = {f"overlap_{name}": table.overlap[:, place] for place, name in enumerate(OVERLAP)}
-    return {"place": np.arange(len(table)), **scalars, **overlap}
-
-
-def _member_columns(table: LaunchTable) -> dict[str, npt.NDArray[Any]]:
-    """One row per rank of every group."""
-    ranks = table.ranks
-    each = {"place": np.repeat(np.arange(len(ranks)), ranks.lengths), "member": np.arange(len(ranks.flat))}
-    return {**each, "rank": ranks.flat, **{name: getattr(table, name) for name in OF_MEMBERS}}
+    ranks, place = table.ranks, np.arange(len(table))
+    of_members = {name: getattr(table, name) for name in OF_MEMBERS}
+    each = {"place": np.repeat(place, ranks.lengths), "member": np.arange(len(ranks.flat)), "rank": ranks.flat}
+    return {"numbers": {"place": place, **scalars, **overlap}, "members": {**each, **of_members}}
 
 
 def _case_columns(run: Run) -> dict[str, npt.NDArray[Any]]:

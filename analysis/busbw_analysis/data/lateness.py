@@ -41,14 +41,6 @@ _SHORTEST_STRETCH = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """One block of a run: the record, and the samples of one group of ranks."""
-
-    measurement: Measurement
-    samples: GroupSamples
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
     """The arrivals of one block.
 
@@ -91,21 +83,20 @@ def mean(vectors: Iterable[Floats]) -> Floats:
     return np.asarray(np.mean(list(vectors), axis=0), dtype=np.float64)
 
 
-def seen_in(blocks: Sequence[Block]) -> Seen:
+def _seen_in(blocks: Sequence[GroupSamples]) -> Seen:
     """What is known about arrivals in all of these blocks."""
-    if any(block.samples.last_rank is None or block.samples.arrival_skew_ns is None for block in blocks):
+    if any(samples.last_rank is None or samples.arrival_skew_ns is None for samples in blocks):
         return "shortest time"
     # Long blocks do not store the entries of every rank. They have enough quiet samples without them.
-    return "every entry" if any(_has_entries(block) for block in blocks) else "last entry"
+    return "every entry" if any(map(_has_entries, blocks)) else "last entry"
 
 
-def _has_entries(block: Block) -> bool:
-    return all(member.entries_ns is not None for member in block.samples.per_rank)
+def _has_entries(samples: GroupSamples) -> bool:
+    return all(member.entries_ns is not None for member in samples.per_rank)
 
 
-def part_of(block: Block, seen: Seen) -> Part:
-    """The arrivals of one block, at the level of detail ``seen``."""
-    samples = block.samples
+def _part(block: Measurement, samples: GroupSamples, seen: Seen) -> Part:
+    """The arrivals of one group in one block, at the level of detail ``seen``."""
     slowest = np.asarray(samples.slowest_ns, dtype=np.float64)
     places = {rank: place for place, rank in enumerate(samples.ranks)}
     entries: Floats | None = None
@@ -113,17 +104,17 @@ def part_of(block: Block, seen: Seen) -> Part:
         who, gap = samples.fastest_rank, slowest - np.asarray(samples.fastest_ns, dtype=np.float64)
     else:
         who, gap = samples.last_rank or (), np.asarray(samples.arrival_skew_ns, dtype=np.float64)
-    if seen == "every entry" and _has_entries(block):
+    if seen == "every entry" and _has_entries(samples):
         by_rank = {member.rank: member.entries_ns for member in samples.per_rank}
         entries = np.asarray([by_rank[rank] for rank in samples.ranks], dtype=np.float64)
         gap = _highest_gap(entries)
     return Part(
-        launch=block.measurement.launch,
+        launch=block.launch,
         slowest=slowest,
         last=np.asarray([places[rank] for rank in who], dtype=np.int64),
         gap=gap,
         entries=entries,
-        clock_error_ns=float(block.measurement.clock_error_ns or 0),
+        clock_error_ns=float(block.clock_error_ns or 0),
     )
 
 
@@ -305,7 +296,7 @@ def lateness_of(stored: StoredRun) -> tuple[GroupLateness, ...]:
     failed = {row.case for row in stored.failed if not row.transient}
     failed |= {case for case, check in stored.checks if check.state == "wrong"}
     places = {case: place for place, case in enumerate(stored.run.cases)}
-    blocks: dict[tuple[int, ...], dict[int, list[Block]]] = {}
+    blocks: dict[tuple[int, ...], dict[int, list[tuple[Measurement, GroupSamples]]]] = {}
     printed: dict[tuple[int, ...], dict[int, list[Part]]] = {}
     results = (row for row in stored.rows if isinstance(row, Measurement | Imported))
     waiting = (row for row in results if row.case.op in SYNCHRONISING and row.case not in failed)
@@ -314,18 +305,15 @@ def lateness_of(stored: StoredRun) -> tuple[GroupLateness, ...]:
         if isinstance(row, Measurement):
             for group in row.groups:
                 if len(group.ranks) > 1:
-                    blocks.setdefault(group.ranks, {}).setdefault(place, []).append(Block(row, group))
+                    blocks.setdefault(group.ranks, {}).setdefault(place, []).append((row, group))
         elif row.rank_samples_ns and len(row.ranks) > 1:
             printed.setdefault(row.ranks, {}).setdefault(place, []).append(_printed_part(row))
-    measured = [_group(ranks, *_parts(cases), stored.run.hosts) for ranks, cases in blocks.items()]
-    of_logs = [_group(ranks, "shortest time", cases, stored.run.hosts) for ranks, cases in printed.items()]
-    return (*measured, *of_logs)
-
-
-def _parts(cases: Mapping[int, Sequence[Block]]) -> tuple[Seen, dict[int, list[Part]]]:
-    """What is known about arrivals in the blocks of all ``cases``, and their arrivals."""
-    seen = seen_in([block for blocks in cases.values() for block in blocks])
-    return seen, {case: [part_of(block, seen) for block in blocks] for case, blocks in cases.items()}
+    groups: list[GroupLateness] = []
+    for ranks, cases in blocks.items():
+        seen = _seen_in([samples for members in cases.values() for _, samples in members])
+        parts = {case: [_part(*block, seen) for block in members] for case, members in cases.items()}
+        groups.append(_group(ranks, seen, parts, stored.run.hosts))
+    return (*groups, *(_group(ranks, "shortest time", cases, stored.run.hosts) for ranks, cases in printed.items()))
 
 
 def _printed_part(row: Imported) -> Part:
@@ -351,19 +339,19 @@ def _together(members: Sequence[tuple[GroupLateness, Sequence[int]]], hosts: Seq
     groups = [group for group, _ in members]
     weights = [group.launches for group in groups]
     seen: Seen = max((group.seen for group in groups), key=get_args(Seen).index)
-    launches = sum(weights)
-    places = groups[0].ranks
     return replace(
         groups[0],
         seen=seen,
         release_ns=max(group.release_ns for group in groups),
         usual_ns=float(np.median([group.usual_ns for group in groups])),
         cases=max(group.cases for group in groups),
-        launches=launches,
+        launches=sum(weights),
         samples=sum(group.samples for group in groups),
         members=tuple(
             replace(
-                _member([(group.members[place], indices) for group, indices in members], weights, seen, len(places)),
+                _member(
+                    [(group.members[place], indices) for group, indices in members], weights, seen, len(groups[0].ranks)
+                ),
                 host=hosts[rank] if rank < len(hosts) else None,
             )
             for place, rank in enumerate(groups[0].ranks)
@@ -383,30 +371,33 @@ def _member(
     late = [member.median_ns for member in members if member.median_ns is not None]
     shares = tuple(share for member in members for share in member.launch_shares)
     low, high = _over_launches(shares)
-    ahead, stretches = (sum(getattr(member, name) for member in members) for name in ("ahead", "stretches"))
-    return _flagged(
-        RankLateness(
-            rank=worst.rank,
-            host=members[0].host,
-            share=float(np.average([member.share for member in members], weights=weights)),
-            low=low,
-            high=high,
-            median_ns=float(np.median(late)) if late else None,
-            cost=float(np.average([member.cost for member in members], weights=weights)),
-            ahead=ahead,
-            stretches=stretches,
-            p_value=_p_value(ahead, stretches, ranks, min(member.rivals for member in members)),
-            cases=max(member.cases for member in members),
-            launches=sum(member.launches for member in members),
-            worst=indices[worst.worst],
-            excess=float(np.average([member.excess for member in members], weights=weights)),
-            rivals=min(member.rivals for member in members),
-            launch_shares=shares,
-            flagged=any(member.flagged for member in members),
-        ),
-        seen,
-        ranks,
+    ahead, stretches, launches = (
+        sum(getattr(member, name) for member in members) for name in ("ahead", "stretches", "launches")
     )
+    share, cost, excess = (
+        float(np.average([getattr(member, name) for member in members], weights=weights))
+        for name in ("share", "cost", "excess")
+    )
+    rivals = min(member.rivals for member in members)
+    pooled = replace(
+        worst,
+        share=share,
+        low=low,
+        high=high,
+        median_ns=float(np.median(late)) if late else None,
+        cost=cost,
+        ahead=ahead,
+        stretches=stretches,
+        p_value=_p_value(ahead, stretches, ranks, rivals),
+        cases=max(member.cases for member in members),
+        launches=launches,
+        worst=indices[worst.worst],
+        excess=excess,
+        rivals=rivals,
+        launch_shares=shares,
+        flagged=any(member.flagged for member in members),
+    )
+    return _flagged(pooled, seen, ranks)
 
 
 def _p_value(ahead: int, stretches: int, ranks: int, rivals: int) -> float:
@@ -487,10 +478,7 @@ class _Trial:
         )  # called for each of up to 10,000 ranks: setdiff1d would sort
         counts = self.counts.values()
         excess = {case: float(tally.share[place] - tally.share[others].max()) for case, tally in self.counts.items()}
-        share = float(np.mean([tally.share[place] for tally in counts]))
-        cost = float(np.mean([tally.cost[place] for tally in counts]))
         won, lost = np.sum([tally.duels[place] for tally in counts], axis=0).tolist()
-        launches = sum(float(shares[place] - shares[others].max()) >= LEAST_EXCESS for shares in self.means)
         launch_shares = tuple(float(shares[place]) for shares in self.means)
         low, high = _over_launches(launch_shares)
         own = np.concatenate([tally.late[1][tally.late[0] == place] for tally in counts])
@@ -499,16 +487,16 @@ class _Trial:
             RankLateness(
                 rank=rank,
                 host=self.hosts[rank] if rank < len(self.hosts) else None,
-                share=share,
+                share=float(np.mean([tally.share[place] for tally in counts])),
                 low=low,
                 high=high,
                 median_ns=float(np.median(own)) if len(own) else None,
-                cost=cost,
+                cost=float(np.mean([tally.cost[place] for tally in counts])),
                 ahead=won,
                 stretches=won + lost,
                 p_value=_p_value(won, won + lost, count, 1 + len(others)),
                 cases=sum(value >= LEAST_EXCESS for value in excess.values()),
-                launches=launches,
+                launches=sum(float(shares[place] - shares[others].max()) >= LEAST_EXCESS for shares in self.means),
                 worst=max(excess, key=excess.__getitem__),
                 excess=float(np.mean(list(excess.values()))),
                 rivals=1 + len(others),

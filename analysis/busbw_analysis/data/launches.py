@@ -222,7 +222,7 @@ def _of_blocks(case: int, blocks: Sequence[Measurement]) -> LaunchTable:
     tau, drift, middle = _of_entries(columns, entries)
     lost = np.concatenate([part.disturbed for part in columns])[entries.joined]
     ranks = Ragged.joined(part.ranks for part in columns).take(first_at)
-    group = numbered(np.zeros(rows, dtype=np.int64), ranks)
+    group = numbered(ranks)
     alone = np.bincount(group)[group] == 1
     return _filled(
         ranks,
@@ -250,7 +250,7 @@ def _ordered(blocks: Sequence[Measurement], columns: Sequence[BlockColumns]) -> 
     """
     ranks = Ragged.joined(part.ranks for part in columns)
     block = np.repeat(np.arange(len(columns)), [len(part.length) for part in columns])
-    group = numbered(np.zeros(len(block), dtype=np.int64), ranks)
+    group = numbered(ranks)
     seen = list(dict.fromkeys(row.launch for row in blocks))
     # The launches of a group are in the order of the blocks.
     launch = _integers(seen.index(row.launch) for row in blocks)[block]

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from busbw.errors import AnalysisError
 from busbw.runs import store
-from busbw_analysis.data.cases import cases_of
 from busbw_analysis.data.facts import Facts, facts_of
 from busbw_analysis.data.kept import Summarised, read_summarised, summary_of
 from busbw_analysis.data.lateness import GroupLateness, together
 from busbw_analysis.data.likeness import differences, notices_of
 from busbw_analysis.data.samples import Samples, plain_run
 from busbw_analysis.data.series import Series, series_of
-from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.summary import CaseSummary, cases_of, summarise
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,11 +51,6 @@ class Overlap:
         """Whether in some launch computation and call differed too much in length."""
         return not BALANCED[0] <= self.balance <= BALANCED[1]
 
-    @property
-    def imbalance(self) -> float:
-        """The longer of computation alone and call alone over the shorter, in the launch where they differ most."""
-        return max(self.balance, 1 / self.balance)
-
 
 def overlap_of(launches: Floats) -> Overlap | None:
     """The overlap of one group of ranks from launches × ``launches.OVERLAP``; None unless all launches have one."""

@@ -67,18 +67,7 @@ def spans(starts: Integers, lengths: Integers) -> Integers:
     return np.asarray(np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum())))
 
 
-def numbered(case: Integers, ranks: Ragged) -> Integers:
-    """The number of the combination of case and ranks of every row, in order of first appearance."""
-    names = np.empty(len(ranks), dtype=np.int64)
-    pairs = ranks.lengths == 2
-    if pairs.any():  # a matrix of 1,000 ranks has a million of them
-        first = ranks.starts[:-1][pairs]
-        most = int(ranks.flat.max()) + 1
-        names[pairs] = (case[pairs] * most + ranks.flat[first]) * most + ranks.flat[first + 1]
-    seen: dict[tuple[int, tuple[int, ...]], int] = {}
-    for row in np.flatnonzero(~pairs).tolist():
-        names[row] = -1 - seen.setdefault((int(case[row]), ranks.row(row)), len(seen))
-    _, first_at, number = np.unique(names, return_index=True, return_inverse=True)
-    order = np.empty(len(first_at), dtype=np.int64)
-    order[np.argsort(first_at)] = np.arange(len(first_at))
-    return np.asarray(order[number])
+def numbered(ranks: Ragged) -> Integers:
+    """The number of the ranks of every row, in order of first appearance."""
+    seen: dict[tuple[int, ...], int] = {}
+    return np.asarray([seen.setdefault(row, len(seen)) for row in ranks], dtype=np.int64)

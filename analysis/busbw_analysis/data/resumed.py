@@ -39,10 +39,6 @@ def ended_in_words(stored: StoredRun) -> tuple[str, ...]:
     return (*ended, *([f"{progress.in_words()}; {resuming(stored)} measures the rest"] if incomplete else []))
 
 
-def _ended(end: Ended) -> str:
-    return end.status if end.status == "failed" else f"was {end.status}"
-
-
 def resumptions(runs: Sequence[StoredRun]) -> Iterator[tuple[str, ...]]:
     """For each run that was resumed, sentences without full stops. Fresh processes are a new launch with its own
     number, even if they measure the blocks that an earlier launch did not reach.
@@ -80,6 +76,8 @@ def _comes_next(stored: StoredRun, place: int, begun: LaunchStarted, end: Ended)
 def _in_words(stored: StoredRun, begun: LaunchStarted, end: Ended | None) -> str:
     blocks = sum(row.launch == begun.launch for row in stored.measurements)
     what = "is new" if begun.resumes is None else f"measured the remaining blocks of launch {begun.resumes + 1}"
-    before = "" if end is None else f", after the run {_ended(end)} at {end.ended}"
+    before = (
+        "" if end is None else f", after the run {'' if end.status == 'failed' else 'was '}{end.status} at {end.ended}"
+    )
     count = counted(blocks, "block")
     return f"launch {begun.launch + 1} (started {begun.started}, {count}) {what}{before}"

@@ -8,8 +8,7 @@ from pathlib import Path
 from busbw.escape import plain_text, with_texts
 from busbw.runs import store
 from busbw.runs.records import Case, GroupSamples, Imported, Measurement
-from busbw_analysis.data.block_columns import PairBlock
-from busbw_analysis.data.pair_rows import packed
+from busbw_analysis.data.block_columns import PairBlock, packed
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The curves of a run: one op at all its sizes with every other setting fixed; input for fits, models and plots."""
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -112,51 +112,37 @@ def series_of(summaries: Sequence[CaseSummary], facts: Facts) -> tuple[Series, .
         for group in summary.groups:
             key = key_of(summary.case, group.ranks, facts)
             measured.setdefault(key, []).append(group)
-    largest = {key: max(points, key=lambda point: point.size_bytes) for key, points in measured.items()}
-    at_once = {index: _at_once(summaries[index], facts) for index in {point.case for point in largest.values()}}
-    return tuple(
-        Series(
-            key=key,
-            bus_factor=points[0].bus_factor,
-            traffic_factor=points[0].traffic_factor,
-            points=tuple(sorted(points, key=lambda point: point.size_bytes)),
-            at_work=at_once[largest[key].case].ranks_on(facts.hosts_of(key.ranks)),
-            sharing=at_once[largest[key].case].sharing_of(largest[key], facts.hosts_of(key.ranks)),
+    at_once: dict[int, tuple[Counter[str], Counter[frozenset[str]]]] = {}
+    curves: list[Series] = []
+    for key, points in measured.items():
+        hosts, largest = facts.hosts_of(key.ranks), max(points, key=lambda point: point.size_bytes)
+        if largest.case not in at_once:
+            at_once[largest.case] = _at_once(summaries[largest.case], facts)
+        working, wire_bytes = at_once[largest.case]
+        shared = sum(amount for others, amount in wire_bytes.items() if not others.isdisjoint(hosts))
+        curves.append(
+            Series(
+                key=key,
+                bus_factor=points[0].bus_factor,
+                traffic_factor=points[0].traffic_factor,
+                points=tuple(sorted(points, key=lambda point: point.size_bytes)),
+                at_work={host: working[host] for host in hosts},
+                sharing=shared / largest.wire_bytes if largest.wire_bytes and wire_bytes else 1.0,
+            )
         )
-        for key, points in measured.items()
-    )
+    return tuple(curves)
 
 
-@dataclass(frozen=True, slots=True)
-class _AtOnce:
-    """The groups of a case that run at the same time.
-
-    ranks: number of ranks that work on each host
-    wire_bytes: of all groups on the same hosts together; empty for a single group
+def _at_once(summary: CaseSummary, facts: Facts) -> tuple[Counter[str], Counter[frozenset[str]]]:
+    """How many ranks of all groups of a case work on each host at the same time, and the bytes that all groups on the
+    same hosts send together; no bytes for a single group.
     """
-
-    ranks: Mapping[str, int]
-    wire_bytes: Mapping[frozenset[str], float]
-
-    def ranks_on(self, hosts: Iterable[str]) -> dict[str, int]:
-        """The number of ranks that work on each of ``hosts``."""
-        return {host: self.ranks[host] for host in hosts}
-
-    def sharing_of(self, group: GroupSummary, hosts: Container[str]) -> float:
-        """As ``Series.sharing`` for a group on ``hosts``."""
-        if not group.wire_bytes or not self.wire_bytes:
-            return 1.0
-        shared = (amount for others, amount in self.wire_bytes.items() if any(host in hosts for host in others))
-        return sum(shared) / group.wire_bytes
-
-
-def _at_once(summary: CaseSummary, facts: Facts) -> _AtOnce:
     groups, hosts = summary.groups, facts.hosts
     wire_bytes: Counter[frozenset[str]] = Counter()
     if summary.total is not None:
         for ranks, amount in zip(groups.ranks, groups.rows.wire_bytes[groups.first].tolist(), strict=True):
             wire_bytes[frozenset(facts.hosts_of(ranks))] += amount
-    return _AtOnce(Counter(hosts[rank] for rank in groups.ranks.flat.tolist() if rank < len(hosts)), wire_bytes)
+    return Counter(hosts[rank] for rank in groups.ranks.flat.tolist() if rank < len(hosts)), wire_bytes
 
 
 def key_of(case: Case, ranks: tuple[int, ...], facts: Facts) -> SeriesKey:

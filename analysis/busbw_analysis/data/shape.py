@@ -21,20 +21,15 @@ class Modes:
     slow_share: float
 
 
-def find_modes(samples: Floats) -> Modes | None:
-    """The two modes of ``samples`` (positive, any order), or None if they are unimodal.
+def all_modes(samples: Floats) -> Floats:
+    """The two modes of the positive samples of every row (n × samples): the fields of ``Modes`` (n × 3), NaN for a
+    unimodal row.
 
     The sorted logarithms are split where the variance within the two sides is lowest (Otsu 1979). The result is two
     modes if each side holds 20–80 % of the samples, the centres differ by a factor of at least 2, and Ashman's D =
     √2·|m₁ − m₂| / √(s₁² + s₂²) is above 4. For comparison, a normal distribution split at its median has D = 2.65, a
     uniform one 3.46.
     """
-    (modes,) = all_modes(samples[np.newaxis])
-    return None if np.isnan(modes[0]) else Modes(*map(float, modes))
-
-
-def all_modes(samples: Floats) -> Floats:
-    """``find_modes`` of every row (n × samples): the fields of ``Modes`` (n × 3), NaN for a unimodal row."""
     count = samples.shape[-1]
     modes = np.full((len(samples), 3), np.nan)
     sizes = np.arange(1, count)
@@ -55,28 +50,21 @@ def all_modes(samples: Floats) -> Floats:
     return modes
 
 
-def outliers(samples: Floats) -> int:
-    """The number of samples outside Tukey's outer fences: more than 3 interquartile ranges beyond the quartiles."""
-    return int(all_outliers(samples[np.newaxis])[0])
-
-
 def all_outliers(samples: Floats) -> npt.NDArray[np.int64]:
-    """``outliers`` of every row: … × samples → …."""
+    """The number of samples of every row (… × samples → …) outside Tukey's outer fences: more than 3 interquartile
+    ranges beyond the quartiles.
+    """
     low, high = np.quantile(np.sort(samples, axis=-1), (0.25, 0.75), axis=-1, keepdims=True)  # faster if sorted
     reach = 3 * (high - low)
     return np.asarray(((samples < low - reach) | (samples > high + reach)).sum(axis=-1))
 
 
-def drifts(block: Floats, tau: float) -> bool:
-    """Whether the medians of the first and last third of a block differ by more than the width of its interval.
+def all_drifts(samples: Floats, tau: Floats) -> npt.NDArray[np.bool_]:
+    """Whether the medians of the first and last third of a block differ by more than the width of its interval, for
+    every block: n × samples → n.
 
     The interval uses the effective sample size, given the autocorrelation time ``tau`` in samples.
     """
-    return bool(all_drifts(block[np.newaxis], np.asarray([tau]))[0])
-
-
-def all_drifts(samples: Floats, tau: Floats) -> npt.NDArray[np.bool_]:
-    """``drifts`` of every block: n × samples → n."""
     third = samples.shape[1] // 3
     if third == 0:
         return np.zeros(len(samples), dtype=np.bool_)

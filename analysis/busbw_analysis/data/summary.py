@@ -1,20 +1,22 @@
 """The summary of every case: its state, flags, and one summary per group of ranks."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Final, Literal
 
 import numpy as np
 
 from busbw.ops import LOCAL, PAIRED
+from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON, Case, Check, FailureCause, Imported, LoopKind, Measurement
 from busbw.runs.store import StoredRun
-from busbw_analysis.data.cases import CaseRow, CaseState
 from busbw_analysis.data.disturbance import Disturbance, disturbance_of
 from busbw_analysis.data.facts import Facts
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import CLOCK_ERROR_SHARE, Groups, GroupSummary, groups_of
 from busbw_analysis.data.launches import LaunchTable
 
+CaseState = Literal["measured", "failed", "skipped", "not reached"]
 Flag = Literal[
     "bimodal",
     "outlier mode",
@@ -54,6 +56,24 @@ _ALIKE: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
+class CaseRow:
+    """One case of the plan and its state over all pooled runs.
+
+    index: position in ``Dataset.cases``
+    reasons: why it failed, was skipped or was not reached
+    lost: launches of a measured case that failed for a transient reason and were not measured again
+    cause: code of the first reason of a failed case; wrong data come first
+    """
+
+    index: int
+    case: Case
+    state: CaseState
+    reasons: tuple[str, ...]
+    lost: tuple[str, ...] = ()
+    cause: FailureCause | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Total:
     """All concurrent groups together: rates (B/s) and bytes are sums, the time (ns per call) is the slowest group's."""
 
@@ -89,11 +109,10 @@ class DataCheck:
         return {"check": self.in_words, "check_state": self.state}
 
 
-@dataclass(frozen=True, slots=True)
-class CaseSummary:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseSummary(CaseRow):
     """One case of the plan: its state and, if measured, one summary per group of ranks.
 
-    index, case, state, reasons, lost, cause: from ``CaseRow``
     check: whether its data were right
     stop_reasons: why its blocks ended
     groups: empty unless ``state`` is measured; a failed case has no result, even if some launches succeeded
@@ -104,10 +123,6 @@ class CaseSummary:
     loops: which loops made the calls
     """
 
-    index: int
-    case: Case
-    state: CaseState
-    reasons: tuple[str, ...]
     check: DataCheck
     stop_reasons: tuple[str, ...]
     groups: Groups
@@ -116,13 +131,66 @@ class CaseSummary:
     flags: tuple[Flag, ...]
     disturbance: Disturbance
     loops: tuple[LoopKind, ...] = ("python",)
-    lost: tuple[str, ...] = ()
-    cause: FailureCause | None = None
 
     @property
     def only(self) -> GroupSummary | None:
         """The group, if there is exactly one; None for several groups, a pair matrix and a case without a result."""
         return self.groups[0] if len(self.groups) == 1 else None
+
+
+def cases_of(runs: Iterable[StoredRun]) -> tuple[CaseRow, ...]:
+    """The cases of all ``runs``, in the order of their plans."""
+    outcomes = by_key((outcome.case, outcome) for stored in runs for outcome in _outcomes(stored))
+    return tuple(_case_row(index, case, case_outcomes) for index, (case, case_outcomes) in enumerate(outcomes.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What one record says about the state of a case. ``lost``: a launch ended for a transient reason."""
+
+    case: Case
+    state: Literal["planned", "measured", "skipped", "failed", "lost"]
+    reason: str = ""
+    cause: FailureCause | None = None
+
+
+def _outcomes(stored: StoredRun) -> Iterator[_Outcome]:
+    """Everything that a run records about the state of its cases."""
+    yield from (_Outcome(case, "planned") for case in stored.run.cases)
+    yield from (_Outcome(case, "measured") for case, _ in stored.checks)
+    yield from (_Outcome(row.case, "skipped", row.reason) for row in stored.skipped)
+    progress = progress_of(stored)
+    for row in stored.failed:
+        if not row.transient:
+            yield _Outcome(row.case, "failed", row.error, row.cause)
+        elif (row.case, row.block) in progress.lacking(progress.planned_as(row.launch)):
+            reason = f"launch {row.launch + 1} of run {stored.run.id}: {row.error}"
+            yield _Outcome(row.case, "lost", reason, row.cause)
+        else:
+            yield _Outcome(row.case, "planned")
+    for case, check in stored.checks:
+        if check.state == "wrong":
+            reason = f"wrong data: {check.reason or f'{check.wrong_elements} elements differ'}"
+            yield _Outcome(case, "failed", reason, "wrong_data")
+
+
+def _case_row(index: int, case: Case, outcomes: Iterable[_Outcome]) -> CaseRow:
+    ordered = sorted(outcomes, key=lambda outcome: outcome.cause != "wrong_data")
+    by_state = grouped(ordered, lambda outcome: outcome.state)
+    reasons = {
+        state: tuple(dict.fromkeys(outcome.reason for outcome in members)) for state, members in by_state.items()
+    }
+    # A failure outweighs successful launches: an op that once returned wrong data has no result.
+    # A rank that died does not invalidate the launches before.
+    if "failed" in reasons:
+        return CaseRow(index, case, "failed", reasons["failed"], cause=by_state["failed"][0].cause)
+    if "measured" in reasons:
+        return CaseRow(index, case, "measured", reasons.get("skipped", ()), reasons.get("lost", ()))
+    if "lost" in reasons:
+        return CaseRow(index, case, "failed", reasons["lost"], cause=by_state["lost"][0].cause)
+    if "skipped" in reasons:
+        return CaseRow(index, case, "skipped", reasons["skipped"])
+    return CaseRow(index, case, "not reached", ("the run ended before this case was measured",))
 
 
 def summarise(
@@ -156,16 +224,11 @@ def _summary(
     measured = [result for result in results if isinstance(result, Measurement)]
     groups = groups_of(row.index, row.case, tables if row.state == "measured" else ())
     wrong = groups_of(row.index, row.case, tables if row.cause == "wrong_data" else ())
-    counts = [
-        sum(int(getattr(table, name).sum()) for _, table in tables) for name in ("samples", "disturbed", "missed")
-    ]
-    disturbance = disturbance_of(measured, *counts)
+    samples, missed = (sum(int(getattr(table, name).sum()) for _, table in tables) for name in ("samples", "missed"))
+    disturbance = disturbance_of(measured, samples, missed)
     return CaseSummary(
-        index=row.index,
-        case=row.case,
-        state=row.state,
-        reasons=row.reasons,
-        check=_failure(row) if row.state == "failed" else _check([result.check for result in results]),
+        **{field.name: getattr(row, field.name) for field in fields(CaseRow)},
+        check=_check(row, [result.check for result in results]),
         stop_reasons=tuple(sorted({result.stop_reason for result in measured})),
         groups=groups,
         wrong=wrong,
@@ -173,16 +236,12 @@ def _summary(
         flags=_flags(row.case, measured, groups, disturbance, crowded) if groups else (),
         disturbance=disturbance,
         loops=tuple(sorted({result.loop for result in measured})),
-        lost=row.lost,
-        cause=row.cause,
     )
 
 
-def _failure(row: CaseRow) -> DataCheck:
-    return DataCheck("wrong" if row.cause == "wrong_data" else "failed", row.reasons)
-
-
-def _check(checks: Sequence[Check]) -> DataCheck:
+def _check(row: CaseRow, checks: Sequence[Check]) -> DataCheck:
+    if row.state == "failed":
+        return DataCheck("wrong" if row.cause == "wrong_data" else "failed", row.reasons)
     reasons = dict.fromkeys(check.reason or "no reason given" for check in checks if check.state == "not checked")
     if reasons:
         return DataCheck("not checked", tuple(reasons))

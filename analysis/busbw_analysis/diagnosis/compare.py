@@ -18,12 +18,11 @@ from busbw.runs.records import Case, EndStatus
 from busbw.runs.store import StoredRun
 from busbw.units import listed
 from busbw_analysis.data.bands import Band, band_of
-from busbw_analysis.data.cases import CaseState
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.likeness import differences
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.resumed import ended_in_words
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import CaseState, CaseSummary
 from busbw_analysis.diagnosis.findings import Finding, disturbances
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, LaunchKey, Pairs, Verdict, estimate, verdicts
 

@@ -13,13 +13,12 @@ from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
 from busbw.units import counted, format_size, format_time, listed
-from busbw_analysis.data.cases import CaseState
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.lateness import GroupLateness
 from busbw_analysis.data.resumed import ended_in_words, resuming, resumptions
 from busbw_analysis.data.sentences import capitalised
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import CaseState, CaseSummary
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
 from busbw_analysis.diagnosis.stragglers import in_words

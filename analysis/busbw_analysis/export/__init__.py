@@ -11,8 +11,8 @@ from busbw_analysis.assembly.slices import SLICES
 from busbw_analysis.data.samples import Samples
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.export import frames, nccl_tests, openmetrics, osu
+from busbw_analysis.export.frames import case_frame, sample_frame
 from busbw_analysis.report import to_markdown
-from busbw_analysis.report.tables.frames import case_frame, sample_frame
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ contain computation, which nccl-tests cannot say; a comment counts them.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -39,7 +39,6 @@ _TYPES: Final = {
     "float8_e4m3": "f8e4m3",
     "float8_e5m2": "f8e5m2",
 }
-_DEFAULT_STEP_BYTES: Final = 1 << 20
 _REDOPS: Final = {None: "none", "product": "prod"}
 _RATES: Final = "(us)  (GB/s)  (GB/s)         "
 _HEAD: Final = (
@@ -58,36 +57,32 @@ def text(judgement: Judgement) -> bytes:
     """One table for each operation of nccl-tests and each set of settings. Raises AnalysisError if there is none."""
     tables: dict[tuple[Case, tuple[int, ...]], dict[Case, _Both]] = {}
     wrong = _wrong_elements(judgement.runs)
-    every = [(summary, summary.groups or summary.wrong) for summary in judgement.cases if summary.case.op in OPS]
-    every = [(summary, groups) for summary, groups in every if groups]
-    for summary, groups in every:
-        case = summary.case
-        if case.mode == "overlap":
-            continue
-        for group in groups:
-            row = msgspec.structs.replace(case, in_place=False)
-            table = msgspec.structs.replace(row, size_bytes=0, dtype=None, redop=None, root=None)
-            tables.setdefault((table, group.ranks), {}).setdefault(row, {})[case.in_place] = summary, group
-    if not tables:
-        message = (
-            f"the run has no result of an operation that nccl-tests has ({', '.join(OPS)}) in a mode other than overlap"
-        )
-        raise AnalysisError(message, code="nothing-to-export")
+    every = [summary for summary in judgement.cases if summary.case.op in OPS and (summary.groups or summary.wrong)]
+    for summary in every:
+        if summary.case.mode != "overlap":
+            for group in summary.groups or summary.wrong:
+                row = msgspec.structs.replace(summary.case, in_place=False)
+                table = msgspec.structs.replace(row, size_bytes=0, dtype=None, redop=None, root=None)
+                both = tables.setdefault((table, group.ranks), {}).setdefault(row, {})
+                both[summary.case.in_place] = summary, group
     parts = [_table(judgement, table, ranks, rows, wrong) for (table, ranks), rows in tables.items()]
-    return "".join(
-        f"{line}\n" for part in (left_out(summary for summary, _ in every), *parts) for line in part
-    ).encode()
+    return joined(every, parts, "nccl-tests", OPS)
 
 
-def left_out(summaries: Iterable[CaseSummary]) -> Iterator[str]:
-    """A comment on the cases that an export of plain calls leaves out."""
-    overlapped = [summary.case for summary in summaries if summary.case.mode == "overlap"]
-    if overlapped:
-        names = listed(dict.fromkeys(case.op for case in overlapped))
-        yield (
-            f"# busbw: {counted(len(overlapped), 'case')} of mode overlap left out ({names}): their times contain "
-            "computation"
-        )
+def joined(
+    summaries: Sequence[CaseSummary], tables: Sequence[Iterable[str]], program: str, ops: Iterable[str]
+) -> bytes:
+    """The lines of ``tables`` after a comment on the cases that an export of plain calls leaves out.
+
+    Raises AnalysisError if there is no table.
+    """
+    if not tables:
+        message = f"the run has no result of an operation of {program} ({', '.join(ops)}) in a mode other than overlap"
+        raise AnalysisError(message, code="nothing-to-export")
+    overlapped = [summary.case.op for summary in summaries if summary.case.mode == "overlap"]
+    left_out = f"{counted(len(overlapped), 'case')} of mode overlap left out ({listed(dict.fromkeys(overlapped))})"
+    comment = [f"# busbw: {left_out}: their times contain computation"] if overlapped else []
+    return "".join(f"{line}\n" for part in (comment, *tables) for line in part).encode()
 
 
 def _wrong_elements(runs: Iterable[StoredRun]) -> dict[Case, int]:
@@ -126,18 +121,9 @@ def _table(
 
 
 def _step(sizes: Iterable[int]) -> str:
-    """The step between ``sizes`` as nccl-tests writes it; "" if it is not the same everywhere, which nccl-tests cannot
-    have. A single size has no step, and nccl-tests then writes its default.
-    """
-    ordered = sorted(set(sizes))
-    if len(ordered) == 1:
-        return f"step: {_DEFAULT_STEP_BYTES}(bytes) "
-    neighbours = list(pairwise(ordered))
-    factors = {after / before if before else 0.0 for before, after in neighbours}
-    steps = {after - before for before, after in neighbours}
-    if len(factors) == 1 and (factor := factors.pop()).is_integer():
-        return f"step: {factor:.0f}(factor) "
-    return f"step: {steps.pop()}(bytes) " if len(steps) == 1 else ""
+    """The factor between ``sizes`` as nccl-tests writes it; "" if it is not the same everywhere, or no whole number."""
+    factors = {after / before if before else 0.0 for before, after in pairwise(sorted(set(sizes)))}
+    return f"step: {factors.pop():.0f}(factor) " if len(factors) == 1 and min(factors).is_integer() else ""
 
 
 def _devices(judgement: Judgement, ranks: Iterable[int]) -> Iterator[str]:
@@ -172,6 +158,5 @@ def _body(result: tuple[CaseSummary, GroupSummary] | None, wrong: Mapping[Case, 
 
 def _number(value: float, width: int) -> str:
     """``value`` with as many digits as fit into ``width``, as ``getFloatStr`` does."""
-    written = (f"{value:{width}.{digits}f}" for digits in (2, 1, 0))
-    fitting = next((number for number in written if len(number) <= width), None)
-    return f"{value:{width}.{1 if width >= 7 else 0}e}" if fitting is None else fitting
+    written = [f"{value:{width}.{digits}f}" for digits in (2, 1, 0)]
+    return next((number for number in written if len(number) <= width), f"{value:{width}.{1 if width >= 7 else 0}e}")

@@ -1,21 +1,18 @@
 """Export to gauges in the OpenMetrics text format, which the textfile collector of node_exporter reads too."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from busbw.runs.records import Detail, case_in_words
+from busbw.runs.records import Case, Detail, case_in_words
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.names import rank_list
-from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.report.tables.show import peaks_of, share_of
+from busbw_analysis.report.show import peaks_of, share_of
 
 _LABELS: Final = (
     *("machine", "op", "dtype", "redop", "size_bytes", "in_place", "backend", "device", "mode", "settings"),
@@ -39,48 +36,28 @@ def _seconds(time_ns: float | None) -> float | None:
     return None if time_ns is None else time_ns / 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class _Gauges:
-    judgement: Judgement
-
-    def collect(self) -> Iterator[Metric]:
-        peaks = peaks_of(self.judgement)
-        for name, unit, words, of in _GAUGES:
-            gauge = GaugeMetricFamily(name, words, labels=_LABELS, unit=unit)
-            for summary in self.judgement.cases:
-                for group in summary.groups:
-                    value = of(group, peaks.get((summary.index, group.ranks)))
-                    if value is not None:
-                        gauge.add_metric(self._labels(summary, group), value)
-            yield gauge
-        failed = GaugeMetricFamily(
-            "busbw_failed_cases", "Cases without a result, or with wrong data", labels=["machine"]
-        )
-        count = sum(summary.state == "failed" for summary in self.judgement.cases)
-        failed.add_metric([self._machine], count)
-        yield failed
-        began = GaugeMetricFamily("busbw_started", "Start of the run", labels=["machine"], unit="seconds")
-        started = self.judgement.runs[-1].run.started
-        began.add_metric([self._machine], datetime.fromisoformat(started).timestamp())
-        yield began
-
-    @property
-    def _machine(self) -> str:
-        return self.judgement.runs[0].run.machine
-
-    def _labels(self, summary: CaseSummary, group: GroupSummary) -> list[str]:
-        case = summary.case
-        hosts = self.judgement.facts.host_count(group.ranks)
-        return [
-            self._machine,
-            *(str(value) if value is not None else "" for value in (case.op, case.dtype, case.redop, case.size_bytes)),
-            *(str(case.in_place).lower(), case.backend, case.device, case.mode),
-            ", ".join(case_in_words(case, _HAVE_LABELS)),
-            *(rank_list(group.ranks), "" if hosts is None else str(hosts)),
-        ]
-
-
 def text(judgement: Judgement) -> bytes:
     """One gauge for each number of a case and group of ranks."""
-    written: bytes = generate_latest(_Gauges(judgement))  # type: ignore[no-untyped-call]  # not typed in the library
+    registry = CollectorRegistry()
+    peaks, machine = peaks_of(judgement), judgement.runs[0].run.machine
+    gauges = [(Gauge(name, words, _LABELS, unit=unit, registry=registry), of) for name, unit, words, of in _GAUGES]
+    for summary in judgement.cases:
+        for group in summary.groups:
+            labels = [machine, *_labels(summary.case, group, judgement.facts.host_count(group.ranks))]
+            for gauge, of in gauges:
+                if (value := of(group, peaks.get((summary.index, group.ranks)))) is not None:
+                    gauge.labels(*labels).set(value)
+    failed = Gauge("busbw_failed_cases", "Cases without a result, or with wrong data", ["machine"], registry=registry)
+    failed.labels(machine).set(sum(summary.state == "failed" for summary in judgement.cases))
+    began = Gauge("busbw_started", "Start of the run", ["machine"], unit="seconds", registry=registry)
+    began.labels(machine).set(datetime.fromisoformat(judgement.runs[-1].run.started).timestamp())
+    written: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]  # not typed in the library
     return written
+
+
+def _labels(case: Case, group: GroupSummary, hosts: int | None) -> Iterator[str]:
+    texts = (case.op, case.dtype, case.redop, case.size_bytes)
+    yield from ("" if value is None else str(value) for value in texts)
+    yield from (str(case.in_place).lower(), case.backend, case.device, case.mode)
+    yield ", ".join(case_in_words(case, _HAVE_LABELS))
+    yield from (rank_list(group.ranks), "" if hosts is None else str(hosts))

@@ -9,11 +9,10 @@ from typing import Final
 
 import msgspec
 
-from busbw.errors import AnalysisError
 from busbw.runs.records import Case, case_in_words
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.export.nccl_tests import left_out
+from busbw_analysis.export.nccl_tests import joined
 
 _TESTS: Final = {
     "all_reduce": ("Allreduce", "allreduce", False),
@@ -40,14 +39,8 @@ def text(judgement: Judgement) -> bytes:
             table = msgspec.structs.replace(summary.case, size_bytes=0)
             for group in summary.groups:
                 tables.setdefault((table, group.ranks), {})[summary.case.size_bytes] = group
-    if not tables:
-        message = (
-            f"the run has no result of an operation that the OSU benchmarks have ({', '.join(_TESTS)}) in a mode other "
-            "than overlap"
-        )
-        raise AnalysisError(message, code="nothing-to-export")
-    lines = (line for (case, _), rows in tables.items() for line in _table(case, rows))
-    return "".join(f"{line}\n" for line in (*left_out(every), *lines)).encode()
+    parts = [_table(case, rows) for (case, _), rows in tables.items()]
+    return joined(every, parts, "the OSU benchmarks", _TESTS)
 
 
 def _table(case: Case, rows: Mapping[int, GroupSummary]) -> Iterator[str]:

@@ -5,14 +5,19 @@ concurrently (cut-through); its delay occurs once, before its bytes flow.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from busbw.errors import UsageError
+from busbw.key_values import Key, number, read_key_values, whole
+from busbw.system.catalog import catalogue
+from busbw.system.named import card_named, links_named
+from busbw.units import format_rate, format_seconds, listed, parse_rate, parse_time
 
 Whole: TypeAlias = npt.NDArray[np.int64]
 Real: TypeAlias = npt.NDArray[np.float64]
@@ -44,13 +49,6 @@ def check_delay(name: str, delay: float) -> None:
 def _check_ratio(name: str, ratio: float) -> None:
     if not (math.isfinite(ratio) and ratio > 0):
         raise UsageError(f"{name} {ratio}: must be a finite ratio above 0; 1 matches the total rate of the cards")
-
-
-_CHECKS: Final[dict[str, Callable[[str, float], None]]] = {
-    **dict.fromkeys(("rate", "memory", "nic", "inner"), _check_rate),
-    **dict.fromkeys(("delay", "inner_delay"), check_delay),
-    **dict.fromkeys(("spine", "oversubscription"), _check_ratio),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +135,9 @@ class _Checked:
         per_host = self.placement.per_host
         if per_host > 1 and getattr(self, "inner", 0.0) is None:
             raise UsageError(f"inner is missing: with {per_host} ranks per host, give the rate between them")
-        for name, check in _CHECKS.items():
-            if (value := getattr(self, name, None)) is not None:
-                check(name, value)
+        for name, field in _FIELDS.items():
+            if field.check is not None and (value := getattr(self, name, None)) is not None:
+                field.check(name, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,16 +190,11 @@ class TwoLevel(_Checked):
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks, then those of the hosts."""
-        inner = self.nic if self.inner is None else self.inner
-        return (*_ports("rank", self.placement.ranks, inner), *_ports("host", self.placement.hosts, self.nic))
+        return _ports_of_both(self)
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         """Through both cards if the hosts differ."""
-        ranks, hosts = self.placement.ranks, self.placement.hosts
-        source_host, target_host = self.placement.host_of(sources), self.placement.host_of(targets)
-        far = source_host != target_host
-        out, into = _only(far, 2 * ranks + source_host), _only(far, 2 * ranks + hosts + target_host)
-        return _routes([sources, out, into, ranks + targets], np.where(far, self.delay, self.inner_delay))
+        return _routes_through_cards(self, sources, targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,36 +295,39 @@ class FatTree(_Checked):
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks and of the hosts, then the links of every leaf to and from each spine."""
-        inner = self.nic if self.inner is None else self.inner
         up = self.leaf * self.nic / (self.spines * self.oversubscription)
         pairs = [(leaf, spine) for leaf in range(self.leaves) for spine in range(self.spines)]
         return (
-            *_ports("rank", self.placement.ranks, inner),
-            *_ports("host", self.placement.hosts, self.nic),
+            *_ports_of_both(self),
             *(Link(f"leaf {leaf} to spine {spine}", up, "switch", "leaf # to spine #") for leaf, spine in pairs),
             *(Link(f"spine {spine} to leaf {leaf}", up, "switch", "spine # to leaf #") for leaf, spine in pairs),
         )
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         """Within a host, below a leaf, or over one of the spines."""
-        ranks, hosts = self.placement.ranks, self.placement.hosts
         source_host, target_host = self.placement.host_of(sources), self.placement.host_of(targets)
-        far, across = source_host != target_host, source_host // self.leaf != target_host // self.leaf
+        across = source_host // self.leaf != target_host // self.leaf
         spine = (_hashed(sources, targets, self.seed) if self.routing == "hash" else target_host) % self.spines
-        first = 2 * ranks + 2 * hosts
+        first = 2 * self.placement.ranks + 2 * self.placement.hosts
         up = first + source_host // self.leaf * self.spines + spine
         down = first + self.leaves * self.spines + target_host // self.leaf * self.spines + spine
-        return _routes(
-            [
-                sources,
-                _only(far, 2 * ranks + source_host),
-                _only(across, up),
-                _only(across, down),
-                _only(far, 2 * ranks + hosts + target_host),
-                ranks + targets,
-            ],
-            np.where(far, self.delay, self.inner_delay),
-        )
+        return _routes_through_cards(self, sources, targets, _only(across, up), _only(across, down))
+
+
+def _ports_of_both(network: TwoLevel | FatTree) -> tuple[Link, ...]:
+    """The ports of the ranks, then those of the hosts."""
+    place, inner = network.placement, network.nic if network.inner is None else network.inner
+    return (*_ports("rank", place.ranks, inner), *_ports("host", place.hosts, network.nic))
+
+
+def _routes_through_cards(network: TwoLevel | FatTree, sources: Whole, targets: Whole, *between: Whole) -> Routes:
+    """Through both cards, and the links ``between`` them, if the hosts differ."""
+    place, cards = network.placement, 2 * network.placement.ranks
+    source_host, target_host = place.host_of(sources), place.host_of(targets)
+    far = source_host != target_host
+    out, into = _only(far, cards + source_host), _only(far, cards + place.hosts + target_host)
+    delays = np.where(far, network.delay, network.inner_delay)
+    return _routes([sources, out, *between, into, place.ranks + targets], delays)
 
 
 _MOST_SPINES: Final = 4096
@@ -363,3 +359,174 @@ def _only(where: npt.NDArray[np.bool_], links: Whole) -> Whole:
 
 def _routes(links: list[Whole], delays: Real) -> Routes:
     return Routes(np.stack(links, axis=1), delays)
+
+
+_Kind: TypeAlias = type[Flat | SharedHost | TwoLevel | Rails | FatTree]
+
+NETWORKS: Final[dict[str, _Kind]] = {
+    "flat": Flat,
+    "shared": SharedHost,
+    "two-level": TwoLevel,
+    "rail": Rails,
+    "fat-tree": FatTree,
+}
+"""The kind at the start of a specification → its class, whose fields are the keys."""
+
+
+def _card(text: str) -> float:
+    """The rate of a network card, given or by its name in ``busbw peaks``."""
+    card = card_named(catalogue(), text, "nic")
+    return card.practical or card.nominal
+
+
+def _inner(text: str) -> float:
+    """A rate, or all links of the GPU with this name in ``busbw peaks``."""
+    if "/" in text:
+        return parse_rate(text)
+    links = links_named(catalogue(), text, "inner")
+    return links.practical or links.nominal
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """How a field of a network is read from a specification, checked and written."""
+
+    key: Key
+    written: Callable[[Any], str]
+    check: Callable[[str, float], None] | None = None
+
+
+_FIELDS: Final[dict[str, _Field]] = {
+    **dict.fromkeys(("rate", "memory"), _Field(Key(parse_rate), format_rate, _check_rate)),
+    "nic": _Field(Key(_card), format_rate, _check_rate),
+    "inner": _Field(Key(_inner), format_rate, _check_rate),
+    **dict.fromkeys(("delay", "inner_delay"), _Field(Key(parse_time), format_seconds, check_delay)),
+    **dict.fromkeys(("spine", "oversubscription"), _Field(Key(number), "{:g}".format, _check_ratio)),
+    **dict.fromkeys(("leaf", "spines", "seed"), _Field(Key(whole()), str)),
+    "routing": _Field(Key(str), str),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Specification:
+    """A network without its ranks.
+
+    text: as given. kind: a key of ``NETWORKS``. values: fields of its class.
+    """
+
+    text: str
+    kind: str
+    values: Mapping[str, Any]
+
+    def on(self, placement: Placement) -> Network:
+        """The network of these ranks. Raises UsageError if they do not fit."""
+        try:
+            return NETWORKS[self.kind](placement, **self.values)
+        except UsageError as error:
+            raise UsageError(f"network {self.text!r}: {error}") from error
+
+
+def kind_of_network(text: str) -> str:
+    """The kind at the start of ``text``; it may be unknown."""
+    return text.strip().partition(":")[0]
+
+
+def parse_network(text: str) -> Specification:
+    """The network that ``text`` describes. Raises UsageError for an unknown, invalid or missing kind, key or value."""
+    kind = kind_of_network(text)
+    if kind not in NETWORKS:
+        raise UsageError(
+            f"network {kind!r} is unknown; use one of {', '.join(NETWORKS)}, with rates or names of busbw peaks as in "
+            "rail:nic=4X NDR,inner=H100 SXM5 or two-level:nic=12.5GB/s"
+        )
+    allowed = {field.name: field for field in fields(NETWORKS[kind]) if field.name != "placement"}
+    takes = ", ".join(f"{key}=…" if field.default is MISSING else f"[{key}=…]" for key, field in allowed.items())
+    keys = {name: _FIELDS[name].key for name in allowed}
+    values = read_key_values("network", text.partition(":")[2], keys, f"{kind} takes {takes}")
+    missing = [name for name, field in allowed.items() if field.default is MISSING and name not in values]
+    if missing:
+        raise UsageError(f"network {text!r} lacks {', '.join(missing)}; {kind} takes {takes}")
+    return Specification(text, kind, values)
+
+
+def in_words(network: Network) -> str:
+    """``two-level: nic 12.5 GB/s, delay 5 µs; 8 ranks on 2 hosts (block)``, followed by any changed links."""
+    if isinstance(network, Changed):
+        named = [f"{link.name} at {format_rate(link.bytes_per_second)}" for link in network.changed]
+        return f"{in_words(network.whole)}; changed: {listed(named, _NAMED)}"
+    kind, network_type = next(
+        (name, network_type) for name, network_type in NETWORKS.items() if isinstance(network, network_type)
+    )
+    given = [
+        f"{field.name} {_FIELDS[field.name].written(value)}"
+        for field in fields(network_type)
+        if field.name in _FIELDS and (value := getattr(network, field.name)) is not None
+    ]
+    place = network.placement
+    spread = f" on {place.hosts} hosts ({place.order})" if place.per_host > 1 else ", one per host"
+    where = " on one host" if kind == "shared" or place.hosts == 1 else spread
+    return f"{kind}: {', '.join(given)}; {place.ranks} ranks{where}"
+
+
+_NAMED: Final = 4
+"""Number of changed links that are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """``whole`` with other rates on some links, for example a slow cable or a port at a lower negotiated rate."""
+
+    whole: Network
+    changed: tuple[Link, ...]
+
+    @property
+    def placement(self) -> Placement:
+        """The placement of the ranks."""
+        return self.whole.placement
+
+    def links(self) -> tuple[Link, ...]:
+        """All links, changed ones with their new rate."""
+        new = {link.name: link for link in self.changed}
+        return tuple(new.get(link.name, link) for link in self.whole.links())
+
+    def routes(self, sources: Whole, targets: Whole) -> Routes:
+        """The routes of ``whole``: routing does not avoid slow links."""
+        return self.whole.routes(sources, targets)
+
+
+def change_links(network: Network, changes: tuple[str, ...]) -> Network:
+    """``network`` with changes such as ``host 3 out=10%`` or ``host 3 *=1GB/s`` (``*`` matches anything). The last
+    change of a link wins. Raises UsageError for an unknown link or an invalid rate or percentage.
+    """
+    new: dict[str, Link] = {}
+    for text in changes:
+        pattern, equals, value = (part.strip() for part in text.rpartition("="))
+        if not equals:
+            raise UsageError(
+                f"link {text!r} lacks =SHARE, the new rate: write {text.strip()}=10% or {text.strip()}=1GB/s"
+            )
+        links = [link for link in network.links() if fnmatchcase(link.name, pattern)]
+        if not links:
+            kinds = dict.fromkeys(link.kind for link in network.links())
+            message = f"link {text!r}: no link matches {pattern!r}; use NAME=SHARE with a name of {', '.join(kinds)}"
+            raise UsageError(message)
+        new |= {link.name: replace(link, bytes_per_second=_new_rate(text, value, link)) for link in links}
+    return Changed(network, tuple(new.values())) if new else network
+
+
+def _new_rate(text: str, value: str, link: Link) -> float:
+    if not value.endswith("%"):
+        try:
+            return parse_rate(value)
+        except UsageError as error:
+            raise UsageError(f"link {text!r}: {error}; a percentage such as 10% is allowed too") from error
+    share = number(value.removesuffix("%")) / 100
+    if not 0 < share < _MOST_SHARE:
+        message = (
+            f"link {text!r}: use a percentage above 0% and below {_MOST_SHARE * 100:.0f}%, or a rate such as 1GB/s"
+        )
+        raise UsageError(message)
+    return share * link.bytes_per_second
+
+
+_MOST_SHARE: Final = 1e6

@@ -82,12 +82,12 @@ class MemoryCurve:
     @property
     def nominal(self) -> float | None:
         """The traffic that is 100 %, in B/s; None without a peak."""
-        return _nominal(self.peak, self.factor * self.together)
+        return at_peak(self.peak, self.factor * self.together)[0]
 
     @property
     def practical(self) -> float | None:
         """The traffic that is reached in practice on such hardware, in B/s; None if unknown."""
-        return _practical(self.peak, self.factor * self.together)
+        return at_peak(self.peak, self.factor * self.together)[1]
 
     @property
     def beyond_caches(self) -> Plateau | None:
@@ -162,7 +162,7 @@ def _point(group: GroupSummary, peak: Peak | Unavailable, factor: float, togethe
     waited = group.span_ns / group.time_ns if together > 1 and group.span_ns is not None else 1.0
     moved = factor * together * group.size_bytes * 1e9 / waited
     rate = moved / group.time_ns
-    nominal, practical = _nominal(peak, factor * together), _practical(peak, factor * together)
+    nominal, practical = at_peak(peak, factor * together)
     return MemoryPoint(
         size_bytes=group.size_bytes,
         working_set_bytes=round(factor * group.size_bytes),
@@ -178,13 +178,11 @@ def _point(group: GroupSummary, peak: Peak | Unavailable, factor: float, togethe
     )
 
 
-def _nominal(peak: Peak | Unavailable, traffic: float) -> float | None:
-    """The peak in B/s of memory; traffic: bytes that all ranks together move for a byte of S."""
-    return peak.algbw * traffic if isinstance(peak, Peak) else None
-
-
-def _practical(peak: Peak | Unavailable, traffic: float) -> float | None:
-    return peak.practical * traffic if isinstance(peak, Peak) and peak.practical is not None else None
+def at_peak(peak: Peak | Unavailable, moved: float) -> tuple[float | None, float | None]:
+    """The nominal and the practical rate in B/s, None if unknown; ``moved``: bytes of all ranks for a byte of S."""
+    if isinstance(peak, Unavailable):
+        return None, None
+    return peak.algbw * moved, None if peak.practical is None else peak.practical * moved
 
 
 def _caches_of_a_rank(facts: Facts, working: Mapping[str, int]) -> int | None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from busbw.ops import FLOP, LEAST_TRAFFIC, MEMORY_TRAFFIC
+from busbw.ops.compute import TOKEN
 from busbw.ops.host import host_settings
 from busbw.runs.records import DTYPE_BYTES, Case, settings_in_words
 from busbw.system.catalog import Catalogue, HardwarePeak
@@ -25,7 +26,7 @@ from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.results import Results
 from busbw_analysis.node.memory import MemoryCurve, shown, who
-from busbw_analysis.peaks.paths import gpu_memory, gpu_model
+from busbw_analysis.peaks.paths import gpu_links, gpu_memory, gpu_model, host_network
 from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES
 
 _STREAMS = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_copy")
@@ -380,3 +381,184 @@ def _attainable(
     if above is None or slope < above.flop_per_second:
         return slope, outer.name
     return above.flop_per_second, "arithmetic"
+
+
+_UNFUSED, _FUSED = "attention_unfused", "attention"
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Attention of one size, measured both ways. Bytes and times are those of a call, with all ranks calling at once.
+
+    fused_bytes, unfused_bytes: that one rank must read and write (``LEAST_TRAFFIC``).
+    faster: ``unfused_ns`` over ``fused_ns``, with ``low`` and ``high`` by the farthest ends of both intervals.
+    moving_ns: time that the additional bytes of all ranks take at the measured peak of memory; None without one.
+    """
+
+    dtype: str
+    size_bytes: int
+    tokens: int
+    threads: int | None
+    numa_node: int | None
+    mode: str
+    fused_bytes: int
+    unfused_bytes: int
+    fused_ns: float
+    unfused_ns: float
+    faster: float
+    low: float | None
+    high: float | None
+    moving_ns: float | None
+
+    @property
+    def saved_ns(self) -> float:
+        """Time that the fused kernel saves; negative if it is the slower one."""
+        return self.unfused_ns - self.fused_ns
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes that the fused kernel need not move."""
+        return self.unfused_bytes - self.fused_bytes
+
+
+def fusions_of(roofline: Roofline) -> Iterator[Fusion]:
+    """Every setting of attention that ``roofline`` has both ways, in its order."""
+    whole = {_setting(kernel): kernel for kernel in roofline.kernels if kernel.op == _FUSED}
+    memory = next((peak for peak in reversed(roofline.memory) if peak.measured), None)
+    for parts in roofline.kernels:
+        fused = whole.get(_setting(parts))
+        if parts.op != _UNFUSED or fused is None:
+            continue
+        count = parts.size_bytes // DTYPE_BYTES[parts.dtype]
+        call = roofline.workers * FLOP[_FUSED](count) * 1e9
+        fused_bytes, unfused_bytes = (round(LEAST_TRAFFIC[op](count) * parts.size_bytes) for op in (_FUSED, _UNFUSED))
+        more = roofline.workers * (unfused_bytes - fused_bytes)
+        yield Fusion(
+            dtype=parts.dtype,
+            size_bytes=parts.size_bytes,
+            tokens=count // TOKEN,
+            threads=parts.threads,
+            numa_node=parts.numa_node,
+            mode=parts.mode,
+            fused_bytes=fused_bytes,
+            unfused_bytes=unfused_bytes,
+            fused_ns=call / fused.flop_per_second,
+            unfused_ns=call / parts.flop_per_second,
+            faster=fused.flop_per_second / parts.flop_per_second,
+            low=None if fused.low is None or parts.high is None else fused.low / parts.high,
+            high=None if fused.high is None or parts.low is None else fused.high / parts.low,
+            moving_ns=None if memory is None else more / memory.bytes_per_second * 1e9,
+        )
+
+
+def _setting(kernel: Kernel) -> tuple[object, ...]:
+    return kernel.dtype, kernel.size_bytes, kernel.threads, kernel.numa_node, kernel.mode
+
+
+_LEAST_BYTES = 1 << 20
+"""Smaller all-reduces are latency-bound."""
+
+_BACKWARD_FLOP = 4
+"""FLOP per parameter and token: two products in the backward pass of a dense layer (Kaplan et al. 2020,
+https://arxiv.org/abs/2001.08361, section 2.1).
+"""
+
+_Network = tuple[float, str, bool]
+"""The rate of one rank (B/s), its source, and whether it was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRoofline:
+    """The roofline of communication: the FLOP per byte sent that a rank needs so that it does not wait for the network.
+
+    A step takes at least max(FLOP / π, bytes / W) if computation and communication overlap. Above π / W FLOP per byte
+    on the wire, arithmetic limits; below it, the network does (Austin et al. 2025, How to Scale Your Model, chapter
+    "All About Rooflines", https://jax-ml.github.io/scaling-book/roofline/).
+
+    flop_per_second, bytes_per_second: π and W.
+    flop_per_byte: π / W.
+    tokens: tokens per rank and step from which on the all-reduce of a dense layer's gradients, in the same type, takes
+        no longer than its backward pass.
+    """
+
+    holder: str
+    dtype: str
+    ranks: int
+    flop_per_second: float
+    compute: str
+    compute_measured: bool
+    bytes_per_second: float
+    network: str
+    network_measured: bool
+    flop_per_byte: float
+    tokens: float
+
+
+def network_roofline(results: Results, roofline: Roofline, rows: Catalogue) -> Iterator[NetworkRoofline]:
+    """One per known arithmetic peak; none for a single rank, which sends nothing.
+
+    Tokens are those of a data-parallel step: gradients of P parameters are 2 (n − 1) / n · w · P bytes on the wire of
+    each rank, and their backward pass takes 4 · P FLOP per token.
+    """
+    ranks = len(results.facts.hosts)
+    network = _network(results, roofline, rows) if ranks > 1 else None
+    if network is None:
+        return
+    rate, what, measured = network
+    for compute in roofline.compute:
+        flop_per_second = compute.flop_per_second / roofline.workers
+        sent = 2 * (ranks - 1) / ranks * DTYPE_BYTES[compute.dtype]
+        yield NetworkRoofline(
+            holder=roofline.holder,
+            dtype=compute.dtype,
+            ranks=ranks,
+            flop_per_second=flop_per_second,
+            compute=compute.what,
+            compute_measured=compute.measured,
+            bytes_per_second=rate,
+            network=what,
+            network_measured=measured,
+            flop_per_byte=flop_per_second / rate,
+            tokens=flop_per_second / rate * sent / _BACKWARD_FLOP,
+        )
+
+
+def _network(results: Results, roofline: Roofline, rows: Catalogue) -> _Network | None:
+    """The rate of a rank: by the best large all-reduce of this run, else by the link that the system or a datasheet
+    states.
+    """
+    reductions = [
+        (group.busbw, summary.case)
+        for summary in results.cases
+        if summary.case.op == "all_reduce"
+        and summary.case.device == roofline.device
+        and summary.case.size_bytes >= _LEAST_BYTES
+        and (group := summary.only) is not None
+        and len(group.ranks) == len(results.facts.hosts)
+        and group.busbw is not None
+    ]
+    if reductions:
+        rate, case = max(reductions, key=lambda entry: entry[0])
+        what = f"busbw of the best all_reduce of this run ({format_size(case.size_bytes)} of {case.dtype})"
+        return rate, what, True
+    return _nominal_network(results.facts, roofline, rows)
+
+
+def _nominal_network(facts: Facts, roofline: Roofline, rows: Catalogue) -> _Network | None:
+    """The share of one rank in the link that the system or a datasheet states; None if unknown."""
+    host_of_rank = facts.hosts
+    hosts = list(dict.fromkeys(host_of_rank))
+    if len(hosts) == 1:
+        links = None if roofline.device == "cpu" else gpu_links(facts.gpus_of(range(len(host_of_rank))), rows)
+        if links is None or isinstance(links, Unavailable):
+            return None
+        return links.peak.nominal, links.in_words, False
+    shares: list[_Network] = []
+    for host in hosts:
+        network = host_network(facts.environment(host), facts.backend.transport, rows)
+        if isinstance(network, Unavailable):
+            return None
+        sharing = host_of_rank.count(host)
+        shared = f", shared by its {sharing} ranks" if sharing > 1 else ""
+        shares.append((network.peak.nominal / sharing, f"{network.name} of {host}, nominal{shared}", False))
+    return min(shares, key=lambda share: share[0])

@@ -1,20 +1,91 @@
-"""One node as a slice: memory, storage, rooflines and the hierarchy of the machine, their sections and JSON."""
+"""One node as a slice: memory, storage, rooflines and the hierarchy of the machine; judgement, sections and JSON."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from busbw.runs.records import JSON
+from busbw.units import format_rate
 from busbw.workloads.model_rows import Model
 from busbw_analysis.data.as_json import plain, with_values
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.node.fusion import fusions_of
-from busbw_analysis.node.judgement import Node, judge_node
-from busbw_analysis.node.memory import MemoryCurve
-from busbw_analysis.node.roofline import Roofline
+from busbw_analysis.diagnosis.contributions import AnswerPart, CaseNumber, Cause
+from busbw_analysis.diagnosis.judge import Evidence, Finding, Judgement
+from busbw_analysis.node.hierarchy import HierarchyLevel, hierarchy
+from busbw_analysis.node.memory import MemoryCurve, memory_curves
+from busbw_analysis.node.roofline import (
+    NetworkRoofline,
+    Roofline,
+    best_arithmetic,
+    fusions_of,
+    network_roofline,
+    rooflines_of,
+)
+from busbw_analysis.node.storage import Stored, stored
 from busbw_analysis.peaks.peaks import peak_as_json
 from busbw_analysis.report.slices import Placed, Slice
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What was measured within hosts.
+
+    memory, files: results of kernels in memory and of operations on storage.
+    levels: the hierarchy of the machine.
+    """
+
+    memory: tuple[MemoryCurve, ...]
+    files: tuple[Stored, ...]
+    rooflines: tuple[Roofline, ...]
+    networks: tuple[NetworkRoofline, ...]
+    levels: tuple[HierarchyLevel, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """None: rates that are too low show in their tables only."""
+        return ()
+
+    @property
+    def numbers(self) -> tuple[CaseNumber, ...]:
+        """None."""
+        return ()
+
+    def answer(self, _judgement: Judgement, _causes: Sequence[Cause]) -> AnswerPart:
+        """The highest rates."""
+        listed = any(level.share is not None for level in self.levels)
+        return AnswerPart(
+            shown_instead="not judged: the rates are listed beside the nominal rates of the hardware" if listed else "",
+            rates=tuple(best_arithmetic(self.rooflines)),
+            rates_without_busbw=tuple(self._best_memory()),
+        )
+
+    def _best_memory(self) -> Iterator[str]:
+        """The rate of main memory, or those of storage if it was not measured."""
+        measured = [level for level in self.levels if level.measured]
+        memory = next((level for level in measured if level.kind in {"DRAM", "HBM"}), None)
+        files = [level for level in measured if level.kind == "storage"]
+        if memory is not None:
+            share = "" if memory.share is None else f", {100 * memory.share:.3g} % of nominal"
+            yield f"{memory.kind} ({memory.name}): {format_rate(memory.measured)}{share} ({memory.how})"
+        elif files:
+            rates = ", ".join(f"{level.name} {format_rate(level.measured)}" for level in files)
+            yield f"highest rates of all ranks together: {rates}"
+
+
+def judge_node(evidence: Evidence) -> Node:
+    """The judgement on all that was measured within hosts."""
+    results, rows = evidence.results, evidence.rows
+    memory, files = memory_curves(results.facts, evidence.curves), stored(results, evidence.curves)
+    rooflines = rooflines_of(results, memory, rows)
+    pairs = list(zip(evidence.matrices, evidence.pair_shares, strict=True))
+    return Node(
+        memory=memory,
+        files=files,
+        rooflines=rooflines,
+        networks=tuple(network for roofline in rooflines for network in network_roofline(results, roofline, rows)),
+        levels=hierarchy(results.facts, evidence.curves, memory, files, pairs, rows),
+    )
 
 
 def _sections(judgement: Judgement, _models: Sequence[Model]) -> Iterator[Placed]:
@@ -22,7 +93,7 @@ def _sections(judgement: Judgement, _models: Sequence[Model]) -> Iterator[Placed
     from busbw_analysis.node.sections.hierarchy import hierarchy  # noqa: PLC0415
     from busbw_analysis.node.sections.memory import memory  # noqa: PLC0415
     from busbw_analysis.node.sections.roofline import rooflines  # noqa: PLC0415
-    from busbw_analysis.node.sections.storage import storage  # noqa: PLC0415
+    from busbw_analysis.node.storage import storage  # noqa: PLC0415
 
     judged = judgement.of(Node)
     huge_pages = {str(host.thp) for stored in judgement.runs for host in stored.run.environments.values()}

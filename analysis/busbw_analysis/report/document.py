@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
+from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.intervals import Interval, IntervalKind
 from busbw_analysis.data.sentences import sentences
+from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.contributions import Status as RunStatus
 from busbw_analysis.diagnosis.findings import Finding, Severity
@@ -258,3 +261,31 @@ def three_digits(value: float) -> str:
 def percent(share: float) -> str:
     """A share as a percentage without its sign: ``0.123`` → ``12.3``."""
     return three_digits(100 * share)
+
+
+def checked(check: DataCheck) -> Cell:
+    """Whether the data were verified."""
+    return Cell(check.in_words, tone="plain" if check.state == "verified" else "quiet")
+
+
+def flagged(flags: Iterable[str], common: Sequence[str] = ()) -> str | None:
+    """The flags, except those in ``common``."""
+    return ", ".join(flag for flag in flags if flag not in common) or None
+
+
+def ends_in_words(kinds: Iterable[IntervalKind]) -> str:
+    """A sentence that explains the columns low and high of a table."""
+    none = "no interval, because one launch needs at least 6 independent samples"
+    return "Low and high: " + ", ".join(none if kind == "none" else kind for kind in dict.fromkeys(kinds)) + "."
+
+
+def ends_of(interval: Interval) -> tuple[float | None, float | None]:
+    """Both ends of an interval or range, as columns need them."""
+    return interval.low_ns, interval.high_ns
+
+
+def refusals(what: str, reasons: Iterable[tuple[str, str]], *, several: bool) -> Iterator[Paragraph]:
+    """Why there is no ``what``: each reason once, with the names that it applies to if there are ``several``."""
+    for reason, names in by_key(reasons).items():
+        which = f" for {', '.join(names)}" if several else ""
+        yield Paragraph(f"No {what}{which}: {reason}", tone="quiet")

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from busbw_analysis.diagnosis.answer import OPEN_FINDINGS
 from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE
 from busbw_analysis.report.document import SEVERITY, TONES, Cell, Page, Table
-from busbw_analysis.report.sections.run import anchor_of, term_of
+from busbw_analysis.report.run import anchor_of, term_of
 
 _NUMBER: Final = re.compile(r"[\d\u202f]+(\.\d+)?")
 _FIGURE_SPACE, _POINT_SPACE = "\u2007", "\u2008"

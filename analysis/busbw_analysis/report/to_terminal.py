@@ -1,8 +1,7 @@
 """Render tables and paragraphs as aligned text for a terminal; headings and notes begin with ``#``."""
 
 import textwrap
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final, TypeAlias
@@ -46,26 +45,7 @@ def render(blocks: Iterable[Block | Section]) -> str:
 
 
 def lines(blocks: Iterable[Block | Section]) -> Iterator[Line]:
-    """The same as ``render``, as lines of segments with tones. The last says if bars, which repeat a
-    number, are left out, because a table is wider than the output.
-    """
-    every = list(blocks)
-    yield from _separate(every)
-    needed = max((_width_of(table) for table in _tables(every) if _bars(table)), default=0)
-    if needed > (room := output_columns()):
-        yield from _notes([f"bars are left out: they need {needed} columns, this output has {room}"])
-
-
-def _tables(blocks: Iterable[Block | Section]) -> Iterator[Table]:
-    """The tables that are not folded."""
-    for block in blocks:
-        if isinstance(block, Section):
-            yield from _tables(block.blocks)
-        elif isinstance(block, Table) and not block.folded:
-            yield block
-
-
-def _separate(blocks: Iterable[Block | Section]) -> Iterator[Line]:
+    """The same as ``render``, as lines of segments with tones."""
     shown = False
     for block in blocks:
         for number, line in enumerate(_lines(block)):
@@ -78,12 +58,11 @@ def _separate(blocks: Iterable[Block | Section]) -> Iterator[Line]:
 def _lines(block: Block | Section) -> Iterator[Line]:
     if isinstance(block, Section):
         yield _quiet(f"# {block.heading}")
-        yield from _separate(block.blocks)
+        yield from lines(block.blocks)
     elif isinstance(block, Paragraph):
         yield from _notes(block.text.split("\n"))
     elif isinstance(block, Table) and not block.folded:
-        room = output_columns()
-        yield from _table(block if _width_of(block) <= room else _without(block, _bars(block)), room)
+        yield from _table(block, output_columns())
 
 
 def _notes(notes: Iterable[str]) -> Iterator[Line]:
@@ -100,8 +79,8 @@ def _quiet(text: str) -> Line:
 def _table(table: Table, room: int) -> Iterator[Line]:
     """Words left, numbers right, with a line for groups and one for units if there are any.
 
-    Columns beyond ``room`` are printed below each row, or once above all rows if all values are equal. A name that
-    leaves no room for the numbers has a line of its own.
+    Columns beyond ``room``, except bars, are printed below each row, or once above all rows if all values are equal. A
+    name that leaves no room for the numbers has a line of its own.
     """
     heads, widths = _heads(table), _widths(table)
     shown = _count_fitting(widths, room)
@@ -172,30 +151,13 @@ def _widths(table: Table) -> list[int]:
     return [max(map(len, cells)) for cells in zip(*every, strict=True)]
 
 
-def _width_of(table: Table) -> int:
-    """Columns of the output that all columns of ``table`` need."""
-    return sum(width + 2 for width in _widths(table))
-
-
-def _bars(table: Table) -> frozenset[int]:
-    """The places of columns that hold only bars."""
-    tones = [{row[place].tone for row in table.rows if row[place].text} for place in range(len(table.columns))]
-    return frozenset(place for place, kinds in enumerate(tones) if kinds == {"bar"})
-
-
-def _without(table: Table, places: Container[int]) -> Table:
-    """``table`` without the columns at ``places``."""
-    kept = [place for place in range(len(table.columns)) if place not in places]
-    columns = tuple(table.columns[place] for place in kept)
-    rows = tuple(tuple(row[place] for place in kept) for row in table.rows)
-    return replace(table, columns=columns, rows=rows)
-
-
 def _name_cells(table: Table, row: Sequence[Cell], places: Iterable[int]) -> str:
     """Cells of a row with their column names, except for the first column, which names the row."""
-    cells = ((place, table.columns[place], row[place].text) for place in places)
     return "; ".join(
-        f"{f'{column.group} {column.name}'.strip()}: {text} {column.unit}".rstrip() if place and column.name else text
-        for place, column, text in cells
-        if text not in {"", MISSING}
+        f"{f'{column.group} {column.name}'.strip()}: {cell.text} {column.unit}".rstrip()
+        if place and column.name
+        else cell.text
+        for place in places
+        for column, cell in [(table.columns[place], row[place])]
+        if cell.text not in {"", MISSING} and cell.tone != "bar"
     )

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from busbw_analysis.models.network_specs import Specification
-from busbw_analysis.models.networks import FatTree, Flat, Placement, Rails, SharedHost, TwoLevel
+from busbw_analysis.models.networks import FatTree, Flat, Placement, Rails, SharedHost, Specification, TwoLevel
 
 
 @dataclass(frozen=True, slots=True)

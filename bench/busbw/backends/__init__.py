@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from busbw.backends.base import BackendRow
-from busbw.backends.mpi.probe import unaware
 from busbw.errors import refuse_unknown
 from busbw.runs.records import BackendTraits
 from busbw.system.environment import MPI_PACKAGES, NCCL_PACKAGES
@@ -109,11 +108,6 @@ def _mpi_missing() -> str | None:
     return _torch_missing()
 
 
-def _mpi_cuda_missing() -> str | None:
-    missing = _mpi_missing()
-    return missing or "; ".join(filter(None, (_cuda_missing("the GPU's memory"), unaware()))) or None
-
-
 _mpi_row = partial(
     BackendRow,
     packages=("torch", "mpi4py", *MPI_PACKAGES),
@@ -157,8 +151,8 @@ BACKENDS: dict[str, BackendRow] = {
             name="mpi-cuda",
             device="cuda",
             summary="CUDA-aware MPI through mpi4py: one NVIDIA GPU per rank",
-            missing=_mpi_cuda_missing,
-            open=_lazily("mpi.cuda", "MpiCudaBackend"),
+            missing=lambda: _mpi_missing() or _cuda_missing("the GPU's memory"),
+            open=_lazily("mpi.backend", "MpiCudaBackend"),
             traits=BackendTraits(cost_models="mpi-cuda", transport="mpi-net"),
             places=_gpus,
         ),

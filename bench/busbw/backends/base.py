@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,11 +18,12 @@ from busbw.escape import say
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.facts import HostFacts
-from busbw.runs.records import BackendTraits, Case
+from busbw.runs.records import BackendTraits, Cache, Case, CrossCheck, Mode, Sync
 from busbw.system.device import Device, DeviceConditions
 
 if TYPE_CHECKING:
     import torch
+
 
 _Record = TypeVar("_Record")
 
@@ -48,12 +49,6 @@ def in_order(*calls: Call) -> Call:
     return call_all
 
 
-class Supplement:
-    """Base of what an operation offers to be measured after the samples of its block."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An operation bound to its buffers. ``call`` and ``post`` raise the backend's errors.
@@ -68,7 +63,9 @@ class Operation:
         and one call per sample (``Op.fresh``, ``Op.stores``).
     buffers: send and receive buffers if the operation had to replace the given ones, for example by memory of the host
         or of another device (None: the given ones).
-    supplement: what can be measured after sampling (None: nothing).
+    parts: prepares the runs of the parts of a training step, after sampling; collective (None: it is no such step).
+    other_tool: runs another tool on the same operation, after sampling, with a time limit in seconds (None: there is
+        none); returns None if the tool cannot.
     """
 
     call: Call
@@ -78,7 +75,95 @@ class Operation:
     wrong: Callable[[], int] | None = None
     prepare: Call | None = None
     buffers: "tuple[torch.Tensor, torch.Tensor] | None" = None
-    supplement: Supplement | None = None
+    parts: "Callable[[], Parts] | None" = None
+    other_tool: Callable[[float], CrossCheck | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Inputs from which an operation is bound.
+
+    send, receive: buffers of this rank.
+    device: device of the buffers (None: host memory).
+    folder: where files are created (None: the plan has no path).
+    peer: this process's name of the device of a pair's other rank (None: it cannot allocate memory there).
+    local_rank: index of this rank on its host.
+    group: global ranks of the group.
+    me: index of this rank in the group.
+    traffic: traffic of an uneven op, elements.
+    comm: the library's handle on the ranks that communicate.
+    """
+
+    case: Case
+    send: "torch.Tensor"
+    receive: "torch.Tensor"
+    device: Device | None = None
+    folder: Path | None = None
+    peer: str | None = None
+    local_rank: int = 0
+    group: Ranks = (0,)
+    me: int = 0
+    traffic: Matrix = ()
+    comm: Any = None
+
+    @property
+    def root(self) -> int:
+        """Index of the root in the group."""
+        return self.case.root or 0
+
+    @property
+    def redop(self) -> str:
+        """Name of the reduction."""
+        return self.case.redop or "sum"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Values of a case that a kind of operation supports (None: any)."""
+
+    modes: tuple[Mode, ...] | None = None
+    caches: tuple[Cache, ...] | None = None
+    syncs: tuple[Sync, ...] | None = None
+    dtypes: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    devices: tuple[str, ...] | None = None
+    pre_enqueue: bool = False
+
+    def refuse(self, case: Case) -> str | None:
+        """Reason why ``case`` is beyond these limits, or None."""
+        for name, value, supported in (
+            ("mode", case.mode, self.modes),
+            ("cache", case.cache, self.caches),
+            ("sync", case.sync, self.syncs),
+            ("dtype", case.dtype, self.dtypes),
+            ("groups", case.group, self.groups),
+            ("device", case.device, self.devices),
+        ):
+            if supported is not None and value not in supported:
+                return f"{case.op} supports {name} {' or '.join(supported)}, not {value}"
+        return f"{case.op} cannot be pre-enqueued" if case.pre_enqueue and not self.pre_enqueue else None
+
+
+ALONE: Final[tuple[Mode, ...]] = ("isolated", "barriers", "pipelined", "graph")
+"""Modes of operations that do not communicate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """How a local operation is bound.
+
+    bind: prepares the operation, or raises BackendError. The operation raises BackendError or torch's RuntimeError.
+    limits: what it supports.
+    why_not: another reason why a case cannot run, or None; the same on every rank.
+    """
+
+    bind: Callable[[Bound], Operation]
+    limits: Limits
+    why_not: Callable[[Case], str | None] = lambda _case: None
+
+    def refuse(self, case: Case) -> str | None:
+        """Reason why ``case`` cannot run, or None."""
+        return self.limits.refuse(case) or self.why_not(case)
 
 
 def _end_here(error: Exception) -> None:
@@ -120,8 +205,9 @@ class World:
 class Backend(Protocol):
     """One rank's handle on a library. Every method but ``refuse`` and ``bind`` may raise BackendError.
 
-    raises: exceptions that bound operations raise unchanged, including BackendError. They are converted outside the
-        timed loop (``explained``), so that the timed region contains only the library's call.
+    raises: exceptions that bound operations, ``barrier`` and messages (send, receive, swap) raise unchanged,
+        including BackendError. They are converted outside the timed loop (``explained``), so that the timed region and
+        its start contain only the library's call.
     device: device that operations run on (None: the CPU). Bound calls then enqueue work and return, waits block only
         the stream, and ``device.synchronise`` completes the work.
     """
@@ -143,9 +229,7 @@ class Backend(Protocol):
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
         """Create the groups that ``bind`` will use. Collective over all ranks, with the same groups on each."""
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: "torch.Tensor", receive: "torch.Tensor", traffic: Matrix
-    ) -> Operation:
+    def bind(self, bound: Bound) -> Operation:
         """Bind ``op`` over ``group`` to these buffers, with as much preparation as possible."""
 
     def barrier(self) -> None:
@@ -243,3 +327,36 @@ def of_every_rank(backend: Backend, mine: Sequence[int]) -> Vector:
     table = np.zeros((backend.size, len(mine)), dtype=np.int64)
     table[backend.rank] = mine
     return backend.reduce(table.reshape(-1), "sum").reshape(table.shape)
+
+
+Interval = tuple[str, int, int]
+"""One interval of a step: ``compute`` or the name of a call, start and end, ns of a clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Separate runs of the parts of a training step. All ranks call each together, after an untimed ``prepare``.
+
+    step, compute, communicate: the whole step, the step without communication, and its communication only.
+    timeline: runs the step once more and returns its intervals by the given clock.
+    profile: runs the step once more and returns the trace of the library's own profiler.
+    sent: (op, ranks of the group, S in bytes) → calls of this rank.
+    memory: peak bytes, bytes of weights and of gradients on this rank (None: not measured).
+    steps: training steps in each of step, compute and communicate.
+    The other fields are as in ``records.StepParts``.
+    """
+
+    prepare: Call
+    step: Call
+    compute: Call
+    communicate: Call
+    timeline: Callable[[Callable[[], int]], list[Interval]]
+    profile: Callable[[], str]
+    sent: dict[tuple[str, int, int], int]
+    memory: tuple[int, int, int] | None
+    parameters: int
+    flop: int
+    tokens: int
+    dropped: int
+    steps: int = 1
+    gaps: tuple[float, ...] = ()

@@ -8,7 +8,8 @@ from functools import cached_property
 
 import torch
 
-from busbw.errors import BackendError
+from busbw.backends.base import World
+from busbw.errors import BackendError, LaunchError
 from busbw.system.device import DeviceConditions, Mark
 from busbw.system.nvml import nvml_of
 
@@ -64,6 +65,16 @@ def _event() -> torch.cuda.Event:
 def _spin(cycles: int) -> None:
     """Enqueue a kernel that spins for ``cycles``; torch has it for its own tests."""
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call] # noqa: SLF001 - nothing public blocks a stream
+
+
+def index_of(world: World) -> int:
+    """torch's number of this rank's GPU. If the launcher shows each rank only its own, every rank calls it 0.
+
+    Raises LaunchError if there is none.
+    """
+    if not (count := torch.cuda.device_count()):
+        raise LaunchError(f"rank {world.rank} cannot use a GPU: torch sees no CUDA device")
+    return world.local_rank % count
 
 
 class CudaDevice:

@@ -1,6 +1,5 @@
 """Fault injection for any backend, real or fake: wrong data and stragglers."""
 
-import ctypes
 import dataclasses
 import itertools
 import random
@@ -11,10 +10,7 @@ from typing import Any
 
 import torch
 
-from busbw.backends.base import Backend, BackendRow, Call, Operation, Post, Wait
-from busbw.backends.compiled_loop import Native
-from busbw.ops.base import Matrix, Op
-from busbw.ops.groups import Ranks
+from busbw.backends.base import Backend, BackendRow, Bound, Operation, Post, Wait
 from busbw.runs.records import Case
 
 
@@ -27,20 +23,6 @@ class WrappingBackend:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of ``inner``
         """Attribute ``name`` of ``inner``."""
         return getattr(self.inner, name)
-
-
-def as_native(call: Call, error: Callable[[int], Exception]) -> Native:
-    """Wrap a Python ``call`` as a C function that returns 1 if it raises."""
-
-    def to_its_end() -> int:
-        try:
-            call()
-        except Exception:  # noqa: BLE001 - C has no exceptions
-            return 1
-        return 0
-
-    native_call = ctypes.CFUNCTYPE(ctypes.c_int)(to_its_end)
-    return Native(((ctypes.cast(native_call, ctypes.c_void_p).value or 0,),), error, (native_call,))
 
 
 class CorruptingBackend(WrappingBackend):
@@ -56,17 +38,15 @@ class CorruptingBackend(WrappingBackend):
         self._when = when
         self._elements = elements
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
+    def bind(self, bound: Bound) -> Operation:
         """Bind the call of ``inner``, followed by the fault."""
-        inner = self.inner.bind(op, case, group, send, receive, traffic)
+        inner = self.inner.bind(bound)
         numbers = itertools.count()
         # Little-endian: the first byte of an element holds its lowest bit.
-        lowest = receive.view(torch.uint8).view(len(receive), -1)[:, 0] if len(receive) else None
+        lowest = bound.receive.view(torch.uint8).view(len(bound.receive), -1)[:, 0] if len(bound.receive) else None
 
         def corrupt() -> None:
-            if self._when(case, next(numbers)) and lowest is not None:
+            if self._when(bound.case, next(numbers)) and lowest is not None:
                 lowest[-self._elements :] ^= 1
 
         def corrupted() -> None:
@@ -82,12 +62,8 @@ class CorruptingBackend(WrappingBackend):
 
             return finish
 
-        native = inner.native
-        if native is not None:
-            after = as_native(corrupt, native.error)
-            native = Native((*native.steps, *after.steps), native.error, (native, after))
         post = None if inner.post is None else partial(posted, inner.post)
-        return Operation(corrupted, post, native, inner.free, inner.wrong)
+        return dataclasses.replace(inner, call=corrupted, post=post, native=None)  # the fault is in Python
 
 
 class DelayingBackend(WrappingBackend):

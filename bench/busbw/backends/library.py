@@ -1,20 +1,23 @@
 """Common base of library backends: buffers, and operations that the library itself does not provide."""
 
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from busbw.backends import scheduled, sockets
-from busbw.backends.base import Backend, Operation, World, explained, of_every_rank
+from busbw.backends.base import Backend, Bound, Operation, World, explained, of_every_rank
 from busbw.backends.local import LOCAL
-from busbw.backends.local import base as local
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
+from busbw.ops import OPS
 from busbw.ops.algorithms.settings import AlgorithmSettings
-from busbw.ops.base import Matrix, Op
+from busbw.ops.base import Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case
 from busbw.system.device import Device, DeviceConditions
@@ -25,6 +28,8 @@ class LibraryBackend(Backend):
 
     # torch raises RuntimeError in its operations, for example when memory runs out.
     raises: tuple[type[Exception], ...] = (RuntimeError, BackendError)
+    calls: Mapping[str, Callable[[Bound], Operation]]
+    """The library's own call for each op."""
 
     def __init__(self, world: World, device: Device | None = None) -> None:
         self.rank, self.size = world.rank, world.size
@@ -57,31 +62,32 @@ class LibraryBackend(Backend):
         with explained(self):
             return torch.empty(count, dtype=TORCH_DTYPES[dtype], device=self._where).zero_()
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
+    def bind(self, bound: Bound) -> Operation:
         """Bind ``op`` to its buffers (see Backend.bind)."""
-        world = self._world
+        world, case, op = self._world, bound.case, OPS[bound.case.op]
+        bound = replace(
+            bound,
+            device=self.device,
+            folder=world.folder,
+            peer=self.peer_in(bound.group),
+            local_rank=world.local_rank,
+            comm=self.comm(op, bound.group),
+        )
         if op.local:
-            peer = self.peer_in(group)
-            return LOCAL[op.name].bind(
-                local.Bound(case, send, receive, self.device, world.folder, peer, world.local_rank)
-            )
+            return LOCAL[op.name].bind(bound)
         if op.plain_sockets:
-            return sockets.bind(op, self.rank, send, receive, self.share, world.timeout_seconds)
+            return sockets.bind(op, bound, self.share, world.timeout_seconds)
         if isinstance(case.settings, AlgorithmSettings):
-            return scheduled.bind(op, case, group, group.index(self.rank), send, receive, self.exchange(case))
-        return self.bind_call(op, case, group, send, receive, traffic)
+            return scheduled.bind(op, bound, self.exchange(case))
+        return self.calls[op.name](bound)
 
     @abstractmethod
     def exchange(self, case: Case) -> Exchange:
         """Concurrent messages in both directions, for collectives over send/recv."""
 
     @abstractmethod
-    def bind_call(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        """Bind the library's own call for ``op``."""
+    def comm(self, op: Op, group: Ranks) -> Any:  # noqa: ANN401 - of the library
+        """The library's handle on the ranks with which ``op`` communicates in ``group``."""
 
     def share(self, text: str) -> list[str]:
         """Gather texts as 8-byte integers. Zero bytes pad a text; JSON and messages contain none."""

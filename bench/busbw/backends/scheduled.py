@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from busbw.backends.base import Call, Operation, in_order
+from busbw.backends.base import Bound, Call, Operation, in_order
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots
 from busbw.ops.algorithms.settings import explicit_algorithm
@@ -71,13 +71,12 @@ def refuse(op: Op, case: Case) -> str | None:
     return refused or next((reason for group in groups if (reason := algorithm.refuse(len(group))) is not None), None)
 
 
-def bind(
-    op: Op, case: Case, group: Ranks, me: int, send: torch.Tensor, receive: torch.Tensor, exchange: Exchange
-) -> Operation:
-    """Bind ``op``, which ``refuse`` allows, for index ``me`` of ``group`` to these buffers, over ``exchange``."""
+def bind(op: Op, bound: Bound, exchange: Exchange) -> Operation:
+    """Bind ``op``, which ``refuse`` allows, over ``exchange``."""
+    case, group, me = bound.case, bound.group, bound.me
     schedule = ALGORITHMS[op.name][explicit_algorithm(case.settings) or ""].on(len(group), case.nodes)
-    memory = _Memory.of(schedule, me, case.count, send, receive)
-    add = _ADD[case.redop or "sum"]
+    memory = _Memory.of(schedule, me, case.count, bound.send, bound.receive)
+    add = _ADD[bound.redop]
     mine = [
         transfers
         for transfers in schedule.rounds

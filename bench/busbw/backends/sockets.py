@@ -1,14 +1,12 @@
 """Plain TCP sockets between the ranks of one host: the speed of its loopback without a communication library."""
 
-import secrets
 import select
 import socket
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from busbw.backends.base import Operation
+from busbw.backends.base import Bound, Limits, Operation
 from busbw.errors import BackendError
 from busbw.ops.base import Op
 from busbw.runs.records import Case
@@ -17,39 +15,26 @@ if TYPE_CHECKING:
     import torch
 
 _LOOPBACK = "127.0.0.1"
-_TOKEN_BYTES = 32
-_MODES = ("isolated", "pipelined")
+_LIMITS = Limits(modes=("isolated", "pipelined"), groups=("all",), devices=("cpu",))
 
 
 def refuse(case: Case) -> str | None:
     """Reason why ``case`` cannot run, or None; the same on every rank."""
-    if case.device != "cpu":
-        return f"{case.op} sends from host memory; this backend's buffers are on {case.device}"
     if case.nodes > 1:
         return f"{case.op} measures the loopback of one host; the ranks are on {case.nodes} hosts"
-    if case.group != "all":
-        return f"{case.op} needs groups all, not {case.group}: it connects all ranks of the world"
-    if case.mode not in _MODES:
-        return f"{case.op} supports modes {' and '.join(_MODES)}, not {case.mode}"
-    return None
+    return _LIMITS.refuse(case)
 
 
-def bind(
-    op: Op,
-    rank: int,
-    send: "torch.Tensor",
-    receive: "torch.Tensor",
-    share: Callable[[str], list[str]],
-    timeout_seconds: float,
-) -> Operation:
+def bind(op: Op, bound: Bound, share: Callable[[str], list[str]], timeout_seconds: float) -> Operation:
     """Bind a call that sends to the next rank and receives from the previous one concurrently.
 
     A ping-pong (an op of two trips) instead sends a message from the first rank to the last and then one back.
     share: gathers a text of every rank on every rank; binding is collective. Raises BackendError when the ranks cannot
     connect; so does a call without progress for ``timeout_seconds``.
     """
-    following, previous = _connected(rank, share, timeout_seconds)
-    outgoing, incoming = _bytes_of(send), _bytes_of(receive)
+    rank = bound.me  # of the only group
+    following, previous = _connected(share, rank, timeout_seconds)
+    outgoing, incoming = _bytes_of(bound.send), _bytes_of(bound.receive)
     if op.trips == 1:
         exchange = _exchange(following, previous, timeout_seconds)
         steps = [(outgoing, incoming)]
@@ -119,24 +104,23 @@ def _polls(following: socket.socket, previous: socket.socket) -> dict[tuple[bool
     return polls
 
 
-def _connected(rank: int, share: Callable[[str], list[str]], seconds: float) -> tuple[socket.socket, socket.socket]:
+def _connected(share: Callable[[str], list[str]], me: int, seconds: float) -> tuple[socket.socket, socket.socket]:
     """Connect to the next and from the previous rank. Every rank shares its port before any of them can fail."""
-    token = secrets.token_hex(_TOKEN_BYTES // 2)
     try:
         listening = socket.create_server((_LOOPBACK, 0))
     except OSError as error:
         share("")
         raise BackendError(f"cannot listen on {_LOOPBACK}: {error.strerror}") from error
     with listening:
-        shared = share(f"{listening.getsockname()[1]} {token}")
-        port, _, key = shared[(rank + 1) % len(shared)].partition(" ")
-        if not all(shared):
-            raise BackendError(f"rank {shared.index('')} cannot listen on {_LOOPBACK}")
+        ports = share(str(listening.getsockname()[1]))
+        if not all(ports):
+            raise BackendError(f"rank {ports.index('')} cannot listen on {_LOOPBACK}")
+        listening.settimeout(seconds)
         try:
             with ExitStack() as held:
-                following = held.enter_context(socket.create_connection((_LOOPBACK, int(port)), timeout=seconds))
-                following.sendall(key.encode())
-                previous = held.enter_context(_accepted(listening, token, seconds))
+                next_port = int(ports[(me + 1) % len(ports)])
+                following = held.enter_context(socket.create_connection((_LOOPBACK, next_port), timeout=seconds))
+                previous = held.enter_context(listening.accept()[0])
                 for end in (following, previous):
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     end.setblocking(False)
@@ -144,16 +128,3 @@ def _connected(rank: int, share: Callable[[str], list[str]], seconds: float) -> 
         except OSError as error:
             raise BackendError(f"cannot connect to the neighbours on {_LOOPBACK}: {error.strerror or error}") from error
     return following, previous
-
-
-def _accepted(listening: socket.socket, token: str, seconds: float) -> socket.socket:
-    """Accept the connection of the previous rank, the only one that knows ``token``. Raises OSError on timeout."""
-    end = time.monotonic() + seconds
-    while True:
-        listening.settimeout(max(0.001, end - time.monotonic()))
-        connection, _ = listening.accept()
-        connection.settimeout(max(0.001, end - time.monotonic()))
-        with suppress(OSError):
-            if secrets.compare_digest(connection.recv(_TOKEN_BYTES, socket.MSG_WAITALL), token.encode()):
-                return connection
-        connection.close()

@@ -14,8 +14,7 @@ from busbw.escape import echo, output_columns, plain_text
 from busbw.ops import FAMILIES
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs import cases, plan, store
-from busbw.runs.outline import outline
-from busbw.runs.progress import RunLine, line_of
+from busbw.runs.progress import RunLine, line_of, outline
 from busbw.runs.records import JSON
 from busbw.shared_options import as_json_option, results_dir_option
 

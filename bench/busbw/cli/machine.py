@@ -2,19 +2,23 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import msgspec
 
-from busbw.cli import examine, listing
+from busbw.cli import listing
+from busbw.errors import ClockError
 from busbw.escape import echo, plain_text
+from busbw.measure.clock import HostClock, read_cost_ns
+from busbw.runs.facts import HostFacts, Nic
 from busbw.runs.records import JSON
 from busbw.shared_options import as_json_option, peaks_option
 from busbw.system import environment
 from busbw.system.catalog import Catalogue, Gpu, Rate, catalogue
-from busbw.system.detect import picture
-from busbw.units import format_rate
+from busbw.system.detect import Level, Picture, picture
+from busbw.units import format_rate, number_list
 
 
 @click.command()
@@ -22,8 +26,8 @@ from busbw.units import format_rate
 @as_json_option
 def doctor(*, peaks_file: Path | None, as_json: bool) -> None:
     """Describe this machine: which backends can run here, and why others cannot."""
-    examined = examine.examine(catalogue(peaks_file))
-    echo(json.dumps(msgspec.to_builtins(examined), indent=2) if as_json else examine.in_words(examined))
+    examined = examine(catalogue(peaks_file))
+    echo(json.dumps(msgspec.to_builtins(examined), indent=2) if as_json else in_words(examined))
 
 
 @click.command()
@@ -54,7 +58,7 @@ def _print_catalogue(rows: Catalogue) -> None:
         {
             "GPU": gpu.name,
             "memory": format_rate(gpu.memory_bytes_per_second),
-            "in practice": examine.in_practice(gpu.practical_memory_bytes_per_second),
+            "in practice": in_practice(gpu.practical_memory_bytes_per_second),
             "bfloat16": f"{gpu.flops['bfloat16'] / 1e12:g} TFLOP/s" if "bfloat16" in gpu.flops else None,
             "links": None if gpu.link is None else f"{gpu.links} × {gpu.link}",
             "host": gpu.host_link or (gpu.pcie and f"{gpu.pcie} x{gpu.lanes}"),
@@ -67,7 +71,7 @@ def _print_catalogue(rows: Catalogue) -> None:
             "kind": rate.kind,
             "name": rate.name,
             "nominal": f"{format_rate(rate.bytes_per_second)} per {rate.per}",
-            "in practice": examine.in_practice(rate.practical_bytes_per_second, rate.peak.practical_of),
+            "in practice": in_practice(rate.practical_bytes_per_second, rate.peak.practical_of),
             "direction": rate.direction,
             "source": source(rate),
         }
@@ -80,7 +84,7 @@ def _print_catalogue(rows: Catalogue) -> None:
 
 def _print_here(rows: Catalogue, *, as_json: bool) -> None:
     seen = picture(environment.host_facts(), rows)
-    levels = examine.level_rows(seen)
+    levels = level_rows(seen)
     if as_json:
         document = {"levels": levels, "findings": [*seen.findings, *seen.resting], "unknown": list(seen.unknown)}
         echo(json.dumps(document, indent=2))
@@ -89,8 +93,8 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
         {
             "level": row["level"],
             "of": row["of"],
-            "nominal": examine.in_practice(row["nominal_bytes_per_second"]),
-            "in practice": examine.in_practice(row["practical_bytes_per_second"], row["practical_of"]),
+            "nominal": in_practice(row["nominal_bytes_per_second"]),
+            "in practice": in_practice(row["practical_bytes_per_second"], row["practical_of"]),
             "direction": row["direction"],
             "because": row["why"],
             "source": row["source"],
@@ -107,3 +111,140 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
 
 def _documents(rows: Catalogue, of: Sequence[Rate | Gpu]) -> list[JSON]:
     return [{**msgspec.to_builtins(row), "origin": rows.origin(row)} for row in of]
+
+
+# --- busbw doctor ----------------------------------------------------------------------------------------------------
+
+
+class Examined(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about this machine, the cost of a clock read (None: unusable), the backends and launchers that work here,
+    its memory and link levels with their peaks, what is unknown, and findings, the most important first.
+    """
+
+    facts: HostFacts
+    timer_ns: int | None
+    backends: list[dict[str, JSON]]
+    launchers: list[dict[str, JSON]]
+    levels: list[dict[str, JSON]]
+    unknown: tuple[str, ...]
+    findings: list[str]
+
+
+def examine(rows_of_peaks: Catalogue | None = None) -> Examined:
+    """Examine this machine."""
+    facts = environment.host_facts()
+    seen = picture(facts, catalogue() if rows_of_peaks is None else rows_of_peaks)
+    try:
+        timer_ns: int | None = read_cost_ns(HostClock())
+        clock_problem = None
+    except ClockError as error:
+        timer_ns, clock_problem = None, str(error)
+    return Examined(
+        facts=facts,
+        timer_ns=timer_ns,
+        backends=listing.backends(),
+        launchers=listing.launchers(),
+        levels=level_rows(seen),
+        unknown=seen.unknown,
+        findings=[*([clock_problem] if clock_problem else []), *seen.findings, *seen.resting, *_findings(facts)],
+    )
+
+
+def level_rows(seen: Picture) -> list[dict[str, JSON]]:
+    """The levels of a machine as rows; holders with equal values share a row."""
+    alike: dict[Level, list[Level]] = {}
+    for level in seen.levels:
+        alike.setdefault(replace(level, holder="", gpu=None), []).append(level)
+    return [
+        {
+            "level": level.name,
+            "of": _holders(members),
+            "nominal_bytes_per_second": None if level.peak is None else level.peak.nominal,
+            "practical_bytes_per_second": None if level.peak is None else level.peak.practical,
+            "practical_of": None if level.peak is None else level.peak.practical_of,
+            "practical_source": None if level.peak is None else level.peak.practical_source,
+            "direction": None if level.peak is None else level.peak.direction,
+            "why": level.why,
+            "source": None if level.peak is None else level.peak.source,
+        }
+        for level, members in alike.items()
+    ]
+
+
+def in_practice(rate: float | None, of: str | None = None) -> str | None:
+    """The rate reached in practice, such as ``6.5 GB/s of reads``; None if unknown."""
+    return None if rate is None else f"{format_rate(rate)} of {of}" if of else format_rate(rate)
+
+
+def _holders(levels: Sequence[Level]) -> str:
+    """``GPU 0``, ``GPU 1`` … → ``GPU 0-7``."""
+    gpus = [level.gpu for level in levels if level.gpu is not None]
+    return f"GPU {number_list(gpus)}" if len(gpus) == len(levels) else ", ".join(level.holder for level in levels)
+
+
+def _findings(facts: HostFacts) -> list[str]:
+    cores, logical_cores = environment.usable_cores(), facts.cpu.logical_cores
+    findings = [f"{cores} usable cores: runs with more ranks are oversubscribed, and their tables say so"]
+    if logical_cores and cores < logical_cores:
+        findings.append(f"only {cores} of {logical_cores} cores are usable (CPU affinity or cgroup quota)")
+    if facts.virtualization:
+        findings.append(
+            f"this is a virtual machine ({facts.virtualization}): other guests may disturb measurements; "
+            "compare within one run, or use several launches"
+        )
+    if environment.load_average() > cores / 2:
+        findings.append(f"this machine is busy: load average {environment.load_average():.1f} on {cores} cores")
+    if not any(nic.kind == "physical" and nic.up for nic in facts.nics):
+        findings.append(
+            "no physical network interface is up: only runs on this host are possible, with memory copy as their peak"
+        )
+    return findings
+
+
+def in_words(examined: Examined) -> str:
+    """The result of ``examine`` as text."""
+    facts, cpu, clock = examined.facts, examined.facts.cpu, examined.facts.clock
+    cores = f"{cpu.usable_cores} usable of {cpu.logical_cores} logical, {cpu.physical_cores or '?'} physical"
+    pages = facts.thp or "unknown"
+    source = clock.source or "unknown"
+    versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
+    variables = ", ".join(f"{name}={value}" for name, value in facts.variables.items())
+    lines = [
+        f"host          {facts.host}  ({facts.system})",
+        f"cpu           {cpu.model or 'model unknown'}: {cores} cores",
+        f"memory        {(facts.memory.total_bytes or 0) / 2**30:.1f} GiB, transparent huge pages: {pages}",
+        f"virtual       {facts.virtualization or 'no hypervisor detected'}",
+        f"clock         {clock.implementation}, source {source}, one read takes {examined.timer_ns or '?'} ns",
+        f"python        {facts.python}; {versions}",
+        "network",
+        *map(_nic_in_words, facts.nics),
+        f"variables     {variables or 'none that affect performance'}",
+        "levels",
+        *map(_level_in_words, examined.levels),
+        *(f"  unknown: {reason}" for reason in examined.unknown),
+        "backends and launchers",
+        *(f"  backend {row['backend']}: {row['here']}" for row in examined.backends),
+        *(
+            f"  launcher {row['launcher']}: {'in use' if row['here'] == 'yes' else 'not detected'}"
+            for row in examined.launchers
+        ),
+        "findings",
+        *(f"  - {finding}" for finding in examined.findings),
+    ]
+    return "\n".join(map(plain_text, lines))
+
+
+def _level_in_words(level: dict[str, JSON]) -> str:
+    head = f"  {level['level']:8}{level['of']}: "
+    if level["nominal_bytes_per_second"] is None:
+        return f"{head}unknown: {level['why']}"
+    practical = in_practice(level["practical_bytes_per_second"], level["practical_of"])
+    reached = "" if practical is None else f", {practical} in practice"
+    return (
+        f"{head}{format_rate(level['nominal_bytes_per_second'])} nominal{reached}, {level['direction']}; {level['why']}"
+    )
+
+
+def _nic_in_words(nic: Nic) -> str:
+    shown = format_rate(nic.speed_bytes_per_second) if nic.speed_bytes_per_second else "unknown"
+    return f"  {nic.name:12}{nic.kind}, {'up' if nic.up else 'down'}, speed {shown}"

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from busbw import __version__
-from busbw.cli.options import all_ops
 from busbw.cli.streams import guard
 from busbw.errors import BusbwError, UsageError, nearest
 from busbw.escape import echo, plain_text
@@ -100,7 +99,9 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            likely = f"run --op {args[0]}" if args[0] in all_ops() else nearest(args[0], _ROWS)
+            from busbw.ops import OPS  # noqa: PLC0415 - only for this hint
+
+            likely = f"run --op {args[0]}" if args[0] in OPS else nearest(args[0], _ROWS)
             if likely is None:
                 raise
             raise click.UsageError(f"{error.message} Did you mean busbw {likely}?", ctx) from None
@@ -111,27 +112,21 @@ class _Commands(click.Group):
                 formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - click's own signature
-        given = args[0] if args else extra.get("args")
-        try:
-            return self._guarded(given, *args, **extra)
-        except KeyboardInterrupt:  # a signal after the command has ended
-            raise SystemExit(1) from None
-        finally:
-            if given is None:  # the process is the command's own, and now exits
-                _release_signals()
-
-    def _guarded(self, given: list[str] | None, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - as above
         streams = guard()
-        data_only = "--json" in (sys.argv if given is None else given)
         try:
             return super().main(*args, **extra)
         except SystemExit as ending:
-            status = streams.status_after(ending.code if isinstance(ending.code, int) else 1, data_only=data_only)
-            raise SystemExit(status) from None
+            code = ending.code if isinstance(ending.code, int) else 1
+            raise SystemExit(streams.status_after(code)) from None
         except OSError as error:
             if not streams.raised(error):
                 raise
-            raise SystemExit(streams.status_after(1, data_only=data_only)) from None
+            raise SystemExit(streams.status_after(1)) from None
+        except KeyboardInterrupt:  # a signal after the command has ended
+            raise SystemExit(1) from None
+        finally:
+            if not args and extra.get("args") is None:  # the process is the command's own, and now exits
+                _release_signals()
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         try:

@@ -4,11 +4,11 @@ import importlib
 import json
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
@@ -16,20 +16,21 @@ from click.core import ParameterSource
 
 from busbw import launch, units
 from busbw.backends import BACKENDS, backend_named
-from busbw.cli.baseline import baseline
+from busbw.backends.base import BackendRow
 from busbw.errors import BusbwError, Interrupted, UsageError
 from busbw.escape import echo, plain_text
 from busbw.launch import run_session
 from busbw.launch.base import Result, Settings
 from busbw.launch.launchers import launcher_here
-from busbw.launch.observers import in_words, timing_in_words
 from busbw.measure.unsupported import anywhere, unsuited
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
+from busbw.ops.base import Op
 from busbw.ops.traffic import read_weights
 from busbw.runs import cases, plan, resume, store
-from busbw.runs.outline import outline
+from busbw.runs.cases import in_words, timing_in_words
 from busbw.runs.plan import Plan, Sweep
+from busbw.runs.progress import outline
 from busbw.runs.records import settings_in_words
 from busbw.runs.resume import Lack
 from busbw.system import environment
@@ -124,13 +125,10 @@ def asked_plan(
 ) -> tuple[Plan, list[str]]:
     """The plan that the options define, and the operations that were added to it as reference measurements.
 
-    ``asked`` are values for the plan's fields of these names. Nothing is added if ``alone``. Prints a note for a range
-    of sizes whose steps do not reach its end.
+    ``asked`` are values for the plan's fields of these names. Nothing is added if ``alone``.
     """
     read = {name: reads(asked[name]) for name, reads in _READ.items() if asked[name] is not None}
     requested = _plan(suite, plan_file, ops, {**asked, **read})
-    for note in units.short_ranges(asked["sizes"] or ""):
-        echo(f"busbw: {note}", err=True)
     if alone or ops is None:
         return requested, []
     ranks = launch.ranks_of(requested, os.environ)
@@ -138,6 +136,43 @@ def asked_plan(
     added = baseline(judged, backend_named(requested.backend), ranks, one_host=launch.on_one_host(ranks))
     completed = msgspec.structs.replace(requested, sweep=(*requested.sweep, *added))
     return completed, [name for sweep in added for name in sweep.ops]
+
+
+# --- reference measurements that --op adds, so that its results can be compared with models and peaks --------------
+
+_LATENCY: Final = ("ping_pong", "8,4MiB")
+"""Latency α and cost per byte β. Between hosts nothing else is measured: the network's nominal rate is its peak."""
+_RATE: Final = ("send_recv", "4MiB")
+"""The rate that the ranks of one host reach together."""
+_SOCKETS: Final = (("tcp_stream", "4MiB,64MiB"), ("tcp_ping_pong", "4MiB"))
+"""Peaks for a backend that sends over sockets, on one host."""
+_MEMORY: Final = ("memory_copy", "64MiB")
+"""Peak for ranks that share the memory of one host."""
+_PRODUCTS: Final = ("matmul", "4MiB")
+"""Rate of matrix products, which training steps are compared with."""
+
+
+def baseline(ops: Sequence[str], backend: BackendRow, ranks: int, *, one_host: bool) -> tuple[Sweep, ...]:
+    """Sweeps that cost models and peaks for ``ops`` on ``ranks`` ranks are derived from, without those in ``ops``.
+
+    Empty when ``ops`` send nothing.
+    """
+    sending = [OPS[name] for name in ops if ranks > 1 and _is_judged(OPS[name])]
+    rows = [_PRODUCTS] if any(OPS[name].splits for name in ops) else []
+    rows += [_LATENCY] if sending else []
+    if one_host and any(op.sized for op in sending):
+        rows.append(_RATE)
+        rows += _SOCKETS if backend.traits.transport == "gloo-tcp" else ()
+        rows += [_MEMORY] if backend.device == "cpu" else []
+    return tuple(Sweep(ops=(name,), sizes=sizes, baseline=True) for name, sizes in rows if name not in ops)
+
+
+def _is_judged(op: Op) -> bool:
+    """Whether ``op`` is compared with a model or peak of messages (pairs are only compared with each other)."""
+    return not (op.local or op.stores or op.plain_sockets or op.splits or op.members == "pairs")
+
+
+# --- the plan -------------------------------------------------------------------------------------------------------
 
 
 def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None, settings: Mapping[str, Any]) -> Plan:
@@ -207,8 +242,7 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
     place = run_session.place_here(ranks) if is_local else anywhere()
     skipped = {case: reason for case in planned.cases if (reason := unsuited(case, place)) is not None}
     to_come = [case for case in planned.cases if case not in skipped]
-    usable = environment.cores_of_launcher()
-    of_step = partial(step_seconds, cores=usable)
+    of_step = partial(step_seconds, cores=environment.cores_of_launcher())
     seconds = cases.estimated_seconds(requested, to_come, of_step)
     asked = [case for case in to_come if case.op not in references]
     of_baseline = seconds - cases.estimated_seconds(requested, asked, of_step) if references else 0.0
@@ -244,12 +278,6 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
         echo(f"caution: backend {requested.backend} cannot run here: {missing}", err=True)
     verb = "is" if len(skipped) == 1 else "are"
     left_out = f"{len(skipped)} of {counted(len(planned.cases), 'case')} {verb} skipped; " if skipped else ""
-    if (load := environment.load_average()) > usable and any(OPS[case.op].splits for case in to_come):
-        echo(
-            f"caution: the estimate is for an idle machine; here the load average is {load:.3g} on "
-            f"{counted(usable, 'usable core')}, so training steps may take several times as long",
-            err=True,
-        )
     echo(
         f"{counted(len(planned.cases) - len(skipped), 'case')} × {requested.launches} launch(es): about "
         f"{units.format_span(seconds)}, longer if single calls take seconds; {left_out}the backend may refuse more "

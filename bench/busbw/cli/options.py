@@ -1,44 +1,11 @@
 """Options that several commands share, and commands whose help is divided into sections."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import click
-
-Complete = Callable[[click.Context, click.Parameter, str], list[str]]
-
-
-def completed_by(names: Callable[[], Iterable[str]]) -> Complete:
-    """Shell completion for an option that takes one or several of ``names``, comma-separated."""
-
-    def complete(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
-        before, comma, last = typed.rpartition(",")
-        return [f"{before}{comma}{name}" for name in names() if name.startswith(last)]
-
-    return complete
-
-
-def all_ops() -> Iterable[str]:
-    """The names of all operations."""
-    from busbw.ops import OPS  # noqa: PLC0415 - only for shell completion
-
-    return OPS
-
-
-def backends() -> Iterable[str]:
-    """The names of all backends."""
-    from busbw.backends import BACKENDS  # noqa: PLC0415 - only for shell completion
-
-    return BACKENDS
-
-
-def suites() -> Iterable[str]:
-    """The names of the shipped suites."""
-    from busbw.runs.plan import suites as shipped  # noqa: PLC0415 - only for shell completion
-
-    return shipped()
 
 
 def _names(_context: click.Context, _parameter: click.Parameter, given: str | None) -> tuple[str, ...] | None:

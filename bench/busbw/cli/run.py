@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from busbw.cli.options import Section, Sectioned, all_ops, backends, completed_by, listed, option, suites
+from busbw.cli.options import Section, Sectioned, listed, option
 from busbw.errors import nearest
 from busbw.shared_options import as_json_option, results_dir_option
 
@@ -13,18 +13,14 @@ _SECTIONS = (
     Section(
         "Operations and sizes",
         "busbw run --op all_reduce,all_gather --sizes 8..64MiB*2",
-        listed("--op ops", "Operations, comma-separated (busbw list ops).", shell_complete=completed_by(all_ops)),
+        listed("--op ops", "Operations, comma-separated (busbw list ops)."),
         option(
             "--sizes",
             "Buffer sizes S: a list (8,1KiB), a range (8..64MiB*2, 1MiB..4MiB+1MiB), or both.  [default: 8..16MiB*2]",
         ),
         listed("--dtype dtypes", "Data types, comma-separated.  [default: float32]"),
         listed("--redop redops", "Reduction operations, comma-separated: sum, avg, min, max, product.  [default: sum]"),
-        option(
-            "--suite",
-            "Shipped suite (busbw list suites); other options restrict or override it.",
-            shell_complete=completed_by(suites),
-        ),
+        option("--suite", "Shipped suite (busbw list suites); other options restrict or override it."),
         option("--plan plan_file", "TOML plan; other options restrict or override it.", click.Path(path_type=Path)),
         listed(
             "--algorithm algorithms",
@@ -101,11 +97,7 @@ _SECTIONS = (
         "Ranks and backend",
         "busbw run --suite quick --backend mpi --ranks 4",
         option("--ranks", "Number of local ranks.  [default: one per GPU, else one per usable core, at least 2]", int),
-        option(
-            "--backend",
-            "Communication library (busbw list backends).  [default: gloo]",
-            shell_complete=completed_by(backends),
-        ),
+        option("--backend", "Communication library (busbw list backends).  [default: gloo]"),
         option("--port", "Rendezvous port of local ranks.  [default: a free one]", click.IntRange(0, 65535), default=0),
     ),
     Section(
@@ -151,7 +143,10 @@ def _option_for(word: str) -> str | None:
     """The option that ``word`` probably belongs to, with its value; None if there is none."""
     if word.endswith(".toml"):
         return f"--plan {word}"
-    options = [(option, name) for option, names in (("--op", all_ops()), ("--suite", suites())) for name in names]
+    from busbw.ops import OPS  # noqa: PLC0415 - only for this hint
+    from busbw.runs.plan import suites  # noqa: PLC0415 - as above
+
+    options = [(option, name) for option, names in (("--op", OPS), ("--suite", suites())) for name in names]
     likely = nearest(word, [name for _, name in options])
     return next((f"{option} {name}" for option, name in options if name == likely), None)
 

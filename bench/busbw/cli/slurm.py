@@ -20,9 +20,8 @@ from busbw.shared_options import as_json_option, results_dir_option
 from busbw.slurm import job_plan, queue, steps
 from busbw.slurm.follow import Follower
 from busbw.slurm.job_plan import JobRequest
-from busbw.slurm.runs import JobRuns
-from busbw.slurm.script import SIGNAL_SECONDS, Job, Setting, render
-from busbw.slurm.status import refuse_a_second_job, resumption_of, rows
+from busbw.slurm.runs import JobRuns, refuse_a_second_job, resumption_of, rows
+from busbw.slurm.script import SIGNAL_SECONDS, Job, render
 from busbw.workloads.step_cost import step_seconds
 
 _OPTIONS = [
@@ -80,10 +79,6 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     nodes: str | None,
     ranks_per_node: int | None,
     resume: str | None,
-    backend: str | None,
-    launches: int | None,
-    path: str | None,
-    timeout_seconds: float | None,
     mpi: str | None,
     nodelist: str | None,
     busbw: str | None,
@@ -91,28 +86,35 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     wait: bool,
     results_dir: Path,
     as_json: bool,
-    **of_sbatch: Any,  # noqa: ANN401 - passed to the job's field of that name, which checks it
+    **asked: Any,  # noqa: ANN401 - passed to the field of that name of the plan or the job, which checks it
 ) -> None:
     """Submit a Slurm job that measures PLAN: a shipped suite (busbw list suites) or a TOML file.
 
     Prints the job number. Exit status 0: the job was submitted or, with --wait, has succeeded.
     """
-    changes = {"backend": backend, "launches": launches, "path": path, "timeout_seconds": timeout_seconds}
-    order = _order(plan, nodes, ranks_per_node, resume, results_dir, busbw, changes)
+    changes = {name: asked.pop(name) for name in ("backend", "launches", "path", "timeout_seconds")}
+    if resume is not None:
+        if plan is not None or changes["backend"] is not None or changes["path"] is not None:
+            raise UsageError("--resume keeps the stored plan of the run; give it without PLAN, --backend and --path")
+        folder = store.find(results_dir, resume)
+        kept = {name: changes[name] for name in ("launches", "timeout_seconds")}
+        order = job_plan.resuming_order(folder, nodes, ranks_per_node, busbw, kept)
+    elif plan is not None:
+        order = job_plan.new_order(plan, nodes, ranks_per_node, changes)
+    else:
+        raise UsageError("nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN")
     job = Job(
         run=order.options,
         **asdict(order.shape),
         name=f"busbw-{order.plan.name}",
-        settings=(
-            Setting("BUSBW", job_plan.this_busbw() if busbw is None else busbw, ours=True),
-            Setting("BUSBW_RESULTS_DIR", str(results_dir.absolute()), ours=True, exported=True),
-        ),
+        busbw=job_plan.this_busbw() if busbw is None else busbw,
+        results_dir=str(results_dir.absolute()),
         mpi=job_plan.mpi_for(order.plan, mpi),
         silence_seconds=order.plan.timing.timeout_seconds + order.plan.timing.max_seconds,
         nodelist=order.nodelist if nodelist is None else nodelist,
         comment=resumption_of(order.resumed) if order.resumed else None,
-        about=(f"Written by busbw submit: {order.shape.nodes} × {order.shape.ranks_per_node} ranks.",),
-        **of_sbatch,
+        about=f"Written by busbw submit: {order.shape.nodes} × {order.shape.ranks_per_node} ranks.",
+        **asked,
     )
     text = render(job)
     if dry_run:
@@ -137,29 +139,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         err=True,
     )
     if wait:
-        tasks = order.shape.node_counts
-        _wait(Follower(number, JobRuns(results_dir), _say, log, order.resumed, tasks=tasks))
-
-
-def _order(
-    plan: str | None,
-    nodes: str | None,
-    ranks_per_node: int | None,
-    resume: str | None,
-    results_dir: Path,
-    busbw: str | None,
-    changes: dict[str, Any],
-) -> JobRequest:
-    """The job to submit. ``changes`` are values for the plan's fields of these names, which check them."""
-    if resume is not None:
-        if plan is not None or changes["backend"] is not None or changes["path"] is not None:
-            raise UsageError("--resume keeps the stored plan of the run; give it without PLAN, --backend and --path")
-        folder = store.find(results_dir, resume)
-        kept = {name: changes[name] for name in ("launches", "timeout_seconds")}
-        return job_plan.resuming_order(folder, nodes, ranks_per_node, busbw, kept)
-    if plan is None:
-        raise UsageError("nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN")
-    return job_plan.new_order(plan, nodes, ranks_per_node, changes)
+        _wait(Follower(number, JobRuns(results_dir), _say, log, order.resumed))
 
 
 def _about(order: JobRequest) -> str:

@@ -13,10 +13,9 @@ import msgspec
 from busbw.backends.base import BackendRow, World
 from busbw.errors import BusbwError, Interrupted, RankFailure
 from busbw.escape import say
-from busbw.launch.base import Attachment, Result, Settings, die_with_parent, finish_well
+from busbw.launch.base import Attachment, Listener, Result, Settings, die_with_parent, finish_well
 from busbw.launch.launchers import LauncherRow, usable_backend
 from busbw.launch.live_table import LiveTable
-from busbw.launch.observers import Listener
 from busbw.launch.rendezvous import LaunchOrder
 from busbw.launch.run_session import RunSession, open_run
 from busbw.launch.signals import LAST_WORDS_SECONDS, ShutdownHandler
@@ -65,7 +64,7 @@ def _run_launch(plan: Plan, row: BackendRow, session: RunSession, attached: Atta
             attached.publish(LaunchOrder(plan=plan, run=session.folder.name, launch=launch, remaining=remaining))
             began = time.monotonic()
             table = Listener(begins) if quiet else LiveTable(plan, launch, began, remaining, report=begins)
-            job = Job(plan, session.folder, launch, info.launcher, row, remaining, shutdown.asked, session.size_bytes)
+            job = Job(plan, session.folder, launch, info.launcher, row, remaining, shutdown.asked)
             outcome = run(job, _world(attached, plan, lost), table)
     except BusbwError as error:
         session.broke(error, launch, current)
@@ -81,7 +80,7 @@ def _run_launch(plan: Plan, row: BackendRow, session: RunSession, attached: Atta
         session.finish("interrupted", f"ended at the end of a block by {shutdown.in_words()}")
         raise Interrupted(session.folder)
     failures = session.failed + outcome.failed
-    _close(session, failures, attached.launcher, outcome.written)
+    _close(session, failures, attached.launcher)
     return Result(session.folder, outcome.measured, failures, speaks=True)
 
 
@@ -159,11 +158,11 @@ def _leave(error: BaseException, *, speaks: bool = True) -> None:
     os._exit(1)
 
 
-def _close(session: RunSession, failed: int, launcher: LauncherRow, written: int | None) -> None:
+def _close(session: RunSession, failed: int, launcher: LauncherRow) -> None:
     """Write the end of the run or, if other launches are missing, of this launch: a launcher runs one at a time."""
     others = len(session.launches) - 1
     if others == 0:
-        finish_well(session.folder, failed, written)
+        finish_well(session.folder, failed)
         return
     session.finish("interrupted", f"{others} launch(es) are still missing; {launcher.name} runs one at a time")
     action = f"use {launcher.next_launches}" if launcher.next_launches else "resume the run again"

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from busbw.launch.launchers import LauncherRow
 from busbw.launch.rendezvous import LaunchOrder, Rendezvous
 from busbw.launch.signals import ShutdownHandler
 from busbw.runs import store
-from busbw.runs.compress import pack
-from busbw.runs.records import Ended, EndStatus, Failed
+from busbw.runs.cases import Cases
+from busbw.runs.progress import CaseBlock
+from busbw.runs.records import Case, Ended, EndStatus, Failed, Measurement, Skipped
 
 _PR_SET_PDEATHSIG = 1
 
@@ -105,20 +107,33 @@ def finish(folder: Path, status: EndStatus, reason: str | None, failure: Failed 
         return
 
 
-def finish_well(folder: Path, failed: int, written: int | None = None) -> None:
-    """Write the end of a run whose launches are complete, and compress it if it is large.
-
-    ``written``: bytes of samples that the launches wrote (None: not checked). Raises StoreError when they are no longer
-    there, which is then recorded as the end of the run, or when the end cannot be written.
-    """
+def finish_well(folder: Path, failed: int) -> None:
+    """Write the end of a run whose launches are complete, and compress it if it is large. Raises StoreError."""
     status: EndStatus = "failed" if failed else "complete"
-    try:
-        with store.Appender(folder, written) as appender:
-            appender.append(
-                Ended(status=status, reason=f"{failed} case(s) failed" if failed else None, ended=store.utc_now())
-            )
-            appender.require_whole()
-    except StoreError as error:
-        finish(folder, "failed", str(error))
-        raise
-    pack(folder)
+    reason = f"{failed} case(s) failed" if failed else None
+    with store.Appender(folder) as appender:
+        appender.append(Ended(status=status, reason=reason, ended=store.utc_now()))
+    store.pack(folder)
+
+
+class Listener:
+    """Receives the events of a launch, and calls ``report`` with the current block: case and number, or None once its
+    row is on disk.
+    """
+
+    def __init__(self, report: Callable[[CaseBlock | None], None] = lambda _: None) -> None:
+        self._report = report
+
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cautions: tuple[str, ...]) -> None:
+        """All ranks are connected; this launch has ``blocks`` blocks. ``cautions`` are to be shown first."""
+
+    def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - for observers that count them
+        """A block begins."""
+        self._report((case, block))
+
+    def row_written(self, row: Measurement | Skipped | Failed) -> None:  # noqa: ARG002 - for observers that show it
+        """A row was written to disk."""
+        self._report(None)
+
+    def launch_ended(self) -> None:
+        """All blocks of this launch are written."""

@@ -36,14 +36,10 @@ class LauncherVariables:
 
     def found(self, variables: Mapping[str, str]) -> bool:
         """Whether all required variables are set, for enough ranks."""
-        return self._are_set(variables) and not self.too_few(variables)
-
-    def too_few(self, variables: Mapping[str, str]) -> bool:
-        """Whether all required variables are set, but for fewer than ``least`` ranks."""
-        return self.least > 1 and self._are_set(variables) and env_int(variables, self.size) < self.least
-
-    def _are_set(self, variables: Mapping[str, str]) -> bool:
-        return all(name in variables for name in (self.rank, self.size, self.local_rank, *self.others))
+        names = (self.rank, self.size, self.local_rank, *self.others)
+        return all(name in variables for name in names) and (
+            self.least == 1 or env_int(variables, self.size) >= self.least
+        )
 
 
 OF_MPIRUN = (

@@ -26,7 +26,6 @@ class LauncherRow:
     ``signals``: how it ends its ranks.
     ``starts``: the kinds of backends (``started_by``) whose ranks it can start.
     ``next_launches``: what starts the other launches of a run (None: nothing, so a new run has one launch).
-    ``too_few``: finding if its variables are set for fewer ranks than it needs (``LauncherVariables.least``).
     """
 
     name: str
@@ -36,7 +35,6 @@ class LauncherRow:
     signals: SignalPolicy = field(default_factory=SignalPolicy)
     starts: tuple[str, ...] = ("anybody", "mpiexec")
     next_launches: str | None = None
-    too_few: str | None = None
 
     @property
     def local(self) -> bool:
@@ -107,8 +105,6 @@ LAUNCHERS: dict[str, LauncherRow] = {
                 cleans_up=True,
             ),
             next_launches="busbw launches or busbw submit --resume",
-            too_few="this Slurm step has only one task, so busbw starts local ranks (launcher local); use srun "
-            "--ntasks 2 or more to measure the ranks of the step",
         ),
         # The last row applies if no other does.
         LauncherRow(

@@ -3,9 +3,7 @@
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
-from itertools import accumulate, islice
+from collections.abc import Callable, Mapping
 from typing import TextIO
 
 import numpy as np
@@ -13,11 +11,11 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from busbw.escape import output_columns, plain_text
-from busbw.launch.observers import Listener, in_words
+from busbw.escape import plain_text
+from busbw.launch.base import Listener
 from busbw.ops import OPS
 from busbw.ops.groups import Ranks
-from busbw.runs.cases import Cases
+from busbw.runs.cases import Cases, in_words
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
 from busbw.runs.records import Case, Detail, Failed, Measurement, Skipped, case_in_words
@@ -62,7 +60,6 @@ class LiveTable(Listener):
         self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
         self._done = 0
         self._blocks = 0
-        self._values = values_shown(output_columns(err or sys.stderr))
         # No refresh thread, which would disturb the measurement.
         console = Console(file=err or sys.stderr)
         self._progress = Progress(
@@ -98,8 +95,7 @@ class LiveTable(Listener):
                 self._print(f"# caution: {caution}")
             for note in cases.adjusted:
                 self._print(f"# size rounded: {note}")
-            for line in header(self._values):
-                self._print(line)
+            self._print(header())
         dtypes, redops = ({case.dtype for case in cases.cases}, {case.redop for case in cases.cases})
         values: dict[Detail, set[str | None]] = {"dtype": dtypes, "redop": redops}
         self._shown_fields = frozenset(name for name, of_cases in values.items() if len(of_cases - {None}) > 1)
@@ -129,94 +125,49 @@ class LiveTable(Listener):
         blocks = self._pending[row.case]
         blocks.append(row)
         if len(blocks) == self._blocks_of[row.case]:
-            for line in lines(blocks, self._shown_launches, self._shown_fields, self._values):
-                self._print(line)
+            self._print(line(blocks, self._shown_launches, self._shown_fields))
             del self._pending[row.case]
 
     def launch_ended(self) -> None:
         """Remove the progress bar."""
         self._progress.stop()
 
-    def _print(self, line: str) -> None:
+    def _print(self, text: str) -> None:
         """Print a line above the bar."""
-        self._progress.console.out(plain_text(line), highlight=False)
+        self._progress.console.out(plain_text(text), highlight=False)
 
 
-def values_shown(columns: int) -> tuple[str, ...]:
-    """The names of the measured values that an output of this width has room for, from the left."""
-    ends = accumulate((1 + width for width in _VALUES.values()), initial=len(_FIRST.format("", "")))
-    return tuple(name for name, end in zip(_VALUES, islice(ends, 1, None), strict=True) if end <= columns)
+def header() -> str:
+    """The header line of the live table."""
+    return f"#{_FIRST.format('op', 'size')[1:]}{_in_columns({name: name for name in _VALUES})}"
 
 
-def header(values: Collection[str] = _VALUES.keys()) -> list[str]:
-    """The header line of the live table; a second line names the values that are left out, if there are any."""
-    left_out = [name for name in _VALUES if name not in values]
-    more = [f"# left out for lack of columns: {', '.join(left_out)}"] if left_out else []
-    return [f"#{_FIRST.format('op', 'size')[1:]}{_in_columns({name: name for name in values})}", *more]
-
-
-def lines(
-    blocks: list[Measurement],
-    launches: int,
-    shown_fields: frozenset[Detail] = frozenset(),
-    values: Collection[str] = _VALUES.keys(),
-) -> list[str]:
-    """The lines of one case in one launch: one line; for several groups, a line per group and the total; for the pair
-    matrix, the median and the slowest pair. ``shown_fields`` are fields of a case to print, ``values`` those measured.
+def line(blocks: list[Measurement], launches: int, shown_fields: frozenset[Detail] = frozenset()) -> str:
+    """The line of one case in one launch: that of the slowest group or pair if it has several. ``shown_fields`` are
+    fields of a case to print.
     """
-    line = partial(_line, blocks, launches=launches, values=values)
-    case, groups = blocks[0].case, _times_by_group(blocks)
-    timing = _timing(case, shown_fields)
-    if OPS[case.op].members == "pairs" and len(groups) > 1:
-        ordered = sorted(groups.items(), key=lambda group: float(np.median(group[1])))
-        slowest = "  slowest pair {} → {}".format(*ordered[-1][0])
-        middle = f"  median of {len(ordered)} pairs"
-        return [
-            line(*ordered[(len(ordered) - 1) // 2]) + middle + timing,
-            line(*ordered[-1]) + slowest + timing,
-        ]
-    shown = [line(ranks, times) for ranks, times in groups.items()]
-    if len(groups) == 1:
-        return [shown[0] + timing]
-    named = [f"{text}  group {','.join(map(str, ranks))}{timing}" for text, ranks in zip(shown, groups, strict=True)]
-    rates = [rate for ranks, times in groups.items() if (rate := _busbw(case, ranks, times)) is not None]
-    if len(rates) < 2:
-        return named  # the total of one group, or of groups without bus bandwidth, adds nothing
-    total = f"total busbw of {len(rates)} concurrent groups: {format_rate(sum(rates))}"
-    return [*named, f"{_first_columns(case)}  {total}{timing}"]
-
-
-def _times_by_group(blocks: list[Measurement]) -> dict[Ranks, Times]:
+    case = blocks[0].case
     by_group: defaultdict[Ranks, list[Times]] = defaultdict(list)
     for block in blocks:
         for group in block.groups:
             by_group[group.ranks].append(np.asarray(group.slowest_ns) / block.calls)
-    return {ranks: np.concatenate(times) for ranks, times in by_group.items()}
-
-
-def _busbw(case: Case, ranks: Ranks, times: Times) -> float | None:
-    factor = OPS[case.op].factor(len(ranks))
-    if factor is None or case.mode == "overlap":
-        return None
-    return factor * case.size_bytes / (float(np.median(times)) / 1e9)
-
-
-def _line(blocks: list[Measurement], ranks: Ranks, times: Times, *, launches: int, values: Collection[str]) -> str:
-    block = blocks[0]
+    joined = {ranks: np.concatenate(times) for ranks, times in by_group.items()}
+    ranks, times = max(joined.items(), key=lambda of_group: float(np.median(of_group[1])))
     median = float(np.median(times))
-    busbw = _busbw(block.case, ranks, times)
     # An overlapped sample includes computation, so that its time gives no rate.
-    sized = block.case.size_bytes > 0 and block.case.mode != "overlap"
-    rate = format_rate(block.case.size_bytes / median * 1e9 if busbw is None and sized else busbw)
-    check = {"verified": "ok", "wrong": "WRONG", "not checked": "–"}[block.check.state]
+    sized = case.size_bytes > 0 and case.mode != "overlap"
+    factor = OPS[case.op].factor(len(ranks)) or 1.0
     texts = {
         "time": format_time(median),
-        "rate": rate,
-        "check": check,
+        "rate": format_rate(factor * case.size_bytes / median * 1e9 if sized else None),
+        "check": {"verified": "ok", "wrong": "WRONG", "not checked": "–"}[blocks[0].check.state],
         "spread": f"±{spread(times):.0%}",
-        "launch": f"{block.launch + 1}/{launches}",
+        "launch": f"{blocks[0].launch + 1}/{launches}",
     }
-    return _first_columns(block.case) + _in_columns({name: texts[name] for name in values})
+    of_pairs = OPS[case.op].members == "pairs"
+    named = (" → " if of_pairs else ",").join(map(str, ranks))
+    slowest = f"  slowest of {len(joined)} {'pairs' if of_pairs else 'groups'}: {named}" if len(joined) > 1 else ""
+    return f"{_first_columns(case)}{_in_columns(texts)}{slowest}{_timing(case, shown_fields)}"
 
 
 def _in_columns(texts: Mapping[str, str]) -> str:

@@ -19,15 +19,15 @@ from pathlib import Path
 from busbw.backends.base import BackendRow, World
 from busbw.backends.mpi.segments import LATE, remove_segments
 from busbw.errors import BusbwError, LaunchError, RankFailure
-from busbw.launch.base import Result, Settings, die_with_parent, finish_well
+from busbw.launch.base import Listener, Result, Settings, die_with_parent, finish_well
 from busbw.launch.launcher_env import default_ranks
 from busbw.launch.live_table import LiveTable
 from busbw.launch.mpiexec import RankStub, close_descriptors, rank_stubs
-from busbw.launch.observers import Listener, in_words
 from busbw.launch.run_session import RunSession, open_run
 from busbw.launch.signals import raise_interrupt
 from busbw.launch.worker import Job, Outcome, run
 from busbw.ops import OPS
+from busbw.runs.cases import in_words
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
 
@@ -81,24 +81,22 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
 def _run_launches(plan: Plan, row: BackendRow, settings: Settings, session: RunSession, size: int) -> Result:
     began = time.monotonic()
     measured, failures, launch, watch = 0, session.failed, 0, Watch()
-    written: int | None = session.size_bytes
     for number in _INTERRUPTING - {signal.SIGINT}:
         signal.signal(number, raise_interrupt)
     try:
         for launch, remaining in session.launches:
             watch = Watch()
-            job = Job(plan, session.folder, launch, "local", row, remaining, written=written)
+            job = Job(plan, session.folder, launch, "local", row, remaining)
             outcome = launch_ranks(job, watch, size, began, settings.port, quiet=settings.quiet)
             measured += outcome.measured
             failures += outcome.failed
-            written = outcome.written
     except BusbwError as error:
         session.broke(error, launch, watch.current)
         raise
     except KeyboardInterrupt:
         session.finish("interrupted", "interrupted by a signal")
         raise
-    finish_well(session.folder, failures, written)
+    finish_well(session.folder, failures)
     return Result(session.folder, measured, failures, speaks=True)
 
 

@@ -19,13 +19,12 @@ from busbw.ops.training import Workload
 from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.causes import failed
-from busbw.runs.compress import pack, unpack
-from busbw.runs.lock import locked
 from busbw.runs.placement import oversubscribed
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
 from busbw.runs.records import EndStatus, Failed
 from busbw.runs.resume import Lack, Remaining, lack_of
+from busbw.runs.store import locked, pack, unpack
 from busbw.system import environment
 from busbw.system.storage import files_folder, refuse_path, remove_files, storage_facts, way_of_all
 from busbw.units import about_size, format_size, parse_sizes

@@ -5,7 +5,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -15,23 +15,22 @@ import busbw
 from busbw.backends.base import Backend, BackendRow, World, explained
 from busbw.backends.compiled_loop import Row, nothing, row_of
 from busbw.errors import BackendError, LaunchError, RankFailure
-from busbw.launch.observers import Listener, in_words
+from busbw.launch.base import Listener
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
-from busbw.measure.clock import Clock, HostClock, read_cost_ns
-from busbw.measure.clock_sync import CommonClock, compare_all
+from busbw.measure.clock import Clock, CommonClock, HostClock, compare_all, read_cost_ns
 from busbw.measure.device_loops import empty_call_ns
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs import store
-from busbw.runs.cases import Cases, expand, shares
+from busbw.runs.cases import Cases, expand, in_words, shares
 from busbw.runs.facts import HostFacts
 from busbw.runs.placement import cautions, oversubscribed_hosts
 from busbw.runs.plan import Plan
 from busbw.runs.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, RankClock, Run, Skipped
 from busbw.runs.resume import Remaining, lacking, record_resumption
 from busbw.system import environment
-from busbw.system.slurm_topology import rank_facts
+from busbw.system.slurm_topology import by_host, rank_facts
 from busbw.system.storage import cautions as cautions_of_storage
 from busbw.system.storage import files_folder, obstacle, remove_files, storage_facts, way_of_all
 
@@ -55,7 +54,6 @@ class Job:
     ``remaining``: what remains to be measured (None: a new run).
     ``asked_to_end``: whether this rank was asked to end; ranks agree on it before each block (None: the parent process
     ends the ranks).
-    ``written``: bytes of samples before this launch (None: not checked).
     """
 
     plan: Plan
@@ -65,7 +63,6 @@ class Job:
     backend: BackendRow
     remaining: Remaining | None = None
     asked_to_end: Callable[[], bool] | None = None
-    written: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +72,11 @@ class Outcome:
     ``measured``: number of blocks.
     ``failed``: number of cases.
     ``stopped``: whether it was ended early by a signal.
-    ``written``: bytes of samples at its end (None: on all ranks but the first).
     """
 
     measured: int
     failed: int
     stopped: bool = False
-    written: int | None = field(default=None, compare=False)
 
 
 def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) -> Outcome:
@@ -177,14 +172,14 @@ def _survey(job: Job, backend: Backend, world: World, clock: Clock, place: _Plac
     of_ranks = [report.facts for report in reports]
     hosts = tuple(str(facts.host) for facts in of_ranks)
     place.hosts = hosts
-    by_host = environment.by_host(hosts, of_ranks)
+    of_hosts = by_host(hosts, of_ranks)
     common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
     common.renew()
     return _Survey(
         hosts=hosts,
         reports=tuple(reports),
-        facts=by_host,
-        cores=environment.cores_of_a_rank(hosts, [by_host[host] for host in hosts], of_ranks),
+        facts=of_hosts,
+        cores=environment.cores_of_a_rank(hosts, [of_hosts[host] for host in hosts], of_ranks),
         common=common,
         clocks=compare_all(backend, clock),
     )
@@ -293,13 +288,7 @@ def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case
 
 
 def _measure(
-    job: Job,
-    backend: Backend,
-    clock: Clock,
-    survey: _Survey,
-    decision: _Decision,
-    listener: Listener,
-    place: _Place,
+    job: Job, backend: Backend, clock: Clock, survey: _Survey, decision: _Decision, listener: Listener, place: _Place
 ) -> Outcome:
     """Measure block after block; rank 0 writes the rows. Collective; raises BackendError, LaunchError, StoreError."""
     begun = _launch_started(job, survey, decision.seed)
@@ -328,7 +317,7 @@ def _measure(
     )
     outcome = _measure_blocks(bench, job, decision, listener, place, record)
     listener.launch_ended()
-    return outcome if appender is None else dataclasses.replace(outcome, written=appender.written)
+    return outcome
 
 
 def _launch_started(job: Job, survey: _Survey, seed: int) -> LaunchStarted:
@@ -388,12 +377,7 @@ def _measure_blocks(
 
 
 def _appender(
-    job: Job,
-    backend: Backend,
-    listener: Listener,
-    survey: _Survey,
-    decision: _Decision,
-    begun: LaunchStarted,
+    job: Job, backend: Backend, listener: Listener, survey: _Survey, decision: _Decision, begun: LaunchStarted
 ) -> store.Appender | None:
     """On rank 0, write run.json and the start of the launch, and return the appender for rows; None on other ranks."""
     if backend.rank != 0:
@@ -422,7 +406,7 @@ def _appender(
             f"launch {job.launch + 1} runs on {list(hosts)}, but the first one ran on {list(before_hosts)}; "
             "all launches of a run must use the same hosts"
         )
-    appender = store.Appender(job.folder, job.written)
+    appender = store.Appender(job.folder)
     appender.append(begun)
     listener.world_formed(
         cases, len(decision.order), hosts, (*cautions(job.launcher, hosts, facts), *cautions_of_storage(facts))
@@ -439,12 +423,12 @@ def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
     spent = 0
     began = clock.now_ns()
     while spent < seconds * 1e9:
-        if backend.device is not None:
-            with explained(backend):
+        with explained(backend):
+            if backend.device is not None:
                 backend.device.compute(_WARMUP_UNITS)
                 backend.device.synchronise()
-        for _ in range(10):
-            backend.barrier()
+            for _ in range(10):
+                backend.barrier()
         spent = int(backend.reduce(np.asarray([clock.now_ns() - began], dtype=np.int64), "max")[0])
 
 

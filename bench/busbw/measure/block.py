@@ -6,15 +6,13 @@ gives a result only if both checks pass. Protocol: docs/method.md.
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from busbw.backends.base import Call, explained
 from busbw.backends.patterns import settle
-from busbw.measure.bench import Bench, CaseFailed, Part, agreed, rounds_of
-from busbw.measure.buffers import part_in
+from busbw.measure.bench import Bench, CaseFailed, Part, agreed, part_in, rounds_of
 from busbw.measure.interference import InterferenceMonitor
 from busbw.measure.sampling import RoundResult, RoundSettings, sample
 from busbw.measure.stopping import budget_of
@@ -49,7 +47,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     watch = InterferenceMonitor(bench.backend, bench.hosts)
     sets = _sets(bench, case)
     settings = RoundSettings(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case), sets)
-    done: list[_Round] = []
+    done: list[tuple[RoundResult, Check, int]] = []
     supplement: Supplement | None = None
     for groups in rounds:
         try:
@@ -58,22 +56,23 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
                 supplement = measure_supplement(bench, case, part, launch, settings.budget)
         except CaseFailed as reason:
             return failed(case, launch, block, str(reason), reason.cause)
-        settings = dataclasses.replace(settings, calls=done[0].result.calls)
-    results = [completed.result for completed in done]
+        settings = dataclasses.replace(settings, calls=done[0][0].calls)
+    results, checks, first_calls_ns = zip(*done, strict=True)
+    clock_error_ns = bench.common.error_ns()  # to rank 0's clock
     return Measurement(
         case=case,
         launch=launch,
         block=block,
         calls=op.trips * results[0].calls,
-        first_call_ns=int(agreed(bench, [max(completed.first_call_ns for completed in done)])[0]),
+        first_call_ns=int(agreed(bench, [max(first_calls_ns)])[0]),
         warmup_calls=max(result.warmup_calls for result in results),
         stop_reason=least_good([result.stop_reason for result in results]),
-        check=done[0].check,
+        check=checks[0],
         started=started,
         elapsed_ns=int(agreed(bench, [bench.clock.now_ns() - began])[0]),
         buffer_sets=sets,
         loop=results[0].loop,
-        clock_error_ns=_clock_error(bench),
+        clock_error_ns=None if clock_error_ns is None else 2 * int(agreed(bench, [clock_error_ns])[0]),
         clocks=bench.common.ranks,
         conditions=watch.ended(),
         supplement=supplement,
@@ -81,19 +80,13 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """Result of one round: samples, the check before them, and the duration of this rank's first call, ns."""
-
-    result: RoundResult
-    check: Check
-    first_call_ns: int
-
-
 def _round(
     bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, matrix: Matrix, settings: RoundSettings
-) -> _Round:
-    """Check, sample, and check again. Raises CaseFailed, on every rank."""
+) -> tuple[RoundResult, Check, int]:
+    """Check, sample, and check again: samples, the first check, and the duration of this rank's first call, ns.
+
+    Raises CaseFailed, on every rank.
+    """
     check, call_ns = check_case(bench, op, case, part, settings.sets, "before timing")
     if part is not None and op.reduces and case.in_place:
         with explained(bench.backend):
@@ -101,13 +94,7 @@ def _round(
                 settle(buffers.send, case.redop or "sum")
     result = sample(bench, op, case, groups, part, matrix, settings)
     check_case(bench, op, case, part, settings.sets, "after timing")
-    return _Round(result, check, call_ns)
-
-
-def _clock_error(bench: Bench) -> int | None:
-    """Error bound between any two clocks: twice the worst bound to rank 0, ns. None: clocks are not comparable."""
-    error = bench.common.error_ns()
-    return None if error is None else 2 * int(agreed(bench, [error])[0])
+    return result, check, call_ns
 
 
 def _flush(bench: Bench, case: Case) -> Call | None:

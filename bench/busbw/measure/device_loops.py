@@ -14,8 +14,7 @@ from busbw.backends.base import Backend, Call, Post, do_nothing, explained
 from busbw.backends.compiled_loop import Row
 from busbw.measure import loops
 from busbw.measure.clock import Clock
-from busbw.measure.compute import ComputeLoad
-from busbw.measure.loops import Loop, Overlapped, Samples, switches
+from busbw.measure.loops import ComputeLoad, Loop, Overlapped, Samples, switches
 from busbw.system.device import Device
 
 _FIRST_HOLD_NS = 1_000_000
@@ -126,12 +125,7 @@ def take(loop: Loop, device: Device, count: int, hold: Hold | None = None) -> Sa
 
 
 def take_overlapped(
-    loop: Loop,
-    device: Device,
-    posts: Iterator[Post],
-    compute: Callable[[], None],
-    count: int,
-    hold: Hold | None = None,
+    loop: Loop, device: Device, posts: Iterator[Post], compute: Callable[[], None], count: int, hold: Hold | None = None
 ) -> Samples:
     """Take ``count`` samples of a nonblocking call overlapped with computation on the current stream.
 

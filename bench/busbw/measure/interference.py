@@ -7,6 +7,7 @@ because of them; they show which numbers were taken on a busy machine.
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -63,11 +64,9 @@ def look() -> Reading:
 
 def _mhz() -> float:
     """Mean core frequency, MHz; 0 if the kernel does not report it."""
-    try:
-        frequency = psutil.cpu_freq()
-    except (OSError, NotImplementedError, RuntimeError):
-        return 0.0
-    return float(getattr(frequency, "current", 0.0))  # None on machines that report nothing, whatever the stubs say
+    with suppress(OSError, NotImplementedError, RuntimeError):
+        return float(getattr(psutil.cpu_freq(), "current", 0.0))  # None on some machines, whatever the stubs say
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)

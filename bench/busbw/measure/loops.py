@@ -7,6 +7,7 @@ before the first clock read.
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -15,6 +16,33 @@ from busbw.backends.base import Backend, Call, Post, Vector, explained
 from busbw.backends.compiled_loop import Row
 from busbw.errors import ClockError
 from busbw.measure.clock import Clock
+
+_SIDE = 48
+
+
+class ComputeLoad:
+    """Multiplications of two matrices of 48 × 48 doubles: some µs per unit, in this thread only."""
+
+    def __init__(self) -> None:
+        generator = np.random.default_rng(0)
+        self._left, self._right = generator.random((2, _SIDE, _SIDE))
+        self._product = np.empty((_SIDE, _SIDE))
+
+    def do(self, units: int) -> None:
+        """Do ``units`` multiplications."""
+        for _ in range(units):
+            np.matmul(self._left, self._right, out=self._product)
+
+    def tries_ns(self, clock: Clock, units: int, count: int) -> Vector:
+        """Time ``units`` multiplications ``count`` times, ns."""
+        return np.asarray([self.timed_ns(clock, partial(self.do, units)) for _ in range(count)], dtype=np.int64)
+
+    def timed_ns(self, clock: Clock, action: Callable[[], None]) -> int:
+        """Time one ``action``, ns."""
+        before = clock.now_ns()
+        action()
+        return clock.now_ns() - before
+
 
 STARTS_OVERLAPPED = 2
 """Starts per overlapped sample: one for the call alone, one for the call with concurrent computation."""

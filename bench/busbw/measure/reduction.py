@@ -12,8 +12,8 @@ import numpy as np
 from busbw.backends.base import Backend, Vector
 from busbw.measure.bench import Bench
 from busbw.measure.loops import Samples
-from busbw.ops import traffic
-from busbw.ops.base import Matrix, Op
+from busbw.ops import OPS, traffic
+from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks, Round
 from busbw.runs.records import QUANTILES, Case, GroupSamples, OverlapSamples, RankSamples, TimedBy
 
@@ -123,26 +123,18 @@ def gather_ranks(backend: Backend, batches: list[Batch], *, took_part: bool) -> 
 
 
 def record_group(
-    bench: Bench,
-    op: Op,
-    case: Case,
-    group: Ranks,
-    matrix: Matrix,
-    reduced: Vector,
-    per_rank: PerRank,
-    compute_alone_ns: int | None,
+    bench: Bench, case: Case, group: Ranks, matrix: Matrix, reduced: Vector, per_rank: PerRank, alone_ns: int | None
 ) -> GroupSamples:
     """The record of one group of a round.
 
     matrix: traffic of an uneven op, elements.
     reduced: rows × samples of the group, in the order of ``reduce_batch``.
-    compute_alone_ns: duration of the concurrent computation alone (None: no concurrent computation).
+    alone_ns: duration of the concurrent computation alone (None: no concurrent computation).
     """
-    wire = (
-        float(traffic.crossing(matrix) * case.size_bytes / max(case.count, 1))
-        if op.uneven
-        else op.wire_bytes(len(group), case.size_bytes)
-    )
+    op = OPS[case.op]
+    wire = op.wire_bytes(len(group), case.size_bytes)
+    if op.uneven:
+        wire = traffic.crossing(matrix) * case.size_bytes / max(case.count, 1)
     size, comparable, on_device = bench.backend.size, bench.common.comparable, bench.backend.device is not None
     slowest, shortest, latest, last_out, first_in, first_out, switched, missed, *others = reduced
     other_clock = others.pop(0) if on_device else None
@@ -165,7 +157,7 @@ def record_group(
         missed=_integers(np.flatnonzero(missed)),
         timed_by=timed_by(case) if on_device else "host",
         other_clock_ns=None if other_clock is None else _integers(other_clock),
-        overlap=None if compute_alone_ns is None else _overlap(others, compute_alone_ns),
+        overlap=None if alone_ns is None else _overlap(others, alone_ns),
         per_rank=tuple(
             RankSamples(
                 rank=rank,

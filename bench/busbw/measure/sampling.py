@@ -16,9 +16,8 @@ import numpy as np
 from busbw.backends.base import Call, Vector, explained, in_order
 from busbw.measure import device_loops, stopping
 from busbw.measure.bench import Bench, Part, agreed, fail_together
-from busbw.measure.compute import ComputeLoad
 from busbw.measure.device_loops import DeviceWork, Hold
-from busbw.measure.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
+from busbw.measure.loops import STARTS_OVERLAPPED, ComputeLoad, Loop, Samples, idle, require_time, take, take_overlapped
 from busbw.measure.reduction import Batch, durations, gather_ranks, record_group, reduce_batch, timed_by
 from busbw.measure.stopping import ROWED, Budget
 from busbw.measure.sync import SYNCHRONIZERS, Synchronizer
@@ -79,13 +78,15 @@ class _Sampler:
     def batch(self, count: int, pace_ns: int) -> Samples:
         """Take ``count`` samples."""
         starts = self._starts
-        self.start.begin(count * starts, pace_ns // starts)
+        with explained(self.bench.backend):
+            self.start.begin(count * starts, pace_ns // starts)
         bench, part, device = self.bench, self.part, self.bench.backend.device
         row = self.calls if self.replays is None else 1
         if self.hold is not None:
             self.hold.ns = int(agreed(bench, [self.hold.wanted_ns(row)])[0])
         if part is None:
-            return idle(self.start, self.flush, count, overlaps=self.computes, on_device=device is not None)
+            with explained(bench.backend):
+                return idle(self.start, self.flush, count, overlaps=self.computes, on_device=device is not None)
         operations = [buffer_set.operation for buffer_set in part.sets]
         each = [self._timed(operation.call) for operation in operations]
         # cycle over a single call costs more than repeat.
@@ -173,13 +174,7 @@ class RoundSettings:
 
 
 def sample(
-    bench: Bench,
-    op: Op,
-    case: Case,
-    groups: Round,
-    part: Part | None,
-    matrix: Matrix,
-    settings: RoundSettings,
+    bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, matrix: Matrix, settings: RoundSettings
 ) -> RoundResult:
     """Warm up and sample ``case`` on all ``groups`` concurrently. Collective; ``part`` is this rank's (None: idle).
 
@@ -221,7 +216,7 @@ def sample(
         alone_ns = int(np.median(np.concatenate([before, _alone(bench, sampler, len(before))])))
     per_rank = gather_ranks(bench.backend, batches, took_part=part is not None)
     recorded = tuple(
-        record_group(bench, op, case, group, matrix, seen[:, number], per_rank, alone_ns)
+        record_group(bench, case, group, matrix, seen[:, number], per_rank, alone_ns)
         for number, group in enumerate(groups)
     )
     return RoundResult(recorded, sampler.calls, warmup, reason, "python" if anywhere else "compiled")

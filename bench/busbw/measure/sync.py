@@ -3,7 +3,7 @@
 import numpy as np
 
 from busbw.backends.base import Backend
-from busbw.measure.clock_sync import CommonClock
+from busbw.measure.clock import CommonClock
 from busbw.runs.records import Sync
 
 _HEAD_START_NS = 1_000_000

@@ -1,7 +1,7 @@
 """Reasons why a case cannot run on this world; the same on every rank."""
 
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,7 +18,7 @@ from busbw.ops.host import MOST_NODES, host_settings
 from busbw.ops.pairs import run_together
 from busbw.ops.traffic import TrafficSettings, imbalanced
 from busbw.runs.records import DTYPE_BYTES, Case
-from busbw.units import about_size
+from busbw.units import about_size, counted
 
 _MEMORY_MARGIN = 0.1
 _LEAST_MEMORY_MARGIN_BYTES = 64 << 20
@@ -26,8 +26,6 @@ _SETS_IN_TURNS = 2
 """Least number of buffer sets with ``--cache rotating``."""
 _FAR_MORE = 10
 """More than all buffers of a rank in units of S: counting the buffers of many ranks takes long, and most are small."""
-_MOST_LISTED = 2
-"""Number of buffer sizes that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +103,8 @@ def _no_numa_node(case: Case, place: Place) -> str | None:
     node = host_settings(case.settings).numa_node
     if node is None:
         return None
+    if case.device != "cpu" and not OPS[case.op].host_memory:
+        return "--numa-node applies to host memory; the buffers are in GPU memory"
     if len(place.numa_nodes) < 2:
         return "there is no NUMA node to choose: a host has only one, or its system reports none"
     if node not in place.numa_nodes:
@@ -124,57 +124,33 @@ def out_of_memory(case: Case, place: Place) -> str | None:
         return None
     if _FAR_MORE * case.size_bytes * case.ranks + _LEAST_MEMORY_MARGIN_BYTES < min(place.memory.values()):
         return None
-    held: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    for ranks, own in _buffer_bytes(op, case):
-        for host, count in Counter(map(place.hosts.__getitem__, ranks)).items():
-            held[host][own] += count
+    held: defaultdict[str, list[int]] = defaultdict(list)
+    for rank, own in _buffer_bytes(op, case):
+        held[place.hosts[rank]].append(own)
     for host, of_ranks in held.items():
-        bare = sum(own * count for own, count in of_ranks.items())
+        bare = sum(of_ranks)
         # Kernels are asked for sizes up to the whole memory; a small message needs little more than itself.
         needed = bare + max(round(_MEMORY_MARGIN * bare), _LEAST_MEMORY_MARGIN_BYTES if op.local else 0)
         if needed > place.memory.get(host, needed):
             return (
                 f"too little memory: {host} had {about_size(place.memory[host])} available when the run started, but "
-                f"{about_size(needed)} are needed ({_in_words(of_ranks)} of buffers and a margin); use smaller --sizes "
-                "or fewer --ranks"
+                f"{about_size(needed)} are needed (buffers of {counted(len(of_ranks), 'rank')}, up to "
+                f"{about_size(max(of_ranks))} each, and a margin); use smaller --sizes or fewer --ranks"
             )
     return None
 
 
-def _in_words(of_ranks: Mapping[int, int]) -> str:
-    """Bytes → number of ranks that have so many, as text: ``2 ranks × 3 GiB``."""
-    if len(of_ranks) > _MOST_LISTED:
-        together = sum(own * count for own, count in of_ranks.items())
-        return f"{sum(of_ranks.values())} ranks with together {about_size(together)}"
-    return " and ".join(
-        f"{count} rank{'s' if count > 1 else ''} × {about_size(own)}" for own, count in of_ranks.items() if own
-    )
-
-
-def _buffer_bytes(op: Op, case: Case) -> Iterator[tuple[list[int], int]]:
-    """Ranks that have buffers at the same time, and the bytes that each of them has."""
+def _buffer_bytes(op: Op, case: Case) -> Iterator[tuple[int, int]]:
+    """Every rank that has buffers at the same time, and their bytes."""
     sets = _SETS_IN_TURNS if case.cache == "rotating" else 1
     groups = split_world(case.group, case.ranks)
     if op.members == "pairs":
         # A rank is in one pair at a time, in which it has either the send or the receive buffer.
         paired = [group[: len(group) // 2 * 2] for group in groups] if run_together(case.settings) else [groups[0][:2]]
-        yield list(chain.from_iterable(paired)), sets * case.size_bytes
+        yield from ((rank, sets * case.size_bytes) for rank in chain.from_iterable(paired))
         return
-    members = groups if op.members == "all" else tuple((group[0], group[-1]) for group in groups)
-    for length in sorted(set(map(len, members))):
-        alike = [group for group in members if len(group) == length]
-        for indices in _alike(op, case, length):
-            ranks = [group[index] for group in alike for index in indices]
-            yield ranks, sets * _bytes_of(op, case, indices[0], length)
-
-
-def _alike(op: Op, case: Case, ranks: int) -> list[list[int]]:
-    """The indices of a group, divided into those with buffers of the same size."""
-    if op.uneven:
-        return [[index] for index in range(ranks)]
-    alone = {index for index in (0, case.root or 0, ranks - 1) if index < ranks}
-    rest = [index for index in range(ranks) if index not in alone]
-    return [*([index] for index in sorted(alone)), *([rest] if rest else [])]
+    for group in groups if op.members == "all" else tuple((group[0], group[-1]) for group in groups):
+        yield from ((rank, sets * _bytes_of(op, case, index, len(group))) for index, rank in enumerate(group))
 
 
 def _bytes_of(op: Op, case: Case, index: int, ranks: int) -> int:
@@ -218,12 +194,11 @@ def _elements(layout: Layout) -> int:
 def _mode_conflict(case: Case, place: Place) -> str | None:
     """Reason why the settings of ``case`` contradict each other or the machine, or None."""
     window, rowed, cpu = case.sync == "window", case.mode in ROWED, case.device == "cpu"
-    threads = host_settings(case.settings).threads or 1
+    given = host_settings(case.settings).threads
+    threads = given or 1
     return first_reason(
-        (
-            threads > place.cores,
-            f"{threads} threads need a core each; a host has {place.cores} per rank",
-        ),
+        (given is not None and not cpu, "--threads applies to the CPU only; this case runs on a GPU"),
+        (threads > place.cores, f"{threads} threads need a core each; a host has {place.cores} per rank"),
         (
             threads > 1 and case.cache == "flushed",
             f"cache flushed needs 1 thread, not {threads}: one thread flushes only the caches of its own core",
@@ -249,8 +224,5 @@ def _mode_conflict(case: Case, place: Place) -> str | None:
             "mode barriers ends each call with a barrier, so all ranks must take part in one group, not pre-enqueued",
         ),
         (case.mode == "graph" and cpu, "mode graph needs a GPU; this case runs on the CPU"),
-        (
-            case.pre_enqueue and cpu,
-            "--pre-enqueue needs a GPU stream; on the CPU a call runs when it is made",
-        ),
+        (case.pre_enqueue and cpu, "--pre-enqueue needs a GPU stream; on the CPU a call runs when it is made"),
     )

@@ -25,10 +25,10 @@ def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, w
         # All ranks agree after each preparation: the second may be a barrier, which every rank must reach.
         for make in _preparations(case, part, number):
             fail_together(bench, _error_of(bench, make), "cannot be prepared")
-        if bench.backend.device is not None:
-            with explained(bench.backend):
+        with explained(bench.backend):
+            if bench.backend.device is not None:
                 bench.backend.device.synchronise()
-        bench.backend.barrier()
+            bench.backend.barrier()
         if part is not None and buffer_set is not None:
             error, call_ns = _attempt(bench, case, buffer_set.operation, compiled=part.row is not None)
             if not error:

@@ -43,8 +43,8 @@ def _unfused_traffic(count: int) -> float:
 
 COMPUTE = (
     _computed(
-        name="matmul",
-        summary="every rank multiplies two square matrices: the compute peak of the processor",
+        "matmul",
+        "every rank multiplies two square matrices: the compute peak of the processor",
         size_meaning="bytes of one matrix (two are read, one written)",
         # The call makes its own operands: products of the collectives' test pattern would overflow.
         layout=written,
@@ -55,14 +55,10 @@ COMPUTE = (
         flop=lambda count: 2 * math.isqrt(count) ** 3,
         least_traffic=always(3.0),
     ),
+    _attention("attention", "softmax(QKᵀ/√d)V in one fused kernel where torch has one", least_traffic=always(4.0)),
     _attention(
-        name="attention",
-        summary="softmax(QKᵀ/√d)V in one fused kernel where torch has one",
-        least_traffic=always(4.0),
-    ),
-    _attention(
-        name="attention_unfused",
-        summary="attention as separate operations: the T × T scores go through memory",
+        "attention_unfused",
+        "attention as separate operations: the T × T scores go through memory",
         least_traffic=_unfused_traffic,
     ),
 )

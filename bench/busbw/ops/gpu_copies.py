@@ -19,36 +19,21 @@ _of_the_host = partial(_copy, host_memory=True)
 _of_a_pair = partial(_copy, layout=_by_the_first, bus_factor=one, wire_bytes=lambda _ranks, size: size, members="pairs")
 
 DEVICE_COPIES = (
+    _of_the_host("host_to_device", "every rank copies from host memory to its GPU, all together"),
+    _of_the_host("device_to_host", "every rank copies from its GPU to host memory, all together"),
     _of_the_host(
-        name="host_to_device",
-        summary="every rank copies from host memory to its GPU, all together",
-    ),
-    _of_the_host(
-        name="device_to_host",
-        summary="every rank copies from its GPU to host memory, all together",
-    ),
-    _of_the_host(
-        name="host_and_device",
-        summary="every rank copies from the host to its GPU and back simultaneously; the rate is one direction",
+        "host_and_device",
+        "every rank copies from the host to its GPU and back simultaneously; the rate is one direction",
         size_meaning="bytes copied in one direction; the other direction carries as many",
     ),
+    _of_a_pair("peer_copy", "every ordered pair of GPUs of a host: one writes to the other's memory with peer access"),
     _of_a_pair(
-        name="peer_copy",
-        summary="every ordered pair of GPUs of a host: one writes to the other's memory with peer access",
-    ),
-    _of_a_pair(
-        name="peer_copy_both",
-        summary="every pair of GPUs of a host: each writes to the other's memory; the rate is one direction",
+        "peer_copy_both",
+        "every pair of GPUs of a host: each writes to the other's memory; the rate is one direction",
         size_meaning="bytes copied by one GPU; the other GPU copies as many",
         layout=own,
         wire_bytes=lambda _ranks, size: 2 * size,
     ),
-    _of_a_pair(
-        name="peer_copy_driver",
-        summary="peer_copy without peer access: the driver chooses the path",
-    ),
-    _of_a_pair(
-        name="peer_copy_staged",
-        summary="peer_copy in two steps through pinned host memory, even if peer access exists",
-    ),
+    _of_a_pair("peer_copy_driver", "peer_copy without peer access: the driver chooses the path"),
+    _of_a_pair("peer_copy_staged", "peer_copy in two steps through pinned host memory, even if peer access exists"),
 )

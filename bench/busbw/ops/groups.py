@@ -16,8 +16,6 @@ EACH = "each"
 # 010 is 8 in C and 10 to people, so it is refused.
 _MASK = re.compile(r"(and|or|mod|div):(0x[0-9a-f]{1,8}|0|[1-9][0-9]{0,8})", re.IGNORECASE | re.ASCII)
 _LIST = re.compile(r"[0-9]{1,9}([,;][0-9]{1,9})*+")
-_SHOWN = 60
-"""Most characters of a split, or most ranks, that a message shows."""
 
 _COLOUR: dict[str, Callable[[int, int], int]] = {
     "and": lambda rank, value: rank & value,
@@ -42,7 +40,7 @@ def split_world(spec: str, ranks: int) -> Round:
         return _by_colour(spec, mask[1].lower(), int(mask[2], 0), ranks)
     if not _LIST.fullmatch(spec.replace(" ", "")):
         raise UsageError(
-            f"groups {_short(spec)} is not a split; use all, each, div:N, mod:N, and:MASK, or:MASK, or a list "
+            f"groups {spec!r:.60} is not a split; use all, each, div:N, mod:N, and:MASK, or:MASK, or a list "
             "such as 0,1;2,3"
         )
     groups = tuple(tuple(int(rank) for rank in part.split(",")) for part in spec.replace(" ", "").split(";"))
@@ -50,14 +48,9 @@ def split_world(spec: str, ranks: int) -> Round:
     unknown = sorted({rank for rank in named if rank >= ranks})
     twice = sorted(rank for rank, times in Counter(named).items() if times > 1)
     if unknown or twice:
-        wrong = f"{(unknown or twice)[:_SHOWN]}{' and more' if len(unknown or twice) > _SHOWN else ''}"
-        problem = f"ranks {wrong} do not exist" if unknown else f"ranks {wrong} are listed twice"
-        raise UsageError(f"groups {_short(spec)}: {problem}; use ranks 0 to {ranks - 1}, each once")
+        problem = f"ranks {unknown!s:.60} do not exist" if unknown else f"ranks {twice!s:.60} are listed twice"
+        raise UsageError(f"groups {spec!r:.60}: {problem}; use ranks 0 to {ranks - 1}, each once")
     return groups
-
-
-def _short(spec: str) -> str:
-    return repr(spec if len(spec) <= _SHOWN else f"{spec[:_SHOWN]}…")
 
 
 def in_turn(spec: str, ranks: int) -> tuple[str, ...]:
@@ -67,7 +60,7 @@ def in_turn(spec: str, ranks: int) -> tuple[str, ...]:
 
 def _by_colour(spec: str, how: str, value: int, ranks: int) -> Round:
     if value == 0 and how in {"mod", "div"}:
-        raise UsageError(f"groups {_short(spec)}: the divisor must be above 0")
+        raise UsageError(f"groups {spec!r:.60}: the divisor must be above 0")
     colours: defaultdict[int, list[int]] = defaultdict(list)
     for rank in range(ranks):
         colours[_COLOUR[how](rank, value)].append(rank)

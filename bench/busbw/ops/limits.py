@@ -26,8 +26,6 @@ MOST_LAUNCH_BLOCKS: Final = 2_000_000
 MOST_CASES: Final = 20_000
 """Of a plan, or of all jobs of an array together."""
 MOST_SWEEPS: Final = 256
-MOST_SWEEP_RANKS: Final = 1 << 22
-"""Sweeps × ranks: each sweep splits the ranks into groups."""
 MOST_VALUES: Final = 1024
 """Values of a list in a sweep."""
 MOST_SAMPLES: Final = 1_000_000

@@ -34,33 +34,33 @@ _around = partial(
 
 POINT_TO_POINT = (
     _around(
-        name="send_recv",
-        summary="ring: every rank sends to the next rank and receives from the previous one",
+        "send_recv",
+        "ring: every rank sends to the next rank and receives from the previous one",
         least_crossing=bounds.ring,
     ),
     _between_ends(
-        name="ping_pong",
-        summary="one message there and one back between the ends of the group; the time is half a round trip",
+        "ping_pong",
+        "one message there and one back between the ends of the group; the time is half a round trip",
         layout=_both_ways,
         trips=2,
         sequential=True,
     ),
     _between_ends(
-        name="pair_uni",
-        summary="one message from the first to the last rank of the group, acknowledged with one element",
+        "pair_uni",
+        "one message from the first to the last rank of the group, acknowledged with one element",
         layout=_one_way,
         sequential=True,
     ),
     _between_ends(
-        name="pair_bidir",
-        summary="the ends of the group send to each other simultaneously; busbw is one direction",
+        "pair_bidir",
+        "the ends of the group send to each other simultaneously; busbw is one direction",
         size_meaning="message of one rank",
         layout=_both_ways,
         wire_bytes=lambda _ranks, size: 2 * size,
     ),
     _message(
-        name="pair_matrix",
-        summary="pair_uni for every ordered pair of ranks; disjoint pairs together, or one pair at a time",
+        "pair_matrix",
+        "pair_uni for every ordered pair of ranks; disjoint pairs together, or one pair at a time",
         layout=_one_way,
         members="pairs",
         sequential=True,
@@ -69,13 +69,13 @@ POINT_TO_POINT = (
 
 PLAIN_SOCKETS = (
     _around(
-        name="tcp_stream",
-        summary="ring over plain TCP sockets of one host, without a library: the peak for socket-based backends",
+        "tcp_stream",
+        "ring over plain TCP sockets of one host, without a library: the peak for socket-based backends",
         plain_sockets=True,
     ),
     _message(
-        name="tcp_ping_pong",
-        summary="ping_pong over a plain TCP socket between the first and last rank: the peak in one direction",
+        "tcp_ping_pong",
+        "ping_pong over a plain TCP socket between the first and last rank: the peak in one direction",
         layout=_both_ways,
         wire_bytes=lambda ranks, size: size if ranks > 1 else 0,
         trips=2,

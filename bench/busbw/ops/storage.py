@@ -72,17 +72,11 @@ _GRAINS = Shape(_whole_grains, f"a multiple of {GRAIN_BYTES} elements, the block
 _file = partial(Op, size_meaning="bytes of the file of one rank", layout=own, local=True, stores=True, shape=_GRAINS)
 
 STORAGE = (
-    _file(
-        name="storage_write",
-        summary="every rank writes its own file sequentially and waits until it is on the device (fsync)",
-    ),
-    _file(
-        name="storage_read",
-        summary="every rank reads its own file sequentially, bypassing the page cache",
-    ),
+    _file("storage_write", "every rank writes its own file sequentially and waits until it is on the device (fsync)"),
+    _file("storage_read", "every rank reads its own file sequentially, bypassing the page cache"),
     Op(
-        name="checkpoint_save",
-        summary="all ranks save one sharded state with torch.distributed.checkpoint, until it is on the device",
+        "checkpoint_save",
+        "all ranks save one sharded state with torch.distributed.checkpoint, until it is on the device",
         size_meaning="bytes of one rank's shard",
         layout=own,
         stores=True,

@@ -16,7 +16,7 @@ from busbw.ops.pairs import run_together
 from busbw.ops.settings import Ranks, Way
 from busbw.ops.traffic import TrafficSettings
 from busbw.runs.plan import InPlace, Plan, Sweep, Timing
-from busbw.runs.records import DTYPE_BYTES, Case, Mode, Settings
+from busbw.runs.records import DTYPE_BYTES, Case, Mode, Settings, case_in_words
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, minimum samples and control traffic of a block: measured with 4 Gloo ranks on 2 cores."""
@@ -71,8 +71,7 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     A size that an op cannot have (S must hold a multiple of ranks × itemsize) is rounded down, or up to the smallest
     possible size, and noted in ``adjusted``. Raises UsageError for groups or a root that do not fit the world.
     """
-    _refuse_many(plan, ranks)
-    _refuse_root(plan, ranks)
+    _refuse_ranks(plan, ranks)
     cases: dict[Case, None] = {}
     adjusted: dict[str, None] = {}
     weights: dict[TrafficKey, traffic.Weights] = {}
@@ -106,21 +105,12 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
 _TOO_MANY = f"the plan has more than {limits.MOST_CASES} cases, the allowed maximum; use fewer sizes"
 
 
-def _refuse_many(plan: Plan, ranks: int) -> None:
-    """Raise UsageError for too many ranks, alone or times the number of sweeps, each of which splits them."""
+def _refuse_ranks(plan: Plan, ranks: int) -> None:
+    """Raise UsageError for too many ``ranks``, and for a root that no group of them can have."""
     if ranks > limits.MOST_RANKS:
         raise UsageError(f"{ranks} ranks are too many; allowed are up to {limits.MOST_RANKS}")
-    if len(plan.sweep) * ranks > limits.MOST_SWEEP_RANKS:
-        raise UsageError(
-            f"{len(plan.sweep)} sweeps over {ranks} ranks are too many; allowed are sweeps × ranks up to "
-            f"{limits.MOST_SWEEP_RANKS}"
-        )
-    if (each := sum(sweep.groups.strip() == EACH for sweep in plan.sweep)) * ranks > limits.MOST_CASES:
-        raise UsageError(f"groups 'each' of {ranks} ranks in {each} sweep(s): {_TOO_MANY}")
-
-
-def _refuse_root(plan: Plan, ranks: int) -> None:
-    """Raise UsageError for a root that no group of ``ranks`` ranks can have."""
+    if any(sweep.groups.strip() == EACH for sweep in plan.sweep) and ranks > limits.MOST_CASES:
+        raise UsageError(f"groups 'each' of {ranks} ranks: {_TOO_MANY}")
     roots = [sweep.root for sweep in plan.sweep if any(OPS[name].rooted for name in sweep.ops)]
     unknown = next((root for root in roots if not 0 <= root < ranks), None)
     if unknown is not None:
@@ -245,3 +235,16 @@ def shares(case: Case, weights: Mapping[TrafficKey, traffic.Weights]) -> Matrix:
 
 def _traffic_key(case: Case) -> TrafficKey | None:
     return (case.group, case.settings) if isinstance(case.settings, TrafficSettings) else None
+
+
+def timing_in_words(case: Case) -> list[str]:
+    """How ``case`` is timed, as far as that differs from the defaults: mode, sync, cache and pre-enqueue."""
+    return case_in_words(case, {"op", "dtype", "redop", "in_place", "settings", "device", "group", "root"})
+
+
+def in_words(case: Case) -> str:
+    """A case as text: ``all_reduce at 1 MiB (float32 sum)``."""
+    details = " ".join(case_in_words(case, {"op", "in_place", "device", "group", "root"}))
+    where = "" if case.group == "all" else f" in groups {case.group}"
+    size = f" at {units.format_size(case.size_bytes)}" if OPS[case.op].sized else ""
+    return f"{case.op}{size}{where}{f' ({details})' if details else ''}"

@@ -323,7 +323,7 @@ class HostFacts(Facts, frozen=True, kw_only=True):
     virtualization: the hypervisor; None if nothing indicates one
     versions: package → version
     numa_nodes: number of a NUMA node → its cores in the kernel's format
-    memory_modules: from firmware (SMBIOS, root only) or the kernel (EDAC); None: not recorded
+    memory_modules: from firmware (SMBIOS, root only); None: not recorded
     thp: mode of transparent huge pages
     variables: recorded environment variables with one value for all ranks
     mpi, nccl: the library; None for another backend

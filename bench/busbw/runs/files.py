@@ -2,7 +2,6 @@
 
 import errno
 import gzip
-import io
 import os
 import stat
 from collections.abc import Iterator
@@ -21,8 +20,6 @@ MOST_DOCUMENT_BYTES = 256 << 20
 _MOST_OF_PACKED = 100
 _ALWAYS_UNPACKED_BYTES = 1 << 20
 """Samples compress to a third; a file that grows to more than 100 times its size (and this) is a zip bomb."""
-
-_PIECE_BYTES = 1 << 20
 
 
 class NotRegular(OSError):
@@ -103,21 +100,9 @@ def lines(path: Path, *, packed: bool) -> Iterator[Iterator[bytes]]:
 
 def _lines(file: IO[bytes] | gzip.GzipFile, longest: int, most: int | None = None) -> Iterator[bytes]:
     taken = 0
-    while line := _line(file, longest + 1):
+    while line := file.readline(longest + 1):
         taken += len(line)
         if len(line) > longest or (most is not None and taken > most):
             raise TooLong(errno.EFBIG, "longer than measured rows can be")
         yield line
         del line  # frees a long line before the next one is read
-
-
-def _line(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
-    """``file.readline(most)``, which would hold both a long line and its chunks in memory."""
-    line = file.readline(min(most, _PIECE_BYTES))
-    if len(line) < _PIECE_BYTES or line.endswith(b"\n"):
-        return line
-    whole = io.BytesIO()
-    whole.write(line)
-    while not line.endswith(b"\n") and (line := file.readline(min(most - whole.tell(), _PIECE_BYTES))):
-        whole.write(line)
-    return whole.getvalue()

@@ -1,17 +1,135 @@
-"""Progress of a run: which launches of its plan are complete or partial, counted in blocks that have a row."""
+"""Progress of a run: which launches of its plan are complete or partial, counted in blocks that have a row.
+
+``outline`` reads it without the samples, for lists of thousands of runs: of a row, only kind, case, launch and block
+are decoded. ``store.read`` checks all numbers for consistency, so it may refuse a run that is listed here.
+"""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import msgspec
 
-from busbw.runs.outline import Outline, outline_of
-from busbw.runs.records import Case
+from busbw.errors import DamagedRun
+from busbw.runs import soundness, store
+from busbw.runs.records import JSON, SCHEMA, TRANSIENT, Case, Ended, Imported, LaunchStarted, Measurement
 from busbw.runs.store import StoredRun
 from busbw.units import counted
 
 CaseBlock = tuple[Case, int]
 """A case and the number of one of its blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A run without its samples.
+
+    launches: number of a launch → the launch that it resumes, or None
+    blocks: (launch, case, number) of every measured block
+    out: cases that were skipped, or failed through their own fault
+    """
+
+    machine: str
+    plan: Mapping[str, JSON]
+    cases: tuple[Case, ...]
+    ranks: int
+    launches: Mapping[int, int | None]
+    blocks: tuple[tuple[int, Case, int], ...]
+    out: frozenset[Case]
+    end: Ended | None
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """Decoded part of a ``run.json``; its environments, which are skipped, make up most of the file."""
+
+    schema: int
+    machine: str
+    plan: dict[str, JSON]
+    cases: tuple[Case, ...]
+    hosts: tuple[str, ...]
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """Decoded part of a row."""
+
+    kind: str
+    case: msgspec.Raw = msgspec.Raw()
+    launch: int = 0
+    block: int = 0
+    resumes: int | None = None
+    cause: str | None = None
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+_ROW = msgspec.json.Decoder(_Row)
+_CASE = msgspec.json.Decoder(Case)
+_END = msgspec.json.Decoder(Ended)
+
+
+def outline_of(stored: StoredRun) -> Outline:
+    """The outline of a run that is already in memory."""
+    run = stored.run
+    return Outline(
+        machine=run.machine,
+        plan=run.plan,
+        cases=run.cases,
+        ranks=len(run.hosts),
+        launches={row.launch: row.resumes for row in stored.rows if isinstance(row, LaunchStarted)},
+        blocks=tuple(
+            (row.launch, row.case, row.block) for row in stored.rows if isinstance(row, Measurement | Imported)
+        ),
+        out=frozenset({row.case for row in stored.skipped} | {row.case for row in stored.failed if not row.transient}),
+        end=stored.end,
+    )
+
+
+def outline(folder: Path) -> Outline:
+    """The outline of the run in ``folder``; raises like ``store.read``."""
+    with suppress(*store.NOT_A_RECORD):
+        head = _HEAD.decode(store.run_document(folder / store.RUN_FILE))
+        if head.schema == SCHEMA and not any(soundness.flaws_of_plan(head.plan, len(head.cases))):
+            return _outline(head, folder)
+    return outline_of(store.read(folder))  # gives the right error message
+
+
+def _outline(head: _Head, folder: Path) -> Outline:
+    launches: dict[int, int | None] = {}
+    blocks: list[tuple[int, Case, int]] = []
+    out: set[Case] = set()
+    end: Ended | None = None
+    case_of = cache(_CASE.decode)  # a run repeats the same cases
+
+    def take(line: bytes) -> bool:
+        nonlocal end
+        row = _ROW.decode(line)
+        end = _END.decode(line) if row.kind == "end" else None
+        if row.kind == "launch":
+            launches[row.launch] = row.resumes
+        elif row.kind in {"measurement", "imported"}:
+            blocks.append((row.launch, case_of(bytes(row.case)), row.block))
+        elif row.kind != "end" and row.cause not in TRANSIENT:
+            out.add(case_of(bytes(row.case)))
+        return True
+
+    for name in store.PLACES:
+        with suppress(FileNotFoundError):
+            rows = sum(bool(taken) for _, _, taken in store.decoded_lines(folder / name, take))
+            if end is not None and end.rows not in {None, rows - 1}:
+                before = f"the run ended with {end.rows} rows, but has {rows - 1}"
+                raise DamagedRun(f"{folder / name}, line {rows}: {before}")
+            break
+    return Outline(
+        machine=head.machine,
+        plan=head.plan,
+        cases=head.cases,
+        ranks=len(head.hosts),
+        launches=launches,
+        blocks=tuple(blocks),
+        out=frozenset(out),
+        end=end,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +140,14 @@ class Progress:
     whole: blocks of a complete launch; cases that were skipped, or failed through their own fault, are excluded
     there: launch → its measured blocks, for every launch that began
     origin: launch → the launch of the plan whose blocks it measures
+    end: how the run ended; None: it is running, or was killed
     """
 
     planned: int
     whole: frozenset[CaseBlock]
     there: Mapping[int, frozenset[CaseBlock]]
     origin: Mapping[int, int]
+    end: Ended | None
 
     def planned_as(self, launch: int) -> int:
         """The launch of the plan whose blocks ``launch`` measures: itself, or the launch that it resumes."""
@@ -47,6 +167,16 @@ class Progress:
         """Launch that began but lacks blocks → number of its measured blocks."""
         return {launch: len(self.whole) - len(lacking) for launch in self.there if (lacking := self.lacking(launch))}
 
+    @property
+    def measured(self) -> int:
+        """Number of measured blocks."""
+        return sum(len(blocks & self.whole) for blocks in self.there.values())
+
+    @property
+    def wanted(self) -> int:
+        """Number of blocks of all planned launches."""
+        return self.planned * len(self.whole)
+
     def in_words(self) -> str:
         """A sentence that counts launches from 1: "1 of 4 launches is complete, launch 2 in part (40 of 80 blocks)"."""
         launches = counted(self.planned, "launch", "launches")
@@ -54,6 +184,11 @@ class Progress:
         whole = len(self.whole)
         parts = [f"launch {launch + 1} in part ({blocks} of {whole} blocks)" for launch, blocks in self.partial.items()]
         return ", ".join([f"{self.complete} of {launches} {verb} complete", *parts])
+
+    def with_blocks_and_end(self) -> str:
+        """Blocks, launches, and how the run ended."""
+        end = f"; {self.end.in_words()}" if self.end else ""
+        return f"{self.measured} of {self.wanted} blocks, {self.in_words()}{end}"
 
 
 class RunLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,4 +237,5 @@ def progress_of(stored: StoredRun | Outline) -> Progress:
         whole=frozenset((case, block) for case in run.cases if case not in run.out for block in range(blocks)),
         there={launch: frozenset(measured) for launch, measured in there.items()},
         origin=origin,
+        end=run.end,
     )

@@ -21,7 +21,7 @@ from busbw.ops.training import Workload
 from busbw.runs.facts import HostFacts
 
 SCHEMA = 1
-"""Version of the stored format; ``upgrades`` has what turns older formats into this one."""
+"""Version of the stored format."""
 
 JSON: TypeAlias = Any
 """A value as json.loads returns it. msgspec has no recursive aliases, so readers check the type."""
@@ -177,18 +177,7 @@ def settings_in_words(case: Configuration) -> list[str]:
 
 
 Detail = Literal[
-    "op",
-    "dtype",
-    "redop",
-    "in_place",
-    "settings",
-    "device",
-    "group",
-    "mode",
-    "sync",
-    "cache",
-    "pre_enqueue",
-    "root",
+    "op", "dtype", "redop", "in_place", "settings", "device", "group", "mode", "sync", "cache", "pre_enqueue", "root"
 ]
 """What ``case_in_words`` may leave out."""
 

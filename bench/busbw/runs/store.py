@@ -1,18 +1,20 @@
-"""The run folder: creating it, appending rows so that a crash loses at most one line, and reading all formats.
+"""The run folder: creating, locking, appending rows so that a crash loses at most one line, compressing, and reading.
 
 ``results/<machine>/<UTC>-<id>/run.json`` is written once, atomically. ``samples.jsonl`` grows by one complete line per
 block, which is flushed and fsynced before the next block starts. The analysis needs nothing else.
 """
 
 import contextlib
+import errno
+import fcntl
 import gzip
 import hashlib
-import json
 import os
 import re
 import secrets
+import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -23,10 +25,8 @@ import msgspec
 
 from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError
 from busbw.escape import with_texts
-from busbw.runs import files, soundness, upgrades
-from busbw.runs.facts import HostFacts
+from busbw.runs import files, soundness
 from busbw.runs.records import (
-    JSON,
     SCHEMA,
     Case,
     Check,
@@ -57,9 +57,6 @@ _Decoded = TypeVar("_Decoded")
 
 Keep = Callable[[Measurement, "Groups"], Measurement]
 """Takes a block without groups and an iterator over its groups; returns the block to keep."""
-
-_UNRELEASED = "0.1.0"
-"""Version in runs from before the first release; these have schemas up to 10, and the first release has 1."""
 
 _WIDE_BYTES = 4 << 20
 """Longer rows are decoded group by group: all pairs of 1,024 ranks as records would take 6 GB."""
@@ -159,34 +156,21 @@ class Appender:
     An incomplete or damaged last line, left by a killed writer or a power cut, is removed on opening: ``read`` ignores
     it as well, and another row after it would make it damage in the middle of the file.
 
-    ``written`` is the expected length of the file in bytes; None: unknown, and the file may be missing. Raises
-    StoreError if the length differs.
+    Raises StoreError if the file cannot be opened.
     """
 
-    def __init__(self, folder: Path, written: int | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._path = folder / SAMPLES_FILE
-        create = os.O_CREAT if written is None else 0
         with files.store_errors("open", self._path):
-            try:
-                self._file = os.open(self._path, os.O_RDWR | create | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-            except FileNotFoundError as error:
-                raise _lost(self._path, 0, written or 0) from error
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
             try:
                 files.require_regular(self._file)
-                size = os.lseek(self._file, 0, os.SEEK_END)
-                if written not in {None, size}:
-                    raise _lost(self._path, size, written or 0)
-                self._end = self._sound_length(self._complete_length(size))
+                self._end = self._sound_length(self._complete_length(os.lseek(self._file, 0, os.SEEK_END)))
                 os.ftruncate(self._file, self._end)
                 _sync_folder(folder)
-            except (OSError, StoreError):
+            except OSError:
                 os.close(self._file)
                 raise
-
-    @property
-    def written(self) -> int:
-        """Length of the complete rows in bytes."""
-        return self._end
 
     def __enter__(self) -> Self:
         return self
@@ -200,7 +184,7 @@ class Appender:
         Raises StoreError if the file was changed since it was opened, and for write errors (disk full, quota, …), after
         which the file is cut back to its last complete line.
         """
-        self.require_whole()
+        self._require_whole()
         if isinstance(row, Ended):
             rows, checksum = self._summed_up()
             row = msgspec.structs.replace(row, rows=rows, checksum=checksum)
@@ -216,17 +200,19 @@ class Appender:
             raise StoreError(f"cannot write {self._path}: {error.strerror}; earlier rows are kept") from error
         self._end += len(line)
 
-    def require_whole(self) -> None:
+    def _require_whole(self) -> None:
         """Raise StoreError if the file was removed, replaced or truncated by someone else."""
         opened = os.fstat(self._file)
         try:
             current = self._path.stat()
         except OSError:
             current = None
-        if current is None or (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino):
-            raise _lost(self._path, 0, self._end)
-        if opened.st_size != self._end:
-            raise _lost(self._path, opened.st_size, self._end)
+        is_here = current is not None and (current.st_dev, current.st_ino) == (opened.st_dev, opened.st_ino)
+        if not is_here or opened.st_size != self._end:
+            raise StoreError(
+                f"{self._path} was removed, replaced or changed while it was being written: "
+                f"{opened.st_size if is_here else 0} of {self._end} bytes remain; measure again"
+            )
 
     def _summed_up(self) -> tuple[int, str]:
         """Number of rows in the file, and the checksum of their bytes."""
@@ -258,11 +244,33 @@ class Appender:
         return 0
 
 
-def _lost(path: Path, size: int, written: int) -> StoreError:
-    return StoreError(
-        f"{path} was removed, replaced or changed while it was being written: {size} of {written} bytes remain; "
-        "measure again"
-    )
+_HELD = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
+"""errno if another process holds the lock; a file system without locks returns another errno."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Lock the samples of a run until the end of the block, or until all processes that were forked in it have exited:
+    a run whose launcher died stays locked as long as one of its ranks lives.
+
+    False on a file system without locks (some parallel ones are mounted so), where nothing keeps a second writer away.
+    Raises StoreError if another process holds the lock, or the samples cannot be opened.
+    """
+    path = folder / SAMPLES_FILE
+    with files.store_errors("open", path):
+        file = path.open("ab")
+    with file:
+        sure = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _HELD:
+                raise StoreError(
+                    f"run {folder.name} is still being measured, or is being resumed by another process; "
+                    "wait until that process ends"
+                ) from error
+            sure = False
+        yield sure
 
 
 def encode(record: msgspec.Struct) -> bytes:
@@ -280,6 +288,55 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+# --- compression: the packed file is put in place atomically, and takes precedence as long as it exists --------------
+
+
+PACK_BYTES = 32 << 20
+"""Smaller files stay uncompressed, readable and searchable with grep."""
+
+
+def pack(folder: Path, least_bytes: int = PACK_BYTES) -> None:
+    """Compress the samples of a run that has ended, if they have ``least_bytes`` or more.
+
+    On a full disk the plain file stays: the run is complete, so it must not fail.
+    """
+    plain, packed = folder / SAMPLES_FILE, folder / PACKED_FILE
+    # A full disk or a missing file must not fail the run.
+    with contextlib.suppress(OSError):
+        if plain.stat().st_size < least_bytes:
+            return
+        # No name and no time inside, so that the same samples give the same bytes.
+        with (
+            plain.open("rb") as source,
+            files.replaced(packed) as file,
+            gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as sink,
+        ):
+            shutil.copyfileobj(source, sink, 1 << 20)
+        plain.unlink()
+
+
+def unpack(folder: Path) -> None:
+    """Make the samples plain lines again, so that they can be appended to. Raises StoreError on failure.
+
+    The existing plain file, which may be locked, is overwritten; the packed file is removed last.
+    """
+    plain, packed = folder / SAMPLES_FILE, folder / PACKED_FILE
+    if not packed.exists():
+        return
+    try:
+        with files.lines(packed, packed=True) as lines, plain.open("r+b" if plain.exists() else "wb") as sink:
+            sink.truncate(0)
+            sink.writelines(lines)
+            sink.flush()
+            os.fsync(sink.fileno())
+        packed.unlink()
+    except (OSError, EOFError, zlib.error) as error:
+        raise StoreError(f"cannot unpack {packed}: {error}; the packed file is unchanged") from error
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read(folder: Path, *, keep: Keep | None = None) -> StoredRun:
@@ -301,10 +358,10 @@ def _read_samples(path: Path, run: Run, keep: Keep | None) -> StoredRun:
     warnings: list[str] = []
     sound, checksum = soundness.Rows(run), hashlib.sha256()
 
-    decode = partial(_decode_row, schema=run.schema, one_by_one=keep is not None)
+    decode = partial(_decode_row, one_by_one=keep is not None)
     for number, line, decoded in decoded_lines(path, decode):
         if decoded is None:
-            warnings.append(f"{path}: the last line is incomplete and was dropped; it was for {_case_of(line)}")
+            warnings.append(f"{path}: the last line is incomplete and was dropped")
             break
         row, groups = decoded
         try:
@@ -314,7 +371,7 @@ def _read_samples(path: Path, run: Run, keep: Keep | None) -> StoredRun:
         except soundness.Unsound as error:
             flaw = str(error)
         except NOT_A_RECORD as error:
-            flaw = _damage(line, error)
+            flaw = str(error)
         if flaw is not None:
             raise _damaged(path, number, flaw)
         rows.append(row)
@@ -329,13 +386,13 @@ def decoded_lines(path: Path, decode: Callable[[bytes], _Decoded]) -> Iterator[t
 
     Raises FileNotFoundError, StoreError, and DamagedRun for a broken archive or any other line that cannot be decoded.
     """
-    bad: tuple[bytes, Exception] | None = None
+    bad: Exception | None = None
     number = 0
     try:
         with files.lines(path, packed=path.name == PACKED_FILE) as lines:
             for line in lines:
                 if bad is not None:
-                    raise _damaged(path, number, _damage(*bad)) from bad[1]
+                    raise _damaged(path, number, str(bad)) from bad
                 number += 1
                 if not line.endswith(b"\n"):
                     yield number, line, None
@@ -343,7 +400,7 @@ def decoded_lines(path: Path, decode: Callable[[bytes], _Decoded]) -> Iterator[t
                 try:
                     decoded = decode(line)
                 except NOT_A_RECORD as error:
-                    bad = line[:-1], error
+                    bad = error
                     continue
                 yield number, line, decoded
                 del line, decoded
@@ -354,7 +411,7 @@ def decoded_lines(path: Path, decode: Callable[[bytes], _Decoded]) -> Iterator[t
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     if bad is not None:
-        yield number, bad[0], None
+        yield number, b"", None
 
 
 def _flaw_of_end(row: Row, before: int, checksum: Callable[[], str]) -> str | None:
@@ -392,25 +449,18 @@ def find(results_dir: Path, selector: str) -> Path:
         return matching[0]
     if matching:
         raise UsageError(f"run {selector!r} is ambiguous in {results_dir}: {', '.join(run.name for run in matching)}")
-    held = list(folders(given)) if selector and given.is_dir() else []
-    if held:
-        message = (
-            f"{selector!r} is not a run, but a folder that holds {counted(len(held), 'run')}; give it as "
-            f"--results-dir {selector}, or the path of one run: {held[-1]}"
-        )
-    elif selector and given.is_dir():
-        message = (
-            f"{selector!r} is a folder, but not a run: it has no {RUN_FILE}; give the path of one run, or "
-            "the name of a run in --results-dir (busbw list runs)"
-        )
+    where = "it is neither a run folder nor a file"
+    if selector and given.is_dir():
+        held = list(folders(given))
+        hint = f"give it as --results-dir {selector}" if held else "busbw list runs shows the names of runs"
+        holds = counted(len(held), "run")
+        message = f"{selector!r} is a folder of {holds}, but not a run: it has no {RUN_FILE}; {hint}"
     elif runs:
-        message = (
-            f"{selector!r} not found: it is neither a run folder nor a file, nor among the "
-            f"{counted(len(runs), 'run')} in {results_dir} (busbw list runs)"
-        )
+        there = counted(len(runs), "run")
+        message = f"{selector!r} not found: {where}, nor among the {there} in {results_dir} (busbw list runs)"
     else:
         message = (
-            f"{selector!r} not found: it is neither a run folder nor a file, and there are no runs in {results_dir}; "
+            f"{selector!r} not found: {where}, and there are no runs in {results_dir}; "
             "measure one with busbw run --suite quick, or give another folder of runs with --results-dir"
         )
     raise UsageError(message, code="no-such-run")
@@ -435,46 +485,24 @@ def read_run(folder: Path) -> Run:
     try:
         document = msgspec.json.decode(content)
     except NOT_A_RECORD as error:
-        message = f"{path}: damaged: {_damage(content, error)}; restore it from a copy, or measure again"
+        message = f"{path}: damaged: {error}; restore it from a copy, or measure again"
         raise DamagedRun(message) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(schema, int) or schema < 1:
         raise DamagedRun(f"{path}: 'schema' is {schema!r:.40}; want a whole number from 1 to {SCHEMA}")
     if schema > SCHEMA:
-        raise _unreadable_schema(path, schema, document.get("busbw"))
+        raise NewerSchema(
+            f"{path} has schema {schema}, but this busbw supports only schemas up to {SCHEMA}; read it with the busbw "
+            "that wrote it"
+        )
     try:
-        document = upgrades.upgraded(document, schema)
         run = msgspec.convert(document, Run)
     except NOT_A_RECORD as error:
-        message = f"{path}: {_flaw_of_facts(document) or error}; it was edited, or an unreleased busbw wrote it"
+        message = f"{path}: {error}; it was edited, or an unreleased busbw wrote it"
         raise DamagedRun(f"{message}: restore it from a copy, or measure again") from error
     if (flaw := next(soundness.flaws_of_run(run), None)) is not None:
         raise DamagedRun(f"{path}: {flaw}")
     return run
-
-
-def _unreadable_schema(path: Path, schema: int, version: JSON) -> StoreError:
-    """The error for a run that has a schema above ``SCHEMA`` and was written by busbw ``version``."""
-    if version == _UNRELEASED:
-        return StoreError(
-            f"{path} has schema {schema} of an unreleased busbw; read it with the commit that wrote it, or measure "
-            "again",
-            code="unreleased-schema",
-        )
-    return NewerSchema(
-        f"{path} has schema {schema}, but this busbw supports only schemas up to {SCHEMA}; upgrade busbw to read it"
-    )
-
-
-def _flaw_of_facts(document: Mapping[str, JSON]) -> str | None:
-    """Which host's facts do not fit, and why; None if the flaw of a ``run.json`` is elsewhere."""
-    environments = document.get("environments")
-    for host, facts in environments.items() if isinstance(environments, dict) else ():
-        try:
-            msgspec.convert(facts, HostFacts)
-        except NOT_A_RECORD as error:
-            return f"environments: facts of {host!r:.60}: {error}"
-    return None
 
 
 def run_document(path: Path) -> bytes:
@@ -504,28 +532,22 @@ _GROUP_DECODER = msgspec.json.Decoder(GroupSamples)
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The groups of a block, each checked when it is read; raises Unsound for the first flaw.
-
-    ``raw``: the groups as JSON if the row is long, else empty; users of ``raw`` must check the groups themselves.
-    """
+    """The groups of a block, each checked when it is read; raises Unsound for the first flaw."""
 
     case: Case
     groups: Iterable[GroupSamples]
-    raw: Sequence[msgspec.Raw] = ()
 
     def __iter__(self) -> Iterator[GroupSamples]:
         return soundness.sound_groups(self.groups, self.case)
 
 
-def _decode_row(line: bytes, schema: int, *, one_by_one: bool) -> tuple[Row, Groups | None]:
+def _decode_row(line: bytes, *, one_by_one: bool) -> tuple[Row, Groups | None]:
     """A row, and its groups if it is a block; ``one_by_one``: groups of a long row are decoded lazily."""
-    if schema != SCHEMA:
-        line = msgspec.json.encode(upgrades.upgraded(msgspec.json.decode(line), schema))
     if one_by_one and len(line) > _WIDE_BYTES:
         wide = _WIDE_DECODER.decode(line)
         if isinstance(wide, _Wide):
             fields = {name: getattr(wide, name) for name in Measurement.__struct_fields__ if name != "groups"}
-            groups = Groups(wide.case, map(_GROUP_DECODER.decode, wide.groups), wide.groups)
+            groups = Groups(wide.case, map(_GROUP_DECODER.decode, wide.groups))
             return Measurement(**fields, groups=()), groups
         return wide, None
     row = _ROW_DECODER.decode(line)
@@ -539,27 +561,3 @@ def _kept(row: Measurement, groups: Groups, keep: Keep | None) -> Measurement:
     for _ in groups:
         pass
     return row
-
-
-def _damage(content: bytes, error: Exception) -> str:
-    """Why a record is invalid. Careless JSON writers put NaN and Infinity in place of missing numbers."""
-    with contextlib.suppress(ValueError, RecursionError):
-        constants: list[str] = []
-        json.loads(content, parse_constant=constants.append)
-        if constants:
-            return f"{constants[0]} is not a number; numbers must be finite, and times whole ns above 0"
-    return str(error)
-
-
-def _case_of(torn: bytes) -> str:
-    """The case of an incomplete line, as far as it was written. A number counts only if something follows it."""
-    text = torn.decode(errors="replace")
-    if re.match(r'\{"kind":"(launch|end)"', text):
-        return "the start of a launch or the end of the run, and no case"
-    op = re.search(r'"op":"([^"]+)"', text)
-    if op is None:
-        return "a case whose name is missing"
-    size = re.search(r'"size_bytes":(\d+)[,}]', text)
-    block = re.search(r'"launch":(\d+),"block":(\d+)[,}]', text)
-    where = f" (launch {int(block[1]) + 1}, block {int(block[2]) + 1})" if block else ""
-    return op[1] + (f" at {size[1]} B" if size else "") + where

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from busbw.errors import LaunchError, StoreError
+from busbw.runs.progress import Progress, outline, progress_of
 from busbw.slurm import queue
 from busbw.slurm.queue import QueuedJob
-from busbw.slurm.runs import JobRuns, RunProgress, read_progress
+from busbw.slurm.runs import JobRuns
 
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 2.0, 10.0
 """Interval between two queries, limited to spare the controller. (``sbatch --wait`` queries ever less often, and so
@@ -38,7 +39,6 @@ class Follower:
     ``say``: called with each line to report.
     ``log``: file with the output of the job (None: a job array).
     ``resumed``: the run that the job resumes (None: a new run, which is found in ``runs``).
-    ``tasks``: task numbers of a job array (empty: not an array).
     """
 
     number: str
@@ -48,7 +48,6 @@ class Follower:
     resumed: Path | None = None
     pause: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.monotonic
-    tasks: tuple[int, ...] = ()
     _reported: dict[str, str] = field(default_factory=dict)
 
     def follow(self) -> Verdict:
@@ -76,7 +75,7 @@ class Follower:
     def _report_task(self, task: QueuedJob) -> None:
         self._report(task.shown, f"job {task.shown}: {task.in_words()}")
         for folder in self._folders(task.id):
-            self._report(str(folder), f"run {folder.name}: {self._progress(folder, lambda progress: progress.blocks)}")
+            self._report(str(folder), f"run {folder.name}: {self._progress(folder, _blocks)}")
 
     def _report(self, about: str, text: str) -> None:
         if self._reported.get(about) != text:
@@ -86,10 +85,10 @@ class Follower:
     def _folders(self, number: str) -> Sequence[Path]:
         return [self.resumed] if self.resumed else list(self.runs.of(number))[:1]
 
-    def _progress(self, folder: Path, words: Callable[[RunProgress], str] = RunProgress.in_words) -> str:
+    def _progress(self, folder: Path, words: Callable[[Progress], str] = Progress.with_blocks_and_end) -> str:
         """The progress of a run as text. It is read at every query: while a job runs, its run grows between two."""
         try:
-            return words(read_progress(folder))
+            return words(progress_of(outline(folder)))
         except StoreError as error:
             return f"cannot be read: {error}"
 
@@ -108,19 +107,14 @@ class Follower:
             sentences += [f"run {folder.name}: {self._progress(folder)}" for folder in folders]
             if not folders:
                 sentences.append(f"no run of job {task.shown} was found in {self.runs.results_dir}")
-        never_seen = self._never_seen(tasks)
-        sentences += [f"Slurm no longer knows job {shown}, which was never seen running" for shown in never_seen]
-        bad = bool(never_seen) or any(task.state != queue.ENDED_WELL for task in tasks)
+        bad = any(task.state != queue.ENDED_WELL for task in tasks)
         if bad and self.log is not None:
             sentences += _last_lines(self.log)
         return Verdict(int(bad), tuple(sentences))
 
-    def _never_seen(self, seen: Sequence[QueuedJob]) -> list[str]:
-        """Tasks of the array that ended and were dropped by Slurm between two answers."""
-        if any(_several(task) for task in seen):
-            return []  # the missing tasks are pending, or were cancelled together
-        shown = {task.shown for task in seen}
-        return [name for number in self.tasks if (name := f"{self.number}_{number}") not in shown]
+
+def _blocks(progress: Progress) -> str:
+    return f"{progress.measured} of {progress.wanted} blocks"
 
 
 def _updated(seen: Mapping[str, QueuedJob], tasks: Sequence[QueuedJob]) -> dict[str, QueuedJob]:

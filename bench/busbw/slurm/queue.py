@@ -1,7 +1,6 @@
 """Calls of Slurm's commands: submit a script, query the state of jobs."""
 
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,17 +72,6 @@ class QueuedJob:
         return f"{self.state} on {self.nodes}" if self.nodes and not self.ended else self.state
 
 
-def missing() -> str | None:
-    """Why Slurm is not available here; None if it is."""
-    gone = [name for name in ("sbatch", "squeue") if shutil.which(name) is None]
-    if not gone:
-        return None
-    return (
-        f"{' and '.join(gone)} not found in PATH: submit from a login node of the cluster, or load the module that "
-        "provides Slurm's commands"
-    )
-
-
 def submit(script: str) -> str:
     """Submit ``script`` with sbatch and return the job number. Raises LaunchError with Slurm's message."""
     answer = _ask(["sbatch", "--parsable"], script)
@@ -125,7 +113,10 @@ def _ask(argv: Sequence[str], given: str | None = None) -> str:
             argv, check=False, capture_output=True, text=True, input=given, timeout=_ANSWERS_SECONDS, errors="replace"
         )
     except FileNotFoundError:
-        raise LaunchError(missing() or f"{argv[0]} cannot be started") from None
+        raise LaunchError(
+            f"{argv[0]} not found in PATH: submit from a login node of the cluster, or load the module that provides "
+            "Slurm's commands"
+        ) from None
     except subprocess.TimeoutExpired:
         raise LaunchError(
             f"{argv[0]} has not answered for {_ANSWERS_SECONDS:g} s; check Slurm's controller with scontrol ping"

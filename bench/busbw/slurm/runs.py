@@ -1,15 +1,16 @@
-"""Find the runs of a job and the jobs of a run: a run stores the environment variables of its jobs."""
+"""The runs of a job and the jobs of a run, which stores the variables of its jobs; the rows of ``busbw status``."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
-from busbw.errors import StoreError
+from busbw.errors import LaunchError, StoreError
 from busbw.runs import store
-from busbw.runs.outline import outline
-from busbw.runs.progress import progress_of
+from busbw.runs.progress import outline, progress_of
+from busbw.slurm import queue
+from busbw.slurm.queue import QueuedJob
 
 JOB = "SLURM_JOB_ID"
 NODES = "SLURM_JOB_NODELIST"
@@ -21,55 +22,6 @@ class JobAllocation:
 
     job: str
     nodes: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunProgress:
-    """The progress of a run.
-
-    ``done``, ``planned``: blocks.
-    ``begun``: sets of processes that have started to measure.
-    ``launches``: the state of the launches as text.
-    ``ended``: final status and reason (None: running or killed).
-    ``broken_off``: whether a launch was interrupted.
-    """
-
-    done: int
-    planned: int
-    begun: int
-    launches: str
-    ended: str | None
-    broken_off: bool
-
-    @property
-    def whole(self) -> bool:
-        """Whether all blocks are measured."""
-        return self.done == self.planned
-
-    @property
-    def blocks(self) -> str:
-        """Short form: blocks only."""
-        return f"{self.done} of {self.planned} blocks"
-
-    def in_words(self) -> str:
-        """Blocks, launches and final status."""
-        end = f"; {self.ended}" if self.ended else ""
-        return f"{self.blocks}, {self.launches}{end}"
-
-
-def read_progress(folder: Path) -> RunProgress:
-    """The progress of the run in ``folder``. Raises StoreError when it cannot be read."""
-    run = outline(folder)
-    progress = progress_of(run)
-    end = run.end
-    return RunProgress(
-        done=sum(len(blocks & progress.whole) for blocks in progress.there.values()),
-        planned=progress.planned * len(progress.whole),
-        begun=len(run.launches),
-        launches=progress.in_words(),
-        ended=None if end is None else end.in_words(),
-        broken_off=bool(progress.partial),
-    )
 
 
 class _Job(msgspec.Struct):
@@ -123,3 +75,93 @@ class JobRuns:
         except (OSError, StoreError, *store.NOT_A_RECORD):
             return ()
         return self._known[folder][1]
+
+
+# --- busbw status ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRow:
+    """A job, the run that it measures, or both. ``blocks`` says how many of the run's blocks are measured."""
+
+    job: str | None = None
+    state: str | None = None
+    reason: str | None = None
+    run: str | None = None
+    blocks: str | None = None
+    ended: str | None = None
+
+
+def resumption_of(folder: Path) -> str:
+    """The Slurm comment of a job that resumes ``folder``; the run itself names the job only after it has started."""
+    return f"resumes {folder.name}"
+
+
+def will_measure(job: QueuedJob, folder: Path, allocations: Sequence[JobAllocation]) -> bool:
+    """Whether ``job`` measures the run in ``folder`` or will when it starts; ``allocations`` are the jobs of the run.
+
+    A job that was requeued onto other nodes has begun another run there.
+    """
+    if job.ended:
+        return False
+    if job.comment == resumption_of(folder):
+        return True
+    nodes = {allocation.nodes for allocation in allocations if allocation.job == job.id}
+    return bool(nodes) and (job.state != "RUNNING" or job.nodes in nodes)
+
+
+def refuse_a_second_job(folder: Path) -> None:
+    """Raise LaunchError when the run in ``folder`` has a job that has not ended, or when Slurm does not answer."""
+    allocations = JobRuns(folder.parent).jobs(folder)
+    job = next((queued for queued in queue.mine() if will_measure(queued, folder, allocations)), None)
+    if job is not None:
+        raise LaunchError(
+            f"run {folder.name} is already being resumed by job {job.shown}, {job.in_words()}; wait for its end (busbw "
+            f"status) or cancel it (scancel {job.shown})"
+        )
+
+
+def rows(results_dir: Path, queued: Sequence[QueuedJob]) -> list[StatusRow]:
+    """A row for every job and every run it measured: active jobs first, then the newest, runs without a job last.
+
+    For a run whose jobs Slurm no longer knows, the last job is listed.
+    """
+    entries = [*_of_runs(results_dir, queued)]
+    with_run = {number for number, *_ in entries}
+    entries += [(job.id, job, StatusRow()) for job in queued if job.id not in with_run and job.name.startswith("busbw")]
+    entries.sort(key=lambda row: _order(row[0], row[1]))
+    return [
+        replace(run, job=number) if job is None else replace(run, job=job.shown, state=job.state, reason=job.reason)
+        for number, job, run in entries
+    ]
+
+
+def _of_runs(
+    results_dir: Path, queued: Sequence[QueuedJob]
+) -> Iterator[tuple[str | None, QueuedJob | None, StatusRow]]:
+    runs = JobRuns(results_dir)
+    for folder in reversed(list(store.folders(results_dir))):
+        allocations = runs.jobs(folder)
+        numbers = {allocation.job for allocation in allocations}
+        theirs = [job for job in queued if job.id in numbers or job.comment == resumption_of(folder)]
+        run = _run_part(folder, live=any(will_measure(job, folder, allocations) for job in theirs))
+        for job in theirs:
+            yield job.id, job, run
+        if not theirs:
+            yield allocations[-1].job if allocations else None, None, run
+
+
+def _order(number: str | None, job: QueuedJob | None) -> tuple[bool, int]:
+    """Sort key: active jobs first, then the newest number, rows without a number last."""
+    return job is None or job.ended, -int(number) if number is not None and number.isdecimal() else 0
+
+
+def _run_part(folder: Path, *, live: bool) -> StatusRow:
+    try:
+        progress = progress_of(outline(folder))
+    except StoreError as error:
+        return StatusRow(run=str(folder), ended=f"unreadable: {error}")
+    # Below srun, each launch writes an end that the next launch supersedes: not final while a job is active.
+    over = progress.end is not None and (not live or progress.measured == progress.wanted)
+    ended = progress.end.in_words() if over and progress.end else None
+    return StatusRow(run=str(folder), blocks=f"{progress.measured} of {progress.wanted}", ended=ended)

@@ -19,30 +19,8 @@ _REPORT_SECONDS = 60
 """Time for the remaining ranks to report a lost rank and write it to the run, after their timeout."""
 
 
-_MAY_BE_EMPTY = {"about", "before", "after"}
+_MAY_BE_EMPTY = {"about", "before"}
 """Job fields that are rendered as lines. An empty argument usually means an unset shell variable, so it is refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shell:
-    """An argument that the shell of the job expands, such as ``$SUITE``. It is quoted, so it stays one argument."""
-
-    text: str
-
-
-Word = str | Shell
-"""An argument; a plain string is not expanded."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A shell variable at the top of the script, with a comment. ``ours``: the environment does not override it."""
-
-    name: str
-    value: Word
-    comment: str = ""
-    ours: bool = False
-    exported: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +32,19 @@ class Job:
     ``node_counts``: tasks of a job array, one after another; each uses this many of the nodes.
     ``silence_seconds``: how long ranks wait for a silent rank; srun ends the others no sooner.
     ``mpi``: value of ``srun --mpi`` (pmi2, pmix).
-    ``about``: comments at the top.
+    ``busbw``, ``results_dir``: path of busbw on the nodes, and its folder of runs.
+    ``about``: comment at the top.
     ``before``: shell lines before the run (``module load …``).
-    ``after``: shell lines after the run, with its folder in ``$run``; they determine the exit status.
 
     Numbers are checked by ``busbw submit``. Raises UsageError for text that a batch script cannot contain.
     """
 
-    run: tuple[Word, ...]
+    run: tuple[str, ...]
+    busbw: str
+    results_dir: str
     nodes: int
     ranks_per_node: int
     name: str = "busbw"
-    settings: tuple[Setting, ...] = ()
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -82,39 +61,29 @@ class Job:
     silence_seconds: float = 60.0
     node_counts: tuple[int, ...] = ()
     comment: str | None = None
-    mpi: Word | None = None
-    srun: tuple[Word, ...] = ()
-    about: tuple[str, ...] = ()
+    mpi: str | None = None
+    srun: tuple[str, ...] = ()
+    about: str = ""
     before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, text in _texts(self):
-            if not text.strip() and name not in _MAY_BE_EMPTY:
-                raise UsageError(f"{name} {text!r} is empty; give a value or omit it")
-            if any(not character.isprintable() for character in text):
-                raise UsageError(f"{name} {text!r}: line breaks and other control characters are not allowed")
+        for name, value in ((field.name, getattr(self, field.name)) for field in fields(self)):
+            for text in value if isinstance(value, tuple) else (value,):
+                if isinstance(text, str) and not text.strip() and name not in _MAY_BE_EMPTY:
+                    raise UsageError(f"{name} {text!r} is empty; give a value or omit it")
+                if isinstance(text, str) and not text.isprintable():
+                    raise UsageError(f"{name} {text!r}: line breaks and other control characters are not allowed")
 
 
 def render(job: Job) -> str:
     """The batch script of ``job``."""
     sections = [
-        ["#!/bin/bash", *(f"# {line}".rstrip() for line in job.about), *_directives(job)],
+        ["#!/bin/bash", *([f"# {job.about}"] if job.about else []), *_directives(job)],
         [*_assignments(job)],
         [*job.before],
         [*_command(job)],
-        [*job.after],
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
-
-
-def _texts(job: Job) -> Iterator[tuple[str, str]]:
-    for field in fields(job):
-        value = getattr(job, field.name)
-        for item in value if isinstance(value, tuple) else (value,):
-            name, word = (f"variable {item.name}", item.value) if isinstance(item, Setting) else (field.name, item)
-            if isinstance(word, str | Shell):
-                yield name, word.text if isinstance(word, Shell) else word
 
 
 _AS_SBATCH = ("partition", "account", "qos", "time", "nodelist", "exclude", "constraint", "reservation")
@@ -153,11 +122,8 @@ def _directive(value: str) -> str:
 
 
 def _assignments(job: Job) -> Iterator[str]:
-    for setting in job.settings:
-        value = setting.value.text if isinstance(setting.value, Shell) else shlex.quote(setting.value)
-        line = f"{setting.name}={value if setting.ours else f'${{{setting.name}:-{value}}}'}"
-        comment = f"  # {setting.comment}" if setting.comment else ""
-        yield f"{'export ' if setting.exported else ''}{line}{comment}"
+    yield f"BUSBW={shlex.quote(job.busbw)}"
+    yield f"export BUSBW_RESULTS_DIR={shlex.quote(job.results_dir)}"
     if job.cpus_per_task is not None:
         yield 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"  # since 22.05 srun does not inherit it from the job'
 
@@ -165,29 +131,16 @@ def _assignments(job: Job) -> Iterator[str]:
 def _command(job: Job) -> Iterator[str]:
     # The other ranks detect and name a dead rank; Slurm must not end them before they have recorded it.
     wait = math.ceil(job.silence_seconds) + _REPORT_SECONDS
-    srun: list[Word] = ["srun", "--kill-on-bad-exit=0", f"--wait={wait}"]
-    tasks: tuple[Word, ...] = ()
-    run = job.run
-    if job.mpi is not None:
-        srun.append(Shell(f"--mpi={job.mpi.text}") if isinstance(job.mpi, Shell) else f"--mpi={job.mpi}")
-    if job.node_counts:
-        ranks = "$((SLURM_ARRAY_TASK_ID * SLURM_NTASKS_PER_NODE))"
-        tasks = (Shell("--nodes=$SLURM_ARRAY_TASK_ID"), Shell(f"--ntasks={ranks}"))
-        run = (Shell(f"--ranks={ranks}"), *run)  # without it, a step of one task would start a rank per core
+    srun = ["srun", "--kill-on-bad-exit=0", f"--wait={wait}", *([] if job.mpi is None else [f"--mpi={job.mpi}"])]
+    ranks = "$((SLURM_ARRAY_TASK_ID * SLURM_NTASKS_PER_NODE))"
+    of_task = f'"--ranks={ranks}" ' if job.node_counts else ""
     lines = (
-        f'"$BUSBW" launches {_words(srun)}',
-        *(_words(options) for options in (tasks, job.srun) if options),
-        f'"$BUSBW" run {_words(run)}',
+        f'"$BUSBW" launches {shlex.join(srun)}',
+        *([f'"--nodes=$SLURM_ARRAY_TASK_ID" "--ntasks={ranks}"'] if job.node_counts else []),
+        *([shlex.join(job.srun)] if job.srun else []),
+        # Without --ranks, a step of one task would start a rank per core.
+        f'"$BUSBW" run {of_task}{shlex.join(job.run)}',
     )
     yield "# Each srun is one launch; they are repeated until the run is complete. A requeued job continues its run."
-    command = " \\\n    ".join(lines)
-    if not job.after:
-        # exec, because the shell would exit as soon as Slurm ends the job, but busbw first records how the run ended.
-        yield f"exec {command}"
-        return
-    yield "trap : TERM  # when Slurm ends the job, wait until busbw has recorded how the run ended"
-    yield f"run=$({command}) || exit"
-
-
-def _words(words: "list[Word] | tuple[Word, ...]") -> str:
-    return " ".join(f'"{word.text}"' if isinstance(word, Shell) else shlex.quote(word) for word in words)
+    # exec, because the shell would exit as soon as Slurm ends the job, but busbw first records how the run ended.
+    yield "exec " + " \\\n    ".join(lines)

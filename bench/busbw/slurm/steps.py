@@ -13,7 +13,8 @@ from busbw.backends.signing import VARIABLE, new_secret
 from busbw.errors import LaunchError, UsageError
 from busbw.escape import say
 from busbw.runs import store
-from busbw.slurm.runs import JOB, NODES, JobRuns, read_progress
+from busbw.runs.progress import outline, progress_of
+from busbw.slurm.runs import JOB, NODES, JobRuns
 
 _RESTARTS = "SLURM_RESTART_COUNT"
 
@@ -60,17 +61,18 @@ def carry_out(
     variables = {**variables, VARIABLE: variables.get(VARIABLE) or new_secret()}
     while True:
         # Not the number of blocks: a case that fails removes its earlier blocks from the count.
-        begun = 0 if folder is None else read_progress(folder).begun
+        begun = 0 if folder is None else len(outline(folder).launches)
         status = start([*starts, *options], {**variables, "BUSBW_RESULTS_DIR": str(results_dir)})
         folder = folder or _begun(runs, variables, old)
         if folder is None:
             return _without_run(status, results_dir)
-        after = read_progress(folder)
-        if after.whole:
+        run = outline(folder)
+        progress = progress_of(run)
+        if progress.measured == progress.wanted:
             return folder, min(abs(status), 1)  # srun's own status may be a signal number or above 1
-        if after.broken_off or after.begun == begun:
+        if progress.partial or len(run.launches) == begun:
             say(
-                f"run {folder.name} is not complete: {after.in_words()}; to continue it: "
+                f"run {folder.name} is not complete: {progress.with_blocks_and_end()}; to continue it: "
                 f"busbw submit --resume {folder.name}, unless Slurm requeues this job (see busbw status)"
             )
             return folder, 1

@@ -271,11 +271,22 @@ def _findings(host: HostFacts, rows: Catalogue) -> Iterator[str]:
     for name, link, most in _links(host, rows):
         yield from _link_findings(name, link, most, virtual=bool(host.virtualization))
     for gpu in host.pci.gpus:
+        up, row = nvlinks(gpu), row_of(gpu, rows)
         # A single GPU has no peers: clouds leave its links down.
-        if nvlinks(gpu) or len(host.pci.gpus) > 1:
-            yield from _nvlink_findings(gpu, rows)
+        lonely = not up and len(host.pci.gpus) == 1
+        if up is not None and row is not None and row.links is not None and up < row.links and not lonely:
+            yield (
+                f"{gpu.label} has {up} of its {row.links} NVLinks up; check nvidia-smi nvlink --status, the fabric "
+                "manager and dmesg"
+            )
     for card in host.pci.nics:
-        yield from _card_findings(card, host, rows)
+        to_host = pcie_of(card, rows)
+        carried = sum(port.bytes_per_second or 0 for port in host.rdma if port.device in card.names and port.up)
+        if isinstance(to_host, HardwarePeak) and carried > to_host.nominal:
+            yield (
+                f"{card.label} carries {format_rate(carried)} on its ports, but only {format_rate(to_host.nominal)} to "
+                f"the host ({to_host.what}), in one direction"
+            )
 
 
 def _links(host: HostFacts, rows: Catalogue) -> Iterator[tuple[str, LinkFacts, Lanes]]:
@@ -319,26 +330,6 @@ def _link_findings(name: str, link: LinkFacts, card: Lanes, *, virtual: bool) ->
         step = f"x{narrowest.lanes} at {narrowest.gigatransfers:g} GT/s"
         own = f"x{lanes} at {speed:g} GT/s"
         yield f"{name} has {own}, but {narrowest.address} on its path to the host has only {step}"
-
-
-def _nvlink_findings(gpu: GpuFacts, rows: Catalogue) -> Iterator[str]:
-    up, row = nvlinks(gpu), row_of(gpu, rows)
-    if up is not None and row is not None and row.links is not None and up < row.links:
-        yield (
-            f"{gpu.label} has {up} of its {row.links} NVLinks up; check nvidia-smi nvlink --status, the fabric "
-            "manager and dmesg"
-        )
-
-
-def _card_findings(card: PciNic, host: HostFacts, rows: Catalogue) -> Iterator[str]:
-    """A NIC whose ports carry more than its link to the host."""
-    link = pcie_of(card, rows)
-    carried = sum(port.bytes_per_second or 0 for port in host.rdma if port.device in card.names and port.up)
-    if isinstance(link, HardwarePeak) and carried > link.nominal:
-        yield (
-            f"{card.label} carries {format_rate(carried)} on its ports, but only {format_rate(link.nominal)} to "
-            f"the host ({link.what}), in one direction"
-        )
 
 
 def _unknown(host: HostFacts, rows: Catalogue) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Memory modules of a host: kind, speed and channels, as far as firmware and kernel report them to this user.
+"""Memory modules of a host: kind, speed and channels, as far as the firmware reports them to this user.
 
-The firmware's table (SMBIOS, as printed by dmidecode) is readable only by root; the kernel's list (EDAC) is readable by
-all but has no speeds. Most virtual machines have neither, or an invented module.
+The firmware's table (SMBIOS, as printed by dmidecode) is readable only by root. Most virtual machines have none, or an
+invented module. The kernel's own list (EDAC) has no speeds and is not read.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from busbw.runs.facts import MemoryModules
-from busbw.system.sysfs import SYSFS, text_of
+from busbw.system.sysfs import SYSFS
 
 _TABLE = "firmware/dmi/tables/DMI"
 _MEMORY_DEVICE = 17
@@ -20,7 +20,6 @@ _KINDS = {
 """Memory type → its name: DMTF DSP0134, System Management BIOS reference, 7.18.2."""
 _CHANNEL = re.compile(r"^(?P<socket>.*?)[\s_-]*CHANNEL[\s_-]*(?P<channel>[0-9]+|[A-Z])(?![A-Z0-9])", re.IGNORECASE)
 """Boards use ``P0 CHANNEL A``, ``P0_Node0_Channel0_Dimm0`` and ``CPU0_Channel_A_DIMM0``."""
-_EDAC_CHANNEL = re.compile(r"channel (\d+)")
 _IN_DOUBLE_WORDS = 0xFFFF
 _UNKNOWN = (0, _IN_DOUBLE_WORDS)
 
@@ -47,23 +46,14 @@ def memory_facts(sysfs: Path = SYSFS) -> MemoryModules:
         modules, source = [], None
         unknown.append("memory speed: the firmware provides no table of its modules")
     channels = len({module.channel for module in modules}) if all(module.channel for module in modules) else 0
-    listed = sorted((sysfs / "devices/system/edac/mc").glob("mc*/dimm*"))
-    if listed and not channels:
-        places = [text_of(folder / "dimm_location") or "" for folder in listed]
-        numbers = [
-            (folder.parent.name, _EDAC_CHANNEL.search(place)) for folder, place in zip(listed, places, strict=True)
-        ]
-        if all(number for _, number in numbers):
-            channels = len({(controller, number[1]) for controller, number in numbers if number})
-            source = f"{source} and EDAC" if source else "EDAC"
     if not channels:
-        unknown.append("memory channels: neither the firmware nor the kernel (EDAC) reports them")
+        unknown.append("memory channels: the firmware does not report them")
     speeds = {module.megatransfers for module in modules}
-    kinds = {module.kind for module in modules} or {_edac_kind(text_of(folder / "dimm_mem_type")) for folder in listed}
+    kinds = {module.kind for module in modules}
     if len(speeds) > 1:
         unknown.append(f"memory speed: modules differ ({', '.join(sorted(map(str, speeds)))} MT/s)")
     return MemoryModules(
-        modules=len(modules) or len(listed) or None,
+        modules=len(modules) or None,
         kind=kinds.pop() if len(kinds) == 1 else None,
         megatransfers=speeds.pop() if len(speeds) == 1 else None,
         channels=channels or None,
@@ -107,9 +97,3 @@ def _module(body: bytes, strings: list[bytes]) -> _Module | None:
         megatransfers=running or None,
         channel=f"{named['socket']} {named['channel']}".strip().casefold() if named else None,
     )
-
-
-def _edac_kind(text: str | None) -> str | None:
-    """``Registered-DDR5`` → ``DDR5``."""
-    match = re.search(r"(LP)?DDR\d", text or "")
-    return match[0] if match else None

@@ -11,16 +11,14 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-import msgspec
 import psutil
 
 import busbw
 from busbw.runs.facts import ClockFacts, CpuFacts, HostFacts, MemoryFacts, Nic
 from busbw.system.dimms import memory_facts
 from busbw.system.env_vars import recorded
-from busbw.system.pci import affinity
-from busbw.system.rdma import driver_of, ports
-from busbw.system.slurm_topology import allowed_cores, numa_nodes, of_hosts
+from busbw.system.pci import affinity, driver_of, ports
+from busbw.system.slurm_topology import allowed_cores, numa_nodes, usable_of
 from busbw.system.sysfs import text_of
 
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
@@ -194,33 +192,6 @@ def clock_domains(facts: Sequence[HostFacts]) -> tuple[str | None, ...]:
     return tuple(own.boot_id for own in facts)
 
 
-def by_host(hosts: Sequence[str], facts: Sequence[HostFacts]) -> dict[str, HostFacts]:
-    """The facts of every host from those that each of its ranks reports: cores are the union over its ranks, and facts
-    that differ between ranks are under ``ranks``.
-    """
-    cpus: dict[str, list[CpuFacts]] = {}
-    for host, own in zip(hosts, facts, strict=True):
-        cpus.setdefault(host, []).append(own.cpu)
-    return {
-        host: msgspec.structs.replace(merged, cpu=_together(cpus[host]))
-        for host, merged in of_hosts(hosts, facts).items()
-    }
-
-
-def _together(cpus: Sequence[CpuFacts]) -> CpuFacts:
-    """The cores that the ranks of a host may use together: mpirun and srun bind them to different cores, so each rank
-    sees only its own. A quota of the control group applies to all ranks together.
-    """
-    allowed = tuple(sorted({core for cpu in cpus for core in cpu.allowed_cores}))
-    limited = any(_usable(cpu) < len(cpu.allowed_cores) for cpu in cpus)
-    usable = max(map(_usable, cpus)) if limited else len(allowed)
-    return msgspec.structs.replace(cpus[0], usable_cores=usable, allowed_cores=allowed)
-
-
-def _usable(cpu: CpuFacts) -> int:
-    return cpu.usable_cores or len(cpu.allowed_cores)
-
-
 def in_blocks(hosts: Sequence[str]) -> bool:
     """Whether ranks of a host are consecutive, with equally many ranks per host; ``hosts`` has one entry per rank."""
     each = hosts.count(hosts[0])
@@ -238,7 +209,7 @@ def cores_of_a_rank(hosts: Sequence[str], facts: Sequence[HostFacts], of_ranks: 
     (``of_ranks``): the cores of a host are divided among its ranks, and a bound rank has at most the cores it is bound
     to. 1 if ranks share cores.
     """
-    shares = [_usable(of_host.cpu) // hosts.count(host) for host, of_host in zip(hosts, facts, strict=True)]
+    shares = [usable_of(of_host.cpu) // hosts.count(host) for host, of_host in zip(hosts, facts, strict=True)]
     own = [len(of_rank.cpu.allowed_cores) for of_rank in of_ranks]
     return max(1, min(map(min, shares, own)))
 

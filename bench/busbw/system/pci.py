@@ -1,11 +1,11 @@
-"""PCI devices: addresses, NUMA nodes and links of GPUs, NICs and NVMe drives, and the closest NICs of each GPU.
+"""PCI devices: addresses, NUMA nodes and links of GPUs, NICs and NVMe drives, the closest NICs of each GPU, RDMA ports.
 
 All facts come from sysfs; NVML, if installed, adds numbers and names of GPUs. Facts that the kernel does not report are
 None or listed in ``unknown``: virtual machines often show a flat bus, whatever the hardware is.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -13,9 +13,8 @@ from typing import TypeVar
 
 import msgspec
 
-from busbw.runs.facts import Drive, GpuFacts, PciDevice, PciFacts, PciNic
+from busbw.runs.facts import Drive, GpuFacts, Lanes, LinkFacts, Narrowest, PciDevice, PciFacts, PciNic, RdmaPort
 from busbw.system.nvml import gpus_by_address
-from busbw.system.pcie import link_facts
 from busbw.system.sysfs import SYSFS, text_of
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -27,6 +26,8 @@ _GPU_CLASSES = {
     "0x8086": ("0x0302", "0x0380"),
 }
 """PCI vendor → the classes of its GPUs (PCI Code and ID Assignment Specification: 03 display, 12 accelerator)."""
+_SPEED = re.compile(r"([0-9.]+) GT/s")  # "16 GT/s" up to Linux 5.6, "16.0 GT/s PCIe" since
+_RATE = re.compile(r"([0-9.]+) Gb/sec(?: \(([^)]+)\))?")
 _Device = TypeVar("_Device", bound=PciDevice)
 
 
@@ -142,3 +143,68 @@ def _place(device: Path) -> _Place | None:
     folder = Path(*steps[: steps.index(path[-1]) + 1])
     node = text_of(folder / "numa_node")
     return _Place(path, int(node) if node is not None and node.isdigit() else None, folder)
+
+
+# --- PCI Express links: above a card and below a port; virtual machines report nothing, or zero lanes -----------------
+
+
+def link_facts(steps: Sequence[Path]) -> LinkFacts | None:
+    """The link of the last of ``steps``: sysfs devices from the port below the host down to the card. None if the
+    kernel does not report how the card's link was trained.
+    """
+    if not steps:
+        return None
+    trained = _read(steps[-1], "current")
+    if trained is None:
+        return None
+    above = [(link, step.name) for step in steps[:-1] if (link := _read(step, "current")) is not None]
+    least, address = min(above, key=lambda entry: _raw_rate(entry[0]), default=(trained, None))
+    slower = _raw_rate(least) < _raw_rate(trained)
+    return LinkFacts(
+        trained=trained,
+        card=_read(steps[-1], "max"),
+        port=_read(steps[-2], "max") if len(steps) > 1 else None,
+        narrowest=Narrowest(gigatransfers=least.gigatransfers, lanes=least.lanes, address=address) if slower else None,
+    )
+
+
+def _raw_rate(link: Lanes) -> float:
+    """Raw rate for comparing links, without the encoding, which is equal or better on faster links."""
+    return link.gigatransfers * link.lanes
+
+
+def _read(device: Path, which: str) -> Lanes | None:
+    """The ``current`` or ``max`` link of ``device``: GT/s of a lane, and lanes; None: unknown."""
+    speed = _SPEED.match(text_of(device / f"{which}_link_speed") or "")
+    lanes = text_of(device / f"{which}_link_width") or ""
+    # A device that no longer answers reports 255 lanes.
+    if speed is None or not lanes.isdigit() or not 0 < int(lanes) <= 32:
+        return None
+    return Lanes(gigatransfers=float(speed[1]), lanes=int(lanes))
+
+
+# --- RDMA ports (InfiniBand, RoCE, Omni-Path) as the kernel reports them ---------------------------------------------
+
+
+def ports(sysfs: Path = SYSFS) -> Iterator[RdmaPort]:
+    """All ports."""
+    for folder in sorted((sysfs / "class/infiniband").glob("*/ports/*")):
+        rate = _RATE.match(text_of(folder / "rate") or "")
+        state = text_of(folder / "state")  # "4: ACTIVE"
+        yield RdmaPort(
+            device=folder.parent.parent.name,
+            port=int(folder.name) if folder.name.isdigit() else None,
+            bytes_per_second=float(rate[1]) * 1e9 / 8 if rate else None,
+            rate=rate[2] if rate else None,
+            layer=text_of(folder / "link_layer"),
+            driver=driver_of(folder.parent.parent),
+            up=None if state is None else state.endswith("ACTIVE") and "_" not in state,
+        )
+
+
+def driver_of(device: Path) -> str | None:
+    """Driver of the NIC behind a device in sysfs (``/sys/class/net/eth0``); None for a virtual device."""
+    try:
+        return (device / "device/driver").resolve(strict=True).name
+    except OSError:
+        return None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from busbw.runs.facts import HostFacts, NodeFacts, RankFacts
+from busbw.runs.facts import CpuFacts, HostFacts, NodeFacts, RankFacts
 from busbw.system.env_vars import in_common
 from busbw.system.sysfs import text_of
 from busbw.units import number_list, numbers_in
@@ -62,16 +62,16 @@ def numa_nodes(folder: Path = _NUMA) -> dict[str, str]:
     return {number: cores[number] or "" for number in sorted(cores, key=int) if cores[number] is not None}
 
 
-def of_hosts(hosts: Sequence[str], facts: Sequence[HostFacts]) -> dict[str, HostFacts]:
-    """The facts of every host: those that its first rank reports, with what follows from all its ranks: ``machines``,
-    ``node``, ``variables`` that they share, and ``ranks`` with their other variables.
+def by_host(hosts: Sequence[str], facts: Sequence[HostFacts]) -> dict[str, HostFacts]:
+    """The facts of every host from those that its ranks report: ``machines``, ``node``, ``variables`` that they share,
+    ``ranks`` with their other variables, the union of their cores. The other facts are those of its first rank.
     """
-    by_host: dict[str, list[HostFacts]] = {}
+    of_hosts: dict[str, list[HostFacts]] = {}
     for host, own in zip(hosts, facts, strict=True):
-        by_host.setdefault(host, []).append(own)
-    names = {host: reports[0].variables.get("SLURMD_NODENAME") for host, reports in by_host.items()}
+        of_hosts.setdefault(host, []).append(own)
+    names = {host: reports[0].variables.get("SLURMD_NODENAME") for host, reports in of_hosts.items()}
     merged: dict[str, HostFacts] = {}
-    for host, reports in by_host.items():
+    for host, reports in of_hosts.items():
         alike = in_common([own.variables for own in reports])
         kernels = {own.boot_id for own in reports}
         merged[host] = msgspec.structs.replace(
@@ -79,6 +79,7 @@ def of_hosts(hosts: Sequence[str], facts: Sequence[HostFacts]) -> dict[str, Host
             machines=None if None in kernels else len(kernels),
             node=_node(host, names, alike),
             variables=alike,
+            cpu=_together([own.cpu for own in reports]),
             ranks=tuple(
                 msgspec.structs.replace(
                     rank, variables={name: value for name, value in own.variables.items() if name not in alike}
@@ -88,6 +89,21 @@ def of_hosts(hosts: Sequence[str], facts: Sequence[HostFacts]) -> dict[str, Host
             ),
         )
     return merged
+
+
+def _together(cpus: Sequence[CpuFacts]) -> CpuFacts:
+    """The cores that the ranks of a host may use together: mpirun and srun bind them to different cores, so each rank
+    sees only its own. A quota of the control group applies to all ranks together.
+    """
+    allowed = tuple(sorted({core for cpu in cpus for core in cpu.allowed_cores}))
+    limited = any(usable_of(cpu) < len(cpu.allowed_cores) for cpu in cpus)
+    usable = max(map(usable_of, cpus)) if limited else len(allowed)
+    return msgspec.structs.replace(cpus[0], usable_cores=usable, allowed_cores=allowed)
+
+
+def usable_of(cpu: CpuFacts) -> int:
+    """Cores that a rank may use."""
+    return cpu.usable_cores or len(cpu.allowed_cores)
 
 
 def _node(host: str, names: Mapping[str, str | None], variables: Mapping[str, str]) -> NodeFacts | None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from busbw import backends
-from busbw.backends.base import Backend
+from busbw.backends.base import Backend, Bound
 from busbw.backends.faults import wrapped
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.cli.main import main as busbw
@@ -96,7 +96,7 @@ def _a_call_may_be_repeated_and_groups_made_twice(backend: Backend) -> None:
         in_place=True,
     )
     buffer = backend.allocate(1, "int64")
-    operation = backend.bind(op, case, mine, buffer, buffer, ())
+    operation = backend.bind(Bound(case, buffer, buffer, group=mine, me=mine.index(backend.rank)))
     for _ in range(3):
         buffer.fill_(backend.rank)
         operation.call()

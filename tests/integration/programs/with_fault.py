@@ -12,16 +12,12 @@ import sys
 import time
 from collections.abc import Callable
 
-import torch
-
 from busbw import backends
-from busbw.backends.base import Backend, Operation
+from busbw.backends.base import Backend, Bound, Operation
 from busbw.backends.faults import CorruptingBackend, DelayingBackend, WrappingBackend, wrapped
 from busbw.cli.main import main as busbw
 from busbw.errors import BackendError
-from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
-from busbw.runs.records import Case
 
 BAD_OP = "broadcast"
 BAD_STEP = "train_all_reduce"
@@ -36,12 +32,10 @@ class _Disturbed(WrappingBackend):
         super().__init__(inner)
         self._instead = instead
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
+    def bind(self, bound: Bound) -> Operation:
         """The call of ``inner``, with the fault before it where it belongs."""
-        inner = self.inner.bind(op, case, group, send, receive, traffic)
-        if op.name != BAD_OP:
+        inner = self.inner.bind(bound)
+        if bound.case.op != BAD_OP:
             return inner
 
         def disturbed() -> None:
@@ -113,11 +107,9 @@ def _corrupt_later(inner: Backend) -> Backend:
 class _DyingInAStep(WrappingBackend):
     """One rank is killed in its third step, when the data have been checked: its gradients never come."""
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
+    def bind(self, bound: Bound) -> Operation:
         """The step of ``inner``."""
-        inner = self.inner.bind(op, case, group, send, receive, traffic)
+        inner = self.inner.bind(bound)
         numbers = itertools.count()
 
         def step() -> None:
@@ -125,7 +117,7 @@ class _DyingInAStep(WrappingBackend):
                 os.kill(os.getpid(), signal.SIGKILL)
             inner.call()
 
-        return dataclasses.replace(inner, call=step) if op.name == BAD_STEP else inner
+        return dataclasses.replace(inner, call=step) if bound.case.op == BAD_STEP else inner
 
 
 class _LeavingAtTheEnd(WrappingBackend):

@@ -10,11 +10,11 @@ from busbw.backends.base import Backend
 from busbw.errors import BusbwError
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
-from busbw.measure.clock_sync import CommonClock
-from busbw.measure.compute import ComputeLoad
+from busbw.measure.clock import CommonClock
+from busbw.measure.loops import ComputeLoad
 from busbw.ops import OPS, traffic
 from busbw.runs.plan import Timing
-from busbw.runs.records import Case, Failed, Measurement
+from busbw.runs.records import Case, Failed, FailureCause, Measurement
 from testing.fakes import QUICK, Durations, FakeBackend, FakeClock, FakeWork, FakeWorld
 
 _IMBALANCE = 0.5
@@ -80,3 +80,11 @@ def measured(world: FakeWorld, case: Case, timing: Timing = QUICK, **options: An
         message = "ranks have got different records of one block"
         raise AssertionError(message)
     return rows[0]
+
+
+def failures(world: FakeWorld, case: Case, **more: Any) -> set[FailureCause | None]:  # noqa: ANN401 - as there
+    """Why a block of ``case`` has failed, over all ranks; none has a result. ``more``: as of ``measure_everywhere``."""
+    outcomes = measure_everywhere(world, case, **more)
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+    assert len(failed) == len(outcomes), outcomes
+    return {outcome.cause for outcome in failed}

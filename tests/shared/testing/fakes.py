@@ -17,11 +17,12 @@ from typing import Literal, TypeVar
 import numpy as np
 import torch
 
-from busbw.backends.base import BackendRow, Operation, Vector, Wait
+from busbw.backends.base import BackendRow, Bound, Operation, Vector, Wait
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.errors import BackendError, BusbwError
-from busbw.measure.compute import ComputeLoad
-from busbw.ops.base import Matrix, Op, Share
+from busbw.measure.loops import ComputeLoad
+from busbw.ops import OPS
+from busbw.ops.base import Op, Share
 from busbw.ops.groups import Ranks
 from busbw.runs.plan import Timing
 from busbw.runs.records import BackendTraits, Case
@@ -269,14 +270,14 @@ class FakeBackend:
         """Remember the groups; ``bind`` refuses others, as a real library would."""
         self._groups |= set(groups)
 
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        """``op`` by its meaning, and as long as the script says."""
+    def bind(self, bound: Bound) -> Operation:
+        """The op by its meaning, and as long as the script says."""
+        op, case, group, me = OPS[bound.case.op], bound.case, bound.group, bound.me
+        send, receive, traffic = bound.send, bound.receive, bound.traffic
         if op.members == "all" and group not in self._groups:
             message = f"group {group} was never made; use_groups comes before bind"
             raise BackendError(message)
-        meeting, me = self._world.group(group), group.index(self.rank)
+        meeting = self._world.group(group)
         means = meaning(op, Share(me, len(group), case.count, case.in_place, case.root or 0, traffic))
         numbers = itertools.count()
 

@@ -22,6 +22,8 @@ from busbw_analysis.node.memory import (
 )
 from busbw_analysis.node.plateaus import Plateau, Plateaus
 from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.report import plots
+from busbw_analysis.report.curves import curve_label, peak_line, varying_fields
 from busbw_analysis.report.document import (
     Block,
     Cell,
@@ -31,14 +33,15 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
+    checked,
+    ends_in_words,
+    flagged,
     percent,
+    refusals,
     table,
     three_digits,
 )
-from busbw_analysis.report.plots import curves as plots
-from busbw_analysis.report.plots.axes import SLOTS
-from busbw_analysis.report.sections.curves import peak_line
-from busbw_analysis.report.sections.labels import checked, curve_label, ends_in_words, flagged, refusals, varying_fields
+from busbw_analysis.report.plots import SLOTS
 
 _COUNTED: Final = (
     "Traffic is the bytes that a kernel reads and writes, each counted once, as in STREAM. With arrays of S bytes, "

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from busbw_analysis.report.plots.axes import SLOTS, canvas, dashes_of, head, log_height, name_ticks, sample, widen
-from busbw_analysis.report.plots.svg import SERIES, inline
+from busbw_analysis.report.plots import SLOTS, canvas, dashes_of, head, log_height, name_ticks, sample, widen
+from busbw_analysis.report.svg import SERIES, inline
 
 Lines = Mapping[str, Sequence[tuple[float, float]]]
 """Name → points; the same names in every drawing."""

@@ -7,7 +7,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from busbw_analysis.report.plots.axes import save
+from busbw_analysis.report.plots import save
 from busbw_analysis.training.limits import CLIFF, Constants, Limits, curve
 
 _DASHES = ("-", "--", ":")

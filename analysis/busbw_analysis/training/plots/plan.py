@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from busbw_analysis.report.plots.axes import save
+from busbw_analysis.report.plots import save
 from busbw_analysis.training.plan import MOST_SCALED, Planned, Scaled
 from busbw_analysis.training.step_time import StepTime
 from busbw_analysis.training.tables.plan import short_words

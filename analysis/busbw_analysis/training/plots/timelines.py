@@ -6,8 +6,8 @@ from typing import Final
 from matplotlib.ticker import MaxNLocator
 
 from busbw.units import format_time
-from busbw_analysis.report.plots.axes import MUTED, canvas, name_ticks, row_axis, sample
-from busbw_analysis.report.plots.svg import SERIES, inline
+from busbw_analysis.report.plots import MUTED, canvas, name_ticks, row_axis, sample
+from busbw_analysis.report.svg import SERIES, inline
 from busbw_analysis.training.timelines import COMPUTE, RankTime
 
 _WIDTH, _ROW, _MARGIN = 860, 34, 40

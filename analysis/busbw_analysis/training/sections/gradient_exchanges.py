@@ -7,8 +7,17 @@ import msgspec
 
 from busbw.ops.training import workload_in_words
 from busbw.units import format_size, format_time
-from busbw_analysis.report.document import Column, Figure, LegendEntry, Paragraph, Section, percent, table, three_digits
-from busbw_analysis.report.sections.labels import checked
+from busbw_analysis.report.document import (
+    Column,
+    Figure,
+    LegendEntry,
+    Paragraph,
+    Section,
+    checked,
+    percent,
+    table,
+    three_digits,
+)
 from busbw_analysis.training.gradient_exchanges import EXACT, TARGET, Exchanged, gaps
 from busbw_analysis.training.plots import gradient_exchanges as plots
 

@@ -7,8 +7,17 @@ from busbw.ops.training import workload_in_words
 from busbw.runs.records import RankMemory
 from busbw.units import about_size, format_flop, format_size, format_time, signed_time
 from busbw_analysis.diagnosis.doubts import MODEL_TOLERANCE
-from busbw_analysis.report.document import TONES, Cell, Column, Paragraph, Section, percent, table, three_digits
-from busbw_analysis.report.sections.labels import checked
+from busbw_analysis.report.document import (
+    TONES,
+    Cell,
+    Column,
+    Paragraph,
+    Section,
+    checked,
+    percent,
+    table,
+    three_digits,
+)
 from busbw_analysis.training.memory import Memory
 from busbw_analysis.training.step_verdicts import StepVerdict
 from busbw_analysis.training.steps import Ranked, Slowed, Trained, ranked, slowed

@@ -3,12 +3,7 @@
 Every backend binds them from one table.
 """
 
+from busbw.backends.base import Local
 from busbw.backends.local import compute, device, memory, storage
-from busbw.backends.local.base import Local
 
-LOCAL: dict[str, Local] = {
-    **memory.OPERATIONS,
-    **device.OPERATIONS,
-    **storage.OPERATIONS,
-    **compute.OPERATIONS,
-}
+LOCAL: dict[str, Local] = {**memory.OPERATIONS, **device.OPERATIONS, **storage.OPERATIONS, **compute.OPERATIONS}

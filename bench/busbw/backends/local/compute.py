@@ -12,15 +12,10 @@ from functools import cache, partial
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from busbw.backends.base import Operation
-from busbw.backends.local.base import Bound, Local
+from busbw.backends.base import ALONE, Bound, Limits, Local, Operation
 from busbw.backends.patterns import EXACT_UP_TO
-from busbw.backends.side_channel import first_line
-from busbw.errors import BackendError
-from busbw.ops.base import first_reason
 from busbw.ops.compute import HEAD_SIZE, HEADS, TOKEN
 from busbw.ops.host import host_settings
-from busbw.runs.records import Case
 
 _SEED = 5
 _LARGEST_OPERAND = 126
@@ -59,10 +54,7 @@ def _with_threads(bind: Callable[[Bound], Operation], bound: Bound) -> Operation
 def _matmul(bound: Bound) -> Operation:
     side = math.isqrt(bound.receive.numel())
     generator = torch.Generator(bound.receive.device).manual_seed(_SEED)
-    try:
-        left, right = (_integers(bound.receive, side, generator) for _ in range(2))
-    except RuntimeError as error:
-        raise BackendError(first_line(error)) from error
+    left, right = (_integers(bound.receive, side, generator) for _ in range(2))
     product = bound.receive.view(side, side)
     wrong = wrong_rows if bound.case.dtype in {"float32", "float64"} else wrong_elements
     return Operation(partial(torch.mm, left, right, out=product), wrong=partial(wrong, left, right, product))
@@ -131,12 +123,9 @@ def _attention(how: Attention, bound: Bound) -> Operation:
     shape = (1, HEADS, bound.case.count // TOKEN, HEAD_SIZE)
     where = bound.receive.device
     generator = torch.Generator(where).manual_seed(_SEED)
-    try:
-        query, key, value = (
-            torch.randn(shape, generator=generator, device=where).to(bound.receive.dtype) for _ in range(3)
-        )
-    except RuntimeError as error:
-        raise BackendError(first_line(error)) from error
+    query, key, value = (
+        torch.randn(shape, generator=generator, device=where).to(bound.receive.dtype) for _ in range(3)
+    )
     # torch has no output argument here, so each call makes a new tensor and the last is kept. A replayed graph writes
     # to the tensor that was the last at the capture.
     results = [torch.full((), math.nan, dtype=query.dtype, device=where).expand(shape)]
@@ -161,22 +150,10 @@ def wrong_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     return _count_beyond(result[..., sample, :].double() - expected, allowed)
 
 
-def _refuse(case: Case) -> str | None:
-    return first_reason(
-        (
-            case.dtype not in _TOLERANCE,
-            f"{case.op} supports {', '.join(_TOLERANCE)}, not {case.dtype}",
-        ),
-        (
-            case.device != "cpu" and host_settings(case.settings).threads is not None,
-            "--threads applies to the CPU only; this case runs on a GPU",
-        ),
-        (case.mode in {"persistent", "overlap"}, f"mode {case.mode} is for communication; {case.op} is computation"),
-    )
-
+_LIMITS = Limits(modes=ALONE, dtypes=tuple(_TOLERANCE), pre_enqueue=True)
 
 OPERATIONS: dict[str, Local] = {
-    "matmul": Local(partial(_with_threads, _matmul), _refuse),
-    "attention": Local(partial(_with_threads, partial(_attention, scaled_dot_product_attention)), _refuse),
-    "attention_unfused": Local(partial(_with_threads, partial(_attention, _unfused_attention)), _refuse),
+    "matmul": Local(partial(_with_threads, _matmul), _LIMITS),
+    "attention": Local(partial(_with_threads, partial(_attention, scaled_dot_product_attention)), _LIMITS),
+    "attention_unfused": Local(partial(_with_threads, partial(_attention, _unfused_attention)), _LIMITS),
 }

@@ -12,8 +12,7 @@ from functools import partial
 
 import torch
 
-from busbw.backends.base import Operation, do_nothing, in_order
-from busbw.backends.local.base import Bound, Local
+from busbw.backends.base import ALONE, Bound, Limits, Local, Operation, do_nothing, in_order
 from busbw.backends.patterns import count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
 from busbw.ops.base import Span, first_reason
@@ -60,16 +59,10 @@ def _host_buffer(case: Case, like: torch.Tensor, held: ExitStack) -> torch.Tenso
         if _pinned(case):
             cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             torch.cuda.check_error(cudart.cudaHostRegister(buffer.data_ptr(), size, 0))
-            held.callback(_unpin, buffer)
+            held.callback(lambda: torch.cuda.check_error(cudart.cudaHostUnregister(buffer.data_ptr())))
     except (OSError, ValueError, RuntimeError) as error:
         raise BackendError(f"cannot allocate {size} B of host memory on NUMA node {node}: {error}") from error
     return buffer
-
-
-def _unpin(buffer: torch.Tensor) -> None:
-    """Unpin ``buffer``, so that its pages can be returned to the system."""
-    cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    torch.cuda.check_error(cudart.cudaHostUnregister(buffer.data_ptr()))
 
 
 def _device_of(bound: Bound) -> Device:
@@ -108,16 +101,9 @@ def _host_and_device(bound: Bound) -> Operation:
         return Operation(both, buffers=(bound.send, target), wrong=wrong, free=held.pop_all().close)
 
 
-def _refuse_parts(case: Case) -> str | None:
-    return first_reason(
-        (case.mode == "persistent", f"mode persistent is for MPI communication; {case.op} is a copy"),
-        (case.mode == "overlap", f"{case.op} has no nonblocking form, which mode overlap needs"),
-    )
-
-
-def _refuse(case: Case) -> str | None:
+def _why_not(case: Case) -> str | None:
     pageable = host_settings(case.settings).pinning != "pinned"
-    return _refuse_parts(case) or first_reason(
+    return first_reason(
         (
             pageable and case.op == "host_and_device",
             "the host stages copies of pageable memory, so it cannot copy in both directions concurrently",
@@ -132,20 +118,12 @@ def _refuse(case: Case) -> str | None:
 # --- from GPU to GPU ---------------------------------------------------------------------------------------------
 
 
-def _peer_buffer(bound: Bound) -> torch.Tensor:
-    """Allocate the target buffer on the other GPU, in this process. Raises BackendError if that fails."""
-    if bound.peer is None:
-        raise BackendError(f"{bound.case.op}: this process does not see the target GPU")
-    try:
-        return torch.empty_like(bound.receive, device=bound.peer).zero_()
-    except RuntimeError as error:
-        raise BackendError(f"cannot allocate memory on {bound.peer}: {error}") from error
-
-
 def _peer_copy(bound: Bound, *, staged: bool = False) -> Operation:
     if not len(bound.send):
         return Operation(do_nothing)  # the other rank of the pair copies
-    target = _peer_buffer(bound)
+    if bound.peer is None:
+        raise BackendError(f"{bound.case.op}: this process does not see the target GPU")
+    target = torch.empty_like(bound.receive, device=bound.peer).zero_()
     if not staged:
         return Operation(_copies(target, bound.send), buffers=(bound.send, target))
     between = host_memory(bound.send, pinned=True)
@@ -155,24 +133,16 @@ def _peer_copy(bound: Bound, *, staged: bool = False) -> Operation:
     return Operation(in_order(down, up), buffers=(bound.send, target))
 
 
-def _refuse_peer(case: Case) -> str | None:
-    """Reason why a copy to another GPU cannot run, or None; its stream and caches are not under this rank's control."""
-    return _refuse_parts(case) or first_reason(
-        (case.mode == "graph", "a copy to another GPU waits for a stream there, which cannot be captured"),
-        (
-            case.pre_enqueue,
-            "pre-enqueueing would also block the target GPU by its own rank's hold, so the copy would wait",
-        ),
-        (case.cache != "warm", f"cache {case.cache} would affect only one of the two GPUs"),
-    )
-
+_HOST = Limits(modes=ALONE, pre_enqueue=True)
+_PEER = Limits(modes=("isolated", "barriers", "pipelined"), caches=("warm",))
+"""A copy to another GPU waits for a stream there, which is not under this rank's control, nor are its caches."""
 
 OPERATIONS: dict[str, Local] = {
-    "host_to_device": Local(partial(_one_way, to_host=False), _refuse),
-    "device_to_host": Local(partial(_one_way, to_host=True), _refuse),
-    "host_and_device": Local(_host_and_device, _refuse),
-    "peer_copy": Local(_peer_copy, _refuse_peer),
-    "peer_copy_both": Local(_peer_copy, _refuse_peer),
-    "peer_copy_driver": Local(_peer_copy, _refuse_peer),  # the same call; without peer access the driver stages it
-    "peer_copy_staged": Local(partial(_peer_copy, staged=True), _refuse_peer),
+    "host_to_device": Local(partial(_one_way, to_host=False), _HOST, _why_not),
+    "device_to_host": Local(partial(_one_way, to_host=True), _HOST, _why_not),
+    "host_and_device": Local(_host_and_device, _HOST, _why_not),
+    "peer_copy": Local(_peer_copy, _PEER),
+    "peer_copy_both": Local(_peer_copy, _PEER),
+    "peer_copy_driver": Local(_peer_copy, _PEER),  # the same call; without peer access the driver stages it
+    "peer_copy_staged": Local(partial(_peer_copy, staged=True), _PEER),
 }

@@ -13,14 +13,12 @@ from functools import partial
 import numpy as np
 import torch
 
-from busbw.backends.base import Call, Operation, in_order
+from busbw.backends.base import ALONE, Bound, Call, Limits, Local, Operation, in_order
 from busbw.backends.compiled_loop import Compiled, Native
 from busbw.backends.local import kernels
-from busbw.backends.local.base import Bound, Local
 from busbw.backends.local.kernels import LINE_BYTES
-from busbw.backends.local.threads import Lease, Words, lines, pieces, shares
+from busbw.backends.local.threads import Words, lines, pieces, shares, team_of
 from busbw.errors import BackendError
-from busbw.ops.base import first_reason
 from busbw.ops.copies import SCALAR
 from busbw.ops.host import HostSettings, host_settings
 from busbw.runs.records import DTYPE_BYTES, Case
@@ -99,22 +97,22 @@ def _bound(
     threads = host_settings(bound.case.settings).threads
     with ExitStack() as held:
         _bind_to_node(bound.case, arrays, held)
-        lease = None if threads is None else Lease(library, threads, bound.local_rank * threads)
+        team = None if threads is None else team_of(library, threads, bound.local_rank * threads)
         work = arrays.divided(threads or 1, unit_bytes)
         step, prepare = (kernel, *map(int, work[:4])), before
-        if lease is not None:
-            held.callback(lease.give_back)
+        if team is not None:
+            held.callback(team.end)
             if before is None:
                 for buffer in (bound.send, bound.receive):
                     # Each slice is then touched first by the thread that works on it, so it is in that thread's NUMA
                     # node.
                     numa.give_pages_back(buffer.data_ptr(), len(buffer) * buffer.itemsize)
                 for array in arrays.each():
-                    lease.team.do(library.of("place"), array.divided(threads or 1, unit_bytes))
-            step = lease.team.step(kernel, work)
-            wake = partial(lease.team.do, library.of("nothing"), work)
+                    team.do(library.of("place"), array.divided(threads or 1, unit_bytes))
+            step = team.step(kernel, work)
+            wake = partial(team.do, library.of("nothing"), work)
             prepare = wake if before is None else in_order(before, wake)
-        native = Native((step,), _kernel_error, (library, work, lease, *keeps))
+        native = Native((step,), _kernel_error, (library, work, team, *keeps))
         return Operation(_called(step), native=native, free=held.pop_all().close, wrong=wrong, prepare=prepare)
 
 
@@ -246,47 +244,22 @@ _BY_TORCH: dict[str, Callable[[Bound], Call]] = {
 # --- refusals --------------------------------------------------------------------------------------------------
 
 
-def _refuse_copy(case: Case) -> str | None:
-    on_host, host = case.device == "cpu", host_settings(case.settings)
-    return first_reason(
-        (case.mode == "persistent", f"mode persistent is for MPI communication; {case.op} is a memory operation"),
-        (case.mode == "overlap", f"{case.op} has no nonblocking form, which mode overlap needs"),
-        (host.threads is not None and not on_host, "--threads applies to the CPU only; this case runs on a GPU"),
-        (
-            host.numa_node is not None and not on_host,
-            "--numa-node applies to host memory; the buffers are in GPU memory",
-        ),
-        (host != HostSettings() and on_host and kernels.missing() is not None, kernels.missing()),
-    )
+def _why_not(case: Case) -> str | None:
+    compiled = case.op != "memory_copy" or host_settings(case.settings) != HostSettings()
+    return kernels.missing() if compiled and case.device == "cpu" else None
 
 
-def _refuse(case: Case) -> str | None:
-    if case.dtype not in _KERNEL_DTYPES:
-        return f"{case.op} supports {' and '.join(_KERNEL_DTYPES)}, as STREAM does, not {case.dtype}"
-    return (kernels.missing() if case.device == "cpu" else None) or _refuse_copy(case)
-
-
-def _refuse_touch(case: Case) -> str | None:
-    return first_reason(
-        (
-            case.device != "cpu",
-            "memory_touch needs host memory; GPU memory is not cleared on first touch",
-        ),
-        (
-            case.mode in {"pipelined", "graph"},
-            f"mode {case.mode} makes back-to-back calls, of which only the first would find fresh pages",
-        ),
-        (case.cache == "rotating", "fresh pages are in no cache, so cache rotating adds nothing"),
-    ) or _refuse(case)
-
-
+_LIMITS = Limits(modes=ALONE, dtypes=_KERNEL_DTYPES, pre_enqueue=True)
+_FRESH = Limits(  # of several calls only the first would find fresh pages, which are in no cache
+    modes=("isolated", "barriers"), caches=("warm", "flushed"), dtypes=_KERNEL_DTYPES, devices=("cpu",)
+)
 OPERATIONS: dict[str, Local] = {
-    "memory_copy": Local(_bind, _refuse_copy),
-    "stream_copy": Local(_bind, _refuse),
-    "stream_scale": Local(_bind, _refuse),
-    "stream_add": Local(_bind, _refuse),
-    "stream_triad": Local(_bind, _refuse),
-    "memory_read": Local(_read, _refuse),
-    "memory_write": Local(_bind, _refuse),
-    "memory_touch": Local(_touch, _refuse_touch),
+    "memory_copy": Local(_bind, Limits(modes=ALONE, pre_enqueue=True), _why_not),
+    "stream_copy": Local(_bind, _LIMITS, _why_not),
+    "stream_scale": Local(_bind, _LIMITS, _why_not),
+    "stream_add": Local(_bind, _LIMITS, _why_not),
+    "stream_triad": Local(_bind, _LIMITS, _why_not),
+    "memory_read": Local(_read, _LIMITS, _why_not),
+    "memory_write": Local(_bind, _LIMITS, _why_not),
+    "memory_touch": Local(_touch, _FRESH, _why_not),
 }

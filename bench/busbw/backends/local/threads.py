@@ -2,13 +2,12 @@
 
 The first thread is the measuring one; the others wait inside compiled code. They spin for about a millisecond and then
 sleep, so that cores are idle between samples; an empty kernel before each sample (``Operation.prepare``) wakes them. A
-team exists as long as any ``Lease`` of it is held.
+team is shared by the operations of a block and ends with the first of them.
 """
 
 import ctypes
 import os
 import threading
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -70,7 +69,9 @@ def cores_in_order(cores: Sequence[int], folder: Path = Path("/sys/devices/syste
 class Team:
     """``threads`` threads including the calling one, bound to cores starting at the ``first`` allowed one.
 
-    bound: whether the system allows binding. Raises BackendError if not all threads can be started; started ones end.
+    bound: whether the system allows binding.
+    ended: whether its threads have ended.
+    Raises BackendError if not all threads can be started; started ones end.
     """
 
     def __init__(self, kernels: Compiled, threads: int, first: int) -> None:
@@ -79,6 +80,7 @@ class Team:
         self._home = frozenset(allowed_cores())
         self._head = lines(_HEAD_LINES)
         self._workers: list[threading.Thread] = []
+        self.ended = False
         self._run = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 3, ctypes.c_int64)(kernels.of("run"))
         self.bound = binds_threads() and threads <= len(self._home)
         order = cores_in_order(sorted(self._home))
@@ -119,6 +121,7 @@ class Team:
         for worker in self._workers:
             worker.join()
         self._workers.clear()
+        self.ended = True
         if self.bound:
             with suppress(OSError):  # the measuring thread may have ended
                 os.sched_setaffinity(self._leader, self._home)
@@ -131,37 +134,16 @@ def _bind(core: int | None) -> None:
             os.sched_setaffinity(0, {core})
 
 
-class Lease:
-    """A reference to the team that all operations of a thread with the same number of threads share.
+_teams: dict[tuple[int, int, int], Team] = {}
+"""(Measuring thread, threads, first core) → its team."""
 
-    Several teams on the same cores would disturb each other by spinning. The team ends with its last lease, when that
-    is given back or garbage-collected.
+
+def team_of(kernels: Compiled, threads: int, first: int) -> Team:
+    """The team that all operations of this thread with so many threads share until one of them ends it.
+
+    Several teams on the same cores would disturb each other by spinning.
     """
-
-    def __init__(self, kernels: Compiled, threads: int, first: int) -> None:
-        key = (threading.get_native_id(), threads, first)
-        with _lock:
-            if key not in _teams:
-                _teams[key] = (Team(kernels, threads, first), 0)
-            self.team, holders = _teams[key]
-            _teams[key] = (self.team, holders + 1)
-        self._finalizer = weakref.finalize(self, _give_back, key)
-
-    def give_back(self) -> None:
-        """Release the team. Further calls have no effect."""
-        self._finalizer()
-
-
-_teams: dict[tuple[int, int, int], tuple[Team, int]] = {}
-"""(Measuring thread, threads, first core) → team and its number of leases."""
-
-_lock = threading.RLock()
-
-
-def _give_back(key: tuple[int, int, int]) -> None:
-    with _lock:
-        team, holders = _teams.pop(key)
-        if holders > 1:
-            _teams[key] = (team, holders - 1)
-            return
-    team.end()
+    key = (threading.get_native_id(), threads, first)
+    if key not in _teams or _teams[key].ended:
+        _teams[key] = Team(kernels, threads, first)
+    return _teams[key]

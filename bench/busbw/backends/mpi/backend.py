@@ -15,18 +15,23 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import Operation, Vector, World, explained
+from busbw.backends.base import Limits, Vector, World, explained
+from busbw.backends.cuda import index_of, uuid_at
 from busbw.backends.library import LibraryBackend
-from busbw.backends.mpi.calls import CALLS, MOVED_ONLY, PREPARED, REDUCTIONS, Bound, exchange_all
-from busbw.backends.mpi.info import library, short_name
+from busbw.backends.mpi.calls import CALLS, MOVED_ONLY, PREPARED, REDUCTIONS, exchange_all
+from busbw.backends.mpi.info import cuda_aware, library, short_name, unaware
 from busbw.backends.mpi.init import initialise, meet_at_store, message_of, refuse_mixed_levels
 from busbw.backends.mpi.native import MPI, address
 from busbw.backends.scheduled import Exchange
-from busbw.backends.side_channel import collect_reports, wait_warily
+from busbw.backends.side_channel import collect_reports, first_line, wait_warily
 from busbw.errors import BackendError, LaunchError
-from busbw.ops.base import Matrix, Op, first_reason
+from busbw.ops import MESSAGES
+from busbw.ops.algorithms.settings import AlgorithmSettings
+from busbw.ops.base import Op, first_reason
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
+from busbw.system.device import DeviceConditions
+from busbw.system.nvml import nvml_of
 
 _LOOKS = 8
 """Progress checks of the watchdog per timeout, with the interval bounded by:"""
@@ -42,6 +47,7 @@ class MpiBackend(LibraryBackend):
     """Host memory over MPI. Raises LaunchError if MPI's world differs from the launcher's."""
 
     raises = (MPI.Exception, *LibraryBackend.raises)
+    calls = CALLS
 
     def __init__(self, world: World) -> None:
         torch.set_num_threads(1)  # ranks share the cores
@@ -106,20 +112,14 @@ class MpiBackend(LibraryBackend):
         """Exchange messages on the communicator of all ranks."""
         return partial(exchange_all, self._measured, case.dtype)
 
-    def bind_call(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        """Bind MPI's call for ``op``."""
-        comm = self._groups[group] if op.members == "all" else self._measured
-        return CALLS[op.name](Bound(case, group, group.index(self.rank), comm, self._measured, send, receive, traffic))
+    def comm(self, op: Op, group: Ranks) -> MPI.Intracomm:
+        """The communicator of the group, or for messages of all ranks."""
+        return self._measured if op.members != "all" or op.name in MESSAGES else self._groups[group]
 
     def barrier(self) -> None:
         """MPI's barrier on the control communicator."""
         self._watchdog.beats += 1
-        try:
-            self._control.Barrier()
-        except MPI.Exception as error:
-            raise BackendError(message_of(error)) from error
+        self._control.Barrier()
 
     def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
         """All-reduce of int64 values on the control communicator.
@@ -138,28 +138,19 @@ class MpiBackend(LibraryBackend):
     def send(self, to: int, values: Sequence[int]) -> None:
         """Send on the control communicator."""
         self._watchdog.beats += 1
-        try:
-            self._control.Send((np.asarray(values, dtype=np.int64), len(values), MPI.INT64_T), to)
-        except MPI.Exception as error:
-            raise BackendError(message_of(error)) from error
+        self._control.Send((np.asarray(values, dtype=np.int64), len(values), MPI.INT64_T), to)
 
     def receive(self, source: int, count: int) -> Vector:
         """Receive on the control communicator."""
         self._watchdog.beats += 1
         result: Vector = np.empty(count, dtype=np.int64)
-        try:
-            self._control.Recv((result, count, MPI.INT64_T), source)
-        except MPI.Exception as error:
-            raise BackendError(message_of(error)) from error
+        self._control.Recv((result, count, MPI.INT64_T), source)
         return result
 
     def swap(self, to: int, source: int) -> None:
         """Exchange empty messages on the control communicator."""
         self._watchdog.beats += 1
-        try:
-            self._control.Sendrecv((None, 0, MPI.BYTE), to, 1, (None, 0, MPI.BYTE), source, 1)
-        except MPI.Exception as error:
-            raise BackendError(message_of(error)) from error
+        self._control.Sendrecv((None, 0, MPI.BYTE), to, 1, (None, 0, MPI.BYTE), source, 1)
 
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` on a TCP store, independent of MPI, and collect the reports of other ranks for a short time."""
@@ -213,3 +204,57 @@ def _store(world: World, control: MPI.Intracomm) -> dist.Store:
         return dist.TCPStore(*world.store, is_master=False, timeout=timeout)
     store, where = meet_at_store(world.timeout_seconds, control)
     return store or dist.TCPStore(*where, is_master=False, timeout=timeout)
+
+
+class MpiCudaBackend(MpiBackend):
+    """CUDA tensors over MPI. Raises LaunchError if this rank has no GPU or the library is not CUDA-aware.
+
+    Calls block the host as they do with host memory, so the host's clock times them, without device marks. ``barrier``
+    also waits for pending GPU work, mainly the filling of buffers.
+    """
+
+    def __init__(self, world: World) -> None:
+        number = index_of(world)
+        where = f"cuda:{number}"
+        try:
+            # Before MPI_Init, for libraries that use the GPU that is current there. Under mpirun the ranks may already
+            # have initialised MPI for their rendezvous, unless MASTER_ADDR and MASTER_PORT are set.
+            torch.cuda.set_device(where)
+            torch.cuda.synchronize()
+            self._nvml = nvml_of(uuid_at(number), number)
+        except RuntimeError as error:
+            raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
+        super().__init__(world)
+        self._where = where
+        problem = unaware(short_name(library()), aware=cuda_aware())
+        if problem is not None:
+            raise LaunchError(problem)
+
+    def refuse(self, op: Op, case: Case) -> str | None:
+        """Reason why MPI cannot run ``case`` on GPUs, or None."""
+        return why_not(op, case) or super().refuse(op, case)
+
+    def conditions(self) -> DeviceConditions | None:
+        """State of the GPU by NVML. Its index is that of the host, so it reveals ranks that share a GPU."""
+        return None if self._nvml is None else self._nvml.conditions()
+
+    def barrier(self) -> None:
+        """Barrier after this rank's GPU is idle, because MPI ignores its streams."""
+        with explained(self):
+            torch.cuda.synchronize()
+        super().barrier()
+
+
+_BLOCKING = Limits(modes=("isolated", "barriers", "pipelined", "persistent"), caches=("warm",))
+"""Overlap would compute on the host, and the size of the caches is the host's, but the data are on a GPU."""
+
+
+def why_not(op: Op, case: Case) -> str | None:
+    """Reason why a call that blocks the host does not support ``case``, or None."""
+    return _BLOCKING.refuse(case) or first_reason(
+        (
+            isinstance(case.settings, AlgorithmSettings),
+            "explicit algorithms reduce on GPU streams, for which MPI's calls do not wait",
+        ),
+        (op.local, f"{op.name} on a GPU does not block the host as MPI's calls do; use backend nccl"),
+    )

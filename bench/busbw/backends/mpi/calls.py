@@ -6,18 +6,14 @@ such, not as a post and a wait. In mode persistent the library prepares the call
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
 import torch
 
-from busbw.backends.base import Operation, Wait
+from busbw.backends.base import Bound, Operation, Wait
 from busbw.backends.mpi.native import MPI, Spec, Steps
 from busbw.backends.scheduled import Messages, Messaging
-from busbw.ops.base import Matrix
-from busbw.ops.groups import Ranks
-from busbw.runs.records import Case
 
 REDUCTIONS: dict[str, MPI.Op] = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PROD}
 
@@ -53,66 +49,6 @@ PREPARED = {
 _TAG = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Inputs from which a call is bound.
-
-    group: global ranks of the group.
-    me: index of this rank in the group.
-    comm, world: communicators of the group and of all ranks.
-    send, receive: buffers.
-    traffic: traffic of an uneven op, elements.
-    """
-
-    case: Case
-    group: Ranks
-    me: int
-    comm: MPI.Intracomm
-    world: MPI.Intracomm
-    send: torch.Tensor
-    receive: torch.Tensor
-    traffic: Matrix
-
-    @property
-    def root(self) -> int:
-        """Index of the root in the group."""
-        return self.case.root or 0
-
-    @property
-    def is_root(self) -> bool:
-        """Whether this rank is the root."""
-        return self.me == self.root
-
-    @property
-    def redop(self) -> MPI.Op:
-        """MPI's reduction operator."""
-        return REDUCTIONS[self.case.redop or "sum"]
-
-    @property
-    def sending(self) -> Spec:
-        """The send buffer."""
-        return specification(self.send, self.case.dtype)
-
-    @property
-    def receiving(self) -> Spec:
-        """The receive buffer."""
-        return specification(self.receive, self.case.dtype)
-
-    def blocks(self, buffer: torch.Tensor) -> Spec:
-        """``buffer`` with one block per rank; MPI's count is the size of one block."""
-        return specification(buffer, self.case.dtype, len(self.group))
-
-    @property
-    def source(self) -> "Spec | MPI.InPlaceType":
-        """The send buffer of a collective, or MPI.IN_PLACE if the case is in place."""
-        return MPI.IN_PLACE if self.case.in_place else self.sending
-
-    def spread(self, buffer: torch.Tensor, counts: list[int]) -> Spec:
-        """``buffer`` as consecutive blocks of ``counts`` elements."""
-        memory, _, datatype = specification(buffer, self.case.dtype)
-        return memory, (counts, list(accumulate(counts[:-1], initial=0))), datatype
-
-
 def specification(buffer: torch.Tensor, dtype: str | None, blocks: int = 1) -> Spec:
     """mpi4py's specification of ``buffer``; its count is the size of one of ``blocks`` equal blocks."""
     memory = (
@@ -121,6 +57,30 @@ def specification(buffer: torch.Tensor, dtype: str | None, blocks: int = 1) -> S
         else MPI.buffer.frombuffer(buffer.view(torch.uint8).numpy())  # as bytes: numpy has no bfloat16
     )
     return memory, len(buffer) // blocks, TYPES[dtype or "uint8"]
+
+
+def _sending(bound: Bound) -> Spec:
+    return specification(bound.send, bound.case.dtype)
+
+
+def _receiving(bound: Bound) -> Spec:
+    return specification(bound.receive, bound.case.dtype)
+
+
+def _blocks(bound: Bound, buffer: torch.Tensor) -> Spec:
+    """``buffer`` with one block per rank."""
+    return specification(buffer, bound.case.dtype, len(bound.group))
+
+
+def _source(bound: Bound) -> "Spec | MPI.InPlaceType":
+    """The send buffer of a collective, or MPI.IN_PLACE if the case is in place."""
+    return MPI.IN_PLACE if bound.case.in_place else _sending(bound)
+
+
+def _spread(bound: Bound, buffer: torch.Tensor, counts: list[int]) -> Spec:
+    """``buffer`` as consecutive blocks of ``counts`` elements."""
+    memory, _, datatype = specification(buffer, bound.case.dtype)
+    return memory, (counts, list(accumulate(counts[:-1], initial=0))), datatype
 
 
 def _collective(bound: Bound, name: str, *arguments: object) -> Operation:
@@ -165,31 +125,31 @@ def _prepared(*turns: list[MPI.Prequest]) -> Operation:
 
 
 def _all_to_all_v(bound: Bound) -> Operation:
-    outgoing = bound.spread(bound.send, list(bound.traffic[bound.me]))
-    incoming = bound.spread(bound.receive, [row[bound.me] for row in bound.traffic])
+    outgoing = _spread(bound, bound.send, list(bound.traffic[bound.me]))
+    incoming = _spread(bound, bound.receive, [row[bound.me] for row in bound.traffic])
     return _collective(bound, "Alltoallv", outgoing, incoming)
 
 
 def _reduce(bound: Bound) -> Operation:
-    buffers = (MPI.IN_PLACE, bound.receiving) if bound.is_root else (bound.sending, None)
-    return _collective(bound, "Reduce", *buffers, bound.redop, bound.root)
+    buffers = (MPI.IN_PLACE, _receiving(bound)) if bound.me == bound.root else (_sending(bound), None)
+    return _collective(bound, "Reduce", *buffers, REDUCTIONS[bound.redop], bound.root)
 
 
 def _gather(bound: Bound) -> Operation:
-    buffers = (bound.source, bound.blocks(bound.receive)) if bound.is_root else (bound.sending, None)
+    buffers = (_source(bound), _blocks(bound, bound.receive)) if bound.me == bound.root else (_sending(bound), None)
     return _collective(bound, "Gather", *buffers, bound.root)
 
 
 def _scatter(bound: Bound) -> Operation:
-    source = bound.blocks(bound.send) if bound.is_root else None
-    target = MPI.IN_PLACE if bound.is_root and bound.case.in_place else bound.receiving
+    source = _blocks(bound, bound.send) if bound.me == bound.root else None
+    target = MPI.IN_PLACE if bound.me == bound.root and bound.case.in_place else _receiving(bound)
     return _collective(bound, "Scatter", source, target, bound.root)
 
 
 def _send_recv(bound: Bound) -> Operation:
     """Bind a send to the next rank of the group and a receive from the previous one (of two, the same rank)."""
     to, source = (bound.group[(bound.me + step) % len(bound.group)] for step in (1, -1))
-    world, outgoing, incoming = bound.world, bound.sending, bound.receiving
+    world, outgoing, incoming = bound.comm, _sending(bound), _receiving(bound)
     if bound.case.mode == "persistent":
         return _prepared([world.Recv_init(incoming, source, _TAG), world.Send_init(outgoing, to, _TAG)])
     receive = partial(world.Irecv, incoming, source, _TAG)
@@ -221,12 +181,12 @@ def exchange_all(world: MPI.Intracomm, dtype: str | None, sends: Messages, recei
 
 def _pair_uni(bound: Bound) -> Operation:
     answer: Spec = (MPI.buffer.allocate(1), 1, MPI.BYTE)
-    return _there_and_back(bound, answer if bound.me else bound.sending, bound.receiving if bound.me else answer)
+    return _there_and_back(bound, answer if bound.me else _sending(bound), _receiving(bound) if bound.me else answer)
 
 
 def _there_and_back(bound: Bound, outgoing: Spec, incoming: Spec) -> Operation:
     """Bind a round trip: the first rank sends and then receives, the second receives and then sends."""
-    world, other = bound.world, bound.group[1 - bound.me]
+    world, other = bound.comm, bound.group[1 - bound.me]
     messages = [("Recv", incoming), ("Send", outgoing)] if bound.me else [("Send", outgoing), ("Recv", incoming)]
     if bound.case.mode == "persistent":
         return _prepared(*([getattr(world, f"{name}_init")(buffer, other, _TAG)] for name, buffer in messages))
@@ -243,20 +203,24 @@ def _there_and_back(bound: Bound, outgoing: Spec, incoming: Spec) -> Operation:
 
 
 CALLS: dict[str, Callable[[Bound], Operation]] = {
-    "all_reduce": lambda bound: _collective(bound, "Allreduce", MPI.IN_PLACE, bound.receiving, bound.redop),
-    "all_gather": lambda bound: _collective(bound, "Allgather", bound.source, bound.blocks(bound.receive)),
-    "reduce_scatter": lambda bound: _collective(
-        bound, "Reduce_scatter_block", bound.blocks(bound.send), bound.receiving, bound.redop
+    "all_reduce": lambda bound: _collective(
+        bound, "Allreduce", MPI.IN_PLACE, _receiving(bound), REDUCTIONS[bound.redop]
     ),
-    "all_to_all": lambda bound: _collective(bound, "Alltoall", bound.blocks(bound.send), bound.blocks(bound.receive)),
+    "all_gather": lambda bound: _collective(bound, "Allgather", _source(bound), _blocks(bound, bound.receive)),
+    "reduce_scatter": lambda bound: _collective(
+        bound, "Reduce_scatter_block", _blocks(bound, bound.send), _receiving(bound), REDUCTIONS[bound.redop]
+    ),
+    "all_to_all": lambda bound: _collective(
+        bound, "Alltoall", _blocks(bound, bound.send), _blocks(bound, bound.receive)
+    ),
     "all_to_all_v": _all_to_all_v,
-    "broadcast": lambda bound: _collective(bound, "Bcast", bound.receiving, bound.root),
+    "broadcast": lambda bound: _collective(bound, "Bcast", _receiving(bound), bound.root),
     "reduce": _reduce,
     "gather": _gather,
     "scatter": _scatter,
     "barrier": lambda bound: _collective(bound, "Barrier"),
     "send_recv": _send_recv,
-    "ping_pong": lambda bound: _there_and_back(bound, bound.sending, bound.receiving),
+    "ping_pong": lambda bound: _there_and_back(bound, _sending(bound), _receiving(bound)),
     "pair_uni": _pair_uni,
     "pair_bidir": _send_recv,
     "pair_matrix": _pair_uni,

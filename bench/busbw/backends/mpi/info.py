@@ -20,24 +20,8 @@ THREADS = {
     "multiple": MPI.THREAD_MULTIPLE,
 }
 
-CONTROLS = (
-    "MPIR_CVAR_CH4_NETMOD",
-    "MPIR_CVAR_CH4_SHM",
-    "MPIR_CVAR_OFI_USE_PROVIDER",
-    "MPIR_CVAR_NEMESIS_NETMOD",
-    "pml",
-    "btl",
-    "mtl",
-    "osc",
-    "coll",
-)
-"""MPI_T control variables with text values that select the transport in MPICH and Open MPI. The library reports the
-value in effect, whether it was set by the environment, a file or a default.
-"""
-
 NOT_REPORTED = "not reported by the library"
 
-_LONGEST = 4096
 _DEVICE = "MPICH Device:"
 
 
@@ -92,21 +76,19 @@ def unaware(name: str, *, aware: bool | None) -> str | None:
 
 
 def transport() -> dict[str, str]:
-    """Transport of the library: its communication module, the configuration of that module, and set ``CONTROLS``."""
+    """The communication module that the library uses; its further configuration is in the environment variables."""
     version = library()
     if version.startswith("Open MPI"):
-        chosen = of_open_mpi(selected("mca_pml_base_selected_component"), os.environ)
-    elif (device := device_in(version)) is not None:
-        chosen = of_mpich(device, os.environ)
-    elif version.startswith("Intel(R) MPI"):
-        chosen = of_intel_mpi(os.environ)
-    else:
-        chosen = {"transport": NOT_REPORTED}
-    # A control variable may be a filter (``pml``: ``^ucx``), so the component selected by it takes precedence.
-    return {**chosen, **_controls(), **{name: value for name, value in chosen.items() if value != NOT_REPORTED}}
+        return {"pml": selected("mca_pml_base_selected_component") or NOT_REPORTED}
+    if (device := device_in(version)) is not None:
+        return {"netmod": netmod_of(device, os.environ)}
+    if version.startswith("Intel(R) MPI"):
+        provider = os.environ.get("I_MPI_OFI_PROVIDER") or os.environ.get("FI_PROVIDER", NOT_REPORTED)
+        return {"fabrics": os.environ.get("I_MPI_FABRICS", NOT_REPORTED), "provider": provider}
+    return {"transport": NOT_REPORTED}
 
 
-def of_mpich(device: str, variables: Mapping[str, str]) -> dict[str, str]:
+def netmod_of(device: str, variables: Mapping[str, str]) -> str:
     """MPICH's network module, one of those in ``device`` (``ch4:ucx ofi``).
 
     It is the one named by a variable with one of three prefixes, else the first (src/mpid/ch4/src/ch4_init.c,
@@ -114,36 +96,10 @@ def of_mpich(device: str, variables: Mapping[str, str]) -> dict[str, str]:
     """
     kind, _, modules = device.partition(":")
     if kind != "ch4":
-        return {"netmod": NOT_REPORTED}
+        return NOT_REPORTED
     prefixes = ("MPIR_CVAR", "MPIR_PARAM", "MPICH")
     named = next((value for prefix in prefixes if (value := variables.get(f"{prefix}_CH4_NETMOD"))), None)
-    netmod = (named or next(iter(modules.replace(",", " ").split()), NOT_REPORTED)).lower()
-    named = next((value for prefix in prefixes if (value := variables.get(f"{prefix}_OFI_USE_PROVIDER"))), None)
-    return {"netmod": netmod, **_below(netmod, variables, named)}
-
-
-def of_open_mpi(pml: str | None, variables: Mapping[str, str]) -> dict[str, str]:
-    """Open MPI's transport: ``pml``, its selected point-to-point component, and the layer below."""
-    if pml == "ob1":
-        return {"pml": pml, "btl": NOT_REPORTED}
-    if pml == "cm":
-        return {"pml": pml, "mtl": NOT_REPORTED}
-    return {"pml": pml or NOT_REPORTED, **_below(pml, variables)}
-
-
-def of_intel_mpi(variables: Mapping[str, str]) -> dict[str, str]:
-    """Intel MPI's configuration: its fabrics, and the libfabric provider from its own or libfabric's variable."""
-    fabrics = variables.get("I_MPI_FABRICS", NOT_REPORTED)
-    return {"fabrics": fabrics, **_below("ofi", variables, variables.get("I_MPI_OFI_PROVIDER"))}
-
-
-def _below(module: str | None, variables: Mapping[str, str], provider: str | None = None) -> dict[str, str]:
-    """Configuration of UCX or libfabric if ``module`` is one of them; they do not report which transport they use."""
-    if module == "ucx":
-        return {"UCX_TLS": variables.get("UCX_TLS", NOT_REPORTED)}
-    if module == "ofi":
-        return {"provider": provider or variables.get("FI_PROVIDER", NOT_REPORTED)}
-    return {}
+    return (named or next(iter(modules.replace(",", " ").split()), NOT_REPORTED)).lower()
 
 
 _TYPE_AT, _NAME_AT = 40, 84
@@ -167,33 +123,3 @@ def selected(name: str) -> str | None:
         if found_kind == kind and found_name.isascii():
             return found_name.decode() or None
     return None
-
-
-def _controls() -> dict[str, str]:
-    if not _succeeds("MPI_T_init_thread", MPI.THREAD_SINGLE, ctypes.byref(ctypes.c_int())):
-        return {}
-    try:
-        return {name: value for name in CONTROLS if (value := _control(name))}
-    finally:
-        _succeeds("MPI_T_finalize")
-
-
-def _control(name: str) -> str | None:
-    """Text value of a control variable; None if it does not exist or is not printable text."""
-    index, count, handle = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
-    words = ctypes.create_string_buffer(_LONGEST)
-    exists = _succeeds("MPI_T_cvar_get_index", name.encode(), ctypes.byref(index)) and _succeeds(
-        "MPI_T_cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(count)
-    )
-    if not exists:
-        return None
-    was_read = count.value <= _LONGEST and _succeeds("MPI_T_cvar_read", handle, words)
-    _succeeds("MPI_T_cvar_handle_free", ctypes.byref(handle))
-    text = words.value.decode(errors="replace")
-    return text if was_read and text.isprintable() else None
-
-
-def _succeeds(name: str, *arguments: object) -> bool:
-    """Whether the library has function ``name``, and a call with these arguments succeeds."""
-    call = function(name)
-    return call is not None and call(*arguments) == MPI.SUCCESS

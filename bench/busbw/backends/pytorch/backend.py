@@ -14,18 +14,18 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import Operation, Vector, World, explained, no_longer_than
+from busbw.backends.base import Vector, World, explained, no_longer_than
 from busbw.backends.library import LibraryBackend
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch import checkpoint
-from busbw.backends.pytorch.bound import REDUCTIONS, Bound
 from busbw.backends.pytorch.calls import CALLS, exchange_all
+from busbw.backends.pytorch.names import REDUCTIONS
 from busbw.backends.pytorch.training import step
 from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import collect_reports, first_line, shut_connections, wait_warily
 from busbw.errors import BackendError, BusbwError, LaunchError
 from busbw.ops import MESSAGES
-from busbw.ops.base import Matrix, Op
+from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
 from busbw.system.device import Device
@@ -36,6 +36,8 @@ class TorchBackend(LibraryBackend):
 
     Raises LaunchError if the ranks cannot join.
     """
+
+    calls = CALLS
 
     def __init__(self, world: World, library: Literal["gloo", "nccl"], device: Device | None = None) -> None:
         super().__init__(world, device)
@@ -64,7 +66,7 @@ class TorchBackend(LibraryBackend):
     def refuse_call(self, op: Op, case: Case) -> str | None:
         """Reason why torch.distributed has no call for ``op`` in this ``case``, or None."""
         if op.stores or op.splits:
-            return checkpoint.refuse(case) if op.stores else step.refuse(case)
+            return checkpoint.LIMITS.refuse(case) if op.stores else step.refuse(case)
         if op.name not in CALLS:
             return f"torch.distributed has no {op.name}"
         if case.mode == "persistent":
@@ -89,22 +91,17 @@ class TorchBackend(LibraryBackend):
         """Exchange messages by torch.distributed's point-to-point calls."""
         return exchange_all
 
-    def bind_call(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        """Bind torch.distributed's call for ``op``."""
-        process_group = None if op.members != "all" else self._groups[group]
-        if op.stores:
-            process_group = self._control  # hosts write the files, and no other control traffic is sent meanwhile
-        me, folder = group.index(self.rank), self._world.folder
-        return CALLS[op.name](Bound(case, group, me, process_group, send, receive, traffic, folder, self.device))
+    def comm(self, op: Op, group: Ranks) -> dist.ProcessGroup | None:
+        """The process group; None if all ranks communicate."""
+        # Hosts write the files of ops that store, and no other control traffic is sent meanwhile.
+        if op.members != "all":
+            return None
+        ranks: dist.ProcessGroup | None = self._control if op.stores else self._groups[group]
+        return ranks
 
     def barrier(self) -> None:
         """Gloo's barrier on the control group."""
-        try:
-            dist.barrier(group=self._control)
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
+        dist.barrier(group=self._control)
 
     def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
         """All-reduce of int64 values on the control group."""
@@ -119,31 +116,22 @@ class TorchBackend(LibraryBackend):
 
     def send(self, to: int, values: Sequence[int]) -> None:
         """Send on the control group."""
-        try:
-            dist.send(torch.tensor(values, dtype=torch.int64), to, group=self._control)
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
+        dist.send(torch.tensor(values, dtype=torch.int64), to, group=self._control)
 
     def receive(self, source: int, count: int) -> Vector:
         """Receive on the control group."""
         buffer = torch.empty(count, dtype=torch.int64)
-        try:
-            dist.recv(buffer, source, group=self._control)
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
+        dist.recv(buffer, source, group=self._control)
         result: Vector = buffer.numpy()
         return result
 
     def swap(self, to: int, source: int) -> None:
         """Exchange one byte in both directions on the control group."""
-        try:
-            coming = dist.irecv(self._here[:1], source, group=self._control)
-            going = dist.isend(self._here[1:], to, group=self._control)
-            for work in (coming, going):
-                if work is not None:
-                    work.wait()
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
+        coming = dist.irecv(self._here[:1], source, group=self._control)
+        going = dist.isend(self._here[1:], to, group=self._control)
+        for work in (coming, going):
+            if work is not None:
+                work.wait()
 
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` on the launcher's store, close all other connections, and collect the other ranks' reports."""
@@ -188,11 +176,7 @@ _TIMEOUTS = 2
 def _time_limited(world: World, kind: type[BusbwError], problem: str, advice: str = "") -> AbstractContextManager[None]:
     """Give up with an error if the block takes too long; some of the other ranks may have failed."""
     seconds = _TIMEOUTS * world.timeout_seconds
-
-    def give_up() -> None:
-        world.lost(kind(f"{problem} within {seconds:g} s{advice}"))
-
-    return no_longer_than(seconds, give_up)
+    return no_longer_than(seconds, lambda: world.lost(kind(f"{problem} within {seconds:g} s{advice}")))
 
 
 def _connecting(world: World) -> AbstractContextManager[None]:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import Operation, Post, Wait, do_nothing
+from busbw.backends.base import Bound, Operation, Post, Wait, do_nothing
 from busbw.backends.pytorch import checkpoint
-from busbw.backends.pytorch.bound import ALL_GATHER, REDUCE_SCATTER, Bound
+from busbw.backends.pytorch.names import ALL_GATHER, REDUCE_SCATTER, REDUCTIONS
 from busbw.backends.pytorch.training import WORKLOADS, descent, step
 from busbw.backends.scheduled import Messages, Messaging
 from busbw.ops.training import EXCHANGE
@@ -35,17 +35,17 @@ def _split(function: Callable[..., Any], *arguments: Any, **options: Any) -> Ope
 def _all_to_all_v(bound: Bound) -> Operation:
     incoming = [row[bound.me] for row in bound.traffic]
     outgoing = list(bound.traffic[bound.me])
-    return _split(dist.all_to_all_single, bound.receive, bound.send, incoming, outgoing, group=bound.process_group)
+    return _split(dist.all_to_all_single, bound.receive, bound.send, incoming, outgoing, group=bound.comm)
 
 
 def _gather(bound: Bound) -> Operation:
-    blocks = _blocks(bound.receive, bound) if bound.group[bound.me] == bound.root else None
-    return _split(dist.gather, bound.send, blocks, dst=bound.root, group=bound.process_group)
+    blocks = _blocks(bound.receive, bound) if bound.me == bound.root else None
+    return _split(dist.gather, bound.send, blocks, dst=bound.group[bound.root], group=bound.comm)
 
 
 def _scatter(bound: Bound) -> Operation:
-    blocks = _blocks(bound.send, bound) if bound.group[bound.me] == bound.root else None
-    return _split(dist.scatter, bound.receive, blocks, src=bound.root, group=bound.process_group)
+    blocks = _blocks(bound.send, bound) if bound.me == bound.root else None
+    return _split(dist.scatter, bound.receive, blocks, src=bound.group[bound.root], group=bound.comm)
 
 
 def _blocks(buffer: torch.Tensor, bound: Bound) -> list[torch.Tensor]:
@@ -54,7 +54,7 @@ def _blocks(buffer: torch.Tensor, bound: Bound) -> list[torch.Tensor]:
 
 def _barrier(bound: Bound) -> Operation:
     devices = [bound.send.device.index] if bound.send.is_cuda else None
-    return _split(dist.barrier, group=bound.process_group, device_ids=devices)
+    return _split(dist.barrier, group=bound.comm, device_ids=devices)
 
 
 def _send_recv(bound: Bound) -> Operation:
@@ -128,16 +128,18 @@ def _there_and_back(bound: Bound, outgoing: torch.Tensor, incoming: torch.Tensor
 
 
 CALLS: dict[str, Callable[[Bound], Operation]] = {
-    "all_reduce": lambda bound: _split(dist.all_reduce, bound.receive, bound.redop, group=bound.process_group),
-    "all_gather": lambda bound: _split(ALL_GATHER, bound.receive, bound.send, group=bound.process_group),
+    "all_reduce": lambda bound: _split(dist.all_reduce, bound.receive, REDUCTIONS[bound.redop], group=bound.comm),
+    "all_gather": lambda bound: _split(ALL_GATHER, bound.receive, bound.send, group=bound.comm),
     "reduce_scatter": lambda bound: _split(
-        REDUCE_SCATTER, bound.receive, bound.send, bound.redop, group=bound.process_group
+        REDUCE_SCATTER, bound.receive, bound.send, REDUCTIONS[bound.redop], group=bound.comm
     ),
-    "all_to_all": lambda bound: _split(dist.all_to_all_single, bound.receive, bound.send, group=bound.process_group),
+    "all_to_all": lambda bound: _split(dist.all_to_all_single, bound.receive, bound.send, group=bound.comm),
     "all_to_all_v": _all_to_all_v,
-    "broadcast": lambda bound: _split(dist.broadcast, bound.receive, bound.root, group=bound.process_group),
+    "broadcast": lambda bound: _split(dist.broadcast, bound.receive, bound.group[bound.root], group=bound.comm),
     # torch reduces into the send buffer, on the root too: receive is a view of it.
-    "reduce": lambda bound: _split(dist.reduce, bound.send, bound.root, bound.redop, group=bound.process_group),
+    "reduce": lambda bound: _split(
+        dist.reduce, bound.send, bound.group[bound.root], REDUCTIONS[bound.redop], group=bound.comm
+    ),
     "gather": _gather,
     "scatter": _scatter,
     "barrier": _barrier,

@@ -14,29 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import Operation, Wait
-from busbw.backends.local.files import FULL, MAKE_ROOM
-from busbw.backends.pytorch.bound import Bound
+from busbw.backends.base import Bound, Limits, Operation, Wait
+from busbw.backends.local.storage import FULL, MAKE_ROOM
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
-from busbw.ops.base import first_reason
-from busbw.runs.records import Case
 
-_POSTED = ("isolated", "overlap")
-
-
-def refuse(case: Case) -> str | None:
-    """Reason why ``case`` cannot run, or None; the same on every rank."""
-    return first_reason(
-        (case.mode not in _POSTED, f"checkpoint_save supports modes {' and '.join(_POSTED)}, not {case.mode}"),
-        (case.group != "all", "checkpoint_save supports only groups all, because all ranks save one checkpoint"),
-        (
-            case.sync in {"none", "window"},
-            f"checkpoint_save needs a barrier, not sync {case.sync}: all ranks must have removed the previous save",
-        ),
-        (case.cache != "warm", "storage operations support only cache warm: CPU caches do not matter"),
-        (case.pre_enqueue, "file operations cannot be enqueued on a device's stream"),
-    )
+LIMITS = Limits(modes=("isolated", "overlap"), caches=("warm",), groups=("all",), syncs=("barrier", "dissemination"))
+"""The syncs are barriers, because all ranks must have removed the previous save."""
 
 
 class _Checkpoint:
@@ -63,7 +47,7 @@ class _Checkpoint:
         self._folder = bound.folder / "checkpoint"
         self._number = 0
         self._failed: str | None = None
-        group: Any = bound.process_group
+        group: Any = bound.comm
         mesh = DeviceMesh.from_group(group, bound.send.device.type)
 
         def state(shard: torch.Tensor) -> dict[str, Any]:
@@ -73,7 +57,7 @@ class _Checkpoint:
 
     def prepare(self) -> None:
         """Remove the previous checkpoint after all ranks have finished with it."""
-        dist.barrier(group=self._bound.process_group)
+        dist.barrier(group=self._bound.comm)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._number += 1
 
@@ -98,9 +82,7 @@ class _Checkpoint:
     def wrong(self) -> int:
         """Load the checkpoint and count wrong elements. Raises BackendError if any save or this load failed."""
         reader = self._library.FileSystemReader(self._here)
-        self._try(
-            lambda: self._library.load(self._loaded, storage_reader=reader, process_group=self._bound.process_group)
-        )
+        self._try(lambda: self._library.load(self._loaded, storage_reader=reader, process_group=self._bound.comm))
         failed, self._failed = self._failed, None
         if failed is not None:
             raise BackendError(failed)
@@ -116,7 +98,7 @@ class _Checkpoint:
 
     def _options(self) -> dict[str, Any]:
         writer = self._library.FileSystemWriter(self._here, sync_files=True)
-        return {"storage_writer": writer, "process_group": self._bound.process_group}
+        return {"storage_writer": writer, "process_group": self._bound.comm}
 
     def _sync_folders(self) -> None:
         """Sync the folders: a new file is durable only once its name is, which the library does not ensure."""
@@ -178,7 +160,7 @@ def _no_room(folder: Path, size_bytes: int) -> int | None:
 
 
 def bind(bound: Bound) -> Operation:
-    """Bind a checkpoint of the data that ``bound`` sends; ``bound.process_group`` connects the hosts' CPUs."""
+    """Bind a checkpoint of the data that ``bound`` sends; ``bound.comm`` connects the hosts' CPUs."""
     checkpoint = _Checkpoint(bound)
     return Operation(
         checkpoint.save, checkpoint.post, prepare=checkpoint.prepare, wrong=checkpoint.wrong, free=checkpoint.free

@@ -2,35 +2,34 @@
 
 import socket
 from collections.abc import Sequence
+from itertools import permutations
 
 import msgspec
 import torch
 import torch.distributed as dist
 
 from busbw.backends.base import World, records_of_every_rank
-from busbw.backends.cuda import CudaDevice
+from busbw.backends.cuda import CudaDevice, index_of, uuid_at
 from busbw.backends.patterns import TORCH_DTYPES
-from busbw.backends.pytorch import peer_access
 from busbw.backends.pytorch.backend import TorchBackend
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.facts import HostFacts, NcclFacts
-from busbw.runs.records import Case
+from busbw.runs.records import Case, Record
+from busbw.units import counted
 
 
 class NcclBackend(TorchBackend):
     """CUDA tensors over NCCL. Raises LaunchError if this rank does not have its own GPU."""
 
     def __init__(self, world: World) -> None:
-        count = torch.cuda.device_count()
-        if not dist.is_nccl_available() or not count:
-            lacks = "torch was built without NCCL" if count else "torch sees no CUDA device"
-            raise LaunchError(f"rank {world.rank} cannot use NCCL: {lacks}")
+        number = index_of(world)
+        if not dist.is_nccl_available():
+            raise LaunchError(f"rank {world.rank} cannot use NCCL: torch was built without NCCL")
         try:
-            # If the launcher shows each rank only its own GPU, every rank calls it number 0.
-            self._gpu = CudaDevice(0 if count == 1 else world.local_rank % count)
+            self._gpu = CudaDevice(number)
         except RuntimeError as error:
             raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
         super().__init__(world, "nccl", self._gpu)
@@ -38,8 +37,8 @@ class NcclBackend(TorchBackend):
             problem = shared_gpu(self.share(socket.gethostname()), self.share(identity_of(self._gpu)))
             if problem is not None:
                 raise LaunchError(problem)
-            seen = peer_access.view(socket.gethostname(), self._gpu)
-            self._views = tuple(records_of_every_rank(self, seen, peer_access.View))
+            seen = view(socket.gethostname(), self._gpu)
+            self._views = tuple(records_of_every_rank(self, seen, View))
             # A collective of all ranks first: the first call must not be point-to-point (batch_isend_irecv).
             dist.all_reduce(torch.zeros(1, device=self._gpu.name))
             self._gpu.synchronise()
@@ -50,13 +49,13 @@ class NcclBackend(TorchBackend):
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Reason why NCCL cannot run ``case``, or None."""
-        no_pairs = peer_access.why_no_pairs(op, case, self._views) if op.local and op.members == "pairs" else None
+        no_pairs = why_no_pairs(op, case, self._views) if op.local and op.members == "pairs" else None
         return no_pairs or why_not(op, case) or super().refuse(op, case)
 
     def peer_in(self, group: Ranks) -> str | None:
         """Name of the GPU of a pair's other rank in this process."""
         others = [rank for rank in group if rank != self.rank]
-        return peer_access.name_of(self._views, self.rank, others[0]) if len(others) == 1 else None
+        return name_of(self._views, self.rank, others[0]) if len(others) == 1 else None
 
 
 def with_facts(host: HostFacts) -> HostFacts:
@@ -101,3 +100,68 @@ def shared_gpu(hosts: Sequence[str], gpus_of_ranks: Sequence[str]) -> str | None
                 f"ranks of this host use {gpus}: start at most that many"
             )
     return None
+
+
+_STAGED_COPY, _DRIVER_COPY = "peer_copy_staged", "peer_copy_driver"
+
+
+class View(Record, frozen=True, kw_only=True):
+    """GPUs that one rank's process sees.
+
+    host: name of its host.
+    gpu: UUID of its own GPU (None: unknown).
+    names: UUID of each visible GPU → its name in this process, such as ``cuda:1``.
+    access: UUIDs of the GPUs to which its own has peer access.
+    """
+
+    host: str
+    gpu: str | None
+    names: dict[str, str]
+    access: tuple[str, ...]
+
+
+def view(host: str, own: CudaDevice) -> View:
+    """The view of this process."""
+    uuids = {index: uuid for index in range(torch.cuda.device_count()) if (uuid := uuid_at(index)) is not None}
+    access = tuple(
+        uuid
+        for index, uuid in uuids.items()
+        if index != own.index and torch.cuda.can_device_access_peer(own.index, index)
+    )
+    return View(host=host, gpu=own.uuid, names={uuid: f"cuda:{index}" for index, uuid in uuids.items()}, access=access)
+
+
+def name_of(views: Sequence[View], rank: int, peer: int) -> str | None:
+    """Name of the GPU of rank ``peer`` in the process of ``rank``; None if that process does not see it."""
+    gpu = views[peer].gpu
+    return None if gpu is None or views[rank].host != views[peer].host else views[rank].names.get(gpu)
+
+
+def why_no_pairs(op: Op, case: Case, views: Sequence[View]) -> str | None:
+    """Reason why the GPUs of a group cannot copy to each other, or None; the same on every rank."""
+    pairs = (pair for group in split_world(case.group, case.ranks) for pair in permutations(group, 2))
+    return next((reason for pair in pairs if (reason := _why_not(op, *pair, views)) is not None), None)
+
+
+def _why_not(op: Op, source: int, target: int, views: Sequence[View]) -> str | None:
+    source_view, target_view = views[source], views[target]
+    if source_view.host != target_view.host:
+        return (
+            f"ranks {source} and {target} are on different hosts, but peer copies are within a host; use one group per "
+            "host (groups div:N with N ranks per host)"
+        )
+    if target_view.gpu is None:
+        return f"torch does not report the UUID of the GPU of rank {target}, so rank {source} cannot find it"
+    if target_view.gpu not in source_view.names:
+        return (
+            f"rank {source} sees only {counted(len(source_view.names), 'GPU')} and not that of rank {target}; show all "
+            "GPUs to every rank (no --gpus-per-task, no --gpu-bind, no CUDA_VISIBLE_DEVICES per rank)"
+        )
+    if op.name == _STAGED_COPY or (target_view.gpu in source_view.access) == (op.name != _DRIVER_COPY):
+        return None
+    if op.name == _DRIVER_COPY:
+        return f"the GPU of rank {source} has peer access to that of rank {target}; use peer_copy instead"
+    return (
+        f"the GPU of rank {source} has no peer access to that of rank {target}; use {_DRIVER_COPY} or "
+        f"{_STAGED_COPY} instead"
+    )

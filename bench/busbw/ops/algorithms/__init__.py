@@ -49,8 +49,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "segmented-ring": Algorithm("ring with every block in 4 segments, two in flight", rings.segmented),
         "double-ring": Algorithm("two rings in opposite directions, each with half of the data", rings.both_ways),
         "multi-ring": _in_levels(
-            "one ring per rank of a host, each leaving the host at another rank",
-            rings.across_hosts,
+            "one ring per rank of a host, each leaving the host at another rank", rings.across_hosts
         ),
         "recursive-doubling": Algorithm(
             "exchanges everything with partners at doubling distance", all_reduce.recursive_doubling
@@ -70,10 +69,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "parameter-server": Algorithm("all send to rank 0, which sends the sum back", all_reduce.parameter_server),
         "sharded-parameter-server": Algorithm("each rank serves one block", all_reduce.sharded_parameter_server),
         "direct": Algorithm("every rank sends everything to all others at once", all_reduce.direct),
-        "hierarchical": _in_levels(
-            "rings within hosts, between hosts, and within hosts again",
-            rings.in_two_levels,
-        ),
+        "hierarchical": _in_levels("rings within hosts, between hosts, and within hosts again", rings.in_two_levels),
     },
     "all_gather": {
         "ring": Algorithm("every block goes around once", exchanges.all_gather_ring),
@@ -87,16 +83,12 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "pairwise": Algorithm("one partner per round", exchanges.all_gather_pairwise),
         "pat": Algorithm("one binomial tree per block, farthest ranks first", exchanges.all_gather_pat),
         "direct": Algorithm("every block to all ranks at once", exchanges.all_gather_direct),
-        "hierarchical": _in_levels(
-            "rings between hosts, then rings within hosts",
-            exchanges.all_gather_two_level,
-        ),
+        "hierarchical": _in_levels("rings between hosts, then rings within hosts", exchanges.all_gather_two_level),
     },
     "reduce_scatter": {
         "ring": Algorithm("every partial sum goes around once", exchanges.reduce_scatter_ring),
         "recursive-halving": Algorithm(
-            "exchanges halves with partners at halving distance",
-            exchanges.reduce_scatter_recursive_halving,
+            "exchanges halves with partners at halving distance", exchanges.reduce_scatter_recursive_halving
         ),
         "pairwise": Algorithm("one partner per round", exchanges.reduce_scatter_pairwise),
         "bruck": Algorithm("Bruck's all-gather in reverse", _reversed(exchanges.all_gather_bruck)),
@@ -106,8 +98,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "pat": Algorithm("one binomial tree per block, nearest ranks first", _reversed(exchanges.all_gather_pat)),
         "direct": Algorithm("every block to its rank at once", _reversed(exchanges.all_gather_direct)),
         "hierarchical": _in_levels(
-            "rings within hosts, then rings between hosts",
-            _reversed(exchanges.all_gather_two_level),
+            "rings within hosts, then rings between hosts", _reversed(exchanges.all_gather_two_level)
         ),
     },
     "all_to_all": {
@@ -115,8 +106,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "spread": Algorithm("all messages at once", exchanges.all_to_all_spread),
         "bruck": Algorithm("blocks travel by the bits of their distance", exchanges.all_to_all_bruck),
         "two-level": _in_levels(
-            "within hosts first, then one message per pair of hosts and rank",
-            exchanges.all_to_all_two_level,
+            "within hosts first, then one message per pair of hosts and rank", exchanges.all_to_all_two_level
         ),
     },
     "broadcast": {
@@ -128,8 +118,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
             "down two trees, each with half of the data in 8 segments", rooted.broadcast_double_tree
         ),
         "hierarchical": _in_levels(
-            "scatter on the first host, trees between hosts, rings within hosts",
-            rooted.broadcast_two_level,
+            "scatter on the first host, trees between hosts, rings within hosts", rooted.broadcast_two_level
         ),
     },
     "reduce": {
@@ -149,8 +138,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "linear": Algorithm("every rank signals rank 0, which then signals every rank", rooted.barrier_linear),
         "ring": Algorithm("a ring all-reduce of one element", lambda ranks: rooted.barrier_of(rings.ring(ranks))),
         "binomial-tree": Algorithm(
-            "a binomial-tree all-reduce of one element",
-            lambda ranks: rooted.barrier_of(all_reduce.binomial(ranks)),
+            "a binomial-tree all-reduce of one element", lambda ranks: rooted.barrier_of(all_reduce.binomial(ranks))
         ),
         "recursive-doubling": Algorithm(
             "a recursive-doubling all-reduce of one element",

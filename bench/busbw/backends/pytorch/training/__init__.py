@@ -3,12 +3,9 @@
 from functools import partial
 
 from busbw.backends.pytorch.training.context_parallel import Ring, Ulysses
-from busbw.backends.pytorch.training.data_parallel import AllReduced, Bucketed, Zero1
-from busbw.backends.pytorch.training.expert_parallel import ExpertParallel
-from busbw.backends.pytorch.training.pipeline import Pipelined
-from busbw.backends.pytorch.training.sharded import Sharded
+from busbw.backends.pytorch.training.data_parallel import AllReduced, Bucketed, ExpertParallel, Sharded, Zero1
+from busbw.backends.pytorch.training.model_parallel import Pipelined, TensorParallel
 from busbw.backends.pytorch.training.step import MakeStep
-from busbw.backends.pytorch.training.tensor_parallel import TensorParallel
 
 WORKLOADS: dict[str, MakeStep] = {
     "train_all_reduce": AllReduced,

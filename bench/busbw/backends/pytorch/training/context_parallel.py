@@ -8,8 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from busbw.backends.pytorch.training.exchange import exchanged
-from busbw.backends.pytorch.training.network import causal
+from busbw.backends.pytorch.training.network import causal, exchanged
 from busbw.backends.pytorch.training.step import Step
 from busbw.workloads.model_rows import attention_flop
 
@@ -34,11 +33,6 @@ class ContextParallel(Step):
     def places(self) -> torch.Tensor:
         """Positions of this rank's tokens in each sequence."""
 
-    @property
-    def all_places(self) -> torch.Tensor:
-        """Positions of all tokens in each sequence."""
-        return torch.arange(self.made.shape.model.sequence)
-
     @abstractmethod
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Causal attention of this rank's tokens to all earlier ones."""
@@ -59,7 +53,7 @@ class Ulysses(ContextParallel):
     def places(self) -> torch.Tensor:
         """Consecutive parts of the sequence."""
         ranks, rank = self.made.shape.workload.cp, self.made.place("cp")
-        return self.all_places.chunk(ranks)[rank]
+        return torch.arange(self.made.shape.model.sequence).chunk(ranks)[rank]
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Attention with heads and tokens exchanged before and after it."""
@@ -87,7 +81,7 @@ class Ring(ContextParallel):
     def places(self) -> torch.Tensor:
         """One early and one late part of the sequence."""
         ranks, rank = self.made.shape.workload.cp, self.made.place("cp")
-        parts = self.all_places.chunk(2 * ranks)
+        parts = torch.arange(self.made.shape.model.sequence).chunk(2 * ranks)
         return torch.cat((parts[rank], parts[2 * ranks - 1 - rank]))
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

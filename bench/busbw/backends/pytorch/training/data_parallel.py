@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.pytorch.bound import ALL_GATHER, REDUCE_SCATTER
-from busbw.backends.pytorch.training.step import LEARNING_RATE, Step, Whole
+from busbw.backends.pytorch.names import ALL_GATHER, REDUCE_SCATTER
+from busbw.backends.pytorch.training.network import Experts
+from busbw.backends.pytorch.training.step import LEARNING_RATE, Made, Step, Whole
 
 
 class AllReduced(Step):
@@ -95,3 +97,72 @@ class Zero1(Step):
         flat = torch.cat([whole(name).flatten() for name, _ in self.named()])
         padded = torch.cat((flat, flat.new_zeros(len(self._weights) - len(flat))))
         yield self._share, padded.chunk(self.made.ranks)[self.made.rank]
+
+
+class Sharded(Step):
+    """FSDP2 (Zhao et al. 2023, https://arxiv.org/abs/2304.11277): layers, embedding and head are gathered separately.
+
+    reshard: gathered weights are freed after the forward pass and gathered again for the backward pass.
+    prefetch: the next unit is gathered during computation in the forward pass too, as the library does in the backward
+        pass.
+    """
+
+    def __init__(self, setup: Made, *, reshard: bool = True, prefetch: bool = False) -> None:
+        self._reshard, self._prefetch = reshard, prefetch
+        super().__init__(setup)
+
+    def make(self) -> nn.Module:
+        """The whole model within ``fully_shard``."""
+        from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - takes half a second
+
+        network, mesh = self.made.network(), self.made.mesh("dp", "shard")
+        units: list[Any] = [network.embedding, *network.layers.values(), network.head]
+        units = [unit for unit in units if unit is not None]
+        for unit in units:
+            fully_shard(unit, mesh=mesh, reshard_after_forward=self._reshard)
+        for unit, following in pairwise(units) if self._prefetch else ():
+            unit.set_modules_to_forward_prefetch([following])
+        self._wrapped: Any = fully_shard(network, mesh=mesh, reshard_after_forward=self._reshard)
+        return network
+
+    def pass_of(self, given: torch.Tensor, target: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
+        """Forward and backward pass; without reshard, weights are kept until the last micro-batch."""
+        self._wrapped.set_reshard_after_backward(last or self._reshard)
+        return super().pass_of(given, target, pieces, last=last)
+
+    def synchronise(self) -> None:
+        """Do nothing: the library has already reduced the gradients."""
+
+
+class ExpertParallel(Step):
+    """Tokens are sent to the ranks of their experts and back by all_to_all.
+
+    Lepikhin et al. 2020, https://arxiv.org/abs/2006.16668, section 3.2.
+    """
+
+    def make(self) -> nn.Module:
+        """The model with this rank's experts."""
+        shape, mesh = self.made.shape, self.made.mesh("ep")
+        each = shape.model.experts // shape.workload.ep
+        first = self.made.place("ep") * each
+        network = self.made.network(experts=range(first, first + each))
+        for layer in network.layers.values():
+            mixture: Any = layer.ffn
+            if isinstance(mixture, Experts):
+                mixture.group = mesh.get_group()
+        return network
+
+    def synchronise(self) -> None:
+        """Average each gradient over replicas.
+
+        An expert's gradient already contains the tokens of all ranks of its ep group, so only copies of that group
+        remain to be averaged.
+        """
+        copies = self.made.mesh("dp").get_group() if self.made.degrees["dp"] > 1 else None
+        for name, parameter in self.network.named_parameters():
+            expert = ".experts." in name
+            if expert and parameter.grad is not None:
+                parameter.grad.div_(self.made.shape.workload.ep)
+            group = copies if expert else self.made.replicas
+            if group is not None:
+                dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, group=group)

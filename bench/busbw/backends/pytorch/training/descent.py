@@ -4,109 +4,218 @@ A call is a whole training of ``STEPS`` steps starting from zero weights, becaus
 """
 
 import time
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.base import Operation
-from busbw.backends.pytorch.bound import ALL_GATHER, Bound
-from busbw.backends.pytorch.training.descent_rules import LEVELS, SMALLEST, Expected, expected_result
-from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, LeastSquares
-from busbw.backends.pytorch.training.observer import Observer, counted
-from busbw.backends.pytorch.training.step import broken_call, profiled
-from busbw.backends.pytorch.training.timeline import record
-from busbw.backends.side_channel import first_line
-from busbw.backends.supplements import Parts, StepSupplement
+from busbw.backends.base import Bound, Operation, Parts
+from busbw.backends.pytorch.names import ALL_GATHER
+from busbw.backends.pytorch.training.observer import Observer, counted, record
+from busbw.backends.pytorch.training.step import profiled
 from busbw.errors import BackendError
 from busbw.ops.exchanges import STEPS, parse_exchange
-from busbw.ops.training import Workload, problem_width
+from busbw.ops.training import SAMPLES, Workload, problem_width
 from busbw.system.device import Device
+
+SEED: Final = 1
+CONDITION: Final = 8.0
+"""Ratio of the largest eigenvalue, 1, to the smallest."""
+NOISE: Final = 0.05
+"""Standard deviation of the noise over that of the noise-free targets."""
+DECAY: Final = 0.6
+"""Ratio of each singular value of the weights to the previous one."""
+LEARNING_RATE: Final = 0.4
+"""Below 1, where descent with gradients that are one step late would diverge."""
+
+
+Gram = tuple[torch.Tensor, torch.Tensor]
+"""A and B of each share: its gradient is A W − B, which is Xᵀ (X W − Y) in another order of summation."""
+
+
+class LeastSquares:
+    """The problem with ``width`` × ``width`` weights; its samples are divided into ``shares`` parts."""
+
+    def __init__(self, width: int, ranks: int, shares: int) -> None:
+        generator = torch.Generator().manual_seed(SEED)
+
+        def random(rows: int) -> torch.Tensor:
+            return torch.randn(rows, width, generator=generator, dtype=torch.float64)
+
+        self.width, self.samples = width, SAMPLES * width * ranks
+        self._eigenvalues = CONDITION ** -torch.linspace(0, 1, width, dtype=torch.float64)
+        given = torch.linalg.qr(random(self.samples)).Q * (self.samples * self._eigenvalues).sqrt()
+        singular = width * DECAY ** torch.arange(width, dtype=torch.float64)
+        explained = given @ (torch.linalg.qr(random(width)).Q * singular @ torch.linalg.qr(random(width)).Q)
+        targets = explained + NOISE * explained.std() * random(self.samples)
+        self._optimum = given.T @ targets / self.samples / self._eigenvalues[:, None]
+        self.given = given.float().contiguous().tensor_split(shares)
+        self.wanted = targets.float().contiguous().tensor_split(shares)
+        self.factor = shares / self.samples
+        """Factor of each share's gradient, so that their mean is the gradient of all samples."""
+
+    @property
+    def flop(self) -> int:
+        """FLOP of the gradient of all samples: two products."""
+        return 4 * self.samples * self.width**2
+
+    def gap(self, weights: torch.Tensor) -> float:
+        """f(W) − f(W*), the distance of ``weights`` from the optimum."""
+        difference = weights.to("cpu", torch.float64) - self._optimum
+        return float((self._eigenvalues[:, None] * difference.square()).sum() / 2)
+
+    def grams(self, dtype: torch.dtype) -> Gram:
+        """A and B of every share."""
+        shares = [(given.to(dtype), wanted.to(dtype)) for given, wanted in zip(self.given, self.wanted, strict=True)]
+        return (
+            torch.stack([self.factor * given.T @ given for given, _ in shares]),
+            torch.stack([self.factor * given.T @ wanted for given, wanted in shares]),
+        )
+
+
+LEVELS: Final = 127
+"""Quantisation levels of int8 on either side of 0."""
+SMALLEST: Final = torch.finfo(torch.float32).tiny
+"""Least quantisation step, so that it is never 0."""
+
+_TOLERANCE: Final = 4
+"""Allowed difference as a multiple of the effect of rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Expected result of a training.
+
+    weights: final weights of every rank.
+    gaps: f(W) − f(W*) before the first and after every step, for the mean W of the ranks.
+    off: allowed difference of a measured weight.
+    """
+
+    weights: torch.Tensor
+    gaps: tuple[float, ...]
+    off: float
+
+
+def expected_result(
+    problem: LeastSquares, name: str, number: int, ranks: int, steps: int, order: Sequence[int]
+) -> Expected | None:
+    """Repeat the training by method ``name`` with parameter ``number`` in one process.
+
+    order: ranks whose gradients the server received, in order (other methods: empty).
+    Returns None if that order violates the server's staleness bound.
+    """
+    if name == "server" and not _bounded(order, number, ranks, steps):
+        return None
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        grams = problem.grams(dtype)
+        after = _by_server(grams, number, order) if name == "server" else _trained(grams, name, number)
+        results.append([torch.zeros_like(grams[1]), *islice(after, steps)])
+    trained, exact = results
+    # Rounding matters: a value on the other side of a quantisation boundary changes the weights by a whole step.
+    off = _TOLERANCE * float((trained[-1] - exact[-1]).abs().max())
+    return Expected(trained[-1], tuple(problem.gap(weights.mean(0)) for weights in trained), off)
+
+
+def _trained(grams: Gram, name: str, number: int) -> Iterator[torch.Tensor]:
+    """Weights of all ranks after every step, by any method without a server."""
+    weights = left = torch.zeros_like(grams[1])
+    for step in count(1):
+        gradients = grams[0] @ weights - grams[1]
+        if name == "int8":
+            whole = gradients + left
+            levels = (whole.abs().amax((1, 2), keepdim=True) / LEVELS).clamp_min(SMALLEST)
+            gradients = torch.round(whole / levels) * levels
+            left = whole - gradients
+        weights = weights - LEARNING_RATE * (gradients if name == "local_sgd" else gradients.mean(0))
+        if name == "local_sgd" and step % number == 0:
+            weights = weights.mean(0).expand_as(weights)
+        yield weights
+
+
+def _bounded(order: Sequence[int], bound: int, ranks: int, steps: int) -> bool:
+    """Whether ``order`` is valid: each worker once per step, never more than ``bound`` steps ahead of the slowest."""
+    done = dict.fromkeys(range(1, ranks), 0)
+    for worker in order:
+        if worker not in done or done[worker] > min(done.values()) + bound:
+            return False
+        done[worker] += 1
+    return set(done.values()) == {steps}
+
+
+def _by_server(grams: Gram, bound: int, order: Sequence[int]) -> Iterator[torch.Tensor]:
+    """Weights of the server after every round of gradients (one per worker); at the end all ranks have them."""
+    workers, weights = len(grams[0]), torch.zeros_like(grams[1][0])
+    done, copies, waiting = [0] * workers, [weights] * workers, set[int]()
+    for number, worker in enumerate((rank - 1 for rank in order), 1):
+        weights = weights - LEARNING_RATE / workers * (grams[0][worker] @ copies[worker] - grams[1][worker])
+        done[worker] += 1
+        waiting.add(worker)
+        for waiter in [waiter for waiter in waiting if done[waiter] <= min(done) + bound]:
+            copies[waiter] = weights
+            waiting.remove(waiter)
+        if number % workers == 0:
+            yield weights.expand(workers + 1, -1, -1)
+
 
 _SHOWN: Final = 4
 """Steps shown in a timeline."""
 
 
-@dataclass
-class Share:
-    """A rank's samples.
+class Regression(nn.Module):
+    """Half the squared error of a rank's samples with the weights W, scaled as ``LeastSquares.factor``.
 
-    samples, targets: inputs and targets of the regression.
-    factor: factor of the gradient, see ``LeastSquares.factor``.
     wait_seconds: least duration of a gradient.
     late_seconds: delay before each gradient.
     given: gradient that is returned in place of a computed one (None: compute it).
     """
 
-    samples: torch.Tensor
-    targets: torch.Tensor
-    factor: float
-    wait_seconds: float = 0.0
-    late_seconds: float = 0.0
-    given: torch.Tensor | None = None
-
-    def gradient(self, weights: torch.Tensor) -> torch.Tensor:
-        """Gradient of this rank's samples."""
-        if self.given is not None:
-            return self.given.clone()
-        time.sleep(self.late_seconds)
-        began = time.perf_counter()
-        gradient = self.samples.T @ (self.samples @ weights - self.targets) * self.factor
-        time.sleep(max(0.0, began + self.wait_seconds - time.perf_counter()))
-        return gradient
-
-
-class _Loss(torch.autograd.Function):
-    """A dummy loss whose backward pass returns a share's gradient, for libraries that hook into autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, weights: torch.Tensor, share: Share) -> torch.Tensor:  # noqa: ANN401
-        ctx.weights, ctx.share = weights.detach(), share
-        return weights.new_zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, _one: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
-        return ctx.share.gradient(ctx.weights), None
-
-
-class _Network(nn.Module):
-    def __init__(self, weights: nn.Parameter, share: Share) -> None:
+    def __init__(
+        self, samples: torch.Tensor, targets: torch.Tensor, factor: float, wait_seconds: float, late_seconds: float
+    ) -> None:
         super().__init__()
-        self.weights, self._share = weights, share
+        self.samples, self._targets, self.factor = samples, targets, factor
+        self._wait_seconds, self.late_seconds = wait_seconds, late_seconds
+        self.given: torch.Tensor | None = None
+        self.weights = nn.Parameter(samples.new_zeros(samples.shape[1], targets.shape[1]))
+        self._until = 0.0
+        self.weights.register_hook(self._wait)  # type: ignore[no-untyped-call]
 
     def forward(self) -> torch.Tensor:
-        loss: torch.Tensor = _Loss.apply(self.weights, self._share)  # type: ignore[no-untyped-call]
-        return loss
+        """The loss."""
+        if self.given is not None:
+            return (self.weights * self.given).sum()
+        time.sleep(self.late_seconds)
+        self._until = time.perf_counter() + self._wait_seconds
+        return self.loss(self.weights)
+
+    def loss(self, weights: torch.Tensor) -> torch.Tensor:
+        """The loss of ``weights``."""
+        return (self.samples @ weights - self._targets).square().sum() * (self.factor / 2)
+
+    def _wait(self, _gradient: torch.Tensor) -> None:
+        time.sleep(max(0.0, self._until - time.perf_counter()))
 
 
-@dataclass
-class Descent(ABC):
-    """Training on one rank.
+class Descent:
+    """Training on one rank, without communication.
 
-    share: samples of this rank.
-    weights: W, updated by training.
+    model: its samples and weights.
     me, ranks: this rank and the number of ranks.
     group: torch's process group (None: all ranks).
     number: parameter of the method.
+    order: on a server, ranks whose gradients it received, in order.
     """
 
-    share: Share
-    weights: nn.Parameter
-    me: int
-    ranks: int
-    group: Any
-    number: int
-    order: list[int] = field(default_factory=list)
-    """On a server: ranks whose gradients it received, in order."""
-
-    def __post_init__(self) -> None:
-        self.prepare()
-
-    def prepare(self) -> None:  # noqa: B027 - most methods need no preparation
-        """One-time preparation."""
+    def __init__(self, model: Regression, me: int, ranks: int, group: Any, number: int) -> None:  # noqa: ANN401
+        self.model, self.me, self.ranks, self.group, self.number = model, me, ranks, group, number
+        self.weights = model.weights
+        self.module: Any = model
+        self.order: list[int] = []
 
     def begin(self) -> None:
         """Reset the training to its start."""
@@ -119,14 +228,21 @@ class Descent(ABC):
         for _ in range(steps):
             self.step()
 
-    @abstractmethod
     def step(self) -> None:
         """Take one step."""
+        self.apply(self.gradient())
 
     def compute(self, steps: int) -> None:
         """The computation of ``steps`` steps without communication."""
         for _ in range(steps):
-            self.apply(self.share.gradient(self.weights.detach()))
+            self.apply(self.gradient())
+
+    def gradient(self) -> torch.Tensor:
+        """Gradient of this rank's samples; what a library exchanges in its backward pass included."""
+        self.module.zero_grad(set_to_none=True)
+        torch.autograd.backward(self.module())
+        gradient: Any = self.weights.grad
+        return gradient  # type: ignore[no-any-return]
 
     def apply(self, gradient: torch.Tensor, share: float = 1.0) -> None:
         """Update the weights by ``share`` of a gradient step."""
@@ -135,41 +251,34 @@ class Descent(ABC):
 
 
 class Reduced(Descent):
-    """DistributedDataParallel with an all_reduce of gradients in every step, or with a subclass's hook."""
+    """DistributedDataParallel with an all_reduce of gradients in every step."""
 
-    def prepare(self) -> None:
-        """Make the library's wrapper, with the hook of the method."""
-        self._wrapped: Any = nn.parallel.DistributedDataParallel(
-            _Network(self.weights, self.share), process_group=self.group, gradient_as_bucket_view=True
+    def __init__(self, *given: Any) -> None:  # noqa: ANN401 - as in the base class
+        super().__init__(*given)
+        self.module = nn.parallel.DistributedDataParallel(
+            self.model, process_group=self.group, gradient_as_bucket_view=True
         )
-        if type(self).hook is not Reduced.hook:
-            self._wrapped.register_comm_hook(None, self._hooked)
 
-    # torch checks these annotations. It also checks the name of one hook, and refuses it over Gloo, where it works.
-    def _hooked(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        return self.hook(bucket)
-
-    def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Exchange the gradients of a bucket."""
-        raise NotImplementedError
-
-    def step(self) -> None:
-        """Backward pass, which exchanges gradients, and update."""
-        self._wrapped.zero_grad(set_to_none=True)
-        torch.autograd.backward(self._wrapped())
-        assert self.weights.grad is not None  # noqa: S101 - the backward pass has made it
-        self.apply(self.weights.grad)
+    def compute(self, steps: int) -> None:
+        """As in the base class, by the library's ``no_sync``."""
+        with self.module.no_sync():
+            super().compute(steps)
 
 
 class Int8(Reduced):
     """Gradients in int8 with error feedback; each rank sends its quantisation step in the first four bytes."""
+
+    def __init__(self, *given: Any) -> None:  # noqa: ANN401 - as in the base class
+        super().__init__(*given)
+        self.module.register_comm_hook(None, self._exchanged)
 
     def begin(self) -> None:
         """Reset, including the error feedback."""
         super().begin()
         self._left = torch.zeros_like(self.weights.detach()).flatten()
 
-    def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    # torch checks these annotations.
+    def _exchanged(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """All_gather and average; torch's own hooks need a GPU and have no error feedback."""
         whole = bucket.buffer() + self._left
         level = (whole.abs().max() / LEVELS).clamp_min(SMALLEST)
@@ -199,9 +308,7 @@ class LocalSgd(Descent):
 
     def step(self) -> None:
         """Take a step with this rank's gradient, and average the weights if that is due."""
-        gradient = self.share.gradient(self.weights.detach())
-        self.apply(gradient)
-        self.weights.grad = gradient  # the averager skips parameters without a gradient
+        super().step()
         self._averager.average_parameters([self.weights])
 
 
@@ -233,7 +340,7 @@ class Server(Descent):
 
     def step(self) -> None:
         """A worker's step: send its gradient, receive new weights."""
-        dist.send(self.share.gradient(self.weights.detach()), 0, group=self.group)
+        dist.send(self.gradient(), 0, group=self.group)
         dist.recv(self.weights.data, 0, group=self.group)
 
     def compute(self, steps: int) -> None:
@@ -242,12 +349,7 @@ class Server(Descent):
             super().compute(steps)
 
 
-METHODS: Final[dict[str, type[Descent]]] = {
-    "exact": Reduced,
-    "local_sgd": LocalSgd,
-    "server": Server,
-    "int8": Int8,
-}
+METHODS: Final[dict[str, type[Descent]]] = {"exact": Reduced, "local_sgd": LocalSgd, "server": Server, "int8": Int8}
 
 
 def shares_of(name: str, ranks: int) -> int:
@@ -264,24 +366,20 @@ class BoundDescent:
         shares = shares_of(self.name, ranks)
         self.problem = LeastSquares(problem_width(workload.scale), ranks, shares)
         mine = max(0, me - (ranks - shares))
-        share = Share(
+        model = Regression(
             self.problem.given[mine].to(where),
             self.problem.wanted[mine].to(where),
             self.problem.factor,
             (workload.wait_ns or 0) * 1e-9 * ranks / shares,
             (workload.slow_ns or 0) * 1e-9 * (workload.slow_rank == me),
         )
-        weights = nn.Parameter(torch.zeros(self.problem.width, self.problem.width, device=where))
-        self.descent = METHODS[self.name](share, weights, me, ranks, group, number)
+        self.descent = METHODS[self.name](model, me, ranks, group, number)
         self._expected: dict[tuple[int, ...], Expected | None] = {}
         self._last: Expected | None = None
 
     def call(self) -> None:
-        """Train (the timed call). Raises BackendError with the name of the failed torch call."""
-        try:
-            self.descent.take(STEPS)
-        except RuntimeError as error:
-            raise BackendError(f"{broken_call(error)}: {first_line(error)}") from error
+        """Train (the timed call)."""
+        self.descent.take(STEPS)
 
     def wrong(self) -> int:
         """Number of weights that differ from those of the same method in one process."""
@@ -311,12 +409,12 @@ class BoundDescent:
 
     def communicate(self) -> None:
         """Train with a given gradient, so that only the method's own work and communication remain."""
-        share = self.descent.share
-        share.given = share.samples[: self.problem.width].clone()
+        model = self.descent.model
+        model.given = model.samples[: self.problem.width].clone()
         try:
             self.descent.take(STEPS)
         finally:
-            share.given = None
+            model.given = None
 
     def parts(self) -> Parts:
         """Separate runs of the parts of a training."""
@@ -347,7 +445,5 @@ def bind(bound: Bound) -> Operation:
     workload = bound.case.settings
     if not isinstance(workload, Workload) or workload.exchange is None:
         raise BackendError(f"{bound.case.op} needs an exchange method in its case")
-    training = BoundDescent(workload, bound.me, len(bound.group), bound.process_group, bound.device)
-    return Operation(
-        training.call, prepare=training.descent.begin, wrong=training.wrong, supplement=StepSupplement(training.parts)
-    )
+    training = BoundDescent(workload, bound.me, len(bound.group), bound.comm, bound.device)
+    return Operation(training.call, prepare=training.descent.begin, wrong=training.wrong, parts=training.parts)

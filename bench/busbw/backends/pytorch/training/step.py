@@ -4,7 +4,6 @@ import math
 import os
 import tempfile
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -17,14 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.base import Operation
-from busbw.backends.pytorch.bound import Bound
-from busbw.backends.pytorch.training.alive import Alive
+from busbw.backends.base import Bound, Interval, Limits, Operation, Parts
 from busbw.backends.pytorch.training.network import Network, batch_of, loss_of
-from busbw.backends.pytorch.training.observer import Call, Observer, Waits, counted, replay
-from busbw.backends.pytorch.training.timeline import record
-from busbw.backends.side_channel import first_line
-from busbw.backends.supplements import Interval, Parts, StepSupplement
+from busbw.backends.pytorch.training.observer import Alive, Call, Observer, Waits, counted, record, replay
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Split, first_reason
@@ -297,18 +291,6 @@ class Reference:
 # --- interface to the instrument -------------------------------------------------------------------------------------
 
 
-def broken_call(error: BaseException) -> str:
-    """Name of the torch.distributed call that raised ``error``; for calls made in C++, only "the backward pass"."""
-    frames = traceback.extract_tb(error.__traceback__)
-    calls = [frame.name for frame in frames if frame.filename.endswith(_CALLS) and not frame.name.startswith("_")]
-    if calls:
-        return calls[0]
-    return "send or receive" if any("pipelining" in frame.filename for frame in frames) else "the backward pass"
-
-
-_CALLS: Final = ("distributed_c10d.py", "_functional_collectives.py")
-
-
 @dataclass
 class BoundStep:
     """A step behind the interface of the instrument.
@@ -329,17 +311,14 @@ class BoundStep:
     calls: list[Call] = field(default_factory=list)
 
     def call(self) -> None:
-        """Run the step (the timed call). Raises BackendError with the name of the failed torch call."""
+        """Run the step (the timed call)."""
         time.sleep(self.late_seconds)
-        try:
-            if self.waits is None:
-                self.step.run()
-                return
-            with Observer(waits=self.waits):
-                self.step.run()
-                self.waits.settle()
-        except RuntimeError as error:
-            raise BackendError(f"{broken_call(error)}: {first_line(error)}") from error
+        if self.waits is None:
+            self.step.run()
+            return
+        with Observer(waits=self.waits):
+            self.step.run()
+            self.waits.settle()
 
     def wrong(self) -> int:
         """Number of values that differ from one process; with ``waits``, of another step that computes products."""
@@ -410,6 +389,9 @@ def profiled(call: Callable[[], object], device: Device | None) -> str:
         return file.read_text(encoding="utf-8")
 
 
+_LIMITS: Final = Limits(modes=("isolated",), caches=("warm",), groups=("all",))
+
+
 def refuse(case: Case) -> str | None:
     """Reason why ``case`` cannot run, or None; the same on every rank."""
     workload = case.settings
@@ -418,16 +400,12 @@ def refuse(case: Case) -> str | None:
     exchange = None if workload.exchange is None else parse_exchange(workload.exchange)[0]
     # A split of degree 1 leaves a whole replica on one rank.
     undivided = any(workload.degrees[split] == 1 for split in OPS[case.op].splits if split != "dp")
-    return first_reason(
+    reason = first_reason(
         (undivided, f"{case.op} needs at least 2 ranks per replica of the model; here one rank has all of it"),
         (
             case.device != "cpu" and workload.wait_ns is not None,
             "waits in place of products are for CPU ranks that share cores; a GPU computes products",
         ),
-        (case.pre_enqueue, "a training step exceeds the queue of a device's stream, so it cannot be pre-enqueued"),
-        (case.mode != "isolated", f"training steps support only mode isolated, not {case.mode}"),
-        (case.group != "all", "training steps support only groups all, because all ranks train one model"),
-        (case.cache != "warm", "training steps support only cache warm: they use more data than caches hold"),
         (
             exchange == "server" and case.backend == "nccl",
             "exchange server receives from any rank, which NCCL does not support; use gloo",
@@ -435,9 +413,10 @@ def refuse(case: Case) -> str | None:
         # torch refuses fewer.
         (
             case.op == "train_1f1b" and workload.micro_batches < workload.pp,
-            f"{case.op} needs at least as many micro-batches as stages: {workload.pp}, not {workload.micro_batches}",
+            f"{case.op} needs as many micro-batches as stages or more: {workload.pp}, not {workload.micro_batches}",
         ),
-    ) or StepShape(workload).refuse(case.op)
+    )
+    return reason or _LIMITS.refuse(case) or StepShape(workload).refuse(case.op)
 
 
 def bind(bound: Bound, make: MakeStep) -> Operation:
@@ -447,7 +426,7 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
         raise BackendError(f"{bound.case.op} needs a workload in its case")
     shape, ranks = StepShape(workload), len(bound.group)
     where = _HOST if bound.device is None else torch.device(bound.device.name)
-    setup = Made(shape, bound.me, ranks, bound.process_group, where)
+    setup = Made(shape, bound.me, ranks, bound.comm, where)
     step = make(setup)
     waits = None if workload.wait_ns is None else Waits(workload.wait_ns * 1e-9 * ranks / step.flop)
     late_ns = workload.slow_ns if workload.slow_rank == bound.me else None
@@ -472,4 +451,4 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
             dropped=shape.dropped,
         )
 
-    return Operation(bound_step.call, prepare=step.reset, wrong=bound_step.wrong, supplement=StepSupplement(parts))
+    return Operation(bound_step.call, prepare=step.reset, wrong=bound_step.wrong, parts=parts)

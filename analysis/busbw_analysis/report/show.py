@@ -1,0 +1,372 @@
+"""The cases of a run: rows in base units for JSON, and tables for people."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from busbw.ops import MEMORY_TRAFFIC, PAIRED
+from busbw.runs.records import JSON, Case, Detail, case_in_words
+from busbw.units import counted, format_rate, format_size, format_time
+from busbw_analysis.data.as_json import plain, values_of
+from busbw_analysis.data.grouped import by_key, grouped
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.intervals import IntervalKind
+from busbw_analysis.data.names import rank_list
+from busbw_analysis.data.overlap import Overlap
+from busbw_analysis.data.summary import FLAGS, CaseSummary
+from busbw_analysis.diagnosis.contributions import CaseNumber
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.verdicts import ABOVE_PEAK, NEAR_PEAK
+from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.report.document import Cell, Column, Paragraph, Table, percent, table
+
+_BAR: Final = 12
+"""Length of the longest bar, in characters."""
+_EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
+
+_OF_CASE: Final = (
+    *("op", "size_bytes", "count", "dtype", "redop", "in_place"),
+    *("mode", "sync", "cache", "pre_enqueue", "root", "tool_op"),
+)
+_OF_GROUP: Final = (
+    *("ranks", "launches", "samples", "time_ns", "fastest_ns", "algbw", "busbw", "spread", "skew_share"),
+    "statistic",
+)
+_IN_COLUMNS: Final[frozenset[Detail]] = frozenset({"op", "dtype", "redop", "in_place", "group", "device", "root"})
+"""Fields of a case that are not repeated among its settings."""
+_RECORDS: Final = frozenset({"summary", "numbers"})
+"""Fields of a row whose own fields stand in JSON instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRow:
+    """A case on some of its ranks, in ns per call and B/s; None for missing values.
+
+    row: ``group``, ``total`` (all groups of a split), ``median pair`` and ``slowest pair`` (of a pair matrix),
+        or ``none`` for a case without numbers
+    interval: what ``low_ns`` and ``high_ns`` are
+    statistic: what ``time_ns`` is in another tool's log
+    peak_share, peak, denominator: the rate over the peak, the part of the machine whose rate is 100 %, and its text
+    overlap: of a call beside computation
+    traffic: bytes that one rank reads and writes
+    numbers: those that the slices know of cases
+    """
+
+    summary: CaseSummary
+    numbers: tuple[CaseNumber, ...] = ()
+    row: str
+    ranks: tuple[int, ...] | None = None
+    launches: int | None = None
+    samples: int | None = None
+    time_ns: float | None = None
+    fastest_ns: float | None = None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    interval: IntervalKind | None = None
+    algbw: float | None = None
+    busbw: float | None = None
+    spread: float | None = None
+    skew_share: float | None = None
+    statistic: str | None = None
+    peak_share: float | None = None
+    peak: str | None = None
+    denominator: str | None = None
+    overlap: Overlap | None = None
+    traffic: float | None = None
+
+    @property
+    def case(self) -> Case:
+        """The case."""
+        return self.summary.case
+
+    @property
+    def in_words(self) -> tuple[str, ...]:
+        """The settings of the case that have no column."""
+        return tuple(case_in_words(self.case, _IN_COLUMNS))
+
+    @property
+    def loop(self) -> str | None:
+        """The loops that made the calls."""
+        return " and ".join(self.summary.loops) or None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the case has no numbers."""
+        return "; ".join(self.summary.reasons) or None
+
+    @property
+    def document(self) -> dict[str, JSON]:
+        """The row as JSON."""
+        case = self.case
+        own = {field.name: plain(getattr(self, field.name)) for field in fields(self) if field.name not in _RECORDS}
+        return {
+            **values_of(case, *_OF_CASE),
+            "groups": case.group,
+            "settings": None if case.settings is None else msgspec.to_builtins(case.settings),
+            "in_words": self.in_words,
+            "state": self.summary.state,
+            "reason": self.reason,
+            "loop": self.loop,
+            **self.summary.check.document,
+            "flags": self.summary.flags,
+            **own,
+            "overlap": None if self.overlap is None else self.overlap.share,
+            "overlap_low": None if self.overlap is None else self.overlap.low,
+            "overlap_high": None if self.overlap is None else self.overlap.high,
+            **{number.key: _number(number, self) for number in self.numbers},
+        }
+
+
+def show_rows(judgement: Judgement) -> list[ShownRow]:
+    """The rows of all cases and groups of ranks, in the order of the plan."""
+    peaks = peaks_of(judgement)
+    numbers = tuple(number for part in judgement.slices for number in part.numbers)
+    rows = (row for summary in judgement.cases for row in _rows_of(summary, peaks))
+    return [replace(row, numbers=numbers) for row in rows]
+
+
+def peaks_of(judgement: Judgement) -> dict[tuple[int, tuple[int, ...]], Peak]:
+    """The known peaks, by case and ranks."""
+    return {
+        (point.case, curve.series.key.ranks): curve.peak
+        for curve in judgement.curves
+        for point in curve.series.points
+        if isinstance(curve.peak, Peak)
+    }
+
+
+def _rows_of(summary: CaseSummary, peaks: Mapping[tuple[int, tuple[int, ...]], Peak]) -> Iterator[ShownRow]:
+    if not summary.groups:
+        yield ShownRow(summary=summary, row="none")
+        return
+    if summary.case.op in PAIRED:
+        ordered = np.argsort(summary.groups.time_ns, kind="stable").tolist()
+        for name, place in (("median pair", ordered[(len(ordered) - 1) // 2]), ("slowest pair", ordered[-1])):
+            yield _of_group(name, summary, summary.groups[place], None)
+        return
+    group_peaks = [peaks.get((summary.index, group.ranks)) for group in summary.groups]
+    for group, peak in zip(summary.groups, group_peaks, strict=True):
+        yield _of_group("group", summary, group, peak)
+    total = summary.total
+    if total is not None:
+        rates = [peak.busbw for peak in group_peaks if peak is not None and peak.busbw is not None]
+        yield ShownRow(
+            summary=summary,
+            row="total",
+            time_ns=total.time_ns,
+            algbw=total.algbw,
+            busbw=total.busbw,
+            peak_share=total.busbw / sum(rates) if total.busbw is not None and len(rates) == len(group_peaks) else None,
+        )
+
+
+def _of_group(name: str, summary: CaseSummary, group: GroupSummary, peak: Peak | None) -> ShownRow:
+    share, factor = share_of(group, peak), MEMORY_TRAFFIC.get(summary.case.op)
+    return ShownRow(
+        summary=summary,
+        row=name,
+        **{field: getattr(group, field) for field in _OF_GROUP},
+        low_ns=group.interval.low_ns,
+        high_ns=group.interval.high_ns,
+        interval=group.interval.kind,
+        peak_share=share,
+        peak=None if peak is None or share is None else peak.what,
+        denominator=None if peak is None or share is None else peak.denominator,
+        overlap=group.overlap,
+        traffic=None if factor is None or group.algbw is None else factor * group.algbw,
+    )
+
+
+def share_of(group: GroupSummary, peak: Peak | None) -> float | None:
+    """The group's rate over the peak: busbw, or algbw if nothing crosses a wire, as in copies."""
+    if peak is None:
+        return None
+    rate, most = (group.algbw, peak.algbw) if group.bus_factor is None else (group.busbw, peak.busbw)
+    return None if rate is None or most is None else rate / most
+
+
+def common_flags(every: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], str]:
+    """The flags of more than half of several rows, and a note with their counts instead of them in every row."""
+    counts = Counter(flag for flags in every for flag in flags)
+    common = {flag: count for flag, count in counts.items() if len(every) > 1 and 2 * count > len(every)}
+    named = ", ".join(f"{flag} ({count})" for flag, count in common.items())
+    return tuple(common), f"flags of most of the {len(every)} rows, not repeated there: {named}" if named else ""
+
+
+def _title(row: ShownRow, common: Collection[str]) -> str:
+    """The operation, and settings that are unusual or not the same in the whole run."""
+    case = row.case
+    parts = [case.op, *(value for name, value in (("dtype", case.dtype), ("redop", case.redop)) if name not in common)]
+    parts += [*row.in_words, "in place" if case.in_place else "", f"root {case.root}" if case.root else ""]
+    parts += ["" if case.group == "all" else f"groups {case.group}"]
+    parts += ["" if row.loop in {None, "python"} else f"{row.loop} loop"]
+    return " · ".join(filter(None, parts))
+
+
+def _which(row: ShownRow) -> str | None:
+    """Which row of a case this is, if there are several."""
+    if row.row == "slowest pair" and row.ranks:
+        return "slowest pair {}→{}".format(*row.ranks)
+    if row.row != "group":
+        return None if row.row == "none" else row.row
+    return None if row.case.group == "all" or row.ranks is None else rank_list(row.ranks)
+
+
+def _scatter(row: ShownRow) -> float | None:
+    """The larger distance of the interval's ends from the time, as a share of the time."""
+    if row.time_ns is None or row.low_ns is None or row.high_ns is None:
+        return None
+    return max(row.time_ns - row.low_ns, row.high_ns - row.time_ns) / row.time_ns
+
+
+def _percent(share: float) -> str:
+    return "<1%" if 0 < share < 0.005 else f"{100 * share:.0f}%"
+
+
+def _of_peak(row: ShownRow) -> Cell | None:
+    share = row.peak_share
+    if share is None:
+        return None
+    near = NEAR_PEAK <= share <= ABOVE_PEAK
+    return Cell("<0.1%" if share < 0.001 else f"{percent(share)}%", "good" if near else "plain")
+
+
+def _state(row: ShownRow) -> Cell:
+    """State of a row that is not a verified measurement; empty otherwise."""
+    summary = row.summary
+    if summary.state != "measured":
+        return Cell(summary.state.upper(), "bad" if summary.state == "failed" else "caution")
+    checked = summary.check.state == "verified" or not row.case.size_bytes
+    return Cell("") if checked else Cell("not checked", "caution")
+
+
+def _hidden(overlap: Overlap) -> str:
+    return f"{overlap.share:.0%}" + ("" if overlap.low is None else f" ({overlap.low:.0%} to {overlap.high:.0%})")
+
+
+def _bars(rows: Sequence[ShownRow], rate_of: Callable[[ShownRow], float | None]) -> Callable[[ShownRow], Cell]:
+    """Each row's rate relative to the highest of ``rows``, as a bar."""
+    most = max((rate_of(row) or 0.0 for row in rows), default=0.0)
+
+    def bar(row: ShownRow) -> Cell:
+        rate = rate_of(row)
+        if not rate or row.row not in {"group", "total"}:
+            return Cell("")
+        eighths = max(1, round(8 * _BAR * rate / most))
+        return Cell("█" * (eighths // 8) + _EIGHTHS[eighths % 8], "bar")
+
+    return bar
+
+
+def _columns(rows: Sequence[ShownRow], launches: Collection[int]) -> list[Column[ShownRow]]:
+    """The columns of a section; empty ones are dropped later."""
+    name = "busbw" if any(row.busbw is not None for row in rows) else "algbw"
+    rate = attrgetter(name)
+    return [
+        Column("size", lambda row: row.case.size_bytes or None, format_size),
+        Column("ranks", _which),
+        Column("time", lambda row: row.time_ns, format_time),
+        Column("±", _scatter, _percent),
+        Column(name, rate, format_rate),
+        Column("traffic", lambda row: row.traffic, format_rate),
+        Column("of peak", _of_peak, str),
+        *(
+            Column(number.heading, partial(_number, number), _percent if number.unit == "fraction" else format_time)
+            for number in rows[0].numbers
+            if number.heading
+        ),
+        Column("skew", lambda row: row.skew_share, _percent),
+        Column("launches", lambda row: row.launches if len(launches) > 1 else None, str),
+        Column("hidden", lambda row: row.overlap, _hidden),
+        Column("", _bars(rows, rate)),
+        Column("", _state),
+    ]
+
+
+def _number(number: CaseNumber, row: ShownRow) -> float | None:
+    return number.values.get(row.summary.index)
+
+
+def _peaks(rows: Sequence[ShownRow]) -> str:
+    """The peak that the percentages of a section refer to; the report has the whole sentence."""
+    peaks = {
+        f"{format_rate(rate / row.peak_share)}, {row.peak}": None
+        for row in rows
+        if row.peak_share and row.peak and (rate := row.algbw if row.busbw is None else row.busbw)
+    }
+    return "" if not peaks else f"100 % of the peak: {'; '.join(peaks)}"
+
+
+def _by_size(rows: Sequence[ShownRow], words: Callable[[ShownRow], Iterable[str]]) -> Iterator[str]:
+    """Each text of a section's rows once, with its sizes unless it applies to all."""
+    sizes = list(dict.fromkeys(row.case.size_bytes for row in rows))
+    by_word = by_key((word, sizes.index(row.case.size_bytes)) for row in rows for word in words(row))
+    for word, members in by_word.items():
+        places = sorted(set(members))
+        yield word if len(places) == len(sizes) else f"{word}: {', '.join(_ranges(places, sizes))}"
+
+
+def _ranges(places: Sequence[int], sizes: Sequence[int]) -> Iterator[str]:
+    """The sizes at ascending ``places``; three or more in a row as the first and the last."""
+    for _, members in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
+        names = [format_size(sizes[place]) for _, place in members]
+        yield from (names if len(names) < 3 else [f"{names[0]} to {names[-1]}"])
+
+
+def _reason(row: ShownRow) -> Iterator[str]:
+    """Why a row is not a verified measurement."""
+    if state := _state(row).text:
+        yield row.summary.check.in_words if row.summary.state == "measured" else f"{state}, {row.reason}"
+
+
+def about(judgement: Judgement) -> tuple[str, ...]:
+    """What was run and where, in a few words each."""
+    run = judgement.runs[0].run
+    of_hosts = f"{counted(len(run.hosts), 'rank')} on {judgement.facts.hosts_in_words}"
+    backends = dict.fromkeys(row.case.backend for row in judgement.cases)
+    return str(run.plan.get("name", run.id)), counted(len(judgement.cases), "case"), of_hosts, *backends
+
+
+def show_blocks(rows: Sequence[ShownRow], *introduction: str) -> list[Paragraph | Table]:
+    """``rows`` of ``show_rows`` as one table per operation and setting, in the order of the plan.
+
+    Facts that hold for all rows follow ``introduction`` once.
+    """
+    dtypes, redops = {row.case.dtype for row in rows} - {None}, {row.case.redop for row in rows}
+    same = {name: value for name, value in (("dtype", dtypes), ("redop", redops)) if len(value) == 1}
+    launches = {row.launches for row in rows if row.launches is not None}
+    flags, flags_note = common_flags([row.summary.flags for row in rows])
+    head = [*introduction, *(value for values in same.values() for value in values if value)]
+    head += [counted(number, "launch", "launches") for number in launches if len(launches) == 1]
+    blocks: list[Paragraph | Table] = [Paragraph(" · ".join(head))] if head else []
+    for title, members in grouped(rows, lambda row: _title(row, same)).items():
+        flagged = " · ".join(_by_size(members, lambda row: (flag for flag in row.summary.flags if flag not in flags)))
+        notes = (*_by_size(members, _reason), _peaks(members), flagged)
+        blocks.append(table(title, _columns(members, launches), members, *notes))
+    return [*blocks, Paragraph("\n".join([*filter(None, [flags_note]), *_notes(rows)]))]
+
+
+def _notes(rows: Sequence[ShownRow]) -> Iterator[str]:
+    """The meaning of flags and columns, and facts that hold for most rows."""
+    raised = {flag for row in rows for flag in row.summary.flags}
+    yield from (f"{flag}: {meaning}" for flag, meaning in FLAGS.items() if flag in raised)
+    kinds = dict.fromkeys(row.interval for row in rows if row.interval not in {None, "none"})
+    printed = {bool(row.statistic) for row in rows}
+    times = ["median over launches of the slowest rank's median"] if False in printed else []
+    times += ["of a log as printed, or from a rate; of several samples or tables the median"] if True in printed else []
+    skew = ["skew: spread of arrival over time"] if False in printed else []
+    yield "; ".join([f"time: {', '.join(times)}", *([f"±: {', '.join(filter(None, kinds))}"] if kinds else []), *skew])
+    if any(row.interval == "none" and not row.statistic for row in rows):
+        yield "no ±: an interval of one launch needs at least 6 independent samples"
+    if any(row.traffic is not None for row in rows):
+        yield "traffic: bytes read and written by one rank, each counted once, as in STREAM"
+    yield from (number.note for number in (rows[0].numbers if rows else ()) if number.note and number.known)
+    if any(row.overlap is not None for row in rows):
+        yield "overlap: time is that of call and computation together; hidden: share of the call, with its interval"
