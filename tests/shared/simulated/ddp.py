@@ -30,7 +30,7 @@ class Bucket:
 
     def gradients(self) -> list[torch.Tensor]:
         """Every gradient as a view of the buffer."""
-        parts = self._buffer.split([parameter.numel() for parameter in self._parameters])
+        parts = torch.split(self._buffer, [parameter.numel() for parameter in self._parameters])
         return [part.view_as(parameter) for part, parameter in zip(parts, self._parameters, strict=True)]
 
     def take(self, parameter: torch.nn.Parameter) -> bool:
@@ -70,14 +70,14 @@ class Reducer:
         self._expecting, self._waiting = False, False
         self.hook: Callable[[Bucket], torch.futures.Future[torch.Tensor]] = self._mean
         for index, parameter in enumerate(parameters):
-            parameter.register_post_accumulate_grad_hook(self._arrived(self._of[index]))
+            parameter.register_post_accumulate_grad_hook(self._arrived(self._of[index]))  # type: ignore[no-untyped-call] # torch's
 
     def _arrived(self, bucket: Bucket) -> Callable[[torch.Tensor], None]:
         def arrived(parameter: torch.Tensor) -> None:
             if not self._expecting:
                 return
             if not self._waiting:
-                torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # type: ignore[attr-defined] # noqa: SLF001
+                torch.autograd.Variable._execution_engine.queue_callback(self._finish)
                 self._waiting = True
             if bucket.take(cast("torch.nn.Parameter", parameter)):
                 bucket.done = self.hook(bucket)

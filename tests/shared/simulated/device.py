@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import torch
+
 from simulated.graphs import Capture
 from simulated.machine import Machine
 
@@ -42,7 +43,7 @@ class Race(AssertionError):
 
 @dataclass(slots=True)
 class Access:
-    """An access of stream ``stream``: the ``number``-th piece of its work, on bytes ``low`` to ``high`` of a storage."""
+    """An access of stream ``stream``: the ``number``-th piece of its work, on bytes ``low`` to ``high``."""
 
     stream: int
     number: int
@@ -133,7 +134,7 @@ class Stream:
     def synchronize(self) -> None:
         current().wait_for([self])
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self) -> Self:
         self._before = torch.cuda.current_stream()
         torch.cuda.set_stream(self)  # type: ignore[arg-type] # this class takes the place of torch's
         return self
@@ -309,7 +310,7 @@ class State:
     def allocate(self, tensor: torch.Tensor, gpu: int) -> None:
         """Count the storage of ``tensor`` until it is freed. Raises OutOfMemoryError if the GPU has no memory left."""
         storage = tensor.untyped_storage()
-        key, size, owner = storage._cdata, storage.nbytes(), self.gpus[gpu]  # noqa: SLF001 - its identity
+        key, size, owner = storage._cdata, storage.nbytes(), self.gpus[gpu]
         if key in self._allocated:
             return
         if owner.allocated + size > self.machine.memory_bytes:
@@ -329,7 +330,9 @@ class State:
 
     def touch(self, stream: Stream, number: int, read: Iterable[torch.Tensor], wrote: Iterable[torch.Tensor]) -> None:
         """Note that piece of work ``number`` of ``stream`` has ``read`` and ``wrote`` tensors, given as the host's."""
-        self.note([*((one, False) for one in read), *((one, True) for one in wrote)], stream.stream_id, number, stream.order)
+        self.note(
+            [*((one, False) for one in read), *((one, True) for one in wrote)], stream.stream_id, number, stream.order
+        )
 
     def note(self, tensors: Iterable[tuple[torch.Tensor, bool]], stream: int, number: int, order: Order) -> None:
         """Note that a piece of work reads or writes (true) ``tensors``.
@@ -340,8 +343,8 @@ class State:
             if not tensor.numel():
                 continue
             # By storage, not by address: torch's allocator never gives freed memory to another stream.
-            base = tensor.untyped_storage()._cdata  # noqa: SLF001 - its identity
-            low = tensor.storage_offset() * tensor.element_size()
+            base = tensor.untyped_storage()._cdata
+            low = int(tensor.storage_offset()) * tensor.element_size()
             reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
             high = low + (reach + 1) * tensor.element_size()
             kept = []
@@ -353,14 +356,16 @@ class State:
                 if not (before and writes and low <= access.low and access.high <= high):
                     kept.append(access)
             if stream != HOST:
-                kept = [a for a in kept if not (a.stream == stream and (a.low, a.high, a.writes) == (low, high, writes))]
+                kept = [
+                    a for a in kept if not (a.stream == stream and (a.low, a.high, a.writes) == (low, high, writes))
+                ]
                 kept.append(Access(stream, number, low, high, writes, _place()))
             self._accesses[base] = kept
 
 
 def _place() -> str:
     """The innermost line of busbw, or of a test, that runs now."""
-    frame = sys._getframe(1)  # noqa: SLF001 - traceback would read the source files
+    frame = sys._getframe(1)
     while frame.f_back is not None and not _is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -384,4 +389,3 @@ _STATE: list[State] = []
 def current() -> State:
     """The simulated machine of this process."""
     return _STATE[-1]
-

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+
     from simulated.device import Stream
 
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 class Node:
     """A captured piece of work of ``stream``: it takes ``duration`` ns, and ``run`` executes it.
 
-    together: for a call of several ranks: from the time at which this one can begin, when all begin and how long it takes
+    together: of a call of several ranks: from when this one can begin to when all begin, and how long it takes
     """
 
     stream: int

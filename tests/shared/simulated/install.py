@@ -11,16 +11,16 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from simulated import ddp, nccl
-from simulated.device import _STATE, Event, State, Stream, cuda_error, current, merge
-from simulated.graphs import Capture
-from simulated.machine import Machine
-from simulated.tensors import GpuTensor, OnGpus, pinned
 from torch._C._distributed_c10d import FakeWork, ProcessGroupGloo
 from torch.utils._python_dispatch import _disable_current_modes
 
 from busbw import backends
 from busbw.backends import cuda
+from simulated import ddp, nccl
+from simulated.device import _STATE, Event, State, Stream, cuda_error, current, merge
+from simulated.graphs import Capture
+from simulated.machine import Machine
+from simulated.tensors import GpuTensor, OnGpus, pinned
 
 
 class CudaGraph:
@@ -116,14 +116,9 @@ class _Runtime:
         return 0
 
 
-def _generator(kind: type[torch.Generator]) -> type[torch.Generator]:
+def _generator(make: Callable[..., torch.Generator]) -> Callable[..., torch.Generator]:
     """``torch.Generator``: those of GPUs are the host's."""
-
-    class Generator(kind):  # type: ignore[valid-type, misc] # torch's own class, whatever takes its place
-        def __new__(cls, device: object = None) -> torch.Generator:  # noqa: ARG004, PYI034 - as torch has it
-            return kind.__new__(kind, "cpu")
-
-    return Generator
+    return lambda _device=None: make("cpu")
 
 
 def _check(status: int) -> None:
@@ -182,7 +177,7 @@ _OF_TORCH_CUDA: dict[str, object] = {
         current().machine.memory_bytes - _gpu(device).allocated,
         current().machine.memory_bytes,
     ),
-    "cudart": lambda: _Runtime(),
+    "cudart": _Runtime,
     "check_error": _check,
     "is_current_stream_capturing": lambda: current().stream().capture is not None,
     "get_rng_state": lambda _device="cuda": torch.ByteTensor(16).zero_(),
@@ -255,7 +250,7 @@ def simulated(machine: Machine) -> Iterator[State]:
             (torch.cuda.graphs, "CUDAGraph", CudaGraph),
             (torch.cuda.nccl, "version", lambda: (2, 29, 3)),
             (torch.backends.cuda, "is_built", lambda: True),
-            (torch._C, "_host_emptyCache", lambda: None),  # noqa: SLF001 - what torch.cuda.graph calls
+            (torch._C, "_host_emptyCache", lambda: None),
             (torch, "tensor", _tensor(torch.tensor)),
             (torch, "Generator", _generator(torch.Generator)),
             (torch.Tensor, "is_pinned", lambda self, _device=None: not isinstance(self, GpuTensor) and pinned(self)),
@@ -280,7 +275,7 @@ def simulated(machine: Machine) -> Iterator[State]:
         overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
         held.callback(torch.__future__.set_overwrite_module_params_on_conversion, overwrites)
         torch.__future__.set_overwrite_module_params_on_conversion(True)
-        held.enter_context(OnGpus())
+        held.enter_context(OnGpus())  # type: ignore[no-untyped-call] # torch's
         yield state
 
 

@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork
+from torch.distributed.distributed_c10d import GroupName
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
 from simulated.device import Order, Stream, current, merge
 from simulated.graphs import Node
 from simulated.tensors import GpuTensor, host_of, size_of, wrapped
-from torch._C._distributed_c10d import FakeWork
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 _MESSAGES: Final = ("c10d::send", "c10d::recv_")
 _TAG: Final = 0x7100
@@ -58,7 +60,7 @@ class Communicator:
     def __init__(self) -> None:
         self._streams: dict[tuple[int, str], Stream] = {}
         self.pending: dict[int, Pending] = {}
-        self.group: list["Message"] | None = None
+        self.group: list[Message] | None = None
         self.results: dict[int, Pending] = {}
         self.of_hosts: set[str] = set()
         self.sending: list[tuple[torch.Tensor, dist.Work]] = []
@@ -112,7 +114,7 @@ def communicate(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, A
     group = _group_of(args)
     nccl = group is not None and group.group_name not in state.nccl.of_hosts
     if mine and name in {"_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd"}:
-        # torch wraps a result so that its first use waits. The wrapper is on a GPU for C++, whose autograd then asks for
+        # torch wraps a result so that its first use waits. For C++ the wrapper is on a GPU, and autograd would ask for
         # an accelerator that is not there; so the stream waits when torch would wrap it.
         return _wait_tensor(mine[0])
     if not mine and not (nccl and name == "c10d::barrier"):
@@ -144,10 +146,10 @@ def _group_of(args: tuple[Any, ...]) -> dist.ProcessGroup | None:
     for value in args:
         if isinstance(value, dist.ProcessGroup):
             return value
-        if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type()):  # noqa: SLF001 - its class
+        if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type()):
             return dist.ProcessGroup.unbox(value)
     names = [value for value in args if isinstance(value, str)]
-    return torch._C._distributed_c10d._resolve_process_group(names[-1]) if names else None  # noqa: SLF001 - as torch
+    return torch._C._distributed_c10d._resolve_process_group(GroupName(names[-1])) if names else None
 
 
 def _collective(
@@ -159,7 +161,7 @@ def _collective(
     gpu: int,
 ) -> Any:  # noqa: ANN401 - the operation's results
     """One collective: its data now, its time when the last rank of the group is there."""
-    state, schema = current(), func._schema.arguments  # noqa: SLF001 - torch's own way to ask
+    state, schema = current(), func._schema.arguments
     functional, barrier = name.startswith("_c10d_functional"), name == "c10d::barrier"
     at = next((at for at, argument in enumerate(schema) if argument.name == "async_op"), None)
     asynchronous = functional or (at is not None and (at >= len(args) or bool(args[at])))
@@ -208,12 +210,12 @@ def _wire_of(name: str) -> Callable[[int], float]:
 
 
 def _waited(leaf: Any) -> Any:  # noqa: ANN401 - any result
-    return torch.ops._c10d_functional.wait_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf  # noqa: SLF001
+    return torch.ops._c10d_functional.wait_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _without_running(func: Any, args: tuple[Any, ...]) -> Any:  # noqa: ANN401 - the operation's results
     """What a captured collective returns: its tensors, which only a replay writes."""
-    kinds = [str(given.type) for given in func._schema.returns]  # noqa: SLF001 - torch's own way to ask
+    kinds = [str(given.type) for given in func._schema.returns]
     results = [FakeWork().boxed() if "Work" in kind else args[0] for kind in kinds]
     return results[0] if len(results) == 1 else tuple(results)
 
@@ -244,7 +246,7 @@ def _wait_tensor(tensor: GpuTensor) -> GpuTensor:
 
 def storage_of(tensor: GpuTensor) -> int:
     """What identifies the memory of a tensor, whatever views of it there are."""
-    return int(tensor.inner.untyped_storage()._cdata)  # noqa: SLF001 - as in ``State``
+    return int(tensor.inner.untyped_storage()._cdata)
 
 
 def _meet(group: dist.ProcessGroup, begin: int, gpu: int) -> tuple[list[int], tuple[int, ...]]:
@@ -272,10 +274,11 @@ def exchange(messages: Sequence[Message], gpu: int) -> FakeWork:
 
     def together(begin: int) -> tuple[int, int]:
         ends = _times_of_peers(messages, begin, gpu)
-        return max([begin, *(at for at, _ in ends)]), max(
-            sum(state.machine.message(*way, size_of(message.tensor)) for message, (_, way) in zip(some, theirs, strict=True))
-            for some, theirs in _by_direction(messages, ends)
-        )
+        durations = [
+            sum(state.machine.message(*way, size_of(message.tensor)) for message, (_, way) in direction)
+            for direction in _by_direction(messages, ends)
+        ]
+        return max([begin, *(at for at, _ in ends)]), max(durations)
 
     if here.capture is not None:
         here.capture.nodes.append(Node(here.stream_id, 0, run, read, wrote, together))
@@ -292,11 +295,10 @@ def exchange(messages: Sequence[Message], gpu: int) -> FakeWork:
 _Ends = list[tuple[int, tuple[int, int]]]
 
 
-def _by_direction(messages: Sequence[Message], ends: _Ends) -> list[tuple[list[Message], _Ends]]:
-    """Messages that leave and those that arrive, each with what is known of their other ends."""
+def _by_direction(messages: Sequence[Message], ends: _Ends) -> list[list[tuple[Message, tuple[int, tuple[int, int]]]]]:
+    """Messages that leave and those that arrive, each with what is known of its other end."""
     pairs = list(zip(messages, ends, strict=True))
-    ways = [[pair for pair in pairs if pair[0].sends == sends] for sends in (True, False)]
-    return [([message for message, _ in way], [end for _, end in way]) for way in ways]
+    return [[pair for pair in pairs if pair[0].sends == sends] for sends in (True, False)]
 
 
 def _times_of_peers(messages: Sequence[Message], begin: int, gpu: int) -> _Ends:
@@ -321,15 +323,17 @@ def _between_hosts(func: Any, name: str, args: Any, kwargs: dict[str, Any], grou
     state, out = current(), func(*args, **kwargs)
     if group is None or group.size() == 1:
         return out
-    work = next((dist.Work.unbox(leaf) for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.ScriptObject)), None)
-    peer = args[2] if name in _MESSAGES else None
+    works = [dist.Work.unbox(leaf) for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.ScriptObject)]
+    works = [dist.Work.unbox(leaf) for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.ScriptObject)]
+    work = next(iter(works), None)
+    peer: int = args[2] if name in _MESSAGES else -1
 
     def arrived() -> None:
         if name == "c10d::recv_":
             other = torch.empty(1, dtype=torch.int64)
             group.recv([other], peer, _TAG + 2).wait()
             state.now = max(state.now, int(other) + state.machine.control_ns)
-        elif peer is None:
+        elif peer < 0:
             state.now = max(_meet(group, state.now, 0)[0]) + state.machine.control_ns
 
     if name == "c10d::send":

@@ -5,19 +5,21 @@ every operation, executes it on the host's memory, and puts its time into the cu
 """
 
 import math
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Self, cast
 
 import torch
-from simulated.device import HOST, Stream, current
-from simulated.graphs import Capture, Node
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from simulated.device import HOST, Stream, current
+from simulated.graphs import Capture, Node
 
 _FREE: Final = frozenset(
     f"aten::{name}"
@@ -50,26 +52,26 @@ _PRODUCTS: Final[Mapping[str, Callable[..., int]]] = {
 class GpuTensor(torch.Tensor):
     """A tensor on a simulated GPU. ``inner``: the tensor of the host that holds its data."""
 
-    inner: torch.Tensor
+    inner: torch.Tensor  # type: ignore[assignment] # nobody calls torch's method of this name
     home: torch.device
-    __torch_function__ = torch._C._disabled_torch_function_impl  # noqa: SLF001 - as torch's documentation has it
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment] # as torch documents it
 
     @staticmethod
-    def __new__(cls, inner: torch.Tensor, home: torch.device) -> "GpuTensor":
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined] # noqa: SLF001 - as above
+    def __new__(cls: type[Self], inner: torch.Tensor, home: torch.device) -> Self:
+        made = torch.Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
             strides=inner.stride(),
             storage_offset=inner.storage_offset(),
             dtype=inner.dtype,
             layout=inner.layout,
-            device="cpu",
+            device=torch.device("cpu"),
         )
         made.inner, made.home = inner, home
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def, override] # noqa: ANN001, ANN206 - torch's own signature
         return _dispatched(func, types, args, kwargs or {})
 
     @property
@@ -94,7 +96,8 @@ class GpuTensor(torch.Tensor):
         return self.inner.untyped_storage()
 
     def cpu(self, *_format: object, **_named: object) -> torch.Tensor:
-        return torch.ops.aten._to_copy(self, device=torch.device("cpu"))  # noqa: SLF001 - what ``cpu`` dispatches
+        copied: torch.Tensor = torch.ops.aten._to_copy(self, device=torch.device("cpu"))
+        return copied
 
     def tolist(self) -> Any:  # noqa: ANN401 - as torch has it
         return self.cpu().tolist()
@@ -110,9 +113,9 @@ class GpuTensor(torch.Tensor):
         if home == self.home and dtype in {None, self.dtype} and not named.get("copy"):
             return self
         waits = named.get("non_blocking", next((value for value in args if isinstance(value, bool)), False))
-        return torch.ops.aten._to_copy(  # noqa: SLF001 - what ``to`` dispatches
-            self, dtype=self.dtype if dtype is None else dtype, device=home, non_blocking=bool(waits)
-        )
+        kind = self.dtype if dtype is None else dtype
+        copied: torch.Tensor = torch.ops.aten._to_copy(self, dtype=kind, device=home, non_blocking=bool(waits))
+        return copied
 
     def type_as(self, other: torch.Tensor) -> torch.Tensor:
         return self.to(other.device, other.dtype)
@@ -123,22 +126,22 @@ class GpuTensor(torch.Tensor):
     def new_zeros(self, *size: Any, **named: Any) -> torch.Tensor:  # noqa: ANN401 - as torch has it
         return torch.zeros(*size, **self._as(named))
 
-    def new_full(self, size: Any, value: float, **named: Any) -> torch.Tensor:  # noqa: ANN401 - as torch has it
-        return torch.full(size, value, **self._as(named))
+    def new_full(self, size: Any, fill_value: Any, **named: Any) -> torch.Tensor:  # noqa: ANN401 - as torch has it
+        return torch.full(size, fill_value, **self._as(named))
 
     def _as(self, named: dict[str, Any]) -> dict[str, Any]:
         return {"dtype": self.dtype, "device": self.home, **{name: at for name, at in named.items() if at is not None}}
 
     @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:
         return self.detach()
 
     @data.setter
-    def data(self, new: "GpuTensor") -> None:
-        self.inner = new.inner
-        torch.Tensor.data.__set__(self, new)  # type: ignore[attr-defined] # a getset descriptor
+    def data(self, new: torch.Tensor) -> None:
+        self.inner = cast("GpuTensor", new).inner
+        torch.Tensor.data.__set__(self, new)  # type: ignore[attr-defined] # a descriptor
 
-    def __repr__(self, **_named: object) -> str:
+    def __repr__(self) -> str:  # type: ignore[override] # as above
         return f"GpuTensor({self.inner!r}, {self.home})"
 
 
@@ -157,7 +160,7 @@ def size_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-class OnGpus(TorchDispatchMode):
+class OnGpus(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's
     """Sees every operation while the machine is simulated."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
@@ -174,13 +177,13 @@ def _dispatched(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, 
 @cache
 def _written(func: Any) -> tuple[bool, tuple[int, ...], tuple[str, ...]]:  # noqa: ANN401 - an OpOverload
     """Whether an operation returns a view, and which arguments it writes: by position and by name."""
-    schema = func._schema  # noqa: SLF001 - torch's own way to ask
+    schema = func._schema
     written = [at for at, argument in enumerate(schema.arguments) if argument.is_write]
     view = any(given.alias_info is not None and not given.alias_info.is_write for given in schema.returns)
     return view, tuple(written), tuple(schema.arguments[at].name for at in written)
 
 
-def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - any operation of torch
+def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401, PLR0911 - any operation of torch, a return for every kind
     """Execute one operation of torch: on the host as it is, on a GPU with its cost."""
     from simulated import nccl  # noqa: PLC0415 - it imports this module
 
@@ -201,7 +204,9 @@ def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  #
     target = home or mine[0].home
     on_host = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, GpuTensor)]
     if name in _COPIES and on_host:
-        return _host_copy(func, args, kwargs, target, to_host=name == "aten::copy_" and not isinstance(args[0], GpuTensor))
+        return _host_copy(
+            func, args, kwargs, target, to_host=name == "aten::copy_" and not isinstance(args[0], GpuTensor)
+        )
     _refuse_strangers(name, mine, on_host, target)
     view, at, names = _written(func)
     if (view and not at) or name in _FREE:
@@ -237,7 +242,9 @@ def _on_the_host(func: Any, name: str, args: Any, kwargs: dict[str, Any], leaves
     state, pin = current(), bool(kwargs.get("pin_memory"))
     made = func(*args, **({**kwargs, "pin_memory": False} if pin else kwargs))
     if pin and isinstance(made, torch.Tensor):
-        state.pinned[made.untyped_storage().data_ptr()] = made.untyped_storage().nbytes()
+        storage = made.untyped_storage()
+        state.pinned[storage.data_ptr()] = storage.nbytes()
+        weakref.finalize(storage, state.pinned.pop, storage.data_ptr(), None)
     view, at, names = _written(func)
     if not view and name not in _FREE and state.pinned:
         into = {id(args[place]) for place in at if place < len(args)} | {id(kwargs.get(name)) for name in names}
@@ -313,7 +320,8 @@ def _kernel(
     """A kernel in the current stream."""
     state = current()
     source = args[1] if name == "aten::copy_" else args[0] if name == "aten::_to_copy" else None
-    read = [leaf.inner for leaf in mine if not (name in _OVERWRITING and any(leaf is target for target in into))]
+    replaced = into if name in _OVERWRITING else [kwargs.get("out")]
+    read = [leaf.inner for leaf in mine if not any(leaf is target for target in replaced)]
     inner = pytree.tree_map(host_of, args), pytree.tree_map(host_of, kwargs)
     call = _Call(_ON_GPUS_ONLY.get(name, func), *inner, home, pytree.tree_leaves((args, kwargs)), into, read)
     state.now += state.machine.launch_ns
@@ -424,7 +432,7 @@ def _host_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], home: t
 def _attention(query: Any, key: Any, value: Any, *args: Any, **_named: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
     """``_scaled_dot_product_efficient_attention``; its log-sum-exp is padded to a multiple of 32 rows."""
     causal = bool(args[3]) if len(args) > 3 else False
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal)  # noqa: SLF001
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal)
     padded = torch.nn.functional.pad(lse, (0, -lse.shape[-1] % _LSE_ROWS), value=math.inf)
     return out, padded, torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
 
@@ -436,7 +444,7 @@ def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *args: 
         raise RuntimeError("logsumexp.size(-1) must be a multiple of 32")
     causal = bool(args[7]) if len(args) > 7 else False
     rows = lse[..., : query.shape[2]].contiguous()
-    made = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(  # noqa: SLF001
+    made = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
         gradient, query, key, value, out, rows, 0.0, causal
     )
     return (*made, None)
