@@ -59,8 +59,8 @@ unit-test: $(developed) ## tests without real ranks
 	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/unit) -m "alone $(fast)" --junitxml $(times)/unit-alone.xml
 
 integration-test: $(developed) ## tests with real ranks, and with a GPU if there is one
-	$(pytest) tests/integration -m "not alone $(fast)" --numprocesses 4 --dist worksteal --junitxml $(times)/integration.xml
-	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/integration) tests/gpu -m "(alone or gpu) $(fast)" --junitxml $(times)/integration-alone.xml
+	$(pytest) tests/integration tests/gpu -m "not alone $(fast)" --numprocesses 4 --dist worksteal --junitxml $(times)/integration.xml
+	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/integration) tests/gpu -m "alone $(fast)" --junitxml $(times)/integration-alone.xml
 
 test-all: fast :=
 test-all: test cluster-test ## all tests, including slow ones and cluster tests, as in CI

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch.distributed as dist
+from simulated.install import seen_by_busbw, simulated
+from simulated.machine import EXACT
+from testing.gpu import REAL
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
@@ -22,18 +25,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from simulated.machine import Machine
+
     from busbw.system.device import Device
 
 TIMING = Timing(
     blocks=1,
     min_samples=10,
     least_samples=5,
-    max_samples=50,
+    max_samples=50 if REAL else 10,
     min_seconds=0.0,
     max_seconds=1.0,
     launch_warmup_seconds=0.0,
     warmup_seconds=0.0,
 )
+
+
+@pytest.fixture(scope="package", autouse=True)
+def machine() -> Iterator[Machine | None]:
+    """Where there is no GPU, the simulated machine on which all these tests run; None on a real one."""
+    if REAL:
+        yield None
+        return
+    with simulated(EXACT) as state, seen_by_busbw():
+        yield state.machine
 
 
 @pytest.fixture(scope="module")

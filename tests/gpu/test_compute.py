@@ -1,13 +1,10 @@
 """Kernels that compute, on one real GPU: verified in every type and mode. Skipped, with the reason, without one."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from testing.gpu import NEEDS_GPU
+from testing.gpu import ON_GPU, REAL, heavy, run_on_gpus
 from testing.synthetic import case
 
 from busbw.backends.base import Backend
@@ -17,11 +14,13 @@ from busbw.runs.cases import expand
 from busbw.runs.plan import read_suite
 from busbw.runs.records import DTYPE_BYTES, Case, Measurement, Mode
 
-pytestmark = NEEDS_GPU
+pytestmark = ON_GPU
 
 Measure = Callable[[Case], Measurement]
 
 _ELEMENTS = {"matmul": 1024 * 1024, "attention": 512 * 1024, "attention_unfused": 512 * 1024}
+if not REAL:  # 256 × 256, and 64 tokens
+    _ELEMENTS = {"matmul": 1 << 16, "attention": 1 << 15, "attention_unfused": 1 << 15}
 
 
 @pytest.mark.parametrize("name", _ELEMENTS)
@@ -46,6 +45,7 @@ def test_the_replay_of_a_graph_leaves_what_a_call_leaves(replayed: Callable[[Cas
     assert replayed(one) == 0
 
 
+@heavy
 @pytest.mark.parametrize("name", _ELEMENTS)
 def test_rows_over_buffers_in_turns_are_verified_in_every_set(measured: Measure, name: str) -> None:
     size = 2 * _ELEMENTS[name]
@@ -60,15 +60,14 @@ def test_no_case_of_the_suite_is_refused_on_one_gpu(backend: Backend) -> None:
     cases = expand(read_suite("roofline-gpu"), 1, 1, "cuda").cases
     place = Place(oversubscribed=False, comparable=True)
     refused = {(one.op, one.dtype): reason for one in cases if (reason := skip_reason(one, backend, place)) is not None}
-    assert refused == {}
+    assert {op for op, _ in refused} <= {"all_reduce"}  # which needs a second rank
     assert {one.op for one in cases} >= {*_ELEMENTS, "stream_triad", "all_reduce"}
 
 
+@heavy
 def test_the_suite_runs_on_one_gpu_and_is_verified(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "busbw", "run", "--suite", "roofline-gpu", "--sizes", "2MiB", "--ranks", "1"]
-    command += ["--launches", "1", "--max-seconds", "0.05"]
-    environment = {**os.environ, "BUSBW_RESULTS_DIR": str(tmp_path)}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=170)
+    sizes = "2MiB" if REAL else "64KiB"
+    ran = run_on_gpus(tmp_path, "--suite", "roofline-gpu", "--sizes", sizes, "--ranks", "1", "--launches", "1")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (folder,) = store.folders(tmp_path)
     run = store.read(folder)

@@ -1,14 +1,11 @@
 """One real GPU at world size 1: what is a fact whatever its speed. Skipped, with the reason, where there is none."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from testing.gpu import MISSING, NEEDS_GPU
+from testing.gpu import FEWER, GPUS, ON_GPU, heavy, run_on_gpus
 from testing.narrow import require
 from testing.synthetic import case
 
@@ -19,9 +16,9 @@ from busbw.runs import store
 from busbw.runs.records import Cache, Case, Measurement, Mode
 from busbw.system.device import Device
 
-pytestmark = NEEDS_GPU
+pytestmark = ON_GPU
 
-SIZE = 1 << 20
+SIZE = (1 << 20) // FEWER
 PLACE = Place(oversubscribed=False, comparable=True)
 TICK_NS = 2_000
 """Steps of the events' clock, rounded up: what a device's time may be longer than the host's around it."""
@@ -123,14 +120,9 @@ def test_conditions_are_told_or_not(device: Device) -> None:
     assert told is None or (told.index >= 0 and (told.mhz is None or told.mhz > 0))
 
 
-def run_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "busbw", "run", "--backend", "nccl", "--max-seconds", "0.05", *arguments]
-    environment = {**os.environ, "BUSBW_RESULTS_DIR": str(folder)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=170)
-
-
+@heavy
 def test_the_command_measures_on_one_gpu(tmp_path: Path) -> None:
-    ran = run_command(tmp_path, "--op", "all_reduce,memory_copy", "--sizes", "1KiB,1MiB", "--ranks", "1")
+    ran = run_on_gpus(tmp_path, "--op", "all_reduce,memory_copy", "--sizes", "1KiB,1MiB", "--ranks", "1")
     assert ran.returncode == 0, ran.stderr
     (folder,) = store.folders(tmp_path)
     run = store.read(folder)
@@ -139,8 +131,8 @@ def test_the_command_measures_on_one_gpu(tmp_path: Path) -> None:
     assert {row.case.op for row in run.skipped} == {"all_reduce"}
 
 
-@pytest.mark.skipif(MISSING is None and torch.cuda.device_count() > 1, reason="there is a GPU for each of two ranks")
+@pytest.mark.skipif(GPUS > 1, reason="there is a GPU for each of two ranks")
 def test_two_ranks_on_one_gpu_are_refused_in_words(tmp_path: Path) -> None:
-    ran = run_command(tmp_path, "--op", "all_reduce", "--sizes", "1KiB", "--ranks", "2")
+    ran = run_on_gpus(tmp_path, "--op", "all_reduce", "--sizes", "1KiB", "--ranks", "2")
     assert ran.returncode == 1
     assert "GPU" in ran.stderr

@@ -1,15 +1,37 @@
-"""Marks of tests that need a real GPU and NCCL."""
+"""Tests on a GPU: a real one, or the simulated one where there is none."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import torch
 
-from busbw.backends import BACKENDS
-
-MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
-"""Why there is no GPU for NCCL here; None: there is one."""
-
-NEEDS_GPU = [
+REAL: Final = torch.cuda.is_available()
+GPUS: Final = torch.cuda.device_count() if REAL else 2
+"""GPUs of this machine, or of the simulated one."""
+FEWER: Final = 1 if REAL else 32
+"""On a simulated GPU, whose kernels the host executes, sizes are divided by this."""
+ON_GPU: Final = [
     pytest.mark.gpu,
-    pytest.mark.skipif(MISSING is not None, reason=f"needs a GPU: {MISSING}"),
     pytest.mark.filterwarnings("default"),  # what torch and NCCL think of a world of one is not ours to mend
+    *([pytest.mark.alone] if REAL else []),
 ]
+
+
+def heavy(test: Any) -> Any:  # noqa: ANN401 - a test
+    """Mark a test that takes the host half a minute on a simulated GPU."""
+    return test if REAL else pytest.mark.slow(test)
+
+
+def run_on_gpus(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``busbw run`` over NCCL, with its results in ``folder``."""
+    command = [sys.executable, "-m", "busbw" if REAL else "simulated", "run", "--backend", "nccl"]
+    shared = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "BUSBW_RESULTS_DIR": str(folder), "PYTHONPATH": shared}
+    options = ["--max-seconds", "0.05", *arguments]
+    return subprocess.run(
+        [*command, *options], env=environment, capture_output=True, text=True, check=False, timeout=170
+    )

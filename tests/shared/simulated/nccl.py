@@ -1,0 +1,374 @@
+"""NCCL behind torch.distributed: data by Gloo, order and time by the streams.
+
+A synchronous collective runs on the current stream (torch ≥ 2.8), an asynchronous one and every message on a stream of
+its own; ``work.wait`` lets the current stream wait, never the host. All ranks of a group begin when the last of them is
+there. Unlike NCCL, the host waits until the other ranks make the same call, because Gloo moves the data at once.
+
+Messages over Gloo between tensors of the host carry the virtual time from rank to rank.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork
+from torch.distributed.distributed_c10d import GroupName
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from simulated.device import Order, Stream, current, merge
+from simulated.graphs import Node
+from simulated.tensors import GpuTensor, host_of, size_of, wrapped
+
+_MESSAGES: Final = ("c10d::send", "c10d::recv_")
+_TAG: Final = 0x7100
+"""Tag of the times that travel with messages: of the sender's, the receiver's, and the host's messages."""
+_WIRE: Final[dict[str, Callable[[int], float]]] = {
+    **dict.fromkeys(("allreduce_", "allreduce_coalesced_"), lambda n: 2 * (n - 1) / n),
+    **dict.fromkeys(
+        (
+            *("allgather_", "_allgather_base_", "allgather_into_tensor_coalesced_", "alltoall_", "alltoall_base_"),
+            *("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_", "gather_", "scatter_"),
+        ),
+        lambda n: (n - 1) / n,
+    ),
+    **dict.fromkeys(("broadcast_", "reduce_"), lambda _n: 1.0),
+}
+"""Collective → bytes on the link of a rank over the size of the larger buffer, as bus bandwidth counts them."""
+_SCALED: Final = {"all_reduce": "allreduce_", "all_gather": "_allgather_base_", "all_to_all": "alltoall_base_"}
+"""Functional collectives by the beginning of their name; the others are the reduce_scatter and broadcast below."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A work that nobody has waited for: when it is done, what is then before, and what the host does on its wait."""
+
+    work: object
+    end: int = 0
+    order: Order = field(default_factory=dict)
+    arrived: Callable[[], object] | None = None
+
+
+class Communicator:
+    """The NCCL of one process: its streams, its works that nobody has waited for, and the messages of an open group.
+
+    of_hosts: names of the process groups that were asked for with Gloo; all others are NCCL's
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[tuple[int, str], Stream] = {}
+        self.pending: dict[int, Pending] = {}
+        self.group: list[Message] | None = None
+        self.results: dict[int, Pending] = {}
+        self.of_hosts: set[str] = set()
+        self.sending: list[tuple[torch.Tensor, dist.Work]] = []
+
+    def stream(self, gpu: int, what: str) -> Stream:
+        """The stream of the collectives of a GPU, or of its messages."""
+        if (gpu, what) not in self._streams:
+            self._streams[gpu, what] = Stream(gpu)
+        return self._streams[gpu, what]
+
+    def later(self, stream: Stream) -> FakeWork:
+        """A work that is done when the work of ``stream`` so far is done."""
+        work = FakeWork()
+        self.pending[id(work)] = Pending(work, stream.end, dict(stream.order))
+        return work
+
+    def waited(self, work: object) -> None:
+        """The current stream waits for ``work``; of a message between hosts, the host has it."""
+        state, pending = current(), self.pending.pop(id(work), None)
+        if pending is None:
+            return
+        if pending.arrived is not None:
+            with _disable_current_modes():  # what it sends is no message of the program
+                pending.arrived()
+            return
+        state.now += state.machine.event_ns
+        stream = state.stream()
+        stream.end = max(stream.end, pending.end)
+        merge(stream.order, pending.order)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A send or a receive that waits for the end of its group."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    tensor: torch.Tensor
+    sends: bool
+    group: dist.ProcessGroup
+    peer: int
+
+    def start(self) -> object:
+        """Start it; returns its work."""
+        return dist.Work.unbox(self.func(*self.args))
+
+
+def communicate(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], mine: list[GpuTensor]) -> Any:  # noqa: ANN401
+    """Execute an operation of c10d: of the host's tensors as it is, of tensors on a GPU in the order of its streams."""
+    state = current()
+    group = _group_of(args)
+    nccl = group is not None and group.group_name not in state.nccl.of_hosts
+    if mine and name in {"_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd"}:
+        # torch wraps a result so that its first use waits. For C++ the wrapper is on a GPU, and autograd would ask for
+        # an accelerator that is not there; so the stream waits when torch would wrap it.
+        return _wait_tensor(mine[0])
+    if not mine and not (nccl and name == "c10d::barrier"):
+        if nccl and group is not None:
+            raise RuntimeError("No backend type associated with device type cpu")
+        return _between_hosts(func, name, args, kwargs, group)
+    if name == "c10d::recv_any_source_":
+        raise RuntimeError("ProcessGroupNCCL does not support recvAnysource")
+    gpu = mine[0].home.index if mine else state.device
+    if gpu != state.device:
+        raise RuntimeError(f"NCCL on cuda:{gpu} while GPU {state.device} is current: real ranks would wait for ever")
+    if not nccl or group is None:
+        raise RuntimeError("No backend type associated with device type cuda")
+    if not all(tensor.inner.is_contiguous() for tensor in mine):
+        raise ValueError("Tensors must be contiguous")
+    state.now += state.machine.launch_ns
+    inner = pytree.tree_map(host_of, args)
+    if name in _MESSAGES:
+        message = Message(func, inner, inner[0][0], name == "c10d::send", group, inner[2])
+        if state.nccl.group is not None:
+            state.nccl.group.append(message)
+            return FakeWork().boxed()
+        return exchange([message], gpu).boxed()
+    return _collective(func, name, args, inner, group, gpu)
+
+
+def _group_of(args: tuple[Any, ...]) -> dist.ProcessGroup | None:
+    """The process group among the arguments of an operation."""
+    for value in args:
+        if isinstance(value, dist.ProcessGroup):
+            return value
+        if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type()):
+            return dist.ProcessGroup.unbox(value)
+    names = [value for value in args if isinstance(value, str)]
+    return torch._C._distributed_c10d._resolve_process_group(GroupName(names[-1])) if names else None
+
+
+def _collective(
+    func: Any,  # noqa: ANN401 - an OpOverload
+    name: str,
+    args: tuple[Any, ...],
+    inner: tuple[Any, ...],
+    group: dist.ProcessGroup,
+    gpu: int,
+) -> Any:  # noqa: ANN401 - the operation's results
+    """One collective: its data now, its time when the last rank of the group is there."""
+    state, schema = current(), func._schema.arguments
+    functional, barrier = name.startswith("_c10d_functional"), name == "c10d::barrier"
+    at = next((at for at, argument in enumerate(schema) if argument.name == "async_op"), None)
+    asynchronous = functional or (at is not None and (at >= len(args) or bool(args[at])))
+    parts = [[leaf for leaf in pytree.tree_leaves(part) if isinstance(leaf, torch.Tensor)] for part in inner[:2]]
+    size = max(sum(map(size_of, part)) for part in parts)
+    wrote, read = parts if parts[1] and not functional else (parts[0], parts[0])
+
+    def run() -> Any:  # noqa: ANN401 - as above
+        out = func(*inner)
+        for leaf in pytree.tree_leaves(out):
+            work = dist.Work.unbox(leaf) if isinstance(leaf, torch.ScriptObject) else None
+            if work is not None:
+                work.wait()
+        return pytree.tree_map(_waited, out) if functional else out
+
+    def together(begin: int) -> tuple[int, int]:
+        """When all ranks are there, and how long the collective then takes."""
+        begins, gpus = _meet(group, begin, gpu)
+        wire = 0.0 if barrier else _wire_of(name)(len(gpus)) * (size * len(gpus) if "all_gather" in name else size)
+        return max(begins), state.machine.collective(gpus, wire)
+
+    here = state.stream(gpu)
+    if here.capture is not None:
+        if asynchronous and not functional:
+            raise NotImplementedError("an asynchronous collective in a capture")
+        here.capture.nodes.append(Node(here.stream_id, 0, run, read, wrote, together))
+        state.touch(here, here.count(), read, wrote)
+        return _without_running(func, args)
+    stream = state.nccl.stream(gpu, "collectives") if asynchronous else here
+    stream.follow(here)
+    out = run()
+    begin, duration = together(stream.begin())
+    state.touch(stream, stream.work(duration, begin), read, wrote)
+    if barrier:
+        state.wait_for([stream])
+    work = state.nccl.later(stream) if asynchronous and not functional else FakeWork()
+    return _returned(out, work, args, torch.device("cuda", gpu), stream if functional else None)
+
+
+def _wire_of(name: str) -> Callable[[int], float]:
+    """The row of ``_WIRE`` for an operation of c10d or a functional collective."""
+    short = name.partition("::")[2]
+    scaled = next((row for begin, row in _SCALED.items() if short.startswith(begin)), None)
+    other = "_reduce_scatter_base_" if short.startswith("reduce_scatter") else "broadcast_"
+    return _WIRE[short] if short in _WIRE else _WIRE[scaled or other]
+
+
+def _waited(leaf: Any) -> Any:  # noqa: ANN401 - any result
+    return torch.ops._c10d_functional.wait_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _without_running(func: Any, args: tuple[Any, ...]) -> Any:  # noqa: ANN401 - the operation's results
+    """What a captured collective returns: its tensors, which only a replay writes."""
+    kinds = [str(given.type) for given in func._schema.returns]
+    results = [FakeWork().boxed() if "Work" in kind else args[0] for kind in kinds]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _returned(out: Any, work: FakeWork, args: tuple[Any, ...], home: torch.device, stream: Stream | None) -> Any:  # noqa: ANN401
+    """The results as tensors on the GPU, and ``work`` in place of Gloo's; functional ones remember ``stream``."""
+    leaves = pytree.tree_leaves(args)
+    result = pytree.tree_map(
+        lambda leaf: work.boxed() if isinstance(leaf, torch.ScriptObject) else leaf, wrapped(out, home, leaves)
+    )
+    if stream is not None:
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, GpuTensor):
+                current().nccl.results[storage_of(leaf)] = Pending(None, stream.end, dict(stream.order))
+    return result
+
+
+def _wait_tensor(tensor: GpuTensor) -> GpuTensor:
+    """The current stream waits for the functional collective that made ``tensor``."""
+    state = current()
+    done = state.nccl.results.pop(storage_of(tensor), None)
+    if done is not None:
+        stream = state.stream(tensor.home.index)
+        stream.end = max(stream.end, done.end)
+        merge(stream.order, done.order)
+    return tensor
+
+
+def storage_of(tensor: GpuTensor) -> int:
+    """What identifies the memory of a tensor, whatever views of it there are."""
+    return int(tensor.inner.untyped_storage()._cdata)
+
+
+def _meet(group: dist.ProcessGroup, begin: int, gpu: int) -> tuple[list[int], tuple[int, ...]]:
+    """The times at which the ranks of a group can begin, and their GPUs."""
+    own = torch.tensor([begin, gpu])
+    everyone = [torch.empty_like(own) for _ in range(group.size())]
+    group.allgather([everyone], [own]).wait()
+    begins, gpus = zip(*(one.tolist() for one in everyone), strict=True)
+    return list(begins), gpus
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def exchange(messages: Sequence[Message], gpu: int) -> FakeWork:
+    """Start messages together: each begins when both ends are there; those of one direction follow one another."""
+    state = current()
+    here = state.stream(gpu)
+    read = [message.tensor for message in messages if message.sends]
+    wrote = [message.tensor for message in messages if not message.sends]
+
+    def run() -> None:
+        for work in [message.start() for message in messages]:
+            work.wait()  # type: ignore[attr-defined] # a dist.Work
+
+    def together(begin: int) -> tuple[int, int]:
+        ends = _times_of_peers(messages, begin, gpu)
+        durations = [
+            sum(state.machine.message(*way, size_of(message.tensor)) for message, (_, way) in direction)
+            for direction in _by_direction(messages, ends)
+        ]
+        return max([begin, *(at for at, _ in ends)]), max(durations)
+
+    if here.capture is not None:
+        here.capture.nodes.append(Node(here.stream_id, 0, run, read, wrote, together))
+        state.touch(here, here.count(), read, wrote)
+        return FakeWork()
+    stream = state.nccl.stream(gpu, "messages")
+    stream.follow(here)
+    run()
+    begin, duration = together(stream.begin())
+    state.touch(stream, stream.work(duration, begin), read, wrote)
+    return state.nccl.later(stream)
+
+
+_Ends = list[tuple[int, tuple[int, int]]]
+
+
+def _by_direction(messages: Sequence[Message], ends: _Ends) -> list[list[tuple[Message, tuple[int, tuple[int, int]]]]]:
+    """Messages that leave and those that arrive, each with what is known of its other end."""
+    pairs = list(zip(messages, ends, strict=True))
+    return [[pair for pair in pairs if pair[0].sends == sends] for sends in (True, False)]
+
+
+def _times_of_peers(messages: Sequence[Message], begin: int, gpu: int) -> _Ends:
+    """For each message, the time at which its other end can begin, and the GPUs that it goes from and to."""
+    works, theirs = [], []
+    for message in messages:
+        own, other = torch.tensor([begin, gpu]), torch.empty(2, dtype=torch.int64)
+        works.append(message.group.send([own], message.peer, _TAG + message.sends))
+        works.append(message.group.recv([other], message.peer, _TAG + (not message.sends)))
+        theirs.append(other)
+    for work in works:
+        work.wait()
+    numbers = [other.tolist() for other in theirs]
+    return [
+        (at, (gpu, there) if message.sends else (there, gpu))
+        for message, (at, there) in zip(messages, numbers, strict=True)
+    ]
+
+
+def _between_hosts(func: Any, name: str, args: Any, kwargs: dict[str, Any], group: dist.ProcessGroup | None) -> Any:  # noqa: ANN401
+    """An operation on the host's tensors: afterwards the clock is that of the last rank, plus the message's time."""
+    state, out = current(), func(*args, **kwargs)
+    if group is None or group.size() == 1:
+        return out
+    works = [dist.Work.unbox(leaf) for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.ScriptObject)]
+    works = [dist.Work.unbox(leaf) for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.ScriptObject)]
+    work = next(iter(works), None)
+    peer: int = args[2] if name in _MESSAGES else -1
+
+    def arrived() -> None:
+        if name == "c10d::recv_":
+            other = torch.empty(1, dtype=torch.int64)
+            group.recv([other], peer, _TAG + 2).wait()
+            state.now = max(state.now, int(other) + state.machine.control_ns)
+        elif peer < 0:
+            state.now = max(_meet(group, state.now, 0)[0]) + state.machine.control_ns
+
+    if name == "c10d::send":
+        own = torch.tensor([state.now])
+        state.nccl.sending = [sent for sent in state.nccl.sending if not sent[1].is_completed()]
+        state.nccl.sending.append((own, group.send([own], peer, _TAG + 2)))
+    elif work is None:
+        arrived()
+    else:
+        state.nccl.pending[id(work)] = Pending(work, arrived=arrived)
+    return out
+
+
+class Grouped:
+    """The work of a group of messages."""
+
+    def __init__(self, work: FakeWork) -> None:
+        self._work = work
+
+    def wait(self, *_timeout: object) -> bool:
+        """Let the current stream wait for all of them."""
+        current().nccl.waited(self._work)
+        return True
+
+
+def start_coalescing(_group: dist.ProcessGroup, _device: torch.device) -> None:
+    """Begin a group of messages."""
+    current().nccl.group = []
+
+
+def end_coalescing(_group: dist.ProcessGroup, device: torch.device) -> Grouped | None:
+    """Start all messages of the group."""
+    state = current()
+    messages, state.nccl.group = state.nccl.group, None
+    if not messages:
+        return None
+    with _disable_current_modes():
+        return Grouped(exchange(messages, state.index_of(device)))
