@@ -64,7 +64,7 @@ def test_no_case_of_the_suite_is_refused_on_one_gpu(backend: Backend) -> None:
     assert {one.op for one in cases} >= {*_ELEMENTS, "stream_triad", "all_reduce"}
 
 
-@heavy
+@pytest.mark.skipif(not REAL, reason="its suite takes the host of a simulated GPU minutes")
 def test_the_suite_runs_on_one_gpu_and_is_verified(tmp_path: Path) -> None:
     sizes = "2MiB" if REAL else "64KiB"
     ran = run_on_gpus(tmp_path, "--suite", "roofline-gpu", "--sizes", sizes, "--ranks", "1", "--launches", "1")
