@@ -19,9 +19,9 @@ from busbw_analysis.data.load import load
 from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training.held import Held, held, order_kept
 from busbw_analysis.training.judgement import Training
-from busbw_analysis.training.sections.plan import training
-from busbw_analysis.training.sections.steps import steps
+from busbw_analysis.training.plan_report import training
 from busbw_analysis.training.step_time import Scenario
+from busbw_analysis.training.steps_report import steps
 
 RATE_MBIT, SLOW_MBIT, DELAY_MS = 100, 20, 1
 ORDER, NEAR = 0.8, 0.25

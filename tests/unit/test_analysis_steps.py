@@ -16,9 +16,9 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
 from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.training.judgement import Training
-from busbw_analysis.training.sections.steps import steps
 from busbw_analysis.training.step_verdicts import step_verdicts
 from busbw_analysis.training.steps import Trained, ranked, slowed
+from busbw_analysis.training.steps_report import steps
 
 GOLDEN = Path(__file__).parents[1] / "data" / "runs" / "training"
 

@@ -33,14 +33,12 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.networks import parse_network
 from busbw_analysis.node.slice import Node
 from busbw_analysis.predict import Questions, read_results
-from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.layout import Layout, Step, layout_text
 from busbw_analysis.training.limits import Constants
 from busbw_analysis.training.plan import FIXED
-from busbw_analysis.training.prices import Described
-from busbw_analysis.training.rates import Rates, rates_of
+from busbw_analysis.training.prices import Described, Rates, rates_of
 from busbw_analysis.training.roofline import least_tokens, phases, wires_of_step
 from busbw_analysis.training.step_time import Machine, step_time
-from busbw_analysis.training.tables.formulas import layout_text
 
 STORED = Path(__file__).parents[1] / "data"
 RING = "--model 'Llama 3 8B' --layout dp=2,tp=4,pp=2,cp=2,micro-batch=2 --batch 16"

@@ -28,11 +28,9 @@ from busbw_analysis.models import simulate
 from busbw_analysis.models.networks import Flat, Placement
 from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training import plan as plans
-from busbw_analysis.training.gpus import gpu_of_runs
 from busbw_analysis.training.layout import Layout, Step
-from busbw_analysis.training.memory import memory
-from busbw_analysis.training.prices import Described, Group, Measured, Price, group_of, slowdown_of
-from busbw_analysis.training.rates import Rates
+from busbw_analysis.training.memory import gpu_of_runs, memory
+from busbw_analysis.training.prices import Described, Group, Measured, Price, Rates, group_of, slowdown_of
 from busbw_analysis.training.step_time import Machine, Scenario, hops_in_a_row, step_time
 from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent, traffic
 

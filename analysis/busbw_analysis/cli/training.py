@@ -44,15 +44,22 @@ from busbw_analysis.cli.training_plan import plan_
 from busbw_analysis.data.as_json import with_values
 from busbw_analysis.node.slice import Node
 from busbw_analysis.node.storage import Stored, fastest
+from busbw_analysis.report.document import Column, Table, table
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks
 from busbw_analysis.training.layout import Step
-from busbw_analysis.training.memory import CHECKPOINT_BYTES, Kernels, per_parameter, what_fits
+from busbw_analysis.training.memory import (
+    CHECKPOINT_BYTES,
+    Kernels,
+    memory_headline,
+    memory_table,
+    per_parameter,
+    what_fits,
+)
 from busbw_analysis.training.memory import memory as memory_of
-from busbw_analysis.training.roofline import least_tokens, phases, wires_of_step
-from busbw_analysis.training.statements import statements
-from busbw_analysis.training.tables import formulas as tables
+from busbw_analysis.training.roofline import least_tokens, phases, roofline_headline, roofline_table, wires_of_step
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
+from busbw_analysis.training.volumes import statements, traffic_headline, traffic_tables
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})  # as busbw has it, for calls without it
@@ -94,6 +101,24 @@ def _head(step: Step, assumed: Mapping[str, str]) -> dict[str, JSON]:
     }
 
 
+_MODELS: Final[tuple[Column[dict[str, Any]], ...]] = (
+    Column("what", lambda row: row["model"]),
+    Column("parameters", lambda row: row["parameters"], "{:.5g}".format),
+    Column("active", lambda row: row["active_parameters"], "{:.5g}".format),
+    Column("in products", lambda row: row["parameters_in_products"], "{:.5g}".format),
+    Column("causal", lambda row: row["causal_flop_per_token"], "{:.5g}".format, "FLOP"),
+    Column("full", lambda row: row["flop_per_token"], "{:.5g}".format, "FLOP"),
+)
+
+
+def _models_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """The models and numbers derived from them."""
+    note = (
+        "causal, full: per token, 6 FLOP per parameter in products, and causal or full attention in the row's sequence"
+    )
+    return table("", _MODELS, rows, note)
+
+
 @training.command(cls=options.WithKeys, keys={"--model": MODEL_KEYS})
 @model_option(models_of)
 @as_json_option
@@ -102,7 +127,7 @@ def models(*, model: list[Model] | None, as_json: bool) -> None:
     listed = model_rows.models().values() if model is None else model
     rows = [_model_row(row, row.sequence) for row in listed]
     headline = f"{len(rows)} models; describe your own, such as --model layers=24,hidden=2048"
-    print_answer(headline, {"models": rows}, [tables.models_table(rows)], as_json=as_json)
+    print_answer(headline, {"models": rows}, [_models_table(rows)], as_json=as_json)
 
 
 @_with_layout()
@@ -133,8 +158,8 @@ def volumes(
         "waited_bytes": {dimension: sent(rows, dimension, hideable=False) for dimension in DIMENSIONS},
         "statements": explained,
     }
-    shown_tables = tables.traffic_tables(step, shown, rows, explained, assumed)
-    print_answer(tables.traffic_headline(step, rows), document, shown_tables, as_json=as_json)
+    shown_tables = traffic_tables(step, shown, rows, explained, assumed)
+    print_answer(traffic_headline(step, rows), document, shown_tables, as_json=as_json)
 
 
 @_with_layout()
@@ -175,11 +200,11 @@ def memory(
         "would_fit": other and other.layout,
         "checkpoint_bytes": saved,
     }
-    headline, table = (
-        tables.memory_headline(needed, room, other),
-        tables.memory_table(step, needed, by_zero, saved, assumed),
+    headline, shown = (
+        memory_headline(needed, room, other),
+        memory_table(step, needed, by_zero, saved, assumed),
     )
-    print_answer(headline, document, [table], as_json=as_json)
+    print_answer(headline, document, [shown], as_json=as_json)
 
 
 @_with_layout()
@@ -236,8 +261,8 @@ def roofline(  # noqa: PLR0913 - click hands every option over by name
             {**with_values(phase, "memory_intensity", "network_intensity"), "seconds": least} for phase, least in timed
         ],
     }
-    headline = tables.roofline_headline(timed, tokens, step.tokens)
-    print_answer(headline, document, [tables.roofline_table(step, timed, notes, assumed)], as_json=as_json)
+    headline = roofline_headline(timed, tokens, step.tokens)
+    print_answer(headline, document, [roofline_table(step, timed, notes, assumed)], as_json=as_json)
 
 
 CONSTANTS: Final[dict[str, Key]] = {
@@ -313,9 +338,7 @@ def limits_(
     networks = walls.variants(constants)
     limits = [walls.limits(name, variant) for name, variant in networks.items()]
     if plot is not None:
-        from busbw_analysis.training.plots.limits import save_limits  # noqa: PLC0415 - matplotlib, for --plot alone
-
-        save_limits(plot, networks, limits)
+        walls.save_limits(plot, networks, limits)
         echo(f"plot: {plot}", err=True)
     document = {
         "constants": constants,
@@ -324,7 +347,7 @@ def limits_(
         "limits": limits,
         "utilisation": walls.curve(constants),
     }
-    print_answer(tables.limits_headline(limits), document, [tables.limits_table(limits, notes)], as_json=as_json)
+    print_answer(walls.limits_headline(limits), document, [walls.limits_table(limits, notes)], as_json=as_json)
 
 
 def _rate_option(flag: str, words: str) -> options.Option:
@@ -386,7 +409,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     schedules: list[disks.Checkpoints] = []
     bytes_ = 0 if model is None else CHECKPOINT_BYTES[0] * model_rows.parameters(model)
     unknown = "" if run is None else f"share: unknown, {run} has no storage_read"
-    shown = [tables.reading_table(reading, read, unknown)]
+    shown = [disks.reading_table(reading, read, unknown)]
     if write is not None and model is not None:
         copied = disks.copy_seconds(bytes_, gpus)
         written = bytes_ / write.bytes_per_second
@@ -395,7 +418,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
             disks.checkpoints(copied + written, copied + written, between, restart, how="synchronous"),
             disks.checkpoints(copied, copied + written, between, restart, how="asynchronous"),
         ]
-        shown.append(tables.checkpoints_table(schedules, bytes_, write))
+        shown.append(disks.checkpoints_table(schedules, bytes_, write))
     document = {
         "reading": with_values(reading, "per_gpu", "bytes_per_second"),
         "read_rate": read,
@@ -404,7 +427,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         "checkpoint_bytes": bytes_ or None,
         "checkpoints": schedules,
     }
-    print_answer(tables.storage_headline(reading, read, schedules), document, shown, as_json=as_json)
+    print_answer(disks.storage_headline(reading, read, schedules), document, shown, as_json=as_json)
 
 
 def _rate(given: float | None, files: Sequence[Stored], op: str) -> disks.Rate | None:

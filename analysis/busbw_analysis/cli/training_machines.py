@@ -19,9 +19,8 @@ from busbw_analysis.cli.training_layout import per_host_option
 from busbw_analysis.data.sources import find
 from busbw_analysis.models.networks import NETWORKS, Specification, kind_of_network, parse_network
 from busbw_analysis.predict import Questions, read_results
-from busbw_analysis.training.gpus import Room, gpu_of_runs, least_memory, memory_of_gpu
-from busbw_analysis.training.prices import OVERLAP, Described, Measured, Prices, slowdown_of
-from busbw_analysis.training.rates import Rates, rates_of
+from busbw_analysis.training.memory import Room, gpu_of_runs, least_memory, memory_of_gpu
+from busbw_analysis.training.prices import OVERLAP, Described, Measured, Prices, Rates, rates_of, slowdown_of
 from busbw_analysis.training.step_time import Machine
 
 PER_HOST: Final = 8

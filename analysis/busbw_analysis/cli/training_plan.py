@@ -27,11 +27,11 @@ from busbw_analysis.data.as_json import values_of, with_values
 from busbw_analysis.data.sources import find
 from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training import plan as plans
+from busbw_analysis.training import plan_report as tables
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.memory import Kernels
 from busbw_analysis.training.plan import Order, Planned, Scaled, Wanted
 from busbw_analysis.training.step_time import Machine
-from busbw_analysis.training.tables import plan as tables
 
 
 @click.command("plan", cls=options.WithKeys, keys={"--layout": PLAN_KEYS})
@@ -89,9 +89,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     orders = plans.compare_rules(compared := plans.with_most_dimensions(plan), machine) if rules else ()
     changes = plans.sensitivity(best, machine)
     if plot is not None:
-        from busbw_analysis.training.plots.plan import save_plan  # noqa: PLC0415 - matplotlib, for --plot alone
-
-        save_plan(plot, kept, grown)
+        tables.save_plan(plot, kept, grown)
         echo(f"plot: {plot}", err=True)
     peak = on.peak or machine.flop_per_second
     document: dict[str, JSON] = {

@@ -9,20 +9,20 @@ from busbw_analysis.data.as_json import plain, values_of, with_values
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.slices import Placed, Slice
-from busbw_analysis.training import trace
 from busbw_analysis.training.gradient_exchanges import TARGET, Exchanged
 from busbw_analysis.training.judgement import Training, judge_training
 from busbw_analysis.training.step_answer import StepAnswer
 from busbw_analysis.training.step_verdicts import StepVerdict
 from busbw_analysis.training.steps import Trained
+from busbw_analysis.training.timeline_report import trace
 
 
 def _sections(judgement: Judgement, models: Sequence[Model]) -> Iterator[Placed]:
     # Loading matplotlib takes as long as all of ``show``, which does not need it.
-    from busbw_analysis.training.sections.gradient_exchanges import exchanges  # noqa: PLC0415
-    from busbw_analysis.training.sections.plan import training  # noqa: PLC0415
-    from busbw_analysis.training.sections.steps import steps  # noqa: PLC0415
-    from busbw_analysis.training.sections.timelines import timelines  # noqa: PLC0415
+    from busbw_analysis.training.gradient_exchanges import exchanges  # noqa: PLC0415
+    from busbw_analysis.training.plan_report import training  # noqa: PLC0415
+    from busbw_analysis.training.steps_report import steps  # noqa: PLC0415
+    from busbw_analysis.training.timeline_report import timelines  # noqa: PLC0415
 
     judged = judgement.of(Training)
     planned = training(judgement.results, judged.held, models)
@@ -72,4 +72,4 @@ def _exchanged(row: Exchanged) -> dict[str, JSON]:
     return of | values_of(row, *_TRADED)
 
 
-SLICE: Final = Slice("training", judge_training, _sections, _as_json, {"trace": trace.text})
+SLICE: Final = Slice("training", judge_training, _sections, _as_json, {"trace": trace})
