@@ -23,12 +23,10 @@ from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.models.results import results_of
 from busbw_analysis.report.show import show_rows
-from busbw_analysis.training.held import Held
-from busbw_analysis.training.judgement import Training
+from busbw_analysis.training.judgement import StepAnswer, Training
 from busbw_analysis.training.prices import Price
-from busbw_analysis.training.step_answer import StepAnswer
 from busbw_analysis.training.step_time import StepTime
-from busbw_analysis.training.step_verdicts import StepVerdict, step_verdicts
+from busbw_analysis.training.step_verdicts import StepVerdict
 from busbw_analysis.training.steps import Trained, steps_of
 from busbw_analysis.training.timelines import rank_times
 
@@ -85,7 +83,7 @@ def test_a_step_is_compared_with_what_calls_of_the_same_run_predict(factor: floa
     answer, verdict = answered(run_of(round(factor * expected_ns)))
     assert verdict.predicted_ns == pytest.approx(expected_ns, rel=0.01)
     assert verdict.ratio == pytest.approx(factor, rel=0.01)
-    assert verdict.time_ns == pytest.approx(factor * expected_ns / 2, rel=0.01)
+    assert verdict.step.time_ns == pytest.approx(factor * expected_ns / 2, rel=0.01)
     assert (verdict.status, verdict.extrapolated, verdict.lacks) == (status, (), ())
     assert verdict.longest == ("exposed communication" if factor > 1 else None)
     assert answer.status == {"faster": "as expected"}.get(status, status)
@@ -146,20 +144,18 @@ def one_step(**changes: float | tuple[float, ...]) -> Trained:
     return replace(step, **changes)  # type: ignore[arg-type]
 
 
-def priced(*extrapolated: str) -> Held:
+def predicted(step: Trained, *extrapolated: str) -> StepVerdict:
     price = Price(0.0, 1.0, far=False, origin="", extrapolated=extrapolated)
-    return Held(0, "train_ddp", DDP, 2.0, 1.0, StepTime(1.0, 0.0, 0.0, {}, {}, (price,)))
+    return StepVerdict(step, StepTime(1.0, 0.0, 0.0, {}, {}, (price,)))
 
 
 def test_an_extrapolation_calls_no_step_slower() -> None:
     step = one_step(step_ns=2e9, compute_ns=1e9, tries_ns=(2e9, 2.1e9))
-    statuses = [step_verdicts([step], [priced(*of)])[0].status for of in ((), ("size: twice",))]
-    assert statuses == ["slower", "undecided"]
+    assert [predicted(step, *of).status for of in ((), ("size: twice",))] == ["slower", "undecided"]
 
 
 def test_tries_on_both_sides_of_the_limit_decide_nothing() -> None:
-    step = one_step(step_ns=2e9, compute_ns=1e9, tries_ns=(1.1e9, 2e9, 2e9))
-    (verdict,) = step_verdicts([step], [priced()])
+    verdict = predicted(one_step(step_ns=2e9, compute_ns=1e9, tries_ns=(1.1e9, 2e9, 2e9)))
     assert (verdict.status, verdict.low, verdict.high) == ("undecided", 1.1, 2.0)
 
 
@@ -174,7 +170,7 @@ def test_the_parts_of_a_step_add_up(step_ns: int, compute_ns: int, pp: int, micr
     sent = (Sent(op="all_reduce", group=2, size_bytes=8, calls=1, ranks=(0, 1)),)
     timeline = rank_times(rows, sent)
     step = replace(STEP, workload=workload, step_ns=step_ns, compute_ns=compute_ns, timeline=timeline)
-    (verdict,) = step_verdicts([replace(step, tries_ns=(step_ns,))], [])
+    verdict = StepVerdict(step)
     assert sum(verdict.parts.values()) == pytest.approx(1)
     assert all(share >= -1e-9 for share in verdict.parts.values())
     assert verdict.waiting is not None
@@ -187,7 +183,7 @@ def test_every_output_has_the_parts_of_a_step() -> None:
     judgement = judge(pool((run_of(COMPUTE_NS + EXPOSED_NS),)))
     (verdict,) = judgement.of(Training).verdicts
     (row,) = [row for row in show_rows(judgement) if row.case.op == "train_ddp"]
-    numbers = {number.key: number.values[verdict.case] for number in row.numbers}
+    numbers = {number.key: number.values[verdict.step.case] for number in row.numbers}
     assert (numbers["computed"], numbers["exposed"]) == (verdict.computed, verdict.communicating)
     assert (numbers["predicted_ns"], numbers["of_predicted"]) == (verdict.predicted_ns, verdict.ratio)
     assert numbers.items() <= row.document.items()
@@ -201,5 +197,5 @@ def test_every_output_has_the_parts_of_a_step() -> None:
 def test_stored_steps_that_nothing_predicts_have_their_parts_in_the_answer() -> None:
     answer = answer_of(judge(load([Path(__file__).parents[1] / "data" / "runs" / "training"])))
     part = answer.of(StepAnswer)
-    assert {verdict.op for verdict in part.verdicts} == {"train_1f1b", "train_ddp"}
+    assert {verdict.step.op for verdict in part.verdicts} == {"train_1f1b", "train_ddp"}
     assert part.text

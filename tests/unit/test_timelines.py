@@ -20,6 +20,7 @@ from busbw.runs.records import RankTimeline, Sent
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
 from busbw_analysis.training.judgement import Training
+from busbw_analysis.training.step_verdicts import StepVerdict
 from busbw_analysis.training.timeline_report import timelines, trace
 from busbw_analysis.training.timelines import CallTime, RankTime, call_times, rank_times
 
@@ -72,9 +73,9 @@ def test_computation_and_waiting_are_apart(spans: list[tuple[str, int, int]]) ->
 def test_a_timeline_is_drawn_and_exported() -> None:
     judgement = judge(load([GOLDEN]))
     recorded, calls = rank_times((EARLY, LATE), SENT), call_times((EARLY, LATE))
-    steps = (replace(judgement.of(Training).steps[1], timeline=recorded, calls=calls),)
-    judgement = replace(judgement, slices=(replace(judgement.of(Training), steps=steps),))
-    section = require(timelines(steps))
+    step = replace(judgement.of(Training).steps[1], timeline=recorded, calls=calls)
+    judgement = replace(judgement, slices=(replace(judgement.of(Training), verdicts=(StepVerdict(step),)),))
+    section = require(timelines([step]))
     assert section.anchor == "timelines"
     events = json.loads(trace(judgement))["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X", "b", "e"}

@@ -16,11 +16,14 @@ from busbw.ops.base import Strategy
 from busbw.ops.training import EXCHANGE, OTHER_MODELS, Workload, _step
 from busbw.runs.records import Measurement, StepParts
 from busbw.runs.store import read
+from busbw_analysis.models.results import Results
 from busbw_analysis.predict import Questions, read_results
-from busbw_analysis.training.held import Held, held, order_kept, step_of
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.memory import memory
+from busbw_analysis.training.prices import Measured
 from busbw_analysis.training.step_time import StepTime
+from busbw_analysis.training.step_verdicts import StepVerdict, order_kept, step_verdicts
+from busbw_analysis.training.steps import Trained, step_of, steps_of
 from busbw_analysis.training.traffic import traffic
 
 STORED = Path(__file__).parents[1] / "data" / "runs" / "training"
@@ -38,8 +41,13 @@ stage in the middle): op and S → calls."""
 
 
 @pytest.fixture(scope="module")
-def stored() -> Questions:
-    return Questions(read_results([read(STORED)]))
+def stored() -> Results:
+    (results,) = read_results([read(STORED)])
+    return results
+
+
+def verdicts(results: Results) -> tuple[StepVerdict, ...]:
+    return step_verdicts(steps_of(results), Measured(Questions([results])))
 
 
 @pytest.mark.parametrize("op", list(COUNTED))
@@ -76,25 +84,23 @@ def test_a_step_without_a_strategy_cannot_be_written() -> None:
 
 
 def test_a_step_that_no_plan_describes_is_refused_with_its_reason(
-    stored: Questions, monkeypatch: pytest.MonkeyPatch
+    stored: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert all("no plan" not in one.refused for one in held(stored))
+    assert all("no plan" not in verdict.refused for verdict in verdicts(stored))
     monkeypatch.setitem(STRATEGIES, "train_ddp", replace(STRATEGIES["train_ddp"], unplanned="no plan"))
-    assert {one.refused for one in held(stored) if one.op == "train_ddp"} == {"train_ddp: no plan"}
+    refused = {verdict.refused for verdict in verdicts(stored) if verdict.step.op == "train_ddp"}
+    assert refused == {"train_ddp: no plan"}
 
 
-def test_steps_without_computation_alone_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = Questions(read_results([read(STORED)]))
-    (results,) = questions.results
-    assert held(questions)
-    (run,) = results.runs
+def test_steps_without_computation_alone_are_left_out(stored: Results) -> None:
+    assert steps_of(stored)
+    (run,) = stored.runs
     rows = (msgspec.structs.replace(row, supplement=None) if isinstance(row, Measurement) else row for row in run.rows)
-    monkeypatch.setattr(questions, "results", (replace(results, runs=(replace(run, rows=tuple(rows)),)),))
-    assert not held(questions)
+    assert not steps_of(replace(stored, runs=(replace(run, rows=tuple(rows)),)))
 
 
-def test_stored_steps_have_the_traffic_that_was_counted(stored: Questions) -> None:
-    blocks = [row for row in stored.results[0].runs[0].measurements if isinstance(row.supplement, StepParts)]
+def test_stored_steps_have_the_traffic_that_was_counted(stored: Results) -> None:
+    blocks = [row for row in stored.runs[0].measurements if isinstance(row.supplement, StepParts)]
     assert {block.case.op for block in blocks} >= {"train_ddp", "train_1f1b"}
     for block in blocks:
         case, apart = block.case, block.supplement
@@ -106,40 +112,40 @@ def test_stored_steps_have_the_traffic_that_was_counted(stored: Questions) -> No
         assert sum(row.size_bytes * row.messages for row in traffic(step_of(case.op, case.settings), 0)) == counted
 
 
-def test_every_measured_step_is_held_against_the_plan_or_refused(stored: Questions) -> None:
-    found = held(stored)
-    assert {one.op for one in found} == {
-        row.case.op for row in stored.results[0].cases if isinstance(row.case.settings, Workload)
+def test_every_measured_step_is_predicted_or_refused(stored: Results) -> None:
+    found = verdicts(stored)
+    assert {verdict.step.op for verdict in found} == {
+        row.case.op for row in stored.cases if isinstance(row.case.settings, Workload)
     }
-    for one in found:
-        assert (one.predicted is None) == bool(one.refused)
-        assert one.seconds > 0
-        assert one.what.startswith(one.op)
+    for verdict in found:
+        assert (verdict.predicted is None) == bool(verdict.refused)
 
 
-def step_of_times(case: int, seconds: float, predicted: float, pp: int = 1) -> Held:
+def verdict_of(step: Trained, seconds: float, predicted: float, pp: int = 1) -> StepVerdict:
     workload = Workload(model="MLP 1024", scale=1.0, dp=2 // pp, tp=1, pp=pp, micro_batches=4, interleave=1)
     time = StepTime(0.5 * predicted, 0.2 * predicted, 0.0, {"dp": 0.3 * predicted}, {}, ())
-    return Held(case, "train_ddp", workload, seconds, 0.6 * seconds, time)
+    return StepVerdict(replace(step, workload=workload, step_ns=seconds * 1e9, compute_ns=0.6e9 * seconds), time)
 
 
-def test_errors_are_shares_of_the_measured_step_and_add_up() -> None:
-    one = step_of_times(0, 2.0, 2.4, pp=2)
-    assert one.error == pytest.approx(0.2)
-    assert one.bubble == pytest.approx(1.2 / 4)
-    assert one.compute_error == pytest.approx((1.2 - 1.2) / 2)
-    assert one.bubble_error == pytest.approx((0.48 - 0.3) / 2)
-    assert one.exposed_error == pytest.approx((0.72 - 0.5) / 2)
-    assert (one.compute_error or 0) + (one.bubble_error or 0) + (one.exposed_error or 0) == pytest.approx(one.error)
+def test_errors_are_shares_of_the_measured_step_and_add_up(stored: Results) -> None:
+    verdict = verdict_of(steps_of(stored)[0], 2.0, 2.4, pp=2)
+    assert verdict.error == pytest.approx(0.2)
+    assert verdict.step.bubble_ns == pytest.approx(1.2e9 / 4)
+    assert verdict.errors == {
+        "computation": pytest.approx((1.2 - 1.2) / 2),
+        "waiting": pytest.approx((0.48 - 0.3) / 2),
+        "exposed communication": pytest.approx((0.72 - 0.5) / 2),
+    }
+    assert sum(verdict.errors.values()) == pytest.approx(verdict.error)
 
 
-def test_without_a_pipeline_there_is_no_bubble() -> None:
-    one = step_of_times(0, 2.0, 2.4)
-    assert (one.bubble, one.bubble_error) == (0.0, None)
+def test_without_a_pipeline_there_is_no_bubble(stored: Results) -> None:
+    verdict = verdict_of(steps_of(stored)[0], 2.0, 2.4)
+    assert verdict.step.bubble_ns == 0
+    assert "waiting" not in verdict.errors
 
 
-def test_the_order_is_kept_as_far_as_pairs_are() -> None:
+def test_the_order_is_kept_as_far_as_pairs_are(stored: Results) -> None:
     times = [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 4.0)]
-    assert order_kept(
-        [step_of_times(*entry) for entry in [(n, *pair) for n, pair in enumerate(times)]]
-    ) == pytest.approx(4 / 6)
+    kept = order_kept([verdict_of(steps_of(stored)[0], *pair) for pair in times])
+    assert kept == pytest.approx(4 / 6)

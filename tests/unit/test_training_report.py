@@ -27,7 +27,7 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "send_recv", "ping_pong")
 
 
 def training(judgement: Judgement, models: Sequence[Model]) -> Section:
-    return plan.training(judgement.results, judgement.of(Training).held, models)
+    return plan.training(judgement.results, judgement.of(Training).verdicts, models)
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from busbw.errors import AnalysisError, UsageError
+from busbw.ops.training import workload_in_words
 from busbw.units import format_seconds
 from busbw.workloads.model_rows import Model
 from busbw_analysis.models.results import Results
 from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, table
 from busbw_analysis.report.plots import save
-from busbw_analysis.training.held import Held, order_kept
 from busbw_analysis.training.layout import AS_FRAMEWORKS, Layout, default_gradients, gigabytes, layout_text, percent_of
 from busbw_analysis.training.memory import gpu_of_runs, memory_of_gpu
 from busbw_analysis.training.plan import (
@@ -30,6 +30,7 @@ from busbw_analysis.training.plan import (
 )
 from busbw_analysis.training.prices import OVERLAP, Measured, slowdown_of
 from busbw_analysis.training.step_time import Machine, StepTime
+from busbw_analysis.training.step_verdicts import StepVerdict, order_kept
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -211,10 +212,9 @@ def _over_gpus(axes: "Axes", scaled: Scaled) -> None:
 _TOP: Final = 5
 
 
-def training(results: Results, held: Sequence[Held], models: Sequence[Model]) -> Section:
+def training(results: Results, verdicts: Sequence[StepVerdict], models: Sequence[Model]) -> Section:
     """Plans for the requested ``models``, and measured steps; folded if no model was requested."""
-    questions = Questions([results])
-    blocks = [*_measured(held), *(block for model in models for block in _planned(questions, model))]
+    blocks = [*_measured(verdicts), *(block for model in models for block in _planned(Questions([results]), model))]
     gist = "The time of a training step from this run's measurements, its parts, and its sensitivity."
     if not blocks:
         gist = "Training plans for models on these ranks (needs --model)."
@@ -223,29 +223,31 @@ def training(results: Results, held: Sequence[Held], models: Sequence[Model]) ->
     return Section("training", "What this means for training", tuple(blocks), folded=not models, gist=gist)
 
 
-def _measured(steps: Sequence[Held]) -> Iterator[Block]:
-    """Measured steps, with the prediction's error by part."""
-    predicted = [step for step in steps if step.predicted is not None]
-    columns: tuple[Column[Held], ...] = (
-        Column("Step", lambda row: row.what),
-        Column("Measured", lambda row: row.seconds, format_seconds),
-        Column("Predicted", lambda row: None if row.predicted is None else row.predicted.total, format_seconds),
-        Column("Error", lambda row: row.error, "{:+.1%}".format),
-        Column("of compute", lambda row: row.compute_error, "{:+.1%}".format),
-        Column("of the bubble", lambda row: row.bubble_error, "{:+.1%}".format),
-        Column("of exposed communication", lambda row: row.exposed_error, "{:+.1%}".format),
-    )
+_MEASURED: Final[tuple[Column[StepVerdict], ...]] = (
+    Column("Step", lambda row: f"{row.step.op}: {workload_in_words(row.step.workload)}"),
+    Column("Measured", lambda row: row.step.step_ns / 1e9, format_seconds),
+    Column("Predicted", lambda row: None if row.predicted is None else row.predicted.total, format_seconds),
+    Column("Error", lambda row: row.error, "{:+.1%}".format),
+    Column("of compute", lambda row: row.errors.get("computation"), "{:+.1%}".format),
+    Column("of the bubble", lambda row: row.errors.get("waiting"), "{:+.1%}".format),
+    Column("of exposed communication", lambda row: row.errors.get("exposed communication"), "{:+.1%}".format),
+)
+
+
+def _measured(verdicts: Sequence[StepVerdict]) -> Iterator[Block]:
+    """Measured steps without a delayed rank, with the prediction's error by part."""
+    steps = [verdict for verdict in verdicts if verdict.step.workload.slow_ns is None]
+    predicted = [verdict for verdict in steps if verdict.predicted is not None]
     order = f"Kendall's τ of both orders: {order_kept(predicted):.2f}." if len(predicted) > 2 else ""
     note = (
         "Predicted from this run's curves of single calls. Errors are shares of the measured step. Its bubble is "
         "(p−1)/(m v) of its computation; the rest is exposed communication."
     )
-    reasons = dict.fromkeys(step.refused for step in steps if step.refused)
+    reasons = dict.fromkeys(verdict.refused for verdict in steps if verdict.refused)
+    fastest_first = sorted(steps, key=lambda verdict: verdict.step.step_ns)
     if steps:
-        fastest_first = sorted(steps, key=lambda step: step.seconds)
-        yield table(
-            "Steps of training, measured and predicted", columns, fastest_first, note, order, *reasons, row_headers=1
-        )
+        title = "Steps of training, measured and predicted"
+        yield table(title, _MEASURED, fastest_first, note, order, *reasons, row_headers=1)
 
 
 def _planned(questions: Questions, model: Model) -> Iterator[Block]:

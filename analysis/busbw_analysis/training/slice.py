@@ -9,25 +9,19 @@ from busbw_analysis.data.as_json import plain, values_of, with_values
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.slices import Placed, Slice
-from busbw_analysis.training.gradient_exchanges import TARGET, Exchanged
-from busbw_analysis.training.judgement import Training, judge_training
-from busbw_analysis.training.step_answer import StepAnswer
+from busbw_analysis.training.gradient_exchanges import TARGET, Exchanged, exchanges
+from busbw_analysis.training.judgement import StepAnswer, Training, judge_training
+from busbw_analysis.training.plan_report import training
 from busbw_analysis.training.step_verdicts import StepVerdict
-from busbw_analysis.training.steps import Trained
-from busbw_analysis.training.timeline_report import trace
+from busbw_analysis.training.steps_report import steps
+from busbw_analysis.training.timeline_report import timelines, trace
 
 
 def _sections(judgement: Judgement, models: Sequence[Model]) -> Iterator[Placed]:
-    # Loading matplotlib takes as long as all of ``show``, which does not need it.
-    from busbw_analysis.training.gradient_exchanges import exchanges  # noqa: PLC0415
-    from busbw_analysis.training.plan_report import training  # noqa: PLC0415
-    from busbw_analysis.training.steps_report import steps  # noqa: PLC0415
-    from busbw_analysis.training.timeline_report import timelines  # noqa: PLC0415
-
     judged = judgement.of(Training)
-    planned = training(judgement.results, judged.held, models)
-    yield Placed("asked" if models or judged.steps else "last", "always" if models else "never", planned)
-    yield Placed("results", "always", steps(judged.steps, judged.verdicts))
+    planned = training(judgement.results, judged.verdicts, models)
+    yield Placed("asked" if models or judged.verdicts else "last", "always" if models else "never", planned)
+    yield Placed("results", "always", steps(judged.verdicts))
     yield Placed("results", "always", exchanges(judged.exchanges))
     yield Placed("results", "never", timelines(judged.steps))
 
@@ -38,6 +32,7 @@ _FOLLOWS: Final = (
     "computed_memory",
 )
 _TRADED: Final = ("budget_ns", "gap", "gap_in_budget", "needed", "needed_ns", "gained", "certain", "lost", "slower")
+_OF_RANK: Final = ("rank", "compute_ns", "waiting_ns", "waiting_for_last_ns")
 _OF_VERDICT: Final = (
     *("status", "computed", "communicating", "waiting", "of_matmul", "predicted_ns", "ratio", "low", "high"),
     *("longest", "extrapolated", "refused", "lacks", "explained_by"),
@@ -45,25 +40,24 @@ _OF_VERDICT: Final = (
 
 
 def _as_json(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
-    judged = judgement.of(Training)
-    verdicts = answer.of(StepAnswer).verdicts
     return {
-        "steps": [_step(step, verdict) for step, verdict in zip(judged.steps, verdicts, strict=True)],
-        "exchanges": [_exchanged(row) for group in judged.exchanges for row in group],
+        "steps": [_step(verdict) for verdict in answer.of(StepAnswer).verdicts],
+        "exchanges": [_exchanged(row) for group in judgement.of(Training).exchanges for row in group],
     }
 
 
-def _step(step: Trained, verdict: StepVerdict) -> dict[str, JSON]:
+def _step(verdict: StepVerdict) -> dict[str, JSON]:
+    step = verdict.step
     what, ns = step.waits_for
-    times = [values_of(time, "rank", "compute_ns", "waiting_ns", "waiting_for_last_ns") for time in step.timeline]
-    judged = {**values_of(verdict, *_OF_VERDICT), "changes": plain(dict(verdict.changes))}
     return {
         **with_values(step, *_FOLLOWS),
         **step.check.document,
         "waits_for": what,
         "waits_for_ns": ns,
-        "timeline": plain(times),
-        "verdict": judged,
+        "timeline": [
+            values_of(time, "rank", "compute_ns", "waiting_ns", "waiting_for_last_ns") for time in step.timeline
+        ],
+        "verdict": {**values_of(verdict, *_OF_VERDICT), "changes": plain(dict(verdict.changes))},
     }
 
 

@@ -57,8 +57,8 @@ _COLUMNS: Final[tuple[Column[Trained], ...]] = (
 )
 
 _JUDGED: Final[tuple[Column[StepVerdict], ...]] = (
-    Column("Step", lambda row: row.op),
-    Column("Of", lambda row: workload_in_words(row.workload)),
+    Column("Step", lambda row: row.step.op),
+    Column("Of", lambda row: workload_in_words(row.step.workload)),
     Column("Computed", lambda row: row.computed, percent, "%"),
     Column("Exposed", lambda row: row.communicating, percent, "%"),
     Column("Waiting", lambda row: row.waiting, percent, "%"),
@@ -131,10 +131,11 @@ def _bar(step: Trained, part_ns: float) -> Cell:
     return Cell(format_time(part_ns), bar=min(1.0, part_ns / step.step_ns))
 
 
-def steps(measured: Sequence[Trained], verdicts: Sequence[StepVerdict]) -> Section | None:
+def steps(verdicts: Sequence[StepVerdict]) -> Section | None:
     """All measured steps with their ``verdicts``; None if there are none."""
-    if not measured:
+    if not verdicts:
         return None
+    measured = [verdict.step for verdict in verdicts]
     notes = ["Bars are shares of the step. Sent: S × bus factor of each call, for the rank that sends most."]
     if any(step.bubble is not None for step in measured):
         notes.append("Idle: exposed share of the step, with messages. Bubble: (p−1)/(m v + p−1), without messages.")

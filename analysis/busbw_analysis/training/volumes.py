@@ -7,13 +7,7 @@ from typing import Final
 from busbw.units import about_size
 from busbw.workloads.model_rows import parameters
 from busbw_analysis.report.document import Column, Table, table
-from busbw_analysis.training.layout import (
-    Step,
-    assumed_notes,
-    gigabytes,
-    percent_of,
-    step_words,
-)
+from busbw_analysis.training.layout import Step, assumed_notes, gigabytes, percent_of, step_words
 from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent
 
 
