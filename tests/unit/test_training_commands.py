@@ -26,8 +26,7 @@ from busbw.workloads import model_rows
 from busbw.workloads.model_rows import models, parameters
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.cli.training import CONSTANTS, training
-from busbw_analysis.cli.training_layout import LAYOUT_KEYS, PLAN_KEYS, layout_settings, step_of
-from busbw_analysis.cli.training_models import MODEL_KEYS
+from busbw_analysis.cli.training_options import LAYOUT_KEYS, MODEL_KEYS, PLAN_KEYS, layout_settings, step_of
 from busbw_analysis.data.load import load
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.networks import parse_network
@@ -123,10 +122,10 @@ def test_memory_is_that_of_a_run_or_of_this_machine_where_none_is_named(monkeypa
             (("0000:1b:00.0", "NVIDIA H200"), ("0000:1c:00.0", "NVIDIA H100 80GB HBM3"))
         )
     }
-    monkeypatch.setattr("busbw_analysis.cli.training_machines.gpus_by_address", lambda: gpus)
+    monkeypatch.setattr("busbw_analysis.training.machine.gpus_by_address", lambda: gpus)
     assert asked(f"memory {RING}")["gpu_memory"]["bytes"] == 81559 << 20, "the smallest of all"
     assert asked(f"memory {RING} --gpu-memory 1024GiB")["gpu_memory"]["bytes"] == 1 << 40
-    monkeypatch.setattr("busbw_analysis.cli.training_machines.gpus_by_address", dict)
+    monkeypatch.setattr("busbw_analysis.training.machine.gpus_by_address", dict)
     assert asked(f"memory {RING}")["gpu_memory"] is None
     of_run = asked(f"memory {RING} --from {STORED / 'logs' / 'nccl-tests-2.19.txt'}")
     assert of_run["gpu_memory"]["bytes"] == 81559 << 20

@@ -66,7 +66,7 @@ def test_a_model_is_planned_on_the_ranks_of_the_run(small: Model) -> None:
 def test_layouts_fit_the_gpus_of_the_run(small: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [case(op, size, 2 if op == "ping_pong" else 4) for op in OPS for size in SIZES]
     judgement = judge(pool([synthetic_run([*cases, case("matmul", 1 << 20, 4)], World())]))
-    monkeypatch.setattr("busbw_analysis.training.plan_report.gpu_of_runs", lambda _: catalogue().gpus[0])
+    monkeypatch.setattr("busbw_analysis.training.machine.gpu_of_runs", lambda _: catalogue().gpus[0])
     large = msgspec.structs.replace(small, vocabulary=10**9)
     fits, section = (training(judgement, (one,)).blocks for one in (small, large))
     assert isinstance(fits[1], Table)

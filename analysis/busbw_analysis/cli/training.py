@@ -19,35 +19,20 @@ from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model, Sample
 from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.cli import options
+from busbw_analysis.cli import training_options as inputs
 from busbw_analysis.cli.answers import print_answer
-from busbw_analysis.cli.training_layout import (
-    LAYOUT_KEYS,
-    MANY,
-    kernels_option,
-    per_host_option,
-    sequence_option,
-    step_option,
-)
-from busbw_analysis.cli.training_machines import (
-    PER_HOST,
-    GivenNetwork,
-    causal_option,
-    gpu_memory_option,
-    gpu_option,
-    network_option,
-    rates_given,
-    room_in,
-    room_of,
-)
-from busbw_analysis.cli.training_models import MODEL_KEYS, given_model, model_option, models_of, sample_of
-from busbw_analysis.cli.training_plan import plan_
-from busbw_analysis.data.as_json import with_values
+from busbw_analysis.data.as_json import values_of, with_values
+from busbw_analysis.data.sources import find
 from busbw_analysis.node.slice import Node
 from busbw_analysis.node.storage import Stored, fastest
+from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.report.document import Column, Table, table
 from busbw_analysis.training import limits as walls
+from busbw_analysis.training import plan as plans
+from busbw_analysis.training import plan_report
 from busbw_analysis.training import storage as disks
-from busbw_analysis.training.layout import Step
+from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.machine import PER_HOST, GivenNetwork, machine_of, rates_given, room_in, room_of
 from busbw_analysis.training.memory import (
     CHECKPOINT_BYTES,
     Kernels,
@@ -57,7 +42,9 @@ from busbw_analysis.training.memory import (
     what_fits,
 )
 from busbw_analysis.training.memory import memory as memory_of
+from busbw_analysis.training.plan import Order, Planned, Scaled, Wanted
 from busbw_analysis.training.roofline import least_tokens, phases, roofline_headline, roofline_table, wires_of_step
+from busbw_analysis.training.step_time import Machine
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
 from busbw_analysis.training.volumes import statements, traffic_headline, traffic_tables
 
@@ -67,11 +54,8 @@ def training() -> None:
     """Compute traffic, memory, reads and time of training a model in a given layout, from formulas."""
 
 
-training.add_command(plan_)
-
-
 def _with_layout() -> Callable[[options.Command], click.Command]:
-    return training.command(cls=options.WithKeys, keys={"--layout": LAYOUT_KEYS})
+    return training.command(cls=options.WithKeys, keys={"--layout": inputs.LAYOUT_KEYS})
 
 
 _from_run = options.run_option("--from", "Instead of --network: use this run's measured messages.")
@@ -119,8 +103,8 @@ def _models_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table("", _MODELS, rows, note)
 
 
-@training.command(cls=options.WithKeys, keys={"--model": MODEL_KEYS})
-@model_option(models_of)
+@training.command(cls=options.WithKeys, keys={"--model": inputs.MODEL_KEYS})
+@inputs.model_option(inputs.models_of)
 @as_json_option
 def models(*, model: list[Model] | None, as_json: bool) -> None:
     """List the known models, or those of --model, with their parameters and FLOP."""
@@ -131,8 +115,8 @@ def models(*, model: list[Model] | None, as_json: bool) -> None:
 
 
 @_with_layout()
-@step_option
-@per_host_option(", to divide the traffic of experts by nodes.")
+@inputs.step_option
+@inputs.per_host_option(", to divide the traffic of experts by nodes.")
 @click.option("--stage", type=int, help="Pipeline stage.  [default: an inner one, with experts if any; else the first]")
 @click.option("--explain", is_flag=True, help="Compare common statements about this traffic with the computed numbers.")
 @as_json_option
@@ -163,10 +147,10 @@ def volumes(
 
 
 @_with_layout()
-@step_option
-@kernels_option
-@gpu_option(None, "  [default: that of --from, else of this machine, if any]")
-@gpu_memory_option
+@inputs.step_option
+@inputs.kernels_option
+@inputs.gpu_option(None, "  [default: that of --from, else of this machine, if any]")
+@inputs.gpu_memory_option
 @options.run_option("--from", "Instead of --gpu: use this run's GPU.")
 @results_dir_option
 @as_json_option
@@ -208,12 +192,12 @@ def memory(
 
 
 @_with_layout()
-@step_option
-@per_host_option(f".  [default: the run's, else {PER_HOST}]")
-@gpu_option("H100 SXM5")
-@network_option()
+@inputs.step_option
+@inputs.per_host_option(f".  [default: the run's, else {PER_HOST}]")
+@inputs.gpu_option("H100 SXM5")
+@inputs.network_option()
 @_from_run
-@causal_option
+@inputs.causal_option
 @results_dir_option
 @as_json_option
 def roofline(  # noqa: PLR0913 - click hands every option over by name
@@ -295,7 +279,7 @@ def _constants(text: str) -> dict[str, float]:
 
 
 @training.command("limits", cls=options.WithKeys, keys={"--constants": CONSTANTS})
-@network_option()
+@inputs.network_option()
 @_from_run
 @click.option(
     "--constants",
@@ -355,16 +339,16 @@ def _rate_option(flag: str, words: str) -> options.Option:
 
 
 @training.command()
-@model_option()
+@inputs.model_option()
 @click.option(
     "--sample",
     metavar="NAME",
-    callback=options.parsed(sample_of),
+    callback=options.parsed(inputs.sample_of),
     help="Samples that are read instead of tokens: a row of busbw/workloads/samples.toml, or FILE.toml:NAME.",
 )
-@click.option("--gpus", type=MANY, required=True, help="Number of GPUs that read and save.")
+@click.option("--gpus", type=inputs.MANY, required=True, help="Number of GPUs that read and save.")
 @click.option("--achieved", type=float, required=True, help="Achieved FLOP/s per GPU, such as 400e12.")
-@sequence_option
+@inputs.sequence_option
 @options.run_option("--from", "Run with measurements of this storage.")
 @_rate_option("--read-rate", "Read rate of the storage, such as 1TB/s.  [default: as measured]")
 @_rate_option("--write-rate", "Write rate of the storage, for checkpoints.  [default: as measured]")
@@ -398,7 +382,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     if sample is not None:
         reading = disks.reading_samples(sample, achieved, gpus)
     else:
-        read_of = given_model(model)
+        read_of = inputs.given_model(model)
         reading = disks.reading_tokens(read_of, seq or read_of.sequence, achieved, gpus)
     files = () if run is None else judgement_of([run], results_dir, None, force=False).of(Node).files
     read = _rate(read_rate, files, "storage_read")
@@ -436,3 +420,110 @@ def _rate(given: float | None, files: Sequence[Stored], op: str) -> disks.Rate |
         return disks.Rate(given, "as given")
     best = fastest(files, op)
     return None if best is None else disks.Rate(best.rate, f"the best {op} of the run, {best.ranks} ranks together")
+
+
+@training.command("plan", cls=options.WithKeys, keys={"--layout": inputs.PLAN_KEYS})
+@inputs.model_option()
+@click.option("--gpus", type=inputs.MANY, required=True, help="Number of GPUs.")
+@inputs.layout_option(inputs.PLAN_KEYS, "Only layouts with these settings, such as tp=8,zero=1")
+@inputs.batch_option
+@inputs.sequence_option
+@inputs.machine_options
+@inputs.kernels_option
+@click.option("--top", type=inputs.MANY, default=10, show_default=True, help="Number of layouts to show.")
+@click.option("--compare-rules", "rules", is_flag=True, help="Check whether the order TP > CP > PP > DP holds here.")
+@options.plot_option
+@results_dir_option
+@click.option("--force", is_flag=True, help="Combine runs even if their machines or settings differ.")
+@as_json_option
+def plan_(  # noqa: PLR0913 - click hands every option over by name
+    *,
+    model: Model | None,
+    gpus: int,
+    settings: Mapping[str, Any],
+    batch: int | None,
+    seq: int | None,
+    runs: tuple[str, ...],
+    kernels: Kernels | None,
+    top: int,
+    rules: bool,
+    plot: Path | None,
+    results_dir: Path,
+    force: bool,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - the options of a machine
+) -> None:
+    """Find the fastest layouts of a model on a network, what limits each, and what would change that."""
+    row = inputs.given_model(model)
+    measured = Questions(read_results([find(results_dir, run).read() for run in runs], force=force)) if runs else None
+    on = machine_of(row.dtype, gpus, measured, **given)
+    gradients, assumed = inputs.gradients_of(row, settings)
+    request = Wanted(
+        model=row,
+        gpus=gpus,
+        batch=batch or row.batch,
+        sequence=seq or row.sequence,
+        like=Layout(**{name: settings[name] for name in ("recompute", "schedule", "context") if name in settings}),
+        fixed={name: settings[name] for name in plans.FIXED if name in settings},
+        sequence_parallel=settings.get("sequence_parallel", True),
+        room=on.room,
+        kernels=kernels,
+        gradients=gradients,
+    )
+    assumed = {**on.assumed, **assumed, **plans.assumed_settings(request)}
+    plan, machine = plans.plan(request, on.machine), on.machine
+    best, kept = plan.layouts[0], plan.layouts[:top]
+    grown = plans.scaling(best, machine, on.room, kernels)
+    orders = plans.compare_rules(compared := plans.with_most_dimensions(plan), machine) if rules else ()
+    changes = plans.sensitivity(best, machine)
+    if plot is not None:
+        plan_report.save_plan(plot, kept, grown)
+        echo(f"plot: {plot}", err=True)
+    peak = on.peak or machine.flop_per_second
+    document: dict[str, JSON] = {
+        "model": row.name,
+        **values_of(request, "gpus", "batch", "sequence"),
+        "assumed": assumed,
+        "flop_per_second": machine.flop_per_second,
+        "peak_flop_per_second": on.peak,
+        **values_of(machine, "overlap", "slowdown"),
+        "gpu_memory_bytes": on.room,
+        **values_of(plan, "tried", "too_large", "refused"),
+        "layouts": [_document(planned, machine, on.peak) for planned in kept],
+        "sensitivity": changes,
+        "rules": {"layout": compared.step.layout, "orders": [_order(order) for order in orders]} if rules else None,
+        "scaling": {scaled.kind: _scaled(scaled) for scaled in grown},
+    }
+    shown = [
+        *plan_report.plan_tables(request, plan, kept, machine, peak, assumed),
+        *plan_report.change_tables(changes, grown, best),
+    ]
+    shown += plan_report.rules_tables(compared, orders) if rules else []
+    print_answer(plan_report.plan_headline(plan, machine, peak), document, shown, as_json=as_json)
+
+
+def _document(planned: Planned, machine: Machine, peak: float | None) -> dict[str, JSON]:
+    ends, step, time = planned.ends(machine), planned.step, planned.time
+    return {
+        "layout": with_values(step.layout, "gpus"),
+        "micro_batch": step.micro_batch,
+        "seconds": time.total,
+        "low_seconds": ends and ends[0],
+        "high_seconds": ends and ends[1],
+        **values_of(time, "parts", "hidden", "binds"),
+        "tokens_per_second": step.batch * step.sequence / time.total,
+        "share_of_peak": None if peak is None else planned.share_of_peak(peak, causal=machine.causal),
+        "memory_bytes": planned.memory.total,
+        "calls": len(time.prices),
+        **values_of(planned, "not_validated", "extrapolated"),
+        "origins": sorted({price.origin for price in time.prices}),
+    }
+
+
+def _order(order: Order) -> dict[str, JSON]:
+    return {"by": order.by, "order": order.dimensions, "values": order.values, "holds": order.holds}
+
+
+def _scaled(scaled: Scaled) -> dict[str, JSON]:
+    points = [{"gpus": gpus, "seconds": time.total, "parts": time.parts} for gpus, time in scaled.points]
+    return {"points": points, "takes_over": scaled.takes_over}

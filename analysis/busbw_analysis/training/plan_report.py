@@ -13,7 +13,7 @@ from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, table
 from busbw_analysis.report.plots import save
 from busbw_analysis.training.layout import AS_FRAMEWORKS, Layout, default_gradients, gigabytes, layout_text, percent_of
-from busbw_analysis.training.memory import gpu_of_runs, memory_of_gpu
+from busbw_analysis.training.machine import machine_of
 from busbw_analysis.training.plan import (
     MOST_SCALED,
     SAID,
@@ -28,7 +28,7 @@ from busbw_analysis.training.plan import (
     scaling,
     sensitivity,
 )
-from busbw_analysis.training.prices import OVERLAP, Measured, slowdown_of
+from busbw_analysis.training.prices import Measured
 from busbw_analysis.training.step_time import Machine, StepTime
 from busbw_analysis.training.step_verdicts import StepVerdict, order_kept
 
@@ -252,34 +252,18 @@ def _measured(verdicts: Sequence[StepVerdict]) -> Iterator[Block]:
 
 def _planned(questions: Questions, model: Model) -> Iterator[Block]:
     """The fastest layouts of a model on the run's number of ranks."""
-    prices = Measured(questions)
     ranks = max(len(results.facts.hosts) for results in questions.results)
-    rate = prices.flop_per_second(model.dtype) or prices.flop_per_second("float32")
-    if rate is None:
-        yield Paragraph(
-            f"{model.name}: the run measured no matmul, so the time of computation is unknown. Add matmul to the run, "
-            "or give a rate with busbw training plan --achieved."
-        )
-        return
-    overlap, how = prices.overlap() or (OVERLAP, "assumed")
-    slowdown, slower = slowdown_of(prices)
-    gpu = gpu_of_runs(questions.results)
-    of_gpu = None if gpu is None or gpu.memory_bytes is None else memory_of_gpu(gpu)
-    room = None if of_gpu is None else of_gpu.bytes
-    memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
-    machine = Machine(rate[0], prices.per_host, prices, overlap, memory_rate, slowdown=slowdown)
+    dtype = next((name for name in (model.dtype, "float32") if Measured(questions).flop_per_second(name)), model.dtype)
     gradients = default_gradients(model)
-    request = Wanted(model, ranks, model.batch, model.sequence, Layout(), {}, room=room, gradients=gradients)
     try:
-        planned = plan(request, machine)
+        on = machine_of(dtype, ranks, questions)
+        request = Wanted(model, ranks, model.batch, model.sequence, Layout(), {}, room=on.room, gradients=gradients)
+        planned = plan(request, on.machine)
     except (AnalysisError, UsageError) as error:
-        yield Paragraph(f"{model.name}: {error}.")
+        yield Paragraph(f"{model.name}: {error}. See busbw training plan --from RUN.")
         return
-    kept, best = planned.layouts[:_TOP], planned.layouts[0]
-    hidden = f"{overlap:.0%} of a call, {how}"
-    capacity = "not checked" if of_gpu is None else f"{of_gpu.bytes / 1e9:.4g} GB of the run's {of_gpu.in_words}"
-    assumed = {"compute": rate[1], "overlap": hidden, "slowdown": slower, "memory": capacity}
-    assumed |= {"gradients": f"{gradients}, {AS_FRAMEWORKS}", **assumed_settings(request)}
-    yield Paragraph(plan_headline(planned, machine, rate[0]))
-    yield from plan_tables(request, planned, kept, machine, rate[0], assumed)
-    yield from change_tables(sensitivity(best, machine), scaling(best, machine, room), best)
+    assumed = {**on.assumed, "gradients": f"{gradients}, {AS_FRAMEWORKS}", **assumed_settings(request)}
+    best, peak = planned.layouts[0], on.peak or on.machine.flop_per_second
+    yield Paragraph(plan_headline(planned, on.machine, peak))
+    yield from plan_tables(request, planned, planned.layouts[:_TOP], on.machine, peak, assumed)
+    yield from change_tables(sensitivity(best, on.machine), scaling(best, on.machine, on.room), best)
