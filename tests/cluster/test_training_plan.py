@@ -17,13 +17,11 @@ from busbw.runs.store import read
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
 from busbw_analysis.predict import Questions, read_results
-from busbw_analysis.training.judgement import Training
-from busbw_analysis.training.plan_report import training
 from busbw_analysis.training.prices import Measured
+from busbw_analysis.training.slice import Training, training
 from busbw_analysis.training.step_time import AS_IT_IS, Scenario
-from busbw_analysis.training.step_verdicts import StepVerdict, order_kept, step_verdicts
+from busbw_analysis.training.step_verdicts import StepVerdict, order_kept, step_verdicts, steps
 from busbw_analysis.training.steps import steps_of
-from busbw_analysis.training.steps_report import steps
 
 RATE_MBIT, SLOW_MBIT, DELAY_MS = 100, 20, 1
 ORDER, NEAR = 0.8, 0.25

@@ -15,10 +15,9 @@ from busbw.runs.records import RankMemory, Sent
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
 from busbw_analysis.data.summary import DataCheck
-from busbw_analysis.training.judgement import Training
-from busbw_analysis.training.step_verdicts import StepVerdict
+from busbw_analysis.training.slice import Training
+from busbw_analysis.training.step_verdicts import StepVerdict, steps
 from busbw_analysis.training.steps import Trained, ranked, slowed
-from busbw_analysis.training.steps_report import steps
 
 GOLDEN = Path(__file__).parents[1] / "data" / "runs" / "training"
 

@@ -23,8 +23,8 @@ from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.models.results import results_of
 from busbw_analysis.report.show import show_rows
-from busbw_analysis.training.judgement import StepAnswer, Training
 from busbw_analysis.training.prices import Price
+from busbw_analysis.training.slice import StepAnswer, Training
 from busbw_analysis.training.step_time import StepTime
 from busbw_analysis.training.step_verdicts import StepVerdict
 from busbw_analysis.training.steps import Trained, steps_of

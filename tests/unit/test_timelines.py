@@ -19,9 +19,9 @@ from busbw.measure.supplements import shortened, write_profiles
 from busbw.runs.records import RankTimeline, Sent
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
-from busbw_analysis.training.judgement import Training
+from busbw_analysis.training.slice import Training, trace
 from busbw_analysis.training.step_verdicts import StepVerdict
-from busbw_analysis.training.timeline_report import timelines, trace
+from busbw_analysis.training.timeline_report import timelines
 from busbw_analysis.training.timelines import CallTime, RankTime, call_times, rank_times
 
 GOLDEN = Path(__file__).parents[1] / "data" / "runs" / "training"

@@ -15,8 +15,8 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import Paragraph, Section, Table
-from busbw_analysis.training import plan_report as plan
-from busbw_analysis.training.judgement import Training
+from busbw_analysis.training.slice import Training
+from busbw_analysis.training.slice import training as section_on
 
 STORED = Path(__file__).parents[1] / "data" / "runs" / "training"
 TOY = msgspec.structs.replace(
@@ -27,7 +27,7 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "send_recv", "ping_pong")
 
 
 def training(judgement: Judgement, models: Sequence[Model]) -> Section:
-    return plan.training(judgement.results, judgement.of(Training).verdicts, models)
+    return section_on(judgement.results, judgement.of(Training).verdicts, models)
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,7 @@ from busbw.errors import UsageError
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.workloads.model_rows import Model, models, parameters
 from busbw_analysis.training.layout import Layout, Step, divisors, layouts
-from busbw_analysis.training.traffic import Traffic, sent, traffic
-from busbw_analysis.training.volumes import statements
+from busbw_analysis.training.traffic import Traffic, sent, statements, traffic
 
 TOY = msgspec.structs.replace(
     models()["Llama 3 8B"],

@@ -29,7 +29,6 @@ from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.report.document import Column, Table, table
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import plan as plans
-from busbw_analysis.training import plan_report
 from busbw_analysis.training import storage as disks
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.machine import PER_HOST, GivenNetwork, machine_of, rates_given, room_in, room_of
@@ -45,8 +44,7 @@ from busbw_analysis.training.memory import memory as memory_of
 from busbw_analysis.training.plan import Order, Planned, Scaled, Wanted
 from busbw_analysis.training.roofline import least_tokens, phases, roofline_headline, roofline_table, wires_of_step
 from busbw_analysis.training.step_time import Machine
-from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
-from busbw_analysis.training.volumes import statements, traffic_headline, traffic_tables
+from busbw_analysis.training.traffic import DIMENSIONS, sent, statements, traffic, traffic_headline, traffic_tables
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})  # as busbw has it, for calls without it
@@ -477,7 +475,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     orders = plans.compare_rules(compared := plans.with_most_dimensions(plan), machine) if rules else ()
     changes = plans.sensitivity(best, machine)
     if plot is not None:
-        plan_report.save_plan(plot, kept, grown)
+        plans.save_plan(plot, kept, grown)
         echo(f"plot: {plot}", err=True)
     peak = on.peak or machine.flop_per_second
     document: dict[str, JSON] = {
@@ -495,11 +493,11 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         "scaling": {scaled.kind: _scaled(scaled) for scaled in grown},
     }
     shown = [
-        *plan_report.plan_tables(request, plan, kept, machine, peak, assumed),
-        *plan_report.change_tables(changes, grown, best),
+        *plans.plan_tables(request, plan, kept, machine, peak, assumed),
+        *plans.change_tables(changes, grown, best),
     ]
-    shown += plan_report.rules_tables(compared, orders) if rules else []
-    print_answer(plan_report.plan_headline(plan, machine, peak), document, shown, as_json=as_json)
+    shown += plans.rules_tables(compared, orders) if rules else []
+    print_answer(plans.plan_headline(plan, machine, peak), document, shown, as_json=as_json)
 
 
 def _document(planned: Planned, machine: Machine, peak: float | None) -> dict[str, JSON]:

@@ -7,17 +7,12 @@ length in µs, ``b`` and ``e`` are the begin and end of a span that others may o
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import msgspec
-
-from busbw.errors import AnalysisError
 from busbw.ops.training import workload_in_words
 from busbw.runs.records import JSON
 from busbw.units import format_time
-from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Paragraph, Section, percent, table
 from busbw_analysis.report.plots import MUTED, canvas, name_ticks, row_axis, sample
 from busbw_analysis.report.svg import SERIES, inline
-from busbw_analysis.training.judgement import Training
 from busbw_analysis.training.steps import Trained
 from busbw_analysis.training.timelines import COMPUTE, CallTime, RankTime
 
@@ -120,16 +115,8 @@ def _draw(timeline: Sequence[RankTime], identity: str, title: str, description: 
         return inline(figure, identity, title, description)
 
 
-def trace(judgement: Judgement) -> bytes:
-    """A process for each kind of step, a thread for each rank. Raises AnalysisError for a run without timelines."""
-    events = [event for process, step in enumerate(judgement.of(Training).steps) for event in _events(process, step)]
-    if not events:
-        message = "the run has no timeline of a training step; record one with busbw run --op train_…"
-        raise AnalysisError(message)
-    return msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events}) + b"\n"
-
-
-def _events(process: int, step: Trained) -> Iterator[JSON]:
+def trace_events(process: int, step: Trained) -> Iterator[JSON]:
+    """The events of a step: a thread for each rank of ``process``."""
     if not step.timeline:
         return
     name = f"{step.op}, {workload_in_words(step.workload)}"
