@@ -88,8 +88,7 @@ def test_a_model_of_ones_own_is_described_by_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "starts"),
-    [("volumes --model 'Llama 3 8B'", "A rank sends nothing"), (f"memory {RING}", "A rank needs")],
+    ("words", "starts"), [("volumes --model 'Llama 3 8B'", "A rank sends nothing"), (f"memory {RING}", "A rank needs")]
 )
 def test_the_first_line_is_the_answer(words: str, starts: str) -> None:
     assert asked(words)["headline"].startswith(starts)

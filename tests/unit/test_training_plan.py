@@ -152,27 +152,21 @@ def test_a_step_takes_what_a_played_pipeline_with_its_calls_takes(p: int, v: int
 
 
 @pytest.mark.parametrize(
-    ("p", "v", "m", "how"),
+    ("p", "v", "m", "how", "near"),
     [
-        *[(p, 1, m, "gpipe") for p in (2, 4, 5) for m in (1, 3, 8)],
-        *[(p, 1, m * p, "1f1b") for p in (2, 3, 4, 8) for m in (1, 2, 5)],
-        *[(p, v, m * p, "1f1b") for p in (2, 4) for v in (2, 4) for m in (1, 3)],
+        *[(p, 1, m, "1f1b", 0.2) for p, m in ((4, 1), (4, 2), (4, 6), (8, 3), (8, 12), (8, 100))],
+        *[(p, 1, m, "gpipe", 1e-6) for p in (2, 4, 5) for m in (1, 3, 8)],
+        *[(p, 1, m * p, "1f1b", 1e-6) for p in (2, 3, 4, 8) for m in (1, 2, 5)],
+        *[(p, v, m * p, "1f1b", 1e-6) for p in (2, 4) for v in (2, 4) for m in (1, 3)],
     ],
 )
-def test_a_pipeline_waits_for_as_many_hops_as_a_played_one(p: int, v: int, m: int, how: str) -> None:
+def test_a_pipeline_waits_for_as_many_hops_as_a_played_one(p: int, v: int, m: int, how: str, near: float) -> None:
     model = msgspec.structs.replace(TOY, layers=120)
     one = Step(model, Layout(pp=p, interleave=v, micro_batches=m, schedule=how, uneven=True), m, 16)  # type: ignore[arg-type]
     with_hops, without = (play(p, v, m, how, hop=hop)[0] for hop in (0.01, 0.0))
-    assert hops_in_a_row(one) == pytest.approx((with_hops - without) / 0.01)
+    assert hops_in_a_row(one) == pytest.approx((with_hops - without) / 0.01, rel=near)
     found = step_time(one, machine(Fixed(send_recv=0.5)))
     assert found.exposed["pp"] == pytest.approx(0.5 * hops_in_a_row(one))
-
-
-@pytest.mark.parametrize(("p", "m"), [(4, 1), (4, 2), (4, 6), (8, 3), (8, 12), (8, 100)])
-def test_hops_of_other_numbers_of_micro_batches_are_nearly_those(p: int, m: int) -> None:
-    one = Step(TOY, Layout(pp=p, micro_batches=m), m, 16)
-    with_hops, without = (play(p, 1, m, hop=hop)[0] for hop in (0.01, 0.0))
-    assert hops_in_a_row(one) == pytest.approx((with_hops - without) / 0.01, rel=0.2)
 
 
 @pytest.mark.parametrize(("seconds", "overlap"), [(1e-5, 1.0), (1e-5, 0.5), (1.0, 1.0), (1.0, 0.25), (1.0, 0.0)])
@@ -532,11 +526,6 @@ def test_what_cannot_be_planned_is_refused_by_its_code(words: str, code: str) ->
     assert "\n" not in str(error.value)
 
 
-def test_a_plan_takes_the_layout_that_it_prints() -> None:
-    given = f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --layout tp=8,uneven=yes"
-    assert CliRunner().invoke(main, ["training", "plan", *shlex.split(given)]).exit_code == 0
-
-
 @pytest.mark.parametrize(
     ("words", "there"),
     [
@@ -552,12 +541,6 @@ def test_degrees_that_no_layout_has_are_refused_with_those_that_there_are(words:
     with pytest.raises(UsageError) as error:
         training.main(["plan", *shlex.split(f"{words} {NETWORK}")], standalone_mode=False)
     assert str(error.value).endswith(there)
-
-
-def test_a_model_that_no_layout_holds_says_how_many_gpus_would() -> None:
-    """18 B of each of 405.85e9 parameters in 85.52 GB."""
-    with pytest.raises(AnalysisError, match="86"):
-        training.main(["plan", *shlex.split(f"--model 'Llama 3 405B' --gpus 8 {NETWORK}")], standalone_mode=False)
 
 
 def test_what_a_run_does_not_tell_the_network_does() -> None:

@@ -182,10 +182,7 @@ def memory(
         "would_fit": other and other.layout,
         "checkpoint_bytes": saved,
     }
-    headline, shown = (
-        memory_headline(needed, room, other),
-        memory_table(step, needed, by_zero, saved, assumed),
-    )
+    headline, shown = (memory_headline(needed, room, other), memory_table(step, needed, by_zero, saved, assumed))
     print_answer(headline, document, [shown], as_json=as_json)
 
 

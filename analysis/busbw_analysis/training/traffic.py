@@ -391,13 +391,7 @@ def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
             step.tokens * model.hidden,
             sent(rows, "cp"),
         ),
-        Statement(
-            "",
-            "TP > CP > PP > DP",
-            f"by calls here: {by_calls}; by bytes: {by_bytes}",
-            None,
-            None,
-        ),
+        Statement("", "TP > CP > PP > DP", f"by calls here: {by_calls}; by bytes: {by_bytes}", None, None),
     )
     return tuple(statement for statement in claims if statement.sent_bytes is None or statement.sent_bytes)
 
