@@ -17,11 +17,11 @@ from busbw.runs.store import read
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
 from busbw_analysis.predict import Questions, read_results
-from busbw_analysis.training.held import Held, held, order_kept
-from busbw_analysis.training.judgement import Training
-from busbw_analysis.training.sections.plan import training
-from busbw_analysis.training.sections.steps import steps
-from busbw_analysis.training.step_time import Scenario
+from busbw_analysis.training.prices import Measured
+from busbw_analysis.training.slice import Training, training
+from busbw_analysis.training.step_time import AS_IT_IS, Scenario
+from busbw_analysis.training.step_verdicts import StepVerdict, order_kept, step_verdicts, steps
+from busbw_analysis.training.steps import steps_of
 
 RATE_MBIT, SLOW_MBIT, DELAY_MS = 100, 20, 1
 ORDER, NEAR = 0.8, 0.25
@@ -85,9 +85,10 @@ def run(ranks: Ranks, results: Path, name: str, sweeps: str, hosts: int) -> Path
     return folder
 
 
-def by_layout(found: tuple[Held, ...]) -> dict[str, Held]:
-    """They, each by what it is."""
-    return {one.what: one for one in found}
+def predicted(questions: Questions, scenario: Scenario = AS_IT_IS) -> dict[str, StepVerdict]:
+    """The measured steps beside their predictions, each by what it is."""
+    steps = (step for results in questions.results for step in steps_of(results))
+    return {verdict.name: verdict for verdict in step_verdicts(steps, Measured(questions), scenario)}
 
 
 @pytest.mark.slow
@@ -109,27 +110,27 @@ def test_a_plan_keeps_the_order_of_real_steps_and_is_near_each(wide: Bed, tmp_pa
         slow_run = run(ranks, results, "slow", three, count)
     # Two ranks say what a message takes, all what a call does: no pooling, and no other difference is looked at.
     questions = Questions(read_results([read(folder) for folder in known], force=True))
-    found = held(questions)
+    found = predicted(questions)
     assert len(found) == 6
-    errors = {one.what: one.error for one in found}
-    assert None not in errors.values(), [one.refused for one in found]
-    assert order_kept(found) >= ORDER, errors
+    errors = {name: verdict.error for name, verdict in found.items()}
+    assert None not in errors.values(), [verdict.refused for verdict in found.values()]
+    assert order_kept([*found.values()]) >= ORDER, errors
     assert max(abs(error or 0) for error in errors.values()) <= NEAR, errors
     # What the fast links tell of slow ones.
-    slower = by_layout(held(questions, Scenario("slower links", between=SLOW_MBIT / RATE_MBIT)))
-    slow = by_layout(held(Questions(read_results([read(slow_run)]))))
+    slower = predicted(questions, Scenario("slower links", between=SLOW_MBIT / RATE_MBIT))
+    slow = predicted(Questions(read_results([read(slow_run)])))
     assert len(slow) == 3
-    times = [(one.seconds, predicted.total) for what, one in slow.items() if (predicted := slower[what].predicted)]
+    times = [(one.step.step_ns, ns) for name, one in slow.items() if (ns := slower[name].predicted_ns)]
     assert kendalltau(*zip(*times, strict=True)).statistic >= ORDER, times
-    assert max(abs(predicted / seconds - 1) for seconds, predicted in times) <= NEAR, times
-    fast_order, slow_order = (sorted(slow, key=lambda what: told[what].seconds) for told in (by_layout(found), slow))
+    assert max(abs(ns / measured_ns - 1) for measured_ns, ns in times) <= NEAR, times
+    fast_order, slow_order = (sorted(slow, key=lambda name: told[name].step.step_ns) for told in (found, slow))
     assert fast_order != slow_order
     # The report ranks them, says what each waits for, and shows the errors.
     judgement = judge(load([known[0]]))
     judged = judgement.of(Training)
     for section, columns in (
-        (steps(judged.steps, judged.verdicts), ("Over the fastest", "Waits most for")),
-        (training(judgement.results, judged.held, ()), ("Error",)),
+        (steps(judged.verdicts), ("Over the fastest", "Waits most for")),
+        (training(judgement.results, judged.verdicts, ()), ("Error",)),
     ):
         assert section is not None
         headings = {column.heading for block in section.blocks for column in getattr(block, "columns", ())}

@@ -37,8 +37,7 @@ from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs.plan import SWEEP_KEYS, Plan, Sweep, Timing, suites
 from busbw_analysis.cli.training import CONSTANTS, training
-from busbw_analysis.cli.training_layout import LAYOUT_KEYS
-from busbw_analysis.cli.training_models import MODEL_KEYS
+from busbw_analysis.cli.training_options import LAYOUT_KEYS, MODEL_KEYS
 
 MOST_SECONDS: Final = 2.0
 """Of the processor, not of the clock on the wall: a busy machine must not look like a slow program."""

@@ -15,8 +15,8 @@ from busbw.errors import UsageError
 from busbw.ops import TRAINED
 from busbw.ops.training import EXCHANGE, parse_compute, parse_slow
 from busbw.workloads.shapes import StepShape
-from busbw_analysis.training.held import step_of
 from busbw_analysis.training.memory import memory
+from busbw_analysis.training.steps import step_of
 
 WORKER: Final = Path(training_ranks.__file__)
 

@@ -17,7 +17,7 @@ from busbw.ops import OPS
 from busbw.ops.training import INTERLEAVED, OTHER_MODELS, Workload
 from busbw.workloads.shapes import StepShape
 from busbw_analysis.training import traffic
-from busbw_analysis.training.held import step_of
+from busbw_analysis.training.steps import step_of
 
 RANKS: Final = 2
 REPLICATED: Final = (

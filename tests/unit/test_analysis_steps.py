@@ -15,9 +15,8 @@ from busbw.runs.records import RankMemory, Sent
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
 from busbw_analysis.data.summary import DataCheck
-from busbw_analysis.training.judgement import Training
-from busbw_analysis.training.sections.steps import steps
-from busbw_analysis.training.step_verdicts import step_verdicts
+from busbw_analysis.training.slice import Training
+from busbw_analysis.training.step_verdicts import StepVerdict, steps
 from busbw_analysis.training.steps import Trained, ranked, slowed
 
 GOLDEN = Path(__file__).parents[1] / "data" / "runs" / "training"
@@ -54,6 +53,7 @@ ONE = Trained(
     dropped=0,
     product_rate=1.2e11,
     check=DataCheck("verified"),
+    tries_ns=(100.0,),
 )
 
 
@@ -106,22 +106,21 @@ def test_the_rank_that_sends_most_speaks_for_all() -> None:
 def test_the_rank_that_needs_most_memory_is_held_against_the_formulas() -> None:
     small = RankMemory(rank=0, peak_bytes=7, weights_bytes=4, gradients_bytes=2)
     large = msgspec.structs.replace(small, rank=1, peak_bytes=9)
-    one = replace(ONE, memory=(small, large), tries_ns=(round(ONE.step_ns),))
+    one = replace(ONE, memory=(small, large))
     assert (one.fullest, ONE.fullest) == (large, None)
     computed = require(one.computed_memory)
     assert (computed.weights, computed.gradients, computed.optimizer) == (4 * 2**23, 4 * 2**23, 0)
     sharded = replace(one, op="train_zero1")
     over_nccl = require(replace(sharded, device="cuda").computed_memory)
     assert require(sharded.computed_memory).buffers - over_nccl.buffers == over_nccl.gradients
-    verdicts = step_verdicts([one], ())
-    section = require(steps([one], verdicts))
-    assert section.blocks[-1] != steps([ONE], verdicts).blocks[-1]  # type: ignore[union-attr]
+    with_memory, without = (require(steps([StepVerdict(step)])) for step in (one, ONE))
+    assert len(with_memory.blocks) == len(without.blocks) + 1
 
 
 def test_a_stored_step_is_in_the_report() -> None:
     training = judge(load([GOLDEN])).of(Training)
     assert [(step.op, step.sent_bytes) for step in training.steps] == [("train_1f1b", 1792.0), ("train_ddp", 100352.0)]
-    section = require(steps(training.steps, training.verdicts))
+    section = require(steps(training.verdicts))
     assert section.anchor == "steps"
 
 

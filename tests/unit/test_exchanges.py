@@ -24,8 +24,7 @@ from busbw.runs.plan import Plan, Sweep, plan_from
 from busbw.runs.records import Case, Sent
 from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.report.document import Figure, Paragraph
-from busbw_analysis.training.gradient_exchanges import exchanged
-from busbw_analysis.training.sections.gradient_exchanges import exchanges, in_words
+from busbw_analysis.training.gradient_exchanges import exchanged, exchanges, in_words
 from busbw_analysis.training.steps import Trained
 
 WIDTH, RANKS = 16, 3

@@ -2,8 +2,10 @@
 
 import json
 import shlex
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,26 +14,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
+from busbw.backends.pytorch.training import WORKLOADS
 from busbw.cli.main import main
 from busbw.ops import STRATEGIES
-from busbw.ops.training import Workload
+from busbw.ops.base import Strategy
+from busbw.ops.training import EXCHANGE, OTHER_MODELS, Workload, _step
 from busbw.runs.records import Measurement, RankTimeline, Sent, StepParts
-from busbw.runs.store import StoredRun
+from busbw.runs.store import StoredRun, read
 from busbw_analysis.assembly import compose
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.answer import Answer, answer_of
-from busbw_analysis.models.results import results_of
+from busbw_analysis.models.results import Results, results_of
+from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.report.show import show_rows
-from busbw_analysis.training.held import Held
-from busbw_analysis.training.judgement import Training
-from busbw_analysis.training.prices import Price
-from busbw_analysis.training.step_answer import StepAnswer
+from busbw_analysis.training.layout import Layout
+from busbw_analysis.training.memory import memory
+from busbw_analysis.training.prices import Measured, Price
+from busbw_analysis.training.slice import StepAnswer, Training
 from busbw_analysis.training.step_time import StepTime
-from busbw_analysis.training.step_verdicts import StepVerdict, step_verdicts
-from busbw_analysis.training.steps import Trained, steps_of
+from busbw_analysis.training.step_verdicts import StepVerdict, order_kept, step_verdicts
+from busbw_analysis.training.steps import Trained, step_of, steps_of
 from busbw_analysis.training.timelines import rank_times
+from busbw_analysis.training.traffic import traffic
 
+STORED = Path(__file__).parents[1] / "data" / "runs" / "training"
 MIB = 1 << 20
 SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 23, 1 << 25)
 DDP = Workload(model="MLP 1024", scale=1.0, dp=2, tp=1, pp=1, micro_batches=1, interleave=1)
@@ -85,7 +92,7 @@ def test_a_step_is_compared_with_what_calls_of_the_same_run_predict(factor: floa
     answer, verdict = answered(run_of(round(factor * expected_ns)))
     assert verdict.predicted_ns == pytest.approx(expected_ns, rel=0.01)
     assert verdict.ratio == pytest.approx(factor, rel=0.01)
-    assert verdict.time_ns == pytest.approx(factor * expected_ns / 2, rel=0.01)
+    assert verdict.step.time_ns == pytest.approx(factor * expected_ns / 2, rel=0.01)
     assert (verdict.status, verdict.extrapolated, verdict.lacks) == (status, (), ())
     assert verdict.longest == ("exposed communication" if factor > 1 else None)
     assert answer.status == {"faster": "as expected"}.get(status, status)
@@ -146,20 +153,18 @@ def one_step(**changes: float | tuple[float, ...]) -> Trained:
     return replace(step, **changes)  # type: ignore[arg-type]
 
 
-def priced(*extrapolated: str) -> Held:
+def predicted(step: Trained, *extrapolated: str) -> StepVerdict:
     price = Price(0.0, 1.0, far=False, origin="", extrapolated=extrapolated)
-    return Held(0, "train_ddp", DDP, 2.0, 1.0, StepTime(1.0, 0.0, 0.0, {}, {}, (price,)))
+    return StepVerdict(step, StepTime(1.0, 0.0, 0.0, {}, {}, (price,)))
 
 
 def test_an_extrapolation_calls_no_step_slower() -> None:
     step = one_step(step_ns=2e9, compute_ns=1e9, tries_ns=(2e9, 2.1e9))
-    statuses = [step_verdicts([step], [priced(*of)])[0].status for of in ((), ("size: twice",))]
-    assert statuses == ["slower", "undecided"]
+    assert [predicted(step, *of).status for of in ((), ("size: twice",))] == ["slower", "undecided"]
 
 
 def test_tries_on_both_sides_of_the_limit_decide_nothing() -> None:
-    step = one_step(step_ns=2e9, compute_ns=1e9, tries_ns=(1.1e9, 2e9, 2e9))
-    (verdict,) = step_verdicts([step], [priced()])
+    verdict = predicted(one_step(step_ns=2e9, compute_ns=1e9, tries_ns=(1.1e9, 2e9, 2e9)))
     assert (verdict.status, verdict.low, verdict.high) == ("undecided", 1.1, 2.0)
 
 
@@ -174,7 +179,7 @@ def test_the_parts_of_a_step_add_up(step_ns: int, compute_ns: int, pp: int, micr
     sent = (Sent(op="all_reduce", group=2, size_bytes=8, calls=1, ranks=(0, 1)),)
     timeline = rank_times(rows, sent)
     step = replace(STEP, workload=workload, step_ns=step_ns, compute_ns=compute_ns, timeline=timeline)
-    (verdict,) = step_verdicts([replace(step, tries_ns=(step_ns,))], [])
+    verdict = StepVerdict(step)
     assert sum(verdict.parts.values()) == pytest.approx(1)
     assert all(share >= -1e-9 for share in verdict.parts.values())
     assert verdict.waiting is not None
@@ -187,7 +192,7 @@ def test_every_output_has_the_parts_of_a_step() -> None:
     judgement = judge(pool((run_of(COMPUTE_NS + EXPOSED_NS),)))
     (verdict,) = judgement.of(Training).verdicts
     (row,) = [row for row in show_rows(judgement) if row.case.op == "train_ddp"]
-    numbers = {number.key: number.values[verdict.case] for number in row.numbers}
+    numbers = {number.key: number.values[verdict.step.case] for number in row.numbers}
     assert (numbers["computed"], numbers["exposed"]) == (verdict.computed, verdict.communicating)
     assert (numbers["predicted_ns"], numbers["of_predicted"]) == (verdict.predicted_ns, verdict.ratio)
     assert numbers.items() <= row.document.items()
@@ -199,7 +204,125 @@ def test_every_output_has_the_parts_of_a_step() -> None:
 
 
 def test_stored_steps_that_nothing_predicts_have_their_parts_in_the_answer() -> None:
-    answer = answer_of(judge(load([Path(__file__).parents[1] / "data" / "runs" / "training"])))
+    answer = answer_of(judge(load([STORED])))
     part = answer.of(StepAnswer)
-    assert {verdict.op for verdict in part.verdicts} == {"train_1f1b", "train_ddp"}
+    assert {verdict.step.op for verdict in part.verdicts} == {"train_1f1b", "train_ddp"}
     assert part.text
+
+
+COUNTED: dict[str, tuple[dict[str, int], dict[tuple[str, int], int]]] = {
+    "train_ddp": ({"dp": 4}, {("all_reduce", 524288): 1}),
+    "train_zero1": ({"dp": 4}, {("reduce_scatter", 524288): 1, ("all_gather", 524288): 1}),
+    "train_fsdp": ({"dp": 4, "micro_batches": 2}, {("all_gather", 131072): 16, ("reduce_scatter", 131072): 8}),
+    "train_fsdp_kept": ({"dp": 4}, {("all_gather", 131072): 4, ("reduce_scatter", 131072): 4}),
+    "train_tensor": ({"tp": 4, "micro_batches": 2}, {("all_reduce", 4096): 16}),
+    "train_1f1b": ({"pp": 4, "micro_batches": 8}, {("send_recv", 1024): 16}),
+    "train_gpipe": ({"pp": 4, "micro_batches": 4}, {("send_recv", 2048): 8}),
+}
+"""Operation → its layout on 4 ranks, and what PyTorch was counted to send in one step of MLP 1024 at scale 1/8 (of a
+stage in the middle): op and S → calls."""
+
+
+@pytest.fixture(scope="module")
+def stored() -> Results:
+    (results,) = read_results([read(STORED)])
+    return results
+
+
+def verdicts(results: Results) -> tuple[StepVerdict, ...]:
+    return step_verdicts(steps_of(results), Measured(Questions([results])))
+
+
+@pytest.mark.parametrize("op", list(COUNTED))
+def test_the_plans_traffic_is_what_real_steps_were_counted_to_send(op: str) -> None:
+    degrees, sent = COUNTED[op]
+    plain: dict[str, Any] = {"dp": 1, "tp": 1, "pp": 1, "micro_batches": 1}
+    workload = Workload(model="MLP 1024", scale=0.125, interleave=1, **{**plain, **degrees})
+    found: Counter[tuple[str, int]] = Counter()
+    for row in traffic(step_of(op, workload)):
+        found[row.op, row.size_bytes] += row.messages
+    assert dict(found) == sent
+
+
+@pytest.mark.parametrize("op", ["train_fsdp", "train_ulysses", "train_gpipe"])
+def test_a_new_step_has_the_layout_of_its_own_row(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STRATEGIES, "train_new", STRATEGIES[op])
+    degrees: dict[str, Any] = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, **dict.fromkeys(STRATEGIES[op].splits, 4)}
+    model = OTHER_MODELS.get(op, "MLP 1024")
+    workload = Workload(
+        model=model, scale=0.0625, interleave=1, micro_batches=8 if op == "train_gpipe" else 1, **degrees
+    )
+    known, new = step_of(op, workload), step_of("train_new", workload)
+    assert (traffic(new), memory(new, "sgd", "eager")) == (traffic(known), memory(known, "sgd", "eager"))
+    plain = replace(known, layout=Layout(**degrees, micro_batches=workload.micro_batches))
+    assert (traffic(new), memory(new, "sgd", "eager")) != (traffic(plain), memory(plain, "sgd", "eager"))
+
+
+def test_a_step_without_a_strategy_cannot_be_written() -> None:
+    with pytest.raises(TypeError):
+        _step("train_new", "weights sharded")  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        Strategy(splits=("dp",))  # type: ignore[call-arg]
+    assert set(STRATEGIES) == set(WORKLOADS) | {EXCHANGE}
+
+
+def test_a_step_that_no_plan_describes_is_refused_with_its_reason(
+    stored: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all("no plan" not in verdict.refused for verdict in verdicts(stored))
+    monkeypatch.setitem(STRATEGIES, "train_ddp", replace(STRATEGIES["train_ddp"], unplanned="no plan"))
+    refused = {verdict.refused for verdict in verdicts(stored) if verdict.step.op == "train_ddp"}
+    assert refused == {"train_ddp: no plan"}
+
+
+def test_steps_without_computation_alone_are_left_out(stored: Results) -> None:
+    assert steps_of(stored)
+    (run,) = stored.runs
+    rows = (msgspec.structs.replace(row, supplement=None) if isinstance(row, Measurement) else row for row in run.rows)
+    assert not steps_of(replace(stored, runs=(replace(run, rows=tuple(rows)),)))
+
+
+def test_stored_steps_have_the_traffic_that_was_counted(stored: Results) -> None:
+    blocks = [row for row in stored.runs[0].measurements if isinstance(row.supplement, StepParts)]
+    assert {block.case.op for block in blocks} >= {"train_ddp", "train_1f1b"}
+    for block in blocks:
+        case, apart = block.case, block.supplement
+        assert isinstance(apart, StepParts)
+        assert isinstance(case.settings, Workload)
+        if case.op == "train_all_reduce":
+            continue
+        counted = sum(row.size_bytes * row.calls for row in apart.sent if 0 in row.ranks)
+        assert sum(row.size_bytes * row.messages for row in traffic(step_of(case.op, case.settings), 0)) == counted
+
+
+def test_every_measured_step_is_predicted_or_refused(stored: Results) -> None:
+    found = verdicts(stored)
+    assert {verdict.step.op for verdict in found} == {
+        row.case.op for row in stored.cases if isinstance(row.case.settings, Workload)
+    }
+    for verdict in found:
+        assert (verdict.predicted is None) == bool(verdict.refused)
+
+
+def verdict_of(step: Trained, seconds: float, predicted: float, pp: int = 1) -> StepVerdict:
+    workload = Workload(model="MLP 1024", scale=1.0, dp=2 // pp, tp=1, pp=pp, micro_batches=4, interleave=1)
+    time = StepTime(0.5 * predicted, 0.2 * predicted, 0.0, {"dp": 0.3 * predicted}, {}, ())
+    return StepVerdict(replace(step, workload=workload, step_ns=seconds * 1e9, compute_ns=0.6e9 * seconds), time)
+
+
+def test_errors_are_shares_of_the_measured_step_and_add_up() -> None:
+    verdict = verdict_of(STEP, 2.0, 2.4, pp=2)
+    assert verdict.error == pytest.approx(0.2)
+    assert verdict.step.bubble_ns == pytest.approx(1.2e9 / 4)
+    assert verdict.errors == {
+        "computation": pytest.approx((1.2 - 1.2) / 2),
+        "waiting": pytest.approx((0.48 - 0.3) / 2),
+        "exposed communication": pytest.approx((0.72 - 0.5) / 2),
+    }
+    assert sum(verdict.errors.values()) == pytest.approx(verdict.error)
+    assert "waiting" not in verdict_of(STEP, 2.0, 2.4).errors, "there is no pipeline"
+
+
+def test_the_order_is_kept_as_far_as_pairs_are() -> None:
+    times = [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 4.0)]
+    assert order_kept([verdict_of(STEP, *pair) for pair in times]) == pytest.approx(4 / 6)

@@ -44,9 +44,7 @@ READERS: Final[dict[str, str]] = {
     "busbw/workloads/model_rows.py:_plain": "names of models as users write them",
     "busbw_analysis/cli/main.py": "lists and percentages that users type",
     "busbw_analysis/cli/options.py": "completes names that users type",
-    "busbw_analysis/cli/training_layout.py": "names of files that users type",
-    "busbw_analysis/cli/training_machines.py": "networks and percentages as users write them",
-    "busbw_analysis/cli/training_models.py": "names of files and models as users write them",
+    "busbw_analysis/cli/training_options.py": "names of files and models, networks and percentages as users write them",
     "busbw_analysis/cli/simulate.py": "algorithms and placements that users type",
     "busbw_analysis/models/networks.py": "networks as users write them",
     # files that people write, and those of runs

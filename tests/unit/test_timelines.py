@@ -19,9 +19,9 @@ from busbw.measure.supplements import shortened, write_profiles
 from busbw.runs.records import RankTimeline, Sent
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
-from busbw_analysis.training import trace
-from busbw_analysis.training.judgement import Training
-from busbw_analysis.training.sections.timelines import timelines
+from busbw_analysis.training.slice import Training, trace
+from busbw_analysis.training.step_verdicts import StepVerdict
+from busbw_analysis.training.timeline_report import timelines
 from busbw_analysis.training.timelines import CallTime, RankTime, call_times, rank_times
 
 GOLDEN = Path(__file__).parents[1] / "data" / "runs" / "training"
@@ -73,11 +73,11 @@ def test_computation_and_waiting_are_apart(spans: list[tuple[str, int, int]]) ->
 def test_a_timeline_is_drawn_and_exported() -> None:
     judgement = judge(load([GOLDEN]))
     recorded, calls = rank_times((EARLY, LATE), SENT), call_times((EARLY, LATE))
-    steps = (replace(judgement.of(Training).steps[1], timeline=recorded, calls=calls),)
-    judgement = replace(judgement, slices=(replace(judgement.of(Training), steps=steps),))
-    section = require(timelines(steps))
+    step = replace(judgement.of(Training).steps[1], timeline=recorded, calls=calls)
+    judgement = replace(judgement, slices=(replace(judgement.of(Training), verdicts=(StepVerdict(step),)),))
+    section = require(timelines([step]))
     assert section.anchor == "timelines"
-    events = json.loads(trace.text(judgement))["traceEvents"]
+    events = json.loads(trace(judgement))["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X", "b", "e"}
     assert sum(event["dur"] for event in events if event["name"] == "waiting") == pytest.approx(0.035)
     ends = {event["id"]: event["ts"] for event in events if event["ph"] == "e"}
@@ -88,7 +88,7 @@ def test_a_run_without_timelines_has_none() -> None:
     judgement = judge(load([GOLDEN]))
     assert timelines(judgement.of(Training).steps) is None
     with pytest.raises(AnalysisError):
-        trace.text(judgement)
+        trace(judgement)
 
 
 def test_the_trace_of_the_profiler_is_in_the_folder(tmp_path: Path) -> None:

@@ -19,28 +19,25 @@ from hypothesis import strategies as st
 from testing.synthetic import World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
-from busbw.errors import BusbwError, UsageError
+from busbw.errors import BusbwError
 from busbw.runs.facts import GpuFacts
 from busbw.runs.store import read
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import models, parameters
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.cli.training import CONSTANTS, training
-from busbw_analysis.cli.training_layout import LAYOUT_KEYS, PLAN_KEYS, layout_settings, step_of
-from busbw_analysis.cli.training_models import MODEL_KEYS
+from busbw_analysis.cli.training_options import LAYOUT_KEYS, MODEL_KEYS, PLAN_KEYS, layout_settings, step_of
 from busbw_analysis.data.load import load
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.networks import parse_network
 from busbw_analysis.node.slice import Node
 from busbw_analysis.predict import Questions, read_results
-from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.layout import Layout, Step, layout_text
 from busbw_analysis.training.limits import Constants
 from busbw_analysis.training.plan import FIXED
-from busbw_analysis.training.prices import Described
-from busbw_analysis.training.rates import Rates, rates_of
+from busbw_analysis.training.prices import Described, Rates, rates_of
 from busbw_analysis.training.roofline import least_tokens, phases, wires_of_step
 from busbw_analysis.training.step_time import Machine, step_time
-from busbw_analysis.training.tables.formulas import layout_text
 
 STORED = Path(__file__).parents[1] / "data"
 RING = "--model 'Llama 3 8B' --layout dp=2,tp=4,pp=2,cp=2,micro-batch=2 --batch 16"
@@ -91,24 +88,10 @@ def test_a_model_of_ones_own_is_described_by_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "starts"),
-    [
-        ("models", "8 models"),
-        ("volumes --model 'Llama 3 8B'", "A rank sends nothing"),
-        (f"volumes {RING.replace('micro', 'gradients=bfloat16,micro')}", "A rank sends 31.06 GB"),
-        (f"memory {RING}", "A rank needs"),
-        (f"memory {RING} --gpu 'H100 SXM5'", "Fits 85.52 GB of H100 SXM5"),
-        ("memory --model 'Llama 3 8B' --layout dp=8 --batch 8 --gpu-memory 80GiB", "Does not fit"),
-        (f"roofline {RING} --network rail:nic=50GB/s,inner=450GB/s", "A step takes at least"),
-        ("limits", "The cliff is at 2.8e+28 FLOP, the latency wall at 2.0e+31 FLOP"),
-        ("storage --sample DeepCAM --gpus 8 --achieved 1e15 --read-rate 50GB/s", "Training reads 73.1 GB/s of 50 GB/s"),
-        ("plan --model 'Llama 3 8B' --gpus 8 --network '4X NDR'", "Fastest: dp "),
-    ],
+    ("words", "starts"), [("volumes --model 'Llama 3 8B'", "A rank sends nothing"), (f"memory {RING}", "A rank needs")]
 )
 def test_the_first_line_is_the_answer(words: str, starts: str) -> None:
-    first = CliRunner().invoke(main, ["training", *shlex.split(words)]).stdout.splitlines()[0]
-    assert first.startswith(f"# {starts}"[:80])
-    assert len(first) <= 80
+    assert asked(words)["headline"].startswith(starts)
 
 
 def test_models_are_listed_with_what_follows_from_them() -> None:
@@ -125,10 +108,10 @@ def test_memory_is_that_of_a_run_or_of_this_machine_where_none_is_named(monkeypa
             (("0000:1b:00.0", "NVIDIA H200"), ("0000:1c:00.0", "NVIDIA H100 80GB HBM3"))
         )
     }
-    monkeypatch.setattr("busbw_analysis.cli.training_machines.gpus_by_address", lambda: gpus)
+    monkeypatch.setattr("busbw_analysis.training.machine.gpus_by_address", lambda: gpus)
     assert asked(f"memory {RING}")["gpu_memory"]["bytes"] == 81559 << 20, "the smallest of all"
     assert asked(f"memory {RING} --gpu-memory 1024GiB")["gpu_memory"]["bytes"] == 1 << 40
-    monkeypatch.setattr("busbw_analysis.cli.training_machines.gpus_by_address", dict)
+    monkeypatch.setattr("busbw_analysis.training.machine.gpus_by_address", dict)
     assert asked(f"memory {RING}")["gpu_memory"] is None
     of_run = asked(f"memory {RING} --from {STORED / 'logs' / 'nccl-tests-2.19.txt'}")
     assert of_run["gpu_memory"]["bytes"] == 81559 << 20
@@ -148,13 +131,13 @@ def test_memory_says_what_fits() -> None:
 @pytest.mark.parametrize(
     ("gpu", "mib"),
     [
+        ("P100 SXM2", 16e9 / (1 << 20)),  # no driver is known to report it: the datasheet's
         *[("V100 SXM2", 16160), ("A100 SXM4 80 GB", 81920), ("H100 SXM5", 81559), ("NVIDIA H200", 143771)],
         *[("B200 SXM", 183359), ("GB200", 189471), ("B300 SXM", 275040), ("GB300", 284208), ("MI300X", 196592)],
     ],
 )
-def test_memory_of_a_gpu_is_what_its_driver_reports(gpu: str, mib: int) -> None:
-    found = asked(f"memory {RING} --gpu '{gpu}'")["gpu_memory"]
-    assert found["bytes"] == mib << 20
+def test_memory_of_a_gpu_is_what_its_driver_reports(gpu: str, mib: float) -> None:
+    assert asked(f"memory {RING} --gpu '{gpu}'")["gpu_memory"]["bytes"] == mib * (1 << 20)
 
 
 def test_a_gpu_of_ones_own_without_memory_is_refused_where_it_is_needed(
@@ -175,11 +158,6 @@ looked_up = "2026-11"
     assert refused(f"memory {RING} --gpu 'Fast 9000'").code == "gpu"
     (tmp_path / "peaks.toml").write_text(row + "memory_bytes = 1e12\n")
     assert asked(f"memory {RING} --gpu 'Fast 9000'")["gpu_memory"]["bytes"] == 1e12
-
-
-def test_memory_that_no_driver_is_known_to_report_is_the_datasheets() -> None:
-    found = asked(f"memory {RING} --gpu 'P100 SXM2'")["gpu_memory"]
-    assert found["bytes"] == 16e9
 
 
 def test_the_interleaved_layout_of_llama_3_fits_the_memory_of_its_gpus() -> None:
@@ -333,22 +311,16 @@ def test_storage_reads_and_saves() -> None:
         ("volumes --model layers=12,hidden=0", "row"),
         ("volumes --model layers=12,hidden=768,experts=8", "row"),
         ("volumes --model 'Llama 3 8B' --layout pp=3", "divides"),
-        ("volumes --model 'Llama 3 8B' --layout dp=2,ep=2", "no-experts"),
-        ("volumes --model 'Llama 3 8B' --layout shard=2,dp=2", "layout"),
         ("volumes --model 'Llama 3 8B' --layout zero=hsdp", "layout"),
-        ("volumes --model 'Llama 3 8B' --layout zero=4", "layout"),
-        ("volumes --model 'Llama 3 8B' --layout tp=0", "layout"),
-        ("volumes --model 'Llama 3 8B' --layout tp", "layout"),
         ("volumes --model 'Llama 3 8B' --layout tq=2", "layout"),
-        ("volumes --model 'Llama 3 8B' --layout tp=2,tp=2", "layout"),
         ("volumes --model 'Llama 3 8B' --layout uneven=true", "layout"),
-        ("volumes --model 'Llama 3 8B' --layout imbalance=x", "layout"),
         ("volumes --model 'Llama 3 8B' --layout nowhere.toml", "usage"),
         ("volumes --model nowhere.toml", "usage"),
         ("volumes --model 'Llama 3 8B' --layout pp=2 --stage 2", "layout"),
         ("volumes --model 'MLP 1024' --layout cp=2 --seq 2", "no-attention"),
         ("memory --model 'Llama 3 405B' --layout dp=8 --batch 8 --gpu 'H100 SXM5'", "never-fits"),
         ("memory --model 'Llama 3 8B' --gpu H9000", "gpu"),
+        ("memory --model 'Llama 3 8B' --gpu H100", "gpu"),
         ("memory --model 'Llama 3 8B' --gpu-memory 80GB", "usage"),
         ("roofline --model 'Llama 3 8B' --gpu 'V100 SXM2'", "gpu"),
         ("limits --constants days=0", "limits"),
@@ -375,20 +347,8 @@ def test_the_command_that_measures_a_missing_matmul_is_one_that_lets_the_plan_go
     sizes, ops = [1 << power for power in range(10, 25, 2)], ("all_reduce", "all_gather", "send_recv", "ping_pong")
     calls = [case(op, size, 2 if op == "ping_pong" else 4) for op in ops for size in sizes]
     first = write_synthetic(tmp_path, synthetic_run(calls, World(), seed=1))
-    words = [
-        "plan",
-        "--model",
-        "Llama 3 8B",
-        "--gpus",
-        "4",
-        "--batch",
-        "4",
-        "--gpu-memory",
-        "2000GiB",
-        "--from",
-        str(first),
-    ]
-    error = refused(shlex.join(words))
+    words = f"plan --model 'Llama 3 8B' --gpus 4 --batch 4 --gpu-memory 2000GiB --from {shlex.quote(str(first))}"
+    error = refused(words)
     assert error.code == "compute"
     (command,) = re.findall(r"\(busbw (run [^)]*)\)", str(error))
     assert CliRunner().invoke(main, [*shlex.split(command), "--dry-run"]).exit_code == 0
@@ -398,12 +358,7 @@ def test_the_command_that_measures_a_missing_matmul_is_one_that_lets_the_plan_go
         case("matmul", 1 << 20, 4), dtype=options["--dtype"], backend=options["--backend"]
     )
     second = write_synthetic(tmp_path, synthetic_run([product], World(), seed=2))
-    assert asked(shlex.join([*words, "--from", str(second)]))["layouts"]
-
-
-def test_part_of_the_name_of_a_gpu_is_answered_with_those_that_have_it() -> None:
-    error = refused("memory --model 'Llama 3 8B' --gpu H100")
-    assert error.code == "gpu"
+    assert asked(f"{words} --from {shlex.quote(str(second))}")["layouts"]
 
 
 def test_a_sequence_beyond_all_reason_is_refused_before_anything_is_counted() -> None:
@@ -586,10 +541,3 @@ def test_the_phases_of_all_ranks_are_the_flop_of_the_batch() -> None:
     steps = {name[-2:]: row["seconds"] for name, row in found.items() if row["dimension"]}
     links = {name: {link for link in ("inside", "between") if seconds[link]} for name, seconds in steps.items()}
     assert links == {"TP": {"inside"}, "CP": {"inside"}, "DP": {"inside", "between"}, "PP": {"between"}}, "8 a node"
-
-
-def test_a_table_in_a_layout_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text("[layout]\ntp = 2\n", encoding="utf-8")
-    with pytest.raises(UsageError) as error:
-        layout_settings(str(tmp_path / "mine.toml"), LAYOUT_KEYS)
-    assert error.value.code == "layout"

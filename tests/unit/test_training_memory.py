@@ -17,13 +17,7 @@ from busbw.errors import AnalysisError
 from busbw.workloads.model_rows import Model, models, parameters
 from busbw.workloads.routing import routed
 from busbw_analysis.training.layout import Layout, Step, part
-from busbw_analysis.training.memory import (
-    layer_bytes,
-    memory,
-    per_parameter,
-    under_way,
-    what_fits,
-)
+from busbw_analysis.training.memory import layer_bytes, memory, per_parameter, under_way, what_fits
 from busbw_analysis.training.traffic import traffic
 
 GPT = models()["GPT-3 175B"]

@@ -13,10 +13,9 @@ import pytest
 from busbw.system.catalog import catalogue
 from busbw.system.named import gpu_named
 from busbw.workloads.model_rows import Model, flop_per_token, models
-from busbw_analysis.cli.training_machines import DELAYS, OF_DATASHEET
 from busbw_analysis.training.layout import Layout, Step
-from busbw_analysis.training.prices import Described
-from busbw_analysis.training.rates import Rates
+from busbw_analysis.training.machine import DELAYS, OF_DATASHEET
+from busbw_analysis.training.prices import Described, Rates
 from busbw_analysis.training.step_time import Machine, step_time
 
 TESTS = Path(__file__).parents[1]

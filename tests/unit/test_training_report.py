@@ -15,8 +15,8 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import Paragraph, Section, Table
-from busbw_analysis.training.judgement import Training
-from busbw_analysis.training.sections import plan
+from busbw_analysis.training.slice import Training
+from busbw_analysis.training.slice import training as section_on
 
 STORED = Path(__file__).parents[1] / "data" / "runs" / "training"
 TOY = msgspec.structs.replace(
@@ -27,7 +27,7 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "send_recv", "ping_pong")
 
 
 def training(judgement: Judgement, models: Sequence[Model]) -> Section:
-    return plan.training(judgement.results, judgement.of(Training).held, models)
+    return section_on(judgement.results, judgement.of(Training).verdicts, models)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_model_is_planned_on_the_ranks_of_the_run(small: Model) -> None:
 def test_layouts_fit_the_gpus_of_the_run(small: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [case(op, size, 2 if op == "ping_pong" else 4) for op in OPS for size in SIZES]
     judgement = judge(pool([synthetic_run([*cases, case("matmul", 1 << 20, 4)], World())]))
-    monkeypatch.setattr("busbw_analysis.training.sections.plan.gpu_of_runs", lambda _: catalogue().gpus[0])
+    monkeypatch.setattr("busbw_analysis.training.machine.gpu_of_runs", lambda _: catalogue().gpus[0])
     large = msgspec.structs.replace(small, vocabulary=10**9)
     fits, section = (training(judgement, (one,)).blocks for one in (small, large))
     assert isinstance(fits[1], Table)

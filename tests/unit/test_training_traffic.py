@@ -15,19 +15,10 @@ from busbw.errors import UsageError
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.workloads.model_rows import Model, models, parameters
 from busbw_analysis.training.layout import Layout, Step, divisors, layouts
-from busbw_analysis.training.statements import statements
-from busbw_analysis.training.traffic import Traffic, sent, traffic
+from busbw_analysis.training.traffic import Traffic, sent, statements, traffic
 
 TOY = msgspec.structs.replace(
-    models()["Llama 3 8B"],
-    layers=8,
-    hidden=32,
-    heads=8,
-    kv_heads=4,
-    head_dim=6,
-    ffn=48,
-    vocabulary=40,
-    sequence=16,
+    models()["Llama 3 8B"], layers=8, hidden=32, heads=8, kv_heads=4, head_dim=6, ffn=48, vocabulary=40, sequence=16
 )
 MIXED = msgspec.structs.replace(
     TOY, experts=8, top_k=2, expert_ffn=16, dense_layers=2, shared_experts=1, nodes_per_token=2

@@ -19,40 +19,32 @@ from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model, Sample
 from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.cli import options
+from busbw_analysis.cli import training_options as inputs
 from busbw_analysis.cli.answers import print_answer
-from busbw_analysis.cli.training_layout import (
-    LAYOUT_KEYS,
-    MANY,
-    kernels_option,
-    per_host_option,
-    sequence_option,
-    step_option,
-)
-from busbw_analysis.cli.training_machines import (
-    PER_HOST,
-    GivenNetwork,
-    causal_option,
-    gpu_memory_option,
-    gpu_option,
-    network_option,
-    rates_given,
-    room_in,
-    room_of,
-)
-from busbw_analysis.cli.training_models import MODEL_KEYS, given_model, model_option, models_of, sample_of
-from busbw_analysis.cli.training_plan import plan_
-from busbw_analysis.data.as_json import with_values
+from busbw_analysis.data.as_json import values_of, with_values
+from busbw_analysis.data.sources import find
 from busbw_analysis.node.slice import Node
 from busbw_analysis.node.storage import Stored, fastest
+from busbw_analysis.predict import Questions, read_results
+from busbw_analysis.report.document import Column, Table, table
 from busbw_analysis.training import limits as walls
+from busbw_analysis.training import plan as plans
 from busbw_analysis.training import storage as disks
-from busbw_analysis.training.layout import Step
-from busbw_analysis.training.memory import CHECKPOINT_BYTES, Kernels, per_parameter, what_fits
+from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.machine import PER_HOST, GivenNetwork, machine_of, rates_given, room_in, room_of
+from busbw_analysis.training.memory import (
+    CHECKPOINT_BYTES,
+    Kernels,
+    memory_headline,
+    memory_table,
+    per_parameter,
+    what_fits,
+)
 from busbw_analysis.training.memory import memory as memory_of
-from busbw_analysis.training.roofline import least_tokens, phases, wires_of_step
-from busbw_analysis.training.statements import statements
-from busbw_analysis.training.tables import formulas as tables
-from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
+from busbw_analysis.training.plan import Order, Planned, Scaled, Wanted
+from busbw_analysis.training.roofline import least_tokens, phases, roofline_headline, roofline_table, wires_of_step
+from busbw_analysis.training.step_time import Machine
+from busbw_analysis.training.traffic import DIMENSIONS, sent, statements, traffic, traffic_headline, traffic_tables
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})  # as busbw has it, for calls without it
@@ -60,11 +52,8 @@ def training() -> None:
     """Compute traffic, memory, reads and time of training a model in a given layout, from formulas."""
 
 
-training.add_command(plan_)
-
-
 def _with_layout() -> Callable[[options.Command], click.Command]:
-    return training.command(cls=options.WithKeys, keys={"--layout": LAYOUT_KEYS})
+    return training.command(cls=options.WithKeys, keys={"--layout": inputs.LAYOUT_KEYS})
 
 
 _from_run = options.run_option("--from", "Instead of --network: use this run's measured messages.")
@@ -94,20 +83,38 @@ def _head(step: Step, assumed: Mapping[str, str]) -> dict[str, JSON]:
     }
 
 
-@training.command(cls=options.WithKeys, keys={"--model": MODEL_KEYS})
-@model_option(models_of)
+_MODELS: Final[tuple[Column[dict[str, Any]], ...]] = (
+    Column("what", lambda row: row["model"]),
+    Column("parameters", lambda row: row["parameters"], "{:.5g}".format),
+    Column("active", lambda row: row["active_parameters"], "{:.5g}".format),
+    Column("in products", lambda row: row["parameters_in_products"], "{:.5g}".format),
+    Column("causal", lambda row: row["causal_flop_per_token"], "{:.5g}".format, "FLOP"),
+    Column("full", lambda row: row["flop_per_token"], "{:.5g}".format, "FLOP"),
+)
+
+
+def _models_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """The models and numbers derived from them."""
+    note = (
+        "causal, full: per token, 6 FLOP per parameter in products, and causal or full attention in the row's sequence"
+    )
+    return table("", _MODELS, rows, note)
+
+
+@training.command(cls=options.WithKeys, keys={"--model": inputs.MODEL_KEYS})
+@inputs.model_option(inputs.models_of)
 @as_json_option
 def models(*, model: list[Model] | None, as_json: bool) -> None:
     """List the known models, or those of --model, with their parameters and FLOP."""
     listed = model_rows.models().values() if model is None else model
     rows = [_model_row(row, row.sequence) for row in listed]
     headline = f"{len(rows)} models; describe your own, such as --model layers=24,hidden=2048"
-    print_answer(headline, {"models": rows}, [tables.models_table(rows)], as_json=as_json)
+    print_answer(headline, {"models": rows}, [_models_table(rows)], as_json=as_json)
 
 
 @_with_layout()
-@step_option
-@per_host_option(", to divide the traffic of experts by nodes.")
+@inputs.step_option
+@inputs.per_host_option(", to divide the traffic of experts by nodes.")
 @click.option("--stage", type=int, help="Pipeline stage.  [default: an inner one, with experts if any; else the first]")
 @click.option("--explain", is_flag=True, help="Compare common statements about this traffic with the computed numbers.")
 @as_json_option
@@ -133,15 +140,15 @@ def volumes(
         "waited_bytes": {dimension: sent(rows, dimension, hideable=False) for dimension in DIMENSIONS},
         "statements": explained,
     }
-    shown_tables = tables.traffic_tables(step, shown, rows, explained, assumed)
-    print_answer(tables.traffic_headline(step, rows), document, shown_tables, as_json=as_json)
+    shown_tables = traffic_tables(step, shown, rows, explained, assumed)
+    print_answer(traffic_headline(step, rows), document, shown_tables, as_json=as_json)
 
 
 @_with_layout()
-@step_option
-@kernels_option
-@gpu_option(None, "  [default: that of --from, else of this machine, if any]")
-@gpu_memory_option
+@inputs.step_option
+@inputs.kernels_option
+@inputs.gpu_option(None, "  [default: that of --from, else of this machine, if any]")
+@inputs.gpu_memory_option
 @options.run_option("--from", "Instead of --gpu: use this run's GPU.")
 @results_dir_option
 @as_json_option
@@ -175,20 +182,17 @@ def memory(
         "would_fit": other and other.layout,
         "checkpoint_bytes": saved,
     }
-    headline, table = (
-        tables.memory_headline(needed, room, other),
-        tables.memory_table(step, needed, by_zero, saved, assumed),
-    )
-    print_answer(headline, document, [table], as_json=as_json)
+    headline, shown = (memory_headline(needed, room, other), memory_table(step, needed, by_zero, saved, assumed))
+    print_answer(headline, document, [shown], as_json=as_json)
 
 
 @_with_layout()
-@step_option
-@per_host_option(f".  [default: the run's, else {PER_HOST}]")
-@gpu_option("H100 SXM5")
-@network_option()
+@inputs.step_option
+@inputs.per_host_option(f".  [default: the run's, else {PER_HOST}]")
+@inputs.gpu_option("H100 SXM5")
+@inputs.network_option()
 @_from_run
-@causal_option
+@inputs.causal_option
 @results_dir_option
 @as_json_option
 def roofline(  # noqa: PLR0913 - click hands every option over by name
@@ -236,8 +240,8 @@ def roofline(  # noqa: PLR0913 - click hands every option over by name
             {**with_values(phase, "memory_intensity", "network_intensity"), "seconds": least} for phase, least in timed
         ],
     }
-    headline = tables.roofline_headline(timed, tokens, step.tokens)
-    print_answer(headline, document, [tables.roofline_table(step, timed, notes, assumed)], as_json=as_json)
+    headline = roofline_headline(timed, tokens, step.tokens)
+    print_answer(headline, document, [roofline_table(step, timed, notes, assumed)], as_json=as_json)
 
 
 CONSTANTS: Final[dict[str, Key]] = {
@@ -270,7 +274,7 @@ def _constants(text: str) -> dict[str, float]:
 
 
 @training.command("limits", cls=options.WithKeys, keys={"--constants": CONSTANTS})
-@network_option()
+@inputs.network_option()
 @_from_run
 @click.option(
     "--constants",
@@ -313,9 +317,7 @@ def limits_(
     networks = walls.variants(constants)
     limits = [walls.limits(name, variant) for name, variant in networks.items()]
     if plot is not None:
-        from busbw_analysis.training.plots.limits import save_limits  # noqa: PLC0415 - matplotlib, for --plot alone
-
-        save_limits(plot, networks, limits)
+        walls.save_limits(plot, networks, limits)
         echo(f"plot: {plot}", err=True)
     document = {
         "constants": constants,
@@ -324,7 +326,7 @@ def limits_(
         "limits": limits,
         "utilisation": walls.curve(constants),
     }
-    print_answer(tables.limits_headline(limits), document, [tables.limits_table(limits, notes)], as_json=as_json)
+    print_answer(walls.limits_headline(limits), document, [walls.limits_table(limits, notes)], as_json=as_json)
 
 
 def _rate_option(flag: str, words: str) -> options.Option:
@@ -332,16 +334,16 @@ def _rate_option(flag: str, words: str) -> options.Option:
 
 
 @training.command()
-@model_option()
+@inputs.model_option()
 @click.option(
     "--sample",
     metavar="NAME",
-    callback=options.parsed(sample_of),
+    callback=options.parsed(inputs.sample_of),
     help="Samples that are read instead of tokens: a row of busbw/workloads/samples.toml, or FILE.toml:NAME.",
 )
-@click.option("--gpus", type=MANY, required=True, help="Number of GPUs that read and save.")
+@click.option("--gpus", type=inputs.MANY, required=True, help="Number of GPUs that read and save.")
 @click.option("--achieved", type=float, required=True, help="Achieved FLOP/s per GPU, such as 400e12.")
-@sequence_option
+@inputs.sequence_option
 @options.run_option("--from", "Run with measurements of this storage.")
 @_rate_option("--read-rate", "Read rate of the storage, such as 1TB/s.  [default: as measured]")
 @_rate_option("--write-rate", "Write rate of the storage, for checkpoints.  [default: as measured]")
@@ -375,7 +377,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     if sample is not None:
         reading = disks.reading_samples(sample, achieved, gpus)
     else:
-        read_of = given_model(model)
+        read_of = inputs.given_model(model)
         reading = disks.reading_tokens(read_of, seq or read_of.sequence, achieved, gpus)
     files = () if run is None else judgement_of([run], results_dir, None, force=False).of(Node).files
     read = _rate(read_rate, files, "storage_read")
@@ -386,7 +388,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     schedules: list[disks.Checkpoints] = []
     bytes_ = 0 if model is None else CHECKPOINT_BYTES[0] * model_rows.parameters(model)
     unknown = "" if run is None else f"share: unknown, {run} has no storage_read"
-    shown = [tables.reading_table(reading, read, unknown)]
+    shown = [disks.reading_table(reading, read, unknown)]
     if write is not None and model is not None:
         copied = disks.copy_seconds(bytes_, gpus)
         written = bytes_ / write.bytes_per_second
@@ -395,7 +397,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
             disks.checkpoints(copied + written, copied + written, between, restart, how="synchronous"),
             disks.checkpoints(copied, copied + written, between, restart, how="asynchronous"),
         ]
-        shown.append(tables.checkpoints_table(schedules, bytes_, write))
+        shown.append(disks.checkpoints_table(schedules, bytes_, write))
     document = {
         "reading": with_values(reading, "per_gpu", "bytes_per_second"),
         "read_rate": read,
@@ -404,7 +406,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         "checkpoint_bytes": bytes_ or None,
         "checkpoints": schedules,
     }
-    print_answer(tables.storage_headline(reading, read, schedules), document, shown, as_json=as_json)
+    print_answer(disks.storage_headline(reading, read, schedules), document, shown, as_json=as_json)
 
 
 def _rate(given: float | None, files: Sequence[Stored], op: str) -> disks.Rate | None:
@@ -413,3 +415,110 @@ def _rate(given: float | None, files: Sequence[Stored], op: str) -> disks.Rate |
         return disks.Rate(given, "as given")
     best = fastest(files, op)
     return None if best is None else disks.Rate(best.rate, f"the best {op} of the run, {best.ranks} ranks together")
+
+
+@training.command("plan", cls=options.WithKeys, keys={"--layout": inputs.PLAN_KEYS})
+@inputs.model_option()
+@click.option("--gpus", type=inputs.MANY, required=True, help="Number of GPUs.")
+@inputs.layout_option(inputs.PLAN_KEYS, "Only layouts with these settings, such as tp=8,zero=1")
+@inputs.batch_option
+@inputs.sequence_option
+@inputs.machine_options
+@inputs.kernels_option
+@click.option("--top", type=inputs.MANY, default=10, show_default=True, help="Number of layouts to show.")
+@click.option("--compare-rules", "rules", is_flag=True, help="Check whether the order TP > CP > PP > DP holds here.")
+@options.plot_option
+@results_dir_option
+@click.option("--force", is_flag=True, help="Combine runs even if their machines or settings differ.")
+@as_json_option
+def plan_(  # noqa: PLR0913 - click hands every option over by name
+    *,
+    model: Model | None,
+    gpus: int,
+    settings: Mapping[str, Any],
+    batch: int | None,
+    seq: int | None,
+    runs: tuple[str, ...],
+    kernels: Kernels | None,
+    top: int,
+    rules: bool,
+    plot: Path | None,
+    results_dir: Path,
+    force: bool,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - the options of a machine
+) -> None:
+    """Find the fastest layouts of a model on a network, what limits each, and what would change that."""
+    row = inputs.given_model(model)
+    measured = Questions(read_results([find(results_dir, run).read() for run in runs], force=force)) if runs else None
+    on = machine_of(row.dtype, gpus, measured, **given)
+    gradients, assumed = inputs.gradients_of(row, settings)
+    request = Wanted(
+        model=row,
+        gpus=gpus,
+        batch=batch or row.batch,
+        sequence=seq or row.sequence,
+        like=Layout(**{name: settings[name] for name in ("recompute", "schedule", "context") if name in settings}),
+        fixed={name: settings[name] for name in plans.FIXED if name in settings},
+        sequence_parallel=settings.get("sequence_parallel", True),
+        room=on.room,
+        kernels=kernels,
+        gradients=gradients,
+    )
+    assumed = {**on.assumed, **assumed, **plans.assumed_settings(request)}
+    plan, machine = plans.plan(request, on.machine), on.machine
+    best, kept = plan.layouts[0], plan.layouts[:top]
+    grown = plans.scaling(best, machine, on.room, kernels)
+    orders = plans.compare_rules(compared := plans.with_most_dimensions(plan), machine) if rules else ()
+    changes = plans.sensitivity(best, machine)
+    if plot is not None:
+        plans.save_plan(plot, kept, grown)
+        echo(f"plot: {plot}", err=True)
+    peak = on.peak or machine.flop_per_second
+    document: dict[str, JSON] = {
+        "model": row.name,
+        **values_of(request, "gpus", "batch", "sequence"),
+        "assumed": assumed,
+        "flop_per_second": machine.flop_per_second,
+        "peak_flop_per_second": on.peak,
+        **values_of(machine, "overlap", "slowdown"),
+        "gpu_memory_bytes": on.room,
+        **values_of(plan, "tried", "too_large", "refused"),
+        "layouts": [_document(planned, machine, on.peak) for planned in kept],
+        "sensitivity": changes,
+        "rules": {"layout": compared.step.layout, "orders": [_order(order) for order in orders]} if rules else None,
+        "scaling": {scaled.kind: _scaled(scaled) for scaled in grown},
+    }
+    shown = [
+        *plans.plan_tables(request, plan, kept, machine, peak, assumed),
+        *plans.change_tables(changes, grown, best),
+    ]
+    shown += plans.rules_tables(compared, orders) if rules else []
+    print_answer(plans.plan_headline(plan, machine, peak), document, shown, as_json=as_json)
+
+
+def _document(planned: Planned, machine: Machine, peak: float | None) -> dict[str, JSON]:
+    ends, step, time = planned.ends(machine), planned.step, planned.time
+    return {
+        "layout": with_values(step.layout, "gpus"),
+        "micro_batch": step.micro_batch,
+        "seconds": time.total,
+        "low_seconds": ends and ends[0],
+        "high_seconds": ends and ends[1],
+        **values_of(time, "parts", "hidden", "binds"),
+        "tokens_per_second": step.batch * step.sequence / time.total,
+        "share_of_peak": None if peak is None else planned.share_of_peak(peak, causal=machine.causal),
+        "memory_bytes": planned.memory.total,
+        "calls": len(time.prices),
+        **values_of(planned, "not_validated", "extrapolated"),
+        "origins": sorted({price.origin for price in time.prices}),
+    }
+
+
+def _order(order: Order) -> dict[str, JSON]:
+    return {"by": order.by, "order": order.dimensions, "values": order.values, "holds": order.holds}
+
+
+def _scaled(scaled: Scaled) -> dict[str, JSON]:
+    points = [{"gpus": gpus, "seconds": time.total, "parts": time.parts} for gpus, time in scaled.points]
+    return {"points": points, "takes_over": scaled.takes_over}

@@ -15,8 +15,10 @@ from itertools import islice
 from typing import Final, Literal
 
 from busbw.errors import UsageError
+from busbw.key_values import written
 from busbw.ops.base import Context, Schedule
 from busbw.runs.records import DTYPE_BYTES
+from busbw.units import counted
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model
 
@@ -415,3 +417,40 @@ def _ways(gpus: int) -> Iterator[tuple[int, int, int]]:
     for tp in divisors(gpus):
         for pp in divisors(gpus // tp):
             yield from ((tp, pp, cp) for cp in divisors(gpus // tp // pp))
+
+
+def gigabytes(bytes_: float) -> str:
+    """Decimal gigabytes with four significant digits."""
+    return f"{bytes_ / 1e9:.4g} GB"
+
+
+def percent_of(share: float) -> str:
+    """A share as a percentage with three digits, without its sign."""
+    return f"{share * 100:.3g}"
+
+
+def layout_text(step: Step) -> str:
+    """``dp=16,tp=8,sequence-parallel=yes``: the settings that differ from the default, as ``--layout`` takes them."""
+    values = {name: getattr(step.layout, name) for name in Layout.__slots__ if name != "micro_batches"}
+    values |= {"micro_batch": step.micro_batch, "gradients": step.gradients, "imbalance": step.imbalance}
+    usual = {"micro_batch": 1, "gradients": default_gradients(step.model), "imbalance": 1.0}
+    default, words = Layout(), {True: "yes", False: "no"}
+    changed = [
+        f"{written(name)}={words[value] if isinstance(value, bool) else value}"
+        for name, value in values.items()
+        if value is not None and value != usual.get(name, getattr(default, name, None))
+    ]
+    return ",".join(changed) or "dp=1"
+
+
+def assumed_notes(assumed: Mapping[str, str]) -> list[str]:
+    """``default gradients: float32, as in …``: one note per default that was taken."""
+    return [f"default {written(name)}: {words}" for name, words in assumed.items()]
+
+
+def step_words(step: Step) -> str:
+    """The model, its layout and its batch, as the title of a table."""
+    return (
+        f"{step.model.name}, {step.layout.gpus} GPUs: {layout_text(step)}; batch {step.batch}, sequence "
+        f"{step.sequence}, {counted(step.layout.micro_batches, 'micro-batch', 'micro-batches')} of {step.micro_batch}"
+    )

@@ -10,15 +10,22 @@ Models are multi-layer perceptrons, dense and trained with 20 tokens per paramet
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from busbw.errors import UsageError
+from busbw_analysis.report.document import Column, Table, table
+from busbw_analysis.report.plots import save
+from busbw_analysis.training.layout import percent_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Real = npt.NDArray[np.float64]
 
@@ -278,3 +285,87 @@ def variants(constants: Constants) -> dict[str, Constants]:
         "5 µs more for each doubling of nodes": replace(c, hop_seconds=c.hop_seconds + 5e-6),
         "a year": replace(c, days=365.0),
     }
+
+
+def limits_headline(rows: Sequence[Limits]) -> str:
+    """The limits of the first row, and the change that moves the wall most."""
+    first = rows[0]
+    cliff = "is beyond the searched range" if first.cliff is None else f"is at {first.cliff:.1e} FLOP"
+    if first.wall == float("inf"):
+        return f"The cliff {cliff}; without latency there is no wall; a reconstruction"
+    best = max(rows[1:], key=lambda other: other.wall)
+    return (
+        f"The cliff {cliff}, the latency wall at {first.wall:.1e} FLOP; '{best.name}' moves the wall most, "
+        f"{best.wall / first.wall:.3g} times; a reconstruction"
+    )
+
+
+_LIMITS: Final[tuple[Column[Limits], ...]] = (
+    Column("what", lambda row: row.name),
+    Column("best", lambda row: row.best, percent_of, "%"),
+    Column("cliff", lambda row: row.cliff, "{:.2e}".format, "FLOP"),
+    Column("none in time", lambda row: row.infeasible, "{:.2e}".format, "FLOP"),
+    Column("wall", lambda row: row.wall if row.wall < float("inf") else None, "{:.2e}".format, "FLOP"),
+)
+
+
+def limits_table(rows: Sequence[Limits], notes: Sequence[str] = ()) -> Table:
+    """One row per network or change."""
+    stated = ", ".join(f"{name} {value:.0e}" for name, value in HEADLINES.items())
+    return table(
+        "",
+        _LIMITS,
+        rows,
+        "cliff: beyond it, the best utilisation is below 80 % of that of small training",
+        "none in time: beyond it, no layout finishes in time",
+        "wall: beyond it, the layers' latency alone, without hops between nodes, takes too long (closed form)",
+        f"a reconstruction of arXiv:2411.01137 without its full text; it states: {stated}",
+        *notes,
+    )
+
+
+_DASHES = ("-", "--", ":")
+"""Dashes of neighbours differ, so that overlapping lines remain distinguishable."""
+
+
+def save_limits(path: Path, networks: Mapping[str, Constants], limits: Sequence[Limits]) -> None:
+    """Write the figure in the format given by the suffix. Raises UsageError if it cannot be written."""
+    import matplotlib as mpl  # noqa: PLC0415 - heavy
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(9, 9), layout="constrained")
+    above, below = figure.subplots(2, sharex=True, height_ratios=(3, 2))
+    colours = mpl.colormaps["tab20"]
+    for number, (name, constants) in enumerate(networks.items()):
+        points = [point for point in curve(constants) if point.share]
+        above.plot(
+            [point.flop for point in points],
+            [point.share * 100 for point in points],
+            label=name,
+            marker=".",
+            color=colours(number),
+            linestyle=_DASHES[number % len(_DASHES)],
+        )
+    above.axhline(CLIFF * 100, color="grey", linewidth=0.8, linestyle=":")
+    above.set(xscale="log", ylim=(0, 105), ylabel="best utilisation (%)")
+    above.legend(fontsize="small")
+    _draw_limits(below, limits)
+    save(figure, path)
+
+
+def _draw_limits(axes: "Axes", limits: Sequence[Limits]) -> None:
+    """The cliff and the wall of each row; those of the first row as lines across all rows."""
+    rows = range(len(limits))
+    for label, marker, values in (
+        ("cliff: 80 % of the best", "o", [limit.cliff for limit in limits]),
+        ("none in time", "x", [limit.infeasible for limit in limits]),
+        ("wall of latency", "|", [limit.wall for limit in limits]),
+    ):
+        there = [(value, row) for value, row in zip(values, rows, strict=True) if value and value < float("inf")]
+        drawn = axes.plot(*zip(*there, strict=True), marker, label=label, markersize=9) if there else []
+        if values[0] in {value for value, _ in there}:
+            axes.axvline(values[0], color=drawn[0].get_color(), linewidth=0.6, linestyle=":")
+    axes.set_yticks(list(rows), [limit.name for limit in limits])
+    axes.invert_yaxis()
+    axes.set(xlabel="training compute (FLOP)")
+    axes.legend(fontsize="small")

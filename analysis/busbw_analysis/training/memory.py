@@ -5,15 +5,31 @@ et al. 2022 (https://arxiv.org/abs/2205.05198), section 4, whose model (four tim
 as of queries, dropout, 2 bytes) gives s b h (34 + 5 a s/h) per layer; here the same tensors are summed for any model.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 from typing import Final, Literal
 
 from busbw.errors import AnalysisError, UsageError
+from busbw.system.catalog import Gpu, catalogue
+from busbw.system.detect import row_of
 from busbw.workloads.model_rows import parameters
-from busbw_analysis.training.layout import Layout, Recompute, Step, Unit, layouts
+from busbw_analysis.models.results import Results
+from busbw_analysis.report.document import Column, Table, table
+from busbw_analysis.training.layout import (
+    Layout,
+    Recompute,
+    Step,
+    Unit,
+    assumed_notes,
+    gigabytes,
+    layout_text,
+    layouts,
+    percent_of,
+    step_words,
+)
 
 Optimizer = Literal["adam", "momentum", "sgd"]
 Kernels = Literal["scores", "flash", "eager"]
@@ -291,3 +307,82 @@ def least_gpus(step: Step, room: float) -> str:
     bytes_ = per_parameter(step.model.width_bytes, step.gradient_bytes, "adam", 0, 1).total
     least = -(-int(bytes_ * parameters(step.model)) // max(1, int(room)))
     return f"weights, gradients and optimizer alone, {bytes_:g} B per parameter, need {least} GPUs or more"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Memory of a GPU in bytes, what it is of, and whether its driver or its datasheet says so."""
+
+    bytes: float
+    what: str
+    source: str
+
+    @property
+    def in_words(self) -> str:
+        """``H100 SXM5, by its driver``."""
+        return f"{self.what}, {self.source}"
+
+
+def memory_of_gpu(gpu: Gpu) -> Room:
+    """What its driver reports, part of which it reserves, else the datasheet's decimal GB.
+
+    Raises UsageError for a row without memory_bytes.
+    """
+    if gpu.memory_bytes is None:
+        raise UsageError(f"the row of {gpu.name} has no memory_bytes; add it, or give --gpu-memory", code="gpu")
+    return Room(gpu.memory_bytes, gpu.name, "by its datasheet" if gpu.memory_source is None else "by its driver")
+
+
+def least_memory(gpus: Iterable[Gpu]) -> Gpu | None:
+    """The one with least memory; None without GPUs."""
+    return min(gpus, key=lambda gpu: inf if gpu.memory_bytes is None else gpu.memory_bytes, default=None)
+
+
+def gpu_of_runs(results: Iterable[Results]) -> Gpu | None:
+    """The GPU of the runs' ranks; with several kinds, the one with least memory.
+
+    None if the ranks ran on CPUs, or if no row of the catalogue matches.
+    """
+    rows = catalogue()
+    gpus: list[Gpu] = []
+    for of_run in results:
+        if all(row.case.device == "cpu" for row in of_run.cases):
+            continue
+        for host in {host for stored in of_run.runs for host in stored.run.hosts}:
+            gpus += [row for gpu in of_run.facts.environment(host).pci.gpus if (row := row_of(gpu, rows)) is not None]
+    return least_memory(gpus)
+
+
+def memory_headline(needed: Memory, room: Room | None, other: Step | None) -> str:
+    """Whether a rank fits into ``room``, its largest part, and a layout that fits (``other``)."""
+    parts = ("weights", "gradients", "optimizer", "activations", "buffers")
+    most = max(parts, key=lambda name: getattr(needed, name))
+    of_it = f"{gigabytes(needed.total)}, {percent_of(getattr(needed, most) / needed.total)} % of it {most}"
+    if room is None:
+        return f"A rank needs {of_it}; give --gpu to check whether it fits"
+    fits = "Fits" if needed.total <= room.bytes else "Does not fit"
+    would = "" if other is None else f"; this layout fits: --layout {layout_text(other)}"
+    share = percent_of(needed.total / room.bytes)
+    return f"{fits} {gigabytes(room.bytes)} of {room.in_words}: a rank needs {of_it}, {share} % of the memory{would}"
+
+
+def memory_table(
+    step: Step, needed: Memory, by_zero: Sequence[float], saved: dict[int, int], assumed: Mapping[str, str]
+) -> Table:
+    """The memory of the rank that needs most, by part."""
+    undivided = step.layout.zero == 2 and step.layout.accumulates
+    columns: tuple[Column[str], ...] = (
+        Column("what", lambda name: name),
+        Column("bytes", lambda name: getattr(needed, name), gigabytes),
+        Column("share", lambda name: getattr(needed, name) / needed.total, percent_of, "%"),
+    )
+    return table(
+        step_words(step),
+        columns,
+        ("weights", "gradients", "optimizer", "activations", "buffers", "total"),
+        f"a rank of pipeline stage {needed.stage}, which needs most; {needed.under_way:g} micro-batches in flight",
+        "zero 2 divides gradients only if every micro-batch reduces them (sync=every)" if undivided else "",
+        f"weights, gradients and optimizer by zero 0 to 3: {', '.join(map('{:.4g}'.format, by_zero))} B a parameter",
+        "checkpoint: " + ", ".join(f"{gigabytes(bytes_)} at {per} B a parameter" for per, bytes_ in saved.items()),
+        *assumed_notes(assumed),
+    )

@@ -5,14 +5,16 @@ https://doi.org/10.1145/1498765.1498785; with a network: https://jax-ml.github.i
 a node and cards between nodes work at once (``prices.wires_of``).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
+from busbw.units import format_seconds
 from busbw.workloads import model_rows
-from busbw_analysis.training.layout import Step
+from busbw_analysis.report.document import Column, Table, table
+from busbw_analysis.training.layout import Step, assumed_notes, step_words
 from busbw_analysis.training.memory import Optimizer, per_parameter
-from busbw_analysis.training.prices import Wires, busiest
-from busbw_analysis.training.rates import Rates
+from busbw_analysis.training.prices import Rates, Wires, busiest
 from busbw_analysis.training.traffic import DIMENSIONS, Dimension, sent, traffic
 
 Limit = Literal["compute", "memory", "inside", "between"]
@@ -167,3 +169,40 @@ def least_tokens(step: Step, flop_per_second: float, rates: Rates) -> float:
         seconds = max(busiest(once, layout, rates, rates.per_host))
         tokens = max(tokens, seconds * flop_per_second / (flop * for_token))
     return tokens
+
+
+def roofline_headline(timed: Sequence[Timed], tokens: float | None, own: int) -> str:
+    """The lower bound of a step's time and its limit.
+
+    tokens: of a GPU's micro-batch, from which dp can be hidden; None if unknown. own: those of this step.
+    """
+    alone = sum(max(least.values()) for phase, least in timed if phase.dimension is None)
+    longest = max([alone, *(max(least.values()) for _, least in timed)])
+    slow = [phase.dimension for phase, least in timed if phase.dimension is not None and max(least.values()) > alone]
+    by = f"the network ({', '.join(map(str, slow))})" if slow else "computation and memory of a GPU"
+    words = f"A step takes at least {format_seconds(longest)}, limited by {by}"
+    if tokens is None:
+        return words
+    hidden = "can be hidden" if own >= tokens else "is not hidden"
+    return f"{words}; dp {hidden}: {own} tokens per GPU and micro-batch, {tokens:.0f} needed"
+
+
+_ROOFLINE: Final[tuple[Column[Timed], ...]] = (
+    Column("what", lambda row: row[0].name),
+    Column("FLOP", lambda row: row[0].flop, "{:.3g}".format),
+    Column("memory", lambda row: row[0].memory_intensity, "{:.3g}".format, "FLOP/B"),
+    Column("network", lambda row: row[0].network_intensity, "{:.3g}".format, "FLOP/B"),
+    Column("at least", lambda row: max(row[1].values()), format_seconds),
+    Column("limited by", lambda row: max(row[1], key=lambda name: row[1][name])),
+)
+
+
+def roofline_table(step: Step, timed: Sequence[Timed], notes: Sequence[str], assumed: Mapping[str, str]) -> Table:
+    """Each phase with its intensities, its least time, and the limit; links of every dimension below."""
+    links = [
+        f"{phase.dimension}: links inside a node take {format_seconds(least['inside'])}, cards between nodes "
+        f"{format_seconds(least['between'])}, at once"
+        for phase, least in timed
+        if "inside" in least
+    ]
+    return table(step_words(step), _ROOFLINE, timed, *links, *notes, *assumed_notes(assumed))

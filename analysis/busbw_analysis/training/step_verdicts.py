@@ -1,67 +1,89 @@
-"""The verdict on a training step: how its time divides, and whether it is as long as the run's own calls predict."""
+"""The verdict on a training step: how its time divides, and whether it is as long as the run's own calls predict.
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+A measured step has three parts (docs/formats.md#step): its computation without communication; the pipeline's bubble,
+(p−1)/(m v) of that; and the rest, which is exposed communication.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from busbw.ops.training import Workload, workload_in_words
+from busbw.errors import AnalysisError, UsageError
+from busbw.ops import STRATEGIES
+from busbw.ops.training import workload_in_words
+from busbw.runs.records import RankMemory
+from busbw.units import about_size, format_flop, format_seconds, format_size, format_time, signed_time
+from busbw.workloads.shapes import StepShape
+from busbw_analysis.diagnosis.doubts import MODEL_TOLERANCE
 from busbw_analysis.diagnosis.verdicts import Status, by_tolerance, over_interval
-from busbw_analysis.training.held import Held
-from busbw_analysis.training.steps import Trained
+from busbw_analysis.report.document import (
+    TONES,
+    Block,
+    Cell,
+    Column,
+    Paragraph,
+    Section,
+    checked,
+    percent,
+    table,
+    three_digits,
+)
+from busbw_analysis.training.layout import Step
+from busbw_analysis.training.memory import Memory
+from busbw_analysis.training.plan import SCENARIOS
+from busbw_analysis.training.prices import Group, Measured, group_of
+from busbw_analysis.training.step_time import AS_IT_IS, Machine, Scenario, StepTime, step_time
+from busbw_analysis.training.steps import Ranked, Slowed, Trained, ranked, slowed, step_of
+from busbw_analysis.training.traffic import Traffic, traffic
 
 Part = Literal["computation", "exposed communication", "waiting"]
 MATMUL: Final = "matmul"
 _WITHIN: Final = 0.01
 """A change of the machine that shortens a step by less is not worth naming."""
+_BUCKET_BYTES: Final = 25 << 20
+"""Default bucket of DistributedDataParallel; the last bucket cannot overlap."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepVerdict:
-    """One measured step. Its parts are shares of the step that was timed in turns with them, and add up to 1.
+    """A measured step and its prediction. Parts are shares of the step that was timed in turns with them, and add up
+    to 1.
 
-    time_ns: of the step's samples.
-    apart_ns: of the step that was timed in turns with its parts; median.
-    computed: of the slowest rank.
-    communicating: exposed communication.
-    waiting: for other ranks: the bubble of a pipeline; otherwise, of the exposed time, the part in which the recorded
-        step waited for the last rank to arrive. None if it was not recorded; ``communicating`` then includes it.
-    of_matmul: rate of the products in computation alone over that of this run's matmul; None if either is unknown.
-    predicted_ns: from this run's curves of single calls; None if there is a reason in ``refused``.
-    ratio, low, high: the step of ``apart_ns`` over ``predicted_ns``, by the median, the shortest and the longest try.
-    longest: the part that takes longer than predicted by most; None if none does, or without a prediction.
-    extrapolated: in which respects the prediction lies outside what was measured. It is then never a verdict of slower.
+    predicted: from this run's curves of single calls; None if there is a reason in ``refused``.
     lacks: operations to measure in the same run, so that it can be predicted and its products be compared.
-    largest_bytes: of the calls that the step makes; 0 if unknown.
+    largest_bytes: of the calls that the step makes, with those of other groups at the same time; 0 if unknown.
     changes: change of the machine → relative change of the predicted time, the largest gain first.
     """
 
-    case: int
-    op: str
-    workload: Workload
-    ranks: int
-    time_ns: float
-    apart_ns: float
-    computed: float
-    communicating: float
-    waiting: float | None
-    of_matmul: float | None
-    predicted_ns: float | None
-    ratio: float | None
-    low: float | None
-    high: float | None
-    status: Status
-    longest: Part | None
-    extrapolated: tuple[str, ...]
-    refused: str
-    lacks: tuple[str, ...]
-    largest_bytes: int
-    changes: tuple[tuple[str, float], ...]
+    step: Trained
+    predicted: StepTime | None = None
+    refused: str = ""
+    lacks: tuple[str, ...] = ()
+    largest_bytes: int = 0
+    changes: tuple[tuple[str, float], ...] = ()
     explained_by: str | None = None
 
     @property
     def name(self) -> str:
         """The operation with its workload."""
-        return f"{self.op} ({workload_in_words(self.workload)})"
+        return f"{self.step.op} ({workload_in_words(self.step.workload)})"
+
+    @property
+    def computed(self) -> float:
+        """Share of computation, of the slowest rank."""
+        return 1 - self.step.exposed_share
+
+    @property
+    def communicating(self) -> float:
+        """Share of exposed communication, with the waiting if that is unknown."""
+        return self.step.exposed_share - (self.waiting or 0.0)
+
+    @property
+    def waiting(self) -> float | None:
+        """Share of waiting for other ranks: the bubble of a pipeline; otherwise, of the exposed time, the part in which
+        the recorded step waited for the last rank to arrive. None if it was not recorded.
+        """
+        return self.step.waiting_share
 
     @property
     def parts(self) -> dict[Part, float]:
@@ -69,76 +91,301 @@ class StepVerdict:
         shares: dict[Part, float] = {"computation": self.computed, "exposed communication": self.communicating}
         return shares if self.waiting is None else {**shares, "waiting": self.waiting}
 
+    @property
+    def of_matmul(self) -> float | None:
+        """Rate of the products in computation alone over that of this run's matmul; None if either is unknown."""
+        return self.step.of_matmul
 
-def step_verdicts(steps: Iterable[Trained], held: Sequence[Held]) -> tuple[StepVerdict, ...]:
-    """The verdict on every measured step, in their order."""
-    by_case = {prediction.case: prediction for prediction in held}
-    return tuple(_verdict(step, by_case.get(step.case)) for step in steps)
+    @property
+    def predicted_ns(self) -> float | None:
+        """The predicted time."""
+        return None if self.predicted is None else self.predicted.total * 1e9
+
+    @property
+    def ratio(self) -> float | None:
+        """The step over its prediction, by the median try."""
+        return self._over(self.step.step_ns)
+
+    @property
+    def low(self) -> float | None:
+        """By the shortest try."""
+        return self._over(min(self.step.tries_ns))
+
+    @property
+    def high(self) -> float | None:
+        """By the longest try."""
+        return self._over(max(self.step.tries_ns))
+
+    def _over(self, ns: float) -> float | None:
+        return None if self.predicted is None else ns / 1e9 / self.predicted.total
+
+    @property
+    def extrapolated(self) -> tuple[str, ...]:
+        """In which respects the prediction lies outside what was measured. It is then never a verdict of slower."""
+        prices = () if self.predicted is None else self.predicted.prices
+        return tuple(dict.fromkeys(words for price in prices for words in price.extrapolated))
+
+    @property
+    def status(self) -> Status:
+        """Whether the step is as long as predicted."""
+        if self.ratio is None or self.low is None or self.high is None:
+            return "not judged"
+        status = over_interval(by_tolerance(self.low), by_tolerance(self.ratio), by_tolerance(self.high))
+        return "undecided" if self.extrapolated and status in {"slower", "faster"} else status
+
+    @property
+    def error(self) -> float | None:
+        """(predicted − measured) / measured."""
+        return None if self.predicted is None else self.predicted.total * 1e9 / self.step.step_ns - 1
+
+    @property
+    def errors(self) -> dict[Part, float]:
+        """Predicted minus measured time of each part, as shares of the measured step: they add up to ``error``.
+
+        Waiting is the bubble, of a pipeline only. Empty without a prediction.
+        """
+        if self.predicted is None:
+            return {}
+        step, time = self.step, self.predicted
+        exposed, rest_ns = time.total - time.compute - time.bubble, step.step_ns - step.compute_ns - step.bubble_ns
+        errors: dict[Part, float] = {
+            "computation": (time.compute * 1e9 - step.compute_ns) / step.step_ns,
+            "exposed communication": (exposed * 1e9 - rest_ns) / step.step_ns,
+        }
+        if step.workload.pp > 1:
+            errors["waiting"] = (time.bubble * 1e9 - step.bubble_ns) / step.step_ns
+        return errors
+
+    @property
+    def longest(self) -> Part | None:
+        """The part that takes longer than predicted by most; None if none does, or without a prediction."""
+        longer = [(error, part) for part, error in self.errors.items() if error < -_WITHIN]
+        return min(longer)[1] if longer else None
 
 
-def _verdict(step: Trained, held: Held | None) -> StepVerdict:
-    predicted = None if held is None else held.predicted
-    ratio, low, high = (
-        None if predicted is None else ns / 1e9 / predicted.total
-        for ns in (step.step_ns, min(step.tries_ns), max(step.tries_ns))
-    )
-    extrapolated = (
-        ()
-        if predicted is None
-        else tuple(dict.fromkeys(words for price in predicted.prices for words in price.extrapolated))
-    )
-    waiting = step.waiting_share
-    lacks = () if held is None else held.lacks
-    return StepVerdict(
-        case=step.case,
-        op=step.op,
-        workload=step.workload,
-        ranks=step.ranks,
-        time_ns=step.time_ns,
-        apart_ns=step.step_ns,
-        computed=1 - step.exposed_share,
-        communicating=step.exposed_share - (waiting or 0.0),
-        waiting=waiting,
-        of_matmul=step.of_matmul,
-        predicted_ns=None if predicted is None else predicted.total * 1e9,
-        ratio=ratio,
-        low=low,
-        high=high,
-        status=_status(ratio, low, high, doubted=bool(extrapolated)),
-        longest=None if held is None else _longest(held),
-        extrapolated=extrapolated,
-        refused=_refused(step, held),
-        lacks=(*lacks, *([MATMUL] if step.product_rate is None and step.workload.wait_ns is None else [])),
-        largest_bytes=0 if held is None else held.largest_bytes,
-        changes=()
-        if held is None
-        else tuple(
-            sorted(((name, by) for name, by in held.changes.items() if by <= -_WITHIN), key=lambda change: change[1])
-        ),
-    )
+def step_verdicts(steps: Iterable[Trained], prices: Measured, scenario: Scenario = AS_IT_IS) -> tuple[StepVerdict, ...]:
+    """The verdict on every measured step, in their order, for a machine with the measured ``prices``."""
+    return tuple(_verdict(step, prices, scenario) for step in steps)
 
 
-def _status(ratio: float | None, low: float | None, high: float | None, *, doubted: bool) -> Status:
-    if ratio is None or low is None or high is None:
-        return "not judged"
-    status = over_interval(by_tolerance(low), by_tolerance(ratio), by_tolerance(high))
-    return "undecided" if doubted and status in {"slower", "faster"} else status
-
-
-def _longest(held: Held) -> Part | None:
-    """Errors are predicted minus measured, so that the most negative one belongs to the part that took longer."""
-    errors: dict[Part, float | None] = {
-        "computation": held.compute_error,
-        "exposed communication": held.exposed_error,
-        "waiting": held.bubble_error,
-    }
-    longer = [(error, part) for part, error in errors.items() if error is not None and error < -_WITHIN]
-    return min(longer)[1] if longer else None
-
-
-def _refused(step: Trained, held: Held | None) -> str:
-    if held is not None:
-        return held.refused
+def _verdict(step: Trained, prices: Measured, scenario: Scenario) -> StepVerdict:
+    without_matmul = step.product_rate is None and step.workload.wait_ns is None
+    verdict = StepVerdict(step, lacks=(MATMUL,) if without_matmul else ())
     if step.workload.slow_ns is not None:
-        return "one rank is delayed on purpose"
-    return "its parts were not measured"
+        return replace(verdict, refused="one rank is delayed on purpose")
+    if step.op not in STRATEGIES:
+        return replace(verdict, refused=f"{step.op}: this version does not know it")
+    if reason := STRATEGIES[step.op].unplanned:
+        return replace(verdict, refused=f"{step.op}: {reason}")
+    try:
+        return _predict(verdict, prices, scenario)
+    except UsageError as error:  # the layout does not fit the model
+        return replace(verdict, refused=str(error))
+
+
+def _predict(verdict: StepVerdict, prices: Measured, scenario: Scenario) -> StepVerdict:
+    """``verdict`` with its prediction, or with what it lacks.
+
+    With wait, products take the given time; otherwise as long as in the step without communication.
+    """
+    measured = verdict.step
+    step, wait_ns = step_of(measured.op, measured.workload), measured.workload.wait_ns
+    seconds = (measured.compute_ns if wait_ns is None else wait_ns) / 1e9
+    rate = StepShape(measured.workload).flop / measured.ranks / seconds
+    machine = Machine(rate, prices.per_host, prices, _overlap(measured.op, step), causal=False)
+    rows = [row for stage in step.kinds for row in traffic(step, stage)]
+    groups = [(row, group_of(step.layout, row, prices.per_host)) for row in rows]
+    largest_bytes = max((prices.together(row.size_bytes, group) for row, group in groups), default=0)
+    verdict = replace(verdict, largest_bytes=largest_bytes)
+    try:
+        predicted = step_time(step, machine, scenario)
+    except AnalysisError as error:
+        return replace(verdict, refused=str(error), lacks=(*_lacking(groups, prices), *verdict.lacks))
+    changes = ((other.name, step_time(step, machine, other).total / predicted.total - 1) for other in SCENARIOS)
+    gains = sorted((change for change in changes if change[1] <= -_WITHIN), key=lambda change: change[1])
+    return replace(verdict, predicted=predicted, changes=tuple(gains))
+
+
+def _lacking(calls: Iterable[tuple[Traffic, Group]], prices: Measured) -> tuple[str, ...]:
+    """Operations of ``calls`` that ``prices`` do not have."""
+    lacking: dict[str, None] = {}
+    for row, group in calls:
+        try:
+            prices.price(row.op, row.size_bytes, group)
+        except (AnalysisError, UsageError):
+            lacking.setdefault(row.op)
+    return tuple(lacking)
+
+
+def _overlap(op: str, step: Step) -> float:
+    """Share of calls that overlap on CPUs: all gradient buckets but the last, and nothing else."""
+    gradients = sum(row.size_bytes for row in traffic(step) if row.dimension == "dp")
+    return max(0.0, 1 - _BUCKET_BYTES / gradients) if STRATEGIES[op].bucketed and gradients else 0.0
+
+
+def order_kept(verdicts: Sequence[StepVerdict]) -> float:
+    """Kendall's τ-b of predicted and measured times."""
+    from scipy.stats import kendalltau  # noqa: PLC0415 - most commands do without
+
+    times = [(verdict.step.step_ns, verdict.predicted_ns) for verdict in verdicts if verdict.predicted_ns is not None]
+    return float(kendalltau(*zip(*times, strict=True)).statistic)
+
+
+_HOW: Final = (
+    "A step is a forward pass, a backward pass and an update. Loss, gradients and weights are checked against one "
+    "process, before and after timing. Computation alone: the same step without communication. Communication alone: "
+    "the same collectives in sequence. Exposed: the step minus its computation alone. Hidden: the share of "
+    "communication alone that is not exposed."
+)
+_WAITED: Final = (
+    "With wait, ranks sleep instead of computing matrix products: they then communicate as if they did not share "
+    "cores, and FLOP/s mean nothing."
+)
+_WAITS: Final = (
+    "Steps of the same model, scale, wait and number of ranks are compared. Bubble: (p−1)/(m v) of computation alone; "
+    "dp to ep: the rest of the exposed communication, by dimension."
+)
+
+_COLUMNS: Final[tuple[Column[Trained], ...]] = (
+    Column("Step", lambda row: row.op),
+    Column("Of", lambda row: workload_in_words(row.workload)),
+    Column("Ranks", lambda row: row.ranks, str),
+    Column("Time", lambda row: row.time_ns, format_time, ends=lambda row: (row.low_ns, row.high_ns)),
+    Column("Alone", lambda row: _bar(row, row.compute_ns), format_time, group="Computation"),
+    Column("Alone", lambda row: _bar(row, row.communication_ns), format_time, group="Communication"),
+    Column("Exposed", lambda row: _bar(row, row.exposed_ns), format_time, group="Communication"),
+    Column("Hidden", lambda row: row.hidden, percent, "%", group="Communication"),
+    Column("Idle", lambda row: row.exposed_share if row.bubble is not None else None, percent, "%", group="Pipeline"),
+    Column("Bubble", lambda row: row.bubble, percent, "%", group="Pipeline"),
+    Column("Sent", lambda row: row.sent_bytes, lambda sent: format_size(round(sent))),
+    Column("Dropped", lambda row: row.dropped or None, str),
+    Column("Tokens/s", lambda row: row.tokens_per_second, three_digits),
+    Column("FLOP/s", lambda row: row.flop_per_second, format_flop),
+    Column("Of matmul", lambda row: row.product_share, percent, "%"),
+    Column("Data", lambda row: checked(row.check)),
+)
+
+_JUDGED: Final[tuple[Column[StepVerdict], ...]] = (
+    Column("Step", lambda row: row.step.op),
+    Column("Of", lambda row: workload_in_words(row.step.workload)),
+    Column("Computed", lambda row: row.computed, percent, "%"),
+    Column("Exposed", lambda row: row.communicating, percent, "%"),
+    Column("Waiting", lambda row: row.waiting, percent, "%"),
+    Column("Products of matmul", lambda row: row.of_matmul, percent, "%"),
+    Column("Predicted", lambda row: row.predicted_ns, format_time),
+    Column("Measured / predicted", lambda row: row.ratio, three_digits, ends=lambda row: (row.low, row.high)),
+    Column("Verdict", lambda row: Cell(row.status, TONES[row.status])),
+    Column("Longer most by", lambda row: row.longest if row.status == "slower" else None),
+    Column(
+        "Shortened most by",
+        lambda row: f"{row.changes[0][0]}, {-100 * row.changes[0][1]:.0f} %" if row.changes else None,
+    ),
+)
+_SHARES: Final = (
+    "Computed, exposed, waiting: shares of the step. Computed: of the slowest rank. Waiting: the bubble of a pipeline, "
+    "otherwise the part of the exposed time before the last rank arrived. Products of matmul: in computation alone. "
+    "Predicted: from single calls of this run; low and high from the shortest and the longest try. A prediction that "
+    f"extrapolates decides nothing. As expected: up to {MODEL_TOLERANCE:g} times the predicted time."
+)
+
+_RANKED: Final[tuple[Column[Ranked], ...]] = (
+    Column("Step", lambda row: row.step.op),
+    Column("Of", lambda row: workload_in_words(row.step.workload)),
+    Column("Ranks", lambda row: row.step.ranks, str),
+    Column("Time", lambda row: row.step.time_ns, format_time),
+    Column("Over the fastest", lambda row: row.times, three_digits),
+    Column("Waits most for", lambda row: row.step.waits_for[0]),
+    Column("Of the step", lambda row: row.step.waits_for[1] / row.step.step_ns, percent, "%"),
+)
+
+
+_SLOWED: Final[tuple[Column[Slowed], ...]] = (
+    Column("Step", lambda row: row.step.op),
+    Column("Of", lambda row: workload_in_words(row.step.workload)),
+    Column("Time", lambda row: row.step.time_ns, format_time),
+    Column("without", lambda row: row.usual.time_ns, format_time),
+    Column(
+        "Longer by", lambda row: row.longer_ns, signed_time, ends=lambda row: (row.longer_low_ns, row.longer_high_ns)
+    ),
+    Column("Expected", lambda row: row.expected_ns, format_time),
+    Column("Of the delay", lambda row: row.longer_ns / (row.step.workload.slow_ns or 1), percent, "%"),
+)
+_LATE: Final = (
+    "Expected: the whole delay; in a pipeline, minus the forward passes before that stage, which starts later anyway. "
+    "Low and high: from the ends of both intervals."
+)
+
+
+_MEMORY: Final[tuple[Column[tuple[Trained, RankMemory, Memory]], ...]] = (
+    Column("Step", lambda row: row[0].op),
+    Column("Of", lambda row: workload_in_words(row[0].workload)),
+    Column("Rank", lambda row: row[1].rank, str),
+    Column("Measured", lambda row: row[1].peak_bytes, about_size, group="Peak"),
+    Column("Computed", lambda row: round(row[2].total), about_size, group="Peak"),
+    Column("Over it", lambda row: row[1].peak_bytes / row[2].total, three_digits, group="Peak"),
+    Column("Measured", lambda row: row[1].weights_bytes, about_size, group="Weights"),
+    Column("Computed", lambda row: round(row[2].weights), about_size, group="Weights"),
+    Column("Measured", lambda row: row[1].gradients_bytes, about_size, group="Gradients"),
+    Column("Computed", lambda row: round(row[2].gradients), about_size, group="Gradients"),
+    Column("Computed", lambda row: round(row[2].activations), about_size, group="Activations"),
+    Column("Computed", lambda row: round(row[2].buffers), about_size, group="Buffers"),
+)
+_REMEMBERED: Final = (
+    "The rank that needs most. Measured: tensors alive at the same time; on CPUs, without temporary memory inside an "
+    "operation. Computed: busbw training memory, with plain gradient descent, which keeps no state."
+)
+
+
+def _bar(step: Trained, part_ns: float) -> Cell:
+    return Cell(format_time(part_ns), bar=min(1.0, part_ns / step.step_ns))
+
+
+def steps(verdicts: Sequence[StepVerdict]) -> Section | None:
+    """All measured steps with their ``verdicts``; None if there are none."""
+    if not verdicts:
+        return None
+    measured = [verdict.step for verdict in verdicts]
+    notes = ["Bars are shares of the step. Sent: S × bus factor of each call, for the rank that sends most."]
+    if any(step.bubble is not None for step in measured):
+        notes.append("Idle: exposed share of the step, with messages. Bubble: (p−1)/(m v + p−1), without messages.")
+    if any(step.product_share is not None for step in measured):
+        notes.append("Of matmul: FLOP/s over those of the largest matmul in this run.")
+    if any(step.dropped for step in measured):
+        notes.append("Dropped: tokens dropped because an expert was full.")
+    if any(step.workload.wait_ns is not None for step in measured):
+        notes.append(_WAITED)
+    rows = table("Steps", _COLUMNS, measured, *notes)
+    judged = table("Parts and predictions", _JUDGED, verdicts, _SHARES)
+    places = [table("The fastest first", _RANKED, order, _WAITS)] if (order := ranked(measured)) else []
+    lates = [table("One delayed rank", _SLOWED, late, _LATE)] if (late := slowed(measured)) else []
+    full = [(step, step.fullest, step.computed_memory) for step in measured if step.workload.slow_ns is None]
+    held = [(step, rank, computed) for step, rank, computed in full if rank is not None and computed is not None]
+    memories = [table("Memory", _MEMORY, held, _REMEMBERED)] if held else []
+    return Section("steps", "Training steps", (Paragraph(_HOW), rows, judged, *places, *lates, *memories))
+
+
+_MEASURED: Final[tuple[Column[StepVerdict], ...]] = (
+    Column("Step", lambda row: f"{row.step.op}: {workload_in_words(row.step.workload)}"),
+    Column("Measured", lambda row: row.step.step_ns / 1e9, format_seconds),
+    Column("Predicted", lambda row: None if row.predicted is None else row.predicted.total, format_seconds),
+    Column("Error", lambda row: row.error, "{:+.1%}".format),
+    Column("of compute", lambda row: row.errors.get("computation"), "{:+.1%}".format),
+    Column("of the bubble", lambda row: row.errors.get("waiting"), "{:+.1%}".format),
+    Column("of exposed communication", lambda row: row.errors.get("exposed communication"), "{:+.1%}".format),
+)
+
+
+def measured_steps(verdicts: Sequence[StepVerdict]) -> Iterator[Block]:
+    """Measured steps without a delayed rank, with the prediction's error by part."""
+    steps = [verdict for verdict in verdicts if verdict.step.workload.slow_ns is None]
+    predicted = [verdict for verdict in steps if verdict.predicted is not None]
+    order = f"Kendall's τ of both orders: {order_kept(predicted):.2f}." if len(predicted) > 2 else ""
+    note = (
+        "Predicted from this run's curves of single calls. Errors are shares of the measured step. Its bubble is "
+        "(p−1)/(m v) of its computation; the rest is exposed communication."
+    )
+    reasons = dict.fromkeys(verdict.refused for verdict in steps if verdict.refused)
+    fastest_first = sorted(steps, key=lambda verdict: verdict.step.step_ns)
+    if steps:
+        title = "Steps of training, measured and predicted"
+        yield table(title, _MEASURED, fastest_first, note, order, *reasons, row_headers=1)

@@ -8,19 +8,25 @@ instrumentation, on the same ranks.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Final
 
 import msgspec
 
 from busbw.ops import FLOP, OPS, STRATEGIES, bus_factor
 from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent, StepParts
+from busbw.workloads.shapes import StepShape
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.summary import CaseSummary, DataCheck
 from busbw_analysis.models.results import Results
-from busbw_analysis.training.held import step_of
+from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.memory import Memory, memory
 from busbw_analysis.training.timelines import CallTime, RankTime, call_times, rank_times
+
+_OF_WORKLOAD: Final = ("dp", "tp", "pp", "cp", "ep", "micro_batches", "interleave")
+_OF_STRATEGY: Final = ("zero", "reshard", "columns", "sequence_parallel", "keep_inputs", "context", "schedule")
+"""Fields of a layout that a workload and a step's row of the table of operations have, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +182,21 @@ class Trained:
                 factor = bus_factor(call.op, call.group) or 0.0
                 by_rank[rank] = by_rank.get(rank, 0.0) + call.calls * call.size_bytes * factor
         return max(by_rank.values(), default=0.0) / self.steps
+
+
+def step_of(op: str, workload: Workload) -> Step:
+    """A measured step as the plan describes it."""
+    model = StepShape(workload).model
+    layout = Layout(
+        **{name: getattr(workload, name) for name in _OF_WORKLOAD},
+        **{name: getattr(STRATEGIES[op], name) for name in _OF_STRATEGY},
+        shard=None if workload.shard == 1 else workload.shard,
+    )
+    # Tokens beyond an expert's capacity are not sent.
+    busiest = (
+        workload.expert_imbalance if workload.capacity is None else min(workload.expert_imbalance, workload.capacity)
+    )
+    return Step(model, layout, model.batch, model.sequence, imbalance=busiest)
 
 
 def steps_of(results: Results) -> tuple[Trained, ...]:

@@ -4,11 +4,15 @@ Rates are B/s, times are seconds. Measured rates can be used as well.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from busbw.errors import UsageError
+from busbw.units import format_flop, format_rate, format_seconds
 from busbw.workloads.model_rows import Model, Sample, flop_per_token
+from busbw_analysis.report.document import Column, Table, table
+from busbw_analysis.training.layout import gigabytes, percent_of
 
 COPY_BYTES_PER_SECOND: Final = 55e9
 """From a GPU to its host over PCIe 5 ×16, as measured on H100 (https://github.com/stas00/ml-engineering)."""
@@ -134,3 +138,61 @@ def checkpoints(
     loosely = stops / best + best / (2 * between_failures) + restart / between_failures
     share = lost(stops, best, between_failures, restart)
     return Checkpoints(how, stops, written, young(stops, between_failures), best, share, loosely)
+
+
+def storage_headline(reading: Reading, rate: Rate | None, saved: Sequence[Checkpoints]) -> str:
+    """Whether the storage reads fast enough, how long a checkpoint stops training, and how often to save."""
+    parts = [f"Training reads {format_rate(reading.bytes_per_second)}"]
+    if rate is not None:
+        share = reading.share_of(rate.bytes_per_second)
+        enough = "enough" if share <= 1 else f"not enough: training needs {share:.3g} times that rate and waits"
+        parts[0] += f" of {format_rate(rate.bytes_per_second)}: {enough}"
+    if saved:
+        parts.append(f"a checkpoint stops it for {format_seconds(saved[0].stops)}")
+        if saved[0].interval is not None and saved[0].lost is not None:
+            lost = percent_of(saved[0].lost)
+            parts.append(f"save every {format_seconds(saved[0].interval)}, which loses {lost} % of all time")
+    return "; ".join(parts)
+
+
+def reading_table(reading: Reading, rate: Rate | None, unknown: str = "") -> Table:
+    """Read rates, and their share of the storage's rate. ``unknown``: why the storage's rate is not known."""
+    columns: tuple[Column[Reading], ...] = (
+        Column("what", lambda row: row.what),
+        Column("sample", lambda row: row.bytes_per_flop, "{:.3g}".format, "B/FLOP"),
+        Column("achieved", lambda row: row.flop_per_second, format_flop),
+        Column("a GPU reads", lambda row: row.per_gpu, format_rate),
+        Column("GPUs", lambda row: row.gpus, str),
+        Column("all read", lambda row: row.bytes_per_second, format_rate),
+        Column("share", lambda row: None if rate is None else row.share_of(rate.bytes_per_second), percent_of, "%"),
+    )
+    return table("", columns, [reading], unknown if rate is None else f"share: of {_rate_words(rate)}")
+
+
+def _rate_words(rate: Rate) -> str:
+    return f"{format_rate(rate.bytes_per_second)} of the storage, {rate.origin}"
+
+
+_CHECKPOINTS: Final[tuple[Column[Checkpoints], ...]] = (
+    Column("what", lambda row: row.how),
+    Column("stops", lambda row: row.stops, format_seconds),
+    Column("written", lambda row: row.written, format_seconds),
+    Column("Young", lambda row: row.young, format_seconds),
+    Column("interval", lambda row: row.interval, format_seconds),
+    Column("lost", lambda row: row.lost, percent_of, "%"),
+    Column("δ/τ + τ/2M + R/M", lambda row: row.loosely, percent_of, "%"),
+)
+
+
+def checkpoints_table(schedules: Sequence[Checkpoints], bytes_: int, rate: Rate) -> Table:
+    """Time of a checkpoint and, if the failure rate is known, how often to save and the time lost."""
+    notes = [
+        f"a checkpoint: {gigabytes(bytes_)} at {_rate_words(rate)}",
+        "asynchronous: training stops while GPUs copy to their hosts",
+    ]
+    if schedules[0].interval is not None:
+        notes += [
+            "interval: work between two checkpoints, by Daly 2006, at least until the last one is written",
+            "lost: share of all time in checkpoints, repeated work and restarts",
+        ]
+    return table("", _CHECKPOINTS, schedules, *notes)

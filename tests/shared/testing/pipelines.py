@@ -18,10 +18,18 @@ def order(p: int, v: int, m: int, stage: int, schedule: str) -> list[tuple[str, 
 
 
 def play(
-    p: int, v: int, m: int, schedule: str, lengths: list[int] | None = None, late: Mapping[int, float] | None = None
+    p: int,
+    v: int,
+    m: int,
+    schedule: str = "1f1b",
+    lengths: list[int] | None = None,
+    late: Mapping[int, float] | None = None,
+    seconds: tuple[float, float] = (1, 2),
+    hop: float = 0.0,
 ) -> tuple[float, list[float]]:
-    """The time of a step, forward 1/v and backward 2/v of a part or as ``lengths`` says of each, and how many parts
-    each stage kept at most. ``late``: stage → when it begins, if not at once.
+    """The time of a step, whose stages take ``seconds`` forward and backward, 1/v of it for each part or as ``lengths``
+    says, and how many parts each stage kept at most. ``late``: stage → when it begins, if not at once. ``hop``: from
+    the end of a pass to the start of the next one on another stage.
     """
     queues = [order(p, v, m, stage, schedule) for stage in range(p)]
     ended: dict[tuple[str, int, int], float] = {}
@@ -37,8 +45,8 @@ def play(
             if (kind == "f" and here) or (kind == "b" and not last):
                 if needs not in ended:
                     continue
-                clock[stage] = max(clock[stage], ended[needs])
-            clock[stage] += (1 if kind == "f" else 2) * (lengths[here] if lengths else 1 / v)
+                clock[stage] = max(clock[stage], ended[needs] + hop)
+            clock[stage] += seconds[kind == "b"] * (lengths[here] if lengths else 1 / v)
             ended[kind, here, number] = clock[stage]
             kept[stage] += 1 if kind == "f" else -1
             most[stage] = max(most[stage], kept[stage])

@@ -1,27 +1,20 @@
-"""The machine of a training command: its GPU and network by name or description, or as a run has measured them."""
+"""The machine of a plan: its GPU and network by name or description, or as a run has measured them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-import click
-
 from busbw.errors import AnalysisError, UsageError
-from busbw.key_values import number
 from busbw.system.catalog import Gpu, HardwarePeak, catalogue
-from busbw.system.named import card_named, gpu_named, links_named
+from busbw.system.named import gpu_named, links_named
 from busbw.system.nvml import gpus_by_address
-from busbw.units import format_flop, format_rate, parse_size
-from busbw.workloads.model_rows import Model
-from busbw_analysis.cli.options import Command, Option, choice_option, parsed, run_option, with_options
-from busbw_analysis.cli.training_layout import per_host_option
+from busbw.units import format_flop, format_rate
 from busbw_analysis.data.sources import find
-from busbw_analysis.models.networks import NETWORKS, Specification, kind_of_network, parse_network
+from busbw_analysis.models.networks import Specification
 from busbw_analysis.predict import Questions, read_results
-from busbw_analysis.training.gpus import Room, gpu_of_runs, least_memory, memory_of_gpu
-from busbw_analysis.training.prices import OVERLAP, Described, Measured, Prices, slowdown_of
-from busbw_analysis.training.rates import Rates, rates_of
+from busbw_analysis.training.memory import Room, gpu_of_runs, least_memory, memory_of_gpu
+from busbw_analysis.training.prices import OVERLAP, Described, Measured, Prices, Rates, rates_of, slowdown_of
 from busbw_analysis.training.step_time import Machine
 
 PER_HOST: Final = 8
@@ -29,112 +22,13 @@ DELAYS: Final = 2e-6, 5e-6
 """Assumed latency in seconds inside a host and between hosts, for catalogue rows that have only a rate."""
 OF_DATASHEET: Final = 0.6
 """Assumed fraction of the datasheet's FLOP/s that matrix products reach."""
-
 Cards = Literal["shared", "own"]
 GivenNetwork = Specification | HardwarePeak
 """A network: described, or by the card of each GPU, whose links inside a node are those of the GPU."""
 
 
-def network_named(text: str) -> GivenNetwork:
-    """``rail:nic=50GB/s,inner=450GB/s``, or a card such as ``4X NDR``. Raises UsageError."""
-    if ":" in text or kind_of_network(text) in NETWORKS:
-        return parse_network(text)
-    return card_named(catalogue(), text, "--network")
-
-
-def network_option(words: str = "") -> Option:
-    """``--network``; the command receives what ``network_named`` makes of it."""
-    return click.option(
-        "--network",
-        metavar="KIND:KEY=VALUE,…",
-        callback=parsed(network_named),
-        help=f"Network as in busbw simulate, or the card of each GPU (busbw peaks), such as '4X NDR'{words}.",
-    )
-
-
-def gpu_option(default: str | None, words: str = "") -> Option:
-    """``--gpu``; the command receives its row of the catalogue."""
-    return click.option(
-        "--gpu",
-        default=default,
-        show_default=True,
-        callback=parsed(lambda text: gpu_named(catalogue(), text)),
-        help=f"GPU (busbw peaks lists them), such as 'H100 SXM5'.{words}",
-    )
-
-
-LEAST_MEMORY: Final = 1 << 20
-LEAST_RATE, MOST_RATE = 1e6, 1e30
-"""Least bytes and FLOP/s of a GPU: a number below lacks its unit, or is meant as a share."""
-
-
-def memory_size(text: str) -> int:
-    """A size such as ``80GiB``. Raises UsageError, also for one that lacks its unit."""
-    size_bytes = parse_size(text)
-    if size_bytes < LEAST_MEMORY:
-        raise UsageError(f"--gpu-memory {text}: this is {size_bytes} B; give its unit, such as 80GiB", code="memory")
-    return size_bytes
-
-
-gpu_memory_option = click.option(
-    "--gpu-memory", callback=parsed(memory_size), help="GPU memory, such as 80GiB.  [default: that of the GPU]"
-)
-causal_option = click.option(
-    "--causal/--full", default=True, show_default=True, help="Attention to earlier tokens only, or to all."
-)
-
-
 class Share(float):
     """A share of the measured or datasheet rate of a GPU."""
-
-
-def achieved_of(text: str) -> float:
-    """FLOP/s (``600e12``), or a Share (``60%``). Raises UsageError."""
-    share = text.strip().endswith("%")
-    value = number(text.strip().removesuffix("%"))
-    if share and not 0 < value <= 100:
-        raise UsageError(f"--achieved {text}: must be above 0 and at most 100%", code="compute")
-    if not share and not LEAST_RATE <= value <= MOST_RATE:
-        raise UsageError(
-            f"--achieved {text}: give FLOP/s from {LEAST_RATE:g} to {MOST_RATE:g}, such as 600e12, or a share such as "
-            "60%",
-            code="compute",
-        )
-    return Share(value / 100) if share else value
-
-
-def machine_options(command: Command) -> Command:
-    """Options of a machine; the command receives the names of runs as ``runs``, the others as ``machine_of`` does."""
-    rate = "FLOP/s of a GPU in matrix products, such as 600e12, or a share, such as 60%."
-    return with_options(
-        command,
-        [
-            run_option("--from", "Measured run; repeat with runs on other numbers of ranks.", "runs", multiple=True),
-            network_option("; with --from, for what the run lacks"),
-            gpu_option(None, "  [default: the run's; without --from, H100 SXM5]"),
-            gpu_memory_option,
-            click.option(
-                "--achieved",
-                callback=parsed(achieved_of),
-                help=f"{rate}  [default: 100% of the measured rate, or {OF_DATASHEET:.0%} of the datasheet's]",
-            ),
-            click.option(
-                "--overlap",
-                type=float,
-                callback=parsed(_share),
-                help=f"Fraction of a call that is hidden.  [default: as measured, else {OVERLAP}]",
-            ),
-            choice_option("--cards", Cards, None, "Network cards on a host.  [default: shared on CPUs]"),
-            per_host_option(".  [default: the run's, else 8]"),
-            causal_option,
-        ],
-    )
-
-
-def _share(value: float) -> float:
-    if not 0 <= value <= 1:
-        raise UsageError(f"--overlap {value:g}: must be between 0 and 1", code="overlap")
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +46,22 @@ class PlannedMachine:
 
 
 def machine_of(  # noqa: PLR0913 - one argument for each option
-    model: Model,
+    dtype: str,
     gpus: int,
     measured: Questions | None,
     *,
-    network: GivenNetwork | None,
-    gpu: Gpu | None,
-    gpu_memory: int | None,
-    achieved: float | None,
-    overlap: float | None,
-    cards: Cards | None,
-    ranks_per_host: int | None,
-    causal: bool,
+    network: GivenNetwork | None = None,
+    gpu: Gpu | None = None,
+    gpu_memory: int | None = None,
+    achieved: float | None = None,
+    overlap: float | None = None,
+    cards: Cards | None = None,
+    ranks_per_host: int | None = None,
+    causal: bool = True,
 ) -> PlannedMachine:
     """The machine that options describe or that was ``measured``.
 
-    Raises UsageError if neither says how fast the network or the products of this model are.
+    Raises UsageError if neither says how fast the network or the products of ``dtype`` are.
     """
     assumed: dict[str, str] = {}
     if gpu is None:
@@ -189,7 +83,7 @@ def machine_of(  # noqa: PLR0913 - one argument for each option
         raise UsageError(
             "give --from RUN or --network, such as rail:nic=50GB/s,inner=450GB/s or '4X NDR'", code="network"
         )
-    rate, peak, assumed["compute"] = _rate(model, gpu, run, achieved)
+    rate, peak, assumed["compute"] = _rate(dtype, gpu, run, achieved)
     hidden, assumed["overlap"] = _overlap(run, overlap)
     slowdown, assumed["slowdown"] = slowdown_of(run)
     room = room_of(gpu, gpu_memory)
@@ -267,29 +161,27 @@ def _describe(network: GivenNetwork, gpu: Gpu | None, gpus: int, per_host: int) 
     return Described(Rates(inner, outer, *DELAYS, per_host), words)
 
 
-def _rate(
-    model: Model, gpu: Gpu | None, run: Measured | None, achieved: float | None
-) -> tuple[float, float | None, str]:
+def _rate(dtype: str, gpu: Gpu | None, run: Measured | None, achieved: float | None) -> tuple[float, float | None, str]:
     """FLOP/s of a rank, FLOP/s of the datasheet (None if unknown), and a description of the first."""
-    peak = None if gpu is None else gpu.flops.get(model.dtype)
+    peak = None if gpu is None else gpu.flops.get(dtype)
     if achieved is not None and not isinstance(achieved, Share):
         return achieved, peak, f"{format_flop(achieved)} per rank, as given"
-    measured = None if run is None else run.flop_per_second(model.dtype)
+    measured = None if run is None else run.flop_per_second(dtype)
     if measured is not None:
         share = achieved or 1.0
         return share * measured[0], peak, f"{share:.0%} of {measured[1]}"
     if gpu is None:
-        measure = " ".join(matmul_command(run, model.dtype))
+        measure = " ".join(matmul_command(run, dtype))
         raise UsageError(
-            f"the run has no {model.dtype} matmul, whose rate is that of a layer: measure one and add it with another "
+            f"the run has no {dtype} matmul, whose rate is that of a layer: measure one and add it with another "
             f"--from (busbw {measure}); or give --achieved, such as 600e12, or --gpu",
             code="compute",
         )
     if peak is None:
-        raise UsageError(f"{gpu.name} has no rate for {model.dtype}; it has {', '.join(gpu.flops)}", code="gpu")
+        raise UsageError(f"{gpu.name} has no rate for {dtype}; it has {', '.join(gpu.flops)}", code="gpu")
     share = achieved or OF_DATASHEET
     origin = "given" if achieved else "assumed"
-    return share * peak, peak, f"{share:.0%} ({origin}) of {format_flop(peak)} of {gpu.name} ({model.dtype})"
+    return share * peak, peak, f"{share:.0%} ({origin}) of {format_flop(peak)} of {gpu.name} ({dtype})"
 
 
 def matmul_command(run: Measured | None, dtype: str) -> Sequence[str]:
