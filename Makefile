@@ -58,7 +58,7 @@ unit-test: $(developed) ## tests without real ranks
 	$(beside) $(pytest) tests/unit -m "not alone $(fast)" --numprocesses logical --maxprocesses 8 --dist worksteal --junitxml $(times)/unit.xml
 	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/unit) -m "alone $(fast)" --junitxml $(times)/unit-alone.xml
 
-integration-test: $(developed) ## tests with real ranks, and with a GPU if there is one
+integration-test: $(developed) ## tests with real ranks, and of GPUs: real ones, or simulated ones where there are none
 	$(pytest) tests/integration tests/gpu -m "not alone $(fast)" --numprocesses 4 --dist worksteal --junitxml $(times)/integration.xml
 	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/integration) tests/gpu -m "alone $(fast)" --junitxml $(times)/integration-alone.xml
 

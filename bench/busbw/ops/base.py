@@ -19,7 +19,10 @@ def first_reason(*reasons: tuple[object, str | None]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``length`` elements of rank ``source`` of the group (or ``REDUCED``), starting at ``phase`` of its pattern."""
+    """``length`` elements of rank ``source`` of the group (or ``REDUCED``).
+
+    phase: what of them it is: of a reduction, its first element; of a rank's data, the number of the block
+    """
 
     length: int
     source: int

@@ -231,7 +231,6 @@ class State:
         self.order: Order = {}
         self.gpus = [Gpu(index) for index in range(machine.gpus)]
         self.device = 0
-        self.operations = 0
         self._streams: dict[int, Stream] = {}
         self._defaults: dict[int, Stream] = {}
         self.capturing: Capture | None = None
