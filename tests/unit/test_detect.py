@@ -1,13 +1,14 @@
 """Which peaks apply to a machine, and what is odd about it: asked of machines on record and of this one."""
 
 import json
-import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import msgspec
+import pynvml
 import pytest
+from simulated.management import SWITCH, Driver, ManagedGpu, managed, write_sysfs
 from testing.narrow import require, require_type
 
 from busbw.cli import machine
@@ -17,63 +18,31 @@ from busbw.system import detect, environment, networks
 from busbw.system.catalog import Catalogue, HardwarePeak, catalogue
 from busbw.system.detect import Level, Picture, picture
 from busbw.system.dimms import memory_facts
-from busbw.system.nvml import gpus_by_address
 from busbw.system.pci import affinity, driver_of, ports
 
 LaidOut = Callable[[str], Path]
 MACHINES = Path(__file__).parents[1] / "data/machines"
 
 
-class NVMLError(Exception):
-    pass
+def managed_gpus(record: dict[str, JSON], down: int) -> list[ManagedGpu]:
+    """The GPUs of a machine on record, ``down`` of the links of each down."""
 
+    def address(told: str) -> str:
+        return told.removeprefix("0000").lower()
 
-class Recorded(ModuleType):
-    """``pynvml`` that answers as the machine on record did; a link that its GPU does not have is an error, as there."""
-
-    NVMLError = NVMLError
-    NVML_NVLINK_MAX_LINKS = 36
-    NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
-
-    def __init__(self, record: dict[str, JSON], down: int = 0) -> None:
-        super().__init__("pynvml")
-        self.record = record
-        self.addresses = list(record)
-        self.down = down
-
-    def ends(self, handle: str) -> list[str]:
-        gpu = self.record[handle]
-        peers = [address for address, count in gpu.get("gpus", {}).items() for _ in range(count)]
-        return ["switch"] * gpu.get("switch", 0) + peers
-
-    def nvmlInit(self) -> None:  # noqa: N802 - the library's name
-        pass
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self.addresses)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
-        return self.addresses[index]
-
-    def nvmlDeviceGetPciInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(busId=handle)
-
-    def nvmlDeviceGetName(self, handle: str) -> str:  # noqa: N802
-        return str(self.record[handle]["name"])
-
-    def nvmlDeviceGetNvLinkState(self, handle: str, link: int) -> int:  # noqa: N802
-        if link >= len(self.ends(handle)):
-            raise NVMLError
-        return int(link >= self.down)
-
-    def nvmlDeviceGetNvLinkVersion(self, handle: str, _link: int) -> int:  # noqa: N802
-        return int(self.record[handle]["version"])
-
-    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: str, link: int) -> int:  # noqa: N802
-        return 2 if self.ends(handle)[link] == "switch" else 0
-
-    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: str, link: int) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(busId=self.ends(handle)[link])
+    return [
+        ManagedGpu(
+            address=address(told),
+            name=gpu["name"],
+            generation=gpu["version"],
+            ends=(
+                *[SWITCH] * gpu.get("switch", 0),
+                *(address(peer) for peer, count in gpu.get("gpus", {}).items() for _ in range(count)),
+            ),
+            down=down,
+        )
+        for told, gpu in record.items()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -85,20 +54,21 @@ Facts = Callable[..., HostFacts]
 
 
 @pytest.fixture
-def facts_of(laid_out: LaidOut, monkeypatch: pytest.MonkeyPatch) -> Facts:
+def facts_of(laid_out: LaidOut) -> Facts:
     """The facts of a machine on record, as host_facts would have them there."""
 
     def facts(
         name: str, down: int = 0, virtualization: str | None = None, change: Callable[[Path], None] | None = None
     ) -> HostFacts:
         told = MACHINES / f"{name}.nvml.json"
-        record = json.loads(told.read_text(encoding="utf-8")) if told.exists() else None
-        monkeypatch.setitem(sys.modules, "pynvml", None if record is None else Recorded(record, down))
+        record = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {}
         sysfs = laid_out(f"machines/{name}")
         if change is not None:
             change(sysfs)
+        with managed(Driver(managed_gpus(record, down))):
+            pci = affinity(sysfs)
         found = HostFacts(
-            pci=affinity(sysfs, gpus_by_address()),
+            pci=pci,
             rdma=tuple(ports(sysfs)),
             memory_modules=memory_facts(sysfs),
             virtualization=virtualization,
@@ -123,6 +93,54 @@ def at(seen: Picture, name: str) -> Level:
 def nominal(seen: Picture, name: str) -> float:
     peak = require(at(seen, name).peak)
     return peak.nominal
+
+
+ADDRESSES = ("0000:1b:00.0", "0000:43:00.0")
+
+
+def two_gpus(folder: Path, *gpus: ManagedGpu, error: int = 0, lanes: int = 16) -> Picture:
+    with managed(Driver(gpus, error=error)):
+        return picture(HostFacts(pci=affinity(write_sysfs(folder, ADDRESSES, lanes=lanes))), catalogue(environment={}))
+
+
+def test_a_gpu_that_fell_off_the_bus_is_the_first_finding(tmp_path: Path) -> None:
+    sound = ManagedGpu(address=ADDRESSES[0], ends=(SWITCH,) * 18)
+    lost = ManagedGpu(address=ADDRESSES[1], error=pynvml.NVML_ERROR_GPU_IS_LOST)
+    seen = two_gpus(tmp_path, sound, lost)
+    assert ADDRESSES[1] in seen.findings[0]
+    assert "GPU is lost" in seen.findings[0]
+    memories = [level for level in seen.levels if level.name == "HBM"]
+    assert [level.peak is None for level in memories] == [False, True]
+    assert not [reason for reason in seen.unknown if ADDRESSES[1] in reason]
+
+
+def test_a_driver_that_does_not_match_its_library_is_said_once(tmp_path: Path) -> None:
+    seen = two_gpus(tmp_path, error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    (reason,) = [reason for reason in seen.unknown if "mismatch" in reason]
+    assert all(address in reason for address in ADDRESSES)
+    assert "mismatch" in at(seen, "NVLink").why
+    assert not seen.findings
+
+
+def test_an_instance_of_a_gpu_is_not_held_against_the_whole_gpu(tmp_path: Path) -> None:
+    seen = two_gpus(
+        tmp_path,
+        *(ManagedGpu(address=address, mig=split) for address, split in zip(ADDRESSES, (True, False), strict=True)),
+    )
+    split, whole = (level for level in seen.levels if level.name == "HBM")
+    assert split.peak is None
+    assert "MIG" in split.why
+    assert require(whole.peak).nominal == 3.35e12
+
+
+def test_half_of_the_lanes_and_links_halve_their_peaks(tmp_path: Path) -> None:
+    gpus = [ManagedGpu(address=address, ends=(SWITCH,) * 18, down=9) for address in ADDRESSES]
+    halved = two_gpus(tmp_path / "halved", *gpus, lanes=8)
+    full = two_gpus(tmp_path / "full", *(replace(gpu, down=0) for gpu in gpus))
+    for name in ("NVLink", "PCIe"):
+        assert nominal(halved, name) == nominal(full, name) / 2
+    assert len(halved.findings) == 4
+    assert not full.findings
 
 
 def test_an_h200_with_its_card(facts_of: Facts, rows: Catalogue) -> None:

@@ -91,7 +91,7 @@ class CudaDevice:
         if torch.version.hip is not None:
             self.cache_bytes = max(self.cache_bytes, _INFINITY_CACHE_BYTES)
         self.uncapturable: str | None = None
-        self._nvml = nvml_of(self.uuid, index)
+        self._nvml = nvml_of(self.uuid, self.address)
         self._computations: dict[int, Callable[[], object]] = {}
         # torch reuses its 32 streams in rotation. A new stream per capture or pair could coincide with another, and
         # work meant to be concurrent would share a stream.

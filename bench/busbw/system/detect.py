@@ -84,6 +84,10 @@ def _level(name: Name, holder: str, peak: HardwarePeak | str, gpu: int | None = 
 
 def memory_of(gpu: GpuFacts, rows: Catalogue) -> HardwarePeak | str:
     """The memory of a GPU, reads plus writes."""
+    if gpu.broken:
+        return f"the GPU does not answer: {gpu.error}"
+    if gpu.mig:
+        return "the GPU is split by MIG, and busbw does not know the share of an instance"
     row = row_of(gpu, rows)
     if row is None:
         return no_row(gpu, rows)
@@ -145,7 +149,7 @@ def _nvlinks_up(gpu: GpuFacts, rows: Catalogue, peers: Sequence[str] | None) -> 
     if gpu.nvlink is None:
         if row is not None and rows.rate("xgmi", row.link or "") is not None:
             return f"{row.name} has {row.links} links of {row.link}; busbw does not read yet which are up"
-        return "NVML reports no NVLink"
+        return gpu.error or "NVML reports no NVLink"
     generation = gpu.nvlink.generation
     # The driver takes precedence: installed links count, not those of the datasheet.
     name = f"NVLink {generation}" if generation else (row.link if row is not None and row.link else None)
@@ -268,6 +272,9 @@ def drive_of(host: HostFacts, device: str, rows: Catalogue) -> HardwarePeak | st
 
 
 def _findings(host: HostFacts, rows: Catalogue) -> Iterator[str]:
+    for gpu in host.pci.gpus:
+        if gpu.broken:
+            yield f"{gpu.label} does not answer ({gpu.error}); look for Xid in dmesg, then reset it or restart the host"
     for name, link, most in _links(host, rows):
         yield from _link_findings(name, link, most, virtual=bool(host.virtualization))
     for gpu in host.pci.gpus:
@@ -337,5 +344,9 @@ def _unknown(host: HostFacts, rows: Catalogue) -> Iterator[str]:
     yield from () if host.memory_modules is None else host.memory_modules.unknown
     if silent := [device.address for device in _on_pcie(host, rows) if device.link is None]:
         yield f"PCIe link: the kernel does not report it for {', '.join(silent)}"
-    if unnamed := [gpu.address for gpu in host.pci.gpus if not gpu.name]:
-        yield f"name and NVLink of GPU {', '.join(unnamed)}: unknown to NVML, or nvidia-ml-py is not installed"
+    unnamed: dict[str, list[str]] = {}
+    for gpu in host.pci.gpus:
+        if not (gpu.name or gpu.broken):
+            unnamed.setdefault(gpu.error or "the driver does not report it", []).append(gpu.address)
+    for error, addresses in unnamed.items():
+        yield f"name and NVLink of GPU {', '.join(addresses)}: {error}"

@@ -6,6 +6,7 @@ work, so it is made before and after a block, never during one.
 
 import importlib
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -20,7 +21,7 @@ name; the old one will be removed.
 
 
 class Nvml:
-    """One GPU, found by its UUID or else by its number on the host."""
+    """One GPU."""
 
     def __init__(self, library: ModuleType, handle: object) -> None:
         self._library = library
@@ -43,24 +44,51 @@ class Nvml:
         return DeviceConditions(index=self._index, mhz=mhz, reasons=reasons)
 
 
-def gpus_by_address() -> dict[str, GpuFacts]:
-    """The GPUs of this host by PCI address in the kernel's format (``0000:1b:00.0``); empty without NVML."""
+def gpus_by_address(others: Iterable[str] = ()) -> dict[str, GpuFacts]:
+    """The NVIDIA GPUs of this host by PCI address in the kernel's format (``0000:1b:00.0``).
+
+    others: addresses of GPUs that the kernel knows; of those that NVML does not list, the facts say why.
+    """
     library = _library()
-    if library is None:
-        return {}
-    try:
-        count = library.nvmlDeviceGetCount()
-    except library.NVMLError:
-        return {}
+    if isinstance(library, str):
+        return {address: GpuFacts(address=address, error=library) for address in others}
     gpus: dict[str, GpuFacts] = {}
-    for index in range(count):
-        # A GPU that is lost or hidden from this process must not hide others.
-        with suppress(library.NVMLError):
-            handle = library.nvmlDeviceGetHandleByIndex(index)
-            address = _as_the_kernel(library.nvmlDeviceGetPciInfo(handle).busId)
-            name, nvlink = library.nvmlDeviceGetName(handle), _nvlink(library, handle)
-            gpus[address] = GpuFacts(address=address, index=index, name=name, nvlink=nvlink)
-    return gpus
+    with suppress(library.NVMLError):
+        for index in range(library.nvmlDeviceGetCount()):
+            # A GPU that is lost or hidden from this process must not hide others.
+            with suppress(library.NVMLError):
+                gpu = _gpu(library, index)
+                gpus[gpu.address] = gpu
+    return gpus | {address: _unlisted(library, address) for address in others if address not in gpus}
+
+
+def _gpu(library: ModuleType, index: int) -> GpuFacts:
+    handle = library.nvmlDeviceGetHandleByIndex(index)
+    split = False
+    with suppress(library.NVMLError):  # GPUs that cannot be split do not support the question
+        split = library.nvmlDeviceGetMigMode(handle)[0] == library.NVML_DEVICE_MIG_ENABLE
+    return GpuFacts(
+        address=_as_the_kernel(library.nvmlDeviceGetPciInfo(handle).busId),
+        index=index,
+        name=library.nvmlDeviceGetName(handle),
+        nvlink=_nvlink(library, handle),
+        mig=split,
+    )
+
+
+def _unlisted(library: ModuleType, address: str) -> GpuFacts:
+    """Why NVML does not list the GPU at ``address``."""
+    try:
+        library.nvmlDeviceGetHandleByPciBusId(address)
+    except library.NVMLError as error:
+        broken = {
+            library.NVML_ERROR_INSUFFICIENT_POWER,
+            library.NVML_ERROR_IRQ_ISSUE,
+            library.NVML_ERROR_GPU_IS_LOST,
+            library.NVML_ERROR_RESET_REQUIRED,
+        }
+        return GpuFacts(address=address, error=str(error), broken=error.value in broken)
+    return GpuFacts(address=address, error="NVML does not list it")
 
 
 _NVLINK_VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
@@ -109,27 +137,30 @@ def _as_the_kernel(address: str) -> str:
     return f"{int(domain, 16):04x}:{rest}"
 
 
-def _library() -> ModuleType | None:
-    """NVML, initialised; None if it is not installed or finds no driver."""
+def _library() -> ModuleType | str:
+    """NVML, initialised, or why it cannot be used."""
     try:
         library = importlib.import_module("pynvml")
     except ImportError:
-        return None
+        return "nvidia-ml-py is not installed"
     try:
         library.nvmlInit()
-    except library.NVMLError:
-        return None
+    except library.NVMLError as error:
+        return str(error)
     return library
 
 
-def nvml_of(uuid: str | None, index: int) -> Nvml | None:
-    """The GPU with this UUID, or number ``index`` of the host if torch reports no UUID; None without NVML."""
+def nvml_of(uuid: str | None, address: str | None) -> Nvml | None:
+    """The GPU with this UUID, or at this PCI address; None without NVML.
+
+    An instance of a GPU split by MIG has a UUID of its own: its conditions are those of the whole GPU.
+    """
     library = _library()
-    if library is None:
+    if isinstance(library, str):
         return None
-    try:
-        by_uuid = uuid is not None
-        handle = library.nvmlDeviceGetHandleByUUID(uuid) if by_uuid else library.nvmlDeviceGetHandleByIndex(index)
-        return Nvml(library, handle)
-    except library.NVMLError:
-        return None
+    ways = ((library.nvmlDeviceGetHandleByUUID, uuid), (library.nvmlDeviceGetHandleByPciBusId, address))
+    for handle_of, name in ways:
+        if name is not None:
+            with suppress(library.NVMLError):
+                return Nvml(library, handle_of(name))
+    return None

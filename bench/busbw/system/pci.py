@@ -19,8 +19,9 @@ from busbw.system.sysfs import SYSFS, text_of
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
+_NVIDIA = "0x10de"
 _GPU_CLASSES = {
-    "0x10de": ("0x0300", "0x0302"),
+    _NVIDIA: ("0x0300", "0x0302"),
     "0x1002": ("0x0300", "0x0302", "0x0380", "0x1200"),
     # An integrated Intel GPU is a VGA controller (0x0300) and not an accelerator.
     "0x8086": ("0x0302", "0x0380"),
@@ -60,8 +61,9 @@ def affinity(sysfs: Path = SYSFS, by_address: Mapping[str, GpuFacts] | None = No
 
     ``by_address``: GPUs known to NVML, by PCI address.
     """
-    by_address = gpus_by_address() if by_address is None else by_address
     gpus = _gpus(sysfs)
+    if by_address is None:
+        by_address = gpus_by_address(place.address for place in gpus if text_of(place.folder / "vendor") == _NVIDIA)
     nics, elsewhere = _named(sysfs, ("class/infiniband", "class/net"))
     drives, remote = _named(sysfs, ("class/nvme",))
     unknown = [f"{name} is not on PCI, so its location is unknown" for name in (*elsewhere, *remote)]

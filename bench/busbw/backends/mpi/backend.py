@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends.base import Limits, Vector, World, explained
-from busbw.backends.cuda import index_of, uuid_at
+from busbw.backends.cuda import address_of, index_of, uuid_at
 from busbw.backends.library import LibraryBackend
 from busbw.backends.mpi.calls import CALLS, MOVED_ONLY, PREPARED, REDUCTIONS, exchange_all
 from busbw.backends.mpi.info import cuda_aware, library, short_name, unaware
@@ -221,7 +221,7 @@ class MpiCudaBackend(MpiBackend):
             # have initialised MPI for their rendezvous, unless MASTER_ADDR and MASTER_PORT are set.
             torch.cuda.set_device(where)
             torch.cuda.synchronize()
-            self._nvml = nvml_of(uuid_at(number), number)
+            self._nvml = nvml_of(uuid_at(number), address_of(torch.cuda.get_device_properties(number)))
         except RuntimeError as error:
             raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
         super().__init__(world)
