@@ -122,8 +122,15 @@ def test_rows_are_as_many_calls_as_fill_a_millisecond_of_the_device() -> None:
 
 def test_a_sample_shorter_than_the_device_can_tell_is_not_nothing() -> None:
     coarse = DeviceScript(launch_ns=0, clock_ns=512)
-    (group,) = measured(world(device=coarse, call_ns=1), one_case(pre_enqueue=True)).groups
+    (group,) = measured(world(device=coarse, call_ns=1), one_case(pre_enqueue=True, cache="flushed")).groups
     assert set(group.slowest_ns) <= {1, 512}
+
+
+def test_samples_outlast_the_resolution_of_the_clock_that_times_them() -> None:
+    coarse = DeviceScript(clock_ns=500)
+    held = measured(world(device=coarse), one_case(pre_enqueue=True))
+    assert held.calls * CALL >= 100 * coarse.clock_ns
+    assert measured(world(device=coarse), one_case()).calls == 1, "by the host's clock"
 
 
 # --- holding ---------------------------------------------------------------------------------------------------

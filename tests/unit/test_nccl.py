@@ -1,6 +1,11 @@
 """NCCL as far as it can be held without a GPU: what it refuses, and how it says that it cannot run."""
 
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -8,15 +13,18 @@ from typing import cast
 import pytest
 import torch
 import torch.distributed as dist
-from testing.narrow import require
+from simulated.install import simulated
+from simulated.machine import EXACT
+from testing.narrow import require, require_type
 from testing.synthetic import case
 
 from busbw import backends, launch
 from busbw.backends import BACKENDS
-from busbw.backends.base import World
+from busbw.backends.base import Bound, World
 from busbw.backends.cuda import CudaDevice
-from busbw.backends.pytorch import calls
+from busbw.backends.pytorch import calls, nccl
 from busbw.backends.pytorch.nccl import NcclBackend, identity_of, shared_gpu, why_not
+from busbw.backends.side_channel import first_line
 from busbw.errors import LaunchError
 from busbw.ops import OPS
 from busbw.runs.facts import UNKNOWN_HOST, HostFacts, NcclFacts
@@ -188,3 +196,103 @@ def test_a_gpu_sends_and_receives_in_one_batch_and_waits_for_both(monkeypatch: p
     assert len(asked) == 4
     wait()
     assert len(asked) == 6
+
+
+@pytest.mark.parametrize("me", [0, 1])
+def test_a_round_trip_of_gpus_makes_no_communicator_of_its_pair(me: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, torch.Tensor, int]] = []
+
+    def batch(messages: list[tuple[object, torch.Tensor, int]]) -> list[dist.Work]:
+        asked.extend(messages)
+        return []
+
+    monkeypatch.setattr(dist, "P2POp", lambda *what: what)
+    monkeypatch.setattr(dist, "batch_isend_irecv", batch)
+    with simulated(EXACT):
+        send, receive = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
+        for op in ("ping_pong", "pair_uni", "pair_matrix"):
+            calls.CALLS[op](Bound(case(op, 16, 8, device="cuda"), send, receive, group=(3, 5), me=me)).call()
+    assert {other for _, _, other in asked} == {(3, 5)[1 - me]}
+    assert [kind for kind, _, _ in asked] == [dist.isend, dist.irecv][:: -1 if me else 1] * 3
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A world of one rank; ``lost`` raises."""
+
+    def lost(error: Exception) -> None:
+        raise error
+
+    meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
+    with simulated(EXACT):
+        yield World(0, 1, 0, "local", 60.0, store=("127.0.0.1", meeting.port), lost=lost)
+
+
+def test_torchs_threads_neither_end_a_rank_nor_record_its_calls(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in nccl._SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "2000")
+    seen: dict[str, str] = {}
+    join = dist.init_process_group
+
+    def joined(*given: object, **named: object) -> None:
+        seen.update(os.environ)
+        join(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(dist, "init_process_group", joined)
+    NcclBackend(world).close()
+    assert {name: seen[name] for name in nccl._SETTINGS} == nccl._SETTINGS | {"TORCH_FR_BUFFER_SIZE": "2000"}
+
+
+def test_a_rank_that_waits_for_a_gpu_for_ever_says_so(world: World) -> None:
+    told: list[str] = []
+    backend = NcclBackend(replace(world, timeout_seconds=0.3, lost=lambda error: told.append(str(error))))
+    until = time.monotonic() + 20
+    while time.monotonic() < until and not told:
+        torch.ones(1).sum()  # as cudaDeviceSynchronize, it polls
+    backend.close()
+    assert told[0].startswith("no NCCL call has returned")
+
+
+def test_graphs_are_gone_before_the_communicators_that_they_hold(world: World) -> None:
+    """While one is alive, NCCL waits for it for ever when its communicator is destroyed; so does the simulated one."""
+    backend = NcclBackend(world)
+    gpu = require_type(CudaDevice, backend.device)
+    data = torch.zeros(4, device="cuda")
+    replay = gpu.capture([partial(dist.all_reduce, data)])
+    with pytest.raises(RuntimeError, match="graph"):
+        dist.destroy_process_group()
+    backend.close()
+    with pytest.raises(RuntimeError, match="capture"):
+        replay()
+
+
+def test_float32_is_not_tf32_whatever_the_image_says(world: World) -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        NcclBackend(world).close()
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_a_driver_that_is_too_old_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040). Please update")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "init", refuse)
+    with pytest.raises(LaunchError, match="too old"):
+        NcclBackend(World(1, 2, 1, "local", 1.0))
+
+
+def test_the_cause_that_nccl_names_last_is_in_the_message() -> None:
+    text = (
+        "NCCL error in: /src/torch/csrc/distributed/c10d/NCCLUtils.hpp:317, remote process exited or there was a "
+        "network error, NCCL version 2.20.5\nncclRemoteError: A call failed possibly due to a network error.\n"
+        "Last error:\nsocketProgressOpt: Call to recv from 10.0.0.1<4444> failed : Connection reset by peer"
+    )
+    words = first_line(RuntimeError(text))
+    assert words.startswith("remote process exited")
+    assert words.endswith("Connection reset by peer")

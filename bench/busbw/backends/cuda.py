@@ -5,10 +5,12 @@ Intentionally thin: each method is one or two calls of torch.cuda; comments expl
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from weakref import WeakSet
 
 import torch
 
 from busbw.backends.base import World
+from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError, LaunchError
 from busbw.system.device import DeviceConditions, Mark
 from busbw.system.nvml import nvml_of
@@ -48,7 +50,7 @@ class CudaMark:
         return bool(self.event.query())  # type: ignore[no-untyped-call] # as above
 
     def ns_since(self, earlier: Mark) -> int:
-        """Time since ``earlier``, ns; resolution about 0.5 µs (CUDA runtime reference, cudaEventElapsedTime)."""
+        """Time since ``earlier``, ns, with the resolution ``CudaDevice.tick_ns``."""
         if not isinstance(earlier, CudaMark):
             raise BackendError(f"a CUDA event cannot be compared with {type(earlier).__name__}")
         elapsed_ms: float = earlier.event.elapsed_time(self.event)
@@ -73,12 +75,20 @@ def index_of(world: World) -> int:
     Raises LaunchError if there is none.
     """
     if not (count := torch.cuda.device_count()):
-        raise LaunchError(f"rank {world.rank} cannot use a GPU: torch sees no CUDA device")
+        reason = "torch sees no CUDA device"
+        try:
+            torch.cuda.init()  # type: ignore[no-untyped-call] # torch's stubs stop here
+        except (RuntimeError, AssertionError) as error:  # such as a driver that is too old
+            reason = first_line(error)
+        raise LaunchError(f"rank {world.rank} cannot use a GPU: {reason}")
     return world.local_rank % count
 
 
 class CudaDevice:
     """GPU ``index`` in torch's numbering, made the current GPU of this process."""
+
+    tick_ns = 500
+    """Resolution of events (CUDA runtime reference, cudaEventElapsedTime)."""
 
     def __init__(self, index: int) -> None:
         torch.cuda.set_device(index)
@@ -91,6 +101,9 @@ class CudaDevice:
         if torch.version.hip is not None:
             self.cache_bytes = max(self.cache_bytes, _INFINITY_CACHE_BYTES)
         self.uncapturable: str | None = None
+        # Some images set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, with which float32 products are not of float32.
+        torch.set_float32_matmul_precision("highest")
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
         self._nvml = nvml_of(self.uuid, self.address)
         self._computations: dict[int, Callable[[], object]] = {}
         # torch reuses its 32 streams in rotation. A new stream per capture or pair could coincide with another, and
@@ -143,6 +156,7 @@ class CudaDevice:
             raise BackendError(self.uncapturable)
         self.synchronise()
         graph = torch.cuda.CUDAGraph()
+        self._graphs.add(graph)
         before, refused = torch.cuda.current_stream(self.index), None
         try:
             with torch.cuda.graph(graph, stream=self._captured_on, capture_error_mode="thread_local"):
@@ -162,6 +176,14 @@ class CudaDevice:
             raise refused
         self.synchronise()
         return graph.replay
+
+    def forget_graphs(self) -> None:
+        """Free every captured graph. NCCL's communicators are not destroyed while a graph with their calls is alive
+        (https://github.com/pytorch/pytorch/issues/115388).
+        """
+        self._computations.clear()
+        for graph in list(self._graphs):
+            graph.reset()
 
     def together(self, first: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
         """Run ``first`` on the current stream and ``other`` on a second stream, forked and joined by events."""

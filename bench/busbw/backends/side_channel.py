@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import torch.distributed as dist
@@ -178,10 +179,15 @@ def _within(seconds: float, talk: Callable[[], None]) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """First line of a torch error, without the path of its source file and without its advice."""
+    """First line of a torch error, without the path of its source file and without its advice; of an NCCL error also
+    what NCCL says last, which is the cause.
+    """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines = str(error).strip().splitlines()
     if not lines:
         return type(error).__name__
-    return re.sub(r"^\[[^\]]*\.cc:\d+\]\s*", "", lines[0]).partition(" This is typically ")[0]
+    first = re.sub(r"^(\[[^\]]*\.cc:\d+\]|NCCL error in: \S+:\d+,)\s*", "", lines[0])
+    first = first.partition(" This is typically ")[0]
+    last = next((text for heading, text in pairwise(lines) if heading.strip() == "Last error:"), "")
+    return f"{first}: {last}" if last.strip() else first

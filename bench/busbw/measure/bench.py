@@ -111,7 +111,13 @@ class WrongData(CaseFailed):
 
 
 def fail_together(bench: Bench, error: str, what: str) -> None:
-    """Raise CaseFailed on all ranks if any has an ``error``: ``what``, and the error of the first such rank."""
+    """Raise CaseFailed on all ranks if any has an ``error``: ``what``, and the error of the first such rank.
+
+    Raises BackendError instead if the rank's device does not answer any more, as every later case would fail too.
+    """
+    if error and bench.backend.device is not None:
+        with explained(bench.backend):
+            bench.backend.device.synchronise()
     if agreed(bench, [bool(error)])[0]:
         errors = bench.backend.share(error)
         first = next(rank for rank, text in enumerate(errors) if text)

@@ -198,7 +198,8 @@ def sample(
     # These ops are prepared once per sample, so a second call would find nothing prepared.
     calls = 1
     if not (op.stores or op.fresh):
-        calls = stopping.calls_per_sample(case.mode, estimate, bench.timer_ns, budget, case.cache)
+        timer_ns = device.tick_ns if device is not None and by == "device" else bench.timer_ns
+        calls = stopping.calls_per_sample(case.mode, estimate, timer_ns, budget, case.cache)
     error = sampler.settle(settings.calls or calls)
     if device is not None and case.mode in _CAPTURED:
         fail_together(bench, error, "cannot be captured")

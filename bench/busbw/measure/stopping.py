@@ -86,9 +86,10 @@ def warmup_calls(timing: Timing, estimate_ns: int) -> int:
 def calls_per_sample(mode: Mode, estimate_ns: int, timer_ns: int, budget: Budget, cache: Cache = "warm") -> int:
     """Number of calls between two clock reads, when a call takes ``estimate_ns`` and a clock read ``timer_ns``.
 
+    timer_ns: or the resolution of the clock, if that is longer.
     One if a call is much longer than a clock read, in mode overlap, or if caches are flushed before a sample, because
-    a second call would find the first one's data in them. Otherwise the smallest power of two that fills 10 µs. In
-    modes with sequences: enough for 1 ms and at least 10, limited (to no fewer than 2) by the time for
+    a second call would find the first one's data in them. Otherwise the smallest power of two that fills 10 µs and 100
+    clock reads. In modes with sequences: enough for 1 ms and at least 10, limited (to no fewer than 2) by the time for
     ``least_samples``.
     """
     estimate = max(estimate_ns, 1)
@@ -97,7 +98,8 @@ def calls_per_sample(mode: Mode, estimate_ns: int, timer_ns: int, budget: Budget
         return max(min(max(math.ceil(_ROW_NS / estimate), _ROW_CALLS), affordable), _SHORTEST_ROW)
     if mode == "overlap" or cache == "flushed" or estimate >= _TIMER_READS * timer_ns:
         return 1
-    return 1 << max(0, math.ceil(math.log2(_SHORTEST_SAMPLE_NS / estimate)))
+    shortest = max(_SHORTEST_SAMPLE_NS, _TIMER_READS * timer_ns)
+    return 1 << max(0, math.ceil(math.log2(shortest / estimate)))
 
 
 def calibration_samples(budget: Budget, pace_ns: int) -> int:

@@ -63,6 +63,8 @@ class Device(Protocol):
 
     name: str
     cache_bytes: int
+    tick_ns: int
+    """Resolution of its marks."""
     address: str | None
     """PCI address in the kernel's format (``0000:1b:00.0``); None: unknown."""
 

@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+from weakref import WeakSet
 
 import torch
 
@@ -234,6 +235,8 @@ class State:
         self._streams: dict[int, Stream] = {}
         self._defaults: dict[int, Stream] = {}
         self.capturing: Capture | None = None
+        self.graphs: WeakSet[Any] = WeakSet()
+        """Captured graphs that are alive."""
         self.pinned: dict[int, int] = {}
         self._accesses: defaultdict[int, list[Access]] = defaultdict(list)
         self._allocated: dict[int, tuple[int, int]] = {}

@@ -18,7 +18,7 @@ from busbw import backends
 from busbw.backends import cuda
 from simulated import ddp, nccl
 from simulated.device import _STATE, Event, State, Stream, cuda_error, current, merge
-from simulated.graphs import Capture
+from simulated.graphs import Capture, Node
 from simulated.machine import Machine
 from simulated.tensors import GpuTensor, OnGpus, pinned
 
@@ -28,6 +28,13 @@ class CudaGraph:
 
     def __init__(self, keep_graph: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002 - as torch has it
         self._capture: Capture | None = None
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it has calls of NCCL."""
+        return self._capture is not None and any(
+            isinstance(node, Node) and node.together is not None for node in self._capture.nodes
+        )
 
     def capture_begin(self, *_pool: object, **_options: object) -> None:
         state = current()
@@ -51,6 +58,7 @@ class CudaGraph:
         if reason is not None:
             self._capture = None
             raise cuda_error(reason)
+        state.graphs.add(self)
 
     def replay(self) -> None:
         state, capture = current(), self._capture
@@ -66,6 +74,7 @@ class CudaGraph:
 
     def reset(self) -> None:
         self._capture = None
+        current().graphs.discard(self)
 
     def pool(self) -> tuple[int, int]:
         return 0, 1
@@ -206,6 +215,17 @@ def _over_gloo(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+def _destroying(destroy: Callable[..., Any]) -> Callable[..., Any]:
+    """``dist.destroy_process_group``, which NCCL does not end while a graph is alive that has its calls."""
+
+    def destroyed(*args: Any) -> Any:  # noqa: ANN401 - as torch has it
+        if any(graph.communicates for graph in current().graphs):
+            raise RuntimeError("a graph with NCCL calls is alive: real ranks would wait for ever")
+        return destroy(*args)
+
+    return destroyed
+
+
 def _waiting(wait: Callable[..., Any]) -> Callable[..., Any]:
     def waited(self: object, *args: Any) -> Any:  # noqa: ANN401 - as torch has it
         done = wait(self, *args)
@@ -257,6 +277,7 @@ def simulated(machine: Machine) -> Iterator[State]:
             (time, "perf_counter_ns", state.read_clock),
             (dist, "init_process_group", _over_gloo(dist.init_process_group)),
             (dist, "new_group", _over_gloo(dist.new_group)),
+            (dist, "destroy_process_group", _destroying(dist.destroy_process_group)),
             (dist, "is_nccl_available", lambda: True),
             (dist.Work, "wait", _waiting(dist.Work.wait)),
             (FakeWork, "wait", _waiting(FakeWork.wait)),

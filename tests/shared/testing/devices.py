@@ -91,6 +91,7 @@ class FakeDevice:
         self.script = script
         self.now = now
         self.cache_bytes = script.cache_bytes
+        self.tick_ns = script.clock_ns
         self.address = script.address
         self.uncapturable: str | None = None
         self.waits = 1

@@ -4,9 +4,7 @@ An MPI call never returns when another rank has died or hangs. A watchdog thread
 after the timeout without progress it reports the error to the launcher, which ends the process.
 """
 
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Literal
@@ -24,7 +22,8 @@ from busbw.backends.mpi.init import initialise, meet_at_store, message_of, refus
 from busbw.backends.mpi.native import MPI, address
 from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import collect_reports, first_line, wait_warily
-from busbw.errors import BackendError, LaunchError
+from busbw.backends.watchdog import Watchdog
+from busbw.errors import LaunchError
 from busbw.ops import MESSAGES
 from busbw.ops.algorithms.settings import AlgorithmSettings
 from busbw.ops.base import Op, first_reason
@@ -32,15 +31,6 @@ from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
 from busbw.system.device import DeviceConditions
 from busbw.system.nvml import nvml_of
-
-_LOOKS = 8
-"""Progress checks of the watchdog per timeout, with the interval bounded by:"""
-_LEAST_LOOK_SECONDS, _MOST_LOOK_SECONDS = 0.25, 5.0
-
-_POLLING_SHARE, _ASLEEP = 0.02, 10
-"""MPI waits by polling. A rank that used less than this share of a core is not waiting in MPI; the others wait for it.
-With a library that sleeps, all ranks look idle, so after ``_ASLEEP`` timeouts any rank is considered lost.
-"""
 
 
 class MpiBackend(LibraryBackend):
@@ -52,7 +42,7 @@ class MpiBackend(LibraryBackend):
     def __init__(self, world: World) -> None:
         torch.set_num_threads(1)  # ranks share the cores
         super().__init__(world)
-        self._watchdog = _Watchdog(world.timeout_seconds + world.batch_seconds, world.lost)
+        self._watchdog = Watchdog("MPI", world.timeout_seconds + world.batch_seconds, world.lost)
         try:
             initialise(world.rank, world.size, world.local_size or world.size, world.launcher)
             everyone = MPI.COMM_WORLD
@@ -163,38 +153,6 @@ class MpiBackend(LibraryBackend):
                 MPI.Finalize()
         finally:
             self._watchdog.end()
-
-
-class _Watchdog:
-    """Watchdog thread: calls ``lost`` if the counter ``beats`` does not change for the timeout.
-
-    Each check takes a few microseconds and makes no MPI call.
-    """
-
-    def __init__(self, timeout_seconds: float, lost: Callable[[Exception], None]) -> None:
-        self.beats = 0
-        self._timeout_seconds = timeout_seconds
-        self._lost = lost
-        self._ended = threading.Event()
-        self._watched = time.pthread_getcpuclockid(threading.get_ident())
-        threading.Thread(target=self._look, name="busbw-watch", daemon=True).start()
-
-    def end(self) -> None:
-        """Stop the watchdog."""
-        self._ended.set()
-
-    def _look(self) -> None:
-        pause = min(max(self._timeout_seconds / _LOOKS, _LEAST_LOOK_SECONDS), _MOST_LOOK_SECONDS)
-        beats, since, used = -1, 0.0, 0.0
-        while not self._ended.wait(pause):
-            now, processor = time.monotonic(), time.clock_gettime(self._watched)
-            if self.beats != beats:
-                beats, since, used = self.beats, now, processor
-            elif now - since > self._timeout_seconds and (
-                processor - used > _POLLING_SHARE * (now - since) or now - since > _ASLEEP * self._timeout_seconds
-            ):
-                self._lost(BackendError(f"no MPI call has returned for {now - since:.0f} s"))
-                return
 
 
 def _store(world: World, control: MPI.Intracomm) -> dist.Store:

@@ -115,16 +115,31 @@ def _pair_uni(bound: Bound) -> Operation:
 def _there_and_back(bound: Bound, outgoing: torch.Tensor, incoming: torch.Tensor) -> Operation:
     """Bind a round trip: the first rank sends and then receives, the second receives and then sends."""
     other = bound.group[1 - bound.me]
+    send = _message(dist.send, dist.isend, outgoing, other)
+    receive = _message(dist.recv, dist.irecv, incoming, other)
 
     def there() -> None:
-        dist.send(outgoing, other)
-        dist.recv(incoming, other)
+        send()
+        receive()
 
     def back() -> None:
-        dist.recv(incoming, other)
-        dist.send(outgoing, other)
+        receive()
+        send()
 
     return Operation(back if bound.me else there)
+
+
+def _message(
+    call: Callable[..., object], start: Callable[..., object], buffer: torch.Tensor, other: int
+) -> Callable[[], object]:
+    """A message to or from rank ``other`` that is waited for: ``call``, or on a GPU a batch of one ``start``.
+
+    A batch uses the communicator of all ranks; NCCL would make one more for each pair that sends or receives alone.
+    """
+    if buffer.is_cuda:
+        batch = [dist.P2POp(start, buffer, other)]
+        return lambda: _wait_for(dist.batch_isend_irecv(batch))
+    return partial(call, buffer, other)
 
 
 CALLS: dict[str, Callable[[Bound], Operation]] = {

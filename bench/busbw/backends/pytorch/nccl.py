@@ -1,18 +1,21 @@
 """NCCL through torch.distributed: CUDA tensors, one GPU per rank, and all control traffic over Gloo on the hosts."""
 
+import os
 import socket
 from collections.abc import Sequence
 from itertools import permutations
+from typing import Literal
 
 import msgspec
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import World, records_of_every_rank
+from busbw.backends.base import Vector, World, records_of_every_rank
 from busbw.backends.cuda import CudaDevice, index_of, uuid_at
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch.backend import TorchBackend
 from busbw.backends.side_channel import first_line
+from busbw.backends.watchdog import Watchdog
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
@@ -20,11 +23,28 @@ from busbw.runs.facts import HostFacts, NcclFacts
 from busbw.runs.records import Case, Record
 from busbw.units import counted
 
+_SETTINGS = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+    "TORCH_FR_BUFFER_SIZE": "0",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",
+}
+"""Defaults of torch that a user's own values replace. Its threads would abort every rank without a word about which one
+hangs; ``Watchdog`` names it. Its flight recorder takes the Python stack of every call, which is part of the call's
+time (https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html; two names of one size).
+"""
+
 
 class NcclBackend(TorchBackend):
     """CUDA tensors over NCCL. Raises LaunchError if this rank does not have its own GPU."""
 
+    # torch raises ValueError for what NCCL calls invalid usage.
+    raises = (ValueError, *TorchBackend.raises)
+
     def __init__(self, world: World) -> None:
+        for name, value in _SETTINGS.items():
+            os.environ.setdefault(name, value)
         number = index_of(world)
         if not dist.is_nccl_available():
             raise LaunchError(f"rank {world.rank} cannot use NCCL: torch was built without NCCL")
@@ -32,6 +52,7 @@ class NcclBackend(TorchBackend):
             self._gpu = CudaDevice(number)
         except RuntimeError as error:
             raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
+        self._watchdog = Watchdog("NCCL", world.timeout_seconds + world.batch_seconds, world.lost)
         super().__init__(world, "nccl", self._gpu)
         try:
             problem = shared_gpu(self.share(socket.gethostname()), self.share(identity_of(self._gpu)))
@@ -51,6 +72,24 @@ class NcclBackend(TorchBackend):
         """Reason why NCCL cannot run ``case``, or None."""
         no_pairs = why_no_pairs(op, case, self._views) if op.local and op.members == "pairs" else None
         return no_pairs or why_not(op, case) or super().refuse(op, case)
+
+    def barrier(self) -> None:
+        """Gloo's barrier on the control group."""
+        self._watchdog.beats += 1
+        super().barrier()
+
+    def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
+        """All-reduce of int64 values on the control group."""
+        self._watchdog.beats += 1
+        return super().reduce(values, how, wary=wary)
+
+    def close(self) -> None:
+        """Destroy the process groups, before them the graphs that hold their communicators."""
+        try:
+            self._gpu.forget_graphs()
+            super().close()
+        finally:
+            self._watchdog.end()
 
     def peer_in(self, group: Ranks) -> str | None:
         """Name of the GPU of a pair's other rank in this process."""
