@@ -305,7 +305,8 @@ class State:
         """Count a kernel, and change its result if it is the one that ``Faults.corrupted`` names."""
         self.gpus[gpu].kernels += 1
         if self.gpus[gpu].kernels == self.machine.faults.corrupted.get(gpu) and wrote and wrote[0].numel():
-            wrote[0].view(-1)[:1].add_(1)
+            first = wrote[0].view(-1)[:1]
+            _ = first.logical_not_() if first.dtype == torch.bool else first.add_(1)
 
     # --- memory ------------------------------------------------------------------------------------------------------
 

@@ -28,11 +28,10 @@ _SETTINGS = {
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
     "TORCH_FR_BUFFER_SIZE": "0",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",
 }
 """Defaults of torch that a user's own values replace. Its threads would abort every rank without a word about which one
-hangs; ``Watchdog`` names it. Its flight recorder takes the Python stack of every call, which is part of the call's
-time (https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html; two names of one size).
+hangs; ``Watchdog`` names it. Its flight recorder, on since torch 2.11 (https://github.com/pytorch/pytorch/pull/172843),
+takes the Python stack of every call, which is part of the call's time.
 """
 
 
