@@ -20,7 +20,7 @@ developed := $(venv)/.developed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents lint format drawings bench bench-fit bench-gpu bench-metrology bench-scale clean
+.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents lint format drawings bench bench-fit bench-gpu gpu-acceptance bench-metrology bench-scale clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ bench-fit: $(installed) ## accuracy of fits and coverage of their intervals: 10 
 
 bench-gpu: $(installed) ## on a GPU: memory copy rate relative to the best of cudaMemcpyAsync, torch and Triton
 	$(venv)/bin/python tests/bench/hbm.py
+
+gpu-acceptance: $(developed) ## on a machine with GPUs: all that must be seen there, 20 minutes; leaves an archive to send back
+	$(venv)/bin/python tests/gpu/acceptance.py
 
 bench-metrology: $(installed) ## error rates of the statistics on simulated data, and the resolution of this machine
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/metrology.py

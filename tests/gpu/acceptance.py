@@ -1,0 +1,128 @@
+"""Everything that has to be seen on a machine with GPUs, at most 20 minutes: ``make gpu-acceptance``.
+
+It leaves a folder with the output of every part, the runs, and ``summary.json``, and the same as an archive to send
+back. A part that hangs is ended with all its processes and costs only its own time. Exit status 1 when a part failed.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from busbw.escape import say
+from busbw.ops import OPS
+
+ROOT: Final = Path(__file__).parents[2]
+_GRACE_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A command with its time limit. A needless one may fail: its program is not everywhere."""
+
+    name: str
+    command: tuple[str, ...]
+    minutes: float
+    needed: bool = True
+
+
+State = Literal["passed", "failed", "timed out", "not here"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a part."""
+
+    part: str
+    command: tuple[str, ...]
+    state: State
+    seconds: float
+    exit_status: int | None = None
+
+
+def _busbw(name: str, minutes: float, *arguments: str) -> Part:
+    return Part(name, (sys.executable, "-m", "busbw", *arguments), minutes)
+
+
+def parts(folder: Path) -> tuple[Part, ...]:
+    """All parts, the quick ones first; runs are stored in ``folder``/runs."""
+    ops = ",".join(name for name, op in OPS.items() if op.sized and not (op.stores or op.splits))
+    runs = ("--results-dir", str(folder / "runs"))
+    quick = ("--launches", "1", *runs)
+    every_mode = ("--mode", "isolated,pipelined,graph,overlap", "--max-seconds", "0.05")
+    python = sys.executable
+    return (
+        _busbw("doctor", 1, "doctor", "--json"),
+        _busbw("peaks", 1, "peaks", "--here", "--json"),
+        Part("packages", (python, "-m", "pip", "list"), 0.5, needed=False),
+        Part("nvidia-smi", ("nvidia-smi", "-q"), 0.5, needed=False),
+        Part("topology", ("nvidia-smi", "topo", "-m"), 0.5, needed=False),
+        Part("tests", (python, "-m", "pytest", "-q", "tests/gpu", f"--junitxml={folder / 'tests.xml'}"), 6),
+        Part("copies", (python, "tests/bench/hbm.py"), 1.5),
+        _busbw("memory", 3.5, "run", "--suite", "memory-gpu", *quick),
+        _busbw("roofline", 2, "run", "--suite", "roofline-gpu", *quick),
+        _busbw("operations", 2.5, "run", "--backend", "nccl", "--op", ops, "--sizes", "1MiB", *every_mode, *quick),
+        _busbw("report", 1, "report", "latest", *runs),
+    )
+
+
+def run(part: Part, folder: Path) -> Outcome:
+    """Run ``part`` with its output in ``folder``; afterwards none of its processes is left."""
+    began = time.monotonic()
+    if shutil.which(part.command[0]) is None:
+        return Outcome(part.name, part.command, "not here", 0.0)
+    with (folder / f"{part.name}.txt").open("wb") as output:
+        process = subprocess.Popen(
+            part.command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, process_group=0
+        )
+        status: int | None = None
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                status = process.wait(60 * part.minutes)
+        finally:
+            _end(process)
+    states: dict[int | None, State] = {None: "timed out", 0: "passed"}
+    seconds = round(time.monotonic() - began, 1)
+    return Outcome(part.name, part.command, states.get(status, "failed"), seconds, status)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End a part and all that it has started: they are one process group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECONDS)
+
+
+def accept(chosen: Sequence[Part], folder: Path) -> int:
+    """Run ``chosen``, write ``summary.json`` and the archive; returns the exit status."""
+    folder.mkdir(parents=True)
+    outcomes = []
+    for part in chosen:
+        outcomes.append(run(part, folder))
+        say(f"{part.name}: {outcomes[-1].state} after {outcomes[-1].seconds:g} s")
+        (folder / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcomes)))
+    archive = shutil.make_archive(str(folder), "gztar", folder.parent, folder.name)
+    say(f"send back {archive}")
+    needed = {part.name for part in chosen if part.needed}
+    return int(any(outcome.part in needed and outcome.state != "passed" for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--into", type=Path, default=ROOT / "build" / f"gpu-acceptance-{time.strftime('%Y%m%dT%H%M%S')}"
+    )
+    target = parser.parse_args().into.resolve()
+    sys.exit(accept(parts(target), target))
