@@ -22,14 +22,9 @@ from busbw_analysis.fitting.curve import Fit, Segment, fit_points
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.select import candidates
 from busbw_analysis.models.textbook import ROWS
-from busbw_analysis.predict import prediction
-from busbw_analysis.predict.carried import Carrier, Carry
-from busbw_analysis.predict.forecast import FittedCurve, Forecast
-from busbw_analysis.predict.over_ranks import scaling
-from busbw_analysis.predict.prediction import Prediction
-from busbw_analysis.predict.query import query
-from busbw_analysis.predict.selection import measured_curves, read_results
-from busbw_analysis.predict.ways import Ways
+from busbw_analysis.predict.forecast import Carrier, Carry, FittedCurve, Forecast
+from busbw_analysis.predict.selection import measured_curves, query, read_results
+from busbw_analysis.predict.ways import Prediction, Ways, scaling
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = tuple(8 * 4**step for step in range(12))
@@ -79,7 +74,7 @@ def answer(
     runs: Sequence[StoredRun], ranks: int, *sizes: int, algorithm: str | None = None, **where: int
 ) -> Prediction:
     data = measured_curves(read_results(list(runs)), "all_reduce", algorithm)
-    return prediction.answer(Ways(data), query(data, ranks, sizes or (MIB,), **where))
+    return Ways(data).predict(query(data, ranks, sizes or (MIB,), **where))
 
 
 def forecast(runs: Sequence[StoredRun], ranks: int, size: int = MIB, **more: int | str) -> Forecast:
@@ -307,7 +302,9 @@ def test_a_segment_starts_with_the_rounds_of_its_first_size() -> None:
     curve = replace(curve, fit=replace(curve.fit, segments=(segment,), breaks_bytes=()))
     carry = require_type(
         Carry,
-        Carrier((curve,), lambda n, *_: rising if n == 4 else ROWS["all_reduce", "ring"], None).carry((8, 1), MIB),
+        Carrier((curve,), lambda shape, _: rising if shape == (4, 1) else ROWS["all_reduce", "ring"], None).carry(
+            (8, 1), MIB
+        ),
     )
     assert carry.rounds == pytest.approx(7 / 3)
 
@@ -316,8 +313,8 @@ def test_the_nearest_curve_that_ran_the_same_algorithm_is_carried() -> None:
     ring, tree = ROWS["all_reduce", "ring"], ROWS["all_reduce", "binomial-tree"]
     curves = tuple(fitted(model, ranks, 1e-5, 1e-9) for model, ranks in ((ring, 4), (tree, 8)))
 
-    def ran(ranks: int, _hosts: int, _size: int) -> CostModel:
-        return tree if ranks == 8 else ring
+    def ran(shape: tuple[int, int], _size: int) -> CostModel:
+        return tree if shape == (8, 1) else ring
 
     carry = require_type(Carry, Carrier(curves, ran, None).carry((16, 1), MIB))
     assert carry.source.series.shape == (4, 1)

@@ -22,10 +22,9 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.fitting.checks import refuse_curve
-from busbw_analysis.fitting.curve import Fit, fit_points, fit_series
+from busbw_analysis.fitting.curve import Fit, fit_points, fit_series, refuse_curve
 from busbw_analysis.fitting.segments import best_cuts
-from busbw_analysis.predict.forecast import curve_of
+from busbw_analysis.predict.forecast import FittedCurve
 from busbw_analysis.report.document import Table
 from busbw_analysis.report.models import fits
 
@@ -194,7 +193,7 @@ def test_a_launch_is_the_same_one_at_every_size(launches: int, note: str) -> Non
     assert found.in_common == tuple(point.launch_medians_ns[1:-1] for point in series.points)
     fit = require_type(Fit, fit_series(found))
     assert fit.interval_note.startswith(note)
-    assert (curve_of(found).seconds(1000).low is None) == (launches == 6)
+    assert (require_type(FittedCurve, FittedCurve.of(found)).seconds(1000).low is None) == (launches == 6)
 
 
 def intervals_around(alpha: float, algbw: float, launches: int, trials: int) -> tuple[int, int]:
@@ -360,12 +359,12 @@ def test_a_steady_fall_is_refused_however_slow(count: int, end: float) -> None:
 
 @given(st.lists(st.floats(1e-6, 1e-2), min_size=5, max_size=12))
 def test_times_that_never_fall_are_never_refused(times: list[float]) -> None:
-    refuse_curve("it", SIZES[: len(times)], sorted(times))
+    refuse_curve(SIZES[: len(times)], np.sort(times))
 
 
 @given(st.lists(st.floats(0.97, 1.03), min_size=5, max_size=24))
 def test_noise_of_a_flat_curve_is_no_negative_slope(noise: list[float]) -> None:
-    refuse_curve("it", SIZES[: len(noise)], [1e-5 * factor for factor in noise])
+    refuse_curve(SIZES[: len(noise)], 1e-5 * np.asarray(noise))
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.1, 0.2])
@@ -374,7 +373,7 @@ def test_flat_curves_in_noise_are_hardly_ever_refused(noise: float) -> None:
     for trial in range(200):
         count = (5, 6, 8, 12, 24)[trial % 5]
         try:
-            refuse_curve("it", SIZES[:count], (1e-4 * np.exp(generator.normal(0, noise, count))).tolist())
+            refuse_curve(SIZES[:count], 1e-4 * np.exp(generator.normal(0, noise, count)))
         except AnalysisError as error:
             refused += "no cost per byte" in str(error)
     assert refused <= 6
@@ -385,14 +384,14 @@ def test_a_fall_is_seen_through_noise() -> None:
     for _ in range(50):
         times = 1e-4 * 0.38 ** (np.arange(8) / 7) * np.exp(generator.normal(0, 0.05, 8))
         with pytest.raises(AnalysisError, match="falls"):
-            refuse_curve("it", SIZES[:8], times.tolist())
+            refuse_curve(SIZES[:8], times)
 
 
 @pytest.mark.parametrize("last", [0, 3])
 def test_a_jump_down_is_no_negative_slope(last: int) -> None:
     # As where a library changes its protocol, and also where the curve ends not long after it.
     times = [50e-6, 51e-6, 52e-6, 52.9e-6, 44.2e-6, 45.1e-6, 46e-6, 47e-6, 60e-6, 80e-6, 150e-6]
-    refuse_curve("it", SIZES[: len(times) - last], times[: len(times) - last])
+    refuse_curve(SIZES[: len(times) - last], np.asarray(times[: len(times) - last]))
 
 
 # --- one rank ---------------------------------------------------------------------------------------------------

@@ -26,15 +26,11 @@ from busbw.ops import OPS, bus_factor
 from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.fitting.score import validation
 from busbw_analysis.models.select import candidates
-from busbw_analysis.predict import prediction
-from busbw_analysis.predict.forecast import FittedCurve, Forecast, Value, by_curve, curve_of
-from busbw_analysis.predict.held_out import ValidationRange
-from busbw_analysis.predict.over_ranks import scaling
-from busbw_analysis.predict.prediction import Prediction
-from busbw_analysis.predict.query import query
-from busbw_analysis.predict.selection import MeasuredCurves, measured_curves, read_results
-from busbw_analysis.predict.ways import Ways
+from busbw_analysis.predict.forecast import FittedCurve, Forecast, HeldOut, Value
+from busbw_analysis.predict.selection import MeasuredCurves, measured_curves, query, read_results
+from busbw_analysis.predict.ways import Prediction, Ways, scaling
 from busbw_analysis.report import predict as predict_tables
 from busbw_analysis.report.to_terminal import render
 
@@ -96,7 +92,7 @@ def evidence() -> MeasuredCurves:
 
 
 def answer(known: MeasuredCurves, ranks: int, *sizes: int, **where: int) -> Prediction:
-    return prediction.answer(Ways(known), query(known, ranks, sizes, **where))
+    return Ways(known).predict(query(known, ranks, sizes, **where))
 
 
 def kinds(found: Forecast) -> list[str]:
@@ -212,8 +208,7 @@ def test_the_time_of_a_curve_in_one_piece_never_falls_with_size(size: int, more:
 
 @cache
 def curve() -> FittedCurve:
-    found = require(evidence().curve(2, 1))
-    return curve_of(found)
+    return require_type(FittedCurve, FittedCurve.of(require(evidence().curve((2, 1)))))
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
@@ -329,9 +324,10 @@ def test_sizes_on_a_side_that_no_test_covered_are_not_validated(size: int, words
 
 def test_what_rounding_to_whole_elements_leaves_off_is_no_other_size() -> None:
     """2 MiB on six ranks are measured as 2,097,144 B."""
-    tested = ValidationRange.of([(6, 6)], [(4, 4)], [(size // 24 * 24, 0.01) for size in (2048, 65536, 2 << 20)])
-    assert tested.beyond(8, 8, 2 << 20) == ()
-    assert tested.beyond(8, 8, 4 << 20) == ("sizes beyond 2097144 B",)
+    errors = tuple((size // 24 * 24, 0.01) for size in (2048, 65536, 2 << 20))
+    tested = HeldOut(validation("", [0.01], 0.1), errors, ((6, 6),), ((4, 4),))
+    assert tested.untested((8, 8), 2 << 20) == ()
+    assert tested.untested((8, 8), 4 << 20) == ("sizes beyond 2097144 B",)
 
 
 @pytest.mark.parametrize(
@@ -421,7 +417,7 @@ def test_a_network_that_was_measured_carries_on_to_more_hosts() -> None:
     known = measured_curves(read_results(runs), "all_reduce")
     asked = query(known, 8, [MIB])
     assert asked.hosts == 8
-    (found,) = prediction.answer(Ways(known), asked).forecasts
+    (found,) = Ways(known).predict(asked).forecasts
     assert found.seconds.value == pytest.approx(truth("all_reduce", 8, MIB, 8), rel=0.05)
     assert "hosts" in kinds(found)
     with refused(AnalysisError, "within-host-not-measured"):
@@ -541,7 +537,7 @@ def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:
     flat = synthetic_run([case("all_reduce", 8 << step) for step in range(20)], level)
     known = measured_curves(read_results([flat]), "all_reduce")
     assert answer(known, 4, 1000).forecasts[0].seconds.value == pytest.approx(20e-6, rel=0.05)
-    beyond = require_type(Unavailable, by_curve(curve_of(known.curves[0]), GIB))
+    beyond = require_type(Unavailable, require_type(FittedCurve, FittedCurve.of(known.curves[0])).forecast(GIB))
     assert beyond.code == "no-slope"
     with refused(AnalysisError, "no-slope"):
         answer(known, 4, GIB)

@@ -2,11 +2,8 @@
 
 from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
-from busbw_analysis.predict import prediction
-from busbw_analysis.predict.prediction import Prediction
-from busbw_analysis.predict.query import query
-from busbw_analysis.predict.selection import measured_curves, read_results
-from busbw_analysis.predict.ways import Ways
+from busbw_analysis.predict.selection import measured_curves, query, read_results
+from busbw_analysis.predict.ways import Prediction, Ways
 
 MIB = 1 << 20
 SMALL, LARGE = 64, 1024 * MIB
@@ -26,7 +23,7 @@ def answer(*sizes: int) -> Prediction:
         for ranks in (3, 4)
     ]
     ways = Ways(measured_curves(read_results(runs), "all_reduce"))
-    return prediction.answer(ways, query(ways.data, 16, sizes))
+    return ways.predict(query(ways.data, 16, sizes))
 
 
 def test_messages_answer_the_sizes_of_which_no_curve_tells() -> None:
