@@ -14,7 +14,7 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.models.gloo import UNMODELLED
-from busbw_analysis.peaks.peaks import Hardware, Peak, host_copies, host_rates, peak_of
+from busbw_analysis.peaks.peaks import Hardware, Peak, host_rates, peak_of
 from busbw_analysis.report.show import show_rows
 
 MIB = 1 << 20
@@ -128,7 +128,7 @@ def test_the_largest_copy_is_the_peak() -> None:
     world = World(by_op={"memory_copy": (Piece(0.0, 1e-10), Piece(0.0, 5e-10, 64 * MIB))}, sample_noise=0.0)
     cases = [case("memory_copy", size) for size in (MIB, 64 * MIB)]
     dataset = pool((synthetic_run(cases, world),))
-    copied = host_copies(dataset.summaries, dataset.facts)["node0"]
+    copied = host_rates(dataset.summaries, dataset.facts)["memory_copy", "node0"]
     assert copied.size_bytes == 64 * MIB
     assert copied.bytes_per_second == pytest.approx(4 / 5e-10, rel=1e-3)
 
@@ -137,7 +137,7 @@ def test_ranks_that_copy_one_after_the_other_do_not_double_the_peak() -> None:
     late = World(pieces=(Piece(1e-3, 0.0),), sample_noise=0.0, late_rank=1, late_seconds=1e-3)
     dataset = pool((synthetic_run([case("memory_copy", 4 * MIB, 2)], late),))
     group = dataset.summaries[0].only
-    copied = host_copies(dataset.summaries, dataset.facts)["node0"]
+    copied = host_rates(dataset.summaries, dataset.facts)["memory_copy", "node0"]
     assert group is not None
     assert group.time_ns == pytest.approx(1e6, rel=1e-3)
     assert group.span_ns == pytest.approx(2e6, rel=1e-3)
@@ -469,7 +469,7 @@ def test_a_curve_knows_who_works_beside_it_on_its_hosts(hosts: tuple[str, ...], 
 
 def test_a_small_copy_is_no_peak() -> None:
     dataset = pool((synthetic_run([case("all_reduce", MIB), case("memory_copy", 64 * 1024)], World()),))
-    assert not host_copies(dataset.summaries, dataset.facts)
+    assert not host_rates(dataset.summaries, dataset.facts)
 
 
 def gpu(index: int, name: str = "NVIDIA H200", **nvlink: JSON) -> dict[str, JSON]:
@@ -495,8 +495,9 @@ def on_gpus(
     machine = Machine(facts={"pci": {"gpus": gpus, "nics": [], "drives": []}, "ranks": seats})
     size = case(op, 64 * MIB, count, backend="nccl", device="cuda")
     dataset = pool((synthetic_run([size], QUIET, machine=machine, samples=5),))
-    copies = host_copies(dataset.summaries, dataset.facts)
-    assert copies == {}, "a copy on a GPU is no peak over what ranks send each other"
+    assert not host_rates(dataset.summaries, dataset.facts), (
+        "a copy on a GPU is no peak over what ranks send each other"
+    )
     return peak_of(dataset.series[0], hardware(dataset, rows))
 
 

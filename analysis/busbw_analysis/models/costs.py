@@ -7,6 +7,13 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
+GLOO: Final = "gloo"
+"""The family of cost models (``BackendTraits.cost_models``) with one algorithm per op, as in the sources of Gloo."""
+MPI: Final = "mpi"
+"""The family whose library selects the algorithm from its tables."""
+NCCL: Final = "nccl"
+"""The family whose tuner selects the algorithm, possibly with reduction in switches."""
+
 Count = Callable[[int, int, float], float]
 """n ranks on k hosts and S bytes → a number."""
 

@@ -26,6 +26,7 @@ class Narrowest:
     holder: the GPU or host that it belongs to
     what: the part and its holder in words
     gpu: the GPU without its host; None if the holder is a host
+    sharing: number of ranks that share it
     """
 
     holder: str
@@ -34,6 +35,7 @@ class Narrowest:
     count: int
     owners: Literal["GPUs", "hosts"] = "GPUs"
     gpu: str | None = None
+    sharing: int = 1
 
     @property
     def in_words(self) -> str:

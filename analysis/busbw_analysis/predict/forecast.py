@@ -9,7 +9,7 @@ that limit the time. Every forecast includes the error of its method on held-out
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import pairwise
 from operator import itemgetter
 from statistics import median
@@ -85,7 +85,7 @@ class Extrapolation:
         return f"{self.respect}: {self.how}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """The predicted time of one call.
 
@@ -105,6 +105,7 @@ class Forecast:
     size_bytes: int
     ranks: int
     hosts: int
+    _: KW_ONLY
     seconds: Value
     basis: Basis
     rests_on: str
@@ -256,10 +257,9 @@ class FittedCurve:
             untested.append("sizes at a jump")
             extrapolated.append(Extrapolation("jump", f"{about_size(size_bytes)} is {jump}"))
         return Forecast(
-            op=series.key.op,
-            size_bytes=size_bytes,
-            ranks=series.shape[0],
-            hosts=series.shape[1],
+            series.key.op,
+            size_bytes,
+            *series.shape,
             seconds=self.seconds(size_bytes),
             basis="curve",
             rests_on="the fit of the curve of these ranks",

@@ -23,8 +23,7 @@ from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.series import LIBRARY, Series, SeriesKey
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.models.choices import Calls, Library
-from busbw_analysis.models.costs import Parameters
-from busbw_analysis.models.families import MPI
+from busbw_analysis.models.costs import MPI, Parameters
 from busbw_analysis.models.results import Results, results_of
 from busbw_analysis.models.select import algorithms
 from busbw_analysis.predict.forecast import Extrapolation, Respect, Shape, beyond_sizes, on_a_host

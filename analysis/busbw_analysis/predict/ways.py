@@ -4,7 +4,7 @@ these, and α, β and R of messages between two ranks with the counts of the alg
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.units import about_size
@@ -29,6 +29,9 @@ from busbw_analysis.predict.forecast import (
     on_a_host,
 )
 from busbw_analysis.predict.selection import MeasuredCurves, PredictionQuery, measured_curves, query
+
+_Begun = partial[Forecast]
+"""A forecast without what depends on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +121,10 @@ class Ways:
                 return own
             reasons.append(own)
         notes = tuple(reason.reason for reason in reasons)
+        point = None if measured is None else measured.at(size_bytes)
+        begun = partial(Forecast, asked.op, size_bytes, *asked.shape, measured=point)
         for way in (self._by_carrying, self._by_messages):
-            outcome = way(asked, size_bytes)
+            outcome = way(asked, size_bytes, begun)
             if isinstance(outcome, Forecast):
                 return self._annotated(outcome, notes)
             reasons.append(outcome)
@@ -204,7 +209,7 @@ class Ways:
         """The curve that is carried to ``shape``."""
         return self.carrier(shape[1] > 1, self.data.oversubscribed(shape)).carry(shape, size_bytes)
 
-    def _by_carrying(self, asked: PredictionQuery, size_bytes: int) -> Forecast | Unavailable:
+    def _by_carrying(self, asked: PredictionQuery, size_bytes: int, begun: _Begun) -> Forecast | Unavailable:
         data = self.data
         carry = self.carry(asked.shape, size_bytes)
         if isinstance(carry, Unavailable):
@@ -221,11 +226,7 @@ class Ways:
             beyond.append("sizes at a jump")
             outside.append(Extrapolation("jump", f"{size_bytes} B is {jump}, on {source[0]} ranks"))
         held_out = self._carried_held_out(asked.hosts > 1, sharing)
-        return Forecast(
-            op=asked.op,
-            size_bytes=size_bytes,
-            ranks=asked.ranks,
-            hosts=asked.hosts,
+        return begun(
             seconds=carry.seconds(size_bytes),
             basis="carried",
             rests_on=carry.words,
@@ -234,12 +235,11 @@ class Ways:
             interval_note=carry.source.interval_note,
             extrapolated=tuple(outside),
             held_out=held_out.asked_for(asked.shape, size_bytes, *beyond),
-            measured=self._measured(asked, size_bytes),
             carried_from=source,
             notes=tuple(reason.reason for reason in self._not_fitted()),
         )
 
-    def _by_messages(self, asked: PredictionQuery, size_bytes: int) -> Forecast | Unavailable:
+    def _by_messages(self, asked: PredictionQuery, size_bytes: int, begun: _Begun) -> Forecast | Unavailable:
         shape, data = asked.shape, self.data
         cost, parameters = self.algorithm(shape, size_bytes), data.messages[asked.hosts > 1]
         if isinstance(cost, Unavailable):
@@ -250,11 +250,7 @@ class Ways:
         if cost.two_levels:
             ignored += ", and messages inside hosts cost the same as between hosts"
         beyond = [_cores(sharing=data.oversubscribed(shape))] if data.new_regime(shape) else []
-        return Forecast(
-            op=asked.op,
-            size_bytes=size_bytes,
-            ranks=asked.ranks,
-            hosts=asked.hosts,
+        return begun(
             seconds=Value(parameters.seconds(cost, *shape, size_bytes)),
             basis="messages",
             rests_on="messages between two ranks",
@@ -263,12 +259,7 @@ class Ways:
             interval_note="no interval: α and β of messages have none",
             extrapolated=data.extrapolations(asked, size_bytes),
             held_out=self._messages_held_out(asked.hosts > 1).asked_for(shape, size_bytes, *beyond),
-            measured=self._measured(asked, size_bytes),
         )
-
-    def _measured(self, asked: PredictionQuery, size_bytes: int) -> GroupSummary | None:
-        curve = self.data.curve(asked.shape)
-        return None if curve is None else curve.at(size_bytes)
 
     def _held_out_of_messages(self, far: bool) -> HeldOut:  # noqa: FBT001 - cached by position
         """The error of messages on the largest measured number of ranks, which they did not use."""
