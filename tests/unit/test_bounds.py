@@ -220,12 +220,6 @@ def test_what_cannot_be_explained_says_why(key: SeriesKey, parameters: Parameter
     assert reason in found.reason
 
 
-def test_a_message_is_its_own_bound() -> None:
-    found = explained(msgspec.structs.replace(KEY, op="send_recv", redop=None))
-    assert found.bound == ""
-    assert all(one.bound_ns is None and one.bound_share is None for one in found.spent)
-
-
 def line(name: str, messages: float, slope: float) -> CostModel:
     return CostModel("all_reduce", name, lambda *_: messages, "", "", sent=lambda *_: slope)
 

@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from testing.keys import series_key
 from testing.narrow import require, require_type
 
-from busbw.ops.algorithms.settings import AlgorithmSettings
 from busbw.runs.facts import MpiFacts
 from busbw.runs.placement import Variable
 from busbw.system.env_vars import VARIABLES
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import TABLES, Calls, Choice, Library, library_of, selected
-from busbw_analysis.models.costs import CostModel, Parameters
+from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.library_algorithms import formula_of
-from busbw_analysis.models.select import model_of, predict
+from busbw_analysis.models.select import predict
 
 KIB, MIB = 1 << 10, 1 << 20
 TUNED = Library("Open MPI", (5, 0, 8))
@@ -39,16 +38,12 @@ def why(library: Library, op: str, ranks: int, size: int, hosts: int = 1, mode: 
     ("op", "ranks", "size", "name"),
     [
         ("all_reduce", 2, 4, "recursive_doubling"),  # its rule is a ring, of which one element has no two pieces
-        ("all_reduce", 16, 60, "recursive_doubling"),
         ("all_reduce", 60, 124, "recursive_doubling"),
         ("reduce", 2, 4, "linear"),
-        ("all_reduce", 2, 8, "recursive_doubling"),
         ("all_reduce", 3, 4 * KIB, "ring"),
         ("all_reduce", 2, 256 * KIB - 1, "segmented_ring"),
         ("all_reduce", 2, 256 * KIB, "rabenseifner"),
         ("all_reduce", 4, 8 * KIB, "rabenseifner"),
-        ("all_reduce", 8, 8 * KIB - 1, "recursive_doubling"),
-        ("all_reduce", 100, MIB, "rabenseifner"),
         # By the block of a rank, S/n: 31 ranks take recursive doubling at any size, 32 the ring from 64 KiB a block.
         ("all_gather", 2, MIB, "two_proc"),
         ("all_gather", 31, 31 * MIB, "recursive_doubling"),
@@ -58,12 +53,9 @@ def why(library: Library, op: str, ranks: int, size: int, hosts: int = 1, mode: 
         ("all_to_all", 16, 16 * 256, "modified_bruck"),
         ("broadcast", 2, 64 * KIB, "binary_tree"),
         ("broadcast", 4, MIB, "chain"),
-        ("broadcast", 16, MIB, "scatter_allgather"),
-        ("reduce", 2, 64, "linear"),
         ("reduce_scatter", 4, 4 * KIB, "recursive_halving"),
         ("gather", 8, MIB, "binomial"),
         ("scatter", 2, KIB, "basic_linear"),
-        ("barrier", 4, 0, "linear"),
         ("barrier", 8, 0, "recursive_doubling"),
     ],
 )
@@ -74,18 +66,13 @@ def test_open_mpi_takes_what_its_table_says(op: str, ranks: int, size: int, name
 @pytest.mark.parametrize(
     ("op", "ranks", "size", "name"),
     [
-        ("all_reduce", 4, 8, "recursive_doubling"),
         ("all_reduce", 4, 12, "recursive_doubling"),  # 3 elements cannot be scattered over 4 ranks
         ("all_reduce", 4, 16, "reduce_scatter_allgather"),
         ("all_reduce", 7, 16, "reduce_scatter_allgather"),  # over the 4 of its core
         ("all_gather", 4, 512 * KIB - 4, "recursive_doubling"),
-        ("all_gather", 4, 512 * KIB, "ring"),
         ("all_gather", 6, 80 * KIB - 4, "brucks"),
-        ("all_gather", 6, 80 * KIB, "ring"),
         ("all_to_all", 8, 8 * 256, "brucks"),
-        ("all_to_all", 4, 4 * 256, "scattered"),
         ("all_to_all", 4, 4 * 32 * KIB + 4, "pairwise"),
-        ("broadcast", 4, MIB, "binomial"),
         ("broadcast", 8, 12 * KIB + 4, "scatter_recursive_doubling_allgather"),
         ("broadcast", 8, MIB, "scatter_ring_allgather"),
         ("broadcast", 9, 16 * KIB, "scatter_ring_allgather"),
@@ -261,18 +248,6 @@ def test_without_a_library_there_is_no_model_of_a_collective_and_still_one_of_a_
     message = predict(msgspec.structs.replace(KEY, op="send_recv"), 1.0, [KIB], LINK, Unavailable("why", "because"))
     assert not isinstance(message, Unavailable)
     assert message[0].time_ns == pytest.approx(1e3 + KIB)
-
-
-def test_what_was_run_by_hand_is_not_what_the_library_chooses() -> None:
-    found = predict(msgspec.structs.replace(KEY, settings=AlgorithmSettings("ring")), 1.5, [KIB], LINK, TUNED)
-    assert not isinstance(found, Unavailable)
-    assert found[0].algorithm == "ring"
-
-
-def test_the_model_of_a_choice_adds_up() -> None:
-    model = require_type(CostModel, model_of(KEY, MIB, TUNED))
-    assert model.added(4, 1, MIB) * MIB == pytest.approx(0.75 * MIB)
-    assert isinstance(model_of(msgspec.structs.replace(KEY, op="matmul"), MIB, TUNED), Unavailable)
 
 
 def test_how_much_of_the_tables_has_no_formula_is_what_the_docs_say() -> None:

@@ -18,7 +18,6 @@ from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_
 
 from busbw.cli.main import main
 from busbw.runs.records import Case
-from busbw_analysis.assembly import compose
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval, interval_of
@@ -142,9 +141,6 @@ class TestCrossings:
         (found,) = crossings(NAMES, timed([1.0, 1.0], [2.0, 0.0], spread=None))
         assert found == Crossing("tree", "ring", found.at_bytes)
         assert found.at_bytes == pytest.approx((SIZES[0] + SIZES[1]) / 2)
-
-    def test_what_is_as_long_is_not_told_apart(self) -> None:
-        assert crossings(NAMES, timed([1.0, 1.0, 2.0], [2.0, 1.0, 2.0], spread=None)) == ()
 
     def test_the_gain_is_that_of_the_faster_one(self) -> None:
         won = gain(NAMES, 256, (point(256, 300.0), point(256, 100.0)))
@@ -381,32 +377,6 @@ class TestShown:
             assert len(race.pairs) == 10
             assert [pair for pair in race.pairs if leader in pair.names] == list(shown(race))
 
-    def test_where_no_size_is_common_to_all_every_pair_is_shown(self) -> None:
-        names = [*ROUNDS, "direct"]
-        cases = [
-            case("all_reduce", size, RANKS, algorithm=name)
-            for place, name in enumerate(names)
-            for size in SIZES[: place + 1] + SIZES[place + 2 :]
-        ]
-        judgement = judge(pool((synthetic_run([one for one in cases if one.size_bytes in SIZES[1:6]], launches=1),)))
-        race = race_of(judgement)
-        assert (race.leaders, len(race.pairs)) == ((), 10)
-        assert shown(race) == race.pairs
-        assert render([crossing_table(race)])
-
-    def test_json_has_every_pair_in_base_units(self) -> None:
-        judgement = judged(["ring", "binomial-tree"])
-        document = json.loads(compose.compose(judgement).json)
-        (row,) = document["crossings"]
-        (found,) = row["crossings"]
-        assert row["algorithms"] == ["ring", "binomial-tree"]
-        assert found["below"] == "binomial-tree"
-        assert found["low_bytes"] < found["at_bytes"] < found["high_bytes"]
-        assert found["ratio"] == pytest.approx(found["at_bytes"] / found["expected_bytes"])
-        assert row["smallest"]["faster"] == "binomial-tree"
-        assert row["largest"]["times"] > 1
-        assert [one["at_bytes"] for one in row["expected"]["crossings"]] == [found["expected_bytes"]]
-
     def test_the_report_has_a_sentence_with_the_crossing_and_a_table(self) -> None:
         section = require(theory(judged(["ring", "binomial-tree", "recursive-doubling"])))
         (part,) = section.parts
@@ -443,12 +413,17 @@ def test_on_noisy_launches_crossings_are_seldom_made_up_and_their_range_holds_th
 
 
 def test_fit_prints_them_and_has_them_as_json(tmp_path: Path) -> None:
-    judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
-    folder = str(write_synthetic(tmp_path, judgement.samples.runs[0]))
-    assert "no S*" in CliRunner().invoke(main, ["fit", folder]).stdout
-    rows = json.loads(CliRunner().invoke(main, ["fit", folder, "--json"]).stdout)["crossings"]
-    assert [row["algorithms"][0] for row in rows] == ["ring", "ring", "binomial-tree"]
-    (found,) = rows[1]["crossings"]
-    assert found["at_bytes"] == pytest.approx(s_star("ring", "recursive-doubling"), rel=0.05)
-    assert (found["ratio"], rows[1]["expected"]["code"]) == (None, "no-messages")
-    assert rows[0]["runs"] == [judgement.runs[0].run.id]
+    for messages in (False, True):
+        judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=messages)
+        folder = str(write_synthetic(tmp_path, judgement.samples.runs[0]))
+        assert ("no S*" in CliRunner().invoke(main, ["fit", folder]).stdout) != messages
+        rows = json.loads(CliRunner().invoke(main, ["fit", folder, "--json"]).stdout)["crossings"]
+        assert [row["algorithms"][0] for row in rows] == ["ring", "ring", "binomial-tree"]
+        (found,) = rows[1]["crossings"]
+        assert found["low_bytes"] < found["at_bytes"] < found["high_bytes"]
+        assert found["at_bytes"] == pytest.approx(s_star("ring", "recursive-doubling"), rel=0.05)
+        assert rows[0]["runs"] == [judgement.runs[0].run.id]
+        if messages:
+            assert found["ratio"] == pytest.approx(found["at_bytes"] / found["expected_bytes"])
+        else:
+            assert (found["ratio"], rows[1]["expected"]["code"]) == (None, "no-messages")

@@ -75,12 +75,6 @@ def test_a_planted_break_is_found_where_it_is(seed: int) -> None:
     assert fit.half_size_bytes == pytest.approx(400e-6 / 2e-10, rel=0.2), "by the same segment as the rate"
 
 
-def test_two_planted_breaks_are_found() -> None:
-    truth = (Piece(20e-6, 1e-10), Piece(100e-6, 1e-10, 4 << 10), Piece(900e-6, 3e-10, 1 << 20))
-    fit = fit_points(SIZES, times_of(truth, SIZES, noise=0.02))
-    assert [segment.first_bytes for segment in fit.segments] == [8, 4 << 10, 1 << 20]
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_two_planted_breaks_are_found_below_noise_of_5_percent(seed: int) -> None:
     # Sizes that are left out beside a jump speak against it however large it is: they alone found 27 of 100.
@@ -90,9 +84,9 @@ def test_two_planted_breaks_are_found_below_noise_of_5_percent(seed: int) -> Non
 
 
 def test_few_sizes_allow_few_segments() -> None:
-    assert len(fit_points(SIZES[:7], times_of((Piece(1e-5, 1e-10),), SIZES[:7], noise=0.2)).candidates) == 1
-    assert len(fit_points(SIZES[:12], times_of((Piece(1e-5, 1e-10),), SIZES[:12], noise=0.2)).candidates) == 3
-    assert len(fit_points(SIZES, times_of((Piece(1e-5, 1e-10),), SIZES, noise=0.2)).candidates) == 4
+    for count, most in ((5, 1), (7, 1), (8, 2), (12, 3), (24, 4)):
+        times = times_of((Piece(1e-5, 1e-10),), SIZES[:count], noise=0.2)
+        assert len(fit_points(SIZES[:count], times).candidates) == most
 
 
 def test_coefficients_are_never_negative_and_the_bound_is_named() -> None:
@@ -282,13 +276,6 @@ def test_one_launch_is_judged_by_sizes_and_two_by_launches_too() -> None:
     assert two.held_out_launches.count == 2 * len(SIZES)
 
 
-def test_from_five_to_seven_sizes_there_is_one_piece() -> None:
-    jump = (Piece(20e-6, 1e-10), Piece(400e-6, 2e-10, first_bytes=128))
-    for count in (5, 6, 7):
-        assert len(fit_points(SIZES[:count], times_of(jump, SIZES[:count])).segments) == 1
-    assert len(fit_points(SIZES[:8], times_of(jump, SIZES[:8])).segments) == 2
-
-
 def test_what_is_held_out_of_a_curve_stands_in_the_table_in_json_and_in_the_report(tmp_path: Path) -> None:
     cases = [case(op, size) for op in ("all_reduce", "all_gather") for size in SIZES[::2]]
     run = synthetic_run(cases, World(by_op={"all_gather": (Piece(20e-6, 1e-10),)}), launches=2, samples=9)
@@ -298,13 +285,6 @@ def test_what_is_held_out_of_a_curve_stands_in_the_table_in_json_and_in_the_repo
     reduced, gathered = json.loads(CliRunner().invoke(main, ["fit", str(folder), "--json"]).stdout)["fits"]
     assert (reduced["fit"]["validated"], gathered["fit"]["validated"]) == (True, False)
     assert gathered["fit"]["held_out_launches"]["median_error"] == pytest.approx(0.75, rel=0.1), "mean of 1/2 and 1"
-
-    text = CliRunner().invoke(main, ["fit", str(folder)]).stdout
-    against = "not validated: each launch in turn is off by"
-    assert [against in " ".join(part.replace("|", "").split()) for part in text.split(" · 4 ranks  ")[1:]] == [
-        False,
-        True,
-    ]
 
     section = fits(judge(pool((store.read(folder),))))
     (table,) = (block for block in section.blocks if isinstance(block, Table))
@@ -316,7 +296,6 @@ def test_what_is_held_out_of_a_curve_stands_in_the_table_in_json_and_in_the_repo
         worst = known["fit"]["held_out_launches"]["worst_error"]
         assert float(cells[place]) == pytest.approx(worst * 100, rel=0.1)
         assert (cells[verdict] == "validated") == known["fit"]["validated"]
-    assert table.rows[1][verdict].text.startswith(against)
 
 
 def slower(row: Row, op: str, launch: int) -> Row:
@@ -360,11 +339,6 @@ def test_a_steady_fall_is_refused_however_slow(count: int, end: float) -> None:
 @given(st.lists(st.floats(1e-6, 1e-2), min_size=5, max_size=12))
 def test_times_that_never_fall_are_never_refused(times: list[float]) -> None:
     refuse_curve(SIZES[: len(times)], np.sort(times))
-
-
-@given(st.lists(st.floats(0.97, 1.03), min_size=5, max_size=24))
-def test_noise_of_a_flat_curve_is_no_negative_slope(noise: list[float]) -> None:
-    refuse_curve(SIZES[: len(noise)], 1e-5 * np.asarray(noise))
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.1, 0.2])

@@ -213,11 +213,7 @@ def peak_of(series: Series, hardware: Hardware) -> Peak | Unavailable:
             "traffic-not-kept",
             f"the bytes that {key.op} sends between {ends} depend on a traffic matrix that the run does not record",
         )
-    peak = (_link_peak if key.hosts == 1 else _network_peak)(series, hardware, crossing)
-    # A log names at most the GPU, not its slot or the links that GPUs share.
-    if isinstance(peak, Peak) and peak.level == "PCIe" and hardware.facts.is_log:
-        return replace(peak, widest=True)
-    return peak
+    return (_link_peak if key.hosts == 1 else _network_peak)(series, hardware, crossing)
 
 
 def _slowest_host(
@@ -315,7 +311,13 @@ def _link_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Peak |
         f"{key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
         "unless a switch reduces (NVLS); then more than 100 % is possible"
     )
-    return _part(series, links, multiple, _level(links.peak), traffic)
+    return _links_part(series, hardware, links, multiple, traffic)
+
+
+def _links_part(series: Series, hardware: Hardware, links: Narrowest, multiple: float, traffic: str) -> Peak:
+    level = _level(links.peak)
+    # A log names at most the GPU, not its slot or the links that GPUs share.
+    return replace(_part(series, links, multiple, level, traffic), widest=level == "PCIe" and hardware.facts.is_log)
 
 
 def _part(series: Series, part: Narrowest, times: float, level: PeakLevel, *clauses: str) -> Peak:
@@ -376,7 +378,7 @@ def _measured_peak(series: Series, rate: HostRate, host: str, algbw: float, basi
     """A peak of ``series`` from a ``rate`` of its host, as ``basis`` and ``clauses`` explain."""
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
     level: PeakLevel = "memory copy of a host" if rate.op == COPY else "plain TCP of a host"
-    what = level.replace("a host", host)
+    what = f"{'memory copy' if rate.op == COPY else 'plain TCP'} of {host}"
     return Peak(algbw, busbw, level, host, what, f"{what}, {basis}", clauses, measured=True, cases=(rate.case,))
 
 
@@ -445,7 +447,7 @@ def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Pea
     else:
         narrowest = min(ways, key=lambda way: way.peak.nominal)
         traffic = f"{key.op} must carry {of_a_rank:.3g} × S through it"
-        links = _part(series, narrowest, of_a_rank, _level(narrowest.peak), traffic)
+        links = _links_part(series, hardware, narrowest, of_a_rank, traffic)
         limits = [limit.practical for limit in (peak, links) if limit.practical is not None]
         clause = f"{peak.holder} allows {format_rate(peak.busbw)}"
         peak = peak if peak.algbw <= links.algbw else links.with_clause(clause)
