@@ -320,7 +320,11 @@ def test_messages_answer_the_sizes_of_which_no_curve_tells_whatever_is_asked_bes
     sizes = tuple(64 << step for step in range(0, 20, 2))
     runs = [
         synthetic_run(
-            [case(op, size, ranks) for op in ops for size in sizes], level, machine=Machine(usable_cores=64), launches=2
+            [case(op, size, ranks) for op in ops for size in sizes],
+            level,
+            machine=Machine(usable_cores=64),
+            launches=2,
+            seed=ranks,
         )
         for ranks, ops in ((3, ("all_reduce", "ping_pong")), (4, ("all_reduce",)))
     ]

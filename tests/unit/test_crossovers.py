@@ -268,38 +268,33 @@ class TestRaces:
         assert agreement_words(pair) == agreement
         assert re.fullmatch(gained, gain_words(pair.smallest))
 
-    def test_an_s_star_beyond_the_sizes_says_so(self) -> None:
-        """Two rounds more for a hundredth of a byte."""
+    @pytest.mark.parametrize(
+        ("by_formula", "sure", "agreement"),
+        [
+            ("tttttttt", "tttttttt", "as predicted"),  # S* lies beyond the sizes
+            ("tttttttt", "rrrrrrrr", "contradicts the model"),
+            ("tttttttt", "........", "undecided"),
+            ("rrrttttr", "r......r", "as predicted"),  # only the ends are sure
+            ("rrrttttr", "r...r..r", "contradicts the model"),
+            ("    tttt", "tttttttt", "as predicted"),  # a cost is not known at every size
+            ("    tttt", "t.......", "undecided"),
+        ],
+    )
+    def test_every_sure_size_is_held_against_the_formulas_at_that_size(
+        self, by_formula: str, sure: str, agreement: str
+    ) -> None:
+        """``t``, ``r``: the tree or the ring is faster; a dot: neither surely; a space: it is not known."""
         pair = pair_of(race_of(judged(["ring", "binomial-tree"])), "ring", "binomial-tree")
         assert not isinstance(pair.expected, Unavailable)
-        far = tuple(replace(one, at_bytes=1e9) for one in pair.expected.crossings)
-        far_off = replace(
+        names = {"t": "binomial-tree", "r": "ring"}
+        expected = {size: names[sign] for size, sign in zip(SIZES, by_formula, strict=True) if sign in names}
+        changed = replace(
             pair,
-            expected=replace(pair.expected, crossings=far, faster=dict.fromkeys(SIZES, "binomial-tree")),
+            expected=replace(pair.expected, faster=expected),
             measured=(),
-            faster=("binomial-tree",) * len(pair.faster),
+            faster=tuple(names.get(sign) for sign in sure),
         )
-        assert agreement_words(far_off) == "as predicted"
-        assert agreement_words(replace(far_off, faster=("ring",) * len(pair.faster))) == "contradicts the model"
-        assert agreement_words(replace(far_off, faster=(None,) * len(pair.faster))) == "undecided"
-
-    def test_every_sure_size_is_held_against_the_formulas_at_that_size(self) -> None:
-        """By them the tree is the faster one in the middle: where only the ends are sure, nothing contradicts that."""
-        pair = pair_of(race_of(judged(["ring", "binomial-tree"])), "ring", "binomial-tree")
-        assert not isinstance(pair.expected, Unavailable)
-        by_formula = {size: "binomial-tree" if 8 * 1024 < size < 512 * 1024 else "ring" for size in SIZES}
-        ends = ("ring", *(None,) * 6, "ring")
-        wavy = replace(pair, measured=(), faster=ends, expected=replace(pair.expected, faster=by_formula))
-        assert agreement_words(wavy) == "as predicted"
-        assert agreement_words(replace(wavy, faster=(*ends[:4], "ring", *ends[5:]))) == "contradicts the model"
-
-    def test_sizes_at_which_a_cost_is_not_known_are_not_taken_for_alike(self) -> None:
-        pair = pair_of(race_of(judged(["recursive-doubling", "binomial-tree"])), "recursive-doubling", "binomial-tree")
-        assert not isinstance(pair.expected, Unavailable)
-        known = replace(pair, expected=replace(pair.expected, faster=dict.fromkeys(SIZES[4:], "recursive-doubling")))
-        assert agreement_words(known) == "as predicted"
-        small = replace(known, faster=("recursive-doubling", *(None,) * 7))
-        assert agreement_words(small) == "undecided"
+        assert agreement_words(changed) == agreement
 
     def test_the_library_takes_part_by_its_own_model(self) -> None:
         """Gloo's ring waits twice a round: by hand it is faster at all sizes, and the tree at the small ones."""

@@ -1,32 +1,22 @@
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 from scipy.optimize import nnls
 from testing.narrow import require, require_type
-from testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
+from testing.synthetic import Piece, World, case, synthetic_run
 
-from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.ops import ARITHMETIC
-from busbw.runs import store
-from busbw.runs.records import Measurement, Row
-from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.curve import Fit, fit_points, fit_series, refuse_curve
 from busbw_analysis.fitting.segments import best_cuts
 from busbw_analysis.predict.forecast import FittedCurve
-from busbw_analysis.report.document import Table
-from busbw_analysis.report.models import fits
 
 SIZES = [8 << step for step in range(24)]
 
@@ -274,55 +264,6 @@ def test_one_launch_is_judged_by_sizes_and_two_by_launches_too() -> None:
     assert one.held_out_launches.passed is None
     assert (one.validated, two.validated) == (True, True)
     assert two.held_out_launches.count == 2 * len(SIZES)
-
-
-def test_what_is_held_out_of_a_curve_stands_in_the_table_in_json_and_in_the_report(tmp_path: Path) -> None:
-    cases = [case(op, size) for op in ("all_reduce", "all_gather") for size in SIZES[::2]]
-    run = synthetic_run(cases, World(by_op={"all_gather": (Piece(20e-6, 1e-10),)}), launches=2, samples=9)
-    folder = write_synthetic(
-        tmp_path, replace(run, rows=tuple(slower(row, "all_gather", launch=1) for row in run.rows))
-    )
-    reduced, gathered = json.loads(CliRunner().invoke(main, ["fit", str(folder), "--json"]).stdout)["fits"]
-    assert (reduced["fit"]["validated"], gathered["fit"]["validated"]) == (True, False)
-    assert gathered["fit"]["held_out_launches"]["median_error"] == pytest.approx(0.75, rel=0.1), "mean of 1/2 and 1"
-
-    section = fits(judge(pool((store.read(folder),))))
-    (table,) = (block for block in section.blocks if isinstance(block, Table))
-    headings = [column.heading for column in table.columns]
-    place, verdict = headings.index("Held-out launches: worst (%)"), headings.index("Verdict")
-    assert verdict == 4, "in sight, however wide the table is"
-    for row, known in zip(table.rows, (reduced, gathered), strict=True):
-        cells = [cell.text for cell in row]
-        worst = known["fit"]["held_out_launches"]["worst_error"]
-        assert float(cells[place]) == pytest.approx(worst * 100, rel=0.1)
-        assert (cells[verdict] == "validated") == known["fit"]["validated"]
-
-
-def slower(row: Row, op: str, launch: int) -> Row:
-    """``row`` with all of its times doubled, if it is of that op and launch."""
-    if not isinstance(row, Measurement) or (row.case.op, row.launch) != (op, launch):
-        return row
-
-    def doubled(times: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(2 * time for time in times)
-
-    groups = tuple(
-        structs.replace(
-            group,
-            slowest_ns=doubled(group.slowest_ns),
-            fastest_ns=doubled(group.fastest_ns),
-            per_rank=tuple(
-                structs.replace(
-                    one,
-                    quantiles_ns=doubled(one.quantiles_ns),
-                    samples_ns=None if one.samples_ns is None else doubled(one.samples_ns),
-                )
-                for one in group.per_rank
-            ),
-        )
-        for group in row.groups
-    )
-    return structs.replace(row, groups=groups)
 
 
 # --- a negative slope ------------------------------------------------------------------------------------------

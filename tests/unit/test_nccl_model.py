@@ -240,13 +240,6 @@ def test_a_barrier_is_an_all_reduce_of_one_element() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "longest"), [(2, "Ring"), (3, "Ring"), (4, "Ring"), (5, "Ring"), (6, "NVLS"), (8, "NVLS")]
-)
-def test_a_run_on_few_gpus_is_not_said_to_add_up_in_the_switch(ranks: int, longest: str) -> None:
-    assert choices_in(judged(ranks=ranks))[-1].algorithm == longest
-
-
-@pytest.mark.parametrize(
     ("judgement", "words"),
     [
         (lambda: judged("all_to_all"), "receives"),

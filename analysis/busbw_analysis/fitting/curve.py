@@ -292,18 +292,15 @@ class _Core:
 def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
     count = len(sizes)
     most = min(count // LEAST_IN_A_SEGMENT, 4 if count >= _SIZES_FOR_FOUR else 3)
+    numbers = range(1, most + 1)
+    errors = [_left_out_errors(sizes, times, number) for number in numbers]
+    cuts = [best_cuts(sizes[None], times[None], number, LEAST_IN_A_SEGMENT) for number in numbers]
     candidates: list[Candidate] = []
-    errors: list[Floats] = []
-    cuts: list[Cuts] = []
-    for number in range(1, most + 1):
-        left_out = _left_out_errors(sizes, times, number)
-        cut = best_cuts(sizes[None], times[None], number, LEAST_IN_A_SEGMENT)
+    for number, left_out, cut in zip(numbers, errors, cuts, strict=True):
         variance = max(float(cut.residual[0]) / count, noise**2, _TINY)
         bic = count * math.log(variance) + (3 * number - 1) * math.log(count)
         standard_error = float(left_out.std(ddof=1) / math.sqrt(count))
         candidates.append(Candidate(number, float(left_out.mean()), standard_error, bic))
-        errors.append(left_out)
-        cuts.append(cut)
     best = min(errors, key=lambda error: float(error.mean()))
     least = next(index for index, error in enumerate(errors) if _as_good(error, best))
     chosen = _strongest([candidate.bic for candidate in candidates], least)

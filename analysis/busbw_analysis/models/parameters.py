@@ -109,12 +109,8 @@ class _MedianPair(NamedTuple):
     cases: tuple[int, ...]
 
 
-class _Together(NamedTuple):
-    """A total rate in B/s, where it comes from, and the case that it was measured with."""
-
-    bytes_per_second: float
-    origin: str
-    case: int
+_Together = tuple[float, str, int]
+"""A total rate in B/s, where it comes from, and the case that it was measured with."""
 
 
 def messages_of(series: Sequence[Series], summaries: Sequence[CaseSummary], facts: Facts, rates: HostRates) -> Messages:
@@ -218,7 +214,7 @@ def _rings(series: Iterable[Series]) -> Iterator[_Together]:
         last = curve.points[-1]
         if curve.key.op == "send_recv" and curve.key.hosts == 1 and last.size_bytes >= _SMALLEST_RATE_MESSAGE:
             rate = len(curve.key.ranks) * last.size_bytes / last.time_ns * 1e9
-            yield _Together(rate, "the send_recv ring", last.case)
+            yield rate, "the send_recv ring", last.case
 
 
 def _concurrent_pairs(matrices: Iterable[tuple[CaseSummary, _Mask]]) -> Iterator[_Together]:
@@ -228,4 +224,4 @@ def _concurrent_pairs(matrices: Iterable[tuple[CaseSummary, _Mask]]) -> Iterator
         at_once = len(np.unique(summary.groups.pairs[~between])) // 2
         if run_together(summary.case.settings) and at_once > 1 and size >= _SMALLEST_RATE_MESSAGE:
             time_ns = float(np.median(summary.groups.time_ns[~between]))
-            yield _Together(at_once * size / time_ns * 1e9, "concurrent pairs of the pair matrix", summary.index)
+            yield at_once * size / time_ns * 1e9, "concurrent pairs of the pair matrix", summary.index
