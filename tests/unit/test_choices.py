@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from testing.keys import series_key
-from testing.narrow import require, require_type
+from testing.narrow import require_type
 
 from busbw.runs.facts import MpiFacts
 from busbw.runs.placement import Variable
@@ -196,14 +196,6 @@ def test_every_call_has_an_algorithm_with_a_formula_or_a_reason(
 
 
 def test_two_collectives_in_a_row_cost_the_sum_of_both() -> None:
-    """Rabenseifner's reduce and van de Geijn's broadcast by doubling: 2 lg n α + 2(n−1)/n S β, as published."""
-    for library, op, name in (
-        ("MPICH", "reduce", "reduce_scatter_gather"),
-        ("MPICH", "broadcast", "scatter_recursive_doubling_allgather"),
-    ):
-        row = require(formula_of(library, op, name, 16))
-        assert row.rounds(16, 1, 1) == 8
-        assert row.sent(16, 1, 1) == pytest.approx(2 * 15 / 16)
     assert formula_of("MPICH", "broadcast", "scatter_recursive_doubling_allgather", 6) is None
     chosen = require_type(Choice, Calls(TUNED, "float32").choice("all_reduce", 200, 1, 64 * KIB))
     reduced, sent = (
@@ -214,19 +206,6 @@ def test_two_collectives_in_a_row_cost_the_sum_of_both() -> None:
     block = require_type(Choice, Calls(TUNED, "float32").choice("reduce_scatter", 2, 1, MIB))
     assert block.name == "basic_linear"
     assert block.row.algorithm == "reduce, then scatter"
-
-
-@pytest.mark.parametrize("ranks", [2, 4, 8, 64])
-def test_a_butterfly_of_a_power_of_two_is_recursive_halving(ranks: int) -> None:
-    """Its blocks are put in order at home before; only of other numbers an exchange brings them home in the end."""
-    row = require(formula_of("Open MPI", "reduce_scatter", "butterfly", ranks))
-    assert row.rounds(ranks, 1, 1) == ranks.bit_length() - 1
-    assert row.sent(ranks, 1, 1) == row.added(ranks, 1, 1) == pytest.approx((ranks - 1) / ranks)
-    assert row.moved(ranks, 1, 1) == pytest.approx(ranks - 1)
-    folded = require(formula_of("Open MPI", "reduce_scatter", "butterfly", 3 * ranks))
-    assert folded.rounds(3 * ranks, 1, 1) > ranks.bit_length() + 2
-    chosen = require_type(Choice, Calls(TUNED, "float32").choice("reduce_scatter", 4, 1, 32 * KIB))
-    assert (chosen.name, chosen.row.rounds(4, 1, 1), chosen.row.sent(4, 1, 1)) == ("butterfly", 2, 0.75)
 
 
 KEY = series_key("mpi", in_place=True)
