@@ -25,9 +25,7 @@ from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.diagnosis.judge import Curve
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.score import VALID_RANKS
-from busbw_analysis.predict import prediction
-from busbw_analysis.predict.query import query
-from busbw_analysis.predict.selection import measured_curves, read_results
+from busbw_analysis.predict.selection import measured_curves, query, read_results
 from busbw_analysis.predict.ways import Ways
 
 pytestmark = pytest.mark.timeout(600)
@@ -310,7 +308,7 @@ def test_what_is_predicted_for_eight_hosts_is_what_they_take(eight_hosts: Networ
             continue
         evidence = measured_curves(groups, key.op, key.algorithm)
         asked = query(evidence, 8, [point.size_bytes for point in points])
-        forecasts = prediction.answer(Ways(evidence), asked).forecasts
+        forecasts = Ways(evidence).predict(asked).forecasts
         ratios = [one.seconds.value * 1e9 / point.time_ns for one, point in zip(forecasts, points, strict=True)]
         assert all(one.held_out.passed for one in forecasts), [one.held_out.words for one in forecasts]
         assert all(abs(ratio - 1) < VALID_RANKS for ratio in ratios), (key.label, ratios)

@@ -384,14 +384,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the largest number of ranks is carried from its own curve",
-        "analysis/busbw_analysis/predict/carried.py",
+        "analysis/busbw_analysis/predict/forecast.py",
         "if curve.series.shape[0] < largest",
         "if curve.series.shape[0] <= largest",
         ("test_carried.py",),
     ),
     Fault(
         "curves of two ranks are carried",
-        "analysis/busbw_analysis/predict/carried.py",
+        "analysis/busbw_analysis/predict/forecast.py",
         "LEAST_RANKS: Final = 3",
         "LEAST_RANKS: Final = 2",
         ("test_carried.py",),

@@ -20,8 +20,7 @@ from busbw.ops.collectives import COLLECTIVES
 from busbw.ops.exchanges import METHODS
 from busbw.runs import facts, records
 from busbw_analysis.models import gloo, library_algorithms, textbook
-from busbw_analysis.models.costs import CostModel
-from busbw_analysis.models.families import GLOO
+from busbw_analysis.models.costs import GLOO, CostModel
 
 _DRAWINGS: Final = [name for name, _ in documented()]
 FOLDER: Final = Path(__file__).parents[2] / "docs"

@@ -1,7 +1,6 @@
 """Lower bounds: no algorithm is below its own, none is higher than it must be, and the time of a curve adds up."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import msgspec
 import pytest
@@ -19,7 +18,7 @@ from busbw_analysis.models.bounds import Explanation, explain, fastest, least_se
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.gloo import MODELS, UNMODELLED
 from busbw_analysis.models.select import alternatives
-from busbw_analysis.models.textbook import LIMITS, ROWS, SWITCHED, TEXTBOOK
+from busbw_analysis.models.textbook import LIMITS, SWITCHED, TEXTBOOK
 
 ALPHA, BETA = 1e-4, 1e-9
 LINK = Parameters(ALPHA, BETA, None, "the test")
@@ -220,12 +219,6 @@ def test_what_cannot_be_explained_says_why(key: SeriesKey, parameters: Parameter
     assert reason in found.reason
 
 
-def test_a_message_is_its_own_bound() -> None:
-    found = explained(msgspec.structs.replace(KEY, op="send_recv", redop=None))
-    assert found.bound == ""
-    assert all(one.bound_ns is None and one.bound_share is None for one in found.spent)
-
-
 def line(name: str, messages: float, slope: float) -> CostModel:
     return CostModel("all_reduce", name, lambda *_: messages, "", "", sent=lambda *_: slope)
 
@@ -252,17 +245,3 @@ def test_the_fastest_is_the_fastest_at_every_size(ranks: int, op: str) -> None:
         best = min(LINK.seconds(row, ranks, 1, size) for row in rows)
         for name in winner.algorithms:
             assert LINK.seconds(by_name[name], ranks, 1, size) == pytest.approx(best, rel=1e-6)
-
-
-@pytest.mark.parametrize("op", ["all_reduce", "broadcast"])
-def test_one_ends_where_the_next_begins_by_the_formula_of_their_cross_over(op: str) -> None:
-    compared = 0
-    for ranks in range(3, 65):
-        found = fastest(alternatives(op, ranks), ranks, 1, 8, 1 << 30, LINK)
-        for one, two in pairwise(found):
-            rows = [ROWS.get((op, names.algorithms[0].lower().replace(" ", "-"))) for names in (one, two)]
-            if rows[0] is not None and rows[1] is not None:
-                crossing = LINK.crossover_bytes(rows[0], rows[1], ranks, 1)
-                assert crossing == pytest.approx(two.from_bytes, rel=1e-6)
-                compared += 1
-    assert compared > 30

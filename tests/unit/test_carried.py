@@ -22,14 +22,9 @@ from busbw_analysis.fitting.curve import Fit, Segment, fit_points
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.select import candidates
 from busbw_analysis.models.textbook import ROWS
-from busbw_analysis.predict import prediction
-from busbw_analysis.predict.carried import Carrier, Carry
-from busbw_analysis.predict.forecast import FittedCurve, Forecast
-from busbw_analysis.predict.over_ranks import scaling
-from busbw_analysis.predict.prediction import Prediction
-from busbw_analysis.predict.query import query
-from busbw_analysis.predict.selection import measured_curves, read_results
-from busbw_analysis.predict.ways import Ways
+from busbw_analysis.predict.forecast import Carrier, Carry, FittedCurve, Forecast
+from busbw_analysis.predict.selection import measured_curves, query, read_results
+from busbw_analysis.predict.ways import Prediction, Ways, scaling
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = tuple(8 * 4**step for step in range(12))
@@ -79,7 +74,7 @@ def answer(
     runs: Sequence[StoredRun], ranks: int, *sizes: int, algorithm: str | None = None, **where: int
 ) -> Prediction:
     data = measured_curves(read_results(list(runs)), "all_reduce", algorithm)
-    return prediction.answer(Ways(data), query(data, ranks, sizes or (MIB,), **where))
+    return Ways(data).predict(query(data, ranks, sizes or (MIB,), **where))
 
 
 def forecast(runs: Sequence[StoredRun], ranks: int, size: int = MIB, **more: int | str) -> Forecast:
@@ -266,14 +261,6 @@ def test_a_size_between_two_segments_is_not_validated() -> None:
     assert "sizes at a jump" in found.held_out.no_test_of
 
 
-def test_a_curve_without_a_slope_is_not_carried_beyond_its_sizes() -> None:
-    level = World(pieces=(Piece(20e-6, -2e-13),))
-    flat = synthetic_run([case("all_reduce", 8 << step, 4) for step in range(20)], level)
-    with refused(AnalysisError, "no-slope"):
-        answer([flat], 8, 1 << 30)
-    assert forecast([flat], 8, KIB).basis == "carried"
-
-
 def test_an_interval_is_that_of_the_carried_curve() -> None:
     runs = [run(ranks, Ran(sample_noise=0.02, launch_noise=0.02), launches=6) for ranks in (4, 8)]
     widths = []
@@ -307,7 +294,9 @@ def test_a_segment_starts_with_the_rounds_of_its_first_size() -> None:
     curve = replace(curve, fit=replace(curve.fit, segments=(segment,), breaks_bytes=()))
     carry = require_type(
         Carry,
-        Carrier((curve,), lambda n, *_: rising if n == 4 else ROWS["all_reduce", "ring"], None).carry((8, 1), MIB),
+        Carrier((curve,), lambda shape, _: rising if shape == (4, 1) else ROWS["all_reduce", "ring"], None).carry(
+            (8, 1), MIB
+        ),
     )
     assert carry.rounds == pytest.approx(7 / 3)
 
@@ -316,10 +305,34 @@ def test_the_nearest_curve_that_ran_the_same_algorithm_is_carried() -> None:
     ring, tree = ROWS["all_reduce", "ring"], ROWS["all_reduce", "binomial-tree"]
     curves = tuple(fitted(model, ranks, 1e-5, 1e-9) for model, ranks in ((ring, 4), (tree, 8)))
 
-    def ran(ranks: int, _hosts: int, _size: int) -> CostModel:
-        return tree if ranks == 8 else ring
+    def ran(shape: tuple[int, int], _size: int) -> CostModel:
+        return tree if shape == (8, 1) else ring
 
     carry = require_type(Carry, Carrier(curves, ran, None).carry((16, 1), MIB))
     assert carry.source.series.shape == (4, 1)
     other = require_type(Unavailable, Carrier(curves[1:], ran, None).carry((16, 1), MIB))
     assert other.code == "nothing-to-carry"
+
+
+def test_messages_answer_the_sizes_of_which_no_curve_tells_whatever_is_asked_beside_them() -> None:
+    """From a curve that does not grow with size: it is not carried beyond its sizes."""
+    level = World(by_op={"all_reduce": (Piece(2e-3, -2e-12),), "ping_pong": (Piece(1e-5, 1e-9),)})
+    sizes = tuple(64 << step for step in range(0, 20, 2))
+    runs = [
+        synthetic_run(
+            [case(op, size, ranks) for op in ops for size in sizes],
+            level,
+            machine=Machine(usable_cores=64),
+            launches=2,
+            seed=ranks,
+        )
+        for ranks, ops in ((3, ("all_reduce", "ping_pong")), (4, ("all_reduce",)))
+    ]
+    found = answer(runs, 16, 64, 512 * MIB, 1024 * MIB)
+    assert [one.basis for one in found.forecasts] == ["carried", "messages", "messages"]
+    assert not found.unanswered
+    for one in found.forecasts:
+        alone = forecast(runs, 16, one.size_bytes)
+        assert (alone.seconds, alone.basis, alone.held_out) == (one.seconds, one.basis, one.held_out)
+    with refused(AnalysisError, "no-slope"):
+        answer(runs[1:], 8, 1 << 30)

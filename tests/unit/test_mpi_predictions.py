@@ -15,11 +15,8 @@ from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import pool
 from busbw_analysis.models.choices import Calls, Choice, Library
 from busbw_analysis.models.select import candidates
-from busbw_analysis.predict import prediction
-from busbw_analysis.predict.prediction import Prediction
-from busbw_analysis.predict.query import query
-from busbw_analysis.predict.selection import measured_curves, read_results
-from busbw_analysis.predict.ways import Ways
+from busbw_analysis.predict.selection import measured_curves, query, read_results
+from busbw_analysis.predict.ways import Prediction, Ways
 from busbw_analysis.report import predict as predict_tables
 from busbw_analysis.report.to_terminal import render
 
@@ -85,7 +82,7 @@ def test_a_level_of_threads_that_somebody_chose_still_keeps_runs_apart() -> None
 
 def answer(runs: Sequence[StoredRun], op: str, ranks: int, *sizes: int) -> Prediction:
     known = measured_curves(read_results(runs), op)
-    return prediction.answer(Ways(known), query(known, ranks, sizes))
+    return Ways(known).predict(query(known, ranks, sizes))
 
 
 def test_messages_and_the_table_answer_for_numbers_of_ranks_that_were_not_measured() -> None:
@@ -109,7 +106,7 @@ def test_collectives_in_shared_memory_are_not_answered_by_a_table_of_messages() 
     # What it runs there is known to be no ring, so a ring is not carried from it.
     four = run(4, Obeying(library=CH4), ("all_reduce", "ping_pong"), threads="funneled")
     named = measured_curves(read_results([four]), "all_reduce", "ring")
-    assert prediction.answer(Ways(named), query(named, 8, [MIB])).forecasts[0].basis == "messages"
+    assert Ways(named).predict(query(named, 8, [MIB])).forecasts[0].basis == "messages"
 
 
 def test_numbers_of_ranks_that_share_cores_are_answered_as_those_that_did() -> None:
@@ -120,7 +117,7 @@ def test_numbers_of_ranks_that_share_cores_are_answered_as_those_that_did() -> N
     (found,) = answer(runs, "all_reduce", 4, MIB).forecasts
     assert found.algorithm == "rabenseifner (reduce_scatter_allgather of MPICH 5.0.2)"
     calls = measured_curves(read_results(runs), "all_reduce").calls
-    told = [one.library for one in (calls(2, 1), calls(3, 1), calls(64, 1)) if one is not None]
+    told = [one.library for one in (calls((2, 1)), calls((3, 1)), calls((64, 1))) if one is not None]
     assert [isinstance(library, Library) and library.shared for library in told] == [True, False, False]
 
 

@@ -50,12 +50,6 @@ def delay(network: Network, source: int, to: int) -> float:
 
 
 class TestPlacement:
-    def test_block_puts_neighbours_together(self) -> None:
-        ranks = np.arange(6)
-        place = Placement(6, 3)
-        assert place.host_of(ranks).tolist() == [0, 0, 0, 1, 1, 1]
-        assert place.local_rank_of(ranks).tolist() == [0, 1, 2, 0, 1, 2]
-
     @pytest.mark.parametrize("order", ["block", "cyclic"])
     def test_every_rank_sits_where_it_is_found(self, order: str) -> None:
         ranks = np.arange(24)
@@ -145,12 +139,6 @@ class TestRoutes:
 
 
 class TestWords:
-    @pytest.mark.parametrize("text", SPECIFICATIONS.values(), ids=SPECIFICATIONS)
-    def test_what_was_read_is_said_again(self, text: str) -> None:
-        network = parse_network(text).on(Placement(24, 24 if text.startswith("shared") else 4))
-        words = in_words(network)
-        assert words.startswith(text.partition(":")[0])
-
     @pytest.mark.parametrize(
         ("text", "said"),
         [
@@ -200,9 +188,6 @@ class TestChanges:
         assert rates["host 3 out"] == rates["host 3 in"] == 5e9
         assert rates["rank 3 in"] == 100e9
 
-    def test_no_change_leaves_the_network_as_it_is(self) -> None:
-        assert change_links(self.network, ()) is self.network
-
     def test_it_is_said_what_was_changed(self) -> None:
         assert in_words(change_links(self.network, ("host 3 *=50%",))).endswith(
             "changed: host 3 out at 5 GB/s and host 3 in at 5 GB/s"
@@ -216,8 +201,6 @@ class TestChanges:
             ("host 3 out=", "rate"),
             ("host 3 out=10", "'10'"),
             ("host 3 out=0%", "above"),
-            ("host 3 out=-5%", "above"),
-            ("host 3 out=nan%", "above"),
             ("host 3 out=inf%", "above"),
             ("host 3 out=x%", "number"),
         ],

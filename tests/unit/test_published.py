@@ -85,25 +85,6 @@ def test_the_table_says_what_is_missed() -> None:
     assert [name for name, line in lines.items() if "in sample above 5%" in line] == sorted(ABOVE)
 
 
-def test_json_has_the_points() -> None:
-    shown = CliRunner().invoke(command, ["a100x8", "--json"])
-    (row,) = json.loads(shown.output)["published"]
-    assert row["times_ns"][0] == pytest.approx(43830)
-    assert row["validated"] is True
-    assert [one["segments"] for one in row["candidates"]] == [1, 2, 3]
-
-
-@pytest.mark.parametrize("curve", CURVES, ids=NAMES)
-def test_half_of_the_points_are_nearer_than_the_median_says(curve: Published) -> None:
-    shown = CliRunner().invoke(command, [curve.name, "--json"])
-    (row,) = json.loads(shown.output)["published"]
-    told = [line.split() for line in CliRunner().invoke(command, [curve.name]).output.splitlines()]
-    errors = sorted(abs(float(word[:-1])) for line in told for word in line if re.fullmatch(r"[+-][\d.]+%", word))
-    middle = (errors[(len(errors) - 1) // 2] + errors[len(errors) // 2]) / 2
-    assert row["median_residual"] * 100 == pytest.approx(middle, abs=0.06)
-    assert row["median_residual"] <= IN_SAMPLE
-
-
 def test_an_unknown_curve_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(AnalysisError):
         curve_named("a100")

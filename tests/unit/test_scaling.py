@@ -9,10 +9,8 @@ from testing.synthetic import Machine, World, case, synthetic_run
 
 from busbw_analysis.models.select import candidates
 from busbw_analysis.predict.forecast import Value
-from busbw_analysis.predict.over_ranks import Line, Scaling, scaling
-from busbw_analysis.predict.query import PredictionQuery, query
-from busbw_analysis.predict.selection import measured_curves, read_results
-from busbw_analysis.predict.ways import Ways
+from busbw_analysis.predict.selection import PredictionQuery, measured_curves, query, read_results
+from busbw_analysis.predict.ways import Line, Scaling, Ways, scaling
 from busbw_analysis.report.predict import draw
 
 MIB = 1 << 20

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from hypothesis import strategies as st
 from schedule_counts import cost
 
 from busbw.cli.main import main
-from busbw.errors import AnalysisError, UsageError
+from busbw.errors import AnalysisError
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.algorithms.base import Schedule, Transfer, same
 from busbw_analysis.models.costs import CostModel
@@ -55,25 +52,6 @@ def run(
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Link("rank 0 out", 0.0, "port", "rank # out"),
-        lambda: Link("rank 0 out", float("nan"), "port", "rank # out"),
-        lambda: Flat(Placement(4), 0.0),
-        lambda: Flat(Placement(4), 1e9, float("inf")),
-        lambda: Flat(Placement(4), float("nan")),
-        lambda: Flat(Placement(4), 1.0, -1.0),
-        lambda: parse_network("fat-tree:nic=0.000001B/s,leaf=2,oversubscription=9e99").on(Placement(4)).links(),
-        lambda: Costs(overhead=-1.0),
-        lambda: Costs(gamma=float("inf")),
-    ],
-)
-def test_what_is_no_rate_and_no_time_is_refused(make: Callable[[], object]) -> None:
-    with pytest.raises(UsageError):
-        make()
-
-
-@pytest.mark.parametrize(
     "changed",
     [
         ("--network", "flat:rate=0B/s"),
@@ -84,6 +62,8 @@ def test_what_is_no_rate_and_no_time_is_refused(make: Callable[[], object]) -> N
         ("--sums", "0." + "0" * 315 + "1B/s"),
         ("--overhead", "9" * 300 + "s"),
         ("--link", "rank 0 out=0B/s"),
+        ("--overhead", "-1us"),
+        ("--network", "fat-tree:nic=0.000001B/s,leaf=2,oversubscription=9e99"),
         ("--ranks", "1"),
         ("--ranks-per-host", "0"),
         ("--size", "0"),
@@ -115,9 +95,6 @@ class TestFairRates:
     )
     def test_shares_are_fair(self, flows: list[list[int]], capacities: list[float], rates: list[float]) -> None:
         assert self.rates(flows, capacities) == pytest.approx(rates)
-
-    def test_no_flows(self) -> None:
-        assert fair_rates(np.zeros((0, 2), dtype=np.int64), np.array([1.0])).tolist() == []
 
     @given(st.data())
     @settings(deadline=None)
@@ -189,27 +166,12 @@ class TestAgainstTheFormulas:
             assert simulate(traffic, MIB, network).seconds == pytest.approx(wanted, rel=1e-9)
             assert formula_seconds(row, traffic, MIB, network) == pytest.approx(wanted, rel=1e-9)
 
-    @given(
-        each=st.sampled_from([2, 4, 8]),
-        kind=st.sampled_from(["two-level", "rail"]),
-        card=st.floats(0.1, 20),
-        delays=st.tuples(st.floats(0, 3), st.floats(0, 3)),
-    )
-    @settings(max_examples=150, deadline=None)
-    def test_several_rings_lose_or_gain_by_delays_that_differ(
-        self, each: int, kind: str, card: float, delays: tuple[float, float]
-    ) -> None:
+    @pytest.mark.parametrize("each", [2, 4, 8])
+    def test_several_rings_lose_and_gain_by_delays_that_differ(self, each: int) -> None:
         """Bytes of a round through a port take a time of 1. Who comes later has it for itself when the others are gone:
         at most g/(g+1) of the formula where the bytes for other hosts come first, (g−1)/4g more where they come last.
         """
-        ratio = self.of_rings(each, kind, card, delays)
-        least, most = each / (each + 1) if kind == "two-level" else 1.0, 1 + (each - 1) / (4 * each)
-        assert least * (1 - 1e-9) <= ratio <= most * (1 + 1e-9)
-        alike = delays[0] if kind == "two-level" else 0.0  # between rails a message has both delays
-        assert self.of_rings(each, kind, card, (alike, delays[0])) == pytest.approx(1, rel=1e-9)
-
-    @pytest.mark.parametrize("each", [2, 4, 8])
-    def test_several_rings_lose_and_gain_as_much_as_that(self, each: int) -> None:
+        assert self.of_rings(each, "rail", 1e3, (0, 3)) == pytest.approx(1, rel=1e-9)
         first = self.of_rings(each, "two-level", 1e3, (0, 1 / each))
         assert first == pytest.approx(each / (each + 1), rel=1e-9)
         # Two ranks of a host and a card that takes 3/2 of what a port takes: it begins when 1/4 is through.
@@ -225,22 +187,6 @@ class TestAgainstTheFormulas:
         if kind == "rail":
             network = Rails(place, card * 1e9, 1e9, between, inside)
         return simulate(traffic, MIB, network).seconds / formula_seconds(row, traffic, MIB, network)
-
-    @pytest.mark.parametrize(
-        ("algorithm", "network"),
-        [
-            ("ring", SharedHost(Placement(8, 8), rate=1e9, memory=2e9)),
-            ("multi-ring", TwoLevel(Placement(8, 4), nic=1e9, inner=9e9)),
-            ("multi-ring", Rails(Placement(8, 4), nic=1e9, inner=9e9)),
-        ],
-    )
-    def test_a_formula_does_not_depend_on_the_names_of_links(self, algorithm: str, network: Network) -> None:
-        row = ROWS["all_reduce", algorithm]
-        traffic = traffic_of("all_reduce", algorithm, 8, network.placement.hosts)
-        renamed = tuple(replace(link, name="link") for link in network.links())
-        with patch.object(type(network), "links", lambda _network: renamed):
-            seconds = formula_seconds(row, traffic, MIB, network)
-        assert seconds == formula_seconds(row, traffic, MIB, network)
 
     @pytest.mark.parametrize("name", ["hierarchical", "multi-ring"])
     def test_ranks_that_are_dealt_out_have_no_inside(self, name: str) -> None:
@@ -473,19 +419,6 @@ TWO_LEVEL = ("--ranks", "16", "--ranks-per-host", "4", "--network", "two-level:n
 
 
 class TestCommand:
-    def test_it_says_time_rates_formula_and_the_link_that_all_wait_for(self) -> None:
-        done = busbw(
-            "--op", "all_reduce", "--algorithm", "ring", "--size", "64MiB", *TWO_LEVEL, "--link", "host 3 out=10%"
-        )
-        assert done.exit_code == 0, done.output
-        assert done.stdout.startswith("# all_reduce, two-level: nic 10 GB/s")
-        caption = done.stdout.partition("# algorithm")[0].replace("\n# ", " ").strip()
-        assert caption.endswith("16 ranks on 4 hosts (block); changed: host 3 out at 1 GB/s")
-        row = next(line for line in done.stdout.splitlines() if line.startswith("  ring"))
-        seconds = 30 * (64 * MIB / 16 / 1e9 + 5e-6)
-        assert row.split()[1:3] == ["64", "MiB"]
-        assert f"{seconds * 1e3:.3g} ms" in row
-
     def test_json_has_the_same_in_base_units(self) -> None:
         done = busbw("--op", "all_reduce", "--size", "8,1MiB", *TWO_LEVEL, "--overhead", "1us", "--json")
         document = json.loads(done.stdout)
@@ -515,12 +448,6 @@ class TestCommand:
         assert named.exit_code == 2
         assert "recursive-doubling" in named.stderr
 
-    def test_a_shared_host_has_all_ranks(self) -> None:
-        done = busbw(
-            *("--op", "all_reduce", "--size", "1MiB", "--ranks", "4", "--network", "shared:rate=8GB/s,memory=9GB/s")
-        )
-        assert "hierarchical" in done.stderr
-
     def test_free_running_is_what_a_tree_gains_from(self) -> None:
         arguments = ("--op", "all_reduce", "--algorithm", "binary-tree", "--size", "1MiB", "--ranks", "8", "--json")
         network = ("--network", "flat:rate=1GB/s")
@@ -548,7 +475,6 @@ class TestCommand:
             (("--algorithm", "ring,nvls"), "simulated"),
             (("--algorithm", "rnig"), "'rnig'"),
             (("--size", "64M"), "did"),
-            (("--ranks", "1"), "fewer"),
             (("--ranks", "5000"), "--ranks"),
             (
                 ("--algorithm", "ring", "--ranks", "512", "--size", "1..9223372036854775807*2", "--free-running"),
@@ -556,12 +482,9 @@ class TestCommand:
             ),
             (("--ranks-per-host", "1", "--order", "cyclic"), "--order"),
             (("--ranks-per-host", "3"), "with"),
-            (("--network", "ring"), "'ring'"),
             (("--network", "shared:rate=1GB/s,memory=1GB/s"), "shared"),
             (("--link", "host 7 out=5%"), "matches"),
             (("--link", "host 3 out"), "SHARE"),
-            (("--size", "0"), "--size"),
-            (("--overhead", "-1us"), "'-1us'"),
             (("--sums", "20"), "'20'"),
             (("--from", "latest"), "--network"),
         ],
@@ -576,10 +499,6 @@ class TestCommand:
         printed = busbw(*shlex.split(command)[2:]).stdout.splitlines()
         assert len(lines) >= 4
         assert [line for line in printed if line in lines] == lines
-
-    def test_ranks_are_asked_for(self) -> None:
-        done = busbw("--op", "barrier", "--network", "flat:rate=1GB/s")
-        assert done.exit_code == 2
 
     def test_a_barrier_has_no_size_and_no_rate_and_all_others_have(self) -> None:
         where = ("--ranks", "4", "--network", "flat:rate=1GB/s,delay=5us")

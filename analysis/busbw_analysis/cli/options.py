@@ -1,4 +1,4 @@
-"""Options that several analysis commands share, and their JSON output."""
+"""Options that several analysis commands share, and their output."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +19,8 @@ from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.kept import Summarised
 from busbw_analysis.data.sources import read_all
+from busbw_analysis.report.document import Block, Paragraph
+from busbw_analysis.report.to_terminal import render
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -130,3 +132,11 @@ plot_option = click.option("--plot", type=FILE, help="Plot to this file (.svg, .
 def print_json(document: JSON) -> None:
     """Print ``document`` to stdout as strict JSON (no NaN)."""
     echo(json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_answer(headline: str, document: dict[str, JSON], shown: Iterable[Block], *, as_json: bool) -> None:
+    """Print a headline, and then ``document`` as JSON, or ``shown``."""
+    if as_json:
+        print_json({"headline": headline, **document})
+    else:
+        echo(render([Paragraph(headline), *shown]))

@@ -20,7 +20,7 @@ from busbw.workloads.model_rows import Model, Sample
 from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.cli import options
 from busbw_analysis.cli import training_options as inputs
-from busbw_analysis.cli.answers import print_answer
+from busbw_analysis.cli.options import print_answer
 from busbw_analysis.data.as_json import values_of, with_values
 from busbw_analysis.data.sources import find
 from busbw_analysis.node.slice import Node

@@ -14,8 +14,7 @@ from busbw_analysis.diagnosis.doubts import DOUBTS
 from busbw_analysis.diagnosis.findings import case_name
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model, why_above
-from busbw_analysis.models.costs import Parameters
-from busbw_analysis.models.families import GLOO, MPI
+from busbw_analysis.models.costs import GLOO, MPI, Parameters
 from busbw_analysis.peaks.peaks import Peak, PeakLevel
 
 FOUND_WITH: Final = {"slow-link": ("slow-host", "slow-rank", "slow-pair"), "no-end": ("interrupted",)}

@@ -45,11 +45,7 @@ class Validation:
 
 
 def validation(
-    held_out: str,
-    errors: npt.NDArray[np.float64] | Sequence[float] | None,
-    limit: float,
-    note: str = "",
-    why_not: str = "",
+    held_out: str, errors: npt.NDArray[np.float64] | Sequence[float] | None, limit: float, why_not: str = ""
 ) -> Validation:
     """The validation from ``errors`` on held-out data, passed if their median is at most ``limit``; ``why_not`` is the
     reason if there are none.
@@ -57,6 +53,5 @@ def validation(
     if errors is None or not len(errors):
         return Validation(held_out, None, None, 0, None, f"not validated: {why_not}")
     middle = float(np.median(errors))
-    passed = middle <= limit
-    words = "validated" if passed else "not validated"
-    return Validation(held_out, middle, float(max(errors)), len(errors), passed, f"{words}{': ' * bool(note)}{note}")
+    note = "validated" if middle <= limit else "not validated"
+    return Validation(held_out, middle, float(max(errors)), len(errors), middle <= limit, note)

@@ -18,28 +18,25 @@ class Cuts:
     """The best division of each of R curves into k segments.
 
     ``starts`` (R × k): index of the first size of each segment.
+    ``breaks_bytes`` (R × k−1): the breakpoints, each at the geometric mean of the two sizes next to it.
     ``alpha``, ``beta`` (R × k): in seconds and seconds per byte.
     ``residual`` (R): sum of squared relative errors.
     """
 
     starts: Integers
+    breaks_bytes: Floats
     alpha: Floats
     beta: Floats
     residual: Floats
 
-    def predict(self, sizes: Floats, targets: Floats, waiting: float = 1.0, moving: float = 1.0) -> Floats:
-        """Seconds at ``targets`` (R): one size for each curve, whose measured sizes are ``sizes`` (R × N).
+    def predict(self, targets: Floats, waiting: float = 1.0, moving: float = 1.0) -> Floats:
+        """Seconds at ``targets`` (R × M bytes): M sizes for each curve.
 
         ``waiting``, ``moving``: factors of α and β.
-
-        A breakpoint lies at the geometric mean of the two sizes next to it.
         """
-        rows = np.arange(len(sizes))
-        segment = np.zeros(len(sizes), dtype=np.int64)
-        for column in range(1, self.starts.shape[1]):
-            start = self.starts[:, column]
-            segment += targets >= np.sqrt(sizes[rows, start - 1] * sizes[rows, start])
-        return np.asarray(waiting * self.alpha[rows, segment] + moving * self.beta[rows, segment] * targets)
+        segment = (targets[:, :, None] >= self.breaks_bytes[:, None, :]).sum(axis=2)
+        alpha, beta = (np.take_along_axis(values, segment, axis=1) for values in (self.alpha, self.beta))
+        return np.asarray(waiting * alpha + moving * beta * targets)
 
 
 def best_cuts(sizes: Floats, times: Floats, segments: int, least: int) -> Cuts:
@@ -73,7 +70,9 @@ def best_cuts(sizes: Floats, times: Floats, segments: int, least: int) -> Cuts:
         starts[:, used - 1] = start
         number[:, used - 1] = column[start, end]
         end = start
-    return Cuts(starts, alpha[rows[:, None], number], beta[rows[:, None], number], best[segments, count])
+    rows, inner = rows[:, None], starts[:, 1:]
+    breaks = np.sqrt(sizes[rows, inner - 1] * sizes[rows, inner])
+    return Cuts(starts, breaks, alpha[rows, number], beta[rows, number], best[segments, count])
 
 
 def _every_interval(sizes: Floats, times: Floats, intervals: list[tuple[int, int]]) -> tuple[Floats, Floats, Floats]:

@@ -21,8 +21,7 @@ from busbw.runs.records import CASE_DTYPE_BYTES
 from busbw.units import parse_size
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.costs import CostModel
-from busbw_analysis.models.families import MPI
+from busbw_analysis.models.costs import MPI, CostModel
 from busbw_analysis.models.library_algorithms import formula_of, one_after_another
 from busbw_analysis.models.textbook import core, is_power
 

@@ -5,7 +5,14 @@ T = rounds · α + max(sent · S β, moved · S / R) + copied · S / M + added �
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Final
+from typing import Final
+
+GLOO: Final = "gloo"
+"""The family of cost models (``BackendTraits.cost_models``) with one algorithm per op, as in the sources of Gloo."""
+MPI: Final = "mpi"
+"""The family whose library selects the algorithm from its tables."""
+NCCL: Final = "nccl"
+"""The family whose tuner selects the algorithm, possibly with reduction in switches."""
 
 Count = Callable[[int, int, float], float]
 """n ranks on k hosts and S bytes → a number."""
@@ -126,7 +133,6 @@ class CostModel:
 class Parameters:
     """The parameters of a cost model.
 
-    ``basis``, ``interval_note``: what they come from in words, and why their times have no interval.
     ``alpha_seconds``: α, time of a message.
     ``beta_seconds_per_byte``: β, time per byte through one direction of a link.
     ``host_bytes_per_second``: R, rate of all ranks of one host together; None: no limit, or unknown.
@@ -135,9 +141,6 @@ class Parameters:
     ``copy_bytes_per_second``: M, memory copy rate of all ranks of one host together; None: unknown, copies are free.
     ``cases``: indices of the cases that α, β, R and M were measured with.
     """
-
-    basis: ClassVar[str] = "messages between two ranks"
-    interval_note: ClassVar[str] = "no interval: α and β of messages have none"
 
     alpha_seconds: float
     beta_seconds_per_byte: float

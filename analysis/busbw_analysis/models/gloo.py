@@ -11,8 +11,7 @@ from typing import Final
 
 from busbw.ops import FAMILIES, ON_SOCKETS, OPS
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
-from busbw_analysis.models.costs import CostModel, none
-from busbw_analysis.models.families import GLOO, MPI
+from busbw_analysis.models.costs import GLOO, MPI, CostModel, none
 from busbw_analysis.models.textbook import (
     down,
     down_a_tree_at_once,

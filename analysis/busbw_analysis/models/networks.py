@@ -5,7 +5,7 @@ concurrently (cut-through); its delay occurs once, before its bytes flow.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
@@ -216,22 +216,14 @@ class Rails(_Checked):
         """The ports of the ranks inside their hosts, their cards, and the links of each rail to and from the spine."""
         placement = self.placement
         ranks = np.arange(placement.ranks)
-        hosts, rails = placement.host_of(ranks), placement.local_rank_of(ranks)
-        cards = [
-            Link(f"host {host} rail {rail} {way}", self.nic, "card", f"host # rail # {way}")
-            for way in ("out", "in")
-            for host, rail in zip(hosts, rails, strict=True)
-        ]
-        ports = _ports("rank", placement.ranks, self.inner)
+        places = list(zip(placement.host_of(ranks), placement.local_rank_of(ranks), strict=True))
+        cards = _links(self.nic, "card", places, "host {} rail {} out", "host {} rail {} in")
+        inside = (*_ports("rank", placement.ranks, self.inner), *cards)
         if self.spine is None:
-            return (*ports, *cards)
+            return inside
+        rails = [(rail,) for rail in range(placement.per_host)]
         up = placement.hosts * self.nic / self.spine
-        spine = [
-            Link(f"rail {rail} {way}", up, "switch", f"rail # {way}")
-            for way in ("up", "down")
-            for rail in range(placement.per_host)
-        ]
-        return (*ports, *cards, *spine)
+        return (*inside, *_links(up, "switch", rails, "rail {} up", "rail {} down"))
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         """Inside a host, along a rail, or from one rail to another."""
@@ -297,11 +289,8 @@ class FatTree(_Checked):
         """The ports of the ranks and of the hosts, then the links of every leaf to and from each spine."""
         up = self.leaf * self.nic / (self.spines * self.oversubscription)
         pairs = [(leaf, spine) for leaf in range(self.leaves) for spine in range(self.spines)]
-        return (
-            *_ports_of_both(self),
-            *(Link(f"leaf {leaf} to spine {spine}", up, "switch", "leaf # to spine #") for leaf, spine in pairs),
-            *(Link(f"spine {spine} to leaf {leaf}", up, "switch", "spine # to leaf #") for leaf, spine in pairs),
-        )
+        switches = _links(up, "switch", pairs, "leaf {0} to spine {1}", "spine {1} to leaf {0}")
+        return (*_ports_of_both(self), *switches)
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         """Within a host, below a leaf, or over one of the spines."""
@@ -344,13 +333,18 @@ def _hashed(sources: Whole, targets: Whole, seed: int) -> Whole:
     return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)
 
 
-def _ports(what: Literal["rank", "host"], count: int, rate: float) -> tuple[Link, ...]:
-    part: LinkPart = "port" if what == "rank" else "card"
+def _links(bytes_per_second: float, part: LinkPart, places: Sequence[tuple[int, ...]], *names: str) -> tuple[Link, ...]:
+    """A link at every place, of each of the ``names`` (``host {} out``)."""
     return tuple(
-        Link(f"{what} {number} {way}", rate, part, f"{what} # {way}")
-        for way in ("out", "in")
-        for number in range(count)
+        Link(name.format(*place), bytes_per_second, part, name.format(*("#" for _ in place)))
+        for name in names
+        for place in places
     )
+
+
+def _ports(what: Literal["rank", "host"], count: int, rate: float) -> tuple[Link, ...]:
+    places = [(number,) for number in range(count)]
+    return _links(rate, "port" if what == "rank" else "card", places, f"{what} {{}} out", f"{what} {{}} in")
 
 
 def _only(where: npt.NDArray[np.bool_], links: Whole) -> Whole:

@@ -1,6 +1,6 @@
 """The parameters α, β and R of cost models, from the messages of a run."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import Parameters
-from busbw_analysis.peaks.peaks import HostCopy
+from busbw_analysis.peaks.peaks import COPY, HostRates
 
 _MESSAGES = {"ping_pong": 1, "pair_uni": 2}
 """Point-to-point ops that give α and β, the best first → message times per call."""
@@ -33,14 +33,14 @@ class Messages:
     curves: curves of ``_MESSAGES``
     near, far: the median pair of a matrix inside a host, and between hosts
     together: the highest rate that all ranks of a host together send through the backend; None if it was not measured
-    copies: the memory copy rate by host
+    rates: memory copies and plain sockets of the hosts
     """
 
     curves: tuple[Series, ...]
     near: "_MedianPair"
     far: "_MedianPair"
     together: "_Together | None"
-    copies: Mapping[str, HostCopy]
+    rates: HostRates
 
     def parameters_for(self, series: Series) -> Parameters | Unavailable:
         """α and β from messages on the same kind of path (inside a host or between hosts); on one host also R and M."""
@@ -92,7 +92,7 @@ class Messages:
         Without the rate of concurrent messages the first is the copy rate, an upper limit that a backend with two
         copies cannot reach.
         """
-        copied = self.copies.get(host or "")
+        copied = self.rates.get((COPY, host or ""))
         copies, of_copies = (None, ()) if copied is None else (copied.bytes_per_second, (copied.case,))
         if self.together is not None:
             rate, origin, of_rate = self.together
@@ -109,18 +109,12 @@ class _MedianPair(NamedTuple):
     cases: tuple[int, ...]
 
 
-class _Together(NamedTuple):
-    """A total rate in B/s, where it comes from, and the case that it was measured with."""
-
-    bytes_per_second: float
-    origin: str
-    case: int
+_Together = tuple[float, str, int]
+"""A total rate in B/s, where it comes from, and the case that it was measured with."""
 
 
-def messages_of(
-    series: Sequence[Series], summaries: Sequence[CaseSummary], facts: Facts, copies: Mapping[str, HostCopy]
-) -> Messages:
-    """The messages of a run; ``copies`` are the memory copy rates of its hosts."""
+def messages_of(series: Sequence[Series], summaries: Sequence[CaseSummary], facts: Facts, rates: HostRates) -> Messages:
+    """The messages of a run; ``rates`` are those of its hosts."""
     matrices = [
         (summary, _between_hosts(facts.hosts, summary.groups))
         for summary in summaries
@@ -131,7 +125,7 @@ def messages_of(
         near=_median_pair((summary, ~between) for summary, between in matrices),
         far=_median_pair(matrices),
         together=max((*_rings(series), *_concurrent_pairs(matrices)), default=None),
-        copies=copies,
+        rates=rates,
     )
 
 
@@ -220,7 +214,7 @@ def _rings(series: Iterable[Series]) -> Iterator[_Together]:
         last = curve.points[-1]
         if curve.key.op == "send_recv" and curve.key.hosts == 1 and last.size_bytes >= _SMALLEST_RATE_MESSAGE:
             rate = len(curve.key.ranks) * last.size_bytes / last.time_ns * 1e9
-            yield _Together(rate, "the send_recv ring", last.case)
+            yield rate, "the send_recv ring", last.case
 
 
 def _concurrent_pairs(matrices: Iterable[tuple[CaseSummary, _Mask]]) -> Iterator[_Together]:
@@ -230,4 +224,4 @@ def _concurrent_pairs(matrices: Iterable[tuple[CaseSummary, _Mask]]) -> Iterator
         at_once = len(np.unique(summary.groups.pairs[~between])) // 2
         if run_together(summary.case.settings) and at_once > 1 and size >= _SMALLEST_RATE_MESSAGE:
             time_ns = float(np.median(summary.groups.time_ns[~between]))
-            yield _Together(at_once * size / time_ns * 1e9, "concurrent pairs of the pair matrix", summary.index)
+            yield at_once * size / time_ns * 1e9, "concurrent pairs of the pair matrix", summary.index

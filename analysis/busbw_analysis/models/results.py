@@ -50,7 +50,7 @@ def results_of(dataset: Dataset) -> Results:
         cases=cases,
         series=series,
         rates=rates,
-        messages=messages_of(series, cases, facts, rates.copies),
+        messages=messages_of(series, cases, facts, rates),
         library=library_of_run(facts),
         lateness=dataset.lateness,
         notices=dataset.notices,

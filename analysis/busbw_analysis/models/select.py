@@ -11,8 +11,7 @@ from busbw.units import format_rate
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import Calls, Choice, Library
-from busbw_analysis.models.costs import CostModel, Parameters
-from busbw_analysis.models.families import MPI
+from busbw_analysis.models.costs import MPI, CostModel, Parameters
 from busbw_analysis.models.gloo import MODELLED, MODELS, unmodelled
 from busbw_analysis.models.library_algorithms import OF_LIBRARIES
 from busbw_analysis.models.textbook import LIMITS, ROWS, rows_of

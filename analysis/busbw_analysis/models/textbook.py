@@ -9,8 +9,7 @@ from functools import partial
 from typing import Final
 
 from busbw.ops.algorithms.rooted import SEGMENTS
-from busbw_analysis.models.costs import CostModel, Count
-from busbw_analysis.models.families import NCCL
+from busbw_analysis.models.costs import NCCL, CostModel, Count
 
 CHAN: Final = "Chan et al. 2007"
 THAKUR: Final = "Thakur et al. 2005"

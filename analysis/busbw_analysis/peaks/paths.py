@@ -26,6 +26,7 @@ class Narrowest:
     holder: the GPU or host that it belongs to
     what: the part and its holder in words
     gpu: the GPU without its host; None if the holder is a host
+    sharing: number of ranks that share it
     """
 
     holder: str
@@ -34,6 +35,7 @@ class Narrowest:
     count: int
     owners: Literal["GPUs", "hosts"] = "GPUs"
     gpu: str | None = None
+    sharing: int = 1
 
     @property
     def in_words(self) -> str:
@@ -205,22 +207,19 @@ def _alike(peaks: Mapping[str, HardwarePeak], transport: Transport) -> Network |
     All must have the same speed. If the backend may use several together, a variable must name them.
     """
     name, first = next(iter(peaks.items()))
-    if len(peaks) == 1:
-        return Network(f"network interface {name}", replace(first, what=name))
     chosen = transport.interfaces
     alike = len({peak.nominal for peak in peaks.values()}) == 1
-    if not alike or (transport.together and (chosen.by_subnet or not chosen.named)):
-        listed = ", ".join(f"{name} {format_rate(peak.nominal)}" for name, peak in peaks.items())
-        which = "did not record which of them was used"
-        if chosen.by_subnet:
-            which = f"recorded no addresses, so those that {chosen.variable}={chosen.value} allows are unknown"
-        return Unavailable(
-            NETWORK_NOT_KNOWN, f"has several interfaces that are up ({listed}) and {which}{_or_name_one(chosen)}"
-        )
-    if not transport.together:
+    if len(peaks) == 1 or (alike and not transport.together):
         return Network(f"network interface {name}", replace(first, what=name))
-    together = replace(_together(list(peaks.values())), what=" + ".join(peaks))
-    return Network(f"{len(peaks)} network interfaces together: {', '.join(peaks)}", together)
+    if alike and chosen.named and not chosen.by_subnet:
+        together = replace(_together(list(peaks.values())), what=" + ".join(peaks))
+        return Network(f"{len(peaks)} network interfaces together: {', '.join(peaks)}", together)
+    listed = ", ".join(f"{name} {format_rate(peak.nominal)}" for name, peak in peaks.items())
+    which = "did not record which of them was used"
+    if chosen.by_subnet:
+        which = f"recorded no addresses, so those that {chosen.variable}={chosen.value} allows are unknown"
+    missing = f"has several interfaces that are up ({listed}) and {which}{_or_name_one(chosen)}"
+    return Unavailable(NETWORK_NOT_KNOWN, missing)
 
 
 def _or_name_one(chosen: Choice) -> str:

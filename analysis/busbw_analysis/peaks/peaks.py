@@ -10,9 +10,8 @@ percentage of a guess is worse than none.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Final, Literal
 
 from busbw.ops import (
@@ -33,13 +32,14 @@ from busbw.system.detect import dram_of, drive_of
 from busbw.units import counted, format_rate, format_size
 from busbw_analysis.data.as_json import plain, with_values
 from busbw_analysis.data.facts import Facts
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.peaks.paths import Narrowest, Network, gpu_links, gpu_memory, host_links, host_network
 
-_COPY = "memory_copy"
+COPY: Final = "memory_copy"
 _TCP_STREAM = "tcp_stream"
 _TCP_PING_PONG = "tcp_ping_pong"
 _HOST_MEMORY = "cpu"
@@ -122,53 +122,15 @@ def peak_as_json(peak: Peak | Unavailable) -> JSON:
 
 
 @dataclass(frozen=True, slots=True)
-class HostCopy:
-    """The memory copy rate of one host.
+class HostRate:
+    """A rate of one host, measured with memory copies or plain TCP sockets.
 
-    bytes_per_second: source bytes of all ranks together, B/s
-    ranks, size_bytes: number of ranks that copied concurrently, and bytes of each
+    op: ``memory_copy``; ``tcp_stream``: each rank sends to the next, all concurrently; ``tcp_ping_pong``: first and
+        last rank in turn
+    bytes_per_second: B/s; of copies the source bytes of all ranks together, of sockets those of each sending rank
+    ranks, size_bytes: the ranks that copied or sent, and bytes of each
     whole: whether the time is from the first entry to the last exit. Otherwise the ranks share no clock, and it is the
-        slowest rank's time; the rate is then too high if the copies did not fully overlap.
-    case: index of its case
-    """
-
-    bytes_per_second: float
-    ranks: int
-    size_bytes: int
-    whole: bool
-    case: int
-
-
-def host_copies(summaries: Iterable[CaseSummary], facts: Facts) -> dict[str, HostCopy]:
-    """The copy rate of every host from the largest ``memory_copy`` of the run; empty if it was not measured.
-
-    The rate is ranks · S over the time from the first entry to the last exit. With more ranks than cores, some ranks
-    copy only after others have finished; dividing by the slowest rank's time would then double the rate.
-    """
-    larger = attrgetter("ranks", "size_bytes", "bytes_per_second")
-    copies: dict[str, HostCopy] = {}
-    for summary in summaries:
-        case = summary.case
-        # A GPU copies inside its own memory, which does not limit communication between ranks.
-        if (case.op, case.device, case.cache, summary.state) != (_COPY, _HOST_MEMORY, "warm", "measured"):
-            continue
-        group = summary.only
-        if group is None or case.size_bytes < LEAST_COPY_BYTES:
-            continue
-        whole = group.span_ns is not None
-        for host, ranks in Counter(facts.hosts[rank] for rank in group.ranks).items():
-            rate = ranks * case.size_bytes / (group.span_ns or group.time_ns) * 1e9
-            copy = HostCopy(rate, ranks, case.size_bytes, whole=whole, case=summary.index)
-            copies[host] = max(copies.get(host, copy), copy, key=larger)
-    return copies
-
-
-@dataclass(frozen=True, slots=True)
-class SocketStream:
-    """The rate of plain TCP sockets between ``ranks`` of one host.
-
-    op: ``tcp_stream``: each rank sends to the next, all concurrently; ``tcp_ping_pong``: first and last rank in turn
-    bytes_per_second: rate of each sending rank, B/s
+        slowest rank's time; the rate of copies is then too high if they did not fully overlap.
     case: index of its case
     """
 
@@ -176,33 +138,47 @@ class SocketStream:
     bytes_per_second: float
     ranks: tuple[int, ...]
     size_bytes: int
+    whole: bool
     case: int
 
+    @property
+    def rank(self) -> tuple[int, int, float]:
+        """The largest copy is the best, and the fastest stream."""
+        largest = (len(self.ranks), self.size_bytes) if self.op == COPY else (0, 0)
+        return (*largest, self.bytes_per_second)
 
-def socket_streams(summaries: Iterable[CaseSummary], facts: Facts) -> dict[tuple[str, str], SocketStream]:
-    """The best rate by op and host for sizes from ``LEAST_COPY_BYTES``; empty if none was measured."""
-    streams: dict[tuple[str, str], SocketStream] = {}
+
+HostRates = Mapping[tuple[str, str], HostRate]
+"""The best rates that a run measured, by op and host."""
+
+
+def host_rates(summaries: Iterable[CaseSummary], facts: Facts) -> HostRates:
+    """The best rates of the hosts of a run from ``LEAST_COPY_BYTES`` on; empty if none was measured.
+
+    The rate of copies is ranks · S over the time from the first entry to the last exit. With more ranks than cores,
+    some ranks copy only after others have finished; dividing by the slowest rank's time would then double the rate.
+    """
+    measured = by_key(((rate.op, host), rate) for host, rate in _rates_of_hosts(summaries, facts))
+    return {where: max(rates, key=lambda rate: rate.rank) for where, rates in measured.items()}
+
+
+def _rates_of_hosts(summaries: Iterable[CaseSummary], facts: Facts) -> Iterator[tuple[str, HostRate]]:
     for summary in summaries:
-        size = summary.case.size_bytes
-        if summary.case.op not in ON_SOCKETS or size < LEAST_COPY_BYTES or (group := summary.only) is None:
+        case, group = summary.case, summary.only
+        if group is None or case.size_bytes < LEAST_COPY_BYTES:
             continue
-        where = (summary.case.op, facts.hosts_of(group.ranks)[0])
-        stream = SocketStream(summary.case.op, size / group.time_ns * 1e9, group.ranks, size, summary.index)
-        streams[where] = max(streams.get(where, stream), stream, key=attrgetter("bytes_per_second"))
-    return streams
-
-
-@dataclass(frozen=True, slots=True)
-class HostRates:
-    """The rates of hosts that a run measured: memory copies by host, plain sockets by op and host."""
-
-    copies: Mapping[str, HostCopy]
-    streams: Mapping[tuple[str, str], SocketStream]
-
-
-def host_rates(summaries: Sequence[CaseSummary], facts: Facts) -> HostRates:
-    """The rates of the hosts of a run."""
-    return HostRates(host_copies(summaries, facts), socket_streams(summaries, facts))
+        whole = group.span_ns is not None
+        if case.op in ON_SOCKETS:
+            rate = case.size_bytes / group.time_ns * 1e9
+            yield (
+                facts.hosts_of(group.ranks)[0],
+                HostRate(case.op, rate, group.ranks, case.size_bytes, whole, summary.index),
+            )
+        # A GPU copies inside its own memory, which does not limit communication between ranks.
+        if (case.op, case.device, case.cache, summary.state) == (COPY, _HOST_MEMORY, "warm", "measured"):
+            for host, ranks in by_key((facts.hosts[rank], rank) for rank in group.ranks).items():
+                rate = len(ranks) * case.size_bytes / (group.span_ns or group.time_ns) * 1e9
+                yield host, HostRate(COPY, rate, tuple(ranks), case.size_bytes, whole, summary.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +218,8 @@ def peak_of(series: Series, hardware: Hardware) -> Peak | Unavailable:
 
 def _slowest_host(
     series: Series, name: str, peak_on: Callable[[str], HardwarePeak | Unavailable]
-) -> tuple[Narrowest, int] | Unavailable:
-    """The part of the host with the least rate for each of the ranks that share it, and their number."""
+) -> Narrowest | Unavailable:
+    """The part of the host with the least rate for each of the ranks that share it."""
     peaks: dict[str, HardwarePeak] = {}
     for host in series.at_work:
         peak = peak_on(host)
@@ -251,8 +227,8 @@ def _slowest_host(
             return peak
         peaks[host] = peak
     host = min(peaks, key=lambda host: peaks[host].nominal / series.at_work[host])
-    part = Narrowest(host, f"{name} of {host} ({peaks[host].what})", peaks[host], len(peaks), "hosts")
-    return part, series.at_work[host]
+    what = f"{name} of {host} ({peaks[host].what})"
+    return Narrowest(host, what, peaks[host], len(peaks), "hosts", sharing=series.at_work[host])
 
 
 def _drive_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
@@ -273,24 +249,21 @@ def _drive_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
             f"the files of {host} are in {storage.path} ({storage.type} on {storage.device}): {peak_of_drive}",
         )
 
-    slowest = _slowest_host(series, "drive", drive)
-    if isinstance(slowest, Unavailable):
-        return slowest
-    part, ranks = slowest
-    left_out = None
+    part, left_out = _slowest_host(series, "drive", drive), None
+    if isinstance(part, Unavailable):
+        return part
+    ranks = part.sharing
     if part.peak.practical_of == "reads" and series.key.op != "storage_read":
         part = replace(part, peak=replace(part.peak, practical=None, practical_source=None))
         left_out = "the catalogue has practical rates of drives for reads only"
     each = format_rate(part.peak.nominal / ranks)
     shared = "" if ranks == 1 else f", shared by {ranks} ranks: ÷ {ranks} = {each} for each"
-    return _part(series, part, ranks, "storage", shared=shared, practical_left_out=left_out)
+    peak = _part(series, part, ranks, "storage")
+    return replace(peak, basis=f"{peak.basis}{shared}", practical_left_out=left_out)
 
 
 def _memory_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
     """The memory of the slowest host, which its ranks share, or of the slowest GPU."""
-    if series.key.device != _HOST_MEMORY:
-        memory = gpu_memory(hardware.facts.gpus_of(series.key.ranks), hardware.rows)
-        return memory if isinstance(memory, Unavailable) else _under_memory(series, memory, "HBM", 1)
 
     def dram(host: str) -> HardwarePeak | Unavailable:
         peak = dram_of(hardware.facts.environment(host), hardware.rows)
@@ -298,13 +271,13 @@ def _memory_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
             return peak
         return Unavailable("memory-not-known", f"the nominal memory rate of {host} is unknown: {peak}")
 
-    slowest = _slowest_host(series, "memory", dram)
-    return slowest if isinstance(slowest, Unavailable) else _under_memory(series, slowest[0], "DRAM", slowest[1])
-
-
-def _under_memory(series: Series, memory: Narrowest, level: PeakLevel, ranks: int) -> Peak:
-    """The peak of an op whose ``ranks`` ranks share a memory."""
-    op = series.key.op
+    in_host = series.key.device == _HOST_MEMORY
+    level: PeakLevel = "DRAM" if in_host else "HBM"
+    gpus = hardware.facts.gpus_of(series.key.ranks)
+    memory = _slowest_host(series, "memory", dram) if in_host else gpu_memory(gpus, hardware.rows)
+    if isinstance(memory, Unavailable):
+        return memory
+    op, ranks = series.key.op, memory.sharing
     moved = MEMORY_TRAFFIC[op] * ranks
     by = "reads and writes" if MEMORY_TRAFFIC[op] > 1 else "moves"
     together = "" if ranks == 1 else f" on each of {ranks} ranks that share it"
@@ -338,25 +311,16 @@ def _link_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Peak |
         f"{key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
         "unless a switch reduces (NVLS); then more than 100 % is possible"
     )
+    return _links_part(series, hardware, links, multiple, traffic)
+
+
+def _links_part(series: Series, hardware: Hardware, links: Narrowest, multiple: float, traffic: str) -> Peak:
     level = _level(links.peak)
-    return _part(series, links, multiple, level, traffic, widest=_is_widest(hardware.facts, level))
+    # A log names at most the GPU, not its slot or the links that GPUs share.
+    return replace(_part(series, links, multiple, level, traffic), widest=level == "PCIe" and hardware.facts.is_log)
 
 
-def _is_widest(facts: Facts, level: PeakLevel) -> bool:
-    """Whether the link may be narrower: a log names at most the GPU, not its slot or the links that GPUs share."""
-    return level == "PCIe" and facts.is_log
-
-
-def _part(
-    series: Series,
-    part: Narrowest,
-    times: float,
-    level: PeakLevel,
-    *clauses: str,
-    shared: str = "",
-    practical_left_out: str | None = None,
-    widest: bool = False,
-) -> Peak:
+def _part(series: Series, part: Narrowest, times: float, level: PeakLevel, *clauses: str) -> Peak:
     """The peak of an op that moves ``times`` × S bytes through ``part``, as ``clauses`` explain."""
     whole = part.peak
     algbw = whole.nominal / times
@@ -366,27 +330,11 @@ def _part(
         level=level,
         holder=part.holder,
         what=part.what,
-        basis=f"{part.in_words}{shared}",
+        basis=part.in_words,
         clauses=(*clauses, *_division(whole.nominal, series, times, "sent")),
         measured=False,
         practical=None if whole.practical is None else whole.practical / times,
-        practical_left_out=practical_left_out,
-        widest=widest,
     )
-
-
-def _measured_peak(
-    series: Series,
-    algbw: float,
-    level: PeakLevel,
-    whose: tuple[str, str],
-    basis: str,
-    clauses: tuple[str, ...],
-    case: int,
-) -> Peak:
-    """A peak of ``series`` from its algbw, which was measured with ``case``, as ``words`` explain."""
-    busbw = None if series.bus_factor is None else algbw * series.bus_factor
-    return Peak(algbw, busbw, level, *whose, basis, clauses, measured=True, cases=(case,))
 
 
 def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> tuple[str, ...]:
@@ -401,72 +349,57 @@ def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> 
 
 
 def _peak_in_host(series: Series, hardware: Hardware) -> Peak | Unavailable:
-    stream = _comparable(series, hardware)
-    if isinstance(stream, SocketStream):
-        return _socket_peak(series, hardware, stream)
-    return stream or _copying_peak(series, hardware)
+    """CPU ranks on one host: plain sockets if the backend uses sockets too and they were measured, else copies.
 
-
-def _comparable(series: Series, hardware: Hardware) -> SocketStream | Unavailable | None:
-    """The socket rate that is a peak of ``series`` on one host; None if there is none.
-
-    It needs a backend that uses sockets too. ``tcp_stream`` also counts for fewer ranks, unless its own ranks shared
-    cores. Messages between the first and the last rank alone use ``tcp_ping_pong``.
+    ``tcp_stream`` also counts for fewer ranks, unless its own ranks shared cores. Messages between the first and the
+    last rank alone use ``tcp_ping_pong``.
     """
-    key, facts = series.key, hardware.facts
+    key, facts, point = series.key, hardware.facts, series.points[-1]
     host = facts.hosts_of(key.ranks)[0]
-    if facts.backend.transport != "gloo-tcp" or key.op in ON_SOCKETS:
-        return None
-    in_turn = hardware.rates.streams.get((_TCP_PING_PONG, host))
-    one_way = key.op in OF_TWO_RANKS and series.points[-1].wire_bytes == series.points[-1].size_bytes
-    if in_turn is not None and series.sharing == 1 and one_way and key.ranks == (in_turn.ranks[0], in_turn.ranks[-1]):
-        return in_turn
-    stream, cores = hardware.rates.streams.get((_TCP_STREAM, host)), facts.environment(host).cpu.usable_cores
-    if stream is None:
-        return None
-    enough = cores is not None and len(stream.ranks) <= cores
-    if key.ranks == stream.ranks or enough:
-        return stream
-    return Unavailable(
-        "stream-shared-cores",
-        f"plain TCP was measured on {len(stream.ranks)} ranks that shared cores; fewer ranks may send faster",
-    )
+    in_turn, stream = (hardware.rates.get((op, host)) for op in (_TCP_PING_PONG, _TCP_STREAM))
+    if facts.backend.transport == "gloo-tcp" and key.op not in ON_SOCKETS:
+        alone = series.sharing == 1 and key.op in OF_TWO_RANKS and point.wire_bytes == point.size_bytes
+        if in_turn is not None and alone and key.ranks == (in_turn.ranks[0], in_turn.ranks[-1]):
+            basis = (
+                f"one message at a time from the first to the last of {len(in_turn.ranks)} ranks and back, measured in "
+                f"this run ({in_turn.op}, {format_size(in_turn.size_bytes)})"
+            )
+            return _measured_peak(series, in_turn, host, in_turn.bytes_per_second, basis)
+        if stream is not None:
+            cores = facts.environment(host).cpu.usable_cores
+            if key.ranks == stream.ranks or (cores is not None and len(stream.ranks) <= cores):
+                return _stream_peak(series, hardware, host, stream)
+            sent = f"plain TCP was measured on {len(stream.ranks)} ranks that shared cores"
+            return Unavailable("stream-shared-cores", f"{sent}; fewer ranks may send faster")
+    return _copying_peak(series, hardware, host)
 
 
-def _socket_peak(series: Series, hardware: Hardware, stream: SocketStream) -> Peak:
-    """t ≥ wire bytes / (k r): k ranks send no more than k streams, each sending and receiving concurrently.
+def _measured_peak(series: Series, rate: HostRate, host: str, algbw: float, basis: str, *clauses: str) -> Peak:
+    """A peak of ``series`` from a ``rate`` of its host, as ``basis`` and ``clauses`` explain."""
+    busbw = None if series.bus_factor is None else algbw * series.bus_factor
+    level: PeakLevel = "memory copy of a host" if rate.op == COPY else "plain TCP of a host"
+    what = f"{'memory copy' if rate.op == COPY else 'plain TCP'} of {host}"
+    return Peak(algbw, busbw, level, host, what, f"{what}, {basis}", clauses, measured=True, cases=(rate.case,))
 
-    Single messages between two ranks are compared with ``tcp_ping_pong``, which also sends one message at a time.
-    """
-    host, ranks, point = hardware.facts.hosts_of(series.key.ranks)[0], len(series.key.ranks), series.points[-1]
-    if stream.op == _TCP_PING_PONG:
-        rate = stream.bytes_per_second
-        basis = (
-            f"plain TCP of {host}, one message at a time from the first to the last of {len(stream.ranks)} ranks and "
-            f"back, measured in this run ({stream.op}, {format_size(stream.size_bytes)})"
-        )
-        return _measured_peak(
-            series, rate, "plain TCP of a host", (host, f"plain TCP of {host}"), basis, (), stream.case
-        )
+
+def _stream_peak(series: Series, hardware: Hardware, host: str, stream: HostRate) -> Peak:
+    """t ≥ wire bytes / (k r): k ranks send no more than k streams, each sending and receiving concurrently."""
+    ranks, point, copied = len(series.key.ranks), series.points[-1], hardware.rates.get((COPY, host))
     together, moved = ranks * stream.bytes_per_second, point.wire_bytes / point.size_bytes
-    copied = hardware.rates.copies.get(host)
-    of_memory = (
-        [] if copied is None else [f"the memory of {host} copies {format_rate(copied.bytes_per_second)} in total"]
-    )
+    clauses = _division(together, series, moved, "sent")
+    if copied is not None:
+        clauses += (f"the memory of {host} copies {format_rate(copied.bytes_per_second)} in total",)
     basis = (
-        f"plain TCP of {host}, {format_rate(stream.bytes_per_second)} from each of {len(stream.ranks)} ranks to the "
-        f"next concurrently, measured in this run ({stream.op}, {format_size(stream.size_bytes)}), "
-        f"{format_rate(together)} for {ranks} ranks"
+        f"{format_rate(stream.bytes_per_second)} from each of {len(stream.ranks)} ranks to the next concurrently, "
+        f"measured in this run ({stream.op}, {format_size(stream.size_bytes)}), {format_rate(together)} for {ranks} "
+        "ranks"
     )
-    whose = (host, f"plain TCP of {host}")
-    clauses = (*_division(together, series, moved, "sent"), *of_memory)
-    return _measured_peak(series, together / moved, "plain TCP of a host", whose, basis, clauses, stream.case)
+    return _measured_peak(series, stream, host, together / moved, basis, *clauses)
 
 
-def _copying_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
+def _copying_peak(series: Series, hardware: Hardware, host: str) -> Peak | Unavailable:
     """t ≥ wire bytes / R_host: every byte that must reach another rank is copied at least once."""
-    host = hardware.facts.hosts_of(series.key.ranks)[0]
-    copied = hardware.rates.copies.get(host)
+    copied = hardware.rates.get((COPY, host))
     if copied is None:
         least, gives, ops = format_size(LEAST_COPY_BYTES), "a peak", "memory_copy"
         if hardware.facts.backend.transport == "gloo-tcp":
@@ -481,14 +414,12 @@ def _copying_peak(series: Series, hardware: Hardware) -> Peak | Unavailable:
     shared = () if series.sharing == 1 else ("concurrent groups share it in proportion to their bytes",)
     timed = "from the first entry to the last exit" if copied.whole else "over the slowest rank's time"
     basis = (
-        f"memory copy of {host}, {format_rate(copied.bytes_per_second)} of source bytes in total, measured in this run "
-        f"({counted(copied.ranks, 'rank')}, {format_size(copied.size_bytes)} each, {timed}), every byte that must "
+        f"{format_rate(copied.bytes_per_second)} of source bytes in total, measured in this run "
+        f"({counted(len(copied.ranks), 'rank')}, {format_size(copied.size_bytes)} each, {timed}), every byte that must "
         "reach another rank copied once"
     )
-    whose = (host, f"memory copy of {host}")
     clauses = (*_division(copied.bytes_per_second, series, moved, "copied"), *shared)
-    rate = copied.bytes_per_second / moved
-    return _measured_peak(series, rate, "memory copy of a host", whose, basis, clauses, copied.case)
+    return _measured_peak(series, copied, host, copied.bytes_per_second / moved, basis, *clauses)
 
 
 def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Peak | Unavailable:
@@ -516,8 +447,7 @@ def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Pea
     else:
         narrowest = min(ways, key=lambda way: way.peak.nominal)
         traffic = f"{key.op} must carry {of_a_rank:.3g} × S through it"
-        level = _level(narrowest.peak)
-        links = _part(series, narrowest, of_a_rank, level, traffic, widest=_is_widest(facts, level))
+        links = _links_part(series, hardware, narrowest, of_a_rank, traffic)
         limits = [limit.practical for limit in (peak, links) if limit.practical is not None]
         clause = f"{peak.holder} allows {format_rate(peak.busbw)}"
         peak = peak if peak.algbw <= links.algbw else links.with_clause(clause)

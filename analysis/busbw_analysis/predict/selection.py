@@ -1,34 +1,32 @@
-"""The measured curves of one op on every number of ranks, all measured in the same way.
+"""The measured curves of one op on every number of ranks, all measured in the same way, and questions about them.
 
 Runs with different numbers of ranks are combined here but never pooled. They must not differ in anything else of their
 machines and settings.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec import structs
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
-from busbw.ops import OPS, PAIRED
+from busbw.ops import OF_TWO_RANKS, OPS, PAIRED
 from busbw.ops.traffic import TrafficSettings
 from busbw.runs import store
 from busbw.runs.placement import oversubscribed, oversubscribed_hosts
 from busbw.runs.records import settings_in_words
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.kept import Summarised, summary_of
-from busbw_analysis.data.likeness import Difference, differences
+from busbw_analysis.data.likeness import differences
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.series import LIBRARY, Series, SeriesKey
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.models.choices import Calls, Library
-from busbw_analysis.models.costs import Parameters
-from busbw_analysis.models.families import MPI
+from busbw_analysis.models.costs import MPI, Parameters
 from busbw_analysis.models.results import Results, results_of
 from busbw_analysis.models.select import algorithms
-
-Shape = tuple[int, int]
-"""Numbers of ranks and hosts."""
+from busbw_analysis.predict.forecast import Extrapolation, Respect, Shape, beyond_sizes, on_a_host
 
 _OF_A_SHAPE = frozenset({"ranks", "hosts", "placement of ranks on hosts", "binding of ranks to cores", "loop"})
 """Facts that may differ between runs with different numbers of ranks."""
@@ -48,6 +46,24 @@ _USUAL = {
 }
 """The default value of every setting."""
 
+_SIZES: Final = 5
+"""Number of sizes that are predicted if none is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionQuery:
+    """A question: ``op`` on ``ranks`` ranks over ``hosts`` hosts at each of ``sizes_bytes``; (0,) without a size."""
+
+    op: str
+    ranks: int
+    hosts: int
+    sizes_bytes: tuple[int, ...]
+
+    @property
+    def shape(self) -> Shape:
+        """Ranks and hosts."""
+        return self.ranks, self.hosts
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCurves:
@@ -57,7 +73,8 @@ class MeasuredCurves:
     ``of_op``: every curve of the op, with any algorithm; at least one.
     ``of_library``: the curves of the backend's own algorithm, measured in the same way.
     ``cores``: usable cores of a host; None if unknown.
-    ``near``, ``far``: α, β and R from messages inside a host and between hosts, from the largest run that has them.
+    ``messages``: α, β and R from messages inside a host (False) and between hosts (True), from the largest run that has
+        them.
     ``libraries``: the MPI library of each run by its ranks and hosts; None for another backend.
     ``notes``: what was left out.
     """
@@ -68,8 +85,7 @@ class MeasuredCurves:
     of_op: tuple[Series, ...]
     of_library: tuple[Series, ...]
     cores: int | None
-    near: Parameters | Unavailable
-    far: Parameters | Unavailable
+    messages: Mapping[bool, Parameters | Unavailable]
     libraries: tuple[tuple[Shape, Library | Unavailable | None], ...]
     notes: tuple[str, ...]
 
@@ -78,30 +94,125 @@ class MeasuredCurves:
         """The key of a curve; backend, family of cost models and device are those of all."""
         return self.of_op[0].key
 
-    def curve(self, ranks: int, hosts: int) -> Series | None:
-        """The curve measured on ``ranks`` ranks and ``hosts`` hosts, if any."""
-        return next((curve for curve in self.curves if curve.shape == (ranks, hosts)), None)
+    def curve(self, shape: Shape) -> Series | None:
+        """The curve measured on these ranks and hosts, if any."""
+        return next((curve for curve in self.curves if curve.shape == shape), None)
 
-    def parameters(self, *, far: bool) -> Parameters | Unavailable:
-        """α, β and R from messages inside a host (``far``: between hosts)."""
-        return self.far if far else self.near
+    def placed_like(self, shape: Shape) -> list[Series]:
+        """The curves, or else those of the op with any algorithm, that are also on one host, or on several."""
+        return [curve for curve in self.curves or self.of_op if (curve.key.hosts > 1) == (shape[1] > 1)]
 
-    def oversubscribed(self, ranks: int, hosts: int) -> bool:
+    def oversubscribed(self, shape: Shape) -> bool:
         """Whether CPU ranks would have to share cores."""
-        return self.key.device == "cpu" and self.cores is not None and oversubscribed(ranks, self.cores, hosts)
+        return self.key.device == "cpu" and self.cores is not None and oversubscribed(shape[0], self.cores, shape[1])
 
-    def calls(self, ranks: int, hosts: int) -> Calls | None:
-        """How the MPI library is called on ``ranks`` ranks and ``hosts`` hosts; None for another backend.
+    def calls(self, shape: Shape) -> Calls | None:
+        """How the MPI library is called on these ranks and hosts; None for another backend.
 
         Taken from the run with this shape, else preferably from one whose ranks share cores in the same way.
         """
 
-        def unlike(shape: Shape) -> tuple[bool, bool]:
-            return shape != (ranks, hosts), self.oversubscribed(*shape) != self.oversubscribed(ranks, hosts)
+        def unlike(other: Shape) -> tuple[bool, bool]:
+            return other != shape, self.oversubscribed(other) != self.oversubscribed(shape)
 
         _, library = min(self.libraries, key=lambda entry: unlike(entry[0]))
         key = (self.curves or self.of_op)[0].key
         return None if library is None or key.cost_models != MPI else Calls(library, key.dtype, key.mode)
+
+    def new_regime(self, shape: Shape) -> bool:
+        """Whether ranks would share cores as in no such measurement, or have a core each as in none."""
+        measured = {self.oversubscribed(curve.shape) for curve in self.placed_like(shape)}
+        return bool(measured) and self.oversubscribed(shape) not in measured
+
+    def extrapolations(self, asked: PredictionQuery, size_bytes: int) -> tuple[Extrapolation, ...]:
+        """The respects in which the question lies outside the measurements."""
+        curves = self.placed_like(asked.shape)
+        sizes = sorted({point.size_bytes for curve in curves for point in curve.points if point.size_bytes})
+        beyond = beyond_sizes(size_bytes, sizes[0], sizes[-1]) if sizes and size_bytes else []
+        if self.curve(asked.shape) is not None or not curves:
+            return tuple(beyond)
+        amounts: tuple[tuple[Respect, int], ...] = (("ranks", asked.ranks), ("hosts", asked.hosts))
+        for (what, amount), measured in zip(amounts, zip(*(curve.shape for curve in curves), strict=True), strict=True):
+            if amount > max(measured):
+                times = f"{amount / max(measured):.3g} × the most measured, {max(measured)}"
+                beyond.append(Extrapolation(what, f"{amount} are {times}"))
+            elif amount < min(measured):
+                beyond.append(Extrapolation(what, f"{amount} are fewer than the fewest measured, {min(measured)}"))
+        counts = sorted(on_a_host(curve.shape) for curve in curves)
+        each, least, most = on_a_host(asked.shape), counts[0], counts[-1]
+        sharing, of = self.oversubscribed(asked.shape), f"{each} ranks on a host of {self.cores} usable cores"
+        if self.new_regime(asked.shape):
+            how, before = "have a core each", "shared cores"
+            if sharing:
+                how, before = "share cores", "had a core each"
+            beyond.append(Extrapolation("cores", f"{of} {how}, a new regime: the measured ranks {before}"))
+        elif each > most and sharing:
+            beyond.append(Extrapolation("cores", f"{of} share cores; at most {most} ranks on a host were measured"))
+        elif each > most:
+            beyond.append(Extrapolation("ranks per host", f"{each} are more than the most measured, {most}"))
+        elif asked.hosts > 1 and each < least:
+            beyond.append(Extrapolation("ranks per host", f"{each} are fewer than the fewest measured, {least}"))
+        return tuple(beyond)
+
+
+def query(
+    data: MeasuredCurves,
+    ranks: int,
+    sizes_bytes: Sequence[int],
+    *,
+    hosts: int | None = None,
+    ranks_per_host: int | None = None,
+) -> PredictionQuery:
+    """The question with defaults from ``data``: without ``sizes_bytes``, a few of the measured sizes, evenly spaced.
+
+    Without ``hosts`` and ``ranks_per_host``, the hosts are those measured with as many ranks; otherwise each host gets
+    as many ranks as were measured. Raises UsageError for an invalid question, AnalysisError if nothing was measured
+    between hosts but the question needs it.
+    """
+    op = data.op
+    if ranks < 2:
+        raise UsageError(f"--ranks {ranks}: fewer than 2 ranks send nothing; give at least 2", code="one-rank")
+    if op in OF_TWO_RANKS and ranks != 2:
+        raise UsageError(f"--ranks {ranks}: {op} always runs between 2 ranks; give 2", code="two-ranks")
+    sizes = sorted({point.size_bytes for curve in data.of_op for point in curve.points} - {0})
+    if sizes_bytes and not sizes:
+        raise UsageError(f"{op} has no size; omit --size", code="no-size")
+    if sizes and not all(sizes_bytes):
+        raise UsageError(f"size 0: {op} needs a size above 0 (--size 1MiB)", code="size")
+    places = sorted({round((len(sizes) - 1) * step / (_SIZES - 1)) for step in range(_SIZES)})
+    usual = tuple(sizes[place] for place in places) if sizes else (0,)
+    return PredictionQuery(op, ranks, _hosts(data, ranks, hosts, ranks_per_host), tuple(sizes_bytes) or usual)
+
+
+def _hosts(data: MeasuredCurves, ranks: int, hosts: int | None, ranks_per_host: int | None) -> int:
+    shapes = [curve.shape for curve in data.of_op]
+    far = [shape for shape in shapes if shape[1] > 1]
+    if hosts is not None and ranks_per_host is not None:
+        raise UsageError("--hosts and --ranks-per-host are alternatives; give only one of them", code="said-twice")
+    if ranks_per_host is not None:
+        if ranks_per_host < 1:
+            raise UsageError(f"--ranks-per-host {ranks_per_host}: must be at least 1", code="ranks-per-host")
+        hosts = -(-ranks // ranks_per_host)
+    if hosts is None:
+        same = [shape[1] for shape in shapes if shape[0] == ranks]
+        most = max((-(-count // over) for count, over in far), default=ranks)
+        hosts = same[0] if same else -(-ranks // most)
+    if not 1 <= hosts <= ranks:
+        raise UsageError(f"--hosts {hosts}: must be 1 to {ranks}, so that each host has a rank", code="hosts")
+    if hosts > 1 and not far:
+        raise AnalysisError(
+            f"{ranks} ranks on {hosts} hosts need the network, but these runs have no measurement between hosts. "
+            "Measure on two or more hosts, or predict for one host with --hosts 1",
+            code="between-hosts-not-measured",
+        )
+    if hosts == 1 and not any(shape[1] == 1 for shape in shapes):
+        least = min(shape[1] for shape in shapes)
+        raise AnalysisError(
+            f"{ranks} ranks on 1 host: these runs have only measurements over {least} or more hosts, which do not "
+            "determine the time inside a host; measure on one host, or predict for several with --hosts",
+            code="within-host-not-measured",
+        )
+    return hosts
 
 
 def _parameters(
@@ -137,9 +248,13 @@ def read_groups(inputs: Sequence[store.StoredRun | Summarised], *, force: bool =
     if twice is not None:
         raise AnalysisError(f"run {twice} was given more than once; give each run once", code="given-twice")
     shapes = grouped(summarised, lambda run: _shape_of_run(run.stored))
-    for stored in runs[1:]:
-        unlike = _unlike(runs, stored)
-        if unlike and not force:
+    for stored in () if force else runs[1:]:
+        # The thread level is compared with the first run whose ranks share cores, or not, like those of this one.
+        alike = next(run for run in runs if _shares_cores(run) == _shares_cores(stored))
+        unlike = [difference for difference in differences(runs[0], stored) if difference.key != _THREADS]
+        unlike += [difference for difference in differences(alike, stored) if difference.key == _THREADS]
+        unlike = [unlike for unlike in unlike if unlike.key not in _OF_A_SHAPE and unlike.unknown_in is None]
+        if unlike:
             raise UnlikeRuns(
                 f"these runs cannot be combined: {unlike[0].text}; use runs with the same machine and settings, "
                 "or combine them with --force"
@@ -150,18 +265,6 @@ def read_groups(inputs: Sequence[store.StoredRun | Summarised], *, force: bool =
 def read_results(runs: Sequence[store.StoredRun | Summarised], *, force: bool = False) -> tuple[Results, ...]:
     """The results of runs pooled by their numbers of ranks and hosts, as ``read_groups`` does."""
     return tuple(map(results_of, read_groups(runs, force=force)))
-
-
-def _unlike(runs: Sequence[store.StoredRun], stored: store.StoredRun) -> list[Difference]:
-    """Differences that forbid combining ``stored`` with ``runs``: from the first run, except that the thread level is
-    compared with the first run whose ranks share cores, or not, like its own.
-    """
-    first = runs[0]
-    alike = next(run for run in runs if _shares_cores(run) == _shares_cores(stored))
-    unlike = [difference for difference in differences(first, stored) if difference.key != _THREADS or alike is first]
-    if alike is not first:
-        unlike += [difference for difference in differences(alike, stored) if difference.key == _THREADS]
-    return [difference for difference in unlike if difference.key not in _OF_A_SHAPE and difference.unknown_in is None]
 
 
 def _shares_cores(stored: store.StoredRun) -> bool:
@@ -212,9 +315,8 @@ def measured_curves(
         curves=own,
         of_op=tuple(of_op),
         of_library=of_library,
-        cores=_cores(results),
-        near=_parameters(results, op, own, far=False),
-        far=_parameters(results, op, own, far=True),
+        cores=min((cores for each in results for _, cores in each.facts.cores.values()), default=None),
+        messages={far: _parameters(results, op, own, far=far) for far in (False, True)},
         libraries=tuple((_shape_of_run(each.runs[0]), each.library) for each in results),
         notes=tuple(notes),
     )
@@ -267,8 +369,3 @@ def _named(way: SeriesKey) -> str:
 
 def _formatted(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _cores(results: Iterable[Results]) -> int | None:
-    """The fewest usable cores of any host; None if unknown for all hosts."""
-    return min((cores for each in results for _, cores in each.facts.cores.values()), default=None)

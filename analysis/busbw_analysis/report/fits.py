@@ -20,7 +20,7 @@ from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Crossing, G
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.normality import against_model
 from busbw_analysis.fitting.curve import Bounds, Fit, Segment
-from busbw_analysis.models.families import NCCL
+from busbw_analysis.models.costs import NCCL
 from busbw_analysis.models.nccl import ONE_ELEMENT_BYTES, SOURCE, choices_of, seconds
 from busbw_analysis.report.document import MISSING, Cell, Column, Table, Tone, percent, table
 

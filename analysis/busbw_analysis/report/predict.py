@@ -91,8 +91,10 @@ def predict_table(prediction: Prediction) -> Table:
         *_notes("rests on", forecasts, lambda forecast: forecast.rests_on),
         *_notes("model", forecasts, lambda forecast: ": ".join(filter(None, (forecast.algorithm, forecast.formula)))),
         *_notes("parameters", forecasts, lambda forecast: forecast.parameters),
-        *_notes("interval", forecasts, lambda forecast: forecast.interval_note if forecast.has_interval else ""),
-        *_notes("", forecasts, lambda forecast: "" if forecast.has_interval else forecast.interval_note),
+        *_notes(
+            "interval", forecasts, lambda forecast: forecast.interval_note if forecast.seconds.low is not None else ""
+        ),
+        *_notes("", forecasts, lambda forecast: "" if forecast.seconds.low is not None else forecast.interval_note),
         *sized("EXTRAPOLATED", beyond, [forecast.size_bytes for forecast in forecasts]),
         *_notes("", forecasts, lambda forecast: forecast.held_out.words),
         *_notes("measured", tested, lambda forecast: _USED[forecast.basis == "curve"]),
