@@ -18,7 +18,7 @@ import torch.distributed as dist
 from busbw.backends.base import Limits, Vector, World, explained
 from busbw.backends.cuda import index_of, uuid_at
 from busbw.backends.library import LibraryBackend
-from busbw.backends.mpi.calls import CALLS, MOVED_ONLY, PREPARED, REDUCTIONS, exchange_all
+from busbw.backends.mpi.calls import CALLS, COLLECTIVES, MOVED_ONLY, REDUCTIONS, exchange_all
 from busbw.backends.mpi.info import cuda_aware, library, short_name, unaware
 from busbw.backends.mpi.init import initialise, meet_at_store, message_of, refuse_mixed_levels
 from busbw.backends.mpi.native import MPI, address
@@ -74,12 +74,12 @@ class MpiBackend(LibraryBackend):
 
     def refuse_call(self, op: Op, case: Case) -> str | None:
         """Reason why MPI has no call for ``op`` in this ``case``, or None."""
-        prepares, groups = PREPARED.get(op.name), split_world(case.group, case.ranks)
+        prepares, groups = f"MPI_{COLLECTIVES.get(op.name, ('',))[0]}_init", split_world(case.group, case.ranks)
         return first_reason(
             (op.stores or op.splits, f"{op.name} needs torch.distributed: use backend gloo or nccl"),
             (op.name not in CALLS, f"MPI has no {op.name}"),
             (
-                case.mode == "persistent" and prepares is not None and address(prepares) is None,
+                case.mode == "persistent" and op.name in COLLECTIVES and address(prepares) is None,
                 f"{short_name(library())} has no {prepares}: persistent collectives came with MPI 4.0",
             ),
             (
