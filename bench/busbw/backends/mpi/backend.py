@@ -74,12 +74,13 @@ class MpiBackend(LibraryBackend):
 
     def refuse_call(self, op: Op, case: Case) -> str | None:
         """Reason why MPI has no call for ``op`` in this ``case``, or None."""
-        prepares, groups = f"MPI_{COLLECTIVES.get(op.name, ('',))[0]}_init", split_world(case.group, case.ranks)
+        groups = split_world(case.group, case.ranks)
+        prepares = f"MPI_{COLLECTIVES[op.name][0]}_init" if op.name in COLLECTIVES else None
         return first_reason(
             (op.stores or op.splits, f"{op.name} needs torch.distributed: use backend gloo or nccl"),
             (op.name not in CALLS, f"MPI has no {op.name}"),
             (
-                case.mode == "persistent" and op.name in COLLECTIVES and address(prepares) is None,
+                case.mode == "persistent" and prepares is not None and address(prepares) is None,
                 f"{short_name(library())} has no {prepares}: persistent collectives came with MPI 4.0",
             ),
             (
