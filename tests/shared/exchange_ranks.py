@@ -48,14 +48,15 @@ def whole(exchange: str, rank: int) -> dict[str, Any]:
     parts.prepare()
     parts.step()
     wrong.append(one.wrong())
-    assert one._last is not None
-    off = (one.descent.weights.detach() - one._last.weights[rank]).abs().max()
+    expected = one.expected(one.order())
+    assert expected is not None
+    off = (one.descent.weights.detach() - expected.weights[rank]).abs().max()
     return {
         "wrong": wrong,
         "sent": [(*kind, calls) for kind, calls in parts.sent.items()],
         "gaps": parts.gaps,
         "spans": spans,
-        "off": float(off) / one._last.off,
+        "off": float(off) / expected.off,
     }
 
 

@@ -10,9 +10,10 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from busbw.backends.base import Parts
 from busbw.backends.pytorch.training import WORKLOADS
-from busbw.backends.pytorch.training.observer import Observer, Waits, counted
-from busbw.backends.pytorch.training.step import BoundStep, Made, Reference, Step
+from busbw.backends.pytorch.training.observer import Observer, Waits
+from busbw.backends.pytorch.training.step import BoundStep, Reference, Step
 from busbw.ops import OPS
 from busbw.ops.training import INTERLEAVED, OTHER_MODELS, Workload
 from busbw.workloads.shapes import StepShape
@@ -81,36 +82,34 @@ def whole(op: str, model: str, rank: int, ranks: int = RANKS) -> dict[str, Any]:
     shape = StepShape(workload(op, model, ranks))
     # Two ranks are a single group of train_hsdp, which plans refuse, for it replicates nothing.
     assert op == "train_hsdp" or shape.refuse(op) is None
-    made = Made(shape, rank, ranks, None)
-    one = BoundStep(WORKLOADS[op](made), None, Reference(made))
+    one = BoundStep(WORKLOADS[op](shape, rank, ranks, None))
     for _ in range(2 if ranks == RANKS else 1):  # libraries settle in the first
         one.step.reset()
         one.call()
     found: dict[str, Any] = {"wrong": one.wrong()}
+    parts = one.parts()
+    assert parts.memory is not None
+    found["sent"] = [(*kind, calls) for kind, calls in parts.sent.items()]
     if ranks > RANKS:
-        one.count()
-        return found | {"sent": _sent(one)}
+        return found
     one.step.reset()
     with Observer() as seen:
         one.step.run()
-    one.count()
-    found |= {"flop": seen.flop, "whole_flop": one.step.flop, "sent": _sent(one)}
-    one.step.reset()
-    found["peak_bytes"] = one.memory()[0]
-    return found | (_parts(op, one, seen.flop) if model == MODELS[op][0] else {})
+    found |= {"flop": seen.flop, "whole_flop": parts.flop, "peak_bytes": parts.memory[0]}
+    return found | (_parts(op, one, parts, seen.flop) if model == MODELS[op][0] else {})
 
 
-def _parts(op: str, one: BoundStep, flop: int) -> dict[str, Any]:
+def _parts(op: str, one: BoundStep, parts: Parts, flop: int) -> dict[str, Any]:
     """What a step that is taken apart says, of ``flop`` products on this rank, and whether it is right behind that."""
     found: dict[str, Any] = {}
-    one.compute()
-    one.communicate()
-    one.step.reset()
-    found["spans"] = one.timeline(time.perf_counter_ns)
+    parts.compute()
+    parts.communicate()
+    parts.prepare()
+    found["spans"] = parts.timeline(time.perf_counter_ns)
     if op == "train_ddp":
-        one.step.reset()
-        found["profiled"] = "gloo:all_reduce" in one.profile()
-    one.step.reset()
+        parts.prepare()
+        found["profiled"] = "gloo:all_reduce" in parts.profile()
+    parts.prepare()
     one.call()
     found["wrong_after_parts"] = one.wrong()
     # Of what this rank multiplies, so that the whole wait is its own.
@@ -120,10 +119,6 @@ def _parts(op: str, one: BoundStep, flop: int) -> dict[str, Any]:
     one.call()
     found["waited"] = (time.perf_counter() - began) / WAIT_SECONDS
     return found
-
-
-def _sent(one: BoundStep) -> list[tuple[str, int, int, int]]:
-    return [(*kind, calls) for kind, calls in counted(one.calls).items()]
 
 
 def _first(step: Step) -> torch.nn.Parameter:
@@ -227,7 +222,7 @@ FAULTS: dict[str, dict[str, Callable[[Step], Any]]] = {
 
 @contextmanager
 def _unreplicated(step: Step) -> Iterator[None]:
-    step.made.__dict__["replicas"] = None
+    step.__dict__["replicas"] = None
     network: Any = step.network
     if hasattr(network, "set_requires_all_reduce"):
         network.set_requires_all_reduce(False)
@@ -235,12 +230,11 @@ def _unreplicated(step: Step) -> Iterator[None]:
 
 
 def faulty(op: str, plant: Callable[[Step], Any], rank: int, ranks: int = RANKS) -> int:
-    made = Made(StepShape(workload(op, MODELS[op][0], ranks)), rank, ranks, None)
-    step = WORKLOADS[op](made)
+    step = WORKLOADS[op](StepShape(workload(op, MODELS[op][0], ranks)), rank, ranks, None)
     with plant(step):
         step.run()
     dist.barrier()
-    return Reference(made).wrong(step)
+    return Reference(step).wrong()
 
 
 def main() -> None:

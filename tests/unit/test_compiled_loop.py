@@ -20,8 +20,7 @@ from busbw.backends.compiled_loop import Native, Row, row_of
 from busbw.backends.faults import WrappingBackend
 from busbw.errors import BackendError
 from busbw.measure import block
-from busbw.measure.device_loops import empty_call_ns
-from busbw.measure.loops import Loop, take
+from busbw.measure.loops import Loop, empty_call_ns, take
 from busbw.runs.records import Cache, Measurement, Mode
 
 pytestmark = pytest.mark.skipif(compiled_loop.missing() is not None, reason=str(compiled_loop.missing()))

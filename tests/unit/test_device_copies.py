@@ -299,7 +299,7 @@ def test_every_rank_hears_what_the_others_see(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", access)
     monkeypatch.setattr(nccl, "uuid_at", uuids.__getitem__)
     own = CudaDevice.__new__(CudaDevice)
-    own.index, own.uuid = 1, "GPU-b"
+    own.index, own.uuid, own.address = 1, "GPU-b", None
     seen = nccl.view("here", own)
     assert asked == [(1, 0), (1, 2)], "not its own, and not one that has no name"
     names = {"GPU-a": "cuda:0", "GPU-b": "cuda:1", "GPU-c": "cuda:2"}

@@ -14,9 +14,10 @@ from testing.synthetic import case
 
 from busbw.backends.base import Bound, Operation
 from busbw.errors import BackendError
-from busbw.measure import device_loops
-from busbw.measure.device_loops import DeviceWork, Hold, captured, empty_call_ns, take, take_overlapped
-from busbw.measure.loops import Loop, Overlapped
+from busbw.measure import loops
+from busbw.measure.loops import DeviceWork, Hold, Loop, Overlapped, captured, empty_call_ns
+from busbw.measure.loops import take_on_device as take
+from busbw.measure.loops import take_overlapped_on_device as take_overlapped
 from busbw.runs.records import Cache, Case, Measurement, Mode
 
 LAUNCH, REPLAY, WAIT, UNIT, FLUSH = 4_000, 6_000, 700, 100, 20_000
@@ -81,7 +82,7 @@ def test_holding_the_stream_leaves_the_launch_out() -> None:
     assert group.timed_by == "device", "the host's time has the hold in it"
     assert only(group.slowest_ns) == CALL
     assert group.missed == ()
-    hold = device_loops._LEAST_HOLD_NS + 2 * (LAUNCH + LAUNCH)  # twice what handing over the hold and the call took
+    hold = loops._LEAST_HOLD_NS + 2 * (LAUNCH + LAUNCH)  # twice what handing over the hold and the call took
     assert only(group.other_clock_ns) == LAUNCH + hold + CALL + WAIT
 
 
@@ -143,7 +144,7 @@ def test_a_hold_that_ended_too_soon_is_noted_and_the_next_one_is_longer() -> Non
     first = take(loop_of(backend, operation, 10), device, 3, hold)
     assert require(first.unheld).tolist() == [1, 1, 1]
     hold.ns = hold.wanted_ns(10)
-    assert hold.ns == device_loops._LEAST_HOLD_NS + 2 * 11 * LAUNCH
+    assert hold.ns == loops._LEAST_HOLD_NS + 2 * 11 * LAUNCH
     second = take(loop_of(backend, operation, 10), device, 3, hold)
     assert require(second.unheld).tolist() == [0, 0, 0]
     assert require(second.device_ns).tolist() == [10 * CALL] * 3
@@ -161,8 +162,8 @@ def test_calls_that_wait_for_the_end_of_the_hold_do_not_make_it_longer_without_e
 
 
 def test_samples_that_were_not_held_are_among_those_that_were_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_loops, "_LEAST_HOLD_NS", 1)
-    monkeypatch.setattr(device_loops, "_SLACK", 0.0)
+    monkeypatch.setattr(loops, "_LEAST_HOLD_NS", 1)
+    monkeypatch.setattr(loops, "_SLACK", 0.0)
     (group,) = measured(world(), one_case("pipelined", pre_enqueue=True)).groups
     assert group.missed == tuple(range(len(group.slowest_ns)))
 

@@ -21,7 +21,7 @@ from busbw.runs.plan import Plan, Sweep, Timing, parse_plan, read_plan
 from busbw.runs.records import Case
 from busbw.slurm.job_plan import shape_of
 from busbw.units import MOST_SIZES, parse_sizes
-from busbw.workloads.step_cost import step_seconds
+from busbw.workloads.shapes import step_seconds
 
 OPERATIONS = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")
 SWEEP = '[[sweep]]\nops = ["all_reduce"]\n'

@@ -12,8 +12,7 @@ from testing.synthetic import case
 from busbw.backends.base import Backend, Bound, Operation, Post, Wait
 from busbw.backends.faults import WrappingBackend
 from busbw.measure import block, loops
-from busbw.measure.device_loops import empty_call_ns
-from busbw.measure.loops import Loop, take_overlapped
+from busbw.measure.loops import Loop, empty_call_ns, take_overlapped
 from busbw.measure.stopping import MOST_CALIBRATIONS
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.runs.records import Cache, Case, Failed, Mode, OverlapSamples

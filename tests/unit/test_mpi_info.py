@@ -23,7 +23,7 @@ from mpi4py import MPI  # noqa: E402 - busbw's settings come first
 
 from busbw.backends.mpi import backend as cuda  # noqa: E402 - as above
 from busbw.backends.mpi import info, native  # noqa: E402 - as above
-from busbw.backends.mpi.native import Steps  # noqa: E402 - as above
+from busbw.backends.mpi.native import native_calls  # noqa: E402 - as above
 
 _INTEL = "Intel(R) MPI Library 2021.18"
 _MPICH = "MPICH Version:      5.0.2\nMPICH ABI:          18:2:6\nMPICH Device:       ch4:ucx ofi\nMPICH CC: cc"
@@ -148,10 +148,7 @@ def _buffer(count: int, pretended: int | None = None) -> tuple[MPI.buffer, int, 
 
 
 def _steps(name: str, *arguments: object) -> tuple[int, ...]:
-    steps = Steps()
-    steps.collective(name, MPI.COMM_SELF, arguments)
-    made = require(steps.native())
-    (step,) = made.steps
+    (step,) = require(native_calls(MPI.COMM_SELF, (name, arguments))).steps
     assert step[0] == native.address(f"MPI_{name}")
     assert step[-1] == MPI._handleof(MPI.COMM_SELF)
     return step[1:-1]
@@ -169,21 +166,13 @@ def test_arguments_are_those_of_c() -> None:
     assert _steps("Barrier") == ()
 
 
-def test_what_is_no_int_of_c_is_left_to_python() -> None:
-    steps = Steps()
-    steps.collective("Bcast", MPI.COMM_SELF, (_buffer(1, 1 << 31), 0))
-    assert steps.native() is None
+def test_what_is_no_call_of_c_is_left_to_python() -> None:
     memory, _, datatype = _buffer(4)
-    steps = Steps()
-    steps.collective("Alltoallv", MPI.COMM_SELF, ((memory, ([1, 1 << 31], [0, 1]), datatype),) * 2)
-    assert steps.native() is None
-
-
-def test_a_function_that_the_library_lacks_has_no_address() -> None:
+    spread = memory, ([1, 1 << 31], [0, 1]), datatype
+    assert native_calls(MPI.COMM_SELF, ("Bcast", (_buffer(1, 1 << 31), 0))) is None
+    assert native_calls(MPI.COMM_SELF, ("Alltoallv", (spread, spread))) is None
     assert native.address("MPI_Allreduce_tomorrow") is None
-    steps = Steps()
-    steps._add("MPI_Allreduce_tomorrow", 1)
-    assert steps.native() is None
+    assert native_calls(MPI.COMM_SELF, ("Barrier", ()), ("Allreduce_tomorrow", ())) is None
 
 
 def test_prepared_collectives_are_refused_where_the_library_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

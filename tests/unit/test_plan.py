@@ -28,7 +28,7 @@ from busbw.runs import cases as planned
 from busbw.runs import plan
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import DTYPE_BYTES, Case, settings_in_words
-from busbw.workloads.step_cost import step_seconds
+from busbw.workloads.shapes import step_seconds
 
 HERE = Path()
 COMPUTE = {"matmul", "attention", "attention_unfused"}

@@ -5,7 +5,7 @@ import torch
 
 from busbw.backends.pytorch.training.data_parallel import AllReduced
 from busbw.backends.pytorch.training.observer import Alive
-from busbw.backends.pytorch.training.step import BoundStep, Made, Reference
+from busbw.backends.pytorch.training.step import BoundStep
 from busbw.ops.training import Workload
 from busbw.workloads.shapes import StepShape
 
@@ -33,8 +33,7 @@ def test_what_is_alive_at_once_is_counted() -> None:
 def test_a_step_of_the_lecture_keeps_what_can_be_counted(micro_batches: int) -> None:
     """Four layers without bias, 64 wide, 8 rows of float32: inputs of both products and of gelu are kept."""
     one = Workload(model="MLP 1024", scale=1 / 16, dp=1, tp=1, pp=1, micro_batches=micro_batches, interleave=1)
-    made = Made(StepShape(one), 0, 1, None)
-    peak, weights, gradients = BoundStep(AllReduced(made), None, Reference(made)).memory()
+    peak, weights, gradients = BoundStep(AllReduced(StepShape(one), 0, 1, None)).memory()
     assert weights == gradients == 4 * 8 * 64 * 64
     activations = 8 // micro_batches * 64 * 4
     assert peak - weights - gradients >= 3 * activations

@@ -13,7 +13,7 @@ from busbw.runs import cases as planned
 from busbw.runs import plan
 from busbw.runs.plan import Sweep
 from busbw.runs.records import Case, Settings
-from busbw.workloads.step_cost import step_seconds
+from busbw.workloads.shapes import step_seconds
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.models.gloo import MODELS, UNMODELLED
 from busbw_analysis.models.select import model_for

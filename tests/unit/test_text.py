@@ -105,7 +105,6 @@ READERS: Final[dict[str, str]] = {
     "busbw_analysis/peaks/transports.py": "variables of communication libraries",
     "busbw_analysis/report/svg.py": "SVG that matplotlib wrote",
     # text that is written: escaped, cut into lines, spelled
-    "busbw/backends/mpi/init.py:meet_at_store": "a message between ranks: address and port",
     "busbw/cli/listing.py:as_table": "typesetting: lines of a cell",
     "busbw/escape.py": "escapes text from outside",
     "busbw/measure/supplements.py:measure_step_parts": "a name of a file",

@@ -20,8 +20,7 @@ from busbw.runs import cases
 from busbw.runs.plan import plan_from
 from busbw.runs.records import Case
 from busbw.workloads import model_rows
-from busbw.workloads.routing import DROPPED, routed
-from busbw.workloads.shapes import StepShape, model_name
+from busbw.workloads.shapes import DROPPED, StepShape, model_name, routed
 
 MODELS = model_rows.models()
 
@@ -209,26 +208,22 @@ def test_what_is_owed_is_waited_for_when_it_is_long_enough(monkeypatch: pytest.M
 
 def test_what_rounding_leaves_of_a_gradient_of_nothing_is_not_wrong() -> None:
     """Scores that are all shifted alike weigh alike: a key's bias has no gradient."""
-    shape = StepShape(workload(case("train_ddp", "GPT-3 175B", 1, scale=1e-4)))
-    made = step.Made(shape, 0, 1, None)
-    one = AllReduced(made)
+    one = AllReduced(StepShape(workload(case("train_ddp", "GPT-3 175B", 1, scale=1e-4))), 0, 1, None)
     one.run()
     keys = {name: parameter for name, parameter in one.named() if name.endswith("attention.key.bias")}
     assert keys
     for parameter in keys.values():
         require(parameter.grad).neg_()
-    assert step.Reference(made).wrong(one) == 0
+    assert step.Reference(one).wrong() == 0
     first = next(iter(one.network.parameters()))
     require(first.grad).neg_()
-    assert step.Reference(made).wrong(one) > 0
+    assert step.Reference(one).wrong() > 0
 
 
 def test_a_step_multiplies_as_often_as_the_formula_says() -> None:
     shape = StepShape(workload(case("train_ddp", "Llama 3 8B", 1, scale=1e-4)))
-    made = step.Made(shape, 0, 1, None)
-
-    one = AllReduced(made)
+    one = AllReduced(shape, 0, 1, None)
     with Observer() as seen:
         one.run()
     assert seen.flop == shape.flop
-    assert step.Reference(made).wrong(one) == 0
+    assert step.Reference(one).wrong() == 0

@@ -18,7 +18,7 @@ from training_ranks import MODELS, PAIRED, formula, workload
 from busbw.backends.pytorch.training import WORKLOADS
 from busbw.backends.pytorch.training.context_parallel import attention, attention_backward
 from busbw.backends.pytorch.training.observer import Call, Observer, counted, record, replay
-from busbw.backends.pytorch.training.step import Made, grid_of
+from busbw.backends.pytorch.training.step import grid_of
 from busbw.ops.training import Workload
 from busbw.workloads.shapes import StepShape
 
@@ -65,7 +65,7 @@ def rank(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
 @pytest.mark.parametrize("rank", [(1, 2)], indirect=True, ids=str)
 @pytest.mark.parametrize("op", [op for op in PAIRED if op not in LIBRARIES])
 def test_a_step_computes_where_it_was_made(rank: tuple[int, int], op: str) -> None:
-    step = WORKLOADS[op](Made(StepShape(workload(op, MODELS[op][-1])), *rank, None, SHAPES_ONLY))
+    step = WORKLOADS[op](StepShape(workload(op, MODELS[op][-1])), *rank, None, SHAPES_ONLY)
     with Observer(silent=True), OnOneDevice():  # type: ignore[no-untyped-call]
         step.run()
     assert {one.device.type for one in step.network.parameters()} == {"meta"}
@@ -74,7 +74,7 @@ def test_a_step_computes_where_it_was_made(rank: tuple[int, int], op: str) -> No
 @pytest.mark.parametrize("rank", [(6, 8)], indirect=True, ids=str)
 def test_a_grid_of_three_dimensions_sends_what_the_formulas_say(rank: tuple[int, int]) -> None:
     one = Workload(model="Llama 3 8B", scale=1 / 128, dp=2, tp=2, pp=2, micro_batches=4, interleave=1)
-    step = WORKLOADS["train_3d"](Made(StepShape(one), *rank, None, SHAPES_ONLY))
+    step = WORKLOADS["train_3d"](StepShape(one), *rank, None, SHAPES_ONLY)
     with Observer(silent=True), OnOneDevice():  # type: ignore[no-untyped-call]
         step.run()  # a pipeline settles in its first step
     with Observer(silent=True, keep=True) as seen:

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from busbw.backends.pytorch.training.network import Network, batch_of, loss_of
 from busbw.errors import AnalysisError
 from busbw.workloads.model_rows import Model, models, parameters
-from busbw.workloads.routing import routed
+from busbw.workloads.shapes import routed
 from busbw_analysis.training.layout import Layout, Step, part
 from busbw_analysis.training.memory import layer_bytes, memory, per_parameter, under_way, what_fits
 from busbw_analysis.training.traffic import traffic

@@ -36,15 +36,14 @@ def _cuda_missing(what: str) -> str | None:
 
     torch would initialise CUDA in this process, which is going to fork the ranks.
     """
-    version_file = _torch_version_file()
-    if version_file is None:
+    if _torch_version_file() is None:
         return "torch is not installed"
     reasons = []
     if not _device_files():
         reasons.append("there is no CUDA device")
     elif not _gpus():
-        reasons.append(f"{' or '.join(_HIDING[_for_amd()])} hides every GPU")
-    if not (_built_with("cuda", version_file) or _built_with("hip", version_file)):
+        reasons.append(f"{' or '.join(_hiding())} hides every GPU")
+    if not (_built_with("cuda") or _built_with("hip")):
         reasons.append(f"torch {metadata.version('torch')} was built without CUDA, and so without {what}")
     return "; ".join(reasons) or None
 
@@ -55,22 +54,16 @@ _CUDA_DEVICES = ("nvidia[0-9]*", "dxg", "nvhost-gpu")
 _AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 """Compute nodes of AMD's driver: GPUs, and CPUs with gpu_id 0."""
 
-_HIDING = {
-    False: ("CUDA_VISIBLE_DEVICES",),
-    True: ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
-}
-"""Whether the GPUs are AMD's → variables that restrict which GPUs a process sees (HIP reads CUDA's name too)."""
 
-
-def _for_amd() -> bool:
-    """Whether this torch is built for AMD GPUs; it calls them CUDA devices, and RCCL NCCL."""
-    version_file = _torch_version_file()
-    return version_file is not None and _built_with("hip", version_file)
+def _hiding() -> tuple[str, ...]:
+    """Variables that restrict which GPUs a process sees; HIP reads CUDA's name too."""
+    amd = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES") if _built_with("hip") else ()
+    return *amd, "CUDA_VISIBLE_DEVICES"
 
 
 def _device_files() -> int:
     """Number of GPUs of torch's vendor that the driver reports."""
-    if not _for_amd():
+    if not _built_with("hip"):
         return sum(len(list(Path("/dev").glob(pattern))) for pattern in _CUDA_DEVICES)
     identities = [text_of(path) or "" for path in _AMD_NODES.glob("*/gpu_id")]  # "" if it is another container's
     return sum(identity not in {"", "0"} for identity in identities)
@@ -78,7 +71,7 @@ def _device_files() -> int:
 
 def _gpus() -> int:
     """Number of GPUs that a process can see, as far as known without initialising CUDA."""
-    return int(min(_device_files(), *(_shown(os.environ.get(name)) for name in _HIDING[_for_amd()])))
+    return int(min(_device_files(), *(_shown(os.environ.get(name)) for name in _hiding())))
 
 
 def _shown(entries: str | None) -> float:
@@ -95,9 +88,14 @@ def _torch_version_file() -> Path | None:
     return None if spec is None or spec.origin is None else Path(spec.origin).with_name("version.py")
 
 
-def _built_with(what: str, version_file: Path) -> bool:
-    """Whether torch was built with ``what`` (``cuda``, ``hip``); yes for CUDA if unrecorded, since torch will tell."""
-    noted = re.search(rf"^{what}\b[^=]*=\s*(.+)$", text_of(version_file) or "", re.MULTILINE)
+def _built_with(what: str) -> bool:
+    """Whether torch was built with ``what`` (``cuda``, ``hip``); yes for CUDA if unrecorded, since torch will tell.
+
+    Built for AMD GPUs (``hip``), torch calls them CUDA devices, and RCCL NCCL.
+    """
+    version_file = _torch_version_file()
+    options = None if version_file is None else text_of(version_file)
+    noted = re.search(rf"^{what}\b[^=]*=\s*(.+)$", options or "", re.MULTILINE)
     return what == "cuda" if noted is None else noted[1].strip() != "None"
 
 

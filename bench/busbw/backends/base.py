@@ -107,6 +107,13 @@ class Bound:
     comm: Any = None
 
     @property
+    def path(self) -> Path:
+        """Where files are created. Raises BackendError if the plan has no path."""
+        if self.folder is None:
+            raise BackendError(f"{self.case.op} needs a folder: give --path DIR, or 'path' in the plan")
+        return self.folder
+
+    @property
     def root(self) -> int:
         """Index of the root in the group."""
         return self.case.root or 0

@@ -5,12 +5,11 @@ import itertools
 import random
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 
-from busbw.backends.base import Backend, BackendRow, Bound, Operation, Post, Wait
+from busbw.backends.base import Backend, BackendRow, Bound, Operation, in_order
 from busbw.runs.records import Case
 
 
@@ -49,21 +48,10 @@ class CorruptingBackend(WrappingBackend):
             if self._when(bound.case, next(numbers)) and lowest is not None:
                 lowest[-self._elements :] ^= 1
 
-        def corrupted() -> None:
-            inner.call()
-            corrupt()
-
-        def posted(post: Post) -> Wait:
-            wait = post()
-
-            def finish() -> None:
-                wait()
-                corrupt()
-
-            return finish
-
-        post = None if inner.post is None else partial(posted, inner.post)
-        return dataclasses.replace(inner, call=corrupted, post=post, native=None)  # the fault is in Python
+        start = inner.post
+        post = None if start is None else (lambda: in_order(start(), corrupt))
+        # Not native, because the fault is in Python.
+        return dataclasses.replace(inner, call=in_order(inner.call, corrupt), post=post, native=None)
 
 
 class DelayingBackend(WrappingBackend):

@@ -7,6 +7,7 @@ only executes that list.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -32,6 +33,23 @@ class Messaging:
 
     expect: Call
     finish: Call
+
+
+def in_both_directions(
+    receives: Sequence[Callable[[], Any]],
+    sends: Sequence[Callable[[], Any]],
+    wait_for: Callable[[Sequence[Any]], object],
+) -> Messaging:
+    """Messages that ``receives`` and ``sends`` start, and ``wait_for`` completes."""
+    under_way: list[Any] = []
+
+    def expect() -> None:
+        under_way[:] = [start() for start in receives]
+
+    def finish() -> None:
+        wait_for([*under_way, *[start() for start in sends]])
+
+    return Messaging(expect, finish)
 
 
 Exchange = Callable[[Messages, Messages], Messaging]
@@ -75,7 +93,7 @@ def bind(op: Op, bound: Bound, exchange: Exchange) -> Operation:
     """Bind ``op``, which ``refuse`` allows, over ``exchange``."""
     case, group, me = bound.case, bound.group, bound.me
     schedule = ALGORITHMS[op.name][explicit_algorithm(case.settings) or ""].on(len(group), case.nodes)
-    memory = _Memory.of(schedule, me, case.count, bound.send, bound.receive)
+    memory = _Memory(schedule, me, case.count, bound.send, bound.receive)
     add = _ADD[bound.redop]
     mine = [
         transfers
@@ -131,8 +149,7 @@ def _turn(
     exchange: Exchange,
 ) -> _Turn:
     """Prepare one round: pack scattered slots, exchange messages, unpack or reduce the received data."""
-    empty = not memory.count  # a barrier's messages are empty and are represented by one element
-    there = [transfer for transfer in transfers if empty or any(map(len, memory.parts(transfer.sent)))]
+    there = [transfer for transfer in transfers if not memory.count or any(map(len, memory.parts(transfer.sent)))]
     going = [transfer for transfer in there if transfer.source == me]
     coming = [transfer for transfer in there if transfer.to == me]
     busy = {slot for transfer in going for slot in transfer.sent}
@@ -142,25 +159,22 @@ def _turn(
     after: list[Call] = []
     into: set[int] = set()
     for transfer in going:
-        packed = memory.placeholder() if empty else memory.view(transfer.sent)
-        if packed is None:
-            packed, places = memory.separate(transfer.sent)
-            before.append(partial(_copy_parts, places, memory.parts(transfer.sent)))
-        sends.append((group[transfer.to], packed))
+        outgoing, packed = memory.contiguous(transfer.sent)
+        if packed:
+            before.append(partial(_copy_parts, packed, memory.parts(transfer.sent)))
+        sends.append((group[transfer.to], outgoing))
     for transfer in coming:
         # Data that will be reduced, or that overwrite a slot being sent, are received into separate memory.
         apart = transfer.adds or not busy.isdisjoint(transfer.received)
-        target = memory.placeholder() if empty else None if apart else memory.view(transfer.received)
-        if target is None:
-            target, received = memory.separate(transfer.received)
-            slots = memory.parts(transfer.received)
-            if transfer.adds:
-                after += [partial(add, there, part) for there, part in zip(slots, received, strict=True)]
-            else:
-                after.append(partial(_copy_parts, slots, received))
-        else:
+        incoming, packed = memory.contiguous(transfer.received, apart=apart)
+        slots = memory.parts(transfer.received)
+        if not packed:
             into.update(transfer.received)
-        receives.append((group[transfer.source], target))
+        elif transfer.adds:
+            after += [partial(add, there, part) for there, part in zip(slots, packed, strict=True)]
+        else:
+            after.append(partial(_copy_parts, slots, packed))
+        receives.append((group[transfer.source], incoming))
     touched = busy | {slot for transfer in coming for slot in transfer.received}
     return _Turn(tuple(before), exchange(sends, receives), tuple(after), frozenset(touched), frozenset(into))
 
@@ -170,36 +184,18 @@ def _copy_parts(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]
         target.copy_(source)
 
 
-@dataclass(frozen=True, slots=True)
 class _Memory:
-    """Memory of one rank's slots.
+    """Memory of the slots of rank ``me`` of the group: in the buffers themselves where possible, otherwise separate.
 
-    schedule: the schedule of the group.
-    me: index of this rank in the group.
     count: elements that the blocks of a region divide.
-    send, receive: buffers of the operation.
-    regions: region k holds slots k·blocks up to (k+1)·blocks.
     """
 
-    schedule: Schedule
-    me: int
-    count: int
-    send: torch.Tensor
-    receive: torch.Tensor
-    regions: tuple[torch.Tensor, ...]
-
-    @classmethod
-    def of(cls, schedule: Schedule, me: int, count: int, send: torch.Tensor, receive: torch.Tensor) -> "_Memory":
-        """Place slots in the buffers themselves where possible, and in separate memory otherwise."""
+    def __init__(self, schedule: Schedule, me: int, count: int, send: torch.Tensor, receive: torch.Tensor) -> None:
+        self._schedule, self._me, self.count, self._send, self._receive = schedule, me, count, send, receive
+        self._regions: list[torch.Tensor] = []  # region k holds slots k·blocks up to (k+1)·blocks
         begins, ends, blocks = schedule.begins[me], schedule.ends[me], schedule.blocks
-        written = {
-            slot
-            for transfers in schedule.rounds
-            for transfer in transfers
-            if transfer.to == me
-            for slot in transfer.received
-        }
-        regions: list[torch.Tensor] = []
+        transfers = [transfer for transfers in schedule.rounds for transfer in transfers if transfer.to == me]
+        written = {slot for transfer in transfers for slot in transfer.received}
         for first in range(0, len(begins), blocks):
             slots = range(first, first + blocks)
             is_input = len(send) == count and begins[first : first + blocks] == tuple(range(blocks))
@@ -207,56 +203,52 @@ class _Memory:
             # Blocks of the result that are outside this region are copied to it at the end.
             is_result = len(receive) == count and len(ends) == blocks and all(in_place)
             if is_input and written.isdisjoint(slots):
-                regions.append(send)
+                self._regions.append(send)
             elif is_result and any(in_place):
-                regions.append(receive)
+                self._regions.append(receive)
             else:
-                regions.append(receive.new_empty(count))
-        return cls(schedule, me, count, send, receive, tuple(regions))
+                self._regions.append(receive.new_empty(count))
 
     def _edge(self, block: int) -> int:
-        return block * self.count // self.schedule.blocks
+        return block * self.count // self._schedule.blocks
 
     def slot(self, slot: int, length: int = 1) -> torch.Tensor:
         """Memory of one slot, or of ``length`` consecutive slots of a region."""
-        region, block = divmod(slot, self.schedule.blocks)
-        return self.regions[region][self._edge(block) : self._edge(block + length)]
+        region, block = divmod(slot, self._schedule.blocks)
+        return self._regions[region][self._edge(block) : self._edge(block + length)]
 
     def parts(self, slots: Slots) -> list[torch.Tensor]:
         """Memory of each slot."""
         return [self.slot(slot) for slot in slots]
 
-    def view(self, slots: Slots) -> torch.Tensor | None:
-        """``slots`` as contiguous memory; None if they are not consecutive."""
-        first = slots[0]
+    def contiguous(self, slots: Slots, *, apart: bool = False) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """Contiguous memory for ``slots``, and its parts if it is not the slots themselves.
+
+        apart: it must not be the slots themselves.
+        """
+        if not self.count:  # a barrier's messages are empty and are represented by one element
+            return self._receive.new_zeros(1), ()
+        first, blocks = slots[0], self._schedule.blocks
         together = all(slot == first + place for place, slot in enumerate(slots))
-        if not together or first // self.schedule.blocks != slots[-1] // self.schedule.blocks:
-            return None
-        return self.slot(first, len(slots))
-
-    def separate(self, slots: Slots) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
-        """Separate memory of the same size as ``slots``: as a whole, and split like them."""
+        if together and first // blocks == slots[-1] // blocks and not apart:
+            return self.slot(first, len(slots)), ()
         lengths = [len(part) for part in self.parts(slots)]
-        whole = self.receive.new_empty(sum(lengths))
+        whole = self._receive.new_empty(sum(lengths))
         return whole, torch.split(whole, lengths)
-
-    def placeholder(self) -> torch.Tensor:
-        """One element, sent in place of an empty message."""
-        return self.receive.new_zeros(1)
 
     def input_copies(self) -> Iterator[Call]:
         """Copies of the input into slots outside the send buffer."""
-        for slot, block in enumerate(self.schedule.begins[self.me]):
+        for slot, block in enumerate(self._schedule.begins[self._me]):
             if block != NOTHING:
-                first = self._edge(block) if len(self.send) == self.count else 0
-                yield from _copied(self.slot(slot), self.send[first : first + len(self.slot(slot))])
+                first = self._edge(block) if len(self._send) == self.count else 0
+                yield from _copied(self.slot(slot), self._send[first : first + len(self.slot(slot))])
 
     def output_copies(self) -> Iterator[Call]:
         """Copies of result slots outside the receive buffer into it."""
         first = 0
-        for slot in self.schedule.ends[self.me]:
+        for slot in self._schedule.ends[self._me]:
             slots = self.slot(slot)
-            yield from _copied(self.receive[first : first + len(slots)], slots)
+            yield from _copied(self._receive[first : first + len(slots)], slots)
             first += len(slots)
 
 

@@ -132,7 +132,7 @@ def backends() -> list[dict[str, JSON]]:
 def _suites() -> list[dict[str, JSON]]:
     from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.system import environment  # noqa: PLC0415
-    from busbw.workloads.step_cost import step_seconds  # noqa: PLC0415
+    from busbw.workloads.shapes import step_seconds  # noqa: PLC0415
 
     listed: list[dict[str, JSON]] = []
     for name, text in plan.suites().items():

@@ -35,8 +35,7 @@ from busbw.runs.records import settings_in_words
 from busbw.runs.resume import Lack
 from busbw.system import environment
 from busbw.units import counted
-from busbw.workloads.shapes import model_name
-from busbw.workloads.step_cost import step_seconds
+from busbw.workloads.shapes import model_name, step_seconds
 
 _KEPT_WITH_RESUME = {"resume", "launches", "timeout_seconds", "port", "quiet", "as_json", "results_dir", "dry_run"}
 """Options of ``busbw run`` that are allowed with ``--resume``; ``--launches`` may add launches to the stored plan."""

@@ -22,7 +22,7 @@ from busbw.slurm.follow import Follower
 from busbw.slurm.job_plan import JobRequest
 from busbw.slurm.runs import JobRuns, refuse_a_second_job, resumption_of, rows
 from busbw.slurm.script import SIGNAL_SECONDS, Job, render
-from busbw.workloads.step_cost import step_seconds
+from busbw.workloads.shapes import step_seconds
 
 _OPTIONS = [
     option("--nodes", "Nodes of the job; several numbers submit a job array with one run for each.", metavar="N[,N…]"),

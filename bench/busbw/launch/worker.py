@@ -19,7 +19,7 @@ from busbw.launch.base import Listener
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
 from busbw.measure.clock import Clock, CommonClock, HostClock, compare_all, read_cost_ns
-from busbw.measure.device_loops import empty_call_ns
+from busbw.measure.loops import empty_call_ns
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs import store

@@ -14,13 +14,12 @@ from itertools import cycle, repeat
 import numpy as np
 
 from busbw.backends.base import Call, Vector, explained, in_order
-from busbw.measure import device_loops, stopping
+from busbw.measure import loops, stopping
 from busbw.measure.bench import Bench, Part, agreed, fail_together
-from busbw.measure.device_loops import DeviceWork, Hold
-from busbw.measure.loops import STARTS_OVERLAPPED, ComputeLoad, Loop, Samples, idle, require_time, take, take_overlapped
+from busbw.measure.loops import STARTS_OVERLAPPED, DeviceWork, Hold, Loop, Samples, idle, require_time
 from busbw.measure.reduction import Batch, durations, gather_ranks, record_group, reduce_batch, timed_by
 from busbw.measure.stopping import ROWED, Budget
-from busbw.measure.sync import SYNCHRONIZERS, Synchronizer
+from busbw.measure.sync import SYNCHRONIZERS
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Round
 from busbw.runs.records import Case, GroupSamples, LoopKind, StopReason
@@ -47,60 +46,49 @@ class RoundResult:
     loop: LoopKind
 
 
-@dataclass(slots=True)
 class _Sampler:
     """Takes batches of samples of one round on one rank.
 
-    start: synchroniser that is called before each sample.
     flush: evicts the data from the caches before each sample (None: nothing does).
-    work: computation that runs concurrently with a call.
-    hold: blocks the device's stream until all calls are enqueued (None: no hold).
-    replays: captured sequences of calls (None: calls are made one by one).
     compiled: whether the part's compiled sequence of calls may be used.
     calls: calls per sample.
-    computes: whether a sample includes concurrent computation.
-    work_units: amount of that computation.
+    work_units: amount of computation that runs concurrently with a call (0: none).
     """
 
-    bench: Bench
-    case: Case
-    part: Part | None
-    start: Synchronizer
-    flush: Call | None
-    work: ComputeLoad
-    hold: Hold | None
-    replays: Iterator[Call] | None = None
-    compiled: bool = True
-    calls: int = 1
-    computes: bool = False
-    work_units: int = 0
+    def __init__(self, bench: Bench, case: Case, part: Part | None, flush: Call | None) -> None:
+        self.bench, self.case, self.part, self._flush = bench, case, part, flush
+        self._start = SYNCHRONIZERS[case.sync](bench.backend, bench.common)
+        self._work = bench.work if bench.backend.device is None else DeviceWork(bench.backend.device)
+        self._hold = Hold() if case.pre_enqueue else None
+        self._replays: Iterator[Call] | None = None  # captured sequences of calls
+        self.compiled, self.calls, self.work_units = True, 1, 0
 
     def batch(self, count: int, pace_ns: int) -> Samples:
         """Take ``count`` samples."""
         starts = self._starts
         with explained(self.bench.backend):
-            self.start.begin(count * starts, pace_ns // starts)
+            self._start.begin(count * starts, pace_ns // starts)
         bench, part, device = self.bench, self.part, self.bench.backend.device
-        row = self.calls if self.replays is None else 1
-        if self.hold is not None:
-            self.hold.ns = int(agreed(bench, [self.hold.wanted_ns(row)])[0])
+        row = self.calls if self._replays is None else 1
+        if self._hold is not None:
+            self._hold.ns = int(agreed(bench, [self._hold.wanted_ns(row)])[0])
         if part is None:
             with explained(bench.backend):
-                return idle(self.start, self.flush, count, overlaps=self.computes, on_device=device is not None)
+                return idle(self._start, self._flush, count, overlaps=self.work_units > 0, on_device=device is not None)
         operations = [buffer_set.operation for buffer_set in part.sets]
         each = [self._timed(operation.call) for operation in operations]
         # cycle over a single call costs more than repeat.
         calls = repeat(each[0]) if len(each) == 1 else cycle(each)
         compiled = part.row if self.compiled else None
-        loop = Loop(bench.backend, bench.clock, self.replays or calls, self.start, self._prepare, row, compiled)
+        loop = Loop(bench.backend, bench.clock, self._replays or calls, self._start, self._prepare, row, compiled)
         posts = cycle([operation.post for operation in operations if operation.post is not None])
-        compute = partial(self.work.do, self.work_units)
+        compute = partial(self._work.do, self.work_units)
         if device is None:
-            samples = take_overlapped(loop, posts, compute, count) if self.computes else take(loop, count)
-        elif self.computes:
-            samples = device_loops.take_overlapped(loop, device, posts, compute, count, self.hold)
+            samples = loops.take_overlapped(loop, posts, compute, count) if self.work_units else loops.take(loop, count)
+        elif self.work_units:
+            samples = loops.take_overlapped_on_device(loop, device, posts, compute, count, self._hold)
         else:
-            samples = device_loops.take(loop, device, count, self.hold)
+            samples = loops.take_on_device(loop, device, count, self._hold)
         require_time(samples, bench.backend.rank)
         return samples
 
@@ -111,17 +99,47 @@ class _Sampler:
         the known obstacle is returned now.
         """
         self.calls = calls
-        device = self.bench.backend.device
+        backend, device = self.bench.backend, self.bench.backend.device
         if self.case.mode == "overlap" and device is not None:
             return device.uncapturable or ""
         if self.case.mode == "graph" and device is not None and self.part is not None:
+            operations = [buffer_set.operation.call for buffer_set in self.part.sets]
             try:
-                self.replays = device_loops.captured(
-                    device, [buffer_set.operation.call for buffer_set in self.part.sets], calls
-                )
-            except self.bench.backend.raises as error:
-                return self.bench.backend.explain(error)
+                self._replays = loops.captured(device, operations, calls)
+            except backend.raises as error:
+                return backend.explain(error)
         return ""
+
+    def balance(self, budget: Budget, pace_ns: int) -> Vector:
+        """Make samples compute concurrently, about as long as the call takes alone (OSU's choice).
+
+        All ranks compute the same amount. Returns repeated times of the computation alone, ns of the slowest rank.
+        The call is timed as it will be sampled. Call and computation are timed again after every change, because first
+        estimates are unreliable while other processes use the cores. A call with its start takes ``pace_ns``; a sample
+        has two.
+        """
+        self.work_units = stopping.FIRST_UNITS
+        tries = stopping.calibration_samples(budget, 2 * pace_ns)
+        alone = self.alone(tries)
+        for _ in range(stopping.MOST_CALIBRATIONS):
+            alone_ns = int(np.median(alone))
+            pace = 2 * pace_ns + alone_ns
+            parts = self.batch(stopping.calibration_samples(budget, pace), pace).overlapped
+            # Idle ranks have zeros.
+            pure_ns = int(np.median(agreed(self.bench, parts.pure.tolist()))) if parts is not None else 0
+            units = stopping.balanced_units(self.work_units, alone_ns, pure_ns)
+            if units == self.work_units:
+                break
+            self.work_units = units
+            alone = self.alone(tries)
+        return alone
+
+    def alone(self, count: int) -> Vector:
+        """Times of the computation without communication: ``count`` values, ns of the slowest rank."""
+        with explained(self.bench.backend):
+            self.bench.backend.barrier()
+            tries = self._work.tries_ns(self.bench.clock, self.work_units, count)
+        return agreed(self.bench, tries.tolist())
 
     def _timed(self, call: Call) -> Call:
         """The timed region: the call, and in mode barriers the barrier after it."""
@@ -141,20 +159,20 @@ class _Sampler:
         """Flags (1) for samples of the last batch that began late on this rank, or too early on its device."""
         count = len(samples.entries)
         missed = np.zeros(count, dtype=np.int64) if samples.unheld is None else samples.unheld.copy()
-        missed[np.asarray(self.start.missed(), dtype=np.int64) // self._starts] = 1
+        missed[np.asarray(self._start.missed(), dtype=np.int64) // self._starts] = 1
         return missed
 
     @property
     def _prepare(self) -> Call | None:
         """Untimed work before a sample: flush the caches, prepare the operation."""
-        own, flush = None if self.part is None else self.part.sets[0].operation.prepare, self.flush
+        own, flush = None if self.part is None else self.part.sets[0].operation.prepare, self._flush
         if own is None or flush is None:
             return own or flush
         return in_order(flush, own)  # own last, because the threads that it wakes soon go back to sleep
 
     @property
     def _starts(self) -> int:
-        return STARTS_OVERLAPPED if self.computes else 1
+        return STARTS_OVERLAPPED if self.work_units else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +200,7 @@ def sample(
     ClockError when a sample has no positive duration.
     """
     budget, device = settings.budget, bench.backend.device
-    start = SYNCHRONIZERS[case.sync](bench.backend, bench.common)
-    work = bench.work if device is None else DeviceWork(device)
-    sampler = _Sampler(bench, case, part, start, settings.flush, work, Hold() if case.pre_enqueue else None)
+    sampler = _Sampler(bench, case, part, settings.flush)
     once = sampler.batch(1, 0)
     by_python = part is not None and part.row is None
     estimate, anywhere = map(int, agreed(bench, [int((once.exits - once.entries)[0]), by_python]))
@@ -207,52 +223,20 @@ def sample(
         # Absorbs one-time costs, and times a call within a sequence, which differs from an isolated one.
         row_ns = int(agreed(bench, [int(durations(sampler.batch(1, pace), by)[0])])[0])
         estimate = max(1, row_ns // sampler.calls)
-    before = _balance(bench, sampler, budget, pace) if case.mode == "overlap" else None
+    before = sampler.balance(budget, pace) if case.mode == "overlap" else None
     # Each sample has one barrier, however many calls it has.
     pace = pace - estimate + sampler.calls * estimate if before is None else 2 * pace + int(np.median(before))
     seen, batches, reason = _sample_until_done(bench, groups, sampler, budget, sampler.calls * estimate, pace)
     alone_ns: int | None = None
     if before is not None:
         # The machine may have changed meanwhile, so the reference is measured before and after the samples.
-        alone_ns = int(np.median(np.concatenate([before, _alone(bench, sampler, len(before))])))
+        alone_ns = int(np.median(np.concatenate([before, sampler.alone(len(before))])))
     per_rank = gather_ranks(bench.backend, batches, took_part=part is not None)
     recorded = tuple(
         record_group(bench, case, group, matrix, seen[:, number], per_rank, alone_ns)
         for number, group in enumerate(groups)
     )
     return RoundResult(recorded, sampler.calls, warmup, reason, "python" if anywhere else "compiled")
-
-
-def _balance(bench: Bench, sampler: _Sampler, budget: Budget, pace_ns: int) -> Vector:
-    """Make the sampler compute concurrently, about as long as the call takes alone (OSU's choice).
-
-    All ranks compute the same amount. Returns repeated times of the computation alone, ns of the slowest rank.
-    The call is timed as it will be sampled. Call and computation are timed again after every change, because first
-    estimates are unreliable while other processes use the cores. A call with its start takes ``pace_ns``; a sample
-    has two.
-    """
-    sampler.computes, sampler.work_units = True, stopping.FIRST_UNITS
-    alone = _alone(bench, sampler, stopping.calibration_samples(budget, 2 * pace_ns))
-    for _ in range(stopping.MOST_CALIBRATIONS):
-        alone_ns = int(np.median(alone))
-        pace = 2 * pace_ns + alone_ns
-        parts = sampler.batch(stopping.calibration_samples(budget, pace), pace).overlapped
-        # Idle ranks have zeros.
-        pure_ns = int(np.median(agreed(bench, parts.pure.tolist()))) if parts is not None else 0
-        units = stopping.balanced_units(sampler.work_units, alone_ns, pure_ns)
-        if units == sampler.work_units:
-            break
-        sampler.work_units = units
-        alone = _alone(bench, sampler, stopping.calibration_samples(budget, 2 * pace_ns))
-    return alone
-
-
-def _alone(bench: Bench, sampler: _Sampler, count: int) -> Vector:
-    """Times of the computation without communication: ``count`` values, ns of the slowest rank."""
-    with explained(bench.backend):
-        bench.backend.barrier()
-        tries = sampler.work.tries_ns(bench.clock, sampler.work_units, count)
-    return agreed(bench, tries.tolist())
 
 
 def _sample_until_done(
@@ -266,7 +250,7 @@ def _sample_until_done(
     origin = int(bench.common.common(np.asarray([began], dtype=np.int64))[0])
     if bench.common.comparable:
         origin = -int(agreed(bench, [-origin])[0])
-    more = stopping.first_batch(budget, estimate_ns, pace_ns)
+    more, precision = stopping.first_batch(budget, estimate_ns, pace_ns), bench.timing.precision
     if sampler.case.sync == "window":
         # The window length is adapted after each batch; ranks could miss all of a large first batch.
         more = min(more, budget.least_samples)
@@ -278,7 +262,6 @@ def _sample_until_done(
         seen.append(reduce_batch(bench.backend, groups, batches[-1]))
         everything = np.concatenate(seen, axis=-1)
         elapsed = int(agreed(bench, [bench.clock.now_ns() - began])[0])
-        precision = bench.timing.precision
         reason = stopping.stop_reason(budget, everything[0], elapsed, precision, len(batches))
         if reason is not None:
             return everything, batches, reason

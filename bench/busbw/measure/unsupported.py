@@ -184,11 +184,8 @@ def _even_buffers(name: str, index: int, ranks: int, root: int, *, in_place: boo
 
 def _elements(layout: Layout) -> int:
     """Elements of both buffers; one of them may be part of the other."""
-    if layout.receives_into_send is not None:
-        return layout.send_count
-    if layout.sends_from_receive is not None:
-        return layout.receive_count
-    return layout.send_count + layout.receive_count
+    counts = layout.send_count, layout.receive_count
+    return sum(counts) if layout.receives_into_send is layout.sends_from_receive is None else max(counts)
 
 
 def _mode_conflict(case: Case, place: Place) -> str | None:

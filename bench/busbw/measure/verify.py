@@ -1,5 +1,7 @@
 """One checked call: data verification agreed by all ranks, and the duration of the first call."""
 
+from functools import partial
+
 import numpy as np
 
 from busbw.backends.base import Call, Operation, do_nothing, explained
@@ -23,7 +25,8 @@ def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, w
         error, call_ns, unchecked, own_wrong = "", 0, "", 0
         buffer_set = None if part is None else part.sets[number]
         # All ranks agree after each preparation: the second may be a barrier, which every rank must reach.
-        for make in _preparations(case, part, number):
+        prepare = None if buffer_set is None else buffer_set.operation.prepare
+        for make in (partial(_refresh, case, part, buffer_set), prepare or do_nothing):
             fail_together(bench, _error_of(bench, make), "cannot be prepared")
         with explained(bench.backend):
             if bench.backend.device is not None:
@@ -56,18 +59,12 @@ def _error_of(bench: Bench, do: Call) -> str:
     return ""
 
 
-def _preparations(case: Case, part: Part | None, number: int) -> tuple[Call, Call]:
-    """Calls that put fresh data into the buffers and that prepare the operation."""
-    if part is None:
-        return do_nothing, do_nothing
-    buffer_set, layout, made_of = part.sets[number], part.layout, part.made_of
-
-    def refresh() -> None:
+def _refresh(case: Case, part: Part | None, buffer_set: BufferSet | None) -> None:
+    """Put fresh data into the buffers."""
+    if part is not None and buffer_set is not None:
         poison(buffer_set.receive, case.redop)
-        if made_of is not None:
-            fill(buffer_set.send, layout.send, made_of)
-
-    return refresh, buffer_set.operation.prepare or do_nothing
+        if part.made_of is not None:
+            fill(buffer_set.send, part.layout.send, part.made_of)
 
 
 def _wrong_here(part: Part, buffer_set: BufferSet, *, checkable: bool) -> int:

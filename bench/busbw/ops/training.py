@@ -33,7 +33,7 @@ class Workload(CaseSettings, frozen=True, kw_only=True, tag="training"):
     scale: factor on its widths, layers, sequence and batch (``workloads.model_rows.scaled``)
     dp, tp, pp, cp: ranks that divide the batch, each layer, the layers, each sequence; their product is the world
     ep, shard: how many of the dp ranks divide the experts of a layer, or all weights; 1: the op's default
-    expert_imbalance, capacity: distribution of tokens over experts, as in ``workloads.routing``
+    expert_imbalance, capacity: distribution of tokens over experts, as in ``shapes.routed``
     micro_batches: per step and replica
     interleave: model chunks per pipeline stage
     wait_ns: instead of computing matrix products, wait this long per step and rank, scaled by the rank's share of the
@@ -186,7 +186,7 @@ class TrainingSweep(SweepSettings, frozen=True):
     scale: of the models; None: :data:`SCALES`
     micro_batches: per step and replica; None: two per pipeline stage, else one
     replicas: of the model, if ranks divide more than the batch; None: one, or two if groups of ranks shard weights
-    expert_imbalance, capacity: as in ``workloads.routing``
+    expert_imbalance, capacity: as in ``shapes.routed``
     compute: as in :func:`parse_compute`
     slow_ranks: further cases with one rank late by a known time, such as ``1=20ms``
     exchanges: how ranks exchange gradients or weights, as in ``ops.exchanges``

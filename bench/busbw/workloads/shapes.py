@@ -1,17 +1,45 @@
-"""Shape of a training step: the scaled model, the share of a rank, and which combinations are impossible."""
+"""Shape of a training step: scaled model, share of a rank, impossible combinations, rough time."""
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
+from typing import Final
 
 import msgspec
 
 from busbw.errors import UsageError
+from busbw.ops import STRATEGIES
 from busbw.ops.base import first_reason
+from busbw.ops.exchanges import STEPS
 from busbw.ops.training import EXCHANGE, LEAST_SQUARES, SAMPLES, Workload, problem_width
-from busbw.runs.records import DTYPE_BYTES
+from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model
-from busbw.workloads.routing import DROPPED, routed
+
+DROPPED = -1
+
+
+def routed(tokens: int, experts: int, top_k: int, ranks: int, imbalance: float, capacity: float | None) -> list[int]:
+    """The expert of choice j of token i, at index j · tokens + i; the same on every rank with this many tokens.
+
+    Chosen in advance, so that load and dropped tokens are as specified. Megatron-LM forces balanced load in benchmarks
+    likewise (``--moe-router-force-load-balancing``). A router still computes the weights of the chosen experts.
+
+    imbalance: load of the experts on the first of ``ranks`` ranks, over an even share; the others share the rest evenly
+    capacity: most tokens of an expert, over its even share of a rank's tokens; excess tokens are ``DROPPED``
+        (Lepikhin et al. 2020, https://arxiv.org/abs/2006.16668, section 2.2)
+    The choices of a token differ as long as imbalance · top_k ≤ experts.
+    """
+    pairs, busy = tokens * top_k, experts // ranks
+    each = pairs / experts
+    rest = (pairs - imbalance * each * busy) / max(1, experts - busy)
+    ends = [round(imbalance * each * min(count, busy) + rest * max(0, count - busy)) for count in range(experts + 1)]
+    most = pairs if capacity is None else ceil(capacity * each)
+    return [
+        expert if place < most else DROPPED
+        for expert in range(experts)
+        for place in range(ends[expert + 1] - ends[expert])
+    ]
 
 
 @dataclass(frozen=True)
@@ -53,7 +81,7 @@ class StepShape:
 
     @cached_property
     def choice(self) -> list[int]:
-        """The experts of the tokens of a rank's micro-batch (``routing.routed``); empty without experts."""
+        """The experts of the tokens of a rank's micro-batch (``routed``); empty without experts."""
         model, workload = self.model, self.workload
         tokens = self.tokens // (workload.dp * workload.micro_batches)
         if not model.experts:
@@ -146,3 +174,52 @@ def model_name(given: str) -> str:
         return model_rows.named(model_rows.models(), given).name
     except UsageError as error:
         raise UsageError(f"key 'models': {error}") from error
+
+
+# --- rough time, for the estimated duration of a run --------------------------------------------------------------
+
+
+_FLOP_PER_SECOND: Final = 5e10
+"""Rate of a core in the products of a step."""
+_BYTES_PER_SECOND: Final = 1e9
+"""Rate at which all ranks of a host send together."""
+_LAYER_SECONDS: Final = 1e-3
+"""Time of one layer in one micro-batch, or of one exchange, besides its products. All three were measured with Gloo on
+two cores of a virtual machine that was otherwise idle.
+"""
+_GPU: Final = 500.0
+"""A GPU is taken to be this much faster in all three; none was measured."""
+
+
+def step_seconds(case: Case, cores: int) -> float:
+    """Seconds of one call of a training step whose ranks share ``cores`` usable cores on each host; 0 for other ops."""
+    workload = case.settings
+    if not isinstance(workload, Workload):
+        return 0.0
+    per_host = -(-case.ranks // case.nodes)
+    flop, sent, layers = _least_squares(workload) if workload.model == LEAST_SQUARES else _of_model(case.op, workload)
+    at_work, faster = (max(1, min(per_host, cores)), 1.0) if case.device == "cpu" else (per_host, _GPU)
+    computing = flop / (at_work * case.nodes * _FLOP_PER_SECOND) if workload.wait_ns is None else workload.wait_ns / 1e9
+    late = (workload.slow_ns or 0) / 1e9
+    return (computing + per_host * sent / _BYTES_PER_SECOND + layers * _LAYER_SECONDS) / faster + late
+
+
+def _least_squares(workload: Workload) -> tuple[float, float, int]:
+    """FLOP of all ranks, bytes sent by each, and exchanges: a gradient is two products of a rank's samples."""
+    width = problem_width(workload.scale)
+    return STEPS * workload.dp * 4.0 * SAMPLES * width**3, STEPS * 2.0 * DTYPE_BYTES["float32"] * width**2, STEPS
+
+
+def _of_model(op: str, workload: Workload) -> tuple[float, float, int]:
+    """FLOP of all ranks, bytes sent by each, and its layers times micro-batches.
+
+    Replicas exchange their part of the weights about twice, or three times with zero 3. Ranks that divide layers,
+    sequences or experts exchange the activations of a layer about eight times.
+    """
+    shape = StepShape(workload)
+    weights = DTYPE_BYTES["float32"] * model_rows.parameters(shape.model) / (workload.pp * workload.tp)
+    layers = -(-shape.model.layers // workload.pp)
+    activations = DTYPE_BYTES["float32"] * shape.tokens / (workload.dp * workload.cp) * shape.model.hidden
+    replicated = (3 if STRATEGIES[op].zero == 3 else 2) * weights * (workload.dp * workload.cp > 1)
+    divided = 8 * layers * activations * (workload.tp * workload.cp * workload.ep > 1)
+    return shape.flop, replicated + divided + 2 * activations * (workload.pp > 1), layers * workload.micro_batches

@@ -305,7 +305,7 @@ def seen_by_busbw() -> Iterator[None]:
     """Within the block, busbw finds the GPUs of the simulated machine without torch, as it does before it forks."""
     with (
         patch.object(backends, "_device_files", lambda: len(current().gpus)),
-        patch.object(backends, "_built_with", lambda what, _file: what == "cuda"),
+        patch.object(backends, "_built_with", lambda what: what == "cuda"),
         patch.object(cuda, "_SIDE", 32),  # a unit of computation: the host makes each of its products
     ):
         yield

@@ -69,16 +69,6 @@ class _Arrays:
                 yield _Arrays(place, 0, 0, self.count * self.itemsize, 1)
 
 
-def _called(step: tuple[int, ...]) -> Call:
-    """Python call of a step of the compiled loop."""
-    function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * (len(step) - 1))(step[0])
-    return partial(function, *step[1:])
-
-
-def _kernel_error(code: int) -> Exception:
-    return BackendError(f"a memory kernel returned code {code} instead of 0")
-
-
 def _bound(
     library: Compiled,
     bound: Bound,
@@ -94,9 +84,14 @@ def _bound(
 
     before: untimed work before each sample (None: nothing).
     """
-    threads = host_settings(bound.case.settings).threads
+    settings = host_settings(bound.case.settings)
+    threads, node = settings.threads, settings.numa_node
     with ExitStack() as held:
-        _bind_to_node(bound.case, arrays, held)
+        if node is not None:
+            # It then no longer matters which thread touches the pages first.
+            for array in arrays.each():
+                held.callback(numa.release, array.out, array.count)
+                numa.bind(array.out, array.count, node)
         team = None if threads is None else team_of(library, threads, bound.local_rank * threads)
         work = arrays.divided(threads or 1, unit_bytes)
         step, prepare = (kernel, *map(int, work[:4])), before
@@ -112,21 +107,14 @@ def _bound(
             step = team.step(kernel, work)
             wake = partial(team.do, library.of("nothing"), work)
             prepare = wake if before is None else in_order(before, wake)
-        native = Native((step,), _kernel_error, (library, work, team, *keeps))
-        return Operation(_called(step), native=native, free=held.pop_all().close, wrong=wrong, prepare=prepare)
-
-
-def _bind_to_node(case: Case, arrays: _Arrays, held: ExitStack) -> None:
-    """Bind every array to the NUMA node of the case, if any; ``held`` gets the calls that release them.
-
-    It then no longer matters which thread touches the pages first.
-    """
-    node = host_settings(case.settings).numa_node
-    if node is None:
-        return
-    for array in arrays.each():
-        held.callback(numa.release, array.out, array.count)
-        numa.bind(array.out, array.count, node)
+        function, *arguments = step
+        call = partial(ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * len(arguments))(function), *arguments)
+        native = Native(
+            (step,),
+            lambda code: BackendError(f"a memory kernel returned code {code} instead of 0"),
+            (library, work, team, *keeps),
+        )
+        return Operation(call, native=native, free=held.pop_all().close, wrong=wrong, prepare=prepare)
 
 
 # --- the kernels on the host -----------------------------------------------------------------------------------

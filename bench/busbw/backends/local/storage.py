@@ -25,8 +25,6 @@ from busbw.units import format_size
 Bytes = npt.NDArray[np.uint8]
 
 
-_WITH_DIRECT = " with O_DIRECT"
-
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers for missing space."""
 MAKE_ROOM = "free some space there, or ask for smaller sizes, fewer ranks or another path"
@@ -53,7 +51,7 @@ class BlockFile:
         try:
             self._file = open_unlinked(folder, direct=access.way == "direct")
         except OSError as error:
-            raise BackendError(in_words(error, folder, size_bytes)) from error
+            raise BackendError(self.explain(error)) from error
 
     @property
     def name(self) -> str:
@@ -77,7 +75,12 @@ class BlockFile:
 
     def explain(self, error: OSError) -> str:
         """Message for an error of this file, with advice."""
-        return in_words(error, self._folder, self.size_bytes)
+        message = f"a file of {format_size(self.size_bytes)} in {self._folder}: {error.strerror or error}"
+        if error.errno in FULL:
+            return f"{message}; {MAKE_ROOM}"
+        if error.errno == errno.EINVAL:
+            return f"{message}; if O_DIRECT does not allow this path or block size, set direct = false in the plan"
+        return message
 
     def close(self) -> None:
         """End the threads and close the file."""
@@ -124,24 +127,12 @@ def open_unlinked(folder: Path, *, direct: bool) -> int:
             again = os.open(name, os.O_RDWR | os.O_DIRECT)
             os.close(opened)
             opened = again
-    except OSError as error:
+    except OSError:
         os.close(opened)
-        raise OSError(error.errno, f"{error.strerror}{_WITH_DIRECT}") from error
+        raise
     finally:
         Path(name).unlink()
     return opened
-
-
-def in_words(error: OSError, folder: Path, size_bytes: int) -> str:
-    """Message for an error of a file of ``size_bytes`` in ``folder``, with advice."""
-    message = f"a file of {format_size(size_bytes)} in {folder}: {error.strerror or error}"
-    if error.errno in FULL:
-        return f"{message}; {MAKE_ROOM}"
-    if error.errno == errno.EINVAL:
-        return f"{message}; if O_DIRECT does not allow this block size, set direct = false in the plan"
-    if str(error.strerror).endswith(_WITH_DIRECT):
-        return f"{message}; set direct = false in the plan to avoid O_DIRECT"
-    return message
 
 
 def fio_command(fio: str, file: str, size_bytes: int, access: Access, *, writes: bool) -> tuple[str, ...] | None:
@@ -187,6 +178,7 @@ def fio_check(file: str, size_bytes: int, access: Access, timeout_seconds: float
     settings = " ".join(part for part in job[1:] if not part.startswith(("--name", "--filename", "--output")))
     if rest := _rest(size_bytes, access):
         settings += f" (without the partial block of {rest} B at the end of {size_bytes} B)"
+    check = partial(CrossCheck, tool="fio", version="", settings=settings)
     try:
         # The kernel kills it when this process dies, if util-linux is installed.
         command = job if shutil.which("setpriv") is None else ("setpriv", "--pdeathsig", "KILL", *job)
@@ -196,14 +188,12 @@ def fio_check(file: str, size_bytes: int, access: Access, timeout_seconds: float
         rate = float(report["jobs"][0]["write" if writes else "read"]["bw_bytes"])
         version = str(report["fio version"]).removeprefix("fio-")
     except subprocess.TimeoutExpired:
-        problem = f"not finished after {timeout_seconds:g} s, half of --timeout"
-        return CrossCheck(tool="fio", version="", settings=settings, error=problem)
+        return check(error=f"not finished after {timeout_seconds:g} s, half of --timeout")
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError) as error:
-        return CrossCheck(tool="fio", version="", settings=settings, error=f"{type(error).__name__}: {error}")
+        return check(error=f"{type(error).__name__}: {error}")
     if rate <= 0:
-        problem = (done.stderr.strip().splitlines() or ["no data were moved"])[0]
-        return CrossCheck(tool="fio", version=version, settings=settings, error=problem)
-    return CrossCheck(tool="fio", version=version, settings=settings, bytes_per_second=(rate,))
+        return check(version=version, error=(done.stderr.strip().splitlines() or ["no data were moved"])[0])
+    return check(version=version, bytes_per_second=(rate,))
 
 
 _NOISE_BYTES = 1 << 20
@@ -218,54 +208,43 @@ class _DataFile:
     ranks waiting. The data repeat, so random noise is XORed over them: otherwise compressing storage would hold little.
     """
 
-    def __init__(self, bound: Bound) -> None:
-        if bound.folder is None:
-            raise BackendError(f"{bound.case.op} needs a folder: give --path DIR, or 'path' in the plan")
+    def __init__(self, bound: Bound, *, writes: bool) -> None:
         access = bound.case.settings
         if not isinstance(access, Access):
             raise BackendError(f"{bound.case.op} needs 'blocks' in its case")
-        self._bound = bound
-        self.file = BlockFile(bound.folder, bound.case.size_bytes, access)
+        self._bound, self._writes = bound, writes
+        self.file = BlockFile(bound.path, bound.case.size_bytes, access)
         self._random = np.random.default_rng(_NOISE_SEED)
         self._noise = np.zeros(_NOISE_BYTES, dtype=np.uint8)
         self._fresh = True
         self._failed: OSError | None = None
 
-    def prepare_to_write(self) -> None:
-        """Fill the memory with the data."""
+    def prepare(self) -> None:
+        """Fill the memory with the data; before a read put them into the file, and out of memory and the page cache."""
         if self._fresh:
-            self._fill()
+            # New noise, so that data left from an earlier check count as wrong.
+            self._noise = self._random.integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
+            torch.from_numpy(self.file.memory).copy_(self._bound.send.view(torch.uint8))
+            self._xor_noise()
+            self._fresh = False
+            if not self._writes:
+                self.attempt(self.file.write)
+                self.file.memory.fill(_POISON)
+        if not self._writes:
+            self.attempt(self.file.drop_cache)
 
-    def prepare_to_read(self) -> None:
-        """Put the data into the file, and remove them from memory and the page cache."""
-        if self._fresh:
-            self._fill()
-            self.attempt(self.file.write)
+    def wrong(self) -> int:
+        """Count wrong elements that were read, or written and read back. Raises BackendError if any call failed."""
+        if self._writes:
             self.file.memory.fill(_POISON)
-        self.attempt(self.file.drop_cache)
-
-    def wrong_written(self) -> int:
-        """Read the file back and count wrong elements. Raises BackendError if any call failed."""
-        self.file.memory.fill(_POISON)
-        self.attempt(self.file.drop_cache)
-        self.attempt(self.file.read)
-        return self.wrong_read()
-
-    def wrong_read(self) -> int:
-        """Count wrong elements in the memory. Raises BackendError if any call failed."""
+            self.attempt(self.file.drop_cache)
+            self.attempt(self.file.read)
         failed, self._failed, self._fresh = self._failed, None, True
         if failed is not None:
             raise BackendError(self.file.explain(failed)) from failed
         self._xor_noise()
         self._bound.receive.view(torch.uint8).copy_(torch.from_numpy(self.file.memory))
         return int(torch.count_nonzero(self._bound.receive != self._bound.send))
-
-    def _fill(self) -> None:
-        """Fill the memory with data and new noise, so that data left from an earlier check count as wrong."""
-        self._noise = self._random.integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
-        torch.from_numpy(self.file.memory).copy_(self._bound.send.view(torch.uint8))
-        self._xor_noise()
-        self._fresh = False
 
     def _xor_noise(self) -> None:
         """XOR the noise over the memory; a second call removes it."""
@@ -283,12 +262,12 @@ class _DataFile:
 
 
 def _bind(bound: Bound, *, writes: bool) -> Operation:
-    data_file = _DataFile(bound)
+    data_file = _DataFile(bound, writes=writes)
     file = data_file.file
     return Operation(
         lambda: data_file.attempt(file.write if writes else file.read),
-        wrong=data_file.wrong_written if writes else data_file.wrong_read,
-        prepare=data_file.prepare_to_write if writes else data_file.prepare_to_read,
+        wrong=data_file.wrong,
+        prepare=data_file.prepare,
         other_tool=partial(fio_check, file.name, file.size_bytes, file.access, writes=writes),
         free=file.close,
     )

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from busbw.backends.base import Limits, Vector, World, explained
 from busbw.backends.cuda import address_of, index_of, uuid_at
 from busbw.backends.library import LibraryBackend
-from busbw.backends.mpi.calls import CALLS, MOVED_ONLY, PREPARED, REDUCTIONS, exchange_all
+from busbw.backends.mpi.calls import CALLS, COLLECTIVES, MOVED_ONLY, REDUCTIONS, exchange_all
 from busbw.backends.mpi.info import cuda_aware, library, short_name, unaware
 from busbw.backends.mpi.init import initialise, meet_at_store, message_of, refuse_mixed_levels
 from busbw.backends.mpi.native import MPI, address
@@ -64,7 +64,8 @@ class MpiBackend(LibraryBackend):
 
     def refuse_call(self, op: Op, case: Case) -> str | None:
         """Reason why MPI has no call for ``op`` in this ``case``, or None."""
-        prepares, groups = PREPARED.get(op.name), split_world(case.group, case.ranks)
+        groups = split_world(case.group, case.ranks)
+        prepares = f"MPI_{COLLECTIVES[op.name][0]}_init" if op.name in COLLECTIVES else None
         return first_reason(
             (op.stores or op.splits, f"{op.name} needs torch.distributed: use backend gloo or nccl"),
             (op.name not in CALLS, f"MPI has no {op.name}"),

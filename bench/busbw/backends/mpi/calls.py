@@ -11,9 +11,9 @@ from itertools import accumulate
 
 import torch
 
-from busbw.backends.base import Bound, Operation, Wait
-from busbw.backends.mpi.native import MPI, Spec, Steps
-from busbw.backends.scheduled import Messages, Messaging
+from busbw.backends.base import Bound, Operation, Post, Wait
+from busbw.backends.mpi.native import MPI, Call, Spec, native_calls, native_turns
+from busbw.backends.scheduled import Messages, Messaging, in_both_directions
 
 REDUCTIONS: dict[str, MPI.Op] = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PROD}
 
@@ -32,21 +32,9 @@ TYPES: dict[str, MPI.Datatype] = {
 MOVED_ONLY = {"float16", "bfloat16"}
 """Types that MPI can move but not reduce."""
 
-PREPARED = {
-    "all_reduce": "MPI_Allreduce_init",
-    "all_gather": "MPI_Allgather_init",
-    "reduce_scatter": "MPI_Reduce_scatter_block_init",
-    "all_to_all": "MPI_Alltoall_init",
-    "all_to_all_v": "MPI_Alltoallv_init",
-    "broadcast": "MPI_Bcast_init",
-    "reduce": "MPI_Reduce_init",
-    "gather": "MPI_Gather_init",
-    "scatter": "MPI_Scatter_init",
-    "barrier": "MPI_Barrier_init",
-}
-"""Functions that create persistent collectives, since MPI 4. Every version has persistent point-to-point messages."""
-
 _TAG = 0
+
+Arguments = tuple[object, ...]
 
 
 def specification(buffer: torch.Tensor, dtype: str | None, blocks: int = 1) -> Spec:
@@ -83,27 +71,35 @@ def _spread(bound: Bound, buffer: torch.Tensor, counts: list[int]) -> Spec:
     return memory, (counts, list(accumulate(counts[:-1], initial=0))), datatype
 
 
-def _collective(bound: Bound, name: str, *arguments: object) -> Operation:
-    """Bind the collective of mpi4py's method ``name``: blocking and nonblocking, or persistent."""
+def _operation(bound: Bound, *calls: Call, post: Post | None = None) -> Operation:
+    """Bind one or two ``calls`` of mpi4py in order; in mode persistent as prepared requests."""
     comm = bound.comm
     if bound.case.mode == "persistent":
-        return _prepared([getattr(comm, f"{name}_init")(*arguments)])
-    start = partial(getattr(comm, f"I{name.lower()}"), *arguments)
+        return _prepared(*([getattr(comm, f"{name}_init")(*arguments)] for name, arguments in calls))
+    made: list[Callable[[], object]] = [partial(getattr(comm, name), *arguments) for name, arguments in calls]
+    first, second = made[0], made[-1]
+
+    def both() -> None:
+        first()
+        second()
+
+    return Operation(both if len(calls) > 1 else first, post, native_calls(comm, *calls))
+
+
+def _collective(name: str, arguments: Callable[[Bound], Arguments], bound: Bound) -> Operation:
+    """Bind the collective of mpi4py's method ``name``: blocking and nonblocking, or persistent."""
+    given = arguments(bound)
+    start = partial(getattr(bound.comm, f"I{name.lower()}"), *given)
 
     def post() -> Wait:
         wait: Wait = start().Wait
         return wait
 
-    steps = Steps()
-    steps.collective(name, comm, arguments)
-    return Operation(partial(getattr(comm, name), *arguments), post, steps.native())
+    return _operation(bound, (name, given), post=post)
 
 
 def _prepared(*turns: list[MPI.Prequest]) -> Operation:
     """Bind persistent requests: for each turn in order, start all its requests and wait for them."""
-    steps = Steps()
-    for requests in turns:
-        steps.turn(requests)
 
     def call() -> None:
         for requests in turns:
@@ -121,29 +117,48 @@ def _prepared(*turns: list[MPI.Prequest]) -> Operation:
 
     start, wait = turns[0][0].Start, turns[0][0].Wait
     alone = len(turns) == len(turns[0]) == 1
-    return Operation(call_one if alone else call, None, steps.native(), free)
+    return Operation(call_one if alone else call, None, native_turns(turns), free)
 
 
-def _all_to_all_v(bound: Bound) -> Operation:
+def _all_to_all_v(bound: Bound) -> Arguments:
     outgoing = _spread(bound, bound.send, list(bound.traffic[bound.me]))
-    incoming = _spread(bound, bound.receive, [row[bound.me] for row in bound.traffic])
-    return _collective(bound, "Alltoallv", outgoing, incoming)
+    return outgoing, _spread(bound, bound.receive, [row[bound.me] for row in bound.traffic])
 
 
-def _reduce(bound: Bound) -> Operation:
+def _reduce(bound: Bound) -> Arguments:
     buffers = (MPI.IN_PLACE, _receiving(bound)) if bound.me == bound.root else (_sending(bound), None)
-    return _collective(bound, "Reduce", *buffers, REDUCTIONS[bound.redop], bound.root)
+    return *buffers, REDUCTIONS[bound.redop], bound.root
 
 
-def _gather(bound: Bound) -> Operation:
+def _gather(bound: Bound) -> Arguments:
     buffers = (_source(bound), _blocks(bound, bound.receive)) if bound.me == bound.root else (_sending(bound), None)
-    return _collective(bound, "Gather", *buffers, bound.root)
+    return *buffers, bound.root
 
 
-def _scatter(bound: Bound) -> Operation:
+def _scatter(bound: Bound) -> Arguments:
     source = _blocks(bound, bound.send) if bound.me == bound.root else None
     target = MPI.IN_PLACE if bound.me == bound.root and bound.case.in_place else _receiving(bound)
-    return _collective(bound, "Scatter", source, target, bound.root)
+    return source, target, bound.root
+
+
+COLLECTIVES: dict[str, tuple[str, Callable[[Bound], Arguments]]] = {
+    "all_reduce": ("Allreduce", lambda bound: (MPI.IN_PLACE, _receiving(bound), REDUCTIONS[bound.redop])),
+    "all_gather": ("Allgather", lambda bound: (_source(bound), _blocks(bound, bound.receive))),
+    "reduce_scatter": (
+        "Reduce_scatter_block",
+        lambda bound: (_blocks(bound, bound.send), _receiving(bound), REDUCTIONS[bound.redop]),
+    ),
+    "all_to_all": ("Alltoall", lambda bound: (_blocks(bound, bound.send), _blocks(bound, bound.receive))),
+    "all_to_all_v": ("Alltoallv", _all_to_all_v),
+    "broadcast": ("Bcast", lambda bound: (_receiving(bound), bound.root)),
+    "reduce": ("Reduce", _reduce),
+    "gather": ("Gather", _gather),
+    "scatter": ("Scatter", _scatter),
+    "barrier": ("Barrier", lambda _bound: ()),
+}
+"""Op → mpi4py's method and its arguments. The function that prepares it, ``MPI_…_init``, came with MPI 4; every version
+has persistent point-to-point messages.
+"""
 
 
 def _send_recv(bound: Bound) -> Operation:
@@ -158,25 +173,14 @@ def _send_recv(bound: Bound) -> Operation:
     def post() -> Wait:
         return partial(MPI.Request.Waitall, [receive(), send()])
 
-    steps = Steps()
-    steps.exchange(world, outgoing, to, incoming, source, _TAG)
-    call = partial(world.Sendrecv, outgoing, to, _TAG, incoming, source, _TAG)
-    return Operation(call, post, steps.native())
+    return _operation(bound, ("Sendrecv", (outgoing, to, _TAG, incoming, source, _TAG)), post=post)
 
 
 def exchange_all(world: MPI.Intracomm, dtype: str | None, sends: Messages, receives: Messages) -> Messaging:
     """Concurrent messages in both directions, for collectives over send/recv."""
     coming = [partial(world.Irecv, specification(buffer, dtype), source, _TAG) for source, buffer in receives]
     going = [partial(world.Isend, specification(buffer, dtype), to, _TAG) for to, buffer in sends]
-    under_way: list[MPI.Request] = []
-
-    def expect() -> None:
-        under_way[:] = [start() for start in coming]
-
-    def finish() -> None:
-        MPI.Request.Waitall([*under_way, *[start() for start in going]])
-
-    return Messaging(expect, finish)
+    return in_both_directions(coming, going, MPI.Request.Waitall)
 
 
 def _pair_uni(bound: Bound) -> Operation:
@@ -186,39 +190,13 @@ def _pair_uni(bound: Bound) -> Operation:
 
 def _there_and_back(bound: Bound, outgoing: Spec, incoming: Spec) -> Operation:
     """Bind a round trip: the first rank sends and then receives, the second receives and then sends."""
-    world, other = bound.comm, bound.group[1 - bound.me]
-    messages = [("Recv", incoming), ("Send", outgoing)] if bound.me else [("Send", outgoing), ("Recv", incoming)]
-    if bound.case.mode == "persistent":
-        return _prepared(*([getattr(world, f"{name}_init")(buffer, other, _TAG)] for name, buffer in messages))
-    steps = Steps()
-    for name, buffer in messages:
-        steps.message(name, world, buffer, other, _TAG)
-    first, second = (partial(getattr(world, name), buffer, other, _TAG) for name, buffer in messages)
-
-    def both() -> None:
-        first()
-        second()
-
-    return Operation(both, native=steps.native())
+    other = bound.group[1 - bound.me]
+    messages = [("Send", (outgoing, other, _TAG)), ("Recv", (incoming, other, _TAG))]
+    return _operation(bound, *(reversed(messages) if bound.me else messages))
 
 
 CALLS: dict[str, Callable[[Bound], Operation]] = {
-    "all_reduce": lambda bound: _collective(
-        bound, "Allreduce", MPI.IN_PLACE, _receiving(bound), REDUCTIONS[bound.redop]
-    ),
-    "all_gather": lambda bound: _collective(bound, "Allgather", _source(bound), _blocks(bound, bound.receive)),
-    "reduce_scatter": lambda bound: _collective(
-        bound, "Reduce_scatter_block", _blocks(bound, bound.send), _receiving(bound), REDUCTIONS[bound.redop]
-    ),
-    "all_to_all": lambda bound: _collective(
-        bound, "Alltoall", _blocks(bound, bound.send), _blocks(bound, bound.receive)
-    ),
-    "all_to_all_v": _all_to_all_v,
-    "broadcast": lambda bound: _collective(bound, "Bcast", _receiving(bound), bound.root),
-    "reduce": _reduce,
-    "gather": _gather,
-    "scatter": _scatter,
-    "barrier": lambda bound: _collective(bound, "Barrier"),
+    **{op: partial(_collective, name, arguments) for op, (name, arguments) in COLLECTIVES.items()},
     "send_recv": _send_recv,
     "ping_pong": lambda bound: _there_and_back(bound, _sending(bound), _receiving(bound)),
     "pair_uni": _pair_uni,

@@ -17,8 +17,6 @@ from busbw.errors import LaunchError
 from busbw.runs.placement import oversubscribed
 from busbw.system.environment import cores_of_launcher
 
-_LONGEST_NAME = 256
-
 
 def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
     """Initialise MPI once. Raises LaunchError if its world differs from the one that ``launcher`` stated."""
@@ -44,14 +42,10 @@ def _init(threads: int) -> None:
 def broadcast(text: bytes) -> bytes:
     """Broadcast rank 0's ``text`` to every rank. Raises LaunchError when MPI fails."""
     refuse_mixed_levels(MPI.COMM_WORLD)
-    length = np.asarray([len(text)], dtype=np.int64)
     try:
-        MPI.COMM_WORLD.Bcast(length)
-        given = bytearray(text.ljust(int(length[0]), b"\0"))
-        MPI.COMM_WORLD.Bcast((given, len(given), MPI.BYTE))
+        return bytes(MPI.COMM_WORLD.bcast(text))
     except MPI.Exception as error:
         raise LaunchError(f"MPI cannot broadcast the plan: {message_of(error)}") from error
-    return bytes(given)
 
 
 def finalize() -> None:
@@ -147,21 +141,20 @@ def meet_at_store(
     Raises RuntimeError or OSError on the first rank if no port is available.
     """
     hosts = gathered(socket.gethostname(), comm)
-    store, where = None, ""
+    store, where = None, ("", 0)
     if comm.Get_rank() == 0:
         one_host = len(set(hosts)) == 1
         store, address = serve_store("127.0.0.1" if one_host else hosts[0], 0, timeout_seconds, one_host=one_host)
-        where = f"{address} {store.port}"
-    address, _, port = gathered(where, comm)[0].rpartition(" ")
+        where = address, store.port
+    address, port = comm.bcast(where)
     is_local = hosts[comm.Get_rank()] == hosts[0]
-    return store, ((address or "127.0.0.1") if is_local else hosts[0], int(port))
+    return store, ((address or "127.0.0.1") if is_local else hosts[0], port)
 
 
 def gathered(name: str, comm: MPI.Intracomm = MPI.COMM_WORLD) -> list[str]:
-    """Gather the ``name`` of every rank of ``comm``; at most 256 bytes each, as for host names."""
-    names = bytearray(_LONGEST_NAME * comm.Get_size())
-    comm.Allgather(name.encode().ljust(_LONGEST_NAME, b"\0"), names)
-    return [bytes(names[at : at + _LONGEST_NAME]).rstrip(b"\0").decode() for at in range(0, len(names), _LONGEST_NAME)]
+    """Gather the ``name`` of every rank of ``comm``."""
+    names: list[str] = comm.allgather(name)
+    return names
 
 
 def message_of(error: Exception) -> str:

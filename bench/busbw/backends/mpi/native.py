@@ -6,9 +6,8 @@ it is an integer (MPICH) or a pointer (Open MPI).
 
 import ctypes
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import chain
 
 import mpi4py
 import numpy as np
@@ -27,18 +26,21 @@ except (ImportError, RuntimeError) as error:
         "MPI4PY_LIBMPI to its path, or pip install 'busbw[mpi]'"
     ) from error
 
-__all__ = ["MPI", "Counts", "Spec", "Step", "Steps", "address", "function", "scopes"]
+__all__ = ["MPI", "Call", "Counts", "Spec", "address", "function", "native_calls", "native_turns", "scopes"]
 
 Counts = tuple[list[int], list[int]]
 Spec = tuple[MPI.buffer, int | Counts, MPI.Datatype]
 """A buffer in mpi4py's form: memory, count (or counts and displacements of blocks), type."""
 
-Step = tuple[int, ...]
+Call = tuple[str, tuple[object, ...]]
+"""Name of a communicator's method, and its arguments."""
 
 _MOST_ELEMENTS = np.iinfo(np.intc).max
 
 _SHARED = {"Allreduce", "Reduce", "Reduce_scatter_block"}
 """Collectives whose two buffers share one count and type in C: those of the receive buffer if present."""
+
+_WITH_STATUS = {"Recv", "Sendrecv", "Wait"}
 
 
 def function(name: str) -> "Callable[..., int] | None":
@@ -59,78 +61,70 @@ def scopes() -> tuple[ctypes.CDLL, ...]:
     return ctypes.CDLL(None), ctypes.CDLL(MPI.__file__)
 
 
-class Steps:
-    """Builder of a sequence of C calls; each method appends calls."""
+def native_calls(comm: MPI.Comm, *calls: Call) -> Native | None:
+    """Describe ``calls`` on ``comm`` in C; None if one is impossible: a missing function, or a count beyond an int."""
+    keeps: list[object] = []
+    return _native([_step(name, (*_flat(name, arguments, keeps), comm), keeps) for name, arguments in calls], keeps)
 
-    def __init__(self) -> None:
-        self._steps: list[Step | None] = []
-        self._keeps: list[object] = []
 
-    def native(self) -> Native | None:
-        """The whole sequence; None if C cannot make a call: the function is missing, or a count exceeds an int."""
-        steps = [step for step in self._steps if step is not None]
-        return Native(tuple(steps), MPI.Exception, tuple(self._keeps)) if len(steps) == len(self._steps) else None
+def native_turns(turns: Sequence[Sequence[MPI.Prequest]]) -> Native | None:
+    """For each turn in order: start all its persistent requests, then wait for them."""
+    keeps: list[object] = [*turns]
+    steps = []
+    for requests in turns:
+        # _addressof is documented, for other languages.
+        at = [MPI._addressof(request) for request in requests]  # noqa: SLF001
+        steps += [_step("Start", (place,), keeps) for place in at] + [_step("Wait", (place,), keeps) for place in at]
+    return _native(steps, keeps)
 
-    def collective(self, name: str, comm: MPI.Comm, arguments: Sequence[object]) -> None:
-        """Append collective ``name`` on ``comm`` with mpi4py's ``arguments``: up to two buffers, then the others."""
-        buffers = [
-            argument for argument in arguments if argument is None or isinstance(argument, tuple | MPI.InPlaceType)
-        ]
-        others = [self._value(argument) for argument in arguments[len(buffers) :]]
-        there = [self._lowered(buffer) for buffer in buffers if isinstance(buffer, tuple)]
-        # An absent buffer gets the count and type of the other: unused, but checked by some libraries.
-        rows = [
-            self._lowered(buffer)
-            if isinstance(buffer, tuple)
-            else (0 if buffer is None else int(buffer), *there[0][1:])
-            for buffer in buffers
-        ]
-        flat = (*(row[0] for row in rows), *there[-1][1:]) if name in _SHARED else chain.from_iterable(rows)
-        self._add(f"MPI_{name}", *flat, *others, self._value(comm))
 
-    def message(self, name: str, comm: MPI.Comm, buffer: Spec, other: int, tag: int) -> None:
-        """Append a blocking ``Send`` to another rank or ``Recv`` from it."""
-        status = (self._status(),) if name == "Recv" else ()
-        self._add(f"MPI_{name}", *self._lowered(buffer), other, tag, self._value(comm), *status)
+Step = tuple[int | None, ...]
+"""Address of a function and its arguments; None for those that are missing or no int of C."""
 
-    def exchange(self, comm: MPI.Comm, outgoing: Spec, to: int, incoming: Spec, source: int, tag: int) -> None:
-        """Append a combined send and receive."""
-        sent = (*self._lowered(outgoing), to, tag)
-        self._add("MPI_Sendrecv", *sent, *self._lowered(incoming), source, tag, self._value(comm), self._status())
 
-    def turn(self, requests: Sequence[MPI.Prequest]) -> None:
-        """Append the start of all persistent ``requests``, then their waits."""
-        self._keeps += requests
-        for request in requests:
-            self._add("MPI_Start", MPI._addressof(request))  # noqa: SLF001 - documented, for other languages
-        for request in requests:
-            self._add("MPI_Wait", MPI._addressof(request), self._status())  # noqa: SLF001 - as above
+def _native(steps: Sequence[Step], keeps: Sequence[object]) -> Native | None:
+    there = tuple(tuple(value for value in step if value is not None) for step in steps)
+    return None if any(None in step for step in steps) else Native(there, MPI.Exception, tuple(keeps))
 
-    def _add(self, name: str, *arguments: int | None) -> None:
-        step = (address(name), *arguments)
-        self._steps.append(None if None in step else tuple(value for value in step if value is not None))
 
-    def _status(self) -> int:
-        status = MPI.Status()
-        self._keeps.append(status)
-        return MPI._addressof(status)  # noqa: SLF001 - as above
+def _step(name: str, arguments: Sequence[object], keeps: list[object]) -> Step:
+    """Call of function ``name``; ``keeps`` gets the objects that its arguments refer to."""
+    status = [MPI.Status()] if name in _WITH_STATUS else []
+    keeps += status
+    places = (MPI._addressof(place) for place in status)  # noqa: SLF001 - as above
+    return (address(f"MPI_{name}"), *(_value(argument, keeps) for argument in arguments), *places)
 
-    def _value(self, given: object) -> int:
-        if isinstance(given, int):
-            return given
-        if not isinstance(given, MPI.Op | MPI.Comm | MPI.Datatype):
-            raise TypeError(f"{given!r} is not a supported argument of an MPI function")
-        self._keeps.append(given)
-        return MPI._handleof(given)  # noqa: SLF001 - as above
 
-    def _lowered(self, buffer: Spec) -> tuple[int | None, ...]:
-        """Address, count (or addresses of counts and displacements), type; None for a count that exceeds an int."""
-        memory, count, datatype = buffer
-        self._keeps.append(memory)
-        if isinstance(count, int):
-            return memory.address, count if count <= _MOST_ELEMENTS else None, self._value(datatype)
-        if max(map(max, count)) > _MOST_ELEMENTS:
-            return memory.address, None, None, self._value(datatype)
-        arrays = [np.asarray(numbers, dtype=np.intc) for numbers in count]
-        self._keeps += arrays
-        return memory.address, *(array.ctypes.data for array in arrays), self._value(datatype)
+def _flat(name: str, arguments: Sequence[object], keeps: list[object]) -> Iterator[object]:
+    """C arguments of mpi4py's ``arguments``, in which a buffer is one argument."""
+    buffers = [_lowered(argument, keeps) for argument in arguments if isinstance(argument, tuple)]
+    there = iter(buffers)
+    for place, argument in enumerate(arguments):
+        if argument is None or isinstance(argument, tuple | MPI.InPlaceType):
+            # An absent buffer gets the count and type of the other: unused, but checked by some libraries.
+            row = next(there) if isinstance(argument, tuple) else (int(argument or 0), *buffers[0][1:])
+            yield from row[:1] if name in _SHARED and place == 0 else row
+        else:
+            yield argument
+
+
+def _value(given: object, keeps: list[object]) -> int | None:
+    if given is None or isinstance(given, int):
+        return given
+    if not isinstance(given, MPI.Op | MPI.Comm | MPI.Datatype):
+        raise TypeError(f"{given!r} is not a supported argument of an MPI function")
+    keeps.append(given)
+    return MPI._handleof(given)  # noqa: SLF001 - as above
+
+
+def _lowered(buffer: Spec, keeps: list[object]) -> tuple[object, ...]:
+    """Address, count (or addresses of counts and displacements), type; None for a count that exceeds an int."""
+    memory, count, datatype = buffer
+    keeps.append(memory)
+    if isinstance(count, int):
+        return memory.address, count if count <= _MOST_ELEMENTS else None, datatype
+    if max(map(max, count)) > _MOST_ELEMENTS:
+        return memory.address, None, None, datatype
+    arrays = [np.asarray(numbers, dtype=np.intc) for numbers in count]
+    keeps += arrays
+    return memory.address, *(array.ctypes.data for array in arrays), datatype

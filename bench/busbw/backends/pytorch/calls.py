@@ -15,7 +15,7 @@ from busbw.backends.base import Bound, Operation, Post, Wait, do_nothing
 from busbw.backends.pytorch import checkpoint
 from busbw.backends.pytorch.names import ALL_GATHER, REDUCE_SCATTER, REDUCTIONS
 from busbw.backends.pytorch.training import WORKLOADS, descent, step
-from busbw.backends.scheduled import Messages, Messaging
+from busbw.backends.scheduled import Messages, Messaging, in_both_directions
 from busbw.ops.training import EXCHANGE
 
 
@@ -62,15 +62,11 @@ def _send_recv(bound: Bound) -> Operation:
     send, to = bound.send, bound.group[(bound.me + 1) % len(bound.group)]
     receive, source = bound.receive, bound.group[(bound.me - 1) % len(bound.group)]
     if send.is_cuda:
-        return _exchange_in_one(send, to, receive, source)
+        # As one NCCL group; in separate calls, all ranks would receive first and none would send.
+        both = [dist.P2POp(dist.irecv, receive, source), dist.P2POp(dist.isend, send, to)]
+        return _at_once(lambda: partial(_wait_for, dist.batch_isend_irecv(both)))
     # The receive is posted first, because Gloo's sender waits for it.
     return _at_once(lambda: partial(_wait_for, (dist.irecv(receive, source), dist.isend(send, to))))
-
-
-def _exchange_in_one(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> Operation:
-    """Bind send and receive as one NCCL group; in separate calls, all ranks would receive first and none would send."""
-    both = [dist.P2POp(dist.irecv, receive, source), dist.P2POp(dist.isend, send, to)]
-    return _at_once(lambda: partial(_wait_for, dist.batch_isend_irecv(both)))
 
 
 def _at_once(post: Post) -> Operation:
@@ -90,15 +86,7 @@ def exchange_all(sends: Messages, receives: Messages) -> Messaging:
         return Messaging(do_nothing, lambda: _wait_for(dist.batch_isend_irecv(every)))
     coming = [partial(dist.irecv, buffer, source) for source, buffer in receives]
     going = [partial(dist.isend, buffer, to) for to, buffer in sends]
-    under_way: list[dist.Work | None] = []
-
-    def expect() -> None:
-        under_way[:] = [start() for start in coming]
-
-    def finish() -> None:
-        _wait_for([*under_way, *[start() for start in going]])
-
-    return Messaging(expect, finish)
+    return in_both_directions(coming, going, _wait_for)
 
 
 def _wait_for(works: Sequence[dist.Work | None]) -> None:

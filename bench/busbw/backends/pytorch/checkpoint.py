@@ -31,8 +31,6 @@ class _Checkpoint:
     """
 
     def __init__(self, bound: Bound) -> None:
-        if bound.folder is None:
-            raise BackendError(f"{bound.case.op} needs a folder: give --path DIR, or 'path' in the plan")
         # Importing these takes half a second, and nothing else needs them.
         import torch.distributed.checkpoint as library  # noqa: PLC0415
         from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415
@@ -44,7 +42,7 @@ class _Checkpoint:
 
         self._library: Any = library  # untyped, because it does not declare its exports
         self._bound = bound
-        self._folder = bound.folder / "checkpoint"
+        self._folder = bound.path / "checkpoint"
         self._number = 0
         self._failed: str | None = None
         group: Any = bound.comm

@@ -54,11 +54,9 @@ class NcclBackend(TorchBackend):
         self._watchdog = Watchdog("NCCL", world.timeout_seconds + world.batch_seconds, world.lost)
         super().__init__(world, "nccl", self._gpu)
         try:
-            problem = shared_gpu(self.share(socket.gethostname()), self.share(identity_of(self._gpu)))
-            if problem is not None:
+            self._views = records_of_every_rank(self, view(socket.gethostname(), self._gpu), View)
+            if (problem := shared_gpu(self._views)) is not None:
                 raise LaunchError(problem)
-            seen = view(socket.gethostname(), self._gpu)
-            self._views = tuple(records_of_every_rank(self, seen, View))
             # A collective of all ranks first: the first call must not be point-to-point (batch_isend_irecv).
             dist.all_reduce(torch.zeros(1, device=self._gpu.name))
             self._gpu.synchronise()
@@ -118,17 +116,30 @@ def why_not(op: Op, case: Case) -> str | None:
     return None
 
 
-def identity_of(gpu: CudaDevice) -> str:
-    """A unique name of ``gpu`` on its host; not its index, which is 0 in every process that sees only one."""
-    return gpu.uuid or gpu.address or ""
+class View(Record, frozen=True, kw_only=True):
+    """GPUs that one rank's process sees.
 
-
-def shared_gpu(hosts: Sequence[str], gpus_of_ranks: Sequence[str]) -> str | None:
-    """Error message if two ranks share a GPU, or None; host and ``identity_of`` the GPU of every rank.
-
-    GPUs without a unique name are left to NCCL, which itself refuses duplicates.
+    host: name of its host.
+    gpu: UUID of its own GPU (None: unknown).
+    address: PCI address of its own GPU (None: unknown).
+    names: UUID of each visible GPU → its name in this process, such as ``cuda:1``.
+    access: UUIDs of the GPUs to which its own has peer access.
     """
-    places = list(zip(hosts, gpus_of_ranks, strict=True))
+
+    host: str
+    gpu: str | None
+    address: str | None = None
+    names: dict[str, str]
+    access: tuple[str, ...]
+
+
+def shared_gpu(views: Sequence[View]) -> str | None:
+    """Error message if two ranks share a GPU, or None.
+
+    GPUs without a unique name are left to NCCL, which itself refuses duplicates. Their index would not do: it is 0 in
+    every process that sees only one.
+    """
+    places = [(view.host, view.gpu or view.address) for view in views]
     for rank, (host, gpu) in enumerate(places):
         first = places.index((host, gpu))
         if gpu and first != rank:
@@ -143,21 +154,6 @@ def shared_gpu(hosts: Sequence[str], gpus_of_ranks: Sequence[str]) -> str | None
 _STAGED_COPY, _DRIVER_COPY = "peer_copy_staged", "peer_copy_driver"
 
 
-class View(Record, frozen=True, kw_only=True):
-    """GPUs that one rank's process sees.
-
-    host: name of its host.
-    gpu: UUID of its own GPU (None: unknown).
-    names: UUID of each visible GPU → its name in this process, such as ``cuda:1``.
-    access: UUIDs of the GPUs to which its own has peer access.
-    """
-
-    host: str
-    gpu: str | None
-    names: dict[str, str]
-    access: tuple[str, ...]
-
-
 def view(host: str, own: CudaDevice) -> View:
     """The view of this process."""
     uuids = {index: uuid for index in range(torch.cuda.device_count()) if (uuid := uuid_at(index)) is not None}
@@ -166,7 +162,8 @@ def view(host: str, own: CudaDevice) -> View:
         for index, uuid in uuids.items()
         if index != own.index and torch.cuda.can_device_access_peer(own.index, index)
     )
-    return View(host=host, gpu=own.uuid, names={uuid: f"cuda:{index}" for index, uuid in uuids.items()}, access=access)
+    names = {uuid: f"cuda:{index}" for index, uuid in uuids.items()}
+    return View(host=host, gpu=own.uuid, address=own.address, names=names, access=access)
 
 
 def name_of(views: Sequence[View], rank: int, peer: int) -> str | None:

@@ -18,9 +18,9 @@ class ContextParallel(Step):
 
     def make(self) -> nn.Module:
         """The whole model, with the positions of this rank's tokens."""
-        network = self.made.network()
-        self._group = self.made.mesh("cp").get_group()
-        places = self.places.to(self.made.device)
+        network = self.build()
+        self._group = self.mesh("cp").get_group()
+        places = self.places.to(self.device)
         if network.embedding is not None:
             network.embedding.places = places
         for layer in network.layers.values():
@@ -39,7 +39,7 @@ class ContextParallel(Step):
 
     def slice_of(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's tokens of the sequences of its replica."""
-        return self.made.slice_of(whole)[:, self.places]
+        return super().slice_of(whole)[:, self.places]
 
 
 class Ulysses(ContextParallel):
@@ -52,12 +52,12 @@ class Ulysses(ContextParallel):
     @property
     def places(self) -> torch.Tensor:
         """Consecutive parts of the sequence."""
-        ranks, rank = self.made.shape.workload.cp, self.made.place("cp")
-        return torch.arange(self.made.shape.model.sequence).chunk(ranks)[rank]
+        ranks, rank = self.shape.workload.cp, self.place("cp")
+        return torch.arange(self.shape.model.sequence).chunk(ranks)[rank]
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Attention with heads and tokens exchanged before and after it."""
-        ranks = self.made.shape.workload.cp
+        ranks = self.shape.workload.cp
         copies = max(1, ranks // key.shape[1])
         sent = (query, *(tensor.repeat_interleave(copies, dim=1) for tensor in (key, value)))
         seen = causal(*(self._all_to_all(tensor, 1, 2) for tensor in sent))
@@ -65,7 +65,7 @@ class Ulysses(ContextParallel):
 
     def _all_to_all(self, tensor: torch.Tensor, cut: int, joined: int) -> torch.Tensor:
         """All_to_all that splits dimension ``cut`` over the ranks and completes dimension ``joined``."""
-        ranks = self.made.shape.workload.cp
+        ranks = self.shape.workload.cp
         parts = torch.stack(tensor.chunk(ranks, dim=cut))
         return torch.cat(exchanged(parts, [1] * ranks, [1] * ranks, self._group).unbind(), dim=joined)
 
@@ -80,8 +80,8 @@ class Ring(ContextParallel):
     @property
     def places(self) -> torch.Tensor:
         """One early and one late part of the sequence."""
-        ranks, rank = self.made.shape.workload.cp, self.made.place("cp")
-        parts = torch.arange(self.made.shape.model.sequence).chunk(2 * ranks)
+        ranks, rank = self.shape.workload.cp, self.place("cp")
+        parts = torch.arange(self.shape.model.sequence).chunk(2 * ranks)
         return torch.cat((parts[rank], parts[2 * ranks - 1 - rank]))
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -92,7 +92,7 @@ class Ring(ContextParallel):
     @property
     def flop(self) -> int:
         """FLOP of all ranks; of the c blocks of scores of a rank, c − 1 are computed only by half."""
-        shape, ranks = self.made.shape, self.made.shape.workload.cp
+        shape, ranks = self.shape, self.shape.workload.cp
         scores = 3 * shape.tokens * attention_flop(shape.model, shape.model.sequence, causal=False)
         return shape.flop - round(scores * (ranks - 1) / (2 * ranks))
 

@@ -8,18 +8,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from busbw.backends.pytorch.names import ALL_GATHER, REDUCE_SCATTER
 from busbw.backends.pytorch.training.network import Experts
-from busbw.backends.pytorch.training.step import LEARNING_RATE, Made, Step, Whole
+from busbw.backends.pytorch.training.step import LEARNING_RATE, Step, Whole
 
 
 class AllReduced(Step):
     """Without a library: after the backward pass, an all_reduce of each gradient to the mean."""
-
-    def make(self) -> nn.Module:
-        """The whole model."""
-        return self.made.network()
 
 
 class Bucketed(Step):
@@ -28,7 +26,7 @@ class Bucketed(Step):
     def make(self) -> nn.Module:
         """The whole model within DistributedDataParallel."""
         self._wrapped: Any = nn.parallel.DistributedDataParallel(
-            self.made.network(), process_group=self.made.group, gradient_as_bucket_view=True
+            self.build(), process_group=self.group, gradient_as_bucket_view=True
         )
         wrapped: nn.Module = self._wrapped
         return wrapped
@@ -59,19 +57,12 @@ class Zero1(Step):
 
     def make(self) -> nn.Module:
         """The whole model, its weights in one vector."""
-        network = self.made.network()
-        each = -(-sum(weight.numel() for weight in network.parameters()) // self.made.ranks)
-        self._weights, self._gradients = (
-            torch.zeros(each * self.made.ranks, device=self.made.device) for _ in range(2)
-        )
-        self._share = torch.zeros(each, device=self.made.device)
-        start = 0
-        for parameter in network.parameters():
-            view = self._weights[start : start + parameter.numel()].view_as(parameter)
-            with torch.no_grad():
-                view.copy_(parameter)
-            parameter.data = view
-            start += parameter.numel()
+        network = self.build()
+        flat = parameters_to_vector(network.parameters()).detach()
+        self._weights = functional.pad(flat, (0, -len(flat) % self.ranks))
+        self._gradients = torch.zeros_like(self._weights)
+        self._share = self._gradients.chunk(self.ranks)[self.rank].clone()
+        vector_to_parameters(self._weights, network.parameters())
         return network
 
     def backward(self) -> None:
@@ -85,18 +76,18 @@ class Zero1(Step):
 
     def synchronise(self) -> None:
         """Average this rank's share of the gradients by reduce_scatter."""
-        REDUCE_SCATTER(self._share, self._gradients, dist.ReduceOp.AVG, group=self.made.group)
+        REDUCE_SCATTER(self._share, self._gradients, dist.ReduceOp.AVG, group=self.group)
 
     def update(self) -> None:
         """Update this rank's share of the weights and all_gather the result."""
-        own = self._weights.chunk(self.made.ranks)[self.made.rank].sub(self._share, alpha=LEARNING_RATE)
-        ALL_GATHER(self._weights, own, group=self.made.group)
+        own = self._weights.chunk(self.ranks)[self.rank].sub(self._share, alpha=LEARNING_RATE)
+        ALL_GATHER(self._weights, own, group=self.group)
 
-    def gradients(self, whole: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
-        """This rank's share of all gradients, and the expected one."""
-        flat = torch.cat([whole(name).flatten() for name, _ in self.named()])
-        padded = torch.cat((flat, flat.new_zeros(len(self._weights) - len(flat))))
-        yield self._share, padded.chunk(self.made.ranks)[self.made.rank]
+    def values(self, gradient: Whole, weight: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
+        """This rank's share of all gradients, all weights, and the expected ones."""
+        yield from ((parameter.detach(), weight(name)) for name, parameter in self.named())
+        flat = torch.cat([gradient(name).flatten() for name, _ in self.named()])
+        yield self._share, functional.pad(flat, (0, -len(flat) % self.ranks)).chunk(self.ranks)[self.rank]
 
 
 class Sharded(Step):
@@ -107,15 +98,15 @@ class Sharded(Step):
         pass.
     """
 
-    def __init__(self, setup: Made, *, reshard: bool = True, prefetch: bool = False) -> None:
+    def __init__(self, *given: Any, reshard: bool = True, prefetch: bool = False) -> None:  # noqa: ANN401 - as in the base class
         self._reshard, self._prefetch = reshard, prefetch
-        super().__init__(setup)
+        super().__init__(*given)
 
     def make(self) -> nn.Module:
         """The whole model within ``fully_shard``."""
         from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - takes half a second
 
-        network, mesh = self.made.network(), self.made.mesh("dp", "shard")
+        network, mesh = self.build(), self.mesh("dp", "shard")
         units: list[Any] = [network.embedding, *network.layers.values(), network.head]
         units = [unit for unit in units if unit is not None]
         for unit in units:
@@ -142,10 +133,10 @@ class ExpertParallel(Step):
 
     def make(self) -> nn.Module:
         """The model with this rank's experts."""
-        shape, mesh = self.made.shape, self.made.mesh("ep")
+        shape, mesh = self.shape, self.mesh("ep")
         each = shape.model.experts // shape.workload.ep
-        first = self.made.place("ep") * each
-        network = self.made.network(experts=range(first, first + each))
+        first = self.place("ep") * each
+        network = self.build(experts=range(first, first + each))
         for layer in network.layers.values():
             mixture: Any = layer.ffn
             if isinstance(mixture, Experts):
@@ -158,11 +149,11 @@ class ExpertParallel(Step):
         An expert's gradient already contains the tokens of all ranks of its ep group, so only copies of that group
         remain to be averaged.
         """
-        copies = self.made.mesh("dp").get_group() if self.made.degrees["dp"] > 1 else None
+        copies = self.mesh("dp").get_group() if self.degrees["dp"] > 1 else None
         for name, parameter in self.network.named_parameters():
             expert = ".experts." in name
             if expert and parameter.grad is not None:
-                parameter.grad.div_(self.made.shape.workload.ep)
-            group = copies if expert else self.made.replicas
+                parameter.grad.div_(self.shape.workload.ep)
+            group = copies if expert else self.replicas
             if group is not None:
                 dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, group=group)

@@ -4,8 +4,10 @@ A call is a whole training of ``STEPS`` steps starting from zero weights, becaus
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import count, islice
 from typing import Any, Final
 
@@ -16,8 +18,7 @@ from torch import nn
 from busbw.backends.base import Bound, Operation, Parts
 from busbw.backends.pytorch.names import ALL_GATHER
 from busbw.backends.pytorch.training.observer import Observer, counted, record
-from busbw.backends.pytorch.training.step import profiled
-from busbw.errors import BackendError
+from busbw.backends.pytorch.training.step import profiled, workload_of
 from busbw.ops.exchanges import STEPS, parse_exchange
 from busbw.ops.training import SAMPLES, Workload, problem_width
 from busbw.system.device import Device
@@ -108,7 +109,7 @@ def expected_result(
     order: ranks whose gradients the server received, in order (other methods: empty).
     Returns None if that order violates the server's staleness bound.
     """
-    if name == "server" and not _bounded(order, number, ranks, steps):
+    if name == "server" and Counter(order) != dict.fromkeys(range(1, ranks), steps):
         return None
     results = []
     for dtype in (torch.float32, torch.float64):
@@ -116,6 +117,8 @@ def expected_result(
         after = _by_server(grams, number, order) if name == "server" else _trained(grams, name, number)
         results.append([torch.zeros_like(grams[1]), *islice(after, steps)])
     trained, exact = results
+    if len(trained) <= steps:
+        return None
     # Rounding matters: a value on the other side of a quantisation boundary changes the weights by a whole step.
     off = _TOLERANCE * float((trained[-1] - exact[-1]).abs().max())
     return Expected(trained[-1], tuple(problem.gap(weights.mean(0)) for weights in trained), off)
@@ -137,21 +140,16 @@ def _trained(grams: Gram, name: str, number: int) -> Iterator[torch.Tensor]:
         yield weights
 
 
-def _bounded(order: Sequence[int], bound: int, ranks: int, steps: int) -> bool:
-    """Whether ``order`` is valid: each worker once per step, never more than ``bound`` steps ahead of the slowest."""
-    done = dict.fromkeys(range(1, ranks), 0)
-    for worker in order:
-        if worker not in done or done[worker] > min(done.values()) + bound:
-            return False
-        done[worker] += 1
-    return set(done.values()) == {steps}
-
-
 def _by_server(grams: Gram, bound: int, order: Sequence[int]) -> Iterator[torch.Tensor]:
-    """Weights of the server after every round of gradients (one per worker); at the end all ranks have them."""
+    """Weights of the server after every round of gradients (one per worker); at the end all ranks have them.
+
+    Ends early when a worker is more than ``bound`` steps ahead of the slowest, in spite of which it goes on.
+    """
     workers, weights = len(grams[0]), torch.zeros_like(grams[1][0])
     done, copies, waiting = [0] * workers, [weights] * workers, set[int]()
     for number, worker in enumerate((rank - 1 for rank in order), 1):
+        if worker in waiting:
+            return
         weights = weights - LEARNING_RATE / workers * (grams[0][worker] @ copies[worker] - grams[1][worker])
         done[worker] += 1
         waiting.add(worker)
@@ -374,8 +372,9 @@ class BoundDescent:
             (workload.slow_ns or 0) * 1e-9 * (workload.slow_rank == me),
         )
         self.descent = METHODS[self.name](model, me, ranks, group, number)
-        self._expected: dict[tuple[int, ...], Expected | None] = {}
-        self._last: Expected | None = None
+        self.expected = lru_cache(1)(
+            partial(expected_result, self.problem, self.name, self.descent.number, ranks, STEPS)
+        )
 
     def call(self) -> None:
         """Train (the timed call)."""
@@ -383,29 +382,22 @@ class BoundDescent:
 
     def wrong(self) -> int:
         """Number of weights that differ from those of the same method in one process."""
-        descent = self.descent
-        order = tuple(self._order())
-        if order not in self._expected:
-            self._expected = {
-                order: expected_result(self.problem, self.name, descent.number, descent.ranks, STEPS, order)
-            }
-        self._last = expected = self._expected[order]
+        descent, expected = self.descent, self.expected(self.order())
         weights = descent.weights.detach().cpu()
         if expected is None:
             return weights.numel()
         return weights.numel() - int(((weights - expected.weights[descent.me]).abs() <= expected.off).sum())
 
-    def _order(self) -> list[int]:
-        """The order in which the server received gradients, on every rank; empty for other methods."""
+    def order(self) -> tuple[int, ...]:
+        """The order in which the server received gradients, on every rank; empty for other methods. Collective."""
         descent = self.descent
         if self.name != "server":
-            return []
+            return ()
         order = torch.zeros(STEPS * (descent.ranks - 1), dtype=torch.int64, device=descent.weights.device)
         if descent.me == 0:
             order.copy_(torch.tensor(descent.order))
         dist.broadcast(order, 0, group=descent.group)
-        numbers: list[int] = order.tolist()
-        return numbers
+        return tuple(order.tolist())
 
     def communicate(self) -> None:
         """Train with a given gradient, so that only the method's own work and communication remain."""
@@ -418,7 +410,7 @@ class BoundDescent:
 
     def parts(self) -> Parts:
         """Separate runs of the parts of a training."""
-        descent = self.descent
+        descent, expected = self.descent, self.expected(self.order())  # of the last checked training
         descent.begin()
         with Observer(keep=True) as seen:
             descent.take(STEPS)
@@ -436,14 +428,11 @@ class BoundDescent:
             tokens=self.problem.samples,
             dropped=0,
             steps=STEPS,
-            gaps=() if self._last is None else self._last.gaps,
+            gaps=() if expected is None else expected.gaps,
         )
 
 
 def bind(bound: Bound) -> Operation:
     """Bind a training by one exchange method."""
-    workload = bound.case.settings
-    if not isinstance(workload, Workload) or workload.exchange is None:
-        raise BackendError(f"{bound.case.op} needs an exchange method in its case")
-    training = BoundDescent(workload, bound.me, len(bound.group), bound.comm, bound.device)
+    training = BoundDescent(workload_of(bound.case), bound.me, len(bound.group), bound.comm, bound.device)
     return Operation(training.call, prepare=training.descent.begin, wrong=training.wrong, parts=training.parts)

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from busbw.backends.pytorch.training.network import Network, loss_of
-from busbw.backends.pytorch.training.step import Made, Step
+from busbw.backends.pytorch.training.step import Step
+from busbw.workloads.shapes import StepShape
 
 Form = Literal["rows", "columns", "sequence"]
 """How the last matrix of attention and of the feed-forward network is split; the first ones are split by columns.
@@ -24,14 +25,14 @@ columns: its input and output are gathered, as in lecture 8 of CS336.
 class TensorParallel(Step):
     """Layers split by DTensor. Embedding, head and loss are split over the vocabulary."""
 
-    def __init__(self, setup: Made, form: Form) -> None:
+    def __init__(self, *given: Any, form: Form) -> None:  # noqa: ANN401 - as in the base class
         self._form = form
-        super().__init__(setup)
+        super().__init__(*given)
 
     def make(self) -> nn.Module:
         """The whole model with split matrices."""
-        network = self.made.network()
-        split(network, self.made.mesh("tp"), self._form)
+        network = self.build()
+        split(network, self.mesh("tp"), self._form)
         return network
 
     def synchronise(self) -> None:
@@ -41,7 +42,7 @@ class TensorParallel(Step):
 
     def pass_of(self, given: torch.Tensor, target: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
         """Forward and backward pass with the loss split over the vocabulary."""
-        with loss_by_vocabulary(self.made):
+        with loss_by_vocabulary(self.shape):
             return whole(super().pass_of(given, target, pieces, last=last))
 
 
@@ -84,9 +85,9 @@ def split(network: Network, mesh: Any, form: Form) -> None:  # noqa: ANN401 - to
     network.tie()  # again, because both matrices were split separately
 
 
-def loss_by_vocabulary(setup: Made) -> AbstractContextManager[None]:
+def loss_by_vocabulary(shape: StepShape) -> AbstractContextManager[None]:
     """Context in which the tensor-parallel ranks compute the loss together, split over the vocabulary."""
-    if setup.shape.workload.tp == 1 or not setup.shape.model.vocabulary:
+    if shape.workload.tp == 1 or not shape.model.vocabulary:
         return nullcontext()
     from torch.distributed.tensor.parallel import loss_parallel  # noqa: PLC0415
 
@@ -118,26 +119,25 @@ class Pipelined(Step):
     A rank has ``interleave`` parts of the layers: part j of rank r is stage number j p + r.
     """
 
-    def __init__(self, setup: Made, schedule: str) -> None:
+    def __init__(self, *given: Any, schedule: str) -> None:  # noqa: ANN401 - as in the base class
         self._schedule_name = schedule
-        super().__init__(setup)
+        super().__init__(*given)
 
     def make(self) -> nn.Module:
         """The layers of this rank, one network per part."""
         from torch.distributed import pipelining  # noqa: PLC0415 - takes half a second
 
-        setup, shape = self.made, self.made.shape
-        model, workload = shape.model, shape.workload
+        model, workload = self.shape.model, self.shape.workload
         count = workload.pp * workload.interleave
         length = model.layers // count
-        numbers = [part * workload.pp + setup.place("pp") for part in range(workload.interleave)]
-        parts = [setup.network(range(number * length, (number + 1) * length)) for number in numbers]
+        numbers = [part * workload.pp + self.place("pp") for part in range(workload.interleave)]
+        parts = [self.build(range(number * length, (number + 1) * length)) for number in numbers]
         if workload.tp > 1:
             for part in parts:
-                split(part, setup.mesh("tp"), "rows")
+                split(part, self.mesh("tp"), "rows")
         stages = [
             pipelining.PipelineStage(
-                part, number, count, setup.device, group=setup.mesh("pp").get_group(), **self._ends(number, count)
+                part, number, count, self.device, group=self.mesh("pp").get_group(), **self._ends(number, count)
             )
             for part, number in zip(parts, numbers, strict=True)
         ]
@@ -148,13 +148,13 @@ class Pipelined(Step):
 
     def _ends(self, number: int, count: int) -> dict[str, Any]:
         """Example input and output of a stage, so that ranks need not exchange their shapes."""
-        model, workload = self.made.shape.model, self.made.shape.workload
+        model, workload = self.shape.model, self.shape.workload
         shape = (model.batch // workload.dp // workload.micro_batches, model.sequence)
-        between = torch.zeros(*shape, model.hidden, device=self.made.device).requires_grad_()
+        between = torch.zeros(*shape, model.hidden, device=self.device).requires_grad_()
         given = self.given[: shape[0]] if number == 0 else between
         out = between
         if number == count - 1 and model.vocabulary:
-            out = torch.zeros(*shape, model.vocabulary, device=self.made.device).requires_grad_()
+            out = torch.zeros(*shape, model.vocabulary, device=self.device).requires_grad_()
         return {"input_args": given, "output_args": out}
 
     def backward(self) -> None:
@@ -162,7 +162,7 @@ class Pipelined(Step):
         losses: list[torch.Tensor] = []
         last = {"target": self.wanted, "losses": losses} if self._last else {}
         given = (self.given.detach().requires_grad_(self.given.is_floating_point()),) if self._first else ()
-        with loss_by_vocabulary(self.made):
+        with loss_by_vocabulary(self.shape):
             self._schedule.step(*given, **last)
         if losses:
             self.loss = torch.stack([whole(loss.detach()) for loss in losses]).mean()

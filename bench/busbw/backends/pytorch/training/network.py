@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from busbw.workloads.model_rows import Model
-from busbw.workloads.routing import DROPPED
+from busbw.workloads.shapes import DROPPED
 
 
 class _Exchange(torch.autograd.Function):
@@ -251,7 +251,7 @@ class Network(nn.Module):
     """The given ``layers`` of ``model``, with embedding or head if they include the first or last layer.
 
     Weights are generated from ``seed``. Parameters have the same names as in the whole model.
-    choice: experts of the tokens, as in ``workloads.routing``.
+    choice: experts of the tokens, as in ``shapes.routed``.
     experts: experts of each layer on this rank (None: all).
     """
 

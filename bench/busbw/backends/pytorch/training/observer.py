@@ -25,7 +25,21 @@ from busbw.backends.base import Interval
 from busbw.system.device import Device, Mark
 
 
-class Alive(TorchDispatchMode):
+class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Base class of modes that see every operation on plain tensors."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        """Run one operation on plain tensors; a DTensor is first resolved into them."""
+        if any(issubclass(kind, torch.Tensor) and kind.__name__ == "DTensor" for kind in types):
+            return NotImplemented
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401 - as torch has it
+        """Run one operation."""
+        raise NotImplementedError
+
+
+class Alive(_Watcher):
     """Dispatch mode that records ``peak_bytes``: the peak of all live storages.
 
     It counts storages of ``tensors`` and of tensors that operations take or return, not temporaries within operations.
@@ -38,11 +52,9 @@ class Alive(TorchDispatchMode):
         self.peak_bytes = 0
         self._see(tensors)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
-        """Run one operation on plain tensors; a DTensor is first resolved into them."""
-        if any(issubclass(kind, torch.Tensor) and kind.__name__ == "DTensor" for kind in types):
-            return NotImplemented
-        result = func(*args, **(kwargs or {}))
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+        """Run one operation and note the storages of its tensors."""
+        result = func(*args, **kwargs)
         self._see(value for value in tree_leaves((args, kwargs, result)) if isinstance(value, torch.Tensor))
         return result
 
@@ -135,7 +147,7 @@ class Waits:
 
 
 @dataclass(eq=False)
-class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Observer(_Watcher):
     """Dispatch mode that records collectives and counts FLOP.
 
     silent: omit all communication; received data are then arbitrary.
@@ -154,24 +166,22 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
-        """Run one operation on plain tensors; a DTensor is first resolved into them."""
-        if any(issubclass(kind, torch.Tensor) and kind.__name__ == "DTensor" for kind in types):
-            return NotImplemented
-        given, name = kwargs or {}, func.name()
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+        """Run, count, omit or replace one operation."""
+        name = func.name()
         if name in NONBLOCKING or name in FUNCTIONAL:
             if self.waits is not None:
                 self.waits.settle()
             if self.keep:
-                self._count(func, name, args, given)
-            return _omitted_result(name, args) if self.silent else func(*args, **given)
+                self._count(func, name, args, kwargs)
+            return _omitted_result(name, args) if self.silent else func(*args, **kwargs)
         if name in _PRODUCTS:
             flop = _PRODUCTS[name](args)
             self.flop += flop
             if self.waits is not None:
                 self.waits.owe(flop)
                 return _zeros(name, args)
-        return func(*args, **given)
+        return func(*args, **kwargs)
 
     def _count(self, func: Any, name: str, args: Any, kwargs: Any) -> None:  # noqa: ANN401
         ours = tree_map_only(torch.Tensor, torch.zeros_like, args)
@@ -218,6 +228,10 @@ def _omitted_result(name: str, args: Any) -> Any:  # noqa: ANN401
 _WITHOUT_TENSORS = frozenset({"c10d::send", "c10d::recv_", "c10d::recv_any_source_", "c10d::alltoall_base_"})
 
 
+def _work_of(result: Any) -> Any:  # noqa: ANN401
+    return result[-1] if isinstance(result, tuple | list) else result
+
+
 def replay(calls: list[Call]) -> None:
     """Repeat the collectives in order; each is waited for before the next, point-to-point messages at the end."""
     messages: list[Any] = []
@@ -234,11 +248,10 @@ def replay(calls: list[Call]) -> None:
             if isinstance(result, torch.Tensor):
                 torch.ops._c10d_functional.wait_tensor(result)  # noqa: SLF001 - torch names it so
                 continue
-            work = result[-1] if isinstance(result, tuple | list) else result
             if call.op in _MESSAGES:
-                messages.append(work)
+                messages.append(_work_of(result))
             else:
-                work.wait()
+                _work_of(result).wait()
     for work in messages:
         work.wait()
 
@@ -287,8 +300,8 @@ _WAITED_FOR = "_c10d_functional::wait_tensor"
 
 
 @dataclass(slots=True)
-class _Call:
-    """A communication call; ``end`` is None until it has been seen to end."""
+class _Span:
+    """Computation or a communication call; ``end`` is None until it has been seen to end."""
 
     name: str
     begin: Any
@@ -296,7 +309,7 @@ class _Call:
 
 
 @dataclass(eq=False)
-class Recorder(Observer):  # type: ignore[no-untyped-call]
+class Recorder(Observer):
     """An observer that records start and end of what it sees, with times from ``now`` (integers or device marks).
 
     A collective ends when its library reports completion, or otherwise when its wait returns. A sent message ends when
@@ -304,40 +317,39 @@ class Recorder(Observer):  # type: ignore[no-untyped-call]
     """
 
     now: Callable[[], Any] = lambda: 0
-    computed: list[tuple[str, Any, Any]] = field(default_factory=list)
-    _begun: list[_Call] = field(default_factory=list)
-    _open: dict[int, _Call] = field(default_factory=dict)
+    _spans: list[_Span] = field(default_factory=list)
+    _open: dict[int, _Span] = field(default_factory=dict)
     _works: list[Any] = field(default_factory=list)
     """Keeps works alive, so that their ids stay unique."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
-        """Run and record one operation."""
+        """Wait for given tensors here, because the wait inside the operation would not be seen."""
         if any(kind.__name__ == "AsyncCollectiveTensor" for kind in types):
-            # Wait here, because the wait inside the operation would not be seen.
             tree_map_only(AsyncCollectiveTensor, self._wait_for, (args, kwargs))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+        """Run and record one operation."""
         name, began = func.name(), self.now()
         if self.waits is not None and (name in NONBLOCKING or name in FUNCTIONAL):
             self.waits.settle()
-            self.computed.append((COMPUTE, began, self.now()))
+            self._spans.append(_Span(COMPUTE, began, self.now()))
             began = self.now()
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        if result is NotImplemented:
-            return result
+        result = super().run(func, args, kwargs)
         if name in NONBLOCKING:
-            self._posted(_Call(NONBLOCKING[name][0] or "receive", began), result)
+            self._posted(_Span(NONBLOCKING[name][0] or "receive", began), result)
         elif name in FUNCTIONAL:
-            self._open[result.data_ptr()] = call = _Call(FUNCTIONAL[name][0], began)
-            self._begun.append(call)
+            self._open[result.data_ptr()] = call = _Span(FUNCTIONAL[name][0], began)
+            self._spans.append(call)
         elif name == _WAITED_FOR:
             self._ended(args[0].data_ptr())
         else:
-            self.computed.append((COMPUTE, began, self.now()))
+            self._spans.append(_Span(COMPUTE, began, self.now()))
         return result
 
-    def _posted(self, call: _Call, result: Any) -> None:  # noqa: ANN401
-        self._begun.append(call)
-        given = result[-1] if isinstance(result, tuple | list) else result
-        work = None if call.name == "send_recv" else dist.Work.unbox(given)
+    def _posted(self, call: _Span, result: Any) -> None:  # noqa: ANN401
+        self._spans.append(call)
+        work = None if call.name == "send_recv" else dist.Work.unbox(_work_of(result))
         if work is None:  # NCCL has no work for a message that is grouped with others in one call
             call.end = self.now()
             return
@@ -374,8 +386,7 @@ class Recorder(Observer):  # type: ignore[no-untyped-call]
     def spans(self) -> list[tuple[str, Any, Any]]:
         """Spans of computation and calls; a call that was not seen to end ends with the step."""
         last = self.now()
-        calls = ((call.name, call.begin, last if call.end is None else call.end) for call in self._begun)
-        return [*self.computed, *calls]
+        return [(span.name, span.begin, last if span.end is None else span.end) for span in self._spans]
 
 
 def record(

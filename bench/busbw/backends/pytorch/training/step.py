@@ -4,10 +4,8 @@ import math
 import os
 import tempfile
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +16,7 @@ from torch import nn
 
 from busbw.backends.base import Bound, Interval, Limits, Operation, Parts
 from busbw.backends.pytorch.training.network import Network, batch_of, loss_of
-from busbw.backends.pytorch.training.observer import Alive, Call, Observer, Waits, counted, record, replay
+from busbw.backends.pytorch.training.observer import Alive, Observer, Waits, counted, record, replay
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Split, first_reason
@@ -38,72 +36,6 @@ SEED: Final = 1
 _HOST: Final = torch.device("cpu")
 
 
-@dataclass(frozen=True)
-class Made:
-    """Inputs from which a step is built: its shape, this rank, the number of ranks, and their process group."""
-
-    shape: StepShape
-    rank: int
-    ranks: int
-    group: Any
-    """torch's process group (None: all ranks)."""
-    device: torch.device = _HOST
-    """Device of weights and data."""
-
-    @cached_property
-    def degrees(self) -> dict[str, int]:
-        """All ranks as a grid, outermost dimension first, so that ranks that communicate most are neighbours.
-
-        Here ``dp`` is the number of copies of the groups that ``shard`` and ``ep`` divide.
-        """
-        workload = self.shape.workload
-        copies = workload.dp // (workload.shard * workload.ep)
-        return {
-            "dp": copies,
-            "shard": workload.shard,
-            "ep": workload.ep,
-            "pp": workload.pp,
-            "cp": workload.cp,
-            "tp": workload.tp,
-        }
-
-    def place(self, name: Split) -> int:
-        """Index of this rank in dimension ``name``."""
-        names = list(self.degrees)
-        inner = math.prod(self.degrees[dimension] for dimension in names[names.index(name) + 1 :])
-        return self.rank // inner % self.degrees[name]
-
-    def slice_of(self, whole: torch.Tensor) -> torch.Tensor:
-        """Sequences of this rank's replica."""
-        replicas = self.shape.workload.dp
-        return whole.chunk(replicas)[self.rank * replicas // self.ranks].clone()
-
-    def network(self, layers: range | None = None, experts: range | None = None) -> Network:
-        """The model, or its part with these layers and experts, on this rank's device."""
-        shape = self.shape
-        return Network(shape.model, SEED, layers, choice=shape.choice, experts=experts).to(self.device)
-
-    def mesh(self, *names: Split) -> Any:  # noqa: ANN401 - torch's device mesh
-        """Mesh of the ranks that differ from this one in dimensions ``names``, without dimensions of size 1."""
-        grid = {name: number for name, number in self.degrees.items() if number > 1}
-        present = tuple(name for name in names if name in grid)
-        if len(grid) < 2:
-            from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415 - takes half a second
-
-            group: Any = dist.group.WORLD if self.group is None else self.group
-            return DeviceMesh.from_group(group, self.device.type)
-        return grid_of(self.device.type, tuple(grid.items()))[present]
-
-    @cached_property
-    def replicas(self) -> Any:  # noqa: ANN401 - torch's process group
-        """Ranks with the same part of the model and different data; None if there are no others."""
-        names: list[Split] = [name for name in ("dp", "shard", "ep", "cp") if self.degrees[name] > 1]
-        if not names:
-            return None
-        mesh = self.mesh(*names)
-        return (mesh if mesh.ndim == 1 else mesh._flatten()).get_group()  # noqa: SLF001 - torch names it so
-
-
 @cache
 def grid_of(device: str, dimensions: tuple[tuple[str, int], ...]) -> Any:  # noqa: ANN401 - torch's device mesh
     """Mesh of all ranks; cached, so that its groups are created once."""
@@ -117,29 +49,75 @@ Whole = Callable[[str], torch.Tensor]
 """Name of a parameter → its gradient, or its weights, in one process."""
 
 
-class Step(ABC):
-    """A training step on one rank. ``__init__`` builds this rank's part of the model."""
+class Step:
+    """A training step on one rank. ``__init__`` builds this rank's part of the model.
 
-    def __init__(self, setup: Made) -> None:
-        self.made = setup
+    shape: shape of the step.
+    rank, ranks: this rank and the number of ranks.
+    group: torch's process group (None: all ranks).
+    device: device of weights and data.
+    """
+
+    def __init__(self, shape: StepShape, rank: int, ranks: int, group: Any, device: torch.device = _HOST) -> None:  # noqa: ANN401
+        self.shape, self.rank, self.ranks, self.group, self.device = shape, rank, ranks, group, device
         self.loss = torch.zeros(())
-        given, target = batch_of(setup.shape.model, SEED)
-        self.given, self.wanted = (self.slice_of(tensor).to(setup.device) for tensor in (given, target))
+        self.given, self.wanted = (self.slice_of(tensor).to(device) for tensor in batch_of(shape.model, SEED))
         self.network: nn.Module = self.make()
         self._initial = [parameter.detach().clone() for parameter in self.network.parameters()]
 
+    @cached_property
+    def degrees(self) -> dict[str, int]:
+        """All ranks as a grid, outermost dimension first, so that ranks that communicate most are neighbours.
+
+        Here ``dp`` is the number of copies of the groups that ``shard`` and ``ep`` divide.
+        """
+        workload = self.shape.workload
+        degrees = {name: getattr(workload, name) for name in ("dp", "shard", "ep", "pp", "cp", "tp")}
+        return degrees | {"dp": workload.dp // (workload.shard * workload.ep)}
+
+    def place(self, name: Split) -> int:
+        """Index of this rank in dimension ``name``."""
+        names = list(self.degrees)
+        inner = math.prod(self.degrees[dimension] for dimension in names[names.index(name) + 1 :])
+        return self.rank // inner % self.degrees[name]
+
     def slice_of(self, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part of the data."""
-        return self.made.slice_of(whole)
+        """This rank's part of the data: sequences of its replica."""
+        replicas = self.shape.workload.dp
+        return whole.chunk(replicas)[self.rank * replicas // self.ranks].clone()
+
+    def build(self, layers: range | None = None, experts: range | None = None) -> Network:
+        """The model, or its part with these layers and experts, on this rank's device."""
+        shape = self.shape
+        return Network(shape.model, SEED, layers, choice=shape.choice, experts=experts).to(self.device)
+
+    def mesh(self, *names: Split) -> Any:  # noqa: ANN401 - torch's device mesh
+        """Mesh of the ranks that differ from this one in dimensions ``names``, without dimensions of size 1."""
+        grid = {name: number for name, number in self.degrees.items() if number > 1}
+        if len(grid) < 2:
+            from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415 - takes half a second
+
+            group: Any = dist.group.WORLD if self.group is None else self.group
+            return DeviceMesh.from_group(group, self.device.type)
+        return grid_of(self.device.type, tuple(grid.items()))[tuple(name for name in names if name in grid)]
+
+    @cached_property
+    def replicas(self) -> Any:  # noqa: ANN401 - torch's process group
+        """Ranks with the same part of the model and different data; None if there are no others."""
+        names: list[Split] = [name for name in ("dp", "shard", "ep", "cp") if self.degrees[name] > 1]
+        if not names:
+            return None
+        mesh = self.mesh(*names)
+        return (mesh if mesh.ndim == 1 else mesh._flatten()).get_group()  # noqa: SLF001 - torch names it so
 
     @property
     def flop(self) -> int:
         """FLOP of the matrix products of all ranks together."""
-        return self.made.shape.flop
+        return self.shape.flop
 
-    @abstractmethod
     def make(self) -> nn.Module:
-        """Build this rank's part of the model, ready for training."""
+        """Build this rank's part of the model, ready for training; here the whole model."""
+        return self.build()
 
     def run(self) -> None:
         """Run the step: new gradients, synchronisation, update."""
@@ -150,7 +128,7 @@ class Step(ABC):
 
     def backward(self) -> None:
         """Forward and backward pass of all micro-batches, with accumulated gradients."""
-        pieces = self.made.shape.workload.micro_batches
+        pieces = self.shape.workload.micro_batches
         losses: list[torch.Tensor] = []
         for given, target in zip(self.given.chunk(pieces), self.wanted.chunk(pieces), strict=True):
             losses.append(self.pass_of(given, target, pieces, last=len(losses) == pieces - 1))
@@ -166,10 +144,10 @@ class Step(ABC):
 
     def synchronise(self) -> None:
         """Communication after the backward pass: average each gradient over replicas."""
-        if self.made.replicas is None:
+        if self.replicas is None:
             return
         for parameter in self.network.parameters():
-            dist.all_reduce(_local(parameter.grad), dist.ReduceOp.AVG, group=self.made.replicas)
+            dist.all_reduce(_local(parameter.grad), dist.ReduceOp.AVG, group=self.replicas)
 
     def update(self) -> None:
         """Gradient descent."""
@@ -193,15 +171,11 @@ class Step(ABC):
         """Context, used with a silent observer, in which a step does not communicate."""
         return nullcontext()
 
-    def gradients(self, whole: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
-        """This rank's part of each gradient, and the expected part."""
+    def values(self, gradient: Whole, weight: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
+        """This rank's part of each gradient and updated weight, and the expected part."""
         for name, parameter in self.named():
-            yield _local(parameter.grad), cut(whole(name), parameter)
-
-    def weights(self, whole: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
-        """This rank's part of each updated weight, and the expected part."""
-        for name, parameter in self.named():
-            yield _local(parameter.detach()), cut(whole(name), parameter)
+            yield _local(parameter.grad), cut(gradient(name), parameter)
+            yield _local(parameter.detach()), cut(weight(name), parameter)
 
     def named(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters by their names in the whole model."""
@@ -217,7 +191,8 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-MakeStep = Callable[[Made], Step]
+MakeStep = Callable[..., Step]
+"""Builds a step from its shape, this rank, the number of ranks, their process group and device."""
 
 
 def _local(tensor: Any) -> Any:  # noqa: ANN401 - a tensor, a DTensor or None
@@ -239,18 +214,18 @@ def cut(whole: torch.Tensor, like: Any) -> torch.Tensor:  # noqa: ANN401 - a ten
 
 
 class Reference:
-    """The same step in one process on the whole batch, computed on the step's device and kept on the host."""
+    """``step`` in one process on the whole batch, computed on the step's device and kept on the host."""
 
-    def __init__(self, setup: Made) -> None:
-        model = setup.shape.model
-        network = setup.network()
+    def __init__(self, step: Step) -> None:
+        self._step, model = step, step.shape.model
+        network = step.build()
         given, self._wanted = batch_of(model, SEED)
-        out = network(given.to(setup.device))
-        torch.autograd.backward(loss_of(out, self._wanted.to(setup.device)))
+        out = network(given.to(step.device))
+        torch.autograd.backward(loss_of(out, self._wanted.to(step.device)))
         self._out = out.detach().cpu()
         self._network = dict(network.cpu().named_parameters())
         inner = max(model.ffn, model.expert_ffn, model.heads * model.key_dim)
-        longest = max(setup.shape.tokens, model.hidden, inner, model.vocabulary)
+        longest = max(step.shape.tokens, model.hidden, inner, model.vocabulary)
         # A value passes through every product of a layer once in the forward and once in the backward pass. Each sums
         # up to ``longest`` numbers, whose rounding errors accumulate like a random walk.
         chain = 2 * (model.layers * ((8 if model.kv_rank else 6) if model.heads else 2) + 1)
@@ -269,12 +244,11 @@ class Reference:
         """Weights after the update."""
         return self._network[name].detach() - LEARNING_RATE * self.gradient(name)
 
-    def wrong(self, step: Step) -> int:
-        """Number of values of ``step`` whose difference from one process exceeds rounding errors."""
-        count = 0
-        for kind, of in ((step.gradients, self.gradient), (step.weights, self.weight)):
-            for actual, expected in kind(of):
-                count += expected.numel() if actual is None else self._differ(actual, expected)
+    def wrong(self) -> int:
+        """Number of values of the step whose difference from one process exceeds rounding errors."""
+        step, count = self._step, 0
+        for actual, expected in step.values(self.gradient, self.weight):
+            count += expected.numel() if actual is None else self._differ(actual, expected)
         loss = loss_of(step.slice_of(self._out), step.slice_of(self._wanted))
         return count + (self._differ(step.loss, loss) if step.knows_loss else 0)
 
@@ -291,28 +265,24 @@ class Reference:
 # --- interface to the instrument -------------------------------------------------------------------------------------
 
 
-@dataclass
 class BoundStep:
     """A step behind the interface of the instrument.
 
     step: the step.
     waits: replaces products by waits, with zeros as results (None: compute them).
-    reference: the same step in one process.
     late_seconds: delay of this rank's start.
     device: device that computes (None: the CPU).
-    calls: recorded collectives of one step.
     """
 
-    step: Step
-    waits: Waits | None
-    reference: Reference
-    late_seconds: float = 0.0
-    device: Device | None = None
-    calls: list[Call] = field(default_factory=list)
+    def __init__(
+        self, step: Step, waits: Waits | None = None, late_seconds: float = 0.0, device: Device | None = None
+    ) -> None:
+        self.step, self.waits, self._late_seconds, self._device = step, waits, late_seconds, device
+        self._reference = Reference(step)
 
     def call(self) -> None:
         """Run the step (the timed call)."""
-        time.sleep(self.late_seconds)
+        time.sleep(self._late_seconds)
         if self.waits is None:
             self.step.run()
             return
@@ -325,51 +295,57 @@ class BoundStep:
         if self.waits is not None:
             self.step.reset()
             self.step.run()
-        return self.reference.wrong(self.step)
-
-    def count(self) -> None:
-        """Run a step and record its collectives."""
-        self.step.reset()
-        with Observer(keep=True) as seen:
-            self.step.run()
-        self.calls = seen.calls
-
-    def watched(self) -> None:
-        """Run the step under an observer, so that its overhead is the same as in ``compute``."""
-        with Observer():
-            self.call()
+        return self._reference.wrong()
 
     def memory(self) -> tuple[int, int, int]:
         """Peak bytes of a step, bytes of weights and of gradients, without the instrument's own copies."""
+        self.step.reset()
         network = self.step.network
         network.zero_grad(set_to_none=True)
         weights = [_local(parameter.detach()) for parameter in network.parameters()]
-        if self.device is None:
+        if self._device is None:
             with Alive(weights) as seen:
                 self.step.run()
             peak = seen.peak_bytes
         else:
-            peak = self.device.peak_bytes(self.step.run) - self.step.copied_bytes
+            peak = self._device.peak_bytes(self.step.run) - self.step.copied_bytes
         gradients = [_local(parameter.grad) for parameter in network.parameters() if parameter.grad is not None]
         return peak, _bytes(weights), _bytes(gradients)
 
-    def timeline(self, now: Callable[[], int]) -> list[Interval]:
-        """Spans of this rank in a step, by the clock ``now``."""
-        time.sleep(self.late_seconds)
-        return record(self.step.run, now, self.waits, self.device)
+    def parts(self) -> Parts:
+        """Separate runs of the parts of a step."""
+        step, shape, memory = self.step, self.step.shape, self.memory()
+        step.reset()
+        with Observer(keep=True) as seen:
+            step.run()
+        return Parts(
+            prepare=step.reset,
+            step=self._watched,
+            compute=self._compute,
+            communicate=lambda: replay(seen.calls),
+            timeline=self._timeline,
+            profile=lambda: profiled(self.call, self._device),
+            sent=counted(seen.calls),
+            memory=memory,
+            parameters=parameters(shape.model),
+            flop=step.flop,
+            tokens=shape.tokens,
+            dropped=shape.dropped,
+        )
 
-    def profile(self) -> str:
-        """Trace of a step by torch's profiler."""
-        return profiled(self.call, self.device)
+    def _watched(self) -> None:
+        """Run the step under an observer, so that its overhead is the same as without communication."""
+        with Observer():
+            self.call()
 
-    def compute(self) -> None:
+    def _compute(self) -> None:
         """Run the step without its collectives."""
         with Observer(silent=True), self.step.silence():
             self.call()
 
-    def communicate(self) -> None:
-        """Run only the step's collectives."""
-        replay(self.calls)
+    def _timeline(self, now: Callable[[], int]) -> list[Interval]:
+        time.sleep(self._late_seconds)
+        return record(self.step.run, now, self.waits, self._device)
 
 
 def profiled(call: Callable[[], object], device: Device | None) -> str:
@@ -419,36 +395,19 @@ def refuse(case: Case) -> str | None:
     return reason or _LIMITS.refuse(case) or StepShape(workload).refuse(case.op)
 
 
+def workload_of(case: Case) -> Workload:
+    """The workload of a training step. Raises BackendError if there is none."""
+    if not isinstance(case.settings, Workload):
+        raise BackendError(f"{case.op} needs a workload in its case")
+    return case.settings
+
+
 def bind(bound: Bound, make: MakeStep) -> Operation:
     """Bind a training step."""
-    workload = bound.case.settings
-    if not isinstance(workload, Workload):
-        raise BackendError(f"{bound.case.op} needs a workload in its case")
-    shape, ranks = StepShape(workload), len(bound.group)
+    workload, ranks = workload_of(bound.case), len(bound.group)
     where = _HOST if bound.device is None else torch.device(bound.device.name)
-    setup = Made(shape, bound.me, ranks, bound.comm, where)
-    step = make(setup)
+    step = make(StepShape(workload), bound.me, ranks, bound.comm, where)
     waits = None if workload.wait_ns is None else Waits(workload.wait_ns * 1e-9 * ranks / step.flop)
-    late_ns = workload.slow_ns if workload.slow_rank == bound.me else None
-    bound_step = BoundStep(step, waits, Reference(setup), (late_ns or 0) * 1e-9, bound.device)
-
-    def parts() -> Parts:
-        step.reset()
-        memory = bound_step.memory()
-        bound_step.count()
-        return Parts(
-            prepare=step.reset,
-            step=bound_step.watched,
-            compute=bound_step.compute,
-            communicate=bound_step.communicate,
-            timeline=bound_step.timeline,
-            profile=bound_step.profile,
-            sent=counted(bound_step.calls),
-            memory=memory,
-            parameters=parameters(shape.model),
-            flop=step.flop,
-            tokens=shape.tokens,
-            dropped=shape.dropped,
-        )
-
-    return Operation(bound_step.call, prepare=step.reset, wrong=bound_step.wrong, parts=parts)
+    late_ns = (workload.slow_ns or 0) * (workload.slow_rank == bound.me)
+    training = BoundStep(step, waits, late_ns * 1e-9, bound.device)
+    return Operation(training.call, prepare=step.reset, wrong=training.wrong, parts=training.parts)
