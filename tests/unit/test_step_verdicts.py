@@ -79,9 +79,9 @@ def run_of(
 
 
 def answered(stored: StoredRun) -> tuple[Answer, StepVerdict]:
-    answer = answer_of(judge(pool((stored,))))
-    (verdict,) = answer.of(StepAnswer).verdicts
-    return answer, verdict
+    judgement = judge(pool((stored,)))
+    (verdict,) = judgement.of(Training).verdicts
+    return answer_of(judgement), verdict
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_a_step_that_no_plan_describes_gives_its_own_reason(monkeypatch: pytest.
 
 
 def test_a_slower_step_on_shared_cores_is_explained_by_them() -> None:
-    shared = answered(run_of(150_000_000, machine=Machine(usable_cores=1)))
-    own = answered(run_of(150_000_000))
-    assert [(answer.status, one.explained_by) for answer, one in (shared, own)] == [
+    shared, _ = answered(run_of(150_000_000, machine=Machine(usable_cores=1)))
+    own, _ = answered(run_of(150_000_000))
+    assert [(answer.status, *answer.of(StepAnswer).explained.values()) for answer in (shared, own)] == [
         ("explained", "oversubscribed"),
         ("slower", None),
     ]
@@ -204,10 +204,9 @@ def test_every_output_has_the_parts_of_a_step() -> None:
 
 
 def test_stored_steps_that_nothing_predicts_have_their_parts_in_the_answer() -> None:
-    answer = answer_of(judge(load([STORED])))
-    part = answer.of(StepAnswer)
-    assert {verdict.step.op for verdict in part.verdicts} == {"train_1f1b", "train_ddp"}
-    assert part.text
+    judgement = judge(load([STORED]))
+    assert {step.op for step in judgement.of(Training).steps} == {"train_1f1b", "train_ddp"}
+    assert answer_of(judgement).of(StepAnswer).text
 
 
 COUNTED: dict[str, tuple[dict[str, int], dict[tuple[str, int], int]]] = {

@@ -51,8 +51,8 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "best": plain(judgement.best),
         "verdicts": [
             # The settings of the curve are among ``curves``.
-            values_of(verdict, *_OF_VERDICT, "label", "op", "text")
-            for verdict in answer.verdicts
+            {**values_of(verdict, *_OF_VERDICT), "explained_by": code, **values_of(verdict, "label", "op", "text")}
+            for verdict, code in answer.verdicts.items()
         ],
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "crossings": crossing_rows(judgement.comparisons),

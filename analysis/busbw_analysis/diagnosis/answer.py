@@ -3,7 +3,7 @@
 ``answer_of`` builds it from a judgement; ``causes`` finds the causes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -70,8 +70,8 @@ class Answer:
     confidence: 0 to 4; one point each if everything was measured and verified, there are at least 4 launches, the
         machine was quiet, and launches scatter by at most ± 10 %. Shown as dots before ``trust``.
     pooled: ids of the runs whose launches are pooled; empty for a single run.
-    causes: the causes that ``cause`` names; ``Verdict.explained_by`` refers to them by code.
-    verdicts: the verdicts of the judgement, with the cause that explains each.
+    causes: the causes that ``cause`` names.
+    verdicts: the verdicts of the judgement, each with the code of the cause that explains it; None if there is none.
     findings: the other findings, those that change a decision most first.
     evidence: the findings behind ``causes``, with their numbers.
     parts: those of the slices.
@@ -87,7 +87,7 @@ class Answer:
     confidence: int
     pooled: tuple[str, ...]
     causes: tuple[Cause, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: Mapping[Verdict, str | None]
     findings: tuple[Finding, ...]
     evidence: tuple[Finding, ...]
     parts: tuple[AnswerPart, ...]
@@ -170,14 +170,14 @@ def answer_of(judgement: Judgement) -> Answer:
     )
 
 
-def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
+def _status(judgement: Judgement, verdicts: Mapping[Verdict, str | None]) -> Status:
     states = [row.state for row in judgement.cases]
     if "failed" in states or any(finding.severity == "bad" for finding in judgement.findings):
         return "failed"
     statuses = {verdict.status for verdict in verdicts}
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
     if slower:
-        return "explained" if all(verdict.explained_by for verdict in slower) else "slower"
+        return "explained" if all(verdicts[verdict] for verdict in slower) else "slower"
     if "undecided" in statuses:
         return "undecided"
     return "as expected" if statuses & {"as expected", "faster"} else "not judged"
@@ -200,7 +200,7 @@ def _unfinished(judgement: Judgement) -> str:
     )
 
 
-def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], verdicts: Sequence[Verdict]) -> str:
+def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], verdicts: Collection[Verdict]) -> str:
     """Whether the run is as expected. It follows from ``verdicts``, the rows of the table.
 
     No fault is suspected if the placement of the ranks explains all that is slower, and healthy machines lose as much.
@@ -223,10 +223,10 @@ def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], ver
     return _HEADLINES[status]
 
 
-def _unexplained(judgement: Judgement, verdicts: Sequence[Verdict]) -> tuple[str, str]:
+def _unexplained(judgement: Judgement, verdicts: Mapping[Verdict, str | None]) -> tuple[str, str]:
     """That no cause was found for slower results, and what to do about them."""
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
-    rest = sum(verdict.explained_by is None for verdict in slower)
+    rest = sum(verdicts[verdict] is None for verdict in slower)
     if not rest:
         return "", ""
     if judgement.from_logs:
@@ -239,7 +239,7 @@ def _unexplained(judgement: Judgement, verdicts: Sequence[Verdict]) -> tuple[str
     return text, "compare with an earlier run, or with one on a healthy host of this kind (busbw compare)"
 
 
-def _by_band(verdicts: Sequence[Verdict]) -> Iterator[tuple[Band, str]]:
+def _by_band(verdicts: Collection[Verdict]) -> Iterator[tuple[Band, str]]:
     """One sentence per judged band of sizes. If every reference is doubted, it gives measured numbers, not ratios."""
     for band in _BANDS:
         judged = [verdict for verdict in verdicts if verdict.band == band and verdict.status != "not judged"]

@@ -5,7 +5,7 @@ launches for a test, the machine was quiet, and launches scatter little.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from statistics import median
 from typing import Final
 
@@ -148,10 +148,10 @@ def _launch_counts(judgement: Judgement) -> list[int]:
     return [len(group.launch_medians_ns) for summary in judgement.cases for group in summary.groups[:1]]
 
 
-def lacks_launches(judgement: Judgement, verdicts: Iterable[Verdict]) -> bool:
+def lacks_launches(judgement: Judgement, verdicts: Mapping[Verdict, str | None]) -> bool:
     """Whether any of ``verdicts`` is undecided without a cause; False for logs of other tools."""
     undecided = (
-        verdict.status == "undecided" and verdict.doubt is None and verdict.explained_by is None for verdict in verdicts
+        verdict.status == "undecided" and verdict.doubt is None and code is None for verdict, code in verdicts.items()
     )
     return not judgement.from_logs and any(undecided)
 

@@ -58,7 +58,6 @@ class Verdict:
     indicative: there are fewer than 4 launches, so another launch may give another verdict.
     peak_doubted: the rate is so far above the peak that this peak cannot be right.
     doubt: why the reference that would decide the status cannot be trusted; None if it can.
-    explained_by: code of the cause that explains the verdict (``answer.Answer.causes``); None if there is none.
     """
 
     key: SeriesKey
@@ -79,7 +78,6 @@ class Verdict:
     indicative: bool
     peak_doubted: bool = False
     doubt: Doubt | None = None
-    explained_by: str | None = None
 
     @property
     def op(self) -> str:

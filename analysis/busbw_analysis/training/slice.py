@@ -1,7 +1,7 @@
 """Training as a slice: measured steps and gradient exchanges, their sections, JSON, and the export of timelines."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
@@ -47,25 +47,25 @@ _MESSAGES: Final = {"send_recv": "ping_pong", "all_to_all_v": "all_to_all"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepAnswer(AnswerPart):
-    """The part of the answer on training steps. ``verdicts``: on all steps, with the cause that explains each."""
+    """The part of the answer on training steps. ``explained``: the case of a step → code of the cause of its time."""
 
-    verdicts: tuple[StepVerdict, ...]
+    explained: Mapping[int, str | None]
 
 
 def answer_steps(verdicts: Sequence[StepVerdict], judgement: Judgement, causes: Sequence[Cause]) -> StepAnswer:
     """The part of the answer on the steps with these ``verdicts``; ``causes`` are those that the core names."""
     codes = {cause.code for cause in causes}
-    explained = tuple(replace(verdict, explained_by=_cause_of(verdict, judgement, codes)) for verdict in verdicts)
-    disturbed = any(verdict.explained_by == _DISTURBED for verdict in explained) and _DISTURBED not in codes
+    explained = {verdict.step.case: _cause_of(verdict, judgement, codes) for verdict in verdicts}
+    disturbed = _DISTURBED in explained.values() and _DISTURBED not in codes
     cause = cause_named(judgement, _DISTURBED) if disturbed else None
     return StepAnswer(
         label="Steps",
-        text=_steps_in_words(explained),
-        statuses=frozenset(_statuses(explained)),
+        text=_steps_in_words(verdicts),
+        statuses=frozenset(_statuses(verdicts, explained)),
         causes=() if cause is None else (cause,),
-        action=_action(judgement, explained),
-        unjudged=_why_unjudged(explained),
-        verdicts=explained,
+        action=_action(judgement, verdicts),
+        unjudged=_why_unjudged(verdicts),
+        explained=explained,
     )
 
 
@@ -78,11 +78,11 @@ def _cause_of(verdict: StepVerdict, judgement: Judgement, codes: Collection[str]
     return _DISTURBED if judgement.cases[verdict.step.case].disturbance.high else None
 
 
-def _statuses(verdicts: Sequence[StepVerdict]) -> Iterator[RunStatus]:
+def _statuses(verdicts: Sequence[StepVerdict], explained: Mapping[int, str | None]) -> Iterator[RunStatus]:
     """What the verdicts mean for the whole run."""
     for verdict in verdicts:
         if verdict.status == "slower":
-            yield "explained" if verdict.explained_by else "slower"
+            yield "explained" if explained[verdict.step.case] else "slower"
         elif verdict.status == "undecided":
             yield "undecided"
         elif verdict.status != "not judged":
@@ -308,18 +308,19 @@ _TRADED: Final = ("budget_ns", "gap", "gap_in_budget", "needed", "needed_ns", "g
 _OF_RANK: Final = ("rank", "compute_ns", "waiting_ns", "waiting_for_last_ns")
 _OF_VERDICT: Final = (
     *("status", "computed", "communicating", "waiting", "of_matmul", "predicted_ns", "ratio", "low", "high"),
-    *("longest", "extrapolated", "refused", "lacks", "explained_by"),
+    *("longest", "extrapolated", "refused", "lacks"),
 )
 
 
 def _as_json(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
+    explained = answer.of(StepAnswer).explained
     return {
-        "steps": [_step(verdict) for verdict in answer.of(StepAnswer).verdicts],
+        "steps": [_step(verdict, explained[verdict.step.case]) for verdict in judgement.of(Training).verdicts],
         "exchanges": [_exchanged(row) for group in judgement.of(Training).exchanges for row in group],
     }
 
 
-def _step(verdict: StepVerdict) -> dict[str, JSON]:
+def _step(verdict: StepVerdict, explained_by: str | None) -> dict[str, JSON]:
     step = verdict.step
     what, ns = step.waits_for
     return {
@@ -330,7 +331,11 @@ def _step(verdict: StepVerdict) -> dict[str, JSON]:
         "timeline": [
             values_of(time, "rank", "compute_ns", "waiting_ns", "waiting_for_last_ns") for time in step.timeline
         ],
-        "verdict": {**values_of(verdict, *_OF_VERDICT), "changes": plain(dict(verdict.changes))},
+        "verdict": {
+            **values_of(verdict, *_OF_VERDICT),
+            "explained_by": explained_by,
+            "changes": plain(dict(verdict.changes)),
+        },
     }
 
 

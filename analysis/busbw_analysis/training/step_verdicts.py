@@ -61,7 +61,6 @@ class StepVerdict:
     lacks: tuple[str, ...] = ()
     largest_bytes: int = 0
     changes: tuple[tuple[str, float], ...] = ()
-    explained_by: str | None = None
 
     @property
     def name(self) -> str:
