@@ -9,7 +9,7 @@ from busbw.runs.records import Case
 from busbw_analysis.assembly import compose
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.composition import compositions_of
+from busbw_analysis.diagnosis.equivalents import compositions_of
 from busbw_analysis.diagnosis.judge import Judgement
 
 MIB = 1 << 20

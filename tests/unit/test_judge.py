@@ -16,7 +16,7 @@ from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
-from busbw_analysis.diagnosis.normality import in_words
+from busbw_analysis.diagnosis.verdicts import in_words
 from busbw_analysis.report.document import Table
 from busbw_analysis.report.show import show_blocks, show_rows
 

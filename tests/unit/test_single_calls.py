@@ -11,7 +11,7 @@ from testing.synthetic import Piece, World, case, synthetic_run
 from busbw.measure.unsupported import Place, unsuited
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.single_calls import UNIT, SingleCall, single_calls
+from busbw_analysis.diagnosis.equivalents import UNIT, SingleCall, single_calls
 from busbw_analysis.report.equivalents import one_call
 
 MIB = 1 << 20

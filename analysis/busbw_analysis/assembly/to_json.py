@@ -24,9 +24,9 @@ from busbw_analysis.data.summary import CaseState, CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.diagnosis.answer import Answer
+from busbw_analysis.diagnosis.equivalents import UNIT
 from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
-from busbw_analysis.diagnosis.normality import against_model, in_words
-from busbw_analysis.diagnosis.single_calls import UNIT
+from busbw_analysis.diagnosis.verdicts import against_model, in_words
 from busbw_analysis.peaks.peaks import peak_as_json
 
 LAYOUT: Final = 1

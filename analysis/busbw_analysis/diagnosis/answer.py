@@ -17,10 +17,9 @@ from busbw_analysis.data.bands import Band
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.causes import FOUND_WITH, causes_of
-from busbw_analysis.diagnosis.contributions import AnswerPart, Cause, Status
-from busbw_analysis.diagnosis.doubts import DOUBTS
+from busbw_analysis.diagnosis.curves import DOUBTS
 from busbw_analysis.diagnosis.findings import Finding
-from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
+from busbw_analysis.diagnosis.judge import AnswerPart, Best, Cause, Judgement, Status, Verdict
 from busbw_analysis.diagnosis.trust import decide_more, dots, lacks_launches, trust_in
 from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model, why_above
 from busbw_analysis.peaks.peaks import Peak

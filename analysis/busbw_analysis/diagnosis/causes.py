@@ -8,11 +8,9 @@ from busbw.ops import PAIRED, REDUCING, SYNCHRONISING
 from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.resumed import resuming
-from busbw_analysis.diagnosis.contributions import Cause
-from busbw_analysis.diagnosis.curves import Curve
-from busbw_analysis.diagnosis.doubts import DOUBTS
+from busbw_analysis.diagnosis.curves import DOUBTS, Curve
 from busbw_analysis.diagnosis.findings import case_name
-from busbw_analysis.diagnosis.judge import Judgement, Verdict
+from busbw_analysis.diagnosis.judge import Cause, Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model, why_above
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.families import GLOO, MPI

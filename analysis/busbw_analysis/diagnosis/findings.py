@@ -15,13 +15,13 @@ from busbw.system.detect import picture
 from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.lateness import GroupLateness
+from busbw_analysis.data.lateness import GroupLateness, RankLateness
+from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.resumed import ended_in_words, resuming, resumptions
 from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseState, CaseSummary
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
-from busbw_analysis.diagnosis.stragglers import in_words
 from busbw_analysis.models.results import Results
 
 Severity = Literal["bad", "caution", "note"]
@@ -260,7 +260,33 @@ def _late(lateness: Sequence[GroupLateness], summaries: Sequence[CaseSummary]) -
     for group in lateness:
         for member in group.flagged:
             worst = case_name(summaries[member.worst].case)
-            yield in_words(group, member, worst)
+            yield _straggler(group, member, worst)
+
+
+def _straggler(group: GroupLateness, member: RankLateness, worst: str) -> tuple[str, ...]:
+    """The evidence that ``member`` of ``group`` is a straggler, as sentences without full stops; ``worst`` is the name
+    of its worst case.
+    """
+    chance = "p < 10⁻¹²" if member.p_value < 1e-12 else f"p = {member.p_value:.1g}"
+    amount = f"in {member.share:.0%} of samples, by {format_time(member.median_ns or 0.0)} (median)"
+    if group.seen == "shortest time":
+        what = f"is probably a straggler: it has the shortest time (usually that of the last to arrive) {amount}"
+    else:
+        what = f"is a straggler: late {amount}"
+    host = [other for other in group.members if other.host == member.host]
+    together = 1 < len(host) < len(group.members) and all(other.flagged for other in host)
+    who = f"Rank {member.rank}" + (f" (host {member.host})" if member.host else "")
+    evidence = (
+        f"Among ranks {rank_list(group.ranks)} it stands out in {member.cases} of {counted(group.cases, 'case')} and "
+        f"{member.launches} of {counted(group.launches, 'launch', 'launches')}, most in {worst} ({chance} if all ranks "
+        "are equal)"
+    )
+    return (
+        f"{who} {what}",
+        f"The other ranks wait for it during {member.cost:.0%} of the time of the calls",
+        evidence,
+        *([f"All ranks of host {member.host} are stragglers"] if together else []),
+    )
 
 
 def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,16 +18,13 @@ from busbw_analysis.data.series import SeriesKey, key_of
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons
-from busbw_analysis.diagnosis.composition import Composition, compositions_of
-from busbw_analysis.diagnosis.contributions import AnswerPart, CaseNumber, Cause
-from busbw_analysis.diagnosis.curves import Curve, curves_of
+from busbw_analysis.diagnosis.curves import Curve, Doubts, curves_of, doubts_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
-from busbw_analysis.diagnosis.doubts import Doubts, doubts_of
+from busbw_analysis.diagnosis.equivalents import Composition, SingleCall, compositions_of, single_calls
 from busbw_analysis.diagnosis.findings import Finding, findings_on, ranked
 from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
 from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
 from busbw_analysis.diagnosis.selftest import SelfTest
-from busbw_analysis.diagnosis.single_calls import SingleCall, single_calls
 from busbw_analysis.diagnosis.verdicts import Verdict, verdicts_on
 from busbw_analysis.models.results import Results, results_of
 from busbw_analysis.peaks.peaks import Peak, PeakLevel
@@ -35,6 +32,11 @@ from busbw_analysis.peaks.peaks import Peak, PeakLevel
 __all__ = ["Best", "Curve", "Evidence", "Finding", "Judgement", "PairMatrix", "SliceJudgement", "Verdict", "judge"]
 
 _Slice = TypeVar("_Slice", bound="SliceJudgement")
+
+Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
+"""Status of a whole run. ``explained``: slower than expected, and the causes say why. ``slower``: slower, and no cause
+was found.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,70 @@ class Evidence:
     matrices: tuple[PairMatrix, ...]
     pair_shares: tuple[PairShares | Unavailable | None, ...]
     rows: Catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Something that explains verdicts, or makes every number unreliable.
+
+    code: a stable word; usually the code of the finding that is its evidence.
+    text: what was found, without a full stop.
+    action: what to do about it, without a full stop.
+    compares: whether the action is a comparison with another run.
+    """
+
+    code: str
+    text: str
+    action: str
+    compares: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPart:
+    """The part of a slice in the answer. Texts are clauses without a full stop; "" says nothing.
+
+    label, text: a line of its own below the bands of sizes.
+    statuses: what its verdicts mean for the whole run; empty if none was possible.
+    causes: those that the core does not name.
+    action: what to do, after what the causes say.
+    unjudged: why its verdicts are missing.
+    shown_instead: what the report shows if nothing at all was judged.
+    rates: its highest rates, named before the highest busbw.
+    rates_without_busbw: those that are named only if no busbw was measured.
+    """
+
+    label: str = ""
+    text: str = ""
+    statuses: frozenset[Status] = frozenset()
+    causes: tuple[Cause, ...] = ()
+    action: str = ""
+    unjudged: str = ""
+    shown_instead: str = ""
+    rates: tuple[str, ...] = ()
+    rates_without_busbw: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CaseNumber:
+    """A number that a slice knows of some cases, for the rows of ``busbw show``.
+
+    key: in JSON, null for other cases.
+    heading: of its column; "" if only JSON has it.
+    unit: fractions are shown as percentages.
+    values: by the index of the case.
+    note: what the column means, shown below tables that have it; "" if another column's note says so.
+    """
+
+    key: str
+    heading: str
+    unit: Literal["fraction", "ns"]
+    values: Mapping[int, float | None]
+    note: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether some case has it."""
+        return any(value is not None for value in self.values.values())
 
 
 class SliceJudgement(Protocol):

@@ -10,8 +10,7 @@ from busbw.workloads.model_rows import Model
 from busbw_analysis.data.as_json import plain, with_values
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.diagnosis.contributions import AnswerPart, CaseNumber, Cause
-from busbw_analysis.diagnosis.judge import Evidence, Finding, Judgement
+from busbw_analysis.diagnosis.judge import AnswerPart, CaseNumber, Cause, Evidence, Finding, Judgement
 from busbw_analysis.node.hierarchy import HierarchyLevel, hierarchy
 from busbw_analysis.node.memory import MemoryCurve, memory_curves
 from busbw_analysis.node.roofline import (

@@ -12,11 +12,10 @@ from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.data.overlap import Overlap
 from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.diagnosis.composition import Composition
+from busbw_analysis.diagnosis.equivalents import UNIT, Composition, SingleCall
 from busbw_analysis.diagnosis.hypothesis_tests import percent
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.selftest import Check, State, taken_in_words
-from busbw_analysis.diagnosis.single_calls import UNIT, SingleCall
 from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Tone, table, three_digits
 from busbw_analysis.report.run import case_label
 

@@ -17,9 +17,8 @@ from busbw_analysis.data.as_json import plain, values_of, with_values
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.causes import cause_named
-from busbw_analysis.diagnosis.contributions import AnswerPart, CaseNumber, Cause
-from busbw_analysis.diagnosis.contributions import Status as RunStatus
-from busbw_analysis.diagnosis.judge import Evidence, Finding, Judgement
+from busbw_analysis.diagnosis.judge import AnswerPart, CaseNumber, Cause, Evidence, Finding, Judgement
+from busbw_analysis.diagnosis.judge import Status as RunStatus
 from busbw_analysis.diagnosis.verdicts import Status, times
 from busbw_analysis.models.results import Results
 from busbw_analysis.predict import Questions
