@@ -79,7 +79,7 @@ def _whole(values: Floats) -> tuple[int, ...]:
 
 
 def flagged(judgement: Judgement) -> list[int]:
-    return [member.rank for group in judgement.lateness for member in group.flagged]
+    return [member.rank for group in judgement.results.lateness for member in group.flagged]
 
 
 def said(judgement: Judgement) -> str:
@@ -87,7 +87,7 @@ def said(judgement: Judgement) -> str:
 
 
 def only(judgement: Judgement) -> GroupLateness:
-    (group,) = judgement.lateness
+    (group,) = judgement.results.lateness
     return group
 
 
@@ -250,7 +250,7 @@ def test_nobody_is_accused_by_three_samples() -> None:
 
 def test_the_late_rank_of_an_op_that_does_not_synchronise_is_nobodys_business() -> None:
     run = synthetic_run([case("broadcast", 64)], World(late_rank=1, late_seconds=60e-6))
-    assert judge(pool((run,))).lateness == ()
+    assert judge(pool((run,))).results.lateness == ()
 
 
 # --- without a common clock ------------------------------------------------------------------------------------

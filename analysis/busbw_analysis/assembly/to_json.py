@@ -24,7 +24,7 @@ from busbw_analysis.data.summary import CaseState, CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.diagnosis.equivalents import UNIT
+from busbw_analysis.diagnosis.equivalents import UNIT, compositions_of, single_calls
 from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import against_model, in_words
 from busbw_analysis.peaks.peaks import peak_as_json
@@ -56,13 +56,16 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         ],
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "crossings": crossing_rows(judgement.comparisons),
-        "compositions": [with_values(composition, "sum_ns", "ratio") for composition in judgement.compositions],
+        "compositions": [
+            with_values(composition, "sum_ns", "ratio") for composition in compositions_of(judgement.curves)
+        ],
         "pair_matrices": plain(judgement.matrices),
         "pair_shares": plain(judgement.pair_shares),
         "pair_splits": plain(judgement.splits),
-        "lateness": plain(judgement.lateness),
+        "lateness": plain(judgement.results.lateness),
         "single_calls": [
-            {**with_values(call, "printed", "barrier", "one_call"), "unit": UNIT} for call in judgement.single_calls
+            {**with_values(call, "printed", "barrier", "one_call"), "unit": UNIT}
+            for call in single_calls(judgement.cases, judgement.samples)
         ],
         **{key: value for row in SLICES for key, value in row.as_json(judgement, answer).items()},
         "cases": [_case(summary) for summary in judgement.cases],

@@ -11,7 +11,6 @@ from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.lateness import GroupLateness
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.samples import Samples
 from busbw_analysis.data.series import SeriesKey, key_of
@@ -20,7 +19,6 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons
 from busbw_analysis.diagnosis.curves import Curve, Doubts, curves_of, doubts_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
-from busbw_analysis.diagnosis.equivalents import Composition, SingleCall, compositions_of, single_calls
 from busbw_analysis.diagnosis.findings import Finding, findings_on, ranked
 from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
 from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
@@ -171,7 +169,6 @@ class Judgement:
     samples: for sections that show them.
     findings: ``ranked``.
     doubts: why the model or the peak of a curve cannot be trusted.
-    compositions, single_calls: all-reduce beside its two halves, and cases that were also measured as scripts do.
     pair_shares: for each matrix, what its pairs reached of their peaks.
     comparisons: algorithms of the same op compared.
     slices: what each slice found.
@@ -185,10 +182,7 @@ class Judgement:
     doubts: Mapping[SeriesKey, Doubts]
     matrices: tuple[PairMatrix, ...]
     splits: tuple[PairSplit, ...]
-    lateness: tuple[GroupLateness, ...]
     selftest: SelfTest | None
-    compositions: tuple[Composition, ...]
-    single_calls: tuple[SingleCall, ...]
     pair_shares: tuple[PairShares | Unavailable | None, ...]
     comparisons: tuple[AlgorithmComparison, ...]
     slices: tuple[SliceJudgement, ...]
@@ -292,10 +286,7 @@ def judge(
         doubts=doubts,
         matrices=matrices,
         splits=splits,
-        lateness=results.lateness,
         selftest=selftest,
-        compositions=compositions_of(curves),
-        single_calls=single_calls(results.cases, dataset.samples),
         pair_shares=shares,
         comparisons=algorithm_comparisons(curves, results.library),
         slices=of_slices,

@@ -305,7 +305,7 @@ def rank_views(judgement: Judgement) -> Section:
     ]
     late = by_key((rank, share) for _, rank, share in arrivals)
     hosts = judgement.facts.hosts
-    together = next((group for group in judgement.lateness if group.ranks == tuple(everyone)), None)
+    together = next((group for group in judgement.results.lateness if group.ranks == tuple(everyone)), None)
     members = {} if together is None else {member.rank: member for member in together.members}
 
     def late_share(rank: int) -> Cell | None:
