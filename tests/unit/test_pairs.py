@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 from testing.synthetic import Machine, World, case, synthetic_run
 
-from busbw.runs.placement import RankPlacement
+from busbw.system.catalog import catalogue
 from busbw_analysis.assembly.compose import compose
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.groups import groups_of
@@ -229,6 +229,6 @@ def test_a_matrix_with_holes_names_nobody() -> None:
     cut = judgement.cases[0]
     without_last = cut.groups.rows.take(np.arange(int(cut.groups.first[-1])))
     cut = replace(cut, groups=groups_of(cut.index, cut.case, [(0, without_last)]))
-    (matrix,) = matrices_of([cut], [RankPlacement(rank, "n0") for rank in range(4)])
+    (matrix,) = matrices_of([cut], judgement.facts, catalogue())
     assert matrix.outliers == ()
     assert matrix.unknown is not None

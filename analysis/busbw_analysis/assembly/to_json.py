@@ -25,7 +25,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.equivalents import UNIT, compositions_of, single_calls
-from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
+from busbw_analysis.diagnosis.judge import Curve, Judgement, PairMatrix, Verdict
 from busbw_analysis.diagnosis.verdicts import against_model, in_words
 from busbw_analysis.peaks.peaks import peak_as_json
 
@@ -59,8 +59,8 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "compositions": [
             with_values(composition, "sum_ns", "ratio") for composition in compositions_of(judgement.curves)
         ],
-        "pair_matrices": plain(judgement.matrices),
-        "pair_shares": plain(judgement.pair_shares),
+        "pair_matrices": [values_of(matrix, *_OF_MATRIX) for matrix in judgement.matrices],
+        "pair_shares": [plain(matrix.shares) for matrix in judgement.matrices],
         "pair_splits": plain(judgement.splits),
         "lateness": plain(judgement.results.lateness),
         "single_calls": [
@@ -95,6 +95,7 @@ def _text(content: Mapping[str, JSON]) -> str:
 
 
 _OF_VERDICT: Final = tuple(field.name for field in fields(Verdict) if field.name != "key")
+_OF_MATRIX: Final = tuple(field.name for field in fields(PairMatrix) if field.name != "shares")
 _OF_SUMMARY: Final = tuple(field.name for field in fields(CaseSummary) if field.name not in {"groups", "wrong"})
 _OF_GROUP: Final = (
     *(field.name for field in fields(GroupSummary) if field.name not in {"case", "size_bytes", "place"}),

@@ -5,7 +5,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 
@@ -52,8 +52,6 @@ _PLACEMENT_CAUSES: Final = frozenset({"oversubscribed", "no-spare-core", "librar
 _MOST_BY_PLACEMENT: Final = 15.0
 """Largest slowdown (times the model's time) that these causes can explain: up to 12 was seen on healthy machines."""
 
-_Part = TypeVar("_Part", bound=AnswerPart)
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -90,11 +88,6 @@ class Answer:
     findings: tuple[Finding, ...]
     evidence: tuple[Finding, ...]
     parts: tuple[AnswerPart, ...]
-
-    def of(self, kind: type[_Part]) -> _Part:
-        """The part of the slice that answers with a ``kind``. Raises ValueError if it was not judged."""
-        (part,) = (part for part in self.parts if isinstance(part, kind))
-        return part
 
     @property
     def answer(self) -> str:

@@ -9,7 +9,7 @@ from busbw.runs.records import Case, case_in_words
 from busbw.units import counted
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.diagnosis.compare import ComparedBand, Comparison
+from busbw_analysis.diagnosis.compare import Compared, Comparison
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict, undetected
 from busbw_analysis.diagnosis.trust import dots, trust_in_comparison
 
@@ -36,7 +36,7 @@ def gist(comparison: Comparison) -> tuple[str, ...]:
     """
     titles = titles_of(comparison)
 
-    def name(band: ComparedBand) -> str:
+    def name(band: Compared) -> str:
         title = " ".join(titles[label(band.case)])
         return title if band.band == "no size" else f"{title} {band.band}"
 

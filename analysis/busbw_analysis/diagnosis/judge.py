@@ -15,13 +15,11 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.samples import Samples
 from busbw_analysis.data.series import SeriesKey, key_of
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons
 from busbw_analysis.diagnosis.curves import Curve, Doubts, curves_of, doubts_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
 from busbw_analysis.diagnosis.findings import Finding, findings_on, ranked
 from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
-from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
 from busbw_analysis.diagnosis.selftest import SelfTest
 from busbw_analysis.diagnosis.verdicts import Verdict, verdicts_on
 from busbw_analysis.models.results import Results, results_of
@@ -72,14 +70,12 @@ def _fastest(summary: CaseSummary) -> Sequence[GroupSummary]:
 class Evidence:
     """What a slice judges by: the results, and what the core made of them.
 
-    pair_shares: for each matrix, what its pairs reached of their peaks.
     rows: the catalogue of peaks.
     """
 
     results: Results
     curves: tuple[Curve, ...]
     matrices: tuple[PairMatrix, ...]
-    pair_shares: tuple[PairShares | Unavailable | None, ...]
     rows: Catalogue
 
 
@@ -169,7 +165,6 @@ class Judgement:
     samples: for sections that show them.
     findings: ``ranked``.
     doubts: why the model or the peak of a curve cannot be trusted.
-    pair_shares: for each matrix, what its pairs reached of their peaks.
     comparisons: algorithms of the same op compared.
     slices: what each slice found.
     """
@@ -183,7 +178,6 @@ class Judgement:
     matrices: tuple[PairMatrix, ...]
     splits: tuple[PairSplit, ...]
     selftest: SelfTest | None
-    pair_shares: tuple[PairShares | Unavailable | None, ...]
     comparisons: tuple[AlgorithmComparison, ...]
     slices: tuple[SliceJudgement, ...]
 
@@ -272,9 +266,8 @@ def judge(
     results = results_of(dataset)
     facts, curves = results.facts, curves_of(results, rows)
     doubts = doubts_of(curves, results.cases)
-    matrices, splits = matrices_of(results.cases, facts.placements), splits_of(results.cases, facts.placements)
-    shares = tuple(shares_of(facts, matrix, rows) for matrix in matrices)
-    evidence = Evidence(results, curves, matrices, shares, rows)
+    matrices = matrices_of(results.cases, facts, rows)
+    evidence = Evidence(results, curves, matrices, rows)
     of_slices = tuple(judge_slice(evidence) for judge_slice in slices)
     findings = findings_on(results, matrices, selftest, rows)
     return Judgement(
@@ -285,9 +278,8 @@ def judge(
         curves=curves,
         doubts=doubts,
         matrices=matrices,
-        splits=splits,
+        splits=splits_of(results.cases, facts.placements),
         selftest=selftest,
-        pair_shares=shares,
         comparisons=algorithm_comparisons(curves, results.library),
         slices=of_slices,
     )

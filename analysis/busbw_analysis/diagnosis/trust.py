@@ -76,10 +76,9 @@ def _pooled(judgement: Judgement) -> str:
     if not names:
         return ""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    named = ", ".join(names[:_MOST_NAMED])
     alike = len({frozenset(stored.run.cases) for stored in judgement.runs}) == 1
     advice = "; busbw compare shows two of them beside each other" if alike else ""
-    return f"pooled from {len(names)} runs: {named}{more}{advice}"
+    return f"pooled from {len(names)} runs: {', '.join(names[:_MOST_NAMED])}{more}{advice}"
 
 
 def trust_in_comparison(comparison: Comparison) -> tuple[int, tuple[str, ...]]:

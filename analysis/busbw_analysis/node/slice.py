@@ -77,13 +77,12 @@ def judge_node(evidence: Evidence) -> Node:
     results, rows = evidence.results, evidence.rows
     memory, files = memory_curves(results.facts, evidence.curves), stored(results, evidence.curves)
     rooflines = rooflines_of(results, memory, rows)
-    pairs = list(zip(evidence.matrices, evidence.pair_shares, strict=True))
     return Node(
         memory=memory,
         files=files,
         rooflines=rooflines,
         networks=tuple(network for roofline in rooflines for network in network_roofline(results, roofline, rows)),
-        levels=hierarchy(results.facts, evidence.curves, memory, files, pairs, rows),
+        levels=hierarchy(results.facts, evidence.curves, memory, files, evidence.matrices, rows),
     )
 
 

@@ -44,31 +44,23 @@ _MESSAGES: Final = {"send_recv": "ping_pong", "all_to_all_v": "all_to_all"}
 """Calls of a step → the operation to measure for them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepAnswer(AnswerPart):
-    """The part of the answer on training steps. ``explained``: the case of a step → code of the cause of its time."""
-
-    explained: Mapping[int, str | None]
-
-
-def answer_steps(verdicts: Sequence[StepVerdict], judgement: Judgement, causes: Sequence[Cause]) -> StepAnswer:
+def answer_steps(verdicts: Sequence[StepVerdict], judgement: Judgement, causes: Sequence[Cause]) -> AnswerPart:
     """The part of the answer on the steps with these ``verdicts``; ``causes`` are those that the core names."""
     codes = {cause.code for cause in causes}
-    explained = {verdict.step.case: _cause_of(verdict, judgement, codes) for verdict in verdicts}
+    explained = {verdict.step.case: cause_of(verdict, judgement, codes) for verdict in verdicts}
     disturbed = _DISTURBED in explained.values() and _DISTURBED not in codes
     cause = cause_named(judgement, _DISTURBED) if disturbed else None
-    return StepAnswer(
+    return AnswerPart(
         label="Steps",
         text=_steps_in_words(verdicts),
         statuses=frozenset(_statuses(verdicts, explained)),
         causes=() if cause is None else (cause,),
         action=_action(judgement, verdicts),
         unjudged=_why_unjudged(verdicts),
-        explained=explained,
     )
 
 
-def _cause_of(verdict: StepVerdict, judgement: Judgement, codes: Collection[str]) -> str | None:
+def cause_of(verdict: StepVerdict, judgement: Judgement, codes: Collection[str]) -> str | None:
     """The code of the cause of a slower step: shared cores, or other load while the step was measured."""
     if verdict.status not in {"slower", "undecided"} or verdict.predicted is None:
         return None
@@ -263,7 +255,7 @@ class Training:
             number("of_predicted", "", "fraction", lambda row: row.ratio),
         )
 
-    def answer(self, judgement: Judgement, causes: Sequence[Cause]) -> StepAnswer:
+    def answer(self, judgement: Judgement, causes: Sequence[Cause]) -> AnswerPart:
         """What the answer says of the steps."""
         return answer_steps(self.verdicts, judgement, causes)
 
@@ -312,9 +304,9 @@ _OF_VERDICT: Final = (
 
 
 def _as_json(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
-    explained = answer.of(StepAnswer).explained
+    codes = {cause.code for cause in answer.causes}
     return {
-        "steps": [_step(verdict, explained[verdict.step.case]) for verdict in judgement.of(Training).verdicts],
+        "steps": [_step(verdict, cause_of(verdict, judgement, codes)) for verdict in judgement.of(Training).verdicts],
         "exchanges": [_exchanged(row) for group in judgement.of(Training).exchanges for row in group],
     }
 
