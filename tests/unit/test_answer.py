@@ -21,10 +21,9 @@ from busbw.units import format_rate
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.diagnosis.answer import Answer, answer_of
+from busbw_analysis.diagnosis.answer import Answer, answer_of, scatter_of
 from busbw_analysis.diagnosis.findings import Finding, ranked
 from busbw_analysis.diagnosis.hypothesis_tests import launches_needed, smallest_difference
-from busbw_analysis.diagnosis.trust import scatter_of
 from busbw_analysis.models.results import results_of
 from busbw_analysis.report.curves import reasons
 from busbw_analysis.report.document import Paragraph, Table, ends_of

@@ -25,8 +25,9 @@ from busbw.units import format_time
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.bands import band_of
 from busbw_analysis.data.load import pool
+from busbw_analysis.diagnosis.answer import MOST_CONFIDENCE, fewest_made
 from busbw_analysis.diagnosis.compare import Comparison, compare
-from busbw_analysis.diagnosis.compare_answer import answer_lines, gist
+from busbw_analysis.diagnosis.compare_answer import answer_lines, gist, trust_in_comparison
 from busbw_analysis.diagnosis.gate import gate_of
 from busbw_analysis.diagnosis.hypothesis_tests import (
     estimate,
@@ -35,7 +36,6 @@ from busbw_analysis.diagnosis.hypothesis_tests import (
     smallest_difference,
     verdicts,
 )
-from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE, fewest_made, trust_in_comparison
 from busbw_analysis.report import compare as compare_tables
 from busbw_analysis.report.show import show_rows
 from busbw_analysis.report.to_terminal import render

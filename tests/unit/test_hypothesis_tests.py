@@ -19,8 +19,8 @@ from busbw_analysis.diagnosis.hypothesis_tests import (
     MOST_DIFFERENCE,
     Estimate,
     Launches,
+    adjusted,
     estimate,
-    holm,
     launches_needed,
     percent,
     undetected,
@@ -141,20 +141,22 @@ def test_nothing_here_takes_samples() -> None:
         if name in {"first", "second"}
     }
     assert {function.__name__ for function in public} == {
-        *("estimate", "holm", "verdicts", "launches_needed"),
+        *("estimate", "verdicts", "launches_needed"),
         *("adjusted", "can_tell", "fewest_launches", "smallest_difference", "undetected", "percent"),
     }
     assert sides == {str(Launches)}
 
 
-def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx((0.03, 0.06, 0.06, 0.02))
-    assert holm([]) == ()
-    assert holm([0.9, 0.8]) == (1.0, 1.0)
-
-
 def _found(ratio: float, low: float, high: float, p: float) -> Estimate:
     return Estimate(ratio, low, high, p, (10, 10), 0.03, paired=False)
+
+
+@pytest.mark.parametrize(
+    ("p_values", "by_hand"),
+    [([0.01, 0.04, 0.03, 0.005], (0.03, 0.06, 0.06, 0.02)), ([], ()), ([0.9, 0.8], (1.0, 1.0))],
+)
+def test_holm_by_hand(p_values: list[float], by_hand: tuple[float, ...]) -> None:
+    assert adjusted([_found(1.0, 0.9, 1.1, p_value) for p_value in p_values]) == pytest.approx(by_hand)
 
 
 def test_the_words() -> None:

@@ -131,22 +131,17 @@ def estimate(first: Launches, second: Launches, pairs: Pairs | None = None) -> E
     return _estimate(points, (len(steps), len(steps)), scatter, paired=True)
 
 
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """The p-values adjusted by Holm: they bound the probability of any false alarm, whatever the dependence of the
-    tests.
-    """
-    adjusted = [0.0] * len(p_values)
-    worst = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = worst
-    return tuple(adjusted)
-
-
 def adjusted(estimates: Sequence[Estimate]) -> tuple[float | None, ...]:
-    """The adjusted p-value of each estimate; None for those without a p-value, which are not part of the family."""
-    p_values = iter(holm([estimated.p_value for estimated in estimates if estimated.p_value is not None]))
-    return tuple(None if estimated.p_value is None else next(p_values) for estimated in estimates)
+    """The p-value of each estimate, adjusted by Holm: they bound the probability of any false alarm, whatever the
+    dependence of the tests. None for those without a p-value, which are not part of the family.
+    """
+    family = sorted((row.p_value, place) for place, row in enumerate(estimates) if row.p_value is not None)
+    p_values: list[float | None] = [None] * len(estimates)
+    worst = 0.0
+    for rank, (p_value, place) in enumerate(family):
+        worst = max(worst, min(1.0, (len(family) - rank) * p_value))
+        p_values[place] = worst
+    return tuple(p_values)
 
 
 def verdicts(estimates: Sequence[Estimate], within: float) -> tuple[Verdict, ...]:

@@ -22,11 +22,11 @@ from busbw_analysis.diagnosis.compare_answer import (
     label,
     shared_words,
     titles_of,
+    trust_in_comparison,
 )
 from busbw_analysis.diagnosis.findings import Finding, case_name
 from busbw_analysis.diagnosis.gate import EXIT_STATUS, Gate, Reason, gate_of
 from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Label, percent, undetected
-from busbw_analysis.diagnosis.trust import trust_in_comparison
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, table
 
 LAYOUT: Final = 1
