@@ -1,8 +1,7 @@
 """The answer to a run, as shown in every output: is it as expected, why not, what to do, and how far to trust it.
 
-``answer_of`` builds it from a judgement; ``causes`` finds the causes. Confidence is up to ``MOST_CONFIDENCE`` points: one
-each if all was measured and verified, there are enough launches for a test, the machine was quiet, and launches scatter
-little.
+``answer_of`` builds it from a judgement; ``causes`` finds the causes. Confidence has ``MOST_CONFIDENCE`` points, one
+each if all was measured and verified, the machine was quiet, launches scatter little and are enough for a test.
 """
 
 import math

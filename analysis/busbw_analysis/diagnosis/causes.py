@@ -14,7 +14,7 @@ from busbw_analysis.diagnosis.judge import Cause, Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model, why_above
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.families import GLOO, MPI
-from busbw_analysis.peaks.peaks import Peak, PeakLevel
+from busbw_analysis.peaks.peaks import Peak
 
 FOUND_WITH: Final = {"slow-link": ("slow-host", "slow-rank", "slow-pair"), "no-end": ("interrupted",)}
 """Findings whose code differs from that of the cause that they are evidence for."""
@@ -214,18 +214,14 @@ def _other_peak(judgement: Judgement) -> str:
     """What gives a peak that is not exceeded."""
     if _copies_exceeded(judgement):
         return "compare with earlier runs, not with this peak (busbw compare)"
-    if _level_exceeded(judgement) == "plain TCP of a host":
-        return _ALONE
-    return "give the right peak with --peaks (busbw peaks lists the known ones)"
+    highest = _highest_above(judgement)
+    by_sockets = highest is not None and highest[1].level == "plain TCP of a host"
+    return _ALONE if by_sockets else "give the right peak with --peaks (busbw peaks lists the known ones)"
 
 
 def _copies_exceeded(judgement: Judgement) -> bool:
-    return _level_exceeded(judgement) == "memory copy of a host"
-
-
-def _level_exceeded(judgement: Judgement) -> PeakLevel | None:
     highest = _highest_above(judgement)
-    return None if highest is None else highest[1].level
+    return highest is not None and highest[1].level == "memory copy of a host"
 
 
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"

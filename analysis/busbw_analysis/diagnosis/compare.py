@@ -169,17 +169,11 @@ def compare(
     left_out += [LeftOut(case, "both", why, "measured", "measured") for case, why in unlike]
     if not usable:
         why = "; ".join(f"{reason} ({count})" for reason, count in Counter(left.why for left in left_out).items())
-        broken = [
-            sentence
-            for stored in (*first.runs, *second.runs)
-            if not _ended_well(stored)
-            for sentence in ended_in_words(stored)
-        ]
         nothing = (
             f"nothing can be compared, because no case has times on both sides: {why or 'there are no cases'}. Give "
             "runs of the same plan"
         )
-        raise UsageError(". ".join([nothing, *_unlike_settings(cases_a, cases_b), *broken]))
+        raise UsageError(". ".join([nothing, *_unlike_settings(cases_a, cases_b)]))
     return Comparison(
         first=tuple(stored.run.id for stored in first.runs),
         second=tuple(stored.run.id for stored in second.runs),
