@@ -549,16 +549,6 @@ def test_the_page_has_the_cautions_and_the_trust_of_the_terminal(tmp_path: Path)
     assert "incomplete" in first
 
 
-def test_the_page_draws_two_sizes_with_a_line(tmp_path: Path) -> None:
-    cases = [case("all_reduce", size) for size in (64, 128)]
-    first, _ = page_of(tmp_path, run_of(1, cases), run_of(2, cases))
-    (overview,) = re.findall(r'<svg class="plot".*?</svg>', first, flags=re.DOTALL)
-    assert re.findall(r'data-tip="(A|B) · ', overview) == ["A", "A", "B", "B"]
-    assert len(re.findall(r"stroke-width: 1\.3", overview)) >= 2, "the line of each side"
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.count('class="plot"') == 3, "the overview, time and rate"
-
-
 def test_the_page_has_the_verdict_beside_the_case_and_shared_words_once(tmp_path: Path) -> None:
     cases = [case(op, size) for op in ("all_reduce", "all_gather") for size in (64, 1 << 20)]
     first, document = page_of(tmp_path, run_of(1, cases), run_of(2, cases, slower_by(0.3, "all_gather")))

@@ -174,13 +174,11 @@ def compare(
             "runs of the same plan"
         )
         raise UsageError(". ".join([nothing, *_unlike_settings(cases_a, cases_b)]))
+    sides_a, sides_b = zip(*(material.sides for material in usable), strict=True)
     return Comparison(
         first=tuple(stored.run.id for stored in first.runs),
         second=tuple(stored.run.id for stored in second.runs),
-        launches=(
-            _fewest_launches(first, [material.sides[0] for material in usable]),
-            _fewest_launches(second, [material.sides[1] for material in usable]),
-        ),
+        launches=(_fewest_launches(first, sides_a), _fewest_launches(second, sides_b)),
         within=within,
         paired=paired,
         in_turns=_in_turns(first, second),
@@ -414,10 +412,6 @@ def _or_default(value: object) -> object:
     return "default" if value is None else value
 
 
-def _text(value: object) -> str:
-    return ", ".join(value.words.values()) if isinstance(value, CaseSettings) else str(value)
-
-
 def _unlike_settings(cases_a: Iterable[Case], cases_b: Iterable[Case]) -> Iterator[str]:
     """A clause for each setting that cases of the same op and size have with other values on the two sides."""
     sizes = by_key(((case.op, case.size_bytes), case) for case in cases_b)
@@ -425,7 +419,7 @@ def _unlike_settings(cases_a: Iterable[Case], cases_b: Iterable[Case]) -> Iterat
     for name in Case.__struct_fields__:
         values = [(getattr(case, name), getattr(other, name)) for case, other in alike]
         if values and all(a != b for a, b in values):
-            yield f"{name} is {_text(values[0][0])} in A and {_text(values[0][1])} in B"
+            yield from (f"{key} is {a} in A and {b} in B" for key, a, b in _named_values(name, values[0]))
 
 
 def _left_out(cases_a: Mapping[Case, CaseSummary], cases_b: Mapping[Case, CaseSummary]) -> Iterator[LeftOut]:

@@ -235,8 +235,7 @@ def _shared_resources(facts: Facts) -> Iterator[Finding]:
 def _late(lateness: Sequence[GroupLateness], summaries: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
     for group in lateness:
         for member in group.flagged:
-            worst = case_name(summaries[member.worst].case)
-            yield _straggler(group, member, worst)
+            yield _straggler(group, member, case_name(summaries[member.worst].case))
 
 
 def _straggler(group: GroupLateness, member: RankLateness, worst: str) -> tuple[str, ...]:
