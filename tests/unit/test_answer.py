@@ -1,7 +1,7 @@
 """The answer to a run: causes before accusations, findings that healthy runs do not have, and trust by launches."""
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from testing.narrow import require
-from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
+from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, disturbed, synthetic_run, write_synthetic
 
 from busbw.ops import OPS
 from busbw.runs.progress import progress_of
-from busbw.runs.records import BackendTraits, Case, EndStatus, Failed, FailureCause, HostConditions, Measurement
+from busbw.runs.records import BackendTraits, Case, EndStatus, Failed, FailureCause, Measurement
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate
 from busbw_analysis.assembly.judge import judge
@@ -69,32 +69,8 @@ def codes(of: Answer) -> list[str]:
     return [cause.code for cause in of.causes]
 
 
-def disturbed(
-    stored: StoredRun, foreign: float | None, lost: Sequence[int] = (), ops: Container[str] = OPS
-) -> StoredRun:
-    """The same run where other programs took a share of the CPUs during ``ops``, or these samples lost a core."""
-
-    def change(block: Measurement) -> Measurement:
-        if block.case.op not in ops:
-            return block
-        host = HostConditions(
-            host="node0",
-            load_before=1.0,
-            load_after=1.0,
-            busy_share=0.9,
-            foreign_share=foreign,
-            steal_share=0.0,
-            switches=(0, 0, 0, 0),
-        )
-        groups = tuple(msgspec.structs.replace(group, disturbed=tuple(lost)) for group in block.groups)
-        return msgspec.structs.replace(block, conditions=(host,), groups=groups)
-
-    rows = tuple(change(row) if isinstance(row, Measurement) else row for row in stored.rows)
-    return replace(stored, rows=rows)
-
-
 def test_a_healthy_run_is_as_expected_and_has_no_finding() -> None:
-    found = answer(disturbed(run_of(), 0.02, lost=range(12)))
+    found = answer(disturbed(run_of(), OPS, 0.02, lost=range(12)))
     assert (found.status, found.causes, found.findings) == ("as expected", (), ())
     assert found.confidence == 4
     assert {one.status for one in found.verdicts} <= {"as expected", "not judged"}
@@ -117,7 +93,7 @@ def test_a_slow_run_without_a_cause_says_how_slow_and_that_none_was_found() -> N
     ("stored", "code"),
     [
         (run_of(3.0, machine=Machine(usable_cores=2)), "oversubscribed"),
-        (disturbed(run_of(3.0), 0.3, ops={"all_reduce"}), "disturbed"),
+        (disturbed(run_of(3.0), {"all_reduce"}, 0.3), "disturbed"),
         (run_of(3.0, machine=Machine(usable_cores=4)), "no-spare-core"),
     ],
 )
