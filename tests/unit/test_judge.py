@@ -287,15 +287,6 @@ def stored(tmp_path: Path) -> tuple[Path, StoredRun]:
     return tmp_path, run
 
 
-def test_show_prints_a_line_per_case_and_group(stored: tuple[Path, StoredRun]) -> None:
-    result = CliRunner().invoke(main.show, ["latest", "--results-dir", str(stored[0])])
-    assert result.exit_code == 0
-    lines = [line for line in result.stdout.splitlines() if line and not line.startswith("#")]
-    assert len(lines) == len(SIZES) + 3 + 1 + 2 + 1 + 1
-    assert lines[-1].split() == ["1", "MiB", "FAILED"]
-    assert "FAILED" in result.stdout
-
-
 def test_show_as_json_has_null_where_there_is_no_number(stored: tuple[Path, StoredRun]) -> None:
     result = CliRunner().invoke(main.show, ["latest", "--json", "--results-dir", str(stored[0])])
     document = json.loads(result.stdout)
@@ -326,10 +317,3 @@ def test_a_failed_case_shows_no_numbers_though_a_launch_went_well(tmp_path: Path
     judgement = judge(load([Path(name) for name in names]))
     assert [len(summary.groups) for summary in judgement.cases] == [0, 0]
     assert judgement.curves == ()
-
-
-def test_fit_prints_fits_and_refusals(stored: tuple[Path, StoredRun]) -> None:
-    arguments = ["latest", "--results-dir", str(stored[0])]
-    rows = json.loads(CliRunner().invoke(main.fit, [*arguments, "--json"]).stdout)["fits"]
-    assert rows[0]["fit"]["alpha_seconds"] == pytest.approx(20e-6, rel=0.05)
-    assert ["alpha_seconds" in row["fit"] for row in rows].count(True) == 1

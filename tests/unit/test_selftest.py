@@ -18,7 +18,7 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import Dataset, load, pool
 from busbw_analysis.diagnosis import selftest
 from busbw_analysis.diagnosis.answer import answer_of
-from busbw_analysis.diagnosis.selftest import SelfTest, as_json, as_text, judge_selftest, selftest_for, write_selftest
+from busbw_analysis.diagnosis.selftest import SelfTest, as_json, judge_selftest, selftest_for, write_selftest
 from busbw_analysis.report.document import Paragraph
 from busbw_analysis.report.equivalents import trust
 
@@ -174,15 +174,6 @@ WORLDS = {
 )
 def test_what_is_not_found_as_it_is_fails(tmp_path: Path, made: dict[str, Any], check: str) -> None:
     assert states(judge_selftest(taken(tmp_path / "one", **made)))[check] == "fail"
-
-
-def test_the_table_names_every_check_with_its_limit(tmp_path: Path) -> None:
-    judged = judge_selftest(taken(tmp_path / "one"))
-    text = as_text(judged)
-    for check in judged.checks:
-        assert check.name in text
-        assert check.limit in text
-    assert text.endswith(judged.answer())
 
 
 def test_a_report_finds_the_newest_one_of_before_its_run_of_its_backend_and_ranks(tmp_path: Path) -> None:
