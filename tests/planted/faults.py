@@ -199,8 +199,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "Holm's correction left out",
         _DIAGNOSIS + "hypothesis_tests.py",
-        "(len(p_values) - rank) * p_values[place]",
-        "p_values[place]",
+        "(len(family) - rank) * p_value",
+        "p_value",
         ("test_hypothesis_tests.py",),
     ),
     Fault(

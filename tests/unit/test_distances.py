@@ -178,13 +178,6 @@ def test_a_host_that_stands_alone_is_said_to_be_indistinct(leaves: str, each: in
     assert said is None if named is None else said is not None and said.startswith(named)
 
 
-def test_a_report_says_who_is_indistinct() -> None:
-    machine = Machine(hosts=HOSTS[:2])
-    judgement = judge(pool((synthetic_run([matrix()], WORLD, machine=machine, launches=6),)))
-    assert judgement.matrices[0].outliers == ()
-    assert "whether n1, n2 or the link there is slow" in compose(judgement).text.lower()
-
-
 SEATS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["", "x", "y"])), min_size=2, max_size=7)
 
 

@@ -1,26 +1,23 @@
 """References that cannot be trusted give no verdict, in no output, and the headline follows from the rows."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.narrow import require_type
-from testing.synthetic import Piece, World, case, synthetic_run
+from testing.synthetic import Piece, World, case, disturbed, synthetic_run
 
-from busbw.runs.records import HostConditions, Measurement
 from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.assembly.to_json import render
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.answer import answer_of
-from busbw_analysis.diagnosis.doubts import Doubt
+from busbw_analysis.diagnosis.curves import Doubt
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.normality import in_words
-from busbw_analysis.diagnosis.verdicts import Status
+from busbw_analysis.diagnosis.verdicts import Status, in_words
 from busbw_analysis.report.curves import verdict_table
 from busbw_analysis.report.document import Table
 
@@ -47,24 +44,6 @@ def run_of(factors: Mapping[str, float], *, noise: float = 0.0, mode: str = "iso
     return synthetic_run(cases, World(by_op=by_op, sample_noise=0.01, launch_noise=noise), launches=6)
 
 
-def beside_load(stored: StoredRun, ops: Collection[str], share: float = 0.7) -> StoredRun:
-    """The same run where other programs took ``share`` of the CPUs during ``ops``."""
-    host = HostConditions(
-        host="node0",
-        load_before=1.0,
-        load_after=1.0,
-        busy_share=0.9,
-        foreign_share=share,
-        steal_share=0.0,
-        switches=(0, 0, 0, 0),
-    )
-    rows = tuple(
-        msgspec.structs.replace(row, conditions=(host,)) if isinstance(row, Measurement) and row.case.op in ops else row
-        for row in stored.rows
-    )
-    return replace(stored, rows=rows)
-
-
 def judged(stored: StoredRun) -> Judgement:
     return judge(pool((stored,)))
 
@@ -80,7 +59,7 @@ def statuses_of(judgement: Judgement) -> set[Status]:
 @pytest.mark.parametrize("factor", [0.1, 1.0, 5.0])
 def test_a_disturbed_reference_gives_no_verdict_in_any_output(factor: float) -> None:
     """α of a ping_pong beside a CPU burner called 5 of 8 operations faster and the run slower for a known reason."""
-    judgement = judged(beside_load(run_of({"all_reduce": factor}), {"ping_pong"}))
+    judgement = judged(disturbed(run_of({"all_reduce": factor}), {"ping_pong"}))
     assert (doubts_of(judgement), statuses_of(judgement)) == ({"disturbed"}, {"undecided"})
     answer = answer_of(judgement)
     assert (answer.status, [cause.code for cause in answer.causes]) == ("undecided", ["doubted-reference"])
@@ -96,7 +75,7 @@ def test_a_disturbed_reference_gives_no_verdict_in_any_output(factor: float) -> 
 
 
 def test_load_beside_an_operation_alone_leaves_its_reference_sound() -> None:
-    judgement = judged(beside_load(run_of({"all_reduce": 3.0}), {"all_reduce"}))
+    judgement = judged(disturbed(run_of({"all_reduce": 3.0}), {"all_reduce"}))
     assert (doubts_of(judgement), statuses_of(judgement)) == ({None}, {"slower"})
     assert [cause.code for cause in answer_of(judgement).causes] == ["disturbed"]
 
@@ -158,7 +137,7 @@ def test_a_disturbed_peak_calls_nothing_as_expected() -> None:
     by_op = {"memory_copy": (Piece(0.0, 4 / 66e9),), "all_reduce": (Piece(0.0, 1e-10),)}
     stored = synthetic_run([case(op, 64 * MIB) for op in by_op], World(by_op=by_op, sample_noise=0.0), launches=6)
     for ops, status, doubt in (((), "as expected", None), ({"memory_copy"}, "undecided", "disturbed")):
-        (verdict,) = judged(beside_load(stored, ops)).verdicts
+        (verdict,) = judged(disturbed(stored, ops)).verdicts
         assert (verdict.status, verdict.doubt) == (status, doubt)
 
 
@@ -199,7 +178,7 @@ def test_the_headline_follows_from_the_rows(rows: Sequence[tuple[Status, Doubt |
     st.sets(st.sampled_from(["all_reduce", "all_gather", "ping_pong"])),
 )
 def test_no_doubted_reference_calls_anything_slower_or_faster(factors: dict[str, float], busy: set[str]) -> None:
-    judgement = judged(beside_load(run_of(factors), busy))
+    judgement = judged(disturbed(run_of(factors), busy))
     for verdict in answer_of(judgement).verdicts:
         if verdict.by == "model" and judgement.doubts[verdict.key].model is not None:
             assert (verdict.status, verdict.doubt) == ("undecided", judgement.doubts[verdict.key].model)

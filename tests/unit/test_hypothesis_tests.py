@@ -1,6 +1,5 @@
 """The test and the estimate against scipy and against known truths: they know launches and nothing finer."""
 
-import inspect
 import math
 import re
 from collections.abc import Callable
@@ -14,13 +13,12 @@ from testing.narrow import require
 from testing.noise import Noise, simulated
 
 from busbw.errors import AnalysisError
-from busbw_analysis.diagnosis import hypothesis_tests
 from busbw_analysis.diagnosis.hypothesis_tests import (
     MOST_DIFFERENCE,
     Estimate,
     Launches,
+    adjusted,
     estimate,
-    holm,
     launches_needed,
     percent,
     undetected,
@@ -127,34 +125,16 @@ def test_what_is_no_time_is_refused(values: list[float]) -> None:
         estimate(side("a", values), side("b", [1.0]))
 
 
-def test_nothing_here_takes_samples() -> None:
-    """A pooled-sample test would need a vector of samples; every side here is one number a launch."""
-    public = [
-        value
-        for name, value in vars(hypothesis_tests).items()
-        if inspect.isfunction(value) and not name.startswith("_") and value.__module__ == hypothesis_tests.__name__
-    ]
-    sides = {
-        str(parameter.annotation)
-        for function in public
-        for name, parameter in inspect.signature(function).parameters.items()
-        if name in {"first", "second"}
-    }
-    assert {function.__name__ for function in public} == {
-        *("estimate", "holm", "verdicts", "launches_needed"),
-        *("adjusted", "can_tell", "fewest_launches", "smallest_difference", "undetected", "percent"),
-    }
-    assert sides == {str(Launches)}
-
-
-def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx((0.03, 0.06, 0.06, 0.02))
-    assert holm([]) == ()
-    assert holm([0.9, 0.8]) == (1.0, 1.0)
-
-
 def _found(ratio: float, low: float, high: float, p: float) -> Estimate:
     return Estimate(ratio, low, high, p, (10, 10), 0.03, paired=False)
+
+
+@pytest.mark.parametrize(
+    ("p_values", "by_hand"),
+    [([0.01, 0.04, 0.03, 0.005], (0.03, 0.06, 0.06, 0.02)), ([], ()), ([0.9, 0.8], (1.0, 1.0))],
+)
+def test_holm_by_hand(p_values: list[float], by_hand: tuple[float, ...]) -> None:
+    assert adjusted([_found(1.0, 0.9, 1.1, p_value) for p_value in p_values]) == pytest.approx(by_hand)
 
 
 def test_the_words() -> None:

@@ -121,7 +121,7 @@ def test_times_of_every_process_show_stragglers(late: int | None, tmp_path: Path
     path.write_text(json.dumps(written, indent=1), encoding="utf-8")
     judgement = judged(path)
     assert {len(row.rank_samples_ns) for row in judgement.runs[0].imported} == {len(devices)}
-    (group,) = judgement.lateness
+    (group,) = judgement.results.lateness
     assert group.seen == "shortest time"
     assert [member.rank for member in group.flagged] == ([] if late is None else [late])
     imported = next(finding.text for finding in judgement.findings if finding.code == "imported")

@@ -12,7 +12,7 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.peer_peaks import PairShares
+from busbw_analysis.diagnosis.pairs import PairShares
 from busbw_analysis.node.slice import Node
 from busbw_analysis.report.show import show_rows
 
@@ -57,7 +57,8 @@ def judged(op: str, rate: float, gpus: list[dict[str, JSON]], *, known: bool = T
 )
 def test_a_pair_is_under_the_way_between_its_gpus(op: str, nvlink: bool, peak: float, said: str) -> None:  # noqa: FBT001
     judgement = judged(op, 0.8 * peak, [gpu(index, nvlink=nvlink) for index in range(2)])
-    (matrix,), (shares,) = judgement.matrices, judgement.pair_shares
+    (matrix,) = judgement.matrices
+    shares = matrix.shares
     assert (matrix.op, matrix.pairs) == (op, "alone")
     assert matrix.rate[0, 1] == pytest.approx(0.8 * peak, rel=1e-3)
     assert isinstance(shares, PairShares)
@@ -88,19 +89,19 @@ def test_the_hierarchy_has_the_fastest_pair_and_does_not_say_that_its_links_were
 
 def test_gpus_without_nvlink_that_reach_each_other_are_under_pcie() -> None:
     cards = [gpu(index, nvlink=False, name="NVIDIA H100 PCIe") for index in range(2)]
-    (shares,) = judged("peer_copy", 40e9, cards).pair_shares
+    shares = judged("peer_copy", 40e9, cards).matrices[0].shares
     assert isinstance(shares, PairShares)
     assert shares.share[0, 1] == pytest.approx(40e9 / PCIE_5, rel=1e-3)
 
 
 def test_where_nothing_is_known_of_a_gpu_there_is_no_percentage() -> None:
-    (shares,) = judged("peer_copy", 1e9, [gpu(0), gpu(1)], known=False).pair_shares
+    shares = judged("peer_copy", 1e9, [gpu(0), gpu(1)], known=False).matrices[0].shares
     assert isinstance(shares, Unavailable)
     assert shares.reason.startswith("0 → 1: the run did not record which GPU rank 0 drove")
 
 
 def test_messages_have_no_peak_of_a_pair() -> None:
-    assert judged("pair_matrix", 1e9, [gpu(0), gpu(1)]).pair_shares == (None,)
+    assert judged("pair_matrix", 1e9, [gpu(0), gpu(1)]).matrices[0].shares is None
 
 
 @pytest.mark.parametrize(("known", "said"), [(True, "80%"), (False, "percentages")])

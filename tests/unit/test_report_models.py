@@ -14,7 +14,7 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.normality import against_model, in_words
+from busbw_analysis.diagnosis.verdicts import against_model, in_words
 from busbw_analysis.models.bounds import Explanation
 from busbw_analysis.report import models
 from busbw_analysis.report.document import Figure, Paragraph, Section

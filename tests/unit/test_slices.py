@@ -13,9 +13,8 @@ from busbw_analysis.assembly.slices import SLICES
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis import judge as core
 from busbw_analysis.diagnosis.answer import answer_of
-from busbw_analysis.diagnosis.contributions import AnswerPart, CaseNumber, Cause
 from busbw_analysis.diagnosis.findings import Finding
-from busbw_analysis.diagnosis.judge import Evidence, Judgement
+from busbw_analysis.diagnosis.judge import AnswerPart, CaseNumber, Cause, Evidence, Judgement
 from busbw_analysis.report.document import Paragraph, Section
 from busbw_analysis.report.show import show_blocks, show_rows
 from busbw_analysis.report.slices import CHAPTERS, Chapter, Placed, Slice

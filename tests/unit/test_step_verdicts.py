@@ -31,7 +31,7 @@ from busbw_analysis.report.show import show_rows
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.memory import memory
 from busbw_analysis.training.prices import Measured, Price
-from busbw_analysis.training.slice import StepAnswer, Training
+from busbw_analysis.training.slice import SLICE, Training
 from busbw_analysis.training.step_time import StepTime
 from busbw_analysis.training.step_verdicts import StepVerdict, order_kept, step_verdicts
 from busbw_analysis.training.steps import Trained, step_of, steps_of
@@ -79,9 +79,9 @@ def run_of(
 
 
 def answered(stored: StoredRun) -> tuple[Answer, StepVerdict]:
-    answer = answer_of(judge(pool((stored,))))
-    (verdict,) = answer.of(StepAnswer).verdicts
-    return answer, verdict
+    judgement = judge(pool((stored,)))
+    (verdict,) = judgement.of(Training).verdicts
+    return answer_of(judgement), verdict
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,11 @@ def test_a_step_that_no_plan_describes_gives_its_own_reason(monkeypatch: pytest.
 
 
 def test_a_slower_step_on_shared_cores_is_explained_by_them() -> None:
-    shared = answered(run_of(150_000_000, machine=Machine(usable_cores=1)))
-    own = answered(run_of(150_000_000))
-    assert [(answer.status, one.explained_by) for answer, one in (shared, own)] == [
-        ("explained", "oversubscribed"),
-        ("slower", None),
-    ]
+    for machine, expected in ((Machine(usable_cores=1), ("explained", "oversubscribed")), (None, ("slower", None))):
+        judgement = judge(pool((run_of(150_000_000, machine=machine),)))
+        answer = answer_of(judgement)
+        (step,) = SLICE.as_json(judgement, answer)["steps"]
+        assert (answer.status, step["verdict"]["explained_by"]) == expected
 
 
 def one_step(**changes: float | tuple[float, ...]) -> Trained:
@@ -204,10 +203,9 @@ def test_every_output_has_the_parts_of_a_step() -> None:
 
 
 def test_stored_steps_that_nothing_predicts_have_their_parts_in_the_answer() -> None:
-    answer = answer_of(judge(load([STORED])))
-    part = answer.of(StepAnswer)
-    assert {verdict.step.op for verdict in part.verdicts} == {"train_1f1b", "train_ddp"}
-    assert part.text
+    judgement = judge(load([STORED]))
+    assert {step.op for step in judgement.of(Training).steps} == {"train_1f1b", "train_ddp"}
+    assert "Steps" in dict(answer_of(judgement).lines)
 
 
 COUNTED: dict[str, tuple[dict[str, int], dict[tuple[str, int], int]]] = {

@@ -24,9 +24,9 @@ from busbw_analysis.data.summary import CaseState, CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
-from busbw_analysis.diagnosis.normality import against_model, in_words
-from busbw_analysis.diagnosis.single_calls import UNIT
+from busbw_analysis.diagnosis.equivalents import UNIT, compositions_of, single_calls
+from busbw_analysis.diagnosis.judge import Curve, Judgement, PairMatrix, Verdict
+from busbw_analysis.diagnosis.verdicts import against_model, in_words
 from busbw_analysis.peaks.peaks import peak_as_json
 
 LAYOUT: Final = 1
@@ -51,18 +51,21 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "best": plain(judgement.best),
         "verdicts": [
             # The settings of the curve are among ``curves``.
-            values_of(verdict, *_OF_VERDICT, "label", "op", "text")
-            for verdict in answer.verdicts
+            {**values_of(verdict, *_OF_VERDICT), "explained_by": code, **values_of(verdict, "label", "op", "text")}
+            for verdict, code in answer.verdicts.items()
         ],
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "crossings": crossing_rows(judgement.comparisons),
-        "compositions": [with_values(composition, "sum_ns", "ratio") for composition in judgement.compositions],
-        "pair_matrices": plain(judgement.matrices),
-        "pair_shares": plain(judgement.pair_shares),
+        "compositions": [
+            with_values(composition, "sum_ns", "ratio") for composition in compositions_of(judgement.curves)
+        ],
+        "pair_matrices": [values_of(matrix, *_OF_MATRIX) for matrix in judgement.matrices],
+        "pair_shares": [plain(matrix.shares) for matrix in judgement.matrices],
         "pair_splits": plain(judgement.splits),
-        "lateness": plain(judgement.lateness),
+        "lateness": plain(judgement.results.lateness),
         "single_calls": [
-            {**with_values(call, "printed", "barrier", "one_call"), "unit": UNIT} for call in judgement.single_calls
+            {**with_values(call, "printed", "barrier", "one_call"), "unit": UNIT}
+            for call in single_calls(judgement.cases, judgement.samples)
         ],
         **{key: value for row in SLICES for key, value in row.as_json(judgement, answer).items()},
         "cases": [_case(summary) for summary in judgement.cases],
@@ -92,6 +95,7 @@ def _text(content: Mapping[str, JSON]) -> str:
 
 
 _OF_VERDICT: Final = tuple(field.name for field in fields(Verdict) if field.name != "key")
+_OF_MATRIX: Final = tuple(field.name for field in fields(PairMatrix) if field.name != "shares")
 _OF_SUMMARY: Final = tuple(field.name for field in fields(CaseSummary) if field.name not in {"groups", "wrong"})
 _OF_GROUP: Final = (
     *(field.name for field in fields(GroupSummary) if field.name not in {"case", "size_bytes", "place"}),

@@ -94,9 +94,8 @@ def crossings(names: tuple[str, str], timed: Timed) -> tuple[Crossing, ...]:
     crossovers: list[Crossing] = []
     for (first, below), (last, above) in pairwise(sure):
         if below != above:
-            between = {size: timed[size] for size in sizes[first : last + 1]}
-            if below != names[0]:
-                between = {size: (right, left) for size, (left, right) in between.items()}
+            place = names.index(below)
+            between = {size: (timed[size][place], timed[size][1 - place]) for size in sizes[first : last + 1]}
             crossovers.append(_crossing(below, above, between))
     return tuple(crossovers)
 
@@ -110,19 +109,18 @@ def _crossing(below: str, above: str, timed: Timed) -> Crossing:
     at = math.sqrt(medians[0] * medians[-1])
     if any(point.interval.low_ns is None for both in timed.values() for point in both):
         return Crossing(below, above, at)
-    ends = [(size, left.ends, right.ends) for size, (left, right) in timed.items()]
-    soonest = _places([(size, left_ends[1] - right_ends[0]) for size, left_ends, right_ends in ends])
-    latest = _places([(size, left_ends[0] - right_ends[1]) for size, left_ends, right_ends in ends])
+    soonest = _places([(size, left.ends[1] - right.ends[0]) for size, (left, right) in timed.items()])
+    latest = _places([(size, left.ends[0] - right.ends[1]) for size, (left, right) in timed.items()])
     return Crossing(below, above, at, soonest[0], latest[-1])
 
 
 def _places(differences: Sequence[tuple[int, float]]) -> list[float]:
     """The sizes in bytes at which ``differences``, which begin below 0 and end above, change sign."""
-    places: list[float] = []
-    for (size, before), (next_size, after) in pairwise(differences):
-        if (before < 0) != (after < 0):
-            places.append(size + (next_size - size) * before / (before - after))
-    return places
+    return [
+        size + (next_size - size) * before / (before - after)
+        for (size, before), (next_size, after) in pairwise(differences)
+        if (before < 0) != (after < 0)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +130,12 @@ class _Costed:
     cost: CostModel
     parameters: Parameters
 
-    def seconds(self, ranks: int, hosts: int, size_bytes: float) -> float | None:
-        """The time of one call; None if it is unknown what a library runs at this size."""
+    def seconds(self, ranks: int, hosts: int, size_bytes: float) -> float:
+        """The time of one call; NaN if it is unknown what a library runs at this size."""
         try:
             return self.parameters.seconds(self.cost, ranks, hosts, size_bytes)
         except AnalysisError:
-            return None
+            return math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +172,7 @@ def _predict(
 
     def difference(size_bytes: float) -> float:
         """Of the logarithms of both times: below 0 if ``left`` takes less; NaN if a cost is unknown."""
-        first, second = (costed.seconds(*shape, size_bytes) for costed in (left, right))
-        return math.nan if first is None or second is None else math.log(first / second)
+        return math.log(left.seconds(*shape, size_bytes) / right.seconds(*shape, size_bytes))
 
     at_sizes = {size: value for size in sizes if not math.isnan(value := difference(size))}
     if not at_sizes:
@@ -220,17 +217,16 @@ def _costs_of(
     if gamma is not None:
         origin = f"{parameters.origin}; {words}"
         parameters = replace(parameters, gamma_seconds_per_byte=gamma, origin=origin)
-    return {
-        name: curve.model if isinstance(curve.model, Unavailable) else _cost_of(curve.series, parameters, calls)
-        for name, curve in members.items()
-    }
+    return {name: _cost_of(curve, parameters, calls) for name, curve in members.items()}
 
 
-def _cost_of(series: Series, parameters: Parameters, calls: Calls | None) -> _Costed | Unavailable:
-    """The algorithm behind ``series`` with ``parameters``; ``calls`` as in ``candidates``."""
-    key = series.key
+def _cost_of(curve: Curve, parameters: Parameters, calls: Calls | None) -> _Costed | Unavailable:
+    """The algorithm behind ``curve`` with ``parameters``; ``calls`` as in ``candidates``."""
+    if isinstance(curve.model, Unavailable):
+        return curve.model
+    key = curve.series.key
     cost = candidates(key.op, key.cost_models, key.algorithm, calls)[0]
-    if cost.inner_sent(*series.shape, 1) > 0:
+    if cost.inner_sent(*curve.series.shape, 1) > 0:
         return Unavailable(
             "one-level", "messages between hosts give no α and β within a host, which a two-level algorithm needs"
         )
@@ -270,17 +266,9 @@ class Pair:
     def undecided(self) -> tuple[int, ...]:
         """The undecided sizes, except those between which the two cross."""
         sure = [place for place, name in enumerate(self.faster) if name is not None]
-        crossed = {
-            place
-            for start, end in pairwise(sure)
-            if self.faster[start] != self.faster[end]
-            for place in range(start + 1, end)
-        }
-        return tuple(
-            size
-            for place, (size, name) in enumerate(zip(self.sizes_bytes, self.faster, strict=True))
-            if name is None and place not in crossed
-        )
+        crossed = [range(start, end) for start, end in pairwise(sure) if self.faster[start] != self.faster[end]]
+        unsure = [place for place, name in enumerate(self.faster) if name is None]
+        return tuple(self.sizes_bytes[place] for place in unsure if not any(place in span for span in crossed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,11 +325,12 @@ def algorithm_comparisons(
         if sized(curve.series):
             groups.setdefault(key.of_library, {})[name] = curve
     everything = [curve.series for curve in curves]
-    comparisons = [
-        AlgorithmComparison(key, series, tuple(_pairs(series, _costs_of(members, everything, library))))
-        for key, members in groups.items()
-        if len(members) > 1 and (series := {name: curve.series for name, curve in members.items()})
-    ]
+    comparisons = []
+    for key, members in groups.items():
+        if len(members) > 1:
+            costs = _costs_of(members, everything, library)
+            series = {name: curve.series for name, curve in members.items()}
+            comparisons.append(AlgorithmComparison(key, series, tuple(_pairs(series, costs))))
     return tuple(comparison for comparison in comparisons if comparison.pairs)
 
 

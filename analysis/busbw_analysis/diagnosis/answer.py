@@ -1,15 +1,18 @@
 """The answer to a run, as shown in every output: is it as expected, why not, what to do, and how far to trust it.
 
-``answer_of`` builds it from a judgement; ``causes`` finds the causes.
+``answer_of`` builds it from a judgement; ``causes`` finds the causes. Confidence has ``MOST_CONFIDENCE`` points, one
+each if all was measured and verified, the machine was quiet, launches scatter little and are enough for a test.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from statistics import median
+from typing import Final
 
 import numpy as np
 
-from busbw.ops import LOCAL
+from busbw.ops import LOCAL, PAIRED
 from busbw.ops.collectives import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.units import counted, format_rate, format_size, format_time
@@ -17,11 +20,17 @@ from busbw_analysis.data.bands import Band
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.causes import FOUND_WITH, causes_of
-from busbw_analysis.diagnosis.contributions import AnswerPart, Cause, Status
-from busbw_analysis.diagnosis.doubts import DOUBTS
+from busbw_analysis.diagnosis.curves import DOUBTS
 from busbw_analysis.diagnosis.findings import Finding
-from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
-from busbw_analysis.diagnosis.trust import decide_more, dots, lacks_launches, trust_in
+from busbw_analysis.diagnosis.hypothesis_tests import (
+    LAUNCHES_FOR_A_TEST,
+    launches_needed,
+    percent,
+    smallest_difference,
+    undetected,
+)
+from busbw_analysis.diagnosis.judge import AnswerPart, Best, Cause, Judgement, Status, Verdict
+from busbw_analysis.diagnosis.selftest import taken_in_words
 from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model, why_above
 from busbw_analysis.peaks.peaks import Peak
 
@@ -31,17 +40,14 @@ OPEN_FINDINGS: Final = 3
 _BANDS: Final[dict[Band, str]] = {"large": "Large", "middle": "Middle", "small": "Small", "no size": "Barrier"}
 """The bands of the verdicts in the order in which the answer names them, with their labels."""
 _HEADLINES: Final[dict[Status, str]] = {
-    "as expected": "As expected.",
-    "explained": "Slower than expected, for a known reason.",
-    "slower": "Slower than expected.",
-    "undecided": "Undecided.",
-    "not judged": "Not judged.",
     "failed": "Results are missing or wrong.",
+    "slower": "Slower than expected.",
+    "explained": "Slower than expected, for a known reason.",
+    "undecided": "Undecided.",
+    "as expected": "As expected.",
+    "not judged": "Not judged.",
 }
-_FROM_WORST: Final[tuple[Status, ...]] = (
-    *("failed", "slower", "explained"),
-    *("undecided", "as expected", "not judged"),
-)
+"""By status; of several, the first one is that of the whole run."""
 _NO_REFERENCE: Final = "there is neither a peak nor a model to compare with"
 _UNFINISHED: Final = frozenset({"interrupted", "no-end"})
 """Codes of findings on runs that did not reach their end."""
@@ -53,7 +59,14 @@ _PLACEMENT_CAUSES: Final = frozenset({"oversubscribed", "no-spare-core", "librar
 _MOST_BY_PLACEMENT: Final = 15.0
 """Largest slowdown (times the model's time) that these causes can explain: up to 12 was seen on healthy machines."""
 
-_Part = TypeVar("_Part", bound=AnswerPart)
+MOST_CONFIDENCE: Final = 4
+SCATTERED: Final = 0.1
+"""Launches that scatter by more than this (± of the median case) cost a point of confidence."""
+_TARGETS: Final = (0.1, 0.25, 0.5)
+"""Differences for which the number of launches is given: the smallest that needs at most ``_MOST_LAUNCHES``."""
+_MOST_LAUNCHES: Final = 20
+_MOST_NAMED: Final = 3
+"""Number of pooled runs that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +83,8 @@ class Answer:
     confidence: 0 to 4; one point each if everything was measured and verified, there are at least 4 launches, the
         machine was quiet, and launches scatter by at most ± 10 %. Shown as dots before ``trust``.
     pooled: ids of the runs whose launches are pooled; empty for a single run.
-    causes: the causes that ``cause`` names; ``Verdict.explained_by`` refers to them by code.
-    verdicts: the verdicts of the judgement, with the cause that explains each.
+    causes: the causes that ``cause`` names.
+    verdicts: the verdicts of the judgement, each with the code of the cause that explains it; None if there is none.
     findings: the other findings, those that change a decision most first.
     evidence: the findings behind ``causes``, with their numbers.
     parts: those of the slices.
@@ -87,15 +100,10 @@ class Answer:
     confidence: int
     pooled: tuple[str, ...]
     causes: tuple[Cause, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: Mapping[Verdict, str | None]
     findings: tuple[Finding, ...]
     evidence: tuple[Finding, ...]
     parts: tuple[AnswerPart, ...]
-
-    def of(self, kind: type[_Part]) -> _Part:
-        """The part of the slice that answers with a ``kind``. Raises ValueError if it was not judged."""
-        (part,) = (part for part in self.parts if isinstance(part, kind))
-        return part
 
     @property
     def answer(self) -> str:
@@ -137,7 +145,7 @@ def answer_of(judgement: Judgement) -> Answer:
     parts = tuple(part.answer(judgement, causes) for part in judgement.slices)
     causes += tuple(dict.fromkeys(cause for part in parts for cause in part.causes))
     statuses = {_status(judgement, verdicts), *(status for part in parts for status in part.statuses)}
-    status = next(status for status in _FROM_WORST if status in statuses)
+    status = next(status for status in _HEADLINES if status in statuses)
     unexplained, compare = _unexplained(judgement, verdicts)
     actions = dict.fromkeys(cause.action for cause in causes)
     if any(cause.compares for cause in causes):
@@ -170,14 +178,14 @@ def answer_of(judgement: Judgement) -> Answer:
     )
 
 
-def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
+def _status(judgement: Judgement, verdicts: Mapping[Verdict, str | None]) -> Status:
     states = [row.state for row in judgement.cases]
     if "failed" in states or any(finding.severity == "bad" for finding in judgement.findings):
         return "failed"
     statuses = {verdict.status for verdict in verdicts}
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
     if slower:
-        return "explained" if all(verdict.explained_by for verdict in slower) else "slower"
+        return "explained" if all(verdicts[verdict] for verdict in slower) else "slower"
     if "undecided" in statuses:
         return "undecided"
     return "as expected" if statuses & {"as expected", "faster"} else "not judged"
@@ -200,7 +208,7 @@ def _unfinished(judgement: Judgement) -> str:
     )
 
 
-def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], verdicts: Sequence[Verdict]) -> str:
+def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], verdicts: Collection[Verdict]) -> str:
     """Whether the run is as expected. It follows from ``verdicts``, the rows of the table.
 
     No fault is suspected if the placement of the ranks explains all that is slower, and healthy machines lose as much.
@@ -223,10 +231,10 @@ def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], ver
     return _HEADLINES[status]
 
 
-def _unexplained(judgement: Judgement, verdicts: Sequence[Verdict]) -> tuple[str, str]:
+def _unexplained(judgement: Judgement, verdicts: Mapping[Verdict, str | None]) -> tuple[str, str]:
     """That no cause was found for slower results, and what to do about them."""
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
-    rest = sum(verdict.explained_by is None for verdict in slower)
+    rest = sum(verdicts[verdict] is None for verdict in slower)
     if not rest:
         return "", ""
     if judgement.from_logs:
@@ -239,7 +247,7 @@ def _unexplained(judgement: Judgement, verdicts: Sequence[Verdict]) -> tuple[str
     return text, "compare with an earlier run, or with one on a healthy host of this kind (busbw compare)"
 
 
-def _by_band(verdicts: Sequence[Verdict]) -> Iterator[tuple[Band, str]]:
+def _by_band(verdicts: Collection[Verdict]) -> Iterator[tuple[Band, str]]:
     """One sentence per judged band of sizes. If every reference is doubted, it gives measured numbers, not ratios."""
     for band in _BANDS:
         judged = [verdict for verdict in verdicts if verdict.band == band and verdict.status != "not judged"]
@@ -413,3 +421,117 @@ def _slowest_pair(judgement: Judgement) -> str:
         f"{chance}slowest pair {matrix.ranks[source]} → {matrix.ranks[target]}: {format_rate(rate)} at "
         f"{format_size(matrix.size_bytes)}, {100 * share:.3g} % of the median pair"
     )
+
+
+# --- how far to trust it -----------------------------------------------------------------------------------------
+
+
+def dots(confidence: int) -> str:
+    """Points of confidence as filled circles among all, as every output shows them: ``●●○○``."""
+    return "●" * confidence + "○" * (MOST_CONFIDENCE - confidence)
+
+
+def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...]]:
+    """Points of confidence and the clauses that explain them; ``advise``: with what more launches would detect."""
+    launches, scatter = fewest_made(judgement), scatter_of(judgement)
+    pooled = _pooled(judgement)
+    if not launches:
+        return 0, ("nothing was measured", pooled)
+    if judgement.from_logs:
+        return 0, ("one number per case from the log of another tool: the scatter between runs is unknown", pooled)
+    codes = {finding.code for finding in judgement.findings}
+    busy = codes & {"disturbed", "throttled", "launches-differ"}
+    doubts = codes & {"not-checked", "store"} or any(finding.severity == "bad" for finding in judgement.findings)
+    whole = not doubts and all(row.state in {"measured", "skipped"} for row in judgement.cases)
+    points = (whole, launches >= LAUNCHES_FOR_A_TEST, not busy, scatter is not None and scatter <= SCATTERED)
+    most = max(_launch_counts(judgement))
+    many = counted(launches, "launch", "launches") if most == launches else f"{launches} to {most} launches a case"
+    where = " on a busy machine" if "disturbed" in busy else ""
+    if scatter is None:
+        text = f"{many}{where}: another launch may differ"
+    elif launches < LAUNCHES_FOR_A_TEST:
+        text = f"{many}{where} with a scatter of ± {percent(scatter)}: too few to test for differences"
+    else:
+        visible = smallest_difference(math.log1p(scatter), launches)
+        text = f"{many}{where} {undetected(visible)}"
+    undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts)
+    left = f"; {counted(undecided, 'result')} undecided" if undecided else ""
+    advice = more_launches(judgement) if advise else ""
+    return sum(points), (f"{text}{left}", advice, pooled, _tested(judgement))
+
+
+def _pooled(judgement: Judgement) -> str:
+    """The runs whose launches are pooled, if there are several."""
+    names = judgement.pooled
+    if not names:
+        return ""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    alike = len({frozenset(stored.run.cases) for stored in judgement.runs}) == 1
+    advice = "; busbw compare shows two of them beside each other" if alike else ""
+    return f"pooled from {len(names)} runs: {', '.join(names[:_MOST_NAMED])}{more}{advice}"
+
+
+def _tested(judgement: Judgement) -> str:
+    """The smallest difference that the newest self-test could detect in its worst case."""
+    tested = judgement.selftest
+    if tested is None or tested.coarsest is None or tested.failures:
+        return ""
+    which = taken_in_words(tested, [stored.run.started for stored in judgement.runs])
+    return f"{which} {undetected(tested.coarsest)}"
+
+
+def scatter_of(judgement: Judgement) -> float | None:
+    """Scatter of the launches of a case, as a share; None for a single launch.
+
+    It is the standard deviation of the logarithms of launch medians, median over cases. Pair matrices count only if
+    nothing else was measured.
+    """
+    scatters = [
+        float(np.log(group.launch_medians_ns).std(ddof=1))
+        for summary in judgement.cases
+        if summary.case.op not in PAIRED
+        for group in summary.groups
+        if group.launches > 1
+    ]
+    for summary in () if scatters else judgement.cases:
+        if summary.case.op in PAIRED and summary.groups:
+            medians = summary.groups.launch_medians_ns[summary.groups.launches > 1]
+            scatters += np.nanstd(np.log(medians), axis=1, ddof=1).tolist()
+    return math.expm1(median(scatters)) if scatters else None
+
+
+def fewest_made(judgement: Judgement) -> int:
+    """The number of launches that every case has at least; 0 if nothing was measured."""
+    return min(_launch_counts(judgement), default=0)
+
+
+def _launch_counts(judgement: Judgement) -> list[int]:
+    """The number of launches of every case that was measured."""
+    return [len(group.launch_medians_ns) for summary in judgement.cases for group in summary.groups[:1]]
+
+
+def lacks_launches(judgement: Judgement, verdicts: Mapping[Verdict, str | None]) -> bool:
+    """Whether any of ``verdicts`` is undecided without a cause; False for logs of other tools."""
+    undecided = (
+        verdict.status == "undecided" and verdict.doubt is None and code is None for verdict, code in verdicts.items()
+    )
+    return not judgement.from_logs and any(undecided)
+
+
+def decide_more(judgement: Judgement) -> str:
+    """What to do about verdicts that are undecided without a cause."""
+    advice = more_launches(judgement)
+    return f"to decide more, {advice}" if advice else "rerun on a quieter machine, because more launches help little"
+
+
+def more_launches(judgement: Judgement) -> str:
+    """The difference that more launches could detect; "" if no affordable number of launches helps."""
+    scatter = scatter_of(judgement)
+    if scatter is None:
+        return "--launches 6 would give every time a confidence interval"
+    for target in _TARGETS:
+        needed = launches_needed(math.log1p(scatter), target)
+        if needed is not None and needed <= _MOST_LAUNCHES:
+            more = needed > fewest_made(judgement)
+            return f"--launches {needed} would detect differences of {percent(target)}" if more else ""
+    return ""

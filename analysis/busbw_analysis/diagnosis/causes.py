@@ -1,21 +1,19 @@
 """The causes behind the verdicts: a table of possible causes, in the order in which they are named."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from busbw.ops import PAIRED, REDUCING, SYNCHRONISING
 from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.resumed import resuming
-from busbw_analysis.diagnosis.contributions import Cause
-from busbw_analysis.diagnosis.curves import Curve
-from busbw_analysis.diagnosis.doubts import DOUBTS
+from busbw_analysis.diagnosis.curves import DOUBTS, Curve
 from busbw_analysis.diagnosis.findings import case_name
-from busbw_analysis.diagnosis.judge import Judgement, Verdict
+from busbw_analysis.diagnosis.judge import Cause, Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model, why_above
 from busbw_analysis.models.costs import GLOO, MPI, Parameters
-from busbw_analysis.peaks.peaks import Peak, PeakLevel
+from busbw_analysis.peaks.peaks import Peak
 
 FOUND_WITH: Final = {"slow-link": ("slow-host", "slow-rank", "slow-pair"), "no-end": ("interrupted",)}
 """Findings whose code differs from that of the cause that they are evidence for."""
@@ -32,37 +30,34 @@ _MOST_BY_SUMS: Final = 8.0
 """
 
 
-def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, ...]]:
-    """The causes that are named, and all verdicts, each with the first cause that explains it."""
-    verdicts = list(judgement.verdicts)
-    slower = any(verdict.status == "slower" for verdict in verdicts)
+def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], Mapping[Verdict, str | None]]:
+    """The causes that are named, and every verdict with the code of the first one that explains it."""
+    slower = any(verdict.status == "slower" for verdict in judgement.verdicts)
     causes: list[Cause] = []
+    explained: dict[Verdict, str | None] = dict.fromkeys(judgement.verdicts)
     for rule in _RULES:
-        text = rule.text(judgement) if rule.text else _claim(judgement, rule.code)
-        if not text or len(causes) == _MOST_CAUSES:
+        cause = rule.cause(judgement)
+        if cause is None or len(causes) == _MOST_CAUSES:
             continue
-        explained = [
-            place
-            for place, verdict in enumerate(verdicts)
+        verdicts = [
+            verdict
+            for verdict, code in explained.items()
             if verdict.status in {"slower", "undecided"}
-            and verdict.explained_by is None
+            and code is None
             and (verdict.doubt is None or rule.code in _OF_DOUBTS)
             and rule.explains(judgement, verdict)
         ]
         # A cause of undecided verdicts alone does not explain why others are slower.
-        answers = not slower or any(verdicts[place].status == "slower" for place in explained)
-        if (explained and answers) or rule.always:
-            causes.append(rule.cause(judgement, text))
-            for place in explained:
-                verdicts[place] = replace(verdicts[place], explained_by=rule.code)
-    return tuple(causes), tuple(verdicts)
+        answers = not slower or any(verdict.status == "slower" for verdict in verdicts)
+        if (verdicts and answers) or rule.always:
+            causes.append(cause)
+            explained.update(dict.fromkeys(verdicts, rule.code))
+    return tuple(causes), explained
 
 
 def cause_named(judgement: Judgement, code: str) -> Cause | None:
     """The cause with this code, whatever it explains; None if it does not apply to ``judgement``."""
-    rule = next(rule for rule in _RULES if rule.code == code)
-    text = rule.text(judgement) if rule.text else _claim(judgement, code)
-    return rule.cause(judgement, text) if text else None
+    return next(rule for rule in _RULES if rule.code == code).cause(judgement)
 
 
 # --- the table -------------------------------------------------------------------------------------------------
@@ -86,16 +81,18 @@ class _Rule:
     always: bool = True
     compares: Callable[[Judgement], bool] = lambda _: False
 
-    def cause(self, judgement: Judgement, text: str) -> Cause:
-        """The cause with its action for ``judgement``."""
+    def cause(self, judgement: Judgement) -> Cause | None:
+        """The cause with its action for ``judgement``; None if it does not apply."""
+        text = self.text(judgement) if self.text else self._claim(judgement)
+        if not text:
+            return None
         action = self.action if isinstance(self.action, str) else self.action(judgement)
         return Cause(self.code, text, action, self.compares(judgement))
 
-
-def _claim(judgement: Judgement, code: str) -> str:
-    codes = (code, *FOUND_WITH.get(code, ()))
-    claims = (finding.claim for evidence in codes for finding in judgement.findings if finding.code == evidence)
-    return next(claims, "")
+    def _claim(self, judgement: Judgement) -> str:
+        codes = (self.code, *FOUND_WITH.get(self.code, ()))
+        claims = (finding.claim for code in codes for finding in judgement.findings if finding.code == code)
+        return next(claims, "")
 
 
 def _measure_rest(judgement: Judgement) -> str:
@@ -216,18 +213,14 @@ def _other_peak(judgement: Judgement) -> str:
     """What gives a peak that is not exceeded."""
     if _copies_exceeded(judgement):
         return "compare with earlier runs, not with this peak (busbw compare)"
-    if _level_exceeded(judgement) == "plain TCP of a host":
-        return _ALONE
-    return "give the right peak with --peaks (busbw peaks lists the known ones)"
+    highest = _highest_above(judgement)
+    by_sockets = highest is not None and highest[1].level == "plain TCP of a host"
+    return _ALONE if by_sockets else "give the right peak with --peaks (busbw peaks lists the known ones)"
 
 
 def _copies_exceeded(judgement: Judgement) -> bool:
-    return _level_exceeded(judgement) == "memory copy of a host"
-
-
-def _level_exceeded(judgement: Judgement) -> PeakLevel | None:
     highest = _highest_above(judgement)
-    return None if highest is None else highest[1].level
+    return highest is not None and highest[1].level == "memory copy of a host"
 
 
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"

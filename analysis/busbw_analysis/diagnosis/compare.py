@@ -26,7 +26,7 @@ from busbw_analysis.data.summary import CaseState, CaseSummary
 from busbw_analysis.diagnosis.findings import Finding, disturbances
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, LaunchKey, Pairs, Verdict, estimate, verdicts
 
-Statistic = Literal["median", "mean"]
+SideName = Literal["A", "B"]
 
 _APART: Final = "measured on both sides, but not in launches that form a pair"
 
@@ -37,12 +37,17 @@ _PART_COMPUTATION: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedCase:
-    """One case on both sides.
+class Compared:
+    """One case on both sides, or the sizes of one curve in one band together.
 
+    In a band, each launch counts with the geometric mean of its times over ``sizes``. A launch without one of the sizes
+    does not count; if no launch has them all, each size is a band of its own.
+
+    case: what the sizes share; its ``size_bytes`` is the smallest.
     statistic: of the samples within a launch: ``median``, or ``mean`` if either side is bimodal, because a median may
-        jump between the modes. For logs, as stated by their tools.
+        jump between the modes. For logs, as stated by their tools. ``geometric mean`` over several sizes.
     first_ns, second_ns: median over launches of ``statistic``, ns per call.
+    cases: those of a band, one per size.
     """
 
     case: Case
@@ -51,27 +56,17 @@ class ComparedCase:
     second_ns: float
     estimate: Estimate
     verdict: Verdict
+    cases: tuple["Compared", ...] = ()
 
+    @property
+    def band(self) -> Band:
+        """The band of sizes."""
+        return band_of(self.case.size_bytes)
 
-@dataclass(frozen=True, slots=True)
-class ComparedBand:
-    """The sizes of one curve in one band, compared together.
-
-    Each launch counts with the geometric mean of its times over ``sizes``. A launch without one of the sizes does not
-    count; if no launch has them all, each size is a band of its own.
-
-    case: what the sizes share; its ``size_bytes`` is the smallest.
-    first_ns, second_ns: median over launches of that geometric mean, ns per call.
-    """
-
-    case: Case
-    band: Band
-    sizes: tuple[int, ...]
-    first_ns: float
-    second_ns: float
-    estimate: Estimate
-    verdict: Verdict
-    cases: tuple[ComparedCase, ...]
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of a band."""
+        return tuple(compared.case.size_bytes for compared in self.cases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +78,7 @@ class LeftOut:
     """
 
     case: Case
-    missing: Literal["A", "B", "both"]
+    missing: SideName | Literal["both"]
     why: str
     a: CaseState | None
     b: CaseState | None
@@ -103,7 +98,7 @@ class Incomplete:
     failed, skipped, not_reached: cases of this run alone, not of other runs of the side.
     """
 
-    side: Literal["A", "B"]
+    side: SideName
     run: str
     status: EndStatus | None
     ended: tuple[str, ...]
@@ -131,7 +126,7 @@ class Comparison:
     within: float
     paired: bool
     in_turns: bool
-    bands: tuple[ComparedBand, ...]
+    bands: tuple[Compared, ...]
     left_out: tuple[LeftOut, ...]
     notices: tuple[Finding, ...]
     incomplete: tuple[Incomplete, ...] = ()
@@ -149,57 +144,41 @@ def compare(
     Raises UsageError if a run is on both sides, launches to be paired were not taken in turns, or no case has a result
     on both sides. Raises UnlikeRuns, with all differences, if machines or settings differ, unless ``force``.
     """
-    runs_a, runs_b = ({stored.run.id for stored in side.runs} for side in (first, second))
-    if runs_a & runs_b:
+    twice = {stored.run.id for stored in first.runs} & {stored.run.id for stored in second.runs}
+    if twice:
         raise UsageError(
-            f"run {', '.join(sorted(runs_a & runs_b))} is on both sides, and a run always equals itself. Give two "
+            f"run {', '.join(sorted(twice))} is on both sides, and a run always equals itself. Give two "
             "different runs; to see which differences this machine can resolve, measure twice"
         )
     notices = [*_unlike(first, second, force=force)]
     pairs = _pairs(first, second) if paired else None
-    notices += [
-        Finding("caution", "store", (f"side {name}: {notice}",))
-        for name, side in (("A", first), ("B", second))
-        for notice in side.notices
-    ]
-    cases_a, cases_b = ({summary.case: summary for summary in side.summaries} for side in (first, second))
-    cases_b, across = _match_across(cases_a, cases_b)
+    cases_a, own_b = ({summary.case: summary for summary in side.summaries} for side in (first, second))
+    cases_b, across = _match_across(cases_a, own_b)
+    for name, side in (("A", first), ("B", second)):
+        notices += [_of_side(name, Finding("caution", "store", (notice,))) for notice in side.notices]
     notices += across
     for name, cases in (("A", cases_a), ("B", cases_b)):
         measured = [summary for summary in cases.values() if summary.state == "measured"]
-        notices += [
-            replace(finding, sentences=(f"side {name}: {finding.claim}", *finding.sentences[1:]))
-            for finding in disturbances(measured)
-        ]
+        notices += [_of_side(name, finding) for finding in disturbances(measured)]
     both = [case for case, summary in cases_a.items() if summary.groups and case in cases_b and cases_b[case].groups]
-    timed = [case for case in both if case.mode != "overlap"]
-    materials = [_Material.of(first, cases_a[case], second, cases_b[case]) for case in timed]
-    usable = [material for material in materials if _comparable(material, pairs)]
-    unlike = {case: _PART_COMPUTATION for case in both if case not in timed}
-    unlike |= {material.case: _APART for material in materials if not _comparable(material, pairs)}
+    timed = [_material(first, cases_a[case], second, cases_b[case]) for case in both if case.mode != "overlap"]
+    usable = [material for material in timed if _comparable(material, pairs)]
     left_out = [*_left_out(cases_a, cases_b)]
-    left_out += [LeftOut(case, "both", why, "measured", "measured") for case, why in unlike.items()]
+    unlike = [(case, _PART_COMPUTATION) for case in both if case.mode == "overlap"]
+    unlike += [(material.case, _APART) for material in timed if not _comparable(material, pairs)]
+    left_out += [LeftOut(case, "both", why, "measured", "measured") for case, why in unlike]
     if not usable:
         why = "; ".join(f"{reason} ({count})" for reason, count in Counter(left.why for left in left_out).items())
-        broken = [
-            sentence
-            for side in (first, second)
-            for stored in side.runs
-            if not _ended_well(stored)
-            for sentence in ended_in_words(stored)
-        ]
         nothing = (
             f"nothing can be compared, because no case has times on both sides: {why or 'there are no cases'}. Give "
             "runs of the same plan"
         )
-        raise UsageError(". ".join([nothing, *_unlike_settings(cases_a, cases_b), *broken]))
+        raise UsageError(". ".join([nothing, *_unlike_settings(cases_a, cases_b)]))
+    sides_a, sides_b = zip(*(material.sides for material in usable), strict=True)
     return Comparison(
         first=tuple(stored.run.id for stored in first.runs),
         second=tuple(stored.run.id for stored in second.runs),
-        launches=(
-            _fewest_launches(first, [material.first for material in usable]),
-            _fewest_launches(second, [material.second for material in usable]),
-        ),
+        launches=(_fewest_launches(first, sides_a), _fewest_launches(second, sides_b)),
         within=within,
         paired=paired,
         in_turns=_in_turns(first, second),
@@ -207,15 +186,19 @@ def compare(
         left_out=tuple(left_out),
         notices=tuple(dict.fromkeys(notices)),
         incomplete=(*_incomplete("A", first), *_incomplete("B", second)),
-        imported=any(stored.run.imported is not None for side in (first, second) for stored in side.runs),
+        imported=any(stored.run.imported is not None for stored in (*first.runs, *second.runs)),
     )
+
+
+def _of_side(name: str, finding: Finding) -> Finding:
+    return replace(finding, sentences=(f"side {name}: {finding.claim}", *finding.sentences[1:]))
 
 
 def _ended_well(stored: StoredRun) -> bool:
     return stored.end is not None and stored.end.status == "complete"
 
 
-def _incomplete(side: Literal["A", "B"], dataset: Dataset) -> Iterator[Incomplete]:
+def _incomplete(side: SideName, dataset: Dataset) -> Iterator[Incomplete]:
     for stored in dataset.runs:
         progress = progress_of(stored)
         wrong = [case for case, check in stored.checks if check.state == "wrong"]
@@ -237,9 +220,7 @@ def _incomplete(side: Literal["A", "B"], dataset: Dataset) -> Iterator[Incomplet
 
 def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[Finding]:
     base = first.runs[0]
-    differing = [
-        difference for side in (first, second) for stored in side.runs for difference in differences(base, stored)
-    ]
+    differing = [difference for stored in (*first.runs, *second.runs) for difference in differences(base, stored)]
     for difference in differing:
         if difference.unknown_in is not None:
             text = f"run {difference.unknown_in} did not record {difference.key!r}, so this could not be checked"
@@ -297,23 +278,23 @@ def _in_turns(first: Dataset, second: Dataset) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Material:
-    """One case with one number per launch on each side."""
+    """One case, or the sizes of a band together, with one number per launch on each side."""
 
     case: Case
     statistic: str
-    first: Launches
-    second: Launches
-
-    @classmethod
-    def of(cls, first: Dataset, summary_a: CaseSummary, second: Dataset, summary_b: CaseSummary) -> "_Material":
-        bimodal = any(side.groups.bimodal.any() for side in (summary_a, summary_b))
-        statistic: Statistic = "mean" if bimodal else "median"
-        stated = " and ".join(dict.fromkeys((*summary_a.groups.statistics, *summary_b.groups.statistics)))
-        sides = (_launch_values(first, summary_a, statistic), _launch_values(second, summary_b, statistic))
-        return cls(summary_a.case, stated or statistic, *sides)
+    sides: tuple[Launches, Launches]
+    cases: tuple[Compared, ...] = ()
 
 
-def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: Statistic) -> Launches:
+def _material(first: Dataset, summary_a: CaseSummary, second: Dataset, summary_b: CaseSummary) -> _Material:
+    bimodal = any(side.groups.bimodal.any() for side in (summary_a, summary_b))
+    statistic = "mean" if bimodal else "median"
+    stated = " and ".join(dict.fromkeys((*summary_a.groups.statistics, *summary_b.groups.statistics)))
+    sides = (_launch_values(first, summary_a, statistic), _launch_values(second, summary_b, statistic))
+    return _Material(summary_a.case, stated or statistic, sides)
+
+
+def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: str) -> Launches:
     """One number per launch, ns per call; a launch without all groups has none.
 
     It is that of the only group, of the slowest of groups that run together, or the geometric mean over pairs that take
@@ -333,65 +314,46 @@ def _geometric_mean(values: Iterable[float]) -> float:
     return float(np.exp(np.log(list(values)).mean()))
 
 
-def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> tuple[ComparedBand, ...]:
-    cases = {
-        material.case: ComparedCase(
-            material.case, material.statistic, _median(material.first), _median(material.second), estimated, verdict
-        )
-        for material, estimated, verdict in _judge(usable, pairs, within)
-    }
+def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> tuple[Compared, ...]:
+    cases = {compared.case: compared for compared in _compared(usable, pairs, within)}
     # In the order of the plan; the sizes of each curve ascend.
     curves = grouped(usable, lambda material: structs.replace(material.case, size_bytes=0)).values()
-    whole = [
-        (band, members)
-        for curve in (sorted(curve, key=lambda material: material.case.size_bytes) for curve in curves)
-        for band, sizes in grouped(curve, lambda material: band_of(material.case.size_bytes)).items()
-        for members in ([sizes] if _comparable(_combine(sizes), pairs) else [[material] for material in sizes])
-    ]
-    judged = _judge([_combine(members) for _, members in whole], pairs, within)
-    return tuple(
-        ComparedBand(
-            case=members[0].case,
-            band=band,
-            sizes=tuple(material.case.size_bytes for material in members),
-            first_ns=_median(joined.first),
-            second_ns=_median(joined.second),
-            estimate=estimated,
-            verdict=verdict,
-            cases=tuple(cases[material.case] for material in members),
-        )
-        for (band, members), (joined, estimated, verdict) in zip(whole, judged, strict=True)
-    )
+    bands = []
+    for curve in curves:
+        ascending = sorted(curve, key=lambda material: material.case.size_bytes)
+        for sizes in grouped(ascending, lambda material: band_of(material.case.size_bytes)).values():
+            whole = _combine(sizes, cases)
+            bands += [whole] if _comparable(whole, pairs) else [_combine([material], cases) for material in sizes]
+    return tuple(_compared(bands, pairs, within))
 
 
-def _judge(
-    family: Sequence[_Material], pairs: Pairs | None, within: float
-) -> Iterator[tuple[_Material, Estimate, Verdict]]:
-    """Estimates of one family of tests, with their verdicts."""
-    estimates = [estimate(material.first, material.second, pairs) for material in family]
-    return zip(family, estimates, verdicts(estimates, within), strict=True)
+def _compared(family: Sequence[_Material], pairs: Pairs | None, within: float) -> Iterator[Compared]:
+    """The members of one family of tests, compared."""
+    estimates = [estimate(*material.sides, pairs) for material in family]
+    for material, estimated, verdict in zip(family, estimates, verdicts(estimates, within), strict=True):
+        first_ns, second_ns = (float(np.median(list(side.values()))) for side in material.sides)
+        yield Compared(material.case, material.statistic, first_ns, second_ns, estimated, verdict, material.cases)
 
 
 def _comparable(material: _Material, pairs: Pairs | None) -> bool:
+    first, second = material.sides
     if pairs is None:
-        return bool(material.first and material.second)
-    return any(left in material.first and right in material.second for left, right in pairs)
+        return bool(first and second)
+    return any(left in first and right in second for left, right in pairs)
 
 
-def _combine(members: Sequence[_Material]) -> _Material:
-    """All sizes of a band as one: the launches that have every size."""
-
-    def side(of: Callable[[_Material], Launches]) -> Launches:
-        common = [launch for launch in of(members[0]) if all(launch in of(material) for material in members)]
-        return {launch: _geometric_mean(of(material)[launch] for material in members) for launch in common}
-
-    return _Material(
-        members[0].case, "median", side(lambda material: material.first), side(lambda material: material.second)
+def _combine(members: Sequence[_Material], cases: Mapping[Case, Compared]) -> _Material:
+    """Sizes of a band as one: the launches that have every size."""
+    statistic = members[0].statistic if len(members) == 1 else "geometric mean"
+    first, second = (
+        {
+            launch: _geometric_mean(side[launch] for side in sides)
+            for launch in sides[0]
+            if all(launch in side for side in sides)
+        }
+        for sides in zip(*(material.sides for material in members), strict=True)
     )
-
-
-def _median(side: Launches) -> float:
-    return float(np.median(list(side.values())))
+    return _Material(members[0].case, statistic, (first, second), tuple(cases[material.case] for material in members))
 
 
 _ACROSS: Final = ("backend", "device", "dtype", "in_place", "cache", "settings")
@@ -450,10 +412,6 @@ def _or_default(value: object) -> object:
     return "default" if value is None else value
 
 
-def _text(value: object) -> str:
-    return ", ".join(value.words.values()) if isinstance(value, CaseSettings) else str(value)
-
-
 def _unlike_settings(cases_a: Iterable[Case], cases_b: Iterable[Case]) -> Iterator[str]:
     """A clause for each setting that cases of the same op and size have with other values on the two sides."""
     sizes = by_key(((case.op, case.size_bytes), case) for case in cases_b)
@@ -461,19 +419,18 @@ def _unlike_settings(cases_a: Iterable[Case], cases_b: Iterable[Case]) -> Iterat
     for name in Case.__struct_fields__:
         values = [(getattr(case, name), getattr(other, name)) for case, other in alike]
         if values and all(a != b for a, b in values):
-            yield f"{name} is {_text(values[0][0])} in A and {_text(values[0][1])} in B"
+            yield from (f"{key} is {a} in A and {b} in B" for key, a, b in _named_values(name, values[0]))
 
 
 def _left_out(cases_a: Mapping[Case, CaseSummary], cases_b: Mapping[Case, CaseSummary]) -> Iterator[LeftOut]:
+    sides: tuple[tuple[SideName, Mapping[Case, CaseSummary]], ...] = (("A", cases_a), ("B", cases_b))
     for case in dict.fromkeys([*cases_a, *cases_b]):
-        states = {name: _why_not(side.get(case)) for name, side in (("A", cases_a), ("B", cases_b))}
-        lacking = {name: why for name, why in states.items() if why is not None}
+        lacking = {name: why for name, side in sides if (why := _why_not(side.get(case))) is not None}
         if lacking:
-            missing: Literal["A", "B", "both"] = "both" if len(lacking) == 2 else ("A" if "A" in lacking else "B")
+            missing: SideName | Literal["both"] = "both" if len(lacking) == 2 else next(iter(lacking))
             why = "; ".join(f"{why} in {name}" for name, why in lacking.items())
-            yield LeftOut(
-                case, missing, why, *(None if case not in side else side[case].state for side in (cases_a, cases_b))
-            )
+            states = (side[case].state if case in side else None for _, side in sides)
+            yield LeftOut(case, missing, why, *states)
 
 
 def _why_not(summary: CaseSummary | None) -> str | None:

@@ -1,5 +1,6 @@
 """The answer of a comparison: its result, how many launches would decide, and how far to trust it."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -9,12 +10,14 @@ from busbw.runs.records import Case, case_in_words
 from busbw.units import counted
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.diagnosis.compare import ComparedBand, Comparison
-from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict, undetected
-from busbw_analysis.diagnosis.trust import dots, trust_in_comparison
+from busbw_analysis.diagnosis.answer import SCATTERED, dots
+from busbw_analysis.diagnosis.compare import Compared, Comparison
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict, percent, undetected
 
 _STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
 """Index of the strongest band of a verdict, with the bands sorted by ratio."""
+_DOUBTS: Final = frozenset({"forced", "not-recorded", "store"})
+"""Codes of notices that leave open whether the sides of a comparison are alike and whole."""
 MOST_LAUNCHES: Final = 30
 """Most launches a side (or pairs) that are recommended."""
 
@@ -36,7 +39,7 @@ def gist(comparison: Comparison) -> tuple[str, ...]:
     """
     titles = titles_of(comparison)
 
-    def name(band: ComparedBand) -> str:
+    def name(band: Compared) -> str:
         title = " ".join(titles[label(band.case)])
         return title if band.band == "no size" else f"{title} {band.band}"
 
@@ -145,3 +148,30 @@ def hopeless(verdict: Verdict) -> bool:
 
 def _range(counts: Sequence[int]) -> str:
     return " to ".join(dict.fromkeys((str(counts[0]), str(counts[-1]))))
+
+
+def trust_in_comparison(comparison: Comparison) -> tuple[int, tuple[str, ...]]:
+    """Points of confidence, as ``trust_in`` gives them, and the clauses that explain them."""
+    if comparison.imported:
+        return 0, ("numbers from logs: the scatter between runs is known only if a side has several tables",)
+    scatters = [band.estimate.scatter for band in comparison.bands if band.estimate.scatter is not None]
+    scatter = math.expm1(median(scatters)) if scatters else None
+    codes = {notice.code for notice in comparison.notices}
+    turns = comparison.paired or comparison.in_turns
+    points = (
+        not comparison.incomplete and not codes & _DOUBTS,
+        all(band.verdict.fewest is None for band in comparison.bands),
+        turns and not codes & {"disturbed", "throttled"},
+        scatter is not None and scatter <= SCATTERED,
+    )
+    count_a, count_b = comparison.launches
+    many = f"{counted(count_a, 'launch', 'launches')} {'a side' if count_a == count_b else f'of A and {count_b} of B'}"
+    if comparison.paired and count_a == count_b:
+        many = counted(count_a, "pair of launches", "pairs of launches")
+    where = " on a busy machine" if "disturbed" in codes else ""
+    differ = "" if scatter is None else f"; launches of a side differ by ± {percent(scatter)}"
+    order = (
+        "all launches of one side were taken before those of the other, so a change of the machine looks like a "
+        "difference. To rule that out, take launches in turns (A B B A …) and use --paired"
+    )
+    return sum(points), (f"{many}{where}{differ}", "" if turns else order)

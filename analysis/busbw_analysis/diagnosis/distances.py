@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from busbw.ops import MESSAGES, OPS
 from busbw.runs.placement import WITHIN_A_HOST, RankPlacement, distance, distance_in_words
-from busbw.runs.records import case_in_words
-from busbw_analysis.data.grouped import by_key, grouped
+from busbw.runs.records import Case, case_in_words
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import Groups
 from busbw_analysis.data.intervals import Floats, Interval, interval_of
 from busbw_analysis.data.summary import CaseSummary
@@ -24,9 +24,8 @@ Truths = npt.NDArray[np.bool_]
 Steps: TypeAlias = tuple[tuple[int | None, ...], ...]
 """Distance of every rank to every rank, as in ``placement.distance``."""
 
-PAIR_OPS: Final = frozenset(name for name in MESSAGES if OPS[name].members != "all")
+_PAIR_OPS: Final = frozenset(name for name in MESSAGES if OPS[name].members != "all")
 _MOST_NAMED = 3
-BETWEEN_HOSTS: Final = distance_in_words(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +121,10 @@ def splits_of(summaries: Iterable[CaseSummary], placements: Sequence[RankPlaceme
     """The measured cases of pair ops, in the order of the plan; empty if all ranks are on one host."""
     if len({placement.host for placement in placements}) < 2:
         return ()
-    measured = [
-        summary
-        for summary in summaries
-        if summary.case.op in PAIR_OPS and summary.state == "measured" and summary.groups
-    ]
-    together = grouped(measured, lambda summary: msgspec.structs.replace(summary.case, group=""))
+    together: dict[Case, list[CaseSummary]] = {}
+    for summary in summaries:
+        if summary.case.op in _PAIR_OPS and summary.state == "measured" and summary.groups:
+            together.setdefault(msgspec.structs.replace(summary.case, group=""), []).append(summary)
     return tuple(_split(members, placements) for members in together.values())
 
 
@@ -173,7 +170,7 @@ def _classes(pairs: _Pairs, by_steps: Mapping[int | None, Truths], size_bytes: i
     if within is not None:
         yield _class(distance_in_words(WITHIN_A_HOST), pairs, within, size_bytes, None)
     if away:
-        yield _class(BETWEEN_HOSTS, pairs, np.logical_or.reduce([*away.values()]), size_bytes, within)
+        yield _class(distance_in_words(None), pairs, np.logical_or.reduce([*away.values()]), size_bytes, within)
     if len(away) > 1:
         for steps in sorted(away, key=lambda steps: (steps is None, steps or 0)):
             name = distance_in_words(steps) if steps is not None else "between hosts that Slurm does not place"

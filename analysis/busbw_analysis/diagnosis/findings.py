@@ -1,6 +1,6 @@
 """Findings: warnings in plain words, each with the numbers that support it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Final, Literal, get_args
@@ -15,17 +15,16 @@ from busbw.system.detect import picture
 from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.lateness import GroupLateness
+from busbw_analysis.data.lateness import GroupLateness, RankLateness
+from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.resumed import ended_in_words, resuming, resumptions
 from busbw_analysis.data.sentences import capitalised
-from busbw_analysis.data.summary import CaseState, CaseSummary
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
-from busbw_analysis.diagnosis.stragglers import in_words
 from busbw_analysis.models.results import Results
 
 Severity = Literal["bad", "caution", "note"]
-_ReasonOf = Callable[[CaseSummary], str | None]
 
 CODES: Final = (
     *("wrong-data", "failed", "no-end", "interrupted", "unknown-op"),
@@ -86,11 +85,11 @@ def findings_on(
     """All findings on the results of runs, ``ranked``; ``rows`` is the catalogue of peaks."""
     runs, facts, summaries = results.runs, results.facts, results.cases
     measured = [summary for summary in summaries if summary.state == "measured"]
+    lost = [stored for stored in runs if any(row.transient for row in stored.failed)]
     findings = [
         *_imported(runs, measured),
         *_ends(runs),
-        *(finding for row in _UNMEASURED for finding in _by_reason(summaries, *row, resume=_resume(runs))),
-        *_by_reason(summaries, "caution", "not-checked", _lack_of_check, _UNCHECKED),
+        *_of_cases(summaries, " and ".join(map(resuming, lost))),
         *_shared_resources(facts),
         *_slow_pairs(matrices),
         *disturbances(measured),
@@ -176,67 +175,44 @@ def _ends(runs: Sequence[StoredRun]) -> Iterator[Finding]:
     yield from (Finding("note", "resumed", claims) for claims in resumptions(runs))
 
 
-def _resume(runs: Sequence[StoredRun]) -> str:
-    """The commands that measure what was lost."""
-    lost = [stored for stored in runs if any(row.transient for row in stored.failed)]
-    return " and ".join(map(resuming, lost))
-
-
-def _by_reason(
-    summaries: Sequence[CaseSummary],
-    severity: Severity,
-    code: str,
-    reason_of: _ReasonOf,
-    claims: tuple[str, ...],
-    *,
-    resume: str = "",
-) -> Iterator[Finding]:
-    """One finding for each reason that ``reason_of`` gives for cases (None: it does not apply to a case).
-
-    ``claims`` are its sentences, with fields for ``cases`` (their number), their ``names``, the ``reason``, and how to
-    ``resume`` the run.
-    """
-    reasons = ((reason, summary) for summary in summaries if (reason := reason_of(summary)) is not None)
-    for reason, cases in by_key(reasons).items():
+def _of_cases(summaries: Sequence[CaseSummary], resume: str) -> Iterator[Finding]:
+    """One finding for each reason why cases have no result, lost a launch, or were not checked."""
+    by_reason = by_key((reason, summary) for summary in summaries for reason in _reasons(summary))
+    for (code, reason), cases in by_reason.items():
+        severity, claims = _OF_CASES[code]
         names = listed((case_name(summary.case) for summary in cases), _EXAMPLES)
         fields = {"cases": counted(len(cases), "case"), "names": names, "reason": reason, "resume": resume}
         yield Finding(severity, code, tuple(claim.format(**fields) for claim in claims))
 
 
-def _of_state(state: CaseState) -> _ReasonOf:
-    return lambda summary: "; ".join(summary.reasons) if summary.state == state else None
+def _reasons(summary: CaseSummary) -> Iterator[tuple[str, str]]:
+    """Codes of findings on a case, each with its reason."""
+    if summary.state == "measured":
+        # An op without data, such as a barrier, has nothing to check.
+        if summary.check.state == "not checked" and summary.case.size_bytes:
+            yield "not-checked", summary.check.in_words
+    else:
+        failed = "wrong-data" if summary.cause == "wrong_data" else "failed"
+        codes = {"failed": failed, "not reached": "not-reached", "skipped": "skipped"}
+        yield codes[summary.state], "; ".join(summary.reasons)
+    if summary.lost:
+        yield "launch-lost", "; ".join(summary.lost)
 
 
-def _failure(*, wrong: bool) -> _ReasonOf:
-    """Why a case failed: because of wrong data, or for another reason."""
-    failed = _of_state("failed")
-    return lambda summary: failed(summary) if (summary.cause == "wrong_data") == wrong else None
-
-
-def _loss(summary: CaseSummary) -> str | None:
-    return "; ".join(summary.lost) or None
-
-
-def _lack_of_check(summary: CaseSummary) -> str | None:
-    """Why data were not checked. An op without data, such as a barrier, has nothing to check."""
-    unchecked = summary.state == "measured" and summary.check.state == "not checked" and summary.case.size_bytes
-    return summary.check.in_words if unchecked else None
-
-
-_UNCHECKED: Final = ("The data of {cases} were {reason}: {names}",)
 _FAILED: Final = ("{cases} failed ({names}): {reason}", "Failed cases are not judged")
 _LOST: Final = (
     "{cases} lost a launch to an unrelated failure ({names}): {reason}",
     "The other launches count; {resume} measures the missing ones",
 )
-_UNMEASURED: Final[tuple[tuple[Severity, str, _ReasonOf, tuple[str, ...]], ...]] = (
-    ("bad", "wrong-data", _failure(wrong=True), _FAILED),
-    ("bad", "failed", _failure(wrong=False), _FAILED),
-    ("caution", "launch-lost", _loss, _LOST),
-    ("caution", "not-reached", _of_state("not reached"), ("The run ended before {cases} of the plan: {names}",)),
-    ("note", "skipped", _of_state("skipped"), ("{cases} could not run here ({names}): {reason}",)),
-)
-"""Severity, code, reason and sentences, as in ``_by_reason``."""
+_OF_CASES: Final[dict[str, tuple[Severity, tuple[str, ...]]]] = {
+    "wrong-data": ("bad", _FAILED),
+    "failed": ("bad", _FAILED),
+    "launch-lost": ("caution", _LOST),
+    "not-reached": ("caution", ("The run ended before {cases} of the plan: {names}",)),
+    "not-checked": ("caution", ("The data of {cases} were {reason}: {names}",)),
+    "skipped": ("note", ("{cases} could not run here ({names}): {reason}",)),
+}
+"""Severity and sentences by code: ``cases`` is their number, ``resume`` the commands that measure what was lost."""
 
 
 def _oversubscribed(facts: Facts) -> Iterator[tuple[str, ...]]:
@@ -259,8 +235,33 @@ def _shared_resources(facts: Facts) -> Iterator[Finding]:
 def _late(lateness: Sequence[GroupLateness], summaries: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
     for group in lateness:
         for member in group.flagged:
-            worst = case_name(summaries[member.worst].case)
-            yield in_words(group, member, worst)
+            yield _straggler(group, member, case_name(summaries[member.worst].case))
+
+
+def _straggler(group: GroupLateness, member: RankLateness, worst: str) -> tuple[str, ...]:
+    """The evidence that ``member`` of ``group`` is a straggler, as sentences without full stops; ``worst`` is the name
+    of its worst case.
+    """
+    chance = "p < 10⁻¹²" if member.p_value < 1e-12 else f"p = {member.p_value:.1g}"
+    amount = f"in {member.share:.0%} of samples, by {format_time(member.median_ns or 0.0)} (median)"
+    if group.seen == "shortest time":
+        what = f"is probably a straggler: it has the shortest time (usually that of the last to arrive) {amount}"
+    else:
+        what = f"is a straggler: late {amount}"
+    host = [other for other in group.members if other.host == member.host]
+    together = 1 < len(host) < len(group.members) and all(other.flagged for other in host)
+    who = f"Rank {member.rank}" + (f" (host {member.host})" if member.host else "")
+    evidence = (
+        f"Among ranks {rank_list(group.ranks)} it stands out in {member.cases} of {counted(group.cases, 'case')} and "
+        f"{member.launches} of {counted(group.launches, 'launch', 'launches')}, most in {worst} ({chance} if all ranks "
+        "are equal)"
+    )
+    return (
+        f"{who} {what}",
+        f"The other ranks wait for it during {member.cost:.0%} of the time of the calls",
+        evidence,
+        *([f"All ranks of host {member.host} are stragglers"] if together else []),
+    )
 
 
 def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from busbw_analysis.diagnosis.compare import ComparedBand, Comparison, LeftOut
+from busbw_analysis.diagnosis.compare import Compared, Comparison, LeftOut
 from busbw_analysis.diagnosis.hypothesis_tests import launches_needed
 
 Outcome = Literal["passed", "failed", "cannot tell"]
@@ -34,7 +34,7 @@ class Reason:
 
     outcome: Literal["failed", "cannot tell"]
     finding: Finding
-    bands: tuple[ComparedBand, ...] = ()
+    bands: tuple[Compared, ...] = ()
     cases: tuple[LeftOut, ...] = ()
     needed: int | None = None
 
@@ -90,7 +90,7 @@ def gate_of(comparison: Comparison, fail_on: Sequence[str], detect: float = DETE
     return Gate(tuple(fail_on), detect, reasons)
 
 
-def _sees(band: ComparedBand, detect: float) -> bool:
+def _sees(band: Compared, detect: float) -> bool:
     """Whether an undecided band speaks against a slowdown of ``detect``: its interval excludes one, or one would
     probably have been detected and the estimate is smaller.
     """
@@ -99,14 +99,14 @@ def _sees(band: ComparedBand, detect: float) -> bool:
     return excluded or (detectable is not None and detectable <= detect and band.estimate.ratio < 1 + detect)
 
 
-def _needed(bands: Sequence[ComparedBand], comparison: Comparison, detect: float) -> int | None:
+def _needed(bands: Sequence[Compared], comparison: Comparison, detect: float) -> int | None:
     """The launches that decide whether B is slower by ``detect`` in all ``bands``, of the scatter between launches."""
     counts = [_needed_by(band, comparison, detect) for band in bands]
     launches = [count for count in counts if count is not None]
     return max(launches, default=None) if len(launches) == len(counts) else None
 
 
-def _needed_by(band: ComparedBand, comparison: Comparison, detect: float) -> int | None:
+def _needed_by(band: Compared, comparison: Comparison, detect: float) -> int | None:
     scatter, verdict = band.estimate.scatter, band.verdict
     if scatter is None:
         return verdict.fewest

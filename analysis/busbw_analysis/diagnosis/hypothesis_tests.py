@@ -8,7 +8,7 @@ Holm 1979.
 import functools
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -118,35 +118,30 @@ def estimate(first: Launches, second: Launches, pairs: Pairs | None = None) -> E
                 f"a side has the values {list(side.values())[:5]}; expected one positive, finite number per launch"
             )
     if pairs is None:
-        logs_a, logs_b = _logs(first.values()), _logs(second.values())
+        logs_a, logs_b = (np.log(list(side.values())) for side in (first, second))
         points = np.sort((logs_b[:, np.newaxis] - logs_a).ravel())
         return _estimate(points, (len(logs_a), len(logs_b)), _scatter(logs_a, logs_b), paired=False)
     whole = [(first[left], second[right]) for left, right in pairs if left in first and right in second]
     if not whole:
         raise AnalysisError("no pair of launches has a value on both sides; at least one is needed")
-    steps = _logs([value_b / value_a for value_a, value_b in whole])
+    steps = np.log([value_b / value_a for value_a, value_b in whole])
     rows, columns = np.triu_indices(len(steps))
     points = np.sort((steps[rows] + steps[columns]) / 2)
     scatter = float(steps.std(ddof=1)) / math.sqrt(2) if len(steps) > 1 else None
     return _estimate(points, (len(steps), len(steps)), scatter, paired=True)
 
 
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """The p-values adjusted by Holm: they bound the probability of any false alarm, whatever the dependence of the
-    tests.
-    """
-    adjusted = [0.0] * len(p_values)
-    worst = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = worst
-    return tuple(adjusted)
-
-
 def adjusted(estimates: Sequence[Estimate]) -> tuple[float | None, ...]:
-    """The adjusted p-value of each estimate; None for those without a p-value, which are not part of the family."""
-    p_values = iter(holm([estimated.p_value for estimated in estimates if estimated.p_value is not None]))
-    return tuple(None if estimated.p_value is None else next(p_values) for estimated in estimates)
+    """The p-value of each estimate, adjusted by Holm: they bound the probability of any false alarm, whatever the
+    dependence of the tests. None for those without a p-value, which are not part of the family.
+    """
+    family = sorted((row.p_value, place) for place, row in enumerate(estimates) if row.p_value is not None)
+    p_values: list[float | None] = [None] * len(estimates)
+    worst = 0.0
+    for rank, (p_value, place) in enumerate(family):
+        worst = max(worst, min(1.0, (len(family) - rank) * p_value))
+        p_values[place] = worst
+    return tuple(p_values)
 
 
 def verdicts(estimates: Sequence[Estimate], within: float) -> tuple[Verdict, ...]:
@@ -310,10 +305,6 @@ class _Size:
         critical = student_quantile(1 - self.attained(1 - CONFIDENCE) / 2, self.freedom)
         ends = [(margin + sign * difference) / self.error - critical for sign in (-1, 1)]
         return max(0.0, sum(map(normal_below, ends)) - 1)
-
-
-def _logs(values: Iterable[float]) -> Floats:
-    return np.log(np.asarray(list(values), dtype=np.float64))
 
 
 def _scatter(logs_a: Floats, logs_b: Floats) -> float | None:

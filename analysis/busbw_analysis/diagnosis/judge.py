@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -11,23 +11,16 @@ from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.lateness import GroupLateness
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.samples import Samples
 from busbw_analysis.data.series import SeriesKey, key_of
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons
-from busbw_analysis.diagnosis.composition import Composition, compositions_of
-from busbw_analysis.diagnosis.contributions import AnswerPart, CaseNumber, Cause
-from busbw_analysis.diagnosis.curves import Curve, curves_of
+from busbw_analysis.diagnosis.curves import Curve, Doubts, curves_of, doubts_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
-from busbw_analysis.diagnosis.doubts import Doubts, doubts_of
 from busbw_analysis.diagnosis.findings import Finding, findings_on, ranked
 from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
-from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
 from busbw_analysis.diagnosis.selftest import SelfTest
-from busbw_analysis.diagnosis.single_calls import SingleCall, single_calls
 from busbw_analysis.diagnosis.verdicts import Verdict, verdicts_on
 from busbw_analysis.models.results import Results, results_of
 from busbw_analysis.peaks.peaks import Peak, PeakLevel
@@ -35,6 +28,11 @@ from busbw_analysis.peaks.peaks import Peak, PeakLevel
 __all__ = ["Best", "Curve", "Evidence", "Finding", "Judgement", "PairMatrix", "SliceJudgement", "Verdict", "judge"]
 
 _Slice = TypeVar("_Slice", bound="SliceJudgement")
+
+Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
+"""Status of a whole run. ``explained``: slower than expected, and the causes say why. ``slower``: slower, and no cause
+was found.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +70,77 @@ def _fastest(summary: CaseSummary) -> Sequence[GroupSummary]:
 class Evidence:
     """What a slice judges by: the results, and what the core made of them.
 
-    pair_shares: for each matrix, what its pairs reached of their peaks.
     rows: the catalogue of peaks.
     """
 
     results: Results
     curves: tuple[Curve, ...]
     matrices: tuple[PairMatrix, ...]
-    pair_shares: tuple[PairShares | Unavailable | None, ...]
     rows: Catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Something that explains verdicts, or makes every number unreliable.
+
+    code: a stable word; usually the code of the finding that is its evidence.
+    text: what was found, without a full stop.
+    action: what to do about it, without a full stop.
+    compares: whether the action is a comparison with another run.
+    """
+
+    code: str
+    text: str
+    action: str
+    compares: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPart:
+    """The part of a slice in the answer. Texts are clauses without a full stop; "" says nothing.
+
+    label, text: a line of its own below the bands of sizes.
+    statuses: what its verdicts mean for the whole run; empty if none was possible.
+    causes: those that the core does not name.
+    action: what to do, after what the causes say.
+    unjudged: why its verdicts are missing.
+    shown_instead: what the report shows if nothing at all was judged.
+    rates: its highest rates, named before the highest busbw.
+    rates_without_busbw: those that are named only if no busbw was measured.
+    """
+
+    label: str = ""
+    text: str = ""
+    statuses: frozenset[Status] = frozenset()
+    causes: tuple[Cause, ...] = ()
+    action: str = ""
+    unjudged: str = ""
+    shown_instead: str = ""
+    rates: tuple[str, ...] = ()
+    rates_without_busbw: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CaseNumber:
+    """A number that a slice knows of some cases, for the rows of ``busbw show``.
+
+    key: in JSON, null for other cases.
+    heading: of its column; "" if only JSON has it.
+    unit: fractions are shown as percentages.
+    values: by the index of the case.
+    note: what the column means, shown below tables that have it; "" if another column's note says so.
+    """
+
+    key: str
+    heading: str
+    unit: Literal["fraction", "ns"]
+    values: Mapping[int, float | None]
+    note: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether some case has it."""
+        return any(value is not None for value in self.values.values())
 
 
 class SliceJudgement(Protocol):
@@ -105,8 +165,6 @@ class Judgement:
     samples: for sections that show them.
     findings: ``ranked``.
     doubts: why the model or the peak of a curve cannot be trusted.
-    compositions, single_calls: all-reduce beside its two halves, and cases that were also measured as scripts do.
-    pair_shares: for each matrix, what its pairs reached of their peaks.
     comparisons: algorithms of the same op compared.
     slices: what each slice found.
     """
@@ -119,11 +177,7 @@ class Judgement:
     doubts: Mapping[SeriesKey, Doubts]
     matrices: tuple[PairMatrix, ...]
     splits: tuple[PairSplit, ...]
-    lateness: tuple[GroupLateness, ...]
     selftest: SelfTest | None
-    compositions: tuple[Composition, ...]
-    single_calls: tuple[SingleCall, ...]
-    pair_shares: tuple[PairShares | Unavailable | None, ...]
     comparisons: tuple[AlgorithmComparison, ...]
     slices: tuple[SliceJudgement, ...]
 
@@ -212,9 +266,8 @@ def judge(
     results = results_of(dataset)
     facts, curves = results.facts, curves_of(results, rows)
     doubts = doubts_of(curves, results.cases)
-    matrices, splits = matrices_of(results.cases, facts.placements), splits_of(results.cases, facts.placements)
-    shares = tuple(shares_of(facts, matrix, rows) for matrix in matrices)
-    evidence = Evidence(results, curves, matrices, shares, rows)
+    matrices = matrices_of(results.cases, facts, rows)
+    evidence = Evidence(results, curves, matrices, rows)
     of_slices = tuple(judge_slice(evidence) for judge_slice in slices)
     findings = findings_on(results, matrices, selftest, rows)
     return Judgement(
@@ -225,12 +278,8 @@ def judge(
         curves=curves,
         doubts=doubts,
         matrices=matrices,
-        splits=splits,
-        lateness=results.lateness,
+        splits=splits_of(results.cases, facts.placements),
         selftest=selftest,
-        compositions=compositions_of(curves),
-        single_calls=single_calls(results.cases, dataset.samples),
-        pair_shares=shares,
         comparisons=algorithm_comparisons(curves, results.library),
         slices=of_slices,
     )

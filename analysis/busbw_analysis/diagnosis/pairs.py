@@ -1,4 +1,5 @@
-"""Every pair of ranks compared with the others: which host, rank, direction of a rank, or single pair is slow.
+"""Every pair of ranks compared with the others: which host, rank, direction of a rank, or single pair is slow; and the
+share of the link between them that every pair of GPUs reaches that copy to each other.
 
 The rule and its reasons are in docs/method.md, "Stragglers and slow links"; ``tests/bench/slow_pairs.py`` measures its
 error rates.
@@ -7,19 +8,24 @@ error rates.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from busbw.ops import PAIRED
 from busbw.ops.pairs import PairSettings
-from busbw.runs.placement import RankPlacement
+from busbw.system.catalog import Catalogue
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.distributions import student_quantile
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.intervals import Floats
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.distances import Steps, Truths, indistinct, kinds, steps_between
+from busbw_analysis.peaks.paths import Narrowest, gpu_links, host_links
 
 Kind = Literal["host", "rank", "sender", "receiver", "pair"]
 
@@ -45,6 +51,11 @@ _MEDIAN_OVER_MEAN = 1.2533
 _UPPER_QUARTILE_TO_SIGMA = 1 / 1.1503
 
 
+DIRECT = frozenset({"peer_copy", "peer_copy_both"})
+"""Copies that bypass the host."""
+_STAGED, _DRIVEN = "peer_copy_staged", "peer_copy_driver"
+
+
 @dataclass(frozen=True, slots=True)
 class Outlier:
     """A slow part of a matrix.
@@ -63,6 +74,19 @@ class Outlier:
 
 
 @dataclass(frozen=True, slots=True)
+class PairShares:
+    """The share of its own peak that each pair of a matrix reached (n × n; NaN if not measured).
+
+    practical_share: share of the rate that is reached in practice on such hardware; NaN if unknown, too.
+    denominator: description of 100 %, for the pair with the lowest peak.
+    """
+
+    share: npt.NDArray[np.float64]
+    practical_share: npt.NDArray[np.float64]
+    denominator: str
+
+
+@dataclass(frozen=True, slots=True)
 class PairMatrix:
     """Every ordered pair at one size: row s, column d is from ``ranks[s]`` to ``ranks[d]``.
 
@@ -72,6 +96,7 @@ class PairMatrix:
     low_ns, high_ns: interval over launches, or their range if they are too few; for a single launch, its own interval.
     unknown: what the matrix cannot show and why; None if it shows everything.
     op: what the pairs did.
+    shares: what the pairs reached of their peaks; None for messages, whose peak is that of a curve.
     """
 
     ranks: tuple[int, ...]
@@ -87,6 +112,7 @@ class PairMatrix:
     outliers: tuple[Outlier, ...]
     unknown: str | None = None
     op: str = "pair_matrix"
+    shares: PairShares | Unavailable | None = None
 
     @property
     def middle(self) -> int:
@@ -95,16 +121,14 @@ class PairMatrix:
         return int(np.argsort(self.time_ns, axis=None, kind="stable")[(measured - 1) // 2])
 
 
-def matrices_of(summaries: Iterable[CaseSummary], placements: Sequence[RankPlacement]) -> tuple[PairMatrix, ...]:
-    """The pair matrices of the measured cases, in the order of the plan; ``placements[r]`` is the place of rank r."""
-    return tuple(
-        _matrix(summary, placements)
-        for summary in summaries
-        if summary.case.op in PAIRED and summary.state == "measured"
-    )
+def matrices_of(summaries: Iterable[CaseSummary], facts: Facts, rows: Catalogue) -> tuple[PairMatrix, ...]:
+    """The pair matrices of the measured cases, in the order of the plan; ``rows`` is the catalogue of peaks."""
+    measured = (summary for summary in summaries if summary.case.op in PAIRED and summary.state == "measured")
+    return tuple(_matrix(summary, facts, rows) for summary in measured)
 
 
-def _matrix(summary: CaseSummary, placements: Sequence[RankPlacement]) -> PairMatrix:
+def _matrix(summary: CaseSummary, facts: Facts, rows: Catalogue) -> PairMatrix:
+    case, placements = summary.case, facts.placements
     ranks, times = summary.groups.members, summary.groups
     cells = tuple(np.searchsorted(ranks, times.pairs).T)
     # Single launches can be used only if every pair has the same number of them.
@@ -113,7 +137,7 @@ def _matrix(summary: CaseSummary, placements: Sequence[RankPlacement]) -> PairMa
     launches[:, *cells] = times.launch_medians_ns.T if len(counts) == 1 else times.time_ns
     time_ns, low_ns, high_ns = (np.full(launches.shape[1:], np.nan) for _ in range(3))
     time_ns[cells], low_ns[cells], high_ns[cells] = times.time_ns, times.low_ns, times.high_ns
-    rate: Floats = summary.case.size_bytes / time_ns * 1e9
+    rate: Floats = case.size_bytes / time_ns * 1e9
     # If runs with fewer ranks are pooled by force, some placements are unknown.
     hosts = tuple(placements[rank].host if rank < len(placements) else "?" for rank in ranks)
     steps = steps_between(placements, ranks)
@@ -126,18 +150,17 @@ def _matrix(summary: CaseSummary, placements: Sequence[RankPlacement]) -> PairMa
         ranks=ranks,
         hosts=hosts,
         steps=steps,
-        size_bytes=summary.case.size_bytes,
-        dtype=summary.case.dtype,
-        pairs=summary.case.settings.pairs if isinstance(summary.case.settings, PairSettings) else None,
+        size_bytes=case.size_bytes,
+        dtype=case.dtype,
+        pairs=case.settings.pairs if isinstance(case.settings, PairSettings) else None,
         rate=rate,
         time_ns=time_ns,
         low_ns=low_ns,
         high_ns=high_ns,
         unknown=_unknown(len(ranks), len(launches), why, holes=holes, jumpy=jumpy),
-        outliers=outliers_in(ranks, hosts, launches, summary.case.size_bytes, alike, pairs=not jumpy)
-        if may_name
-        else (),
-        op=summary.case.op,
+        outliers=outliers_in(ranks, hosts, launches, case.size_bytes, alike, pairs=not jumpy) if may_name else (),
+        op=case.op,
+        shares=_shares(facts, case.op, ranks, rate, rows) if case.op in {*DIRECT, _STAGED, _DRIVEN} else None,
     )
 
 
@@ -415,3 +438,52 @@ class _SlowParts:
             ratio=ratio,
             text=f"{words} at {format_size(self.size_bytes)}: {measured} instead of the usual {expected} ({ratio:.0%})",
         )
+
+
+# --- the peak of every pair of GPUs ------------------------------------------------------------------------------
+
+
+_PairPeak = tuple[float, str, float]
+"""Nominal rate (B/s), its description, and the rate reached in practice (NaN: unknown)."""
+
+
+def _shares(facts: Facts, op: str, ranks: Sequence[int], rates: Floats, rows: Catalogue) -> PairShares | Unavailable:
+    """The shares of one matrix, or why there are none."""
+    share, practical_share = np.full_like(rates, np.nan), np.full_like(rates, np.nan)
+    peaks: list[_PairPeak] = []
+    for row, column in np.argwhere(np.isfinite(rates)).tolist():
+        pair = (ranks[row], ranks[column])
+        peak = _peak_of(facts, op, pair, rows)
+        if isinstance(peak, Unavailable):
+            return Unavailable("pair-not-known", f"{pair[0]} → {pair[1]}: {peak.reason}")
+        peaks.append(peak)
+        nominal, _, practical = peak
+        share[row, column] = rates[row, column] / nominal
+        practical_share[row, column] = rates[row, column] / practical
+    if not peaks:
+        return Unavailable("nothing-measured", "no pair was measured")
+    _, denominator, _ = min(peaks, key=itemgetter(0, 1))
+    return PairShares(share, practical_share, denominator)
+
+
+def _peak_of(facts: Facts, op: str, pair: tuple[int, int], rows: Catalogue) -> _PairPeak | Unavailable:
+    """Direct copies: the NVLinks between the two, or else the slower of their links to the host.
+
+    Copies through the host go down the link of one and up that of the other: t ≥ S / B₁ + S / B₂ if staged, else t ≥ S
+    / min(B₁, B₂), because a driver may overlap both halves.
+    """
+    gpus = facts.gpus_of(pair)
+    ways = [gpu_links(gpus, rows)] if op in DIRECT else [host_links([gpu], rows) for gpu in gpus]
+    links: list[Narrowest] = []
+    for way in ways:
+        if isinstance(way, Unavailable):
+            return way
+        links.append(way)
+    if op != _STAGED:
+        slower = min(links, key=lambda link: link.peak.nominal)
+        both = "; the two directions do not share it" if op == "peer_copy_both" else ""
+        return slower.peak.nominal, f"{slower.in_words}{both}", slower.peak.practical or np.nan
+    rate = 1 / sum(1 / link.peak.nominal for link in links)
+    practical = 1 / sum(1 / (link.peak.practical or np.nan) for link in links)
+    words = "; ".join(link.in_words for link in links)
+    return rate, f"{format_rate(rate)}, all of S down, then all of S up: {words}", practical

@@ -6,6 +6,7 @@ data that were corrupted on purpose. The truth is known, so results are right or
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,7 @@ from busbw.runs.records import JSON, SCHEMA
 from busbw.units import clock_time, format_size, format_time
 from busbw_analysis.data.load import Dataset, load
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.diagnosis.hypothesis_tests import Estimate, adjusted, estimate, percent, undetected
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, LaunchKey, adjusted, estimate, percent, undetected
 
 State = Literal["ok", "caution", "fail"]
 
@@ -100,9 +101,8 @@ def judge_selftest(folder: Path) -> SelfTest:
         runs = {name: folder / path for name, path in truth["runs"].items()}
         same, straggler, wrong = (load([runs[name]]) for name in ("same", "straggler", "wrong"))
     except (OSError, ValueError, KeyError) as error:
-        raise AnalysisError(
-            f"{folder} does not contain a complete self-test: {type(error).__name__}: {error}"
-        ) from error
+        message = f"{folder} does not contain a complete self-test: {type(error).__name__}: {error}"
+        raise AnalysisError(message) from error
     summaries = same.summaries
     estimates = _same_with_itself(summaries)
     return SelfTest(
@@ -122,9 +122,7 @@ def judge_selftest(folder: Path) -> SelfTest:
             _straggler(straggler, truth),
             _wrong(wrong),
         ),
-        resolution={
-            name: width for name, estimated in estimates.items() if (width := _half_width(estimated)) is not None
-        },
+        resolution={name: width for name, row in estimates.items() if (width := _half_width(row)) is not None},
     )
 
 
@@ -145,15 +143,10 @@ def as_json(judged: SelfTest) -> dict[str, JSON]:
 
 def as_text(judged: SelfTest) -> str:
     """The table of checks with their limits, then the answer."""
-    rows = [
-        ("", "check", "found", "limit"),
-        *((check.state, check.name, check.found, check.limit) for check in judged.checks),
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
-        for row in rows
-    ]
+    checks = [(check.state, check.name, check.found, check.limit) for check in judged.checks]
+    rows = [("", "check", "found", "limit"), *checks]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     cautions = [f"caution: {check.name}: {check.meaning}" for check in judged.checks if check.state == "caution"]
     return "\n".join([*lines, "", *cautions, judged.answer()])
 
@@ -167,15 +160,13 @@ def selftest_for(machine_folder: Path, backend: str, ranks: int, began: str) -> 
     """
     tests: list[SelfTest] = []
     for path in machine_folder.glob(f"{FOLDER}/*/{RESULT_FILE}"):
-        try:
-            test = msgspec.json.decode(path.read_bytes(), type=SelfTest)
-        except (OSError, ValueError):  # msgspec's errors are ValueErrors, and so are those of invalid UTF-8
-            continue
-        if (test.backend, test.ranks) == (backend, ranks):
-            tests.append(test)
-    tests.sort(key=lambda test: (test.started, test.id))
-    before = [test for test in tests if test.started <= began]
-    return before[-1] if before else next(iter(tests), None)
+        # Errors of msgspec are ValueErrors, and so are those of invalid UTF-8.
+        with suppress(OSError, ValueError):
+            tests.append(msgspec.json.decode(path.read_bytes(), type=SelfTest))
+    fitting = [test for test in tests if (test.backend, test.ranks) == (backend, ranks)]
+    before = [test for test in fitting if test.started <= began]
+    first = min(fitting, key=lambda test: (test.started, test.id), default=None)
+    return max(before, key=lambda test: (test.started, test.id), default=first)
 
 
 def taken_in_words(tested: SelfTest, began: Sequence[str]) -> str:
@@ -216,9 +207,8 @@ def _start_skew(summaries: Sequence[CaseSummary]) -> Check:
     shortest = min(groups, key=lambda group: group.time_ns)
     share = shortest.skew_share or 0.0
     skew = format_time(share * shortest.time_ns)
-    return Check(
-        "barrier exit skew", f"{skew} median, {share:.0%} of a call", limit, _state(share, _SKEW_SHARE), meaning
-    )
+    text = f"{skew} median, {share:.0%} of a call"
+    return Check("barrier exit skew", text, limit, _state(share, _SKEW_SHARE), meaning)
 
 
 def _clocks(same: Dataset) -> Check:
@@ -250,37 +240,36 @@ def _quiet(same: Dataset) -> Check:
     if not foreign:
         return Check("quiet machine", "unknown", limit, "caution", "the kernel does not report what else was running")
     used, taken = float(np.median(foreign)), float(np.median(stolen)) if stolen else 0.0
-    states = (_state(used, _FOREIGN_SHARE), _state(taken, _STEAL_SHARE))
-    worst = _worse(*states)
     text = f"{used:.0%} foreign, {taken:.1%} stolen (median of {len(foreign)} blocks)"
-    possible = (f"others use {used:.0%} of the machine during the test", f"the hypervisor takes {taken:.0%} of it")
+    reasons = {
+        f"others use {used:.0%} of the machine during the test": _state(used, _FOREIGN_SHARE),
+        f"the hypervisor takes {taken:.0%} of it": _state(taken, _STEAL_SHARE),
+    }
+    worst = _worse(*reasons.values())
     # Only the reasons for the state of the check.
-    reasons = [reason for reason, state in zip(possible, states, strict=True) if state == worst]
-    return Check("quiet machine", text, limit, worst, " and ".join(reasons))
+    meaning = " and ".join(reason for reason, state in reasons.items() if state == worst)
+    return Check("quiet machine", text, limit, worst, meaning)
 
 
 def _same_with_itself(summaries: Sequence[CaseSummary]) -> dict[str, Estimate]:
     """Every case compared with itself (A/A): its launches are split as A B B A, A B B A and so on."""
     estimates: dict[str, Estimate] = {}
-    for summary in summaries:
-        group = summary.only
-        if group is None:
-            continue
-        # As in every comparison: medians of bimodal samples jump between the modes, means do not.
-        values = group.launch_medians_ns if group.modes is None else group.launch_means_ns
-        numbers = {("same", number): value for number, value in enumerate(values)}
-        first = {key: value for key, value in numbers.items() if key[1] % 4 in {0, 3}}
-        second = {key: value for key, value in numbers.items() if key[1] % 4 in {1, 2}}
-        name = summary.case.op + (f" {format_size(summary.case.size_bytes)}" if summary.case.size_bytes else "")
-        estimates[name] = estimate(first, second)
+    for case, group in ((summary.case, summary.only) for summary in summaries):
+        if group is not None:
+            # As in every comparison: medians of bimodal samples jump between the modes, means do not.
+            values = group.launch_medians_ns if group.modes is None else group.launch_means_ns
+            sides: tuple[dict[LaunchKey, float], dict[LaunchKey, float]] = ({}, {})
+            for number, value in enumerate(values):
+                sides[number % 4 in {1, 2}]["same", number] = value
+            name = f"{case.op} {format_size(case.size_bytes)}" if case.size_bytes else case.op
+            estimates[name] = estimate(*sides)
     return estimates
 
 
 def _half_width(estimated: Estimate) -> float | None:
     """Half the width of a ratio's interval, as a share: √(high / low) − 1."""
-    return (
-        None if estimated.low is None or estimated.high is None else float(np.sqrt(estimated.high / estimated.low) - 1)
-    )
+    low, high = estimated.low, estimated.high
+    return None if low is None or high is None else float(np.sqrt(high / low) - 1)
 
 
 def _repeated(estimates: dict[str, Estimate]) -> Iterator[Check]:

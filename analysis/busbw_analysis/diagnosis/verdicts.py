@@ -1,20 +1,28 @@
-"""The verdict on one curve: measured times compared with peak and model, as direction and ratio per band of sizes."""
+"""The verdict on one curve: measured times compared with peak and model, as direction and ratio per band of sizes; and
+whether all of its times agree with the model, with what the run recorded about deviations.
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from statistics import median
+from typing import Final, Literal
 
 from busbw.ops import REDUCING
-from busbw.units import format_rate
+from busbw.runs.records import JSON
+from busbw.units import counted, format_rate, format_size
 from busbw_analysis.data.bands import Band
+from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.diagnosis.curves import Curve
-from busbw_analysis.diagnosis.doubts import DOUBTS, MODEL_TOLERANCE, Doubt, Doubts
+from busbw_analysis.data.summary import CaseSummary, Flag
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.curves import DOUBTS, MODEL_TOLERANCE, Curve, Doubt, Doubts
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.published import PublishedPoint, published_of, published_words
+from busbw_analysis.models.bounds import Explanation, Spent
+from busbw_analysis.models.select import Prediction
 from busbw_analysis.peaks.peaks import Peak, PeakLevel
 
 Status = Literal["as expected", "slower", "faster", "undecided", "not judged"]
@@ -37,6 +45,9 @@ ABOVE_PEAK = 1.05
 All of these limits are rules of thumb, not tests.
 """
 
+_OF_THE_TIME: Final = frozenset[Flag]({"bimodal", "outlier mode", "skew>10%", "drift", "outliers", "disturbed"})
+"""Flags that affect the time of a call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -58,7 +69,6 @@ class Verdict:
     indicative: there are fewer than 4 launches, so another launch may give another verdict.
     peak_doubted: the rate is so far above the peak that this peak cannot be right.
     doubt: why the reference that would decide the status cannot be trusted; None if it can.
-    explained_by: code of the cause that explains the verdict (``answer.Answer.causes``); None if there is none.
     """
 
     key: SeriesKey
@@ -79,7 +89,6 @@ class Verdict:
     indicative: bool
     peak_doubted: bool = False
     doubt: Doubt | None = None
-    explained_by: str | None = None
 
     @property
     def op(self) -> str:
@@ -307,3 +316,100 @@ def why_above(level: PeakLevel) -> str:
     if level == "memory copy of a host":
         return "parts of this message stay in a cache, but the copies behind the peak may not"
     return "the bytes took another path than the one with the stated rate, or its rate is wrong"
+
+
+# --- all times of a curve ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """A curve with its model and the explanation by it."""
+
+    curve: Curve
+    model: tuple[Prediction, ...]
+    explanation: Explanation
+
+    @property
+    def rows(self) -> Iterator[tuple[GroupSummary, Prediction, Spent]]:
+        """Measured point, prediction and breakdown of the time, size by size."""
+        yield from zip(self.curve.series.points, self.model, self.explanation.spent, strict=True)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Measured over predicted times."""
+        return [point.time_ns / prediction.time_ns for point, prediction, _ in self.rows]
+
+
+def modelled_curve(curve: Curve) -> Modelled | None:
+    """The curve with its model; None if there is no model, or none that explains its time."""
+    if isinstance(curve.model, Unavailable) or isinstance(curve.explanation, Unavailable):
+        return None
+    return Modelled(curve, curve.model, curve.explanation)
+
+
+def against_model(curve: Curve) -> dict[str, JSON] | None:
+    """The curve compared with the model of its algorithm (measured over predicted) and with the lower bound."""
+    modelled = modelled_curve(curve)
+    if modelled is None:
+        return None
+    shares = [spent.bound_share for spent in modelled.explanation.spent if spent.bound_share is not None]
+    return {
+        "algorithm": modelled.model[0].algorithm,
+        "least_ratio": min(modelled.ratios),
+        "median_ratio": median(modelled.ratios),
+        "largest_ratio": max(modelled.ratios),
+        "bound": modelled.explanation.bound or None,
+        "best_bound_share": max(shares, default=None),
+    }
+
+
+def in_words(curve: Curve, doubt: Doubt | None, facts: Facts, cases: Sequence[CaseSummary]) -> str:
+    """Whether the times of ``curve`` agree with its model, in one sentence, with what the run recorded about
+    deviations; "" without a model. Of a doubted model it says that alone. It names observations, not causes.
+    """
+    modelled = modelled_curve(curve)
+    if modelled is None:
+        return ""
+    if doubt is not None:
+        return f"The model cannot explain these times: {DOUBTS[doubt]}."
+    points, ratios = curve.series.points, modelled.ratios
+    ends = [[end / prediction.time_ns for end in point.ends] for point, prediction, _ in modelled.rows]
+    statuses = [
+        over_interval(by_tolerance(low), by_tolerance(ratio), by_tolerance(high))
+        for ratio, (low, high) in zip(ratios, ends, strict=True)
+    ]
+    sure = [index for index, status in enumerate(statuses) if status in {"slower", "faster"}]
+    unsure = [index for index, status in enumerate(statuses) if status == "undecided"]
+    outside = [index for index, ratio in enumerate(ratios) if by_tolerance(ratio) != "as expected"]
+    if not (named := sure or unsure or outside):
+        first, last = (format_size(point.size_bytes) for point in (points[0], points[-1]))
+        some = f"From {first} to {last} a" if points[1:] else "A"
+        return f"{some} call takes {times_of_model(min(ratios), max(ratios))}, which is normal."
+    place = max(named, key=lambda index: max(ratios[index], 1 / ratios[index]))
+    point, ratio = points[place], ratios[place]
+    span = "" if point.interval.low_ns is None else f" ({' to '.join(map(times, ends[place]))})"
+    at = f"At {format_size(point.size_bytes)} a" if point.size_bytes else "A"
+    text = f"{at} call takes {times(ratio)}{span} the model's time"
+    if statuses[place] == "as expected":
+        text += f", which is normal: the interval reaches to a factor of {MODEL_TOLERANCE:g}"
+    elif statuses[place] == "undecided":
+        text += f", which is undecided: the interval contains a limit (a factor of {MODEL_TOLERANCE:g})"
+    elif ratio < 1:
+        text += ": the model is too pessimistic here"
+    else:
+        observations = ", ".join(_observations(curve, point, facts, cases))
+        text += f": {observations}" if observations else ", and no record of the run explains it"
+    if points[1:]:
+        inside = len(points) - len(outside)
+        within = f"{inside or 'none'} of {len(points)} sizes {'is' if inside == 1 else 'are'}"
+        text += f"; {within} within a factor of {MODEL_TOLERANCE:g}"
+    return f"{text}."
+
+
+def _observations(curve: Curve, point: GroupSummary, facts: Facts, cases: Sequence[CaseSummary]) -> Iterator[str]:
+    """What affects the time of this point: shared cores, and flags."""
+    hosts = facts.hosts_of(curve.series.key.ranks)
+    for host, (ranks, cores) in facts.oversubscribed_hosts.items():
+        if host in hosts:
+            yield f"{ranks} ranks share {counted(cores, 'core')}{f' of {host}' if len(hosts) > 1 else ''}"
+    yield from (flag for flag in cases[point.case].flags if flag in _OF_THE_TIME)

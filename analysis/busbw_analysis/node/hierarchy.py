@@ -20,8 +20,7 @@ from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.curves import Curve
-from busbw_analysis.diagnosis.pairs import PairMatrix
-from busbw_analysis.diagnosis.peer_peaks import DIRECT, PairShares
+from busbw_analysis.diagnosis.pairs import DIRECT, PairMatrix, PairShares
 from busbw_analysis.node.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
 from busbw_analysis.node.storage import Stored
 from busbw_analysis.peaks.peaks import Peak
@@ -67,13 +66,10 @@ def hierarchy(
     curves: Sequence[Curve],
     memory: Sequence[MemoryCurve],
     files: Sequence[Stored],
-    pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | None]],
+    matrices: Sequence[PairMatrix],
     rows: Catalogue,
 ) -> tuple[HierarchyLevel, ...]:
-    """The levels from the core outwards; empty if only latencies were measured and nothing is known.
-
-    ``pairs`` are the matrices with the shares of their pairs' peaks.
-    """
+    """The levels from the core outwards; empty if only latencies were measured and nothing is known."""
     first = facts.hosts[0]
     levels = picture(facts.environment(first), rows).levels
     datasheet = [_by_datasheet(level, level.peak, first) for level in levels if level.peak is not None]
@@ -81,7 +77,7 @@ def hierarchy(
         *_memories(memory, "cpu", "cache", "DRAM", datasheet),
         *_memories(memory, "cuda", "GPU cache", "HBM", datasheet),
         *_to_the_host(curves, datasheet, c2c=any(level.name == "C2C" for level in levels)),
-        *(between_pairs := list(_between_pairs(pairs))),
+        *(between_pairs := list(_between_pairs(matrices))),
         *_between_ranks(curves, [level for level in datasheet if not between_pairs or level.kind != "NVLink"]),
         *_files(files, datasheet),
     ]
@@ -165,12 +161,13 @@ def _to_the_host(
         yield from (level for level in datasheet if level.kind in {"PCIe", "C2C"})
 
 
-def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | None]]) -> Iterator[HierarchyLevel]:
+def _between_pairs(matrices: Sequence[PairMatrix]) -> Iterator[HierarchyLevel]:
     """The fastest pair of GPUs that copied to each other without the host."""
-    direct = [(matrix, shares) for matrix, shares in pairs if matrix.op in DIRECT and np.isfinite(matrix.rate).any()]
+    direct = [matrix for matrix in matrices if matrix.op in DIRECT and np.isfinite(matrix.rate).any()]
     if not direct:
         return
-    matrix, shares = max(direct, key=lambda pair: float(np.nanmax(pair[0].rate)))
+    matrix = max(direct, key=lambda matrix: float(np.nanmax(matrix.rate)))
+    shares = matrix.shares
     row, column = np.unravel_index(np.nanargmax(matrix.rate), matrix.rate.shape)
     rate = float(matrix.rate[row, column])
     nominal = practical = None

@@ -10,8 +10,7 @@ from busbw.workloads.model_rows import Model
 from busbw_analysis.data.as_json import plain, with_values
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.diagnosis.contributions import AnswerPart, CaseNumber, Cause
-from busbw_analysis.diagnosis.judge import Evidence, Finding, Judgement
+from busbw_analysis.diagnosis.judge import AnswerPart, CaseNumber, Cause, Evidence, Finding, Judgement
 from busbw_analysis.node.hierarchy import HierarchyLevel, hierarchy
 from busbw_analysis.node.memory import MemoryCurve, memory_curves
 from busbw_analysis.node.roofline import (
@@ -78,13 +77,12 @@ def judge_node(evidence: Evidence) -> Node:
     results, rows = evidence.results, evidence.rows
     memory, files = memory_curves(results.facts, evidence.curves), stored(results, evidence.curves)
     rooflines = rooflines_of(results, memory, rows)
-    pairs = list(zip(evidence.matrices, evidence.pair_shares, strict=True))
     return Node(
         memory=memory,
         files=files,
         rooflines=rooflines,
         networks=tuple(network for roofline in rooflines for network in network_roofline(results, roofline, rows)),
-        levels=hierarchy(results.facts, evidence.curves, memory, files, pairs, rows),
+        levels=hierarchy(results.facts, evidence.curves, memory, files, evidence.matrices, rows),
     )
 
 

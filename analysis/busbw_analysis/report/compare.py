@@ -13,7 +13,7 @@ from busbw_analysis.data.as_json import values_of
 from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison
+from busbw_analysis.diagnosis.compare import Compared, Comparison
 from busbw_analysis.diagnosis.compare_answer import (
     MOST_LAUNCHES,
     decides,
@@ -22,11 +22,11 @@ from busbw_analysis.diagnosis.compare_answer import (
     label,
     shared_words,
     titles_of,
+    trust_in_comparison,
 )
 from busbw_analysis.diagnosis.findings import Finding, case_name
 from busbw_analysis.diagnosis.gate import EXIT_STATUS, Gate, Reason, gate_of
 from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Label, percent, undetected
-from busbw_analysis.diagnosis.trust import trust_in_comparison
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, table
 
 LAYOUT: Final = 1
@@ -35,8 +35,6 @@ LAYOUT: Final = 1
 _TONES: Final[dict[Label, Tone]] = {"faster": "good", "slower": "caution", "equal": "good", "cannot tell": "plain"}
 _NAMED: Final = 3
 """Most cases of a kind that are named; JSON has all of them."""
-_OVER_SIZES: Final = "geometric mean"
-"""The statistic of a band with several sizes, taken over their own statistics."""
 
 
 def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON]:
@@ -96,14 +94,14 @@ def _test(comparison: Comparison) -> str:
     return "signed-rank on pairs of launches" if comparison.paired else "rank-sum on launches"
 
 
-def _band(band: ComparedBand) -> JSON:
+def _band(band: Compared) -> JSON:
     shared: dict[str, JSON] = msgspec.to_builtins(band.case)
     del shared["size_bytes"]
     return {
         **shared,
         "band": band.band,
         "sizes": list(band.sizes),
-        "statistic": band.cases[0].statistic if len(band.cases) == 1 else _OVER_SIZES,
+        "statistic": band.statistic,
         **_numbers(band),
         "cases": [
             {"size_bytes": compared.case.size_bytes, "statistic": compared.statistic, **_numbers(compared)}
@@ -112,7 +110,7 @@ def _band(band: ComparedBand) -> JSON:
     }
 
 
-def _numbers(compared: ComparedBand | ComparedCase) -> dict[str, JSON]:
+def _numbers(compared: Compared) -> dict[str, JSON]:
     verdict = compared.verdict
     return {
         "a_ns": compared.first_ns,
@@ -129,16 +127,11 @@ def _numbers(compared: ComparedBand | ComparedCase) -> dict[str, JSON]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A row: a band, or one of its cases below it.
-
-    sizes: "" for a case.
-    cases: those of a band.
-    """
+    """A row: a band, or one of its cases below it. ``sizes``: "" for a case."""
 
     name: str
     sizes: str
-    of: ComparedBand | ComparedCase
-    cases: Sequence[ComparedCase] = ()
+    of: Compared
 
 
 _TIMES: Final[tuple[Column[_Line], ...]] = (
@@ -166,14 +159,12 @@ def bands_table(comparison: Comparison) -> Table:
     columns: tuple[Column[_Line], ...] = (
         Column("Case", lambda line: line.name),
         _VERDICT,
-        Column("Compared", lambda line: listed(dict.fromkeys(case.statistic for case in line.cases))),
+        Column("Compared", lambda line: listed(dict.fromkeys(case.statistic for case in line.of.cases))),
         *_TIMES,
         *_RATIOS,
     )
     titles = titles_of(comparison)
-    lines = [
-        _Line(_band_name(band, " ".join(titles[label(band.case)])), "", band, band.cases) for band in comparison.bands
-    ]
+    lines = [_Line(_band_name(band, " ".join(titles[label(band.case)])), "", band) for band in comparison.bands]
     shared = ", ".join(shared_words(comparison))
     every = f"all cases: {shared}" if shared else ""
     times = (
@@ -204,7 +195,7 @@ def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph
     yield Paragraph("\n".join([*alike, *_notes(comparison, cases=cases)]))
 
 
-def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *, cases: bool, explain: bool) -> Table:
+def _curve(title: str, bands: Sequence[Compared], comparison: Comparison, *, cases: bool, explain: bool) -> Table:
     """The bands of one curve; ``explain``: note below how many launches would decide each undecided band."""
     columns: tuple[Column[_Line], ...] = (
         Column("band", lambda line: line.name),
@@ -227,7 +218,7 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
     )
 
 
-def _lines(band: ComparedBand, *, cases: bool) -> Iterator[_Line]:
+def _lines(band: Compared, *, cases: bool) -> Iterator[_Line]:
     alone = len(band.cases) == 1
     # A size on its own has the verdict of its band, not that among sizes.
     yield _Line(_sizes(band) if cases and alone else band.band, _sizes(band), band)
@@ -235,19 +226,19 @@ def _lines(band: ComparedBand, *, cases: bool) -> Iterator[_Line]:
         yield _Line(f"  {format_size(compared.case.size_bytes)}", "", compared)
 
 
-def _sizes(band: ComparedBand) -> str:
+def _sizes(band: Compared) -> str:
     """The sizes of a band; "" if the operation has none."""
     sizes = [format_size(size) for size in band.sizes]
     return "" if band.band == "no size" else sizes[0] if len(sizes) == 1 else f"{sizes[0]} … {sizes[-1]}"
 
 
-def _band_name(band: ComparedBand, title: str = "") -> str:
+def _band_name(band: Compared, title: str = "") -> str:
     """The case, the band and its sizes; ``title``: the name of the case if it is not to be its full name."""
     shown = "" if band.band == "no size" else f", {_sizes(band)}"
     return f"{title or label(band.case)}: {band.band}{shown}"
 
 
-def _why(band: ComparedBand, comparison: Comparison) -> str:
+def _why(band: Compared, comparison: Comparison) -> str:
     """The number of launches that an undecided band needs, or the differences that are out of reach."""
     verdict, estimate = band.verdict, band.estimate
     if comparison.imported and 1 in estimate.launches:

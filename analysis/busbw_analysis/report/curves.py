@@ -17,7 +17,7 @@ from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.diagnosis.doubts import MODEL_TOLERANCE
+from busbw_analysis.diagnosis.curves import MODEL_TOLERANCE
 from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import NEAR_PEAK, NEAR_PRACTICAL, Status
 from busbw_analysis.fitting.curve import Fit, Segment
@@ -576,7 +576,7 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
         Column("busbw", lambda row: row.busbw, format_rate),
         Column("Of peak", lambda row: row.peak_share, percent, "%"),
     )
-    wanting = [verdict.explained_by for verdict in answer.verdicts if verdict.status in {"slower", "undecided"}]
+    wanting = [code for verdict, code in answer.verdicts.items() if verdict.status in {"slower", "undecided"}]
     # A single cause of everything is at the top of the page.
     of_everything = len(causes) == 1 and all(wanting)
     blocks: dict[str, list[Block]] = {}
@@ -588,6 +588,6 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
         measured = f"{op}{of}: measured against model and peak"
         notes = dict.fromkeys(f"{format_size(row.size_bytes)}: {row.why}" for row in verdicts if row.why)
         blocks[op] = [table(measured, columns, verdicts, *peaks, *notes)]
-        codes = dict.fromkeys(row.explained_by for row in verdicts if row.explained_by and not of_everything)
+        codes = dict.fromkeys(code for row in verdicts if (code := answer.verdicts[row]) and not of_everything)
         blocks[op] += [Paragraph(sentences(f"explained by: {causes[code]}"), "quiet") for code in codes]
     return blocks

@@ -14,8 +14,8 @@ from busbw_analysis.data.intervals import Interval, IntervalKind
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.diagnosis.contributions import Status as RunStatus
 from busbw_analysis.diagnosis.findings import Finding, Severity
+from busbw_analysis.diagnosis.judge import Status as RunStatus
 from busbw_analysis.diagnosis.verdicts import Status as VerdictStatus
 
 Tone = Literal["plain", "good", "caution", "bad", "quiet", "bar"]

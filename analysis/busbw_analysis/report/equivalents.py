@@ -12,11 +12,10 @@ from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.data.overlap import Overlap
 from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.diagnosis.composition import Composition
+from busbw_analysis.diagnosis.equivalents import UNIT, Composition, SingleCall, compositions_of, single_calls
 from busbw_analysis.diagnosis.hypothesis_tests import percent
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.selftest import Check, State, taken_in_words
-from busbw_analysis.diagnosis.single_calls import UNIT, SingleCall
 from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Tone, table, three_digits
 from busbw_analysis.report.run import case_label
 
@@ -44,7 +43,7 @@ _CALL_COLUMNS: Final[tuple[Column[SingleCall], ...]] = (
 
 def one_call(judgement: Judgement) -> Section | None:
     """Every case measured in both modes, barriers and isolated; None if there is none."""
-    rows = judgement.single_calls
+    rows = single_calls(judgement.cases, judgement.samples)
     if not rows:
         return None
     note = "Any one: the numbers that the slowest and the fastest sample would have printed."
@@ -70,7 +69,7 @@ _NOTES: Final = (
 
 def composition(judgement: Judgement) -> Section | None:
     """The sizes measured for all three operations; None if there are none."""
-    rows = judgement.compositions
+    rows = compositions_of(judgement.curves)
     if not rows:
         return None
     halves = table("A reduce-scatter followed by an all-gather", _HALVES, rows, *_NOTES, row_headers=2)

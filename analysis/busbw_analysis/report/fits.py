@@ -18,7 +18,7 @@ from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Crossing, Gain, Pair
 from busbw_analysis.diagnosis.judge import Curve, Judgement
-from busbw_analysis.diagnosis.normality import against_model
+from busbw_analysis.diagnosis.verdicts import against_model
 from busbw_analysis.fitting.curve import Bounds, Fit, Segment
 from busbw_analysis.models.costs import NCCL
 from busbw_analysis.models.nccl import ONE_ELEMENT_BYTES, SOURCE, choices_of, seconds

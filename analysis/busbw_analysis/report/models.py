@@ -8,7 +8,7 @@ from busbw.units import about_size, format_rate, format_size, format_time, liste
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.diagnosis.judge import Curve, Judgement
-from busbw_analysis.diagnosis.normality import Modelled, in_words, modelled_curve
+from busbw_analysis.diagnosis.verdicts import Modelled, in_words, modelled_curve
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Explanation, Fastest, Spent
 from busbw_analysis.models.select import Prediction

@@ -18,7 +18,7 @@ from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement, PairMatrix
-from busbw_analysis.diagnosis.peer_peaks import PairShares
+from busbw_analysis.diagnosis.pairs import PairShares
 from busbw_analysis.report.document import (
     HEAT_STEPS,
     Block,
@@ -69,12 +69,11 @@ def pairs(judgement: Judgement) -> Section | None:
     if series:
         large = any(len(matrix.ranks) > _MOST_IN_A_HEATMAP for matrix in judgement.matrices)
         blocks.append(Paragraph(_HOW_OF_MANY if large else _HOW))
-    of_peaks = {id(matrix): share for matrix, share in zip(judgement.matrices, judgement.pair_shares, strict=True)}
     for label, members in series.items():
         ordered = sorted(members, key=lambda matrix: matrix.size_bytes)
         smallest, largest = ordered[0], ordered[-1]
         blocks += _every_pair(largest, label, placements, "rate")
-        blocks += _of_their_peaks(of_peaks[id(largest)])
+        blocks += _of_their_peaks(largest.shares)
         blocks += _slow_pairs(largest)
         blocks += _every_pair(smallest, label, placements, "time")
         if smallest is not largest:
@@ -305,7 +304,7 @@ def rank_views(judgement: Judgement) -> Section:
     ]
     late = by_key((rank, share) for _, rank, share in arrivals)
     hosts = judgement.facts.hosts
-    together = next((group for group in judgement.lateness if group.ranks == tuple(everyone)), None)
+    together = next((group for group in judgement.results.lateness if group.ranks == tuple(everyone)), None)
     members = {} if together is None else {member.rank: member for member in together.members}
 
     def late_share(rank: int) -> Cell | None:

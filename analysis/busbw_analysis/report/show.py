@@ -21,8 +21,7 @@ from busbw_analysis.data.intervals import IntervalKind
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.overlap import Overlap
 from busbw_analysis.data.summary import FLAGS, CaseSummary
-from busbw_analysis.diagnosis.contributions import CaseNumber
-from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.judge import CaseNumber, Judgement
 from busbw_analysis.diagnosis.verdicts import ABOVE_PEAK, NEAR_PEAK
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, percent, table

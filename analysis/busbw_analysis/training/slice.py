@@ -1,7 +1,7 @@
 """Training as a slice: measured steps and gradient exchanges, their sections, JSON, and the export of timelines."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
@@ -17,9 +17,8 @@ from busbw_analysis.data.as_json import plain, values_of, with_values
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.causes import cause_named
-from busbw_analysis.diagnosis.contributions import AnswerPart, CaseNumber, Cause
-from busbw_analysis.diagnosis.contributions import Status as RunStatus
-from busbw_analysis.diagnosis.judge import Evidence, Finding, Judgement
+from busbw_analysis.diagnosis.judge import AnswerPart, CaseNumber, Cause, Evidence, Finding, Judgement
+from busbw_analysis.diagnosis.judge import Status as RunStatus
 from busbw_analysis.diagnosis.verdicts import Status, times
 from busbw_analysis.models.results import Results
 from busbw_analysis.predict import Questions
@@ -45,31 +44,23 @@ _MESSAGES: Final = {"send_recv": "ping_pong", "all_to_all_v": "all_to_all"}
 """Calls of a step → the operation to measure for them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepAnswer(AnswerPart):
-    """The part of the answer on training steps. ``verdicts``: on all steps, with the cause that explains each."""
-
-    verdicts: tuple[StepVerdict, ...]
-
-
-def answer_steps(verdicts: Sequence[StepVerdict], judgement: Judgement, causes: Sequence[Cause]) -> StepAnswer:
+def answer_steps(verdicts: Sequence[StepVerdict], judgement: Judgement, causes: Sequence[Cause]) -> AnswerPart:
     """The part of the answer on the steps with these ``verdicts``; ``causes`` are those that the core names."""
     codes = {cause.code for cause in causes}
-    explained = tuple(replace(verdict, explained_by=_cause_of(verdict, judgement, codes)) for verdict in verdicts)
-    disturbed = any(verdict.explained_by == _DISTURBED for verdict in explained) and _DISTURBED not in codes
+    explained = {verdict.step.case: cause_of(verdict, judgement, codes) for verdict in verdicts}
+    disturbed = _DISTURBED in explained.values() and _DISTURBED not in codes
     cause = cause_named(judgement, _DISTURBED) if disturbed else None
-    return StepAnswer(
+    return AnswerPart(
         label="Steps",
-        text=_steps_in_words(explained),
-        statuses=frozenset(_statuses(explained)),
+        text=_steps_in_words(verdicts),
+        statuses=frozenset(_statuses(verdicts, explained)),
         causes=() if cause is None else (cause,),
-        action=_action(judgement, explained),
-        unjudged=_why_unjudged(explained),
-        verdicts=explained,
+        action=_action(judgement, verdicts),
+        unjudged=_why_unjudged(verdicts),
     )
 
 
-def _cause_of(verdict: StepVerdict, judgement: Judgement, codes: Collection[str]) -> str | None:
+def cause_of(verdict: StepVerdict, judgement: Judgement, codes: Collection[str]) -> str | None:
     """The code of the cause of a slower step: shared cores, or other load while the step was measured."""
     if verdict.status not in {"slower", "undecided"} or verdict.predicted is None:
         return None
@@ -78,11 +69,11 @@ def _cause_of(verdict: StepVerdict, judgement: Judgement, codes: Collection[str]
     return _DISTURBED if judgement.cases[verdict.step.case].disturbance.high else None
 
 
-def _statuses(verdicts: Sequence[StepVerdict]) -> Iterator[RunStatus]:
+def _statuses(verdicts: Sequence[StepVerdict], explained: Mapping[int, str | None]) -> Iterator[RunStatus]:
     """What the verdicts mean for the whole run."""
     for verdict in verdicts:
         if verdict.status == "slower":
-            yield "explained" if verdict.explained_by else "slower"
+            yield "explained" if explained[verdict.step.case] else "slower"
         elif verdict.status == "undecided":
             yield "undecided"
         elif verdict.status != "not judged":
@@ -264,7 +255,7 @@ class Training:
             number("of_predicted", "", "fraction", lambda row: row.ratio),
         )
 
-    def answer(self, judgement: Judgement, causes: Sequence[Cause]) -> StepAnswer:
+    def answer(self, judgement: Judgement, causes: Sequence[Cause]) -> AnswerPart:
         """What the answer says of the steps."""
         return answer_steps(self.verdicts, judgement, causes)
 
@@ -308,18 +299,19 @@ _TRADED: Final = ("budget_ns", "gap", "gap_in_budget", "needed", "needed_ns", "g
 _OF_RANK: Final = ("rank", "compute_ns", "waiting_ns", "waiting_for_last_ns")
 _OF_VERDICT: Final = (
     *("status", "computed", "communicating", "waiting", "of_matmul", "predicted_ns", "ratio", "low", "high"),
-    *("longest", "extrapolated", "refused", "lacks", "explained_by"),
+    *("longest", "extrapolated", "refused", "lacks"),
 )
 
 
 def _as_json(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
+    codes = {cause.code for cause in answer.causes}
     return {
-        "steps": [_step(verdict) for verdict in answer.of(StepAnswer).verdicts],
+        "steps": [_step(verdict, cause_of(verdict, judgement, codes)) for verdict in judgement.of(Training).verdicts],
         "exchanges": [_exchanged(row) for group in judgement.of(Training).exchanges for row in group],
     }
 
 
-def _step(verdict: StepVerdict) -> dict[str, JSON]:
+def _step(verdict: StepVerdict, explained_by: str | None) -> dict[str, JSON]:
     step = verdict.step
     what, ns = step.waits_for
     return {
@@ -330,7 +322,11 @@ def _step(verdict: StepVerdict) -> dict[str, JSON]:
         "timeline": [
             values_of(time, "rank", "compute_ns", "waiting_ns", "waiting_for_last_ns") for time in step.timeline
         ],
-        "verdict": {**values_of(verdict, *_OF_VERDICT), "changes": plain(dict(verdict.changes))},
+        "verdict": {
+            **values_of(verdict, *_OF_VERDICT),
+            "explained_by": explained_by,
+            "changes": plain(dict(verdict.changes)),
+        },
     }
 
 

@@ -5,7 +5,7 @@ plays the part of the ranks and returns (or writes) a run folder like any other.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -36,6 +36,7 @@ from busbw.runs.records import (
     Ended,
     EndStatus,
     GroupSamples,
+    HostConditions,
     LaunchStarted,
     Measurement,
     RankSamples,
@@ -277,6 +278,28 @@ def synthetic_run(
         backend=BACKENDS[name].traits if name in BACKENDS else BackendTraits(cost_models=name),
     )
     return store.StoredRun(path=Path(identifier), run=run, rows=tuple(rows), warnings=())
+
+
+def disturbed(
+    stored: store.StoredRun, ops: Container[str], foreign: float = 0.7, lost: Sequence[int] = ()
+) -> store.StoredRun:
+    """The same run where other programs took a share of the CPUs during ``ops``, or the samples ``lost`` a core."""
+    host = HostConditions(
+        host="node0",
+        load_before=1.0,
+        load_after=1.0,
+        busy_share=0.9,
+        foreign_share=foreign,
+        steal_share=0.0,
+        switches=(0, 0, 0, 0),
+    )
+
+    def change(block: Measurement) -> Measurement:
+        groups = tuple(msgspec.structs.replace(group, disturbed=tuple(lost)) for group in block.groups)
+        return msgspec.structs.replace(block, conditions=(host,), groups=groups)
+
+    rows = (change(row) if isinstance(row, Measurement) and row.case.op in ops else row for row in stored.rows)
+    return replace(stored, rows=tuple(rows))
 
 
 def write_synthetic(results_dir: Path, stored: store.StoredRun) -> Path:

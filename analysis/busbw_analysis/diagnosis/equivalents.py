@@ -1,19 +1,74 @@
-"""One call between two barriers, as many scripts time it, compared with a correct measurement of the same call.
+"""Other ways to do the same work: an all-reduce beside its two halves, as FSDP runs them; and one call between two
+barriers, as many scripts time it, beside a correct measurement of the same call.
 
 Such a script takes one sample in mode ``barriers`` and prints its busbw in GiB/s, labelled GB/s.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
+from msgspec import structs
 
 from busbw_analysis.data.samples import Samples
+from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.diagnosis.curves import Curve
 
 UNIT: Final = 1e9 / 2**30
 """A rate in GiB/s over the same rate in GB/s, as numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """One size at which all three were measured in the same way, with the library's own algorithms. Times are ns per
+    call.
+
+    label: the all-reduce.
+    size_bytes: S of all three: the buffer of the all-reduce, the input of the reduce-scatter, the output of the
+        all-gather.
+    """
+
+    label: str
+    size_bytes: int
+    all_reduce_ns: float
+    reduce_scatter_ns: float
+    all_gather_ns: float
+
+    @property
+    def sum_ns(self) -> float:
+        """Reduce-scatter plus all-gather."""
+        return self.reduce_scatter_ns + self.all_gather_ns
+
+    @property
+    def ratio(self) -> float:
+        """``sum_ns`` over ``all_reduce_ns``; above 1 the all-reduce is faster."""
+        return self.sum_ns / self.all_reduce_ns
+
+
+def compositions_of(curves: Sequence[Curve]) -> tuple[Composition, ...]:
+    """Every size that an all-reduce has in common with both halves. In place or out of place is ignored, because each
+    op is measured in its usual way.
+    """
+    measured: dict[SeriesKey, Series] = {}
+    for curve in curves:
+        key = curve.series.key
+        if key.algorithm is None:
+            measured.setdefault(structs.replace(key, in_place=False), curve.series)
+    return tuple(
+        row for key, series in measured.items() if key.op == "all_reduce" for row in _rows(series, key, measured)
+    )
+
+
+def _rows(series: Series, key: SeriesKey, measured: dict[SeriesKey, Series]) -> Iterator[Composition]:
+    scattered = measured.get(structs.replace(key, op="reduce_scatter"))
+    gathered = measured.get(structs.replace(key, op="all_gather", redop=None))
+    if scattered is None or gathered is None:
+        return
+    for point in series.points:
+        first, second = scattered.at(point.size_bytes), gathered.at(point.size_bytes)
+        if first is not None and second is not None:
+            yield Composition(series.key.label, point.size_bytes, point.time_ns, first.time_ns, second.time_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +127,7 @@ def single_calls(cases: Sequence[CaseSummary], samples: Samples) -> tuple[Single
     proper = {summary.case: summary.groups[0] for summary in measured}
     calls = []
     for summary in measured:
-        isolated = proper.get(msgspec.structs.replace(summary.case, mode="isolated"))
+        isolated = proper.get(structs.replace(summary.case, mode="isolated"))
         if summary.case.mode != "barriers" or isolated is None or isolated.busbw is None:
             continue
         times_ns = [ns for block in samples.blocks() if block.case == summary.index for ns in block.samples.slowest_ns]
