@@ -208,9 +208,9 @@ def summarise(
         for row in stored.rows:
             if isinstance(row, Measurement | Imported):
                 rows.setdefault(row.case, []).append(row)
-        for number in np.unique(table.case).tolist():
+        for number in np.unique(table.case_index).tolist():
             parts.setdefault(stored.run.cases[number], []).append(
-                (place, table.take(np.flatnonzero(table.case == number)))
+                (place, table.take(np.flatnonzero(table.case_index == number)))
             )
     return tuple(_summary(row, rows.get(row.case, []), parts.get(row.case, []), crowded) for row in cases)
 
