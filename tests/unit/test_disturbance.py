@@ -9,8 +9,7 @@ from testing.narrow import require
 from testing.synthetic import World, case, synthetic_run
 
 from busbw.runs import store
-from busbw.runs.records import GroupSamples, HostConditions, LaunchStarted, LoopKind, Measurement, OverlapSamples, Row
-from busbw_analysis.assembly import compose
+from busbw.runs.records import GroupSamples, HostConditions, Measurement, OverlapSamples, Row
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import CaseSummary
@@ -138,41 +137,6 @@ def test_a_launch_that_computed_much_more_or_less_than_the_call_takes_flags_its_
     judgement = judged(run_of(change, mode="overlap"))
     assert ("unbalanced" in judgement.cases[0].flags) == flagged
     assert ("unbalanced" in render(show.show_blocks(show.show_rows(judgement)))) == flagged
-
-
-def test_the_report_and_the_table_tell_the_overlap() -> None:
-    judgement = judged(run_of(overlapped(1000, 50, 1500, 200, 1000), mode="overlap"))
-    assert judgement.curves == ()
-    page = compose.compose(judgement).text
-    assert "75%" in page
-    (row,) = show.show_rows(judgement)
-    assert require(row.overlap).share == pytest.approx(0.75)
-
-
-def test_a_checkpoint_beside_computation_stands_with_the_messages() -> None:
-    ops = ("all_reduce", "checkpoint_save")
-    page = compose.compose(judged(run_of(overlapped(1000, 50, 1500, 200, 1000), mode="overlap", ops=ops))).text
-    assert "Calls beside computation" in page
-
-
-@pytest.mark.parametrize("loop", ["python", "compiled"])
-def test_a_loop_that_is_not_pythons_is_told_with_what_it_costs(loop: LoopKind) -> None:
-    stored = synthetic_run([case("all_reduce", 1024, 2)], launches=2)
-    costs = {"empty_call_ns": (90, 80), "empty_loop_ns": (19, 20)}
-    costs |= {"compiled_call_ns": (160, 170), "compiled_loop_ns": (4, 3)} if loop == "compiled" else {}
-
-    def changed(row: Row) -> Row:
-        if isinstance(row, LaunchStarted):
-            return msgspec.structs.replace(row, **costs)
-        return msgspec.structs.replace(row, loop=loop) if isinstance(row, Measurement) else row
-
-    judgement = judged(store.StoredRun(stored.path, stored.run, tuple(map(changed, stored.rows)), ()))
-    (row,) = show.show_rows(judgement)
-    assert row.loop == loop
-
-
-def test_a_run_without_overlap_has_no_section_for_it() -> None:
-    assert "Overlap" not in compose.compose(judged(run_of(lambda block: block))).text
 
 
 # --- disturbance -----------------------------------------------------------------------------------------------

@@ -120,15 +120,6 @@ def test_where_ranks_share_hosts_the_host_is_named(
     assert [(one.kind, one.name, one.ranks) for one in found(TWO_EACH, slow)] == expected
 
 
-def test_the_words_name_hosts_rates_and_the_share() -> None:
-    (host,) = found(TWO_EACH, both_ways(2, 3))
-    assert host.text.startswith("all traffic from and to host n1 (ranks 2,3) is slow at 1 MiB: ")
-    (sender,) = found(TWO_EACH, sends(6))
-    assert sender.text.startswith("all traffic from rank 6 (host n3) is slow")
-    (pair,) = found(TWO_EACH, pairs((0, 4), (4, 0)))
-    assert pair.text.startswith("the pair 0 ↔ 4 (host n0 ↔ host n2) is slow in both directions")
-
-
 @pytest.mark.parametrize("hosts", [ONE_HOST[:4], HOST_EACH, TWO_EACH])
 @pytest.mark.parametrize("launches", [1, 4, 6])
 @pytest.mark.parametrize("noise", [0.03, 0.3])

@@ -72,7 +72,7 @@ def said(stored: StoredRun) -> list[str]:
 
 def test_a_launch_that_resumes_another_counts_as_its_own() -> None:
     dataset = pool((resumed(),))
-    launches = {number: {one.launch for one in dataset.samples.blocks() if one.case == number} for number in (0, 1)}
+    launches = {number: {row.launch for _, case, row in dataset.samples.rows() if case == number} for number in (0, 1)}
     assert sorted(launches.values(), key=len) == [{0, 1}, {0, 1, 2}]
     assert sorted(summary.groups[0].launches for summary in dataset.summaries) == [2, 3]
 

@@ -148,7 +148,17 @@ def _keep(summary: Summarised, document: str, state: tuple[int, int]) -> None:
     if not _is_named_literally(folder) or not os.access(folder, os.W_OK):
         return
     with contextlib.suppress(OSError, StoreError, *_unreadable()):
-        source = _source_of(summary, document, state)
+        source = _Source(
+            version=VERSION,
+            run=document,
+            size=state[0],
+            time_ns=state[1],
+            rows=_checksum(folder),
+            warnings=summary.stored.warnings,
+            line=line_of(outline_of(summary.stored)),
+            is_plain=plain_run(summary.stored) == summary.stored,
+            lateness=msgspec.Raw(msgspec.json.encode(summary.lateness)),
+        )
         if _state(folder) == state:  # else rows arrived, and the hash may be of more of them
             _write(folder, summary, source)
 
@@ -156,20 +166,6 @@ def _keep(summary: Summarised, document: str, state: tuple[int, int]) -> None:
 def _is_named_literally(folder: Path) -> bool:
     """Whether DuckDB takes the path for that of one file, and not for a pattern."""
     return not set("*?[]{}") & set(str(folder))
-
-
-def _source_of(summary: Summarised, document: str, state: tuple[int, int]) -> _Source:
-    return _Source(
-        version=VERSION,
-        run=document,
-        size=state[0],
-        time_ns=state[1],
-        rows=_checksum(summary.stored.path),
-        warnings=summary.stored.warnings,
-        line=line_of(outline_of(summary.stored)),
-        is_plain=plain_run(summary.stored) == summary.stored,
-        lateness=msgspec.Raw(msgspec.json.encode(summary.lateness)),
-    )
 
 
 def lines_of(folders: Iterable[Path]) -> dict[Path, RunLine]:

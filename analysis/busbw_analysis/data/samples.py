@@ -7,26 +7,8 @@ from pathlib import Path
 
 from busbw.escape import plain_text, with_texts
 from busbw.runs import store
-from busbw.runs.records import Case, GroupSamples, Imported, Measurement
-from busbw_analysis.data.block_columns import PairBlock, packed
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One block of one group of ranks.
-
-    run, launch, number: index of the run, launch in the run, block in the launch
-    case: index into ``Dataset.cases``
-    measurement: the record of the whole block
-    samples: the samples of this group
-    """
-
-    run: int
-    launch: int
-    number: int
-    case: int
-    measurement: Measurement
-    samples: GroupSamples
+from busbw.runs.records import Case, Imported, Measurement
+from busbw_analysis.data.block_columns import packed
 
 
 @dataclass(frozen=True)
@@ -48,21 +30,8 @@ class Samples:
             for source in self.sources
         )
 
-    def blocks(self) -> Iterator[Block]:
-        """One block per measurement and group of ranks, except for pair matrices."""
-        for run, case, row in self._rows():
-            if isinstance(row, Measurement):
-                yield from (Block(run, row.launch, row.block, case, row, group) for group in row.groups)
-
-    def pair_blocks(self) -> Iterator[tuple[int, int, PairBlock]]:
-        """The blocks of pair matrices: index of the run, index of the case, and the block."""
-        yield from ((run, case, row) for run, case, row in self._rows() if isinstance(row, PairBlock))
-
-    def imported(self) -> Iterator[tuple[int, int, Imported]]:
-        """The results from logs of other tools, with the same two indices."""
-        yield from ((run, case, row) for run, case, row in self._rows() if isinstance(row, Imported))
-
-    def _rows(self) -> Iterator[tuple[int, int, Measurement | Imported]]:
+    def rows(self) -> Iterator[tuple[int, int, Measurement | Imported]]:
+        """The results of all runs: index of the run, index of the case, and the row (``PairBlock``: a pair matrix)."""
         for run, stored in enumerate(self.runs):
             for row in stored.rows:
                 if isinstance(row, Measurement | Imported):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from statistics import median
 from typing import Final, Literal
 
 import numpy as np
@@ -10,29 +11,13 @@ from busbw.ops import LOCAL, PAIRED
 from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON, Case, Check, FailureCause, Imported, LoopKind, Measurement
 from busbw.runs.store import StoredRun
-from busbw_analysis.data.disturbance import Disturbance, disturbance_of
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import CLOCK_ERROR_SHARE, Groups, GroupSummary, groups_of
 from busbw_analysis.data.launches import LaunchTable
 
 CaseState = Literal["measured", "failed", "skipped", "not reached"]
-Flag = Literal[
-    "bimodal",
-    "outlier mode",
-    "skew>10%",
-    "drift",
-    "autocorrelated",
-    "outliers",
-    "oversubscribed",
-    "disturbed",
-    "unbalanced",
-    "clock error",
-    "excess traffic",
-    "not converged",
-]
-
-FLAGS: Final[dict[Flag, str]] = {
+FLAGS: Final[dict[str, str]] = {
     "bimodal": "two groups of samples; the median may jump, so compare uses the mean",
     "outlier mode": "samples above 1 ms and 5 × the median take over 10 % of the time",
     "skew>10%": "ranks enter the call more than 10 % of its time apart",
@@ -53,6 +38,67 @@ _SKEW: Final = 0.1
 _OUTLIERS: Final = 0.05
 _ALIKE: Final = 5
 """Limits of flags: shares of the time, of samples, and the autocorrelation time in samples."""
+
+
+# Interference: no sample is removed; an affected case is flagged, so that its result is read with caution. Above these
+# shares of foreign and stolen CPU time, launches were observed to differ (docs/method.md). A rank that loses its core
+# is not counted: its library's own threads take the core, in most samples of a quiet machine.
+_FOREIGN: Final = 0.06
+_STOLEN: Final = 0.005
+_MISSED: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """Interference with one case, over all its blocks. Shares are fractions from 0 to 1.
+
+    missed: share of samples in which a rank missed its window or, with ``pre_enqueue``, the GPU started too early
+    pre_enqueue: whether the calls were enqueued before the GPU was allowed to start
+    foreign, stolen: CPU time used by other programs, or taken by the hypervisor, on the worst host: median over the
+        blocks that recorded it (None: no block did)
+    throttled: reasons why GPUs ran below their full clock
+    """
+
+    missed: float
+    pre_enqueue: bool
+    foreign: float | None
+    stolen: float | None
+    throttled: tuple[str, ...]
+
+    @property
+    def high(self) -> bool:
+        """Whether any limit is exceeded."""
+        return bool(self.in_words())
+
+    def in_words(self) -> str:
+        """The exceeded limits as text, worst first; empty when there are none."""
+        what = "a GPU started before all calls were enqueued" if self.pre_enqueue else "a rank missed its window"
+        phrases = [
+            f"other programs used {self.foreign:.0%} of the CPUs" if (self.foreign or 0.0) > _FOREIGN else "",
+            f"the hypervisor took {self.stolen:.1%} of the CPU time" if (self.stolen or 0.0) > _STOLEN else "",
+            f"{what} in {self.missed:.0%} of the samples" if self.missed > _MISSED else "",
+            f"GPUs were throttled ({', '.join(self.throttled)})" if self.throttled else "",
+        ]
+        return ", ".join(text for text in phrases if text)
+
+
+def disturbance_of(measured: Sequence[Measurement], samples: int, missed: int) -> Disturbance:
+    """The interference with the blocks of a case, of whose ``samples`` ``missed`` lack a start window."""
+    reasons = {reason for row in measured for host in row.conditions for gpu in host.gpus for reason in gpu.throttled}
+    return Disturbance(
+        missed=missed / (samples or 1),
+        pre_enqueue=any(row.case.pre_enqueue for row in measured),
+        foreign=_on_worst_host(measured, "foreign_share"),
+        stolen=_on_worst_host(measured, "steal_share"),
+        throttled=tuple(sorted(reasons)),
+    )
+
+
+def _on_worst_host(measured: Iterable[Measurement], name: str) -> float | None:
+    """The median over blocks of the highest share on any host; None if no block recorded one."""
+    recorded = ([getattr(host, name) for host in row.conditions if getattr(host, name) is not None] for row in measured)
+    highest = [max(shares) for shares in recorded if shares]
+    return median(highest) if highest else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +164,7 @@ class CaseSummary(CaseRow):
     groups: empty unless ``state`` is measured; a failed case has no result, even if some launches succeeded
     wrong: the groups of a case with wrong data, for those who show times without a result; empty otherwise
     total: sum over concurrent groups; None for one group and for a pair matrix, whose pairs take turns
-    flags: reasons for caution
+    flags: reasons for caution, of ``FLAGS``
     disturbance: system interference
     loops: which loops made the calls
     """
@@ -128,7 +174,7 @@ class CaseSummary(CaseRow):
     groups: Groups
     wrong: Groups
     total: Total | None
-    flags: tuple[Flag, ...]
+    flags: tuple[str, ...]
     disturbance: Disturbance
     loops: tuple[LoopKind, ...] = ("python",)
 
@@ -265,10 +311,10 @@ def _added(rates: Sequence[float | None]) -> float | None:
 
 def _flags(
     case: Case, measured: Sequence[Measurement], groups: Groups, disturbance: Disturbance, crowded: Sequence[bool]
-) -> tuple[Flag, ...]:
+) -> tuple[str, ...]:
     """The flags of a case."""
     overlaps = [group.overlap for group in groups if group.overlap] if case.mode == "overlap" else []
-    candidates: tuple[tuple[Flag, bool | np.bool_], ...] = (
+    candidates: tuple[tuple[str, bool | np.bool_], ...] = (
         ("bimodal", groups.bimodal.any()),
         ("outlier mode", (groups.slow_time_share > _SLOW_TIME).any()),
         # Local ops do not wait for other ranks, so arrival skew does not matter.

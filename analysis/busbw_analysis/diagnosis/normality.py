@@ -9,7 +9,7 @@ from busbw.runs.records import JSON
 from busbw.units import counted, format_size
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.summary import CaseSummary, Flag
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.diagnosis.doubts import DOUBTS, MODEL_TOLERANCE, Doubt
@@ -23,7 +23,7 @@ from busbw_analysis.diagnosis.verdicts import (
 from busbw_analysis.models.bounds import Explanation, Spent
 from busbw_analysis.models.select import Prediction
 
-_OF_THE_TIME: Final[frozenset[Flag]] = frozenset(
+_OF_THE_TIME: Final[frozenset[str]] = frozenset(
     {"bimodal", "outlier mode", "skew>10%", "drift", "outliers", "disturbed"}
 )
 """Flags that affect the time of a call."""
