@@ -6,10 +6,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 from testing.narrow import require
-from testing.synthetic import World, case, synthetic_run
+from testing.synthetic import World, case, synthetic_run, with_blocks
 
 from busbw.runs import store
-from busbw.runs.records import GroupSamples, HostConditions, Measurement, OverlapSamples, Row
+from busbw.runs.records import GroupSamples, HostConditions, Measurement, OverlapSamples
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import CaseSummary
@@ -31,11 +31,7 @@ def run_of(
     """A healthy run of one case of each of ``ops``, with ``change`` in every block."""
     cases = [case(op, 1 << 20, 2, mode=mode) for op in ops]
     stored = synthetic_run(cases, World(launch_noise=0.02), launches=launches, samples=SAMPLES, blocks=blocks)
-
-    def changed(row: Row) -> Row:
-        return change(row) if isinstance(row, Measurement) else row
-
-    return store.StoredRun(stored.path, stored.run, tuple(map(changed, stored.rows)), ())
+    return with_blocks(stored, change)
 
 
 def with_groups(block: Measurement, change: Callable[[GroupSamples], GroupSamples]) -> Measurement:
@@ -195,10 +191,7 @@ def test_what_disturbed_a_case_is_said_with_its_size(change: Callable[[Measureme
 def test_a_stream_that_was_not_held_long_enough_is_no_window() -> None:
     one = case("all_reduce", 1 << 20, 2, device="cuda", pre_enqueue=True)
     stored = synthetic_run([one], launches=6, samples=SAMPLES)
-    change = flagging(missed=20)
-    rows = tuple(change(row) if isinstance(row, Measurement) else row for row in stored.rows)
-    (summary,) = pool((store.StoredRun(stored.path, stored.run, rows, ()),)).summaries
-    assert "50%" in summary.disturbance.in_words()
+    assert "50%" in only(with_blocks(stored, flagging(missed=20))).disturbance.in_words()
 
 
 @pytest.mark.parametrize(

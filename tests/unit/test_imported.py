@@ -221,13 +221,7 @@ def test_links_whose_rate_no_source_gives_are_not_those_to_the_host(gpu: str, tm
     ],
 )
 def test_far_above_a_nominal_peak_nothing_is_as_expected(op: str, rate: float, status: str, tmp_path: Path) -> None:
-    size = 1 << 30
-    time = size * (bus_factor(op, 8) or 0) / rate / 1e3
-    ranks = [RANK.format(rank, 0, rank, "NVIDIA H100 80GB HBM3") for rank in range(8)]
-    row = f"  {size} {size // 4} float sum -1 {time:.2f} 0 0 0 {time:.2f} 0 0 0"
-    text = [f"# Collective test starting: {op}_perf", "# nThread 1 nGpus 1", *ranks, HEAD, row]
-    path = tmp_path / "log"
-    path.write_text("\n".join([*text, "# Out of bounds values : 0 OK", ""]), encoding="utf-8")
+    path = log_in(tmp_path, op=op, sizes=(1 << 30,), curve=(0, rate * 1e3 / (bus_factor(op, 8) or 0)))
     judgement = judged(path)
     assert {one.status for one in judgement.verdicts} == {status}
     answer = answer_of(judgement)

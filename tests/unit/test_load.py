@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from testing.narrow import require
-from testing.synthetic import Machine, SyntheticEnd, World, case, synthetic_run, write_synthetic
+from testing.synthetic import Machine, SyntheticEnd, World, case, synthetic_run, with_blocks, write_synthetic
 
 from busbw.errors import AnalysisError, UnlikeRuns
 from busbw.runs.facts import MpiFacts
-from busbw.runs.records import JSON, Failed, FailureCause, Measurement
+from busbw.runs.records import JSON, Check, Failed, FailureCause, Measurement
 from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.compose import compose
 from busbw_analysis.assembly.judge import judge
@@ -153,10 +153,7 @@ def test_an_empty_fact_proves_no_difference() -> None:
 
 def test_cases_that_another_loop_has_timed_are_not_pooled() -> None:
     one, two = small(1), small(2)
-    rows = tuple(
-        msgspec.structs.replace(row, loop="compiled") if isinstance(row, Measurement) else row for row in two.rows
-    )
-    other = replace(two, rows=rows)
+    other = with_blocks(two, lambda block: msgspec.structs.replace(block, loop="compiled"))
     said = f"'loop', which made the calls, is python in run {one.run.id} and compiled in run {two.run.id}, for "
     with pytest.raises(UnlikeRuns, match=said):
         pool((one, other))
@@ -210,12 +207,8 @@ def test_every_state_of_a_case_appears() -> None:
 
 
 def test_wrong_data_in_a_measurement_is_a_failure() -> None:
-    stored = small()
-    broken = [
-        msgspec.structs.replace(row, check=msgspec.structs.replace(row.check, state="wrong", wrong_elements=3))
-        for row in stored.measurements
-    ]
-    dataset = pool((replace(stored, rows=tuple(broken)),))
+    wrong = Check(state="wrong", wrong_elements=3)
+    dataset = pool((with_blocks(small(), lambda block: msgspec.structs.replace(block, check=wrong)),))
     assert dataset.summaries[0].state == "failed"
     assert "3 elements" in dataset.summaries[0].reasons[0]
 

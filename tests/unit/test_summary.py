@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.narrow import require
-from testing.synthetic import Piece, SyntheticEnd, World, case, synthetic_run
+from testing.synthetic import Piece, SyntheticEnd, World, case, synthetic_run, with_groups
 
 from busbw.ops import OPS, SYNCHRONISING
-from busbw.runs.records import JSON, Measurement, Row
+from busbw.runs.records import JSON, GroupSamples, Measurement
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.shape import all_drifts, all_modes, all_outliers
 from busbw_analysis.data.summary import CaseSummary
@@ -146,17 +146,12 @@ def test_a_level_that_moves_within_a_block_is_drift() -> None:
 def test_samples_that_know_of_their_neighbours_count_as_fewer() -> None:
     run = synthetic_run([case("all_reduce", 64)], launches=2, samples=4000)
     free = pool((run,)).summaries[0]
-    rows: list[Row] = []
-    for row in run.rows:
-        if isinstance(row, Measurement):
-            # Each sample stands for twenty: runs of equal values have an autocorrelation time of their length.
-            repeated = tuple(np.repeat(row.groups[0].slowest_ns[::20], 20).tolist())
-            rows.append(
-                msgspec.structs.replace(row, groups=(msgspec.structs.replace(row.groups[0], slowest_ns=repeated),))
-            )
-        else:
-            rows.append(row)
-    tied = pool((replace(run, rows=tuple(rows)),)).summaries[0]
+
+    def repeated(group: GroupSamples) -> GroupSamples:
+        # Each sample stands for twenty: runs of equal values have an autocorrelation time of their length.
+        return msgspec.structs.replace(group, slowest_ns=tuple(np.repeat(group.slowest_ns[::20], 20).tolist()))
+
+    tied = pool((with_groups(run, repeated),)).summaries[0]
     assert free.only is not None
     assert tied.only is not None
     assert free.only.tau < 2
@@ -213,16 +208,11 @@ def test_launches_that_differ_are_not_taken_for_two_modes() -> None:
     """Each has one hump, some here and some there: pooled they would have two, and comparisons would go by means."""
     run = synthetic_run([case("all_reduce", 1 << 20)], World(sample_noise=0.02), launches=6, samples=40)
 
-    def slowed(row: Row) -> Row:
-        if not isinstance(row, Measurement) or row.launch % 2:
-            return row
-        groups = tuple(
-            msgspec.structs.replace(group, slowest_ns=tuple(3 * time for time in group.slowest_ns))
-            for group in row.groups
-        )
-        return msgspec.structs.replace(row, groups=groups)
-
-    (summary,) = pool((replace(run, rows=tuple(map(slowed, run.rows))),)).summaries
+    slow = with_groups(
+        run, lambda group: msgspec.structs.replace(group, slowest_ns=tuple(3 * time for time in group.slowest_ns))
+    )
+    rows = (other if getattr(row, "launch", 1) % 2 else row for row, other in zip(run.rows, slow.rows, strict=True))
+    (summary,) = pool((replace(run, rows=tuple(rows)),)).summaries
     (group,) = summary.groups
     assert max(group.launch_medians_ns) > 2.5 * min(group.launch_medians_ns)
     assert group.modes is None

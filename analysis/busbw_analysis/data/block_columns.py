@@ -105,7 +105,7 @@ def _places(ranks: Ragged, length: Integers, named: Integers) -> Integers:
     keys = np.repeat(group * most, ranks.lengths) + ranks.flat
     wanted = np.repeat(group * most, length) + named
     order = np.argsort(keys)
-    at = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
+    at = order[np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)]
     if (keys[at] != wanted).any():
         raise ValueError("a rank that is not of the group")
     return np.asarray((at - np.repeat(ranks.starts[:-1], length)).astype(dtype))

@@ -16,7 +16,7 @@ from busbw_analysis.data.lateness import GroupLateness, together
 from busbw_analysis.data.likeness import differences, notices_of
 from busbw_analysis.data.samples import Samples, plain_run
 from busbw_analysis.data.series import Series, series_of
-from busbw_analysis.data.summary import CaseSummary, cases_of, summarise
+from busbw_analysis.data.summary import CaseSummary, summarise
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +66,16 @@ def pool(inputs: Iterable[store.StoredRun | Summarised], *, force: bool = False)
         raise AnalysisError(message)
     for stored in runs[1:]:
         notices += notices_of(differences(runs[0], stored), force=force)
-    facts, cases = facts_of(runs), cases_of(runs)
-    indices = {row.case: row.index for row in cases}
-    of_runs = [[indices[case] for case in stored.run.cases] for stored in runs]
-    summaries = summarise(cases, runs, [run.table for run in summarised], facts)
+    facts = facts_of(runs)
+    summaries = summarise(runs, [run.table for run in summarised], facts)
+    indices = {summary.case: summary.index for summary in summaries}
     return Dataset(
         runs=runs,
         facts=facts,
         summaries=summaries,
         series=series_of(summaries, facts),
         lateness=together(
-            [(run.lateness, places) for run, places in zip(summarised, of_runs, strict=True)], facts.hosts
+            [(run.lateness, [indices[case] for case in run.stored.run.cases]) for run in summarised], facts.hosts
         ),
         notices=tuple(notices),
         samples=Samples(tuple(run.samples or run.stored.path for run in summarised), indices),

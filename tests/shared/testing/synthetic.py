@@ -5,7 +5,7 @@ plays the part of the ranks and returns (or writes) a run folder like any other.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -277,6 +277,16 @@ def synthetic_run(
         backend=BACKENDS[name].traits if name in BACKENDS else BackendTraits(cost_models=name),
     )
     return store.StoredRun(path=Path(identifier), run=run, rows=tuple(rows), warnings=())
+
+
+def with_blocks(stored: store.StoredRun, change: Callable[[Measurement], Measurement]) -> store.StoredRun:
+    """``stored`` with every block changed."""
+    return replace(stored, rows=tuple(change(row) if isinstance(row, Measurement) else row for row in stored.rows))
+
+
+def with_groups(stored: store.StoredRun, change: Callable[[GroupSamples], GroupSamples]) -> store.StoredRun:
+    """``stored`` with the samples of every group of every block changed."""
+    return with_blocks(stored, lambda block: msgspec.structs.replace(block, groups=tuple(map(change, block.groups))))
 
 
 def write_synthetic(results_dir: Path, stored: store.StoredRun) -> Path:
