@@ -69,14 +69,14 @@ def pool(inputs: Iterable[store.StoredRun | Summarised], *, force: bool = False)
     facts = facts_of(runs)
     summaries = summarise(runs, [run.table for run in summarised], facts)
     indices = {summary.case: summary.index for summary in summaries}
+    places = ([indices[case] for case in stored.run.cases] for stored in runs)
+    of_runs = list(zip((run.lateness for run in summarised), places, strict=True))
     return Dataset(
         runs=runs,
         facts=facts,
         summaries=summaries,
         series=series_of(summaries, facts),
-        lateness=together(
-            [(run.lateness, [indices[case] for case in run.stored.run.cases]) for run in summarised], facts.hosts
-        ),
+        lateness=together(of_runs, facts.hosts),
         notices=tuple(notices),
         samples=Samples(tuple(run.samples or run.stored.path for run in summarised), indices),
     )
