@@ -10,8 +10,8 @@ from testing.synthetic import Piece, SyntheticEnd, World, case, synthetic_run, w
 
 from busbw.ops import OPS, SYNCHRONISING
 from busbw.runs.records import JSON, GroupSamples, Measurement
+from busbw_analysis.data.launches import all_drifts, all_modes, all_outliers
 from busbw_analysis.data.load import pool
-from busbw_analysis.data.shape import all_drifts, all_modes, all_outliers
 from busbw_analysis.data.summary import CaseSummary
 
 

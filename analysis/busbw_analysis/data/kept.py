@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.errors import StoreError
+from busbw.escape import plain_text, with_texts
 from busbw.runs import files, store
 from busbw.runs.progress import RunLine, line_of, outline_of
 from busbw.runs.records import Case, Measurement, Row, Run
@@ -28,7 +29,6 @@ from busbw_analysis.data.lateness import GroupLateness, lateness_of
 from busbw_analysis.data.launches import COLUMNS, OF_MEMBERS, OVERLAP, LaunchTable, launch_table
 from busbw_analysis.data.likeness import CHECKED
 from busbw_analysis.data.ragged import Ragged
-from busbw_analysis.data.samples import plain_run
 
 if TYPE_CHECKING:
     import duckdb
@@ -116,6 +116,12 @@ def _without_samples(row: Row) -> Row:
         fields = {name: getattr(row, name) for name in Measurement.__struct_fields__}
         return Measurement(**{**fields, "groups": ()})
     return msgspec.structs.replace(row, groups=()) if isinstance(row, Measurement) else row
+
+
+def plain_run(stored: store.StoredRun) -> store.StoredRun:
+    """``stored`` with all its strings escaped by ``plain_text``."""
+    run, rows, warnings = with_texts([stored.run, stored.rows, stored.warnings], plain_text)
+    return store.StoredRun(stored.path, run, rows, warnings)
 
 
 def read_summarised(folder: Path) -> Summarised:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from busbw.runs.records import Measurement
-from busbw_analysis.data.samples import Samples
+from busbw_analysis.data.load import Samples
 from busbw_analysis.data.summary import CaseSummary
 
 UNIT: Final = 1e9 / 2**30

@@ -15,8 +15,8 @@ from busbw.escape import as_cell
 from busbw.runs.records import JSON, Detail, Imported, Measurement, case_in_words
 from busbw_analysis.data.block_columns import columns_of
 from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.load import Samples
 from busbw_analysis.data.names import rank_list
-from busbw_analysis.data.samples import Samples
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak
