@@ -209,7 +209,8 @@ def _of_blocks(case: int, blocks: Sequence[Measurement]) -> LaunchTable:
     first = order[is_first]
     factors = np.concatenate([part.factors for part in parts])[first]
     lost = np.concatenate([part.disturbed for part in parts])
-    error = _floats((measured.clock_error_ns or 0) / measured.calls for measured in blocks)
+    calls = _integers(measured.calls for measured in blocks)
+    error = _floats(measured.clock_error_ns or 0 for measured in blocks) / calls
     recorded = np.asarray([len(part.last_place) == len(part.slowest) for part in parts])
     each = Ragged.of(np.arange(len(order)), np.ones_like(order))
     of_entries = _statistics(_samples(parts, "slowest"), each, lengths, _of_entry)
@@ -228,12 +229,12 @@ def _of_blocks(case: int, blocks: Sequence[Measurement]) -> LaunchTable:
         drifting=np.bincount(row, of_entries["drift"]).astype(np.int64),
         clock_error_ns=np.maximum.reduceat(error[block[order]], rows.starts[:-1]),
         entries=np.logical_and.reduceat(recorded[block[order]], rows.starts[:-1]),
-        **_of_samples(parts, [measured.calls for measured in blocks], rows, lengths, group[first]),
-        **_of_members(parts, ranks, rows, of_entries["middle"], _integers(row.calls for row in blocks)[block]),
+        **_of_samples(parts, calls, rows, lengths, group[first]),
+        **_of_members(parts, ranks, rows, of_entries["middle"], calls[block]),
     )
 
 
-def _samples(parts: Sequence[BlockColumns], name: str, calls: Sequence[int] | None = None) -> Floats:
+def _samples(parts: Sequence[BlockColumns], name: str, calls: Integers | None = None) -> Floats:
     """One number per sample, as recorded or per call; NaN where a block did not record it."""
     columns = (getattr(part, name) for part in parts)
     numbers = (
@@ -306,7 +307,7 @@ def _within(slowest: Floats) -> _Columns:
 
 
 def _of_samples(
-    parts: Sequence[BlockColumns], calls: Sequence[int], rows: Ragged, lengths: Integers, group: Integers
+    parts: Sequence[BlockColumns], calls: Integers, rows: Ragged, lengths: Integers, group: Integers
 ) -> _Columns:
     """The statistics of the samples of every row; ``group``: the number of its group."""
     slowest, fastest = (_samples(parts, name, calls) for name in ("slowest", "fastest"))
