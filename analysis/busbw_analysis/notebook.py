@@ -78,8 +78,7 @@ def _facts(given: Mapping[str, str | int | None]) -> LogFacts:
     types = {"ranks": int, "hosts": int}
     for name, value in given.items():
         if value is not None and type(value) is not types.get(name, str):
-            message = f"invalid fact of a log: {name} {value!r}; expected {types.get(name, str).__name__}"
-            raise UsageError(message)
+            raise UsageError(f"invalid fact of a log: {name} {value!r}; expected {types.get(name, str).__name__}")
     return LogFacts.stated(given, catalogue())
 
 
@@ -92,7 +91,6 @@ def judged(
 ) -> Run:
     """See ``busbw_analysis.load``."""
     if not runs:
-        message = "no run given; name a folder, the start or end of a run's name, or latest"
-        raise UsageError(message)
+        raise UsageError("no run given; name a folder, the start or end of a run's name, or latest")
     folder = usual_results_dir() if results_dir is None else Path(results_dir)
     return Run(judgement_of(runs, folder, None, force=force, facts=_facts(facts)))

@@ -6,11 +6,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 from testing.narrow import require
-from testing.synthetic import World, case, synthetic_run
+from testing.synthetic import World, case, synthetic_run, with_blocks
 
 from busbw.runs import store
-from busbw.runs.records import GroupSamples, HostConditions, LaunchStarted, LoopKind, Measurement, OverlapSamples, Row
-from busbw_analysis.assembly import compose
+from busbw.runs.records import GroupSamples, HostConditions, Measurement, OverlapSamples
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import CaseSummary
@@ -32,11 +31,7 @@ def run_of(
     """A healthy run of one case of each of ``ops``, with ``change`` in every block."""
     cases = [case(op, 1 << 20, 2, mode=mode) for op in ops]
     stored = synthetic_run(cases, World(launch_noise=0.02), launches=launches, samples=SAMPLES, blocks=blocks)
-
-    def changed(row: Row) -> Row:
-        return change(row) if isinstance(row, Measurement) else row
-
-    return store.StoredRun(stored.path, stored.run, tuple(map(changed, stored.rows)), ())
+    return with_blocks(stored, change)
 
 
 def with_groups(block: Measurement, change: Callable[[GroupSamples], GroupSamples]) -> Measurement:
@@ -140,41 +135,6 @@ def test_a_launch_that_computed_much_more_or_less_than_the_call_takes_flags_its_
     assert ("unbalanced" in render(show.show_blocks(show.show_rows(judgement)))) == flagged
 
 
-def test_the_report_and_the_table_tell_the_overlap() -> None:
-    judgement = judged(run_of(overlapped(1000, 50, 1500, 200, 1000), mode="overlap"))
-    assert judgement.curves == ()
-    page = compose.compose(judgement).text
-    assert "75%" in page
-    (row,) = show.show_rows(judgement)
-    assert require(row.overlap).share == pytest.approx(0.75)
-
-
-def test_a_checkpoint_beside_computation_stands_with_the_messages() -> None:
-    ops = ("all_reduce", "checkpoint_save")
-    page = compose.compose(judged(run_of(overlapped(1000, 50, 1500, 200, 1000), mode="overlap", ops=ops))).text
-    assert "Calls beside computation" in page
-
-
-@pytest.mark.parametrize("loop", ["python", "compiled"])
-def test_a_loop_that_is_not_pythons_is_told_with_what_it_costs(loop: LoopKind) -> None:
-    stored = synthetic_run([case("all_reduce", 1024, 2)], launches=2)
-    costs = {"empty_call_ns": (90, 80), "empty_loop_ns": (19, 20)}
-    costs |= {"compiled_call_ns": (160, 170), "compiled_loop_ns": (4, 3)} if loop == "compiled" else {}
-
-    def changed(row: Row) -> Row:
-        if isinstance(row, LaunchStarted):
-            return msgspec.structs.replace(row, **costs)
-        return msgspec.structs.replace(row, loop=loop) if isinstance(row, Measurement) else row
-
-    judgement = judged(store.StoredRun(stored.path, stored.run, tuple(map(changed, stored.rows)), ()))
-    (row,) = show.show_rows(judgement)
-    assert row.loop == loop
-
-
-def test_a_run_without_overlap_has_no_section_for_it() -> None:
-    assert "Overlap" not in compose.compose(judged(run_of(lambda block: block))).text
-
-
 # --- disturbance -----------------------------------------------------------------------------------------------
 
 
@@ -231,10 +191,7 @@ def test_what_disturbed_a_case_is_said_with_its_size(change: Callable[[Measureme
 def test_a_stream_that_was_not_held_long_enough_is_no_window() -> None:
     one = case("all_reduce", 1 << 20, 2, device="cuda", pre_enqueue=True)
     stored = synthetic_run([one], launches=6, samples=SAMPLES)
-    change = flagging(missed=20)
-    rows = tuple(change(row) if isinstance(row, Measurement) else row for row in stored.rows)
-    (summary,) = pool((store.StoredRun(stored.path, stored.run, rows, ()),)).summaries
-    assert "50%" in summary.disturbance.in_words()
+    assert "50%" in only(with_blocks(stored, flagging(missed=20))).disturbance.in_words()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_fd_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families
 from refused import refused
+from testing.logs import log_of
 from testing.narrow import require
 from testing.synthetic import Machine, case, synthetic_run, with_changes, write_synthetic
 
@@ -25,10 +26,10 @@ from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.escape import as_cell, from_cell
 from busbw.runs import store
+from busbw.runs.records import Measurement
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
-from busbw_analysis.data.readers import nccl_text, osu
 from busbw_analysis.data.readers.logs import recognise
 from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.answer import answer_of
@@ -69,7 +70,7 @@ def _parquet(content: bytes, folder: Path) -> pd.DataFrame:
 
 def test_the_table_of_nccl_tests_reads_back(judgement: Judgement) -> None:
     text = EXPORTERS["nccl-tests"].cases(judgement).decode()
-    log = nccl_text.read("log", iter(text.splitlines(keepends=True)))
+    log = log_of("nccl-tests", iter(text.splitlines(keepends=True)))
     assert [table.rows[0].op for table in log.tables] == ["all_reduce", "all_gather"]
     reduced = log.tables[0]
     assert (reduced.ranks, reduced.complete, len(reduced.rows)) == (4, True, 6)
@@ -159,7 +160,7 @@ def test_numbers_have_as_many_digits_as_there_is_room(value: float, width: int, 
 
 def test_the_table_of_osu_reads_back(judgement: Judgement) -> None:
     text = EXPORTERS["osu"].cases(judgement).decode()
-    log = osu.read("log", iter(text.splitlines(keepends=True)))
+    log = log_of("osu-micro-benchmarks", iter(text.splitlines(keepends=True)))
     operations = ["all_reduce", "all_gather", "ping_pong", "barrier", "all_reduce"]
     assert [table.rows[0].op for table in log.tables] == operations
     gathered = log.tables[1]
@@ -183,11 +184,11 @@ def test_samples_are_exported_one_a_row(judgement: Judgement, tmp_path: Path) ->
     export = EXPORTERS["parquet"].samples
     assert export is not None
     found = _parquet(export(judgement.samples), tmp_path)
-    blocks = list(judgement.samples.blocks())
-    assert len(found) == sum(len(block.samples.slowest_ns) for block in blocks)
-    first = blocks[0]
-    own = found[(found["case"] == first.case) & (found["launch"] == first.launch) & (found["block"] == first.number)]
-    assert np.allclose(own["time_ns"], np.asarray(first.samples.slowest_ns) / first.measurement.calls)
+    blocks = [(case, row) for _, case, row in judgement.samples.rows() if isinstance(row, Measurement)]
+    assert len(found) == sum(len(group.slowest_ns) for _, row in blocks for group in row.groups)
+    case, first = blocks[0]
+    own = found[(found["case"] == case) & (found["launch"] == first.launch) & (found["block"] == first.block)]
+    assert np.allclose(own["time_ns"], np.asarray(first.groups[0].slowest_ns) / first.calls)
 
 
 def test_metrics_pass_both_parsers(judgement: Judgement) -> None:

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from testing.logs import EXPECTED as EXPECTED_FILE
 from testing.logs import LOGS, read_log
 from testing.narrow import require, require_type
-from testing.synthetic import case, synthetic_run, write_synthetic
 
 import busbw_analysis
 from busbw.cli.main import main
@@ -132,14 +131,6 @@ def test_times_of_every_process_show_stragglers(late: int | None, tmp_path: Path
     assert store.read(Path(kept)).imported == judgement.runs[0].imported
 
 
-def test_what_a_time_is_is_said_once(log: Path, tmp_path: Path) -> None:
-    own = write_synthetic(tmp_path, synthetic_run([case("all_reduce", 1 << 10)]))
-    for source, has_skew in ((log, False), (own, True)):
-        text = " ".join(run("show", str(source))[1].replace("#", " ").split())
-        assert text.count("time: ") == 1
-        assert ("skew: " in text) == has_skew
-
-
 def test_times_of_processes_with_several_gpus_are_of_no_rank() -> None:
     stored = find(LOGS, str(LOGS / "nccl-tests-v4.json")).read().stored
     assert any(row.process_seconds for row in read_log(LOGS / "nccl-tests-v4.json").rows)
@@ -185,20 +176,6 @@ def test_times_of_every_iteration_are_samples(tmp_path: Path) -> None:
     assert dict(zip(header.split(","), lines[0].split(","), strict=True))["time_ns"] == "12000.0"
 
 
-def test_every_command_takes_a_log(log: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.log"
-    other.write_text(nccl_log().replace("20.0", "21.0"), encoding="utf-8")
-    for arguments in (
-        ("show", str(log)),
-        ("fit", str(log)),
-        ("report", str(log), "--output", str(tmp_path / "report")),
-        ("compare", str(log), str(other)),
-        ("predict", "--from", str(log), "--op", "all_reduce", "--ranks", "8", "--size", "1GiB"),
-    ):
-        status, told = run(*arguments)
-        assert (arguments[0], status) == (arguments[0], 0), told
-
-
 @pytest.mark.parametrize(("told", "name"), [("f8e4m3", "float8_e4m3"), ("uint64", "uint64")])
 def test_a_type_that_busbw_does_not_measure_is_a_case_all_the_same(tmp_path: Path, told: str, name: str) -> None:
     path = tmp_path / "log"
@@ -208,16 +185,10 @@ def test_a_type_that_busbw_does_not_measure_is_a_case_all_the_same(tmp_path: Pat
     assert (status, f" {told} " in table) == (0, True)
 
 
-def test_standard_input_is_a_log(log: Path) -> None:
-    status, told = run("show", "-", "--json", text=log.read_text(encoding="utf-8"))
-    assert status == 0
-    assert len(json.loads(told)["cases"]) == 48
-
-
 def test_an_aggregate_has_no_samples_and_no_interval(log: Path) -> None:
     stored = find(log.parent, str(log)).read().stored
     dataset = pool([stored])
-    assert (stored.measurements, list(dataset.samples.blocks())) == ((), [])
+    assert stored.measurements == ()
     for summary in dataset.summaries:
         (group,) = summary.groups
         assert (group.statistic, group.samples, group.spread, group.interval.kind) == ("mean", 0, None, "none")
@@ -250,13 +221,7 @@ def test_links_whose_rate_no_source_gives_are_not_those_to_the_host(gpu: str, tm
     ],
 )
 def test_far_above_a_nominal_peak_nothing_is_as_expected(op: str, rate: float, status: str, tmp_path: Path) -> None:
-    size = 1 << 30
-    time = size * (bus_factor(op, 8) or 0) / rate / 1e3
-    ranks = [RANK.format(rank, 0, rank, "NVIDIA H100 80GB HBM3") for rank in range(8)]
-    row = f"  {size} {size // 4} float sum -1 {time:.2f} 0 0 0 {time:.2f} 0 0 0"
-    text = [f"# Collective test starting: {op}_perf", "# nThread 1 nGpus 1", *ranks, HEAD, row]
-    path = tmp_path / "log"
-    path.write_text("\n".join([*text, "# Out of bounds values : 0 OK", ""]), encoding="utf-8")
+    path = log_in(tmp_path, op=op, sizes=(1 << 30,), curve=(0, rate * 1e3 / (bus_factor(op, 8) or 0)))
     judgement = judged(path)
     assert {one.status for one in judgement.verdicts} == {status}
     answer = answer_of(judgement)
@@ -304,27 +269,25 @@ def test_who_is_as_fast_as_published_is_as_expected(tmp_path: Path, gpu: str, al
     assert small.status == ("not judged" if "A100" in gpu else "slower"), "published from 32 KiB on, or in 13 to 34 µs"
 
 
-@pytest.mark.parametrize(("algbw", "status"), [(640e3, "as expected"), (590e3, "slower")])
-def test_links_carry_less_in_practice_than_they_signal(tmp_path: Path, algbw: float, status: str) -> None:
-    path = log_in(tmp_path, op="sendrecv", gpu="NVIDIA B200", curve=(20, algbw))
+@pytest.mark.parametrize(
+    ("op", "gpu", "algbw", "status", "peak_share"),
+    [
+        # Links carry less in practice than they signal.
+        ("sendrecv", "NVIDIA B200", 640e3, "as expected", 0.711),
+        ("sendrecv", "NVIDIA B200", 590e3, "slower", 0.656),
+        # Those of a mesh are judged by what their maker asks of them.
+        ("all_reduce", "AMD Instinct MI350X", 206e3, "as expected", 0.671),
+        # It may have a narrower link than such a GPU can have.
+        ("all_reduce", "NVIDIA H100 PCIe", 23e3, "not judged", 0.639),
+    ],
+)
+def test_a_rate_is_judged_by_the_links_of_the_gpus(
+    op: str, gpu: str, algbw: float, status: str, peak_share: float, tmp_path: Path
+) -> None:
+    path = log_in(tmp_path, op=op, gpu=gpu, curve=(20, algbw))
     large = next(one for one in judged(path).verdicts if one.band == "large")
     assert large.status == status
-    assert large.peak_share == pytest.approx(algbw * 1e6 / 900e9, rel=0.01)
-
-
-def test_links_of_a_mesh_are_judged_by_what_their_maker_asks_of_them(tmp_path: Path) -> None:
-    path = log_in(tmp_path, gpu="AMD Instinct MI350X", curve=(20, 206e3))
-    large = next(one for one in judged(path).verdicts if one.band == "large")
-    assert large.status == "as expected"
-
-
-def test_who_may_have_a_narrower_link_than_such_a_gpu_can_have_is_not_slow(tmp_path: Path) -> None:
-    path = log_in(tmp_path, gpu="NVIDIA H100 PCIe", curve=(20, 23e3))
-    judgement = judged(path)
-    large = next(one for one in judgement.verdicts if one.band == "large")
-    assert large.status == "not judged"
-    assert large.peak_share == pytest.approx(23e9 * 2 * 7 / 8 / (16 * 3.93846e9), rel=0.01)
-    assert "widest" in large.why
+    assert large.peak_share == pytest.approx(peak_share, rel=0.01)
 
 
 def test_results_of_before_2019_are_verified_by_the_sum_of_their_errors() -> None:
@@ -408,14 +371,6 @@ def test_a_log_that_failed_is_not_resumed(tmp_path: Path) -> None:
     assert found.status == "failed"
     assert "failed" in {cause.code for cause in found.causes}
     assert "--resume" not in found.action + found.cause
-
-
-def test_what_a_program_refused_names_the_program(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    wrong = nccl_log(op="all_gather", footer="# Out of bounds values : 3 FAILED", wrong="N/A")
-    path.write_text(nccl_log() + wrong, encoding="utf-8")
-    (text,) = [one.text for one in judged(path).findings if one.code == "wrong-results"]
-    assert "all_gather_perf" in text
 
 
 def test_python_says_of_a_log_what_it_does_not_say_itself(tmp_path: Path) -> None:

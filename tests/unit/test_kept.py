@@ -128,24 +128,15 @@ def test_a_summary_does_not_hide_that_an_archive_is_damaged(tmp_path: Path) -> N
             read_summarised(folder)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"PAR1", b"no parquet", b"PAR1" + b"\0" * 100 + b"PAR1"], ids=["empty", "magic", "text", "zeros"]
-)
-def test_a_damaged_summary_is_replaced(content: bytes, tmp_path: Path) -> None:
-    folder = _write(tmp_path)
-    made = read_summarised(folder)
-    (folder / store.SUMMARY_FILE).write_bytes(content)
-    _same(read_summarised(folder), made)
-    assert read_summarised(folder).samples is None
-
-
-def test_a_summary_cut_anywhere_is_replaced(tmp_path: Path) -> None:
+def test_a_damaged_summary_is_replaced(tmp_path: Path) -> None:
     folder = _write(tmp_path, launches=1, blocks=1)
     made = read_summarised(folder)
     whole = (folder / store.SUMMARY_FILE).read_bytes()
-    for end in range(0, len(whole), len(whole) // 7):
-        (folder / store.SUMMARY_FILE).write_bytes(whole[:end])
+    cut = [whole[:end] for end in range(0, len(whole), len(whole) // 7)]
+    for content in (*cut, b"PAR1", b"no parquet", b"PAR1" + b"\0" * 100 + b"PAR1"):
+        (folder / store.SUMMARY_FILE).write_bytes(content)
         _same(read_summarised(folder), made)
+        assert read_summarised(folder).samples is None
 
 
 def test_a_pipe_in_place_of_a_summary_does_not_hang(tmp_path: Path) -> None:
@@ -196,17 +187,10 @@ def test_the_line_of_a_list_is_that_of_the_outline(tmp_path: Path) -> None:
     assert lines_of([*folders, damaged, unread]) == {folder: line_of(outline(folder)) for folder in folders}
 
 
-def test_a_list_does_not_trust_the_summary_of_a_run_that_went_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [store.SAMPLES_FILE, store.RUN_FILE])
+def test_a_list_does_not_trust_the_summary_of_another_file(name: str, tmp_path: Path) -> None:
     folder = _write(tmp_path)
     read_summarised(folder)
-    with (folder / store.SAMPLES_FILE).open("ab") as file:
-        file.write(b"{")
-    assert lines_of([folder]) == {}
-
-
-def test_a_list_does_not_trust_the_summary_of_another_run_file(tmp_path: Path) -> None:
-    folder = _write(tmp_path)
-    read_summarised(folder)
-    path = folder / store.RUN_FILE
-    path.write_bytes(path.read_bytes() + b" ")
+    with (folder / name).open("ab") as file:
+        file.write(b" ")
     assert lines_of([folder]) == {}

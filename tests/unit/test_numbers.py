@@ -175,22 +175,6 @@ def test_the_live_table_has_the_time_and_spread_of_its_launch(folder: Path) -> N
     assert checked >= 1
 
 
-@pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
-def test_the_table_of_show_has_the_numbers_of_its_json_in_80_columns(folder: Path) -> None:
-    lines = CliRunner().invoke(main, ["show", str(folder)]).stdout.splitlines()
-    assert max(map(len, lines)) <= 80
-    shown = [line for line in lines if line and not line.startswith("#")]
-    rows = output("show", folder)["cases"]
-    assert len(shown) == len(rows)
-    # Operations are told apart by headings, in the order of the plan; those of one heading may lie apart in it.
-    for row in rows:
-        size = [format_size(row["size_bytes"])] if row["size_bytes"] else []
-        rate = row["algbw"] if row["busbw"] is None else row["busbw"]
-        wanted = [*size, *([] if row["time_ns"] is None else [format_time(row["time_ns"])])]
-        wanted += [] if rate is None else [format_rate(rate)]
-        assert any(all(f" {text} " in f" {line} " for text in wanted) for line in shown), row
-
-
 def _fields(case: Any) -> dict[str, Any]:  # noqa: ANN401 - a record by its fields
     return {name: getattr(case, name) for name in case.__struct_fields__}
 

@@ -8,14 +8,11 @@ from functools import cache
 from html.parser import HTMLParser
 from itertools import takewhile
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
-from testing.narrow import require
-from testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.ops import OPS
@@ -77,11 +74,6 @@ Said = list[tuple[float | None, float | None]]
 """What an output says, and what it should."""
 
 
-def _nanoseconds(text: str) -> float:
-    number, unit = text.split()
-    return float(number) * {"ns": 1, "µs": 1e3, "ms": 1e6}[unit]
-
-
 def hold(said: Said) -> None:
     known = [(given, wanted) for given, wanted in said if given is not None or wanted is not None]
     assert len(known) >= DRAWN
@@ -109,18 +101,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = CliRunner().invoke(main, ["report", str(SAMPLE), "--output", str(folder)])
     assert result.exit_code == 0, result.output
     return folder
-
-
-def test_the_json(written: Path) -> None:
-    document = json.loads((written / "report.json").read_text(encoding="utf-8"))
-    said: Said = []
-    for one in document["cases"]:
-        if len(one["groups"]) == 1:
-            (group,) = one["groups"]
-            wanted = truth()[label_of(one["case"], len(group["ranks"])), one["case"]["size_bytes"]]
-            given = {**group, "low_ns": group["interval"]["low_ns"], "high_ns": group["interval"]["high_ns"]}
-            said += [(given[name], wanted[name]) for name in _COLUMNS.values()]
-    hold(said)
 
 
 def test_the_markdown(written: Path) -> None:
@@ -190,42 +170,3 @@ def test_the_table_on_the_terminal() -> None:
         assert row[4] == format_rate(wanted["algbw"] if wanted["busbw"] is None else wanted["busbw"])
         held += 3
     assert held >= 150
-
-
-def test_the_best_of_the_answer_is_the_best_of_the_run() -> None:
-    (label, size), best = max(truth().items(), key=lambda entry: entry[1]["busbw"] or 0.0)
-    answer = CliRunner().invoke(main, ["show", str(SAMPLE)]).stdout.replace("\n#", " ")
-    found = require(re.search(r"busbw ([\d.]+) GB/s \(median\), (.*?) at (\d+ \w+)", " ".join(answer.split())))
-    assert float(found[1]) * 1e9 == pytest.approx(best["busbw"], rel=THREE_DIGITS)
-    assert (found[2], parse_size(found[3].replace(" ", ""))) == (label, size)
-
-
-def test_a_comparison_with_its_statistic_named(tmp_path: Path) -> None:
-    ops = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "reduce")
-    cases = [case(op, 8 << step) for op in ops for step in range(10)]
-    two_modes = World(pieces=(Piece(20e-6, 1e-10),), slow_share=0.4, slow_seconds=60e-6)
-    runs = [
-        write_synthetic(tmp_path, synthetic_run(cases, world, launches=6, seed=seed, samples=40))
-        for seed, world in enumerate((World(), two_modes))
-    ]
-    first, second = map(launches_in, runs)
-    by_op = {(key[0].partition(" ")[0], key[1]): key for key in first}
-    result = CliRunner().invoke(main, ["compare", *map(str, runs), "--cases"])
-    assert result.exit_code == 0, result.output
-    assert max(map(len, result.stdout.splitlines())) <= 80
-    said: Said = []
-    means = 0
-    for section in result.stdout.split("\n\n"):
-        op = section.split()[1]
-        (by_mean,) = re.findall(r"not\s+medians\s+\((.*?)\)", section.replace("\n#", ""), re.DOTALL) or [""]
-        for size, *times, ratio in re.findall(
-            r"^ +(\d+ \w+) +([\d.]+ \ws) +([\d.]+ \ws) +([\d.]+) ", section, re.MULTILINE
-        ):
-            of = fmean if size in by_mean.split(", ") else median
-            means += of is fmean
-            key = by_op[op, parse_size(size.replace(" ", ""))]
-            sides = [np.asarray([of(samples) for samples in side[key][0].values()]) for side in (first, second)]
-            said += [(_nanoseconds(time), median(side.tolist())) for time, side in zip(times, sides, strict=True)]
-            said.append((float(ratio), float(np.exp(np.median(np.log(sides[1])[:, np.newaxis] - np.log(sides[0]))))))
-    assert means
-    hold(said)

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 import pytest
 from testing.narrow import require
-from testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
+from testing.synthetic import Machine, World, case, synthetic_run, with_blocks, with_groups, write_synthetic
 
 from busbw.errors import DamagedRun
 from busbw.runs import store
-from busbw.runs.records import JSON, GroupSamples, Measurement, Row
+from busbw.runs.records import JSON, GroupSamples, Measurement
 from busbw_analysis.assembly.compose import compose
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data import block_columns
@@ -38,11 +38,7 @@ def _ragged(run: store.StoredRun, generator: np.random.Generator) -> store.Store
             group, **{name: None if vector is None else vector[:count] for name, vector in vectors.items()}
         )
 
-    rows = (
-        msgspec.structs.replace(row, groups=tuple(map(shorter, row.groups))) if isinstance(row, Measurement) else row
-        for row in run.rows
-    )
-    return replace(run, rows=tuple(rows))
+    return with_groups(run, shorter)
 
 
 @pytest.mark.parametrize(
@@ -78,13 +74,11 @@ _ROUNDED = ("launch_means_ns", "launch_p99_ns", "spread", "tau", "outlier_share"
 
 def _only(run: store.StoredRun, ranks: tuple[int, ...]) -> GroupSummary:
     """The summary of one pair, of a run that has only this one."""
-    rows = (
-        msgspec.structs.replace(row, groups=tuple(group for group in row.groups if group.ranks == ranks))
-        if isinstance(row, Measurement)
-        else row
-        for row in run.rows
-    )
-    return pool((replace(run, rows=tuple(rows)),)).summaries[0].groups[0]
+
+    def alone(block: Measurement) -> Measurement:
+        return msgspec.structs.replace(block, groups=tuple(group for group in block.groups if group.ranks == ranks))
+
+    return pool((with_blocks(run, alone),)).summaries[0].groups[0]
 
 
 def _blocks(folder: Path) -> list[PairBlock]:
@@ -130,13 +124,12 @@ def test_what_one_pair_lacks_is_taken_of_none(
 ) -> None:
     run = synthetic_run([case("pair_matrix", 8, 4, pairs="together")], World(), launches=1, samples=5)
 
-    def without(row: Row) -> Row:
-        if not isinstance(row, Measurement):
-            return row
-        lacking = msgspec.structs.replace(row.groups[4], **{name: None})
-        return msgspec.structs.replace(row, groups=(*row.groups[:4], lacking, *row.groups[5:]))
+    lacking = run.measurements[0].groups[4].ranks
 
-    folder = write_synthetic(tmp_path, replace(run, rows=tuple(map(without, run.rows))))
+    def without(group: GroupSamples) -> GroupSamples:
+        return msgspec.structs.replace(group, **{name: None}) if group.ranks == lacking else group
+
+    folder = write_synthetic(tmp_path, with_groups(run, without))
     monkeypatch.setattr(store, "_WIDE_BYTES", wide_bytes)
     (block,) = _blocks(folder)
     columns = {"arrival_skew_ns": "skew", "exit_span_ns": "span", "last_rank": "last_place"}

@@ -50,44 +50,15 @@ def test_a_run_that_was_broken_off_says_how_far_it_was(blocks: int, end: Synthet
     assert words in text
 
 
-def test_an_interruption_is_said_once_and_one_launch_in_the_singular() -> None:
-    stored = synthetic_run(CASES, launches=1, blocks=2, samples=30)
-    last = Ended(status="interrupted", reason="interrupted by a signal", ended="2026-01-02T04:00:00.000Z")
-    broken = StoredRun(stored.path, stored.run, (*stored.rows[:2], last), ())
-    (text,) = [one.text for one in judge(pool((broken,))).findings if one.code == "interrupted"]
-    assert text.startswith("Run synthetic-0 was interrupted by a signal. 0 of 1 launch is complete")
-
-
-def test_a_run_that_lacks_nothing_is_not_said_to() -> None:
-    whole = synthetic_run(
-        CASES, launches=2, blocks=2, samples=30, end=SyntheticEnd(failed={CASES[1]: "no"}, ended="failed")
-    )
-    (text,) = [one.text for one in judge(pool((whole,))).findings if one.text.startswith("Run ")]
-    assert text == "Run synthetic-0 failed: as told."
-
-
 def said(stored: StoredRun) -> list[str]:
     return [finding.text for finding in judge(pool((stored,))).findings if finding.code == "resumed"]
 
 
 def test_a_launch_that_resumes_another_counts_as_its_own() -> None:
     dataset = pool((resumed(),))
-    launches = {number: {one.launch for one in dataset.samples.blocks() if one.case == number} for number in (0, 1)}
+    launches = {number: {row.launch for _, case, row in dataset.samples.rows() if case == number} for number in (0, 1)}
     assert sorted(launches.values(), key=len) == [{0, 1}, {0, 1, 2}]
     assert sorted(summary.groups[0].launches for summary in dataset.summaries) == [2, 3]
-
-
-def test_when_and_from_where_is_said() -> None:
-    (text,) = said(resumed())
-    assert (
-        "Run synthetic-0 was resumed: launch 3 (started 2026-01-03T00:00:00.000Z, 1 block) measured the remaining "
-        "blocks of launch 2" in text
-    )
-
-
-@pytest.mark.parametrize(("status", "words"), [("failed", "failed"), ("complete", "complete")])
-def test_how_it_had_ended_is_said(status: EndStatus, words: str) -> None:
-    assert words in said(resumed(status))[0]
 
 
 @pytest.mark.parametrize(("stored", "launches"), [(resumed(), "2 to 3 launches a case"), (broken_off(0), "1 launch")])

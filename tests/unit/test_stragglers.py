@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from testing.narrow import require
-from testing.synthetic import Machine, World, case, synthetic_run
+from testing.synthetic import Machine, World, case, synthetic_run, with_blocks, with_groups
 
-from busbw.runs.records import GroupSamples, Measurement, Row
+from busbw.runs.records import GroupSamples, Measurement
 from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.lateness import GroupLateness
@@ -41,16 +41,13 @@ def arriving(
     generator = np.random.default_rng(seed)
     cases = {case("all_reduce", size, ranks): micros for size, micros in times}
     run = synthetic_run(list(cases), machine=Machine(hosts=hosts), launches=launches, blocks=2, samples=samples)
-    rows: list[Row] = []
-    for row in run.rows:
-        if isinstance(row, Measurement):
-            come = arrivals(generator, row.launch, samples) * 1e3
-            alone = generator.lognormal(0, 0.5, samples) * cases[row.case] * 1e3
-            groups = (_seen(row.groups[0], come, alone, entries=entries),)
-            rows.append(msgspec.structs.replace(row, groups=groups))
-        else:
-            rows.append(row)
-    return judge(pool((replace(run, rows=tuple(rows)),)))
+
+    def seen(block: Measurement) -> Measurement:
+        come = arrivals(generator, block.launch, samples) * 1e3
+        alone = generator.lognormal(0, 0.5, samples) * cases[block.case] * 1e3
+        return msgspec.structs.replace(block, groups=(_seen(block.groups[0], come, alone, entries=entries),))
+
+    return judge(pool((with_blocks(run, seen),)))
 
 
 def _seen(group: GroupSamples, come: Floats, alone: Floats, *, entries: bool) -> GroupSamples:
@@ -242,22 +239,16 @@ def test_the_late_rank_of_an_op_that_does_not_synchronise_is_nobodys_business() 
 
 def swapped_late_ranks(run: StoredRun, last: int | None) -> StoredRun:
     """``run`` with rank 3 holding every shortest time, and rank ``last`` entering last by the clock if there is one."""
-    rows: list[Row] = []
-    for row in run.rows:
-        if isinstance(row, Measurement):
-            groups = [
-                msgspec.structs.replace(
-                    group,
-                    fastest_rank=(3,) * len(group.fastest_rank),
-                    last_rank=None if last is None else (last,) * len(group.fastest_rank),
-                    per_rank=tuple(msgspec.structs.replace(one, entries_ns=None) for one in group.per_rank),
-                )
-                for group in row.groups
-            ]
-            rows.append(msgspec.structs.replace(row, groups=tuple(groups)))
-        else:
-            rows.append(row)
-    return replace(run, rows=tuple(rows))
+
+    def swapped(group: GroupSamples) -> GroupSamples:
+        return msgspec.structs.replace(
+            group,
+            fastest_rank=(3,) * len(group.fastest_rank),
+            last_rank=None if last is None else (last,) * len(group.fastest_rank),
+            per_rank=tuple(msgspec.structs.replace(one, entries_ns=None) for one in group.per_rank),
+        )
+
+    return with_groups(run, swapped)
 
 
 @pytest.mark.parametrize(("last", "named"), [(1, 1), (None, 3)])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from busbw.runs.facts import UNKNOWN_HOST, GpuFacts, HostFacts
 from busbw.runs.placement import RankPlacement, rank_placements, ranks_and_cores
-from busbw.runs.records import BackendTraits, Run
+from busbw.runs.records import BackendTraits
 from busbw.runs.store import StoredRun
 from busbw.units import counted
 from busbw_analysis.data.likeness import is_unknown
@@ -86,7 +86,7 @@ class Facts:
 
 def facts_of(runs: Sequence[StoredRun]) -> Facts:
     """The facts of pooled runs."""
-    first, largest = runs[0].run, _largest(runs)
+    first, largest = runs[0].run, max((stored.run for stored in runs), key=lambda run: len(run.hosts))
     unknown = any(is_unknown(stored.run, "hosts") for stored in runs)
     hosts = {host for stored in runs for host in stored.run.hosts}
     return Facts(
@@ -99,7 +99,3 @@ def facts_of(runs: Sequence[StoredRun]) -> Facts:
         hosts_in_words="unknown hosts" if unknown else counted(len(hosts), "host"),
         cores=ranks_and_cores(largest.hosts, largest.environments),
     )
-
-
-def _largest(runs: Sequence[StoredRun]) -> Run:
-    return max((stored.run for stored in runs), key=lambda run: len(run.hosts))

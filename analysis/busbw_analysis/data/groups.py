@@ -5,11 +5,10 @@ computed over launch medians, because the launch is the experimental unit. All t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, overload
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from busbw.runs.records import Case
 from busbw_analysis.data.intervals import (
@@ -17,17 +16,82 @@ from busbw_analysis.data.intervals import (
     Floats,
     Interval,
     Resampled,
-    interval_over_launches,
+    ends_over_launches,
+    interval_of,
     resampled,
 )
-from busbw_analysis.data.launches import LaunchTable, joined
+from busbw_analysis.data.launches import Flags, LaunchTable, Modes, joined
 from busbw_analysis.data.names import rank_list
-from busbw_analysis.data.overlap import Overlap, overlap_of
 from busbw_analysis.data.ragged import Integers, Ragged, numbered
-from busbw_analysis.data.shape import Modes
 
 CLOCK_ERROR_SHARE: Final = 0.05
 """Clocks that may differ by more than this share of a call's time cannot order the arrivals at the call."""
+
+
+_BALANCED: Final = (0.5, 2.0)
+"""Range of computation alone over call alone in which the two count as about equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """The overlap of communication with computation in one group, as OSU defines it for non-blocking collectives: the
+    time saved by running call and computation together instead of one after the other, as a share of the time of the
+    call alone. Time spent computing does not count as communication, even if the two slow each other down; that
+    slowdown is reported separately. Times are ns per call: medians over launches of launch medians of the slowest rank.
+
+    share: max(0, 1 − exposed / pure), median over launches: 1 if posting and waiting add nothing to the computation,
+        0 if they cost as much as the call alone
+    low, high: 95 % interval of ``share`` if there are enough launches, else their range; None for a single launch
+    pure_ns: the call alone
+    post_ns, wait_ns: posting the call, and waiting for it after the computation
+    exposed_ns: the part of the call that the computation does not hide
+    compute_alone_ns: the computation alone
+    slowdown: computation during the call over the same computation alone. Each sample is divided by the time alone in
+        its own block, because every block has its own amount of computation.
+    slowdown_low, slowdown_high: interval of ``slowdown``, of the same kind as ``low`` and ``high``
+    balance: computation alone over call alone, in the launch where they differ most; 1 is ideal
+    """
+
+    share: float
+    low: float | None
+    high: float | None
+    pure_ns: float
+    post_ns: float
+    wait_ns: float
+    exposed_ns: float
+    compute_alone_ns: float
+    slowdown: float
+    slowdown_low: float | None
+    slowdown_high: float | None
+    balance: float
+
+    @property
+    def unbalanced(self) -> bool:
+        """Whether in some launch computation and call differed too much in length."""
+        return not _BALANCED[0] <= self.balance <= _BALANCED[1]
+
+
+def overlap_of(launches: Floats) -> Overlap | None:
+    """The overlap of one group of ranks from launches × ``launches.OVERLAP``; None unless all launches have one."""
+    if np.isnan(launches).any():
+        return None
+    pure, post, _, wait, exposed, alone, slowed = launches.T
+    hidden = np.maximum(0.0, 1.0 - exposed / pure)
+    share, slowdown = interval_of(hidden), interval_of(slowed)
+    return Overlap(
+        share=float(np.median(hidden)),
+        low=share.low_ns,
+        high=share.high_ns,
+        pure_ns=float(np.median(pure)),
+        post_ns=float(np.median(post)),
+        wait_ns=float(np.median(wait)),
+        exposed_ns=float(np.median(exposed)),
+        compute_alone_ns=float(np.median(alone)),
+        slowdown=float(np.median(slowed)),
+        slowdown_low=slowdown.low_ns,
+        slowdown_high=slowdown.high_ns,
+        balance=max((alone / pure).tolist(), key=lambda ratio: max(ratio, 1 / ratio)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +251,7 @@ class Groups(Sequence[GroupSummary]):
     outlier_share: Floats
     slow_time_share: Floats
     slow_over_fast: Floats
-    drift: npt.NDArray[np.bool_]
+    drift: Flags
     traffic_factor: Floats
 
     def __len__(self) -> int:
@@ -213,7 +277,7 @@ class Groups(Sequence[GroupSummary]):
         return tuple(np.unique(self.ranks.flat).tolist())
 
     @property
-    def bimodal(self) -> npt.NDArray[np.bool_]:
+    def bimodal(self) -> Flags:
         """Which groups have two modes."""
         return self.slow_over_fast > 0
 
@@ -238,19 +302,19 @@ class Groups(Sequence[GroupSummary]):
         rows, first = self.rows, int(self.first[group])
         mine = slice(first, first + int(self.launches[group]))
         printed = rows.statistic[first] != ""
-        time_ns, case, ranks = float(self.time_ns[group]), self.case, self.ranks.row(group)
+        time_ns, case = float(self.time_ns[group]), self.case
         # Half of an overlapped sample is computation, so size over time is not a bandwidth.
         rate = case.size_bytes / time_ns * 1e9 if case.size_bytes and case.mode != "overlap" else None
         bus_factor = _known(rows.bus_factor[first])
         p5, middle, p95 = rows.p5_ns[mine], rows.median_ns[mine], rows.p95_ns[mine]
         clock_serves = bool(self.clock_error_ns[group] <= CLOCK_ERROR_SHARE * time_ns)
-        bimodal = bool(self.slow_over_fast[group] > 0)
         modes = (np.nanmedian(column[mine]) for column in (rows.fast_mode_ns, rows.slow_mode_ns, rows.slow_mode_share))
         return GroupSummary(
             case=self.case_index,
             size_bytes=case.size_bytes,
-            ranks=ranks,
-            time_ns=time_ns,
+            ranks=self.ranks.row(group),
+            **{name: _known(getattr(self, name)[group]) for name in _COLUMNS},
+            **{name: _known(np.median(getattr(rows, name)[mine])) for name in ("fastest_ns", "p5_ns", "p95_ns")},
             interval=self._interval(group, printed=printed),
             algbw=rate,
             busbw=None if rate is None or bus_factor is None else rate * bus_factor,
@@ -260,21 +324,10 @@ class Groups(Sequence[GroupSummary]):
             launch_means_ns=tuple(rows.mean_ns[mine].tolist()),
             launch_p99_ns=() if printed else tuple(rows.p99_ns[mine].tolist()),
             launch_keys=tuple(zip(self.run[mine].tolist(), rows.launch[mine].tolist(), strict=True)),
-            traffic_factor=float(self.traffic_factor[group]),
-            fastest_ns=_known(np.median(rows.fastest_ns[mine])),
-            p5_ns=_known(np.median(p5)),
-            p95_ns=_known(np.median(p95)),
             spread=_known(np.median((p95 - p5) / 2 / middle)),
-            skew_share=_known(self.skew_share[group]),
             span_ns=_known(np.median(rows.span_ns[mine])) if clock_serves else None,
-            samples=int(self.samples[group]),
-            tau=float(self.tau[group]),
-            outlier_share=float(self.outlier_share[group]),
-            slow_time_share=float(self.slow_time_share[group]),
-            modes=Modes(*map(float, modes)) if bimodal else None,
-            drift=bool(self.drift[group]),
+            modes=Modes(*map(float, modes)) if self.slow_over_fast[group] > 0 else None,
             entry_known=clock_serves and bool(rows.entries[mine].all()),
-            clock_error_ns=float(self.clock_error_ns[group]),
             overlap=overlap_of(rows.overlap[mine]),
             statistic=" and ".join(dict.fromkeys(rows.statistic[mine])) if printed else None,
             place=(self, group),
@@ -307,8 +360,14 @@ class Groups(Sequence[GroupSummary]):
         return tuple(RankView(*values, samples) for values in zip(ranks, *columns, strict=True))
 
 
-def _known(number: float) -> float | None:
-    return None if np.isnan(number) else float(number)
+_COLUMNS: Final = {field.name for field in fields(GroupSummary)} & {
+    field.name for field in fields(Groups) if field.type in {Floats, Integers, Flags}
+} - {"launch_medians_ns"}
+"""Columns of ``Groups`` with one number per group."""
+
+
+def _known(number: Any) -> Any:  # noqa: ANN401 - a number of numpy as one of Python
+    return None if np.isnan(number) else number.item()
 
 
 def groups_of(index: int, case: Case, tables: Sequence[tuple[int, LaunchTable]]) -> Groups:
@@ -325,9 +384,8 @@ def groups_of(index: int, case: Case, tables: Sequence[tuple[int, LaunchTable]])
     launches = np.bincount(group)
     first = np.cumsum(launches) - launches
     medians = _by_group(rows.median_ns, launches)
-    time_ns = _median(medians, launches)
+    time_ns, low, high = _medians_and_ends(medians, launches).T
     printed = rows.statistic[first] != ""
-    low, high = _intervals(medians, launches)
     if printed.any():
         low[printed], high[printed] = np.nanmin(medians, axis=1)[printed], np.nanmax(medians, axis=1)[printed]
     single = launches == 1
@@ -340,7 +398,7 @@ def groups_of(index: int, case: Case, tables: Sequence[tuple[int, LaunchTable]])
     )
     error = np.zeros(len(first))
     np.maximum.at(error, group, np.nan_to_num(rows.clock_error_ns))
-    skew = _median(_by_group(rows.skew_ns / rows.median_ns, launches), launches)
+    skew, _, _ = _medians_and_ends(_by_group(rows.skew_ns / rows.median_ns, launches), launches).T
     with np.errstate(invalid="ignore"):  # the log of another tool has no samples
         tau, outlier_share, slow_time_share = samples / effective, outliers / samples, slow_ns / total_ns
     return Groups(
@@ -376,25 +434,16 @@ def _by_group(values: Floats, launches: Integers) -> Floats:
     return np.asarray(np.where(np.arange(most) < launches[:, np.newaxis], values[places], np.nan))
 
 
-def _median(values: Floats, launches: Integers) -> Floats:
-    """The median over the launches of every group; NaN if any launch has NaN."""
-    medians = np.empty(len(values))
+def _medians_and_ends(values: Floats, launches: Integers) -> Floats:
+    """Median, and the ends of its interval, of the numbers of every group (groups × launches → groups × 3). NaN if any
+    launch has NaN.
+    """
+    ends = np.empty((len(values), 3))
     for count in np.unique(launches).tolist():
         mine = launches == count
-        medians[mine] = np.median(values[mine, :count], axis=1)
-    return medians
-
-
-def _intervals(medians: Floats, launches: Integers) -> tuple[Floats, Floats]:
-    """The interval over launches; their range if there are too few."""
-    low, high = np.empty(len(medians)), np.empty(len(medians))
-    for count in np.unique(launches).tolist():
-        mine = launches == count
-        ordered = np.sort(medians[mine, :count], axis=1)
-        first, last = interval_over_launches(ordered)
-        low[mine] = ordered[:, 0] if first is None else first
-        high[mine] = ordered[:, -1] if last is None else last
-    return low, high
+        numbers = values[mine, :count]
+        ends[mine] = np.stack([np.median(numbers, axis=1), *ends_over_launches(numbers)], axis=1)
+    return ends
 
 
 def _mode_ratio(rows: LaunchTable, launches: Integers) -> Floats:
@@ -403,7 +452,7 @@ def _mode_ratio(rows: LaunchTable, launches: Integers) -> Floats:
     """
     fast, slow = _by_group(rows.fast_mode_ns, launches), _by_group(rows.slow_mode_ns, launches)
     ratios = np.zeros(len(fast))
-    two = (2 * (~np.isnan(fast)).sum(axis=1) >= launches) & ~np.isnan(fast).all(axis=1)
+    two = 2 * (~np.isnan(fast)).sum(axis=1) >= launches
     if two.any():
         ratios[two] = np.nanmedian(slow[two], axis=1) / np.nanmedian(fast[two], axis=1)
     return ratios

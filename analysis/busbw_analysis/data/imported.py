@@ -40,8 +40,7 @@ from busbw.units import parse_size
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
-from busbw_analysis.data.readers.logs import tool_named
-from busbw_analysis.data.readers.tools import NCCL, OF_BACKEND, OF_MPI, UNKNOWN, Tool
+from busbw_analysis.data.readers.logs import NCCL, OF_BACKEND, OF_MPI, UNKNOWN, Tool, tool_named
 
 _TOOL_BUFFER: Final = 512 << 20
 """Default copy size of nvbandwidth, which its log may omit (its ``--help``: bufferSize)."""
@@ -245,10 +244,8 @@ class _World:
             message = f"{log.source}: {ranks} ranks are too many; at most {limits.MOST_RANKS} are allowed"
             raise LogError(message, code="too-large")
         hosts = _hosts(log, best, ranks, tool, facts)
-        has_hosts = hosts is not None
-        hosts = hosts or (UNKNOWN,) * ranks
-        of_all = _facts(best, facts)
-        environments = dict.fromkeys(hosts, of_all) if has_hosts else {}
+        has_hosts = UNKNOWN not in hosts
+        environments = dict.fromkeys(hosts, _facts(best, facts)) if has_hosts else {}
         environments |= _with_gpus(environments, best.places, hosts, facts, log.tool)
         with_gpu = sum(len(host.pci.gpus) for host in environments.values())
         several = has_hosts and len(set(hosts)) > 1
@@ -272,11 +269,11 @@ def _first_group(table: Table) -> tuple[int, ...] | None:
     return tuple(sorted(members[min(members)])) if len(members) > 1 else None
 
 
-def _hosts(log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFacts) -> tuple[str, ...] | None:
-    """The host of every rank; None if unknown."""
+def _hosts(log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFacts) -> tuple[str, ...]:
+    """The host of every rank; ``UNKNOWN`` for all of them if they are not known."""
     by_rank = {place.rank: place.host for place in table.places if place.host is not None}
     if all(rank in by_rank for rank in range(ranks)):
-        in_log = tuple(by_rank[rank] or UNKNOWN for rank in range(ranks))
+        in_log = tuple(by_rank[rank] for rank in range(ranks))
         if facts.hosts not in {None, len(set(in_log))}:
             message = f"{log.source}: --hosts {facts.hosts} contradicts the log, which has {len(set(in_log))} host(s)"
             raise UsageError(message, code="contradiction")
@@ -284,7 +281,7 @@ def _hosts(log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFact
     alone = tool.one_host or ranks == 1 or all(row.one_host for row in log.rows)
     count = facts.hosts if facts.hosts is not None else 1 if alone else None
     if count is None:
-        return None
+        return (UNKNOWN,) * ranks
     if ranks % count:
         message = f"{log.source}: {ranks} ranks cannot be divided evenly among {count} hosts; change --hosts"
         raise UsageError(message, code="contradiction")

@@ -48,34 +48,27 @@ def interval_of(by_launch: Sequence[float] | Floats) -> Interval:
     """
     if len(by_launch) < 2:
         return Interval(None, None, "none")
-    low, high = interval_over_launches(np.sort(np.asarray(by_launch, dtype=np.float64)))
-    if low is not None and high is not None:
-        return Interval(float(low), float(high), "95 % over launches")
-    return Interval(float(min(by_launch)), float(max(by_launch)), "range of launch medians")
+    low, high = ends_over_launches(np.asarray(by_launch, dtype=np.float64))
+    enough = len(by_launch) >= LAUNCHES_FOR_AN_INTERVAL
+    return Interval(float(low), float(high), "95 % over launches" if enough else "range of launch medians")
 
 
-def interval_over_launches(ordered: Floats) -> tuple[Floats, Floats] | tuple[None, None]:
-    """The ends of this interval for many rows (… × launches → …); every row must be in ascending order."""
-    count = ordered.shape[-1]
-    between = _between(count)
-    if between is None:
-        return None, None
-    rank, inwards = between
+def ends_over_launches(numbers: Floats) -> tuple[Floats, Floats]:
+    """The ends of this interval for many rows (… × launches → …)."""
+    ordered, count = np.sort(numbers, axis=-1), numbers.shape[-1]
+    if count < LAUNCHES_FOR_AN_INTERVAL:
+        return ordered[..., 0], ordered[..., -1]
+    rank, inwards = _between(count)
     low = (1 - inwards) * ordered[..., rank - 1] + inwards * ordered[..., rank]
     high = (1 - inwards) * ordered[..., count - rank] + inwards * ordered[..., count - rank - 1]
     return low, high
 
 
 @functools.lru_cache(maxsize=64)
-def _between(count: int) -> tuple[int, float] | None:
-    """The rank of the order statistic below the lower end, and the fraction of the way to the next; None if there is
-    no interval for ``count`` values.
-    """
+def _between(count: int) -> tuple[int, float]:
+    """The rank of the order statistic below the lower end, and the fraction of the way to the next."""
     covers = [1 - 2 * binomial_tail(count - rank + 1, count, 0.5) for rank in range(1, (count + 1) // 2 + 1)]
-    enough = [rank for rank, share in enumerate(covers, start=1) if share >= _CONFIDENCE]
-    if not enough:
-        return None
-    rank = enough[-1]
+    rank = max(rank for rank, share in enumerate(covers, start=1) if share >= _CONFIDENCE)
     wide = covers[rank - 1]
     narrow = covers[rank] if rank < len(covers) else 0.0
     excess = (wide - _CONFIDENCE) / (wide - narrow)

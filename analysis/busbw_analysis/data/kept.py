@@ -20,15 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.errors import StoreError
+from busbw.escape import plain_text, with_texts
 from busbw.runs import files, store
 from busbw.runs.progress import RunLine, line_of, outline_of
 from busbw.runs.records import Case, Measurement, Row, Run
 from busbw_analysis.data.block_columns import PairBlock, packed, packed_run
 from busbw_analysis.data.lateness import GroupLateness, lateness_of
-from busbw_analysis.data.launches import COLUMNS, COUNTS, OF_MEMBERS, OVERLAP, LaunchTable, launch_table
+from busbw_analysis.data.launches import COLUMNS, OF_MEMBERS, OVERLAP, LaunchTable, launch_table
 from busbw_analysis.data.likeness import CHECKED
 from busbw_analysis.data.ragged import Ragged
-from busbw_analysis.data.samples import plain_run
 
 if TYPE_CHECKING:
     import duckdb
@@ -51,15 +51,9 @@ _COPY: Final = """
 _MAGIC: Final = b"PAR1"
 _NUMBERS: Final = "numbers"
 """The ``kind`` of rows with numbers."""
-_TYPES: Final[dict[str, npt.DTypeLike]] = {
-    **dict.fromkeys(("place", "ranks", *COUNTS), np.int64),
-    "entries": np.bool_,
-    "statistic": np.object_,
-    "record": np.object_,
-}
-"""Columns that are not of floating-point numbers."""
 _LISTS: Final = ("ranks", *sorted(OF_MEMBERS))
 _SCALARS: Final = tuple(name for name in COLUMNS if name not in {*OF_MEMBERS, "overlap"})
+_OVERLAP: Final = tuple(f"overlap_{name}" for name in OVERLAP)
 _IN_CASE: Final = tuple(field.name for field in msgspec.structs.fields(Case))
 _ROW_DECODER: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
 
@@ -124,6 +118,12 @@ def _without_samples(row: Row) -> Row:
     return msgspec.structs.replace(row, groups=()) if isinstance(row, Measurement) else row
 
 
+def plain_run(stored: store.StoredRun) -> store.StoredRun:
+    """``stored`` with all its strings escaped by ``plain_text``."""
+    run, rows, warnings = with_texts([stored.run, stored.rows, stored.warnings], plain_text)
+    return store.StoredRun(stored.path, run, rows, warnings)
+
+
 def read_summarised(folder: Path) -> Summarised:
     """The summary of the run in ``folder``: the kept one if it fits, else a new one, which is kept if possible.
 
@@ -154,7 +154,17 @@ def _keep(summary: Summarised, document: str, state: tuple[int, int]) -> None:
     if not _is_named_literally(folder) or not os.access(folder, os.W_OK):
         return
     with contextlib.suppress(OSError, StoreError, *_unreadable()):
-        source = _source_of(summary, document, state)
+        source = _Source(
+            version=VERSION,
+            run=document,
+            size=state[0],
+            time_ns=state[1],
+            rows=_checksum(folder),
+            warnings=summary.stored.warnings,
+            line=line_of(outline_of(summary.stored)),
+            is_plain=plain_run(summary.stored) == summary.stored,
+            lateness=msgspec.Raw(msgspec.json.encode(summary.lateness)),
+        )
         if _state(folder) == state:  # else rows arrived, and the hash may be of more of them
             _write(folder, summary, source)
 
@@ -162,20 +172,6 @@ def _keep(summary: Summarised, document: str, state: tuple[int, int]) -> None:
 def _is_named_literally(folder: Path) -> bool:
     """Whether DuckDB takes the path for that of one file, and not for a pattern."""
     return not set("*?[]{}") & set(str(folder))
-
-
-def _source_of(summary: Summarised, document: str, state: tuple[int, int]) -> _Source:
-    return _Source(
-        version=VERSION,
-        run=document,
-        size=state[0],
-        time_ns=state[1],
-        rows=_checksum(summary.stored.path),
-        warnings=summary.stored.warnings,
-        line=line_of(outline_of(summary.stored)),
-        is_plain=plain_run(summary.stored) == summary.stored,
-        lateness=msgspec.Raw(msgspec.json.encode(summary.lateness)),
-    )
 
 
 def lines_of(folders: Iterable[Path]) -> dict[Path, RunLine]:
@@ -279,30 +275,28 @@ def _read(folder: Path) -> tuple[tuple[Row, ...], LaunchTable]:
     def columns(what: str, *, numbers: bool = True) -> dict[str, npt.NDArray[Any]]:
         # All of these queries read the rows in the order of the file.
         query = f"SELECT {what} FROM read_parquet(?, hive_partitioning = false) WHERE (kind = '{_NUMBERS}') = {numbers}"  # noqa: S608
-        arrays = _connection().execute(query, [path]).fetchnumpy()
-        return {name: _typed(name, np.ma.asarray(column)) for name, column in arrays.items()}
+        return {
+            name: _typed(name, column) for name, column in _connection().execute(query, [path]).fetchnumpy().items()
+        }
 
-    records = columns("record", numbers=False)["record"]
-    overlap = columns(", ".join(f"overlap_{name}" for name in OVERLAP))
-    lengths = columns("len(ranks) AS ranks")["ranks"]
+    records = columns("record, place", numbers=False)
+    rows = [records["record"][at] for at in np.argsort(records["place"], kind="stable").tolist()]
+    lengths = columns("len(ranks) AS lengths")["lengths"]
     lists = {name: columns(f"unnest({name}) AS {name}")[name] for name in _LISTS}
-    scalars = columns(", ".join(f"{name}_index AS {name}" if name == "case" else name for name in _SCALARS))
-    table = LaunchTable(
-        ranks=Ragged.of(lists.pop("ranks"), lengths),
-        overlap=np.stack(list(overlap.values()), axis=1),
-        **{**scalars, **lists},
-    )
-    order = np.argsort(columns("place")["place"], kind="stable")
-    in_order = np.argsort(columns("place", numbers=False)["place"], kind="stable")
-    rows = tuple(_ROW_DECODER.decode(record) for record in records[in_order].tolist())
-    return rows, table if (np.diff(order) == 1).all() else table.take(order)
+    scalars = columns(", ".join(("place", *_SCALARS, *_OVERLAP)))
+    order = np.argsort(scalars.pop("place"), kind="stable")
+    overlap = np.stack([scalars.pop(name) for name in _OVERLAP], axis=1)
+    table = LaunchTable(ranks=Ragged.of(lists.pop("ranks"), lengths), overlap=overlap, **scalars, **lists)
+    is_sorted = (np.diff(order) == 1).all()
+    return tuple(map(_ROW_DECODER.decode, rows)), table if is_sorted else table.take(order)
 
 
-def _typed(name: str, column: np.ma.MaskedArray[Any, Any]) -> npt.NDArray[Any]:
+def _typed(name: str, column: Any) -> npt.NDArray[Any]:  # noqa: ANN401 - DuckDB's types are wider than its results
     """A column in the type that the table has for it; NULL is NaN."""
-    if name in _TYPES:
-        return np.asarray(column.data).astype(_TYPES[name])
-    return np.asarray(np.ma.filled(column.astype(np.float64), np.nan))
+    dtype, _ = COLUMNS.get(name, (column.dtype, None))
+    if dtype == np.float64:
+        return np.ma.filled(np.ma.asarray(column).astype(dtype), np.nan)
+    return np.asarray(np.ma.asarray(column).data).astype(dtype)
 
 
 def _write(folder: Path, summary: Summarised, source: _Source) -> None:
@@ -330,12 +324,11 @@ def _write(folder: Path, summary: Summarised, source: _Source) -> None:
 
 def _launch_columns(table: LaunchTable) -> dict[str, dict[str, npt.NDArray[Any]]]:
     """One row per launch and group (``numbers``), and one per rank of every group (``members``)."""
-    scalars = {f"{name}_index" if name == "case" else name: getattr(table, name) for name in _SCALARS}
-    overlap = {f"overlap_{name}": table.overlap[:, place] for place, name in enumerate(OVERLAP)}
+    scalars = {name: getattr(table, name) for name in _SCALARS} | dict(zip(_OVERLAP, table.overlap.T, strict=True))
     ranks, place = table.ranks, np.arange(len(table))
     of_members = {name: getattr(table, name) for name in OF_MEMBERS}
     each = {"place": np.repeat(place, ranks.lengths), "member": np.arange(len(ranks.flat)), "rank": ranks.flat}
-    return {"numbers": {"place": place, **scalars, **overlap}, "members": {**each, **of_members}}
+    return {"numbers": {"place": place, **scalars}, "members": {**each, **of_members}}
 
 
 def _case_columns(run: Run) -> dict[str, npt.NDArray[Any]]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -153,7 +153,7 @@ def late_counts(parts: Sequence[Part], suspects: Sequence[int], count: int, rele
     ]
     usual = float(np.quantile(np.concatenate(among), _USUAL_QUANTILE))
     limit = max(TIMES_USUAL * usual, release, *(part.clock_error_ns for part in parts))
-    samples: Counter[int] = Counter()
+    taken: Counter[int] = Counter()
     counts = {part.launch: np.zeros(count) for part in parts}
     waits = {part.launch: np.zeros(count) for part in parts}
     places, lateness = [], []
@@ -168,17 +168,17 @@ def late_counts(parts: Sequence[Part], suspects: Sequence[int], count: int, rele
             late.append((np.full(len(mine), place, dtype=np.int64), mine, own[mine]))
             duels[place] += _duels(was_late, at, part.last[at], count)
         who, when, by = (np.concatenate(column) for column in zip(*late, strict=True))
-        samples[part.launch] += len(part.slowest)
+        taken[part.launch] += len(part.slowest)
         counts[part.launch] += np.bincount(who, minlength=count)
         waits[part.launch] += np.bincount(who, np.minimum(by / part.slowest[when], 1), count)
         places.append(who)
         lateness.append(by)
-    shares = {launch: counts[launch] / taken for launch, taken in samples.items()}
+    shares = {launch: counts[launch] / samples for launch, samples in taken.items()}
     return LateCounts(
         usual_ns=usual,
         shares=shares,
         share=mean(shares.values()),
-        cost=mean(waits[launch] / taken for launch, taken in samples.items()),
+        cost=mean(waits[launch] / samples for launch, samples in taken.items()),
         late=(np.concatenate(places), np.concatenate(lateness)),
         duels=duels,
     )
@@ -228,6 +228,7 @@ _MOST_LATE_TOGETHER = 8
 class RankLateness:
     """How late one rank arrives, over all synchronising cases of its group.
 
+    host: None if unknown, and until runs are pooled
     share: share of the samples in which it was late, that is after all ranks not flagged with it, by more than five
         times the usual delay; mean over cases.
     low, high: 95 % interval of ``share`` over launches from six launches on, range from two on, None for one.
@@ -296,24 +297,23 @@ def lateness_of(stored: StoredRun) -> tuple[GroupLateness, ...]:
     failed = {row.case for row in stored.failed if not row.transient}
     failed |= {case for case, check in stored.checks if check.state == "wrong"}
     places = {case: place for place, case in enumerate(stored.run.cases)}
-    blocks: dict[tuple[int, ...], dict[int, list[tuple[Measurement, GroupSamples]]]] = {}
-    printed: dict[tuple[int, ...], dict[int, list[Part]]] = {}
-    results = (row for row in stored.rows if isinstance(row, Measurement | Imported))
-    waiting = (row for row in results if row.case.op in SYNCHRONISING and row.case not in failed)
-    for row in sorted(waiting, key=lambda row: places[row.case]):
-        place = places[row.case]
-        if isinstance(row, Measurement):
-            for group in row.groups:
-                if len(group.ranks) > 1:
-                    blocks.setdefault(group.ranks, {}).setdefault(place, []).append((row, group))
-        elif row.rank_samples_ns and len(row.ranks) > 1:
-            printed.setdefault(row.ranks, {}).setdefault(place, []).append(_printed_part(row))
+    results = (row for row in stored.rows if isinstance(row, Measurement | Imported) and row.case not in failed)
+    waiting = sorted((row for row in results if row.case.op in SYNCHRONISING), key=lambda row: places[row.case])
+    blocks = by_key(
+        (group.ranks, (row, group)) for row in waiting if isinstance(row, Measurement) for group in row.groups
+    )
+    printed = by_key((row.ranks, row) for row in waiting if isinstance(row, Imported) and row.rank_samples_ns)
     groups: list[GroupLateness] = []
-    for ranks, cases in blocks.items():
-        seen = _seen_in([samples for members in cases.values() for _, samples in members])
-        parts = {case: [_part(*block, seen) for block in members] for case, members in cases.items()}
-        groups.append(_group(ranks, seen, parts, stored.run.hosts))
-    return (*groups, *(_group(ranks, "shortest time", cases, stored.run.hosts) for ranks, cases in printed.items()))
+    for ranks, members in blocks.items():
+        if len(ranks) > 1:
+            seen = _seen_in([samples for _, samples in members])
+            parts = by_key((places[row.case], _part(row, samples, seen)) for row, samples in members)
+            groups.append(_group(ranks, seen, parts))
+    for ranks, rows in printed.items():
+        if len(ranks) > 1:
+            parts = by_key((places[row.case], _printed_part(row)) for row in rows)
+            groups.append(_group(ranks, "shortest time", parts))
+    return tuple(groups)
 
 
 def _printed_part(row: Imported) -> Part:
@@ -371,28 +371,22 @@ def _member(
     late = [member.median_ns for member in members if member.median_ns is not None]
     shares = tuple(share for member in members for share in member.launch_shares)
     low, high = _over_launches(shares)
-    ahead, stretches, launches = (
-        sum(getattr(member, name) for member in members) for name in ("ahead", "stretches", "launches")
-    )
-    share, cost, excess = (
-        float(np.average([getattr(member, name) for member in members], weights=weights))
+    total = {name: sum(getattr(member, name) for member in members) for name in ("ahead", "stretches", "launches")}
+    means: dict[str, Any] = {
+        name: float(np.average([getattr(member, name) for member in members], weights=weights))
         for name in ("share", "cost", "excess")
-    )
+    }
     rivals = min(member.rivals for member in members)
     pooled = replace(
         worst,
-        share=share,
+        **total,
+        **means,
         low=low,
         high=high,
         median_ns=float(np.median(late)) if late else None,
-        cost=cost,
-        ahead=ahead,
-        stretches=stretches,
-        p_value=_p_value(ahead, stretches, ranks, rivals),
+        p_value=_p_value(total["ahead"], total["stretches"], ranks, rivals),
         cases=max(member.cases for member in members),
-        launches=launches,
         worst=indices[worst.worst],
-        excess=excess,
         rivals=rivals,
         launch_shares=shares,
         flagged=any(member.flagged for member in members),
@@ -423,14 +417,12 @@ def _flagged(member: RankLateness, seen: Seen, ranks: int) -> RankLateness:
     )
 
 
-def _group(
-    ranks: tuple[int, ...], seen: Seen, parts: Mapping[int, Sequence[Part]], hosts: Sequence[str]
-) -> GroupLateness:
+def _group(ranks: tuple[int, ...], seen: Seen, parts: Mapping[int, Sequence[Part]]) -> GroupLateness:
     # The largest set of suspects of which every one stands out. Ranks that are late in turn hide each other when they
     # are tested one by one.
     order = most_suspicious(list(parts.values()), len(ranks))
     most = min(len(ranks) // 2, _MOST_LATE_TOGETHER) if seen == "every entry" else 1
-    trial = _Trial(tuple(order[:1]), parts, ranks, hosts, seen, release_ns(parts.values()))
+    trial = _Trial(tuple(order[:1]), parts, ranks, seen, release_ns(parts.values()))
     for count in range(2, most + 1):
         more = replace(trial, suspects=tuple(order[:count]))
         if all(more.judged(place).flagged for place in more.suspects):
@@ -454,7 +446,6 @@ class _Trial:
     suspects: tuple[int, ...]
     parts: Mapping[int, Sequence[Part]]
     ranks: tuple[int, ...]
-    hosts: Sequence[str]
     seen: Seen
     release_ns: float
 
@@ -473,20 +464,19 @@ class _Trial:
     def judged(self, place: int) -> RankLateness:
         """One rank over all cases; only a suspect can be flagged."""
         aside = self.suspects if place in self.suspects else (place,)
-        others = np.delete(
-            np.arange(len(self.ranks)), aside
-        )  # called for each of up to 10,000 ranks: setdiff1d would sort
+        # Called for each of up to 10,000 ranks: setdiff1d would sort.
+        others = np.delete(np.arange(len(self.ranks)), aside)
         counts = self.counts.values()
         excess = {case: float(tally.share[place] - tally.share[others].max()) for case, tally in self.counts.items()}
         won, lost = np.sum([tally.duels[place] for tally in counts], axis=0).tolist()
         launch_shares = tuple(float(shares[place]) for shares in self.means)
         low, high = _over_launches(launch_shares)
         own = np.concatenate([tally.late[1][tally.late[0] == place] for tally in counts])
-        rank, count = self.ranks[place], len(self.ranks)
+        count = len(self.ranks)
         return _flagged(
             RankLateness(
-                rank=rank,
-                host=self.hosts[rank] if rank < len(self.hosts) else None,
+                rank=self.ranks[place],
+                host=None,
                 share=float(np.mean([tally.share[place] for tally in counts])),
                 low=low,
                 high=high,

@@ -4,19 +4,48 @@ All analysis starts from a ``Dataset``. The launch is the experimental unit: poo
 anonymous samples.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from busbw.errors import AnalysisError
 from busbw.runs import store
+from busbw.runs.records import Case, Imported, Measurement
+from busbw_analysis.data.block_columns import packed
 from busbw_analysis.data.facts import Facts, facts_of
-from busbw_analysis.data.kept import Summarised, read_summarised, summary_of
+from busbw_analysis.data.kept import Summarised, plain_run, read_summarised, summary_of
 from busbw_analysis.data.lateness import GroupLateness, together
 from busbw_analysis.data.likeness import differences, notices_of
-from busbw_analysis.data.samples import Samples, plain_run
 from busbw_analysis.data.series import Series, series_of
-from busbw_analysis.data.summary import CaseSummary, cases_of, summarise
+from busbw_analysis.data.summary import CaseSummary, summarise
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of several runs, read when they are first asked for.
+
+    sources: runs with their samples, or the folders that have them
+    cases: the index of every case in ``Dataset.cases``
+    """
+
+    sources: tuple[store.StoredRun | Path, ...]
+    cases: Mapping[Case, int]
+
+    @cached_property
+    def runs(self) -> tuple[store.StoredRun, ...]:
+        """All runs with their samples; control characters in their text are escaped. Raises like ``store.read``."""
+        return tuple(
+            plain_run(store.read(source, keep=packed) if isinstance(source, Path) else source)
+            for source in self.sources
+        )
+
+    def rows(self) -> Iterator[tuple[int, int, Measurement | Imported]]:
+        """The results of all runs: index of the run, index of the case, and the row (``PairBlock``: a pair matrix)."""
+        for run, stored in enumerate(self.runs):
+            for row in stored.rows:
+                if isinstance(row, Measurement | Imported):
+                    yield run, self.cases[row.case], row
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +95,17 @@ def pool(inputs: Iterable[store.StoredRun | Summarised], *, force: bool = False)
         raise AnalysisError(message)
     for stored in runs[1:]:
         notices += notices_of(differences(runs[0], stored), force=force)
-    facts, cases = facts_of(runs), cases_of(runs)
-    indices = {row.case: row.index for row in cases}
-    of_runs = [[indices[case] for case in stored.run.cases] for stored in runs]
-    summaries = summarise(cases, runs, [run.table for run in summarised], facts)
+    facts = facts_of(runs)
+    summaries = summarise(runs, [run.table for run in summarised], facts)
+    indices = {summary.case: summary.index for summary in summaries}
+    places = ([indices[case] for case in stored.run.cases] for stored in runs)
+    of_runs = list(zip((run.lateness for run in summarised), places, strict=True))
     return Dataset(
         runs=runs,
         facts=facts,
         summaries=summaries,
         series=series_of(summaries, facts),
-        lateness=together(
-            [(run.lateness, places) for run, places in zip(summarised, of_runs, strict=True)], facts.hosts
-        ),
+        lateness=together(of_runs, facts.hosts),
         notices=tuple(notices),
         samples=Samples(tuple(run.samples or run.stored.path for run in summarised), indices),
     )

@@ -99,12 +99,16 @@ def find(results_dir: Path, selector: str) -> Found:
     if given == STANDARD_INPUT:
         return Found(given, SOURCES[-1])
     try:
-        place, is_file = _at(given), given.is_file()
+        is_file, head = given.is_file(), b""
+        if is_file:
+            with files.opened(given) as file:
+                head = file.read(_HEAD_BYTES)
+        fitting = [source for source in SOURCES if source.recognises(given, head)]
     except OSError as error:
         message = f"cannot read {given}: {error.strerror}"
         raise StoreError(message) from error
-    if place is not None:
-        return place
+    if fitting:
+        return Found(given, fitting[0])
     try:
         return Found(store.find(results_dir, selector), SOURCES[0])
     except UsageError as error:
@@ -125,12 +129,3 @@ def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None
         message = f"{options}: only for logs of other tools; {inputs[0].path} is a busbw run, which records these facts"
         raise UsageError(message)
     return [entry.read(facts) for entry in inputs]
-
-
-def _at(path: Path) -> Found | None:
-    """The input at ``path``; None if no source recognises it."""
-    head = b""
-    if path.is_file():
-        with files.opened(path) as file:
-            head = file.read(_HEAD_BYTES)
-    return next((Found(path, source) for source in SOURCES if source.recognises(path, head)), None)

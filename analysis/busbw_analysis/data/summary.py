@@ -1,8 +1,9 @@
 """The summary of every case: its state, flags, and one summary per group of ranks."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Final, Literal
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -10,29 +11,13 @@ from busbw.ops import LOCAL, PAIRED
 from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON, Case, Check, FailureCause, Imported, LoopKind, Measurement
 from busbw.runs.store import StoredRun
-from busbw_analysis.data.disturbance import Disturbance, disturbance_of
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import CLOCK_ERROR_SHARE, Groups, GroupSummary, groups_of
 from busbw_analysis.data.launches import LaunchTable
 
 CaseState = Literal["measured", "failed", "skipped", "not reached"]
-Flag = Literal[
-    "bimodal",
-    "outlier mode",
-    "skew>10%",
-    "drift",
-    "autocorrelated",
-    "outliers",
-    "oversubscribed",
-    "disturbed",
-    "unbalanced",
-    "clock error",
-    "excess traffic",
-    "not converged",
-]
-
-FLAGS: Final[dict[Flag, str]] = {
+FLAGS: Final[dict[str, str]] = {
     "bimodal": "two groups of samples; the median may jump, so compare uses the mean",
     "outlier mode": "samples above 1 ms and 5 × the median take over 10 % of the time",
     "skew>10%": "ranks enter the call more than 10 % of its time apart",
@@ -55,22 +40,65 @@ _ALIKE: Final = 5
 """Limits of flags: shares of the time, of samples, and the autocorrelation time in samples."""
 
 
-@dataclass(frozen=True, slots=True)
-class CaseRow:
-    """One case of the plan and its state over all pooled runs.
+# Interference: no sample is removed; an affected case is flagged, so that its result is read with caution. Above these
+# shares of foreign and stolen CPU time, launches were observed to differ (docs/method.md). A rank that loses its core
+# is not counted: its library's own threads take the core, in most samples of a quiet machine.
+_FOREIGN: Final = 0.06
+_STOLEN: Final = 0.005
+_MISSED: Final = 0.25
 
-    index: position in ``Dataset.cases``
-    reasons: why it failed, was skipped or was not reached
-    lost: launches of a measured case that failed for a transient reason and were not measured again
-    cause: code of the first reason of a failed case; wrong data come first
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """Interference with one case, over all its blocks. Shares are fractions from 0 to 1.
+
+    missed: share of samples in which a rank missed its window or, with ``pre_enqueue``, the GPU started too early
+    pre_enqueue: whether the calls were enqueued before the GPU was allowed to start
+    foreign, stolen: CPU time used by other programs, or taken by the hypervisor, on the worst host: median over the
+        blocks that recorded it (None: no block did)
+    throttled: reasons why GPUs ran below their full clock
     """
 
-    index: int
-    case: Case
-    state: CaseState
-    reasons: tuple[str, ...]
-    lost: tuple[str, ...] = ()
-    cause: FailureCause | None = None
+    missed: float
+    pre_enqueue: bool
+    foreign: float | None
+    stolen: float | None
+    throttled: tuple[str, ...]
+
+    @property
+    def high(self) -> bool:
+        """Whether any limit is exceeded."""
+        return bool(self.in_words())
+
+    def in_words(self) -> str:
+        """The exceeded limits as text, worst first; empty when there are none."""
+        what = "a GPU started before all calls were enqueued" if self.pre_enqueue else "a rank missed its window"
+        phrases = [
+            f"other programs used {self.foreign:.0%} of the CPUs" if (self.foreign or 0.0) > _FOREIGN else "",
+            f"the hypervisor took {self.stolen:.1%} of the CPU time" if (self.stolen or 0.0) > _STOLEN else "",
+            f"{what} in {self.missed:.0%} of the samples" if self.missed > _MISSED else "",
+            f"GPUs were throttled ({', '.join(self.throttled)})" if self.throttled else "",
+        ]
+        return ", ".join(text for text in phrases if text)
+
+
+def disturbance_of(measured: Sequence[Measurement], samples: int, missed: int) -> Disturbance:
+    """The interference with the blocks of a case, of whose ``samples`` ``missed`` lack a start window."""
+    reasons = {reason for row in measured for host in row.conditions for gpu in host.gpus for reason in gpu.throttled}
+    return Disturbance(
+        missed=missed / (samples or 1),
+        pre_enqueue=any(row.case.pre_enqueue for row in measured),
+        foreign=_on_worst_host(measured, "foreign_share"),
+        stolen=_on_worst_host(measured, "steal_share"),
+        throttled=tuple(sorted(reasons)),
+    )
+
+
+def _on_worst_host(measured: Iterable[Measurement], name: str) -> float | None:
+    """The median over blocks of the highest share on any host; None if no block recorded one."""
+    recorded = ([getattr(host, name) for host in row.conditions if getattr(host, name) is not None] for row in measured)
+    highest = [max(shares) for shares in recorded if shares]
+    return median(highest) if highest else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +138,35 @@ class DataCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaseSummary(CaseRow):
-    """One case of the plan: its state and, if measured, one summary per group of ranks.
+class CaseSummary:
+    """One case of the plan: its state over all pooled runs and, if measured, one summary per group of ranks.
 
+    index: position in ``Dataset.summaries``
+    reasons: why it failed, was skipped or was not reached
+    lost: launches of a measured case that failed for a transient reason and were not measured again
+    cause: code of the first reason of a failed case; wrong data come first
     check: whether its data were right
     stop_reasons: why its blocks ended
     groups: empty unless ``state`` is measured; a failed case has no result, even if some launches succeeded
     wrong: the groups of a case with wrong data, for those who show times without a result; empty otherwise
     total: sum over concurrent groups; None for one group and for a pair matrix, whose pairs take turns
-    flags: reasons for caution
+    flags: reasons for caution, of ``FLAGS``
     disturbance: system interference
     loops: which loops made the calls
     """
 
+    index: int
+    case: Case
+    state: CaseState
+    reasons: tuple[str, ...]
+    lost: tuple[str, ...] = ()
+    cause: FailureCause | None = None
     check: DataCheck
     stop_reasons: tuple[str, ...]
     groups: Groups
     wrong: Groups
     total: Total | None
-    flags: tuple[Flag, ...]
+    flags: tuple[str, ...]
     disturbance: Disturbance
     loops: tuple[LoopKind, ...] = ("python",)
 
@@ -136,12 +174,6 @@ class CaseSummary(CaseRow):
     def only(self) -> GroupSummary | None:
         """The group, if there is exactly one; None for several groups, a pair matrix and a case without a result."""
         return self.groups[0] if len(self.groups) == 1 else None
-
-
-def cases_of(runs: Iterable[StoredRun]) -> tuple[CaseRow, ...]:
-    """The cases of all ``runs``, in the order of their plans."""
-    outcomes = by_key((outcome.case, outcome) for stored in runs for outcome in _outcomes(stored))
-    return tuple(_case_row(index, case, case_outcomes) for index, (case, case_outcomes) in enumerate(outcomes.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +206,16 @@ def _outcomes(stored: StoredRun) -> Iterator[_Outcome]:
             yield _Outcome(case, "failed", reason, "wrong_data")
 
 
-def _case_row(index: int, case: Case, outcomes: Iterable[_Outcome]) -> CaseRow:
+class _State(NamedTuple):
+    """The fields of a ``CaseSummary`` that the outcomes of its case decide."""
+
+    state: CaseState
+    reasons: tuple[str, ...]
+    lost: tuple[str, ...] = ()
+    cause: FailureCause | None = None
+
+
+def _state_of(outcomes: Iterable[_Outcome]) -> _State:
     ordered = sorted(outcomes, key=lambda outcome: outcome.cause != "wrong_data")
     by_state = grouped(ordered, lambda outcome: outcome.state)
     reasons = {
@@ -183,65 +224,67 @@ def _case_row(index: int, case: Case, outcomes: Iterable[_Outcome]) -> CaseRow:
     # A failure outweighs successful launches: an op that once returned wrong data has no result.
     # A rank that died does not invalidate the launches before.
     if "failed" in reasons:
-        return CaseRow(index, case, "failed", reasons["failed"], cause=by_state["failed"][0].cause)
+        return _State("failed", reasons["failed"], cause=by_state["failed"][0].cause)
     if "measured" in reasons:
-        return CaseRow(index, case, "measured", reasons.get("skipped", ()), reasons.get("lost", ()))
+        return _State("measured", reasons.get("skipped", ()), reasons.get("lost", ()))
     if "lost" in reasons:
-        return CaseRow(index, case, "failed", reasons["lost"], cause=by_state["lost"][0].cause)
+        return _State("failed", reasons["lost"], cause=by_state["lost"][0].cause)
     if "skipped" in reasons:
-        return CaseRow(index, case, "skipped", reasons["skipped"])
-    return CaseRow(index, case, "not reached", ("the run ended before this case was measured",))
+        return _State("skipped", reasons["skipped"])
+    return _State("not reached", ("the run ended before this case was measured",))
 
 
-def summarise(
-    cases: Sequence[CaseRow], runs: Sequence[StoredRun], tables: Sequence[LaunchTable], facts: Facts
-) -> tuple[CaseSummary, ...]:
-    """Summaries of all ``cases``, including those without results.
+def summarise(runs: Sequence[StoredRun], tables: Sequence[LaunchTable], facts: Facts) -> tuple[CaseSummary, ...]:
+    """Summaries of the cases of all ``runs``, in the order of their plans, including those without results.
 
-    tables: the numbers of the launches of each of ``runs``.
+    tables: the numbers of the launches of each run
     """
-    hosts = facts.oversubscribed_hosts
-    crowded = [host in hosts for host in facts.hosts]
-    rows: dict[Case, list[Measurement | Imported]] = {}
-    parts: dict[Case, list[tuple[int, LaunchTable]]] = {}
-    for place, (stored, table) in enumerate(zip(runs, tables, strict=True)):
-        for row in stored.rows:
-            if isinstance(row, Measurement | Imported):
-                rows.setdefault(row.case, []).append(row)
-        for number in np.unique(table.case).tolist():
-            parts.setdefault(stored.run.cases[number], []).append(
-                (place, table.take(np.flatnonzero(table.case == number)))
-            )
-    return tuple(_summary(row, rows.get(row.case, []), parts.get(row.case, []), crowded) for row in cases)
+    outcomes = by_key((outcome.case, outcome) for stored in runs for outcome in _outcomes(stored))
+    results = (row for stored in runs for row in stored.rows if isinstance(row, Measurement | Imported))
+    rows = grouped(results, lambda row: row.case)
+    parts = by_key(
+        (stored.run.cases[number], (place, table.take(np.flatnonzero(table.case_index == number))))
+        for place, (stored, table) in enumerate(zip(runs, tables, strict=True))
+        for number in np.unique(table.case_index).tolist()
+    )
+    oversubscribed = facts.oversubscribed_hosts
+    crowded = [host in oversubscribed for host in facts.hosts]
+    return tuple(
+        _summary(index, case, _state_of(of_case), rows.get(case, []), parts.get(case, []), crowded)
+        for index, (case, of_case) in enumerate(outcomes.items())
+    )
 
 
 def _summary(
-    row: CaseRow,
+    index: int,
+    case: Case,
+    state: _State,
     results: Sequence[Measurement | Imported],
     tables: Sequence[tuple[int, LaunchTable]],
     crowded: Sequence[bool],
 ) -> CaseSummary:
     measured = [result for result in results if isinstance(result, Measurement)]
-    groups = groups_of(row.index, row.case, tables if row.state == "measured" else ())
-    wrong = groups_of(row.index, row.case, tables if row.cause == "wrong_data" else ())
+    groups = groups_of(index, case, tables if state.state == "measured" else ())
     samples, missed = (sum(int(getattr(table, name).sum()) for _, table in tables) for name in ("samples", "missed"))
     disturbance = disturbance_of(measured, samples, missed)
     return CaseSummary(
-        **{field.name: getattr(row, field.name) for field in fields(CaseRow)},
-        check=_check(row, [result.check for result in results]),
+        **state._asdict(),
+        index=index,
+        case=case,
+        check=_check(state, [result.check for result in results]),
         stop_reasons=tuple(sorted({result.stop_reason for result in measured})),
         groups=groups,
-        wrong=wrong,
-        total=_total(groups) if len(groups) > 1 and row.case.op not in PAIRED else None,
-        flags=_flags(row.case, measured, groups, disturbance, crowded) if groups else (),
+        wrong=groups_of(index, case, tables if state.cause == "wrong_data" else ()),
+        total=_total(groups) if len(groups) > 1 and case.op not in PAIRED else None,
+        flags=_flags(case, measured, groups, disturbance, crowded) if groups else (),
         disturbance=disturbance,
         loops=tuple(sorted({result.loop for result in measured})),
     )
 
 
-def _check(row: CaseRow, checks: Sequence[Check]) -> DataCheck:
-    if row.state == "failed":
-        return DataCheck("wrong" if row.cause == "wrong_data" else "failed", row.reasons)
+def _check(state: _State, checks: Sequence[Check]) -> DataCheck:
+    if state.state == "failed":
+        return DataCheck("wrong" if state.cause == "wrong_data" else "failed", state.reasons)
     reasons = dict.fromkeys(check.reason or "no reason given" for check in checks if check.state == "not checked")
     if reasons:
         return DataCheck("not checked", tuple(reasons))
@@ -265,10 +308,10 @@ def _added(rates: Sequence[float | None]) -> float | None:
 
 def _flags(
     case: Case, measured: Sequence[Measurement], groups: Groups, disturbance: Disturbance, crowded: Sequence[bool]
-) -> tuple[Flag, ...]:
+) -> tuple[str, ...]:
     """The flags of a case."""
     overlaps = [group.overlap for group in groups if group.overlap] if case.mode == "overlap" else []
-    candidates: tuple[tuple[Flag, bool | np.bool_], ...] = (
+    candidates: tuple[tuple[str, bool | np.bool_], ...] = (
         ("bimodal", groups.bimodal.any()),
         ("outlier mode", (groups.slow_time_share > _SLOW_TIME).any()),
         # Local ops do not wait for other ranks, so arrival skew does not matter.

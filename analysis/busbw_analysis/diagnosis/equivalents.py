@@ -10,7 +10,8 @@ from typing import Final
 
 from msgspec import structs
 
-from busbw_analysis.data.samples import Samples
+from busbw.runs.records import Measurement
+from busbw_analysis.data.load import Samples
 from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.curves import Curve
@@ -130,7 +131,8 @@ def single_calls(cases: Sequence[CaseSummary], samples: Samples) -> tuple[Single
         isolated = proper.get(structs.replace(summary.case, mode="isolated"))
         if summary.case.mode != "barriers" or isolated is None or isolated.busbw is None:
             continue
-        times_ns = [ns for block in samples.blocks() if block.case == summary.index for ns in block.samples.slowest_ns]
+        blocks = (row for _, case, row in samples.rows() if case == summary.index and isinstance(row, Measurement))
+        times_ns = [time_ns for block in blocks for group in block.groups for time_ns in group.slowest_ns]
         calls.append(
             SingleCall(
                 op=summary.case.op,

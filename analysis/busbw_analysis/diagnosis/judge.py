@@ -11,8 +11,7 @@ from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.samples import Samples
+from busbw_analysis.data.load import Dataset, Samples
 from busbw_analysis.data.series import SeriesKey, key_of
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons

@@ -16,7 +16,7 @@ from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.data.summary import CaseSummary, Flag
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.curves import DOUBTS, MODEL_TOLERANCE, Curve, Doubt, Doubts
 from busbw_analysis.fitting.curve import Fit
@@ -45,7 +45,7 @@ ABOVE_PEAK = 1.05
 All of these limits are rules of thumb, not tests.
 """
 
-_OF_THE_TIME: Final = frozenset[Flag]({"bimodal", "outlier mode", "skew>10%", "drift", "outliers", "disturbed"})
+_OF_THE_TIME: Final = frozenset[str]({"bimodal", "outlier mode", "skew>10%", "drift", "outliers", "disturbed"})
 """Flags that affect the time of a call."""
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from busbw_analysis.assembly import compose
 from busbw_analysis.assembly.slices import SLICES
-from busbw_analysis.data.samples import Samples
+from busbw_analysis.data.load import Samples
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.export import frames, nccl_tests, openmetrics, osu
 from busbw_analysis.export.frames import case_frame, sample_frame

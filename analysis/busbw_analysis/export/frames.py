@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from busbw.escape import as_cell
-from busbw.runs.records import JSON, Detail, Imported, case_in_words
-from busbw_analysis.data.block_columns import PairBlock
+from busbw.runs.records import JSON, Detail, Imported, Measurement, case_in_words
+from busbw_analysis.data.block_columns import columns_of
 from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.load import Samples
 from busbw_analysis.data.names import rank_list
-from busbw_analysis.data.samples import Block, Samples
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak
@@ -57,8 +57,11 @@ def case_frame(judgement: Judgement) -> pd.DataFrame:
 
 def sample_frame(samples: Samples) -> pd.DataFrame:
     """One row per sample and group of ranks. Times are ns per call."""
-    parts = [*map(_of_block, samples.blocks()), *(_of_pairs(*block) for block in samples.pair_blocks())]
-    parts += [_of_log(*row) for row in samples.imported() if row[2].samples_ns]
+    parts = [
+        _of_block(run, case, row) if isinstance(row, Measurement) else _of_log(run, case, row)
+        for run, case, row in samples.rows()
+        if isinstance(row, Measurement) or row.samples_ns
+    ]
     if not parts:
         return pd.DataFrame(columns=list(_OF_SAMPLES))
     frame = pd.concat(parts, ignore_index=True)
@@ -92,22 +95,6 @@ def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None,
     }
 
 
-def _of_block(block: Block) -> pd.DataFrame:
-    """The samples of one block of a group."""
-    samples = block.samples
-    return _frame(
-        (block.run, block.launch, block.number, block.case),
-        group=rank_list(samples.ranks),
-        sample=np.arange(len(samples.slowest_ns)),
-        calls=block.measurement.calls,
-        slowest_ns=samples.slowest_ns,
-        fastest_ns=samples.fastest_ns,
-        last_rank=samples.last_rank or samples.fastest_rank,
-        arrival_skew_ns=samples.arrival_skew_ns,
-        exit_span_ns=samples.exit_span_ns,
-    )
-
-
 def _of_log(run: int, case: int, row: Imported) -> pd.DataFrame:
     """The samples of a case from another tool's log: one call each, of the slowest process."""
     return _frame(
@@ -119,21 +106,19 @@ def _of_log(run: int, case: int, row: Imported) -> pd.DataFrame:
     )
 
 
-def _of_pairs(run: int, case: int, block: PairBlock) -> pd.DataFrame:
-    """The samples of all pairs of a block."""
-    columns = block.columns
-    lengths = columns.length
-    pairs = np.repeat(columns.ranks.flat.reshape(-1, 2), lengths, axis=0)
-    total = np.arange(len(pairs))
+def _of_block(run: int, case: int, block: Measurement) -> pd.DataFrame:
+    """The samples of all groups of a block."""
+    columns = columns_of(block)
+    lengths, starts = columns.length, columns.ranks.starts[:-1]
     places = columns.last_place if len(columns.last_place) else columns.fastest_place
     return _frame(
         (run, block.launch, block.block, case),
-        group=np.repeat([rank_list(pair) for pair in columns.ranks], lengths),
-        sample=total - np.repeat(np.cumsum(lengths) - lengths, lengths),
+        group=np.repeat([rank_list(ranks) for ranks in columns.ranks], lengths),
+        sample=np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths),
         calls=block.calls,
         slowest_ns=columns.slowest,
         fastest_ns=columns.fastest,
-        last_rank=pairs[total, places],
+        last_rank=columns.ranks.flat[np.repeat(starts, lengths) + places],
         arrival_skew_ns=columns.skew if len(columns.skew) else None,
         exit_span_ns=columns.span if len(columns.span) else None,
     )

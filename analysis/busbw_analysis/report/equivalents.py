@@ -7,9 +7,8 @@ from typing import Final, TypeAlias
 
 from busbw.runs.records import LaunchStarted
 from busbw.units import counted, format_rate, format_size, format_time
-from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.groups import GroupSummary, Overlap
 from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
-from busbw_analysis.data.overlap import Overlap
 from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.equivalents import UNIT, Composition, SingleCall, compositions_of, single_calls

@@ -16,10 +16,9 @@ from busbw.runs.records import JSON, Case, Detail, case_in_words
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.as_json import plain, values_of
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.groups import GroupSummary, Overlap
 from busbw_analysis.data.intervals import IntervalKind
 from busbw_analysis.data.names import rank_list
-from busbw_analysis.data.overlap import Overlap
 from busbw_analysis.data.summary import FLAGS, CaseSummary
 from busbw_analysis.diagnosis.judge import CaseNumber, Judgement
 from busbw_analysis.diagnosis.verdicts import ABOVE_PEAK, NEAR_PEAK

@@ -16,8 +16,7 @@ from busbw.errors import AnalysisError, UsageError
 from busbw.ops import FLOP, PERSONALISED, bus_factor
 from busbw.runs.records import Case
 from busbw.units import format_flop, format_size
-from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.overlap import Overlap
+from busbw_analysis.data.groups import GroupSummary, Overlap
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.networks import FatTree, Flat, Placement, Rails, SharedHost, Specification, TwoLevel
 from busbw_analysis.predict import Forecast, Questions

@@ -1,6 +1,8 @@
 """Logs of other tools in tests."""
 
 import json
+from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
 from typing import Final
 
@@ -8,7 +10,7 @@ import msgspec
 
 from busbw.errors import LogError
 from busbw_analysis.data.readers.log import ForeignLog
-from busbw_analysis.data.readers.logs import read_file
+from busbw_analysis.data.readers.logs import read_file, reader_named
 
 LOGS: Final = Path(__file__).parents[2] / "data/logs"
 EXPECTED: Final = LOGS / "expected.json"
@@ -19,6 +21,11 @@ def read_log(path: Path) -> ForeignLog:
     """The log at ``path``. Raises LogError if it has no usable result."""
     with path.open("rb") as file:
         return read_file(path.name, file)
+
+
+def log_of(reader: str, lines: Iterable[str]) -> ForeignLog:
+    """What the reader of this name reads of ``lines``."""
+    return read_file("log", BytesIO("".join(lines).encode()), reader_named(reader))
 
 
 def outcome(path: Path) -> object:

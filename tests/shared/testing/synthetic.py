@@ -5,7 +5,7 @@ plays the part of the ranks and returns (or writes) a run folder like any other.
 """
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -280,6 +280,16 @@ def synthetic_run(
     return store.StoredRun(path=Path(identifier), run=run, rows=tuple(rows), warnings=())
 
 
+def with_blocks(stored: store.StoredRun, change: Callable[[Measurement], Measurement]) -> store.StoredRun:
+    """``stored`` with every block changed."""
+    return replace(stored, rows=tuple(change(row) if isinstance(row, Measurement) else row for row in stored.rows))
+
+
+def with_groups(stored: store.StoredRun, change: Callable[[GroupSamples], GroupSamples]) -> store.StoredRun:
+    """``stored`` with the samples of every group of every block changed."""
+    return with_blocks(stored, lambda block: msgspec.structs.replace(block, groups=tuple(map(change, block.groups))))
+
+
 def disturbed(
     stored: store.StoredRun, ops: Container[str], foreign: float = 0.7, lost: Sequence[int] = ()
 ) -> store.StoredRun:
@@ -295,11 +305,12 @@ def disturbed(
     )
 
     def change(block: Measurement) -> Measurement:
+        if block.case.op not in ops:
+            return block
         groups = tuple(msgspec.structs.replace(group, disturbed=tuple(lost)) for group in block.groups)
         return msgspec.structs.replace(block, conditions=(host,), groups=groups)
 
-    rows = (change(row) if isinstance(row, Measurement) and row.case.op in ops else row for row in stored.rows)
-    return replace(stored, rows=tuple(rows))
+    return with_blocks(stored, change)
 
 
 def write_synthetic(results_dir: Path, stored: store.StoredRun) -> Path:

@@ -1,13 +1,15 @@
 """The state of a log while it is read; all readers fill a ``Draft`` and return its log."""
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from busbw.errors import LogError
 from busbw.runs.records import LogNote
 from busbw.units import LARGEST_SIZE
-from busbw_analysis.data.readers.check import disagreements
+from busbw_analysis.data.readers.deduce import disagreements
 from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
@@ -46,6 +48,7 @@ class Draft:
         self.tool, self.source = tool, source
         self.facts: dict[str, Any] = {}
         self.places: list[Place] = []
+        self.names: Sequence[str] = ()
         self.rows: list[dict[str, Any]] = []
         self.tables: list[Table] = []
         self.line = 1
@@ -96,10 +99,8 @@ class Draft:
 
     def place(self, **fields: object) -> None:
         """Add the place of a rank or a GPU, with the fields of ``Place`` as in the log."""
-        values: dict[str, Any] = {
-            name: whole(value) if name in _NUMBERS else text(value) for name, value in fields.items()
-        }
-        self.places.append(Place(**values))
+        values = ((name, whole(value) if name in _NUMBERS else text(value)) for name, value in fields.items())
+        self.places.append(msgspec.convert(dict(values), Place))
 
     def fail(self, error: str, line: int | None = None) -> None:
         """Record an error of the tool or NCCL, which takes precedence over errors of others."""
@@ -111,9 +112,9 @@ class Draft:
         self.error, self._quotes_tool = None, False
 
     def begin(self, line: int) -> None:
-        """Start a new table at a heading."""
+        """Start a new table at a heading. Its columns are set as ``names``."""
         self.end()
-        self.line = line
+        self.line, self.names = line, ()
 
     def add(self, line: int, **fields: object) -> None:
         """Add a row with fields of ``Aggregate``. ``end`` adds the ranks, and S for a size in blocks."""
@@ -128,18 +129,13 @@ class Draft:
         tool_op: str | None,
         words: Mapping[str, object],
         *,
-        time_seconds: float | None,
         algbw: float | None,
-        busbw: float | None,
-        blocks: Container[str | None] = (),
         cpu_time: bool = False,
         **fields: object,
     ) -> None:
-        """Add the row of a collective.
+        """Add the row of a collective, whose size is S unless ``fields`` has another ``tool_size_is``.
 
         words: size, count, type, reduction, root and iterations as the tool prints them
-        time_seconds, algbw, busbw: in s and B/s
-        blocks: the ops whose size is one block; for all others it is S
         cpu_time: the tool's time is only the time to start a call. The time of the operation is then S over algbw,
             which is printed with two decimals; below 0.1 GB/s it is unknown.
         fields: further fields of ``Aggregate``
@@ -149,28 +145,17 @@ class Draft:
             self.note("cpu-time", line, why)
             if algbw is not None and algbw >= _LEAST_RATE:
                 fields |= {"rate": algbw, "messages": 1}
-        op = None if tool_op is None else op_named(tool_op)
-        self.add(
-            line,
-            op=op,
-            tool_op=tool_op,
-            tool_size_bytes=whole(words.get("size")),
-            tool_size_is="block" if op in blocks else "S",
-            time_seconds=time_seconds,
-            algbw=algbw,
-            busbw=busbw,
-            **{name: named(text(words.get(name))) for name, named in _WORDS.items()},
-            **fields,
-        )
+        named = {name: value_of(text(words.get(name))) for name, value_of in _WORDS.items()}
+        size = {"tool_size_bytes": whole(words.get("size")), "tool_size_is": "S"}
+        fields = {"op": op_named(tool_op or ""), "tool_op": tool_op, "algbw": algbw, **named, **size, **fields}
+        self.add(line, **fields)
 
-    def cells(
-        self, line: Line, names: Sequence[str], words: Sequence[str], others: Iterable[str] = ()
-    ) -> dict[str, str] | None:
-        """The ``words`` of a line by their headings ``names``; None if the line is not a row.
+    def cells(self, line: Line, words: Sequence[str], others: Iterable[str] = ()) -> dict[str, str] | None:
+        """The ``words`` of a line by their columns; None if the line is not a row.
 
         The words of a row are numbers or in ``others``; a comment may follow.
         """
-        allowed = {"...", *others}
+        names, allowed = self.names, {"...", *others}
         stop = next((at for at, word in enumerate(words) if number(word) is None and word not in allowed), len(words))
         commented = stop == len(names) < len(words) and not words[stop][0].isalnum()
         if not names or not words or words[0] == "..." or (stop < len(words) and not commented):
@@ -206,16 +191,12 @@ class Draft:
             self._downgrade_error()
         for note in disagreements(row for table in self.tables for row in table.rows):
             self.note(note.code, note.line, note.text)
-        notes = tuple(
+        notes = (
             note if seen == 1 else LogNote(code=note.code, line=note.line, text=f"{note.text} ({seen} times)")
             for note, seen in self._notes.values()
         )
         return ForeignLog(
-            tool=self.tool,
-            source=self.source,
-            tables=tuple(self.tables),
-            notes=notes,
-            last_error=self.error,
+            tool=self.tool, source=self.source, tables=tuple(self.tables), notes=tuple(notes), last_error=self.error
         )
 
     def _refuse(self) -> None:
@@ -226,8 +207,7 @@ class Draft:
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
-        message = f"{self.source}: a log of {self.tool} without results"
-        raise LogError(message, code="no-results")
+        raise LogError(f"{self.source}: a log of {self.tool} without results", code="no-results")
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:

@@ -5,12 +5,11 @@ rate of Sendrecv counts two messages, the rate of Exchange four.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import MPI_BLOCKS, mpi_op_named, number, rest, scaled, whole
-from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(
     rb"Intel ?\(R\) MPI Benchmark|# Benchmarking [^\n]{1,80}\n[^\n]{1,80}processes|#repetitions +t"
@@ -35,16 +34,14 @@ _TIMES: Final = ("t[usec]", "t_avg[usec]", "t_pure[usec]")
 _USED: Final = frozenset({*_TIMES, "#bytes", "#repetitions", "Mbytes/sec", "defects", "Group"})
 
 
-def read(source: str, lines: Iterator[str]) -> ForeignLog:
+def read(draft: Draft, lines: Iterable[str]) -> None:
     """The tables of all benchmarks in the log."""
-    draft = Draft("Intel MPI benchmarks", source)
-    names: list[str] = []
     test: dict[str, Any] = {}
     for line in draft.scan(lines):
         words = line.text.split()
         if (match := _BENCHMARK.match(line.text)) is not None:
             draft.begin(line.number)
-            test, names = _benchmark(match[2]), []
+            test = _benchmark(match[2])
         elif (match := _PROCESSES.match(line.text)) is not None:
             draft.facts["ranks"] = int(match[1])
         elif (match := _GROUPS.match(line.text)) is not None:
@@ -52,12 +49,11 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
         elif test and (match := _MODE.match(line.text)) is not None:
             test["tool_op"] += f" {match[1].lower()}"
         elif test and "#repetitions" in words:
-            names = words
-        elif (cells := draft.cells(line, names, words)) is not None:
+            draft.names = words
+        elif (cells := draft.cells(line, words)) is not None:
             _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
         elif (match := _VERSION.search(line.text)) is not None:
             draft.facts["tool_version"] = match[1]
-    return draft.log()
 
 
 def _benchmark(name: str) -> dict[str, Any]:

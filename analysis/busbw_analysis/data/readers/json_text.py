@@ -35,8 +35,7 @@ def document(source: str, lines: Iterable[str]) -> Document:
     for part in lines:
         size += len(part)
         if size > MOST_BYTES:
-            message = f"{source}: more than {MOST_BYTES >> 20} MiB of JSON"
-            raise LogError(message, code="too-large")
+            raise LogError(f"{source}: more than {MOST_BYTES >> 20} MiB of JSON", code="too-large")
         parts.append(part)
     text = "".join(parts)
     starts = [match.start(1) for match in re.finditer(r"^[ \t]*([{\[])[ \t]*(?=[\"\]{}\n]|$)", text, re.MULTILINE)]

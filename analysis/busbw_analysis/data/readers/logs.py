@@ -1,7 +1,7 @@
-"""The table of log readers, and recognition of a log by its content."""
+"""The table of log readers, what is known of their tools, and recognition of a log by its content."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import IO, Final
@@ -9,7 +9,7 @@ from typing import IO, Final
 import msgspec
 
 from busbw.errors import LogError, refuse_unknown
-from busbw.runs.records import LogNote
+from busbw.runs.records import BackendTraits, LogNote, Mode
 from busbw_analysis.data.readers import (
     imb,
     inspector,
@@ -23,13 +23,46 @@ from busbw_analysis.data.readers import (
     perftest,
     superbench,
 )
+from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import LONGEST_LINE
 from busbw_analysis.data.readers.log import ForeignLog
-from busbw_analysis.data.readers.tools import EVERY_NAME, NCCL, OF_MPI, UNKNOWN_TOOL, Tool
 
 HEAD_BYTES: Final = 1 << 20
 """Bytes searched at a time to recognise a log; NCCL messages at the start of a log may be longer."""
 _MOST_HEAD: Final = 64 << 20
+
+
+UNKNOWN: Final = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool. ``names``: its own names of tests are part of what is measured. ``one_host``: it knows no other.
+    ``copies``: all of its tests copy.
+    """
+
+    backend: str = UNKNOWN
+    device: str = UNKNOWN
+    mode: Mode = "pipelined"
+    traits: BackendTraits | None = None
+    names: re.Pattern[str] | None = None
+    one_host: bool = False
+    copies: bool = False
+
+
+UNKNOWN_TOOL: Final = Tool()
+NCCL: Final = Tool("nccl", "cuda", traits=BackendTraits(cost_models="nccl", transport="nccl-net"))
+_MPI: Final = Tool("mpi", "cpu", traits=BackendTraits(cost_models="mpi", transport="mpi-net"))
+_GLOO: Final = Tool("gloo", "cpu", traits=BackendTraits(cost_models="gloo"))
+OF_BACKEND: Final = {tool.backend: tool for tool in (NCCL, _MPI, _GLOO)}
+"""For logs that name the backend and, unlike runs, store nothing else of it."""
+_OTHER_CALLS: Final = re.compile(
+    r"(?i)non-blocking|persistent|^I[a-z]+|managed|put|get|source|multi-(?:threaded|process)|partitioned"
+    r"|(?:gather|scatter)v|alltoallw"
+)
+"""Names of tests of MPI that measure their operation by other calls than the plain one."""
+OF_MPI: Final = replace(_MPI, names=_OTHER_CALLS)
+EVERY_NAME: Final = re.compile("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +71,13 @@ class Reader:
 
     name: for messages and ``--format``; that of the tool, with " JSON" behind it for a second format of the same tool
     sign: pattern by which its logs are recognised
-    read: reads a log, given the name of the file and its lines
+    read: reads the lines of a log into a draft
     tool: facts about the tool that hold for all its logs
     """
 
     name: str
     sign: re.Pattern[bytes]
-    read: Callable[[str, Iterator[str]], ForeignLog]
+    read: Callable[[Draft, Iterable[str]], None]
     tool: Tool = UNKNOWN_TOOL
 
 
@@ -108,22 +141,22 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         file = BytesIO(file.read(_MOST_HEAD).decode("utf-16", "replace").encode())
         head = file.read(HEAD_BYTES)
     elif b"\x00" in head[:4096]:
-        message = f"{name}: binary data, not a log"
-        raise LogError(message, code="binary")
+        raise LogError(f"{name}: binary data, not a log", code="binary")
     reader, seen = reader or recognise(head), len(head)
     while reader is None and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
         seen += len(more)
         head = head[-4096:] + more
         reader = recognise(head)
     if reader is None:
-        message = (
+        raise LogError(
             f"{name}: not a log that busbw can read; name its format with --format ({', '.join(map(slug, READERS))}), "
             "or convert it to CSV (docs/logs.md)"
         )
-        raise LogError(message)
     file.seek(0)
     notes: list[LogNote] = []
-    log = reader.read(name, _lines(file, notes))
+    draft = Draft(reader.name.removesuffix(" JSON"), name)
+    reader.read(draft, _lines(file, notes))
+    log = draft.log()
     return msgspec.structs.replace(log, notes=(*log.notes, *notes))
 
 

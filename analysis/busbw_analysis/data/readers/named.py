@@ -6,7 +6,7 @@ are microseconds and its rates GB/s. Source: ``Reporter`` in ``src/common.cu`` o
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, get_args
 
@@ -16,7 +16,6 @@ from busbw.runs.records import Mode, Sync
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import real, text
 from busbw_analysis.data.readers.lines import RATES, SECONDS, scaled, verdict, whole
-from busbw_analysis.data.readers.log import ForeignLog
 
 _OTHER_NAMES: Final = {
     "collective": "op",
@@ -33,22 +32,12 @@ JSON: Final = re.compile(rb'"busBw"\s*:')
 _LONGEST_HEADING: Final = 100
 _HEADING: Final = re.compile(r"(.+?)(?:\s*[(\[](.+)[)\]]|_(ns|us|ms|s|[KMGT]?i?[Bb]ps))?")
 _BANDWIDTHS: Final = frozenset({"rate", "algbw", "busbw"})
-_WORDS: Final = (
-    "op",
-    "size",
-    "dtype",
-    "redop",
-    "ranks",
-    "root",
-    "in_place",
-    "count",
-    "statistic",
-    "iterations",
-    "wrong",
-    "check",
-    "group",
+_NAMES: Final = frozenset(
+    {
+        *("time", *_BANDWIDTHS, "op", "size", "dtype", "redop", "ranks", "root", "in_place", "count", "statistic"),
+        *("iterations", "wrong", "check", "group", "source", "target"),
+    }
 )
-_NAMES: Final = frozenset({"time", *_BANDWIDTHS, *_WORDS, "source", "target"})
 _SIZES: Final = frozenset({"size", "size_bytes", "bytes"})
 _CHECK: Final = re.compile(r"verified|wrong|not checked")
 _OF_BUSBW: Final = frozenset({"backend", "device", "mode", "settings", "hosts", "statistic"})
@@ -57,10 +46,10 @@ _PAIR: Final = re.compile(r"(\d+)(?:,(\d+))?")
 _TRUE: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
-def read_csv(source: str, lines: Iterator[str]) -> ForeignLog:
+def read_csv(draft: Draft, lines: Iterable[str]) -> None:
     """The rows below every line that has a size column."""
-    draft = Draft("csv", source)
     header: list[str] = []
+    draft.tool = "csv"
     for number, line in enumerate(lines, 1):
         try:
             (cells,) = csv.reader([line.strip().lstrip("\ufeff")])
@@ -75,15 +64,12 @@ def read_csv(source: str, lines: Iterator[str]) -> ForeignLog:
             _add(draft, number, {name: from_cell(cell) for name, cell in row.items()} if _is_ours(row) else row)
         elif header and any(cells) and not cells[0].startswith("#"):
             draft.note("truncated-row", number, "a row whose number of cells differs from the header is ignored")
-    return draft.log()
 
 
-def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
+def read_json(draft: Draft, lines: Iterable[str]) -> None:
     """The objects of rccl-tests, one per line, possibly in a list."""
-    draft = Draft("rccl-tests", source)
     for number, row in draft.objects(lines):
         _add(draft, number, row)
-    return draft.log()
 
 
 @lru_cache(maxsize=1024)

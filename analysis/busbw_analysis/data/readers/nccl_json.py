@@ -5,14 +5,14 @@ infinity is invalid JSON. The operation is only in ``args``. The environment is 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 from busbw.ops import limits
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import Document, document, items, mapping, real, reals, text
 from busbw_analysis.data.readers.lines import scaled, verdict, whole
-from busbw_analysis.data.readers.log import ForeignLog, Place
+from busbw_analysis.data.readers.log import Place
 
 SIGN: Final = re.compile(rb'"(?:out_of_place|average_bus_bandwidth|aggregated_iterations)"\s*:')
 _PLACES: Final = (("out_of_place", False), ("in_place", True))
@@ -20,10 +20,9 @@ _DEVICE: Final = {"host": "hostname", "bus_id": "device_hex", "name": "device_in
 """Field of ``Place`` → key in the file, if they differ."""
 
 
-def read(source: str, lines: Iterator[str]) -> ForeignLog:
-    """The results. Raises LogError if the file is cut off or has none."""
-    parsed = document(source, lines)
-    draft = Draft("nccl-tests", source)
+def read(draft: Draft, lines: Iterable[str]) -> None:
+    """The results. Raises LogError if the file is cut off."""
+    parsed = document(draft.source, lines)
     config, args = mapping(parsed.get("config")), [str(word) for word in items(parsed.get("args"))]
     _head(draft, parsed, config, args)
     tool_op = args[0].rpartition("/")[2].partition("_perf")[0] if args else None
@@ -38,7 +37,6 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     if wrong:
         draft.note("wrong-results", None, f"the tool found {wrong} results out of bounds")
     draft.end(out_of_bounds=wrong, complete="end_time" in parsed)
-    return draft.log()
 
 
 def _head(draft: Draft, parsed: Document, config: dict[str, Any], args: list[str]) -> None:

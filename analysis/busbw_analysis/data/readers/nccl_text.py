@@ -11,17 +11,7 @@ from typing import Final, NamedTuple
 
 from busbw.errors import LogError
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import (
-    RATES,
-    SECONDS,
-    Line,
-    number,
-    rest,
-    scaled,
-    verdict,
-    whole,
-)
-from busbw_analysis.data.readers.log import ForeignLog
+from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, rest, scaled, verdict, whole
 
 SIGN: Final = re.compile(
     rb"nThread \d+ nGpus|(?:size|bytes)[ \t]+(?:count|N)[ \t]+type[ \t]+[^\n]{0,60}time[ \t]+algbw"
@@ -70,18 +60,17 @@ class Columns(NamedTuple):
         return len(self.base) + sum(map(len, self.groups)) + len(self.last) + ("timestamp" in self.last)
 
 
-def read(source: str, lines: Iterable[str]) -> ForeignLog:
-    """Read a log. Raises LogError if it has no results or mixes several jobs."""
-    reader = _Reader(source)
-    for line in reader.draft.scan(lines):
+def read(draft: Draft, lines: Iterable[str]) -> None:
+    """The tables of the log. Raises LogError if it mixes several jobs."""
+    reader = _Reader(draft)
+    for line in draft.scan(lines):
         reader.take(line)
     reader.close()
-    return reader.draft.log()
 
 
 class _Reader:
-    def __init__(self, source: str) -> None:
-        self.draft = Draft("nccl-tests", source)
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
         self.columns: Columns | None = None
         self.place_order: tuple[bool, ...] = ()
         self.part: list[str] = []
@@ -115,7 +104,9 @@ class _Reader:
                 self.draft.note("no-header", line.number, "rows without a header that names their columns")
                 return True
             return False
-        if whole(words[0]) is not None and len(words) > 2 and _is_count(words[1]) and words[2][:1].isalpha():
+        # busbw's own export writes N/A for an unknown number of elements.
+        counts = [whole(word) for word in words[:2] if word != "N/A"]
+        if words[0] != "N/A" and len(words) > 2 and None not in counts and words[2][:1].isalpha():
             self.cut()
             self.part, self.part_line = words, line.number
         elif self.part and all(number(word) is not None or word in {"N/A", "inf", "nan", "-nan"} for word in words):
@@ -181,9 +172,7 @@ class _Reader:
     def _head(self, line: Line, columns: Columns) -> None:
         self.doubled = self.columns is not None and not self.draft.rows and not self.titled
         self.cases.clear()
-        self.cut()
-        if self.draft.rows:
-            self.close()
+        self._finish()
         self.columns, self.titled, self.place_order = columns, False, ()
         self.time_unit, self.rate_unit, self.labels = columns.time_unit, "GB/s", set()
         self.draft.line = line.number
@@ -203,9 +192,7 @@ class _Reader:
 
     def _title(self, line: Line) -> None:
         """Process a line that belongs to the heading of a job."""
-        self.cut()
-        if self.draft.rows:
-            self.close()
+        self._finish()
         if not self.titled:
             self.titled = True
             self.draft.line = line.number
@@ -250,6 +237,12 @@ class _Reader:
 
         self.done, self.columns = True, None
 
+    def _finish(self) -> None:
+        """Finish the current table, if it has rows."""
+        self.cut()
+        if self.draft.rows:
+            self.close()
+
     def close(self) -> None:
         """Finish the current table."""
         self.cut()
@@ -277,11 +270,6 @@ class _Reader:
     def _interleaved(self, line: int, why: str) -> None:
         message = f"{self.draft.source}:{line}: {why}: output of several jobs, or of ranks without MPI, is mixed"
         raise LogError(message, code="interleaved-logs")
-
-
-def _is_count(word: str) -> bool:
-    """Whether ``word`` can be a number of elements; busbw's own export writes ``N/A`` for an unknown number."""
-    return word == "N/A" or whole(word) is not None
 
 
 def _columns(words: list[str], places: tuple[bool, ...]) -> Columns | None:

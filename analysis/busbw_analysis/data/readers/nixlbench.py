@@ -5,12 +5,11 @@ Size and latency are those of one block of a batch.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import number, numbered, rest, scaled, whole
-from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"Block Size \(B\) +Batch Size")
 _SETTING: Final = re.compile(r"\s*([A-Z][\w /]*?) \(--(\w+)=.*?\)\s*:\s*(\S.*?)\s*$")
@@ -20,18 +19,16 @@ _NETWORKS: Final = frozenset({"UCX", "UCX_MO", "LIBFABRIC", "GPUNETIO", "Mooncak
 """Backends that move data between processes; the others write files."""
 
 
-def read(source: str, lines: Iterator[str]) -> ForeignLog:
+def read(draft: Draft, lines: Iterable[str]) -> None:
     """The tables of the log."""
-    draft = Draft("nixlbench", source)
-    names: list[str] = []
     settings: dict[str, str] = {}
     for line in draft.scan(lines):
         if "Block Size (B)" in line.text:
             draft.begin(line.number)
-            names = numbered(re.split(r"\s{2,}", line.text.strip()))
+            draft.names = numbered(re.split(r"\s{2,}", line.text.strip()))
         elif (match := _SETTING.match(line.text)) is not None:
             settings = settings | {match[2]: match[3]}
-        elif (cells := draft.cells(line, names, line.text.split())) is not None:
+        elif (cells := draft.cells(line, line.text.split())) is not None:
             row = {name: number(word) for name, word in cells.items()}
             pair = settings.get("backend") in _NETWORKS
             fields = {"op": "pair_uni", "ranks": 2, "tool_size_is": "S", "messages": 1} if pair else {}
@@ -46,4 +43,3 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
                 iterations=whole(settings.get("num_iter")),
                 others=rest(row, {"Block Size (B)", _TIME, *_RATES}),
             )
-    return draft.log()

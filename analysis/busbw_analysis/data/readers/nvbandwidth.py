@@ -5,13 +5,12 @@ one copy or one latency; the arrow in the description is the direction of the da
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, items, mapping, real, text
 from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, scaled
-from busbw_analysis.data.readers.log import ForeignLog
 
 TEXT: Final = re.compile(
     rb"nvbandwidth Version|Running \w+_(?:memcpy|latency|copy)_?\w*\.|\((?:row|column)\)[^\n]{0,80}\((?:GB/s|ns)\)"
@@ -71,9 +70,8 @@ class _Matrix:
         return "all" if match is None else f"{match[1]} {row if match[2] == 'row' else column}"
 
 
-def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
+def read_text(draft: Draft, lines: Iterable[str]) -> None:
     """Read the matrices of all tests."""
-    draft = Draft("nvbandwidth", source)
     matrix: _Matrix | None = None
     test = None
     for line in draft.scan(lines):
@@ -97,7 +95,6 @@ def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
                 draft.note("truncated-row", line.number, "a row of a matrix that is cut off is ignored")
         else:
             _other(draft, line, test if matrix is None else None)
-    return draft.log()
 
 
 def _other(draft: Draft, line: Line, test: str | None) -> None:
@@ -114,11 +111,10 @@ def _other(draft: Draft, line: Line, test: str | None) -> None:
         draft.note(code, line.number, f"{test or 'a test'}: {match[0].strip()[:120]}")
 
 
-def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
+def read_json(draft: Draft, lines: Iterable[str]) -> None:
     """Read the JSON output."""
-    parsed = document(source, lines)
+    parsed = document(draft.source, lines)
     output = mapping(parsed.get("nvbandwidth"))
-    draft = Draft("nvbandwidth", source)
     for listed in items(output.get("GPU Device list")):
         if (device := _LISTED.match(str(listed))) is not None:
             draft.place(**device.groupdict())
@@ -137,4 +133,3 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
         for row, cells in enumerate(items(test.get("bandwidth_matrix"))):
             matrix.columns = [str(at) for at in range(len(items(cells)))]
             matrix.add(draft, line, str(row), items(cells))
-    return draft.log()

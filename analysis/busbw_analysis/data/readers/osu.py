@@ -6,12 +6,11 @@ from MPI's own output.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import MPI_BLOCKS, dtype_named, mpi_op_named, number, rest, scaled, whole
-from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"# {0,9}(?:OSU|OMB)[ -][^\n]{1,99} Test\b")
 _TITLE: Final = re.compile(r"\s*#\s*(?:OSU|OMB(?:-Py| Python)?) (.*?) Test(?:\s+(?:v|\(Version )(\d[^\s)]*)\)?)?\s*$")
@@ -42,16 +41,14 @@ _TWO: Final = (
 _CHECKS: Final = {"Pass": "verified", "Fail": "wrong", "N/A": "not checked", "-": "not checked"}
 
 
-def read(source: str, lines: Iterator[str]) -> ForeignLog:
+def read(draft: Draft, lines: Iterable[str]) -> None:
     """The tables of all benchmarks in the log."""
-    draft = Draft("OSU micro-benchmarks", source)
     test: dict[str, Any] = {}
-    names: list[str] = []
     for line in draft.scan(lines):
         if (match := _TITLE.match(line.text)) is not None:
             draft.begin(line.number)
             draft.facts["tool_version"] = match[2] or draft.facts.get("tool_version")
-            test, names = _benchmark(match[1]), []
+            test = _benchmark(match[1])
         elif not test:
             _around(draft, line.text)
         elif (match := _PAIRS.search(line.text)) is not None:
@@ -61,12 +58,11 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
         elif _HEAD.match(line.text) is not None:
             if draft.rows:
                 draft.note("repeated-header", line.number, "a header without a title: output of two jobs is mixed")
-            names = [_column(name) for name in _HEADING.findall(line.text.strip().lstrip("# "))]
-        elif (cells := draft.cells(line, names, line.text.split(), _CHECKS)) is not None:
+            draft.names = [_column(name) for name in _HEADING.findall(line.text.strip().lstrip("# "))]
+        elif (cells := draft.cells(line, line.text.split(), _CHECKS)) is not None:
             _add(draft, line.number, test, cells)
         else:
             _around(draft, line.text)
-    return draft.log()
 
 
 def _column(heading: str) -> str:

@@ -5,12 +5,11 @@ Percentiles and extremes are over the means of the ranks; the size is S.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import number, numbered, rest, scaled
-from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"COMMS-RES\b")
 _HEAD: Final = re.compile(r"\s*COMMS-RES(?:-QUANT)?\s+(.*\bsize \(B\).*)")
@@ -20,10 +19,8 @@ _HEADING: Final = re.compile(r"[\w-]+ \(B\)|P95 Latency\(us\): Quant|\S+")
 _USED: Final = frozenset({"AlgBW(GB/s)", "BusBW(GB/s)", "nElementsPerRank", "total-size (B)", "size (B)"})
 
 
-def read(source: str, lines: Iterator[str]) -> ForeignLog:
+def read(draft: Draft, lines: Iterable[str]) -> None:
     """The tables of the log."""
-    draft = Draft("PARAM comms", source)
-    names: list[str] = []
     ranks = None
     for line in draft.scan(lines):
         if (match := _WORLD.search(line.text)) is not None:
@@ -31,13 +28,13 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
         elif (match := _HEAD.match(line.text)) is not None:
             draft.begin(line.number)
             draft.facts["ranks"] = ranks
-            names = numbered(_HEADING.findall(match[1]))
-        elif names and (match := _ROW.match(line.text)) is not None:
-            cells = draft.cells(line, names, match[5].split())
+            draft.names = numbered(_HEADING.findall(match[1]))
+        elif draft.names and (match := _ROW.match(line.text)) is not None:
+            cells = draft.cells(line, match[5].split())
             if cells is None:
                 continue
             row = {name: number(word) for name, word in cells.items()}
-            median = next((name for name in names if name.endswith(":p50")), "Overall")
+            median = next((name for name in draft.names if name.endswith(":p50")), "Overall")
             size = next((value for name, value in row.items() if name.endswith("size (B)")), None)
             draft.collective(
                 line.number,
@@ -49,4 +46,3 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
                 statistic="median" if match[1] is None else "p95",
                 others=rest(row, {median, *_USED}),
             )
-    return draft.log()

@@ -5,13 +5,12 @@ Source: ``src/perftest_parameters.h`` (``RESULT_FMT…``) of linux-rdma/perftest
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, mapping, real, text
 from busbw_analysis.data.readers.lines import number, rest, scaled, whole
-from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"#bytes +#iterations|(?:RDMA_\w+|Send)[^\n]{0,40} (?:BW|Latency) Test")
 _TITLE: Final = re.compile(
@@ -34,33 +33,29 @@ _UNTITLED: Final[dict[str, Any]] = {"ranks": 2, "tool_size_is": "S"}
 _USED: Final = frozenset({"#bytes", "#iterations", "t_avg[usec]"})
 
 
-def read(source: str, lines: Iterator[str]) -> ForeignLog:
+def read(draft: Draft, lines: Iterable[str]) -> None:
     """The tables of the log."""
-    draft = Draft("perftest", source)
     test = dict(_UNTITLED)
-    names: list[str] = []
     for line in draft.scan(lines):
         words = line.text.split()
         if (match := _TITLE.match(line.text)) is not None:
             draft.begin(line.number)
-            test, names = _benchmark(match[1]), []
+            test = _benchmark(match[1])
         elif "#bytes" in words and "#iterations" in line.text:
             if draft.rows:
                 draft.begin(line.number)
                 test = dict(_UNTITLED)
-            elif names:
+            elif draft.names:
                 draft.note("repeated-header", line.number, "client and server print to one log; rows may repeat")
-            names = _HEADING.findall(line.text)
-        elif (cells := draft.cells(line, names, words)) is not None:
+            draft.names = _HEADING.findall(line.text)
+        elif (cells := draft.cells(line, words)) is not None:
             _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
-    return draft.log()
 
 
-def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
+def read_json(draft: Draft, lines: Iterable[str]) -> None:
     """Read the single result of ``--out_json``. The unit of its rate is deduced from size and message rate."""
-    parsed = document(source, lines)
+    parsed = document(draft.source, lines)
     cells = mapping(parsed.get("results"))
-    draft = Draft("perftest", source)
     title = text(mapping(parsed.get("test_info")).get("test"))
     test = dict(_UNTITLED) if title is None else _benchmark(title.replace("_", " ").replace("RDMA ", "RDMA_"))
     row = {heading: real(cells.get(name)) for name, heading in _JSON_NAMES.items() if name in cells}
@@ -70,7 +65,6 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
         unit = next((name for name in _RATES if abs(average * _RATES[name] / moved - 1) < _UNIT_FITS), None)
         row |= {} if unit is None else {f"BW average[{unit}]": average, f"BW peak[{unit}]": peak}
     _add(draft, parsed.lines_of("MsgSize", 1)[0], test, row)
-    return draft.log()
 
 
 def _benchmark(title: str) -> dict[str, Any]:

@@ -6,13 +6,12 @@ bandwidths GB/s as in nccl-tests. Source: ``cuda_nccl_bw_performance.py`` of mic
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import real
 from busbw_analysis.data.readers.lines import scaled
-from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb'"(?:[nr]ccl-bw|mem-bw)[^"/\n]{0,80}/\w+(?::\w+){0,2}"\s*:')
 _COLLECTIVE: Final = re.compile(
@@ -22,9 +21,8 @@ _COPY: Final = re.compile(r"(mem-bw[^/]*)/(H2D|D2H|D2D)_Mem_BW(?::(\d{1,7}))?")
 _COPIES: Final = {"H2D": "host_to_device", "D2H": "device_to_host", "D2D": None}
 
 
-def read(source: str, lines: Iterator[str]) -> ForeignLog:
+def read(draft: Draft, lines: Iterable[str]) -> None:
     """One table for every node."""
-    draft = Draft("SuperBench", source)
     for number, record in draft.objects(lines):
         draft.begin(number)
         draft.place(host=record.get("node"))
@@ -52,4 +50,3 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
                 busbw=scaled(cells.get("busbw"), 1e9),
                 others={"benchmark": benchmark, "rank": rank} | ({"group": group} if group else {}),
             )
-    return draft.log()
