@@ -25,7 +25,7 @@ from busbw.backends.local.threads import cores_in_order
 from busbw.backends.patterns import TORCH_DTYPES, fill, pattern
 from busbw.ops import OPS
 from busbw.ops.base import Share
-from busbw.ops.host import HostSettings, parse_threads
+from busbw.ops.settings import HostSettings, parse_threads
 from busbw.runs.records import Case
 from busbw.system import environment
 from busbw.system.slurm_topology import allowed_cores

@@ -55,14 +55,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "Bruck's all-gather sends the wrong way round",
-        _OPS + "algorithms/exchanges.py",
+        _OPS + "algorithms.py",
         "rank, (rank - step) % ranks, sent[step], received[step]",
         "rank, (rank + step) % ranks, sent[step], received[step]",
         ("test_schedules.py",),
     ),
     Fault(
         "neighbour exchange one round short",
-        _OPS + "algorithms/exchanges.py",
+        _OPS + "algorithms.py",
         "for turn in range(1, ranks // 2):",
         "for turn in range(1, ranks // 2 - 1):",
         ("test_schedules.py",),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from testing.keys import series_key
 from testing.narrow import require, require_type
 
-from busbw.ops.algorithms.settings import AlgorithmSettings
+from busbw.ops.settings import AlgorithmSettings
 from busbw.runs.facts import MpiFacts
 from busbw.runs.placement import Variable
 from busbw.system.env_vars import VARIABLES

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from busbw.ops import PAIRED
-from busbw.ops.pairs import PairSettings
+from busbw.ops.settings import PairSettings
 from busbw.runs.placement import RankPlacement
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.distributions import student_quantile

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from busbw.ops.algorithms.rooted import SEGMENTS
+from busbw.ops.algorithms import SEGMENTS
 from busbw_analysis.models.costs import CostModel, Count
 from busbw_analysis.models.families import NCCL
 

@@ -186,9 +186,8 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
         requested = plan.override(base or Plan(sweep=(Sweep(ops=ops or ()),)), ops=ops or (), **settings)
         # The full names of models, on which their default scales depend.
         sweeps = tuple(
-            sweep.with_keys({"models": models and tuple(map(model_name, models))})
+            msgspec.structs.replace(sweep, models=sweep.models and tuple(map(model_name, sweep.models)))
             for sweep in requested.sweep
-            for models in (sweep.training.models,)
         )
         return msgspec.structs.replace(requested, sweep=sweeps)
 

@@ -15,7 +15,7 @@ from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.facts import JOB_FACTS, SAME_FACTS, SAME_VARIABLES, UNKNOWN_HOST, HostFacts, ResumedJob
 from busbw.runs.placement import binding, rank_placements, variables_of
-from busbw.runs.plan import Plan, naming_options, plan_from
+from busbw.runs.plan import Plan, naming_options
 from busbw.runs.progress import CaseBlock, progress_of
 from busbw.runs.records import SCHEMA, Case, Run
 from busbw.runs.store import StoredRun
@@ -130,7 +130,7 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
     plan, for example of an older busbw.
     """
     try:
-        plan = plan_from(run.plan)
+        plan = msgspec.convert(run.plan, Plan)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         raise StoreError(f"the plan stored with run {run.id} cannot be executed by this busbw: {error}") from error
     launch_count = plan.launches if launches is None else launches

@@ -3,8 +3,7 @@
 from typing import Final
 
 from busbw.ops import STRATEGIES
-from busbw.ops.exchanges import STEPS
-from busbw.ops.training import LEAST_SQUARES, SAMPLES, Workload, problem_width
+from busbw.ops.training import LEAST_SQUARES, SAMPLES, STEPS, Workload, problem_width
 from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.workloads.model_rows import parameters
 from busbw.workloads.shapes import StepShape

@@ -18,8 +18,7 @@ from busbw.backends.pytorch.names import ALL_GATHER
 from busbw.backends.pytorch.training.observer import Observer, counted, record
 from busbw.backends.pytorch.training.step import profiled
 from busbw.errors import BackendError
-from busbw.ops.exchanges import STEPS, parse_exchange
-from busbw.ops.training import SAMPLES, Workload, problem_width
+from busbw.ops.training import SAMPLES, STEPS, Workload, parse_exchange, problem_width
 from busbw.system.device import Device
 
 SEED: Final = 1
