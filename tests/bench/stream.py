@@ -28,7 +28,7 @@ from busbw.ops.base import Share
 from busbw.ops.settings import HostSettings, parse_threads
 from busbw.runs.records import Case
 from busbw.system import environment
-from busbw.system.slurm_topology import allowed_cores
+from busbw.system.environment import allowed_cores
 from busbw.units import format_size
 
 OPS_TIMED = ("stream_copy", "stream_scale", "stream_add", "stream_triad", "memory_copy")

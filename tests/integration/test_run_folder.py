@@ -13,7 +13,7 @@ from busbw.runs.cases import expand
 from busbw.runs.plan import Plan
 from busbw.runs.records import SCHEMA, Ended, LaunchStarted, Measurement, Skipped
 from busbw.system import environment
-from busbw.system.env_vars import VARIABLES
+from busbw.system.environment import VARIABLES
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands

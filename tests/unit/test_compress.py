@@ -8,7 +8,7 @@ from testing.narrow import require
 from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 from busbw.errors import DamagedRun, StoreError
-from busbw.launch.base import finish_well
+from busbw.launch.run_session import finish_well
 from busbw.runs import store
 
 

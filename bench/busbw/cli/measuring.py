@@ -20,8 +20,8 @@ from busbw.backends.base import BackendRow
 from busbw.errors import BusbwError, Interrupted, UsageError
 from busbw.escape import echo, plain_text
 from busbw.launch import run_session
-from busbw.launch.base import Result, Settings
 from busbw.launch.launchers import launcher_here
+from busbw.launch.run_session import Result, Settings
 from busbw.measure.unsupported import anywhere, unsuited
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS

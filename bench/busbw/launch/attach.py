@@ -13,11 +13,19 @@ import msgspec
 from busbw.backends.base import BackendRow, World
 from busbw.errors import BusbwError, Interrupted, RankFailure
 from busbw.escape import say
-from busbw.launch.base import Attachment, Listener, Result, Settings, die_with_parent, finish_well
 from busbw.launch.launchers import LauncherRow, usable_backend
 from busbw.launch.live_table import LiveTable
 from busbw.launch.rendezvous import LaunchOrder
-from busbw.launch.run_session import RunSession, open_run
+from busbw.launch.run_session import (
+    Attachment,
+    Listener,
+    Result,
+    RunSession,
+    Settings,
+    die_with_parent,
+    finish_well,
+    open_run,
+)
 from busbw.launch.signals import LAST_WORDS_SECONDS, ShutdownHandler
 from busbw.launch.worker import Job, Outcome, run
 from busbw.runs.plan import Plan

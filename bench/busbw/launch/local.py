@@ -19,11 +19,10 @@ from pathlib import Path
 from busbw.backends.base import BackendRow, World
 from busbw.backends.mpi.segments import LATE, remove_segments
 from busbw.errors import BusbwError, LaunchError, RankFailure
-from busbw.launch.base import Listener, Result, Settings, die_with_parent, finish_well
-from busbw.launch.launcher_env import default_ranks
+from busbw.launch.launchers import default_ranks
 from busbw.launch.live_table import LiveTable
 from busbw.launch.mpiexec import RankStub, close_descriptors, rank_stubs
-from busbw.launch.run_session import RunSession, open_run
+from busbw.launch.run_session import Listener, Result, RunSession, Settings, die_with_parent, finish_well, open_run
 from busbw.launch.signals import raise_interrupt
 from busbw.launch.worker import Job, Outcome, run
 from busbw.ops import OPS

@@ -15,13 +15,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from busbw.launch.launcher_env import RankInfo
-
 LAST_WORDS_SECONDS = 5.0
 """Time for the backend on rank 0 to report why the launcher ends the ranks; other ranks wait longer."""
 
 _HANDLED_SECONDS = 2.0
 """After an alarm is due, how long the thread waits before it assumes that Python cannot handle signals."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """This process among the ranks that ``launcher`` started. Rank 0 leads: it writes the run folder.
+
+    ``local_size``: ranks of this host (None: unknown).
+    ``node``: index of this host (None: unknown).
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int | None
+    node: int | None = None
+
+    @property
+    def lead(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
 
 
 @dataclass(frozen=True, slots=True)

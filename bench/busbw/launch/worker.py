@@ -15,7 +15,7 @@ import busbw
 from busbw.backends.base import Backend, BackendRow, World, explained
 from busbw.backends.compiled_loop import Row, nothing, row_of
 from busbw.errors import BackendError, LaunchError, RankFailure
-from busbw.launch.base import Listener
+from busbw.launch.run_session import Listener
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
 from busbw.measure.clock import Clock, CommonClock, HostClock, compare_all, read_cost_ns
@@ -30,7 +30,7 @@ from busbw.runs.plan import Plan
 from busbw.runs.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, RankClock, Run, Skipped
 from busbw.runs.resume import Remaining, lacking, record_resumption
 from busbw.system import environment
-from busbw.system.slurm_topology import by_host, rank_facts
+from busbw.system.environment import by_host, rank_facts
 from busbw.system.storage import cautions as cautions_of_storage
 from busbw.system.storage import files_folder, obstacle, remove_files, storage_facts, way_of_all
 

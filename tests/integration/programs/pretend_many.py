@@ -17,7 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from busbw.backends import BACKENDS
 from busbw.backends.base import Vector, World
 from busbw.backends.pytorch.backend import TorchBackend
-from busbw.launch.base import Listener, finish_well
+from busbw.launch.run_session import Listener, finish_well
 from busbw.launch.worker import Job, run
 from busbw.ops.groups import Ranks
 from busbw.runs import store
