@@ -324,7 +324,7 @@ def test_a_library_of_mpi_that_does_not_load_is_said_with_the_way_around_it() ->
     pytest.importorskip("mpi4py")
     meets = """
 from busbw.errors import LaunchError
-from busbw.launch import rendezvous
+from busbw.launch import launchers
 from busbw.launch.signals import RankInfo
 try:
     launchers.at_mpirun(RankInfo("mpirun", 0, 2, 0, 2), {}, 20.0)

@@ -1,10 +1,6 @@
 """A run as its launchers see it: settings and result, the run folder from its opening to its end, and listeners."""
 
-import ctypes
-import os
-import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -35,8 +31,6 @@ from busbw.system import environment
 from busbw.system.storage import files_folder, refuse_path, remove_files, storage_facts, way_of_all
 from busbw.units import about_size, format_size, parse_sizes
 from busbw.workloads.shapes import StepShape, model_name
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
@@ -92,46 +86,6 @@ class Result:
     speaks: bool
     whole: bool = False
     status: int = 1
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent process ``parent`` dies.
-
-    Otherwise an orphaned rank would continue and disturb later measurements. Linux only; elsewhere a no-op.
-    """
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def finish(folder: Path, status: EndStatus, reason: str | None, failure: Failed | None = None) -> None:
-    """Write the end of a failed or interrupted run, or remove the folder if the run never began.
-
-    Does not raise: the run is failing already, maybe because of this disk, and the first error is the one to report.
-    """
-    try:
-        if not (folder / store.RUN_FILE).exists():
-            for file in folder.iterdir():
-                file.unlink()
-            folder.rmdir()
-            return
-        with store.Appender(folder) as appender:
-            if failure is not None:
-                appender.append(failure)
-            appender.append(Ended(status=status, reason=reason, ended=store.utc_now()))
-    except (StoreError, OSError):
-        return
-
-
-def finish_well(folder: Path, failed: int) -> None:
-    """Write the end of a run whose launches are complete, and compress it if it is large. Raises StoreError."""
-    status: EndStatus = "failed" if failed else "complete"
-    reason = f"{failed} case(s) failed" if failed else None
-    with store.Appender(folder) as appender:
-        appender.append(Ended(status=status, reason=reason, ended=store.utc_now()))
-    store.pack(folder)
 
 
 class Listener:
@@ -190,7 +144,7 @@ class RunSession:
             return None
         end = self.lack.stored.end
         if end is None or end.status == "interrupted" or (end.status == "failed" and not self.failed):
-            finish_well(self.folder, self.failed)
+            self.complete(self.failed)
         else:
             pack(self.folder)  # restore the original state
         return Result(self.folder, 0, self.failed, speaks=True, whole=True)
@@ -200,11 +154,33 @@ class RunSession:
         self.finish("failed", str(error), None if during is None else failed(during[0], launch, during[1], error))
 
     def finish(self, status: EndStatus, reason: str, failure: Failed | None = None) -> None:
-        """As ``base.finish``, but a run that was to be resumed stays unchanged if nothing was written."""
+        """Write the end of a failed or interrupted run. Nothing is written to a run that never began, whose folder is
+        removed, or that was to be resumed and got no row.
+
+        Does not raise: the run is failing already, maybe because of this disk, and the first error is the one to
+        report.
+        """
         if self.lack is not None and _size_bytes(self.folder) == self.size_bytes:
             pack(self.folder)
             return
-        finish(self.folder, status, reason, failure)
+        with suppress(StoreError, OSError):
+            if not (self.folder / store.RUN_FILE).exists():
+                for file in self.folder.iterdir():
+                    file.unlink()
+                self.folder.rmdir()
+                return
+            with store.Appender(self.folder) as appender:
+                if failure is not None:
+                    appender.append(failure)
+                appender.append(Ended(status=status, reason=reason, ended=store.utc_now()))
+
+    def complete(self, failed: int) -> None:
+        """Write the end of a run whose launches are complete, and compress it if it is large. Raises StoreError."""
+        status: EndStatus = "failed" if failed else "complete"
+        reason = f"{failed} case(s) failed" if failed else None
+        with store.Appender(self.folder) as appender:
+            appender.append(Ended(status=status, reason=reason, ended=store.utc_now()))
+        store.pack(self.folder)
 
 
 @contextmanager

@@ -5,9 +5,11 @@ waits for another that has exited. An alarm ends ranks that do not reach the end
 ranks that wait inside a library, where Python handles no signals.
 """
 
+import ctypes
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -154,3 +156,18 @@ class ShutdownHandler:
 def raise_interrupt(number: int, _frame: FrameType | None) -> None:
     """End as on Ctrl-C, so that the end of the run is recorded."""
     raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent process ``parent`` dies.
+
+    Otherwise an orphaned rank would continue and disturb later measurements. Linux only; elsewhere a no-op.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
 
@@ -31,10 +31,14 @@ _PART = re.compile(rf"(?P<low>[0-9]{{1,9}}|{CORES})(?:\.\.(?P<high>[0-9]{{1,9}}|
 class CaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="family"):
     """Settings of one case, of one family."""
 
+    texts: ClassVar[Mapping[str, str]] = {}
+    """Field → the format of its text."""
+
     @property
     def words(self) -> Mapping[str, str]:
         """Setting → its text, without settings that are not given."""
-        raise NotImplementedError
+        given = {name: getattr(self, name) for name in self.texts}
+        return {name: self.texts[name].format(value) for name, value in given.items() if value is not None}
 
     def flaws(self, ranks: int) -> Iterator[str]:  # noqa: ARG002 - most settings do not depend on the ranks
         """What is wrong with a stored case of ``ranks`` ranks, beyond the ranges of the fields."""
@@ -44,12 +48,8 @@ class CaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
 class AlgorithmSettings(CaseSettings, frozen=True, tag="algorithm"):
     """``algorithm``: explicit algorithm over send and receive."""
 
+    texts = {"algorithm": "{} over send/recv"}
     algorithm: str
-
-    @property
-    def words(self) -> Mapping[str, str]:
-        """As in the base class."""
-        return {"algorithm": f"{self.algorithm} over send/recv"}
 
 
 def explicit_algorithm(settings: CaseSettings | None) -> str | None:
@@ -60,12 +60,8 @@ def explicit_algorithm(settings: CaseSettings | None) -> str | None:
 class PairSettings(CaseSettings, frozen=True, tag="pairs"):
     """``pairs``: whether disjoint pairs of a matrix ran concurrently."""
 
+    texts = {"pairs": "pairs {}"}
     pairs: Pairs
-
-    @property
-    def words(self) -> Mapping[str, str]:
-        """As in the base class."""
-        return {"pairs": f"pairs {self.pairs}"}
 
 
 def run_together(settings: CaseSettings | None) -> bool:
@@ -80,14 +76,9 @@ class TrafficSettings(CaseSettings, frozen=True, kw_only=True, omit_defaults=Tru
     traffic: fingerprint of the traffic matrix that replaces the imbalance
     """
 
+    texts = {"imbalance": "imbalance {:g}", "traffic": "traffic matrix {}"}
     imbalance: Annotated[float, msgspec.Meta(ge=0)] | None = None
     traffic: str | None = None
-
-    @property
-    def words(self) -> Mapping[str, str]:
-        """As in the base class."""
-        imbalance = {} if self.imbalance is None else {"imbalance": f"imbalance {self.imbalance:g}"}
-        return imbalance | ({} if self.traffic is None else {"traffic": f"traffic matrix {self.traffic}"})
 
 
 class HostSettings(CaseSettings, frozen=True, kw_only=True, omit_defaults=True, tag="host"):

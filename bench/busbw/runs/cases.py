@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice, product
 from typing import cast
 
@@ -25,7 +25,7 @@ from busbw.ops.settings import (
     run_together,
 )
 from busbw.runs.plan import InPlace, Plan, Sweep, Timing, in_host_memory
-from busbw.runs.records import DTYPE_BYTES, Case, Mode, Settings, case_in_words
+from busbw.runs.records import DTYPE_BYTES, Case, Settings, case_in_words
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, minimum samples and control traffic of a block: measured with 4 Gloo ranks on 2 cores."""
@@ -88,11 +88,12 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     for sweep in plan.sweep:
         for spec in in_turn(sweep.groups.replace(" ", ""), ranks):
             groups = split_world(spec, ranks)
+            of_world = partial(Case, backend=plan.backend, device=device, ranks=ranks, nodes=nodes, group=spec)
             for op in (OPS[name] for name in sweep.ops):
                 if op.uneven or op.members == "pairs":
                     traffic.refuse_large(max(map(len, groups)))
                 settings = tuple(islice(_settings(sweep, op, ranks, cores, way), limits.MOST_CASES + 1))
-                for case, note in _cases_of(op, sweep, (spec, groups), plan, ranks, nodes, device, settings):
+                for case, note in _cases_of(op, sweep, groups, settings, of_world):
                     count += 1
                     if count > limits.MOST_CASES:
                         raise UsageError(_TOO_MANY)
@@ -125,20 +126,13 @@ def _refuse_ranks(plan: Plan, ranks: int) -> None:
 
 
 def _cases_of(
-    op: Op,
-    sweep: Sweep,
-    split: tuple[str, Round],
-    plan: Plan,
-    ranks: int,
-    nodes: int,
-    device: str,
-    settings: tuple[Settings | None, ...],
+    op: Op, sweep: Sweep, groups: Round, settings: tuple[Settings | None, ...], of_world: Callable[..., Case]
 ) -> Iterator[tuple[Case, str | None]]:
     dtypes: tuple[str | None, ...] = sweep.dtypes if op.sized else (None,)
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
     in_place = _in_place(op, sweep.in_place)
     sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
-    spec, unit = split[0], math.lcm(*map(op.multiple, set(map(len, split[1]))))
+    unit = math.lcm(*map(op.multiple, set(map(len, groups))))
     for mode, setting, dtype, redop, inside, requested in product(
         sweep.modes, settings, dtypes, redops, in_place, sizes
     ):
@@ -149,17 +143,12 @@ def _cases_of(
             if size != requested:
                 asked, taken = units.format_size(requested), units.format_size(size)
                 note = f"{op.name} {dtype}: {asked} became {taken}, {shape.words}"
-        case = Case(
+        case = of_world(
             op=op.name,
-            backend=plan.backend,
-            device=device,
             dtype=dtype,
             redop=redop,
             size_bytes=size,
-            ranks=ranks,
-            nodes=nodes,
-            group=spec,
-            mode=cast("Mode", mode),
+            mode=mode,
             sync=sweep.sync,
             cache=sweep.cache,
             pre_enqueue=sweep.pre_enqueue,

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import msgspec
+from msgspec import UNSET
 
 from busbw.errors import LaunchError, StoreError
 from busbw.runs import store
+from busbw.runs.facts import UNKNOWN_HOST, HostFacts
 from busbw.runs.progress import outline, progress_of
 
 _ANSWERS_SECONDS = 60.0
@@ -144,28 +145,10 @@ class JobAllocation:
     nodes: str
 
 
-class _Job(msgspec.Struct):
-    """Decoded part of ``ResumedJob``."""
-
-    variables: dict[str, str] = {}
-
-
-class _Facts(_Job):
-    """Decoded part of ``HostFacts``; the other facts are skipped, because there may be thousands of runs."""
-
-    resumed: tuple[_Job, ...] = ()
-
-
-class _RunFile(msgspec.Struct):
-    environments: dict[str, _Facts]
-
-
-_RUN = msgspec.json.Decoder(_RunFile)
-
-
-def _allocations(facts: _Facts) -> tuple[JobAllocation, ...]:
+def _allocations(facts: HostFacts) -> tuple[JobAllocation, ...]:
     """The jobs in the facts of a host: the job that began the run, and those in which it was resumed."""
-    of_jobs = [job.variables for job in (facts, *facts.resumed) if JOB in job.variables]
+    recorded = [facts.variables, *(job.variables for job in facts.resumed)]
+    of_jobs = [variables for variables in recorded if variables is not UNSET and JOB in variables]
     return tuple(dict.fromkeys(JobAllocation(variables[JOB], variables.get(NODES, "")) for variables in of_jobs))
 
 
@@ -189,10 +172,9 @@ class JobRuns:
         try:
             written = (folder / store.RUN_FILE).stat().st_mtime_ns
             if folder not in self._known or self._known[folder][0] != written:
-                run = _RUN.decode(store.run_document(folder / store.RUN_FILE))
-                facts = next(iter(run.environments.values()), _Facts())
+                facts = next(iter(store.read_run(folder).environments.values()), UNKNOWN_HOST)
                 self._known[folder] = (written, _allocations(facts))
-        except (OSError, StoreError, *store.NOT_A_RECORD):
+        except (OSError, StoreError):
             return ()
         return self._known[folder][1]
 
