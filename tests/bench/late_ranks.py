@@ -15,8 +15,8 @@ import torch
 from busbw.backends import backend_named
 from busbw.backends.base import Backend
 from busbw.backends.faults import DelayingBackend, wrapped
-from busbw.launch.base import Settings
 from busbw.launch.local import run_local
+from busbw.launch.run_session import Settings
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.system import environment

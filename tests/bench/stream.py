@@ -25,10 +25,10 @@ from busbw.backends.local.threads import cores_in_order
 from busbw.backends.patterns import TORCH_DTYPES, fill, pattern
 from busbw.ops import OPS
 from busbw.ops.base import Share
-from busbw.ops.host import HostSettings, parse_threads
+from busbw.ops.settings import HostSettings, parse_threads
 from busbw.runs.records import Case
 from busbw.system import environment
-from busbw.system.slurm_topology import allowed_cores
+from busbw.system.environment import allowed_cores
 from busbw.units import format_size
 
 OPS_TIMED = ("stream_copy", "stream_scale", "stream_add", "stream_triad", "memory_copy")

@@ -17,7 +17,7 @@ from exhaustive import EXHAUSTIVE
 
 from busbw.runs import store
 from busbw.runs.store import StoredRun
-from busbw.slurm.runs import JobRuns
+from busbw.slurm.jobs import JobRuns
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 150.0

@@ -9,7 +9,7 @@ from bed import Bed
 from exhaustive import EXHAUSTIVE, thinned
 
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.ops.algorithms.settings import explicit_algorithm
+from busbw.ops.settings import explicit_algorithm
 from busbw.runs import store
 
 RANKS_PER_HOST = 2

@@ -11,7 +11,7 @@ import pytest
 from bed import Bed
 from testing.narrow import require
 
-from busbw.launch.launcher_env import first_host
+from busbw.launch.launchers import first_host
 from busbw.runs import store
 
 # As Debian's installer writes it: a host's own name is 127.0.1.1, and only others have their addresses.

@@ -33,7 +33,7 @@ from busbw.errors import BusbwError
 from busbw.runs import store
 from busbw.runs.plan import read_suite
 from busbw.runs.records import Ended, Measurement, Run
-from busbw.slurm import runs as slurm_runs
+from busbw.slurm import jobs as slurm_runs
 
 _DATA: Final = Path(__file__).parents[1] / "data"
 _LIMIT_SECONDS: Final = 30.0

@@ -16,7 +16,7 @@ from busbw.backends.local import LOCAL
 from busbw.backends.pytorch import nccl
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
-from busbw.ops.host import host_settings
+from busbw.ops.settings import host_settings
 from busbw.runs import store
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.device import Device

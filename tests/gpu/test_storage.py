@@ -10,8 +10,7 @@ from testing.synthetic import case
 
 from busbw.backends.base import Backend
 from busbw.measure.unsupported import Place, skip_reason
-from busbw.ops.settings import Way
-from busbw.ops.storage import Access
+from busbw.ops.settings import Access, Way
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.storage import storage_facts
 

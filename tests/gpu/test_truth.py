@@ -12,7 +12,7 @@ from testing.gpu import ON_GPU, REAL
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.ops.host import HostSettings
+from busbw.ops.settings import HostSettings
 from busbw.runs.records import Case, GroupSamples, Measurement, Mode
 
 pytestmark = [*ON_GPU, pytest.mark.skipif(REAL, reason="the truth of a real GPU is not known")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.ops.algorithms.settings import explicit_algorithm
+from busbw.ops.settings import explicit_algorithm
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands

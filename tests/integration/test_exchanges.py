@@ -13,8 +13,7 @@ import exchange_ranks
 import pytest
 from exchange_ranks import FAULTS, RANKS, SCALE
 
-from busbw.ops.exchanges import EVERY, STEPS
-from busbw.ops.training import problem_width
+from busbw.ops.training import EVERY_EXCHANGE, STEPS, problem_width
 from busbw.runs.records import StepParts
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def told() -> list[dict[str, Any]]:
     return [json.loads(one.communicate(timeout=300)[0].splitlines()[-1]) for one in started]
 
 
-@pytest.mark.parametrize("exchange", EVERY)
+@pytest.mark.parametrize("exchange", EVERY_EXCHANGE)
 def test_weights_are_those_of_the_same_rule_in_one_process(told: list[dict[str, Any]], exchange: str) -> None:
     """Before and after what takes a training apart."""
     assert [rank[exchange]["wrong"] for rank in told] == [[0, 0, 0]] * RANKS
@@ -54,7 +53,7 @@ SENT: Final[dict[str, tuple[str, int, int, int]]] = {
 """By the definitions of the methods: op, ranks of its group, S, calls."""
 
 
-@pytest.mark.parametrize("exchange", EVERY)
+@pytest.mark.parametrize("exchange", EVERY_EXCHANGE)
 def test_the_bytes_that_are_sent_are_those_of_the_formulas(told: list[dict[str, Any]], exchange: str) -> None:
     op, group, size, calls = SENT[exchange]
     of_a_server = calls * (RANKS - 1) if exchange.startswith("server") else calls
@@ -63,7 +62,7 @@ def test_the_bytes_that_are_sent_are_those_of_the_formulas(told: list[dict[str, 
     ]
 
 
-@pytest.mark.parametrize("exchange", EVERY)
+@pytest.mark.parametrize("exchange", EVERY_EXCHANGE)
 def test_ranks_tell_the_same_record_which_comes_near_to_the_optimum(told: list[dict[str, Any]], exchange: str) -> None:
     gaps = told[0][exchange]["gaps"]
     assert all(rank[exchange]["gaps"] == gaps for rank in told)
@@ -71,7 +70,7 @@ def test_ranks_tell_the_same_record_which_comes_near_to_the_optimum(told: list[d
     assert gaps[-1] < 0.01 * gaps[0]
 
 
-@pytest.mark.parametrize("exchange", EVERY)
+@pytest.mark.parametrize("exchange", EVERY_EXCHANGE)
 def test_a_timeline_has_calls_and_computation(told: list[dict[str, Any]], exchange: str) -> None:
     op = SENT[exchange][0]
     for rank in told:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from busbw.backends.local import kernels
-from busbw.ops.copies import COPIES
-from busbw.ops.host import host_settings
+from busbw.ops.local import COPIES
+from busbw.ops.settings import host_settings
 from busbw.system.environment import usable_cores
 
 if TYPE_CHECKING:

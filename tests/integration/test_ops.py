@@ -9,8 +9,7 @@ import pytest
 from exhaustive import EXHAUSTIVE
 
 from busbw.ops import OPS, TRAINED
-from busbw.ops.pairs import PairSettings
-from busbw.ops.traffic import TrafficSettings
+from busbw.ops.settings import PairSettings, TrafficSettings
 from busbw.runs.records import DTYPE_BYTES, REDOPS, Measurement, StepParts
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from busbw.backends import BACKENDS
-from busbw.ops.host import host_settings
+from busbw.ops.settings import host_settings
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands

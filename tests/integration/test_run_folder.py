@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from testing.narrow import require, require_type
 
 from busbw.runs import store
 from busbw.runs.cases import expand
-from busbw.runs.plan import plan_from
+from busbw.runs.plan import Plan
 from busbw.runs.records import SCHEMA, Ended, LaunchStarted, Measurement, Skipped
 from busbw.system import environment
-from busbw.system.env_vars import VARIABLES
+from busbw.system.environment import VARIABLES
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
@@ -55,7 +56,7 @@ def test_the_folder_holds_the_run_its_summary_and_the_plan_as_it_was_carried_out
     assert run.run.machine == run.path.parent.name == environment.machine_name()
     assert run.run.launcher == "local"
     assert not run.warnings
-    plan = plan_from(run.run.plan)
+    plan = msgspec.convert(run.run.plan, Plan)
     assert (plan.ranks, plan.launches, plan.seed, plan.sweep[0].in_place) == (_RANKS, _LAUNCHES, 11, "no")
     assert run.run.cases == expand(plan, _RANKS, 1).cases
 

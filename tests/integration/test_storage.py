@@ -15,8 +15,7 @@ from testing.narrow import require
 from tests.integration.conftest import until
 
 from busbw.backends import BACKENDS
-from busbw.ops.settings import Way
-from busbw.ops.storage import Access
+from busbw.ops.settings import Access, Way
 from busbw.runs import store
 from busbw.runs.facts import StorageFacts
 from busbw.runs.records import CrossCheck

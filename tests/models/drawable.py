@@ -6,8 +6,8 @@ from dataclasses import replace
 from library_schedules import LIBRARY_SCHEDULES
 from switched_schedules import SWITCHED
 
-from busbw.ops.algorithms import ALGORITHMS, Algorithm
-from busbw.ops.algorithms.base import NOTHING, Round, Schedule, is_power_of_two, joined, same, vectors
+from busbw.ops.algorithms import ALGORITHMS, Algorithm, is_power_of_two
+from busbw.ops.schedules import NOTHING, Round, Schedule, joined, same, vectors
 
 _SEGMENTS = 2
 """Of each block in Gloo's rings, as long as S is at most 2n MiB; two are under way at once."""

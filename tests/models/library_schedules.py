@@ -5,7 +5,8 @@ they can be drawn, executed and counted.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots, is_power_of_two, own_blocks, same, vectors
+from busbw.ops.algorithms import is_power_of_two
+from busbw.ops.schedules import NOTHING, Round, Schedule, Slots, own_blocks, same, vectors
 
 Children = Callable[[int, int], list[int]]
 """Of the number of ranks and a rank: to whom it sends all that it has, in one step."""

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
 
-from busbw.ops.algorithms.base import NOTHING, Schedule, Transfer
+from busbw.ops.schedules import NOTHING, Schedule, Transfer
 
 
 @dataclass(frozen=True, slots=True)

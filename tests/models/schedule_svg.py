@@ -13,7 +13,7 @@ from drawable import DRAWABLE
 from schedule_counts import cost, through_a_link
 
 from busbw.errors import AnalysisError
-from busbw.ops.algorithms.base import NOTHING, Schedule
+from busbw.ops.schedules import NOTHING, Schedule
 
 MOST_RANKS, MOST_ARROWS = 16, 400
 """Beyond these nobody can read it."""

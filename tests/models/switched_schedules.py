@@ -4,7 +4,8 @@ no send and receive can do them. The switch is the last rank, begins with nothin
 
 from collections.abc import Callable, Iterable, Iterator
 
-from busbw.ops.algorithms.base import (
+from busbw.ops.algorithms import on_every_host
+from busbw.ops.schedules import (
     NOTHING,
     Round,
     Schedule,
@@ -15,7 +16,6 @@ from busbw.ops.algorithms.base import (
     same,
     vectors,
 )
-from busbw.ops.algorithms.rings import on_every_host
 
 
 def nvls_all_reduce(ranks: int) -> Schedule:

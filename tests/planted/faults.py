@@ -34,14 +34,14 @@ FAULTS: tuple[Fault, ...] = (
     # --- what an operation is
     Fault(
         "bus factor of all_reduce without its 2",
-        _OPS + "collectives.py",
+        _OPS + "communication.py",
         "bus_factor=lambda ranks: 2 * (ranks - 1) / ranks",
         "bus_factor=lambda ranks: (ranks - 1) / ranks",
         ("test_ops.py",),
     ),
     Fault(
         "traffic matrix read by columns",
-        _OPS + "collectives.py",
+        _OPS + "communication.py",
         "tuple(row[share.rank] for row in share.traffic)",
         "share.traffic[share.rank]",
         ("test_traffic.py", "test_ops.py"),
@@ -55,14 +55,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "Bruck's all-gather sends the wrong way round",
-        _OPS + "algorithms/exchanges.py",
+        _OPS + "algorithms.py",
         "rank, (rank - step) % ranks, sent[step], received[step]",
         "rank, (rank + step) % ranks, sent[step], received[step]",
         ("test_schedules.py",),
     ),
     Fault(
         "neighbour exchange one round short",
-        _OPS + "algorithms/exchanges.py",
+        _OPS + "algorithms.py",
         "for turn in range(1, ranks // 2):",
         "for turn in range(1, ranks // 2 - 1):",
         ("test_schedules.py",),
@@ -291,14 +291,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "tasks of each node counted once",
-        _LAUNCH + "launcher_env.py",
+        _LAUNCH + "launchers.py",
         "[int(match[1])] * int(match[2] or 1)",
         "[int(match[1])]",
         ("test_attach.py",),
     ),
     Fault(
         "only the first range of numbers is taken from the name of a host",
-        _LAUNCH + "launcher_env.py",
+        _LAUNCH + "launchers.py",
         'r"\\1", match["first"])',
         'r"\\1", match["first"], count=1)',
         ("test_attach.py",),

@@ -16,8 +16,8 @@ from drawing_tool import documented
 
 from busbw.ops import OPS
 from busbw.ops.base import Op
-from busbw.ops.collectives import COLLECTIVES
-from busbw.ops.exchanges import METHODS
+from busbw.ops.communication import COLLECTIVES
+from busbw.ops.training import METHODS
 from busbw.runs import facts, records
 from busbw_analysis.models import gloo, library_algorithms, textbook
 from busbw_analysis.models.costs import GLOO, CostModel

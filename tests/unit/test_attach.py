@@ -24,13 +24,12 @@ from busbw import launch
 from busbw.backends import BACKENDS, mpi
 from busbw.backends.signing import signed
 from busbw.errors import BusbwError, LaunchError, StoreError, UsageError
-from busbw.launch import interfaces, launcher_env, rendezvous, signals
+from busbw.launch import launchers, rendezvous, signals
 from busbw.launch.attach import run_rank
-from busbw.launch.base import Result, Settings
-from busbw.launch.launcher_env import RankInfo, first_host, rank_info, tasks_per_node
-from busbw.launch.launchers import LAUNCHERS
+from busbw.launch.launchers import LAUNCHERS, first_host, tasks_per_node
 from busbw.launch.rendezvous import LaunchOrder, StoreRendezvous
-from busbw.launch.signals import ShutdownHandler
+from busbw.launch.run_session import Result, Settings
+from busbw.launch.signals import RankInfo, ShutdownHandler
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.resume import Remaining
 
@@ -80,28 +79,25 @@ def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
 
 
 def test_the_place_in_a_step_of_slurm() -> None:
-    assert rank_info("srun", LAUNCHERS["srun"].variables, STEP) == RankInfo("srun", 5, 7, 1, 3, 2)
-    assert rank_info("srun", LAUNCHERS["srun"].variables, {**STEP, "SLURM_NODEID": "9"}).local_size is None
+    assert LAUNCHERS["srun"].rank_info(STEP) == RankInfo("srun", 5, 7, 1, 3, 2)
+    assert LAUNCHERS["srun"].rank_info({**STEP, "SLURM_NODEID": "9"}).local_size is None
 
 
 @pytest.mark.parametrize(
-    ("launcher", "known", "variables", "place"),
+    ("launcher", "variables", "place"),
     [
         (
             "torchrun",
-            LAUNCHERS["torchrun"].variables,
             {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "2"},
             (5, 7, 1, 3, 2),
         ),
         (
             "torchrun",
-            LAUNCHERS["torchrun"].variables,
             {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1"},
             (5, 7, 1, None, None),
         ),
         (
             "mpirun",
-            LAUNCHERS["mpirun"].variables,
             # The last one counts the ranks of a node over all jobs: it is no node's number.
             {
                 **{f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "5"), ("SIZE", "7"))},
@@ -112,7 +108,6 @@ def test_the_place_in_a_step_of_slurm() -> None:
         ),
         (
             "mpirun",
-            LAUNCHERS["mpirun"].variables,
             {"PMI_RANK": "5", "PMI_SIZE": "7", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "3"},
             (5, 7, 1, 3, None),
         ),
@@ -120,12 +115,11 @@ def test_the_place_in_a_step_of_slurm() -> None:
 )
 def test_a_place_is_what_each_launcher_tells(
     launcher: str,
-    known: tuple[launcher_env.LauncherVariables, ...],
     variables: dict[str, str],
     place: tuple[int, int, int, int | None, int | None],
 ) -> None:
     meets = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"} if launcher == "torchrun" else {}
-    assert rank_info(launcher, known, {**variables, **meets}) == RankInfo(launcher, *place)
+    assert LAUNCHERS[launcher].rank_info({**variables, **meets}) == RankInfo(launcher, *place)
 
 
 @pytest.mark.parametrize(("text", "counts"), [("4", (4,)), ("2(x3),1", (2, 2, 2, 1)), ("1,2(x2)", (1, 2, 2))])
@@ -141,38 +135,38 @@ def test_tasks_that_slurm_would_not_write_are_refused(text: str) -> None:
 
 def test_a_place_that_cannot_be_is_refused() -> None:
     with pytest.raises(LaunchError, match="SLURM_PROCID"):
-        rank_info("srun", LAUNCHERS["srun"].variables, {**STEP, "SLURM_PROCID": "7"})
+        LAUNCHERS["srun"].rank_info({**STEP, "SLURM_PROCID": "7"})
 
 
 @pytest.mark.parametrize("port", ["0", "-5", "65536", "99999", "http"])
 def test_a_port_that_is_none_is_refused_before_anybody_meets(port: str) -> None:
     where = {**STEP, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    for meets in (rendezvous.at_torchrun, rendezvous.at_srun, rendezvous.at_mpirun):
+    for meets in (launchers.at_torchrun, launchers.at_srun, launchers.at_mpirun):
         with pytest.raises(LaunchError, match="MASTER_PORT"):
             meets(info(1), where, 1.0)
-    assert [launcher_env.port_in({"PORT": text}, "PORT") for text in ("1", "65535")] == [1, 65535]
+    assert [launchers.port_in({"PORT": text}, "PORT") for text in ("1", "65535")] == [1, 65535]
 
 
 def test_steps_side_by_side_do_not_meet_at_one_port() -> None:
     ports = {
-        rendezvous.port_of_step({"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})
+        launchers.port_of_step({"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})
         for job in range(100, 120)
         for step in range(8)
     }
     assert len(ports) == 160
     assert all(1024 < port < 32768 for port in ports)
-    assert rendezvous.port_of_step({**STEP, "SLURM_STEP_RESV_PORTS": "12000-12001"}) == 12000
+    assert launchers.port_of_step({**STEP, "SLURM_STEP_RESV_PORTS": "12000-12001"}) == 12000
 
 
 # --- the way between hosts -------------------------------------------------------------------------------------
 
 
 def test_the_way_to_this_host_itself_is_none_that_others_could_use() -> None:
-    assert interfaces.interface_to("127.0.0.1") is None
-    assert interfaces.interface_to("no.such.host.invalid") is None
-    assert interfaces.address_towards("127.0.1.1") == ""
-    assert interfaces.address_towards("::1") == ""
-    assert interfaces.address_towards("no.such.host.invalid") == ""
+    assert rendezvous.interface_to("127.0.0.1") is None
+    assert rendezvous.interface_to("no.such.host.invalid") is None
+    assert rendezvous.address_towards("127.0.1.1") == ""
+    assert rendezvous.address_towards("::1") == ""
+    assert rendezvous.address_towards("no.such.host.invalid") == ""
 
 
 @pytest.mark.parametrize(
@@ -186,7 +180,7 @@ def test_the_way_to_this_host_itself_is_none_that_others_could_use() -> None:
     ],
 )
 def test_where_another_host_is(addresses: list[str], there: str) -> None:
-    assert interfaces.elsewhere(addresses) == there
+    assert rendezvous.elsewhere(addresses) == there
 
 
 @pytest.fixture
@@ -194,7 +188,7 @@ def gloo(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str | None]:
     """Which interface Gloo has been told to use, on a host with two of them."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")  # so that it is put back as it was
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
-    monkeypatch.setattr(interfaces, "interface_to", {"n1": None, "10.0.0.2": "ib0", "n2": "eth0"}.get)
+    monkeypatch.setattr(rendezvous, "interface_to", {"n1": None, "10.0.0.2": "ib0", "n2": "eth0"}.get)
     return lambda: os.environ.get("GLOO_SOCKET_IFNAME")
 
 
@@ -203,8 +197,8 @@ def meet(variables: dict[str, str], seen_from: list[str], monkeypatch: pytest.Mo
     addresses = iter(seen_from)
     monkeypatch.setattr(rendezvous, "address_towards", lambda _host: next(addresses))
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **variables}
-    first = rendezvous.at_torchrun(info(0), where, 20.0)
-    other = threading.Thread(target=lambda: rendezvous.at_torchrun(info(1), where, 20.0).receive())
+    first = launchers.at_torchrun(info(0), where, 20.0)
+    other = threading.Thread(target=lambda: launchers.at_torchrun(info(1), where, 20.0).receive())
     other.start()
     first.publish(LaunchOrder(plan=PLAN))
     other.join()
@@ -239,12 +233,12 @@ def test_ranks_of_mpirun_meet_without_mpi_where_they_are_told_where(monkeypatch:
     monkeypatch.setitem(BACKENDS, "mpi", replace(BACKENDS["mpi"], missing=lambda: "mpi4py is not installed"))
     port = free_port()
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    first = rendezvous.at_mpirun(RankInfo("mpirun", 0, 1, 0, 1), where, 20.0)
+    first = launchers.at_mpirun(RankInfo("mpirun", 0, 1, 0, 1), where, 20.0)
     assert first.store == ("127.0.0.1", port)
     words = "mpirun started this rank, and mpi4py is not installed; to use gloo or nccl without MPI, set MASTER_ADDR"
     for half in ({}, {"MASTER_ADDR": "127.0.0.1"}, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ""}):
         with pytest.raises(LaunchError, match=words):
-            rendezvous.at_mpirun(RankInfo("mpirun", 0, 1, 0, 1), half, 20.0)
+            launchers.at_mpirun(RankInfo("mpirun", 0, 1, 0, 1), half, 20.0)
 
 
 def info_of_mpirun(rank: int, size: int = 2) -> RankInfo:
@@ -257,15 +251,15 @@ def info_of_mpirun(rank: int, size: int = 2) -> RankInfo:
 def test_another_mpirun_that_was_given_the_same_port_is_not_heard(other: dict[str, str], size: int) -> None:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     mine = {**where, "OMPI_COMM_WORLD_RANK": "0", "PMIX_NAMESPACE": "prterun-n0-7@1"} if size == 2 else where
-    first = rendezvous.at_mpirun(info_of_mpirun(0), mine, 20.0)
+    first = launchers.at_mpirun(info_of_mpirun(0), mine, 20.0)
     heard: list[LaunchOrder] = []
-    own = threading.Thread(target=lambda: heard.append(rendezvous.at_mpirun(info_of_mpirun(1), mine, 20.0).receive()))
+    own = threading.Thread(target=lambda: heard.append(launchers.at_mpirun(info_of_mpirun(1), mine, 20.0).receive()))
     own.start()
     first.publish(LaunchOrder(plan=PLAN, run="mine"))
     own.join()
     assert [order.run for order in heard] == ["mine"]
     with pytest.raises(LaunchError):
-        rendezvous.at_mpirun(info_of_mpirun(1, size), {**where, **other}, 0.5).receive()
+        launchers.at_mpirun(info_of_mpirun(1, size), {**where, **other}, 0.5).receive()
 
 
 def test_a_rank_that_comes_twice_is_refused_by_rank_0_and_by_the_second_of_them() -> None:
@@ -273,11 +267,11 @@ def test_a_rank_that_comes_twice_is_refused_by_rank_0_and_by_the_second_of_them(
     port = free_port()
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     twice = rf"rank\(s\) 1 of 2 registered twice at 127\.0\.0\.1 port {port}: two jobs use .* its own port"
-    first = rendezvous.at_mpirun(info_of_mpirun(0), where, 20.0)
+    first = launchers.at_mpirun(info_of_mpirun(0), where, 20.0)
 
     def hears(told: list[str]) -> None:
         try:
-            rendezvous.at_mpirun(info_of_mpirun(1), where, 2.0).receive()
+            launchers.at_mpirun(info_of_mpirun(1), where, 2.0).receive()
         except LaunchError as error:
             told.append(str(error))
 
@@ -320,7 +314,7 @@ def over_mpi(monkeypatch: pytest.MonkeyPatch) -> FakeMpi:
 
 
 def test_rank_0_does_not_wait_for_ever_for_others_that_take_no_order(over_mpi: FakeMpi) -> None:
-    first = rendezvous.at_mpirun(info_of_mpirun(0), {}, 0.2)
+    first = launchers.at_mpirun(info_of_mpirun(0), {}, 0.2)
     first.publish(LaunchOrder())
     assert over_mpi.ended.is_set()
 
@@ -330,10 +324,10 @@ def test_a_library_of_mpi_that_does_not_load_is_said_with_the_way_around_it() ->
     pytest.importorskip("mpi4py")
     meets = """
 from busbw.errors import LaunchError
-from busbw.launch import rendezvous
-from busbw.launch.launcher_env import RankInfo
+from busbw.launch import launchers
+from busbw.launch.signals import RankInfo
 try:
-    rendezvous.at_mpirun(RankInfo("mpirun", 0, 2, 0, 2), {}, 20.0)
+    launchers.at_mpirun(RankInfo("mpirun", 0, 2, 0, 2), {}, 20.0)
 except LaunchError as error:
     print(error)
 """
@@ -456,7 +450,7 @@ def test_what_else_ranks_say_when_they_meet_is_not_taken_from_a_stranger(key: st
 def test_a_secret_that_could_be_guessed_is_refused() -> None:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "BUSBW_SECRET": "hunter2"}
     with pytest.raises(LaunchError, match="BUSBW_SECRET"):
-        rendezvous.at_torchrun(info(0), where, 1.0)
+        launchers.at_torchrun(info(0), where, 1.0)
 
 
 def test_ranks_on_several_hosts_are_told_of_a_secret_that_is_lacking(
@@ -472,9 +466,9 @@ def test_ranks_on_several_hosts_are_told_of_a_secret_that_is_lacking(
 
 def test_a_step_of_another_job_that_took_the_same_port_is_not_heard() -> None:
     step = {**STEP, "SLURM_STEP_NUM_NODES": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    first = rendezvous.at_srun(info(0, 1), step, 20.0)
+    first = launchers.at_srun(info(0, 1), step, 20.0)
     first.publish(LaunchOrder(plan=PLAN, run="of job 812"))
-    other = rendezvous.at_srun(info(1), {**step, "SLURM_JOB_ID": "813"}, 0.5)
+    other = launchers.at_srun(info(1), {**step, "SLURM_JOB_ID": "813"}, 0.5)
     with pytest.raises(LaunchError):
         other.receive()
 
@@ -690,7 +684,7 @@ def test_a_rank_that_waits_in_its_library_gives_up_all_the_same() -> None:
     waits = """
 import ctypes, os, signal
 from busbw.launch import signals
-from busbw.launch.launcher_env import RankInfo
+from busbw.launch.signals import RankInfo
 signals._HEEDS_SECONDS = 0.1
 policy = signals.SignalPolicy({signal.SIGTERM: 0.1})
 with signals.ShutdownHandler(RankInfo("srun", 0, 2, 0, 2), policy).listening(lambda: os._exit(7)):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from testing.keys import series_key
 from testing.narrow import require, require_type
 
-from busbw.ops import OPS, bounds
+from busbw.ops import LOWER_BOUNDS, OPS
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.series import Series, SeriesKey
@@ -119,7 +119,7 @@ def test_every_term_of_a_bound_is_reached_by_some_algorithm(op: str) -> None:
     [(1, 1, 0), (2, 1, 1), (3, 1, 2), (8, 1, 3), (9, 1, 4), (64, 1, 6), (9, 2, 2), (10, 2, 3), (64, 3, 3), (64, 63, 1)],
 )
 def test_rounds_are_counted_by_what_can_be_known(ranks: int, ports: int, rounds: int) -> None:
-    assert bounds.OF_ALL_REDUCE.rounds(ranks, ports) == rounds
+    assert LOWER_BOUNDS["all_reduce"].rounds(ranks, ports) == rounds
 
 
 @given(

@@ -12,7 +12,7 @@ from testing.narrow import require_type
 
 from busbw.runs.facts import MpiFacts
 from busbw.runs.placement import Variable
-from busbw.system.env_vars import VARIABLES
+from busbw.system.environment import VARIABLES
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import TABLES, Calls, Choice, Library, library_of, selected
 from busbw_analysis.models.costs import Parameters

@@ -22,9 +22,8 @@ from busbw.cli.main import main
 from busbw.cli.options import Sectioned
 from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure, UsageError
 from busbw.launch import rendezvous
-from busbw.launch.base import Result as RunResult
-from busbw.launch.base import Settings
-from busbw.launch.run_session import open_run
+from busbw.launch.run_session import Result as RunResult
+from busbw.launch.run_session import Settings, open_run
 from busbw.ops.training import SCALES
 from busbw.runs import plan, store
 from busbw.runs.plan import Plan, Sweep

@@ -8,7 +8,7 @@ from testing.narrow import require
 from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 from busbw.errors import DamagedRun, StoreError
-from busbw.launch.base import finish_well
+from busbw.launch.run_session import RunSession
 from busbw.runs import store
 
 
@@ -43,7 +43,7 @@ def test_small_runs_and_runs_without_samples_stay_as_they_are(folder: Path, tmp_
 def test_a_large_run_is_packed_when_it_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.pack, "__defaults__", (0,))
     folder = write_synthetic(tmp_path, synthetic_run([case("all_reduce", 1024)], end=SyntheticEnd(ended=None)))
-    finish_well(folder, failed=0)
+    RunSession(folder, ()).complete(0)
     assert names(folder) == [store.RUN_FILE, store.PACKED_FILE]
     end = require(store.read(folder).end)
     assert end.status == "complete"

@@ -17,7 +17,7 @@ from busbw.backends.local.compute import wrong_attention, wrong_elements, wrong_
 from busbw.backends.patterns import TORCH_DTYPES, poison
 from busbw.ops import LEAST_TRAFFIC, OPS
 from busbw.ops.base import Share
-from busbw.ops.compute import TOKEN
+from busbw.ops.local import TOKEN
 from busbw.runs import cases as planned
 from busbw.runs import plan
 from busbw.runs.records import DTYPE_BYTES, Case

@@ -14,7 +14,7 @@ from testing.narrow import require, require_type
 from busbw.cli import machine
 from busbw.runs.facts import Drive, GpuFacts, HostFacts, Lanes, LinkFacts, MemoryModules, Nic, PciFacts, RdmaPort
 from busbw.runs.records import JSON
-from busbw.system import detect, environment, networks
+from busbw.system import detect, environment
 from busbw.system.catalog import Catalogue, HardwarePeak, catalogue
 from busbw.system.detect import Level, Picture, picture
 from busbw.system.dimms import memory_facts
@@ -312,11 +312,11 @@ def test_ports_of_efa_are_called_so(tmp_path: Path, rows: Catalogue) -> None:
             (port / what).write_text(f"{text}\n", encoding="utf-8")
     found = list(ports(tmp_path))
     assert {port.driver for port in found} == {"efa"}
-    peaks = [networks.port_of(port, rows) for port in found]
+    peaks = [detect.port_of(port, rows) for port in found]
     assert peaks == [HardwarePeak(12.5e9, None, "EFA", "one direction", "stated by the system")] * 4
-    instance = require(networks.efa_together([peak for peak in peaks if isinstance(peak, HardwarePeak)], rows))
+    instance = require(detect.efa_together([peak for peak in peaks if isinstance(peak, HardwarePeak)], rows))
     assert (instance.what, instance.nominal, instance.practical) == ("EFA of P4d", 50e9, 42.5e9)
-    assert networks.efa_together([HardwarePeak(50e9, None, "4X NDR", "one direction", "")], rows) is None
+    assert detect.efa_together([HardwarePeak(50e9, None, "4X NDR", "one direction", "")], rows) is None
 
 
 @pytest.mark.parametrize(
@@ -386,14 +386,14 @@ def test_a_port_of_infiniband_carries_its_payload_and_not_what_the_wire_signals(
     for what, text in {"rate": told, "state": "4: ACTIVE", "link_layer": "InfiniBand"}.items():
         (folder / what).write_text(f"{text}\n", encoding="utf-8")
     (port,) = ports(tmp_path)
-    peak = require_type(HardwarePeak, networks.port_of(port, rows))
+    peak = require_type(HardwarePeak, detect.port_of(port, rows))
     assert peak.what == name
     assert peak.nominal == pytest.approx(payload, rel=1e-3)
     row = require(rows.rate("infiniband", name))
     coded = (port.bytes_per_second or 0) > 1.01 * payload
     assert peak.source == (row.source if coded else "stated by the system")
     # A port of Ethernet (RoCE) has no such coding in what the kernel tells.
-    roce = require_type(HardwarePeak, networks.port_of(msgspec.structs.replace(port, layer="Ethernet"), rows))
+    roce = require_type(HardwarePeak, detect.port_of(msgspec.structs.replace(port, layer="Ethernet"), rows))
     assert roce.nominal == port.bytes_per_second
 
 

@@ -16,7 +16,7 @@ from schedule_svg import MOST_ARROWS, draw
 from testing.narrow import require_type
 
 from busbw.errors import AnalysisError
-from busbw.ops.algorithms.base import Schedule
+from busbw.ops.schedules import Schedule
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.select import model_for
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from busbw.system.env_vars import RANK_VARIABLES, VARIABLES, in_common, recorded, without_places
+from busbw.system.environment import RANK_VARIABLES, VARIABLES, in_common, recorded, without_places
 
 
 def test_the_list_of_variables_names_no_secret_and_nothing_twice() -> None:

@@ -15,7 +15,7 @@ from busbw.measure.clock import CommonClock
 from busbw.runs.facts import CpuFacts, HostFacts
 from busbw.runs.placement import oversubscribed_hosts
 from busbw.system import environment
-from busbw.system.slurm_topology import by_host
+from busbw.system.environment import by_host
 
 
 def reading(monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:

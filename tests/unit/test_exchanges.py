@@ -17,10 +17,9 @@ from busbw.backends.pytorch.training.descent import LEARNING_RATE, Expected, Lea
 from busbw.backends.pytorch.training.descent import METHODS as CLASSES
 from busbw.errors import UsageError
 from busbw.launch.run_session import refuse_impossible
-from busbw.ops.exchanges import EVERY, METHODS, STEPS, exchange_in_words, parse_exchange
-from busbw.ops.training import EXCHANGE, TrainingSweep, Workload
+from busbw.ops.training import EVERY_EXCHANGE, EXCHANGE, METHODS, STEPS, Workload, exchange_in_words, parse_exchange
 from busbw.runs import cases
-from busbw.runs.plan import Plan, Sweep, plan_from
+from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case, Sent
 from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.report.document import Figure, Paragraph
@@ -36,7 +35,7 @@ def told(name: str, number: int = 0, steps: int = STEPS, problem: LeastSquares =
 
 
 def expanded(**sweep: Any) -> tuple[Case, ...]:  # noqa: ANN401 - keys of a sweep
-    plan = plan_from({"sweep": [{"ops": [EXCHANGE], **sweep}]})
+    plan = msgspec.convert({"sweep": [{"ops": [EXCHANGE], **sweep}]}, Plan)
     return cases.expand(plan, sweep.pop("ranks", 4), 1).cases
 
 
@@ -45,7 +44,7 @@ def expanded(**sweep: Any) -> tuple[Case, ...]:  # noqa: ANN401 - keys of a swee
 
 def test_every_method_has_a_class_and_is_a_case_of_its_own() -> None:
     assert list(CLASSES) == list(METHODS)
-    assert [one.settings.exchange for one in expanded() if isinstance(one.settings, Workload)] == list(EVERY)
+    assert [one.settings.exchange for one in expanded() if isinstance(one.settings, Workload)] == list(EVERY_EXCHANGE)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -280,7 +279,7 @@ def test_what_has_no_exact_one_beside_it_is_not_compared() -> None:
 
 
 def test_what_no_host_can_hold_is_refused_before_anything_starts() -> None:
-    plan = Plan(sweep=(Sweep(ops=(EXCHANGE,), training=TrainingSweep(exchanges=("exact",), scale=1.0)),))
+    plan = Plan(sweep=(Sweep(ops=(EXCHANGE,), exchanges=("exact",), scale=1.0),))
     refuse_impossible(plan, 2, on_one_host=True)
     with pytest.raises(UsageError, match="scale"):
         refuse_impossible(plan, 512, on_one_host=True)

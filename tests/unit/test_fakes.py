@@ -14,7 +14,7 @@ from testing.synthetic import case
 from busbw.backends.base import Backend, BackendRow, Bound, World
 from busbw.backends.faults import CorruptingBackend, wrapped
 from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure
-from busbw.launch import base, worker
+from busbw.launch import run_session, worker
 from busbw.runs import store
 from busbw.runs.placement import rank_placements
 from busbw.runs.plan import Plan, Sweep
@@ -30,7 +30,7 @@ PLAN = Plan(
 )
 
 
-class Heard(base.Listener):
+class Heard(run_session.Listener):
     """Notes the order of the blocks."""
 
     def __init__(self) -> None:

@@ -23,8 +23,8 @@ from busbw.backends.patterns import TORCH_DTYPES, count_wrong, fill, pattern, po
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Layout, Share
-from busbw.ops.copies import COPIES
-from busbw.ops.host import parse_threads
+from busbw.ops.local import COPIES
+from busbw.ops.settings import parse_threads
 from busbw.runs.records import JSON
 
 pytestmark = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))

@@ -11,8 +11,7 @@ import pytest
 from testing.narrow import require, require_type
 from testing.synthetic import Machine, Piece, World, case, synthetic_run, with_changes
 
-from busbw.ops.host import host_settings
-from busbw.ops.storage import Access
+from busbw.ops.settings import Access, host_settings
 from busbw.runs.records import JSON, Case, CrossCheck, Measurement
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue

@@ -14,8 +14,7 @@ from testing.synthetic import case
 from busbw.backends.base import World
 from busbw.errors import UsageError
 from busbw.launch import on_one_host
-from busbw.launch.base import Listener
-from busbw.launch.run_session import refuse_impossible
+from busbw.launch.run_session import Listener, refuse_impossible
 from busbw.launch.worker import Job, run
 from busbw.measure.unsupported import Place, anywhere, out_of_memory, skip_reason
 from busbw.ops import OPS

@@ -15,7 +15,7 @@ from busbw.runs import placement
 from busbw.runs.facts import HostFacts
 from busbw.runs.records import JSON
 from busbw.system.device import DeviceConditions
-from busbw.system.slurm_topology import rank_facts
+from busbw.system.environment import rank_facts
 
 mpi = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
 

@@ -5,7 +5,7 @@ import pytest
 from testing.narrow import require, require_type
 from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
-from busbw.ops import OPS, bounds
+from busbw.ops import LEAST_CROSSING, OPS
 from busbw.runs.records import JSON, Case
 from busbw.system.catalog import Catalogue, catalogue
 from busbw.units import format_rate
@@ -191,7 +191,7 @@ def test_of_unlike_hosts_the_slowest_is_the_peak() -> None:
 def test_sockets_are_held_against_what_sockets_reach(driver: str, rate: float, practical: float | None) -> None:
     nic = {"name": "eth0", "kind": "physical", "up": True, "driver": driver, "speed_bytes_per_second": rate}
     found = require_type(Peak, over_network("gloo", nics=[nic]))
-    assert found.algbw * bounds.reduced(["a", "a", "b", "b"], 0) == pytest.approx(rate)
+    assert found.algbw * LEAST_CROSSING["all_reduce"](["a", "a", "b", "b"], 0) == pytest.approx(rate)
     assert found.practical == (None if practical is None else pytest.approx(practical))
     assert ("iperf3-results" in found.denominator) == bool(practical)
 

@@ -9,9 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from busbw.ops.host import HostSettings
-from busbw.ops.storage import Access
-from busbw.ops.traffic import TrafficSettings
+from busbw.ops.settings import Access, HostSettings, TrafficSettings
 from busbw.runs.records import (
     DTYPE_BYTES,
     QUANTILES,

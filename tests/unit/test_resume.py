@@ -24,9 +24,8 @@ from busbw.backends.base import World
 from busbw.cli.main import main
 from busbw.errors import BackendError, BusbwError, Interrupted, LaunchError, StoreError, UsageError
 from busbw.launch import worker
-from busbw.launch.base import Result as RunResult
-from busbw.launch.base import Settings
-from busbw.launch.run_session import open_run
+from busbw.launch.run_session import Result as RunResult
+from busbw.launch.run_session import Settings, open_run
 from busbw.runs import store
 from busbw.runs.facts import JOB_FACTS, HostFacts, ResumedJob
 from busbw.runs.plan import Plan, Sweep
@@ -396,7 +395,7 @@ def measured(folder: Path, number: int, found: Lack | None, script: Script | Non
 
 
 def worker_listener() -> Any:  # noqa: ANN401 - every rank has one that does not listen
-    from busbw.launch.base import Listener  # noqa: PLC0415
+    from busbw.launch.run_session import Listener  # noqa: PLC0415
 
     return Listener()
 

@@ -8,7 +8,7 @@ import pytest
 from testing.narrow import require, require_type
 from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
-from busbw.ops.compute import TOKEN
+from busbw.ops.local import TOKEN
 from busbw.runs.records import JSON, Case
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue

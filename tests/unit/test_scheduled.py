@@ -18,8 +18,8 @@ from busbw.backends.patterns import count_wrong, fill, pattern, poison
 from busbw.backends.scheduled import Exchange, Messages, Messaging
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.ops.algorithms.settings import AlgorithmSettings, explicit_algorithm
 from busbw.ops.base import Layout, Share
+from busbw.ops.settings import AlgorithmSettings, explicit_algorithm
 from busbw.runs.records import Case
 
 EVERY = [(op, name) for op, named in ALGORITHMS.items() for name in named]

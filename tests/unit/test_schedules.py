@@ -10,10 +10,9 @@ from schedule_counts import Contribution, by_level, cost, execute, through_a_lin
 from switched_schedules import SWITCHED
 from testing.narrow import require
 
-from busbw.ops.algorithms import ALGORITHMS, rings
-from busbw.ops.algorithms.all_reduce import double_tree
-from busbw.ops.algorithms.base import Schedule, Transfer
-from busbw.ops.algorithms.trees import twins
+from busbw.ops.algorithms import ALGORITHMS, double_tree
+from busbw.ops.schedules import Schedule, Transfer
+from busbw.ops.trees import twins
 from busbw_analysis.models import textbook
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.textbook import TEXTBOOK
@@ -352,7 +351,3 @@ class TestExecute:
     def test_a_wrong_schedule_is_refused(self, transfers: list[Transfer], fault: str) -> None:
         with pytest.raises(ValueError, match=fault):
             execute(Schedule(2, 1, ((0, -1), (0, -1)), (tuple(transfers),), ((1,), (1,))))
-
-    def test_hosts_have_to_be_of_one_size(self) -> None:
-        with pytest.raises(ValueError, match="multiple"):
-            rings.in_two_levels(6, 4)

@@ -8,7 +8,7 @@ from testing.keys import series_key
 from testing.narrow import require_type
 
 from busbw.ops import OPS
-from busbw.ops.algorithms.settings import AlgorithmSettings
+from busbw.ops.settings import AlgorithmSettings
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.gloo import MODELS, UNMODELLED, gloo_segments

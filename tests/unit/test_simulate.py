@@ -16,7 +16,7 @@ from schedule_counts import cost
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.ops.algorithms.base import Schedule, Transfer, same
+from busbw.ops.schedules import Schedule, Transfer, same
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.networks import (
     NOWHERE,

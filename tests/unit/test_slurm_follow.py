@@ -10,10 +10,9 @@ from testing.synthetic import Machine, SyntheticEnd, case, synthetic_run, write_
 from busbw.errors import LaunchError
 from busbw.runs import store
 from busbw.runs.records import Row
-from busbw.slurm import queue
+from busbw.slurm import jobs
 from busbw.slurm.follow import Follower
-from busbw.slurm.queue import QueuedJob
-from busbw.slurm.runs import JobRuns
+from busbw.slurm.jobs import JobRuns, QueuedJob
 
 VARIABLES = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}
 STORED = synthetic_run(
@@ -64,7 +63,7 @@ def followed(
     log: Path | None = None,
 ) -> tuple[int, list[str], list[str]]:
     """Exit status, what was said on the way, and the sentences of the verdict."""
-    monkeypatch.setattr(queue, "job", cluster)
+    monkeypatch.setattr(jobs, "job", cluster)
     said: list[str] = []
     verdict = Follower("12", JobRuns(results), said.append, log, None, cluster.pause, cluster.now).follow()
     return verdict.status, said, list(verdict.sentences)
@@ -109,7 +108,7 @@ def test_a_long_job_is_asked_for_less_often(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     "state",
-    sorted(queue.ENDED_BADLY),
+    sorted(jobs.ENDED_BADLY),
 )
 def test_a_bad_end_is_explained_with_the_last_words_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
@@ -203,7 +202,7 @@ def test_the_run_that_a_job_resumes_is_the_one_that_is_watched(tmp_path: Path, m
     other = msgspec.structs.replace(STORED.run, environments={})
     folder = write_synthetic(tmp_path, store.StoredRun(STORED.path, other, STORED.rows, ()))
     cluster = Cluster(None, [job("COMPLETED")])
-    monkeypatch.setattr(queue, "job", cluster)
+    monkeypatch.setattr(jobs, "job", cluster)
     verdict = Follower("12", JobRuns(tmp_path), lambda _: None, None, folder, cluster.pause, cluster.now).follow()
     assert verdict.sentences[1].startswith(f"run {folder.name}: 2 of 2 blocks")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from busbw.errors import LaunchError
-from busbw.slurm import queue
+from busbw.slurm import jobs
 
 Answers = Callable[[str, str], None]
 
@@ -27,7 +27,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 def test_a_script_is_handed_over_and_the_number_comes_back(answers: Answers, tmp_path: Path) -> None:
     answers("sbatch", f'echo "$@" > {tmp_path}/argv; cat > {tmp_path}/script; echo "1234;cluster"')
-    assert queue.submit("#!/bin/bash\ntrue\n") == "1234"
+    assert jobs.submit("#!/bin/bash\ntrue\n") == "1234"
     assert (tmp_path / "argv").read_text().split() == ["--parsable"]
     assert (tmp_path / "script").read_text() == "#!/bin/bash\ntrue\n"
 
@@ -35,26 +35,26 @@ def test_a_script_is_handed_over_and_the_number_comes_back(answers: Answers, tmp
 def test_what_slurm_refuses_is_told_in_its_words(answers: Answers) -> None:
     answers("sbatch", "echo 'sbatch: error: invalid partition specified: nosuch' >&2; exit 1")
     with pytest.raises(LaunchError, match="nosuch"):
-        queue.submit("")
+        jobs.submit("")
 
 
 def test_an_answer_without_a_number_is_none(answers: Answers) -> None:
     answers("sbatch", "echo 'Submitted, more or less'")
     with pytest.raises(LaunchError, match="Submitted"):
-        queue.submit("")
+        jobs.submit("")
 
 
 def test_without_slurm_it_is_said_where_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LaunchError, match="PATH"):
-        queue.submit("")
+        jobs.submit("")
 
 
 def test_a_controller_that_does_not_answer_is_named(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "_ANSWERS_SECONDS", 0.1)
+    monkeypatch.setattr(jobs, "_ANSWERS_SECONDS", 0.1)
     answers("squeue", "exec sleep 5")
     with pytest.raises(LaunchError, match="controller"):
-        queue.job("1")
+        jobs.job("1")
 
 
 def test_jobs_are_read_field_by_field_whatever_their_name_holds(answers: Answers) -> None:
@@ -62,20 +62,20 @@ def test_jobs_are_read_field_by_field_whatever_their_name_holds(answers: Answers
         "squeue",
         "echo '12|12|RUNNING|None|n[1-2]|(null)|busbw-a|b'; echo '15|14_2|PENDING|Resources||resumes x|busbw-c'",
     )
-    running, pending = queue.mine()
+    running, pending = jobs.mine()
     assert (running.id, running.reason, running.nodes, running.name) == ("12", None, "n[1-2]", "busbw-a|b")
     assert (pending.id, pending.shown, pending.comment) == ("15", "14_2", "resumes x")
 
 
 def test_a_job_that_slurm_has_forgotten_is_none(answers: Answers) -> None:
     answers("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    assert queue.job("7") == ()
+    assert jobs.job("7") == ()
 
 
 def test_other_errors_of_squeue_are_told(answers: Answers) -> None:
     answers("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(LaunchError, match="controller"):
-        queue.job("7")
+        jobs.job("7")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_other_errors_of_squeue_are_told(answers: Answers) -> None:
 )
 def test_a_reason_that_waiting_does_not_remove_is_explained(answers: Answers, reason: str, hint: str) -> None:
     answers("squeue", f"echo '12|12|PENDING|{reason}||(null)|busbw'")
-    (job,) = queue.job("12")
+    (job,) = jobs.job("12")
     assert reason in job.in_words()
     assert hint in job.in_words()
 
@@ -97,4 +97,4 @@ def test_a_reason_that_waiting_does_not_remove_is_explained(answers: Answers, re
 )
 def test_a_job_has_ended_when_nothing_more_will_happen(answers: Answers, state: str, *, ended: bool) -> None:
     answers("squeue", f"echo '12|12|{state}|None|n1|(null)|busbw'")
-    assert queue.job("12")[0].ended is ended
+    assert jobs.job("12")[0].ended is ended

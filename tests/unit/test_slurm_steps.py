@@ -26,7 +26,7 @@ from busbw.runs.progress import Progress, outline, progress_of
 from busbw.runs.records import Ended, Failed, Row
 from busbw.runs.resume import lack_of, plan_of
 from busbw.runs.store import StoredRun
-from busbw.slurm.runs import JobRuns
+from busbw.slurm.jobs import JobRuns
 from busbw.slurm.steps import carry_out
 
 CASES = [case("all_reduce", 64), case("barrier", 0)]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from busbw.runs.facts import HostFacts, NodeFacts, RankFacts
-from busbw.system import slurm_topology
-from busbw.system.slurm_topology import by_host, numa_nodes, rank_facts, switches_of
+from busbw.system import environment
+from busbw.system.environment import by_host, numa_nodes, rank_facts, switches_of
 
 
 def variables(host: str, node: int, rank: int, **more: str) -> dict[str, str]:
@@ -101,9 +101,9 @@ def test_numa_nodes_are_read_in_their_order(tmp_path: Path) -> None:
 
 def test_a_rank_knows_its_cores_and_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {9, 2, 0, 1}, raising=False)
-    monkeypatch.setattr(slurm_topology, "numa_nodes", lambda: {"0": "0-3", "1": "4-7", "2": "8-11"})
-    monkeypatch.setattr(slurm_topology, "binds_threads", lambda: True)
+    monkeypatch.setattr(environment, "numa_nodes", lambda: {"0": "0-3", "1": "4-7", "2": "8-11"})
+    monkeypatch.setattr(environment, "binds_threads", lambda: True)
     told = RankFacts(rank=7, local_rank=3, node=1, cores="0-2,9", binds_threads=True, numa_nodes=(0, 2), gpu=1)
     assert rank_facts(7, 3, 1, gpu=1) == told
-    monkeypatch.setattr(slurm_topology, "numa_nodes", dict)
+    monkeypatch.setattr(environment, "numa_nodes", dict)
     assert rank_facts(7, 3).numa_nodes is None

@@ -18,7 +18,7 @@ from busbw.backends.base import World
 from busbw.cli import listing
 from busbw.errors import DamagedRun, StoreError
 from busbw.launch import worker
-from busbw.launch.base import Listener
+from busbw.launch.run_session import Listener
 from busbw.ops import TRAINED
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
@@ -26,7 +26,7 @@ from busbw.runs.progress import outline, outline_of, progress_of
 from busbw.runs.records import JSON, Ended, Failed
 from busbw.runs.resume import lack_of
 from busbw.runs.store import pack, unpack
-from busbw.slurm import runs as slurm_runs
+from busbw.slurm import jobs as slurm_runs
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.sources import find
 

@@ -18,7 +18,7 @@ from busbw.backends.pytorch.training import WORKLOADS
 from busbw.cli.main import main
 from busbw.ops import STRATEGIES
 from busbw.ops.base import Strategy
-from busbw.ops.training import EXCHANGE, OTHER_MODELS, Workload, _step
+from busbw.ops.training import EXCHANGE, OTHER_MODELS, Workload
 from busbw.runs.records import Measurement, RankTimeline, Sent, StepParts
 from busbw.runs.store import StoredRun, read
 from busbw_analysis.assembly import compose
@@ -257,8 +257,6 @@ def test_a_new_step_has_the_layout_of_its_own_row(op: str, monkeypatch: pytest.M
 
 
 def test_a_step_without_a_strategy_cannot_be_written() -> None:
-    with pytest.raises(TypeError):
-        _step("train_new", "weights sharded")  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         Strategy(splits=("dp",))  # type: ignore[call-arg]
     assert set(STRATEGIES) == set(WORKLOADS) | {EXCHANGE}

@@ -20,13 +20,11 @@ from busbw.backends.base import BackendRow
 from busbw.cli.main import main
 from busbw.errors import UsageError
 from busbw.launch.attach import run_rank0
-from busbw.launch.base import Attachment, Result, Settings
-from busbw.launch.launcher_env import RankInfo
 from busbw.launch.launchers import LAUNCHERS
 from busbw.launch.local import run_local
 from busbw.launch.rendezvous import Rendezvous
-from busbw.launch.run_session import open_run
-from busbw.launch.signals import ShutdownHandler
+from busbw.launch.run_session import Attachment, Result, Settings, open_run
+from busbw.launch.signals import RankInfo, ShutdownHandler
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Measurement

@@ -8,7 +8,7 @@ import pytest
 from busbw.backends.local import LOCAL as BOUND_BY_ALL
 from busbw.backends.pytorch.calls import CALLS
 from busbw.ops import OPS
-from busbw.ops.settings import CaseSettings, Ranks
+from busbw.ops.settings import CaseSettings
 from busbw.runs import cases as planned
 from busbw.runs import plan
 from busbw.runs.plan import Sweep
@@ -53,23 +53,10 @@ def test_every_field_of_a_case_but_its_size_separates_curves() -> None:
     assert of_a_curve <= set(SeriesKey.__struct_fields__)
 
 
-def test_an_op_has_settings_of_one_family_at_most() -> None:
-    families = Sweep(ops=()).families
-    assert all(sum(family.belongs_to(op) for family in families) < 2 for op in OPS.values())
-    assert all(any(family.belongs_to(op) for op in OPS.values()) for family in families)
-
-
 @pytest.mark.parametrize("family", get_args(Settings))
 def test_every_family_has_words_for_its_settings_and_makes_cases(family: type[CaseSettings]) -> None:
-    ranks = Ranks(4, 2, "direct")
-    sweep = Sweep(ops=()).with_keys({"threads": "2", "algorithms": ("all",)})
-    cases = [case for op in OPS.values() if (own := sweep.of_op(op)) is not None for case in own.cases(op, ranks)]
-    settings = [case for case in cases if isinstance(case, family)]
-    assert settings
-    assert all(one.words and not list(one.flaws(4)) for one in settings)
-
-
-def test_a_key_of_a_plan_belongs_to_one_family() -> None:
-    families = Sweep(ops=()).families
-    keys = [*Sweep.__struct_fields__, *(key for family in families for key in family.__struct_fields__)]
-    assert len(set(keys)) == len(keys)
+    sweep = Sweep(ops=tuple(OPS), sizes="1MiB", threads="2", algorithms=("all",))
+    settings = [case.settings for case in planned.expand(plan.Plan(sweep=(sweep,)), 4, 1, cores=2).cases]
+    of_family = [given for given in settings if isinstance(given, family)]
+    assert of_family
+    assert all(given.words and not list(given.flaws(4)) for given in of_family)

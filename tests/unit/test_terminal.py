@@ -23,7 +23,7 @@ from busbw.runs import resume, store
 from busbw.runs.facts import UNKNOWN_HOST, CpuFacts, GpuFacts, Nic, PciFacts
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import JSON, Failed, Skipped
-from busbw.slurm import queue
+from busbw.slurm import jobs
 from busbw.system import environment
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
@@ -49,7 +49,7 @@ SECRETS = (
 def no_launcher_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(queue, "mine", Mock(side_effect=LaunchError(f"no Slurm {HOSTILE}")))
+    monkeypatch.setattr(jobs, "mine", Mock(side_effect=LaunchError(f"no Slurm {HOSTILE}")))
 
 
 def poisoned(value: JSON) -> JSON:

@@ -16,7 +16,7 @@ from busbw.backends.local import kernels
 from busbw.backends.local.kernels import LINE_BYTES
 from busbw.backends.local.threads import Words, cores_in_order, lines, pieces, shares, team_of
 from busbw.errors import BackendError
-from busbw.system.slurm_topology import allowed_cores, binds_threads
+from busbw.system.environment import allowed_cores, binds_threads
 
 pytestmark = [pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing())), pytest.mark.alone]
 

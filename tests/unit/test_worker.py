@@ -17,7 +17,7 @@ from busbw.backends.base import Backend, World
 from busbw.backends.faults import WrappingBackend
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.launch import local, worker
-from busbw.launch.base import Listener
+from busbw.launch.run_session import Listener
 from busbw.launch.worker import Job, run
 from busbw.runs.causes import cause_of
 from busbw.runs.plan import Plan, Sweep

@@ -16,8 +16,7 @@ from busbw import __version__
 from busbw.errors import LogError, UsageError
 from busbw.ops import LOCAL, OPS, PAIRED, TO_THE_HOST, bus_factor, limits, op_named
 from busbw.ops.base import Op
-from busbw.ops.host import HostSettings
-from busbw.ops.pairs import PairSettings
+from busbw.ops.settings import HostSettings, PairSettings
 from busbw.runs.facts import GpuFacts, HostFacts, NcclFacts, PciFacts, RankFacts, RdmaPort
 from busbw.runs.records import (
     CASE_DTYPE_BYTES,

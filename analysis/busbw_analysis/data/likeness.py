@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from busbw.errors import UnlikeRuns
 from busbw.runs import store
-from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, HostFacts
+from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, fact_of
 from busbw.runs.placement import binding, rank_placements, variables_of
 from busbw.runs.records import Run
 from busbw.units import format_size
@@ -22,9 +22,11 @@ def _listed(values: Iterable[object]) -> str | None:
     return ", ".join(sorted({str(value) for value in values})) or None
 
 
-def _over_hosts(value_of: Callable[[HostFacts], object]) -> Callable[[Run], str | None]:
+def _over_hosts(name: str) -> Callable[[Run], str | None]:
     """The distinct values of one fact over the hosts of a run; None if no host recorded a value."""
-    return lambda run: _listed(value for value in map(value_of, run.environments.values()) if value not in (None, {}))
+    return lambda run: _listed(
+        value for host in run.environments.values() if (value := fact_of(host, name)) not in (None, {})
+    )
 
 
 def _memory(run: Run) -> str | None:
@@ -74,7 +76,7 @@ def _warm_up(run: Run) -> str | None:
     return ", ".join(f"{name}={timing[name]}" for name in _WARM_UP_RULES if name in timing) or None
 
 
-_FACTS = tuple((name, _over_hosts(value_of)) for name, value_of in SAME_FACTS)
+_FACTS = tuple((name, _over_hosts(name)) for name in SAME_FACTS)
 
 CHECKED: tuple[tuple[str, Callable[[Run], object]], ...] = (
     ("machine", lambda run: None if is_unknown(run, "machine") else run.machine),

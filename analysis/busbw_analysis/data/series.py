@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from busbw.ops import PAIRED, TRAINED
-from busbw.ops.algorithms.settings import explicit_algorithm
-from busbw.ops.traffic import TrafficSettings
+from busbw.ops.settings import TrafficSettings, explicit_algorithm
 from busbw.runs.records import Case, Configuration, case_in_words
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.groups import GroupSummary

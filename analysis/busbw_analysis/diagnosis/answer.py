@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from busbw.ops import LOCAL, PAIRED
-from busbw.ops.collectives import COLLECTIVES
+from busbw.ops.communication import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band

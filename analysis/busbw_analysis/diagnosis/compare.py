@@ -10,9 +10,7 @@ from msgspec import structs
 
 from busbw.errors import UnlikeRuns, UsageError
 from busbw.ops import PAIRED
-from busbw.ops.algorithms.settings import AlgorithmSettings
-from busbw.ops.host import HostSettings
-from busbw.ops.settings import CaseSettings
+from busbw.ops.settings import AlgorithmSettings, CaseSettings, HostSettings
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Case, EndStatus
 from busbw.runs.store import StoredRun

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.ops import PAIRED
-from busbw.ops.pairs import PairSettings
+from busbw.ops.settings import PairSettings
 from busbw.system.catalog import Catalogue
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.distributions import student_quantile

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from busbw.ops import LOWER_BOUNDS
-from busbw.ops.bounds import LowerBound
+from busbw.ops.base import LowerBound
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from busbw.ops.pairs import run_together
+from busbw.ops.settings import run_together
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from busbw.errors import AnalysisError, UsageError
-from busbw.ops.algorithms.base import Round, Schedule
+from busbw.ops.schedules import Round, Schedule
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.networks import NOWHERE, SLOWEST, Link, Network, Real, Whole, check_delay
 

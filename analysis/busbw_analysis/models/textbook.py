@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from busbw.ops.algorithms.rooted import SEGMENTS
+from busbw.ops.algorithms import SEGMENTS
 from busbw_analysis.models.costs import NCCL, CostModel, Count
 
 CHAN: Final = "Chan et al. 2007"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from busbw.ops import MEMORY_TRAFFIC
-from busbw.ops.host import host_settings
+from busbw.ops.settings import host_settings
 from busbw.units import counted
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import grouped

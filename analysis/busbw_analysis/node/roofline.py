@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from busbw.ops import FLOP, LEAST_TRAFFIC, MEMORY_TRAFFIC
-from busbw.ops.compute import TOKEN
-from busbw.ops.host import host_settings
+from busbw.ops.local import TOKEN
+from busbw.ops.settings import host_settings
 from busbw.runs.records import DTYPE_BYTES, Case, settings_in_words
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of

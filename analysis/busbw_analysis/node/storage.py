@@ -10,7 +10,7 @@ from statistics import median
 from typing import Final
 
 from busbw.ops import STORING
-from busbw.ops.storage import Access
+from busbw.ops.settings import Access
 from busbw.runs.records import CrossCheck
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.grouped import by_key

@@ -11,8 +11,18 @@ from typing import Literal
 from busbw.runs.facts import GpuFacts, HostFacts
 from busbw.runs.records import TransportRules
 from busbw.system.catalog import Catalogue, Gpu, HardwarePeak
-from busbw.system.detect import host_link_of, memory_of, no_row, nvlink_of, nvlinks, row_of
-from busbw.system.networks import efa_together, interface_of, is_slingshot, port_of
+from busbw.system.detect import (
+    efa_together,
+    host_link_of,
+    interface_of,
+    is_slingshot,
+    memory_of,
+    no_row,
+    nvlink_of,
+    nvlinks,
+    port_of,
+    row_of,
+)
 from busbw.units import format_rate
 from busbw_analysis.data.facts import RankGpu
 from busbw_analysis.data.unavailable import Unavailable

@@ -25,7 +25,7 @@ from busbw.ops import (
     STORING,
     TO_THE_HOST,
 )
-from busbw.ops.bounds import Crossing
+from busbw.ops.base import Crossing
 from busbw.runs.records import JSON
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
 from busbw.ops import OF_TWO_RANKS, OPS, PAIRED
-from busbw.ops.traffic import TrafficSettings
+from busbw.ops.settings import TrafficSettings
 from busbw.runs import store
 from busbw.runs.placement import oversubscribed, oversubscribed_hosts
 from busbw.runs.records import settings_in_words

@@ -12,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-from busbw.ops.exchanges import METHODS
-from busbw.ops.training import workload_in_words
+from busbw.ops.training import METHODS, workload_in_words
 from busbw.units import format_size, format_time
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.report.document import (

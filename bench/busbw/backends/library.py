@@ -16,9 +16,9 @@ from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
 from busbw.ops import OPS
-from busbw.ops.algorithms.settings import AlgorithmSettings
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks
+from busbw.ops.settings import AlgorithmSettings
 from busbw.runs.records import Case
 from busbw.system.device import Device, DeviceConditions
 

@@ -13,10 +13,10 @@ import torch
 
 from busbw.backends.base import Bound, Call, Operation, in_order
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots
-from busbw.ops.algorithms.settings import explicit_algorithm
 from busbw.ops.base import Op, first_reason
 from busbw.ops.groups import Ranks, split_world
+from busbw.ops.schedules import NOTHING, Round, Schedule, Slots
+from busbw.ops.settings import explicit_algorithm
 from busbw.runs.records import Case
 
 Messages = Sequence[tuple[int, torch.Tensor]]

@@ -20,8 +20,8 @@ from busbw.backends.base import BackendRow
 from busbw.errors import BusbwError, Interrupted, UsageError
 from busbw.escape import echo, plain_text
 from busbw.launch import run_session
-from busbw.launch.base import Result, Settings
 from busbw.launch.launchers import launcher_here
+from busbw.launch.run_session import Result, Settings
 from busbw.measure.unsupported import anywhere, unsuited
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
@@ -185,9 +185,8 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
         requested = plan.override(base or Plan(sweep=(Sweep(ops=ops or ()),)), ops=ops or (), **settings)
         # The full names of models, on which their default scales depend.
         sweeps = tuple(
-            sweep.with_keys({"models": models and tuple(map(model_name, models))})
+            msgspec.structs.replace(sweep, models=sweep.models and tuple(map(model_name, sweep.models)))
             for sweep in requested.sweep
-            for models in (sweep.training.models,)
         )
         return msgspec.structs.replace(requested, sweep=sweeps)
 

@@ -185,7 +185,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     """
     from busbw import launch  # noqa: PLC0415 - imports numpy
     from busbw.cli import measuring  # noqa: PLC0415 - as above
-    from busbw.launch.base import Settings  # noqa: PLC0415 - as above
+    from busbw.launch.run_session import Settings  # noqa: PLC0415 - as above
     from busbw.runs.plan import Timing  # noqa: PLC0415 - as above
 
     changes = {name: asked[name] for name in ("launches", "timeout_seconds")}

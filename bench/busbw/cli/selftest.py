@@ -19,8 +19,8 @@ from busbw.backends.base import Backend
 from busbw.backends.faults import CorruptingBackend, DelayingBackend, wrapped
 from busbw.errors import UsageError
 from busbw.escape import echo, say
-from busbw.launch.base import Settings
 from busbw.launch.launchers import launcher_here
+from busbw.launch.run_session import Settings
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.shared_options import as_json_option, results_dir_option

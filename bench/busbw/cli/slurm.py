@@ -17,10 +17,10 @@ from busbw.errors import LaunchError, UsageError
 from busbw.escape import echo, plain_text
 from busbw.runs import cases, store
 from busbw.shared_options import as_json_option, results_dir_option
-from busbw.slurm import job_plan, queue, steps
+from busbw.slurm import job_plan, jobs, steps
 from busbw.slurm.follow import Follower
 from busbw.slurm.job_plan import JobRequest
-from busbw.slurm.runs import JobRuns, refuse_a_second_job, resumption_of, rows
+from busbw.slurm.jobs import JobRuns, refuse_a_second_job, resumption_of, rows
 from busbw.slurm.script import SIGNAL_SECONDS, Job, render
 from busbw.workloads.shapes import step_seconds
 
@@ -125,7 +125,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     if order.resumed:
         refuse_a_second_job(order.resumed)
     results_dir.mkdir(parents=True, exist_ok=True)
-    number = queue.submit(text)
+    number = jobs.submit(text)
     log = None if order.shape.node_counts else Path.cwd() / f"busbw-{number}.out"
     if as_json:
         echo(json.dumps({"job": number, "results": str(results_dir.absolute()), "log": str(log) if log else None}))
@@ -183,19 +183,19 @@ def status(*, results_dir: Path, as_json: bool) -> None:
 
     A run has one row per job that Slurm still knows. Active jobs come first, then the newest.
     """
-    jobs = [asdict(row) for row in rows(results_dir, _queued())]
+    listed = [asdict(row) for row in rows(results_dir, _queued())]
     if as_json:
-        echo(json.dumps(jobs, indent=2))
-    elif jobs:
-        echo(listing.as_table(jobs))
+        echo(json.dumps(listed, indent=2))
+    elif listed:
+        echo(listing.as_table(listed))
     else:
         echo(f"no jobs, and no runs in {plain_text(str(results_dir))}", err=True)
 
 
-def _queued() -> tuple[queue.QueuedJob, ...]:
+def _queued() -> tuple[jobs.QueuedJob, ...]:
     """The jobs of this user; if Slurm cannot be queried, print the reason and return none."""
     try:
-        return queue.mine()
+        return jobs.mine()
     except LaunchError as error:
         echo(f"busbw: only runs are listed: {plain_text(str(error))}", err=True)
         return ()

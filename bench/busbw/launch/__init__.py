@@ -10,12 +10,9 @@ from pathlib import Path
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
 from busbw.errors import UsageError
-from busbw.launch import launcher_env
-from busbw.launch.base import Attachment, Result, Settings
-from busbw.launch.launcher_env import rank_info
-from busbw.launch.launchers import launcher_here, usable_backend
+from busbw.launch.launchers import default_ranks, launcher_here, refuse_unknown_world, usable_backend
 from busbw.launch.rendezvous import LaunchOrder
-from busbw.launch.run_session import refuse_crowd, refuse_impossible
+from busbw.launch.run_session import Attachment, Result, Settings, refuse_crowd, refuse_impossible
 from busbw.launch.signals import ShutdownHandler
 from busbw.runs import store
 from busbw.runs.plan import Plan, Timing, naming_options
@@ -41,7 +38,7 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
         return
     with naming_options():
         Timing(timeout_seconds=timeout_seconds)  # the plan's own check would come after the rendezvous
-    info = rank_info(launcher.name, launcher.variables, os.environ)
+    info = launcher.rank_info(os.environ)
     shutdown = ShutdownHandler(info, launcher.signals)
     shutdown.note_from_now()
     attached = Attachment(launcher, info, launcher.rendezvous(info, os.environ, timeout_seconds), shutdown)
@@ -66,8 +63,8 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
     row = launcher_here(variables)
     started = row.size(variables)
     if started is None:
-        launcher_env.refuse_unknown_world(variables)
-        return plan.ranks or launcher_env.default_ranks(backend_named(plan.backend).places())
+        refuse_unknown_world(variables)
+        return plan.ranks or default_ranks(backend_named(plan.backend).places())
     if plan.ranks not in {None, started}:
         raise UsageError(
             f"--ranks {plan.ranks}, but {row.name} started {started} ranks; omit --ranks or make them agree"
@@ -78,7 +75,7 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
 def on_one_host(ranks: int) -> bool:
     """Whether all ``ranks`` of a run are known to be on this host."""
     launcher = launcher_here(os.environ)
-    return launcher.rendezvous is None or rank_info(launcher.name, launcher.variables, os.environ).local_size == ranks
+    return launcher.rendezvous is None or launcher.rank_info(os.environ).local_size == ranks
 
 
 def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Result:

@@ -13,12 +13,11 @@ import msgspec
 from busbw.backends.base import BackendRow, World
 from busbw.errors import BusbwError, Interrupted, RankFailure
 from busbw.escape import say
-from busbw.launch.base import Attachment, Listener, Result, Settings, die_with_parent, finish_well
 from busbw.launch.launchers import LauncherRow, usable_backend
 from busbw.launch.live_table import LiveTable
 from busbw.launch.rendezvous import LaunchOrder
-from busbw.launch.run_session import RunSession, open_run
-from busbw.launch.signals import LAST_WORDS_SECONDS, ShutdownHandler
+from busbw.launch.run_session import Attachment, Listener, Result, RunSession, Settings, open_run
+from busbw.launch.signals import LAST_WORDS_SECONDS, ShutdownHandler, die_with_parent
 from busbw.launch.worker import Job, Outcome, run
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
@@ -162,7 +161,7 @@ def _close(session: RunSession, failed: int, launcher: LauncherRow) -> None:
     """Write the end of the run or, if other launches are missing, of this launch: a launcher runs one at a time."""
     others = len(session.launches) - 1
     if others == 0:
-        finish_well(session.folder, failed)
+        session.complete(failed)
         return
     session.finish("interrupted", f"{others} launch(es) are still missing; {launcher.name} runs one at a time")
     action = f"use {launcher.next_launches}" if launcher.next_launches else "resume the run again"

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from busbw.escape import plain_text
-from busbw.launch.base import Listener
+from busbw.launch.run_session import Listener
 from busbw.ops import OPS
 from busbw.ops.groups import Ranks
 from busbw.runs.cases import Cases, in_words

@@ -19,12 +19,11 @@ from pathlib import Path
 from busbw.backends.base import BackendRow, World
 from busbw.backends.mpi.segments import LATE, remove_segments
 from busbw.errors import BusbwError, LaunchError, RankFailure
-from busbw.launch.base import Listener, Result, Settings, die_with_parent, finish_well
-from busbw.launch.launcher_env import default_ranks
+from busbw.launch.launchers import default_ranks
 from busbw.launch.live_table import LiveTable
 from busbw.launch.mpiexec import RankStub, close_descriptors, rank_stubs
-from busbw.launch.run_session import RunSession, open_run
-from busbw.launch.signals import raise_interrupt
+from busbw.launch.run_session import Listener, Result, RunSession, Settings, open_run
+from busbw.launch.signals import die_with_parent, raise_interrupt
 from busbw.launch.worker import Job, Outcome, run
 from busbw.ops import OPS
 from busbw.runs.cases import in_words
@@ -96,7 +95,7 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, session: RunS
     except KeyboardInterrupt:
         session.finish("interrupted", "interrupted by a signal")
         raise
-    finish_well(session.folder, failures)
+    session.complete(failures)
     return Result(session.folder, measured, failures, speaks=True)
 
 

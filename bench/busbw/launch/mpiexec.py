@@ -22,10 +22,9 @@ from pathlib import Path
 
 from busbw.backends.mpi.probe import vendor_of_library
 from busbw.errors import LaunchError
-from busbw.launch.launcher_env import OF_MPIRUN, env_int, found_in
+from busbw.launch.launchers import OF_MPIRUN, env_int, found_in
 from busbw.runs.placement import oversubscribed
-from busbw.system.env_vars import without_places
-from busbw.system.environment import usable_cores
+from busbw.system.environment import usable_cores, without_places
 
 _STUB = Path(__file__).with_name("mpi_stub.py")
 _OPENS_SECONDS = 60.0

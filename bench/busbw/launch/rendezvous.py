@@ -3,24 +3,25 @@
 So only rank 0 reads the plan and the run folder, and only its host must have them.
 """
 
+import ipaddress
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+import psutil
 
 from busbw.backends import BACKENDS, backend_named
 from busbw.backends.base import no_longer_than
 from busbw.backends.mpi.segments import LATE, remove_segments
-from busbw.backends.signing import key_of, new_secret, printable, secret_in, signed, verified
+from busbw.backends.signing import key_of, new_secret, printable, signed, verified
 from busbw.errors import LaunchError
 from busbw.escape import say
-from busbw.launch.interfaces import address_towards, elsewhere, use_interface_to, wait_for
-from busbw.launch.launcher_env import RankInfo, env_int, first_host, port_in
+from busbw.launch.signals import RankInfo
 from busbw.runs.plan import Plan
 from busbw.runs.records import Record
 from busbw.runs.resume import Remaining
@@ -28,8 +29,75 @@ from busbw.runs.resume import Remaining
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-_LEAST_PORT, _PORTS = 10_000, 20_000
-"""The range of the default port: below the ports that kernels use for outgoing connections."""
+
+_AGAIN_SECONDS = 0.2
+
+
+def wait_for(host: str, port: int, seconds: float) -> None:
+    """Wait until a process listens on ``port`` of ``host``. Raises LaunchError with the last error after ``seconds``.
+
+    torch waits as well, but on a timeout it prints a page of its own functions on every rank.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            # Not 0, which would be a non-blocking connection.
+            socket.create_connection((host, port), max(deadline - time.monotonic(), _AGAIN_SECONDS)).close()
+        except (OSError, UnicodeError) as error:
+            if time.monotonic() + _AGAIN_SECONDS > deadline:
+                raise LaunchError(f"{getattr(error, 'strerror', None) or error}, for {seconds:g} s") from error
+            time.sleep(_AGAIN_SECONDS)
+        else:
+            return
+
+
+def use_interface_to(host: str, distant: str) -> None:
+    """Make Gloo use the interface to ``host`` or, on that host, to ``distant``, an address on another host.
+
+    By default Gloo uses the interface of this host's own name, which is the loopback on many systems. Nothing is
+    changed if all ranks are on one host (``distant`` is empty), or if the user has set an interface.
+    """
+    if not distant or "GLOO_SOCKET_IFNAME" in os.environ:
+        return
+    name = interface_to(host) or interface_to(distant)
+    if name is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def interface_to(host: str) -> str | None:
+    """The interface for traffic to ``host``, or the one with its address if ``host`` is this host.
+
+    None if there is none but the loopback.
+    """
+    mine = address_towards(host)
+    for name, addresses in psutil.net_if_addrs().items() if mine else ():
+        if any(entry.address.partition("%")[0] == mine for entry in addresses):
+            return name
+    return None
+
+
+def address_towards(host: str) -> str:
+    """The address of this host towards ``host``; empty if there is none but the loopback.
+
+    For the same ``host``, it is equal on all ranks of this host and different on other hosts.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as asking:
+            asking.connect(address)  # sends nothing
+            mine = ipaddress.ip_address(str(asking.getsockname()[0]).partition("%")[0])
+    except OSError:
+        return ""
+    mine = getattr(mine, "ipv4_mapped", None) or mine
+    return "" if mine.is_loopback else str(mine)
+
+
+def elsewhere(addresses: Sequence[str]) -> str:
+    """The first of ``addresses`` (of all ranks, towards one host) that differs from rank 0's; empty if there is none
+    because all ranks are on one host.
+    """
+    return next((address for address in addresses if address not in {"", addresses[0]}), "")
+
 
 _PRESENT, _ASKED, _ORDER, _RECEIVED = "present/{rank}", "asked/{rank}", "order/{rank}", "heard/{rank}"
 _ELSEWHERE = "elsewhere"
@@ -323,54 +391,6 @@ def _exit_after(seconds: float, problem: str) -> AbstractContextManager[None]:
         os._exit(1)
 
     return no_longer_than(seconds, end)
-
-
-def at_torchrun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: float) -> Rendezvous:
-    """For ``torchrun``: at the store of its agent, or at one that rank 0 opens."""
-    agent = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return StoreRendezvous(
-        info,
-        variables["MASTER_ADDR"],
-        port_in(variables, "MASTER_PORT"),
-        timeout_seconds,
-        serves=not agent,
-        # The agent's store remains when it restarts its ranks.
-        attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
-        secret=secret_in(variables),
-    )
-
-
-def at_srun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: float) -> Rendezvous:
-    """For ``srun``: at MASTER_ADDR and MASTER_PORT if set, else at the step's first node and ``port_of_step``."""
-    host = variables.get("MASTER_ADDR") or first_host(variables["SLURM_STEP_NODELIST"])
-    port = port_in(variables, "MASTER_PORT") if "MASTER_PORT" in variables else port_of_step(variables)
-    # Two jobs that share a node may use the same port, and must not receive each other's ranks.
-    step = f"{variables['SLURM_JOB_ID']}.{variables['SLURM_STEP_ID']}"
-    return StoreRendezvous(info, host, port, timeout_seconds, attempt=step, secret=secret_in(variables))
-
-
-def at_mpirun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: float) -> Rendezvous:
-    """For ``mpirun``: at MASTER_ADDR and MASTER_PORT if both are set, else over MPI."""
-    host, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
-    if host and port:
-        # Two concurrent jobs with one port must not receive each other's ranks. Open MPI's mpirun has a name that is
-        # equal on all hosts. MPICH's has none; there the sizes may differ, and duplicate ranks are detected.
-        name = variables.get("PMIX_NAMESPACE", "") if "OMPI_COMM_WORLD_RANK" in variables else ""
-        attempt = f"{name}/{info.size}"
-        port_there = port_in(variables, "MASTER_PORT")
-        return StoreRendezvous(info, host, port_there, timeout_seconds, attempt=attempt, secret=secret_in(variables))
-    return MpiRendezvous(info, timeout_seconds)
-
-
-def port_of_step(variables: Mapping[str, str]) -> int:
-    """A port for rank 0 of a step: the first that Slurm has reserved, else one derived from the job and step numbers,
-    so that concurrent steps differ. Raises LaunchError when the numbers are not valid.
-    """
-    reserved = variables.get("SLURM_STEP_RESV_PORTS", "").partition("-")[0].partition(",")[0]
-    if reserved.isdigit():
-        return int(reserved)
-    job, step = env_int(variables, "SLURM_JOB_ID"), env_int(variables, "SLURM_STEP_ID")
-    return _LEAST_PORT + (job * 61 + step) % _PORTS
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -1,7 +1,7 @@
-"""Open the run folder of a new or resumed run, check the plan before any rank starts, and write the end of the run."""
+"""A run as its launchers see it: settings and result, the run folder from its opening to its end, and listeners."""
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,26 +9,107 @@ from pathlib import Path
 import psutil
 
 from busbw.backends import backend_named
-from busbw.errors import BusbwError, Interrupted, LaunchError, UsageError
+from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError, UsageError
 from busbw.escape import say
-from busbw.launch.base import Result, Settings, finish, finish_well
+from busbw.launch.launchers import LauncherRow
+from busbw.launch.rendezvous import LaunchOrder, Rendezvous
+from busbw.launch.signals import RankInfo, ShutdownHandler
 from busbw.measure.unsupported import Place, anywhere, out_of_memory, unsuited
 from busbw.ops import OPS
 from busbw.ops.settings import Way
 from busbw.ops.training import Workload
 from busbw.runs import store
-from busbw.runs.cases import expand
+from busbw.runs.cases import Cases, expand
 from busbw.runs.causes import failed
 from busbw.runs.placement import oversubscribed
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
-from busbw.runs.records import EndStatus, Failed
+from busbw.runs.records import Case, Ended, EndStatus, Failed, Measurement, Skipped
 from busbw.runs.resume import Lack, Remaining, lack_of
 from busbw.runs.store import locked, pack, unpack
 from busbw.system import environment
 from busbw.system.storage import files_folder, refuse_path, remove_files, storage_facts, way_of_all
 from busbw.units import about_size, format_size, parse_sizes
 from busbw.workloads.shapes import StepShape, model_name
+
+
+@dataclass(slots=True)
+class Attachment:
+    """A rank that ``launcher`` has started.
+
+    ``rendezvous``: how rank 0 reaches the other ranks.
+    ``published``: whether rank 0 has published its order.
+    """
+
+    launcher: LauncherRow
+    info: RankInfo
+    rendezvous: Rendezvous
+    shutdown: ShutdownHandler
+    published: bool = False
+
+    def publish(self, order: LaunchOrder) -> None:
+        """Publish the order to the other ranks (rank 0, once). Raises LaunchError when that fails."""
+        self.published = True
+        self.rendezvous.publish(order)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of a run besides the plan.
+
+    ``port``: local rendezvous port (0: a free one).
+    ``resume``: folder of the run to resume (None: a new run).
+    ``attached``: this rank, if a launcher has started it (None: this process starts the ranks).
+    """
+
+    results_dir: Path
+    port: int = 0
+    quiet: bool = False
+    resume: Path | None = None
+    attached: Attachment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a run.
+
+    ``measured``: number of blocks.
+    ``failed``: number of cases.
+    ``speaks``: whether this process prints the result.
+    ``whole``: whether the run was to be resumed and lacked nothing.
+    ``status``: exit status if something failed.
+    """
+
+    folder: Path
+    measured: int
+    failed: int
+    speaks: bool
+    whole: bool = False
+    status: int = 1
+
+
+class Listener:
+    """Receives the events of a launch, and calls ``report`` with the current block: case and number, or None once its
+    row is on disk.
+    """
+
+    def __init__(self, report: Callable[[CaseBlock | None], None] = lambda _: None) -> None:
+        self._report = report
+
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cautions: tuple[str, ...]) -> None:
+        """All ranks are connected; this launch has ``blocks`` blocks. ``cautions`` are to be shown first."""
+
+    def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - for observers that count them
+        """A block begins."""
+        self._report((case, block))
+
+    def row_written(self, row: Measurement | Skipped | Failed) -> None:  # noqa: ARG002 - for observers that show it
+        """A row was written to disk."""
+        self._report(None)
+
+    def launch_ended(self) -> None:
+        """All blocks of this launch are written."""
+
 
 _RANKS_A_CORE = 64
 _LEAST_CROWD = 256
@@ -63,7 +144,7 @@ class RunSession:
             return None
         end = self.lack.stored.end
         if end is None or end.status == "interrupted" or (end.status == "failed" and not self.failed):
-            finish_well(self.folder, self.failed)
+            self.complete(self.failed)
         else:
             pack(self.folder)  # restore the original state
         return Result(self.folder, 0, self.failed, speaks=True, whole=True)
@@ -73,11 +154,33 @@ class RunSession:
         self.finish("failed", str(error), None if during is None else failed(during[0], launch, during[1], error))
 
     def finish(self, status: EndStatus, reason: str, failure: Failed | None = None) -> None:
-        """As ``base.finish``, but a run that was to be resumed stays unchanged if nothing was written."""
+        """Write the end of a failed or interrupted run. Nothing is written to a run that never began, whose folder is
+        removed, or that was to be resumed and got no row.
+
+        Does not raise: the run is failing already, maybe because of this disk, and the first error is the one to
+        report.
+        """
         if self.lack is not None and _size_bytes(self.folder) == self.size_bytes:
             pack(self.folder)
             return
-        finish(self.folder, status, reason, failure)
+        with suppress(StoreError, OSError):
+            if not (self.folder / store.RUN_FILE).exists():
+                for file in self.folder.iterdir():
+                    file.unlink()
+                self.folder.rmdir()
+                return
+            with store.Appender(self.folder) as appender:
+                if failure is not None:
+                    appender.append(failure)
+                appender.append(Ended(status=status, reason=reason, ended=store.utc_now()))
+
+    def complete(self, failed: int) -> None:
+        """Write the end of a run whose launches are complete, and compress it if it is large. Raises StoreError."""
+        status: EndStatus = "failed" if failed else "complete"
+        reason = f"{failed} case(s) failed" if failed else None
+        with store.Appender(self.folder) as appender:
+            appender.append(Ended(status=status, reason=reason, ended=store.utc_now()))
+        store.pack(self.folder)
 
 
 @contextmanager

@@ -5,9 +5,11 @@ waits for another that has exited. An alarm ends ranks that do not reach the end
 ranks that wait inside a library, where Python handles no signals.
 """
 
+import ctypes
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,13 +17,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from busbw.launch.launcher_env import RankInfo
-
 LAST_WORDS_SECONDS = 5.0
 """Time for the backend on rank 0 to report why the launcher ends the ranks; other ranks wait longer."""
 
 _HANDLED_SECONDS = 2.0
 """After an alarm is due, how long the thread waits before it assumes that Python cannot handle signals."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """This process among the ranks that ``launcher`` started. Rank 0 leads: it writes the run folder.
+
+    ``local_size``: ranks of this host (None: unknown).
+    ``node``: index of this host (None: unknown).
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int | None
+    node: int | None = None
+
+    @property
+    def lead(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +156,18 @@ class ShutdownHandler:
 def raise_interrupt(number: int, _frame: FrameType | None) -> None:
     """End as on Ctrl-C, so that the end of the run is recorded."""
     raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent process ``parent`` dies.
+
+    Otherwise an orphaned rank would continue and disturb later measurements. Linux only; elsewhere a no-op.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -15,7 +15,7 @@ import busbw
 from busbw.backends.base import Backend, BackendRow, World, explained
 from busbw.backends.compiled_loop import Row, nothing, row_of
 from busbw.errors import BackendError, LaunchError, RankFailure
-from busbw.launch.base import Listener
+from busbw.launch.run_session import Listener
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
 from busbw.measure.clock import Clock, CommonClock, HostClock, compare_all, read_cost_ns
@@ -30,7 +30,7 @@ from busbw.runs.plan import Plan
 from busbw.runs.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, RankClock, Run, Skipped
 from busbw.runs.resume import Remaining, lacking, record_resumption
 from busbw.system import environment
-from busbw.system.slurm_topology import by_host, rank_facts
+from busbw.system.environment import by_host, rank_facts
 from busbw.system.storage import cautions as cautions_of_storage
 from busbw.system.storage import files_folder, obstacle, remove_files, storage_facts, way_of_all
 
@@ -85,41 +85,29 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
     Raises LaunchError when the ranks cannot connect, RankFailure when a rank is lost (with its host, the operation and
     the size), and StoreError on rank 0 when the results cannot be written.
     """
-    clock = clock or HostClock()
-    place = _Place("the start of the launch", None)
-    opened: list[Backend] = []
-
+    opened: list[_Launch] = []
     folder = files_folder(job.plan.files_below, job.folder.name)
 
     def lost(error: Exception) -> None:
         """Called from the watchdog thread of a backend; the main thread will not return from its call."""
         remove_files(folder)
-        world.lost(_failure_of(opened[0], place, error) if opened else LaunchError(f"rank {world.rank}: {error}"))
+        world.lost(opened[0].failure_of(error) if opened else LaunchError(f"rank {world.rank}: {error}"))
 
     # Not named ``world``, because ``lost`` calls that of ``world``.
     watched = dataclasses.replace(world, batch_seconds=job.plan.timing.max_seconds, folder=folder, lost=lost)
-    backend = job.backend.open(watched)
-    opened.append(backend)
+    launch = _Launch(job, job.backend.open(watched), clock or HostClock(), listener)
+    opened.append(launch)
     try:
-        survey = _survey(job, backend, world, clock, place)
-        decision = _decide(job, backend, survey)
-        outcome = _measure(job, backend, clock, survey, decision, listener, place)
-        place.words = "the end of the launch"
-        backend.close()
+        survey = launch.survey(world)
+        outcome = launch.measure(survey, launch.decide(survey))
+        launch.doing = "the end of the launch"
+        launch.backend.close()
         opened.clear()  # breaks the cycle of ``lost`` and backend, whose threads must end before the interpreter exits
     except BackendError as error:
-        raise _failure_of(backend, place, error) from error
+        raise launch.failure_of(error) from error
     finally:
         remove_files(folder)
     return outcome
-
-
-@dataclass(slots=True)
-class _Place:
-    """What this rank is doing, for error messages."""
-
-    words: str
-    hosts: tuple[str, ...] | None
 
 
 class _Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,9 +124,6 @@ class _Report(msgspec.Struct, frozen=True, kw_only=True):
     timer_ns: int
     empty_ns: tuple[int, int]
     compiled_ns: tuple[int, int] | None
-
-
-# --- first stage: survey -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,64 +144,6 @@ class _Survey:
     common: CommonClock
     clocks: tuple[RankClock, ...]
 
-    @property
-    def of_ranks(self) -> list[HostFacts]:
-        """The facts of its host that each rank reported."""
-        return [report.facts for report in self.reports]
-
-
-def _survey(job: Job, backend: Backend, world: World, clock: Clock, place: _Place) -> _Survey:
-    """Exchange facts, costs and clocks with all ranks. Collective; raises BackendError."""
-    own = _own_report(job, backend, world, clock)
-    reports = [msgspec.json.decode(text, type=_Report) for text in backend.share(store.encode(own).decode())]
-    of_ranks = [report.facts for report in reports]
-    hosts = tuple(str(facts.host) for facts in of_ranks)
-    place.hosts = hosts
-    of_hosts = by_host(hosts, of_ranks)
-    common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
-    common.renew()
-    return _Survey(
-        hosts=hosts,
-        reports=tuple(reports),
-        facts=of_hosts,
-        cores=environment.cores_of_a_rank(hosts, [of_hosts[host] for host in hosts], of_ranks),
-        common=common,
-        clocks=compare_all(backend, clock),
-    )
-
-
-def _own_report(job: Job, backend: Backend, world: World, clock: Clock) -> _Report:
-    gpu = None if (now := backend.conditions()) is None else now.index
-    # Without NVML, as with AMD GPUs, only the PCI address identifies the GPU.
-    address = None if backend.device is None else backend.device.address
-    return _Report(
-        facts=msgspec.structs.replace(
-            job.backend.facts(environment.host_facts()),
-            storage=storage_facts(job.plan.files_below),
-            ranks=(rank_facts(backend.rank, world.local_rank, world.node, gpu=gpu, gpu_address=address),),
-        ),
-        pid=os.getpid(),
-        timer_ns=read_cost_ns(clock),
-        empty_ns=_empty_ns(backend, clock),
-        compiled_ns=_compiled_ns(job, backend, clock),
-    )
-
-
-def _empty_ns(backend: Backend, clock: Clock, compiled: Row | None = None) -> tuple[int, int]:
-    """Cost of an empty call, single and in a row, in the ``compiled`` loop if given."""
-    single = empty_call_ns(backend, clock, compiled=compiled)
-    return single, empty_call_ns(backend, clock, row=_EMPTY_ROW, samples=_EMPTY_ROW, compiled=compiled)
-
-
-def _compiled_ns(job: Job, backend: Backend, clock: Clock) -> tuple[int, int] | None:
-    """Cost of an empty call in the compiled loop; None without a compiled loop."""
-    kernels = any(OPS[name].threaded for sweep in job.plan.sweep for name in sweep.ops)
-    loop = row_of([nothing()]) if job.backend.native or kernels else None
-    return None if loop is None else _empty_ns(backend, clock, loop)
-
-
-# --- second stage: decide ------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
@@ -236,40 +163,223 @@ class _Decision:
     seed: int
 
 
-def _decide(job: Job, backend: Backend, survey: _Survey) -> _Decision:
-    """Expand the plan for these ranks and order its blocks. Collective; raises BackendError and UsageError."""
-    hosts, of_ranks = survey.hosts, survey.of_ranks
-    way = way_of_all(facts.storage for facts in of_ranks)
-    cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device, way, survey.cores)
-    place = Place(
-        bool(oversubscribed_hosts(hosts, survey.facts)),
-        survey.common.comparable,
-        survey.cores,
-        in_blocks=environment.in_blocks(hosts),
-        numa_nodes=environment.common_numa_nodes([survey.facts[host] for host in hosts]),
-        hosts=hosts,
-        memory=_memory_of_hosts(job, backend, survey.facts),
-    )
-    skipped = refusals(cases.cases, backend, place)
-    seed = job.plan.seed + job.launch
-    order = [(case, block) for case in cases.cases if case not in skipped for block in range(job.plan.timing.blocks)]
-    random.Random(seed).shuffle(order)
-    return _Decision(
-        cases=cases,
-        skipped=skipped,
-        hindered={case: reason for case in cases.cases if (reason := obstacle(case, of_ranks)) is not None},
-        order=tuple(order if job.remaining is None else lacking(order, cases.cases, job.remaining)),
-        seed=seed,
-    )
+@dataclass(slots=True)
+class _Launch:
+    """One launch on this rank, stage by stage. ``doing``: its activity, ``hosts``: of all ranks; for error messages.
 
-
-def _memory_of_hosts(job: Job, backend: Backend, facts: Mapping[str, HostFacts]) -> dict[str, int]:
-    """The available memory of every host in bytes when the run began, as far as known, so that a case that does not fit
-    is skipped in all launches. In later launches only rank 0 knows it; its refusals apply to all ranks.
+    The stages are collective and raise BackendError.
     """
-    if job.launch > 0 or job.remaining is not None:
-        facts = store.read_run(job.folder).environments if backend.rank == 0 else {}
-    return {host: size for host, of_host in facts.items() if (size := of_host.memory.available_bytes) is not None}
+
+    job: Job
+    backend: Backend
+    clock: Clock
+    listener: Listener
+    doing: str = "the start of the launch"
+    hosts: tuple[str, ...] = ()
+
+    def survey(self, world: World) -> _Survey:
+        """Exchange facts, costs and clocks with all ranks."""
+        own = store.encode(self._own_report(world)).decode()
+        reports = [msgspec.json.decode(text, type=_Report) for text in self.backend.share(own)]
+        of_ranks = [report.facts for report in reports]
+        self.hosts = hosts = tuple(str(facts.host) for facts in of_ranks)
+        of_hosts = by_host(hosts, of_ranks)
+        common = CommonClock(self.backend, self.clock, environment.clock_domains(of_ranks))
+        common.renew()
+        return _Survey(
+            hosts=hosts,
+            reports=tuple(reports),
+            facts=of_hosts,
+            cores=environment.cores_of_a_rank(hosts, [of_hosts[host] for host in hosts], of_ranks),
+            common=common,
+            clocks=compare_all(self.backend, self.clock),
+        )
+
+    def _own_report(self, world: World) -> _Report:
+        job, backend = self.job, self.backend
+        now = backend.conditions()
+        # Without NVML, as with AMD GPUs, only the PCI address identifies the GPU.
+        own = rank_facts(
+            *(backend.rank, world.local_rank, world.node),
+            gpu=None if now is None else now.index,
+            gpu_address=None if backend.device is None else backend.device.address,
+        )
+        facts, storage = job.backend.facts(environment.host_facts()), storage_facts(job.plan.files_below)
+        kernels = any(OPS[name].threaded for sweep in job.plan.sweep for name in sweep.ops)
+        compiled = row_of([nothing()]) if job.backend.native or kernels else None
+        return _Report(
+            facts=msgspec.structs.replace(facts, storage=storage, ranks=(own,)),
+            pid=os.getpid(),
+            timer_ns=read_cost_ns(self.clock),
+            empty_ns=self._empty_ns(),
+            compiled_ns=None if compiled is None else self._empty_ns(compiled),
+        )
+
+    def _empty_ns(self, compiled: Row | None = None) -> tuple[int, int]:
+        """Cost of an empty call, single and in a row, in the ``compiled`` loop if given."""
+        single = empty_call_ns(self.backend, self.clock, compiled=compiled)
+        return single, empty_call_ns(self.backend, self.clock, row=_EMPTY_ROW, samples=_EMPTY_ROW, compiled=compiled)
+
+    def decide(self, survey: _Survey) -> _Decision:
+        """Expand the plan for these ranks and order its blocks. Raises UsageError, too."""
+        job, backend, hosts = self.job, self.backend, survey.hosts
+        of_ranks = [report.facts for report in survey.reports]
+        way = way_of_all(facts.storage for facts in of_ranks)
+        cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device, way, survey.cores)
+        place = Place(
+            bool(oversubscribed_hosts(hosts, survey.facts)),
+            survey.common.comparable,
+            survey.cores,
+            in_blocks=environment.in_blocks(hosts),
+            numa_nodes=environment.common_numa_nodes([survey.facts[host] for host in hosts]),
+            hosts=hosts,
+            memory=self._memory_of_hosts(survey.facts),
+        )
+        skipped = refusals(cases.cases, backend, place)
+        seed = job.plan.seed + job.launch
+        blocks = range(job.plan.timing.blocks)
+        order = [(case, block) for case in cases.cases if case not in skipped for block in blocks]
+        random.Random(seed).shuffle(order)
+        return _Decision(
+            cases=cases,
+            skipped=skipped,
+            hindered={case: reason for case in cases.cases if (reason := obstacle(case, of_ranks)) is not None},
+            order=tuple(order if job.remaining is None else lacking(order, cases.cases, job.remaining)),
+            seed=seed,
+        )
+
+    def _memory_of_hosts(self, facts: Mapping[str, HostFacts]) -> dict[str, int]:
+        """The available memory of every host in bytes when the run began, as far as known, so that a case that does not
+        fit is skipped in all launches. In later launches only rank 0 knows it; its refusals apply to all ranks.
+        """
+        if self.job.launch > 0 or self.job.remaining is not None:
+            facts = store.read_run(self.job.folder).environments if self.backend.rank == 0 else {}
+        return {host: size for host, of_host in facts.items() if (size := of_host.memory.available_bytes) is not None}
+
+    def measure(self, survey: _Survey, decision: _Decision) -> Outcome:
+        """Measure block after block; rank 0 writes the rows. Raises LaunchError and StoreError, too."""
+        job, backend = self.job, self.backend
+        begun = self._started(survey, decision.seed)
+        appender = self._appender(survey, decision, begun) if backend.rank == 0 else None
+
+        def record(row: Measurement | Skipped | Failed) -> None:
+            if appender is not None:
+                appender.append(row)
+                self.listener.row_written(row)
+
+        known = frozenset() if job.remaining is None else job.remaining.skipped
+        for case, reason in decision.skipped.items():
+            # Only once per run.
+            if (job.launch == 0 or job.remaining is not None) and decision.cases.cases.index(case) not in known:
+                record(Skipped(case=case, reason=reason))
+        self.doing = "the warm-up of the launch"
+        _warm_up(backend, self.clock, job.plan.timing.launch_warmup_seconds)
+        bench = Bench(
+            *(backend, self.clock, job.plan.timing, survey.common, decision.seed),
+            timer_ns=max(begun.timer_ns),
+            hosts=survey.hosts,
+            traces=job.folder if job.plan.record_trace else None,
+        )
+        outcome = self._measure_blocks(bench, decision, record)
+        self.listener.launch_ended()
+        return outcome
+
+    def _started(self, survey: _Survey, seed: int) -> LaunchStarted:
+        reports = survey.reports
+        single_ns, in_a_row_ns = zip(*(report.empty_ns for report in reports), strict=True)
+        compiled = [report.compiled_ns for report in reports if report.compiled_ns is not None]
+        compiled_call_ns, compiled_loop_ns = zip(*compiled, strict=True) if len(compiled) == len(reports) else ((), ())
+        return LaunchStarted(
+            launch=self.job.launch,
+            started=store.utc_now(),
+            order_seed=seed,
+            hosts=survey.hosts,
+            pids=tuple(report.pid for report in reports),
+            timer_ns=tuple(report.timer_ns for report in reports),
+            shared_clock=survey.common.shared,
+            load_average=environment.load_average(),
+            empty_call_ns=single_ns,
+            empty_loop_ns=in_a_row_ns,
+            compiled_call_ns=compiled_call_ns,
+            compiled_loop_ns=compiled_loop_ns,
+            clocks=survey.clocks,
+            resumes=None if self.job.remaining is None else self.job.remaining.resumes,
+        )
+
+    def _measure_blocks(
+        self, bench: Bench, decision: _Decision, record: Callable[[Measurement | Failed], None]
+    ) -> Outcome:
+        launch, asked = self.job.launch, self.job.asked_to_end
+        measured = 0
+        void: set[Case] = set()
+        for case, block in decision.order:
+            if case in void:
+                continue
+            self.doing = in_words(case)
+            self.listener.block_begins(case, launch, block)
+            # All ranks learn whether any rank was asked to end.
+            if asked is not None and bench.backend.reduce(np.asarray([asked()], dtype=np.int64), "max")[0]:
+                return Outcome(measured, len(void), stopped=True)
+            row: Measurement | Failed
+            if case in decision.hindered:
+                error = decision.hindered[case]
+                row = Failed(case=case, launch=launch, block=block, error=error, cause="environment")
+            else:
+                row = measure(bench, case, shares(case, decision.cases.weights), launch, block)
+            record(row)
+            self.doing = f"the pause after {in_words(case)}"
+            if isinstance(row, Failed):
+                void.add(case)
+            else:
+                measured += 1
+        return Outcome(measured, len(void))
+
+    def _appender(self, survey: _Survey, decision: _Decision, begun: LaunchStarted) -> store.Appender:
+        """On rank 0, write run.json and the start of the launch, and return the appender for rows."""
+        job, cases, hosts, facts = self.job, decision.cases, survey.hosts, survey.facts
+        if job.launch == 0 and job.remaining is None:
+            run_record = Run(
+                schema=SCHEMA,
+                id=job.folder.name,
+                busbw=busbw.__version__,
+                machine=job.folder.parent.name,
+                started=begun.started,
+                launcher=job.launcher,
+                plan=job.plan.as_json(),
+                cases=cases.cases,
+                adjusted=cases.adjusted,
+                hosts=hosts,
+                environments=facts,
+                backend=job.backend.traits,
+            )
+            store.write_run(job.folder, run_record)
+        elif job.remaining is not None:
+            record_resumption(job.folder, job.plan, cases.cases, hosts, facts, launch=job.launch)
+        elif (before_hosts := store.read_run(job.folder).hosts) != hosts:
+            raise LaunchError(
+                f"launch {job.launch + 1} runs on {list(hosts)}, but the first one ran on {list(before_hosts)}; "
+                "all launches of a run must use the same hosts"
+            )
+        appender = store.Appender(job.folder)
+        appender.append(begun)
+        warnings = (*cautions(job.launcher, hosts, facts), *cautions_of_storage(facts))
+        self.listener.world_formed(cases, len(decision.order), hosts, warnings)
+        return appender
+
+    def failure_of(self, error: Exception) -> RankFailure:
+        """The failure with its cause: the ranks that no longer answer, else the errors that the ranks report."""
+        reports = self.backend.fail(str(error))
+        silent = tuple(sorted(set(range(self.backend.size)) - set(reports)))
+        if not silent:
+            # Most ranks only report that another rank has failed; the cause is among the other reports.
+            reasons: dict[str, int] = {}
+            for rank in sorted(reports):
+                reasons.setdefault(reports[rank], rank)
+            said = "; ".join(f"rank {rank} says: {reason}" for reason, rank in list(reasons.items())[:_MOST_REASONS])
+            return RankFailure(f"{self.doing} failed on every rank; {said}", said=said)
+        said = f"rank {self.backend.rank} says: {error}"
+        names = [f"rank {rank} (host {self.hosts[rank]})" if self.hosts else f"rank {rank}" for rank in silent]
+        return RankFailure(f"{', '.join(names)} did not answer during {self.doing}; {said}", silent, said)
 
 
 def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case, str]:
@@ -282,136 +392,6 @@ def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case
         for number, reason in json.loads(text):
             reasons.setdefault(number, reason)
     return {cases[number]: reasons[number] for number in sorted(reasons)}
-
-
-# --- third stage: measure ------------------------------------------------------------------------------------------
-
-
-def _measure(
-    job: Job, backend: Backend, clock: Clock, survey: _Survey, decision: _Decision, listener: Listener, place: _Place
-) -> Outcome:
-    """Measure block after block; rank 0 writes the rows. Collective; raises BackendError, LaunchError, StoreError."""
-    begun = _launch_started(job, survey, decision.seed)
-    appender = _appender(job, backend, listener, survey, decision, begun)
-
-    def record(row: Measurement | Skipped | Failed) -> None:
-        if appender is not None:
-            appender.append(row)
-            listener.row_written(row)
-
-    for case, reason in decision.skipped.items():
-        # Only once per run.
-        if job.launch == 0 if job.remaining is None else decision.cases.cases.index(case) not in job.remaining.skipped:
-            record(Skipped(case=case, reason=reason))
-    place.words = "the warm-up of the launch"
-    _warm_up(backend, clock, job.plan.timing.launch_warmup_seconds)
-    bench = Bench(
-        backend,
-        clock,
-        job.plan.timing,
-        survey.common,
-        decision.seed,
-        timer_ns=max(begun.timer_ns),
-        hosts=survey.hosts,
-        traces=job.folder if job.plan.record_trace else None,
-    )
-    outcome = _measure_blocks(bench, job, decision, listener, place, record)
-    listener.launch_ended()
-    return outcome
-
-
-def _launch_started(job: Job, survey: _Survey, seed: int) -> LaunchStarted:
-    reports = survey.reports
-    single_ns, in_a_row_ns = zip(*(report.empty_ns for report in reports), strict=True)
-    compiled = [report.compiled_ns for report in reports if report.compiled_ns is not None]
-    compiled_call_ns, compiled_loop_ns = zip(*compiled, strict=True) if len(compiled) == len(reports) else ((), ())
-    return LaunchStarted(
-        launch=job.launch,
-        started=store.utc_now(),
-        order_seed=seed,
-        hosts=survey.hosts,
-        pids=tuple(report.pid for report in reports),
-        timer_ns=tuple(report.timer_ns for report in reports),
-        shared_clock=survey.common.shared,
-        load_average=environment.load_average(),
-        empty_call_ns=single_ns,
-        empty_loop_ns=in_a_row_ns,
-        compiled_call_ns=compiled_call_ns,
-        compiled_loop_ns=compiled_loop_ns,
-        clocks=survey.clocks,
-        resumes=None if job.remaining is None else job.remaining.resumes,
-    )
-
-
-def _measure_blocks(
-    bench: Bench,
-    job: Job,
-    decision: _Decision,
-    listener: Listener,
-    place: _Place,
-    record: Callable[[Measurement | Failed], None],
-) -> Outcome:
-    measured = 0
-    void: set[Case] = set()
-    for case, block in decision.order:
-        if case in void:
-            continue
-        place.words = in_words(case)
-        listener.block_begins(case, job.launch, block)
-        # All ranks learn whether any rank was asked to end.
-        asked = job.asked_to_end
-        if asked is not None and bench.backend.reduce(np.asarray([asked()], dtype=np.int64), "max")[0]:
-            return Outcome(measured, len(void), stopped=True)
-        row: Measurement | Failed
-        if case in decision.hindered:
-            row = Failed(case=case, launch=job.launch, block=block, error=decision.hindered[case], cause="environment")
-        else:
-            row = measure(bench, case, shares(case, decision.cases.weights), job.launch, block)
-        record(row)
-        place.words = f"the pause after {in_words(case)}"
-        if isinstance(row, Failed):
-            void.add(case)
-        else:
-            measured += 1
-    return Outcome(measured, len(void))
-
-
-def _appender(
-    job: Job, backend: Backend, listener: Listener, survey: _Survey, decision: _Decision, begun: LaunchStarted
-) -> store.Appender | None:
-    """On rank 0, write run.json and the start of the launch, and return the appender for rows; None on other ranks."""
-    if backend.rank != 0:
-        return None
-    cases, hosts, facts = decision.cases, survey.hosts, survey.facts
-    if job.launch == 0 and job.remaining is None:
-        run_record = Run(
-            schema=SCHEMA,
-            id=job.folder.name,
-            busbw=busbw.__version__,
-            machine=job.folder.parent.name,
-            started=begun.started,
-            launcher=job.launcher,
-            plan=job.plan.as_json(),
-            cases=cases.cases,
-            adjusted=cases.adjusted,
-            hosts=hosts,
-            environments=facts,
-            backend=job.backend.traits,
-        )
-        store.write_run(job.folder, run_record)
-    elif job.remaining is not None:
-        record_resumption(job.folder, job.plan, cases.cases, hosts, facts, launch=job.launch)
-    elif (before_hosts := store.read_run(job.folder).hosts) != hosts:
-        raise LaunchError(
-            f"launch {job.launch + 1} runs on {list(hosts)}, but the first one ran on {list(before_hosts)}; "
-            "all launches of a run must use the same hosts"
-        )
-    appender = store.Appender(job.folder)
-    appender.append(begun)
-    listener.world_formed(
-        cases, len(decision.order), hosts, (*cautions(job.launcher, hosts, facts), *cautions_of_storage(facts))
-    )
-    return appender
 
 
 def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
@@ -430,19 +410,3 @@ def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
             for _ in range(10):
                 backend.barrier()
         spent = int(backend.reduce(np.asarray([clock.now_ns() - began], dtype=np.int64), "max")[0])
-
-
-def _failure_of(backend: Backend, place: _Place, error: Exception) -> RankFailure:
-    """The failure with its cause: the ranks that no longer answer, else the errors that the ranks report."""
-    reports = backend.fail(str(error))
-    silent = tuple(sorted(set(range(backend.size)) - set(reports)))
-    if not silent:
-        # Most ranks only report that another rank has failed; the cause is among the other reports.
-        reasons: dict[str, int] = {}
-        for rank in sorted(reports):
-            reasons.setdefault(reports[rank], rank)
-        said = "; ".join(f"rank {rank} says: {reason}" for reason, rank in list(reasons.items())[:_MOST_REASONS])
-        return RankFailure(f"{place.words} failed on every rank; {said}", said=said)
-    said = f"rank {backend.rank} says: {error}"
-    names = [f"rank {rank} (host {place.hosts[rank]})" if place.hosts else f"rank {rank}" for rank in silent]
-    return RankFailure(f"{', '.join(names)} did not answer during {place.words}; {said}", silent, said)

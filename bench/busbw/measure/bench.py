@@ -18,7 +18,7 @@ from busbw.measure.loops import ComputeLoad
 from busbw.ops import OPS
 from busbw.ops.base import Layout, Matrix, Op, Share
 from busbw.ops.groups import Ranks, Round, pair_rounds, split_world
-from busbw.ops.pairs import run_together
+from busbw.ops.settings import run_together
 from busbw.runs.plan import Timing
 from busbw.runs.records import Case, FailureCause
 

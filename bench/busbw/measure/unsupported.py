@@ -11,12 +11,10 @@ from busbw.backends.base import Backend
 from busbw.measure.stopping import ROWED
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.ops.algorithms.settings import explicit_algorithm
 from busbw.ops.base import Layout, Op, Share, first_reason
 from busbw.ops.groups import Ranks, split_world
-from busbw.ops.host import MOST_NODES, host_settings
-from busbw.ops.pairs import run_together
-from busbw.ops.traffic import TrafficSettings, imbalanced
+from busbw.ops.settings import MOST_NODES, TrafficSettings, explicit_algorithm, host_settings, run_together
+from busbw.ops.traffic import imbalanced
 from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.units import about_size, counted
 

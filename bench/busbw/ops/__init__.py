@@ -2,12 +2,8 @@
 
 from busbw.errors import refuse_unknown
 from busbw.ops.base import Op, always
-from busbw.ops.collectives import COLLECTIVES
-from busbw.ops.compute import COMPUTE
-from busbw.ops.copies import COPIES
-from busbw.ops.gpu_copies import DEVICE_COPIES
-from busbw.ops.p2p import PLAIN_SOCKETS, POINT_TO_POINT
-from busbw.ops.storage import STORAGE
+from busbw.ops.communication import COLLECTIVES, PLAIN_SOCKETS, POINT_TO_POINT
+from busbw.ops.local import COMPUTE, COPIES, DEVICE_COPIES, STORAGE
 from busbw.ops.training import TRAINING
 
 FAMILIES: dict[str, tuple[Op, ...]] = {

@@ -1,10 +1,8 @@
 """The record of an operation: pure functions and flags. It imports no torch, so every package may read the table."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-from busbw.ops.bounds import Crossing, LowerBound
 
 Matrix = tuple[tuple[int, ...], ...]
 
@@ -147,6 +145,68 @@ class Strategy:
     context: Context = "ring"
     schedule: Schedule = "1f1b"
     unplanned: str = ""
+
+
+# --- lower bounds of any algorithm: rounds, bytes, reductions, and traffic between hosts -----------------------------
+#
+# Each term is a lower bound by itself, whatever the other terms are (Chan et al. 2007). The bounds hold if the ranks do
+# all the work: a switch that reduces and multicasts (NVLS, SHARP) saves rounds, bytes and reductions.
+
+Crossing = Callable[[Sequence[str], int], float]
+"""(host of every rank, root) → least traffic in one direction through the interface of the busiest host, in units of
+S. From cuts between a host and the rest: in all_gather a host receives all blocks of the others, in all_reduce and
+reduce_scatter it may first reduce its own ranks, and so on.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Lower bound for n ranks in ``units`` of S; ``words``: its factor in a formula, empty if it is 0."""
+
+    units: Callable[[int], float]
+    words: str
+
+    @property
+    def of_size(self) -> str:
+        """The factor times S."""
+        return "S" if self.words == "1" else f"{self.words} S"
+
+    def __call__(self, ranks: int) -> float:
+        """Units of S."""
+        return self.units(ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBound:
+    """Minimum cost of any algorithm.
+
+    sent: bytes that some rank sends or receives (times β)
+    added: bytes that some rank reduces (times γ)
+    moved: bytes that all ranks together send
+    """
+
+    sent: Term
+    added: Term
+    moved: Term
+
+    def rounds(self, ranks: int, ports: int = 1) -> int:
+        """⌈log_(p+1) n⌉ rounds if a rank sends and receives p = ``ports`` messages at once (Bruck et al. 1997): each
+        round multiplies by at most p + 1 the number of ranks that one rank's data can reach. ⌈lg n⌉ for one port.
+        """
+        reached, rounds = 1, 0
+        while reached < ranks:
+            reached, rounds = reached * (ports + 1), rounds + 1
+        return rounds
+
+    def formula(self, *, ports: int, sharing: bool, sums: bool) -> str:
+        """The bound as printed: with R if ranks share a host (``sharing``), with γ if it is known (``sums``)."""
+        terms = ["⌈lg n⌉ α" if ports == 1 else "α"]
+        if self.sent.words:
+            both = f"max({self.sent.of_size} β, {self.moved.of_size} / R)"
+            terms.append(both if sharing else f"{self.sent.of_size} β")
+        if self.added.words and sums:
+            terms.append(f"{self.added.of_size} γ")
+        return " + ".join(terms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,138 +1,154 @@
-"""Settings that only some operations have: what the families of settings share.
+"""Settings of a case that only some operations have, by family. Those of training steps are in ``training``."""
 
-A family is two records in one module: what a sweep of a plan asks for (``SweepSettings``), and what one case has
-(``CaseSettings``). ``runs.plan.Sweep`` and ``runs.records.Case`` list the families.
-"""
-
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, get_args
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
 
-from busbw.errors import UsageError, nearest, what_is_known
-from busbw.ops.base import Op
-from busbw.ops.limits import MOST_VALUES
+from busbw.errors import UsageError
+from busbw.ops.limits import MOST_DEPTH, MOST_THREADS
+from busbw.units import LARGEST_SIZE, counted, format_size, parse_size, parse_sizes
 
 Way = Literal["direct", "dropped", "memory"]
 """How the page cache is bypassed: O_DIRECT, dropping a file's pages before reading, or not at all because the file
 system is memory. Ordered from best to worst.
 """
+Pairs = Literal["together", "alone"]
+"""How a pair matrix is measured: disjoint pairs concurrently, or one pair at a time."""
+Pinning = Literal["pinned", "pageable"]
+"""Host memory of GPU copies: page-locked or not."""
 
+CORES: Final = "cores"
+MOST_NODES: Final = 1024
+"""Largest number of NUMA nodes that a Linux kernel can be built for (CONFIG_NODES_SHIFT ≤ 10)."""
+GRAIN_BYTES: Final = 4096
+"""O_DIRECT requires offsets, lengths and addresses in multiples of the device's block, today at most 4096 B."""
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key of a plan, beside the type of its field.
-
-    check: raises UsageError for a value that is not allowed; is not called for None
-    taken_by: whether an op has the setting; None: every op, or every op of the family
-    option: its option, if that has another name
-    any_length: ``check`` limits the length of its list, or the value is one matrix
-    """
-
-    check: Callable[[Any], object] = bool
-    taken_by: Callable[[Op], bool] | None = None
-    option: str | None = None
-    any_length: bool = False
-
-
-@cache
-def keys_of(record: type[msgspec.Struct]) -> Mapping[str, Key]:
-    """Field of ``record`` → its key, for the fields that have one."""
-    return {
-        field.name: extra
-        for field in msgspec.structs.fields(record)
-        for extra in get_args(field.type)[1:]
-        if isinstance(extra, Key)
-    }
-
-
-class Keyed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A record whose fields are checked by their keys."""
-
-    def __post_init__(self) -> None:
-        for name, key in keys_of(type(self)).items():
-            given = getattr(self, name)
-            try:
-                if isinstance(given, tuple) and not key.any_length and len(given) > MOST_VALUES:
-                    raise UsageError(f"{len(given)} values are too many; use at most {MOST_VALUES}")  # noqa: TRY301 - the key is put before it below
-                if given is not None:
-                    key.check(given)
-            except UsageError as error:
-                raise UsageError(f"key {name!r}: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """What the cases of a sweep depend on besides the plan.
-
-    size: number of ranks
-    cores: fewest cores of any rank
-    way: how the page cache can be bypassed for files below the plan's path
-    """
-
-    size: int
-    cores: int
-    way: Way
+_PART = re.compile(rf"(?P<low>[0-9]{{1,9}}|{CORES})(?:\.\.(?P<high>[0-9]{{1,9}}|{CORES})[*+][0-9]{{1,9}})?")
 
 
 class CaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="family"):
     """Settings of one case, of one family."""
 
+    texts: ClassVar[Mapping[str, str]] = {}
+    """Field → the format of its text."""
+
     @property
     def words(self) -> Mapping[str, str]:
         """Setting → its text, without settings that are not given."""
-        raise NotImplementedError
+        given = {name: getattr(self, name) for name in self.texts}
+        return {name: self.texts[name].format(value) for name, value in given.items() if value is not None}
 
     def flaws(self, ranks: int) -> Iterator[str]:  # noqa: ARG002 - most settings do not depend on the ranks
         """What is wrong with a stored case of ``ranks`` ranks, beyond the ranges of the fields."""
         yield from ()
 
 
-class SweepSettings(Keyed, frozen=True):
-    """What a sweep asks for in one family; every field has a default."""
+class AlgorithmSettings(CaseSettings, frozen=True, tag="algorithm"):
+    """``algorithm``: explicit algorithm over send and receive."""
 
-    @classmethod
-    def belongs_to(cls, op: Op) -> bool:
-        """Whether ``op`` has settings of this family. No op has those of two families."""
-        raise NotImplementedError
-
-    def cases(self, op: Op, ranks: Ranks) -> Iterator[CaseSettings | None]:
-        """The settings of every case of ``op``; None: all are the defaults. Raises UsageError."""
-        raise NotImplementedError
+    texts = {"algorithm": "{} over send/recv"}
+    algorithm: str
 
 
-# --- checks --------------------------------------------------------------------------------------------------------
+def explicit_algorithm(settings: CaseSettings | None) -> str | None:
+    """Name of the explicit algorithm; None: the backend's own."""
+    return settings.algorithm if isinstance(settings, AlgorithmSettings) else None
 
 
-def not_empty(given: Collection[object]) -> None:
-    """Raise UsageError for an empty list."""
-    if not given:
-        raise UsageError("want at least one; given none")
+class PairSettings(CaseSettings, frozen=True, tag="pairs"):
+    """``pairs``: whether disjoint pairs of a matrix ran concurrently."""
+
+    texts = {"pairs": "pairs {}"}
+    pairs: Pairs
 
 
-def within(least: float, most: float) -> Callable[[float | tuple[float, ...]], None]:
-    """A check that raises UsageError for a number, or one of several, outside ``least`` to ``most``, and for NaN."""
-
-    def check(given: float | tuple[float, ...]) -> None:
-        for number in given if isinstance(given, tuple) else (given,):
-            if not least <= number <= most:
-                raise UsageError(f"want at least {least} and at most {most}; given {number!s:.40}")
-
-    return check
+def run_together(settings: CaseSettings | None) -> bool:
+    """Whether disjoint pairs of a matrix run concurrently."""
+    return not isinstance(settings, PairSettings) or settings.pairs == "together"
 
 
-def among(what: str, allowed: Collection[object]) -> Callable[[Any], None]:
-    """A check that raises UsageError for a value, or one of several, that is not ``allowed``, and for an empty list."""
+class TrafficSettings(CaseSettings, frozen=True, kw_only=True, omit_defaults=True, tag="traffic"):
+    """Traffic of all_to_all_v.
 
-    def check(given: object) -> None:
-        names = given if isinstance(given, tuple) else (given,)
-        unknown = [name for name in names if name not in allowed]
-        if unknown or not names:
-            names_allowed = [f"{allowed[0]} to {allowed[-1]}"] if isinstance(allowed, range) else [*map(str, allowed)]
-            wrong = f"{what} {', '.join(map(repr, unknown))} is unknown" if unknown else f"the list of {what}s is empty"
-            likely = nearest(str(unknown[0]), map(str, allowed)) if unknown else None
-            raise UsageError(f"{wrong}; {what_is_known(names_allowed, likely)}")
+    imbalance: 0 (even) to 1
+    traffic: fingerprint of the traffic matrix that replaces the imbalance
+    """
 
-    return check
+    texts = {"imbalance": "imbalance {:g}", "traffic": "traffic matrix {}"}
+    imbalance: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    traffic: str | None = None
+
+
+class HostSettings(CaseSettings, frozen=True, kw_only=True, omit_defaults=True, tag="host"):
+    """Threads of a rank, and its memory.
+
+    threads: threads of a rank that share a call; None: only its main thread
+    numa_node: NUMA node of host memory; None: where it was first touched
+    pinning: kind of host memory of a GPU copy; None for other ops
+    """
+
+    threads: Annotated[int, msgspec.Meta(ge=1, le=MOST_THREADS)] | None = None
+    numa_node: Annotated[int, msgspec.Meta(ge=0, lt=MOST_NODES)] | None = None
+    pinning: Pinning | None = None
+
+    @property
+    def words(self) -> Mapping[str, str]:
+        """As in the base class."""
+        threads = {} if self.threads is None else {"threads": counted(self.threads, "thread")}
+        node = {} if self.numa_node is None else {"numa_node": f"NUMA node {self.numa_node}"}
+        return threads | node | ({} if self.pinning is None else {"pinning": self.pinning})
+
+
+def host_settings(settings: CaseSettings | None) -> HostSettings:
+    """The settings of this family; the defaults for a case without them."""
+    return settings if isinstance(settings, HostSettings) else HostSettings()
+
+
+def parse_threads(text: str, cores: int) -> tuple[int, ...]:
+    """Thread counts from a list (``1,4,cores``), a range (``1..cores*2``, ``2..8+2``), or both; ``cores`` is the
+    number of cores of a rank. Ascending, without duplicates. Raises UsageError.
+    """
+    kept = []
+    for part in text.replace(" ", "").split(","):
+        match = _PART.fullmatch(part)
+        if match is None:
+            raise UsageError(
+                f"threads {part!r} is not a number; allowed: 1, {CORES}, 1..{CORES}*2, 2..8+2, or a list of these"
+            )
+        low, high = (cores if end == CORES else int(end) for end in (match["low"], match["high"] or match["low"]))
+        if low <= high or CORES not in part:  # otherwise the range is empty because a rank has few cores
+            kept.append(part.replace(CORES, str(cores)))
+    if not kept:
+        raise UsageError(f"threads {text!r} gives no number, because a rank has {cores} core(s); start at 1")
+    numbers = parse_sizes(",".join(kept))
+    if numbers[0] < 1 or numbers[-1] > MOST_THREADS:
+        raise UsageError(f"threads {text[:80]!r}: not allowed; use 1 to {MOST_THREADS}")
+    return numbers
+
+
+class Access(CaseSettings, frozen=True, tag="storage"):
+    """How a file is accessed: sequentially, in blocks, with ``depth`` blocks in flight."""
+
+    block_bytes: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_SIZE)]
+    depth: Annotated[int, msgspec.Meta(ge=1, le=MOST_DEPTH)]
+    way: Way
+
+    @property
+    def words(self) -> Mapping[str, str]:
+        """As in the base class."""
+        return {"access": f"{format_size(self.block_bytes)} blocks, depth {self.depth}, {self.way}"}
+
+
+def accesses(blocks: Sequence[str], depths: Sequence[int], way: Way) -> Iterator[Access]:
+    """All combinations of blocks and depths. Raises UsageError for a block or depth that is not allowed."""
+    if not blocks or not depths:
+        raise UsageError("blocks and depths: want at least one of each; given none")
+    for block in blocks:
+        if parse_size(block) % GRAIN_BYTES or not parse_size(block):
+            raise UsageError(f"block {block} cannot bypass the page cache; use a multiple of {GRAIN_BYTES} B")
+    for depth in depths:
+        if not 1 <= depth <= MOST_DEPTH:
+            raise UsageError(f"depth {depth} is not allowed; use 1 to {MOST_DEPTH} blocks in flight")
+    return (Access(parse_size(block), depth, way) for block in blocks for depth in depths)

@@ -4,67 +4,31 @@ import csv
 import hashlib
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
 
 from busbw.errors import UsageError
-from busbw.ops.base import Matrix, Op
+from busbw.ops.base import Matrix
 from busbw.ops.limits import MOST_MATRIX_RANKS, MOST_TRAFFIC_BYTES, read_text
-from busbw.ops.settings import CaseSettings, Key, Ranks, SweepSettings
+from busbw.ops.settings import TrafficSettings
 
 Weights = tuple[tuple[float, ...], ...]
 
 
-class TrafficSettings(CaseSettings, frozen=True, kw_only=True, omit_defaults=True, tag="traffic"):
-    """Traffic of all_to_all_v.
-
-    imbalance: 0 (even) to 1
-    traffic: fingerprint of the traffic matrix that replaces the imbalance
-    """
-
-    imbalance: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    traffic: str | None = None
-
-    @property
-    def words(self) -> Mapping[str, str]:
-        """As in the base class."""
-        imbalance = {} if self.imbalance is None else {"imbalance": f"imbalance {self.imbalance:g}"}
-        return imbalance | ({} if self.traffic is None else {"traffic": f"traffic matrix {self.traffic}"})
+def settings_of(imbalance: float, traffic: Weights | None) -> TrafficSettings:
+    """The settings of a case; ``traffic``: the matrix that replaces the imbalance."""
+    return TrafficSettings(imbalance=imbalance) if traffic is None else TrafficSettings(traffic=fingerprint(traffic))
 
 
-class TrafficSweep(SweepSettings, frozen=True):
-    """Imbalance of all_to_all_v, or the matrix of weights that replaces it."""
-
-    imbalance: Annotated[float, Key(lambda share: imbalanced(2, share))] = 0.5
-    traffic: Annotated[
-        Weights | None, Key(lambda weights: checked_weights(weights or ((1.0,),), "of the plan"), any_length=True)
-    ] = None
-
-    @classmethod
-    def belongs_to(cls, op: Op) -> bool:
-        """As in the base class."""
-        return op.uneven
-
-    def cases(self, op: Op, ranks: Ranks) -> Iterator[CaseSettings | None]:  # noqa: ARG002 - the same for all
-        """As in the base class."""
-        yield (
-            TrafficSettings(imbalance=self.imbalance)
-            if self.traffic is None
-            else TrafficSettings(traffic=fingerprint(self.traffic))
+def weights_of(imbalance: float, traffic: Weights | None, ranks: int) -> Weights:
+    """The weights for a group of ``ranks``. Raises UsageError if the matrix is for another number of ranks."""
+    if traffic is None:
+        return imbalanced(ranks, imbalance)
+    if len(traffic) != ranks:
+        raise UsageError(
+            f"the traffic matrix is for {len(traffic)} ranks, but a group has {ranks} ranks; use equal numbers"
         )
-
-    def weights(self, ranks: int) -> Weights:
-        """The weights for a group of ``ranks``. Raises UsageError if the matrix is for another number of ranks."""
-        if self.traffic is None:
-            return imbalanced(ranks, self.imbalance)
-        if len(self.traffic) != ranks:
-            raise UsageError(
-                f"the traffic matrix is for {len(self.traffic)} ranks, but a group has {ranks} ranks; use equal numbers"
-            )
-        return self.traffic
+    return traffic
 
 
 def imbalanced(ranks: int, imbalance: float) -> Weights:

@@ -6,19 +6,16 @@ A step has no size S: it makes several collectives of several sizes, which a mea
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from itertools import product
-from typing import Annotated, Final, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from busbw.errors import UsageError
+from busbw.errors import UsageError, refuse_unknown
 from busbw.ops import limits
 from busbw.ops.base import Op, Split, Strategy, nothing
-from busbw.ops.exchanges import EVERY as EVERY_EXCHANGE
-from busbw.ops.exchanges import STEPS, exchange_in_words, parse_exchange
-from busbw.ops.settings import CaseSettings, Key, Ranks, SweepSettings, not_empty, within
+from busbw.ops.settings import CaseSettings
 from busbw.units import format_time
 
 LARGEST_WAIT_NS: Final = 600 * 10**9
@@ -39,7 +36,7 @@ class Workload(CaseSettings, frozen=True, kw_only=True, tag="training"):
     wait_ns: instead of computing matrix products, wait this long per step and rank, scaled by the rank's share of the
         work; None: compute them
     slow_rank, slow_ns: this rank starts every step this many ns late; None: no rank does
-    exchange: how ranks that train least squares exchange gradients or weights (``ops.exchanges``)
+    exchange: how ranks that train least squares exchange gradients or weights (``METHODS``)
     """
 
     model: str
@@ -67,14 +64,8 @@ class Workload(CaseSettings, frozen=True, kw_only=True, tag="training"):
     @property
     def degrees(self) -> dict[Split, int]:
         """How many ranks divide the work in each way."""
-        return {
-            "dp": self.dp,
-            "shard": self.shard,
-            "ep": self.ep,
-            "cp": self.cp,
-            "tp": self.tp,
-            "pp": self.pp,
-        }
+        splits: tuple[Split, ...] = ("dp", "shard", "ep", "cp", "tp", "pp")
+        return {split: getattr(self, split) for split in splits}
 
     def flaws(self, ranks: int) -> Iterator[str]:
         """As in the base class."""
@@ -134,19 +125,72 @@ def _timed(text: str) -> tuple[str, int]:
     return (match["what"] if match and 1 <= time_ns <= LARGEST_WAIT_NS else ""), time_ns
 
 
-def _step(name: str, summary: str, strategy: Strategy, trips: int = 1) -> Op:
-    return Op(
-        name=name,
-        summary=summary,
-        size_meaning="none: a step makes several collectives, which are counted",
-        layout=nothing,
-        sized=False,
-        synchronising=True,
-        computed=True,
-        fresh=True,
-        trips=trips,
-        strategy=strategy,
-    )
+# --- exchange of gradients or weights between data-parallel ranks: every step or less often, exact or compressed -----
+
+STEPS: Final = 48
+"""One call trains for this many steps; its time is divided evenly among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """An exchange method. ``number``: default of its parameter (None: it has none); ``allowed``: allowed values."""
+
+    summary: str
+    source: str
+    number: int | None = None
+    allowed: Sequence[int] = ()
+
+
+METHODS: Final = {
+    "exact": Method("all_reduce of gradients in every step", "DistributedDataParallel"),
+    "local_sgd": Method(
+        "each rank trains on its own; weights are averaged every K steps",
+        "Stich 2019, https://arxiv.org/abs/1805.09767",
+        4,
+        tuple(steps for steps in range(2, STEPS + 1) if STEPS % steps == 0),
+    ),
+    "server": Method(
+        "rank 0 applies gradients as they arrive; no worker is more than S steps ahead of another",
+        "Ho et al. 2013, https://proceedings.neurips.cc/paper/2013/hash/b7bb35b9c6ca2aee2df08cf09d7016c2-Abstract.html",
+        2,
+        range(STEPS + 1),
+    ),
+    "int8": Method(
+        "all_gather of gradients quantized to 255 levels; the rounding error is added to the next gradient",
+        "Karimireddy et al. 2019, https://arxiv.org/abs/1901.09847",
+    ),
+}
+"""Methods by name. The first one is the reference."""
+
+_WRITTEN = re.compile(r"(?P<name>[a-z0-9_]{1,20})(:(?P<number>[0-9]{1,4}))?")
+
+
+def parse_exchange(text: str) -> tuple[str, int]:
+    """Name of a method and its parameter, 0 if it has none. Raises UsageError."""
+    written = _WRITTEN.fullmatch(text)
+    if written is None or written["name"] not in METHODS:
+        refuse_unknown("exchange", text, METHODS)
+    method = METHODS[written["name"]]
+    if written["number"] is None:
+        return written["name"], method.number or 0
+    number = int(written["number"])
+    if number not in method.allowed:
+        allowed = method.allowed
+        span = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else ", ".join(map(str, allowed))
+        raise UsageError(f"exchange {text!r}: {number} is not allowed; allowed: {span or 'no number'}")
+    return written["name"], number
+
+
+def exchange_in_words(name: str, number: int) -> str:
+    """The method as users write it, always with its parameter."""
+    return name if METHODS[name].number is None else f"{name}:{number}"
+
+
+EVERY_EXCHANGE: Final = tuple(exchange_in_words(name, method.number or 0) for name, method in METHODS.items())
+"""All methods, with their default parameters."""
+
+
+# --- the steps -----------------------------------------------------------------------------------------------------
 
 
 EXCHANGE: Final = "train_exchange"
@@ -179,177 +223,81 @@ PARTS: Final = 2
 """Model chunks per stage of an interleaved pipeline."""
 
 
-class TrainingSweep(SweepSettings, frozen=True):
-    """Models of training steps, and how ranks divide the work.
-
-    models: rows of ``busbw training models``; None: :data:`MODEL` or :data:`OTHER_MODELS`
-    scale: of the models; None: :data:`SCALES`
-    micro_batches: per step and replica; None: two per pipeline stage, else one
-    replicas: of the model, if ranks divide more than the batch; None: one, or two if groups of ranks shard weights
-    expert_imbalance, capacity: as in ``shapes.routed``
-    compute: as in :func:`parse_compute`
-    slow_ranks: further cases with one rank late by a known time, such as ``1=20ms``
-    exchanges: how ranks exchange gradients or weights, as in ``ops.exchanges``
-    """
-
-    models: Annotated[tuple[str, ...] | None, Key(not_empty, option="--model")] = None
-    scale: Annotated[float | None, Key(within(limits.LEAST_SCALE, 1))] = None
-    micro_batches: Annotated[tuple[int, ...] | None, Key(lambda given: _positive(given, limits.MOST_MICRO_BATCHES))] = (
-        None
-    )
-    replicas: Annotated[
-        tuple[int, ...] | None,
-        Key(lambda given: _positive(given, limits.MOST_RANKS), taken_by=lambda op: op.splits not in {(), ("dp",)}),
-    ] = None
-    expert_imbalance: Annotated[float, Key(within(1, limits.MOST_RANKS), taken_by=lambda op: "ep" in op.splits)] = 1.0
-    capacity: Annotated[float | None, Key(within(1, limits.MOST_RANKS), taken_by=lambda op: "ep" in op.splits)] = None
-    compute: Annotated[str, Key(parse_compute)] = "real"
-    slow_ranks: Annotated[tuple[str, ...], Key(lambda ranks: list(map(parse_slow, ranks)), option="--slow-rank")] = ()
-    exchanges: Annotated[
-        tuple[str, ...],
-        Key(
-            lambda names: not_empty([*map(parse_exchange, names)]),
-            taken_by=lambda op: op.name == EXCHANGE,
-            option="--exchange",
-        ),
-    ] = EVERY_EXCHANGE
-
-    @classmethod
-    def belongs_to(cls, op: Op) -> bool:
-        """As in the base class."""
-        return bool(op.splits)
-
-    def cases(self, op: Op, ranks: Ranks) -> Iterator[CaseSettings | None]:
-        """The workloads on all ranks, with those of the requested ``replicas`` that divide the ranks.
-
-        Raises UsageError if none of them does, and for a slow rank that does not exist.
-        """
-        default = 2 if "shard" in op.splits and ranks.size % 2 == 0 else 1
-        requested = (default,) if self.replicas is None else self.replicas
-        dividing = [replicas for replicas in requested if ranks.size % replicas == 0]
-        if not dividing:
-            raise UsageError(
-                f"key 'replicas': {', '.join(map(str, requested))} does not divide {ranks.size} ranks; use a divisor"
-            )
-        slow = list(map(parse_slow, self.slow_ranks))
-        if (beyond := max((rank for rank, _ in slow), default=0)) >= ranks.size:
-            raise UsageError(f"key 'slow_ranks': rank {beyond} does not exist; use 0 to {ranks.size - 1}")
-        methods = map(parse_exchange, self.exchanges if op.name == EXCHANGE else ())
-        exchanges: list[str | None] = [*(exchange_in_words(*method) for method in methods)] or [None]
-        models = (OTHER_MODELS.get(op.name, MODEL),) if self.models is None else self.models
-        for model, replicas in product(models, dividing if op.splits != ("dp",) else [ranks.size]):
-            workload = self._undelayed(op, model, ranks.size, replicas)
-            filled = (2 * workload.pp if "pp" in op.splits else 1,)
-            micro = filled if self.micro_batches is None else self.micro_batches
-            for micro_batches, exchange, (slow_rank, slow_ns) in product(micro, exchanges, ((None, None), *slow)):
-                yield msgspec.structs.replace(
-                    workload, micro_batches=micro_batches, exchange=exchange, slow_rank=slow_rank, slow_ns=slow_ns
-                )
-
-    def _undelayed(self, op: Op, model: str, ranks: int, replicas: int) -> Workload:
-        """The workload of ``replicas`` replicas in one micro-batch."""
-        sharing = ranks // replicas
-        degrees = {**dict.fromkeys(op.splits, sharing), "dp": ranks if "dp" in op.splits else replicas}
-        if op.splits == ("pp", "tp"):
-            degrees |= {"pp": sharing // STAGE, "tp": STAGE} if sharing % STAGE == 0 else {"tp": 1}
-        return Workload(
-            model=model,
-            scale=SCALES.get(model, SCALE) if self.scale is None else self.scale,
-            dp=degrees["dp"],
-            tp=degrees.get("tp", 1),
-            pp=degrees.get("pp", 1),
-            cp=degrees.get("cp", 1),
-            ep=degrees.get("ep", 1),
-            shard=degrees.get("shard", 1),
-            micro_batches=1,
-            interleave=PARTS if op.name == INTERLEAVED else 1,
-            wait_ns=parse_compute(self.compute),
-            expert_imbalance=self.expert_imbalance if "ep" in op.splits else 1.0,
-            capacity=self.capacity if "ep" in op.splits else None,
-        )
-
-
-def _positive(given: tuple[int, ...], most: int) -> None:
-    """Raise UsageError for an empty list, or a number outside 1 to ``most``."""
-    not_empty(given)
-    within(1, most)(given)
-
-
 _SUMMED: Final = "a plan adds up all gradients in one all_reduce, and this step makes one per gradient"
+_DATA, _PIPELINE = "data parallel", "pipeline parallel"
 _NO_MODEL: Final = "it trains least squares, and plans are for models"
 
 
-def _data(*, zero: Literal[0, 1, 2, 3], reshard: bool = True, bucketed: bool = False, unplanned: str = "") -> Strategy:
-    """The batch is divided."""
-    return Strategy(splits=("dp",), zero=zero, reshard=reshard, bucketed=bucketed, unplanned=unplanned)
+def _step(
+    name: str,
+    summary: str,
+    *splits: Split,
+    zero: Literal[0, 1, 2, 3] = 0,
+    trips: int = 1,
+    **strategy: Any,  # noqa: ANN401 - fields of Strategy
+) -> Op:
+    return Op(
+        name=name,
+        summary=summary,
+        size_meaning="none: a step makes several collectives, which are counted",
+        layout=nothing,
+        sized=False,
+        synchronising=True,
+        computed=True,
+        fresh=True,
+        trips=trips,
+        strategy=Strategy(splits=splits, zero=zero, **strategy),
+    )
 
-
-_TENSOR: Final = Strategy(splits=("tp",), zero=0)
-_CONTEXT: Final = Strategy(splits=("cp",), zero=0)
-_PIPELINE: Final = Strategy(splits=("pp",), zero=0)
 
 TRAINING = (
-    _step(
-        "train_all_reduce",
-        "data parallel: one all_reduce per gradient after the backward pass",
-        _data(zero=0, unplanned=_SUMMED),
-    ),
-    _step(
-        "train_ddp",
-        "data parallel with DistributedDataParallel: buckets overlap the backward pass",
-        _data(zero=0, bucketed=True),
-    ),
-    _step("train_zero1", "data parallel, optimizer states sharded: reduce_scatter, update, all_gather", _data(zero=1)),
-    _step("train_fsdp", "weights sharded by fully_shard and gathered for each pass of a layer", _data(zero=3)),
+    _step("train_all_reduce", f"{_DATA}: one all_reduce per gradient after the backward pass", "dp", unplanned=_SUMMED),
+    _step("train_ddp", f"{_DATA} with DistributedDataParallel: buckets overlap the backward pass", "dp", bucketed=True),
+    _step("train_zero1", f"{_DATA}, optimizer states sharded: reduce_scatter, update, all_gather", "dp", zero=1),
+    _step("train_fsdp", "weights sharded by fully_shard and gathered for each pass of a layer", "dp", zero=3),
     _step(
         "train_fsdp_kept",
         "train_fsdp, but weights stay gathered from forward to backward pass",
-        _data(zero=3, reshard=False),
+        "dp",
+        zero=3,
+        reshard=False,
     ),
     _step(
-        "train_fsdp_prefetch",
-        "train_fsdp, with the next layer's weights prefetched in the forward pass",
-        _data(zero=3),
+        "train_fsdp_prefetch", "train_fsdp, with the next layer's weights prefetched in the forward pass", "dp", zero=3
     ),
     _step(
         "train_hsdp",
         "weights sharded within groups of ranks, gradients all-reduced between groups",
-        Strategy(splits=("dp", "shard"), zero=3),
+        "dp",
+        "shard",
+        zero=3,
     ),
-    _step("train_tensor", "tensor parallel by columns, then rows: two all_reduce per layer and pass", _TENSOR),
-    _step("train_columns", "tensor parallel by columns only: outputs are gathered", replace(_TENSOR, columns=True)),
+    _step("train_tensor", "tensor parallel by columns, then rows: two all_reduce per layer and pass", "tp"),
+    _step("train_columns", "tensor parallel by columns only: outputs are gathered", "tp", columns=True),
     _step(
         "train_sequence",
         "train_tensor with sequence parallelism: tokens divided between its layer halves",
-        replace(_TENSOR, sequence_parallel=True, keep_inputs=True),
+        "tp",
+        sequence_parallel=True,
+        keep_inputs=True,
     ),
-    _step("train_ring", "context parallel: keys and values go around a ring", _CONTEXT),
+    _step("train_ring", "context parallel: keys and values go around a ring", "cp"),
     _step(
         "train_ulysses",
         "context parallel: an all_to_all before and after attention switches to heads",
-        replace(_CONTEXT, context="ulysses"),
+        "cp",
+        context="ulysses",
     ),
-    _step(
-        "train_experts",
-        "expert parallel: tokens go to their experts and back by all_to_all",
-        Strategy(splits=("dp", "ep"), zero=0),
-    ),
-    _step(
-        "train_gpipe",
-        "pipeline parallel: all forward passes, then all backward passes",
-        replace(_PIPELINE, schedule="gpipe"),
-    ),
-    _step("train_1f1b", "pipeline parallel: one forward pass and one backward pass in turn", _PIPELINE),
-    _step(
-        "train_3d",
-        f"pipeline parallel with {STAGE} tensor-parallel ranks per stage",
-        Strategy(splits=("pp", "tp"), zero=0),
-    ),
+    _step("train_experts", "expert parallel: tokens go to their experts and back by all_to_all", "dp", "ep"),
+    _step("train_gpipe", f"{_PIPELINE}: all forward passes, then all backward passes", "pp", schedule="gpipe"),
+    _step("train_1f1b", f"{_PIPELINE}: one forward pass and one backward pass in turn", "pp"),
+    _step("train_3d", f"{_PIPELINE} with {STAGE} tensor-parallel ranks per stage", "pp", "tp"),
     _step(
         EXCHANGE,
         "least squares with exact, compressed, less frequent or late gradients",
-        _data(zero=0, unplanned=_NO_MODEL),
+        "dp",
         trips=STEPS,
+        unplanned=_NO_MODEL,
     ),
-    _step(INTERLEAVED, f"pipeline parallel, interleaved 1F1B with {PARTS} model chunks per rank", _PIPELINE),
+    _step(INTERLEAVED, f"{_PIPELINE}, interleaved 1F1B with {PARTS} model chunks per rank", "pp"),
 )

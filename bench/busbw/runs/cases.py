@@ -3,20 +3,29 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice, product
 from typing import cast
 
 from busbw import units
 from busbw.errors import UsageError
-from busbw.ops import OPS, limits, traffic
-from busbw.ops.base import Matrix, Op, Shape
+from busbw.ops import OPS, limits, traffic, training
+from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
+from busbw.ops.base import Matrix, Op, Shape, Split
 from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
-from busbw.ops.pairs import run_together
-from busbw.ops.settings import Ranks, Way
-from busbw.ops.traffic import TrafficSettings
-from busbw.runs.plan import InPlace, Plan, Sweep, Timing
-from busbw.runs.records import DTYPE_BYTES, Case, Mode, Settings, case_in_words
+from busbw.ops.settings import (
+    AlgorithmSettings,
+    HostSettings,
+    PairSettings,
+    Pinning,
+    TrafficSettings,
+    Way,
+    accesses,
+    parse_threads,
+    run_together,
+)
+from busbw.runs.plan import InPlace, Plan, Sweep, Timing, in_host_memory
+from busbw.runs.records import DTYPE_BYTES, Case, Settings, case_in_words
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, minimum samples and control traffic of a block: measured with 4 Gloo ranks on 2 cores."""
@@ -79,13 +88,12 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     for sweep in plan.sweep:
         for spec in in_turn(sweep.groups.replace(" ", ""), ranks):
             groups = split_world(spec, ranks)
+            of_world = partial(Case, backend=plan.backend, device=device, ranks=ranks, nodes=nodes, group=spec)
             for op in (OPS[name] for name in sweep.ops):
                 if op.uneven or op.members == "pairs":
                     traffic.refuse_large(max(map(len, groups)))
-                family = sweep.of_op(op)
-                every = (None,) if family is None else family.cases(op, Ranks(ranks, cores, way))
-                settings = cast("tuple[Settings | None, ...]", tuple(islice(every, limits.MOST_CASES + 1)))
-                for case, note in _cases_of(op, sweep, (spec, groups), plan, ranks, nodes, device, settings):
+                settings = tuple(islice(_settings(sweep, op, ranks, cores, way), limits.MOST_CASES + 1))
+                for case, note in _cases_of(op, sweep, groups, settings, of_world):
                     count += 1
                     if count > limits.MOST_CASES:
                         raise UsageError(_TOO_MANY)
@@ -93,7 +101,7 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
                     if note:
                         adjusted[note] = None
                     if (key := _traffic_key(case)) is not None and key not in weights:
-                        weights[key] = sweep.uneven.weights(len(groups[0]))
+                        weights[key] = traffic.weights_of(sweep.imbalance, sweep.traffic, len(groups[0]))
     if len(cases) * plan.timing.blocks > limits.MOST_LAUNCH_BLOCKS:
         raise UsageError(
             f"{len(cases)} cases of {plan.timing.blocks} blocks are too many; allowed are cases × blocks up to "
@@ -118,20 +126,13 @@ def _refuse_ranks(plan: Plan, ranks: int) -> None:
 
 
 def _cases_of(
-    op: Op,
-    sweep: Sweep,
-    split: tuple[str, Round],
-    plan: Plan,
-    ranks: int,
-    nodes: int,
-    device: str,
-    settings: tuple[Settings | None, ...],
+    op: Op, sweep: Sweep, groups: Round, settings: tuple[Settings | None, ...], of_world: Callable[..., Case]
 ) -> Iterator[tuple[Case, str | None]]:
     dtypes: tuple[str | None, ...] = sweep.dtypes if op.sized else (None,)
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
     in_place = _in_place(op, sweep.in_place)
     sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
-    spec, unit = split[0], math.lcm(*map(op.multiple, set(map(len, split[1]))))
+    unit = math.lcm(*map(op.multiple, set(map(len, groups))))
     for mode, setting, dtype, redop, inside, requested in product(
         sweep.modes, settings, dtypes, redops, in_place, sizes
     ):
@@ -142,17 +143,12 @@ def _cases_of(
             if size != requested:
                 asked, taken = units.format_size(requested), units.format_size(size)
                 note = f"{op.name} {dtype}: {asked} became {taken}, {shape.words}"
-        case = Case(
+        case = of_world(
             op=op.name,
-            backend=plan.backend,
-            device=device,
             dtype=dtype,
             redop=redop,
             size_bytes=size,
-            ranks=ranks,
-            nodes=nodes,
-            group=spec,
-            mode=cast("Mode", mode),
+            mode=mode,
             sync=sweep.sync,
             cache=sweep.cache,
             pre_enqueue=sweep.pre_enqueue,
@@ -161,6 +157,82 @@ def _cases_of(
             settings=setting,
         )
         yield case, note
+
+
+def _settings(sweep: Sweep, op: Op, ranks: int, cores: int, way: Way) -> Iterator[Settings | None]:
+    """The settings of every case of ``op``, of the family that it has; None: all are the defaults."""
+    if op.name in ALGORITHMS:
+        every = (LIBRARY, *ALGORITHMS[op.name])
+        for name in every if ALL_ALGORITHMS in sweep.algorithms else sweep.algorithms:
+            if name in every:
+                yield None if name == LIBRARY else AlgorithmSettings(name)
+    elif op.uneven:
+        yield traffic.settings_of(sweep.imbalance, sweep.traffic)
+    elif op.members == "pairs":
+        yield PairSettings(sweep.pairs)
+    elif op.stores and op.local:
+        yield from accesses(sweep.blocks, sweep.depths, "dropped" if way == "direct" and not sweep.direct else way)
+    elif op.threaded or in_host_memory(op):
+        threads = parse_threads(sweep.threads, cores) if op.threaded and sweep.threads is not None else (None,)
+        pinning = cast("tuple[Pinning | None, ...]", sweep.pinning if op.host_memory else (None,))
+        nodes = sweep.numa_nodes or (None,) if in_host_memory(op) else (None,)
+        for count, kind, node in product(threads, pinning, nodes):
+            settings = HostSettings(threads=count, numa_node=node, pinning=kind)
+            yield None if settings == HostSettings() else settings
+    elif op.splits:
+        yield from _workloads(sweep, op, ranks)
+    else:
+        yield None
+
+
+def _workloads(sweep: Sweep, op: Op, ranks: int) -> Iterator[training.Workload]:
+    """The workloads of a training step on all ranks, with those of the requested replicas that divide the ranks.
+
+    Raises UsageError if none of them does, and for a slow rank that does not exist.
+    """
+    default = 2 if "shard" in op.splits and ranks % 2 == 0 else 1
+    requested = (default,) if sweep.replicas is None else sweep.replicas
+    dividing = [replicas for replicas in requested if ranks % replicas == 0]
+    if not dividing:
+        raise UsageError(
+            f"key 'replicas': {', '.join(map(str, requested))} does not divide {ranks} ranks; use a divisor"
+        )
+    slow = list(map(training.parse_slow, sweep.slow_ranks))
+    if (beyond := max((rank for rank, _ in slow), default=0)) >= ranks:
+        raise UsageError(f"key 'slow_ranks': rank {beyond} does not exist; use 0 to {ranks - 1}")
+    methods = map(training.parse_exchange, sweep.exchanges if op.name == training.EXCHANGE else ())
+    exchanges: list[str | None] = [*(training.exchange_in_words(*method) for method in methods)] or [None]
+    models = (training.OTHER_MODELS.get(op.name, training.MODEL),) if sweep.models is None else sweep.models
+    has_experts = "ep" in op.splits
+    for model, replicas in product(models, dividing if op.splits != ("dp",) else [ranks]):
+        degrees = _degrees(op, ranks, replicas)
+        filled = (2 * degrees.get("pp", 1) if "pp" in op.splits else 1,)
+        micro = filled if sweep.micro_batches is None else sweep.micro_batches
+        for micro_batches, exchange, (slow_rank, slow_ns) in product(micro, exchanges, ((None, None), *slow)):
+            yield training.Workload(
+                model=model,
+                scale=training.SCALES.get(model, training.SCALE) if sweep.scale is None else sweep.scale,
+                **{"tp": 1, "pp": 1, **degrees},
+                micro_batches=micro_batches,
+                interleave=training.PARTS if op.name == training.INTERLEAVED else 1,
+                wait_ns=training.parse_compute(sweep.compute),
+                expert_imbalance=sweep.expert_imbalance if has_experts else 1.0,
+                capacity=sweep.capacity if has_experts else None,
+                slow_rank=slow_rank,
+                slow_ns=slow_ns,
+                exchange=exchange,
+            )
+
+
+def _degrees(op: Op, ranks: int, replicas: int) -> dict[Split, int]:
+    """How many ranks divide a training step of ``replicas`` replicas in each way."""
+    sharing = ranks // replicas
+    degrees = {**dict.fromkeys(op.splits, sharing), "dp": ranks if "dp" in op.splits else replicas}
+    if op.splits == ("pp", "tp"):
+        degrees |= (
+            {"pp": sharing // training.STAGE, "tp": training.STAGE} if sharing % training.STAGE == 0 else {"tp": 1}
+        )
+    return degrees
 
 
 def _in_place(op: Op, choice: InPlace) -> tuple[bool, ...]:

@@ -5,8 +5,8 @@ that an older busbw did not record, is None or empty. Facts of another shape wer
 reading, so that no reader has to handle them.
 """
 
-from collections.abc import Callable
-from typing import Annotated, Final, Literal
+from operator import attrgetter
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -372,24 +372,21 @@ UNKNOWN_HOST: Final = HostFacts()
 JOB_FACTS: Final = ("boot_id", "node", "variables", "ranks")
 """Facts of a host that may change within a run, because its launches may belong to several jobs."""
 
-SAME_FACTS: Final[tuple[tuple[str, Callable[[HostFacts], object]], ...]] = (
-    ("cpu.model", lambda host: host.cpu.model),
-    ("cpu.physical_cores", lambda host: host.cpu.physical_cores),
-    ("cpu.logical_cores", lambda host: host.cpu.logical_cores),
-    ("cpu.usable_cores", lambda host: host.cpu.usable_cores),
-    ("kernel", lambda host: host.kernel),
-    ("python", lambda host: host.python),
-    ("torch", lambda host: host.torch),
-    ("mpi.library", lambda host: host.mpi and host.mpi.library),
-    ("mpi.threads", lambda host: host.mpi and host.mpi.threads),
-    ("mpi.transport", lambda host: host.mpi and host.mpi.transport),
-    ("nccl.version", lambda host: host.nccl and host.nccl.version),
-    ("virtualization", lambda host: host.virtualization),
-    ("thp", lambda host: host.thp),
-    ("storage.type", lambda host: host.storage and host.storage.type),
-    ("storage.device", lambda host: host.storage and host.storage.device),
+SAME_FACTS: Final = (
+    *("cpu.model", "cpu.physical_cores", "cpu.logical_cores", "cpu.usable_cores", "kernel", "python", "torch"),
+    *("mpi.library", "mpi.threads", "mpi.transport", "nccl.version", "virtualization", "thp"),
+    *("storage.type", "storage.device"),
 )
-"""Facts of a host that must not change within a run, or between runs that are pooled: name for messages, and value."""
+"""Facts of a host that must not change within a run, or between runs that are pooled."""
+
+
+def fact_of(host: HostFacts, name: str) -> Any:  # noqa: ANN401 - any fact
+    """The fact ``name``, such as ``cpu.model``; None if the host has no such part."""
+    try:
+        return attrgetter(name)(host)
+    except AttributeError:
+        return None
+
 
 SAME_VARIABLES: Final = (
     *("GLOO_", "NCCL_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_"),

@@ -1,31 +1,113 @@
 """Plans: what to measure, from a TOML file, a shipped suite or options."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
-from msgspec.structs import FieldInfo
 
 from busbw import units
-from busbw.errors import UsageError, refuse_unknown
-from busbw.ops import OPS, limits, op_named, traffic
+from busbw.errors import UsageError, nearest, refuse_unknown, what_is_known
+from busbw.ops import OPS, limits, op_named
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
-from busbw.ops.algorithms.settings import AlgorithmSweep
 from busbw.ops.base import Op
 from busbw.ops.groups import ALL
-from busbw.ops.host import HostSweep
-from busbw.ops.pairs import PairSweep
-from busbw.ops.settings import Key, Keyed, SweepSettings, among, keys_of, not_empty, within
-from busbw.ops.storage import StorageSweep
-from busbw.ops.traffic import TrafficSweep
-from busbw.ops.training import TrainingSweep
+from busbw.ops.settings import MOST_NODES, Pairs, Pinning, accesses, parse_threads
+from busbw.ops.traffic import Weights, checked_weights, imbalanced, read_weights
+from busbw.ops.training import EVERY_EXCHANGE, EXCHANGE, parse_compute, parse_exchange, parse_slow
 from busbw.runs.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Sync
+
+_MANY_CORES: Final = 1 << 10
+"""Cores of a rank for which the text of threads is checked."""
 
 InPlace = Literal["native", "yes", "no", "both"]
 
+# --- keys and their checks -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a plan, beside the type of its field.
+
+    check: raises UsageError for a value that is not allowed; is not called for None
+    taken_by: whether an op has the setting; None: every op
+    option: its option, if that has another name
+    any_length: ``check`` limits the length of its list, or the value is one matrix
+    """
+
+    check: Callable[[Any], object] = bool
+    taken_by: Callable[[Op], bool] | None = None
+    option: str | None = None
+    any_length: bool = False
+
+
+@cache
+def keys_of(record: type[msgspec.Struct]) -> Mapping[str, Key]:
+    """Field of ``record`` → its key, for the fields that have one."""
+    return {
+        field.name: extra
+        for field in msgspec.structs.fields(record)
+        for extra in get_args(field.type)[1:]
+        if isinstance(extra, Key)
+    }
+
+
+class Keyed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A record whose fields are checked by their keys."""
+
+    def __post_init__(self) -> None:
+        for name, key in keys_of(type(self)).items():
+            given = getattr(self, name)
+            try:
+                if isinstance(given, tuple) and not key.any_length and len(given) > limits.MOST_VALUES:
+                    raise UsageError(f"{len(given)} values are too many; use at most {limits.MOST_VALUES}")  # noqa: TRY301 - the key is put before it below
+                if given is not None:
+                    key.check(given)
+            except UsageError as error:
+                raise UsageError(f"key {name!r}: {error}") from error
+
+
+def not_empty(given: Collection[object]) -> None:
+    """Raise UsageError for an empty list."""
+    if not given:
+        raise UsageError("want at least one; given none")
+
+
+def within(least: float, most: float) -> Callable[[float | tuple[float, ...]], None]:
+    """A check that raises UsageError for an empty list, NaN, and numbers outside ``least`` to ``most``."""
+
+    def check(given: float | tuple[float, ...]) -> None:
+        if isinstance(given, tuple):
+            not_empty(given)
+        for number in given if isinstance(given, tuple) else (given,):
+            if not least <= number <= most:
+                raise UsageError(f"want at least {least} and at most {most}; given {number!s:.40}")
+
+    return check
+
+
+def among(what: str, allowed: Collection[object]) -> Callable[[Any], None]:
+    """A check that raises UsageError for a value, or one of several, that is not ``allowed``, and for an empty list."""
+
+    def check(given: object) -> None:
+        names = given if isinstance(given, tuple) else (given,)
+        unknown = [name for name in names if name not in allowed]
+        if unknown or not names:
+            names_allowed = [f"{allowed[0]} to {allowed[-1]}"] if isinstance(allowed, range) else [*map(str, allowed)]
+            wrong = f"{what} {', '.join(map(repr, unknown))} is unknown" if unknown else f"the list of {what}s is empty"
+            likely = nearest(str(unknown[0]), map(str, allowed)) if unknown else None
+            raise UsageError(f"{wrong}; {what_is_known(names_allowed, likely)}")
+
+    return check
+
+
+# --- the records ---------------------------------------------------------------------------------------------------
 
 _SOME_SAMPLES = Key(within(1, limits.MOST_SAMPLES))
 _SAMPLES = Key(within(0, limits.MOST_SAMPLES))
@@ -67,6 +149,32 @@ class Timing(Keyed, frozen=True, kw_only=True):
             raise UsageError(f"want min_seconds ({self.min_seconds:g}) ≤ max_seconds ({self.max_seconds:g})")
 
 
+_OF_SIZES: Final = attrgetter("sized")
+_OF_TRAFFIC: Final = attrgetter("uneven")
+_OF_STEPS: Final = attrgetter("splits")
+
+
+def in_host_memory(op: Op) -> bool:
+    """Whether ``op`` measures host memory itself: memory kernels and copies of a GPU."""
+    return op.host_memory or op.memory_traffic is not None
+
+
+_DTYPES = Key(among("dtype", DTYPE_BYTES), _OF_SIZES, "--dtype")
+_ALGORITHMS = Key(
+    among("algorithm", dict.fromkeys((LIBRARY, ALL_ALGORITHMS, *chain(*ALGORITHMS.values())))),
+    lambda op: op.name in ALGORITHMS,
+    "--algorithm",
+)
+_MATRIX = Key(lambda rows: checked_weights(rows or ((1.0,),), "of the plan"), _OF_TRAFFIC, any_length=True)
+_THREADS = Key(lambda text: parse_threads(text, _MANY_CORES), attrgetter("threaded"))
+_NUMA_NODES = Key(among("NUMA node", range(MOST_NODES)), in_host_memory, "--numa-node")
+_PINNING = Key(among("pinning", get_args(Pinning)), attrgetter("host_memory"))
+_REPLICAS = Key(within(1, limits.MOST_RANKS), lambda op: op.splits not in {(), ("dp",)})
+_OF_EXPERTS = Key(within(1, limits.MOST_RANKS), lambda op: "ep" in op.splits)
+_SLOW_RANKS = Key(lambda ranks: list(map(parse_slow, ranks)), _OF_STEPS, "--slow-rank")
+_EXCHANGES = Key(lambda names: not_empty([*map(parse_exchange, names)]), lambda op: op.name == EXCHANGE, "--exchange")
+
+
 class Sweep(Keyed, frozen=True, kw_only=True):
     """One sweep of a plan: ops × modes × data types × reductions × sizes, and the settings that only some ops have.
 
@@ -75,79 +183,57 @@ class Sweep(Keyed, frozen=True, kw_only=True):
     in_place: whether the send buffer is the receive buffer (native: the op's default)
     groups: split of the ranks, as in ``ops.groups``
     baseline: measured only as a reference for models and peaks of the other sweeps
-
-    In a plan file the settings of a family are keys of the sweep, beside the others (``from_table``).
+    imbalance, traffic: of all_to_all_v, and the matrix of weights that replaces it
+    pairs: whether disjoint pairs of a matrix run concurrently
+    algorithms: explicit algorithms, ``library`` and ``all``; those of other ops are skipped
+    blocks, depths, direct: of file accesses: block sizes, blocks in flight, and whether to bypass the page cache
+    threads: as in ``parse_threads``; None: only the main thread of a rank, unbound
+    pinning: kinds of host memory of GPU copies
+    numa_nodes: NUMA nodes of host memory, one case each; None: where it is first touched
+    models: rows of ``busbw training models``; None: ``MODEL`` or ``OTHER_MODELS`` of ``ops.training``
+    scale: of the models; None: ``SCALES``
+    micro_batches: per step and replica; None: two per pipeline stage, else one
+    replicas: of the model, if ranks divide more than the batch; None: one, or two if groups of ranks shard weights
+    expert_imbalance, capacity: as in ``shapes.routed``
+    compute: as in ``parse_compute``
+    slow_ranks: further cases with one rank late by a known time, such as ``1=20ms``
+    exchanges: how ranks exchange gradients or weights, as in ``parse_exchange``
     """
 
     ops: Annotated[tuple[str, ...], Key(lambda names: [op_named(name) for name in names], option="--op")]
-    sizes: Annotated[str, Key(units.parse_sizes, taken_by=lambda op: op.sized)] = "8..16MiB*2"
-    dtypes: Annotated[
-        tuple[str, ...], Key(among("dtype", DTYPE_BYTES), taken_by=lambda op: op.sized, option="--dtype")
-    ] = ("float32",)
-    redops: Annotated[
-        tuple[str, ...], Key(among("redop", REDOPS), taken_by=lambda op: op.reduces, option="--redop")
-    ] = ("sum",)
+    sizes: Annotated[str, Key(units.parse_sizes, _OF_SIZES)] = "8..16MiB*2"
+    dtypes: Annotated[tuple[str, ...], _DTYPES] = ("float32",)
+    redops: Annotated[tuple[str, ...], Key(among("redop", REDOPS), attrgetter("reduces"), "--redop")] = ("sum",)
     modes: Annotated[tuple[str, ...], Key(among("mode", get_args(Mode)), option="--mode")] = ("isolated",)
     sync: Annotated[Sync, Key(among("sync", get_args(Sync)))] = "barrier"
     cache: Annotated[Cache, Key(among("cache", get_args(Cache)))] = "warm"
     pre_enqueue: bool = False
-    in_place: Annotated[InPlace, Key(among("in place", get_args(InPlace)), taken_by=lambda op: op.sized)] = "native"
+    in_place: Annotated[InPlace, Key(among("in place", get_args(InPlace)), _OF_SIZES)] = "native"
     groups: str = ALL
-    root: Annotated[int, Key(taken_by=lambda op: op.rooted)] = 0
-    uneven: TrafficSweep = TrafficSweep()
-    paired: PairSweep = PairSweep()
+    root: Annotated[int, Key(taken_by=attrgetter("rooted"))] = 0
     baseline: bool = False
-    explicit: AlgorithmSweep = AlgorithmSweep()
-    storage: StorageSweep = StorageSweep()
-    host: HostSweep = HostSweep()
-    training: TrainingSweep = TrainingSweep()
-
-    @property
-    def families(self) -> tuple[SweepSettings, ...]:
-        """The settings that only some ops have."""
-        return tuple(value for value in msgspec.structs.astuple(self) if isinstance(value, SweepSettings))
-
-    def of_op(self, op: Op) -> SweepSettings | None:
-        """The settings that ``op`` has."""
-        return next((family for family in self.families if family.belongs_to(op)), None)
-
-    def with_keys(self, keys: Mapping[str, Any]) -> "Sweep":
-        """This sweep with other values for ``keys`` of a plan file."""
-        tables = _in_families(keys)
-        families = {
-            field: msgspec.structs.replace(family, **tables.pop(field, {}))
-            for field, family in zip(_FAMILIES, self.families, strict=True)
-        }
-        return msgspec.structs.replace(self, **families, **tables)
+    imbalance: Annotated[float, Key(lambda share: imbalanced(2, share), _OF_TRAFFIC)] = 0.5
+    traffic: Annotated[Weights | None, _MATRIX] = None
+    pairs: Annotated[Pairs, Key(among("pairs", get_args(Pairs)), lambda op: op.members == "pairs")] = "together"
+    algorithms: Annotated[tuple[str, ...], _ALGORITHMS] = (LIBRARY,)
+    blocks: Annotated[tuple[str, ...], Key(lambda sizes: accesses(sizes, (1,), "direct"))] = ("1MiB",)
+    depths: Annotated[tuple[int, ...], Key(lambda depths: accesses(("1MiB",), depths, "direct"))] = (1,)
+    direct: bool = True
+    threads: Annotated[str | None, _THREADS] = None
+    pinning: Annotated[tuple[str, ...], _PINNING] = get_args(Pinning)
+    numa_nodes: Annotated[tuple[int, ...] | None, _NUMA_NODES] = None
+    models: Annotated[tuple[str, ...] | None, Key(not_empty, _OF_STEPS, "--model")] = None
+    scale: Annotated[float | None, Key(within(limits.LEAST_SCALE, 1), _OF_STEPS)] = None
+    micro_batches: Annotated[tuple[int, ...] | None, Key(within(1, limits.MOST_MICRO_BATCHES), _OF_STEPS)] = None
+    replicas: Annotated[tuple[int, ...] | None, _REPLICAS] = None
+    expert_imbalance: Annotated[float, _OF_EXPERTS] = 1.0
+    capacity: Annotated[float | None, _OF_EXPERTS] = None
+    compute: Annotated[str, Key(parse_compute, _OF_STEPS)] = "real"
+    slow_ranks: Annotated[tuple[str, ...], _SLOW_RANKS] = ()
+    exchanges: Annotated[tuple[str, ...], _EXCHANGES] = EVERY_EXCHANGE
 
 
-_FIELDS: dict[str, FieldInfo] = {field.name: field for field in msgspec.structs.fields(Sweep)}
-_FAMILIES: dict[str, tuple[FieldInfo, ...]] = {
-    name: msgspec.structs.fields(field.default)
-    for name, field in _FIELDS.items()
-    if isinstance(field.default, SweepSettings)
-}
-_FAMILY_OF = {key.name: family for family, keys in _FAMILIES.items() for key in keys}
-SWEEP_KEYS: dict[str, FieldInfo] = {
-    key.name: key for name, field in _FIELDS.items() for key in _FAMILIES.get(name, (field,))
-}
-"""Keys of a sweep in a plan file: its own, and those of the families."""
-
-
-def _in_families(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """``keys`` of a sweep, those of each family in a table of their own, under the name of its field.
-
-    Raises msgspec.ValidationError for a key that is not allowed.
-    """
-    tables: dict[str, Any] = {}
-    for key, value in keys.items():
-        if key not in SWEEP_KEYS:
-            raise msgspec.ValidationError(f"Object contains unknown field `{key}`")
-        if key in _FAMILY_OF:
-            tables.setdefault(_FAMILY_OF[key], {})[key] = value
-        else:
-            tables[key] = value
-    return tables
+SWEEP_KEYS: Final = limits.fields_of(Sweep)
 
 
 def _path(path: str) -> None:
@@ -184,9 +270,7 @@ class Plan(Keyed, frozen=True, kw_only=True):
         # Checked over the whole plan: a suite may mix sweeps of ops with and without algorithms.
         ops = {op: None for sweep in self.sweep for op in sweep.ops}
         available = {name for op in ops for name in ALGORITHMS.get(op, {})} | {LIBRARY, ALL_ALGORITHMS}
-        unavailable = {
-            name: None for sweep in self.sweep for name in sweep.explicit.algorithms if name not in available
-        }
+        unavailable = {name: None for sweep in self.sweep for name in sweep.algorithms if name not in available}
         if unavailable:
             raise UsageError(
                 f"key 'algorithms': {', '.join(unavailable)} is not an algorithm of {', '.join(ops)}; "
@@ -214,24 +298,7 @@ class Plan(Keyed, frozen=True, kw_only=True):
     def as_json(self) -> dict[str, JSON]:
         """The plan as it is stored with a run, with the keys of a plan file."""
         document: dict[str, JSON] = msgspec.to_builtins(self)
-        for sweep in document["sweep"]:
-            for family in _FAMILIES:
-                sweep.update(sweep.pop(family))
         return document
-
-
-def plan_from(document: Mapping[str, JSON]) -> Plan:
-    """The plan with the keys of ``document``. Raises UsageError, and msgspec.ValidationError with the path of a key."""
-    sweeps = document.get("sweep")
-    if not isinstance(sweeps, Sequence):
-        return msgspec.convert(document, Plan)
-    tables = []
-    for number, sweep in enumerate(sweeps):
-        try:
-            tables.append(_in_families(sweep) if isinstance(sweep, Mapping) else sweep)
-        except msgspec.ValidationError as error:
-            raise msgspec.ValidationError(f"{error} - at `$.sweep[{number}]`") from error
-    return msgspec.convert({**document, "sweep": tables}, Plan)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------
@@ -262,16 +329,16 @@ def parse_plan(text: str, origin: str, folder: Path) -> Plan:
     sweeps = sweeps if isinstance(sweeps, list) else []
     if len(sweeps) > limits.MOST_SWEEPS:  # before building them, which may take long
         raise UsageError(f"{origin}: key 'sweep': {len(sweeps)} are too many; use at most {limits.MOST_SWEEPS}")
-    read: dict[str, traffic.Weights] = {}
+    read: dict[str, Weights] = {}
     for sweep in sweeps:
         if isinstance(sweep, dict) and isinstance(name := sweep.get("traffic"), str):
             if name not in read:
-                read[name] = traffic.read_weights(folder / name)
+                read[name] = read_weights(folder / name)
             sweep["traffic"] = read[name]
     timing = document.get("timing")
     if isinstance(timing, dict) and isinstance(most := timing.get("max_seconds"), int | float):
         timing.setdefault("min_seconds", _minimum_within(most, Timing().min_seconds))
-    return limits.converted(document, text, origin, Plan, plan_from, sweep=SWEEP_KEYS, timing=limits.fields_of(Timing))
+    return limits.converted(document, text, origin, Plan, sweep=SWEEP_KEYS, timing=limits.fields_of(Timing))
 
 
 def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  # noqa: ANN401 - each value goes to the field of that name, which checks it
@@ -295,7 +362,7 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
     others = any(not _is_peak(sweep) for sweep in sweeps)
     of_sweep = {key: value for key, value in given.items() if key in SWEEP_KEYS}
     of_peak = {key: value for key, value in of_sweep.items() if key != "sizes" or not others}
-    sweeps = [sweep.with_keys(of_peak if _is_peak(sweep) else of_sweep) for sweep in sweeps]
+    sweeps = [msgspec.structs.replace(sweep, **(of_peak if _is_peak(sweep) else of_sweep)) for sweep in sweeps]
     pace = {key: value for key, value in given.items() if key in Timing.__struct_fields__}
     if "max_seconds" in pace:
         pace.setdefault("min_seconds", _minimum_within(pace["max_seconds"], plan.timing.min_seconds))
@@ -332,19 +399,9 @@ def given_path(path: str) -> str:
     return str(Path(path).absolute()) if path else ""
 
 
-_NO_SETTINGS = Sweep(ops=()).families
-_KEYS: dict[str, Key] = {
-    name: key for record in (Plan, Timing, Sweep, *map(type, _NO_SETTINGS)) for name, key in keys_of(record).items()
-}
+_KEYS: dict[str, Key] = {name: key for record in (Plan, Timing, Sweep) for name, key in keys_of(record).items()}
 """All keys of a plan that are checked, or that only some ops have."""
-_TAKEN_BY: dict[str, Callable[[Op], bool]] = {
-    **{name: key.taken_by for name, key in _KEYS.items() if key.taken_by is not None},
-    **{
-        name: key.taken_by or family.belongs_to
-        for family in _NO_SETTINGS
-        for name, key in keys_of(type(family)).items()
-    },
-}
+_TAKEN_BY = {name: key.taken_by for name, key in _KEYS.items() if key.taken_by is not None}
 """Key that only some ops have → whether an op has it. All other settings change how every op is timed."""
 
 

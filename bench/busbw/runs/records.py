@@ -12,11 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from busbw.errors import refuse_unknown
-from busbw.ops.algorithms.settings import AlgorithmSettings
-from busbw.ops.host import HostSettings
-from busbw.ops.pairs import PairSettings
-from busbw.ops.storage import Access
-from busbw.ops.traffic import TrafficSettings
+from busbw.ops.settings import Access, AlgorithmSettings, HostSettings, PairSettings, TrafficSettings
 from busbw.ops.training import Workload
 from busbw.runs.facts import HostFacts
 

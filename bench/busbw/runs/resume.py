@@ -13,9 +13,9 @@ from busbw import __version__
 from busbw.errors import LaunchError, StoreError, UsageError
 from busbw.ops import OPS
 from busbw.runs import store
-from busbw.runs.facts import JOB_FACTS, SAME_FACTS, SAME_VARIABLES, UNKNOWN_HOST, HostFacts, ResumedJob
+from busbw.runs.facts import JOB_FACTS, SAME_FACTS, SAME_VARIABLES, UNKNOWN_HOST, HostFacts, ResumedJob, fact_of
 from busbw.runs.placement import binding, rank_placements, variables_of
-from busbw.runs.plan import Plan, naming_options, plan_from
+from busbw.runs.plan import Plan, naming_options
 from busbw.runs.progress import CaseBlock, progress_of
 from busbw.runs.records import SCHEMA, Case, Run
 from busbw.runs.store import StoredRun
@@ -23,11 +23,7 @@ from busbw.runs.store import StoredRun
 Block = tuple[int, int]
 """A block to be measured: index of its case in ``Run.cases``, number of the block."""
 
-_SAME_FACTS: Final = (
-    *SAME_FACTS,
-    ("mpi.loop", lambda host: host.mpi and host.mpi.loop),
-    ("storage.way", lambda host: host.storage and host.storage.way),
-)
+_SAME_FACTS: Final = (*SAME_FACTS, "mpi.loop", "storage.way")
 """A fact that an older run lacks is not a difference, except ``virtualization``, which is missing on bare metal."""
 _START_ANEW: Final = "start a new run instead"
 
@@ -130,7 +126,7 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
     plan, for example of an older busbw.
     """
     try:
-        plan = plan_from(run.plan)
+        plan = msgspec.convert(run.plan, Plan)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         raise StoreError(f"the plan stored with run {run.id} cannot be executed by this busbw: {error}") from error
     launch_count = plan.launches if launches is None else launches
@@ -236,7 +232,7 @@ def _refuse_other_facts(run: Run, cases: Sequence[Case], hosts: Sequence[str], f
         then, now = (
             _comparable_facts(environments.get(host, UNKNOWN_HOST)) for environments in (run.environments, facts)
         )
-        for name, _ in _SAME_FACTS:
+        for name in _SAME_FACTS:
             if not then[name] and name != "virtualization":
                 del then[name], now[name]
         bound = [binding([placement for placement in bound_to if placement.host == host]) for bound_to in placements]
@@ -258,7 +254,7 @@ def _refuse(run: Run, differences: Sequence[str], advice: str = _START_ANEW) -> 
 
 
 def _comparable_facts(host: HostFacts) -> dict[str, object]:
-    return {name: value_of(host) for name, value_of in _SAME_FACTS} | {
+    return {name: fact_of(host, name) for name in _SAME_FACTS} | {
         variable.in_words: value
         for variable, value in variables_of(host).items()
         if variable.name.startswith(SAME_VARIABLES)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from busbw.errors import LaunchError, StoreError
 from busbw.runs.progress import Progress, outline, progress_of
-from busbw.slurm import queue
-from busbw.slurm.queue import QueuedJob
-from busbw.slurm.runs import JobRuns
+from busbw.slurm import jobs
+from busbw.slurm.jobs import JobRuns, QueuedJob
 
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 2.0, 10.0
 """Interval between two queries, limited to spare the controller. (``sbatch --wait`` queries ever less often, and so
@@ -57,7 +56,7 @@ class Follower:
         while True:
             interval = min(max(_SHORTEST_SECONDS, (self.now() - began) / 30), _LONGEST_SECONDS)
             try:
-                tasks = queue.job(self.number)
+                tasks = jobs.job(self.number)
                 answered = self.now()
             except LaunchError as error:
                 if self.now() - answered > _SILENCE_SECONDS:
@@ -99,15 +98,15 @@ class Follower:
         for task in tasks:
             if not task.ended:
                 sentences.append(f"Slurm no longer knows job {task.shown}; its last state was {task.in_words()}")
-            elif task.state == queue.ENDED_WELL:
+            elif task.state == jobs.ENDED_WELL:
                 sentences.append(f"job {task.shown} ended well")
             else:
-                sentences.append(f"job {task.shown} ended {task.state}: {queue.ENDED_BADLY[task.state]}")
+                sentences.append(f"job {task.shown} ended {task.state}: {jobs.ENDED_BADLY[task.state]}")
             folders = self._folders(task.id)
             sentences += [f"run {folder.name}: {self._progress(folder)}" for folder in folders]
             if not folders:
                 sentences.append(f"no run of job {task.shown} was found in {self.runs.results_dir}")
-        bad = any(task.state != queue.ENDED_WELL for task in tasks)
+        bad = any(task.state != jobs.ENDED_WELL for task in tasks)
         if bad and self.log is not None:
             sentences += _last_lines(self.log)
         return Verdict(int(bad), tuple(sentences))

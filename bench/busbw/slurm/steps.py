@@ -14,7 +14,7 @@ from busbw.errors import LaunchError, UsageError
 from busbw.escape import say
 from busbw.runs import store
 from busbw.runs.progress import outline, progress_of
-from busbw.slurm.runs import JOB, NODES, JobRuns
+from busbw.slurm.jobs import JOB, NODES, JobRuns
 
 _RESTARTS = "SLURM_RESTART_COUNT"
 

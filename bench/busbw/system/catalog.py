@@ -16,8 +16,8 @@ import msgspec
 
 from busbw.errors import UsageError
 from busbw.ops import limits
+from busbw.ops.limits import URL, SourcedRow, refuse
 from busbw.runs.records import Record
-from busbw.runs.sourced import URL, SourcedRow, refuse
 from busbw.units import format_rate
 
 VARIABLE = "BUSBW_PEAKS"

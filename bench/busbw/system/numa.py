@@ -10,7 +10,7 @@ import os
 import platform
 
 from busbw.errors import BackendError
-from busbw.ops.host import MOST_NODES
+from busbw.ops.settings import MOST_NODES
 
 _MBIND = {"x86_64": 237, "aarch64": 235, "riscv64": 235, "ppc64le": 259}
 """Processor → system call number of mbind: Linux, arch/x86/entry/syscalls/syscall_64.tbl,

@@ -17,8 +17,7 @@ import psutil
 
 from busbw.errors import UsageError
 from busbw.ops import OPS
-from busbw.ops.settings import Way
-from busbw.ops.storage import GRAIN_BYTES
+from busbw.ops.settings import GRAIN_BYTES, Way
 from busbw.runs.facts import HostFacts, StorageFacts
 from busbw.runs.records import Case
 from busbw.units import about_size, format_size

@@ -15,8 +15,8 @@ import msgspec
 
 from busbw.errors import UsageError, refuse_unknown
 from busbw.ops import limits
+from busbw.ops.limits import SourcedRow, refuse
 from busbw.runs.records import DTYPE_BYTES, Record
-from busbw.runs.sourced import SourcedRow, refuse
 
 Norm = Literal["rms", "layer", "none"]
 

@@ -10,8 +10,7 @@ import msgspec
 from busbw.errors import UsageError
 from busbw.ops import STRATEGIES
 from busbw.ops.base import first_reason
-from busbw.ops.exchanges import STEPS
-from busbw.ops.training import EXCHANGE, LEAST_SQUARES, SAMPLES, Workload, problem_width
+from busbw.ops.training import EXCHANGE, LEAST_SQUARES, SAMPLES, STEPS, Workload, problem_width
 from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model

@@ -17,7 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from busbw.backends import BACKENDS
 from busbw.backends.base import Vector, World
 from busbw.backends.pytorch.backend import TorchBackend
-from busbw.launch.base import Listener, finish_well
+from busbw.launch.run_session import Listener, RunSession
 from busbw.launch.worker import Job, run
 from busbw.ops.groups import Ranks
 from busbw.runs import store
@@ -62,7 +62,7 @@ def main() -> None:
     row = replace(BACKENDS["gloo"], open=FakeGroupBackend)
     folder = store.create(results, "pretended")
     outcome = run(Job(plan, folder, 0, "local", row), World(0, ranks, 0, "local", 60.0), Listener())
-    finish_well(folder, outcome.failed)
+    RunSession(folder, ()).complete(outcome.failed)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,8 @@ import numpy.typing as npt
 from busbw import __version__
 from busbw.backends import BACKENDS
 from busbw.ops import OPS
-from busbw.ops.algorithms.settings import AlgorithmSettings
 from busbw.ops.groups import pair_rounds, split_world
-from busbw.ops.host import HostSettings
-from busbw.ops.pairs import PairSettings, run_together
-from busbw.ops.traffic import TrafficSettings
+from busbw.ops.settings import AlgorithmSettings, HostSettings, PairSettings, TrafficSettings, run_together
 from busbw.runs import store
 from busbw.runs.causes import failed
 from busbw.runs.facts import HostFacts

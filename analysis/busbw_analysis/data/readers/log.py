@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from busbw.ops.pairs import Pairs
+from busbw.ops.settings import Pairs
 from busbw.runs.records import CheckState, LogNote, Mode, Sync
 
 SizeMeaning = Literal["S", "block"]

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final, get_args
 
 from busbw.escape import from_cell
-from busbw.ops.pairs import Pairs
+from busbw.ops.settings import Pairs
 from busbw.runs.records import Mode, Sync
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import real, text

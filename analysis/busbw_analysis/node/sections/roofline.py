@@ -6,7 +6,7 @@ from typing import Final
 from matplotlib.axes import Axes
 
 from busbw.ops import LEAST_TRAFFIC
-from busbw.ops.host import HostSettings
+from busbw.ops.settings import HostSettings
 from busbw.runs.records import DTYPE_BYTES
 from busbw.units import about_size, format_flop, format_rate, format_size, format_time, signed_time
 from busbw_analysis.node.roofline import (

@@ -14,8 +14,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from busbw.backends.base import ALONE, Bound, Limits, Local, Operation
 from busbw.backends.patterns import EXACT_UP_TO
-from busbw.ops.compute import HEAD_SIZE, HEADS, TOKEN
-from busbw.ops.host import host_settings
+from busbw.ops.local import HEAD_SIZE, HEADS, TOKEN
+from busbw.ops.settings import host_settings
 
 _SEED = 5
 _LARGEST_OPERAND = 126

@@ -16,7 +16,7 @@ from busbw.backends.base import ALONE, Bound, Limits, Local, Operation, do_nothi
 from busbw.backends.patterns import count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
 from busbw.ops.base import Span, first_reason
-from busbw.ops.host import host_settings
+from busbw.ops.settings import host_settings
 from busbw.runs.records import Case
 from busbw.system import numa
 from busbw.system.device import Device

@@ -10,7 +10,7 @@ import platform
 from functools import cache
 
 from busbw.backends.compiled_loop import Compiled, compiled, unsupported_platform
-from busbw.ops.copies import SCALAR
+from busbw.ops.local import SCALAR
 
 LINE_BYTES = 128
 """Distance between data that different threads write: two cache lines, because CPUs prefetch them in pairs."""

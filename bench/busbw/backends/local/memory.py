@@ -19,8 +19,8 @@ from busbw.backends.local import kernels
 from busbw.backends.local.kernels import LINE_BYTES
 from busbw.backends.local.threads import Words, lines, pieces, shares, team_of
 from busbw.errors import BackendError
-from busbw.ops.copies import SCALAR
-from busbw.ops.host import HostSettings, host_settings
+from busbw.ops.local import SCALAR
+from busbw.ops.settings import HostSettings, host_settings
 from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.system import numa
 

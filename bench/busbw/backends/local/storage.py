@@ -18,7 +18,7 @@ import torch
 
 from busbw.backends.base import Bound, Limits, Local, Operation
 from busbw.errors import BackendError
-from busbw.ops.storage import Access
+from busbw.ops.settings import Access
 from busbw.runs.records import CrossCheck
 from busbw.units import format_size
 

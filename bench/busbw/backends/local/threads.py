@@ -19,7 +19,7 @@ import numpy.typing as npt
 from busbw.backends.compiled_loop import Compiled
 from busbw.backends.local.kernels import LINE_BYTES
 from busbw.errors import BackendError
-from busbw.system.slurm_topology import allowed_cores, binds_threads
+from busbw.system.environment import allowed_cores, binds_threads
 from busbw.system.sysfs import text_of
 from busbw.units import numbers_in
 

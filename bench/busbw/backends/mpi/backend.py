@@ -25,9 +25,9 @@ from busbw.backends.side_channel import collect_reports, first_line, wait_warily
 from busbw.backends.watchdog import Watchdog
 from busbw.errors import LaunchError
 from busbw.ops import MESSAGES
-from busbw.ops.algorithms.settings import AlgorithmSettings
 from busbw.ops.base import Op, first_reason
 from busbw.ops.groups import Ranks, split_world
+from busbw.ops.settings import AlgorithmSettings
 from busbw.runs.records import Case
 from busbw.system.device import DeviceConditions
 from busbw.system.nvml import nvml_of

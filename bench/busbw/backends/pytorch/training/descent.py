@@ -19,8 +19,7 @@ from busbw.backends.base import Bound, Operation, Parts
 from busbw.backends.pytorch.names import ALL_GATHER
 from busbw.backends.pytorch.training.observer import Observer, counted, record
 from busbw.backends.pytorch.training.step import profiled, workload_of
-from busbw.ops.exchanges import STEPS, parse_exchange
-from busbw.ops.training import SAMPLES, Workload, problem_width
+from busbw.ops.training import SAMPLES, STEPS, Workload, parse_exchange, problem_width
 from busbw.system.device import Device
 
 SEED: Final = 1

@@ -20,8 +20,7 @@ from busbw.backends.pytorch.training.observer import Alive, Observer, Waits, cou
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Split, first_reason
-from busbw.ops.exchanges import parse_exchange
-from busbw.ops.training import Workload
+from busbw.ops.training import Workload, parse_exchange
 from busbw.runs.records import Case
 from busbw.system.device import Device
 from busbw.workloads.model_rows import parameters

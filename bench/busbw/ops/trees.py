@@ -3,8 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from busbw.ops.algorithms.base import Round, Transfer, same
-from busbw.ops.algorithms.partners import distances
+from busbw.ops.schedules import Round, Slots, Transfer, same
+
+
+def distances(ranks: int) -> list[int]:
+    """1, 2, 4, … below ``ranks``: ⌈lg n⌉ distances."""
+    return [1 << level for level in range((ranks - 1).bit_length())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +23,10 @@ class Edge:
 Tree = tuple[Edge, ...]
 
 
-def chain(ranks: int) -> Tree:
-    """Each rank is the child of the previous one."""
-    return tuple(Edge(rank, rank - 1, rank) for rank in range(1, ranks))
-
-
 def filled(ranks: int, children: int) -> Tree:
-    """A tree filled level by level, with up to ``children`` children per rank."""
+    """A tree filled level by level, with up to ``children`` children per rank; with one, each rank is the child of the
+    previous one.
+    """
     return _hung([(rank - 1) // children for rank in range(1, ranks)], range(ranks))
 
 
@@ -64,18 +65,10 @@ def _hung(parents: Sequence[int], members: Sequence[int]) -> Tree:
     return tuple(Edge(members[place], members[parent], depth(place)) for place, parent in enumerate(parents, start=1))
 
 
-def up(trees: Sequence[Tree], segments: int) -> Iterator[Round]:
-    """Each tree reduces its share of the blocks to its root, in ``segments`` pipelined segments."""
-    return _in_segments(trees, segments, adds=True)
-
-
-def down(trees: Sequence[Tree], segments: int) -> Iterator[Round]:
-    """The root of each tree broadcasts its share of the blocks, in ``segments`` pipelined segments."""
-    return _in_segments(trees, segments, adds=False)
-
-
-def _in_segments(trees: Sequence[Tree], segments: int, *, adds: bool) -> Iterator[Round]:
-    """``adds``: upwards, starting at the deepest leaves; otherwise downwards from the root."""
+def in_segments(trees: Sequence[Tree], segments: int, *, adds: bool) -> Iterator[Round]:
+    """Each tree carries its share of the blocks in ``segments`` pipelined segments. ``adds``: it reduces them to its
+    root, starting at the deepest leaves; otherwise the root broadcasts them.
+    """
     deepest = max((edge.depth for tree in trees for edge in tree), default=0)
 
     def message(edge: Edge, slot: int) -> Transfer:
@@ -91,13 +84,25 @@ def _in_segments(trees: Sequence[Tree], segments: int, *, adds: bool) -> Iterato
         )
 
 
-def up_the_binomial_tree(ranks: int) -> Iterator[Round]:
-    """Reduce everything to rank 0, one child after the other."""
+def up_the_binomial_tree(ranks: int, *, gathers: bool = False) -> Iterator[Round]:
+    """To rank 0, one child after the other: reduce everything, or gather the blocks of the ranks below."""
     for step in distances(ranks):
-        yield tuple(same(rank, rank - step, (0,), adds=True) for rank in range(step, ranks, 2 * step))
+        yield tuple(
+            same(rank, rank - step, _below(rank, step, ranks) if gathers else (0,), adds=not gathers)
+            for rank in range(step, ranks, 2 * step)
+        )
 
 
-def down_the_binomial_tree(ranks: int) -> Iterator[Round]:
-    """Broadcast from rank 0 to all others, one child after the other."""
+def down_the_binomial_tree(ranks: int, *, scatters: bool = False) -> Iterator[Round]:
+    """From rank 0 to all others, one child after the other: broadcast everything, or scatter the blocks of the ranks
+    below.
+    """
     for step in reversed(distances(ranks)):
-        yield tuple(same(rank, rank + step, (0,)) for rank in range(0, ranks - step, 2 * step))
+        yield tuple(
+            same(rank - step, rank, _below(rank, step, ranks) if scatters else (0,))
+            for rank in range(step, ranks, 2 * step)
+        )
+
+
+def _below(rank: int, step: int, ranks: int) -> Slots:
+    return tuple(range(rank, min(rank + step, ranks)))

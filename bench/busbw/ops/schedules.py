@@ -45,14 +45,6 @@ class Schedule:
     ends: tuple[Slots, ...]
 
 
-# --- building blocks of most algorithms ---------------------------------------------------------------------------
-
-
-def is_power_of_two(ranks: int) -> bool:
-    """Whether ``ranks`` is a power of two."""
-    return ranks & (ranks - 1) == 0
-
-
 def vectors(ranks: int, blocks: int) -> tuple[Slots, ...]:
     """Every rank holds all blocks of its input: block b in slot b."""
     return (tuple(range(blocks)),) * ranks

@@ -1,16 +1,137 @@
-"""The runs of a job and the jobs of a run, which stores the variables of its jobs; the rows of ``busbw status``."""
+"""Jobs of Slurm: submit a script, query their state, the runs of a job and the jobs of a run; ``busbw status``."""
 
+import re
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import msgspec
+from msgspec import UNSET
 
 from busbw.errors import LaunchError, StoreError
 from busbw.runs import store
+from busbw.runs.facts import UNKNOWN_HOST, HostFacts
 from busbw.runs.progress import outline, progress_of
-from busbw.slurm import queue
-from busbw.slurm.queue import QueuedJob
+
+_ANSWERS_SECONDS = 60.0
+
+_FORMAT = "%A|%i|%T|%r|%N|%k|%j"
+"""Fields of a job: number, number with array task, state, reason, nodes, comment, name. The last two may contain any
+text; in jobs that busbw submits, only the name does."""
+
+_FIELDS = _FORMAT.count("|")
+
+ENDED_WELL = "COMPLETED"
+ENDED_BADLY = {
+    "BOOT_FAIL": "a node did not boot",
+    "CANCELLED": "it was cancelled",
+    "DEADLINE": "it reached its deadline",
+    "FAILED": "its script exited with an error",
+    "NODE_FAIL": "a node went down",
+    "OUT_OF_MEMORY": "it ran out of memory",
+    "PREEMPTED": "another job preempted it",
+    "REVOKED": "another cluster took it over",
+    "TIMEOUT": "it reached its time limit",
+}
+"""Final states of failed jobs → explanation. Jobs in other states continue, possibly back to PENDING."""
+
+_PENDING_FOR_EVER = {
+    "PartitionNodeLimit": "the partition has or allows fewer nodes than requested",
+    "PartitionConfig": "the partition has or allows fewer nodes than requested",  # since 22.05
+    "PartitionTimeLimit": "the time limit exceeds that of the partition",
+    "AssocGrpNodeLimit": "the account may not use so many nodes",
+    "QOSMaxNodePerUserLimit": "the QOS does not allow so many nodes",
+    "JobHeldUser": "it is held; release it with scontrol release",
+    "JobHeldAdmin": "an administrator holds it",
+    "BadConstraints": "no node has the requested features",
+    "ReqNodeNotAvail": "a requested node is down, drained or reserved",
+}
+"""Reasons of pending jobs that do not resolve by waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job as Slurm reports it.
+
+    ``id``: its number, as its processes see it.
+    ``shown``: the number as Slurm prints it, such as 12_4 for a task of an array.
+    """
+
+    id: str
+    shown: str
+    state: str
+    reason: str | None
+    nodes: str
+    comment: str
+    name: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job is in a final state."""
+        return self.state == ENDED_WELL or self.state in ENDED_BADLY
+
+    def in_words(self) -> str:
+        """State, with the reason for waiting or the nodes."""
+        if self.state == "PENDING" and self.reason:
+            hint = _PENDING_FOR_EVER.get(self.reason.partition(",")[0])
+            return f"PENDING ({self.reason}{f': {hint}' if hint else ''})"
+        return f"{self.state} on {self.nodes}" if self.nodes and not self.ended else self.state
+
+
+def submit(script: str) -> str:
+    """Submit ``script`` with sbatch and return the job number. Raises LaunchError with Slurm's message."""
+    answer = _ask(["sbatch", "--parsable"], script)
+    number = re.match(r"\d+", answer.strip())
+    if number is None:
+        raise LaunchError(f"sbatch printed {answer.strip()!r} instead of a job number")
+    return number[0]
+
+
+def job(number: str) -> tuple[QueuedJob, ...]:
+    """The state of job ``number``, or of every task of an array. Empty when Slurm no longer knows the job.
+
+    Raises LaunchError with Slurm's message when it does not answer.
+    """
+    try:
+        return _jobs(_ask(["squeue", "--noheader", "--states=all", f"--jobs={number}", f"--format={_FORMAT}"]))
+    except LaunchError as error:
+        if "Invalid job id" in str(error):
+            return ()
+        raise
+
+
+def mine() -> tuple[QueuedJob, ...]:
+    """This user's jobs that Slurm knows, including ended ones. Raises LaunchError when it does not answer."""
+    return _jobs(_ask(["squeue", "--noheader", "--states=all", "--me", f"--format={_FORMAT}"]))
+
+
+def _jobs(answer: str) -> tuple[QueuedJob, ...]:
+    rows = [line.split("|", _FIELDS) for line in answer.splitlines() if line.count("|") >= _FIELDS]
+    return tuple(
+        QueuedJob(number, shown, state, None if why == "None" else why, nodes.replace("(null)", ""), comment, name)
+        for number, shown, state, why, nodes, comment, name in rows
+    )
+
+
+def _ask(argv: Sequence[str], given: str | None = None) -> str:
+    try:
+        asked = subprocess.run(
+            argv, check=False, capture_output=True, text=True, input=given, timeout=_ANSWERS_SECONDS, errors="replace"
+        )
+    except FileNotFoundError:
+        raise LaunchError(
+            f"{argv[0]} not found in PATH: submit from a login node of the cluster, or load the module that provides "
+            "Slurm's commands"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise LaunchError(
+            f"{argv[0]} has not answered for {_ANSWERS_SECONDS:g} s; check Slurm's controller with scontrol ping"
+        ) from None
+    if asked.returncode != 0:
+        message = "; ".join(line.strip() for line in asked.stderr.splitlines() if line.strip())
+        raise LaunchError(f"{argv[0]} failed: {message or f'exit status {asked.returncode}'}")
+    return asked.stdout
+
 
 JOB = "SLURM_JOB_ID"
 NODES = "SLURM_JOB_NODELIST"
@@ -24,28 +145,10 @@ class JobAllocation:
     nodes: str
 
 
-class _Job(msgspec.Struct):
-    """Decoded part of ``ResumedJob``."""
-
-    variables: dict[str, str] = {}
-
-
-class _Facts(_Job):
-    """Decoded part of ``HostFacts``; the other facts are skipped, because there may be thousands of runs."""
-
-    resumed: tuple[_Job, ...] = ()
-
-
-class _RunFile(msgspec.Struct):
-    environments: dict[str, _Facts]
-
-
-_RUN = msgspec.json.Decoder(_RunFile)
-
-
-def _allocations(facts: _Facts) -> tuple[JobAllocation, ...]:
+def _allocations(facts: HostFacts) -> tuple[JobAllocation, ...]:
     """The jobs in the facts of a host: the job that began the run, and those in which it was resumed."""
-    of_jobs = [job.variables for job in (facts, *facts.resumed) if JOB in job.variables]
+    recorded = [facts.variables, *(job.variables for job in facts.resumed)]
+    of_jobs = [variables for variables in recorded if variables is not UNSET and JOB in variables]
     return tuple(dict.fromkeys(JobAllocation(variables[JOB], variables.get(NODES, "")) for variables in of_jobs))
 
 
@@ -69,10 +172,9 @@ class JobRuns:
         try:
             written = (folder / store.RUN_FILE).stat().st_mtime_ns
             if folder not in self._known or self._known[folder][0] != written:
-                run = _RUN.decode(store.run_document(folder / store.RUN_FILE))
-                facts = next(iter(run.environments.values()), _Facts())
+                facts = next(iter(store.read_run(folder).environments.values()), UNKNOWN_HOST)
                 self._known[folder] = (written, _allocations(facts))
-        except (OSError, StoreError, *store.NOT_A_RECORD):
+        except (OSError, StoreError):
             return ()
         return self._known[folder][1]
 
@@ -113,7 +215,7 @@ def will_measure(job: QueuedJob, folder: Path, allocations: Sequence[JobAllocati
 def refuse_a_second_job(folder: Path) -> None:
     """Raise LaunchError when the run in ``folder`` has a job that has not ended, or when Slurm does not answer."""
     allocations = JobRuns(folder.parent).jobs(folder)
-    job = next((queued for queued in queue.mine() if will_measure(queued, folder, allocations)), None)
+    job = next((queued for queued in mine() if will_measure(queued, folder, allocations)), None)
     if job is not None:
         raise LaunchError(
             f"run {folder.name} is already being resumed by job {job.shown}, {job.in_words()}; wait for its end (busbw "
