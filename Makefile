@@ -107,16 +107,15 @@ format: $(developed) ## format the sources
 bench: $(installed) ## measure the overhead of busbw, as ratios
 	$(venv)/bin/python tests/bench/overhead.py
 	$(venv)/bin/python tests/bench/mpi_against_c.py
-	$(venv)/bin/python tests/bench/control_time.py
 	$(venv)/bin/python tests/bench/stream.py
 
 bench-fit: $(installed) ## accuracy of fits and coverage of their intervals: 10 to 20 minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/fits.py
 
-bench-gpu: $(installed) ## on a GPU: memory copy rate relative to the best of cudaMemcpyAsync, torch and Triton
+bench-gpu: $(installed) ## on a GPU: memory copy rate relative to the best of cudaMemcpyAsync and torch
 	$(venv)/bin/python tests/bench/hbm.py
 
-bench-metrology: $(installed) ## error rates of the statistics on simulated data, and the resolution of this machine
+bench-metrology: $(installed) ## error rates of the statistics on simulated data
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/metrology.py
 
 bench-scale: $(installed) ## time and memory of the analysis for many ranks, pairs, samples and runs: minutes
