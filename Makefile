@@ -3,7 +3,6 @@
 PYTHON ?= python3
 RANKS ?=
 RUN ?= latest
-ROUNDS ?= 5
 SELECT ?=
 MINUTES ?= 10
 
@@ -71,8 +70,8 @@ test-exhaustive: test-all ## test-all with every number of ranks, every network 
 planted: $(developed) ## mutation test: some 60 faults in the sources that tests must detect: ten minutes
 	$(venv)/bin/python tests/planted/planted.py
 
-faults: $(developed) ## inject faults into ROUNDS=5 × 20 real runs and check the results: 1 minute per round or more
-	$(venv)/bin/python tests/faults/campaign.py --rounds $(ROUNDS)
+faults: $(developed) ## break real runs at random moments, 5 × 14, and check the results: minutes
+	BUSBW_EXHAUSTIVE=1 $(pytest) tests/integration/test_resume.py -k broken_at_any_moment
 
 fuzz: $(developed) ## fuzz run folders and plans, MINUTES=10 each
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/fuzz/fuzz.py --minutes $(MINUTES)

@@ -306,3 +306,17 @@ def shared_commands(tmp_path_factory: pytest.TempPathFactory, forker: Callable[[
     left = given.alive()
     given.clear()
     assert not left, f"processes {left} outlived their run"
+
+
+@pytest.fixture
+def no_shared_memory_left() -> Iterator[None]:
+    """A file of a world that has ended takes memory until the machine is started anew."""
+    folder = Path("/dev/shm")  # noqa: S108 - what is tested is there
+    before = set(folder.glob("mpich_shm_*"))
+    yield
+    new = set(folder.glob("mpich_shm_*")) - before
+    maps = ""
+    for process in Path("/proc").glob("[0-9]*/maps") if new else ():  # of tests that run beside this one
+        with contextlib.suppress(OSError):
+            maps += process.read_text(encoding="utf-8", errors="replace")
+    assert [path for path in new if path.exists() and str(path) not in maps] == []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,15 +17,17 @@ from busbw.runs.records import DTYPE_BYTES, REDOPS
 from busbw.system.environment import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.integration.conftest import Commands, Finished
 
     from busbw.runs.store import StoredRun
 
 _MISSING = BACKENDS["mpi"].missing()
 
-pytestmark = [pytest.mark.integration, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING)),
+    pytest.mark.usefixtures("no_shared_memory_left"),
+]
 
 _HOST = socket.gethostname()
 _NO_COMPILER = compiled_loop.missing()
@@ -48,20 +48,6 @@ def _verified(run: StoredRun) -> None:
     assert not run.not_reached
     for row in run.measurements:
         assert row.check.state == ("not checked" if row.case.op == "barrier" else "verified"), row.case
-
-
-@pytest.fixture(autouse=True)
-def no_shared_memory_left() -> Iterator[None]:
-    """A file of a world that has ended takes memory until the machine is started anew."""
-    folder = Path("/dev/shm")  # noqa: S108 - what is tested is there
-    before = set(folder.glob("mpich_shm_*"))
-    yield
-    new = set(folder.glob("mpich_shm_*")) - before
-    maps = ""
-    for process in Path("/proc").glob("[0-9]*/maps") if new else ():  # of tests that run beside this one
-        with suppress(OSError):
-            maps += process.read_text(encoding="utf-8", errors="replace")
-    assert [path for path in new if path.exists() and str(path) not in maps] == []
 
 
 # --- what it measures ------------------------------------------------------------------------------------------
