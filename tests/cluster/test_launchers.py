@@ -10,26 +10,11 @@ from bed import Bed
 from bed.whole import Job
 from slurm_site import PMI2_GARBLED
 from testing.narrow import require
+from testing.plans import plan_text, sweep
 
 from busbw.runs import store
 
-_PLAN = """\
-name = "private"
-
-[timing]
-blocks = 1
-min_samples = 4
-least_samples = 2
-min_seconds = 0.0
-max_seconds = 0.05
-launch_warmup_seconds = 0.0
-warmup_seconds = 0.0
-warmup_calls = 1
-
-[[sweep]]
-ops = ["all_reduce", "pair_matrix"]
-sizes = "1KiB"
-"""
+_PLAN = plan_text(sweep("all_reduce,pair_matrix", "1KiB"))
 
 # /tmp is each host's own; the script runs on the first host of the job, and so does rank 0.
 _SCRIPT = """\
