@@ -97,7 +97,7 @@ documents: $(installed) ## regenerate the tables in docs/ that rows and records 
 	PYTHONPATH=tests/models $(venv)/bin/python tests/shared/documents.py
 
 drawings: $(installed) ## regenerate the drawings of algorithms in docs/drawings
-	$(venv)/bin/python tests/models/drawing_tool.py --into docs/drawings
+	$(venv)/bin/python tests/models/drawing_tool.py docs/drawings
 
 format: $(developed) ## format the sources
 	$(venv)/bin/ruff check --fix
