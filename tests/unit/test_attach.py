@@ -79,29 +79,19 @@ def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
 # --- places ----------------------------------------------------------------------------------------------------
 
 
-def test_the_place_in_a_step_of_slurm() -> None:
-    assert rank_info("srun", LAUNCHERS["srun"].variables, STEP) == RankInfo("srun", 5, 7, 1, 3, 2)
-    assert rank_info("srun", LAUNCHERS["srun"].variables, {**STEP, "SLURM_NODEID": "9"}).local_size is None
-
-
 @pytest.mark.parametrize(
-    ("launcher", "known", "variables", "place"),
+    ("launcher", "variables", "place"),
     [
         (
             "torchrun",
-            LAUNCHERS["torchrun"].variables,
             {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "2"},
             (5, 7, 1, 3, 2),
         ),
-        (
-            "torchrun",
-            LAUNCHERS["torchrun"].variables,
-            {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1"},
-            (5, 7, 1, None, None),
-        ),
+        ("torchrun", {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1"}, (5, 7, 1, None, None)),
+        ("srun", STEP, (5, 7, 1, 3, 2)),
+        ("srun", {**STEP, "SLURM_NODEID": "9"}, (5, 7, 1, None, 9)),
         (
             "mpirun",
-            LAUNCHERS["mpirun"].variables,
             # The last one counts the ranks of a node over all jobs: it is no node's number.
             {
                 **{f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "5"), ("SIZE", "7"))},
@@ -112,19 +102,16 @@ def test_the_place_in_a_step_of_slurm() -> None:
         ),
         (
             "mpirun",
-            LAUNCHERS["mpirun"].variables,
             {"PMI_RANK": "5", "PMI_SIZE": "7", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "3"},
             (5, 7, 1, 3, None),
         ),
     ],
 )
 def test_a_place_is_what_each_launcher_tells(
-    launcher: str,
-    known: tuple[launcher_env.LauncherVariables, ...],
-    variables: dict[str, str],
-    place: tuple[int, int, int, int | None, int | None],
+    launcher: str, variables: dict[str, str], place: tuple[int, int, int, int | None, int | None]
 ) -> None:
     meets = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"} if launcher == "torchrun" else {}
+    known = LAUNCHERS[launcher].variables
     assert rank_info(launcher, known, {**variables, **meets}) == RankInfo(launcher, *place)
 
 

@@ -644,8 +644,3 @@ def test_the_folder_of_a_run_is_known_by_its_name_and_is_removed_whatever_is_in_
     storage.remove_files(folder)
     storage.remove_files(storage.files_folder(None, "run-1"))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_timing_of_a_suite_has_patience() -> None:
-    """Calls of seconds are no lost ranks."""
-    assert plan.read_suite("storage").timing.timeout_seconds >= 600
