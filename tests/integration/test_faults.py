@@ -288,13 +288,6 @@ def test_a_full_disk_ends_the_run_with_the_earlier_rows_kept(commands: Commands,
     _assert_stopped_by_the_disk(finished, commands.read(tiny_disk), "No space left on device")
 
 
-@pytest.mark.slow
-def test_a_file_that_may_not_grow_ends_the_run_with_the_earlier_rows_kept(commands: Commands) -> None:
-    program = commands.program("with_file_limit.py")
-    finished = commands.run(str(64 * 1024), *_more_than_fits(commands), program=program)
-    _assert_stopped_by_the_disk(finished, commands.read(), "File too large")
-
-
 def test_a_results_folder_below_a_file_is_refused_before_anything_starts(commands: Commands) -> None:
     file = commands.folder / "file"
     file.write_text("not a folder\n", encoding="utf-8")

@@ -156,13 +156,6 @@ def test_a_run_without_rows_loads_and_has_no_end(folder: Path) -> None:
     assert (stored.rows, stored.end, len(stored.not_reached)) == ((), None, 3)
 
 
-def test_each_row_is_in_the_file_before_append_returns(folder: Path) -> None:
-    with store.Appender(folder) as appender:
-        for count in range(1, 4):
-            appender.append(SKIPPED)
-            assert len(store.read(folder).rows) == count
-
-
 def test_each_row_is_on_the_disk_before_append_returns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda file: written.append(os.fstat(file).st_size))
