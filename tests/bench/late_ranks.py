@@ -22,10 +22,7 @@ from busbw_analysis.data.load import load
 TRIALS = 100
 SECONDS = 2e-3
 SHARE = 0.3
-SWEEPS = (
-    Sweep(ops=("all_reduce",), sizes="8,64KiB"),
-    Sweep(ops=("all_gather",), sizes="1KiB"),
-)
+SWEEPS = (Sweep(ops=("all_reduce",), sizes="8,64KiB"), Sweep(ops=("all_gather",), sizes="1KiB"))
 ONE_CASE = (Sweep(ops=("all_reduce",), sizes="8"),)
 """A single short case: the order in which a barrier releases ranks is a large part of its time."""
 PACE = Timing(launch_warmup_seconds=0.2)

@@ -30,10 +30,7 @@ from busbw_analysis.diagnosis.pairs import LAUNCHES_FOR_A_PAIR
 pytestmark = pytest.mark.timeout(400)
 
 _PACE = {"min_samples": 20, "least_samples": 20, "max_seconds": 0.4, "launch_warmup_seconds": 0.1, "warmup_calls": 2}
-_PLAN = plan_text(
-    sweep("pair_matrix", "8,256KiB", sync="none"),
-    timing={**STEADY, **_PACE},
-)
+_PLAN = plan_text(sweep("pair_matrix", "8,256KiB", sync="none"), timing={**STEADY, **_PACE})
 
 
 SLOW = {f"slow-{kind}" for kind in ("host", "rank", "sender", "receiver", "pair")}

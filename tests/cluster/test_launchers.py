@@ -45,11 +45,7 @@ COMMANDS = {
     "mpirun of Open MPI": ("mpirun", "mpi", f"{_OPEN_MPIS} $run --backend mpi"),
     "mpirun, Gloo, by MPI": ("mpirun", "gloo", "mpirun -n 4 $run"),
     # No MPI is loaded there: there is none of that name.
-    "mpirun, Gloo, where it is told": (
-        "mpirun",
-        "gloo",
-        "MASTER_PORT=29503 MPI4PY_LIBMPI=/nowhere mpirun -n 4 $run",
-    ),
+    "mpirun, Gloo, where it is told": ("mpirun", "gloo", "MASTER_PORT=29503 MPI4PY_LIBMPI=/nowhere mpirun -n 4 $run"),
     # MPICH is loaded there, whose ranks this mpirun cannot start: Gloo asks nothing of it.
     "mpirun of Open MPI, Gloo": ("mpirun", "gloo", f"unset MPI4PY_LIBMPI; MASTER_PORT=29504 {_OPEN_MPIS} $run"),
     "torchrun, elastic": (

@@ -22,10 +22,7 @@ DELAY_MS = 1.0
 FURTHER_MS = 2.0
 """What the way between the two leaf switches of the bed takes longer, one way."""
 
-PLAN = plan_text(
-    sweep("pair_matrix", "8"),
-    timing={**QUICK, "min_samples": 5, "least_samples": 5, "max_seconds": 0.1},
-)
+PLAN = plan_text(sweep("pair_matrix", "8"), timing={**QUICK, "min_samples": 5, "least_samples": 5, "max_seconds": 0.1})
 
 
 def run_of(cluster: Bed, results: Path) -> StoredRun:

@@ -15,10 +15,7 @@ from busbw.system.environment import usable_cores
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing())),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))]
 
 _ROWED = [op.name for op in COPIES if not op.fresh]
 

@@ -4,17 +4,7 @@ no send and receive can do them. The switch is the last rank, begins with nothin
 
 from collections.abc import Callable, Iterable, Iterator
 
-from busbw.ops.algorithms.base import (
-    NOTHING,
-    Round,
-    Schedule,
-    Slots,
-    Transfer,
-    joined,
-    own_blocks,
-    same,
-    vectors,
-)
+from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots, Transfer, joined, own_blocks, same, vectors
 from busbw.ops.algorithms.rings import on_every_host
 
 
@@ -70,10 +60,7 @@ def sharp_all_reduce(ranks: int, on_host: int) -> Schedule:
 
 
 SWITCHED: dict[str, dict[str, Callable[[int, int], Schedule]]] = {
-    "all_reduce": {
-        "nvls": lambda ranks, _on_host: nvls_all_reduce(ranks),
-        "sharp": sharp_all_reduce,
-    },
+    "all_reduce": {"nvls": lambda ranks, _on_host: nvls_all_reduce(ranks), "sharp": sharp_all_reduce},
     "all_gather": {"nvls": lambda ranks, _on_host: nvls_all_gather(ranks)},
     "reduce_scatter": {"nvls": lambda ranks, _on_host: nvls_reduce_scatter(ranks)},
 }

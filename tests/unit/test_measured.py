@@ -64,11 +64,7 @@ def failing(times: int) -> tuple[Callable[[], None], list[None]]:
     ],
 )
 def test_a_disturbed_failure_is_begun_anew(
-    stolen: Callable[[list[int]], None],
-    shares: list[int],
-    failures: int,
-    calls: int,
-    ends: type[BaseException] | None,
+    stolen: Callable[[list[int]], None], shares: list[int], failures: int, calls: int, ends: type[BaseException] | None
 ) -> None:
     stolen(shares)
     test, made = failing(failures)

@@ -172,11 +172,7 @@ def test_ranks_of_a_launcher_on_one_host_are_counted_like_local_ones(monkeypatch
 
 
 def test_what_did_not_fit_in_the_first_launch_is_in_no_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan(
-        launches=2,
-        sweep=(Sweep(ops=("memory_copy",), sizes="4KiB,1MiB", modes=("pipelined",)),),
-        timing=QUICK,
-    )
+    plan = Plan(launches=2, sweep=(Sweep(ops=("memory_copy",), sizes="4KiB,1MiB", modes=("pipelined",)),), timing=QUICK)
     folder = tmp_path / "machine" / "run"
     folder.mkdir(parents=True)
     for launch, available in enumerate((65 * MIB, GIB)):

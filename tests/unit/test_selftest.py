@@ -205,7 +205,7 @@ def test_a_report_finds_the_newest_one_of_before_its_run_of_its_backend_and_rank
 
 
 @pytest.mark.parametrize(("year", "after"), [(2025, False), (2027, True)])
-def test_a_self_test_from_after_the_run_is_called_so(tmp_path: Path, year: int, after: bool) -> None:
+def test_a_self_test_from_after_the_run_is_called_so(tmp_path: Path, year: int, *, after: bool) -> None:
     judged = replace(judge_selftest(taken(tmp_path / "one")), started=f"{year}-01-01T06:12:34.567Z")
     trust = answer_of(judge(pool((synthetic_run(SAME, launches=4, seed=5),)), judged)).trust
     assert ("after the run" in trust) == after

@@ -86,11 +86,7 @@ def test_the_number_of_the_job_is_data_and_where_its_results_will_be_is_talk(slu
     assert f"{slurm}/busbw-77.out\n" in result.stderr
     assert Path("my results").is_dir()
     as_json = busbw("submit", "quick", *WORLD, "--json")
-    assert json.loads(as_json.stdout) == {
-        "job": "77",
-        "results": f"{slurm}/results",
-        "log": f"{slurm}/busbw-77.out",
-    }
+    assert json.loads(as_json.stdout) == {"job": "77", "results": f"{slurm}/results", "log": f"{slurm}/busbw-77.out"}
 
 
 def test_a_plan_of_ones_own_is_handed_over_by_its_whole_path(slurm: Path) -> None:
@@ -233,10 +229,7 @@ def test_ctrl_c_ends_the_following_and_not_the_job(monkeypatch: pytest.MonkeyPat
 def broken_off(results: Path, hosts: tuple[str, ...] = ("n1.example.org", "n2.example.org"), **facts: JSON) -> Path:
     """A run of two launches in Slurm, of which one was measured."""
     stored = synthetic_run(
-        [case("all_reduce", 64)],
-        machine=Machine(hosts=hosts, facts={"variables": JOB, **facts}),
-        launches=2,
-        samples=3,
+        [case("all_reduce", 64)], machine=Machine(hosts=hosts, facts={"variables": JOB, **facts}), launches=2, samples=3
     )
     wanted = msgspec.structs.replace(read_suite("quick"), launches=2, ranks=None)
     run = msgspec.structs.replace(stored.run, plan=json.loads(json.dumps(wanted.as_json())), launcher="srun")

@@ -58,10 +58,7 @@ class Cluster:
 
 
 def followed(
-    cluster: Cluster,
-    results: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    log: Path | None = None,
+    cluster: Cluster, results: Path, monkeypatch: pytest.MonkeyPatch, log: Path | None = None
 ) -> tuple[int, list[str], list[str]]:
     """Exit status, what was said on the way, and the sentences of the verdict."""
     monkeypatch.setattr(queue, "job", cluster)
@@ -107,10 +104,7 @@ def test_a_long_job_is_asked_for_less_often(tmp_path: Path, monkeypatch: pytest.
     assert cluster.pauses == sorted(cluster.pauses)
 
 
-@pytest.mark.parametrize(
-    "state",
-    sorted(queue.ENDED_BADLY),
-)
+@pytest.mark.parametrize("state", sorted(queue.ENDED_BADLY))
 def test_a_bad_end_is_explained_with_the_last_words_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:

@@ -21,11 +21,7 @@ SHIPPED = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT 
 HOSTILE = ("a 0", '"a\'; echo foo"', "$HOME `id` $(id)", "a\\b", "#a#", "é –", "*", "-x", "a;b|c&d")
 
 PLAIN = Job(
-    run=("--suite", "quick"),
-    nodes=2,
-    ranks_per_node=4,
-    busbw="/shared/venv/bin/busbw",
-    results_dir="/shared/results",
+    run=("--suite", "quick"), nodes=2, ranks_per_node=4, busbw="/shared/venv/bin/busbw", results_dir="/shared/results"
 )
 JOBS = {
     "plain": PLAIN,

@@ -254,12 +254,7 @@ def test_a_call_that_moves_nothing_is_seen(tmp_path: Path, op: str, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (errno.ENOSPC, "device"),
-        (errno.EDQUOT, "another"),
-        (errno.EIO, "Input/output error"),
-    ],
+    ("number", "words"), [(errno.ENOSPC, "device"), (errno.EDQUOT, "another"), (errno.EIO, "Input/output error")]
 )
 def test_a_full_disk_is_told_when_the_data_are_asked_for_and_not_between_samples(
     tmp_path: Path, number: int, words: str, monkeypatch: pytest.MonkeyPatch
@@ -528,12 +523,7 @@ def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (errno.EROFS, "read-only"),
-        (errno.EACCES, "Permission"),
-        (errno.ENOSPC, "accepts"),
-    ],
+    ("number", "words"), [(errno.EROFS, "read-only"), (errno.EACCES, "Permission"), (errno.ENOSPC, "accepts")]
 )
 def test_a_folder_that_takes_no_files_is_told(
     tmp_path: Path, number: int, words: str, monkeypatch: pytest.MonkeyPatch

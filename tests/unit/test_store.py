@@ -41,14 +41,7 @@ from busbw.runs.resume import plan_of
 RUNS = Path(__file__).parents[1] / "data" / "runs"
 
 CASE = Case(
-    op="all_reduce",
-    backend="gloo",
-    device="cpu",
-    dtype="float32",
-    redop="sum",
-    size_bytes=1048576,
-    ranks=2,
-    nodes=1,
+    op="all_reduce", backend="gloo", device="cpu", dtype="float32", redop="sum", size_bytes=1048576, ranks=2, nodes=1
 )
 BARRIER = Case(op="barrier", backend="gloo", device="cpu", dtype=None, redop=None, size_bytes=0, ranks=2, nodes=1)
 NEVER = Case(op="reduce", backend="gloo", device="cpu", dtype="int8", redop="max", size_bytes=8, ranks=2, nodes=1)
@@ -202,13 +195,7 @@ def test_damage_before_the_last_line_names_the_file_and_the_line(folder: Path, d
 
 
 @pytest.mark.parametrize(
-    ("written", "words"),
-    [
-        (b"NaN", "invalid character"),
-        (b"0", "selftest"),
-        (b"-5", "durations"),
-        (b"null", "groups"),
-    ],
+    ("written", "words"), [(b"NaN", "invalid character"), (b"0", "selftest"), (b"-5", "durations"), (b"null", "groups")]
 )
 def test_a_time_that_is_none_is_named_with_its_line_and_what_to_do(folder: Path, written: bytes, words: str) -> None:
     path = write(folder, LAUNCH, measurement(), ENDED)

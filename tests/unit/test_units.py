@@ -13,15 +13,7 @@ LARGEST = (1 << 63) - 1
 
 
 @pytest.mark.parametrize(
-    ("text", "size_bytes"),
-    [
-        ("0", 0),
-        ("8", 8),
-        ("8B", 8),
-        (" 64 KiB ", 65536),
-        ("1.5GiB", 3 << 29),
-        ("0.5KiB", 512),
-    ],
+    ("text", "size_bytes"), [("0", 0), ("8", 8), ("8B", 8), (" 64 KiB ", 65536), ("1.5GiB", 3 << 29), ("0.5KiB", 512)]
 )
 def test_a_size_is_bytes_or_a_binary_unit(text: str, size_bytes: int) -> None:
     assert units.parse_size(text) == size_bytes
@@ -173,8 +165,7 @@ def test_a_span_is_what_a_person_would_say(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "numbers"),
-    [("0-3,8", (0, 1, 2, 3, 8)), ("5", (5,)), ("", ()), (" 1 ", (1,)), ("3-3", (3,))],
+    ("text", "numbers"), [("0-3,8", (0, 1, 2, 3, 8)), ("5", (5,)), ("", ()), (" 1 ", (1,)), ("3-3", (3,))]
 )
 def test_lists_of_cores_are_read_as_the_kernel_writes_them(text: str, numbers: tuple[int, ...]) -> None:
     assert units.numbers_in(text) == numbers
