@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
+from testing.command import busbw
 from testing.narrow import require_type
 from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
@@ -31,18 +31,6 @@ from busbw.runs import plan, store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Measurement
 from busbw.runs.store import StoredRun
-
-
-@pytest.fixture(autouse=True)
-def no_launcher_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def busbw(*arguments: str) -> Result:
-    result = CliRunner().invoke(main, list(arguments))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def refused(*arguments: str) -> str:

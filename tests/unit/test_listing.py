@@ -47,9 +47,7 @@ def test_what_has_no_room_stands_below_its_row_and_what_is_the_same_once_above()
     assert below == " ".join(["why:", *"x" * 40, "why:", *"y" * 40])
 
 
-def test_outside_of_torchrun_ranks_are_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
+def test_outside_of_torchrun_ranks_are_local(tmp_path: Path) -> None:
     found = {row["launcher"]: row["here"] for row in listing.rows("launchers", tmp_path)}
     assert found == {name: "yes" if name == "local" else "no" for name in LAUNCHERS}
 
@@ -104,13 +102,7 @@ def test_the_doctor_says_what_matters_of_a_poor_machine(monkeypatch: pytest.Monk
     monkeypatch.setattr(machine, "read_cost_ns", lambda _clock: 65)
     examined = machine.examine()
     findings = "\n".join(str(finding) for finding in examined.findings)
-    for said in (
-        "2 usable cores",
-        "only 2 of 8 cores",
-        "virtual machine (QEMU)",
-        "load average 7.5 on 2 cores",
-        "no physical network interface",
-    ):
+    for said in ("2 usable cores", "2 of 8 cores", "QEMU", "7.5 on 2 cores", "network interface"):
         assert said in findings
     assert msgspec.json.decode(msgspec.json.encode(examined), type=machine.Examined) == examined
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
+from testing.command import busbw
 from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw import __version__
 from busbw.backends.mpi.probe import SRUN_MPI
-from busbw.cli.main import main
 from busbw.errors import LaunchError
 from busbw.launch.launchers import LAUNCHERS
 from busbw.launch.mpiexec import FLAVOURS
@@ -29,7 +28,6 @@ WORLD = ("--nodes", "2", "--ranks-per-node", "4")
 @pytest.fixture(autouse=True)
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A Slurm of two programs: sbatch keeps the script and says 77, squeue says what is in a file."""
-    monkeypatch.delenv("BUSBW_RESULTS_DIR", raising=False)
     monkeypatch.setattr(job_plan, "this_busbw", lambda: "/shared/venv/bin/busbw")
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -42,12 +40,6 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def busbw(*arguments: str) -> Result:
-    result = CliRunner().invoke(main, list(arguments))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def refused(*arguments: str) -> str:
