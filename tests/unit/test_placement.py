@@ -118,7 +118,7 @@ def test_what_ranks_of_a_host_share_is_named_with_them(
 ) -> None:
     environments = {"a": host_of(*({"rank": rank, **one} for rank, one in enumerate(ranks)), machines=machines)}
     said = shared_resources(rank_placements(("a",) * len(ranks), environments), environments)
-    assert [re.findall(r"0000:\S+|\b\d[\d,-]*", text.partition(";")[0]) for text in said] == told
+    assert [re.findall(r"0000:\S+|\b\d(?:[,-]?\d)*", text.partition(";")[0]) for text in said] == told
 
 
 def test_ranks_with_numbers_and_gpus_of_their_own_are_nothing_to_speak_of() -> None:
