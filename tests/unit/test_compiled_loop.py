@@ -287,7 +287,11 @@ def test_a_code_on_every_rank_fails_the_case_and_what_was_prepared_is_freed() ->
 
 
 def kept_in(there: list[Natively], kind: type[Natively]) -> Callable[[FakeBackend], Natively]:
-    return lambda inner: there.append(kind(inner)) or there[-1]  # type: ignore[func-returns-value]
+    def wrap(inner: FakeBackend) -> Natively:
+        there.append(kind(inner))
+        return there[-1]
+
+    return wrap
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "pair_matrix"])

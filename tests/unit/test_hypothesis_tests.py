@@ -1,6 +1,5 @@
 """The test and the estimate against scipy and against known truths: they know launches and nothing finer."""
 
-import inspect
 import math
 import re
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from testing.narrow import require
 from testing.noise import Noise, simulated
 
 from busbw.errors import AnalysisError
-from busbw_analysis.diagnosis import hypothesis_tests
 from busbw_analysis.diagnosis.hypothesis_tests import (
     MOST_DIFFERENCE,
     Estimate,
@@ -121,26 +119,6 @@ def test_one_launch_a_side_shows_no_scatter() -> None:
 def test_what_is_no_time_is_refused(values: list[float]) -> None:
     with pytest.raises(AnalysisError, match="positive"):
         estimate(side("a", values), side("b", [1.0]))
-
-
-def test_nothing_here_takes_samples() -> None:
-    """A pooled-sample test would need a vector of samples; every side here is one number a launch."""
-    public = [
-        value
-        for name, value in vars(hypothesis_tests).items()
-        if inspect.isfunction(value) and not name.startswith("_") and value.__module__ == hypothesis_tests.__name__
-    ]
-    sides = {
-        str(parameter.annotation)
-        for function in public
-        for name, parameter in inspect.signature(function).parameters.items()
-        if name in {"first", "second"}
-    }
-    assert {function.__name__ for function in public} == {
-        *("estimate", "holm", "verdicts", "launches_needed"),
-        *("adjusted", "can_tell", "fewest_launches", "smallest_difference", "undetected", "percent"),
-    }
-    assert sides == {str(Launches)}
 
 
 def test_holm_by_hand() -> None:

@@ -61,7 +61,7 @@ TOOLS = ("pandas", "matplotlib", "scipy", "busbw_analysis")
         *((f"import busbw.{name}", HEAVY) for name in ("runs.placement", "runs.plan")),
         ("import busbw.backends", {*HEAVY} - {"numpy"}),
         *((f"import busbw.{name}", TOOLS) for name in ("statistics", "measure.block", "launch.worker")),
-        *((f"import busbw_analysis.cli.{name}", {"matplotlib", "pandas"}) for name in ("main", "predict")),
+        *((f"import busbw_analysis.cli.{name}", {"matplotlib", "pandas"}) for name in ("main", "predict", "training")),
         ("import busbw_analysis", {*HEAVY, "busbw"}),
         ("import busbw_analysis.diagnosis.judge, busbw_analysis.report.plots", {"torch", "mpi4py"}),
     ],

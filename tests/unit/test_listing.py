@@ -81,18 +81,9 @@ def test_the_list_of_runs_says_how_many_launches_are_done(tmp_path: Path) -> Non
 
 
 FACTS = {
-    "host": "node",
-    "system": "Linux",
-    "cpu": {"model": None, "physical_cores": None, "logical_cores": 8, "usable_cores": 2},
-    "memory": {"total_bytes": 1 << 34},
+    "cpu": {"logical_cores": 8, "usable_cores": 2},
     "virtualization": "QEMU",
-    "python": "3.12.0",
-    "torch": None,
-    "versions": {"busbw": "0.1.0"},
-    "nics": [{"name": "lo", "kind": "loopback", "up": True, "speed_bytes_per_second": None, "mtu": 65536}],
-    "thp": None,
-    "clock": {"implementation": "clock_gettime(CLOCK_MONOTONIC)", "source": None},
-    "variables": {},
+    "nics": [{"name": "lo", "kind": "loopback", "up": True}],
 }
 
 
@@ -116,11 +107,6 @@ def test_a_clock_that_cannot_be_trusted_is_the_first_finding(monkeypatch: pytest
     examined = machine.examine()
     assert examined.timer_ns is None
     assert "sundial" in examined.findings[0]
-
-
-def test_this_machine_can_be_examined() -> None:
-    examined = machine.examine()
-    assert examined.timer_ns is not None
 
 
 def test_suites_over_threads_are_counted_for_the_cores_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

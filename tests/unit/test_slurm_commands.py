@@ -186,13 +186,6 @@ def test_a_plan_is_checked_before_it_is_submitted() -> None:
     assert "30" in refused("submit", "groups.toml", *WORLD)
 
 
-def test_what_slurm_refuses_ends_with_its_words(slurm: Path) -> None:
-    (slurm / "programs/sbatch").write_text("#!/bin/sh\necho 'sbatch: error: no such partition' >&2; exit 1\n")
-    result = busbw("submit", "quick", *WORLD)
-    assert result.exit_code == 1
-    assert "partition" in result.stderr
-
-
 @pytest.mark.parametrize(("status", "sentence"), [(0, "job 77 ended well"), (1, "job 77 ended TIMEOUT")])
 def test_waiting_ends_with_the_verdict_of_the_job(monkeypatch: pytest.MonkeyPatch, status: int, sentence: str) -> None:
     monkeypatch.setattr(Follower, "follow", lambda _: Verdict(status, (sentence,)))

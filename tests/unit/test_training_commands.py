@@ -8,9 +8,7 @@ import shlex
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import click
 import msgspec
 import pytest
 from click.testing import CliRunner
@@ -347,12 +345,6 @@ def test_the_command_that_measures_a_missing_matmul_is_one_that_lets_the_plan_go
     )
     second = write_synthetic(tmp_path, synthetic_run([product], World(), seed=2))
     assert asked(f"{words} --from {shlex.quote(str(second))}")["layouts"]
-
-
-def test_loading_the_commands_loads_no_picture() -> None:
-    with patch.dict("sys.modules", {"matplotlib": None}):
-        assert CliRunner().invoke(main, ["training", "--help"]).exit_code == 0
-    assert isinstance(training, click.Group)
 
 
 # --- networks and rooflines ----------------------------------------------------------------------------------------
