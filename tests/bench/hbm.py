@@ -2,7 +2,7 @@
 
 The others are called in the barest loop: rows of calls between two events of CUDA, handed over while the stream is
 held. They take turns with busbw's blocks, so that a clock that falls while the GPU gets warm falls for all of them:
-cudaMemcpyAsync called for itself, torch's ``copy_``, a kernel of torch, and one of Triton where it is installed.
+cudaMemcpyAsync called for itself, torch's ``copy_`` and a kernel of torch.
 
 Where there is no GPU it says so and ends well.
 """
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from importlib.util import find_spec
 from statistics import median
 
 import torch
@@ -41,8 +40,6 @@ WANTED = 0.98
 """Of the fastest of the others; less is marked OUT."""
 _DEVICE_TO_DEVICE = 3
 """cudaMemcpyDeviceToDevice, and hipMemcpyDeviceToDevice."""
-ELEMENTS_A_BLOCK = 8192
-WARPS = 8
 TIMING = Timing(
     blocks=1,
     min_samples=10,
@@ -93,12 +90,9 @@ def compared(backend: Backend, device: Device, size_bytes: int) -> dict[str, flo
         "torch copy_": partial(barest, device, partial(target.copy_, source)),
         "torch kernel": partial(barest, device, partial(torch.mul, source, 1.0, out=target)),
     }
-    for name, call in (
-        ("cudaMemcpyAsync", by_runtime(source, target, runtime())),
-        ("Triton kernel", by_triton(source, target)),
-    ):
-        if call is not None:
-            ways[name] = partial(barest, device, call)
+    call = by_runtime(source, target, runtime())
+    if call is not None:
+        ways["cudaMemcpyAsync"] = partial(barest, device, call)
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(ROUNDS + 1):
         for name, way in ways.items():
@@ -182,26 +176,6 @@ def by_runtime(source: torch.Tensor, target: torch.Tensor, library: ctypes.CDLL 
     torch.cuda.synchronize()
     if code or not torch.equal(source, target):
         sys.exit(f"{symbol} does not copy: it ended with code {code}")
-    target.zero_()
-    return call
-
-
-def by_triton(source: torch.Tensor, target: torch.Tensor) -> Callable[[], object] | None:
-    """A copy by a kernel of Triton's, checked; None, and why, where it cannot be had."""
-    if find_spec("triton") is None:
-        print("# Triton is not installed: its kernel is left out")
-        return None
-    from triton_copy import copy_kernel  # noqa: PLC0415 - it needs Triton when it is loaded
-
-    count = len(source)
-    blocks = (-(-count // ELEMENTS_A_BLOCK),)
-
-    def call() -> None:
-        copy_kernel[blocks](source, target, count, BLOCK=ELEMENTS_A_BLOCK, num_warps=WARPS)
-
-    call()
-    if not torch.equal(source, target):
-        sys.exit("the kernel of Triton does not copy")
     target.zero_()
     return call
 

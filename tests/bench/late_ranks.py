@@ -4,13 +4,10 @@ A trial is one launch of fresh processes with three small cases, or one, judged 
 faulty trial one rank leaves 30 % of the barriers, drawn at random, 2 ms after the others. Nothing is asserted.
 """
 
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from busbw.backends import backend_named
 from busbw.backends.base import Backend
@@ -19,17 +16,13 @@ from busbw.launch.local import run_local
 from busbw.launch.run_session import Settings
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
-from busbw.system import environment
 from busbw_analysis.data.lateness import RankLateness
 from busbw_analysis.data.load import load
 
 TRIALS = 100
 SECONDS = 2e-3
 SHARE = 0.3
-SWEEPS = (
-    Sweep(ops=("all_reduce",), sizes="8,64KiB"),
-    Sweep(ops=("all_gather",), sizes="1KiB"),
-)
+SWEEPS = (Sweep(ops=("all_reduce",), sizes="8,64KiB"), Sweep(ops=("all_gather",), sizes="1KiB"))
 ONE_CASE = (Sweep(ops=("all_reduce",), sizes="8"),)
 """A single short case: the order in which a barrier releases ranks is a large part of its time."""
 PACE = Timing(launch_warmup_seconds=0.2)
@@ -108,21 +101,3 @@ def trial(setting: Setting, seed: int) -> tuple[RankLateness, ...]:
         dataset = load(tuple(store.folders(Path(folder))))
     (group,) = dataset.lateness
     return group.members
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Print one line a setting; the first argument is the number of trials."""
-    trials = int(arguments[0]) if arguments else TRIALS
-    print(
-        f"# late ranks: {SECONDS * 1e3:g} ms in {SHARE:.0%} of the samples, {trials} launches of real Gloo ranks each"
-    )
-    print(
-        f"# {environment.usable_cores()} usable cores, load average {environment.load_average():.1f} before the start"
-    )
-    for outcome in outcomes(trials):
-        print(f"{outcome.right:4d} of {outcome.trials} right: {outcome.words}", flush=True)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(sys.argv[1:])

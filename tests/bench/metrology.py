@@ -12,19 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-import control
 import late_ranks
 import numpy as np
 import numpy.typing as npt
 import overhead
-import plateau_counts
-import resolution
 import slow_pairs
 import stopping
-from scipy.stats import binomtest, mannwhitneyu, nct, norm, rankdata, t, ttest_ind
+from scipy.stats import binomtest, mannwhitneyu, nct, t
 from testing.noise import Noise, simulated
 
-from busbw.statistics import autocorrelation_time, median_interval
+from busbw.statistics import median_interval
 from busbw_analysis.data.intervals import interval_of, resampled
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, adjusted, estimate, launches_needed, verdicts
 
@@ -112,20 +109,6 @@ def rejected(found: Estimate) -> bool:
 
 
 # --- the proofs -----------------------------------------------------------------------------------------------
-
-
-def noise() -> None:
-    """What is simulated: launches of 400 samples."""
-    generator = np.random.default_rng(1)
-    for name, kind in (("one mode", ONE_MODE), ("a slow mode of 10 %", SLOW_MODE), ("two modes, half each", TWO_MODES)):
-        times = simulated(kind, generator, launches=2000)[0]
-        tau = np.mean([autocorrelation_time(launch) for launch in times[:200]])
-        medians, means = np.median(times, axis=1), times.mean(axis=1)
-        print(
-            f"{name}: cv between launches of medians {medians.std() / medians.mean():.1%}, of means "
-            f"{means.std() / means.mean():.1%}; autocorrelation time {tau:.0f} samples; mean / median "
-            f"{means.mean() / np.median(medians):.2f}"
-        )
 
 
 def false_alarms() -> None:
@@ -252,44 +235,6 @@ def needed() -> None:
             say(f"cv {scatter:.0%}: {launches} launches a side, truth {name}", told, TRIALS // 2, (0.8, 1.0))
 
 
-def tests() -> None:
-    """Which test: false alarms and power of four, on launch medians alone. The nominal 5 % counts both sides."""
-    count, trials = LAUNCHES, 10_000
-    generator = np.random.default_rng(5)
-    total = 2 * count
-    ranks = np.arange(1, total + 1)
-    scores = norm.ppf(ranks / (total + 1))
-    permuted = np.argsort(generator.random((200_000, total)), axis=1)[:, :count]
-    limit_scores = np.quantile(np.abs(scores[permuted].sum(axis=1)), 0.95)
-    kinds: tuple[tuple[str, Callable[[], Floats]], ...] = (
-        ("normal", lambda: generator.normal(0, 0.03, (trials, total))),
-        ("t with 3 degrees", lambda: generator.standard_t(3, (trials, total)) * 0.03 / np.sqrt(3)),
-        ("exponential", lambda: generator.exponential(0.03, (trials, total))),
-        (
-            "one launch in ten 20 % slower",
-            lambda: generator.normal(0, 0.03, (trials, total)) + 0.2 * (generator.random((trials, total)) < 0.1),
-        ),
-    )
-    for name, draw in kinds:
-        for what, effect, target in (("false alarms", 0.0, FALSE_ALARMS), ("found", np.log(SLOWDOWN), None)):
-            logs = draw()
-            logs[:, count:] += effect
-            placed = rankdata(logs, axis=1).astype(int)
-            u = np.abs(placed[:, count:].sum(axis=1) - count * (total + 1) / 2)
-            for test, hits in (
-                ("rank-sum, exact", u >= 27),
-                ("rank-sum, mid-p", u >= 26),
-                ("normal scores, exact", np.abs(scores[placed[:, :count] - 1].sum(axis=1)) >= limit_scores),
-                ("Welch's t", ttest_ind(logs[:, :count], logs[:, count:], axis=1, equal_var=False).pvalue <= 0.05),
-            ):
-                say(f"{what}: {name}: {test}", int(np.sum(hits)), trials, target)
-
-
-def real_launches() -> None:
-    """What real launches on this machine tell apart. Its columns are explained below."""
-    resolution.main([])
-
-
 def late() -> None:
     """A rank that is 2 ms late in 30 % of samples is named alone, and no healthy one: launches of real Gloo ranks."""
     for found in late_ranks.outcomes(settings=late_ranks.SETTINGS[:4]):
@@ -302,20 +247,9 @@ def pairs() -> None:
         say(found.words, found.right, found.trials, NOBODY if found.healthy else None)
 
 
-def plateaus() -> None:
-    """Plateaus of a memory's rate over the working set: as many as there are, each rate within 5 %."""
-    for found in plateau_counts.outcomes():
-        say(found.words, found.right, found.trials, NOBODY if found.flat else None)
-
-
 def stop_in_time() -> None:
     """Time to an interval of ± 5 % against the fixed loops of other tools, in one world of real ranks."""
     stopping.stopping()
-
-
-def agree() -> None:
-    """Control traffic: as many messages for 3000 samples as for 30."""
-    control.control()
 
 
 def own_time() -> None:
@@ -324,19 +258,14 @@ def own_time() -> None:
 
 
 PROOFS: Final[dict[str, Callable[[], None]]] = {
-    "noise": noise,
     "false-alarms": false_alarms,
     "slowdown": slowdown,
     "coverage": coverage,
     "bootstrap": bootstrap,
     "needed": needed,
-    "tests": tests,
     "late": late,
     "pairs": pairs,
-    "plateaus": plateaus,
-    "resolution": real_launches,
     "stopping": stop_in_time,
-    "control": agree,
     "overhead": own_time,
 }
 

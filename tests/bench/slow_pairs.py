@@ -4,8 +4,7 @@ The noise is that of the reference measurements: launches differ by 3 % as a who
 twenty of a launch is slower by a one-sided tail, hosts and pairs differ by 2 % for good. Nothing is asserted.
 """
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,16 +127,3 @@ def outcomes(trials: int = TRIALS) -> Iterator[Outcome]:
                     right=sum(right(truth, count, on_host, odd) for odd in judged),
                     trials=trials,
                 )
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Print one line a shape and truth; the first argument is the number of matrices."""
-    trials = int(arguments[0]) if arguments else TRIALS
-    print(f"# pair matrices: what is slow takes {np.exp(SLOWER):.1f} times the usual")
-    print(f"# launches {LAUNCH_NOISE:.0%}, tails of {TAIL_MEAN:.0%} in {TAIL_SHARE:.0%}, lasting {LASTING_NOISE:.0%}")
-    for outcome in outcomes(trials):
-        print(f"{outcome.right / outcome.trials:7.1%} of {outcome.trials} right: {outcome.words}", flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -53,13 +53,7 @@ def in_world(ranks: int, work: Work, timing: Timing | None = None, library: str 
 
 
 def _be_rank(
-    number: int,
-    ranks: int,
-    pipe: Connection,
-    work: Work,
-    timing: Timing | None,
-    library: str,
-    stub: RankStub | None,
+    number: int, ranks: int, pipe: Connection, work: Work, timing: Timing | None, library: str, stub: RankStub | None
 ) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if stub is not None:

@@ -14,6 +14,7 @@ import pytest
 from bed import HEAD, Bed
 from bed.whole import Job
 from exhaustive import EXHAUSTIVE
+from testing.plans import plan_text, sweep
 
 from busbw.runs import store
 from busbw.runs.store import StoredRun
@@ -26,22 +27,14 @@ PMI2_GARBLED = "mpi/pmi2: invalid client request"
 SMALL = ("--op", "broadcast,barrier", "--sizes", "8,64KiB", "--max-seconds", "0.02", "--no-baseline")
 """Options of ``busbw run`` behind a shipped file: three cases of its suite."""
 
-STEADY = """\
-name = "{name}"
-launches = {launches}
-[timing]
-blocks = {blocks}
-min_samples = 2
-least_samples = 2
-min_seconds = 0.1
-max_seconds = 0.1
-launch_warmup_seconds = 0.1
-timeout_seconds = {timeout}
-[[sweep]]
-ops = ["all_reduce", "barrier"]
-sizes = "8"
-"""
-"""Two cases whose blocks take a tenth of a second each: about ``blocks`` / 3 seconds a launch."""
+
+def steady(name: str, blocks: int, launches: int = 1, timeout: int = 60) -> str:
+    """Two cases whose blocks take a tenth of a second each: about ``blocks`` / 3 seconds a launch."""
+    timing = {"blocks": blocks, "min_samples": 2, "least_samples": 2, "min_seconds": 0.1, "max_seconds": 0.1}
+    timing |= {"launch_warmup_seconds": 0.1, "timeout_seconds": timeout}
+    text = plan_text(sweep("all_reduce,barrier", "8"), timing=timing, name=name)
+    return f"launches = {launches}\n{text}"
+
 
 Value = TypeVar("Value")
 
@@ -127,8 +120,7 @@ class Site:
 
     def plan(self, name: str, blocks: int, launches: int = 1, timeout: int = 60) -> Path:
         path = self.folder / f"{name}.toml"
-        text = STEADY.format(name=name, blocks=blocks, launches=launches, timeout=timeout)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(steady(name, blocks, launches, timeout), encoding="utf-8")
         return path
 
 

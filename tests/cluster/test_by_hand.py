@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from bed import Bed
 from exhaustive import EXHAUSTIVE, thinned
+from testing.plans import QUICK, plan_text, sweep
 
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.settings import explicit_algorithm
@@ -15,24 +16,10 @@ from busbw.runs import store
 RANKS_PER_HOST = 2
 OPS = [op for op, named in ALGORITHMS.items() if any(algorithm.levels for algorithm in named.values())]
 
-PLAN = f"""\
-name = "by hand"
-
-[timing]
-blocks = 1
-min_samples = 3
-least_samples = 2
-min_seconds = 0.0
-max_seconds = 0.05
-launch_warmup_seconds = 0.0
-warmup_seconds = 0.0
-warmup_calls = 1
-
-[[sweep]]
-ops = [{", ".join(f'"{op}"' for op in OPS)}]
-sizes = "1KiB,40004{", 64KiB" if EXHAUSTIVE else ""}"
-algorithms = ["all"]
-"""
+PLAN = plan_text(
+    sweep(",".join(OPS), f"1KiB,40004{', 64KiB' if EXHAUSTIVE else ''}", algorithms=["all"]),
+    timing={**QUICK, "min_samples": 3},
+)
 """40,004 bytes are divided by no number of ranks that is tried here."""
 
 

@@ -11,6 +11,7 @@ import pytest
 from bed import Bed
 from bed.hosts import wait_until
 from testing.narrow import require
+from testing.plans import QUICK, plan_text, sweep
 
 from busbw.runs import store
 
@@ -21,28 +22,11 @@ _BUSY_SECONDS = 15.0
 
 _PORT = 29520
 
-_PLAN = """\
-name = "cut"
-
-[timing]
-blocks = 100
-min_samples = 2
-least_samples = 2
-min_seconds = {seconds}
-max_seconds = {seconds}
-launch_warmup_seconds = {warmup}
-warmup_seconds = 0.0
-warmup_calls = 1
-timeout_seconds = {timeout}
-
-[[sweep]]
-ops = ["{op}"]
-sizes = "1MiB"
-"""
-
 
 def _plan(path: Path, op: str, warmup: float = 0.0, seconds: float = 0.2) -> Path:
-    path.write_text(_PLAN.format(op=op, warmup=warmup, seconds=seconds, timeout=_TIMEOUT), encoding="utf-8")
+    timing = {"blocks": 100, "min_samples": 2, "least_samples": 2, "min_seconds": seconds, "max_seconds": seconds}
+    timing |= {"launch_warmup_seconds": warmup, "timeout_seconds": _TIMEOUT}
+    path.write_text(plan_text(sweep(op, "1MiB"), timing={**QUICK, **timing}), encoding="utf-8")
     return path
 
 

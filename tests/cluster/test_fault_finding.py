@@ -19,6 +19,7 @@ from bed.network import Path as Way
 from click.testing import CliRunner
 from exhaustive import thinned, trials
 from measured import measured
+from testing.plans import STEADY, plan_text, sweep
 
 from busbw.cli.main import main
 from busbw.runs import store
@@ -28,23 +29,8 @@ from busbw_analysis.diagnosis.pairs import LAUNCHES_FOR_A_PAIR
 
 pytestmark = pytest.mark.timeout(400)
 
-_PLAN = """\
-name = "pairs"
-
-[timing]
-blocks = 1
-min_samples = 20
-least_samples = 20
-min_seconds = 0.0
-max_seconds = 0.4
-launch_warmup_seconds = 0.1
-warmup_calls = 2
-
-[[sweep]]
-ops = ["pair_matrix"]
-sizes = "8,256KiB"
-sync = "none"
-"""
+_PACE = {"min_samples": 20, "least_samples": 20, "max_seconds": 0.4, "launch_warmup_seconds": 0.1, "warmup_calls": 2}
+_PLAN = plan_text(sweep("pair_matrix", "8,256KiB", sync="none"), timing={**STEADY, **_PACE})
 
 
 SLOW = {f"slow-{kind}" for kind in ("host", "rank", "sender", "receiver", "pair")}

@@ -10,6 +10,7 @@ from bed import Bed, Network, Ranks
 from exhaustive import thinned
 from measured import measured
 from testing.narrow import require_type
+from testing.plans import STEADY, plan_text, sweep
 
 from busbw.runs import store
 from busbw_analysis.assembly.judge import judge
@@ -28,22 +29,7 @@ RATE_MBIT = 100
 LARGE_BYTES = 2 << 20
 """A message of this size takes a sixth of a second at that rate, beside which a delay is nothing."""
 
-PLAN = """\
-name = "delays"
-
-[timing]
-blocks = 1
-min_samples = 6
-least_samples = 5
-min_seconds = 0.0
-max_seconds = 0.5
-launch_warmup_seconds = 0.2
-warmup_calls = 1
-
-[[sweep]]
-ops = [{ops}]
-sizes = "{size}"
-"""
+TIMING = {**STEADY, "min_samples": 6, "max_seconds": 0.5}
 
 
 def expected(op: str, hosts: int) -> float:
@@ -59,7 +45,7 @@ def test_delays_of_gloo_are_those_of_its_programs(network: Bed, tmp_path: Path, 
     results = Path(mkdtemp(dir=tmp_path))
     ops = (*OPS, *(PAIRS if hosts == 2 else ()))
     plan = results / "plan.toml"
-    plan.write_text(PLAN.format(ops=", ".join(f'"{op}"' for op in ops), size=SIZE_BYTES), encoding="utf-8")
+    plan.write_text(plan_text(sweep(",".join(ops), str(SIZE_BYTES)), timing=TIMING), encoding="utf-8")
     took_ms: dict[tuple[str, int], float] = {}
     with Ranks(network, results) as ranks:
         for delay_ms in DELAYS_MS:
@@ -82,7 +68,7 @@ def test_delays_of_gloo_are_those_of_its_programs(network: Bed, tmp_path: Path, 
 def test_messages_of_a_broadcast_share_the_link_of_who_sends_them(network: Bed, tmp_path: Path, hosts: int) -> None:
     results = Path(mkdtemp(dir=tmp_path))
     plan = results / "plan.toml"
-    plan.write_text(PLAN.format(ops='"broadcast"', size=LARGE_BYTES), encoding="utf-8")
+    plan.write_text(plan_text(sweep("broadcast", str(LARGE_BYTES)), timing=TIMING), encoding="utf-8")
     network.set_network(Network(RATE_MBIT, 1))
     with Ranks(network, results) as ranks:
         ends = ranks.run("--plan", plan, "--results-dir", results, "--quiet", hosts=network.names[:hosts])

@@ -10,26 +10,11 @@ from bed import Bed
 from bed.whole import Job
 from slurm_site import PMI2_GARBLED
 from testing.narrow import require
+from testing.plans import plan_text, sweep
 
 from busbw.runs import store
 
-_PLAN = """\
-name = "private"
-
-[timing]
-blocks = 1
-min_samples = 4
-least_samples = 2
-min_seconds = 0.0
-max_seconds = 0.05
-launch_warmup_seconds = 0.0
-warmup_seconds = 0.0
-warmup_calls = 1
-
-[[sweep]]
-ops = ["all_reduce", "pair_matrix"]
-sizes = "1KiB"
-"""
+_PLAN = plan_text(sweep("all_reduce,pair_matrix", "1KiB"))
 
 # /tmp is each host's own; the script runs on the first host of the job, and so does rank 0.
 _SCRIPT = """\
@@ -60,11 +45,7 @@ COMMANDS = {
     "mpirun of Open MPI": ("mpirun", "mpi", f"{_OPEN_MPIS} $run --backend mpi"),
     "mpirun, Gloo, by MPI": ("mpirun", "gloo", "mpirun -n 4 $run"),
     # No MPI is loaded there: there is none of that name.
-    "mpirun, Gloo, where it is told": (
-        "mpirun",
-        "gloo",
-        "MASTER_PORT=29503 MPI4PY_LIBMPI=/nowhere mpirun -n 4 $run",
-    ),
+    "mpirun, Gloo, where it is told": ("mpirun", "gloo", "MASTER_PORT=29503 MPI4PY_LIBMPI=/nowhere mpirun -n 4 $run"),
     # MPICH is loaded there, whose ranks this mpirun cannot start: Gloo asks nothing of it.
     "mpirun of Open MPI, Gloo": ("mpirun", "gloo", f"unset MPI4PY_LIBMPI; MASTER_PORT=29504 {_OPEN_MPIS} $run"),
     "torchrun, elastic": (

@@ -9,6 +9,7 @@ from tempfile import mkdtemp
 import pytest
 from bed import Bed, Network, both_ways
 from measured import measured
+from testing.plans import QUICK, plan_text, sweep
 
 from busbw.runs import store
 from busbw.runs.facts import NodeFacts
@@ -21,23 +22,7 @@ DELAY_MS = 1.0
 FURTHER_MS = 2.0
 """What the way between the two leaf switches of the bed takes longer, one way."""
 
-PLAN = """\
-name = "places"
-
-[timing]
-blocks = 1
-min_samples = 5
-least_samples = 5
-min_seconds = 0.0
-max_seconds = 0.1
-launch_warmup_seconds = 0.0
-warmup_seconds = 0.0
-warmup_calls = 1
-
-[[sweep]]
-ops = ["pair_matrix"]
-sizes = "8"
-"""
+PLAN = plan_text(sweep("pair_matrix", "8"), timing={**QUICK, "min_samples": 5, "least_samples": 5, "max_seconds": 0.1})
 
 
 def run_of(cluster: Bed, results: Path) -> StoredRun:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bed import Bed, Cable, Network
 from bed.whole import Job
-from slurm_site import STEADY, Site, assert_whole, either, told, until
+from slurm_site import Site, assert_whole, either, steady, told, until
 from testing.narrow import require
 
 from busbw.runs import store
@@ -66,7 +66,7 @@ class TestSubmit:
         place.mkdir()
         plan = place / '"a\'; echo foo".toml'
         name = "a'; echo foo | #é"
-        plan.write_text(STEADY.format(name=name, blocks=12, launches=2, timeout=60))
+        plan.write_text(steady(name, blocks=12, launches=2))
         with site.submitted(plan, "--nodes", "2", "--ranks-per-node", "1", "--results-dir", place) as (number, process):
             code, err = told(process)
         assert code == 0, err

@@ -11,10 +11,7 @@ from busbw.runs import store
 
 def test_the_same_plan_on_more_and_more_nodes(site: Site) -> None:
     number = site.shipped("scaling", more=("--op", "barrier", "--max-seconds", "0.02"), LAUNCHES="1")
-    until(
-        lambda: None if site.bed.ask("squeue", "-h", "-j", str(number)) else True,
-        lambda: site.bed.ask("squeue"),
-    )
+    until(lambda: None if site.bed.ask("squeue", "-h", "-j", str(number)) else True, lambda: site.bed.ask("squeue"))
     tasks = site.bed.ask("squeue", "-h", "-t", "all", "-j", str(number), "-o", "%A %K %T").split("\n")
     found = {}
     for task in filter(None, tasks):

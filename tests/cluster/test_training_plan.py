@@ -11,6 +11,7 @@ from bed import Bed, Network, Ranks
 from exhaustive import EXHAUSTIVE
 from measured import measured
 from scipy.stats import kendalltau
+from testing.plans import STEADY, plan_text, sweep
 
 from busbw.runs import store
 from busbw.runs.store import read
@@ -27,30 +28,9 @@ RATE_MBIT, SLOW_MBIT, DELAY_MS = 100, 20, 1
 ORDER, NEAR = 0.8, 0.25
 """Kendall's τ of predicted and measured times, and how far each may be off."""
 
-TIMING = """\
-[timing]
-blocks = 1
-min_samples = 2
-least_samples = 2
-min_seconds = 0.0
-max_seconds = 0.3
-launch_warmup_seconds = 0.2
-warmup_calls = 1
-"""
-STEP = """
-[[sweep]]
-ops = [{ops}]
-models = ["MLP 1024"]
-scale = 0.125
-micro_batches = [{micro_batches}]
-replicas = [{replicas}]
-compute = "wait=100ms"
-"""
-CALLS = """
-[[sweep]]
-ops = [{ops}]
-sizes = "1KiB..256KiB*4"
-"""
+TIMING = {**STEADY, "min_samples": 2, "least_samples": 2, "max_seconds": 0.3}
+CALLED = "1KiB..256KiB*4"
+"""Sizes of the calls from which steps are predicted."""
 
 
 @pytest.fixture(params=[8, *([16] if EXHAUSTIVE else [])])
@@ -62,8 +42,8 @@ def wide(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def step(ops: str, micro_batches: int = 1, replicas: int = 1) -> str:
     """The sweep of a layout, or of several that are alike but for the operation."""
-    names = ", ".join(f'"{op}"' for op in ops.split())
-    return STEP.format(ops=names, micro_batches=micro_batches, replicas=replicas)
+    keys: dict[str, object] = {"micro_batches": [micro_batches], "replicas": [replicas], "compute": "wait=100ms"}
+    return sweep(ops.replace(" ", ","), models=["MLP 1024"], scale=0.125, **keys)
 
 
 def sweeps_of(ranks: int) -> tuple[str, str]:
@@ -77,7 +57,7 @@ def sweeps_of(ranks: int) -> tuple[str, str]:
 def run(ranks: Ranks, results: Path, name: str, sweeps: str, hosts: int) -> Path:
     """The folder of one run of these sweeps."""
     plan = results / f"{name}.toml"
-    plan.write_text(f'name = "{name}"\n\n{TIMING}{sweeps}', encoding="utf-8")
+    plan.write_text(plan_text(sweeps, timing=TIMING), encoding="utf-8")
     chosen = ranks.bed.names[:hosts]
     ends = ranks.run("--plan", plan, "--results-dir", results / name, "--quiet", hosts=chosen)
     assert [end.code for end in ends] == [0] * hosts, ends
@@ -99,13 +79,13 @@ def test_a_plan_keeps_the_order_of_real_steps_and_is_near_each(wide: Bed, tmp_pa
     six, three = sweeps_of(count)
     wide.set_network(Network(RATE_MBIT, DELAY_MS))
     with Ranks(wide, results) as ranks:
-        calls = CALLS.format(ops='"all_reduce", "all_gather", "reduce_scatter"')
+        calls = sweep("all_reduce,all_gather,reduce_scatter", CALLED)
         known = [
             run(ranks, results, "all", calls + six, count),
-            run(ranks, results, "two", CALLS.format(ops='"ping_pong", "all_reduce"'), 2),
+            run(ranks, results, "two", sweep("ping_pong,all_reduce", CALLED), 2),
         ]
         if count > 8:
-            known.append(run(ranks, results, "replicas", CALLS.format(ops='"all_reduce"'), count // 4))
+            known.append(run(ranks, results, "replicas", sweep("all_reduce", CALLED), count // 4))
         wide.set_network(Network(SLOW_MBIT, DELAY_MS))
         slow_run = run(ranks, results, "slow", three, count)
     # Two ranks say what a message takes, all what a call does: no pooling, and no other difference is looked at.

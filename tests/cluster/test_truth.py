@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Final
 
 import pytest
 from bed import Bed, Network, Ranks
 from exhaustive import thinned
 from measured import measured
 from testing.narrow import require, require_type
+from testing.plans import STEADY, plan_text, sweep
 
 from busbw.runs import store
 from busbw_analysis.assembly.judge import judge
@@ -42,97 +44,32 @@ SMALL_BYTES = 1024
 LARGE_BYTES = {100: 2 * _MIB, 1000: 16 * _MIB}
 """For each host: every piece of Gloo's ring is as large as it gets, and a delay for each round is little beside it."""
 
-_PLAN = """\
-name = "truth"
+_RINGS: Final = ["library", "ring"]
+_PING_PONG: Final = sweep("ping_pong", "1KiB..{largest}*4")
 
-[timing]
-blocks = 1
-min_samples = 6
-least_samples = 5
-min_seconds = 0.0
-max_seconds = 0.6
-precision = 0.02
-launch_warmup_seconds = 0.2
-warmup_calls = 2
+_PLAN: Final = plan_text(
+    _PING_PONG,
+    sweep("all_reduce,all_to_all", "{small}"),
+    sweep("all_reduce", "{large}", algorithms=_RINGS),
+    timing={**STEADY, "min_samples": 6, "max_seconds": 0.6, "precision": 0.02, "warmup_calls": 2},
+)
 
-[[sweep]]
-ops = ["ping_pong"]
-sizes = "1KiB..{largest}*4"
+_BY_HAND: Final = plan_text(
+    sweep("all_reduce,all_gather,reduce_scatter", "{small}", algorithms=_RINGS),
+    timing={**STEADY, "min_samples": 10, "max_seconds": 0.4, "warmup_calls": 2},
+)
 
-[[sweep]]
-ops = ["all_reduce", "all_to_all"]
-sizes = "{small}"
+_CROSSING: Final = plan_text(
+    _PING_PONG,
+    sweep("all_reduce", "64KiB..1MiB*2", algorithms=["ring", "binomial-tree", "recursive-doubling"]),
+    timing={**STEADY, "min_samples": 5, "max_seconds": 0.5},
+)
 
-[[sweep]]
-ops = ["all_reduce"]
-sizes = "{large}"
-algorithms = ["library", "ring"]
-"""
-
-
-_BY_HAND = """\
-name = "by hand"
-
-[timing]
-blocks = 1
-min_samples = 10
-least_samples = 5
-min_seconds = 0.0
-max_seconds = 0.4
-launch_warmup_seconds = 0.2
-warmup_calls = 2
-
-[[sweep]]
-ops = ["all_reduce", "all_gather", "reduce_scatter"]
-sizes = "{small}"
-algorithms = ["library", "ring"]
-"""
-
-
-_CROSSING = """\
-name = "crossing"
-
-[timing]
-blocks = 1
-min_samples = 5
-least_samples = 5
-min_seconds = 0.0
-max_seconds = 0.5
-launch_warmup_seconds = 0.2
-warmup_calls = 1
-
-[[sweep]]
-ops = ["ping_pong"]
-sizes = "1KiB..{largest}*4"
-
-[[sweep]]
-ops = ["all_reduce"]
-sizes = "64KiB..1MiB*2"
-algorithms = ["ring", "binomial-tree", "recursive-doubling"]
-"""
-
-
-_SCALING = """\
-name = "scaling"
-
-[timing]
-blocks = 1
-min_samples = 8
-least_samples = 5
-min_seconds = 0.0
-max_seconds = 0.15
-launch_warmup_seconds = 0.2
-warmup_calls = 1
-
-[[sweep]]
-ops = ["ping_pong"]
-sizes = "512..128KiB*4"
-
-[[sweep]]
-ops = ["all_reduce", "all_gather"]
-sizes = "512..128KiB*4"
-algorithms = ["library", "ring"]
-"""
+_SCALING: Final = plan_text(
+    sweep("ping_pong", "512..128KiB*4"),
+    sweep("all_reduce,all_gather", "512..128KiB*4", algorithms=_RINGS),
+    timing={**STEADY, "min_samples": 8, "max_seconds": 0.15},
+)
 
 
 @dataclass(frozen=True, slots=True)

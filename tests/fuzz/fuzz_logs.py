@@ -55,26 +55,11 @@ _JUNK: Final = (
 _INSERTED: Final = (
     "node1:4000:4010 [0] NCCL INFO Channel 00/02 : 0 1",
     "node1:4000:4010 [0] misc/socket.cc:484 NCCL WARN Net : Connection closed by remote peer",
-    "srun: error: node1: task 0: Exited with exit code 1",
-    "node1:1:1 [0] NCCL INFO " + "x" * 5000,
-    "1" * 3000,
-    "A failed ERROR: a_perf -b " * 5000,
-    '# Benchmarking RDMA_Write Send (row) OSU {["' * 5000,
-    "\n \n" * 20_000,
-    "{\n" * 20_000,
-    " ".join(["7"] * 21),
-    "",
+    *("srun: error: node1: task 0: Exited with exit code 1", "node1:1:1 [0] NCCL INFO " + "x" * 5000, "1" * 3000),
+    *("A failed ERROR: a_perf -b " * 5000, '# Benchmarking RDMA_Write Send (row) OSU {["' * 5000, "\n \n" * 20_000),
+    *("{\n" * 20_000, " ".join(["7"] * 21), ""),
 )
-_PREFIXES: Final = (
-    "[1,0]<stdout>:",
-    "0: ",
-    "[0] ",
-    "\x1b[31m",
-    "2026-01-01T00:00:00Z ",
-    "node1: ",
-    "> ",
-    "[pod/a/b] ",
-)
+_PREFIXES: Final = ("[1,0]<stdout>:", "0: ", "[0] ", "\x1b[31m", "2026-01-01T00:00:00Z ", "node1: ", "> ", "[pod/a/b] ")
 
 
 def _delete(random: Random, lines: list[str]) -> None:

@@ -20,6 +20,7 @@ from typing import TypeVar
 import pytest
 from exhaustive import EXHAUSTIVE
 from forked import MARK, Forker
+from testing.plans import QUICK, plan_text, sweep
 
 from busbw.launch import mpiexec
 from busbw.runs import store
@@ -34,21 +35,7 @@ _PATIENCE_SECONDS = 120.0
 _FOREIGN = ("BUSBW_", "MASTER_", "TORCHELASTIC_", "GLOO_", "SLURM_", "OMP_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")
 _FOREIGN_NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
 
-_SMALL_PLAN = """\
-name = "small"
-path = "."
-
-[timing]
-blocks = 2
-min_samples = 4
-least_samples = 2
-min_seconds = 0.0
-max_seconds = 0.02
-launch_warmup_seconds = 0.05
-warmup_seconds = 0.0
-warmup_calls = 1
-
-"""
+_TIMING = {**QUICK, "blocks": 2, "max_seconds": 0.02, "launch_warmup_seconds": 0.05}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,16 +191,16 @@ class Commands:
         """The environment of the tests without anything that says where a rank is, and with the mark."""
         return {**_clean_environment(), MARK: self.mark}
 
-    def plan(self, sweeps: str) -> Path:
-        """A plan file with the pace of these tests and these sweeps (TOML)."""
+    def plan(self, *sweeps: str) -> Path:
+        """A plan file with the pace of these tests and these sweeps."""
         path = self.folder / f"plan-{uuid.uuid4().hex[:8]}.toml"
-        path.write_text(_SMALL_PLAN + sweeps, encoding="utf-8")
+        text = plan_text(*sweeps, timing=_TIMING)
+        path.write_text(f'path = "."\n{text}', encoding="utf-8")
         return path
 
-    def sweep(self, ops: str, sizes: str = "1KiB", **more: str) -> Path:
-        """A plan of one sweep; ``more`` are keys with their TOML values."""
-        lines = [f"ops = {ops.split(',')}", f'sizes = "{sizes}"', *(f"{key} = {value}" for key, value in more.items())]
-        return self.plan("\n".join(["[[sweep]]", *lines]) + "\n")
+    def sweep(self, ops: str, sizes: str = "1KiB", /, **keys: object) -> Path:
+        """A plan of one sweep."""
+        return self.plan(sweep(ops, sizes, **keys))
 
     def long(self) -> Path:
         """A plan that goes on for much longer than any test: to be broken off."""
@@ -306,3 +293,17 @@ def shared_commands(tmp_path_factory: pytest.TempPathFactory, forker: Callable[[
     left = given.alive()
     given.clear()
     assert not left, f"processes {left} outlived their run"
+
+
+@pytest.fixture
+def no_shared_memory_left() -> Iterator[None]:
+    """A file of a world that has ended takes memory until the machine is started anew."""
+    folder = Path("/dev/shm")  # noqa: S108 - what is tested is there
+    before = set(folder.glob("mpich_shm_*"))
+    yield
+    new = set(folder.glob("mpich_shm_*")) - before
+    maps = ""
+    for process in Path("/proc").glob("[0-9]*/maps") if new else ():  # of tests that run beside this one
+        with contextlib.suppress(OSError):
+            maps += process.read_text(encoding="utf-8", errors="replace")
+    assert [path for path in new if path.exists() and str(path) not in maps] == []

@@ -29,7 +29,7 @@ IMPOSSIBLE = {
 
 def measured(commands: Commands, backend: str) -> StoredRun:
     """Every algorithm of every op at two sizes, one of which no number of ranks divides."""
-    plan = commands.sweep(",".join(ALGORITHMS), "12,40004", algorithms='["all"]')
+    plan = commands.sweep(",".join(ALGORITHMS), "12,40004", algorithms=["all"])
     options = ("--backend", backend, "--ranks", str(RANKS))
     commands.succeed("run", "--plan", plan, *options, "--results-dir", commands.results / backend)
     return commands.read(commands.results / backend)

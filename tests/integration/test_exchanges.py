@@ -85,8 +85,13 @@ def test_a_fault_is_caught(told: list[dict[str, Any]], exchange: str, fault: str
 
 
 def test_a_run_is_verified_and_compared(commands: Commands) -> None:
-    about = {"exchanges": '["exact", "int8"]', "scale": "0.02", "compute": '"wait=1ms"', "slow_ranks": '["1=1ms"]'}
-    finished = commands.run("run", "--plan", commands.sweep("train_exchange", **about), "--ranks", "2")
+    keys: dict[str, object] = {
+        "exchanges": ["exact", "int8"],
+        "scale": 0.02,
+        "compute": "wait=1ms",
+        "slow_ranks": ["1=1ms"],
+    }
+    finished = commands.run("run", "--plan", commands.sweep("train_exchange", **keys), "--ranks", "2")
     assert finished.code == 0, finished.told
     run = commands.read()
     steps = [

@@ -4,6 +4,7 @@ had measured, and leaves no process behind (which the fixture ``commands`` check
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -172,14 +173,16 @@ def test_a_bug_on_one_rank_is_told_and_nobody_else_is_blamed(commands: Commands)
 )
 def test_a_case_that_fails_everywhere_fails_alone(commands: Commands, fault: str, words: str) -> None:
     plan = commands.sweep("broadcast,all_reduce,all_gather", "1KiB,2KiB")
-    finished = _with_fault(commands, fault, "run", "--plan", plan, "--ranks", "3")
+    finished = _with_fault(commands, fault, "run", "--plan", plan, "--ranks", "3", "--launches", "2")
     assert finished.code == 1, finished.told
     assert words in finished.err
     run = commands.read()
-    assert {(row.case.op, row.case.size_bytes) for row in run.failed} == {("broadcast", 1024), ("broadcast", 2048)}
+    failed = {(row.case.op, row.case.size_bytes, row.launch) for row in run.failed}
+    assert failed == {("broadcast", size, launch) for size in (1024, 2048) for launch in (0, 1)}
+    assert len(run.failed) == len(failed)
     assert {row.error for row in run.failed} == {words}
     assert {row.case.op for row in run.measurements} == {"all_reduce", "all_gather"}
-    assert len(run.measurements) == 2 * 2 * 2
+    assert len(run.measurements) == 2 * 2 * 2 * 2
     assert not run.not_reached
     assert require(run.end).status == "failed"
 
@@ -191,41 +194,28 @@ def test_a_size_that_no_memory_holds_is_refused_before_anything_starts(commands:
     assert not commands.results.exists()
 
 
-@pytest.mark.slow
-def test_a_failed_case_fails_once_in_every_launch(commands: Commands) -> None:
-    plan = commands.sweep("broadcast,all_reduce")
-    finished = _with_fault(commands, "corrupt", "run", "--plan", plan, "--ranks", "2", "--launches", "2")
-    assert finished.code == 1, finished.told
-    run = commands.read()
-    assert sorted(row.launch for row in run.failed) == [0, 1]
-    assert len(run.measurements) == 4
-
-
 # --- signals ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
-def test_a_signal_to_all_processes_ends_in_order_and_keeps_what_was_measured(
-    commands: Commands, number: signal.Signals
-) -> None:
-    started = commands.start("run", "--plan", commands.long(), "--ranks", "3")
-    before = started.rows(atleast=3)
-    started.signal_group(number)
-    _assert_interrupted(commands, started, before)
-
-
 @pytest.mark.parametrize(
-    "number",
+    ("number", "to_all"),
     [
-        signal.SIGTERM,
-        *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)),
+        (signal.SIGTERM, False),
+        *(
+            pytest.param(*row, marks=pytest.mark.slow)
+            for row in itertools.product((signal.SIGINT, signal.SIGHUP, signal.SIGUSR1), (False, True))
+        ),
     ],
 )
-def test_a_signal_to_the_launcher_alone_ends_in_order_too(commands: Commands, number: signal.Signals) -> None:
+def test_a_signal_to_the_launcher_or_to_all_ends_in_order_and_keeps_what_was_measured(
+    commands: Commands, number: signal.Signals, *, to_all: bool
+) -> None:
     started = commands.start("run", "--plan", commands.long(), "--ranks", "3")
     before = started.rows(atleast=2)
-    started.process.send_signal(number)
+    if to_all:
+        started.signal_group(number)
+    else:
+        started.process.send_signal(number)
     _assert_interrupted(commands, started, before)
 
 
@@ -296,13 +286,6 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_ends_the_run_with_the_earlier_rows_kept(commands: Commands, tiny_disk: Path) -> None:
     finished = commands.run(*_more_than_fits(commands), "--results-dir", tiny_disk)
     _assert_stopped_by_the_disk(finished, commands.read(tiny_disk), "No space left on device")
-
-
-@pytest.mark.slow
-def test_a_file_that_may_not_grow_ends_the_run_with_the_earlier_rows_kept(commands: Commands) -> None:
-    program = commands.program("with_file_limit.py")
-    finished = commands.run(str(64 * 1024), *_more_than_fits(commands), program=program)
-    _assert_stopped_by_the_disk(finished, commands.read(), "File too large")
 
 
 def test_a_results_folder_below_a_file_is_refused_before_anything_starts(commands: Commands) -> None:

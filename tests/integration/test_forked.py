@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from forked import MARK
 from testing.narrow import require
-from tests.integration.conftest import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forked import Forker
-    from tests.integration.conftest import Commands
 
 pytestmark = pytest.mark.integration
 
@@ -87,23 +84,3 @@ def test_a_signal_ends_it_as_it_ends_any(
     _, err = forked.communicate(timeout=60)
     assert forked.returncode == -number
     assert ("KeyboardInterrupt" in err) == (number == signal.SIGINT)
-
-
-def test_it_is_found_by_its_mark(commands: Commands, program: Path) -> None:
-    started = commands.start("0", "wait", program=(sys.executable, str(program)))
-    assert until(lambda: commands.alive() or None, "it is not there") == [started.process.pid]
-    started.process.kill()
-    finished = started.wait()
-    assert finished.code == -signal.SIGKILL
-    assert not commands.alive()
-    assert MARK in commands.environment()
-
-
-def test_modules_and_their_mistakes_are_told(forker: Callable[[], Forker], tmp_path: Path) -> None:
-    (tmp_path / "mistaken.py").write_text("import sys\nsys.exit('no')\n", encoding="utf-8")
-    (tmp_path / "broken.py").write_text("1 / 0\n", encoding="utf-8")
-    ended = [forker().start([sys.executable, "-m", name], {}, tmp_path) for name in ("mistaken", "broken")]
-    told = [process.communicate(timeout=60) for process in ended]
-    assert [process.returncode for process in ended] == [1, 1]
-    assert told[0] == ("", "no\n")
-    assert told[1][1].endswith("ZeroDivisionError: division by zero\n")

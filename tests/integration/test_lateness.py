@@ -7,32 +7,20 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
+from testing.plans import STEADY, plan_text, sweep
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
-_PLAN = """\
-name = "late"
-
-[timing]
-min_samples = 60
-least_samples = 60
-min_seconds = 0.0
-max_seconds = 0.05
-launch_warmup_seconds = 0.1
-
-[[sweep]]
-ops = ["all_reduce", "all_gather", "barrier"]
-sizes = "1KiB"
-"""
+_TIMING = {**STEADY, "min_samples": 60, "least_samples": 60, "max_seconds": 0.05, "blocks": 3}
 
 
 @pytest.mark.parametrize("fault", ["late", pytest.param(None, marks=pytest.mark.slow)])
 def test_a_late_rank_is_named_and_a_healthy_one_is_not(commands: Commands, fault: str | None) -> None:
     plan = commands.folder / "late.toml"
-    plan.write_text(_PLAN, encoding="utf-8")
+    plan.write_text(plan_text(sweep("all_reduce,all_gather,barrier", "1KiB"), timing=_TIMING), encoding="utf-8")
     arguments = ("run", "--plan", plan, "--ranks", "2")
     ran = (
         commands.run(*arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from testing.plans import sweep
 
 from busbw.backends.local import kernels
 from busbw.ops.local import COPIES
@@ -14,18 +15,17 @@ from busbw.system.environment import usable_cores
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing())),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))]
 
 _ROWED = [op.name for op in COPIES if not op.fresh]
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_every_kernel_is_verified_over_threads(commands: Commands, ranks: int) -> None:
-    sweep = '[[sweep]]\nops = {}\nsizes = "36KiB,4MiB"\ndtypes = ["float64"]\nmodes = ["{}"]\nthreads = "1,cores"\n'
-    plan = commands.plan(f"{sweep.format(_ROWED, 'pipelined')}{sweep.format(['memory_touch'], 'isolated')}")
+    modes = {",".join(_ROWED): "pipelined", "memory_touch": "isolated"}
+    plan = commands.plan(
+        *(sweep(ops, "36KiB,4MiB", dtypes=["float64"], modes=[mode], threads="1,cores") for ops, mode in modes.items())
+    )
     commands.succeed("run", "--plan", plan, "--ranks", str(ranks))
     run = commands.read()
     assert not run.failed

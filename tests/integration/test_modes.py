@@ -98,7 +98,7 @@ def test_a_launch_tells_what_the_harness_costs_and_each_host_what_it_did(modes: 
 @pytest.mark.slow
 @needs_a_core_for_each_of_two
 def test_two_ranks_start_by_windows(commands: Commands) -> None:
-    plan = commands.sweep("all_reduce", "64,64KiB", modes=str(list(_MODES)))
+    plan = commands.sweep("all_reduce", "64,64KiB", modes=list(_MODES))
     commands.succeed("run", "--plan", plan, "--sync", "window", "--ranks", "2")
     run = commands.read()
     assert not run.failed
@@ -143,7 +143,7 @@ def test_the_clocks_of_one_host_are_found_to_be_one_within_the_bound(commands: C
 @pytest.mark.slow
 def test_clocks_that_are_taken_for_different_ones_tell_the_truth_within_the_bound(commands: Commands) -> None:
     """The program holds every skew to that of the clock which the ranks truly share."""
-    plan = commands.sweep("all_reduce", "64", modes=str(list(_MODES)))
+    plan = commands.sweep("all_reduce", "64", modes=list(_MODES))
     commands.succeed("run", "--plan", plan, "--ranks", "3", program=commands.program("clocks_apart.py"))
     run = commands.read()
     (launch,) = run.launches

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from exhaustive import trials
 from testing.narrow import require
 
+from busbw.backends import BACKENDS
 from busbw.runs import store
 
 if TYPE_CHECKING:
@@ -28,7 +33,7 @@ _BLOCKS = 2
 
 
 def _start(commands: Commands) -> Started:
-    plan = commands.sweep(_OPS, "1KiB..5KiB+1KiB", in_place='"both"')
+    plan = commands.sweep(_OPS, "1KiB..5KiB+1KiB", in_place="both")
     return commands.start("run", "--plan", plan, "--ranks", str(_RANKS), "--launches", str(_LAUNCHES))
 
 
@@ -71,9 +76,8 @@ def _assert_whole(run: StoredRun, launches: int = _LAUNCHES) -> None:
     assert not run.warnings
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
-def test_a_run_broken_off_in_its_second_launch_becomes_a_whole_one(commands: Commands, number: signal.Signals) -> None:
-    before = _broken_off(commands, number)
+def test_a_run_broken_off_in_its_second_launch_becomes_a_whole_one(commands: Commands) -> None:
+    before = _broken_off(commands, signal.SIGKILL)
     assert [row.launch for row in before.launches] == [0, 1]
     listed = _resume(commands, "--dry-run")
     assert listed.code == 0, listed.told
@@ -129,3 +133,62 @@ def test_below_torchrun_a_run_gets_one_launch_at_a_time(commands: Commands) -> N
     _assert_whole(commands.read(), launches=2)
     again = commands.succeed("run", "--resume", "latest", program=commands.torchrun(_RANKS))
     assert again.err.count("nothing is missing in run") == 1
+
+
+_BREAKS = [
+    *(("a rank", number) for number in (signal.SIGKILL, signal.SIGSTOP)),
+    *(("the launcher", number) for number in (signal.SIGTERM, signal.SIGKILL)),
+    *(("all processes", number) for number in (signal.SIGINT, signal.SIGUSR1)),
+    ("the samples", signal.SIGTERM),
+]
+_TIMEOUT_SECONDS = 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # runs of seconds each, of which a busy machine makes minutes
+@pytest.mark.usefixtures("no_shared_memory_left")
+@pytest.mark.parametrize(("whom", "number"), _BREAKS)
+def test_a_run_broken_at_any_moment_leaves_nothing_and_becomes_whole(
+    commands: Commands, whom: str, number: signal.Signals
+) -> None:
+    """Over Gloo or over MPI, in turns."""
+    backends = [name for name in ("mpi", "gloo") if BACKENDS[name].missing() is None]
+    temporary = commands.folder / "temporary"
+    temporary.mkdir()
+    for attempt in range(trials(1, 10)):
+        dice = random.Random(f"{whom} {number} {attempt}")
+        results, backend = commands.folder / str(attempt), backends[attempt % len(backends)]
+        options = ("--ranks", str(_RANKS), "--launches", str(_LAUNCHES), "--timeout", str(_TIMEOUT_SECONDS))
+        started = commands.start(
+            *("run", "--plan", commands.sweep("all_reduce,broadcast", "1KiB..8KiB*2"), *options, "--backend", backend),
+            environment={"TMPDIR": str(temporary)},
+            results=results,
+        )
+        started.rows(atleast=dice.randrange(1, 40))
+        time.sleep(dice.uniform(0, 0.1))
+        culprit = _break(started, whom, number, dice)
+        began = time.monotonic()
+        finished = started.wait()
+        assert "Traceback" not in finished.told
+        assert finished.code != 1 or culprit in finished.err, finished.told
+        assert whom == "the samples" or time.monotonic() - began < 2 * _TIMEOUT_SECONDS + 5
+        assert commands.nobody_left(within_seconds=5)
+        assert list(temporary.iterdir()) == []
+        commands.succeed("run", "--resume", "latest", "--quiet", "--results-dir", results)
+        _assert_whole(commands.read(results))
+
+
+def _break(started: Started, whom: str, number: signal.Signals, dice: random.Random) -> str:
+    """Break it. Return what stderr has to name, where the run notices before it is through."""
+    rank = dice.randrange(_RANKS)
+    with suppress(ProcessLookupError):  # a launch has ended meanwhile
+        if whom == "a rank":
+            os.kill(started.pids()[rank], number)
+            return f"rank {rank} "
+        if whom == "all processes":
+            started.signal_group(number)
+        elif whom == "the launcher":
+            started.process.send_signal(number)
+        else:
+            (started.folder() / store.SAMPLES_FILE).unlink()
+    return ""

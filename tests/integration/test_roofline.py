@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from testing.plans import sweep
 
 from busbw.backends import BACKENDS
 from busbw.ops.settings import host_settings
@@ -21,10 +22,10 @@ _TYPES = ("float32", "float64", "bfloat16", "float16")
 
 def test_one_rank_has_a_roofline_of_what_it_measured(commands: Commands) -> None:
     plan = commands.plan(
-        f'[[sweep]]\nops = {list(_KERNELS)}\nsizes = "16KiB,256KiB"\ndtypes = {list(_TYPES)}\n'
-        '[[sweep]]\nops = ["matmul"]\nsizes = "256KiB"\nthreads = "2"\nmodes = ["pipelined"]\n'
-        '[[sweep]]\nops = ["stream_triad", "memory_copy"]\nsizes = "1MiB"\n'
-        '[[sweep]]\nops = ["matmul", "attention"]\nsizes = "16KiB"\ndtypes = ["int32"]\n'
+        sweep(",".join(_KERNELS), "16KiB,256KiB", dtypes=_TYPES),
+        sweep("matmul", "256KiB", threads="2", modes=["pipelined"]),
+        sweep("stream_triad,memory_copy", "1MiB"),
+        sweep("matmul,attention", "16KiB", dtypes=["int32"]),
     )
     commands.succeed("run", "--plan", plan, "--ranks", "1")
     run = commands.read()
@@ -50,9 +51,7 @@ def test_one_rank_has_a_roofline_of_what_it_measured(commands: Commands) -> None
 
 @pytest.mark.slow
 def test_two_ranks_have_a_roofline_of_the_network(commands: Commands) -> None:
-    plan = commands.plan(
-        '[[sweep]]\nops = ["matmul"]\nsizes = "64KiB"\n[[sweep]]\nops = ["all_reduce"]\nsizes = "1MiB"\n'
-    )
+    plan = commands.plan(sweep("matmul", "64KiB"), sweep("all_reduce", "1MiB"))
     commands.succeed("run", "--plan", plan, "--ranks", "2")
     commands.succeed("report", "latest", "--results-dir", commands.results)
     document = json.loads((commands.read().path / "report.json").read_text(encoding="utf-8"))
@@ -68,7 +67,7 @@ def test_a_kernel_without_memory_fails_alone_and_says_so(commands: Commands, bac
     missing = BACKENDS[backend].missing()
     if missing is not None:
         pytest.skip(missing)
-    plan = commands.plan('[[sweep]]\nops = ["matmul", "attention", "attention_unfused"]\nsizes = "16KiB"\n')
+    plan = commands.sweep(",".join(_KERNELS), "16KiB")
     short = commands.program("no_memory.py")
     finished = commands.run("run", "--plan", plan, "--ranks", "2", "--backend", backend, program=short)
     assert finished.code == 1, finished.told

@@ -30,7 +30,7 @@ _LAUNCHES = 3
 @pytest.fixture(scope="module")
 def run(shared_commands: Commands) -> StoredRun:
     plan = shared_commands.sweep(
-        "all_gather,all_reduce,ping_pong,barrier", "1KiB,2KiB", in_place='"both"', imbalance="0.25"
+        "all_gather,all_reduce,ping_pong,barrier", "1KiB,2KiB", in_place="both", imbalance=0.25
     )
     finished = shared_commands.run(
         *("run", "--plan", plan, "--ranks", str(_RANKS), "--launches", str(_LAUNCHES), "--seed", "11"),
@@ -108,8 +108,7 @@ def test_every_launch_has_an_order_and_processes_of_its_own(run: StoredRun) -> N
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_order(run: StoredRun, commands: Commands) -> None:
-    sweep = 'ops = ["all_gather", "all_reduce", "ping_pong", "barrier"]\nsizes = "1KiB,2KiB"\nin_place = "no"\n'
-    plan = commands.plan(f"[[sweep]]\n{sweep}")
+    plan = commands.sweep("all_gather,all_reduce,ping_pong,barrier", "1KiB,2KiB", in_place="no")
     commands.succeed("run", "--plan", plan, "--ranks", str(_RANKS), "--seed", "11")
     again = [(row.case, row.block) for row in commands.read().measurements]
     assert again == [(row.case, row.block) for row in run.measurements if row.launch == 0]

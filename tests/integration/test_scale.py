@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from exhaustive import EXHAUSTIVE
 from testing.narrow import require
+from testing.plans import sweep
 
 from busbw.runs.records import Failed, Measurement
 
@@ -34,10 +35,7 @@ def _private_mib(pid: int) -> float:
 def test_many_ranks_of_one_machine_come_to_the_end(
     commands: Commands, record_property: Callable[[str, object], None]
 ) -> None:
-    plan = commands.plan(
-        '[[sweep]]\nops = ["all_reduce", "barrier"]\nsizes = "8"\n'
-        '[[sweep]]\nops = ["all_gather"]\nsizes = "64KiB"\ngroups = "div:8"\n'
-    )
+    plan = commands.plan(sweep("all_reduce,barrier", "8"), sweep("all_gather", "64KiB", groups="div:8"))
     started = commands.start("run", "--plan", plan, "--ranks", str(_MANY), "--timeout", "240", "--quiet")
     started.rows(atleast=1)
     private = statistics.median(_private_mib(pid) for pid in started.pids())
@@ -57,8 +55,7 @@ def test_a_thousand_ranks_that_are_not_there_are_not_believed(commands: Commands
     """Plan, groups, records and report at 1024 ranks, over a process group that moves nothing."""
     wrong = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
     plan = commands.plan(
-        f'[[sweep]]\nops = {[*wrong, "barrier"]}\nsizes = "64KiB"\nroot = 5\n'
-        '[[sweep]]\nops = ["all_reduce"]\nsizes = "64KiB"\ngroups = "div:8"\n'
+        sweep(",".join([*wrong, "barrier"]), "64KiB", root=5), sweep("all_reduce", "64KiB", groups="div:8")
     )
     commands.succeed(commands.results, "1024", plan, program=commands.program("pretend_many.py"))
     run = commands.read()

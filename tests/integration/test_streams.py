@@ -41,9 +41,7 @@ def test_a_run_is_whole_whatever_becomes_of_its_output(commands: Commands) -> No
     plan = commands.sweep("all_reduce", "8,1KiB")
     started = [
         commands.start(
-            *("run", "--plan", plan, "--ranks", "2"),
-            program=_shell(redirection),
-            results=commands.folder / str(number),
+            *("run", "--plan", plan, "--ranks", "2"), program=_shell(redirection), results=commands.folder / str(number)
         )
         for number, (redirection, _, _) in enumerate(wanted)
     ]

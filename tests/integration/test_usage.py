@@ -17,10 +17,3 @@ def test_a_refusal_reaches_the_shell(commands: Commands) -> None:
     assert finished.code == 2, finished.told
     assert finished.out == ""
     assert len(finished.err.splitlines()) == 1
-
-
-def test_groups_that_do_not_fit_the_ranks_are_refused(commands: Commands) -> None:
-    finished = commands.run("run", "--plan", commands.sweep("barrier"), "--ranks", "2", "--groups", "0,9")
-    assert finished.code == 2, finished.told
-    assert "[9]" in finished.err
-    assert not list(commands.results.glob("*/*"))

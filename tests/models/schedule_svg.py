@@ -12,11 +12,7 @@ from xml.sax.saxutils import escape
 from drawable import DRAWABLE
 from schedule_counts import cost, through_a_link
 
-from busbw.errors import AnalysisError
 from busbw.ops.schedules import NOTHING, Schedule
-
-MOST_RANKS, MOST_ARROWS = 16, 400
-"""Beyond these nobody can read it."""
 
 _COLUMN, _LEFT, _RIGHT, _TOP, _LANE, _GAP = 96, 92, 48, 84, 20, 14
 _TITLE_LETTER, _LETTER = 8.0, 6.6
@@ -61,36 +57,9 @@ class _Arrow:
 
 
 def draw(op: str, algorithm: str, ranks: int, hosts: int = 1) -> str:
-    """The drawing of an algorithm for ``ranks`` ranks on ``hosts`` hosts, as an SVG file.
-
-    Raises AnalysisError for an unknown algorithm, for a number of ranks that it does not take, and for a picture that
-    nobody could read.
-    """
-    named = DRAWABLE.get(op)
-    if named is None:
-        message = f"{op!r} is no operation with algorithms; there are {', '.join(DRAWABLE)}"
-        raise AnalysisError(message)
-    if algorithm not in named:
-        message = f"{op} has no algorithm {algorithm!r}; it has {', '.join(named)}"
-        raise AnalysisError(message)
-    row = named[algorithm]
-    if not 2 <= ranks <= MOST_RANKS:
-        message = f"{ranks} ranks cannot be drawn; a drawing has 2 to {MOST_RANKS}"
-        raise AnalysisError(message)
-    if hosts < 1 or ranks % hosts:
-        message = f"{ranks} ranks cannot be on {hosts} hosts; every host has as many"
-        raise AnalysisError(message)
-    if row.levels and hosts == 1:
-        message = f"{algorithm} needs {row.needs}; it was given 1 host"
-        raise AnalysisError(message)
-    if refusal := row.refuse(ranks):
-        message = f"{op}/{algorithm} cannot be drawn: {refusal}"
-        raise AnalysisError(message)
+    """The drawing of an algorithm for ``ranks`` ranks on ``hosts`` hosts, as an SVG file."""
+    row = DRAWABLE[op][algorithm]
     schedule = row.on(ranks, hosts)
-    arrows = sum(len(one) for one in schedule.rounds)
-    if arrows > MOST_ARROWS:
-        message = f"{op}/{algorithm} has {arrows} messages for {ranks} ranks; a drawing has {MOST_ARROWS} at most"
-        raise AnalysisError(message)
     on = f"{ranks} ranks" + (f" on {hosts} hosts" if hosts > 1 else "")
     return render(schedule, f"{op}, {algorithm}, {on}", row.summary, ranks, ranks // hosts)
 

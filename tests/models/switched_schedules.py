@@ -70,10 +70,7 @@ def sharp_all_reduce(ranks: int, on_host: int) -> Schedule:
 
 
 SWITCHED: dict[str, dict[str, Callable[[int, int], Schedule]]] = {
-    "all_reduce": {
-        "nvls": lambda ranks, _on_host: nvls_all_reduce(ranks),
-        "sharp": sharp_all_reduce,
-    },
+    "all_reduce": {"nvls": lambda ranks, _on_host: nvls_all_reduce(ranks), "sharp": sharp_all_reduce},
     "all_gather": {"nvls": lambda ranks, _on_host: nvls_all_gather(ranks)},
     "reduce_scatter": {"nvls": lambda ranks, _on_host: nvls_reduce_scatter(ranks)},
 }

@@ -213,10 +213,7 @@ def _around(rank: int, ranks: int, segments: int, steps: int, first: int, *, add
 def all_reduce(rank: int, ranks: int, segments: int) -> list[Step]:
     """allreduce.cc: around to add, around to hand out."""
     steps = (ranks - 1) * segments
-    return [
-        *_around(rank, ranks, segments, steps, 1, adds=True),
-        *_around(rank, ranks, segments, steps, 0, adds=False),
-    ]
+    return [*_around(rank, ranks, segments, steps, 1, adds=True), *_around(rank, ranks, segments, steps, 0, adds=False)]
 
 
 def reduce(rank: int, ranks: int, segments: int) -> list[Step]:

@@ -95,11 +95,7 @@ INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "another-machine": "usual another",
             "within": "usual slower --within 2",
         },
-        "report": {
-            "steady": "usual --output page",
-            "interrupted": "broken --output page",
-            "two-runs": "usual slower",
-        },
+        "report": {"steady": "usual --output page", "interrupted": "broken --output page", "two-runs": "usual slower"},
         "simulate": {
             "library": "--op all_reduce --ranks 8 --size 1KiB,64MiB --network rail:nic=50GB/s,inner=450GB/s",
             "from-run": "--op all_reduce --algorithm ring --from ranks-4 --size 1MiB",

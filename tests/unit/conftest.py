@@ -1,4 +1,4 @@
-"""What several unit tests need: trees of sysfs that are kept as text."""
+"""What several unit tests need: trees of sysfs that are kept as text, and an environment without a launcher."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +6,12 @@ from pathlib import Path
 import pytest
 
 DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture(autouse=True)
+def no_launcher_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

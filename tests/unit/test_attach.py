@@ -78,11 +78,6 @@ def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
 # --- places ----------------------------------------------------------------------------------------------------
 
 
-def test_the_place_in_a_step_of_slurm() -> None:
-    assert LAUNCHERS["srun"].rank_info(STEP) == RankInfo("srun", 5, 7, 1, 3, 2)
-    assert LAUNCHERS["srun"].rank_info({**STEP, "SLURM_NODEID": "9"}).local_size is None
-
-
 @pytest.mark.parametrize(
     ("launcher", "variables", "place"),
     [
@@ -91,11 +86,9 @@ def test_the_place_in_a_step_of_slurm() -> None:
             {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "2"},
             (5, 7, 1, 3, 2),
         ),
-        (
-            "torchrun",
-            {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1"},
-            (5, 7, 1, None, None),
-        ),
+        ("torchrun", {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1"}, (5, 7, 1, None, None)),
+        ("srun", STEP, (5, 7, 1, 3, 2)),
+        ("srun", {**STEP, "SLURM_NODEID": "9"}, (5, 7, 1, None, 9)),
         (
             "mpirun",
             # The last one counts the ranks of a node over all jobs: it is no node's number.
@@ -114,9 +107,7 @@ def test_the_place_in_a_step_of_slurm() -> None:
     ],
 )
 def test_a_place_is_what_each_launcher_tells(
-    launcher: str,
-    variables: dict[str, str],
-    place: tuple[int, int, int, int | None, int | None],
+    launcher: str, variables: dict[str, str], place: tuple[int, int, int, int | None, int | None]
 ) -> None:
     meets = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"} if launcher == "torchrun" else {}
     assert LAUNCHERS[launcher].rank_info({**variables, **meets}) == RankInfo(launcher, *place)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
+from testing.command import busbw
 from testing.narrow import require_type
 from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
@@ -29,18 +30,6 @@ from busbw.runs import plan, store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Measurement
 from busbw.runs.store import StoredRun
-
-
-@pytest.fixture(autouse=True)
-def no_launcher_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def busbw(*arguments: str) -> Result:
-    result = CliRunner().invoke(main, list(arguments))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def refused(*arguments: str) -> str:
@@ -63,21 +52,14 @@ def test_a_self_test_that_could_find_no_difference_is_refused() -> None:
 
 @pytest.mark.parametrize("where", [("--op", "all_reduce", "--sizes", "8"), ("--suite", "quick")])
 @pytest.mark.parametrize(
-    ("option", "value", "words"),
+    ("option", "value"),
     [
-        ("--mode", "isolatd", "mode 'isolatd' is unknown; did you mean isolated? known: "),
-        ("--dtype", "fp16", "dtype 'fp16' is unknown; did you mean float16? known: "),
-        ("--dtype", "float31", "dtype 'float31' is unknown; did you mean float"),
-        ("--redop", "foo", "redop 'foo' is unknown; known: sum, "),
-        ("--sync", "no", "sync 'no' is unknown; did you mean none? known: "),
-        ("--ranks", "0", "want at least 1 and at most 131072; given 0"),
-        ("--launches", "-2", "want at least 1 and at most 10000; given -2"),
+        *[("--mode", "isolatd"), ("--dtype", "fp16"), ("--dtype", "float31"), ("--redop", "foo"), ("--sync", "no")],
+        *[("--ranks", "0"), ("--launches", "-2")],
     ],
 )
-def test_what_is_wrong_with_an_option_is_said_of_the_option(
-    where: tuple[str, ...], option: str, value: str, words: str
-) -> None:
-    assert refused("run", *where, option, value).startswith(f"busbw: {option}: {words}")
+def test_what_is_wrong_with_an_option_is_said_of_the_option(where: tuple[str, ...], option: str, value: str) -> None:
+    assert re.match(rf"busbw: {option}: .*\b{value.removeprefix('-')}\b", refused("run", *where, option, value))
 
 
 @pytest.mark.parametrize(
@@ -123,14 +105,6 @@ def test_a_name_that_does_not_exist_is_refused_before_something_else_is_asked_fo
 # --- help and usage --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["run", "--help"], ["list", "-h"], ["doctor", "--help"]])
-def test_help(arguments: list[str]) -> None:
-    result = busbw(*arguments)
-    assert result.exit_code == 0
-    assert result.stdout.startswith("Usage: ")
-    assert all(len(line) <= 110 for line in result.stdout.splitlines())
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -170,13 +144,15 @@ def test_what_cannot_be_right_exits_2_and_names_what_is_allowed(arguments: list[
         (("--op", "all_reduce", "--sizes", "4096TiB"), "--sizes"),
         (("--op", "all_reduce", "--groups", "0,9"), "[9]"),
         (("--op", "train_ddp", "--model", "Llama 3 70B", "--scale", "1"), "--scale"),
+        (("--op", "barrier", "--ranks", "100000"), "--ranks"),
     ],
 )
 @pytest.mark.parametrize("dry_run", [("--dry-run",), ()])
 def test_what_cannot_be_on_these_ranks_is_refused_before_they_start(
     tmp_path: Path, options: tuple[str, ...], key: str, dry_run: tuple[str, ...]
 ) -> None:
-    assert key in refused("run", *options, *dry_run, "--ranks", "2", "--results-dir", str(tmp_path / "results"))
+    ranks = () if "--ranks" in options else ("--ranks", "2")
+    assert key in refused("run", *options, *dry_run, *ranks, "--results-dir", str(tmp_path / "results"))
     assert not (tmp_path / "results").exists()
 
 
@@ -189,13 +165,6 @@ def test_errors_in_plan_keys_name_the_option_that_exists() -> None:
         with pytest.raises(UsageError) as refused, plan.naming_options():
             raise UsageError(f"key {key!r}: no")
         assert str(refused.value).startswith(f"{options[key]}: ")
-
-
-def test_more_ranks_than_a_host_can_start_are_refused(tmp_path: Path) -> None:
-    """100,000 processes made the machine unusable for minutes before the first of them measured."""
-    message = refused("run", "--op", "barrier", "--ranks", "100000", "--results-dir", str(tmp_path / "results"))
-    assert message.startswith("busbw: --ranks: 100000")
-    assert not (tmp_path / "results").exists()
 
 
 def test_a_dry_run_says_which_cases_would_be_skipped_and_why() -> None:
@@ -254,13 +223,8 @@ def test_traffic_comes_from_a_file(tmp_path: Path) -> None:
 
 
 def test_in_the_world_of_torchrun_its_size_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "RANK": "0",
-        "WORLD_SIZE": "6",
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": "x",
-        "MASTER_PORT": "1",
-    }.items():
+    world = {"RANK": "0", "WORLD_SIZE": "6", "LOCAL_RANK": "0", "MASTER_ADDR": "x", "MASTER_PORT": "1"}
+    for name, value in world.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(rendezvous, "_LINGER_SECONDS", 0.1)  # nobody comes who could be told
     assert dry("--op", "barrier")["cases"][0]["ranks"] == 6
@@ -302,13 +266,6 @@ def test_a_run_is_told_everything_and_says_where_it_is(executed: Ending, tmp_pat
     assert given == Settings(tmp_path, 5, quiet=False)
     assert result.stdout == ""
     assert str(tmp_path / "run") in result.stderr
-
-
-def test_a_run_in_json_is_quiet_and_prints_one_object(executed: Ending, tmp_path: Path) -> None:
-    asked = executed(RunResult(tmp_path / "run", 3, 0, speaks=True))
-    result = busbw("run", "--op", "barrier", "--json")
-    assert json.loads(result.stdout) == {"run": str(tmp_path / "run"), "measured": 3, "failed": 0}
-    assert asked[0][1].quiet
 
 
 @pytest.fixture
@@ -461,12 +418,6 @@ def test_what_breaks_a_run_off_names_its_folder_once_it_can_be_gone_on_with(
 
 
 # --- lists and doctor ------------------------------------------------------------------------------------------
-
-
-def test_no_runs_is_said_and_is_no_error(tmp_path: Path) -> None:
-    result = busbw("list", "runs", "--results-dir", str(tmp_path))
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert busbw("list", "runs", "--results-dir", str(tmp_path), "--json").stdout == "[]\n"
 
 
 def test_the_doctor_speaks_both_languages() -> None:

@@ -55,12 +55,3 @@ def test_rare_interruptions_do_not_change_the_cost() -> None:
             return super().now_ns()
 
     assert read_cost_ns(Interrupted(read_cost_ns=70)) == 70
-
-
-def test_a_fake_clock_moves_only_when_it_is_told() -> None:
-    clock = FakeClock(5)
-    assert clock.now_ns() == clock.now_ns() == 5
-    clock.advance(3)
-    assert clock.now_ns() == 8
-    clock.ns = 1
-    assert clock.now_ns() == 1

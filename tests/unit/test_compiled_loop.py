@@ -274,29 +274,28 @@ def test_wrong_data_that_the_compiled_loop_makes_fail_the_case() -> None:
 
 
 def test_a_code_on_every_rank_fails_the_case_and_what_was_prepared_is_freed() -> None:
-    there: list[Natively] = []
-
     class Failing(Natively):
-        def __init__(self, inner: FakeBackend) -> None:
-            super().__init__(inner)
-            there.append(self)
-
         def bind(self, bound: Bound) -> Operation:
             operation = super().bind(bound)
             return dataclasses.replace(operation, native=native((lambda: 5, ())))
 
-    assert failures(FakeWorld(2), case("all_gather", 64, 2, mode="persistent"), wrap=Failing) == {"backend"}
+    there: list[Natively] = []
+    wrap = kept_in(there, Failing)
+    assert failures(FakeWorld(2), case("all_gather", 64, 2, mode="persistent"), wrap=wrap) == {"backend"}
     assert [(one.bound, one.freed) for one in there] == [(1, 1)] * 2
+
+
+def kept_in(there: list[Natively], kind: type[Natively]) -> Callable[[FakeBackend], Natively]:
+    def wrap(inner: FakeBackend) -> Natively:
+        there.append(kind(inner))
+        return there[-1]
+
+    return wrap
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "pair_matrix"])
 def test_every_operation_is_freed_once(op: str) -> None:
     there: list[Natively] = []
-
-    def wrap(inner: FakeBackend) -> Natively:
-        there.append(Natively(inner))
-        return there[-1]
-
     one = case(op, 64, 3, pairs="together" if op == "pair_matrix" else None)
-    require_type(Measurement, measured(FakeWorld(3), one, quick(max_samples=12), wrap=wrap))
+    require_type(Measurement, measured(FakeWorld(3), one, quick(max_samples=12), wrap=kept_in(there, Natively)))
     assert all(one.freed == one.bound > 0 for one in there)

@@ -11,22 +11,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from testing.devices import FakeMark
-from testing.fakes import QUICK
-from testing.narrow import require, require_type
+from testing.narrow import require
 from testing.synthetic import case
 
 from busbw.backends.base import Bound, World
-from busbw.backends.cuda import CudaDevice, CudaMark
-from busbw.backends.local import device as device_copies
+from busbw.backends.cuda import CudaDevice
 from busbw.backends.pytorch import nccl
 from busbw.errors import BackendError, LaunchError
-from busbw.measure.bench import Bench
-from busbw.measure.block import measure
-from busbw.measure.clock import CommonClock, HostClock
-from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
-from busbw.runs.records import Measurement, Mode
 from busbw.system.device import DeviceConditions
 from busbw.system.nvml import Nvml
 
@@ -182,19 +174,6 @@ def test_its_place_on_pci_is_told_as_the_kernel_writes_it(gpu: Gpu, monkeypatch:
     assert gpu.asked.count(("set_device", 0)) == 2
 
 
-def test_marks_are_put_when_they_are_made_and_compared_in_nanoseconds(device: CudaDevice) -> None:
-    before, after = device.mark(), device.mark()
-    assert isinstance(after, CudaMark)
-    assert after.passed()
-    before.record()
-    after.record()
-    assert after.passed()
-    assert after.ns_since(before) == 1_000
-    stranger = FakeMark.__new__(FakeMark)
-    with pytest.raises(BackendError):
-        after.ns_since(stranger)
-
-
 def test_a_hold_is_calibrated_once_and_then_as_long_as_asked(gpu: Gpu, device: CudaDevice) -> None:
     device.hold(3_000_000)
     device.hold(6_000_000)
@@ -256,24 +235,6 @@ def test_a_call_that_raises_and_spoils_no_capture_leaves_room_for_the_next(
         device.capture([raises])
     device.capture([lambda: gpu.asked.append("a")])()
     assert gpu.asked[-1] == "replay"
-
-
-def test_two_streams_run_at_once_between_what_comes_before_and_after(gpu: Gpu, device: CudaDevice) -> None:
-    both = device.together(
-        lambda: gpu.asked.append(("one", gpu.current)), lambda: gpu.asked.append(("other", gpu.current))
-    )
-    gpu.asked.clear()
-    both()
-    beside = gpu.asked[1][1]  # type: ignore[index] # what is asked of streams is pairs
-    assert beside != "main:0"
-    assert gpu.asked == [
-        ("put", "main:0"),
-        ("waits", beside),
-        ("other", beside),
-        ("put", beside),
-        ("one", "main:0"),
-        ("waits", "main:0"),
-    ]
 
 
 def test_two_streams_are_two_in_a_capture_too_however_many_torch_has_handed_out(gpu: Gpu, device: CudaDevice) -> None:
@@ -365,54 +326,6 @@ def backend(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[nccl.NcclBack
     assert ("set_device", 0) in gpu.asked, "a rank that sees one GPU has that one, whatever its number on the host"
     yield opened
     opened.close()
-
-
-def bench_of(backend: nccl.NcclBackend) -> Bench:
-    clock = HostClock()
-    return Bench(backend, clock, QUICK, CommonClock(backend, clock, ("here",)), 1, timer_ns=50, hosts=("here",))
-
-
-@pytest.mark.parametrize("mode", ["isolated", "pipelined", "overlap"])
-@pytest.mark.parametrize("pre_enqueue", [False, True])
-def test_a_real_library_is_measured_behind_a_device(
-    backend: nccl.NcclBackend,
-    mode: Mode,
-    pre_enqueue: bool,  # noqa: FBT001
-) -> None:
-    one = case("all_gather", 4_096, 1, backend="nccl", device="cuda", mode=mode, pre_enqueue=pre_enqueue)
-    assert backend.refuse(OPS["all_gather"], one) is None
-    made = require_type(Measurement, measure(bench_of(backend), one, (), launch=0, block=0))
-    assert made.check.state == "verified"
-    (group,) = made.groups
-    assert group.timed_by == ("host" if mode == "isolated" and not pre_enqueue else "device")
-    assert group.other_clock_ns is not None
-
-
-@pytest.mark.parametrize(
-    ("op", "pinning"),
-    [
-        *((op, pinning) for op in ("host_to_device", "device_to_host") for pinning in ("pageable", "pinned")),
-        ("host_and_device", "pinned"),
-        ("stream_copy", None),
-    ],
-)
-@pytest.mark.parametrize("mode", ["isolated", "pipelined"])
-def test_copies_of_a_device_are_measured_and_verified(
-    backend: nccl.NcclBackend, monkeypatch: pytest.MonkeyPatch, op: str, pinning: str | None, mode: Mode
-) -> None:
-    asked: list[bool] = []
-
-    def host_memory(like: torch.Tensor, *, pinned: bool) -> torch.Tensor:
-        asked.append(pinned)
-        return torch.zeros_like(like)
-
-    monkeypatch.setattr(device_copies, "host_memory", host_memory)
-    one = case(op, 4_096, 1, backend="nccl", device="cuda", mode=mode, pinning=pinning)
-    assert skip_reason(one, backend, Place(oversubscribed=False, comparable=True)) is None
-    made = require_type(Measurement, measure(bench_of(backend), one, (), launch=0, block=0))
-    assert made.check.state == "verified"
-    assert made.groups[0].bus_factor is None
-    assert set(asked) == ({pinning == "pinned"} if pinning else set())
 
 
 def test_a_pair_is_bound_to_the_name_that_this_process_has_for_the_other_gpu(

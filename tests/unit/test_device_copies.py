@@ -76,26 +76,6 @@ def pinned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 # --- with the host -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pinning", ["pinned", "pageable"])
-def test_one_of_the_buffers_is_the_hosts_and_the_other_one_that_of_the_device(
-    machine: Machine, pinned: list[bool], pinning: str
-) -> None:
-    for op, mine in (("host_to_device", 1), ("device_to_host", 0)):
-        bound = machine.bound(op, pinning=pinning)
-        made = LOCAL[op].bind(bound)
-        assert made.buffers is not None
-        given = (bound.send, bound.receive)
-        assert made.buffers[mine] is given[mine], "the device's"
-        assert made.buffers[1 - mine] is not given[1 - mine], "the host's"
-        assert made.wrong is None, "the layout says it all"
-        source, target = made.buffers
-        source.copy_(torch.arange(16.0) + 1)
-        made.call()
-        assert target.tolist() == source.tolist()
-        assert made.post is None
-    assert pinned == [pinning == "pinned"] * 2
-
-
 def test_memory_of_the_host_is_of_the_kind_that_was_asked_for_or_it_is_said_why_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,52 +101,11 @@ def test_memory_of_the_host_is_of_the_kind_that_was_asked_for_or_it_is_said_why_
         device.host_memory(torch.ones(3), pinned=True)
 
 
-def test_both_directions_run_on_two_streams_and_both_are_checked(machine: Machine, pinned: list[bool]) -> None:
-    bound = machine.bound("host_and_device")
-    made = LOCAL["host_and_device"].bind(bound)
-    assert pinned == [True, True]
-    assert made.buffers is not None
-    assert made.wrong is not None
-    assert made.buffers[0] is bound.send
-    target = made.buffers[1]
-    assert made.wrong() == 16 + 15, "nothing was copied yet; the first of what is sent is 0, as fresh memory is"
-    made.call()
-    assert machine.device.log == ["together"]
-    assert made.wrong() == 0
-    assert target.tolist() == bound.send.tolist()
-    assert made.wrong() == 16, "what came to the device is counted once: after that it has to be copied again"
-    made.call()
-    target[3] += 1
-    assert made.wrong() == 1
-
-
 def test_both_directions_need_a_device(pinned: list[bool]) -> None:
     one = on_device("host_and_device")
     with pytest.raises(BackendError):
         LOCAL["host_and_device"].bind(Bound(one, torch.zeros(16), torch.zeros(16), None))
     assert pinned
-
-
-def test_two_at_once_take_as_long_as_the_longer_and_what_comes_later_waits(machine: Machine) -> None:
-    fake = machine.device
-    both = fake.together(
-        lambda: fake.hand_over("one", lambda begins: begins + 500),
-        lambda: fake.hand_over("other", lambda begins: begins + 900),
-    )
-    first, last = fake.mark(), fake.mark()
-    fake.hand_over("before", lambda begins: begins + 10_000)
-    first.record()
-    both()
-    last.record()
-    fake.synchronise()
-    assert last.ns_since(first) == 900
-    replay = fake.capture([both, both])
-    first.record()
-    replay()
-    last.record()
-    fake.synchronise()
-    assert last.ns_since(first) >= 1_800, "captured, they are still one after the other and two at once"
-    assert last.ns_since(first) < 1_800 + 10_000
 
 
 @pytest.mark.parametrize("mode", ["isolated", "pipelined"])

@@ -284,38 +284,6 @@ def test_an_overlapped_case_is_measured_and_stored_with_its_parts() -> None:
 # --- what must not pass in silence -----------------------------------------------------------------------------
 
 
-def test_a_mark_that_nobody_waited_for_is_not_read() -> None:
-    device = FakeDevice(DEVICE, lambda: 0, lambda _ns: None)
-    before, after = device.mark(), device.mark()
-    with pytest.raises(BackendError, match="never"):
-        after.ns_since(before)
-    before.record()
-    device.synchronise()
-    after.record()
-    with pytest.raises(BackendError, match="waited"):
-        after.ns_since(before)
-
-
-def test_what_was_posted_and_never_waited_for_is_seen() -> None:
-    _, device, operation = bound(world(1))
-    assert operation.post is not None
-    operation.post()
-    with pytest.raises(BackendError):
-        device.synchronise()
-
-
-def test_data_are_there_when_the_device_was_waited_for_and_not_before() -> None:
-    backend = world(1).backends[0]
-    assert backend.stream is not None
-    send, receive = backend.allocate(4, "float32"), backend.allocate(4, "float32")
-    send.fill_(3.0)
-    operation = backend.bind(Bound(one_case(ranks=1), send, receive))
-    operation.call()
-    assert receive.tolist() == [0.0] * 4
-    backend.stream.synchronise()
-    assert receive.tolist() == [3.0] * 4
-
-
 @pytest.mark.parametrize("mode", ["isolated", "pipelined", "graph", "overlap"])
 @pytest.mark.parametrize("pre_enqueue", [False, True])
 def test_ranks_that_sit_out_bring_the_same_columns(mode: Mode, pre_enqueue: bool) -> None:  # noqa: FBT001

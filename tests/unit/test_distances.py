@@ -15,7 +15,7 @@ from busbw_analysis.assembly.compose import compose
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.groups import groups_of
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.distances import PairSplit, indistinct, kinds, splits_of, steps_between
+from busbw_analysis.diagnosis.distances import indistinct, kinds, splits_of, steps_between
 from busbw_analysis.diagnosis.judge import Judgement
 
 MIB = 1 << 20
@@ -196,8 +196,3 @@ def test_kinds_take_every_pair_exactly_once(drawn: list[tuple[str, str]]) -> Non
 
 def test_a_rank_without_a_seat_is_as_far_as_is_not_known() -> None:
     assert steps_between((RankPlacement(0, "a"),), (0, 1)) == ((0, None), (None, None))
-
-
-def test_splits_keep_the_order_of_the_plan() -> None:
-    splits: tuple[PairSplit, ...] = judged(matrix(MIB), matrix(8)).splits
-    assert [split.size_bytes for split in splits] == [MIB, 8]

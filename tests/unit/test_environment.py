@@ -204,8 +204,7 @@ def test_a_hypervisor_shows_in_the_flags(
 
 
 @pytest.mark.parametrize(
-    ("cpuinfo", "model"),
-    [("processor : 0\nmodel name\t: Fast 9000\n", "Fast 9000"), ("Model\t: Board 5\n", "Board 5")],
+    ("cpuinfo", "model"), [("processor : 0\nmodel name\t: Fast 9000\n", "Fast 9000"), ("Model\t: Board 5\n", "Board 5")]
 )
 def test_the_model_of_the_cpu(monkeypatch: pytest.MonkeyPatch, cpuinfo: str, model: str) -> None:
     reading(monkeypatch, {"/proc/cpuinfo": cpuinfo})

@@ -9,9 +9,8 @@ import pytest
 from testing.devices import DeviceScript
 from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from testing.narrow import require_type
-from testing.synthetic import case
 
-from busbw.backends.base import Backend, BackendRow, Bound, World
+from busbw.backends.base import Backend, BackendRow, World
 from busbw.backends.faults import CorruptingBackend, wrapped
 from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure
 from busbw.launch import run_session, worker
@@ -176,28 +175,3 @@ def test_what_breaks_everywhere_is_nobodys_fault(folder: Path) -> None:
     for outcome in outcomes:
         assert isinstance(outcome, RankFailure)
         assert outcome.lost == ()
-
-
-def test_a_bug_in_a_rank_is_raised_and_not_hidden() -> None:
-    def work(backend: FakeBackend) -> None:
-        if backend.rank == 1:
-            raise ZeroDivisionError
-        backend.barrier()
-
-    with pytest.raises(ZeroDivisionError):
-        FakeWorld(2).run(work)
-
-
-def test_nobody_waits_longer_than_the_timeout() -> None:
-    world = FakeWorld(2, timeout_seconds=0.05)
-    (outcome, other) = world.run(lambda backend: backend.barrier() if backend.rank == 0 else None)
-    assert isinstance(outcome, BackendError)
-    assert other is None
-
-
-def test_a_group_must_be_made_before_it_is_used() -> None:
-
-    backend = FakeWorld(4).backends[0]
-    buffer = backend.allocate(4, "float32")
-    with pytest.raises(BackendError):
-        backend.bind(Bound(case("all_reduce", 16), buffer, buffer, group=(0, 1)))

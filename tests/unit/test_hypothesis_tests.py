@@ -70,11 +70,7 @@ def test_the_signed_rank_p_is_that_of_scipy(ratios: list[float]) -> None:
 
 
 @settings(deadline=None)  # a busy machine is no failure
-@given(
-    st.lists(positive, min_size=4, max_size=10),
-    st.lists(positive, min_size=4, max_size=10),
-    st.booleans(),
-)
+@given(st.lists(positive, min_size=4, max_size=10), st.lists(positive, min_size=4, max_size=10), st.booleans())
 def test_interval_and_test_never_contradict_each_other(first: list[float], second: list[float], pair: bool) -> None:  # noqa: FBT001
     one, two = side("a", first), side("b", second)
     found = paired(one, side("b", second[: len(first)])) if pair and len(second) >= len(first) else estimate(one, two)

@@ -6,6 +6,7 @@ import pkgutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -16,16 +17,7 @@ import busbw
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "pandas", "matplotlib", "scipy", "numpy", "mpi4py")
 SHARED = {
-    "errors",
-    "escape",
-    "key_values",
-    "ops",
-    "runs",
-    "shared_options",
-    "statistics",
-    "system",
-    "units",
-    "workloads",
+    *("errors", "escape", "key_values", "ops", "runs", "shared_options", "statistics", "system", "units", "workloads"),
 }
 """What the analysis may use of busbw."""
 
@@ -57,49 +49,38 @@ def loaded_by(statement: str, *arguments: str) -> set[str]:
     return set(modules)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"]])
-def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
-    assert loaded_by("import busbw.cli.main; busbw.cli.main.main()", *arguments).isdisjoint(HEAVY)
-
-
-def test_the_list_of_runs_loads_nothing_of_what_measures_them(tmp_path: Path) -> None:
-    loaded = loaded_by("import busbw.cli.main; busbw.cli.main.main()", "list", "runs", "--results-dir", str(tmp_path))
-    assert loaded.isdisjoint({*HEAVY, "busbw.backends", "busbw.launch", "busbw.system"})
-
-
-@pytest.mark.parametrize("arguments", [["list", "ops"], ["doctor"], ["peaks"], ["run", "--op", "barrier", "--dry-run"]])
-def test_what_measures_nothing_loads_no_torch(arguments: list[str]) -> None:
-    assert loaded_by("import busbw.cli.main; busbw.cli.main.main()", *arguments).isdisjoint(
-        {"torch", "pandas", "matplotlib"}
-    )
+COMMAND = "import busbw.cli.main; busbw.cli.main.main()"
+TOOLS = ("pandas", "matplotlib", "scipy", "busbw_analysis")
+"""Of the judgement."""
 
 
 @pytest.mark.parametrize(
-    "module", ["errors", "units", "runs.records", "runs.store", "runs.placement", "runs.plan", "ops", "backends"]
+    ("statement", "unwanted"),
+    [
+        *((f"import busbw.{name}", HEAVY) for name in ("errors", "units", "ops", "runs.records", "runs.store")),
+        *((f"import busbw.{name}", HEAVY) for name in ("runs.placement", "runs.plan")),
+        ("import busbw.backends", {*HEAVY} - {"numpy"}),
+        *((f"import busbw.{name}", TOOLS) for name in ("statistics", "measure.block", "launch.worker")),
+        *((f"import busbw_analysis.cli.{name}", {"matplotlib", "pandas"}) for name in ("main", "predict", "training")),
+        ("import busbw_analysis", {*HEAVY, "busbw"}),
+        ("import busbw_analysis.diagnosis.judge, busbw_analysis.report.plots", {"torch", "mpi4py"}),
+    ],
 )
-def test_the_light_modules_load_nothing_heavy(module: str) -> None:
-    unwanted = set(HEAVY) - ({"numpy"} if module == "backends" else set())
-    assert loaded_by(f"import busbw.{module}").isdisjoint(unwanted)
+def test_a_module_loads_nothing_that_it_does_not_need(statement: str, unwanted: Iterable[str]) -> None:
+    assert loaded_by(statement).isdisjoint(unwanted)
 
 
-@pytest.mark.parametrize("module", ["statistics", "measure.block", "launch.worker"])
-def test_the_instrument_loads_none_of_the_tools_of_the_judgement(module: str) -> None:
-    assert loaded_by(f"import busbw.{module}").isdisjoint({"pandas", "matplotlib", "scipy", "busbw_analysis"})
-
-
-@pytest.mark.parametrize("command", ["main", "predict"])
-def test_what_prints_a_table_loads_nothing_that_draws_or_makes_data_frames(command: str) -> None:
-    assert loaded_by(f"import busbw_analysis.cli.{command}").isdisjoint({"matplotlib", "pandas"})
-
-
-def test_the_package_of_a_notebook_loads_nothing_until_a_run_is_loaded() -> None:
-    assert loaded_by("import busbw_analysis").isdisjoint({*HEAVY, "busbw"})
-
-
-def test_the_analysis_loads_no_torch() -> None:
-    assert loaded_by("import busbw_analysis.diagnosis.judge, busbw_analysis.report.plots").isdisjoint(
-        {"torch", "mpi4py"}
-    )
+@pytest.mark.parametrize(
+    ("arguments", "unwanted"),
+    [
+        *((words, HEAVY) for words in ("--help", "--version", "run --help")),
+        ("list runs --results-dir nowhere", {*HEAVY, "busbw.backends", "busbw.launch", "busbw.system"}),
+        *((words, {"torch", "pandas", "matplotlib"}) for words in ("list ops", "doctor", "peaks")),
+        ("run --op barrier --dry-run", {"torch", "pandas", "matplotlib"}),
+    ],
+)
+def test_a_command_loads_nothing_that_it_does_not_need(arguments: str, unwanted: Iterable[str]) -> None:
+    assert loaded_by(COMMAND, *arguments.split()).isdisjoint(unwanted)
 
 
 def test_the_contract_of_the_analysis_forgets_no_package() -> None:

@@ -5,13 +5,7 @@ rules, executed and counted.
 import pytest
 from drawable import DRAWABLE
 from exhaustive import RANKS
-from library_schedules import (
-    LIBRARY_SCHEDULES,
-    Children,
-    barrier_at_once,
-    binomial_children,
-    four_nomial_children,
-)
+from library_schedules import LIBRARY_SCHEDULES, Children, barrier_at_once, binomial_children, four_nomial_children
 from schedule_counts import Contribution, cost, execute
 from testing.narrow import require
 

@@ -116,10 +116,7 @@ def test_a_matrix_that_csv_cannot_read_is_refused(content: str, tmp_path: Path) 
     [
         (Sweep(ops=("all_reduce",), sizes="1..9000+1", dtypes=("float32",) * 3), 4),
         (Sweep(ops=("storage_read",), blocks=("4KiB",) * 1000, depths=(1,) * 1000), 4),
-        (
-            Sweep(ops=("memory_read",), threads="1..1000+1", numa_nodes=tuple(range(1000))),
-            4,
-        ),
+        (Sweep(ops=("memory_read",), threads="1..1000+1", numa_nodes=tuple(range(1000))), 4),
         (
             Sweep(
                 ops=("train_ddp",),

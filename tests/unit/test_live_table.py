@@ -7,8 +7,6 @@ from typing import TextIO
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from testing.synthetic import Piece, World, case, synthetic_run
 
 from busbw.cli import streams
@@ -18,7 +16,7 @@ from busbw.runs.cases import Cases
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import Case, Failed, GroupSamples, Measurement, Skipped
 from busbw.runs.resume import Remaining
-from busbw.units import format_time, significant
+from busbw.units import format_time
 
 BARE = World(pieces=(Piece(100e-6, 1e-10),), sample_noise=0.0)
 PLAN = Plan(launches=3, timing=Timing(blocks=1), sweep=(Sweep(ops=("all_reduce",)),))
@@ -55,14 +53,6 @@ def columns(line: str) -> dict[str, str]:
 
 def only_line(case_: Case, world: World = BARE) -> str:
     return live_table.line([measurement(world, case_)], 3)
-
-
-@given(st.floats(1e-9, 1e6), st.sampled_from([(1, 10), (3, 8)]))
-def test_a_number_keeps_three_digits_and_its_column(value: float, shape: tuple[int, int]) -> None:
-    decimals, width = shape
-    text = significant(value, decimals, width)
-    assert len(text) <= width
-    assert float(text) == pytest.approx(value, rel=0.0051)
 
 
 def test_a_small_size_shows_a_rate_and_not_zero() -> None:
@@ -133,21 +123,6 @@ def test_of_several_pairs_or_groups_the_slowest_is_shown(ranks: int, slow: tuple
     assert f"slowest of {ranks * (ranks - 1)} pairs: {slow[0]} → {slow[1]}" in line
     assert columns(line)["time"] == "2.05 ms"
     assert "slowest of 2 groups: " in only_line(case("all_reduce", 1 << 20, group="div:2"))
-
-
-def test_skipped_and_failed_cases_have_a_line_that_says_why() -> None:
-    err = io.StringIO()
-    live, one = table(err), case("all_reduce", 8)
-    live.world_formed(Cases((one,), (), {}), 1, ("here", "here"), ())
-    live.row_written(Skipped(case=one, reason="no such thing"))
-    live.row_written(
-        Failed(case=one, launch=0, block=0, error="wrong data before timing: 3 elements differ", cause="wrong_data")
-    )
-    live.launch_ended()
-    skipped, failed = err.getvalue().splitlines()[-2:]
-    assert skipped.endswith("skipped: no such thing")
-    assert failed.endswith("FAILED: wrong data before timing: 3 elements differ")
-    assert cells(skipped)[:3] == ["all_reduce", "8", "B"]
 
 
 def test_blocks_of_unlike_numbers_of_calls_are_shown_by_the_call() -> None:

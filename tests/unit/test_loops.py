@@ -9,7 +9,7 @@ from testing.fakes import QUICK, FakeBackend, FakeClock, FakeWork, FakeWorld, Sc
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends.base import Backend, Bound, Operation, Post, Wait
+from busbw.backends.base import Backend, Bound, Operation, Wait
 from busbw.backends.faults import WrappingBackend
 from busbw.measure import block, loops
 from busbw.measure.loops import Loop, empty_call_ns, take_overlapped
@@ -236,12 +236,6 @@ def test_every_post_is_waited_for_and_starts_in_turns() -> None:
     loop = Loop(backend, clock, iter(()), lambda: told.append("start"))
     take_overlapped(loop, itertools.repeat(post), lambda: told.append("compute"), 3)
     assert told == ["start", "post", "wait", "start", "post", "compute", "wait"] * 3
-
-
-def test_an_operation_cannot_be_started_but_by_what_returns_its_wait() -> None:
-    fields = {"call", "post", "native", "free", "wrong", "prepare", "buffers", "parts", "other_tool"}
-    assert set(Operation.__dataclass_fields__) == fields
-    assert Operation.__dataclass_fields__["post"].type in {Post | None, "Post | None"}
 
 
 class CannotPost(WrappingBackend):

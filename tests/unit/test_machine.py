@@ -6,10 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
+from testing.command import busbw
 from testing.synthetic import Machine, as_facts, case, synthetic_run, write_synthetic
 
-from busbw.cli.main import main
 from busbw.runs.records import JSON
 from busbw.system import environment
 from busbw.system.catalog import VARIABLE
@@ -33,12 +32,6 @@ GPU: dict[str, JSON] = {"index": 0, "name": "NVIDIA Fast 9000", "address": "0000
 def nobodys_peaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-
-
-def busbw(*arguments: str, environment: dict[str, str] | None = None) -> Result:
-    result = CliRunner().invoke(main, list(arguments), env=environment)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from busbw.measure.clock import CommonClock
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS, traffic
 from busbw.ops.base import Op
-from busbw.runs.records import QUANTILES, Case, Check, Measurement
+from busbw.runs.records import QUANTILES, Case, Check, GroupSamples, Measurement
 
 WARM = 1 + 1 + QUICK.warmup_calls  # the check, the call that tells the pace and the warm-up come before sample 0
 
@@ -125,17 +125,19 @@ def test_the_rank_that_enters_last_is_told_from_the_one_that_leaves_soonest() ->
     assert apart.groups[0].last_rank is None
 
 
-def test_a_delayed_rank_is_late_in_the_share_of_samples_that_was_asked_for() -> None:
+def with_a_delayed_rank(share: float, seed: int, samples: int) -> GroupSamples:
     def delayed(backend: FakeBackend) -> Backend:
         def wait(seconds: float) -> None:
             backend.clock.advance(round(seconds * 1e9))
 
-        return DelayingBackend(backend, 2, 5e-6, 0.5, seed=1, wait=wait)
+        return DelayingBackend(backend, 2, 5e-6, share, seed=seed, wait=wait)
 
-    world = FakeWorld(4)
-    outcomes = measure_everywhere(world, case("all_reduce", 64), quick(min_samples=20), wrap=delayed)
-    made = require_type(Measurement, outcomes[0])
-    (group,) = made.groups
+    outcomes = measure_everywhere(FakeWorld(4), case("all_reduce", 64), quick(min_samples=samples), wrap=delayed)
+    return require_type(Measurement, outcomes[0]).groups[0]
+
+
+def test_a_delayed_rank_is_late_in_the_share_of_samples_that_was_asked_for() -> None:
+    group = with_a_delayed_rank(0.5, 1, 20)
     skews = group.arrival_skew_ns or ()
     late = [rank for rank, skew in zip(group.fastest_rank, skews, strict=True) if skew]
     assert set(late) == {2}
@@ -145,17 +147,8 @@ def test_a_delayed_rank_is_late_in_the_share_of_samples_that_was_asked_for() -> 
 
 def test_a_rank_may_be_delayed_at_random_and_the_same_way_again() -> None:
     def late_samples(seed: int) -> list[int]:
-        def delayed(backend: FakeBackend) -> Backend:
-            def wait(seconds: float) -> None:
-                backend.clock.advance(round(seconds * 1e9))
-
-            return DelayingBackend(backend, 2, 5e-6, 0.3, wait=wait, seed=seed)
-
-        made = require_type(
-            Measurement,
-            measure_everywhere(FakeWorld(4), case("all_reduce", 64), quick(min_samples=100), wrap=delayed)[0],
-        )
-        return [index for index, skew in enumerate(made.groups[0].arrival_skew_ns or ()) if skew]
+        group = with_a_delayed_rank(0.3, seed, 100)
+        return [index for index, skew in enumerate(group.arrival_skew_ns or ()) if skew]
 
     once = late_samples(1)
     assert 15 < len(once) < 45

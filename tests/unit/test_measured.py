@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import measured as measuring
@@ -51,47 +52,25 @@ def failing(times: int) -> tuple[Callable[[], None], list[None]]:
     return test, calls
 
 
-def test_the_second_failure_on_an_undisturbed_machine_counts(stolen: Callable[[list[int]], None]) -> None:
-    stolen([5])
-    test, calls = failing(2)
-    with pytest.raises(AssertionError, match="what was found is not true"):
+@pytest.mark.parametrize(
+    ("shares", "failures", "calls", "ends"),
+    [
+        ([5], 1, 2, None),
+        ([5], 2, 2, AssertionError),  # the second failure on an undisturbed machine counts
+        ([6], 1, 2, None),
+        ([6, 0], 2, 2, AssertionError),
+        ([50], TRIES, TRIES, pytest.skip.Exception),
+        ([50], 0, 1, None),  # what holds is not asked twice
+    ],
+)
+def test_a_disturbed_failure_is_begun_anew(
+    stolen: Callable[[list[int]], None], shares: list[int], failures: int, calls: int, ends: type[BaseException] | None
+) -> None:
+    stolen(shares)
+    test, made = failing(failures)
+    with nullcontext() if ends is None else pytest.raises(ends, match="what was found is not true"):
         test()
-    assert len(calls) == 2
-    test, calls = failing(1)
-    test()
-    assert len(calls) == 2
-
-
-def test_a_disturbed_failure_is_begun_anew(stolen: Callable[[list[int]], None]) -> None:
-    stolen([6])
-    test, calls = failing(1)
-    test()
-    assert len(calls) == 2
-
-
-def test_the_second_failure_counts_where_the_second_try_was_undisturbed(stolen: Callable[[list[int]], None]) -> None:
-    stolen([6, 0])
-    test, calls = failing(2)
-    with pytest.raises(AssertionError):
-        test()
-    assert len(calls) == 2
-
-
-def test_always_disturbed_is_skipped_with_what_failed(stolen: Callable[[list[int]], None]) -> None:
-    stolen([50])
-    test, calls = failing(TRIES)
-    with pytest.raises(
-        pytest.skip.Exception, match=r"disturbed 3 times, .* more than 0\.5% of the processors; then: what was"
-    ):
-        test()
-    assert len(calls) == TRIES
-
-
-def test_what_holds_is_not_asked_twice(stolen: Callable[[list[int]], None]) -> None:
-    stolen([50])
-    test, calls = failing(0)
-    test()
-    assert len(calls) == 1
+    assert len(made) == calls
 
 
 @dataclass
@@ -119,6 +98,5 @@ def test_a_failure_counts_only_on_a_bed_on_which_plain_programs_find_what_was_se
     def test(networks: Networks) -> None:
         assert networks.bed.slurm, "what was found is not true"
 
-    with pytest.raises(ends, match="what was found is not true") as told:
+    with pytest.raises(ends, match="what was found is not true"):
         test(networks=Networks(Bed(hosts=2)))
-    assert ("plain programs had" in str(told.value)) == (ends is not AssertionError)

@@ -157,25 +157,15 @@ def test_a_plan_with_kernels_of_any_size_is_not_refused(monkeypatch: pytest.Monk
 
 
 def test_ranks_of_a_launcher_on_one_host_are_counted_like_local_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "RANK": "0",
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": "a",
-        "MASTER_PORT": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
+    for variable in ("RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "MASTER_ADDR=a", "MASTER_PORT=1"):
+        monkeypatch.setenv(*variable.split("="))
     for local, here in (("2", True), ("1", False)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
         assert on_one_host(2) is here
 
 
 def test_what_did_not_fit_in_the_first_launch_is_in_no_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan(
-        launches=2,
-        sweep=(Sweep(ops=("memory_copy",), sizes="4KiB,1MiB", modes=("pipelined",)),),
-        timing=QUICK,
-    )
+    plan = Plan(launches=2, sweep=(Sweep(ops=("memory_copy",), sizes="4KiB,1MiB", modes=("pipelined",)),), timing=QUICK)
     folder = tmp_path / "machine" / "run"
     folder.mkdir(parents=True)
     for launch, available in enumerate((65 * MIB, GIB)):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator
@@ -173,6 +174,35 @@ def test_the_live_table_has_the_time_and_spread_of_its_launch(folder: Path) -> N
         assert f" ±{spread(times):.0%} " in line
         checked += 1
     assert checked >= 1
+
+
+@pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
+def test_the_table_of_show_has_the_numbers_of_its_json_in_80_columns(folder: Path) -> None:
+    lines = CliRunner().invoke(main, ["show", str(folder)]).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    shown = [line for line in lines if line and not line.startswith("#")]
+    rows = output("show", folder)["cases"]
+    assert len(shown) == len(rows)
+    # Operations are told apart by headings, in the order of the plan; those of one heading may lie apart in it.
+    for row in rows:
+        size = [format_size(row["size_bytes"])] if row["size_bytes"] else []
+        rate = row["algbw"] if row["busbw"] is None else row["busbw"]
+        wanted = [*size, *([] if row["time_ns"] is None else [format_time(row["time_ns"])])]
+        wanted += [] if rate is None else [format_rate(rate)]
+        assert any(all(f" {text} " in f" {line} " for text in wanted) for line in shown), row
+
+
+def test_the_tables_of_the_report_have_the_numbers_of_its_json(written: Written) -> None:
+    page, text = written.files
+    rows = [re.sub(r"<[^>]+>", "|", row) for row in page.split("<tr")], text.splitlines()
+    for curve in written.report["curves"]:
+        for point in curve["points"]:
+            cells = [format_size(point["size_bytes"]), format_time(point["time_ns"])]
+            cells += [] if point["busbw"] is None else [format_rate(point["busbw"])]
+            for lines in rows:
+                assert any(all(re.search(rf"\| ?{re.escape(cell)} ?\|", line) for cell in cells) for line in lines), (
+                    cells
+                )
 
 
 def _fields(case: Any) -> dict[str, Any]:  # noqa: ANN401 - a record by its fields

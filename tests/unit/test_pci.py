@@ -33,12 +33,7 @@ def test_the_closest_cards_of_a_gpu(server: PciFacts, address: str, nics: list[s
 
 
 def test_the_display_of_the_management_controller_is_no_gpu(server: PciFacts) -> None:
-    assert [gpu.address for gpu in server.gpus] == [
-        "0000:19:00.0",
-        "0000:41:00.0",
-        "0000:99:00.0",
-        "0000:c1:00.0",
-    ]
+    assert [gpu.address for gpu in server.gpus] == ["0000:19:00.0", "0000:41:00.0", "0000:99:00.0", "0000:c1:00.0"]
     assert server.unknown == ()
 
 

@@ -1,5 +1,7 @@
 """What a run says of where its ranks sit, and what is odd about it: doubled hosts, shared cores, far switches."""
 
+import re
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -97,37 +99,26 @@ def test_a_binding_that_was_recorded_of_some_ranks_only_is_not_told() -> None:
     assert binding((*seats("0"), RankPlacement(1, "a"))) is None
 
 
-def test_a_host_that_is_there_twice_is_named_with_its_ranks() -> None:
-    ranks = [{"rank": rank, "local_rank": rank % 2} for rank in range(4)]
-    environments = {"a": host_of(*ranks)}
-    (said,) = shared_resources(rank_placements(("a",) * 4, environments), environments)
-    assert said.startswith("host a appears twice: ranks 0,2 have local rank 0, ranks 1,3 have local rank 1;")
+PCI = "0000:c1:00.0"
 
 
-def test_machines_of_one_name_are_told_from_a_host_that_is_named_twice() -> None:
-    ranks = [{"rank": rank, "local_rank": 0} for rank in range(2)]
-    environments = {"a": host_of(*ranks, machines=2)}
-    (said,) = shared_resources(rank_placements(("a", "a"), environments), environments)
-    assert said.startswith("2 machines are called a")
-
-
-def test_ranks_that_share_a_gpu_are_named() -> None:
-    ranks = [{"rank": rank, "local_rank": rank, "gpu": 0} for rank in range(2)]
-    environments = {"a": host_of(*ranks)}
-    assert shared_resources(rank_placements(("a", "a"), environments), environments) == (
-        "ranks share a GPU on a: ranks 0-1 have GPU 0",
-    )
-
-
-def test_without_numbers_gpus_are_told_apart_by_their_place_on_pci() -> None:
-    ranks = [{"rank": rank, "local_rank": rank, "gpu": None, "gpu_address": "0000:c1:00.0"} for rank in range(2)]
-    environments = {"a": host_of(*ranks)}
-    assert shared_resources(rank_placements(("a", "a"), environments), environments) == (
-        "ranks share a GPU on a: ranks 0-1 have GPU 0000:c1:00.0",
-    )
-    ranks[1]["gpu_address"] = "0000:c6:00.0"
-    environments = {"a": host_of(*ranks)}
-    assert shared_resources(rank_placements(("a", "a"), environments), environments) == ()
+@pytest.mark.parametrize(
+    ("ranks", "machines", "told"),
+    [
+        ([{"local_rank": rank % 2} for rank in range(4)], 1, [["0,2", "0", "1,3", "1"]]),
+        ([{"local_rank": 0}] * 2, 2, [["2"]]),
+        ([{"local_rank": rank, "gpu": 0} for rank in range(2)], 1, [["0-1", "0"]]),
+        ([{"local_rank": rank, "gpu": None, "gpu_address": PCI} for rank in range(2)], 1, [["0-1", PCI]]),
+        ([{"local_rank": rank, "gpu": None, "gpu_address": f"0000:c{rank}:00.0"} for rank in range(2)], 1, []),
+    ],
+    ids=["a host twice", "two machines of one name", "one GPU", "one GPU without a number", "two of them"],
+)
+def test_what_ranks_of_a_host_share_is_named_with_them(
+    ranks: list[dict[str, JSON]], machines: int, told: list[list[str]]
+) -> None:
+    environments = {"a": host_of(*({"rank": rank, **one} for rank, one in enumerate(ranks)), machines=machines)}
+    said = shared_resources(rank_placements(("a",) * len(ranks), environments), environments)
+    assert [re.findall(r"0000:\S+|\b\d(?:[,-]?\d)*", text.partition(";")[0]) for text in said] == told
 
 
 def test_ranks_with_numbers_and_gpus_of_their_own_are_nothing_to_speak_of() -> None:

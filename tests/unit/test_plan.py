@@ -103,12 +103,6 @@ def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         plan.read_plan(tmp_path / "binary.toml")
 
 
-def test_an_unknown_suite_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError) as caught:
-        plan.read_suite("quik")
-    assert all(name in str(caught.value) for name in plan.suites())
-
-
 # --- what a plan means -----------------------------------------------------------------------------------------
 
 

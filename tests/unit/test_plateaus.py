@@ -66,8 +66,7 @@ def found(sizes: Sequence[int], rates: Sequence[float], launches: Sequence[Seque
 
 
 @pytest.mark.parametrize(
-    ("rates", "ends"),
-    [((200e9, 80e9, 20e9), (15.5, 20.5)), ((250e9, 120e9, 60e9, 18e9), (15.5, 20.5, 24.5))],
+    ("rates", "ends"), [((200e9, 80e9, 20e9), (15.5, 20.5)), ((250e9, 120e9, 60e9, 18e9), (15.5, 20.5, 24.5))]
 )
 @pytest.mark.parametrize("ramp", [0.5, 2.0])
 def test_planted_plateaus_are_found_where_they_are(

@@ -30,7 +30,7 @@ def cells(table: Table) -> list[tuple[str, ...]]:
 def test_hosts_stand_with_their_nodes_switches_and_bindings() -> None:
     shown = tables(Machine(hosts=HOSTS, switches=TREE, usable_cores=2))["Where the ranks ran"]
     assert [column.name for column in shown.columns] == [
-        *("Host", "Ranks", "Slurm node", "Switches", "Cores of its ranks"),
+        *("Host", "Ranks", "Slurm node", "Switches", "Cores of its ranks")
     ]
     assert cells(shown) == [
         ("n1", "0,1", "n1", "spine / leaf1", "not bound: every rank may use the same 2 cores"),

@@ -479,10 +479,8 @@ def test_a_whole_run_without_a_good_end_gets_one(tmp_path: Path, end: Any) -> No
 
 
 @pytest.fixture
-def broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def broken_off(tmp_path: Path) -> Path:
     """A run in ``tmp_path`` that lacks the second half of its last launch, and no launcher around."""
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
-        monkeypatch.delenv(name, raising=False)
     stored = whole_run()
     return write_synthetic(tmp_path, with_rows(stored, stored.rows[:-3]))
 

@@ -71,10 +71,7 @@ def over_open_mpi(op: str, size: int) -> Scaling:
 
 @pytest.mark.parametrize(
     ("op", "names"),
-    [
-        ("broadcast", ("linear", "4-nomial-tree-at-once", "binomial-tree-at-once")),
-        ("barrier", ("linear-at-once",)),
-    ],
+    [("broadcast", ("linear", "4-nomial-tree-at-once", "binomial-tree-at-once")), ("barrier", ("linear-at-once",))],
 )
 def test_what_only_a_library_sends_at_once_is_no_better_drawn(op: str, names: Sequence[str]) -> None:
     said = legend(over_open_mpi(op, 0 if op == "barrier" else SIZES[0]))

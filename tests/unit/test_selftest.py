@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from testing.narrow import require_type
 from testing.synthetic import SyntheticEnd, World, case, synthetic_run
 
 from busbw.errors import AnalysisError
@@ -19,8 +18,6 @@ from busbw_analysis.data.load import Dataset, load, pool
 from busbw_analysis.diagnosis import selftest
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.selftest import SelfTest, as_json, judge_selftest, selftest_for, write_selftest
-from busbw_analysis.report.document import Paragraph
-from busbw_analysis.report.equivalents import trust
 
 RANKS = 2
 SAME = [case("all_reduce", 8, RANKS), case("all_reduce", 1 << 20, RANKS), case("barrier", 0, RANKS)]
@@ -102,7 +99,6 @@ def test_a_good_instrument_on_a_good_machine_passes_and_tells_its_resolution(tmp
     assert states(judged)["straggler"] == states(judged)["wrong data"] == states(judged)["clock error"] == "ok"
     assert judged.launches == 10
     assert all(0 < width < 0.1 for width in judged.resolution.values())
-    assert judged.answer().startswith("The instrument works here.")
 
 
 def test_a_rank_that_is_accused_beside_the_late_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,19 +196,11 @@ def test_a_report_finds_the_newest_one_of_before_its_run_of_its_backend_and_rank
     assert selftest_for(tmp_path / "nowhere", "gloo", RANKS, day(4)) is None
 
 
-def test_which_self_test_it_was_is_said_and_whether_it_came_after_the_run(tmp_path: Path) -> None:
-    run = synthetic_run(SAME, launches=4, seed=5)
-    judged = judge_selftest(taken(tmp_path / "one"))
-    for began, words in (
-        ("2025-01-01T06:12:34.567Z", "elf-test of 2025-01-01 06:12:34 UTC, 10 launches per side"),
-        ("2027-01-01T06:12:34.567Z", "elf-test of 2027-01-01 06:12:34 UTC, 10 launches per side, taken after the run"),
-    ):
-        judgement = judge(pool((run,)), replace(judged, started=began))
-        sentence = answer_of(judgement).trust
-        section = require_type(Paragraph, trust(judgement).blocks[0])
-        for text in (sentence, section.text):
-            assert words in text
-            assert ("after the run" in text) == ("after the run" in words)
+@pytest.mark.parametrize(("year", "after"), [(2025, False), (2027, True)])
+def test_a_self_test_from_after_the_run_is_called_so(tmp_path: Path, year: int, *, after: bool) -> None:
+    judged = replace(judge_selftest(taken(tmp_path / "one")), started=f"{year}-01-01T06:12:34.567Z")
+    trust = answer_of(judge(pool((synthetic_run(SAME, launches=4, seed=5),)), judged)).trust
+    assert ("after the run" in trust) == after
 
 
 def test_half_a_self_test_is_refused_in_words(tmp_path: Path) -> None:

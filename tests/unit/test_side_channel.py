@@ -80,10 +80,6 @@ def test_a_wary_wait_ends_when_another_rank_gives_up(store: dist.Store) -> None:
     assert told == ["rank 0 has given up"]
 
 
-def test_all_that_have_something_to_say_are_heard(store: dist.Store) -> None:
-    assert collect_reports(store, 2, {0: "Timed out", 1: "as rank 0 says"}) == {0: "Timed out", 1: "as rank 0 says"}
-
-
 def test_a_wary_wait_gives_what_the_work_gives(store: dist.Store) -> None:
     work = Waiting(over=True)
     wait(work, store)

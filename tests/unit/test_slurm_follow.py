@@ -57,10 +57,7 @@ class Cluster:
 
 
 def followed(
-    cluster: Cluster,
-    results: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    log: Path | None = None,
+    cluster: Cluster, results: Path, monkeypatch: pytest.MonkeyPatch, log: Path | None = None
 ) -> tuple[int, list[str], list[str]]:
     """Exit status, what was said on the way, and the sentences of the verdict."""
     monkeypatch.setattr(jobs, "job", cluster)
@@ -84,17 +81,12 @@ def begun(results: Path) -> Path:
 def test_what_changes_is_said_once_and_the_end_is_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = begun(tmp_path)
     running = [job("RUNNING")]
-    cluster = Cluster(folder, [job("PENDING", "Resources")], *[running] * 7, [job("COMPLETED")])
+    requeued = [job("PENDING", "BeginTime")]
+    cluster = Cluster(folder, [job("PENDING", "Resources")], *[running] * 7, requeued, running, [job("COMPLETED")])
     status, said, _ = followed(cluster, tmp_path, monkeypatch)
     assert status == 0
-    run = f"run {folder.name}"
-    assert said == [
-        "job 12: PENDING (Resources)",
-        f"{run}: 0 of 2 blocks",
-        "job 12: RUNNING on n[1-2]",
-        f"{run}: 1 of 2 blocks",
-        f"{run}: 2 of 2 blocks",
-        "job 12: COMPLETED",
+    assert [sentence.partition(": ")[2].partition(" ")[0] for sentence in said] == [
+        *("PENDING", "0", "RUNNING", "1", "2", "PENDING", "RUNNING", "COMPLETED"),
     ]
 
 
@@ -106,10 +98,7 @@ def test_a_long_job_is_asked_for_less_often(tmp_path: Path, monkeypatch: pytest.
     assert cluster.pauses == sorted(cluster.pauses)
 
 
-@pytest.mark.parametrize(
-    "state",
-    sorted(jobs.ENDED_BADLY),
-)
+@pytest.mark.parametrize("state", sorted(jobs.ENDED_BADLY))
 def test_a_bad_end_is_explained_with_the_last_words_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
@@ -120,18 +109,8 @@ def test_a_bad_end_is_explained_with_the_last_words_of_the_log(
     assert str(tmp_path) in verdict[1]
     assert str(log) in verdict[2]
     assert len(verdict) == 15
-
-
-def test_a_log_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, verdict = followed(Cluster(None, [job("FAILED")]), tmp_path, monkeypatch, tmp_path / "none")
+    _, _, verdict = followed(Cluster(None, [job(state)]), tmp_path, monkeypatch, tmp_path / "none")
     assert f"{tmp_path}/none" in verdict[-1]
-
-
-def test_a_job_that_is_requeued_is_followed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(None, [job("RUNNING")], [job("PENDING", "BeginTime")], [job("RUNNING")], [job("COMPLETED")])
-    status, said, _ = followed(cluster, tmp_path, monkeypatch)
-    assert status == 0
-    assert said[:3] == ["job 12: RUNNING on n[1-2]", "job 12: PENDING (BeginTime)", "job 12: RUNNING on n[1-2]"]
 
 
 def test_the_worst_task_of_an_array_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

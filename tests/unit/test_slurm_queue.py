@@ -79,11 +79,7 @@ def test_other_errors_of_squeue_are_told(answers: Answers) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "hint"),
-    [
-        ("PartitionNodeLimit", "requested"),
-        ("ReqNodeNotAvail, UnavailableNodes:n3", "reserved"),
-    ],
+    ("reason", "hint"), [("PartitionNodeLimit", "requested"), ("ReqNodeNotAvail, UnavailableNodes:n3", "reserved")]
 )
 def test_a_reason_that_waiting_does_not_remove_is_explained(answers: Answers, reason: str, hint: str) -> None:
     answers("squeue", f"echo '12|12|PENDING|{reason}||(null)|busbw'")

@@ -21,11 +21,7 @@ SHIPPED = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT 
 HOSTILE = ("a 0", '"a\'; echo foo"', "$HOME `id` $(id)", "a\\b", "#a#", "é –", "*", "-x", "a;b|c&d")
 
 PLAIN = Job(
-    run=("--suite", "quick"),
-    nodes=2,
-    ranks_per_node=4,
-    busbw="/shared/venv/bin/busbw",
-    results_dir="/shared/results",
+    run=("--suite", "quick"), nodes=2, ranks_per_node=4, busbw="/shared/venv/bin/busbw", results_dir="/shared/results"
 )
 JOBS = {
     "plain": PLAIN,
@@ -118,15 +114,8 @@ def test_a_task_of_an_array_uses_as_many_nodes_as_its_number(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("field", ["name", "partition", "nodelist", "comment", "mpi", "time"])
-@pytest.mark.parametrize("value", ["a\nscancel 1", "a\rb", "a\0b", "\x1b[2J"])
-def test_line_breaks_and_their_like_are_refused(field: str, value: str) -> None:
-    with pytest.raises(UsageError, match=f"^{field} "):
-        replace(PLAIN, **{field: value})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("field", ["name", "partition", "nodelist", "comment", "mpi", "time"])
-@pytest.mark.parametrize("value", ["", " "])
-def test_a_word_that_is_empty_is_refused(field: str, value: str) -> None:
+@pytest.mark.parametrize("value", ["", " ", "a\nscancel 1", "a\rb", "a\0b", "\x1b[2J"])
+def test_empty_words_line_breaks_and_their_like_are_refused(field: str, value: str) -> None:
     with pytest.raises(UsageError, match=f"^{field} "):
         replace(PLAIN, **{field: value})  # type: ignore[arg-type]
 

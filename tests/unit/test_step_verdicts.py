@@ -14,11 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
-from busbw.backends.pytorch.training import WORKLOADS
 from busbw.cli.main import main
 from busbw.ops import STRATEGIES
-from busbw.ops.base import Strategy
-from busbw.ops.training import EXCHANGE, OTHER_MODELS, Workload
+from busbw.ops.training import OTHER_MODELS, Workload
 from busbw.runs.records import Measurement, RankTimeline, Sent, StepParts
 from busbw.runs.store import StoredRun, read
 from busbw_analysis.assembly import compose
@@ -254,21 +252,6 @@ def test_a_new_step_has_the_layout_of_its_own_row(op: str, monkeypatch: pytest.M
     assert (traffic(new), memory(new, "sgd", "eager")) == (traffic(known), memory(known, "sgd", "eager"))
     plain = replace(known, layout=Layout(**degrees, micro_batches=workload.micro_batches))
     assert (traffic(new), memory(new, "sgd", "eager")) != (traffic(plain), memory(plain, "sgd", "eager"))
-
-
-def test_a_step_without_a_strategy_cannot_be_written() -> None:
-    with pytest.raises(TypeError):
-        Strategy(splits=("dp",))  # type: ignore[call-arg]
-    assert set(STRATEGIES) == set(WORKLOADS) | {EXCHANGE}
-
-
-def test_a_step_that_no_plan_describes_is_refused_with_its_reason(
-    stored: Results, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert all("no plan" not in verdict.refused for verdict in verdicts(stored))
-    monkeypatch.setitem(STRATEGIES, "train_ddp", replace(STRATEGIES["train_ddp"], unplanned="no plan"))
-    refused = {verdict.refused for verdict in verdicts(stored) if verdict.step.op == "train_ddp"}
-    assert refused == {"train_ddp: no plan"}
 
 
 def test_steps_without_computation_alone_are_left_out(stored: Results) -> None:

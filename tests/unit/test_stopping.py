@@ -172,17 +172,6 @@ def test_ranks_with_different_times_agree_on_everything(
     assert len({backend.reductions for backend in world.backends}) == 1
 
 
-def test_control_traffic_does_not_grow_with_the_samples_of_a_batch() -> None:
-    counts = []
-    for samples in (20, 180):
-        world = FakeWorld(2)
-        made = measured(world, case("all_reduce", 64, 2), quick(min_samples=samples))
-        assert samples_of(made) == samples
-        counts.append(world.backends[0].reductions)
-        assert world.backends[0].barriers == 2 + 1 + QUICK.warmup_calls + samples
-    assert counts[0] == counts[1]
-
-
 def test_samples_are_kept_up_to_a_volume_and_quantiles_always() -> None:
     for most, kept in ((reduction.KEPT_VALUES // 2, True), (reduction.KEPT_VALUES // 2 + 1, False)):
         pace = quick(min_samples=most, max_samples=most)

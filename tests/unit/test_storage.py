@@ -253,12 +253,7 @@ def test_a_call_that_moves_nothing_is_seen(tmp_path: Path, op: str, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (errno.ENOSPC, "device"),
-        (errno.EDQUOT, "another"),
-        (errno.EIO, "Input/output error"),
-    ],
+    ("number", "words"), [(errno.ENOSPC, "device"), (errno.EDQUOT, "another"), (errno.EIO, "Input/output error")]
 )
 def test_a_full_disk_is_told_when_the_data_are_asked_for_and_not_between_samples(
     tmp_path: Path, number: int, words: str, monkeypatch: pytest.MonkeyPatch
@@ -527,12 +522,7 @@ def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (errno.EROFS, "read-only"),
-        (errno.EACCES, "Permission"),
-        (errno.ENOSPC, "accepts"),
-    ],
+    ("number", "words"), [(errno.EROFS, "read-only"), (errno.EACCES, "Permission"), (errno.ENOSPC, "accepts")]
 )
 def test_a_folder_that_takes_no_files_is_told(
     tmp_path: Path, number: int, words: str, monkeypatch: pytest.MonkeyPatch
@@ -643,8 +633,3 @@ def test_the_folder_of_a_run_is_known_by_its_name_and_is_removed_whatever_is_in_
     storage.remove_files(folder)
     storage.remove_files(storage.files_folder(None, "run-1"))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_timing_of_a_suite_has_patience() -> None:
-    """Calls of seconds are no lost ranks."""
-    assert plan.read_suite("storage").timing.timeout_seconds >= 600

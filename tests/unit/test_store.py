@@ -41,14 +41,7 @@ from busbw.runs.resume import plan_of
 RUNS = Path(__file__).parents[1] / "data" / "runs"
 
 CASE = Case(
-    op="all_reduce",
-    backend="gloo",
-    device="cpu",
-    dtype="float32",
-    redop="sum",
-    size_bytes=1048576,
-    ranks=2,
-    nodes=1,
+    op="all_reduce", backend="gloo", device="cpu", dtype="float32", redop="sum", size_bytes=1048576, ranks=2, nodes=1
 )
 BARRIER = Case(op="barrier", backend="gloo", device="cpu", dtype=None, redop=None, size_bytes=0, ranks=2, nodes=1)
 NEVER = Case(op="reduce", backend="gloo", device="cpu", dtype="int8", redop="max", size_bytes=8, ranks=2, nodes=1)
@@ -156,13 +149,6 @@ def test_a_run_without_rows_loads_and_has_no_end(folder: Path) -> None:
     assert (stored.rows, stored.end, len(stored.not_reached)) == ((), None, 3)
 
 
-def test_each_row_is_in_the_file_before_append_returns(folder: Path) -> None:
-    with store.Appender(folder) as appender:
-        for count in range(1, 4):
-            appender.append(SKIPPED)
-            assert len(store.read(folder).rows) == count
-
-
 def test_each_row_is_on_the_disk_before_append_returns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda file: written.append(os.fstat(file).st_size))
@@ -209,13 +195,7 @@ def test_damage_before_the_last_line_names_the_file_and_the_line(folder: Path, d
 
 
 @pytest.mark.parametrize(
-    ("written", "words"),
-    [
-        (b"NaN", "invalid character"),
-        (b"0", "selftest"),
-        (b"-5", "durations"),
-        (b"null", "groups"),
-    ],
+    ("written", "words"), [(b"NaN", "invalid character"), (b"0", "selftest"), (b"-5", "durations"), (b"null", "groups")]
 )
 def test_a_time_that_is_none_is_named_with_its_line_and_what_to_do(folder: Path, written: bytes, words: str) -> None:
     path = write(folder, LAUNCH, measurement(), ENDED)

@@ -3,8 +3,6 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from testing.narrow import require
 from testing.synthetic import Piece, SyntheticEnd, World, case, synthetic_run, with_groups
 
@@ -187,14 +185,6 @@ def test_unmeasured_cases_are_summarised_without_numbers() -> None:
     run = synthetic_run(cases, launches=1, end=SyntheticEnd(skipped={cases[1]: "not here"}))
     summary = pool((run,)).summaries[1]
     assert (summary.state, len(summary.groups), summary.check.state) == ("skipped", 0, "no data")
-
-
-@settings(deadline=None)  # a busy machine is no failure
-@given(size=st.integers(8, 1 << 30).map(lambda size: size // 8 * 8), ranks=st.integers(2, 9))
-def test_busbw_is_the_bus_factor_times_algbw(size: int, ranks: int) -> None:
-    run = synthetic_run([case("all_gather", size, ranks)], launches=1, samples=2)
-    group = require(pool((run,)).summaries[0].only)
-    assert group.busbw == pytest.approx(require(group.algbw) * (ranks - 1) / ranks)
 
 
 def test_no_rank_takes_longer_than_the_slowest_however_unequal_the_blocks() -> None:

@@ -98,14 +98,6 @@ def test_everyone_leaves_a_dissemination_after_the_last_came(size: int) -> None:
         assert left <= max(map(came, range(size))) + 100 * rounds
 
 
-def test_a_sample_costs_as_many_messages_as_the_ranks_have_binary_digits() -> None:
-    for size, rounds in ((2, 1), (3, 2), (4, 2), (5, 3)):
-        world = FakeWorld(size)
-        made = measured(world, case("all_reduce", 64, size, sync="dissemination"))
-        samples = len(made.groups[0].slowest_ns)
-        assert world.backends[0]._sent == rounds * (1 + QUICK.warmup_calls + samples)
-
-
 # --- windows ---------------------------------------------------------------------------------------------------
 
 

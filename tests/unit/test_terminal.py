@@ -11,10 +11,9 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from click.testing import CliRunner
+from testing.command import busbw
 from testing.synthetic import case, synthetic_run, write_synthetic
 
-from busbw.cli.main import main
 from busbw.errors import LaunchError
 from busbw.escape import echo, echo_toned, output_columns, plain_text
 from busbw.launch.live_table import LiveTable
@@ -46,9 +45,7 @@ SECRETS = (
 
 
 @pytest.fixture(autouse=True)
-def no_launcher_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
-        monkeypatch.delenv(name, raising=False)
+def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "mine", Mock(side_effect=LaunchError(f"no Slurm {HOSTILE}")))
 
 
@@ -172,8 +169,7 @@ def test_no_command_hands_a_terminal_what_a_run_folder_says(arguments: tuple[str
     places = {"RUN": results / "synthetic" / "run", "BROKEN": results / "synthetic" / "broken"}
     places |= {word: make(results) for word, make in (("STEP", a_step), ("LOG", a_log)) if word in arguments}
     typed = [str(places.get(word, word)) for word in arguments]
-    result = CliRunner().invoke(main, [*typed, "--results-dir", str(results)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    result = busbw(*typed, "--results-dir", str(results))
     assert result.stdout + result.stderr, "something is said"
     clean(result.stdout)
     clean(result.stderr)
@@ -183,7 +179,7 @@ def test_no_command_hands_a_terminal_what_a_run_folder_says(arguments: tuple[str
 
 def test_the_report_has_no_control_characters(results: Path) -> None:
     folder = next(results.glob("*/run"))
-    result = CliRunner().invoke(main, ["report", str(folder)])
+    result = busbw("report", str(folder))
     assert result.exit_code == 0, result.output
     for name in ("report.html", "report.md", "report.json"):
         text = (folder / name).read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from schedule_counts import cost
 from busbw.errors import UsageError
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.workloads.model_rows import Model, models, parameters
-from busbw_analysis.training.layout import Layout, Step, divisors, layouts
+from busbw_analysis.training.layout import Layout, Step, layouts
 from busbw_analysis.training.traffic import Traffic, sent, statements, traffic
 
 TOY = msgspec.structs.replace(
@@ -325,7 +325,3 @@ def test_all_layouts_are_those_that_a_search_through_all_degrees_finds(model: Mo
     with pytest.raises(UsageError) as refused:
         next(layouts(model, 735_134_400))  # with 1344 divisors
     assert refused.value.code == "layout"
-
-
-def test_divisors_are_all() -> None:
-    assert divisors(126) == [one for one in range(1, 127) if 126 % one == 0]

@@ -7,7 +7,7 @@ plateaus, and sizes that it hides are on no plateau.
 
 A plateau is a run of neighbouring sizes: most rates, with those at both ends, are within a tenth (or the noise) of the
 run's median. The longest run comes first, then the longest on either side of it. Of several starts, the one whose
-plateaus hold the most sizes most closely is chosen. On known curves (tests/bench/plateau_counts.py) this is right as
+plateaus hold the most sizes most closely is chosen. On known curves this is right as
 often as an exact segmentation with a charge for the parameters.
 """
 

@@ -79,14 +79,6 @@ class Host:
             message = f"the network of {self.name} cannot be set up: {done.stderr.strip()}"
             raise BedError(message)
 
-    def is_there(self, run: Path) -> bool:
-        """Whether this process is still the host of the bed in ``run``, and not another one with its number."""
-        try:
-            arguments = Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        return self.name.encode() in arguments and str(run).encode() in arguments
-
     def listens(self, port: int) -> bool:
         """Whether some process of this host takes connections at this TCP port."""
         sockets = (line.split() for line in Path(f"/proc/{self.pid}/net/tcp").read_text(encoding="ascii").splitlines())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +45,6 @@ class Network:
     delay_ms: float = 0.0
     cables: Mapping[str, Cable] = field(default_factory=dict)
     paths: Sequence[Path] = ()
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Network:
-        """A network from what ``dataclasses.asdict`` made of it."""
-        cables = {host: Cable(**cable) for host, cable in facts["cables"].items()}
-        return cls(facts["rate_mbit"], facts["delay_ms"], cables, tuple(Path(**path) for path in facts["paths"]))
 
     def with_cut(self, host: str, *, cut: bool) -> Network:
         """This network, with the cable of one host cut or mended."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, TypeVar
@@ -103,7 +102,6 @@ class Bed:
     shared: Sequence[Path] = ()
     folder: Path | None = None
     _hosts: dict[str, Host] = field(default_factory=dict, init=False)
-    _keeper: int = field(default_factory=os.getpid, init=False)
     _switch: Switch | None = field(default=None, init=False)
     _undo: ExitStack = field(default_factory=ExitStack, init=False)
 
@@ -121,35 +119,12 @@ class Bed:
     ) -> None:
         self._undo.close()
 
-    @classmethod
-    def attached(cls, folder: Path) -> Self:
-        """A bed that another process made and keeps, to be used from this one. Raises BedError when it is not there."""
-        try:
-            state = json.loads((folder / "bed.json").read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            message = f"there is no bed in {folder}"
-            raise BedError(message) from error
-        bed = cls(hosts=state["hosts"], slurm=state["slurm"], folder=folder)
-        bed._keeper = state["keeper"]
-        bed._hosts = {name: Host(name, address, pid) for name, (address, pid) in state["processes"].items()}
-        bed.network = Network.from_facts(state["network"])
-        bed._switch = Switch(state["switch"], folder / "switch")
-        if not all(host.is_there(folder) for host in bed._hosts.values()):
-            message = f"the bed in {folder} is no more: its hosts have ended, and the folder can be removed"
-            raise BedError(message)
-        return bed
-
     # --- what there is
 
     @property
     def names(self) -> tuple[str, ...]:
         """The hosts without the head, in order."""
         return tuple(name for name in self._hosts if name != HEAD)
-
-    @property
-    def keeper(self) -> int:
-        """The process that made the bed, and that takes it down when it leaves the context."""
-        return self._keeper
 
     @property
     def place(self) -> Path:
@@ -187,7 +162,6 @@ class Bed:
             if (rate := network.up_mbit(name, HEAD)) != self.network.up_mbit(name, HEAD):
                 host.send_at(rate)
         self.network = network
-        self._write_state()
 
     def cut(self, host: str) -> None:
         """Cut the cable of a host: nothing reaches it or leaves it any more, and nobody is told."""
@@ -327,7 +301,6 @@ class Bed:
             host.send_at(self.network.up_mbit(host.name, HEAD))
         if self.slurm:
             self._start_slurm(lifeline)
-        self._write_state()
 
     def _make_folder(self, undo: ExitStack) -> Path:
         if self.folder is None:
@@ -365,21 +338,6 @@ class Bed:
         except BedError as error:
             message = f"Slurm did not start: {error}\n{told_by_daemons(folder)}"
             raise BedError(message) from error
-
-    def _write_state(self) -> None:
-        assert self._switch is not None
-        processes = {name: (host.address, host.pid) for name, host in self._hosts.items()}
-        state = {
-            "keeper": self._keeper,
-            "hosts": self.hosts,
-            "slurm": self.slurm,
-            "switch": self._switch.pid,
-            "processes": processes,
-            "network": asdict(self.network),
-        }
-        written = self.place / "bed.json.new"
-        written.write_text(json.dumps(state), encoding="utf-8")
-        written.replace(self.place / "bed.json")
 
 
 def _outermost(folders: Sequence[Path]) -> list[Path]:
