@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from simulated.install import simulated
+from simulated.machine import EXACT
+from simulated.management import Driver, ManagedGpu, managed
 from testing.narrow import require
 from testing.synthetic import case
 
@@ -14,7 +17,6 @@ from busbw.ops import OPS
 from busbw.runs import placement
 from busbw.runs.facts import HostFacts
 from busbw.runs.records import JSON
-from busbw.system.device import DeviceConditions
 from busbw.system.environment import rank_facts
 
 mpi = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
@@ -102,21 +104,15 @@ def test_without_a_gpu_the_backend_says_what_is_missing_and_does_not_open() -> N
 def test_ranks_that_share_a_gpu_over_mpi_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their backend has no device whose clock would time them; the GPU is recorded all the same."""
 
-    class Driver:
-        def __init__(self, index: int) -> None:
-            self.conditions = lambda: DeviceConditions(index, 1980.0)
-
     made: list[cuda.MpiCudaBackend] = []
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda _where: None)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(mpi.MpiBackend, "__init__", lambda self, _world: made.append(self))
-    monkeypatch.setattr(cuda, "uuid_at", "GPU-{}".format)
-    monkeypatch.setattr(cuda, "nvml_of", lambda uuid, _index: Driver({"GPU-0": 4, "GPU-1": 5}[uuid]))
     monkeypatch.setattr(cuda, "cuda_aware", lambda: True)
-    for rank in range(3):
-        cuda.MpiCudaBackend(World(rank, 3, rank, "mpirun", 60.0))
-    stands = [one.conditions() for one in made]
+    hidden = [ManagedGpu(uuid=f"GPU-{number}", address=f"0000:0{number}:00.0") for number in range(4)]
+    seen = [ManagedGpu(uuid=f"GPU-0000000{number}-1111-2222-3333-444455556666") for number in range(2)]
+    with simulated(EXACT), managed(Driver([*hidden, *seen])):
+        for rank in range(3):
+            cuda.MpiCudaBackend(World(rank, 3, rank, "mpirun", 60.0))
+        stands = [backend.conditions() for backend in made]
     ranks = tuple(rank_facts(rank, rank, gpu=None if told is None else told.index) for rank, told in enumerate(stands))
     environments = {"n0": HostFacts(ranks=ranks)}
     hosts = ("n0",) * 3
