@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-import torch.distributed as dist
 from simulated.install import seen_by_busbw, simulated
 from simulated.machine import EXACT
-from testing.gpu import REAL
+from testing.gpu import REAL, world_of_one
 
 from busbw.backends import BACKENDS
-from busbw.backends.base import Backend, World
+from busbw.backends.base import Backend
 from busbw.backends.patterns import count_wrong, fill, poison
 from busbw.measure.bench import Bench, part_of
 from busbw.measure.block import measure
@@ -60,11 +58,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def backend(folder: Path) -> Iterator[Backend]:
     """One rank over NCCL."""
-    meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
-    world = World(0, 1, 0, "local", 60.0, store=("127.0.0.1", meeting.port), folder=folder)
-    opened = BACKENDS["nccl"].open(world)
-    yield opened
-    opened.close()
+    with world_of_one(folder=folder) as world:
+        opened = BACKENDS["nccl"].open(world)
+        yield opened
+        opened.close()
 
 
 @pytest.fixture

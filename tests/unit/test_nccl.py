@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import torch
 import torch.distributed as dist
 from simulated.install import simulated
 from simulated.machine import EXACT
+from testing.gpu import world_of_one
 from testing.narrow import require, require_type
 from testing.synthetic import case
 
@@ -221,14 +221,8 @@ def test_a_round_trip_of_gpus_makes_no_communicator_of_its_pair(me: int, monkeyp
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """A world of one rank; ``lost`` raises."""
-
-    def lost(error: Exception) -> None:
-        raise error
-
-    meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
-    with simulated(EXACT):
-        yield World(0, 1, 0, "local", 60.0, store=("127.0.0.1", meeting.port), lost=lost)
+    with simulated(EXACT), world_of_one() as world:
+        yield world
 
 
 def test_torchs_threads_neither_end_a_rank_nor_record_its_calls(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,10 @@ class CudaGraph:
             isinstance(node, Node) and node.together is not None for node in self._capture.nodes
         )
 
-    def capture_begin(self, *_pool: object, **_options: object) -> None:
+    def capture_begin(self, *_pool: object, capture_error_mode: str = "global", **_options: object) -> None:
         state = current()
+        if capture_error_mode == "global" and dist.is_initialized():
+            raise RuntimeError("NCCL's watchdog queries events in a thread of its own, which spoils the capture")
         stream = state.stream()
         if stream == state.default():
             raise RuntimeError("CUDA graphs must be captured on a non-default stream.")

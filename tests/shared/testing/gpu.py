@@ -3,11 +3,18 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import torch
+import torch.distributed as dist
+
+from busbw.backends.base import World
 
 REAL: Final = torch.cuda.is_available()
 GPUS: Final = torch.cuda.device_count() if REAL else 2
@@ -19,6 +26,21 @@ ON_GPU: Final = [
     pytest.mark.filterwarnings("default"),  # what torch and NCCL think of a world of one is not ours to mend
     *([pytest.mark.alone] if REAL else []),
 ]
+
+
+@contextmanager
+def world_of_one(**changes: Any) -> Iterator[World]:  # noqa: ANN401 - fields of a World
+    """A world of one rank; ``lost`` raises."""
+
+    def lost(error: Exception) -> None:
+        raise error
+
+    meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
+    try:
+        yield replace(World(0, 1, 0, "local", 60.0, store=("127.0.0.1", meeting.port), lost=lost), **changes)
+    finally:
+        if dist.is_initialized():  # a test has failed
+            dist.destroy_process_group()
 
 
 def heavy(test: Any) -> Any:  # noqa: ANN401 - a test
