@@ -161,8 +161,8 @@ class GpuFacts(PciDevice, frozen=True, kw_only=True):
 
     index, name: of NVML, which may be absent; then the vendor's name
     nvlink: None if it has none, or if NVML does not report them
-    mig: whether it is split into instances (MIG)
-    error, broken: why NVML reports nothing of it, and whether it no longer works
+    mig: whether it is split into instances (MIG); None: it cannot be
+    error, broken: why NVML reports nothing of it, and whether it no longer works (None: NVML reports it)
     closest_nics, closest_by: names of the closest NICs, and what they share with the GPU
     source: the tool whose log names the GPU; its links are then those of its kind. None: found by busbw
     """
@@ -170,9 +170,9 @@ class GpuFacts(PciDevice, frozen=True, kw_only=True):
     index: Count | None = None
     name: str | None = None
     nvlink: NvLinkFacts | None = None
-    mig: bool = False
+    mig: bool | None = None
     error: str | None = None
-    broken: bool = False
+    broken: bool | None = None
     closest_nics: tuple[str, ...] = ()
     closest_by: str | None = None
     source: str | None = None

@@ -64,7 +64,7 @@ def gpus_by_address(others: Iterable[str] = ()) -> dict[str, GpuFacts]:
 
 def _gpu(library: ModuleType, index: int) -> GpuFacts:
     handle = library.nvmlDeviceGetHandleByIndex(index)
-    split = False
+    split = None
     with suppress(library.NVMLError):  # GPUs that cannot be split do not support the question
         split = library.nvmlDeviceGetMigMode(handle)[0] == library.NVML_DEVICE_MIG_ENABLE
     return GpuFacts(
