@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 from training_ranks import MODELS, PAIRED, formula, workload
 
 from busbw.backends.pytorch.training import WORKLOADS
-from busbw.backends.pytorch.training.context_parallel import attention, attention_backward
 from busbw.backends.pytorch.training.observer import Call, Observer, counted, record, replay
 from busbw.backends.pytorch.training.step import grid_of
 from busbw.ops.training import Workload
@@ -85,15 +84,6 @@ def test_a_grid_of_three_dimensions_sends_what_the_formulas_say(rank: tuple[int,
     assert sent == formula("train_3d", one, rank[0])
     groups = {call.op: call.group for call in seen.calls if call.op}
     assert groups == {"all_reduce": 2, "send_recv": 2}
-
-
-def test_kernels_of_a_gpu_get_what_they_are_declared_with() -> None:
-    """Forty rows of queries have sums in 64 rows, as the kernel of a GPU leaves them and wants them back."""
-    query, key, value = (torch.empty(2, 4, length, 8, device="meta") for length in (40, 24, 24))
-    out, sums = attention(query, key, value, causal=False)
-    assert (out.shape, sums.shape) == (query.shape, query.shape[:-1])
-    found = attention_backward(out, query, key, value, out, sums, causal=False)
-    assert [one.shape for one in found] == [query.shape, key.shape, value.shape]
 
 
 def test_a_timeline_of_a_device_is_by_its_own_marks() -> None:
