@@ -13,6 +13,7 @@ from busbw_analysis.assembly.compose import compose
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.groups import groups_of
 from busbw_analysis.data.load import pool
+from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix, matrices_of, outliers_in
 from busbw_analysis.report.show import show_rows
@@ -193,6 +194,8 @@ def test_what_cannot_be_told_is_said_with_its_reason(ranks: int, launches: int, 
     assert judgement.matrices[0].outliers == ()
     assert why in (judgement.matrices[0].unknown or "")
     assert why.lower() in compose(judgement).text.lower()
+    if ranks > 2:  # one pair is no slowest of any
+        assert why.lower() in answer_of(judgement).answer.lower(), "and not that no pair is slow"
 
 
 def test_no_pair_is_judged_where_medians_jump_between_two_modes() -> None:

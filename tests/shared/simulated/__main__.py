@@ -1,16 +1,20 @@
 """``PYTHONPATH=tests/shared python -m simulated run --backend nccl …``: busbw's command on a simulated machine.
 
-It has as many GPUs as ``SIMULATED_GPUS`` says, two by default. Its matrix products are slow, because the host makes
-each of them, and busbw warms a GPU up with them for a second of its clock.
+``SIMULATED_GPUS`` is the number of its GPUs, two by default, and ``SIMULATED_FAULTS`` what is wrong with it, the fields
+of ``machine.Faults`` as a literal of Python: ``{"slow_links": {(0, 1): 4.0}}``. Its matrix products are slow, because
+the host makes each of them, and busbw warms a GPU up with them for a second of its clock.
 """
 
 import os
 import sys
+from ast import literal_eval
 from dataclasses import replace
 
 from busbw.cli.main import main
 from simulated.install import seen_by_busbw, simulated
-from simulated.machine import EXACT
+from simulated.machine import EXACT, Faults
 
-with simulated(replace(EXACT, gpus=int(os.environ.get("SIMULATED_GPUS", "2")), flops=1e9)), seen_by_busbw():
+gpus = int(os.environ.get("SIMULATED_GPUS", "2"))
+faults = Faults(**literal_eval(os.environ.get("SIMULATED_FAULTS", "{}")))
+with simulated(replace(EXACT, gpus=gpus, flops=1e9, faults=faults)), seen_by_busbw():
     sys.exit(main())
