@@ -1,11 +1,12 @@
 """Copies of a GPU, as far as they can be held without one: where the buffers are, what is checked, what is refused."""
 
-from dataclasses import replace
 from functools import partial
 from itertools import permutations
 
 import pytest
 import torch
+from simulated.install import simulated
+from simulated.machine import EXACT
 from testing.blocks import measure_everywhere
 from testing.devices import DeviceScript, FakeDevice
 from testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
@@ -57,19 +58,6 @@ def machine() -> Machine:
     return Machine()
 
 
-@pytest.fixture
-def pinned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What memory of the host was asked for; none of it can be pinned without a GPU."""
-    asked: list[bool] = []
-
-    def host_memory(like: torch.Tensor, *, pinned: bool) -> torch.Tensor:
-        asked.append(pinned)
-        return torch.zeros_like(like)
-
-    monkeypatch.setattr(device, "host_memory", host_memory)
-    return asked
-
-
 # --- with the host -----------------------------------------------------------------------------------------------
 
 
@@ -83,11 +71,9 @@ def test_memory_of_the_host_that_cannot_be_pinned_is_said(monkeypatch: pytest.Mo
         device.host_memory(torch.ones(3), pinned=True)
 
 
-def test_both_directions_need_a_device(pinned: list[bool]) -> None:
-    one = on_device("host_and_device")
-    with pytest.raises(BackendError):
-        LOCAL["host_and_device"].bind(Bound(one, torch.zeros(16), torch.zeros(16), None))
-    assert pinned
+def test_both_directions_need_a_device() -> None:
+    with simulated(EXACT), pytest.raises(BackendError):
+        LOCAL["host_and_device"].bind(Bound(on_device("host_and_device"), torch.zeros(16), torch.zeros(16), None))
 
 
 @pytest.mark.parametrize("mode", ["isolated", "pipelined"])
@@ -173,27 +159,6 @@ def test_the_way_of_the_driver_is_taken_only_without_peer_access() -> None:
     require(why_no_pairs(OPS["peer_copy_driver"], one, seeing()))
 
 
-@pytest.mark.parametrize(
-    ("op", "copiers"),
-    [("peer_copy", {0}), ("peer_copy_both", {0, 1}), ("peer_copy_driver", {0}), ("peer_copy_staged", {0})],
-)
-def test_who_copies_has_both_buffers_and_the_other_one_lends_its_gpu(
-    machine: Machine, pinned: list[bool], op: str, copiers: set[int]
-) -> None:
-    for rank in (0, 1):
-        bound = machine.bound(op, peer="cpu", there=rank == 0)
-        made = LOCAL[op].bind(bound)
-        made.call()
-        assert (made.buffers is not None) == (rank in copiers)
-        if made.buffers is not None:
-            source, target = made.buffers
-            assert source is bound.send
-            assert target is not bound.receive, "it is the other GPU's"
-            assert target.tolist() == source.tolist()
-    assert pinned == ([True] if op == "peer_copy_staged" else [])
-    assert machine.device.log == (["on cpu"] if op == "peer_copy_staged" else [])
-
-
 def test_a_gpu_that_is_not_seen_is_not_copied_to(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackendError):
         LOCAL["peer_copy"].bind(machine.bound("peer_copy"))
@@ -247,35 +212,3 @@ def test_what_is_filled_and_checked_are_the_buffers_that_an_operation_says() -> 
     (wrong,) = measure_everywhere(FakeWorld(1), one, wrap=partial(Elsewhere, broken=True))
     assert isinstance(wrong, Failed)
     assert wrong.cause == "wrong_data"
-
-
-class WithPeers(WrappingBackend):
-    """Binds as a backend with a GPU a rank does; the other GPU is the processor. A copy takes 10 µs of the device."""
-
-    def bind(self, bound: Bound) -> Operation:
-        made = LOCAL[bound.case.op].bind(replace(bound, device=self.device, peer="cpu"))
-        stream = self.device
-        if made.buffers is None or not isinstance(stream, FakeDevice):
-            return made
-
-        def call() -> None:
-            made.call()
-            stream.hand_over("copy", lambda begins: begins + 10_000)
-
-        return replace(made, call=call)
-
-
-@pytest.mark.parametrize("op", PEER_OPS)
-@pytest.mark.parametrize("pairs", ["together", "alone"])
-def test_all_pairs_are_measured_and_verified_with_one_rank_that_only_lends_its_gpu(
-    pinned: list[bool], op: str, pairs: str
-) -> None:
-    world = FakeWorld(3, Script(device=DeviceScript(), read_cost_ns=50))
-    for made in measure_everywhere(world, on_device(op, 3, pairs=pairs, mode="pipelined"), wrap=WithPeers):
-        assert isinstance(made, Measurement), made
-        assert made.check.state == "verified"
-        assert sorted(group.ranks for group in made.groups) == sorted(permutations(range(3), 2))
-        for group in made.groups:
-            assert (group.timed_by, group.bus_factor) == ("device", 1.0)
-            assert group.wire_bytes == (128 if op == "peer_copy_both" else 64)
-    assert bool(pinned) == (op == "peer_copy_staged")
