@@ -423,6 +423,16 @@ def test_launches_that_nobody_makes_are_not_asked_for(paired: bool) -> None:  # 
     assert percent(band["detectable"]) in told(found)
 
 
+def test_trust_has_the_same_points_everywhere() -> None:
+    one, noisy = [case("all_reduce", 64)], World(launch_noise=0.3)
+    starts = [[2 * number + side for number in range(10)] for side in (0, 1)]
+    quiet = compared(run_of(1, one, starts=starts[0]), run_of(2, one, starts=starts[1]))
+    few = compared(run_of(1, one, noisy, launches=3), run_of(2, one, noisy, launches=3))
+    for found, points in ((quiet, 4), (few, 2)):
+        document: Any = compare_tables.document(found)
+        assert document["trust_confidence"] == points
+
+
 def test_times_of_a_band_are_of_the_statistic_that_is_compared() -> None:
     half = World(launch_noise=0.01, slow_share=0.5, slow_seconds=4e-3)
     cases = [case("all_reduce", size) for size in (64, 128)]

@@ -185,6 +185,26 @@ def test_a_type_that_busbw_does_not_measure_is_a_case_all_the_same(tmp_path: Pat
     assert (status, f" {told} " in table) == (0, True)
 
 
+def test_every_command_takes_a_log(log: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.log"
+    other.write_text(nccl_log().replace("20.0", "21.0"), encoding="utf-8")
+    for arguments in (
+        ("show", str(log)),
+        ("fit", str(log)),
+        ("report", str(log), "--output", str(tmp_path / "report")),
+        ("compare", str(log), str(other)),
+        ("predict", "--from", str(log), "--op", "all_reduce", "--ranks", "8", "--size", "1GiB"),
+    ):
+        status, told = run(*arguments)
+        assert (arguments[0], status) == (arguments[0], 0), told
+
+
+def test_standard_input_is_a_log(log: Path) -> None:
+    status, told = run("show", "-", "--json", text=log.read_text(encoding="utf-8"))
+    assert status == 0
+    assert len(json.loads(told)["cases"]) == 48
+
+
 def test_an_aggregate_has_no_samples_and_no_interval(log: Path) -> None:
     stored = find(log.parent, str(log)).read().stored
     dataset = pool([stored])
@@ -558,3 +578,10 @@ def test_a_copy_of_one_rank_is_of_the_first(tmp_path: Path) -> None:
     (row,) = find(tmp_path, str(path)).read().stored.rows[:-1]
     assert isinstance(row, Imported)
     assert row.ranks == (0,)
+
+
+def test_a_host_that_is_called_unknown_is_a_host(log: Path) -> None:
+    text = log.read_text(encoding="utf-8")
+    host = min(re.findall(r"Pid +\d+ on +(\S+)", text))
+    log.write_text(text.replace(host, "unknown"), encoding="utf-8")
+    assert "unknown" in judged(log).runs[0].run.environments

@@ -235,7 +235,7 @@ def test_who_waits_in_mpi_for_longer_than_the_timeout_says_so(
         does(watch)
     watch.end()
     assert bool(told) == is_lost
-    assert not told or told[0].startswith("no MPI call has returned for ")
+    assert not told or told[0].startswith("no progress over MPI for ")
 
 
 _MPICH = "MPICH Version:\t5.0.2\nMPICH configure:    --with-pm=hydra:gforker\n"

@@ -173,6 +173,13 @@ def test_a_slow_rank_is_one_finding_and_not_two() -> None:
     assert np.isnan(np.diag(judgement.matrices[0].rate)).all()
 
 
+@pytest.mark.parametrize(("slow", "stands_out"), [((), False), (((2, 0),), True)])
+def test_no_pair_that_is_slow_by_chance_stands_out(slow: tuple[tuple[int, int], ...], *, stands_out: bool) -> None:
+    world = World(slow_pairs=slow, slow_factor=5.0, launch_noise=0.02)
+    answer = answer_of(judged(world=world, sizes=(8, MIB))).answer
+    assert ("No pair of ranks is significantly slow" not in answer) == stands_out
+
+
 def test_a_pair_that_is_slow_at_every_size_is_one_remark() -> None:
     cases = [case("pair_matrix", size, pairs=how) for size in (MIB, 4 * MIB) for how in ("together", "alone")]
     run = synthetic_run(cases, World(slow_pairs=((2, 1),), sample_noise=0.01), launches=4)

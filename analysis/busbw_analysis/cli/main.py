@@ -12,6 +12,7 @@ from busbw.escape import echo, echo_toned
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.system.catalog import catalogue
+from busbw.units import counted
 from busbw.workloads import model_rows
 from busbw_analysis.assembly import to_json
 from busbw_analysis.assembly.judge import judge_with_selftest, judgement_of
@@ -252,7 +253,7 @@ def _print(
     for finding in findings[:OPEN_FINDINGS]:
         echo(f"{finding.severity}: {finding.text}", err=True)
     if len(findings) > OPEN_FINDINGS:
-        echo(f"{len(findings) - OPEN_FINDINGS} more findings: see busbw report", err=True)
+        echo(f"{counted(len(findings) - OPEN_FINDINGS, 'more finding')}: see busbw report", err=True)
     echo_toned(lines(blocks))
 
 

@@ -242,8 +242,8 @@ class _World:
         if ranks > limits.MOST_RANKS:
             message = f"{log.source}: {ranks} ranks are too many; at most {limits.MOST_RANKS} are allowed"
             raise LogError(message, code="too-large")
-        hosts = _hosts(log, best, ranks, tool, facts)
-        has_hosts = UNKNOWN not in hosts
+        known = _hosts(log, best, ranks, tool, facts)
+        hosts, has_hosts = known or (UNKNOWN,) * ranks, known is not None
         environments = dict.fromkeys(hosts, _facts(best, facts)) if has_hosts else {}
         environments |= _with_gpus(environments, best.places, hosts, facts, log.tool)
         with_gpu = sum(len(host.pci.gpus) for host in environments.values())
@@ -268,8 +268,8 @@ def _first_group(table: Table) -> tuple[int, ...] | None:
     return tuple(sorted(members[min(members)])) if len(members) > 1 else None
 
 
-def _hosts(log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFacts) -> tuple[str, ...]:
-    """The host of every rank; ``UNKNOWN`` for all of them if they are not known."""
+def _hosts(log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFacts) -> tuple[str, ...] | None:
+    """The host of every rank; None if they are not known."""
     by_rank = {place.rank: place.host for place in table.places if place.host is not None}
     if all(rank in by_rank for rank in range(ranks)):
         in_log = tuple(by_rank[rank] for rank in range(ranks))
@@ -280,7 +280,7 @@ def _hosts(log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFact
     alone = tool.one_host or ranks == 1 or all(row.one_host for row in log.rows)
     count = facts.hosts if facts.hosts is not None else 1 if alone else None
     if count is None:
-        return (UNKNOWN,) * ranks
+        return None
     if ranks % count:
         message = f"{log.source}: {ranks} ranks cannot be divided evenly among {count} hosts; change --hosts"
         raise UsageError(message, code="contradiction")

@@ -213,7 +213,7 @@ def _of_blocks(case: int, blocks: Sequence[Measurement]) -> LaunchTable:
     error = _floats(measured.clock_error_ns or 0 for measured in blocks) / calls
     recorded = np.asarray([len(part.last_place) == len(part.slowest) for part in parts])
     each = Ragged.of(np.arange(len(order)), np.ones_like(order))
-    of_entries = _statistics(_samples(parts, "slowest"), each, lengths, _of_entry)
+    of_entries = _statistics([_samples(parts, "slowest")], each, lengths, _of_entry)
     return _filled(
         ranks.take(first),
         case_index=np.full(len(first), case),
@@ -229,30 +229,35 @@ def _of_blocks(case: int, blocks: Sequence[Measurement]) -> LaunchTable:
         drifting=np.bincount(row, of_entries["drift"]).astype(np.int64),
         clock_error_ns=np.maximum.reduceat(error[block[order]], rows.starts[:-1]),
         entries=np.logical_and.reduceat(recorded[block[order]], rows.starts[:-1]),
-        **_of_samples(parts, calls, rows, lengths, group[first]),
+        **_of_samples(parts, calls[block], rows, lengths, group[first]),
         **_of_members(parts, ranks, rows, of_entries["middle"], calls[block]),
     )
 
 
-def _samples(parts: Sequence[BlockColumns], name: str, calls: Integers | None = None) -> Floats:
-    """One number per sample, as recorded or per call; NaN where a block did not record it."""
-    columns = (getattr(part, name) for part in parts)
-    numbers = (
-        column if len(column) else np.full(len(part.slowest), np.nan)
-        for column, part in zip(columns, parts, strict=True)
-    )
+def _samples(parts: Sequence[BlockColumns], name: str) -> npt.NDArray[Any]:
+    """One number per sample, as recorded; NaN where a block did not record it."""
+    columns = [getattr(part, name) for part in parts]
     return np.concatenate(
-        list(numbers) if calls is None else [column / count for column, count in zip(numbers, calls, strict=True)]
+        [
+            column if len(column) else np.full(len(part.slowest), np.nan)
+            for column, part in zip(columns, parts, strict=True)
+        ]
     )
 
 
 def _statistics(
-    samples: Floats, rows: Ragged, lengths: Integers, of: Callable[[Floats], Mapping[str, npt.NDArray[Any]]]
+    samples: Sequence[npt.NDArray[Any]],
+    rows: Ragged,
+    lengths: Integers,
+    of: Callable[[Floats], Mapping[str, npt.NDArray[Any]]],
+    calls: Integers | None = None,
 ) -> _Columns:
     """The statistics ``of`` the samples of every row; ``of`` gets rows with equally many (n × samples).
 
-    samples: those of all entries, one after the other
+    samples: those of all entries, one after the other; several columns are added. They become floating-point numbers
+        batch by batch, because there may be tens of millions.
     rows, lengths: the entries of every row, and the number of samples of every entry
+    calls: calls per sample of every entry, by which they are divided (None: as recorded)
     """
     begins = np.cumsum(lengths) - lengths
     total = np.add.reduceat(lengths[rows.flat], rows.starts[:-1])
@@ -260,7 +265,9 @@ def _statistics(
     for batch in _batches(total):
         entries = rows.flat[rows.places(batch)]
         at = spans(begins[entries], lengths[entries])
-        parts.append((batch, of(samples[at].reshape(len(batch), -1, *samples.shape[1:]))))
+        divisors = 1 if calls is None else np.repeat(calls[entries], lengths[entries])
+        numbers = sum((column[at] / divisors for column in samples[1:]), start=samples[0][at] / divisors)
+        parts.append((batch, of(numbers.reshape(len(batch), -1, *numbers.shape[1:]))))
     order = np.argsort(np.concatenate([batch for batch, _ in parts]))
     return {name: np.concatenate([columns[name] for _, columns in parts])[order] for name in parts[0][1]}
 
@@ -309,21 +316,21 @@ def _within(slowest: Floats) -> _Columns:
 def _of_samples(
     parts: Sequence[BlockColumns], calls: Integers, rows: Ragged, lengths: Integers, group: Integers
 ) -> _Columns:
-    """The statistics of the samples of every row; ``group``: the number of its group."""
-    slowest, fastest = (_samples(parts, name, calls) for name in ("slowest", "fastest"))
-    columns = _statistics(slowest, rows, lengths, _of_slowest)
-    columns |= _statistics(fastest, rows, lengths, lambda samples: {"fastest_ns": medians_of(samples)})
+    """The statistics of the samples of every row; ``calls``: of every entry; ``group``: the number of a row's group."""
+    slowest, fastest = [_samples(parts, "slowest")], [_samples(parts, "fastest")]
+    columns = _statistics(slowest, rows, lengths, _of_slowest, calls)
+    columns |= _statistics(fastest, rows, lengths, lambda samples: {"fastest_ns": medians_of(samples)}, calls)
     if any(len(part.skew) or len(part.span) for part in parts):
-        skew, span = (_samples(parts, name, calls) for name in ("skew", "span"))
-        columns |= _statistics(skew, rows, lengths, lambda samples: {"skew_ns": medians_of(samples)})
+        skew, span = _samples(parts, "skew"), _samples(parts, "span")
+        columns |= _statistics([skew], rows, lengths, lambda samples: {"skew_ns": medians_of(samples)}, calls)
         # ``span`` is from the last entry to the last exit.
-        columns |= _statistics(skew + span, rows, lengths, lambda samples: {"span_ns": medians_of(samples)})
+        columns |= _statistics([skew, span], rows, lengths, lambda samples: {"span_ns": medians_of(samples)}, calls)
     if any(part.overlap.size for part in parts):
         overlap = np.concatenate([_overlap(part) for part in parts])
-        columns |= _statistics(overlap, rows, lengths, lambda samples: {"overlap": np.median(samples, axis=1)})
+        columns |= _statistics([overlap], rows, lengths, lambda samples: {"overlap": np.median(samples, axis=1)})
     alone = np.flatnonzero(np.bincount(group)[group] == 1)
     if len(alone):
-        for name, values in _statistics(slowest, rows.take(alone), lengths, _within).items():
+        for name, values in _statistics(slowest, rows.take(alone), lengths, _within, calls).items():
             columns[name] = np.full(len(rows), np.nan)
             columns[name][alone] = values
     return columns

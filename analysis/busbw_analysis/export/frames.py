@@ -118,7 +118,7 @@ def _of_block(run: int, case: int, block: Measurement) -> pd.DataFrame:
         calls=block.calls,
         slowest_ns=columns.slowest,
         fastest_ns=columns.fastest,
-        last_rank=columns.ranks.flat[np.repeat(starts, lengths) + places],
+        last_rank=columns.ranks.flat[np.repeat(starts, lengths) + places].astype(np.int64),
         arrival_skew_ns=columns.skew if len(columns.skew) else None,
         exit_span_ns=columns.span if len(columns.span) else None,
     )

@@ -202,7 +202,7 @@ def _hosts(data: MeasuredCurves, ranks: int, hosts: int | None, ranks_per_host: 
     if hosts > 1 and not far:
         raise AnalysisError(
             f"{ranks} ranks on {hosts} hosts need the network, but these runs have no measurement between hosts. "
-            "Measure on two or more hosts, or predict for one host with --hosts 1",
+            "Measure on two or more hosts, or ask for one host",
             code="between-hosts-not-measured",
         )
     if hosts == 1 and not any(shape[1] == 1 for shape in shapes):

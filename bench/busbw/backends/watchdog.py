@@ -45,5 +45,5 @@ class Watchdog:
             elif now - since > self._timeout_seconds and (
                 processor - used > _POLLING_SHARE * (now - since) or now - since > _ASLEEP * self._timeout_seconds
             ):
-                self._lost(BackendError(f"no {self._library} call has returned for {now - since:.0f} s"))
+                self._lost(BackendError(f"no progress over {self._library} for {now - since:.0f} s"))
                 return

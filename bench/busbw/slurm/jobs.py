@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from msgspec import UNSET
+import msgspec
 
 from busbw.errors import LaunchError, StoreError
 from busbw.runs import store
-from busbw.runs.facts import UNKNOWN_HOST, HostFacts
 from busbw.runs.progress import outline, progress_of
 
 _ANSWERS_SECONDS = 60.0
@@ -145,10 +144,28 @@ class JobAllocation:
     nodes: str
 
 
-def _allocations(facts: HostFacts) -> tuple[JobAllocation, ...]:
+class _Job(msgspec.Struct):
+    """Decoded part of ``ResumedJob``."""
+
+    variables: dict[str, str] = {}
+
+
+class _Facts(_Job):
+    """Decoded part of ``HostFacts``; the other facts are skipped, because there may be thousands of runs."""
+
+    resumed: tuple[_Job, ...] = ()
+
+
+class _RunFile(msgspec.Struct):
+    environments: dict[str, _Facts]
+
+
+_RUN = msgspec.json.Decoder(_RunFile)
+
+
+def _allocations(facts: _Facts) -> tuple[JobAllocation, ...]:
     """The jobs in the facts of a host: the job that began the run, and those in which it was resumed."""
-    recorded = [facts.variables, *(job.variables for job in facts.resumed)]
-    of_jobs = [variables for variables in recorded if variables is not UNSET and JOB in variables]
+    of_jobs = [job.variables for job in (facts, *facts.resumed) if JOB in job.variables]
     return tuple(dict.fromkeys(JobAllocation(variables[JOB], variables.get(NODES, "")) for variables in of_jobs))
 
 
@@ -172,9 +189,10 @@ class JobRuns:
         try:
             written = (folder / store.RUN_FILE).stat().st_mtime_ns
             if folder not in self._known or self._known[folder][0] != written:
-                facts = next(iter(store.read_run(folder).environments.values()), UNKNOWN_HOST)
+                run = _RUN.decode(store.run_document(folder / store.RUN_FILE))
+                facts = next(iter(run.environments.values()), _Facts())
                 self._known[folder] = (written, _allocations(facts))
-        except (OSError, StoreError):
+        except (OSError, StoreError, *store.NOT_A_RECORD):
             return ()
         return self._known[folder][1]
 

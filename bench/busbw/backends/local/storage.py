@@ -78,7 +78,7 @@ class BlockFile:
         message = f"a file of {format_size(self.size_bytes)} in {self._folder}: {error.strerror or error}"
         if error.errno in FULL:
             return f"{message}; {MAKE_ROOM}"
-        if error.errno == errno.EINVAL:
+        if error.errno in {errno.EINVAL, errno.EOPNOTSUPP}:
             return f"{message}; if O_DIRECT does not allow this path or block size, set direct = false in the plan"
         return message
 

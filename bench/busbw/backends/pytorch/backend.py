@@ -63,6 +63,9 @@ class TorchBackend(LibraryBackend):
         self._here = torch.zeros(2, dtype=torch.uint8)
         self._groups: dict[Ranks, dist.ProcessGroup | None] = {tuple(range(world.size)): None}
 
+    def progressed(self) -> None:
+        """Called before each message of control traffic."""
+
     def refuse_call(self, op: Op, case: Case) -> str | None:
         """Reason why torch.distributed has no call for ``op`` in this ``case``, or None."""
         if op.stores or op.splits:
@@ -81,6 +84,7 @@ class TorchBackend(LibraryBackend):
 
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
         """Create missing process groups; torch requires every rank of the world to take part."""
+        self.progressed()
         for group in groups:
             if group in self._groups:
                 continue
@@ -101,10 +105,12 @@ class TorchBackend(LibraryBackend):
 
     def barrier(self) -> None:
         """Gloo's barrier on the control group."""
+        self.progressed()
         dist.barrier(group=self._control)
 
     def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
         """All-reduce of int64 values on the control group."""
+        self.progressed()
         buffer = torch.from_numpy(np.array(values, dtype=np.int64))
         with explained(self):
             work = dist.all_reduce(buffer, REDUCTIONS[how], group=self._control, async_op=wary)
@@ -116,10 +122,12 @@ class TorchBackend(LibraryBackend):
 
     def send(self, to: int, values: Sequence[int]) -> None:
         """Send on the control group."""
+        self.progressed()
         dist.send(torch.tensor(values, dtype=torch.int64), to, group=self._control)
 
     def receive(self, source: int, count: int) -> Vector:
         """Receive on the control group."""
+        self.progressed()
         buffer = torch.empty(count, dtype=torch.int64)
         dist.recv(buffer, source, group=self._control)
         result: Vector = buffer.numpy()
@@ -127,6 +135,7 @@ class TorchBackend(LibraryBackend):
 
     def swap(self, to: int, source: int) -> None:
         """Exchange one byte in both directions on the control group."""
+        self.progressed()
         coming = dist.irecv(self._here[:1], source, group=self._control)
         going = dist.isend(self._here[1:], to, group=self._control)
         for work in (coming, going):

@@ -4,13 +4,12 @@ import os
 import socket
 from collections.abc import Sequence
 from itertools import permutations
-from typing import Literal
 
 import msgspec
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import Vector, World, records_of_every_rank
+from busbw.backends.base import World, explained, records_of_every_rank
 from busbw.backends.cuda import CudaDevice, index_of, uuid_at
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch.backend import TorchBackend
@@ -24,14 +23,14 @@ from busbw.runs.records import Case, Record
 from busbw.units import counted
 
 _SETTINGS = {
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
-    "TORCH_FR_BUFFER_SIZE": "0",
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"): "0",
+    ("TORCH_NCCL_ENABLE_MONITORING",): "0",
+    ("TORCH_NCCL_RETHROW_CUDA_ERRORS",): "0",
+    ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "0",
 }
-"""Defaults of torch that a user's own values replace. Its threads would abort every rank without a word about which one
-hangs; ``Watchdog`` names it. Its flight recorder, on since torch 2.11 (https://github.com/pytorch/pytorch/pull/172843),
-takes the Python stack of every call, which is part of the call's time.
+"""Variable of torch and its older name → busbw's default, if neither is set. torch's threads would abort every rank
+without a word about which one hangs; ``Watchdog`` names it. Its flight recorder, on since torch 2.11
+(https://github.com/pytorch/pytorch/pull/172843), takes the Python stack of every call, within the call's time.
 """
 
 
@@ -42,8 +41,9 @@ class NcclBackend(TorchBackend):
     raises = (ValueError, *TorchBackend.raises)
 
     def __init__(self, world: World) -> None:
-        for name, value in _SETTINGS.items():
-            os.environ.setdefault(name, value)
+        for names, value in _SETTINGS.items():
+            if not any(name in os.environ for name in names):
+                os.environ[names[0]] = value
         number = index_of(world)
         if not dist.is_nccl_available():
             raise LaunchError(f"rank {world.rank} cannot use NCCL: torch was built without NCCL")
@@ -51,8 +51,8 @@ class NcclBackend(TorchBackend):
             self._gpu = CudaDevice(number)
         except RuntimeError as error:
             raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
-        self._watchdog = Watchdog("NCCL", world.timeout_seconds + world.batch_seconds, world.lost)
         super().__init__(world, "nccl", self._gpu)
+        self._watchdog = Watchdog("NCCL", world.timeout_seconds + world.batch_seconds, world.lost)
         try:
             self._views = records_of_every_rank(self, view(socket.gethostname(), self._gpu), View)
             if (problem := shared_gpu(self._views)) is not None:
@@ -61,6 +61,7 @@ class NcclBackend(TorchBackend):
             dist.all_reduce(torch.zeros(1, device=self._gpu.name))
             self._gpu.synchronise()
         except (RuntimeError, BackendError) as error:
+            self._watchdog.end()
             raise LaunchError(
                 f"rank {world.rank} of {world.size} could not connect over NCCL: {first_line(error)}"
             ) from error
@@ -70,20 +71,15 @@ class NcclBackend(TorchBackend):
         no_pairs = why_no_pairs(op, case, self._views) if op.local and op.members == "pairs" else None
         return no_pairs or why_not(op, case) or super().refuse(op, case)
 
-    def barrier(self) -> None:
-        """Gloo's barrier on the control group."""
+    def progressed(self) -> None:
+        """Tell the watchdog."""
         self._watchdog.beats += 1
-        super().barrier()
-
-    def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
-        """All-reduce of int64 values on the control group."""
-        self._watchdog.beats += 1
-        return super().reduce(values, how, wary=wary)
 
     def close(self) -> None:
         """Destroy the process groups, before them the graphs that hold their communicators."""
         try:
-            self._gpu.forget_graphs()
+            with explained(self):
+                self._gpu.forget_graphs()
             super().close()
         finally:
             self._watchdog.end()
