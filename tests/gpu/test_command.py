@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from exhaustive import EXHAUSTIVE
 from simulated.machine import EXACT
 from testing.gpu import ON_GPU, REAL, run_on_gpus
 
@@ -61,7 +62,7 @@ def test_two_ranks_measure_what_is(tmp_path: Path) -> None:
             assert row["time_ns"] == pytest.approx(known[row["op"]], rel=0.01), row["in_words"]
 
 
-@pytest.mark.slow
+@pytest.mark.skipif(not EXHAUSTIVE, reason="its sixteen processes take two minutes; set BUSBW_EXHAUSTIVE=1")
 def test_a_slow_link_between_two_gpus_is_named(tmp_path: Path) -> None:
     sweep = '[[sweep]]\nops = ["peer_copy"]\nsizes = "1MiB"\nmodes = ["isolated"]\npairs = "alone"\n'
     slow = '{"slow_links": {(2, 1): 20.0}}'
