@@ -220,7 +220,8 @@ class TestTheEnd:
         keeper = subprocess.Popen(
             [sys.executable, "-c", lines], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
-        assert require(keeper.stdout).readline() == "up\n"
+        with require(keeper.stdout) as output:
+            assert output.readline() == "up\n"
         keeper.send_signal(number)
         keeper.wait()
         deadline = time.monotonic() + 30
