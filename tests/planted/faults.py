@@ -216,7 +216,7 @@ def _fault(row: str) -> Fault:
     file, _, rest = head.partition(": ")
     name, _, tests = rest.removesuffix("]").partition(" [")
     old, new = ("\n".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
-    return Fault(name, file, old, new, tuple(f"test_{one}.py" for one in tests.split()))
+    return Fault(name, file, old, new, tuple(f"test_{name}.py" for name in tests.split()))
 
 
 FAULTS = tuple(_fault(row) for row in re.split(r"^@ ", _TABLE, flags=re.MULTILINE)[1:])

@@ -127,7 +127,7 @@ def main() -> None:
     rank = int(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[2]}", rank=rank, world_size=RANKS)
-    found: dict[str, Any] = {one: whole(one, rank) for one in EVERY_EXCHANGE}
+    found: dict[str, Any] = {exchange: whole(exchange, rank) for exchange in EVERY_EXCHANGE}
     found["faults"] = {
         one: {name: faulty(one, plant, rank) for name, plant in planted.items()} for one, planted in FAULTS.items()
     }

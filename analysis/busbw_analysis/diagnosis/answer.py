@@ -416,11 +416,13 @@ def _slowest_pair(judgement: Judgement) -> str:
     source, target = np.unravel_index(np.nanargmin(matrix.rate), matrix.rate.shape)
     rate = float(matrix.rate[source, target])
     share = rate / float(matrix.rate.flat[matrix.middle])
-    chance = "" if matrix.outliers else f"{matrix.unknown or 'no pair of ranks is significantly slow'}; "
-    return (
-        f"{chance}slowest pair {matrix.ranks[source]} → {matrix.ranks[target]}: {format_rate(rate)} at "
+    slowest = (
+        f"slowest pair {matrix.ranks[source]} → {matrix.ranks[target]}: {format_rate(rate)} at "
         f"{format_size(matrix.size_bytes)}, {100 * share:.3g} % of the median pair"
     )
+    if matrix.outliers:
+        return slowest
+    return f"{slowest}; {matrix.unknown}" if matrix.unknown else f"no pair of ranks is significantly slow; {slowest}"
 
 
 # --- how far to trust it -----------------------------------------------------------------------------------------

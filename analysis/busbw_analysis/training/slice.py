@@ -296,7 +296,6 @@ _FOLLOWS: Final = (
     "computed_memory",
 )
 _TRADED: Final = ("budget_ns", "gap", "gap_in_budget", "needed", "needed_ns", "gained", "certain", "lost", "slower")
-_OF_RANK: Final = ("rank", "compute_ns", "waiting_ns", "waiting_for_last_ns")
 _OF_VERDICT: Final = (
     *("status", "computed", "communicating", "waiting", "of_matmul", "predicted_ns", "ratio", "low", "high"),
     *("longest", "extrapolated", "refused", "lacks"),

@@ -17,13 +17,14 @@ for it. With a library that sleeps, all ranks look idle, so after ``_ASLEEP`` ti
 
 
 class Watchdog:
-    """Thread that calls ``lost`` if the counter ``beats`` does not change for the timeout.
+    """Thread that calls ``lost`` if the counter ``beats`` does not change for the timeout, unless it is ``paused``.
 
     Each check takes a few microseconds and calls no library. It watches the thread that makes it.
     """
 
     def __init__(self, library: str, timeout_seconds: float, lost: Callable[[Exception], None]) -> None:
         self.beats = 0
+        self.paused = False
         self._library = library
         self._timeout_seconds = timeout_seconds
         self._lost = lost
@@ -40,7 +41,7 @@ class Watchdog:
         beats, since, used = -1, 0.0, 0.0
         while not self._ended.wait(pause):
             now, processor = time.monotonic(), time.clock_gettime(self._watched)
-            if self.beats != beats:
+            if self.beats != beats or self.paused:
                 beats, since, used = self.beats, now, processor
             elif now - since > self._timeout_seconds and (
                 processor - used > _POLLING_SHARE * (now - since) or now - since > _ASLEEP * self._timeout_seconds

@@ -13,8 +13,10 @@ from dataclasses import replace
 from busbw.cli.main import main
 from simulated.install import seen_by_busbw, simulated
 from simulated.machine import EXACT, Faults
+from simulated.management import managed_machine
 
 gpus = int(os.environ.get("SIMULATED_GPUS", "2"))
 faults = Faults(**literal_eval(os.environ.get("SIMULATED_FAULTS", "{}")))
-with simulated(replace(EXACT, gpus=gpus, flops=1e9, faults=faults)), seen_by_busbw():
+machine = replace(EXACT, gpus=gpus, flops=1e9, faults=faults)
+with simulated(machine), seen_by_busbw(), managed_machine(machine):
     sys.exit(main())

@@ -19,7 +19,7 @@ from busbw.backends import cuda
 from simulated import ddp, nccl
 from simulated.device import _STATE, Event, State, Stream, cuda_error, current, merge
 from simulated.graphs import Capture, Node
-from simulated.machine import Machine
+from simulated.machine import FIRST_BUS, Machine, uuid_of
 from simulated.tensors import GpuTensor, OnGpus, pinned
 
 
@@ -106,9 +106,9 @@ def _properties(device: object = None) -> SimpleNamespace:
         total_memory=machine.memory_bytes,
         multi_processor_count=132,
         L2_cache_size=machine.l2_bytes,
-        uuid=f"{index:08x}-1111-2222-3333-444455556666",
+        uuid=uuid_of(index),
         pci_domain_id=0,
-        pci_bus_id=0x1B + index,
+        pci_bus_id=FIRST_BUS + index,
         pci_device_id=0,
         warp_size=32,
         gcnArchName="",

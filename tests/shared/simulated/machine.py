@@ -104,6 +104,13 @@ def _neighbours(gpus: tuple[int, ...]) -> list[tuple[int, int]]:
     return list(zip(gpus, (*gpus[1:], *gpus[:1]), strict=True)) if len(gpus) > 1 else []
 
 
+def uuid_of(gpu: int) -> str:
+    """Its UUID as torch has it."""
+    return f"{gpu:08x}-1111-2222-3333-444455556666"
+
+
+FIRST_BUS: Final = 0x1B
+"""PCI bus of GPU 0; the others follow."""
 NS: Final = 1e9
 """Nanoseconds of a second."""
 EXACT: Final = Machine(gpus=2, tick_ns=1)

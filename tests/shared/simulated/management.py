@@ -9,14 +9,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 from unittest.mock import patch
 
 import pynvml
 
+from busbw.system import environment, pci
+from simulated.machine import FIRST_BUS, Machine, uuid_of
+
 Argument: TypeAlias = Any
 """A number, text or reference of ctypes."""
 SWITCH: Final = "switch"
+_NVLINKS: Final = 18
+"""Of an H100."""
 _ROOT: Final = "pci0000:00"
 
 
@@ -173,3 +179,17 @@ def write_sysfs(folder: Path, addresses: Sequence[str], *, lanes: int = 16, iden
             entry.parent.mkdir(parents=True, exist_ok=True)
             entry.symlink_to(device)
     return folder
+
+
+@contextmanager
+def managed_machine(machine: Machine) -> Iterator[None]:
+    """Within the block, busbw finds the GPUs of ``machine`` through NVML and the kernel's files, with their links."""
+    addresses = [f"0000:{FIRST_BUS + index:02x}:00.0" for index in range(machine.gpus)]
+    gpus = [
+        ManagedGpu(name=machine.name, address=address, uuid=f"GPU-{uuid_of(index)}", ends=(SWITCH,) * _NVLINKS)
+        for index, address in enumerate(addresses)
+    ]
+    with TemporaryDirectory() as folder, managed(Driver(gpus)):
+        sysfs = write_sysfs(Path(folder), addresses)
+        with patch.object(environment, "affinity", lambda: pci.affinity(sysfs)):
+            yield

@@ -9,13 +9,14 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import World, explained, records_of_every_rank
+from busbw.backends.base import Bound, Operation, World, explained, records_of_every_rank
 from busbw.backends.cuda import CudaDevice, index_of, uuid_at
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch.backend import TorchBackend
 from busbw.backends.side_channel import first_line
 from busbw.backends.watchdog import Watchdog
 from busbw.errors import BackendError, LaunchError
+from busbw.ops import OPS
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.facts import HostFacts, NcclFacts
@@ -70,6 +71,12 @@ class NcclBackend(TorchBackend):
         """Reason why NCCL cannot run ``case``, or None."""
         no_pairs = why_no_pairs(op, case, self._views) if op.local and op.members == "pairs" else None
         return no_pairs or why_not(op, case) or super().refuse(op, case)
+
+    def bind(self, bound: Bound) -> Operation:
+        """As in the base class. What waits for no other rank may take as long as its file system does."""
+        op = OPS[bound.case.op]
+        self._watchdog.paused = op.local or op.stores
+        return super().bind(bound)
 
     def progressed(self) -> None:
         """Tell the watchdog."""
