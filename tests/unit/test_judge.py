@@ -162,6 +162,14 @@ def test_where_only_a_peak_judges_who_is_near_it_without_latency_is_not_slow(
     assert require(found.peak_share) < 0.8
 
 
+@pytest.mark.parametrize(("size", "status"), [(4096, "not judged"), (64 * MIB, "slower")])
+def test_a_size_alone_is_slower_only_if_its_time_is_more_than_latency(size: int, status: str) -> None:
+    """Half of a peak of 10 GB/s and 10 µs of latency, of which one size shows nothing."""
+    world = World(by_op={"ping_pong": (Piece(1e-5, 2e-10),), "tcp_ping_pong": (Piece(0.0, 1e-10),)}, sample_noise=0.0)
+    cases = [case("ping_pong", size), case("tcp_ping_pong", 16 * MIB)]
+    assert verdict(judged(cases, world), "ping_pong", size).status == status
+
+
 def test_a_small_message_is_bound_by_latency() -> None:
     judgement = judged([case("all_reduce", size) for size in SIZES])
     assert verdict(judgement, "all_reduce", 4096).reached == "latency-bound"

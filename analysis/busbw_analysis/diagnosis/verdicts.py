@@ -49,6 +49,12 @@ _OF_THE_TIME: Final = frozenset[str]({"bimodal", "outlier mode", "skew>10%", "dr
 """Flags that affect the time of a call."""
 
 
+UNSEEN_LATENCY_NS: Final = 100_000.0
+"""Latency that a call may have where its sizes do not show it: several times that of NCCL's collectives within a host,
+and that of TCP between two hosts.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One op in one band of sizes: measured against peak and model, at the largest size of the band.
@@ -220,11 +226,16 @@ def _judge(
 
 
 def _without_latency(curve: Curve, time_ns: float, share: float, reached: str) -> _Judged:
-    """The status of a time by its ``share`` of the peak alone, which is less than near."""
-    moving_ns = time_ns - curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else 0.0
-    beyond_latency = share * time_ns / moving_ns if moving_ns > 0 else 0.0
+    """The status of a time by its ``share`` of the peak alone, which is less than near.
+
+    Where too few sizes were measured to fit α, up to :data:`UNSEEN_LATENCY_NS` of the time may be latency.
+    """
+    fitted = isinstance(curve.fit, Fit)
+    moving_ns = time_ns - (curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else UNSEEN_LATENCY_NS)
+    beyond_latency = share * time_ns / moving_ns if moving_ns > 0 else 0.0 if fitted else math.inf
     if beyond_latency >= _near_share(curve):
-        return _Judged("not judged", f"{reached}, {100 * beyond_latency:.3g} % without latency", "peak", share)
+        why = f"{100 * beyond_latency:.3g} % without latency" if fitted else "too few sizes to tell latency apart"
+        return _Judged("not judged", f"{reached}, {why}", "peak", share)
     widest = isinstance(curve.peak, Peak) and curve.peak.widest
     return _Judged("not judged" if widest else "slower", reached, "peak", share)
 
