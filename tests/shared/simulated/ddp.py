@@ -17,6 +17,8 @@ class Bucket:
     def __init__(self, index: int, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._index, self._parameters = index, parameters
         self._buffer = torch.cat([torch.zeros_like(parameter.detach()).flatten() for parameter in parameters])
+        parts = torch.split(self._buffer, [parameter.numel() for parameter in parameters])
+        self._views = [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
         self.ready: set[int] = set()
         self.done: torch.futures.Future[torch.Tensor] | None = None
 
@@ -30,13 +32,12 @@ class Bucket:
 
     def gradients(self) -> list[torch.Tensor]:
         """Every gradient as a view of the buffer."""
-        parts = torch.split(self._buffer, [parameter.numel() for parameter in self._parameters])
-        return [part.view_as(parameter) for part, parameter in zip(parts, self._parameters, strict=True)]
+        return self._views
 
     def take(self, parameter: torch.nn.Parameter) -> bool:
         """Copy the gradient of ``parameter``; returns whether the bucket is full."""
         place = next(at for at, own in enumerate(self._parameters) if own is parameter)
-        self.gradients()[place].copy_(cast("torch.Tensor", parameter.grad))
+        self._views[place].copy_(cast("torch.Tensor", parameter.grad))
         self.ready.add(place)
         return len(self.ready) == len(self._parameters)
 
@@ -45,7 +46,7 @@ class Bucket:
         if self.done is None:
             raise RuntimeError("Expected to have finished reduction in the prior iteration before starting a new one.")
         self._buffer.copy_(self.done.wait())
-        for parameter, gradient in zip(self._parameters, self.gradients(), strict=True):
+        for parameter, gradient in zip(self._parameters, self._views, strict=True):
             cast("torch.Tensor", parameter.grad).copy_(gradient)
         self.ready.clear()
         self.done = None

@@ -295,6 +295,8 @@ def simulated(machine: Machine) -> Iterator[State]:
         ):
             held.enter_context(patch.object(target, name, value, create=True))
         held.callback(setattr, torch.Tensor, "is_pinned", is_pinned)
+        held.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)  # the time of a kernel is virtual, and several threads of each process fight for cores
         overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
         held.callback(torch.__future__.set_overwrite_module_params_on_conversion, overwrites)
         torch.__future__.set_overwrite_module_params_on_conversion(True)

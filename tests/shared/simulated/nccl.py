@@ -15,12 +15,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
 from torch.distributed.distributed_c10d import GroupName
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simulated.device import Order, Stream, current, merge
 from simulated.graphs import Node
-from simulated.tensors import GpuTensor, host_of, size_of, wrapped
+from simulated.tensors import GpuTensor, host_of, leaves_of, map_leaves, size_of, wrapped
 
 _MESSAGES: Final = ("c10d::send", "c10d::recv_")
 _TAG: Final = 0x7100
@@ -131,7 +130,7 @@ def communicate(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, A
     if not all(tensor.inner.is_contiguous() for tensor in mine):
         raise ValueError("Tensors must be contiguous")
     state.now += state.machine.launch_ns
-    inner = pytree.tree_map(host_of, args)
+    inner = map_leaves(host_of, args)
     if name in _MESSAGES:
         message = Message(func, inner, inner[0][0], name == "c10d::send", group, inner[2])
         if state.nccl.group is not None:
@@ -165,17 +164,17 @@ def _collective(
     functional, barrier = name.startswith("_c10d_functional"), name == "c10d::barrier"
     at = next((at for at, argument in enumerate(schema) if argument.name == "async_op"), None)
     asynchronous = functional or (at is not None and (at >= len(args) or bool(args[at])))
-    parts = [[leaf for leaf in pytree.tree_leaves(part) if isinstance(leaf, torch.Tensor)] for part in inner[:2]]
+    parts = [[leaf for leaf in leaves_of(part) if isinstance(leaf, torch.Tensor)] for part in inner[:2]]
     size = max(sum(map(size_of, part)) for part in parts)
     wrote, read = parts if parts[1] and not functional else (parts[0], parts[0])
 
     def run() -> Any:  # noqa: ANN401 - as above
         out = func(*inner)
-        for leaf in pytree.tree_leaves(out):
+        for leaf in leaves_of(out):
             work = dist.Work.unbox(leaf) if isinstance(leaf, torch.ScriptObject) else None
             if work is not None:
                 work.wait()
-        return pytree.tree_map(_waited, out) if functional else out
+        return map_leaves(_waited, out) if functional else out
 
     def together(begin: int) -> tuple[int, int]:
         """When all ranks are there, and how long the collective then takes."""
@@ -222,12 +221,12 @@ def _without_running(func: Any, args: tuple[Any, ...]) -> Any:  # noqa: ANN401 -
 
 def _returned(out: Any, work: FakeWork, args: tuple[Any, ...], home: torch.device, stream: Stream | None) -> Any:  # noqa: ANN401
     """The results as tensors on the GPU, and ``work`` in place of Gloo's; functional ones remember ``stream``."""
-    leaves = pytree.tree_leaves(args)
-    result = pytree.tree_map(
+    leaves = leaves_of(args)
+    result = map_leaves(
         lambda leaf: work.boxed() if isinstance(leaf, torch.ScriptObject) else leaf, wrapped(out, home, leaves)
     )
     if stream is not None:
-        for leaf in pytree.tree_leaves(result):
+        for leaf in leaves_of(result):
             if isinstance(leaf, GpuTensor):
                 current().nccl.results[storage_of(leaf)] = Pending(None, stream.end, dict(stream.order))
     return result
@@ -323,8 +322,7 @@ def _between_hosts(func: Any, name: str, args: Any, kwargs: dict[str, Any], grou
     state, out = current(), func(*args, **kwargs)
     if group is None or group.size() == 1:
         return out
-    works = [dist.Work.unbox(leaf) for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.ScriptObject)]
-    works = [dist.Work.unbox(leaf) for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.ScriptObject)]
+    works = [dist.Work.unbox(leaf) for leaf in leaves_of(out) if isinstance(leaf, torch.ScriptObject)]
     work = next(iter(works), None)
     peer: int = args[2] if name in _MESSAGES else -1
 

@@ -15,7 +15,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simulated.device import HOST, Stream, current
@@ -150,6 +149,22 @@ def placed(device: torch.device) -> torch.device:
     return torch.device("cuda", current().index_of(device)) if device.type == "cuda" else device
 
 
+def leaves_of(value: Any) -> list[Any]:  # noqa: ANN401 - arguments or results of an operation
+    """What lists, tuples and dictionaries hold. (torch's own pytree takes half of the time of the simulation.)"""
+    kind = type(value)
+    if kind is dict:
+        value, kind = list(value.values()), list
+    return [leaf for part in value for leaf in leaves_of(part)] if kind in {list, tuple} else [value]
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:  # noqa: ANN401 - as above
+    """``value`` with ``function`` of each of its leaves."""
+    kind = type(value)
+    if kind is dict:
+        return {name: map_leaves(function, part) for name, part in value.items()}
+    return kind([map_leaves(function, part) for part in value]) if kind in {list, tuple} else function(value)
+
+
 def host_of(value: Any) -> Any:  # noqa: ANN401 - any argument of an operation
     """The host tensor of a tensor on a GPU; anything else as it is."""
     return value.inner if isinstance(value, GpuTensor) else value
@@ -162,6 +177,10 @@ def size_of(tensor: torch.Tensor) -> int:
 
 class OnGpus(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's
     """Sees every operation while the machine is simulated."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled, and torch's guard would cost as much as an operation
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         return _dispatched(func, types, args, kwargs or {})
@@ -185,19 +204,21 @@ def _written(func: Any) -> tuple[bool, tuple[int, ...], tuple[str, ...]]:  # noq
 
 def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401, PLR0911 - any operation of torch, a return for every kind
     """Execute one operation of torch: on the host as it is, on a GPU with its cost."""
-    from simulated import nccl  # noqa: PLC0415 - it imports this module
-
     name = func.name().partition(".")[0]
-    leaves = pytree.tree_leaves((args, kwargs))
+    leaves = leaves_of((args, kwargs))
     mine = [leaf for leaf in leaves if isinstance(leaf, GpuTensor)]
     if name.startswith(("c10d::", "_c10d_functional::")):
+        from simulated import nccl  # noqa: PLC0415 - it imports this module
+
         return nccl.communicate(func, name, args, kwargs, mine)
     home, args, kwargs = _home(args, kwargs, leaves, mine)
     if home is None and not mine:
         return _on_the_host(func, name, args, kwargs, leaves)
     if any(isinstance(leaf.inner, FakeTensor) for leaf in mine):
-        out = func(*pytree.tree_map(host_of, args), **pytree.tree_map(host_of, kwargs))  # DTensor asks for a shape
-        return pytree.tree_map_only(torch.Tensor, lambda leaf: GpuTensor(leaf, home or mine[0].home), out)
+        out = func(*map_leaves(host_of, args), **map_leaves(host_of, kwargs))  # DTensor asks for a shape
+        return map_leaves(
+            lambda leaf: GpuTensor(leaf, home or mine[0].home) if isinstance(leaf, torch.Tensor) else leaf, out
+        )
     if mine and home is not None and home.type == "cpu":
         return _host_copy(func, args, kwargs, mine[0].home, to_host=True)
     target = home or mine[0].home
@@ -209,9 +230,9 @@ def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  #
     _refuse_strangers(name, mine, on_host, target)
     view, at, names = _written(func)
     if (view and not at) or name in _FREE:
-        return wrapped(func(*pytree.tree_map(host_of, args), **pytree.tree_map(host_of, kwargs)), target, leaves)
+        return wrapped(func(*map_leaves(host_of, args), **map_leaves(host_of, kwargs)), target, leaves)
     into = [args[place] for place in at if place < len(args)] + [kwargs[given] for given in names if given in kwargs]
-    into = [leaf for leaf in pytree.tree_leaves(into) if isinstance(leaf, GpuTensor)]
+    into = [leaf for leaf in leaves_of(into) if isinstance(leaf, GpuTensor)]
     return _kernel(func, name, args, kwargs, target, mine, into)
 
 
@@ -232,7 +253,7 @@ def _home(
         return on_host if isinstance(leaf, torch.device) else leaf
 
     home = placed(named)
-    args, kwargs = pytree.tree_map(moved, args), pytree.tree_map(moved, kwargs)
+    args, kwargs = map_leaves(moved, args), map_leaves(moved, kwargs)
     return (None if home.type == "cpu" and not mine else home), args, kwargs
 
 
@@ -283,7 +304,7 @@ def wrapped(out: Any, home: torch.device, leaves: list[Any]) -> Any:  # noqa: AN
             current().allocate(leaf, home.index)
         return GpuTensor(leaf, home)
 
-    return pytree.tree_map(placed_on, out)
+    return map_leaves(placed_on, out)
 
 
 def _traffic(read: Iterable[torch.Tensor], wrote: Iterable[torch.Tensor]) -> int:
@@ -321,8 +342,8 @@ def _kernel(
     source = args[1] if name == "aten::copy_" else args[0] if name == "aten::_to_copy" else None
     replaced = into if name in _OVERWRITING else [kwargs.get("out")]
     read = [leaf.inner for leaf in mine if not any(leaf is target for target in replaced)]
-    inner = pytree.tree_map(host_of, args), pytree.tree_map(host_of, kwargs)
-    call = _Call(_ON_GPUS_ONLY.get(name, func), *inner, home, pytree.tree_leaves((args, kwargs)), into, read)
+    inner = map_leaves(host_of, args), map_leaves(host_of, kwargs)
+    call = _Call(_ON_GPUS_ONLY.get(name, func), *inner, home, leaves_of((args, kwargs)), into, read)
     state.now += state.machine.launch_ns
     if isinstance(source, GpuTensor) and source.home != home:
         return _peer_copy(call, source.home.index)
@@ -346,7 +367,7 @@ def _kernel(
 def _results(call: _Call, out: Any) -> list[torch.Tensor]:  # noqa: ANN401 - any result
     """The tensors that a kernel writes: its outputs and the arguments that it changes."""
     targets = [leaf.inner for leaf in call.into]
-    made = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+    made = [leaf for leaf in leaves_of(out) if isinstance(leaf, torch.Tensor)]
     return [*targets, *(leaf for leaf in made if not any(leaf is target for target in targets))]
 
 
@@ -377,9 +398,9 @@ def _captured(call: _Call, capture: Capture, stream: Stream, flop: int) -> Any: 
     def apart(leaf: Any) -> Any:  # noqa: ANN401 - any argument
         return replaced.get(id(leaf), leaf)
 
-    out = call.run(*pytree.tree_map(apart, call.args), **pytree.tree_map(apart, call.kwargs))
+    out = call.run(*map_leaves(apart, call.args), **map_leaves(apart, call.kwargs))
     back = {id(replaced[id(leaf.inner)]): leaf for leaf in call.into}
-    results = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+    results = [leaf for leaf in leaves_of(out) if isinstance(leaf, torch.Tensor)]
     fresh = [None if id(leaf) in back else leaf for leaf in results]
     for leaf in fresh:
         if leaf is not None and leaf.is_floating_point():
@@ -387,7 +408,7 @@ def _captured(call: _Call, capture: Capture, stream: Stream, flop: int) -> Any: 
 
     def again() -> None:
         made = call.run(*call.args, **call.kwargs)
-        for target, value in zip(fresh, pytree.tree_leaves(made), strict=False):
+        for target, value in zip(fresh, leaves_of(made), strict=False):
             if target is not None:
                 target.copy_(value)
 
@@ -395,17 +416,17 @@ def _captured(call: _Call, capture: Capture, stream: Stream, flop: int) -> Any: 
     duration = state.machine.kernel(call.home.index, _traffic(call.read, wrote), flop)
     capture.nodes.append(Node(stream.stream_id, duration, again, call.read, wrote))
     state.touch(stream, stream.count(), call.read, wrote)
-    flat, spec = pytree.tree_flatten(wrapped(out, call.home, call.leaves))
-    return pytree.tree_unflatten([back.get(id(host_of(leaf)), leaf) for leaf in flat], spec)
+    results = wrapped(out, call.home, call.leaves)
+    return map_leaves(lambda leaf: back.get(id(host_of(leaf)), leaf), results)
 
 
 def _host_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], home: torch.device, *, to_host: bool) -> Any:  # noqa: ANN401
     """A copy between the host and the GPU ``home``: from or to pageable memory, the host waits for it."""
-    state, leaves = current(), pytree.tree_leaves((args, kwargs))
+    state, leaves = current(), leaves_of((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     free = bool(kwargs.get("non_blocking")) or (len(args) > 2 and args[2] is True)
     stream, on_host = state.stream(home.index), [leaf for leaf in tensors if not isinstance(leaf, GpuTensor)]
-    inner = pytree.tree_map(host_of, args), pytree.tree_map(host_of, kwargs)
+    inner = map_leaves(host_of, args), map_leaves(host_of, kwargs)
     fast = bool(on_host) and all(map(pinned, on_host))
     if stream.capture is not None and not fast:
         state.refuse_in_capture()
