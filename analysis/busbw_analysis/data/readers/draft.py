@@ -18,10 +18,13 @@ _QUOTED: Final = 200
 _STRONG: Final = re.compile(
     r"NCCL WARN .+|Test (?:\w+ ?failure|timeout).*|# error: .+|NCCL [Ee]rror.*|nccl\w*Error.*|\[?CUDA_ERROR_.+"
 )
+_PROSE: Final = r"(?:[A-Z][\w',; -]{10,}[.?!]+\s*)+$"
+"""Sentences of the person who pasted the log."""
 _WEAK: Final = re.compile(
-    r"(.*\b(?:ERROR|FATAL)\b.*|(?:srun|slurmstepd|mpirun|mpiexec|orted): error.*|.*(?:Segmentation fault|MPI_ABORT).*"
+    rf"((?!{_PROSE}).*\b(?:ERROR|FATAL)\b.*"
+    r"|(?:srun|slurmstepd|mpirun|mpiexec|orted): error.*|.*(?:Segmentation fault|MPI_ABORT).*"
     r"|.*(?:Assertion failed|Invalid value when checking|Couldn't |Failed (?:to|status) |command not found).*"
-    r"|.*(?:CANCELLED AT|noticed that process|exited (?:on|with)).*)"
+    r"|.*(?:CANCELLED AT|noticed that process|exited (?:on|with)(?! (?:exit )?(?:code|status):? 0\b)).*)"
 )
 _MAYBE: Final = re.compile(
     "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"

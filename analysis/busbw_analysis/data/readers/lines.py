@@ -115,6 +115,14 @@ def clean(lines: Iterable[str]) -> Iterator[Line]:
         yield Line(number, text.strip(), label, nccl)
 
 
+def without_prefix(text: str) -> str:
+    """A line without colours, the prefixes of launchers and space around it."""
+    text = _NOISE.sub("", text)
+    while (prefix := _PREFIX.match(text)) is not None:
+        text = text[prefix.end() :]
+    return text.strip()
+
+
 def _glued(before: str, message: str, hosts: set[str]) -> int:
     """How many characters at the start of an NCCL ``message`` are the end of a row, such as 1 in ``0node7:12:34``.
 

@@ -20,11 +20,12 @@ from busbw_analysis.data.readers import (
     nvbandwidth,
     osu,
     param,
+    paste,
     perftest,
     superbench,
 )
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import LONGEST_LINE
+from busbw_analysis.data.readers.lines import LONGEST_LINE, without_prefix
 from busbw_analysis.data.readers.log import ForeignLog
 
 HEAD_BYTES: Final = 1 << 20
@@ -73,12 +74,14 @@ class Reader:
     sign: pattern by which its logs are recognised
     read: reads the lines of a log into a draft
     tool: facts about the tool that hold for all its logs
+    json: whether its logs are JSON
     """
 
     name: str
     sign: re.Pattern[bytes]
     read: Callable[[Draft, Iterable[str]], None]
     tool: Tool = UNKNOWN_TOOL
+    json: bool = False
 
 
 _NVBANDWIDTH: Final = Tool("cuda", "cuda", names=EVERY_NAME, one_host=True, copies=True)
@@ -86,13 +89,13 @@ _SUPERBENCH: Final = replace(NCCL, names=re.compile("^[HD]2[HD]"), one_host=True
 _PERFTEST: Final = Tool("verbs", "cpu", names=EVERY_NAME)
 
 READERS: Final = (
-    Reader("nccl-tests JSON", nccl_json.SIGN, nccl_json.read, NCCL),
-    Reader("nvbandwidth JSON", nvbandwidth.JSON, nvbandwidth.read_json, _NVBANDWIDTH),
-    Reader("NCCL inspector", inspector.SIGN, inspector.read, replace(NCCL, mode="isolated")),
-    Reader("perftest JSON", perftest.JSON, perftest.read_json, _PERFTEST),
-    Reader("rccl-tests JSON", named.JSON, named.read_json, NCCL),
-    Reader("SuperBench", superbench.SIGN, superbench.read, _SUPERBENCH),
-    Reader("PARAM comms", param.SIGN, param.read),
+    Reader("nccl-tests JSON", nccl_json.SIGN, nccl_json.read, NCCL, json=True),
+    Reader("nvbandwidth JSON", nvbandwidth.JSON, nvbandwidth.read_json, _NVBANDWIDTH, json=True),
+    Reader("NCCL inspector", inspector.SIGN, inspector.read, replace(NCCL, mode="isolated"), json=True),
+    Reader("perftest JSON", perftest.JSON, perftest.read_json, _PERFTEST, json=True),
+    Reader("rccl-tests JSON", named.JSON, named.read_json, NCCL, json=True),
+    Reader("SuperBench", superbench.SIGN, superbench.read, _SUPERBENCH, json=True),
+    Reader("PARAM comms", param.SIGN, param.read, json=True),
     Reader("nvbandwidth", nvbandwidth.TEXT, nvbandwidth.read_text, _NVBANDWIDTH),
     Reader("OSU micro-benchmarks", osu.SIGN, osu.read, OF_MPI),
     Reader("Intel MPI benchmarks", imb.SIGN, imb.read, OF_MPI),
@@ -135,18 +138,13 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
 
     Raises LogError, with a code of docs/logs.md, if it has no usable result.
     """
-    head = file.read(HEAD_BYTES)
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        file.seek(0)
-        file = BytesIO(file.read(_MOST_HEAD).decode("utf-16", "replace").encode())
-        head = file.read(HEAD_BYTES)
-    elif b"\x00" in head[:4096]:
-        raise LogError(f"{name}: binary data, not a log", code="binary")
-    reader, seen = reader or recognise(head), len(head)
+    file, head = _unwrapped(name, file)
+    pasted = paste.recognised(_texts(head), without_prefix, _is_log)
+    reader, seen = reader or recognise(_unpasted(pasted, head)), len(head)
     while reader is None and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
         seen += len(more)
         head = head[-4096:] + more
-        reader = recognise(head)
+        reader = recognise(_unpasted(pasted, head))
     if reader is None:
         raise LogError(
             f"{name}: not a log that busbw can read; name its format with --format ({', '.join(map(slug, READERS))}), "
@@ -155,9 +153,47 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     file.seek(0)
     notes: list[LogNote] = []
     draft = Draft(reader.name.removesuffix(" JSON"), name)
-    reader.read(draft, _lines(file, notes))
+    reader.read(draft, pasted.lines(_lines(file, notes)))
     log = draft.log()
     return msgspec.structs.replace(log, notes=(*log.notes, *notes))
+
+
+def _unwrapped(name: str, file: IO[bytes]) -> tuple[IO[bytes], bytes]:
+    """The file and its first bytes, as UTF-8 and without JSON or markup around the log. Raises LogError for binary
+    data.
+    """
+    head = file.read(HEAD_BYTES)
+    wide = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+    reader = recognise(head)
+    plain = b"<br" not in head and (b"\n" in head or b"\r" not in head)
+    plain = plain and (head.lstrip()[:1] not in {b"{", b"["} or (reader is not None and reader.json))
+    if not wide and b"\x00" in head[:4096]:
+        raise LogError(f"{name}: binary data, not a log", code="binary")
+    if (
+        not wide
+        and b"<br" not in head
+        and head.lstrip()[:1] not in {b"{", b"["}
+        and (b"\n" in head or b"\r" not in head)
+    ):
+        return file, head
+    file.seek(0)
+    text = paste.as_text(file.read(_MOST_HEAD).decode("utf-16" if wide else "utf-8", "replace"))
+    log = paste.of_json(text, _is_log) or paste.of_json_lines(text.splitlines(), _is_log) or text
+    file = BytesIO(log.encode())
+    head = file.read(HEAD_BYTES)
+    return file, head
+
+
+def _texts(head: bytes) -> list[str]:
+    return head.decode(errors="replace").split("\n")
+
+
+def _unpasted(pasted: paste.Paste, head: bytes) -> bytes:
+    return "\n".join(pasted.lines(_texts(head))).encode()
+
+
+def _is_log(text: str) -> bool:
+    return recognise(text.encode()) is not None
 
 
 def _lines(file: IO[bytes], notes: list[LogNote]) -> Iterator[str]:

@@ -21,7 +21,9 @@ _RANK: Final = re.compile(
     r"\bRank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d{1,9})\s+)?(?:Pid\s+(?P<pid>\d{1,9})\s+)?on\s+(?P<host>\S+)"
     r"\s+device\s+(?P<device>\d{1,9})(?:\s+\[(?P<bus_id>[^\]]*)\])?\s*(?P<name>.*)"
 )
-_SETTINGS: Final = re.compile(r"\bnThread \d+ nGpus \d+ ")
+_SETTINGS: Final = re.compile(
+    r"\bnThread \d+ nGpus \d+ (?:minBytes \d+ maxBytes (\d{1,18}) step: (\d{1,18})\((factor|bytes)\))?"
+)
 _VERSION: Final = re.compile(r"\b[nr]ccl-tests:? [Vv]ersion (\S+)(?:.*library=(\d+))?")
 _STARTING: Final = re.compile(r"Collective test starting: (\S+)")
 _PERF: Final = re.compile(r"\b([a-z]+(?:_[a-z]+)*?)_perf(?:_mpi)?\b")
@@ -80,6 +82,9 @@ class _Reader:
         self.titled = self.done = self.doubled = False
         self.cases: set[tuple[str, ...]] = set()
         self.time_unit, self.rate_unit = "us", "GB/s"
+        self.announced: tuple[int, int, str] | None = None
+        """Largest size, step, and whether the step is a factor or bytes, as the tool announces them."""
+        self.largest = 0
 
     def take(self, line: Line) -> None:
         """Process one line: a row, a part of a row, a heading, or anything else."""
@@ -109,6 +114,7 @@ class _Reader:
         if words[0] != "N/A" and len(words) > 2 and None not in counts and words[2][:1].isalpha():
             self.cut()
             self.part, self.part_line = words, line.number
+            self.largest = max(self.largest, counts[0] or 0)
         elif self.part and all(number(word) is not None or word in {"N/A", "inf", "nan", "-nan"} for word in words):
             self.part = [*self.part, *words]
         elif words[0] == "...":
@@ -199,9 +205,11 @@ class _Reader:
 
     def _other(self, line: Line, text: str) -> None:
         """Process a line that is neither row nor header."""
-        if _SETTINGS.search(text) is not None or text.startswith("Using devices"):
+        if (match := _SETTINGS.search(text)) is not None or text.startswith("Using devices"):
             self._title(line)
             self.draft.places.clear()
+            if match is not None:
+                self.announced = None if match[1] is None else (int(match[1]), int(match[2]), match[3])
         elif (match := _STARTING.search(text)) is not None:
             self._title(line)
             self.op_hint = match[1].partition("_perf")[0]
@@ -249,8 +257,16 @@ class _Reader:
         if self.draft.rows and not self.done:
             self.draft.note("unfinished", self.draft.rows[-1]["line"], "a table ends without the tool's summary")
         self._ranks()
-        self.draft.end(complete=self.done)
+        self.draft.end(complete=True if self.done else None if self._has_largest() else False)
         self.columns, self.op_hint, self.titled, self.done = None, None, False, False
+        self.announced, self.largest = None, 0
+
+    def _has_largest(self) -> bool:
+        """Whether the row of the largest size is there, or begun; also if no size was announced."""
+        if self.announced is None:
+            return True
+        most, step, kind = self.announced
+        return (self.largest * step if kind == "factor" else self.largest + step) > most
 
     def _ranks(self) -> None:
         """Record the ranks of a group: those listed, and those whose lines were removed from the log."""

@@ -1,0 +1,237 @@
+"""What a paste adds to a log: other spaces, code fences, JSON around it, a prefix before every line, decimal commas.
+
+Readers get the log as the tool printed it. A line keeps its number: what is no part of the log becomes an empty line.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from busbw_analysis.data.readers.json_text import decoded
+
+_SPACES: Final = str.maketrans(
+    dict.fromkeys(
+        "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000", " "
+    )
+)
+_UNSEEN: Final = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
+_ENTITIES: Final = {"&nbsp;": " ", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&amp;": "&"}
+_MARKUP: Final = re.compile(r"</?(?:pre|code|p|div|span|samp)\b[^<>]{0,99}>")
+_BREAK: Final = re.compile(r"<br\s*/?>\n?")
+_FENCE: Final = re.compile(r"\s{0,12}(?:[>*-]\s)?\s*(?:```|~~~)")
+_PROGRAM: Final = re.compile(r"_perf\b|\b(?:mpirun|mpiexec|srun|torchrun|osu_\w+|ib_\w+)\s")
+"""Words of a command line, which may stand outside of a fence."""
+_PIECE: Final = re.compile(r"(?:[\w.-]*\w[\w.-]*)|\s+|.")
+_WORD: Final = re.compile(r"\w")
+_LEVELS: Final = frozenset({"DEBUG", "INFO", "WARNING", "WARN", "ERROR"})
+_ENDS: Final = frozenset(":])|>-*")
+_LINE_NUMBER: Final = re.compile(r"\s*(\d{1,7})(?:[\t:.)|]|\s)\s?")
+_LONGEST_PREFIX: Final = 160
+_MOST_LINES: Final = 4000
+_SHARE: Final = 0.6
+_MOST: Final = 0.8
+_NUMBERS: Final = 2
+"""Numbers that a line has at least if it is taken for a row."""
+_NUMBER: Final = re.compile(r"(?<!\S)[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?%?(?!\S)")
+_COMMA: Final = re.compile(r"(?<!\S)(-?\d+),(\d+)(?!\S)")
+_DECIMALS: Final = re.compile(r"(?<!\S)-?\d+,(?:\d{1,2}|\d{4,})(?!\S)")
+"""Behind a comma; three digits may be thousands."""
+_POINT: Final = re.compile(r"(?<!\S)-?\d+\.\d+(?!\S)")
+_GOES_ON: Final = re.compile(r"\s*(?:[^#\s]|#wrong)")
+_LEAST_BROKEN: Final = 3
+_LEAST_BREAKS: Final = 2
+_MOST_STRINGS: Final = 1000
+
+
+def as_text(text: str) -> str:
+    """A log with usual spaces and line ends, without the markup of web pages."""
+    if "\r" in text and "\n" not in text:
+        text = text.replace("\r", "\n")
+    if "<br" in text:
+        text = _BREAK.sub("\n", text)
+    return text
+
+
+def as_line(text: str) -> str:
+    """A line of a log with usual spaces, without invisible characters, tags and entities of web pages."""
+    if not text.isascii():
+        text = _UNSEEN.sub("", text.translate(_SPACES))
+    if "<" in text:
+        text = _MARKUP.sub("", text)
+    if "&" in text:
+        for entity, character in _ENTITIES.items():
+            text = text.replace(entity, character)
+    return text
+
+
+def of_json(text: str, is_log: Callable[[str], bool]) -> str | None:
+    """The log that is a string somewhere in a JSON document, or in parts in the objects of JSON lines; None if there is
+    none.
+
+    is_log: whether a text is a log that a reader recognises
+    """
+    if text.lstrip()[:1] not in {"{", "["}:
+        return None
+    try:
+        return next(filter(is_log, _strings(decoded(text, len(text) - len(text.lstrip())))), None)
+    except (ValueError, RecursionError):
+        return None
+
+
+def of_json_lines(lines: Sequence[str], is_log: Callable[[str], bool]) -> str | None:
+    """The log whose lines are the values of one key of objects, one object a line; None if there is none."""
+    objects = [value for line in lines if (value := _object(line)) is not None]
+    if len(objects) < max(2, _SHARE * len(lines)):
+        return None
+    keys = Counter(key for item in objects for key, value in item.items() if isinstance(value, str))
+    texts = ("\n".join(str(item.get(key, "")).rstrip("\n") for item in objects) for key, _ in keys.most_common(20))
+    return next(filter(is_log, texts), None)
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line) if line.lstrip()[:1] == "{" else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _strings(value: object) -> Iterator[str]:
+    """Texts of several lines in a JSON value; a list of texts is one, a line each."""
+    stack, seen = [value], 0
+    while stack and seen < _MOST_STRINGS:
+        item, seen = stack.pop(), seen + 1
+        if isinstance(item, str):
+            if item.count("\n") >= _LEAST_BREAKS:
+                yield item
+        elif isinstance(item, dict):
+            stack.extend(item.values())
+        elif isinstance(item, list) and item and all(isinstance(line, str) for line in item):
+            yield "\n".join(item)
+        elif isinstance(item, list):
+            stack.extend(item)
+
+
+@dataclass(frozen=True, slots=True)
+class Paste:
+    """What was found in the first lines of a paste.
+
+    known: a line without the prefixes of launchers
+    prefix: what stands behind these before every line of the log; None: nothing
+    fenced: whether only what is in code fences is the log
+    commas: whether numbers have a decimal comma
+    width: characters after which a terminal broke the lines; None: it did not
+    """
+
+    known: Callable[[str], str]
+    prefix: re.Pattern[str] | None
+    fenced: bool
+    commas: bool
+    width: int | None
+
+    def lines(self, lines: Iterable[str]) -> Iterator[str]:
+        """The lines of the log; an empty one for every line that is no part of it."""
+        inside = False
+        for text in _joined(map(as_line, lines), self.width):
+            fence = self.fenced and _FENCE.match(text) is not None
+            inside ^= fence
+            outside = self.fenced and not inside and _PROGRAM.search(text) is None
+            yield "" if fence or outside else self._plain(text)
+
+    def _plain(self, text: str) -> str:
+        """A line without what stands before it, and with decimal points."""
+        behind = text if self.prefix is _LINE_NUMBER else self.known(text)  # which takes a number for a rank
+        if self.prefix is not None and (match := self.prefix.match(behind)) is not None:
+            text = match.string[match.end() :]
+        return _COMMA.sub(r"\1.\2", text) if self.commas and _is_row(text) else text
+
+
+def recognised(lines: Sequence[str], known: Callable[[str], str], is_log: Callable[[str], bool]) -> Paste:
+    """What the first ``lines`` show of a paste.
+
+    known: a line without the prefixes of launchers, which have a meaning of their own
+    is_log: whether a text is a log that a reader recognises
+    """
+    texts = [as_line(line) for line in lines[:_MOST_LINES]]
+    width = _width(texts)
+    texts = list(_joined(texts, width))
+    fences = [at for at, text in enumerate(texts) if _FENCE.match(text) is not None]
+    starts, ends = [*fences[::2], None], [*fences[1::2], None]
+    inside = [text for start, end in zip(starts[:-1], ends, strict=False) for text in texts[start:end]]
+    outside = [text for end, start in zip([0, *ends], starts, strict=False) for text in texts[end:start]]
+    fenced = bool(fences) and is_log("\n".join(inside)) and not is_log("\n".join(outside))
+    if fenced:
+        texts = inside
+    rows = [text for text in texts if _is_row(text) and "#" not in text]
+    commas = any(map(_DECIMALS.search, rows)) and not any(map(_POINT.search, rows))
+    return Paste(
+        known=known,
+        prefix=_prefix([text for text in texts if "NCCL " not in text], known),
+        fenced=fenced,
+        commas=commas,
+        width=width,
+    )
+
+
+def _width(texts: Sequence[str]) -> int | None:
+    """The length of the longest lines if a terminal broke them there: each goes on in a shorter line, which is no
+    comment. Lines of a table that are equally long stand below each other.
+    """
+    lengths = [len(text.rstrip("\n")) for text in texts]
+    width = max(lengths, default=0)
+    broken = [at for at, length in enumerate(lengths[:-1]) if length == width and _WORD.search(texts[at][-20:])]
+    going_on = [at for at in broken if lengths[at + 1] < width and _GOES_ON.match(texts[at + 1]) is not None]
+    return width if len(going_on) >= _LEAST_BROKEN and len(going_on) == len(broken) else None
+
+
+def _joined(texts: Iterable[str], width: int | None) -> Iterator[str]:
+    """The lines before they were broken; an empty line for each that is joined to the line before it."""
+    rest = iter(texts)
+    for text in rest:
+        line = text.rstrip("\n")
+        if len(line) != width:
+            yield text
+            continue
+        following = next(rest, None)
+        yield line + (following or "")
+        if following is not None:
+            yield ""
+
+
+def _is_row(text: str) -> bool:
+    return len(_NUMBER.findall(text)) >= _NUMBERS
+
+
+def _prefix(texts: Sequence[str], known: Callable[[str], str]) -> re.Pattern[str] | None:
+    """The pattern of what stands before most lines of a table, behind launchers' prefixes; None if nothing does."""
+    lines = [text for text in texts if text.strip()]
+    numbers = [int(match[1]) if (match := _LINE_NUMBER.match(text)) is not None else -1 for text in lines]
+    following = sum(after == before + 1 for before, after in pairwise(numbers))
+    if numbers and numbers[0] >= 0 and following > _MOST * (len(lines) - 1) > 1:
+        return _LINE_NUMBER
+    table = [known(text) for text in lines if "#" in text or _is_row(text)]
+    shapes = Counter(shape for text in table for shape in _shapes(text))
+    common = [shape for shape, count in shapes.items() if count >= max(3, _MOST * len(table))]
+    return re.compile(max(common, key=len)) if common else None
+
+
+def _shapes(text: str) -> set[str]:
+    """Patterns of all beginnings of a line that end in a sign or the level of a logger, with any words and numbers."""
+    shape, shapes = "", set[str]()
+    for match in _PIECE.finditer(text[:_LONGEST_PREFIX]):
+        piece = match[0]
+        if piece[0].isspace():
+            shape += r"\s+"
+        elif any(character.isalnum() for character in piece):
+            shape += piece if piece in _LEVELS else r"[\w.-]+"
+        elif piece in {"#", '"'}:
+            break
+        else:
+            shape += re.escape(piece)
+        if piece in _LEVELS or piece in _ENDS:
+            shapes.add(rf"{shape}(?:\s|$)")
+    return shapes

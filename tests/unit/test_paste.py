@@ -1,0 +1,125 @@
+"""A log reads the same however it was pasted, or is refused; never with other numbers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+from testing.logs import LOGS, read_log
+
+from busbw.errors import LogError
+from busbw_analysis.data.readers.log import Aggregate
+
+PASTED: Final = ("nccl-tests-2.19.txt", "osu-pairs.txt", "imb.txt", "perftest-bw.txt", "nvbandwidth.txt")
+"""Logs as text whose lines have no prefix."""
+
+Disguise = Callable[[list[str]], str]
+
+
+def before(prefix: str) -> Disguise:
+    return lambda lines: "\n".join(prefix + line for line in lines)
+
+
+def numbered(form: str) -> Disguise:
+    return lambda lines: "\n".join(form.format(at) + line for at, line in enumerate(lines, 1))
+
+
+def wrapped(lines: list[str]) -> str:
+    """As a terminal of 80 columns breaks lines."""
+    return "\n".join(line[at : at + 80] for line in lines for at in range(0, max(1, len(line)), 80))
+
+
+def with_commas(lines: list[str]) -> str:
+    return "\n".join(
+        " ".join(word.replace(".", ",") if word.replace(".", "").isdigit() else word for word in line.split(" "))
+        if line[:1] != "#"
+        else line
+        for line in lines
+    )
+
+
+DISGUISES: Final[dict[str, Disguise]] = {
+    "pdsh": before("10.3.35.83: "),
+    "host": before("[host:0]: "),
+    "logging": before("2024-11-05 12:00:00,123 INFO "),
+    "logger": before("2024-11-05 12:00:00,123 - bench.py - INFO - "),
+    "cat -n": numbered("{:6d}\t"),
+    "grep -n": numbered("{}:"),
+    "list": before("- "),
+    "quoted": before(">> "),
+    "spaces": lambda lines: "\n".join(lines).replace(" ", "\u00a0"),
+    "breaks": "<br>".join,
+    "returns": "\r".join,
+    "windows": "\r\n".join,
+    "entities": lambda lines: "<pre>" + "\n".join(lines).replace("&", "&amp;").replace(">", "&gt;") + "</pre>",
+    "fence": lambda lines: "Why is it slow? There is no ERROR.\n```\n" + "\n".join(lines) + "\n```\nIs it normal?\n",
+    "json": lambda lines: json.dumps({"rc": 0, "results": [{"host": "a", "stdout": "\n".join(lines)}]}),
+    "json list": lambda lines: json.dumps({"stdout_lines": lines, "rc": 0}, indent=2),
+    "docker": lambda lines: "\n".join(json.dumps({"log": f"{line}\n", "stream": "stdout"}) for line in lines),
+    "blank lines": "\n\n".join,
+    "indented": before("        "),
+    "trailing spaces": "   \n".join,
+    "wrapped": wrapped,
+    "commas": with_commas,
+}
+
+
+def numbers(rows: tuple[Aggregate, ...]) -> list[tuple[object, ...]]:
+    return [
+        (row.op, row.tool_size_bytes, row.time_seconds, row.rate, row.algbw, row.busbw, row.in_place) for row in rows
+    ]
+
+
+def agrees(row: tuple[object, ...], plain: tuple[object, ...]) -> bool:
+    """Whether every number of ``row`` is that of ``plain``."""
+    return all(value in {None, other} for value, other in zip(row, plain, strict=True))
+
+
+def rows_of(name: str, text: str, folder: Path) -> list[tuple[object, ...]] | str:
+    """The numbers of a pasted log, or the code of its refusal."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8", newline="")
+    try:
+        return numbers(read_log(path).rows)
+    except LogError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+@pytest.mark.parametrize("name", PASTED)
+def test_a_disguise_changes_no_number(name: str, disguise: str, tmp_path: Path) -> None:
+    lines = (LOGS / name).read_text(encoding="utf-8").splitlines()
+    pasted, plain = rows_of(name, DISGUISES[disguise](lines), tmp_path), numbers(read_log(LOGS / name).rows)
+    if disguise == "wrapped" and name != "nccl-tests-2.19.txt":  # too few of their lines are long
+        assert isinstance(pasted, str) or all(any(agrees(row, other) for other in plain) for row in pasted)
+    else:
+        assert pasted == plain
+
+
+@pytest.mark.parametrize(
+    ("added", "failed"),
+    [
+        ("nccl-1 exited with code 0\n", False),
+        ("I do not see any ERROR messages. Is this number normal?\n", False),
+        ("nccl-1 exited with code 1\n", True),
+        ("[node1] ERROR: the link is down\n", True),
+    ],
+)
+def test_only_what_a_program_prints_is_its_failure(added: str, failed: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    path = tmp_path / "log"
+    path.write_text((LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8") + added, encoding="utf-8")
+    assert (read_log(path).last_error is not None) == failed
+
+
+@pytest.mark.parametrize(("rows", "complete"), [(3, None), (2, False)])
+def test_a_table_without_its_footer_is_unfinished_if_announced_sizes_are_missing(
+    rows: int, complete: bool | None, tmp_path: Path
+) -> None:
+    """It announces 1 to 256 MiB by a factor of 16: three sizes."""
+    text = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8").partition("# Out of bounds")[0]
+    kept = text if rows == 3 else text.partition("    268435456 ")[0]
+    path = tmp_path / "log"
+    path.write_text(kept, encoding="utf-8")
+    (table,) = read_log(path).tables
+    assert (len(table.rows), table.complete) == (2 * rows, complete)
