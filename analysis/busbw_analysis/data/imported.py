@@ -244,7 +244,7 @@ class _World:
             raise LogError(message, code="too-large")
         known = _hosts(log, best, ranks, tool, facts)
         hosts, has_hosts = known or (UNKNOWN,) * ranks, known is not None
-        environments = dict.fromkeys(hosts, _facts(best, facts)) if has_hosts else {}
+        environments = dict.fromkeys(hosts, _facts(best, log.ports, facts)) if has_hosts else {}
         environments |= _with_gpus(environments, best.places, hosts, facts, log.tool)
         with_gpu = sum(len(host.pci.gpus) for host in environments.values())
         several = has_hosts and len(set(hosts)) > 1
@@ -252,7 +252,7 @@ class _World:
             "machine": facts.machine is None,
             "hosts": not has_hosts,
             "gpu": tool.device != "cpu" and with_gpu < ranks,
-            "nics": several and facts.nics is None,
+            "nics": several and facts.nics is None and not log.ports,
         }
         return cls(hosts, environments, tuple(name for name, is_missing in missing.items() if is_missing))
 
@@ -289,9 +289,9 @@ def _hosts(log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFact
     return tuple(names[rank * count // ranks] for rank in range(ranks))
 
 
-def _facts(table: Table, facts: LogFacts) -> HostFacts:
-    """The facts that all hosts share."""
-    version, ports = table.library_version, tuple[RdmaPort, ...]()
+def _facts(table: Table, ports: tuple[RdmaPort, ...], facts: LogFacts) -> HostFacts:
+    """The facts that all hosts share. NICs that the user states take the place of ``ports``, those in the log."""
+    version = table.library_version
     if facts.nics is not None:
         card = facts.nics.card
         given = RdmaPort(

@@ -9,13 +9,16 @@ from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.resumed import resuming
 from busbw_analysis.diagnosis.curves import DOUBTS, Curve
-from busbw_analysis.diagnosis.findings import case_name
+from busbw_analysis.diagnosis.findings import Finding, case_name
 from busbw_analysis.diagnosis.judge import Cause, Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model, why_above
 from busbw_analysis.models.costs import GLOO, MPI, Parameters
 from busbw_analysis.peaks.peaks import Peak
 
-FOUND_WITH: Final = {"slow-link": ("slow-host", "slow-rank", "slow-pair"), "no-end": ("interrupted",)}
+FOUND_WITH: Final = {
+    "slow-link": ("slow-host", "slow-rank", "slow-pair"),
+    "no-end": ("interrupted",),
+}
 """Findings whose code differs from that of the cause that they are evidence for."""
 _OF_DOUBTS: Final = frozenset({"doubted-reference", "above-peak"})
 """The only causes that explain a verdict whose reference is doubted."""
@@ -33,6 +36,7 @@ _MOST_BY_SUMS: Final = 8.0
 def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], Mapping[Verdict, str | None]]:
     """The causes that are named, and every verdict with the code of the first one that explains it."""
     slower = any(verdict.status == "slower" for verdict in judgement.verdicts)
+    judged = any(verdict.status != "not judged" for verdict in judgement.verdicts)
     causes: list[Cause] = []
     explained: dict[Verdict, str | None] = dict.fromkeys(judgement.verdicts)
     for rule in _RULES:
@@ -49,7 +53,7 @@ def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], Mapping[Verdict,
         ]
         # A cause of undecided verdicts alone does not explain why others are slower.
         answers = not slower or any(verdict.status == "slower" for verdict in verdicts)
-        if (verdicts and answers) or rule.always:
+        if (verdicts and answers) or rule.always or (rule.unjudged and not judged):
             causes.append(cause)
             explained.update(dict.fromkeys(verdicts, rule.code))
     return tuple(causes), explained
@@ -71,6 +75,7 @@ class _Rule:
     explains: whether it explains a verdict.
     text: what was found, "" if it does not apply. None: the claim of the finding with this code.
     always: whether it is named even if it explains no verdict.
+    unjudged: whether it is named where nothing is judged.
     compares: whether the action is a comparison with another run.
     """
 
@@ -79,6 +84,7 @@ class _Rule:
     explains: Callable[[Judgement, Verdict], bool] = lambda *_: False
     text: Callable[[Judgement], str] | None = None
     always: bool = True
+    unjudged: bool = False
     compares: Callable[[Judgement], bool] = lambda _: False
 
     def cause(self, judgement: Judgement) -> Cause | None:
@@ -223,6 +229,53 @@ def _copies_exceeded(judgement: Judgement) -> bool:
     return highest is not None and highest[1].level == "memory copy of a host"
 
 
+_UNSET: Final = "unset it and run the tool again"
+_IN_THE_LOG: Final = {
+    "network-path": {
+        "rdma-off": _UNSET,
+        "no-rdma": "give the job its RDMA devices (ibv_devices must list them there), then run it again",
+        "sockets": "let NCCL use RDMA or the network's plugin (NCCL_DEBUG=INFO says what it finds)",
+        "port-down": "bring the port up (ibstat)",
+        "gdr-off": "load nvidia-peermem or use DMA-BUF, and put NIC and GPU below one switch",
+        "pxn-off": _UNSET,
+        "retries": "check that connection: interface, firewall, cable",
+    },
+    "host-path": {
+        "p2p-off": _UNSET,
+        "shm-off": _UNSET,
+        "via-shm": "check why the GPUs have no peer access (nvidia-smi topo -p2p r)",
+        "nvls-off": _UNSET,
+    },
+    "settings": {
+        "pcie-degraded": "reseat that device, or check the slot",
+        "choice-forced": _UNSET,
+        "few-channels": _UNSET,
+    },
+}
+"""Evidence in a log (codes of its notes), and what to do about it: for what goes over a network, within a host, for
+both.
+"""
+
+
+def _evidence(code: str) -> _Rule:
+    """The cause that the evidence of a log is."""
+    actions = _IN_THE_LOG[code]
+
+    def seen(judgement: Judgement) -> list[Finding]:
+        path = "network-path" if len(set(judgement.facts.hosts)) > 1 else "host-path"
+        by_code = {finding.code: finding for finding in judgement.findings if code in {path, "settings"}}
+        return [by_code[kind] for kind in actions if kind in by_code]
+
+    return _Rule(
+        code,
+        lambda judgement: actions[seen(judgement)[0].code],
+        lambda _, verdict: verdict.status == "slower",
+        lambda judgement: "; ".join(finding.claim for finding in seen(judgement)[:_MOST_CAUSES]),
+        always=False,
+        unjudged=True,
+    )
+
+
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"
 _RULES: Final = (
     _Rule(
@@ -271,6 +324,7 @@ _RULES: Final = (
         _moved,
         always=False,
     ),
+    *map(_evidence, _IN_THE_LOG),
     _Rule("throttled", "check power limits and cooling of the GPUs", lambda *_: True),
     _Rule(
         "hardware",

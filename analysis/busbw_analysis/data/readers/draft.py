@@ -13,6 +13,7 @@ from busbw_analysis.data.readers.deduce import disagreements
 from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
+from busbw_analysis.data.readers.nccl_info import LIKELY, Paths
 
 _QUOTED: Final = 200
 _STRONG: Final = re.compile(
@@ -56,6 +57,7 @@ class Draft:
         self.tables: list[Table] = []
         self.line = 1
         self.nranks: set[int] = set()
+        self.paths = Paths()
         self._notes: dict[str, tuple[LogNote, int]] = {}
         self.error: str | None = None
         self._quotes_tool = False
@@ -79,6 +81,9 @@ class Draft:
             self.facts["library_version"] = match[1] or match[2]
         elif line.nccl is not None and " nranks " in text and (match := _RANKS.search(text)) is not None:
             self.nranks.add(int(match[1]))
+        if LIKELY.search(text) is not None:
+            for code, meaning in self.paths.evidence(text):
+                self.note(code, line.number, meaning)
         if line.nccl is not None and "NCCL INFO" in line.nccl:
             return
         if _MAYBE.search(text) is not None:
@@ -199,7 +204,12 @@ class Draft:
             for note, seen in self._notes.values()
         )
         return ForeignLog(
-            tool=self.tool, source=self.source, tables=tuple(self.tables), notes=tuple(notes), last_error=self.error
+            tool=self.tool,
+            source=self.source,
+            tables=tuple(self.tables),
+            notes=tuple(notes),
+            last_error=self.error,
+            ports=tuple(self.paths.ports.values()),
         )
 
     def _refuse(self) -> None:

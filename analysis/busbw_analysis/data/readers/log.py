@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from busbw.ops.settings import Pairs
+from busbw.runs.facts import RdmaPort
 from busbw.runs.records import CheckState, LogNote, Mode, Sync
 
 SizeMeaning = Literal["S", "block"]
@@ -124,6 +125,7 @@ class ForeignLog(msgspec.Struct, frozen=True, kw_only=True):
     tables: in the order of the log; every table has rows
     notes: findings of the reader
     last_error: the last error in the log; errors of the tool or NCCL take precedence
+    ports: those of the NICs of a host, with their rates
     """
 
     tool: str
@@ -131,6 +133,7 @@ class ForeignLog(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[Table, ...]
     notes: tuple[LogNote, ...] = ()
     last_error: str | None = None
+    ports: tuple[RdmaPort, ...] = ()
 
     @property
     def rows(self) -> tuple[Aggregate, ...]:

@@ -179,12 +179,17 @@ def recognised(lines: Sequence[str], known: Callable[[str], str], is_log: Callab
 
 def _width(texts: Sequence[str]) -> int | None:
     """The length of the longest lines if a terminal broke them there: each goes on in a shorter line, which is no
-    comment. Lines of a table that are equally long stand below each other.
+    comment and no other row with as many words.
     """
     lengths = [len(text.rstrip("\n")) for text in texts]
     width = max(lengths, default=0)
     broken = [at for at, length in enumerate(lengths[:-1]) if length == width and _WORD.search(texts[at][-20:])]
-    going_on = [at for at in broken if lengths[at + 1] < width and _GOES_ON.match(texts[at + 1]) is not None]
+    words = [len(text.split()) for text in texts]
+    going_on = [
+        at
+        for at in broken
+        if lengths[at + 1] < width and words[at + 1] != words[at] and _GOES_ON.match(texts[at + 1]) is not None
+    ]
     return width if len(going_on) >= _LEAST_BROKEN and len(going_on) == len(broken) else None
 
 

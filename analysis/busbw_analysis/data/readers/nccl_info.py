@@ -1,0 +1,102 @@
+"""What a log says of the way that its bytes took: lines of NCCL, and of ibstat and lspci beside them.
+
+Sources: the messages in ``src/transport/net_ib``, ``net_socket.cc``, ``nvls.cc``, ``graph/paths.cc`` and ``tuning.cc``
+of NVIDIA/nccl, 2.4 to 2.29; ``ibstat`` of rdma-core and ``lspci -vv`` of pciutils.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from busbw.runs.facts import RdmaPort
+
+LIKELY: Final = re.compile(
+    r"NET/|Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|CA '|State:|Rate:|rate:|device '"
+)
+"""Whether a line may be evidence; nearly all lines of NCCL are not."""
+
+
+class Evidence(NamedTuple):
+    """A kind of line that tells how data travel.
+
+    code: of the note; ``diagnosis/causes`` says what it explains and what to do
+    pattern: recognises the line
+    text: what it means; ``{}`` are the groups of the pattern, ``{interface}`` that of the sockets
+    """
+
+    code: str
+    pattern: re.Pattern[str]
+    text: str
+
+
+def _variable(names: str, values: str) -> re.Pattern[str]:
+    return re.compile(rf"\b({names}) set by environment to ({values})(?:\.|\s|$)")
+
+
+KINDS: Final = (
+    Evidence("rdma-off", _variable("NCCL_IB_DISABLE", "1"), "{}={} turns RDMA off"),
+    Evidence("no-rdma", re.compile(r"NET/IB\S* ?: No device found"), "NCCL has no InfiniBand or RoCE device"),
+    Evidence("sockets", re.compile(r"Using network Socket|via NET/Socket"), "NCCL sends over sockets ({interface})"),
+    Evidence("p2p-off", _variable("NCCL_P2P_DISABLE", "1"), "{}={} forbids copies from GPU to GPU"),
+    Evidence("p2p-off", _variable("NCCL_P2P_LEVEL", "LOC"), "{}={} forbids copies from GPU to GPU"),
+    Evidence("shm-off", _variable("NCCL_SHM_DISABLE", "1"), "{}={} sends the data of a host over its network"),
+    Evidence("via-shm", re.compile(r"via SHM"), "GPUs of a host exchange data through host memory (via SHM)"),
+    Evidence("nvls-off", _variable("NCCL_NVLS_ENABLE", "0"), "{}={} keeps NVSwitch from adding (NVLink SHARP)"),
+    Evidence(
+        "gdr-off",
+        re.compile(r"GPU Direct RDMA Disabled for HCA|via NET/IB\w*/\d+(?:/Shared)?\s*$"),
+        "data between GPUs and NICs go through host memory (no GPUDirect RDMA)",
+    ),
+    Evidence("gdr-off", _variable("NCCL_NET_GDR_LEVEL", "0|LOC"), "{}={} sends data through host memory"),
+    Evidence("pxn-off", _variable("NCCL_PXN_DISABLE", "1"), "{}={} keeps GPUs from the NICs of others"),
+    Evidence("choice-forced", _variable("NCCL_(?:ALGO|PROTO)", r"\S+"), "{}={} forces NCCL's choice"),
+    Evidence(
+        "few-channels", _variable("NCCL_MAX_(?:NCHANNELS|CTAS)|NCCL_MAX_NRINGS", r"\d+"), "{}={} limits the channels"
+    ),
+    Evidence("retries", re.compile(r"\b(?:Call to )?(\w+) .*\breturned .*, retrying"), "{} failed and was tried again"),
+    Evidence(
+        "pcie-degraded",
+        re.compile(r"LnkSta:\s*Speed ([\d.]+)GT/s(?=.*downgraded)[^,]*, Width (x\d+)"),
+        "a PCI Express link runs at {} GT/s {}, less than its device can (lspci)",
+    ),
+)
+_SOCKET: Final = re.compile(r"NET/Socket : Using \[\d+\]([\w.-]+):")
+_PORT: Final = re.compile(r"NET/IB\w*: \[\d+\] ([\w.-]+):[\w.-]+:(\d+)/(IB|RoCE) .*speed=(\d{1,9})\b")
+"""Speed in Mbit/s."""
+_DEVICE: Final = re.compile(r"(?:CA|[Ii]nfiniband device) '([\w.-]+)'")
+_STATE: Final = re.compile(r"\s*(?:State|state): (?:\d: )?(\w+)")
+_RATE: Final = re.compile(r"\s*[Rr]ate: (\d{1,5})\b")
+"""Gbit/s."""
+
+
+class Paths:
+    """The evidence and the ports of NICs in a log, read line by line."""
+
+    def __init__(self) -> None:
+        self.ports: dict[str, RdmaPort] = {}
+        self._device, self._active = "", False
+        self._interface = "an unknown interface"
+
+    def evidence(self, text: str) -> Iterator[tuple[str, str]]:
+        """Code and meaning of a line that :data:`LIKELY` matches."""
+        if (match := _SOCKET.search(text)) is not None:
+            self._interface = match[1]
+        for kind in KINDS:
+            if (match := kind.pattern.search(text)) is not None:
+                yield kind.code, kind.text.format(*match.groups(), interface=self._interface)
+        if (match := _PORT.search(text)) is not None:
+            name, port, layer, speed = match.groups()
+            layer = {"IB": "InfiniBand", "RoCE": "Ethernet"}[layer]
+            self._add(name, int(speed) * 1e6 / 8, int(port), layer)
+        elif (match := _DEVICE.search(text)) is not None:
+            self._device, self._active = match[1], False
+        elif self._device and (match := _STATE.match(text)) is not None:
+            self._active = match[1].upper() == "ACTIVE"
+            if not self._active:
+                yield "port-down", f"port of {self._device} is {match[1]}, not active"
+        elif self._device and self._active and (match := _RATE.match(text)) is not None:
+            self._add(self._device, int(match[1]) * 1e9 / 8, 1, None)
+            self._device = ""
+
+    def _add(self, name: str, rate: float, port: int, layer: str | None) -> None:
+        self.ports[name] = RdmaPort(device=name, port=port, bytes_per_second=rate, layer=layer, up=True)

@@ -1,0 +1,97 @@
+"""What NCCL and the tools beside it say of the way that data take, and that it becomes the cause."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from testing.logs import LOGS, read_log
+from testing.narrow import require
+
+from busbw.system.catalog import catalogue
+from busbw_analysis.assembly.judge import judge
+from busbw_analysis.data.imported import LogFacts
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.sources import find
+from busbw_analysis.diagnosis.answer import Answer, answer_of
+
+LINES: Final = (
+    ("NET/IB : No device found.", "no-rdma"),
+    ("NET/Socket : Using [0]eth0:10.0.0.1<0>", None),
+    ("Using network Socket", "sockets"),
+    ("Using network IB", None),
+    ("NCCL_IB_DISABLE set by environment to 1.", "rdma-off"),
+    ("NCCL_IB_DISABLE set by environment to 0.", None),
+    ("NCCL_P2P_DISABLE set by environment to 1", "p2p-off"),
+    ("NCCL_P2P_LEVEL set by environment to SYS", None),
+    ("NCCL_SHM_DISABLE set by environment to 1.", "shm-off"),
+    ("Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", "via-shm"),
+    ("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read", None),
+    ("Channel 00/0 : 15[7] -> 0[0] [receive] via NET/IB/0", "gdr-off"),
+    ("Channel 00/0 : 15[7] -> 0[0] [receive] via NET/IB/0/GDRDMA", None),
+    ("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "gdr-off"),
+    ("NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'", None),
+    ("NVLS multicast support is not available on dev 0", None),
+    ("NCCL_NVLS_ENABLE set by environment to 0.", "nvls-off"),
+    ("NCCL_PXN_DISABLE set by environment to 1.", "pxn-off"),
+    ("NCCL_ALGO set by environment to Tree", "choice-forced"),
+    ("NCCL_MAX_NCHANNELS set by environment to 2.", "few-channels"),
+    ("Call to connect returned Connection refused, retrying", "retries"),
+    ("ncclSocketTryConnect: connect to 10.0.0.1<4> returned Connection timed out, retrying (1/34)", "retries"),
+)
+
+
+def pasted(folder: Path, text: str) -> Path:
+    path = folder / "log"
+    path.write_text(text + (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8"), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("line", "code"), LINES)
+def test_a_line_of_nccl_is_evidence(line: str, code: str | None, tmp_path: Path) -> None:
+    known = {note.code for note in read_log(LOGS / "nccl-tests-2.19.txt").notes}
+    notes = {note.code: note for note in read_log(pasted(tmp_path, f"node1:4:5 [0] NCCL INFO {line}\n")).notes}
+    assert notes.keys() - known == ({code} if code else set())
+    assert code is None or notes[code].line == 1
+
+
+def test_a_link_that_lspci_calls_downgraded_is_evidence(tmp_path: Path) -> None:
+    text = "\t\tLnkCap: Port #0, Speed 32GT/s, Width x16\n\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n"
+    assert "pcie-degraded" in {note.code for note in read_log(pasted(tmp_path, text)).notes}
+    assert not read_log(pasted(tmp_path, text.replace(" (downgraded)", ""))).notes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n1:4:5 [0] NCCL INFO NET/IB: [{0}] mlx5_{0}:uverbs{0}:1/IB provider=Mlx5 speed=200000 context=0x5 ar=1\n",
+        "CA 'mlx5_{0}'\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 200\n",
+    ],
+)
+def test_ports_in_a_log_are_the_peak_of_its_hosts(text: str, tmp_path: Path) -> None:
+    path = pasted(tmp_path, "".join(text.format(number) for number in range(4)))
+    assert [port.bytes_per_second for port in read_log(path).ports] == [25e9] * 4
+    (curve, *_) = judge(pool((find(tmp_path, str(path)).read(),))).curves
+    assert curve.series.key.op == "all_reduce"
+    peak = curve.peak
+    assert getattr(peak, "level", None) == "network"
+
+
+def test_a_port_that_is_down_is_evidence(tmp_path: Path) -> None:
+    text = "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Down\n\t\tPhysical state: Disabled\n\t\tRate: 10\n"
+    log = read_log(pasted(tmp_path, text))
+    assert not log.ports
+    assert "port-down" in {note.code for note in log.notes}
+
+
+def answer(folder: Path, text: str, **given: str) -> Answer:
+    path = pasted(folder, text)
+    facts = LogFacts.stated(given, catalogue())
+    return answer_of(judge(pool((find(folder, str(path)).read(facts),))))
+
+
+def test_the_network_that_nccl_uses_is_the_cause(tmp_path: Path) -> None:
+    """365 GB/s over two hosts are slow over 64 NICs of 400 Gb/s."""
+    text = "node1:4:5 [0] NCCL INFO NET/IB : No device found.\nnode1:4:5 [0] NCCL INFO Using network Socket\n"
+    assert [cause.code for cause in answer(tmp_path, text, nics="64x400Gb/s").causes] == ["network-path"]
+    assert not answer(tmp_path, "node1:4:5 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\n").causes
+    assert require(answer(tmp_path, text)).causes[0].code == "network-path"
