@@ -63,7 +63,7 @@ def test_what_is_on_github_is_cited_by_the_page_that_states_it_and_its_commit(sh
 
 def test_no_two_rows_answer_to_the_same_name(shipped: Catalogue) -> None:
     names = [name.casefold() for gpu in shipped.gpus for name in gpu.names]
-    rates = [(rate.kind, rate.name) for rate in shipped.rates]
+    rates = [(rate.kind, name) for rate in shipped.rates for name in (rate.name, *rate.names)]
     for group in (names, rates, [gpu.name for gpu in shipped.gpus]):
         assert len(set(group)) == len(group)
 
@@ -81,6 +81,7 @@ def test_every_kind_has_a_row_and_every_generation_of_gpus_its_links(shipped: Ca
         ("Tesla P100-SXM2-16GB", 80),
         ("Tesla V100-SXM2-32GB", 150),
         ("NVIDIA A100-SXM4-80GB", 300),
+        ("NVIDIA A800-SXM4-80GB", 200),
         ("NVIDIA H100 80GB HBM3", 450),
         ("NVIDIA H200", 450),
         ("NVIDIA B200", 900),
@@ -94,6 +95,23 @@ def test_links_add_up_to_what_is_known_of_the_gpu(shipped: Catalogue, gpu: str, 
     link = require(shipped.rate("nvlink", row.link) or shipped.rate("xgmi", row.link))
     assert row.links * link.bytes_per_second == pytest.approx(gigabytes_per_second * 1e9)
     assert link.direction == "one direction"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gigabytes_per_second", "teraflops"),
+    [
+        ("Tesla T4", 320, 65),
+        ("NVIDIA GeForce RTX 4090", 1008, 165.2),  # 384 bits at 21 Gb/s
+        ("NVIDIA GeForce RTX 5090", 1792, 209.5),  # 512 bits at 28 Gb/s
+        ("NVIDIA H20-3e", 4800, 148),
+    ],
+)
+def test_rates_of_gpus_are_those_of_the_datasheet(
+    shipped: Catalogue, gpu: str, gigabytes_per_second: float, teraflops: float
+) -> None:
+    row = require(shipped.gpu(gpu))
+    assert row.memory_bytes_per_second == pytest.approx(gigabytes_per_second * 1e9)
+    assert row.flops["float16"] == pytest.approx(teraflops * 1e12)
 
 
 def test_practical_rates_are_below_the_nominal_ones(shipped: Catalogue) -> None:
@@ -113,7 +131,7 @@ def test_the_same_memory_is_faster_in_every_generation(shipped: Catalogue) -> No
 def test_a_gpu_is_found_by_its_whole_name_or_without_one_by_its_identity(shipped: Catalogue) -> None:
     found = require(shipped.gpu("nvidia h200"))
     assert found is shipped.gpu(None, "10de:2335")
-    for stranger in ("NVIDIA H20-3e", "NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "H800"):
+    for stranger in ("NVIDIA H20-4e", "NVIDIA GeForce RTX 4090 D", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "H800"):
         assert shipped.gpu(stranger) is None
     # The driver's word counts: an unknown name is not overruled by an identity that is shared.
     assert shipped.gpu("NVIDIA H200 of another speed", "10de:2335") is None
@@ -202,7 +220,7 @@ def without(text: str, key: str) -> str:
         (GPU + "flops = { bf16 = 1e15 }\n", "'flops'"),
         (GPU + "flops = { bfloat16 = 2500.0 }\n", "'flops.bfloat16'"),
         (GPU + 'pci = ["0x10de:0x2335"]\n', "'pci'"),
-        (GPU + 'link = "NVLink 4"\n', "together"),
+        (GPU + "links = 4\n", "together"),
         (GPU + 'link = "NVLink 4"\nlinks = -3\n', "'links'"),
         (GPU + "lanes = 17\n", "'lanes'"),
         ("rates = 3\n", "'rates'"),

@@ -185,6 +185,15 @@ def test_gpus_without_a_switch_reach_their_neighbours_only(facts_of: Facts, rows
     assert seen.findings == ()
 
 
+def test_bridges_of_ga102_are_slower_than_nvlinks_of_the_same_generation(tmp_path: Path) -> None:
+    one, other = ADDRESSES
+    bridged = [
+        ManagedGpu(name="NVIDIA A40", address=address, ends=(peer,) * 4, generation=5)
+        for address, peer in ((one, other), (other, one))
+    ]
+    assert nominal(two_gpus(tmp_path, *bridged), "NVLink") == 56.25e9, "GA102 whitepaper"
+
+
 def test_a_dgx_a100(facts_of: Facts, rows: Catalogue) -> None:
     seen = picture(facts_of("dgx-a100"), rows)
     assert nominal(seen, "HBM") == 1.555e12
@@ -316,7 +325,15 @@ def test_ports_of_efa_are_called_so(tmp_path: Path, rows: Catalogue) -> None:
 
 @pytest.mark.parametrize(
     ("instance", "count", "rate"),
-    [("P4d", 4, 12.5e9), ("P5", 32, 12.5e9), ("P5en", 16, 25e9), ("P6-B200", 8, 50e9), ("P6-B300", 16, 50e9)],
+    [
+        ("P4d", 4, 12.5e9),
+        ("P5", 32, 12.5e9),
+        ("P5en", 16, 25e9),
+        ("P6-B200", 8, 50e9),
+        ("P6-B300", 16, 50e9),
+        ("Trn1", 8, 12.5e9),
+        ("Trn1n", 16, 12.5e9),
+    ],
 )
 def test_an_instance_is_known_by_its_ports_and_what_they_carry_together(
     rows: Catalogue, instance: str, count: int, rate: float

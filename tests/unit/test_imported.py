@@ -433,6 +433,8 @@ def test_a_gpu_that_the_log_names_is_not_another_one(tmp_path: Path) -> None:
         ("8x400G Ethernet", 8 * 50e9, 8 * 47.5e9, "http"),
         ("8x400G", 8 * 50e9, None, "as given"),
         ("EFA of P5", 400e9, None, "http"),
+        ("EFA of Trn2", 400e9, None, "http"),
+        ("8xGPUDirect-TCPXO", 8 * 25e9, None, "http"),
         ("8xSlingshot 11", 8 * 25e9, 8 * 24.3e9, "http"),
     ],
 )

@@ -55,7 +55,8 @@ def test_a_plan_takes_the_same_names(nic: str) -> None:
 
 @given(st.sampled_from(ROWS.gpus), st.data())
 def test_a_gpu_is_found_by_each_of_its_names_however_they_are_spaced(gpu: Any, data: st.DataObject) -> None:  # noqa: ANN401
-    name = data.draw(st.sampled_from([gpu.name, *gpu.names]))
+    named = data.draw(st.sampled_from([gpu.name, *gpu.names]))
+    name = data.draw(st.sampled_from([named, re.sub("(?i)^(nvidia|amd|intel|aws) ", "", named)]))
     written = data.draw(st.sampled_from([name, name.upper(), name.lower(), name.replace(" ", "-"), f" {name} "]))
     assert gpu_named(ROWS, written) == gpu
 
@@ -77,6 +78,12 @@ def test_cards_are_found_with_their_number(name: str, count: int, times: str) ->
         ("A100 SXM 80GB", "A100 SXM4 80 GB"),
         ("MI250X", "MI250X, one of two dies"),
         ("GH200 144GB", "GH200 144 GB"),
+        ("GeForce RTX 4090 24GB", "RTX 4090"),
+        ("A6000", "RTX A6000"),
+        ("H20", "H20"),
+        ("H20 141GB", "H20-3e"),
+        ("A800 PCIe", "A800 PCIe 80 GB"),
+        ("Intel Gaudi 3", "Gaudi 3"),
     ],
 )
 def test_usual_short_forms_of_gpus(name: str, gpu: str) -> None:
@@ -89,8 +96,14 @@ def test_usual_short_forms_of_gpus(name: str, gpu: str) -> None:
         ("H100", {"H100 SXM5", "H100 PCIe", "H100 NVL"}),
         ("A100 PCIe", {"A100 PCIe 40 GB", "A100 PCIe 80 GB"}),
         ("GH200", {"GH200 96 GB", "GH200 144 GB"}),
-        ("L40", set()),
+        ("A800", {"A800 SXM4 80 GB", "A800 PCIe 80 GB"}),
+        ("V100 SXM", {"V100 SXM2", "V100 SXM3"}),
+        ("RTX PRO 6000", {"RTX PRO 6000 Server", "RTX PRO 6000 WS", "RTX PRO 6000 Max-Q"}),
+        ("L2", set()),
         ("A10", set()),
+        ("RTX 2080", set()),
+        ("RTX 3090 Ti", set()),
+        ("RTX 4090 D", set()),
         ("SXM5", set()),
         ("", set()),
     ],
@@ -119,8 +132,9 @@ def test_what_is_no_card_or_several_is_refused(text: str) -> None:
 
 
 def test_short_forms_of_cards_and_the_links_of_a_gpu() -> None:
-    assert [card_named(ROWS, name).what for name in ("EDR", "100GbE", "EFA P5", "slingshot")] == [
-        *("4X EDR", "100G Ethernet", "EFA of P5", "Slingshot 11")
+    names = ("EDR", "100GbE", "EFA P5", "slingshot", "p5e.48xlarge", "TCPX")
+    assert [card_named(ROWS, name).what for name in names] == [
+        *("4X EDR", "100G Ethernet", "EFA of P5", "Slingshot 11", "EFA of P5", "GPUDirect-TCPX")
     ]
     assert links_named(ROWS, "H100 SXM5", "inner").nominal == pytest.approx(18 * 25e9)
     with pytest.raises(UsageError) as refused:

@@ -59,8 +59,8 @@ def _print_catalogue(rows: Catalogue) -> None:
             "GPU": gpu.name,
             "memory": format_rate(gpu.memory_bytes_per_second),
             "in practice": in_practice(gpu.practical_memory_bytes_per_second),
-            "bfloat16": f"{gpu.flops['bfloat16'] / 1e12:g} TFLOP/s" if "bfloat16" in gpu.flops else None,
-            "links": None if gpu.link is None else f"{gpu.links} × {gpu.link}",
+            "bfloat16": f"{gpu.flops['bfloat16'] / 1e12:.4g} TFLOP/s" if "bfloat16" in gpu.flops else None,
+            "links": None if gpu.links is None else f"{gpu.links} × {gpu.link}",
             "host": gpu.host_link or (gpu.pcie and f"{gpu.pcie} x{gpu.lanes}"),
             "source": source(gpu),
         }

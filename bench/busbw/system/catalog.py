@@ -55,6 +55,7 @@ LANES = (1, 2, 4, 8, 12, 16, 32)
 class Rate(SourcedRow, frozen=True, kw_only=True):
     """Rate of one unit (lane, link, channel, port, …) of a link, memory or drive.
 
+    names: other names that people give
     per: the unit
     bytes_per_second: nominal, B/s
     practical_bytes_per_second, practical_source: what good measurements reach, and their source; None: unknown
@@ -63,6 +64,7 @@ class Rate(SourcedRow, frozen=True, kw_only=True):
     """
 
     kind: Kind
+    names: tuple[str, ...] = ()
     per: str
     bytes_per_second: float
     direction: Direction = "one direction"
@@ -102,7 +104,7 @@ class Gpu(SourcedRow, frozen=True, kw_only=True):
     memory_source: source of that report; None: memory_bytes is the datasheet's
     memory_bytes_per_second: reads plus writes
     flops: dense FLOP/s by data type
-    link, links: row of its links to other GPUs, and number of them
+    link, links: row of its links to other GPUs, and number of them (None: those of a bridge that not every card has)
     links_known: false if it has links to other GPUs whose rate no source gives; PCI Express is not its path to them
     host_link: row of its link to the host, if that is not PCI Express
     pcie, lanes: its PCI Express link
@@ -139,8 +141,8 @@ class Gpu(SourcedRow, frozen=True, kw_only=True):
             refuse("flops", ", ".join(unknown), f"the data types {', '.join(DTYPES)}")
         for dtype, value in self.flops.items():
             _believe(f"flops.{dtype}", value, _PLAUSIBLE_FLOPS, "FLOP/s")
-        if (self.link is None) != (self.links is None):
-            refuse("links", self.links, "link and links together, or neither")
+        if self.link is None and self.links is not None:
+            refuse("links", self.links, "links only together with link")
         if self.links is not None and self.links < 1:
             refuse("links", self.links, "1 or more links")
         if self.lanes not in LANES:

@@ -128,7 +128,7 @@ def picture(host: HostFacts, rows: Catalogue) -> Picture:
     levels: list[Level] = []
     for gpu in host.pci.gpus:
         levels.append(_level("HBM", gpu.label, memory_of(gpu, rows), gpu.index))
-        if gpu.nvlink is not None or (row := row_of(gpu, rows)) is None or row.link:
+        if gpu.nvlink is not None or (row := row_of(gpu, rows)) is None or row.links:
             levels.append(_level("NVLink", gpu.label, nvlink_of(gpu, rows), gpu.index))
         link: Name = "C2C" if _on_a_superchip(gpu, rows) else "PCIe"
         levels.append(_level(link, gpu.label, host_link_of(gpu, rows), gpu.index))
@@ -219,7 +219,10 @@ def _nvlinks_up(gpu: GpuFacts, rows: Catalogue, peers: Sequence[str] | None) -> 
         return gpu.error or "NVML reports no NVLink"
     generation = gpu.nvlink.generation
     # The driver takes precedence: installed links count, not those of the datasheet.
-    name = f"NVLink {generation}" if generation else (row.link if row is not None and row.link else None)
+    of_row = row.link if row is not None else None
+    # NVML has one generation for NVLinks of two rates: bridges of GA102 are slower than those of A100.
+    bridge = of_row if row is not None and row.links is None else None
+    name = bridge or (f"NVLink {generation}" if generation else of_row)
     if name is None:
         return "NVML does not report the generation of its NVLinks"
     link = rows.rate("nvlink", name)

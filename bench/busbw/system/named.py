@@ -10,7 +10,7 @@ from busbw.errors import UsageError, nearest, what_is_known
 from busbw.system.catalog import NETWORKS, Catalogue, Gpu, HardwarePeak
 from busbw.units import format_rate, listed, parse_rate
 
-_VENDORS: Final = frozenset(("nvidia", "tesla", "amd", "instinct"))
+_VENDORS: Final = frozenset(("nvidia", "geforce", "tesla", "amd", "instinct", "intel", "aws"))
 _BITS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([GTgt])(?:b|bps|bit|bit/s)?")
 """A rate of a network card in bits, without the ``/s`` of ``parse_rate``: ``400G``, ``400Gbps``."""
 _SEVERAL: Final = re.compile(r"(\d{1,4})\s*[x×*]\s*(.+)")
@@ -49,21 +49,25 @@ def card_named(rows: Catalogue, given: str, option: str = "--nic") -> HardwarePe
 
     Raises UsageError (``network``) with the names that are meant or known.
     """
-    cards = {row.name: row for row in rows.rates if row.kind in NETWORKS}
+    # A user's row comes first, as with GPUs.
+    by_origin = sorted(rows.rates, key=lambda row: rows.origin(row) is None)
+    cards = {row.name: row for row in by_origin if row.kind in NETWORKS}
+    names = {row.name: (row.name, *row.names) for row in cards.values()}
     bits = _BITS.fullmatch(given.strip())
     rate = f"{bits[1]}{bits[2].upper()}b/s" if bits else given if "/" in given else None
     if rate is not None:
         bytes_per_second = parse_rate(rate)
         return HardwarePeak(bytes_per_second, None, format_rate(bytes_per_second), "one direction", "as given")
     asked = _words(re.sub(r"(\d+)\s*(?:GbE|GigE)\b", r"\1G Ethernet", given, flags=re.IGNORECASE))
-    fitting = [name for name in cards if asked and set(asked) <= set(_words(name))]
-    return cards[_only(option, given, {name: (name,) for name in cards}, fitting, "network")].peak
+    fitting = [row for row in cards if asked and any(set(asked) <= set(_words(name)) for name in names[row])]
+    return cards[_only(option, given, names, fitting, "network")].peak
 
 
 def cards_named(rows: Catalogue, given: str, option: str = "--nics") -> Cards:
     """The network cards that ``given`` names, with their number if there are several: ``8x400Gb/s``, ``8x4X NDR``."""
     several = _SEVERAL.fullmatch(given.strip())
-    is_name = any(_squeezed(given) == _squeezed(row.name) for row in rows.rates)  # 4X NDR is one card
+    names = {_squeezed(name) for row in rows.rates for name in (row.name, *row.names)}
+    is_name = _squeezed(given) in names  # 4X NDR is one card
     if several is None or is_name:
         return Cards(1, card_named(rows, given, option))
     if int(several[1]) < 1:
@@ -95,8 +99,8 @@ def _only(option: str, given: str, names: Mapping[str, Sequence[str]], fitting: 
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """The words of a name in small letters, without the vendor; a number of GB is one word."""
-    joined = re.sub(r"(\d+)\s+gb\b", r"\1gb", name.casefold())
+    """The words of a name in small letters, without the vendor; ``80 GB`` and ``2080 Ti`` are one word each."""
+    joined = re.sub(r"(\d+)\s+(gb|ti)\b", r"\1\2", name.casefold())
     return tuple(word for word in re.findall("[a-z0-9]+", joined) if word not in _VENDORS)
 
 
