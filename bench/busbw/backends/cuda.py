@@ -49,6 +49,10 @@ class CudaMark:
         """Whether the stream has reached the event."""
         return bool(self.event.query())  # type: ignore[no-untyped-call] # as above
 
+    def wait(self) -> None:
+        """Wait for the event alone, by polling: cudaEventSynchronize."""
+        self.event.synchronize()
+
     def ns_since(self, earlier: Mark) -> int:
         """Time since ``earlier``, ns, with the resolution ``CudaDevice.tick_ns``."""
         if not isinstance(earlier, CudaMark):

@@ -51,6 +51,9 @@ class Mark(Protocol):
     def passed(self) -> bool:
         """Whether the event has occurred; never waits."""
 
+    def wait(self) -> None:
+        """Wait until the event has occurred."""
+
     def ns_since(self, earlier: "Mark") -> int:
         """Nanoseconds of the device's clock from ``earlier`` to this event; both must have occurred."""
 

@@ -64,6 +64,10 @@ class FakeMark:
         """By the host's clock."""
         return self.at_ns is not None and self.at_ns <= self._device.now()
 
+    def wait(self) -> None:
+        """The stream has nothing behind it, so this is waiting for the device."""
+        self._device.synchronise()
+
     def ns_since(self, earlier: Mark) -> int:
         """Raises BackendError when nobody waited for one of the two."""
         moments = []

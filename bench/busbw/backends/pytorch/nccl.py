@@ -15,7 +15,7 @@ from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch.backend import TorchBackend
 from busbw.backends.side_channel import first_line
 from busbw.backends.watchdog import Watchdog
-from busbw.errors import BackendError, LaunchError
+from busbw.errors import BackendError, LaunchError, UsageError
 from busbw.ops import OPS
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
@@ -66,6 +66,12 @@ class NcclBackend(TorchBackend):
             raise LaunchError(
                 f"rank {world.rank} of {world.size} could not connect over NCCL: {first_line(error)}"
             ) from error
+
+    def explain(self, error: Exception) -> str:
+        """As in the base class. Raises a UsageError again: it is a ValueError, but none of torch's."""
+        if isinstance(error, UsageError):
+            raise error
+        return super().explain(error)
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Reason why NCCL cannot run ``case``, or None."""
