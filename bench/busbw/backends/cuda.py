@@ -3,6 +3,7 @@
 Intentionally thin: each method is one or two calls of torch.cuda; comments explain where the obvious call is wrong.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from weakref import WeakSet
@@ -220,6 +221,11 @@ class CudaDevice:
             torch.cuda.current_stream(self.index).wait_event(ended)
 
         return in_turn
+
+    def used_bytes(self) -> int:
+        """Bytes of tensors by torch's allocator, with those in cycles of references taken out first."""
+        gc.collect()
+        return torch.cuda.memory_allocated(self.index)
 
     def peak_bytes(self, call: Callable[[], object]) -> int:
         """Peak bytes during ``call`` by torch's allocator statistics: memory of tensors, without the cached reserve."""

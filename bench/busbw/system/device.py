@@ -102,6 +102,9 @@ class Device(Protocol):
         after all earlier work, and before all later work.
         """
 
+    def used_bytes(self) -> int:
+        """Bytes of all tensors of this process on the device now."""
+
     def peak_bytes(self, call: Callable[[], object]) -> int:
         """Peak bytes of all tensors of this process on the device while ``call`` runs."""
 
