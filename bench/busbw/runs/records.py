@@ -322,12 +322,21 @@ class RankClock(FiniteRecord, frozen=True, kw_only=True):
 
 
 class GpuConditions(FiniteRecord, frozen=True, kw_only=True):
-    """One GPU before and after a block: clock in MHz (None: unknown), and reasons for throttling."""
+    """One GPU before, during and after a block; None: unknown.
+
+    mhz_before, mhz_after: clock of its processor
+    throttled: reasons for a reduced clock before, during or after it
+    memory_mhz, celsius: clock of its memory and temperature, after it
+    joules: energy during it, with preparation and checks; the counter moves every 20 to 100 ms
+    """
 
     index: int
     mhz_before: float | None = None
     mhz_after: float | None = None
     throttled: tuple[str, ...] = ()
+    memory_mhz: float | None = None
+    celsius: float | None = None
+    joules: float | None = None
 
 
 class HostConditions(FiniteRecord, frozen=True, kw_only=True):

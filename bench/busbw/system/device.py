@@ -5,8 +5,8 @@ them ran; the host only knows when it submitted them and when it waited for the 
 timing needs, so that a fake device with its own clock can implement it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 REASONS = {
@@ -28,13 +28,23 @@ Bit 0, idle, is left out: an idle GPU is not throttled.
 
 @dataclass(frozen=True, slots=True)
 class DeviceConditions:
-    """State of a device: number on the host, processor clock in MHz (None: unknown), and bits of ``REASONS`` for
-    throttling (0: none).
+    """State of a device; None: unknown.
+
+    index: number on the host.
+    mhz, memory_mhz: clocks of processor and memory.
+    reasons: bits of ``REASONS`` for throttling now (0: none).
+    celsius: temperature of the processor.
+    joules: energy since the driver was loaded.
+    limited_ns: bit of ``REASONS`` → time since the driver was loaded in which it reduced the clock.
     """
 
     index: int
     mhz: float | None
     reasons: int = 0
+    memory_mhz: float | None = None
+    celsius: float | None = None
+    joules: float | None = None
+    limited_ns: Mapping[int, int] = field(default_factory=dict)
 
 
 def reasons_in_words(bits: int) -> tuple[str, ...]:
