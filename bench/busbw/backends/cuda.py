@@ -222,6 +222,11 @@ class CudaDevice:
 
         return in_turn
 
+    def free_bytes(self) -> int:
+        """Free memory by the driver, without what torch's allocator keeps."""
+        free, _ = torch.cuda.mem_get_info(self.index)
+        return free
+
     def used_bytes(self) -> int:
         """Bytes of tensors by torch's allocator, with those in cycles of references taken out first."""
         gc.collect()

@@ -112,6 +112,9 @@ class Device(Protocol):
         after all earlier work, and before all later work.
         """
 
+    def free_bytes(self) -> int:
+        """Bytes of the device's memory that no process uses now."""
+
     def used_bytes(self) -> int:
         """Bytes of all tensors of this process on the device now."""
 

@@ -23,7 +23,7 @@ class DeviceScript:
     noticing that the device is done. A unit of computation takes ``unit_ns``, and ``slowed`` times that beside a
     communication; a flush takes ``flush_ns``. What is posted begins at once, or only when it is waited for
     (``lazy``), as with a library that makes no progress on its own. ``clock_ns`` is the step of its own clock,
-    ``peak_bytes`` what it says that its tensors held.
+    ``peak_bytes`` what it says that its tensors held, ``free_bytes`` what nobody uses of its memory.
     """
 
     launch_ns: int = 4_000
@@ -36,6 +36,7 @@ class DeviceScript:
     cache_bytes: int = 1 << 20
     clock_ns: int = 1
     peak_bytes: int = 0
+    free_bytes: int = 80 << 30
     conditions: DeviceConditions | None = None
     address: str | None = None
 
@@ -186,6 +187,10 @@ class FakeDevice:
             return begins
 
         return done
+
+    def free_bytes(self) -> int:
+        """What the script says."""
+        return self.script.free_bytes
 
     def used_bytes(self) -> int:
         """Nothing: the peak is that of a step alone."""

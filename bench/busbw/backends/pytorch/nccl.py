@@ -21,6 +21,7 @@ from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.facts import HostFacts, NcclFacts
 from busbw.runs.records import Case, Record
+from busbw.system import numa
 from busbw.units import counted
 
 _SETTINGS = {
@@ -52,6 +53,7 @@ class NcclBackend(TorchBackend):
             self._gpu = CudaDevice(number)
         except RuntimeError as error:
             raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
+        numa.stay_near(self._gpu.address)  # before it allocates host memory, which is placed by first touch
         super().__init__(world, "nccl", self._gpu)
         self._watchdog = Watchdog("NCCL", world.timeout_seconds + world.batch_seconds, world.lost)
         try:
