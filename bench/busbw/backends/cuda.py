@@ -284,7 +284,11 @@ def address_of(properties: object) -> str | None:
     return f"{domain:04x}:{bus:02x}:{device:02x}.0"
 
 
+_NONE_OF_ITS_OWN = "-0000-0000-0000-000000000000"
+"""End of the UUID of AMD's GPUs without one: all of them have ``XX`` (hsa_ext_amd.h, HSA_AMD_AGENT_INFO_UUID)."""
+
+
 def uuid_at(index: int) -> str | None:
-    """UUID of GPU ``index`` in NVML's format; None if torch does not report it."""
-    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
-    return None if uuid is None else f"GPU-{uuid}"
+    """UUID of GPU ``index`` in NVML's format; None if torch does not report it, or it has none of its own."""
+    uuid = str(getattr(torch.cuda.get_device_properties(index), "uuid", _NONE_OF_ITS_OWN))
+    return None if uuid.endswith(_NONE_OF_ITS_OWN) else f"GPU-{uuid}"
