@@ -302,12 +302,13 @@ def test_float32_is_not_tf32_whatever_the_image_says(world: World) -> None:
         torch.set_float32_matmul_precision(before)
 
 
-def test_a_driver_that_is_too_old_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", ["device_count", "init"])
+def test_a_driver_that_is_too_old_is_the_reason(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     def refuse() -> None:
         raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040). Please update")
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "init", refuse)
+    monkeypatch.setattr(torch.cuda, asked, refuse)
     with pytest.raises(LaunchError, match="too old"):
         NcclBackend(World(1, 2, 1, "local", 1.0))
 

@@ -79,14 +79,14 @@ def index_of(world: World) -> int:
 
     Raises LaunchError if there is none.
     """
-    if not (count := torch.cuda.device_count()):
-        reason = "torch sees no CUDA device"
-        try:
-            torch.cuda.init()  # type: ignore[no-untyped-call] # torch's stubs stop here
-        except (RuntimeError, AssertionError) as error:  # such as a driver that is too old
-            reason = first_line(error)
-        raise LaunchError(f"rank {world.rank} cannot use a GPU: {reason}")
-    return world.local_rank % count
+    reason = "torch sees no CUDA device"
+    try:
+        if count := torch.cuda.device_count():
+            return world.local_rank % count
+        torch.cuda.init()  # type: ignore[no-untyped-call] # torch's stubs stop here
+    except (RuntimeError, AssertionError) as error:  # such as a driver that is too old
+        reason = first_line(error)
+    raise LaunchError(f"rank {world.rank} cannot use a GPU: {reason}")
 
 
 class CudaDevice:

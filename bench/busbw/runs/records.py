@@ -327,7 +327,7 @@ class GpuConditions(FiniteRecord, frozen=True, kw_only=True):
     mhz_before, mhz_after: clock of its processor
     throttled: reasons for a reduced clock before, during or after it
     memory_mhz, celsius: clock of its memory and temperature, after it
-    joules: energy during it, with preparation and checks; the counter moves every 20 to 100 ms
+    joules: energy during it, with preparation and checks
     """
 
     index: int

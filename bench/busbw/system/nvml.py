@@ -16,8 +16,8 @@ from busbw.system.device import DeviceConditions
 
 _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 _TEMPERATURE = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
-"""New and old name of one function: they were renamed in driver 535 and 570. Older drivers lack the new name; the old one
-will be removed.
+"""New and old name of one function, the first renamed in driver 535 and nvidia-ml-py 12.535. Older drivers lack the new
+name; the old one will be removed.
 """
 
 _LIMITS = {"NVML_PERF_POLICY_POWER": 1 << 2, "NVML_PERF_POLICY_THERMAL": 1 << 5}
