@@ -1,4 +1,4 @@
-"""The table of calls in tests/README.md has every call of torch.cuda, c10d, NVML and CUDA that busbw makes, and no other."""
+"""The table of calls in tests/README.md has every call of torch.cuda, c10d and NVML that busbw makes, and no other."""
 
 import ast
 import re
@@ -7,10 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "bench/busbw"
-TABLE = re.findall(r"^\| (`.*?`) \| [^|]+ \| [^|]+ \| [^|]+ \| [^|]+ \|$", (ROOT / "tests/README.md").read_text(), re.MULTILINE)
+TABLE = re.findall(
+    r"^\| (`.*?`) \| [^|]+ \| [^|]+ \| [^|]+ \| [^|]+ \|$", (ROOT / "tests/README.md").read_text(), re.MULTILINE
+)
 CALLS = {name for cell in TABLE for name in re.findall(r"`([^`]+)`", cell)}
 
-ALWAYS = re.compile(r"torch\.cuda\.\w+(\.version)?|torch\.version\.hip|.*ProfilerActivity\.CUDA|cudart\.\w+|library\.(nvml|NVML)\w+")
+ALWAYS = re.compile(
+    r"torch\.cuda\.\w+(\.version)?|torch\.version\.hip|.*ProfilerActivity\.CUDA|cudart\.\w+|library\.(nvml|NVML)\w+"
+)
 OVER_NCCL = re.compile(r"dist\.([a-z]\w*|P2POp|ReduceOp\.\w+|ProcessGroup\.\w+|Work\.\w+)")
 OF_GLOO = {"dist.group", "dist.rendezvous"}
 NAMES = re.compile(r"nvml[A-Z]\w+|NVML_[A-Z_]+|TORCH_(NCCL|FR)_\w+|_host_emptyCache|MPIX_\w+")

@@ -64,7 +64,9 @@ def test_a_clock_that_was_reduced_within_a_block_is_noted_and_so_is_its_energy(
     stands = iter(
         [
             DeviceConditions(0, 1_980.0, joules=100.0, limited_ns={4: 10}),
-            DeviceConditions(0, 1_980.0, joules=450.0, celsius=61.0, memory_mhz=2_619.0, limited_ns={4: 10 + limited_ns}),
+            DeviceConditions(
+                0, 1_980.0, joules=450.0, celsius=61.0, memory_mhz=2_619.0, limited_ns={4: 10 + limited_ns}
+            ),
         ]
     )
     backend = FakeWorld(1, Script(device=DeviceScript())).backends[0]

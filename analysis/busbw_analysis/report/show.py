@@ -129,7 +129,9 @@ def show_rows(judgement: Judgement) -> list[ShownRow]:
     peaks = peaks_of(judgement)
     numbers = tuple(number for part in judgement.slices for number in part.numbers)
     rows = (row for summary in judgement.cases for row in _rows_of(summary, peaks))
-    empty_ns = max((max(launch.empty_call_ns, default=0) for run in judgement.runs for launch in run.launches), default=0)
+    empty_ns = max(
+        (max(launch.empty_call_ns, default=0) for run in judgement.runs for launch in run.launches), default=0
+    )
     return [replace(row, numbers=numbers, empty_call_ns=_empty_call(row, empty_ns)) for row in rows]
 
 
@@ -354,7 +356,9 @@ def show_blocks(rows: Sequence[ShownRow], *introduction: str) -> list[Paragraph 
     blocks: list[Paragraph | Table] = [Paragraph(" · ".join(head))] if head else []
     for title, members in grouped(rows, lambda row: _title(row, same)).items():
         flagged = " · ".join(_by_size(members, lambda row: (flag for flag in row.summary.flags if flag not in flags)))
-        empty = [f"an empty call takes {format_time(ns)} of each" for ns in {row.empty_call_ns for row in members} if ns]
+        empty = [
+            f"an empty call takes {format_time(ns)} of each" for ns in {row.empty_call_ns for row in members} if ns
+        ]
         notes = (*_by_size(members, _reason), _peaks(members), *empty, flagged)
         blocks.append(table(title, _columns(members, launches), members, *notes))
     return [*blocks, Paragraph("\n".join([*filter(None, [flags_note]), *_notes(rows)]))]

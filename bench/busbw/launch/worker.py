@@ -236,9 +236,7 @@ class _Launch:
             in_blocks=environment.in_blocks(hosts),
             numa_nodes=environment.common_numa_nodes([survey.facts[host] for host in hosts]),
             hosts=hosts,
-            memory={
-                host: size for host, facts in begun.items() if (size := facts.memory.available_bytes) is not None
-            },
+            memory={host: size for host, facts in begun.items() if (size := facts.memory.available_bytes) is not None},
             gpu_memory=min(free, default=None),
         )
         skipped = refusals(cases.cases, backend, place)

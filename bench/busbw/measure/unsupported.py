@@ -152,8 +152,8 @@ def _out_of_gpu_memory(op: Op, case: Case, place: Place) -> str | None:
     if needed <= place.gpu_memory:
         return None
     return (
-        f"too little GPU memory: a GPU had {about_size(place.gpu_memory)} free when the run started, but the buffers of "
-        f"a rank need {about_size(needed)}; use smaller --sizes"
+        f"too little GPU memory: a GPU had {about_size(place.gpu_memory)} free when the run started, but the buffers "
+        f"of a rank need {about_size(needed)}; use smaller --sizes"
     )
 
 

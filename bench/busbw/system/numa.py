@@ -8,7 +8,6 @@ import ctypes
 import mmap
 import os
 import platform
-
 from contextlib import suppress
 from pathlib import Path
 

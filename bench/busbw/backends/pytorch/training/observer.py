@@ -278,9 +278,7 @@ _ALL_FUSED = (
     _FUSED,
     *(f"aten::_scaled_dot_product_{kind}_attention" for kind in ("flash", "efficient", "cudnn")),
 )
-"""Fused attention of the CPU and of GPUs (native_functions.yaml): query and key come first, in a backward pass after the
-gradient.
-"""
+"""Fused attention of the CPU and of GPUs (native_functions.yaml): query and key come first, or after the gradient."""
 _PRODUCTS: dict[str, Callable[[Any], int]] = {
     "aten::mm": lambda args: _product(args[0], args[1]),
     "aten::addmm": lambda args: _product(args[1], args[2]),
