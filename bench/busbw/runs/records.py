@@ -325,9 +325,9 @@ class GpuConditions(FiniteRecord, frozen=True, kw_only=True):
     """One GPU before, during and after a block; None: unknown.
 
     mhz_before, mhz_after: clock of its processor
-    throttled: reasons for a reduced clock before, during or after it
-    memory_mhz, celsius: clock of its memory and temperature, after it
-    joules: energy during it, with preparation and checks
+    throttled: reasons for a reduced clock
+    memory_mhz, celsius: after it, clock of the memory and temperature
+    joules: energy during it, checks included
     """
 
     index: int
