@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -131,6 +132,9 @@ def test_a_device_file_of_all_gpus_says_nothing_about_their_number(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
     assert BACKENDS["nccl"].places() == gpus
     assert (BACKENDS["nccl"].missing() is None) == (gpus != 0)
+    plan = Plan(backend="nccl", sweep=(Sweep(ops=("all_reduce",)),))
+    with pytest.raises(UsageError) if gpus is None else nullcontext():
+        assert launch.ranks_of(plan, {}) == max(1, gpus or 0)
 
 
 def test_gloo_has_a_place_for_any_number() -> None:
