@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from testing.gpu import ON_GPU, REAL
+from testing.gpu import ON_GPU
 from testing.narrow import require
 from testing.synthetic import case
 
@@ -42,8 +42,6 @@ def test_files_of_a_rank_with_a_gpu_are_verified(backend: Backend, measured: Mea
 @pytest.mark.parametrize("mode", ["isolated", "overlap"])
 def test_a_checkpoint_of_a_gpus_state_is_verified(backend: Backend, measured: Measure, mode: Mode) -> None:
     """Saved as ``save`` and, posted first and waited for behind a computation, as ``async_save`` does."""
-    if mode == "overlap" and not REAL:
-        pytest.skip("a simulated tensor has no storage that async_save could stage")
     one = case("checkpoint_save", SIZE, 1, backend="nccl", device="cuda", mode=mode)
     assert skip_reason(one, backend, HERE) is None
     made = measured(one)

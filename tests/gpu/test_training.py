@@ -9,7 +9,7 @@ from testing.gpu import ON_GPU, REAL, heavy
 from testing.narrow import require
 from testing.synthetic import case
 
-from busbw.backends.base import Backend
+from busbw.backends.base import Backend, Bound
 from busbw.backends.pytorch.training.context_parallel import attention, attention_backward
 from busbw.backends.pytorch.training.network import causal
 from busbw.measure.unsupported import Place, skip_reason
@@ -33,6 +33,20 @@ def test_a_step_of_one_rank_is_verified_and_taken_apart(measured: Callable[[Case
     assert min(*made.supplement.step_ns, *made.supplement.compute_ns) > 0
     spans = made.supplement.timeline[0].spans  # without communication, the computation is one
     assert 0 <= spans[0][1] < spans[-1][2]
+
+
+def test_the_memory_of_a_step_is_its_own(backend: Backend) -> None:
+    small = msgspec.structs.replace(ALONE, model="MLP 1024", scale=1 / 16)
+    one = case("train_all_reduce", 0, 1, backend="nccl", device="cuda", dtype=None)
+    nothing = torch.empty(0, device="cuda")
+
+    def peak() -> int:
+        bound = Bound(msgspec.structs.replace(one, redop=None, settings=small), nothing, nothing)
+        return require(require(backend.bind(bound).parts)().memory)[0]
+
+    before = peak()
+    other = torch.zeros(before, dtype=torch.uint8, device="cuda")
+    assert peak() == before == other.nbytes
 
 
 @pytest.mark.parametrize(("rows", "columns", "masked"), [(64, 64, True), (40, 24, False)])

@@ -64,7 +64,12 @@ def test_what_is_wrong_with_an_option_is_said_of_the_option(where: tuple[str, ..
 
 @pytest.mark.parametrize(
     ("given", "option"),
-    [("-b", "--sizes"), ("-g", "--ranks"), ("-o", "--redop"), ("-n", "--precision"), ("-w", "warmup_calls")],
+    [
+        *[("-b", "--sizes"), ("-g", "--ranks"), ("-o", "--redop"), ("-n", "--precision"), ("-w", "warmup_calls")],
+        *[("-G", "--mode graph"), ("-m", "pipelined"), ("-z", "barriers"), ("-C", "overlap"), ("-N", "--launches")],
+        *[("-J", "--json"), ("-R", "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")],
+        *[("-c", "nothing"), ("-y", "nothing"), ("-S", "nothing")],
+    ],
 )
 def test_options_of_nccl_tests_are_answered_with_ours(given: str, option: str) -> None:
     assert option in refused("run", given, "8")

@@ -44,6 +44,9 @@ def test_a_device_knows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: SimpleNamespace())
     silent = CudaDevice(1)
+    shared = SimpleNamespace(uuid="58580000-0000-0000-0000-000000000000")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: shared)
+    assert CudaDevice(1).uuid is None, "AMD's GPUs without one all have this"
     assert (silent.cache_bytes, silent.uuid, silent.address) == (32 << 20, None, None), "an older torch"
 
 

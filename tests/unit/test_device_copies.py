@@ -61,6 +61,17 @@ def machine() -> Machine:
 # --- with the host -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("pinned", "emptied"), [(True, 1), (False, 0)])
+def test_pinned_memory_of_earlier_blocks_is_given_back_first(
+    monkeypatch: pytest.MonkeyPatch, *, pinned: bool, emptied: int
+) -> None:
+    calls: list[str] = []
+    with simulated(EXACT):
+        monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: calls.append("emptied"))
+        device.host_memory(torch.ones(3), pinned=pinned)
+    assert len(calls) == emptied
+
+
 def test_memory_of_the_host_that_cannot_be_pinned_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_given: object, **_options: object) -> torch.Tensor:
         message = "cannot pin"

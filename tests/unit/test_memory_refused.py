@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from testing.fakes import QUICK, FakeWorld
+from testing.devices import DeviceScript
+from testing.fakes import QUICK, FakeWorld, Script
 from testing.synthetic import case
 
 from busbw.backends.base import World
@@ -180,6 +181,22 @@ def test_what_did_not_fit_in_the_first_launch_is_in_no_launch(tmp_path: Path, mo
     ]
     (facts,) = stored.run.environments.values()
     assert facts.memory.available_bytes == 65 * MIB
+
+
+def test_the_buffers_of_a_rank_must_fit_into_what_is_free_of_its_gpu(tmp_path: Path) -> None:
+    copy = case("memory_copy", GIB, 2, device="cuda")
+    for free, fits in ((2 * GIB, True), (2 * GIB - 1, False), (None, True)):
+        assert (out_of_memory(copy, dataclasses.replace(anywhere(), gpu_memory=free)) is None) == fits
+    plan = Plan(launches=2, sweep=(Sweep(ops=("memory_copy",), sizes="4KiB,1MiB"),), timing=QUICK)
+    folder = tmp_path / "machine" / "run"
+    folder.mkdir(parents=True)
+    for launch, free in enumerate((MIB, GIB)):
+        world = FakeWorld(1, Script(device=DeviceScript(free_bytes=free)))
+        run(Job(plan, folder, launch, "local", world.row()), World(0, 1, 0, "local", 5.0), Listener())
+    stored = store.read(folder)
+    assert [one.case.size_bytes for one in stored.skipped] == [MIB]
+    assert {row.case.size_bytes for row in stored.measurements} == {4096}
+    assert [of_rank.gpu_free_bytes for facts in stored.run.environments.values() for of_rank in facts.ranks] == [MIB]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -21,12 +22,12 @@ from testing.synthetic import case
 
 from busbw import backends, launch
 from busbw.backends import BACKENDS
-from busbw.backends.base import Bound, World
+from busbw.backends.base import Bound, World, explained
 from busbw.backends.cuda import CudaDevice
 from busbw.backends.pytorch import calls, nccl
 from busbw.backends.pytorch.nccl import NcclBackend, View, shared_gpu, why_not
 from busbw.backends.side_channel import first_line
-from busbw.errors import LaunchError
+from busbw.errors import BackendError, LaunchError, UsageError
 from busbw.ops import OPS
 from busbw.runs.facts import UNKNOWN_HOST, HostFacts, NcclFacts
 from busbw.runs.plan import Plan, Sweep
@@ -118,6 +119,22 @@ def test_there_is_a_place_for_a_rank_on_every_gpu_that_is_shown(
     assert BACKENDS["nccl"].places() == gpus
     plan = Plan(backend="nccl", sweep=(Sweep(ops=("all_reduce",)),))
     assert launch.ranks_of(plan, {}) == max(1, gpus)
+
+
+@pytest.mark.parametrize(("shown", "gpus"), [(None, None), ("0,1", 2), ("", 0)])
+def test_a_device_file_of_all_gpus_says_nothing_about_their_number(
+    built: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, shown: str | None, gpus: int | None
+) -> None:
+    built(NVIDIA)
+    monkeypatch.setattr(backends, "_CUDA_DEVICES", ("no such device",))
+    monkeypatch.setattr(backends, "_CUDA_DEVICES_TOGETHER", ("null",))
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert BACKENDS["nccl"].places() == gpus
+    assert (BACKENDS["nccl"].missing() is None) == (gpus != 0)
+    plan = Plan(backend="nccl", sweep=(Sweep(ops=("all_reduce",)),))
+    with pytest.raises(UsageError) if gpus is None else nullcontext():
+        assert launch.ranks_of(plan, {}) == max(1, gpus or 0)
 
 
 def test_gloo_has_a_place_for_any_number() -> None:
@@ -257,6 +274,15 @@ def test_a_rank_that_waits_for_others_for_ever_says_so(world: World, op: str, *,
     assert bool(told) == is_lost, "what needs no other rank takes as long as it takes"
 
 
+def test_what_a_user_asked_wrongly_is_no_refusal_of_the_library(world: World) -> None:
+    backend = NcclBackend(world)
+    with pytest.raises(BackendError), explained(backend):
+        raise ValueError("Tensors must be contiguous")
+    with pytest.raises(UsageError), explained(backend):
+        raise UsageError("--sizes 8..7")
+    backend.close()
+
+
 def test_graphs_are_gone_before_the_communicators_that_they_hold(world: World) -> None:
     """While one is alive, NCCL waits for it for ever when its communicator is destroyed; so does the simulated one."""
     backend = NcclBackend(world)
@@ -280,12 +306,13 @@ def test_float32_is_not_tf32_whatever_the_image_says(world: World) -> None:
         torch.set_float32_matmul_precision(before)
 
 
-def test_a_driver_that_is_too_old_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", ["device_count", "init"])
+def test_a_driver_that_is_too_old_is_the_reason(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     def refuse() -> None:
         raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040). Please update")
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "init", refuse)
+    monkeypatch.setattr(torch.cuda, asked, refuse)
     with pytest.raises(LaunchError, match="too old"):
         NcclBackend(World(1, 2, 1, "local", 1.0))
 

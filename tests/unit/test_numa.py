@@ -3,15 +3,21 @@
 import ctypes
 import errno
 import mmap
+import os
 import platform
+from pathlib import Path
 from typing import cast
 
 import pytest
 import torch
+from simulated.install import simulated
+from simulated.machine import EXACT, FIRST_BUS
 from testing.fakes import FakeWorld
+from testing.gpu import world_of_one
 from testing.narrow import require
 from testing.synthetic import case, with_changes
 
+from busbw.backends import BACKENDS
 from busbw.backends.base import Bound, Call
 from busbw.backends.local import LOCAL, kernels, memory
 from busbw.errors import BackendError, UsageError
@@ -54,6 +60,32 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(numa, "_kernel", fake)
     return fake
+
+
+@pytest.mark.parametrize(
+    ("cores", "bound", "wanted"),
+    [("0-3", "", {1, 2, 3}), ("0-3", "0", None), ("8-9", "", None), ("", "", None), ("all", "", None)],
+)
+def test_a_rank_stays_on_those_of_its_cores_that_are_near_its_gpu(
+    cores: str, bound: str, wanted: set[int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bus/pci/devices/0000:1b:00.0").mkdir(parents=True)
+    (tmp_path / "bus/pci/devices/0000:1b:00.0/local_cpulist").write_text(f"{cores}\n")
+    chosen: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {1, 2, 3, 4, 5})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _pid, cores: chosen.append(cores))
+    monkeypatch.setenv(numa.VARIABLE, bound)
+    for address in ("0000:1b:00.0", "0000:43:00.0", None):
+        numa.stay_near(address, tmp_path)
+    assert chosen == ([] if wanted is None else [wanted])
+
+
+def test_a_rank_over_nccl_stays_near_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses: list[str | None] = []
+    monkeypatch.setattr(numa, "stay_near", addresses.append)
+    with simulated(EXACT), world_of_one() as world:
+        BACKENDS["nccl"].open(world).close()
+    assert addresses == [f"0000:{FIRST_BUS:02x}:00.0"]
 
 
 # --- the call ----------------------------------------------------------------------------------------------------

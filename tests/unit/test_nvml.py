@@ -12,6 +12,7 @@ from testing.fakes import FakeWorld, Script
 from testing.narrow import require, require_type
 from testing.synthetic import case
 
+from busbw.measure.interference import InterferenceMonitor, look
 from busbw.runs.facts import GpuFacts
 from busbw.runs.records import GpuConditions, Measurement
 from busbw.system.device import REASONS, DeviceConditions, reasons_in_words
@@ -40,6 +41,39 @@ def test_a_gpu_whose_uuid_is_unknown_is_found_by_its_address(uuid: str | None) -
 def test_what_the_driver_does_not_support_is_unknown() -> None:
     with managed(Driver([replace(GPU, mhz=None, reasons=None)])):
         assert require(nvml_of(GPU.uuid, None)).conditions() == DeviceConditions(0, None, 0)
+
+
+@pytest.mark.parametrize("lacks", [(), ("nvmlDeviceGetTemperatureV",)])
+def test_energy_temperature_and_times_of_a_reduced_clock_are_those_of_the_driver(lacks: tuple[str, ...]) -> None:
+    limited = {pynvml.NVML_PERF_POLICY_POWER: 7_000, pynvml.NVML_PERF_POLICY_THERMAL: 9_000}
+    told = replace(GPU, memory_mhz=2_619, celsius=54, energy_mj=1_234_567, limited_ns=limited)
+    with managed(Driver([told], lacks=lacks)):
+        conditions = require(nvml_of(GPU.uuid, None)).conditions()
+    assert (conditions.memory_mhz, conditions.celsius, conditions.joules) == (2_619, 54, 1_234.567)
+    assert {reasons_in_words(bit): ns for bit, ns in conditions.limited_ns.items()} == {
+        ("power limit",): 7_000,
+        ("temperature, by the driver",): 9_000,
+    }
+
+
+@pytest.mark.parametrize(("limited_ns", "throttled"), [(50_000_000, ("power limit",)), (5_000_000, ())])
+def test_a_clock_that_was_reduced_within_a_block_is_noted_and_so_is_its_energy(
+    limited_ns: int, throttled: tuple[str, ...]
+) -> None:
+    moments = iter([replace(look(), at=10.0), replace(look(), at=11.0)])
+    stands = iter(
+        [
+            DeviceConditions(0, 1_980.0, joules=100.0, limited_ns={4: 10}),
+            DeviceConditions(
+                0, 1_980.0, joules=450.0, celsius=61.0, memory_mhz=2_619.0, limited_ns={4: 10 + limited_ns}
+            ),
+        ]
+    )
+    backend = FakeWorld(1, Script(device=DeviceScript())).backends[0]
+    backend.conditions = lambda: next(stands)  # type: ignore[method-assign]
+    (host,) = InterferenceMonitor(backend, ("here",), lambda: next(moments)).ended()
+    (gpu,) = host.gpus
+    assert (gpu.joules, gpu.celsius, gpu.memory_mhz, gpu.throttled) == (350.0, 61.0, 2_619.0, throttled)
 
 
 def test_without_the_library_or_its_driver_the_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,19 @@ def usual(seed: int = 0, launches: int = 3) -> StoredRun:
     return synthetic_run(cases, WORLD, launches=launches, seed=seed)
 
 
+def test_host_times_of_a_gpu_stand_beside_the_cost_of_an_empty_call() -> None:
+    timed = {"isolated": 4_000.0, "barriers": 4_000.0, "pipelined": None, "graph": None}
+    on_gpu = {mode: case("all_reduce", 1 << 20, 4, backend="nccl", device="cuda", mode=mode) for mode in timed}
+    run = synthetic_run([*on_gpu.values(), case("all_reduce", 1 << 20, 4)], WORLD)
+    costly = [msgspec.structs.replace(launch, empty_call_ns=(3_000, 4_000)) for launch in run.launches]
+    rows = show_rows(judged(replace(run, rows=(*costly, *run.measurements))))
+    assert {row.case.mode: row.empty_call_ns for row in rows if row.case.device == "cuda"} == timed
+    assert {row.empty_call_ns for row in rows if row.case.device == "cpu"} == {None}
+    texts = {mode: render(show_blocks([row for row in rows if row.case == one])) for mode, one in on_gpu.items()}
+    assert [mode for mode, text in texts.items() if "4 µs" in text] == ["isolated", "barriers"]
+    assert [mode for mode, text in texts.items() if "NCCL_GRAPH_REGISTER" in text] == ["graph"]
+
+
 @cache
 def composed() -> compose.Report:
     """The report on the usual run."""

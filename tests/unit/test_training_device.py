@@ -13,9 +13,10 @@ from torch._C._distributed_c10d import FakeProcessGroup
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 from training_ranks import MODELS, PAIRED, formula, workload
 
-from busbw.backends.pytorch.training import WORKLOADS
+from busbw.backends.pytorch.training import WORKLOADS, observer
 from busbw.backends.pytorch.training.observer import Call, Observer, counted, record, replay
 from busbw.backends.pytorch.training.step import grid_of
 from busbw.ops.training import Workload
@@ -84,6 +85,18 @@ def test_a_grid_of_three_dimensions_sends_what_the_formulas_say(rank: tuple[int,
     assert sent == formula("train_3d", one, rank[0])
     groups = {call.op: call.group for call in seen.calls if call.op}
     assert groups == {"all_reduce": 2, "send_recv": 2}
+
+
+@pytest.mark.parametrize(("kind", "rest"), [("flash", ()), ("efficient", (None, True)), ("cudnn", (None, True))])
+def test_fused_attention_of_gpus_has_the_flop_that_torch_counts(kind: str, rest: tuple[object, ...]) -> None:
+    query, key, value = (torch.empty(2, 4, length, 64, dtype=torch.float16, device="meta") for length in (32, 96, 96))
+    attention = getattr(torch.ops.aten, f"_scaled_dot_product_{kind}_attention")
+    with FlopCounterMode(display=False) as counter, Observer() as seen:
+        attention(query, key, value, *rest)
+    assert seen.flop == counter.get_total_flops() == 4 * query.numel() * 96
+    out = torch.empty_like(query)
+    backward = observer._PRODUCTS[f"aten::_scaled_dot_product_{kind}_attention_backward"]
+    assert backward((out, query, key, value)) == 2 * seen.flop
 
 
 def test_a_timeline_of_a_device_is_by_its_own_marks() -> None:

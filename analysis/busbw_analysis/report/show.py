@@ -54,6 +54,7 @@ class ShownRow:
     peak_share, peak, denominator: the rate over the peak, the part of the machine whose rate is 100 %, and its text
     overlap: of a call beside computation
     traffic: bytes that one rank reads and writes
+    empty_call_ns: part of ``time_ns`` that an empty call takes, where a GPU's launch and the wait for it are timed
     numbers: those that the slices know of cases
     """
 
@@ -78,6 +79,7 @@ class ShownRow:
     denominator: str | None = None
     overlap: Overlap | None = None
     traffic: float | None = None
+    empty_call_ns: float | None = None
 
     @property
     def case(self) -> Case:
@@ -127,7 +129,15 @@ def show_rows(judgement: Judgement) -> list[ShownRow]:
     peaks = peaks_of(judgement)
     numbers = tuple(number for part in judgement.slices for number in part.numbers)
     rows = (row for summary in judgement.cases for row in _rows_of(summary, peaks))
-    return [replace(row, numbers=numbers) for row in rows]
+    empty_ns = max(
+        (max(launch.empty_call_ns, default=0) for run in judgement.runs for launch in run.launches), default=0
+    )
+    return [replace(row, numbers=numbers, empty_call_ns=_empty_call(row, empty_ns)) for row in rows]
+
+
+def _empty_call(row: ShownRow, empty_ns: float) -> float | None:
+    by_host = row.case.mode in {"isolated", "barriers"} and not row.case.pre_enqueue
+    return empty_ns or None if by_host and row.case.device != "cpu" and row.time_ns is not None else None
 
 
 def peaks_of(judgement: Judgement) -> dict[tuple[int, tuple[int, ...]], Peak]:
@@ -346,7 +356,10 @@ def show_blocks(rows: Sequence[ShownRow], *introduction: str) -> list[Paragraph 
     blocks: list[Paragraph | Table] = [Paragraph(" · ".join(head))] if head else []
     for title, members in grouped(rows, lambda row: _title(row, same)).items():
         flagged = " · ".join(_by_size(members, lambda row: (flag for flag in row.summary.flags if flag not in flags)))
-        notes = (*_by_size(members, _reason), _peaks(members), flagged)
+        empty = [
+            f"an empty call takes {format_time(ns)} of each" for ns in {row.empty_call_ns for row in members} if ns
+        ]
+        notes = (*_by_size(members, _reason), _peaks(members), *empty, flagged)
         blocks.append(table(title, _columns(members, launches), members, *notes))
     return [*blocks, Paragraph("\n".join([*filter(None, [flags_note]), *_notes(rows)]))]
 
@@ -366,5 +379,7 @@ def _notes(rows: Sequence[ShownRow]) -> Iterator[str]:
     if any(row.traffic is not None for row in rows):
         yield "traffic: bytes read and written by one rank, each counted once, as in STREAM"
     yield from (number.note for number in (rows[0].numbers if rows else ()) if number.note and number.known)
+    if any(row.case.mode == "graph" and row.case.backend == "nccl" and row.busbw is not None for row in rows):
+        yield "graph: NCCL may register the buffers (NCCL_GRAPH_REGISTER) and then take another protocol than pipelined"
     if any(row.overlap is not None for row in rows):
         yield "overlap: time is that of call and computation together; hidden: share of the call, with its interval"

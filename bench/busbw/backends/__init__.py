@@ -41,15 +41,15 @@ def _cuda_missing(what: str) -> str | None:
     reasons = []
     if not _device_files():
         reasons.append("there is no CUDA device")
-    elif not _gpus():
+    elif _gpus() == 0:
         reasons.append(f"{' or '.join(_hiding())} hides every GPU")
     if not (_built_with("cuda") or _built_with("hip")):
         reasons.append(f"torch {metadata.version('torch')} was built without CUDA, and so without {what}")
     return "; ".join(reasons) or None
 
 
-_CUDA_DEVICES = ("nvidia[0-9]*", "dxg", "nvhost-gpu")
-"""Device files of the NVIDIA driver on a Linux host, in WSL and on Jetson."""
+_CUDA_DEVICES, _CUDA_DEVICES_TOGETHER = ("nvidia[0-9]*",), ("dxg", "nvhost-gpu")
+"""Device files of the NVIDIA driver: one for each GPU, and one for all in WSL and on Jetson."""
 
 _AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 """Compute nodes of AMD's driver: GPUs, and CPUs with gpu_id 0."""
@@ -61,17 +61,20 @@ def _hiding() -> tuple[str, ...]:
     return *amd, "CUDA_VISIBLE_DEVICES"
 
 
-def _device_files() -> int:
-    """Number of GPUs of torch's vendor that the driver reports."""
+def _device_files() -> float:
+    """Number of GPUs of torch's vendor that the driver reports; infinite if it reports only that there are some."""
     if not _built_with("hip"):
-        return sum(len(list(Path("/dev").glob(pattern))) for pattern in _CUDA_DEVICES)
+        files = sum(len(list(Path("/dev").glob(pattern))) for pattern in _CUDA_DEVICES)
+        together = any(Path("/dev", name).exists() for name in _CUDA_DEVICES_TOGETHER)
+        return math.inf if together and not files else files
     identities = [text_of(path) or "" for path in _AMD_NODES.glob("*/gpu_id")]  # "" if it is another container's
     return sum(identity not in {"", "0"} for identity in identities)
 
 
-def _gpus() -> int:
-    """Number of GPUs that a process can see, as far as known without initialising CUDA."""
-    return int(min(_device_files(), *(_shown(os.environ.get(name)) for name in _hiding())))
+def _gpus() -> int | None:
+    """Number of GPUs that a process can see, as far as known without initialising CUDA; None: unknown."""
+    most = min(_device_files(), *(_shown(os.environ.get(name)) for name in _hiding()))
+    return None if math.isinf(most) else int(most)
 
 
 def _shown(entries: str | None) -> float:

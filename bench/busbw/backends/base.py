@@ -283,7 +283,7 @@ class BackendRow:
     open: joins the world on every rank; returns when it is complete, or raises LaunchError.
     traits: properties that are stored with a run for its analysis.
     packages: its pip packages; some may not be installed.
-    places: how many ranks can have their own device here (None: any number).
+    places: how many ranks can have their own device here (None: any number on the CPU, else unknown).
     started_by: required launcher: any, or one that the library supports.
     facts: adds to the facts of this host what the library reports once it is open.
     native: whether the compiled loop can make its calls.

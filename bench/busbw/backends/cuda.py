@@ -3,6 +3,7 @@
 Intentionally thin: each method is one or two calls of torch.cuda; comments explain where the obvious call is wrong.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from weakref import WeakSet
@@ -49,6 +50,10 @@ class CudaMark:
         """Whether the stream has reached the event."""
         return bool(self.event.query())  # type: ignore[no-untyped-call] # as above
 
+    def wait(self) -> None:
+        """Wait for the event alone, by polling: cudaEventSynchronize."""
+        self.event.synchronize()
+
     def ns_since(self, earlier: Mark) -> int:
         """Time since ``earlier``, ns, with the resolution ``CudaDevice.tick_ns``."""
         if not isinstance(earlier, CudaMark):
@@ -74,14 +79,14 @@ def index_of(world: World) -> int:
 
     Raises LaunchError if there is none.
     """
-    if not (count := torch.cuda.device_count()):
-        reason = "torch sees no CUDA device"
-        try:
-            torch.cuda.init()  # type: ignore[no-untyped-call] # torch's stubs stop here
-        except (RuntimeError, AssertionError) as error:  # such as a driver that is too old
-            reason = first_line(error)
-        raise LaunchError(f"rank {world.rank} cannot use a GPU: {reason}")
-    return world.local_rank % count
+    reason = "torch sees no CUDA device"
+    try:
+        if count := torch.cuda.device_count():
+            return world.local_rank % count
+        torch.cuda.init()  # type: ignore[no-untyped-call] # torch's stubs stop here
+    except (RuntimeError, AssertionError) as error:  # such as a driver that is too old
+        reason = first_line(error)
+    raise LaunchError(f"rank {world.rank} cannot use a GPU: {reason}")
 
 
 class CudaDevice:
@@ -217,6 +222,16 @@ class CudaDevice:
 
         return in_turn
 
+    def free_bytes(self) -> int:
+        """Free memory by the driver, without what torch's allocator keeps."""
+        free, _ = torch.cuda.mem_get_info(self.index)
+        return free
+
+    def used_bytes(self) -> int:
+        """Bytes of tensors by torch's allocator, with those in cycles of references taken out first."""
+        gc.collect()
+        return torch.cuda.memory_allocated(self.index)
+
     def peak_bytes(self, call: Callable[[], object]) -> int:
         """Peak bytes during ``call`` by torch's allocator statistics: memory of tensors, without the cached reserve."""
         torch.cuda.reset_peak_memory_stats(self.index)
@@ -269,7 +284,11 @@ def address_of(properties: object) -> str | None:
     return f"{domain:04x}:{bus:02x}:{device:02x}.0"
 
 
+_NONE_OF_ITS_OWN = "-0000-0000-0000-000000000000"
+"""End of the UUID of AMD's GPUs without one: all of them have ``XX`` (hsa_ext_amd.h, HSA_AMD_AGENT_INFO_UUID)."""
+
+
 def uuid_at(index: int) -> str | None:
-    """UUID of GPU ``index`` in NVML's format; None if torch does not report it."""
-    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
-    return None if uuid is None else f"GPU-{uuid}"
+    """UUID of GPU ``index`` in NVML's format; None if torch does not report it, or it has none of its own."""
+    uuid = str(getattr(torch.cuda.get_device_properties(index), "uuid", _NONE_OF_ITS_OWN))
+    return None if uuid.endswith(_NONE_OF_ITS_OWN) else f"GPU-{uuid}"

@@ -158,8 +158,18 @@ _OF_NCCL_TESTS = {
     "-d": "--dtype for -d",
     "-n": "--precision and --max-seconds for -n: busbw measures until a time is narrow enough",
     "-w": "warmup_calls in [timing] of a plan for -w",
+    "-G": "--mode graph for -G",
+    "-c": "nothing for -c: data are always checked, before and after timing",
+    "-R": "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK=1 for -R 1; nothing is like -R 2",
+    "-m": "--mode pipelined for -m: calls back to back, but not as one group of NCCL",
+    "-J": "--json for -J; the run folder has every sample",
+    "-z": "--mode barriers for -z 1",
+    "-N": "--launches for -N: each in new processes",
+    "-y": "nothing for -y: calls are on torch's default stream, which is the null stream",
+    "-S": "nothing for -S: the run folder has the start of every block",
+    "-C": "--mode overlap for -C: the report has the time of the host to post a call",
 }
-"""Options of nccl-tests → the corresponding option of busbw."""
+"""Options of nccl-tests (2.19.6, src/common.cu) → the corresponding option of busbw."""
 
 
 @click.command(cls=_Run, sections=_SECTIONS)

@@ -64,7 +64,7 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
     started = row.size(variables)
     if started is None:
         refuse_unknown_world(variables)
-        return plan.ranks or default_ranks(backend_named(plan.backend).places())
+        return plan.ranks or default_ranks(backend_named(plan.backend))
     if plan.ranks not in {None, started}:
         raise UsageError(
             f"--ranks {plan.ranks}, but {row.name} started {started} ranks; omit --ranks or make them agree"

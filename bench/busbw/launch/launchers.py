@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
 from busbw.backends.signing import secret_in
-from busbw.errors import LaunchError
+from busbw.errors import LaunchError, UsageError
 from busbw.launch.rendezvous import MpiRendezvous, Rendezvous, StoreRendezvous
 from busbw.launch.signals import LAST_WORDS_SECONDS, RankInfo, SignalPolicy
 from busbw.runs.plan import Plan
@@ -139,11 +139,17 @@ def port_in(variables: Mapping[str, str], name: str) -> int:
     return port
 
 
-def default_ranks(places: int | None = None) -> int:
-    """The default number of ranks: one for each of the ``places`` (devices) of the backend, or for None one per usable
-    core, at least two.
+def default_ranks(row: BackendRow) -> int:
+    """The default number of ranks over a backend: one for each GPU, or on the CPU one per usable core, at least two.
+
+    Raises UsageError if it uses GPUs, but their number is unknown.
     """
-    return max(2, environment.usable_cores()) if places is None else max(1, places)
+    places = row.places()
+    if places is not None:
+        return max(1, places)
+    if row.device != "cpu":
+        raise UsageError("the driver does not report the number of GPUs (as in WSL); give --ranks, one per GPU")
+    return max(2, environment.usable_cores())
 
 
 _LEAST_PORT, _PORTS = 10_000, 20_000

@@ -72,7 +72,7 @@ class Watch:
 
 def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     """Run every launch of ``plan`` on local ranks, in one run folder. Errors are recorded there, then raised."""
-    size = plan.ranks or default_ranks(row.places())
+    size = plan.ranks or default_ranks(row)
     with open_run(plan, settings, size) as run_folder:
         return run_folder.nothing_to_do() or _run_launches(plan, row, settings, run_folder, size)
 

@@ -203,6 +203,7 @@ class _Launch:
             *(backend.rank, world.local_rank, world.node),
             gpu=None if now is None else now.index,
             gpu_address=None if backend.device is None else backend.device.address,
+            gpu_free_bytes=None if backend.device is None else backend.device.free_bytes(),
         )
         facts, storage = job.backend.facts(environment.host_facts()), storage_facts(job.plan.files_below)
         kernels = any(OPS[name].threaded for sweep in job.plan.sweep for name in sweep.ops)
@@ -226,6 +227,8 @@ class _Launch:
         of_ranks = [report.facts for report in survey.reports]
         way = way_of_all(facts.storage for facts in of_ranks)
         cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device, way, survey.cores)
+        begun = self._facts_when_the_run_began(survey.facts)
+        free = [own.gpu_free_bytes for host in begun.values() for own in host.ranks if own.gpu_free_bytes is not None]
         place = Place(
             bool(oversubscribed_hosts(hosts, survey.facts)),
             survey.common.comparable,
@@ -233,7 +236,8 @@ class _Launch:
             in_blocks=environment.in_blocks(hosts),
             numa_nodes=environment.common_numa_nodes([survey.facts[host] for host in hosts]),
             hosts=hosts,
-            memory=self._memory_of_hosts(survey.facts),
+            memory={host: size for host, facts in begun.items() if (size := facts.memory.available_bytes) is not None},
+            gpu_memory=min(free, default=None),
         )
         skipped = refusals(cases.cases, backend, place)
         seed = job.plan.seed + job.launch
@@ -248,13 +252,13 @@ class _Launch:
             seed=seed,
         )
 
-    def _memory_of_hosts(self, facts: Mapping[str, HostFacts]) -> dict[str, int]:
-        """The available memory of every host in bytes when the run began, as far as known, so that a case that does not
-        fit is skipped in all launches. In later launches only rank 0 knows it; its refusals apply to all ranks.
+    def _facts_when_the_run_began(self, facts: Mapping[str, HostFacts]) -> Mapping[str, HostFacts]:
+        """The facts of every host when the run began, so that a case that does not fit into memory is skipped in all
+        launches. In later launches only rank 0 knows them; its refusals apply to all ranks.
         """
         if self.job.launch > 0 or self.job.remaining is not None:
-            facts = store.read_run(self.job.folder).environments if self.backend.rank == 0 else {}
-        return {host: size for host, of_host in facts.items() if (size := of_host.memory.available_bytes) is not None}
+            return store.read_run(self.job.folder).environments if self.backend.rank == 0 else {}
+        return facts
 
     def measure(self, survey: _Survey, decision: _Decision) -> Outcome:
         """Measure block after block; rank 0 writes the rows. Raises LaunchError and StoreError, too."""

@@ -17,6 +17,8 @@ from busbw.measure.loops import switches
 from busbw.runs.records import GpuConditions, HostConditions
 from busbw.system.device import DeviceConditions, reasons_in_words
 
+_LEAST_LIMITED = 0.01
+"""Least part of a block's time for which a reduced clock of a GPU counts."""
 _LEAST_CPU_SECONDS = 0.5
 """Least CPU time for which shares are computed: the kernel counts in ticks of 10 ms."""
 
@@ -91,8 +93,9 @@ class InterferenceMonitor:
 
     def ended(self) -> tuple[HostConditions, ...]:
         """Conditions on every host since creation, identical on every rank. Collective. Raises BackendError."""
-        gpu = _gpu(self._gpu_before, self._backend.conditions())
-        mine = _Seen(self._before, self._look(), psutil.cpu_count() or 1, gpu)
+        after = self._look()
+        gpu = _gpu(self._gpu_before, self._backend.conditions(), after.at - self._before.at)
+        mine = _Seen(self._before, after, psutil.cpu_count() or 1, gpu)
         seen = records_of_every_rank(self._backend, mine, _Seen)
         return tuple(
             _host(host, [rank for rank, where in zip(seen, self._hosts, strict=True) if where == host])
@@ -100,14 +103,22 @@ class InterferenceMonitor:
         )
 
 
-def _gpu(before: DeviceConditions | None, after: DeviceConditions | None) -> GpuConditions | None:
+def _gpu(before: DeviceConditions | None, after: DeviceConditions | None, seconds: float) -> GpuConditions | None:
     if before is None or after is None:
         return None
+    reasons = before.reasons | after.reasons
+    for bit, until in before.limited_ns.items():
+        if after.limited_ns.get(bit, until) - until > _LEAST_LIMITED * seconds * 1e9:
+            reasons |= bit
+    known = before.joules is not None and after.joules is not None
     return GpuConditions(
         index=after.index,
         mhz_before=before.mhz or None,
         mhz_after=after.mhz or None,
-        throttled=reasons_in_words(before.reasons | after.reasons),
+        throttled=reasons_in_words(reasons),
+        memory_mhz=after.memory_mhz,
+        celsius=after.celsius,
+        joules=(after.joules or 0.0) - (before.joules or 0.0) if known else None,
     )
 
 

@@ -4,8 +4,8 @@ A loop takes samples on one rank. ``start`` synchronises the ranks before each s
 before the first clock read.
 
 On a device, marks in its stream are around the calls, and the host's clock around the whole sample. As in nccl-tests,
-all calls are enqueued first and then synchronised once. The host's time of a sample runs from its start to the end of
-that synchronisation, the device's from the first mark to the last. Both are stored; ``reduction.timed_by`` selects the
+all calls are enqueued first and then waited for once. The host's time of a sample runs from its start to the end of
+that wait, the device's from the first mark to the last. Both are stored; ``reduction.timed_by`` selects the
 one that is reported.
 """
 
@@ -287,7 +287,7 @@ def captured(device: Device, calls: Sequence[Call], calls_per_sample: int) -> It
 
 
 def take_on_device(loop: Loop, device: Device, count: int, hold: Hold | None = None) -> Samples:
-    """Take ``count`` samples: enqueue all calls of a sample between two marks, then synchronise once.
+    """Take ``count`` samples: enqueue all calls of a sample between two marks, then wait for the last mark.
 
     A sample may be one call, a sequence of calls, or the replay of a captured sequence.
     hold: blocks the stream for ``hold.ns`` before the first mark of each sample (None: no hold).
@@ -304,17 +304,20 @@ def take_on_device(loop: Loop, device: Device, count: int, hold: Hold | None = N
             device.synchronise()
             earlier = switches()
             start()
-            entered = now()
-            if hold is not None:
+            if hold is None:
+                first.record()  # before the host's clock: what the host needs for it belongs to no call
+                entered = now()
+            else:
+                entered = now()
                 device.hold(hold.ns)
-            first.record()
+                first.record()
             for call in turn:
                 call()
             last.record()
             # Only with a hold, because the query costs host time, and then the device's time is reported.
             early = hold is not None and first.passed()
             handed_over = now() if hold is not None else entered
-            device.synchronise()
+            last.wait()
             left = now()
             columns[:, index] = entered, left, switches() > earlier, last.ns_since(first), early, handed_over - entered
     entries, exits, switched, device_ns, unheld, handed_over_ns = columns
@@ -392,8 +395,8 @@ def empty_call_ns(
     """Loop overhead per call on this backend, ns: the median over ``samples`` samples of ``row`` empty calls.
 
     compiled: compiled sequence of the calls (None: Python makes them).
-    With a device it is host time and includes the two marks and the synchronisation. The overhead is part of every
-    sample; it is stored with them and never subtracted.
+    With a device it is host time and includes the last mark and the wait for it. The overhead is part of every sample;
+    it is stored with them and never subtracted.
     """
     loop = Loop(backend, clock, repeat(do_nothing), do_nothing, calls_per_sample=row, row=compiled)
     taken = take(loop, samples) if backend.device is None else take_on_device(loop, backend.device, samples)

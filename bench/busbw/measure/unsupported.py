@@ -37,6 +37,7 @@ class Place:
     numa_nodes: NUMA nodes that every host has.
     hosts: host of each rank.
     memory: available bytes of each host (missing: unknown).
+    gpu_memory: least free bytes of any rank's GPU (None: unknown).
     """
 
     oversubscribed: bool
@@ -46,6 +47,7 @@ class Place:
     numa_nodes: frozenset[int] = field(default=frozenset())
     hosts: tuple[str, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
+    gpu_memory: int | None = None
 
 
 def anywhere() -> Place:
@@ -118,7 +120,11 @@ def out_of_memory(case: Case, place: Place) -> str | None:
     an op allocates itself, and blocks sent by a given traffic matrix. Checkpoints are held against their disk.
     """
     op = OPS[case.op]
-    if not place.memory or case.device != "cpu" or case.dtype is None or (op.stores and not op.local):
+    if case.dtype is None or (op.stores and not op.local):
+        return None
+    if case.device != "cpu":
+        return _out_of_gpu_memory(op, case, place)
+    if not place.memory:
         return None
     if _FAR_MORE * case.size_bytes * case.ranks + _LEAST_MEMORY_MARGIN_BYTES < min(place.memory.values()):
         return None
@@ -136,6 +142,19 @@ def out_of_memory(case: Case, place: Place) -> str | None:
                 f"{about_size(max(of_ranks))} each, and a margin); use smaller --sizes or fewer --ranks"
             )
     return None
+
+
+def _out_of_gpu_memory(op: Op, case: Case, place: Place) -> str | None:
+    """Reason why the buffers of some rank do not fit into its GPU, or None; with no margin, since torch keeps none."""
+    if place.gpu_memory is None or _FAR_MORE * case.size_bytes * case.ranks < place.gpu_memory:
+        return None
+    needed = max(own for _, own in _buffer_bytes(op, case))
+    if needed <= place.gpu_memory:
+        return None
+    return (
+        f"too little GPU memory: a GPU had {about_size(place.gpu_memory)} free when the run started, but the buffers "
+        f"of a rank need {about_size(needed)}; use smaller --sizes"
+    )
 
 
 def _buffer_bytes(op: Op, case: Case) -> Iterator[tuple[int, int]]:

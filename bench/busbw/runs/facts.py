@@ -295,6 +295,7 @@ class RankFacts(Facts, frozen=True, kw_only=True):
     binds_threads: whether it may bind threads to them
     numa_nodes: NUMA nodes of these cores
     gpu, gpu_address: number of the GPU it drives, and its PCI address
+    gpu_free_bytes: memory of that GPU which no process used when the launch began
     variables: variables that differ between the ranks of the host
     """
 
@@ -306,6 +307,7 @@ class RankFacts(Facts, frozen=True, kw_only=True):
     numa_nodes: tuple[Count, ...] | None = None
     gpu: Count | None = None
     gpu_address: str | None = None
+    gpu_free_bytes: Count | None = None
     variables: dict[str, str] = {}
 
 

@@ -322,12 +322,21 @@ class RankClock(FiniteRecord, frozen=True, kw_only=True):
 
 
 class GpuConditions(FiniteRecord, frozen=True, kw_only=True):
-    """One GPU before and after a block: clock in MHz (None: unknown), and reasons for throttling."""
+    """One GPU before, during and after a block; None: unknown.
+
+    mhz_before, mhz_after: clock of its processor
+    throttled: reasons for a reduced clock
+    memory_mhz, celsius: after it, clock of the memory and temperature
+    joules: energy during it, checks included
+    """
 
     index: int
     mhz_before: float | None = None
     mhz_after: float | None = None
     throttled: tuple[str, ...] = ()
+    memory_mhz: float | None = None
+    celsius: float | None = None
+    joules: float | None = None
 
 
 class HostConditions(FiniteRecord, frozen=True, kw_only=True):

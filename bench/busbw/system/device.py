@@ -5,8 +5,8 @@ them ran; the host only knows when it submitted them and when it waited for the 
 timing needs, so that a fake device with its own clock can implement it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 REASONS = {
@@ -28,13 +28,23 @@ Bit 0, idle, is left out: an idle GPU is not throttled.
 
 @dataclass(frozen=True, slots=True)
 class DeviceConditions:
-    """State of a device: number on the host, processor clock in MHz (None: unknown), and bits of ``REASONS`` for
-    throttling (0: none).
+    """State of a device; None: unknown.
+
+    index: number on the host.
+    mhz, memory_mhz: clocks of processor and memory.
+    reasons: bits of ``REASONS`` for throttling now (0: none).
+    celsius: temperature of the processor.
+    joules: energy since the driver was loaded.
+    limited_ns: bit of ``REASONS`` → time since the driver was loaded in which it reduced the clock.
     """
 
     index: int
     mhz: float | None
     reasons: int = 0
+    memory_mhz: float | None = None
+    celsius: float | None = None
+    joules: float | None = None
+    limited_ns: Mapping[int, int] = field(default_factory=dict)
 
 
 def reasons_in_words(bits: int) -> tuple[str, ...]:
@@ -50,6 +60,9 @@ class Mark(Protocol):
 
     def passed(self) -> bool:
         """Whether the event has occurred; never waits."""
+
+    def wait(self) -> None:
+        """Wait until the event has occurred."""
 
     def ns_since(self, earlier: "Mark") -> int:
         """Nanoseconds of the device's clock from ``earlier`` to this event; both must have occurred."""
@@ -98,6 +111,12 @@ class Device(Protocol):
         """Return a function that submits ``call``, which runs on device ``name``, in order with this device's stream:
         after all earlier work, and before all later work.
         """
+
+    def free_bytes(self) -> int:
+        """Bytes of the device's memory that no process uses now."""
+
+    def used_bytes(self) -> int:
+        """Bytes of all tensors of this process on the device now."""
 
     def peak_bytes(self, call: Callable[[], object]) -> int:
         """Peak bytes of all tensors of this process on the device while ``call`` runs."""

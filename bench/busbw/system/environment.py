@@ -73,6 +73,7 @@ def rank_facts(
     *,
     gpu: int | None = None,
     gpu_address: str | None = None,
+    gpu_free_bytes: int | None = None,
 ) -> RankFacts:
     """Placement of this process."""
     allowed = allowed_cores()
@@ -87,6 +88,7 @@ def rank_facts(
         numa_nodes=within if nodes else None,
         gpu=gpu,
         gpu_address=gpu_address,
+        gpu_free_bytes=gpu_free_bytes,
     )
 
 

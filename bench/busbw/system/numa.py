@@ -1,4 +1,4 @@
-"""Places memory of this process on a NUMA node with system calls, so that no library is needed.
+"""Places memory of this process on a NUMA node with system calls, so that no library is needed, and binds its cores.
 
 By default pages are allocated where they are first touched, so a rank could measure only its own node. mbind(2) has no
 wrapper in glibc (libnuma has one), and its number depends on the processor.
@@ -8,9 +8,16 @@ import ctypes
 import mmap
 import os
 import platform
+from contextlib import suppress
+from pathlib import Path
 
 from busbw.errors import BackendError
 from busbw.ops.settings import MOST_NODES
+from busbw.system.sysfs import SYSFS, text_of
+from busbw.units import numbers_in
+
+VARIABLE = "BUSBW_BIND"
+"""``0``: ranks are not bound to the cores of their GPUs."""
 
 _MBIND = {"x86_64": 237, "aarch64": 235, "riscv64": 235, "ppc64le": 259}
 """Processor → system call number of mbind: Linux, arch/x86/entry/syscalls/syscall_64.tbl,
@@ -20,6 +27,20 @@ _DEFAULT, _BIND = 0, 2
 _STRICT, _MOVE = 1, 2
 
 _madvise = ctypes.CDLL(None, use_errno=True).madvise
+
+
+def stay_near(address: str | None, sysfs: Path = SYSFS) -> None:
+    """Bind this thread, and those that it will start, to the cores near the PCI device at ``address``.
+
+    Only cores that it may use already are kept: without one of them near the device, and with ``VARIABLE`` 0, nothing
+    changes.
+    """
+    if address is None or os.environ.get(VARIABLE) == "0":
+        return
+    near = numbers_in(text_of(sysfs / "bus/pci/devices" / address / "local_cpulist") or "") or ()
+    if cores := os.sched_getaffinity(0).intersection(near):
+        with suppress(OSError):
+            os.sched_setaffinity(0, cores)
 
 
 def _kernel(number: int, *arguments: object) -> int:

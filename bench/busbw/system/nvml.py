@@ -15,9 +15,13 @@ from busbw.runs.facts import GpuFacts, NvLinkFacts
 from busbw.system.device import DeviceConditions
 
 _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-"""New and old name of one function: it was renamed in driver 535 and nvidia-ml-py 12.535. Older drivers lack the new
+_TEMPERATURE = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+"""New and old name of one function, the first renamed in driver 535 and nvidia-ml-py 12.535. Older drivers lack the new
 name; the old one will be removed.
 """
+
+_LIMITS = {"NVML_PERF_POLICY_POWER": 1 << 2, "NVML_PERF_POLICY_THERMAL": 1 << 5}
+"""What reduces a clock and is counted (nvmlPerfPolicyType_t) → its bit of ``REASONS``."""
 
 
 class Nvml:
@@ -27,21 +31,30 @@ class Nvml:
         self._library = library
         self._handle = handle
         self._index = int(library.nvmlDeviceGetIndex(handle))
-        self._reasons: list[Any] = [getattr(library, name) for name in _REASONS if hasattr(library, name)]
 
     def conditions(self) -> DeviceConditions:
-        """State of the GPU; values that the driver does not report are None or 0."""
+        """State of the GPU; what the driver does not report is None, 0 or missing."""
         library = self._library
-        try:
-            mhz: float | None = float(library.nvmlDeviceGetClockInfo(self._handle, library.NVML_CLOCK_SM))
-        except library.NVMLError:
-            mhz = None
-        reasons = 0
-        for asked in self._reasons:
-            with suppress(library.NVMLError):
-                reasons = int(asked(self._handle))
-                break
-        return DeviceConditions(index=self._index, mhz=mhz, reasons=reasons)
+        energy_mj = self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        counted = {
+            bit: self._ask("nvmlDeviceGetViolationStatus", of=getattr(library, name)) for name, bit in _LIMITS.items()
+        }
+        return DeviceConditions(
+            index=self._index,
+            mhz=self._ask("nvmlDeviceGetClockInfo", of=library.NVML_CLOCK_SM),
+            reasons=self._ask(*_REASONS) or 0,
+            memory_mhz=self._ask("nvmlDeviceGetClockInfo", of=library.NVML_CLOCK_MEM),
+            celsius=self._ask(*_TEMPERATURE, of=library.NVML_TEMPERATURE_GPU),
+            joules=None if energy_mj is None else energy_mj / 1000,
+            limited_ns={bit: time.violationTime for bit, time in counted.items() if time is not None},
+        )
+
+    def _ask(self, *names: str, of: int | None = None) -> Any:  # noqa: ANN401 - a number, or a structure of NVML
+        """Result of the first function that pynvml and the driver have; None without."""
+        for name in names:
+            with suppress(self._library.NVMLError, AttributeError):
+                return getattr(self._library, name)(self._handle, *(() if of is None else (of,)))
+        return None
 
 
 def gpus_by_address(others: Iterable[str] = ()) -> dict[str, GpuFacts]:

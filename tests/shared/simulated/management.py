@@ -5,9 +5,9 @@ one that the driver does not have.
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
@@ -32,6 +32,7 @@ class ManagedGpu:
 
     address: in the kernel's format
     mhz, reasons: its clock and why it is held back; None: not supported
+    memory_mhz, celsius, energy_mj, limited_ns: further state; ``limited_ns`` by the number of the policy
     ends: where each of its NVLinks leads: ``SWITCH`` or the address of a GPU
     down: number of links, from the first, that are down
     generation: what nvmlDeviceGetNvLinkVersion says
@@ -44,6 +45,10 @@ class ManagedGpu:
     uuid: str = "GPU-00000000-1111-2222-3333-444455556666"
     mhz: int | None = 1_980
     reasons: int | None = 0
+    memory_mhz: int | None = None
+    celsius: int | None = None
+    energy_mj: int | None = None
+    limited_ns: Mapping[int, int] = field(default_factory=dict)
     ends: tuple[str, ...] = ()
     down: int = 0
     generation: int = 6
@@ -113,7 +118,26 @@ class Driver:
         return 0
 
     def nvmlDeviceGetClockInfo(self, handle: Argument, which: Argument, mhz: Argument) -> int:
-        return _fill(mhz, self._gpu(handle).mhz if which.value == pynvml.NVML_CLOCK_SM else None)
+        clocks = {pynvml.NVML_CLOCK_SM: self._gpu(handle).mhz, pynvml.NVML_CLOCK_MEM: self._gpu(handle).memory_mhz}
+        return _fill(mhz, clocks.get(which.value))
+
+    def nvmlDeviceGetTemperatureV(self, handle: Argument, temperature: Argument) -> int:
+        celsius = self._gpu(handle).celsius
+        if celsius is not None:
+            temperature._obj.temperature = celsius
+        return 0 if celsius is not None else int(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    def nvmlDeviceGetTemperature(self, handle: Argument, _sensor: Argument, celsius: Argument) -> int:
+        return _fill(celsius, self._gpu(handle).celsius)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Argument, energy_mj: Argument) -> int:
+        return _fill(energy_mj, self._gpu(handle).energy_mj)
+
+    def nvmlDeviceGetViolationStatus(self, handle: Argument, policy: Argument, time: Argument) -> int:
+        limited_ns = self._gpu(handle).limited_ns.get(policy.value)
+        if limited_ns is not None:
+            time._obj.violationTime = limited_ns
+        return 0 if limited_ns is not None else int(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Argument, reasons: Argument) -> int:
         return _fill(reasons, self._gpu(handle).reasons)

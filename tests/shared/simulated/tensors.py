@@ -94,6 +94,9 @@ class GpuTensor(torch.Tensor):
     def untyped_storage(self) -> torch.UntypedStorage:
         return self.inner.untyped_storage()
 
+    def __deepcopy__(self, _copied: dict[int, Any]) -> torch.Tensor:
+        return self.detach().clone()
+
     def cpu(self, *_format: object, **_named: object) -> torch.Tensor:
         copied: torch.Tensor = torch.ops.aten._to_copy(self, device=torch.device("cpu"))
         return copied

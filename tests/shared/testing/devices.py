@@ -23,7 +23,7 @@ class DeviceScript:
     noticing that the device is done. A unit of computation takes ``unit_ns``, and ``slowed`` times that beside a
     communication; a flush takes ``flush_ns``. What is posted begins at once, or only when it is waited for
     (``lazy``), as with a library that makes no progress on its own. ``clock_ns`` is the step of its own clock,
-    ``peak_bytes`` what it says that its tensors held.
+    ``peak_bytes`` what it says that its tensors held, ``free_bytes`` what nobody uses of its memory.
     """
 
     launch_ns: int = 4_000
@@ -36,6 +36,7 @@ class DeviceScript:
     cache_bytes: int = 1 << 20
     clock_ns: int = 1
     peak_bytes: int = 0
+    free_bytes: int = 80 << 30
     conditions: DeviceConditions | None = None
     address: str | None = None
 
@@ -63,6 +64,10 @@ class FakeMark:
     def passed(self) -> bool:
         """By the host's clock."""
         return self.at_ns is not None and self.at_ns <= self._device.now()
+
+    def wait(self) -> None:
+        """The stream has nothing behind it, so this is waiting for the device."""
+        self._device.synchronise()
 
     def ns_since(self, earlier: Mark) -> int:
         """Raises BackendError when nobody waited for one of the two."""
@@ -182,6 +187,14 @@ class FakeDevice:
             return begins
 
         return done
+
+    def free_bytes(self) -> int:
+        """What the script says."""
+        return self.script.free_bytes
+
+    def used_bytes(self) -> int:
+        """Nothing: the peak is that of a step alone."""
+        return 0
 
     def peak_bytes(self, call: Callable[[], object]) -> int:
         """What the script says."""

@@ -30,6 +30,9 @@ def host_memory(like: torch.Tensor, *, pinned: bool) -> torch.Tensor:
 
     Raises BackendError if that fails.
     """
+    if pinned:
+        # torch keeps pinned memory of earlier blocks, rounded up to powers of two, for ever.
+        getattr(torch._C, "_host_emptyCache", do_nothing)()  # noqa: SLF001 - as torch.cuda.graph does; older versions lack it
     try:
         return torch.empty(len(like), dtype=like.dtype, pin_memory=pinned).zero_()
     except RuntimeError as error:

@@ -15,12 +15,13 @@ from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch.backend import TorchBackend
 from busbw.backends.side_channel import first_line
 from busbw.backends.watchdog import Watchdog
-from busbw.errors import BackendError, LaunchError
+from busbw.errors import BackendError, LaunchError, UsageError
 from busbw.ops import OPS
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.facts import HostFacts, NcclFacts
 from busbw.runs.records import Case, Record
+from busbw.system import numa
 from busbw.units import counted
 
 _SETTINGS = {
@@ -52,6 +53,7 @@ class NcclBackend(TorchBackend):
             self._gpu = CudaDevice(number)
         except RuntimeError as error:
             raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
+        numa.stay_near(self._gpu.address)  # before it allocates host memory, which is placed by first touch
         super().__init__(world, "nccl", self._gpu)
         self._watchdog = Watchdog("NCCL", world.timeout_seconds + world.batch_seconds, world.lost)
         try:
@@ -66,6 +68,12 @@ class NcclBackend(TorchBackend):
             raise LaunchError(
                 f"rank {world.rank} of {world.size} could not connect over NCCL: {first_line(error)}"
             ) from error
+
+    def explain(self, error: Exception) -> str:
+        """As in the base class. Raises a UsageError again: it is a ValueError, but none of torch's."""
+        if isinstance(error, UsageError):
+            raise error
+        return super().explain(error)
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Reason why NCCL cannot run ``case``, or None."""

@@ -274,12 +274,17 @@ def _attention(query: torch.Tensor, key: torch.Tensor) -> int:
 
 
 _FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"
+_ALL_FUSED = (
+    _FUSED,
+    *(f"aten::_scaled_dot_product_{kind}_attention" for kind in ("flash", "efficient", "cudnn")),
+)
+"""Fused attention of the CPU and of GPUs (native_functions.yaml): query and key come first, or after the gradient."""
 _PRODUCTS: dict[str, Callable[[Any], int]] = {
     "aten::mm": lambda args: _product(args[0], args[1]),
     "aten::addmm": lambda args: _product(args[1], args[2]),
     "aten::bmm": lambda args: _product(args[0], args[1]),
-    _FUSED: lambda args: _attention(args[0], args[1]),
-    f"{_FUSED}_backward": lambda args: 2 * _attention(args[1], args[2]),
+    **{name: lambda args: _attention(args[0], args[1]) for name in _ALL_FUSED},
+    **{f"{name}_backward": lambda args: 2 * _attention(args[1], args[2]) for name in _ALL_FUSED},
 }
 """Operations that multiply matrices → their FLOP; recomputation of scores in a backward pass does not count."""
 

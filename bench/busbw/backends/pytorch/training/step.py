@@ -271,12 +271,19 @@ class BoundStep:
     waits: replaces products by waits, with zeros as results (None: compute them).
     late_seconds: delay of this rank's start.
     device: device that computes (None: the CPU).
+    others_bytes: memory of the device that tensors used before the step was built.
     """
 
     def __init__(
-        self, step: Step, waits: Waits | None = None, late_seconds: float = 0.0, device: Device | None = None
+        self,
+        step: Step,
+        waits: Waits | None = None,
+        late_seconds: float = 0.0,
+        device: Device | None = None,
+        others_bytes: int = 0,
     ) -> None:
         self.step, self.waits, self._late_seconds, self._device = step, waits, late_seconds, device
+        self._others_bytes = others_bytes
         self._reference = Reference(step)
 
     def call(self) -> None:
@@ -307,7 +314,7 @@ class BoundStep:
                 self.step.run()
             peak = seen.peak_bytes
         else:
-            peak = self._device.peak_bytes(self.step.run) - self.step.copied_bytes
+            peak = self._device.peak_bytes(self.step.run) - self.step.copied_bytes - self._others_bytes
         gradients = [_local(parameter.grad) for parameter in network.parameters() if parameter.grad is not None]
         return peak, _bytes(weights), _bytes(gradients)
 
@@ -405,8 +412,9 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
     """Bind a training step."""
     workload, ranks = workload_of(bound.case), len(bound.group)
     where = _HOST if bound.device is None else torch.device(bound.device.name)
+    others_bytes = 0 if bound.device is None else bound.device.used_bytes()
     step = make(StepShape(workload), bound.me, ranks, bound.comm, where)
     waits = None if workload.wait_ns is None else Waits(workload.wait_ns * 1e-9 * ranks / step.flop)
     late_ns = (workload.slow_ns or 0) * (workload.slow_rank == bound.me)
-    training = BoundStep(step, waits, late_ns * 1e-9, bound.device)
+    training = BoundStep(step, waits, late_ns * 1e-9, bound.device, others_bytes)
     return Operation(training.call, prepare=step.reset, wrong=training.wrong, parts=training.parts)
