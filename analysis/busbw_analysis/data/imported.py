@@ -102,7 +102,7 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
     notes = list(log.notes)
     tables = _known_tables(log, facts, notes)
     tool = _tool_of(log)
-    world = _World.of(log, tables, tool, facts)
+    world = _World.of(log, tables, tool, facts, notes)
     rows = tuple(_rows(tables, tool, world, facts, notes))
     if not rows:
         why = "; ".join(note.text for note in notes if note.code == "left-out")
@@ -169,12 +169,27 @@ def _known_tables(log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> lis
 
 def _known(table: Table, log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> Table:
     """``table`` with operation and ranks in every row: from the log, from the user, or deduced from its columns."""
-    rows = [_with_given(row, log, facts) for row in table.rows]
+    rows = [_with_given(row, log, facts) for row in _of_ratio(table, notes)]
     for lacks in (_lacks_op, _lacks_ranks):
         if some := [row for row in rows if lacks(row)]:
             fit = _fit(some, table, log, notes)
             rows = [msgspec.structs.replace(row, op=fit.op, ranks=fit.ranks) if lacks(row) else row for row in rows]
     return msgspec.structs.replace(table, rows=tuple(rows))
+
+
+def _of_ratio(table: Table, notes: list[LogNote]) -> tuple[Aggregate, ...]:
+    """The rows of ``table``, with the ranks that busbw over algbw has if the log lists others: its list was cut."""
+    rows = table.rows
+    op, ranks = rows[0].op, rows[0].ranks
+    if ranks is None or not table.places or deduce.fits(rows, op, ranks):
+        return rows
+    fits = deduce.fits(rows, op)
+    fit = fits[0] if len(fits) == 1 else None
+    if fit is None or fit.ranks is None:
+        return rows
+    text = f"{ranks} ranks are listed, but busbw over algbw is that of {fit.ranks}"
+    notes.append(LogNote(code="deduced", text=text, line=table.line))
+    return tuple(msgspec.structs.replace(row, op=fit.op, ranks=fit.ranks) for row in rows)
 
 
 def _lacks_op(row: Aggregate) -> bool:
@@ -233,7 +248,9 @@ class _World:
     unknown: tuple[str, ...]
 
     @classmethod
-    def of(cls, log: ForeignLog, tables: Sequence[Table], tool: Tool, facts: LogFacts) -> "_World":
+    def of(
+        cls, log: ForeignLog, tables: Sequence[Table], tool: Tool, facts: LogFacts, notes: list[LogNote]
+    ) -> "_World":
         best = max(tables, key=lambda table: len(table.places))
         ranks = max([1, *(_last_rank(row) + 1 for table in tables for row in table.rows)])
         ranks = max(ranks, len(best.places)) if tool.one_host else ranks
@@ -242,7 +259,7 @@ class _World:
         if ranks > limits.MOST_RANKS:
             message = f"{log.source}: {ranks} ranks are too many; at most {limits.MOST_RANKS} are allowed"
             raise LogError(message, code="too-large")
-        known = _hosts(log, best, ranks, tool, facts)
+        known = _hosts(log, best, ranks, tool, facts, notes)
         hosts, has_hosts = known or (UNKNOWN,) * ranks, known is not None
         environments = dict.fromkeys(hosts, _facts(best, log.ports, facts)) if has_hosts else {}
         environments |= _with_gpus(environments, best.places, hosts, facts, log.tool)
@@ -268,25 +285,51 @@ def _first_group(table: Table) -> tuple[int, ...] | None:
     return tuple(sorted(members[min(members)])) if len(members) > 1 else None
 
 
-def _hosts(log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFacts) -> tuple[str, ...] | None:
-    """The host of every rank; None if they are not known."""
-    by_rank = {place.rank: place.host for place in table.places if place.host is not None}
+def _hosts(
+    log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFacts, notes: list[LogNote]
+) -> tuple[str, ...] | None:
+    """The host of every rank; None if they are not known. Appends ``notes`` about what the log does not print."""
+    by_rank = _apart(table, notes)
     if all(rank in by_rank for rank in range(ranks)):
         in_log = tuple(by_rank[rank] for rank in range(ranks))
-        if facts.hosts not in {None, len(set(in_log))}:
-            message = f"{log.source}: --hosts {facts.hosts} contradicts the log, which has {len(set(in_log))} host(s)"
+        names = set(in_log)
+        if facts.hosts in {None, len(names)}:
+            return in_log
+        if len(names) > 1 or ranks % (facts.hosts or 1):
+            message = f"{log.source}: --hosts {facts.hosts} contradicts the log, which has {len(names)} host(s)"
             raise UsageError(message, code="contradiction")
-        return in_log
+        text = f"all ranks have the host name {in_log[0]}; they are on {facts.hosts} hosts as given"
+        notes.append(LogNote(code="deduced", text=text, line=table.line))
     alone = tool.one_host or ranks == 1 or all(row.one_host for row in log.rows)
-    count = facts.hosts if facts.hosts is not None else 1 if alone else None
+    count = facts.hosts if facts.hosts is not None else 1 if alone else table.hosts
     if count is None:
         return None
     if ranks % count:
         message = f"{log.source}: {ranks} ranks cannot be divided evenly among {count} hosts; change --hosts"
         raise UsageError(message, code="contradiction")
-    listed = tuple(dict.fromkeys(place.host for place in table.places if place.host is not None))
-    names = listed if len(listed) == count else tuple(f"host{number}" for number in range(count))
-    return tuple(names[rank * count // ranks] for rank in range(ranks))
+    listed = tuple(dict.fromkeys(by_rank.values()))
+    hosts = listed if len(listed) == count else tuple(f"host{number}" for number in range(count))
+    return tuple(hosts[rank * count // ranks] for rank in range(ranks))
+
+
+def _apart(table: Table, notes: list[LogNote]) -> dict[int | None, str]:
+    """The host of every listed rank. Ranks that have the same name and the same GPU are on hosts whose names are
+    hidden, since NCCL gives a GPU to one rank.
+    """
+    seen: Counter[tuple[str, int | None]] = Counter()
+    by_rank: dict[int | None, str] = {}
+    for place in table.places:
+        if place.host is None:
+            continue
+        gpu = (place.host, place.device)
+        by_rank[place.rank] = (
+            f"{place.host} ({seen[gpu] + 1})" if seen[gpu] and place.device is not None else place.host
+        )
+        seen[gpu] += 1
+    if len(set(by_rank.values())) > len({place.host for place in table.places}):
+        text = f"device numbers repeat, so the ranks are on {len(set(by_rank.values()))} hosts whose names are hidden"
+        notes.append(LogNote(code="deduced", text=text, line=table.line))
+    return by_rank
 
 
 def _facts(table: Table, ports: tuple[RdmaPort, ...], facts: LogFacts) -> HostFacts:
@@ -316,11 +359,13 @@ def _with_gpus(
         names = {name.casefold() for name in (facts.gpu.name, *facts.gpu.names)}
         if other := [place.name for place in by_rank.values() if place.name and place.name.casefold() not in names]:
             raise UsageError(f"--gpu {facts.gpu.name} contradicts the log, which has {other[0]}", code="contradiction")
+    listed = {place.name for place in by_rank.values()}
+    of_others = facts.gpu.name if facts.gpu is not None else listed.pop() if len(listed) == 1 else None
     for host, of_host in environments.items():
         gpus: list[GpuFacts] = []
         ranks: list[RankFacts] = []
         for number, rank in enumerate(rank for rank, name in enumerate(hosts) if name == host):
-            gpu = by_rank.get(rank) or Place(name=None if facts.gpu is None else facts.gpu.name)
+            gpu = by_rank.get(rank) or Place(name=of_others)
             if gpu.name is None:
                 continue
             placed = gpu.bus_id is not None and re.search("[1-9a-fA-F]", gpu.bus_id.removeprefix("0x"))

@@ -17,7 +17,7 @@ from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.lateness import GroupLateness, RankLateness
 from busbw_analysis.data.names import rank_list
-from busbw_analysis.data.readers import nccl_info
+from busbw_analysis.data.readers.nccl_info import EVIDENCE
 from busbw_analysis.data.resumed import ended_in_words, resuming, resumptions
 from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary
@@ -147,17 +147,16 @@ def _imported(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Ite
         for note in log.notes:
             where = "" if note.line is None else f", line {note.line}"
             severity: Severity = "caution" if note.code in _DOUBTFUL else "note"
-            text = f"{note.text} ({log.file}{where})" if note.code in _EVIDENCE else f"{log.file}{where}: {note.text}"
+            text = f"{note.text} ({log.file}{where})" if note.code in EVIDENCE else f"{log.file}{where}: {note.text}"
             yield Finding(severity, note.code, (text,))
 
 
-_EVIDENCE: Final = frozenset({"port-down", *(kind.code for kind in nccl_info.KINDS)})
 _DOUBTFUL: Final = frozenset(
     {
         *("gib-as-gb", "size-per-rank", "no-bus-factor", "rate-differs", "one-rank"),
         *("wrong-results", "failed-test", "unfinished", "unfinished-line", "dropped", "repeated-header"),
         *("assumed-size", "deduced"),
-        *_EVIDENCE,
+        *EVIDENCE,
     }
 )
 """Notes of readers that are cautions: they affect whether a number can be believed."""

@@ -171,8 +171,13 @@ def _most_share(curve: Curve) -> float:
     """The largest credible share of the peak."""
     if not isinstance(curve.peak, Peak):
         return math.inf
-    summed = curve.series.key.op in REDUCING and curve.peak.level in {"links of GPUs", "network"}
-    return 2 * ABOVE_PEAK if summed else ABOVE_PEAK
+    return 2 * ABOVE_PEAK if _summed_on_the_way(curve) else ABOVE_PEAK
+
+
+def _summed_on_the_way(curve: Curve) -> bool:
+    """Whether switches may add (NVLink SHARP, SHARP), so that fewer bytes pass a link than its peak assumes."""
+    levels = {"links of GPUs", "network"}
+    return curve.series.key.op in REDUCING and isinstance(curve.peak, Peak) and curve.peak.level in levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +215,8 @@ def _judge(
     reached = share_of_peak(curve.peak.name, share) if isinstance(curve.peak, Peak) else ""
     if share >= near and doubts.peak is None:
         # A measured peak scatters, too.
-        above = share > 1 and isinstance(curve.peak, Peak) and not curve.peak.measured
+        nominal = isinstance(curve.peak, Peak) and not curve.peak.measured
+        above = share > 1 and nominal and not _summed_on_the_way(curve)
         return _Judged("faster" if above else "as expected", reached, "peak", share)
     if model_ratio is not None:
         ratio = model_ratio * slowdown

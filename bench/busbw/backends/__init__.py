@@ -4,6 +4,7 @@ import importlib.util
 import math
 import os
 import re
+import socket
 from collections.abc import Callable
 from functools import partial
 from importlib import metadata
@@ -29,6 +30,19 @@ def _lazily(module: str, name: str) -> Callable[..., Any]:
 
 def _torch_missing() -> str | None:
     return None if importlib.util.find_spec("torch") else "torch is not installed"
+
+
+def _gloo_missing() -> str | None:
+    return _torch_missing() or no_interface()
+
+
+def no_interface() -> str | None:
+    """Why Gloo cannot use the interfaces that ``GLOO_SOCKET_IFNAME`` names; None if it can."""
+    named = [name.strip() for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name.strip()]
+    here = [name for _, name in socket.if_nameindex()]
+    if not (absent := [name for name in named if name not in here]):
+        return None
+    return f"GLOO_SOCKET_IFNAME names {', '.join(absent)}, but the interfaces of this host are {', '.join(here)}"
 
 
 def _cuda_missing(what: str) -> str | None:
@@ -124,7 +138,7 @@ BACKENDS: dict[str, BackendRow] = {
             name="gloo",
             device="cpu",
             summary="torch.distributed over Gloo: CPU ranks, TCP",
-            missing=_torch_missing,
+            missing=_gloo_missing,
             open=_lazily("pytorch.backend", "GlooBackend"),
             traits=BackendTraits(cost_models="gloo"),
             packages=("torch",),

@@ -13,7 +13,7 @@ from busbw_analysis.data.readers.deduce import disagreements
 from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
-from busbw_analysis.data.readers.nccl_info import LIKELY, Paths
+from busbw_analysis.data.readers.nccl_info import EVIDENCE, LIKELY, Paths, Progress
 
 _QUOTED: Final = 200
 _STRONG: Final = re.compile(
@@ -57,7 +57,7 @@ class Draft:
         self.tables: list[Table] = []
         self.line = 1
         self.nranks: set[int] = set()
-        self.paths = Paths()
+        self.paths, self.progress = Paths(), Progress()
         self._notes: dict[str, tuple[LogNote, int]] = {}
         self.error: str | None = None
         self._quotes_tool = False
@@ -85,6 +85,8 @@ class Draft:
             for code, meaning in self.paths.evidence(text):
                 self.note(code, line.number, meaning)
         if line.nccl is not None and "NCCL INFO" in line.nccl:
+            if not self.rows:
+                self.progress.take(line.number, line.nccl)
             return
         if _MAYBE.search(text) is not None:
             strong = _STRONG.search(text)
@@ -220,7 +222,11 @@ class Draft:
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
-        raise LogError(f"{self.source}: a log of {self.tool} without results", code="no-results")
+        hang = self.progress.in_words()
+        seen = [note.text for code, (note, _) in self._notes.items() if code in EVIDENCE]
+        hang += f". It also says: {'; '.join(seen)}" if hang and seen else ""
+        message = f"{self.source}: a log of {self.tool} without results{': ' * bool(hang)}{hang}"
+        raise LogError(message, code="hang" if hang else "no-results")
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:

@@ -96,6 +96,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     line: line number of the heading
     ranks, groups: number of ranks in one group, and number of concurrent groups
+    hosts: number of hosts, if the command line states it
     places: the ranks that the log lists, in its order
     library_version: of NCCL, RCCL or MPI
     command: the command line
@@ -109,6 +110,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     tool_version: str | None = None
     ranks: int | None = None
     groups: int | None = None
+    hosts: int | None = None
     places: tuple[Place, ...] = ()
     library_version: str | None = None
     command: str | None = None

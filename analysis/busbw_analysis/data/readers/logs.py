@@ -14,6 +14,7 @@ from busbw_analysis.data.readers import (
     imb,
     inspector,
     named,
+    nccl_info,
     nccl_json,
     nccl_text,
     nixlbench,
@@ -102,6 +103,7 @@ READERS: Final = (
     Reader("perftest", perftest.SIGN, perftest.read, _PERFTEST),
     Reader("nixlbench", nixlbench.SIGN, nixlbench.read),
     Reader("nccl-tests", nccl_text.SIGN, nccl_text.read, NCCL),
+    Reader("NCCL messages", nccl_info.SIGN, nccl_info.read, NCCL),
     Reader("CSV", named.CSV, named.read_csv),
 )
 """The first reader whose sign is in a log reads it. CSV takes precedence if its sign is in the first line."""

@@ -18,16 +18,28 @@ SIGN: Final = re.compile(
     rb"|Collective test starting|Avg bus bandwidth +:"
 )
 _RANK: Final = re.compile(
-    r"\bRank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d{1,9})\s+)?(?:Pid\s+(?P<pid>\d{1,9})\s+)?on\s+(?P<host>\S+)"
+    r"\bRank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d{1,9})\s+)?(?:Pid\s+(?P<pid>\d{1,9})\s+)?on\s+(?P<host>\S.{0,254}?)"
     r"\s+device\s+(?P<device>\d{1,9})(?:\s+\[(?P<bus_id>[^\]]*)\])?\s*(?P<name>.*)"
 )
 _SETTINGS: Final = re.compile(
-    r"\bnThread \d+ nGpus \d+ (?:minBytes \d+ maxBytes (\d{1,18}) step: (\d{1,18})\((factor|bytes)\))?"
+    r"\bnThread (\d+) nGpus (\d+) (?:minBytes \d+ maxBytes (\d{1,18}) step: (\d{1,18})\((factor|bytes)\))?"
 )
 _VERSION: Final = re.compile(r"\b[nr]ccl-tests:? [Vv]ersion (\S+)(?:.*library=(\d+))?")
 _STARTING: Final = re.compile(r"Collective test starting: (\S+)")
 _PERF: Final = re.compile(r"\b([a-z]+(?:_[a-z]+)*?)_perf(?:_mpi)?\b")
 _COMMAND: Final = re.compile(r"\b[a-z_]+_perf(?:_mpi)?\b.* -\w")
+_OPTIONS: Final = tuple(
+    (re.compile(rf"(?<!\S)(?:{options})(\d{{1,6}})\b"), name)
+    for options, name in (
+        (r"-np\s+|-n\s+|--ntasks[= ]|--np[= ]", "processes"),
+        (r"-N\s*|--nodes[= ]", "hosts"),
+        (r"--ntasks-per-node[= ]|--npernode[= ]|-ppn\s+|--map-by ppr:", "of_host"),
+        (r"-g\s*|--ngpus\s+", "gpus"),
+        (r"-t\s*|--nthreads\s+", "threads"),
+    )
+)
+"""Options of launchers and of the tool."""
+_LAUNCHED: Final = re.compile(r"\b(?:mpirun|mpiexec|srun|torchrun)\b")
 _SUMMARY: Final = re.compile(r"(Out of bounds values|Avg bus bandwidth)\s*:\s*(\S+)\s*(\w*)")
 _NAMES: Final = {"type": "dtype", "bytes": "size", "N": "count", "op": "redop", "res": "error"}
 _OLD_TIME: Final = "ms"
@@ -82,9 +94,11 @@ class _Reader:
         self.titled = self.done = self.doubled = False
         self.cases: set[tuple[str, ...]] = set()
         self.time_unit, self.rate_unit = "us", "GB/s"
+        self.started: int | None = None
+        """Ranks that the command line starts; None: it does not say."""
         self.announced: tuple[int, int, str] | None = None
         """Largest size, step, and whether the step is a factor or bytes, as the tool announces them."""
-        self.largest = 0
+        self.largest = self.per_process = 0
 
     def take(self, line: Line) -> None:
         """Process one line: a row, a part of a row, a heading, or anything else."""
@@ -209,7 +223,8 @@ class _Reader:
             self._title(line)
             self.draft.places.clear()
             if match is not None:
-                self.announced = None if match[1] is None else (int(match[1]), int(match[2]), match[3])
+                self.per_process = int(match[1]) * int(match[2])
+                self.announced = None if match[3] is None else (int(match[3]), int(match[4]), match[5])
         elif (match := _STARTING.search(text)) is not None:
             self._title(line)
             self.op_hint = match[1].partition("_perf")[0]
@@ -233,6 +248,16 @@ class _Reader:
             self.op_hint = names.pop()
             if _COMMAND.search(text) is not None:
                 self.draft.facts["command"] = text.strip()[:1000]
+                self._started(text)
+
+    def _started(self, command: str) -> None:
+        """Record how many ranks and hosts a command line starts, if it says both processes and GPUs of each."""
+        options = {name: int(value) for pattern, name in _OPTIONS for value in pattern.findall(command)[:1]}
+        processes = options.get("processes", options.get("hosts", 0) * options.get("of_host", 0))
+        if "hosts" in options:
+            self.draft.facts["hosts"] = options["hosts"]
+        if processes or not _LAUNCHED.search(command):
+            self.started = (processes or 1) * options.get("gpus", 1) * options.get("threads", 1)
 
     def _summary(self, line: Line, match: re.Match[str]) -> None:
         self.cut()
@@ -259,7 +284,7 @@ class _Reader:
         self._ranks()
         self.draft.end(complete=True if self.done else None if self._has_largest() else False)
         self.columns, self.op_hint, self.titled, self.done = None, None, False, False
-        self.announced, self.largest = None, 0
+        self.announced, self.largest, self.per_process = None, 0, 0
 
     def _has_largest(self) -> bool:
         """Whether the row of the largest size is there, or begun; also if no size was announced."""
@@ -272,10 +297,15 @@ class _Reader:
         """Record the ranks of a group: those listed, and those whose lines were removed from the log."""
         places = self.draft.places
         if not places or not self.draft.rows:
+            if self.started is not None:
+                self.draft.facts.setdefault("ranks", self.started)
             return
         groups = Counter(place.group for place in places)
         sizes = set(groups.values())
-        ranks: int | None = max(place.rank or 0 for place in places) + 1
+        last = max(place.rank or 0 for place in places) + 1
+        ranks: int | None = max(last, self.per_process)
+        if self.per_process == ranks:
+            self.draft.facts["hosts"] = 1
         if len(places) != ranks:
             self.draft.note("shortened", self.draft.line, f"{len(places)} of at least {ranks} ranks are listed")
         if len(groups) > 1:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from busbw.backends import no_interface
 from busbw.backends.base import Vector, World, explained, no_longer_than
 from busbw.backends.library import LibraryBackend
 from busbw.backends.patterns import TORCH_DTYPES
@@ -56,7 +57,7 @@ class TorchBackend(LibraryBackend):
                 )
                 self._control = dist.new_group(backend="gloo", timeout=timeout)
         except (RuntimeError, ValueError, OSError) as error:
-            advice = _gloo_advice() if "connectFullMesh" in str(error) else ""
+            advice = _gloo_advice() if no_interface() or "connectFullMesh" in str(error) else ""
             raise LaunchError(
                 f"rank {world.rank} of {world.size} could not join the world: {first_line(error)}{advice}"
             ) from error
@@ -195,6 +196,8 @@ def _connecting(world: World) -> AbstractContextManager[None]:
 
 def _gloo_advice() -> str:
     """Advice if Gloo cannot connect the ranks after their rendezvous, which may have used another interface."""
+    if absent := no_interface():
+        return f"; {absent}"
     named = os.environ.get("GLOO_SOCKET_IFNAME")
     by = named or "the interface that this host's own name resolves to"
     return f"; Gloo uses {by} on {socket.gethostname()}: set GLOO_SOCKET_IFNAME to the interface to the other hosts"

@@ -1,0 +1,142 @@
+"""What a paste leaves out or hides, and what the user says: deduced, given, or refused, each with its reason."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from testing.logs import LOGS
+
+from busbw.backends import BACKENDS
+from busbw.cli.main import main
+from busbw.errors import BusbwError, LogError
+from busbw.runs.store import StoredRun
+from busbw.system.catalog import catalogue
+from busbw_analysis.data.imported import LogFacts
+from busbw_analysis.data.sources import find
+
+HEADER = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+ROW = "8589934592 2147483648 float sum -1 41644 206.27 360.97 0 40903 210.01 367.51 0\n"
+"""8 GiB in 41.6 ms: busbw is 7/4 of algbw, so 8 ranks."""
+END = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 364.24\n"
+
+
+def ranks_on(*places: tuple[str, int], gpu: str = "AMD Instinct MI350X") -> str:
+    """The lines of the tool that list a rank on each host and device."""
+    return "# Using devices\n" + "".join(
+        f"#  Rank {rank:2d} Group  0 Pid {100 + rank} on {host} device {device:2d} [0000:{16 + device:02x}:00] {gpu}\n"
+        for rank, (host, device) in enumerate(places)
+    )
+
+
+def read(folder: Path, text: str, **given: Any) -> StoredRun:  # noqa: ANN401 - options
+    path = folder / "log"
+    path.write_text(text, encoding="utf-8")
+    return find(folder, str(path)).read(LogFacts.stated(given, catalogue())).stored
+
+
+def codes(stored: StoredRun) -> set[str]:
+    assert stored.run.imported is not None
+    return {note.code for note in stored.run.imported.notes}
+
+
+def test_ranks_cut_from_the_list_follow_from_busbw(tmp_path: Path) -> None:
+    settings = "# nThread 1 nGpus 8 minBytes 8589934592 maxBytes 8589934592 step: 2(factor) warmup iters: 5\n"
+    text = f"{settings}{ranks_on(('node1', 0), ('node1', 1))}...\n{HEADER}{ROW}{END}"
+    for given in ({}, {"ranks": 8}):
+        run = read(tmp_path, text, **given).run
+        assert run.hosts == ("node1",) * 8
+        assert [gpu.name for gpu in run.environments["node1"].pci.gpus] == ["AMD Instinct MI350X"] * 8
+        assert {case.ranks for case in run.cases} == {8}
+    without = read(tmp_path, f"{ranks_on(('node1', 0), ('node1', 1))}{HEADER}{ROW}{END}")
+    assert {case.ranks for case in without.run.cases} == {8}
+    assert "deduced" in codes(without)
+
+
+def test_a_gpu_that_is_listed_twice_is_on_another_host(tmp_path: Path) -> None:
+    places = [("<ip>", device) for _ in range(2) for device in range(4)]
+    stored = read(tmp_path, f"{ranks_on(*places)}{HEADER}{ROW}{END}")
+    assert len(set(stored.run.hosts)) == 2
+    assert stored.run.hosts[0] != stored.run.hosts[4]
+    assert "deduced" in codes(stored)
+    assert read(tmp_path, f"{ranks_on(*places)}{HEADER}{ROW}{END}", hosts=2).run.hosts == stored.run.hosts
+
+
+def test_hosts_that_the_user_gives_win_over_one_name_but_not_over_several(tmp_path: Path) -> None:
+    hidden = ranks_on(*(("HOST", rank) for rank in range(8)))
+    assert len(set(read(tmp_path, f"{hidden}{HEADER}{ROW}{END}", hosts=2).run.hosts)) == 2
+    named = ranks_on(*((f"node{rank // 4}", rank % 4) for rank in range(8)))
+    with pytest.raises(BusbwError) as refused:
+        read(tmp_path, f"{named}{HEADER}{ROW}{END}", hosts=4)
+    assert refused.value.code == "contradiction"
+
+
+def test_a_host_name_may_have_a_space(tmp_path: Path) -> None:
+    places = ranks_on(*(("NODE A", rank) for rank in range(8)))
+    assert set(read(tmp_path, f"{places}{HEADER}{ROW}{END}").run.hosts) == {"NODE A"}
+
+
+@pytest.mark.parametrize(
+    ("command", "hosts"),
+    [
+        ("./all_reduce_perf -b 8G -e 8G -g 8", None),
+        ("mpirun -np 8 ./all_reduce_perf -b 8G -e 8G -g 1", None),
+        ("srun -N 2 --ntasks-per-node=4 all_reduce_perf -b 8G -e 8G", 2),
+        ("srun -N2 -n 8 all_reduce_perf -b 8G -e 8G", 2),
+    ],
+)
+def test_a_command_line_says_how_many_ranks_and_hosts(command: str, hosts: int | None, tmp_path: Path) -> None:
+    """busbw and algbw of 0.01 GB/s leave open how many ranks there are."""
+    row = "1024 256 float sum -1 41.6 0.02 0.04 0 41.6 0.02 0.04 0\n"
+    stored = read(tmp_path, f"$ {command}\n{HEADER}{row}{END}")
+    assert {case.ranks for case in stored.run.cases} == {8}
+    assert len(set(stored.run.hosts)) == (hosts or 1)
+
+
+@pytest.mark.parametrize(
+    ("messages", "phase"),
+    [
+        ("Bootstrap : Using eth0:10.0.0.1<0>", "ranks meet"),
+        ("Channel 00/0 : 1[1] -> 0[0] [send] via NET/IB/0/GDRDMA", "ranks connect"),
+        ("comm 0x5 rank 0 nranks 2 cudaDev 0 busId 1 commId 0x1 - Init COMPLETE", "first call"),
+    ],
+)
+def test_a_job_that_hangs_says_where(messages: str, phase: str, tmp_path: Path) -> None:
+    for heading in ("# nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor)\n", ""):
+        with pytest.raises(LogError, match=phase) as refused:
+            read(tmp_path, f"{heading}n1:5:5 [0] NCCL INFO {messages}\n")
+        assert refused.value.code == "hang"
+
+
+def test_a_rank_that_did_not_start_is_named(tmp_path: Path) -> None:
+    starts = "".join(
+        f"n1:{rank}:{rank} [{rank}] NCCL INFO comm 0x5 rank {rank} nranks 4 cudaDev {rank} - Init START\n"
+        for rank in (0, 1, 3)
+    )
+    with pytest.raises(LogError, match="rank 2 of 4"):
+        read(tmp_path, starts)
+
+
+def test_an_interface_that_does_not_exist_is_named_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BACKENDS["gloo"].missing() is None
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "bond4")
+    reason = BACKENDS["gloo"].missing()
+    assert reason is not None
+    assert "bond4" in reason
+    assert "lo" in reason
+
+
+OPTIONS = {"hosts": "1", "gpu": "H100 SXM5", "nics": "4x200Gb/s", "ranks": "8", "op": "all_reduce", "size": "1GiB"}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir() if path.suffix == ".txt"))
+def test_options_that_a_log_asks_for_are_accepted(name: str, tmp_path: Path) -> None:
+    try:
+        stored = find(tmp_path, str(LOGS / name)).read().stored
+    except LogError:
+        return
+    assert stored.run.imported is not None
+    asked = [option for option in stored.run.imported.unknown if option != "machine"]
+    arguments = [word for option in asked for word in (f"--{option}", OPTIONS[option])]
+    result = CliRunner().invoke(main, ["show", "--json", str(LOGS / name), *arguments])
+    assert result.exit_code == 0, result.output
