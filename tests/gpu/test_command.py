@@ -62,6 +62,15 @@ def test_two_ranks_measure_what_is(tmp_path: Path) -> None:
             assert row["time_ns"] == pytest.approx(known[row["op"]], rel=0.01), row["in_words"]
 
 
+def test_messages_are_sent_in_groups_after_a_collective_of_all_ranks(tmp_path: Path) -> None:
+    """As NCCL needs them; otherwise this ends without an answer, or with one that the simulated NCCL refuses."""
+    sweep = f'[[sweep]]\nops = ["send_recv"]\nsizes = "{SIZE}"\n'
+    ring = '[[sweep]]\nops = ["all_reduce"]\nsizes = "4KiB"\nalgorithms = ["ring"]\n'
+    status, text = run(tmp_path, sweep + ring, "--timeout", "10")
+    assert status == 0, text
+    assert {row["check_state"] for row in shown(tmp_path)["cases"]} == {"verified"}
+
+
 @pytest.mark.skipif(not EXHAUSTIVE, reason="its sixteen processes take two minutes; set BUSBW_EXHAUSTIVE=1")
 def test_a_slow_link_between_two_gpus_is_named(tmp_path: Path) -> None:
     sweep = '[[sweep]]\nops = ["peer_copy"]\nsizes = "1MiB"\nmodes = ["isolated"]\npairs = "alone"\n'

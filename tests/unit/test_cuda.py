@@ -15,7 +15,7 @@ from testing.narrow import require
 from testing.synthetic import case
 
 from busbw.backends.base import Bound, World
-from busbw.backends.cuda import CudaDevice
+from busbw.backends.cuda import CudaDevice, index_of
 from busbw.backends.pytorch import nccl
 from busbw.errors import BackendError, LaunchError
 from busbw.ops import OPS
@@ -55,6 +55,20 @@ def test_conditions_are_those_of_its_own_gpu(device: CudaDevice) -> None:
     ]
     with managed(Driver(gpus)):
         assert CudaDevice(0).conditions() == DeviceConditions(1, 1_980.0, 4)
+
+
+@pytest.mark.parametrize(("rank", "local_rank", "gpu"), [(3, 1, 1), (3, 0, 0), (6, 3, 1)])
+def test_a_rank_takes_the_gpu_of_its_number_on_the_host(rank: int, local_rank: int, gpu: int) -> None:
+    assert index_of(World(rank, 8, local_rank, "local", 1.0)) == gpu
+
+
+def test_all_streams_of_a_gpu_are_waited_for(device: CudaDevice, state: State) -> None:
+    device.hold(1)  # calibrates
+    before = state.now
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call] # torch's
+        device.hold(50_000_000)
+    device.synchronise()
+    assert state.now - before == pytest.approx(50_000_000, rel=0.01)
 
 
 @pytest.mark.parametrize("ns", [3_000_000, 6_000_000])

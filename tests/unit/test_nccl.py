@@ -257,6 +257,14 @@ def test_a_rank_that_waits_for_others_for_ever_says_so(world: World, op: str, *,
     assert bool(told) == is_lost, "what needs no other rank takes as long as it takes"
 
 
+def test_a_barrier_names_its_gpu(world: World) -> None:
+    """torch would guess it, with a warning, which is an error here."""
+    backend = NcclBackend(world)
+    data = torch.zeros(4, device="cuda")
+    backend.bind(Bound(case("barrier", 0, 1, backend="nccl", device="cuda"), data, data, group=(0,))).call()
+    backend.close()
+
+
 def test_graphs_are_gone_before_the_communicators_that_they_hold(world: World) -> None:
     """While one is alive, NCCL waits for it for ever when its communicator is destroyed; so does the simulated one."""
     backend = NcclBackend(world)

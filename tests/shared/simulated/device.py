@@ -56,14 +56,17 @@ class Access:
 
 @dataclass(slots=True)
 class Gpu:
-    """One GPU: its memory in use and the most of it, its streams and the number of pieces of work submitted to it."""
+    """One GPU: its memory in use and the most of it, its streams and the number of pieces of work submitted to it.
+
+    A stream stays when its Python object is gone: its work has to be waited for.
+    """
 
     index: int
     allocated: int = 0
     peak: int = 0
     submitted: int = 0
     kernels: int = 0
-    streams: "weakref.WeakSet[Stream]" = field(default_factory=weakref.WeakSet)
+    streams: "set[Stream]" = field(default_factory=set)
 
 
 _numbers = itertools.count(1)
@@ -238,6 +241,8 @@ class State:
         self.graphs: WeakSet[Any] = WeakSet()
         """Captured graphs that are alive."""
         self.pinned: dict[int, int] = {}
+        self.cublas: set[int] = set()
+        """GPUs on which the first matrix product has initialised cuBLAS, which a capture does not allow."""
         self._accesses: defaultdict[int, list[Access]] = defaultdict(list)
         self._allocated: dict[int, tuple[int, int]] = {}
 

@@ -7,6 +7,7 @@ there. Unlike NCCL, the host waits until the other ranks make the same call, bec
 Messages over Gloo between tensors of the host carry the virtual time from rank to rank.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -55,6 +56,7 @@ class Communicator:
     """The NCCL of one process: its streams, its works that nobody has waited for, and the messages of an open group.
 
     of_hosts: names of the process groups that were asked for with Gloo; all others are NCCL's
+    connected: names of those that have a communicator of all their ranks, which the first collective makes
     """
 
     def __init__(self) -> None:
@@ -63,6 +65,7 @@ class Communicator:
         self.group: list[Message] | None = None
         self.results: dict[int, Pending] = {}
         self.of_hosts: set[str] = set()
+        self.connected: set[str] = set()
         self.sending: list[tuple[torch.Tensor, dist.Work]] = []
 
     def stream(self, gpu: int, what: str) -> Stream:
@@ -163,6 +166,12 @@ def _collective(
     """One collective: its data now, its time when the last rank of the group is there."""
     state, schema = current(), func._schema.arguments
     functional, barrier = name.startswith("_c10d_functional"), name == "c10d::barrier"
+    if barrier and not args[2]:
+        warnings.warn("barrier(): using the device under current context.", stacklevel=2)  # as torch, of device_ids
+    here = state.stream(gpu)
+    if here.capture is not None and group.group_name not in state.nccl.connected:
+        state.refuse_in_capture()  # NCCL allocates when it connects
+    state.nccl.connected.add(group.group_name)
     at = next((at for at, argument in enumerate(schema) if argument.name == "async_op"), None)
     asynchronous = functional or (at is not None and (at >= len(args) or bool(args[at])))
     parts = [[leaf for leaf in pytree.tree_leaves(part) if isinstance(leaf, torch.Tensor)] for part in inner[:2]]
@@ -183,7 +192,6 @@ def _collective(
         wire = 0.0 if barrier else _wire_of(name)(len(gpus)) * (size * len(gpus) if "all_gather" in name else size)
         return max(begins), state.machine.collective(gpus, wire)
 
-    here = state.stream(gpu)
     if here.capture is not None:
         if asynchronous and not functional:
             raise NotImplementedError("an asynchronous collective in a capture")
@@ -324,7 +332,6 @@ def _between_hosts(func: Any, name: str, args: Any, kwargs: dict[str, Any], grou
     if group is None or group.size() == 1:
         return out
     works = [dist.Work.unbox(leaf) for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.ScriptObject)]
-    works = [dist.Work.unbox(leaf) for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.ScriptObject)]
     work = next(iter(works), None)
     peer: int = args[2] if name in _MESSAGES else -1
 
@@ -370,5 +377,7 @@ def end_coalescing(_group: dist.ProcessGroup, device: torch.device) -> Grouped |
     messages, state.nccl.group = state.nccl.group, None
     if not messages:
         return None
+    if messages[0].group.group_name not in state.nccl.connected:
+        raise RuntimeError("the first call of a group is a batch of messages: undefined unless all its ranks make it")
     with _disable_current_modes():
         return Grouped(exchange(messages, state.index_of(device)))
