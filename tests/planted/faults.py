@@ -207,13 +207,13 @@ _TABLE = r'''
 @ analysis/busbw_analysis/report/to_html.py: text of a run becomes markup in the report [report]
 -autoescape=True
 +autoescape=False
-@ bench/busbw/measure/loops.py: a sample on a GPU ends before the work is done [device_loops gpu/cuda]
+@ bench/busbw/measure/loops.py: a sample on a GPU ends before the work is done [gpu/cuda]
 -            device.synchronise()
 -            left = now()
 -            columns[:, index] = entered, left, switches() > earlier, last
 +            left = now()
 +            columns[:, index] = entered, left, switches() > earlier, last
-@ bench/busbw/measure/loops.py: the launch is timed instead of the work [device_loops gpu/truth]
+@ bench/busbw/measure/loops.py: the launch is timed instead of the work [gpu/truth]
 -            for call in turn:
 -                call()
 -            last.record()
@@ -237,6 +237,13 @@ _TABLE = r'''
 -                torch.cuda.current_stream().wait_event(begun)
 -                call()
 +                call()
+@ bench/busbw/backends/cuda.py: the host waits for another GPU, and this one does not [cuda]
+-            torch.cuda.current_stream(self.index).wait_event(ended)
+-
+-        return in_turn
++            ended.synchronize()
++
++        return in_turn
 @ bench/busbw/backends/cuda.py: a product is captured before cuBLAS is initialised [cuda]
 -        multiply()
 -        computation =
@@ -253,7 +260,7 @@ _TABLE = r'''
 @ bench/busbw/backends/local/device.py: the host waits for a copy [gpu/copies]
 -partial(target.copy_, source, non_blocking=True)
 +partial(target.copy_, source, non_blocking=False)
-@ bench/busbw/ops/local.py: a copy from GPU to GPU counted twice on the wire [peer_peaks ops]
+@ bench/busbw/ops/local.py: a copy from GPU to GPU counted twice on the wire [gpu/command]
 -wire_bytes=lambda _ranks, size: size, members
 +wire_bytes=lambda _ranks, size: 2 * size, members
 @ bench/busbw/backends/pytorch/nccl.py: the first call over NCCL is a message [nccl gpu/command]

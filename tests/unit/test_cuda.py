@@ -144,15 +144,21 @@ def test_two_calls_run_together_and_later_work_after_both(device: CudaDevice) ->
     assert len(streams) == 3
 
 
-def test_work_of_another_gpu_waits_for_this_one_and_this_one_for_it(device: CudaDevice) -> None:
+def test_work_of_another_gpu_waits_for_this_one_and_this_one_for_it(device: CudaDevice, state: State) -> None:
+    """Through the host's memory, because torch itself orders a copy from one GPU to another."""
     here, there = torch.zeros(4, device="cuda:0"), torch.zeros(4, device="cuda:1")
+    between = torch.zeros(4, pin_memory=True)
     torch.cuda.synchronize(1)
-    copy = device.on_other("cuda:1", lambda: there.copy_(here))
-    here.add_(1)
-    copy()
-    here.add_(1)
+    copy = device.on_other("cuda:1", lambda: there.copy_(between, non_blocking=True))
+    device.hold(1)  # calibrates
+    before = state.now
+    device.hold(50_000_000)
+    for value in (1, 2):
+        between.copy_(here.fill_(value), non_blocking=True)
+        copy()
+    assert state.now - before < 1_000_000, "the host does not wait"
     device.synchronise()
-    assert there.tolist() == [1.0] * 4
+    assert there.tolist() == [2.0] * 4, "a race is an error"
 
 
 def test_computation_is_captured_once_and_replayed_by_the_hundred(

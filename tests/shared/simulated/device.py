@@ -9,7 +9,7 @@ import itertools
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -219,6 +219,13 @@ class Event:
         merge(state.order, self._order)
 
 
+def spoil(wrote: Sequence[torch.Tensor]) -> None:
+    """Make the first element of the first tensor wrong."""
+    if wrote and wrote[0].numel():
+        first = wrote[0].view(-1)[:1]
+        _ = first.logical_not_() if first.dtype == torch.bool else first.add_(1)
+
+
 def merge(into: Order, other: Order) -> None:
     """Everything that ``other`` has seen is also before ``into``."""
     for stream, number in other.items():
@@ -309,9 +316,8 @@ class State:
     def corrupt(self, gpu: int, wrote: list[torch.Tensor]) -> None:
         """Count a kernel, and change its result if it is the one that ``Faults.corrupted`` names."""
         self.gpus[gpu].kernels += 1
-        if self.gpus[gpu].kernels == self.machine.faults.corrupted.get(gpu) and wrote and wrote[0].numel():
-            first = wrote[0].view(-1)[:1]
-            _ = first.logical_not_() if first.dtype == torch.bool else first.add_(1)
+        if self.gpus[gpu].kernels == self.machine.faults.corrupted.get(gpu):
+            spoil(wrote)
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
