@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from exhaustive import EXHAUSTIVE
 from simulated.machine import EXACT
 from testing.gpu import ON_GPU, REAL, run_on_gpus
 from testing.narrow import require
@@ -77,14 +76,14 @@ def test_messages_are_sent_in_groups_after_a_collective_of_all_ranks(tmp_path: P
     assert {row["check_state"] for row in shown(tmp_path)["cases"]} == {"verified"}
 
 
-@pytest.mark.skipif(not EXHAUSTIVE, reason="its sixteen processes take two minutes; set BUSBW_EXHAUSTIVE=1")
+@pytest.mark.slow
 def test_a_slow_link_between_two_gpus_is_named(tmp_path: Path) -> None:
     sweep = '[[sweep]]\nops = ["peer_copy"]\nsizes = "1MiB"\nmodes = ["isolated"]\npairs = "alone"\n'
     slow = '{"slow_links": {(2, 1): 20.0}}'
     status, text = run(tmp_path, sweep, "--launches", "4", "--max-seconds", "0.001", gpus=4, faults=slow)
     assert status == 0, text
-    report = shown(tmp_path, "report")
-    (matrix,) = report["pair_matrices"]
+    assert "slow-link" in causes(tmp_path)
+    (matrix,) = shown(tmp_path, "report")["pair_matrices"]
     assert [outlier["ranks"] for outlier in matrix["outliers"]] == [[2, 1]]
 
 

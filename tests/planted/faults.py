@@ -276,7 +276,7 @@ _TABLE = r'''
 @ bench/busbw/backends/pytorch/calls.py: torch guesses the GPU of a barrier [nccl]
 -group=bound.comm, device_ids=devices)
 +group=bound.comm)
-@ bench/busbw/backends/pytorch/calls.py: the stream does not wait for an asynchronous collective [gpu/cuda]
+@ bench/busbw/backends/pytorch/calls.py: the stream does not wait for an asynchronous collective [gpu/truth]
 -return do_nothing if work is None else work.wait
 +return do_nothing
 '''

@@ -27,7 +27,7 @@ from simulated.tensors import GpuTensor, host_of, size_of, wrapped
 _MESSAGES: Final = ("c10d::send", "c10d::recv_")
 _TAG: Final = 0x7100
 """Tag of the times that travel with messages: of the sender's, the receiver's, and the host's messages."""
-_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1e-5, 5e-4
+_PAUSE_SECONDS: Final = 5e-4
 _WIRE: Final[dict[str, Callable[[int], float]]] = {
     **dict.fromkeys(("allreduce_", "allreduce_coalesced_"), lambda n: 2 * (n - 1) / n),
     **dict.fromkeys(
@@ -127,13 +127,11 @@ class Message:
 
 
 def complete(work: dist.Work) -> None:
-    """Wait for the other ranks as the host does for a GPU, by polling: from that, the watchdog knows who waits. Gloo's
-    messages cannot be polled.
+    """Wait for the other ranks. Where one hangs, by polling, as the host of a GPU does: from that, the watchdog knows
+    who waits. Not elsewhere, because some works of Gloo are done by those who wait for them.
     """
-    pause = _SHORTEST_PAUSE_SECONDS
-    while not work.is_completed():
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    while current().machine.faults.hung and not work.is_completed():
+        time.sleep(_PAUSE_SECONDS)
     work.wait()
 
 
