@@ -57,7 +57,10 @@ unit-test: $(developed) ## tests without real ranks
 	$(beside) $(pytest) tests/unit -m "not alone $(fast)" --numprocesses logical --maxprocesses 8 --dist worksteal --junitxml $(times)/unit.xml
 	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/unit) -m "alone $(fast)" --junitxml $(times)/unit-alone.xml
 
+integration-test: export BUSBW_COVERAGE := $(CURDIR)/build/coverage
 integration-test: $(developed) ## tests with real ranks, and of GPUs: real ones, or simulated ones where there are none
+	rm -rf $(BUSBW_COVERAGE)
+	mkdir -p $(BUSBW_COVERAGE)
 	$(pytest) tests/integration tests/gpu -m "not alone $(fast)" --numprocesses 4 --dist worksteal --junitxml $(times)/integration.xml
 	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/integration) tests/gpu -m "alone $(fast)" --junitxml $(times)/integration-alone.xml
 
@@ -67,7 +70,7 @@ test-all: test cluster-test ## all tests, including slow ones and cluster tests,
 test-exhaustive: export BUSBW_EXHAUSTIVE = 1
 test-exhaustive: test-all ## test-all with every number of ranks, every network and more trials: about an hour and a half
 
-planted: $(developed) ## mutation test: some 60 faults in the sources that tests must detect: ten minutes
+planted: $(developed) ## mutation test: some 80 faults in the sources that tests must detect: ten minutes
 	$(venv)/bin/python tests/planted/planted.py
 
 faults: $(developed) ## break real runs at random moments, 5 × 14, and check the results: minutes

@@ -77,6 +77,16 @@ def test_messages_are_sent_in_groups_after_a_collective_of_all_ranks(tmp_path: P
 
 
 @pytest.mark.slow
+def test_eight_gpus_measure_what_is(tmp_path: Path) -> None:
+    sweep = f'[[sweep]]\nops = ["all_reduce"]\nsizes = "{SIZE}"\nmodes = ["pipelined"]\npre_enqueue = true\n'
+    status, text = run(tmp_path, sweep, "--max-seconds", "0.001", gpus=8)
+    assert status == 0, text
+    (row,) = shown(tmp_path)["cases"]
+    assert row["check_state"] == "verified"
+    assert row["time_ns"] == pytest.approx(EXACT.collective(tuple(range(8)), 2 * 7 / 8 * SIZE), rel=0.01)
+
+
+@pytest.mark.slow
 def test_a_slow_link_between_two_gpus_is_named(tmp_path: Path) -> None:
     sweep = '[[sweep]]\nops = ["peer_copy"]\nsizes = "1MiB"\nmodes = ["isolated"]\npairs = "alone"\n'
     slow = '{"slow_links": {(2, 1): 20.0}}'
