@@ -51,16 +51,17 @@ readme-picture: $(installed) ## docs/report.png: screenshot of the report of RUN
 	page=$$(realpath "$$($(venv)/bin/busbw report $(RUN) --results-dir results 2>/dev/null)") && chromium --headless --no-sandbox \
 		--hide-scrollbars --window-size=1280,1450 --screenshot=docs/report.png "file://$$page"
 
+# Where processes write which lines of the GPU side they have executed; without ``test``, nothing is recorded.
+test: export BUSBW_COVERAGE := $(CURDIR)/build/coverage
 test: unit-test integration-test ## unit tests and the main tests with real ranks: six minutes on two cores
+	$(pytest) tests/gpu/share.py
 
 unit-test: $(developed) ## tests without real ranks
+	rm -rf build/coverage
 	$(beside) $(pytest) tests/unit -m "not alone $(fast)" --numprocesses logical --maxprocesses 8 --dist worksteal --junitxml $(times)/unit.xml
 	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/unit) -m "alone $(fast)" --junitxml $(times)/unit-alone.xml
 
-integration-test: export BUSBW_COVERAGE := $(CURDIR)/build/coverage
 integration-test: $(developed) ## tests with real ranks, and of GPUs: real ones, or simulated ones where there are none
-	rm -rf $(BUSBW_COVERAGE)
-	mkdir -p $(BUSBW_COVERAGE)
 	$(pytest) tests/integration tests/gpu -m "not alone $(fast)" --numprocesses 4 --dist worksteal --junitxml $(times)/integration.xml
 	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/integration) tests/gpu -m "alone $(fast)" --junitxml $(times)/integration-alone.xml
 

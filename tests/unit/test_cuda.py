@@ -21,6 +21,8 @@ from busbw.errors import BackendError, LaunchError
 from busbw.ops import OPS
 from busbw.system.device import DeviceConditions
 
+pytestmark = pytest.mark.usefixtures("lines_recorded")
+
 HUNDRED = 100
 
 

@@ -32,6 +32,8 @@ from busbw.runs.facts import UNKNOWN_HOST, HostFacts, NcclFacts
 from busbw.runs.plan import Plan, Sweep
 from busbw.system.environment import LIBRARIES
 
+pytestmark = pytest.mark.usefixtures("lines_recorded")
+
 NVIDIA = "cuda: str = '12.6'\nhip: Optional[str] = None\n"
 AMD = "cuda: Optional[str] = None\nhip: Optional[str] = '6.2.41133'\n"
 NEITHER = "cuda: Optional[str] = None\nhip: Optional[str] = None\n"

@@ -127,10 +127,10 @@ class Message:
 
 
 def complete(work: dist.Work) -> None:
-    """Wait for the other ranks. Where one hangs, by polling, as the host of a GPU does: from that, the watchdog knows
-    who waits. Not elsewhere, because some works of Gloo are done by those who wait for them.
+    """Wait for the other ranks. Where one hangs, by polling and for ever, as the host of a GPU does: from that, the
+    watchdog knows who waits. Not elsewhere, because some works of Gloo are done by those who wait for them.
     """
-    while current().machine.faults.hung and not work.is_completed():
+    while current().machine.faults.hung and not (work.is_completed() and work.is_success()):
         time.sleep(_PAUSE_SECONDS)
     work.wait()
 

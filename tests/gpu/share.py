@@ -1,4 +1,4 @@
-"""Share of the lines of the GPU side that the tests of this folder execute, after ``make`` has run them."""
+"""Share of the lines of the GPU side that tests execute on the simulated machine: the end of ``make test``."""
 
 from typing import Final
 
@@ -10,9 +10,8 @@ from testing.narrow import require
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.alone,  # in the second part of ``make integration-test``, after all others
     pytest.mark.skipif(REAL, reason="lines are recorded on the simulated machine"),
-    pytest.mark.skipif(FOLDER is None, reason="make integration-test records them"),
+    pytest.mark.skipif(FOLDER is None, reason="make test records them"),
 ]
 
 LEAST: Final = 0.95
@@ -20,6 +19,11 @@ NOT_HERE: Final = {
     r"^class ComputeLoad": "computes on the host",
     r"^def take\(": "calls of the host",
     r"^def take_overlapped\(": "calls of the host",
+    r"torch\.set_num_threads\(threads\)": "threads are the host's",
+    r"partial\(torch\.set_num_threads, own\)": "threads are the host's",
+    r"_at_once\(lambda: partial\(_wait_for, \(": "messages of Gloo",
+    r"(coming|going) = \[partial|in_both_directions\(coming": "messages of Gloo",
+    r"return partial\(call, buffer, other\)": "messages of Gloo",
 }
 """Beginning of a statement, with its block → why a simulated GPU does not execute it."""
 
