@@ -16,9 +16,11 @@ from testing.synthetic import case
 
 from busbw.backends.base import Bound, World
 from busbw.backends.cuda import CudaDevice, index_of
+from busbw.backends.local import LOCAL
 from busbw.backends.pytorch import nccl
 from busbw.errors import BackendError, LaunchError
 from busbw.ops import OPS
+from busbw.system import numa
 from busbw.system.device import DeviceConditions
 
 pytestmark = pytest.mark.usefixtures("lines_recorded")
@@ -172,6 +174,36 @@ def test_computation_is_captured_once_and_replayed_by_the_hundred(
     for _ in range(2):
         device.compute(2 * HUNDRED + 3)
         assert len(products) == 1 + HUNDRED + 1 + 3, "each is done once before it is captured"
+
+
+def test_the_peak_of_a_call_is_that_of_its_tensors(device: CudaDevice) -> None:
+    before = torch.cuda.memory_allocated(0)
+    peak = device.peak_bytes(lambda: torch.zeros(1 << 18, device=device.name))
+    assert peak - before == 1 << 20
+    assert torch.cuda.memory_allocated(0) == before
+
+
+@pytest.mark.parametrize("pinning", ["pinned", "pageable"])
+def test_memory_on_a_numa_node_is_pinned_until_it_is_freed(
+    device: CudaDevice, state: State, monkeypatch: pytest.MonkeyPatch, pinning: str
+) -> None:
+    nodes: list[int] = []
+    monkeypatch.setattr(numa, "bind", lambda _address, _size, node: nodes.append(node))
+    one = case("host_to_device", 64, 1, backend="nccl", device="cuda", numa_node=1, pinning=pinning)
+    target = torch.zeros(16, device=device.name)
+    made = LOCAL["host_to_device"].bind(Bound(one, torch.zeros(16, device=device.name), target, device))
+    (source, _) = require(made.buffers)
+    assert (nodes, source.is_pinned()) == ([1], pinning == "pinned")
+    source.fill_(3)
+    made.call()
+    device.synchronise()
+    assert target.tolist() == [3.0] * 16
+    made.free()
+    assert not state.pinned
+    monkeypatch.undo()  # no kernel has node 1023
+    one = case("host_to_device", 64, 1, backend="nccl", device="cuda", numa_node=1023, pinning=pinning)
+    with pytest.raises(BackendError, match="NUMA node 1023"):
+        LOCAL["host_to_device"].bind(Bound(one, target, target, device))
 
 
 # --- the backend around it -------------------------------------------------------------------------------------
