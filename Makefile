@@ -51,9 +51,13 @@ readme-picture: $(installed) ## docs/report.png: screenshot of the report of RUN
 	page=$$(realpath "$$($(venv)/bin/busbw report $(RUN) --results-dir results 2>/dev/null)") && chromium --headless --no-sandbox \
 		--hide-scrollbars --window-size=1280,1450 --screenshot=docs/report.png "file://$$page"
 
+# Where processes write which lines of the GPU side they have executed; without ``test``, nothing is recorded.
+test: export BUSBW_COVERAGE := $(CURDIR)/build/coverage
 test: unit-test integration-test ## unit tests and the main tests with real ranks: six minutes on two cores
+	$(pytest) tests/gpu/share.py
 
 unit-test: $(developed) ## tests without real ranks
+	rm -rf build/coverage
 	$(beside) $(pytest) tests/unit -m "not alone $(fast)" --numprocesses logical --maxprocesses 8 --dist worksteal --junitxml $(times)/unit.xml
 	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/unit) -m "alone $(fast)" --junitxml $(times)/unit-alone.xml
 
@@ -67,7 +71,7 @@ test-all: test cluster-test ## all tests, including slow ones and cluster tests,
 test-exhaustive: export BUSBW_EXHAUSTIVE = 1
 test-exhaustive: test-all ## test-all with every number of ranks, every network and more trials: about an hour and a half
 
-planted: $(developed) ## mutation test: some 60 faults in the sources that tests must detect: ten minutes
+planted: $(developed) ## mutation test: some 80 faults in the sources that tests must detect: ten minutes
 	$(venv)/bin/python tests/planted/planted.py
 
 faults: $(developed) ## break real runs at random moments, 5 × 14, and check the results: minutes

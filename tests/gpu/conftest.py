@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from simulated.install import seen_by_busbw, simulated
 from simulated.machine import EXACT
+from testing.covered import recorded
 from testing.gpu import REAL, world_of_one
 
 from busbw.backends import BACKENDS
@@ -45,7 +46,7 @@ def machine() -> Iterator[Machine | None]:
     if REAL:
         yield None
         return
-    with simulated(EXACT) as state, seen_by_busbw():
+    with simulated(EXACT) as state, seen_by_busbw(), recorded():
         yield state.machine
 
 

@@ -1,17 +1,19 @@
 """Ranks on several GPUs by the real command: what is measured is what is, and what is wrong is named."""
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from exhaustive import EXHAUSTIVE
 from simulated.machine import EXACT
 from testing.gpu import ON_GPU, REAL, run_on_gpus
+from testing.narrow import require
 
 from busbw.cli.main import main
 from busbw.runs import store
+from busbw.runs.records import Failed
 
 pytestmark = [*ON_GPU, pytest.mark.skipif(REAL, reason="the truth of a real GPU is not known")]
 
@@ -34,7 +36,7 @@ def run(folder: Path, sweeps: str, *arguments: str, faults: str = "{}", gpus: in
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SIMULATED_FAULTS", faults)
         patch.setenv("SIMULATED_GPUS", str(gpus))
-        ran = run_on_gpus(folder, "--plan", str(plan), "--ranks", str(gpus), *arguments)
+        ran = run_on_gpus(folder, "--plan", str(plan), "--ranks", str(gpus), "--quiet", *arguments)
     return ran.returncode, ran.stdout + ran.stderr
 
 
@@ -60,17 +62,47 @@ def test_two_ranks_measure_what_is(tmp_path: Path) -> None:
     for row in rows:
         if row["op"] in known:
             assert row["time_ns"] == pytest.approx(known[row["op"]], rel=0.01), row["in_words"]
+    (made,) = store.folders(tmp_path)
+    crossed = {(row.case.op, group.wire_bytes) for row in store.read(made).measurements for group in row.groups}
+    assert crossed >= {("peer_copy_both", 2 * 4096), ("peer_copy_staged", 4096)}
 
 
-@pytest.mark.skipif(not EXHAUSTIVE, reason="its sixteen processes take two minutes; set BUSBW_EXHAUSTIVE=1")
+def test_messages_are_sent_in_groups_after_a_collective_of_all_ranks(tmp_path: Path) -> None:
+    """As NCCL needs them; otherwise this ends without an answer, or with one that the simulated NCCL refuses."""
+    sweep = f'[[sweep]]\nops = ["send_recv"]\nsizes = "{SIZE}"\n'
+    ring = '[[sweep]]\nops = ["all_reduce"]\nsizes = "4KiB"\nalgorithms = ["ring"]\n'
+    status, text = run(tmp_path, sweep + ring, "--timeout", "10")
+    assert status == 0, text
+    assert {row["check_state"] for row in shown(tmp_path)["cases"]} == {"verified"}
+
+
+@pytest.mark.slow
+def test_eight_gpus_measure_what_is(tmp_path: Path) -> None:
+    sweep = f'[[sweep]]\nops = ["all_reduce"]\nsizes = "{SIZE}"\nmodes = ["pipelined"]\npre_enqueue = true\n'
+    status, text = run(tmp_path, sweep, "--max-seconds", "0.001", gpus=8)
+    assert status == 0, text
+    (row,) = shown(tmp_path)["cases"]
+    assert row["check_state"] == "verified"
+    assert row["time_ns"] == pytest.approx(EXACT.collective(tuple(range(8)), 2 * 7 / 8 * SIZE), rel=0.01)
+
+
+@pytest.mark.slow
 def test_a_slow_link_between_two_gpus_is_named(tmp_path: Path) -> None:
     sweep = '[[sweep]]\nops = ["peer_copy"]\nsizes = "1MiB"\nmodes = ["isolated"]\npairs = "alone"\n'
     slow = '{"slow_links": {(2, 1): 20.0}}'
     status, text = run(tmp_path, sweep, "--launches", "4", "--max-seconds", "0.001", gpus=4, faults=slow)
     assert status == 0, text
-    report = shown(tmp_path, "report")
-    (matrix,) = report["pair_matrices"]
+    assert "slow-link" in causes(tmp_path)
+    (matrix,) = shown(tmp_path, "report")["pair_matrices"]
     assert [outlier["ranks"] for outlier in matrix["outliers"]] == [[2, 1]]
+
+
+def failed_rows(folder: Path) -> tuple[Failed, ...]:
+    """The failed blocks of the run, which has ended in failure; its host has every rank."""
+    (made,) = store.folders(folder)
+    stored = store.read(made)
+    assert require(stored.end).status == "failed"
+    return stored.failed
 
 
 @pytest.mark.slow
@@ -80,3 +112,40 @@ def test_a_gpu_that_is_lost_ends_the_launch_and_is_named(tmp_path: Path) -> None
     assert status != 0
     assert "rank 1" in text
     assert "launch failure" in text
+
+
+def test_a_rank_that_hangs_in_nccl_is_named_by_the_watchdog(tmp_path: Path) -> None:
+    sweep = '[[sweep]]\nops = ["all_reduce"]\nsizes = "4KiB"\nmodes = ["pipelined"]\n'
+    status, text = run(tmp_path, sweep, "--timeout", "3", faults='{"hung": {1: 60}}')
+    assert status == 1
+    assert f"rank 1 (host {socket.gethostname()}" in text
+    assert "rank 0 (" not in text, "the rank that waits is not to blame"
+    (failure,) = failed_rows(tmp_path)
+    assert (failure.case.op, failure.case.size_bytes, failure.cause) == ("all_reduce", 4096, "timeout")
+
+
+def test_a_gpu_that_receives_wrong_data_fails_the_case(tmp_path: Path) -> None:
+    sweep = '[[sweep]]\nops = ["all_reduce", "memory_copy"]\nsizes = "4KiB"\n'
+    status, text = run(tmp_path, sweep, faults='{"garbled": (1,)}')
+    assert status == 1, text
+    (failure,) = failed_rows(tmp_path)
+    assert (failure.case.op, failure.cause) == ("all_reduce", "wrong_data")
+    assert "wrong-data" in causes(tmp_path)
+
+
+def causes(folder: Path) -> set[str]:
+    """Codes of the causes that the answer names."""
+    return {cause["code"] for cause in shown(folder)["answer"]["causes"]}
+
+
+def test_a_late_rank_and_a_throttled_gpu_are_named(tmp_path: Path) -> None:
+    sweeps = '[[sweep]]\nops = ["all_reduce", "memory_copy"]\nsizes = "4KiB,64KiB"\n'
+    wrong = '{"late": {1: 2_000_000}, "slowed": {0: 3.0}}'
+    status, text = run(tmp_path, sweeps, "--max-seconds", "0.1", faults=wrong)
+    assert status == 0, text
+    assert {"straggler", "throttled"} <= causes(tmp_path)
+    (group,) = shown(tmp_path, "report")["lateness"]
+    assert [member["rank"] for member in group["members"] if member["flagged"]] == [1]
+    (made,) = store.folders(tmp_path)
+    gpus = [gpu for row in store.read(made).measurements for host in row.conditions for gpu in host.gpus]
+    assert {gpu.index for gpu in gpus if gpu.throttled} == {0}

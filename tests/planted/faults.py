@@ -11,7 +11,7 @@ class Fault:
     """``old``, which is found once in ``file``, becomes ``new``.
 
     name: what is wrong then, in a few words.
-    tests: the files in tests/unit that should notice; they are run first.
+    tests: the files in ``tests`` that should notice; they are run first.
     """
 
     name: str
@@ -207,8 +207,82 @@ _TABLE = r'''
 @ analysis/busbw_analysis/report/to_html.py: text of a run becomes markup in the report [report]
 -autoescape=True
 +autoescape=False
+@ bench/busbw/measure/loops.py: a sample on a GPU ends before the work is done [gpu/cuda]
+-            device.synchronise()
+-            left = now()
+-            columns[:, index] = entered, left, switches() > earlier, last
++            left = now()
++            columns[:, index] = entered, left, switches() > earlier, last
+@ bench/busbw/measure/loops.py: the launch is timed instead of the work [gpu/truth]
+-            for call in turn:
+-                call()
+-            last.record()
++            last.record()
++            for call in turn:
++                call()
+@ bench/busbw/backends/cuda.py: the whole GPU is not waited for [cuda gpu/cuda]
+-        torch.cuda.synchronize(self.index)
++        torch.cuda.current_stream(self.index).synchronize()
+@ bench/busbw/backends/cuda.py: an event is recorded on the wrong stream [cuda]
+-                other()
+-                ended.record()
++                other()
++            ended.record()
+@ bench/busbw/backends/cuda.py: the host waits for another stream, and the current one does not [cuda]
+-            first()
+-            torch.cuda.current_stream(self.index).wait_event(ended)
++            first()
++            ended.synchronize()
+@ bench/busbw/backends/cuda.py: work on another GPU does not wait for this one [cuda]
+-                torch.cuda.current_stream().wait_event(begun)
+-                call()
++                call()
+@ bench/busbw/backends/cuda.py: the host waits for another GPU, and this one does not [cuda]
+-            torch.cuda.current_stream(self.index).wait_event(ended)
+-
+-        return in_turn
++            ended.synchronize()
++
++        return in_turn
+@ bench/busbw/backends/cuda.py: a product is captured before cuBLAS is initialised [cuda]
+-        multiply()
+-        computation =
++        computation =
+@ bench/busbw/backends/cuda.py: a rank takes its GPU by its number in the world [cuda]
+-return world.local_rank % count
++return world.rank % count
+@ bench/busbw/backends/cuda.py: NCCL's watchdog spoils a capture [cuda gpu/cuda]
+-capture_error_mode="thread_local"
++capture_error_mode="global"
+@ bench/busbw/backends/local/device.py: a copy to or from a GPU leaves out its first element [gpu/copies]
+-partial(target.copy_, source, non_blocking=True)
++partial(target[1:].copy_, source[1:], non_blocking=True)
+@ bench/busbw/backends/local/device.py: the host waits for a copy [gpu/copies]
+-partial(target.copy_, source, non_blocking=True)
++partial(target.copy_, source, non_blocking=False)
+@ bench/busbw/ops/local.py: a copy from GPU to GPU counted twice on the wire [gpu/command]
+-wire_bytes=lambda _ranks, size: size, members
++wire_bytes=lambda _ranks, size: 2 * size, members
+@ bench/busbw/backends/pytorch/nccl.py: the first call over NCCL is a message [nccl gpu/command]
+-            dist.all_reduce(torch.zeros(1, device=self._gpu.name))
+-            self._gpu
++            self._gpu
+@ bench/busbw/backends/pytorch/calls.py: a GPU sends and receives in calls of their own [nccl]
+-    if send.is_cuda:
++    if send.dim() > 1:
+@ bench/busbw/backends/pytorch/calls.py: messages of an algorithm are not grouped on a GPU [gpu/command]
+-    if any(buffer.is_cuda for
++    if any(buffer.dim() > 1 for
+@ bench/busbw/backends/pytorch/calls.py: torch guesses the GPU of a barrier [nccl]
+-group=bound.comm, device_ids=devices)
++group=bound.comm)
+@ bench/busbw/backends/pytorch/calls.py: the stream does not wait for an asynchronous collective [gpu/truth]
+-return do_nothing if work is None else work.wait
++return do_nothing
 '''
-"""Each fault as in a diff: where it is, what is wrong [which tests should notice], the old text and the new."""
+"""Each fault as in a diff: where it is, what is wrong [which tests should notice], the old text and the new. Tests are
+in tests/unit unless their folder is given.
+"""
 
 
 def _fault(row: str) -> Fault:
@@ -216,7 +290,10 @@ def _fault(row: str) -> Fault:
     file, _, rest = head.partition(": ")
     name, _, tests = rest.removesuffix("]").partition(" [")
     old, new = ("\n".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
-    return Fault(name, file, old, new, tuple(f"test_{name}.py" for name in tests.split()))
+    files = tuple(
+        f"{folder or 'unit'}/test_{test}.py" for folder, _, test in (one.rpartition("/") for one in tests.split())
+    )
+    return Fault(name, file, old, new, files)
 
 
 FAULTS = tuple(_fault(row) for row in re.split(r"^@ ", _TABLE, flags=re.MULTILINE)[1:])

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import cache_from_source
+from itertools import groupby
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -44,8 +45,8 @@ def misfits(faults: Iterable[Fault], root: Path = ROOT) -> list[str]:
             found.append(f"{fault.name!r}: its text is {times} times in {fault.file}, want once: {fault.old!r}")
         if fault.old == fault.new:
             found.append(f"{fault.name!r} changes nothing")
-        missing = [name for name in fault.tests if not (root / "tests/unit" / name).is_file()]
-        found += [f"{fault.name!r}: there is no tests/unit/{name}" for name in missing]
+        missing = [name for name in fault.tests if not (root / "tests" / name).is_file()]
+        found += [f"{fault.name!r}: there is no tests/{name}" for name in missing]
     return found
 
 
@@ -97,10 +98,12 @@ class Copy:
         return found[1]
 
     def noticed_by(self, fault: Fault, workers: int) -> str | None:
-        """The test that notices ``fault``; None where no unit test does."""
+        """The test that notices ``fault``; None where none does. Those of GPUs keep their machine for their process."""
+        folders = groupby(fault.tests, lambda name: name.partition("/")[0])
         with self.planted(fault):
+            named = (self.failing(*(f"tests/{name}" for name in names)) for _, names in folders)
             return (
-                self.failing(*(f"tests/unit/{name}" for name in fault.tests))
+                next(filter(None, named), None)
                 or self.failing("tests/unit", "-m", "not alone", "-n", str(workers))
                 or self.failing("tests/unit", "-m", "alone")
             )
@@ -149,8 +152,9 @@ def main() -> int:
                 missed += 1
             else:
                 tests[test] = None
-        itself = copies[0].failing(*tests) if tests else None
-    print(f"{len(faults) - missed} of {len(faults)} faults are noticed by a unit test")
+        parts = ([test for test in tests if test.startswith(f"tests/{folder}/")] for folder in ("unit", "gpu"))
+        itself = next(filter(None, (copies[0].failing(*part) for part in parts if part)), None)
+    print(f"{len(faults) - missed} of {len(faults)} faults are noticed by a test")
     if itself is not None:
         print(f"but {itself} fails without any fault")
         return 2

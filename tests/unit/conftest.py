@@ -1,9 +1,10 @@
 """What several unit tests need: trees of sysfs that are kept as text, and an environment without a launcher."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from testing.covered import recorded
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -12,6 +13,13 @@ DATA = Path(__file__).parents[1] / "data"
 def no_launcher_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def lines_recorded() -> Iterator[None]:
+    """The lines of the GPU side that a module executes count, as those of tests/gpu do."""
+    with recorded():
+        yield
 
 
 @pytest.fixture

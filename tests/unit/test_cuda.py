@@ -15,11 +15,15 @@ from testing.narrow import require
 from testing.synthetic import case
 
 from busbw.backends.base import Bound, World
-from busbw.backends.cuda import CudaDevice
+from busbw.backends.cuda import CudaDevice, index_of
+from busbw.backends.local import LOCAL
 from busbw.backends.pytorch import nccl
 from busbw.errors import BackendError, LaunchError
 from busbw.ops import OPS
+from busbw.system import numa
 from busbw.system.device import DeviceConditions
+
+pytestmark = pytest.mark.usefixtures("lines_recorded")
 
 HUNDRED = 100
 
@@ -58,6 +62,20 @@ def test_conditions_are_those_of_its_own_gpu(device: CudaDevice) -> None:
     ]
     with managed(Driver(gpus)):
         assert CudaDevice(0).conditions() == DeviceConditions(1, 1_980.0, 4)
+
+
+@pytest.mark.parametrize(("rank", "local_rank", "gpu"), [(3, 1, 1), (3, 0, 0), (6, 3, 1)])
+def test_a_rank_takes_the_gpu_of_its_number_on_the_host(rank: int, local_rank: int, gpu: int) -> None:
+    assert index_of(World(rank, 8, local_rank, "local", 1.0)) == gpu
+
+
+def test_all_streams_of_a_gpu_are_waited_for(device: CudaDevice, state: State) -> None:
+    device.hold(1)  # calibrates
+    before = state.now
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call] # torch's
+        device.hold(50_000_000)
+    device.synchronise()
+    assert state.now - before == pytest.approx(50_000_000, rel=0.01)
 
 
 @pytest.mark.parametrize("ns", [3_000_000, 6_000_000])
@@ -133,15 +151,21 @@ def test_two_calls_run_together_and_later_work_after_both(device: CudaDevice) ->
     assert len(streams) == 3
 
 
-def test_work_of_another_gpu_waits_for_this_one_and_this_one_for_it(device: CudaDevice) -> None:
+def test_work_of_another_gpu_waits_for_this_one_and_this_one_for_it(device: CudaDevice, state: State) -> None:
+    """Through the host's memory, because torch itself orders a copy from one GPU to another."""
     here, there = torch.zeros(4, device="cuda:0"), torch.zeros(4, device="cuda:1")
+    between = torch.zeros(4, pin_memory=True)
     torch.cuda.synchronize(1)
-    copy = device.on_other("cuda:1", lambda: there.copy_(here))
-    here.add_(1)
-    copy()
-    here.add_(1)
+    copy = device.on_other("cuda:1", lambda: there.copy_(between, non_blocking=True))
+    device.hold(1)  # calibrates
+    before = state.now
+    device.hold(50_000_000)
+    for value in (1, 2):
+        between.copy_(here.fill_(value), non_blocking=True)
+        copy()
+    assert state.now - before < 1_000_000, "the host does not wait"
     device.synchronise()
-    assert there.tolist() == [1.0] * 4
+    assert there.tolist() == [2.0] * 4, "a race is an error"
 
 
 def test_computation_is_captured_once_and_replayed_by_the_hundred(
@@ -153,6 +177,36 @@ def test_computation_is_captured_once_and_replayed_by_the_hundred(
     for _ in range(2):
         device.compute(2 * HUNDRED + 3)
         assert len(products) == 1 + HUNDRED + 1 + 3, "each is done once before it is captured"
+
+
+def test_the_peak_of_a_call_is_that_of_its_tensors(device: CudaDevice) -> None:
+    before = torch.cuda.memory_allocated(0)
+    peak = device.peak_bytes(lambda: torch.zeros(1 << 18, device=device.name))
+    assert peak - before == 1 << 20
+    assert torch.cuda.memory_allocated(0) == before
+
+
+@pytest.mark.parametrize("pinning", ["pinned", "pageable"])
+def test_memory_on_a_numa_node_is_pinned_until_it_is_freed(
+    device: CudaDevice, state: State, monkeypatch: pytest.MonkeyPatch, pinning: str
+) -> None:
+    nodes: list[int] = []
+    monkeypatch.setattr(numa, "bind", lambda _address, _size, node: nodes.append(node))
+    one = case("host_to_device", 64, 1, backend="nccl", device="cuda", numa_node=1, pinning=pinning)
+    target = torch.zeros(16, device=device.name)
+    made = LOCAL["host_to_device"].bind(Bound(one, torch.zeros(16, device=device.name), target, device))
+    (source, _) = require(made.buffers)
+    assert (nodes, source.is_pinned()) == ([1], pinning == "pinned")
+    source.fill_(3)
+    made.call()
+    device.synchronise()
+    assert target.tolist() == [3.0] * 16
+    made.free()
+    assert not state.pinned
+    monkeypatch.undo()  # no kernel has node 1023
+    one = case("host_to_device", 64, 1, backend="nccl", device="cuda", numa_node=1023, pinning=pinning)
+    with pytest.raises(BackendError, match="NUMA node 1023"):
+        LOCAL["host_to_device"].bind(Bound(one, target, target, device))
 
 
 # --- the backend around it -------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from busbw.system.detect import Level, Picture, picture
 from busbw.system.dimms import memory_facts
 from busbw.system.pci import affinity, driver_of, ports
 
+pytestmark = pytest.mark.usefixtures("lines_recorded")
+
 LaidOut = Callable[[str], Path]
 MACHINES = Path(__file__).parents[1] / "data/machines"
 

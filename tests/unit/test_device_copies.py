@@ -26,6 +26,8 @@ from busbw.ops.base import Share
 from busbw.runs.records import Case, Failed, Measurement, Mode
 from busbw.system.device import Device
 
+pytestmark = pytest.mark.usefixtures("lines_recorded")
+
 HOST_OPS = ("host_to_device", "device_to_host", "host_and_device")
 PEER_OPS = ("peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged")
 HERE = Place(oversubscribed=False, comparable=True)

@@ -20,6 +20,8 @@ from busbw.measure.loops import take_on_device as take
 from busbw.measure.loops import take_overlapped_on_device as take_overlapped
 from busbw.runs.records import Cache, Case, Measurement, Mode
 
+pytestmark = pytest.mark.usefixtures("lines_recorded")
+
 LAUNCH, REPLAY, WAIT, UNIT, FLUSH = 4_000, 6_000, 700, 100, 20_000
 CALL, POST = 10_000, 200
 DEVICE = DeviceScript(launch_ns=LAUNCH, replay_ns=REPLAY, wait_ns=WAIT, unit_ns=UNIT, flush_ns=FLUSH)

@@ -33,6 +33,8 @@ from busbw.runs.facts import UNKNOWN_HOST, HostFacts, NcclFacts
 from busbw.runs.plan import Plan, Sweep
 from busbw.system.environment import LIBRARIES
 
+pytestmark = pytest.mark.usefixtures("lines_recorded")
+
 NVIDIA = "cuda: str = '12.6'\nhip: Optional[str] = None\n"
 AMD = "cuda: Optional[str] = None\nhip: Optional[str] = '6.2.41133'\n"
 NEITHER = "cuda: Optional[str] = None\nhip: Optional[str] = None\n"
@@ -280,6 +282,14 @@ def test_what_a_user_asked_wrongly_is_no_refusal_of_the_library(world: World) ->
         raise ValueError("Tensors must be contiguous")
     with pytest.raises(UsageError), explained(backend):
         raise UsageError("--sizes 8..7")
+    backend.close()
+
+
+def test_a_barrier_names_its_gpu(world: World) -> None:
+    """torch would guess it, with a warning, which is an error here."""
+    backend = NcclBackend(world)
+    data = torch.zeros(4, device="cuda")
+    backend.bind(Bound(case("barrier", 0, 1, backend="nccl", device="cuda"), data, data, group=(0,))).call()
     backend.close()
 
 

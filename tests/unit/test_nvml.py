@@ -18,6 +18,8 @@ from busbw.runs.records import GpuConditions, Measurement
 from busbw.system.device import REASONS, DeviceConditions, reasons_in_words
 from busbw.system.nvml import gpus_by_address, nvml_of
 
+pytestmark = pytest.mark.usefixtures("lines_recorded")
+
 GPU = ManagedGpu(name="Fast 9000", address="0000:1b:00.0", uuid="GPU-12345678-1234-1234-1234-123456789abc")
 
 

@@ -16,5 +16,5 @@ def test_a_row_that_no_longer_fits_is_told() -> None:
     gone = replace(FAULTS[0], old="nowhere to be found")
     often = replace(FAULTS[0], old="ranks")
     same = replace(FAULTS[0], new=FAULTS[0].old)
-    lost = replace(FAULTS[0], tests=("test_nothing.py",))
+    lost = replace(FAULTS[0], tests=("unit/test_nothing.py",))
     assert [len(misfits([one])) for one in (gone, often, same, lost)] == [1, 1, 1, 1]

@@ -166,7 +166,16 @@ def test_memory_ends_and_comes_back(state: State) -> None:
     assert not state.gpus[0].allocated
 
 
-@pytest.mark.parametrize("call", [lambda a: a.sum().item(), lambda a: a.cpu(), lambda _a: torch.cuda.synchronize()])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: a.sum().item(),
+        lambda a: a.cpu(),
+        lambda _a: torch.cuda.synchronize(),
+        lambda a: a.copy_(torch.empty(SIZE // 4, pin_memory=True)),  # without non_blocking, the host waits
+        lambda a: a.view(128, 128) @ a.view(128, 128),  # the first product initialises cuBLAS
+    ],
+)
 def test_a_capture_allows_no_waiting(call: Callable[[torch.Tensor], object]) -> None:
     (a,) = vectors(1)
     with (
@@ -219,6 +228,11 @@ def test_collectives_run_on_the_streams_of_nccl() -> None:
     dist.init_process_group("nccl", store=store, rank=0, world_size=1)
     try:
         (a,) = vectors(1)
+        before = torch.cuda.current_stream()
+        graph = torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local")
+        with pytest.raises(torch.AcceleratorError), graph, pytest.raises(torch.AcceleratorError, match="capturing"):
+            dist.all_reduce(a)  # the first collective makes the communicator
+        torch.cuda.set_stream(before)  # where torch's capture leaves off
         assert taken(lambda: dist.all_reduce(a)) == EXACT.nccl_ns
         work = dist.all_reduce(a, async_op=True)
         with pytest.raises(Race):

@@ -9,7 +9,7 @@ import itertools
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -56,14 +56,17 @@ class Access:
 
 @dataclass(slots=True)
 class Gpu:
-    """One GPU: its memory in use and the most of it, its streams and the number of pieces of work submitted to it."""
+    """One GPU: its memory in use and the most of it, its streams and the number of pieces of work submitted to it.
+
+    A stream stays when its Python object is gone: its work has to be waited for.
+    """
 
     index: int
     allocated: int = 0
     peak: int = 0
     submitted: int = 0
     kernels: int = 0
-    streams: "weakref.WeakSet[Stream]" = field(default_factory=weakref.WeakSet)
+    streams: "set[Stream]" = field(default_factory=set)
 
 
 _numbers = itertools.count(1)
@@ -216,6 +219,13 @@ class Event:
         merge(state.order, self._order)
 
 
+def spoil(wrote: Sequence[torch.Tensor]) -> None:
+    """Make the first element of the first tensor wrong."""
+    if wrote and wrote[0].numel():
+        first = wrote[0].view(-1)[:1]
+        _ = first.logical_not_() if first.dtype == torch.bool else first.add_(1)
+
+
 def merge(into: Order, other: Order) -> None:
     """Everything that ``other`` has seen is also before ``into``."""
     for stream, number in other.items():
@@ -238,6 +248,8 @@ class State:
         self.graphs: WeakSet[Any] = WeakSet()
         """Captured graphs that are alive."""
         self.pinned: dict[int, int] = {}
+        self.cublas: set[int] = set()
+        """GPUs on which the first matrix product has initialised cuBLAS, which a capture does not allow."""
         self._accesses: defaultdict[int, list[Access]] = defaultdict(list)
         self._allocated: dict[int, tuple[int, int]] = {}
 
@@ -304,9 +316,8 @@ class State:
     def corrupt(self, gpu: int, wrote: list[torch.Tensor]) -> None:
         """Count a kernel, and change its result if it is the one that ``Faults.corrupted`` names."""
         self.gpus[gpu].kernels += 1
-        if self.gpus[gpu].kernels == self.machine.faults.corrupted.get(gpu) and wrote and wrote[0].numel():
-            first = wrote[0].view(-1)[:1]
-            _ = first.logical_not_() if first.dtype == torch.bool else first.add_(1)
+        if self.gpus[gpu].kernels == self.machine.faults.corrupted.get(gpu):
+            spoil(wrote)
 
     # --- memory ------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -196,6 +197,9 @@ _OF_TORCH_CUDA: dict[str, object] = {
 }
 
 
+_FOR_EVER = timedelta(days=1)
+
+
 def _guard_gpus() -> None:
     """Give torch's C++ the device guard of Meta, which does nothing, for CUDA: autograd asks for it."""
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
@@ -204,12 +208,18 @@ def _guard_gpus() -> None:
 
 
 def _over_gloo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` of torch.distributed, which makes a process group, with Gloo in the place of NCCL."""
+    """``function`` of torch.distributed, which makes a process group, with Gloo in the place of NCCL; like NCCL, whose
+    watchdog busbw turns off, it then waits for ever.
+    """
 
     def made(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - as torch has it
-        asked = named.get("backend", "")
-        args = ("gloo", *args[1:]) if args[:1] == ("nccl",) else args
-        group = function(*args, **({**named, "backend": "gloo"} if asked == "nccl" else named))
+        asked = args[0] if args[:1] == ("nccl",) else named.get("backend", "")
+        if asked == "nccl":
+            args, named = (
+                args[1:] if args[:1] == ("nccl",) else args,
+                {**named, "backend": "gloo", "timeout": _FOR_EVER},
+            )
+        group = function(*args, **named)
         if asked == "gloo" and isinstance(group, dist.ProcessGroup):
             current().nccl.of_hosts.add(group.group_name)
         return group

@@ -1,6 +1,6 @@
 """What is known of the simulated machine: the truth that measured numbers are compared with."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,12 +13,18 @@ class Faults:
     slow_links: pair of GPUs → how many times longer a copy or message from the first to the second takes
     lost: GPU → number of the submitted piece of work from which on it does not answer
     corrupted: GPU → number of the kernel whose result gets a wrong first element
+    garbled: GPUs that get a wrong first element from every collective and message
+    late: GPU → ns that its host leaves every barrier of the hosts late
+    hung: GPU → number of the call of NCCL to which its rank never comes
     """
 
     slowed: Mapping[int, float] = field(default_factory=dict)
     slow_links: Mapping[tuple[int, int], float] = field(default_factory=dict)
     lost: Mapping[int, int] = field(default_factory=dict)
     corrupted: Mapping[int, int] = field(default_factory=dict)
+    garbled: Collection[int] = ()
+    late: Mapping[int, int] = field(default_factory=dict)
+    hung: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

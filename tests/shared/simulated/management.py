@@ -22,7 +22,10 @@ Argument: TypeAlias = Any
 """A number, text or reference of ctypes."""
 SWITCH: Final = "switch"
 _NVLINKS: Final = 18
+_MHZ: Final = 1_980
 """Of an H100."""
+_HARDWARE_SLOWDOWN: Final = 1 << 3
+"""nvmlClocksEventReasonHwSlowdown."""
 _ROOT: Final = "pci0000:00"
 
 
@@ -43,7 +46,7 @@ class ManagedGpu:
     name: str = "NVIDIA H100 80GB HBM3"
     address: str = "0000:1b:00.0"
     uuid: str = "GPU-00000000-1111-2222-3333-444455556666"
-    mhz: int | None = 1_980
+    mhz: int | None = _MHZ
     reasons: int | None = 0
     memory_mhz: int | None = None
     celsius: int | None = None
@@ -209,8 +212,16 @@ def write_sysfs(folder: Path, addresses: Sequence[str], *, lanes: int = 16, iden
 def managed_machine(machine: Machine) -> Iterator[None]:
     """Within the block, busbw finds the GPUs of ``machine`` through NVML and the kernel's files, with their links."""
     addresses = [f"0000:{FIRST_BUS + index:02x}:00.0" for index in range(machine.gpus)]
+    slowed = machine.faults.slowed
     gpus = [
-        ManagedGpu(name=machine.name, address=address, uuid=f"GPU-{uuid_of(index)}", ends=(SWITCH,) * _NVLINKS)
+        ManagedGpu(
+            name=machine.name,
+            address=address,
+            uuid=f"GPU-{uuid_of(index)}",
+            ends=(SWITCH,) * _NVLINKS,
+            mhz=round(_MHZ / slowed.get(index, 1.0)),
+            reasons=_HARDWARE_SLOWDOWN if index in slowed else 0,
+        )
         for index, address in enumerate(addresses)
     ]
     with TemporaryDirectory() as folder, managed(Driver(gpus)):

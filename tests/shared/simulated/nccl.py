@@ -7,6 +7,8 @@ there. Unlike NCCL, the host waits until the other ranks make the same call, bec
 Messages over Gloo between tensors of the host carry the virtual time from rank to rank.
 """
 
+import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,13 +19,14 @@ from torch._C._distributed_c10d import FakeWork
 from torch.distributed.distributed_c10d import GroupName
 from torch.utils._python_dispatch import _disable_current_modes
 
-from simulated.device import Order, Stream, current, merge
+from simulated.device import Order, Stream, current, merge, spoil
 from simulated.graphs import Node
 from simulated.tensors import GpuTensor, host_of, leaves_of, map_leaves, size_of, wrapped
 
 _MESSAGES: Final = ("c10d::send", "c10d::recv_")
 _TAG: Final = 0x7100
 """Tag of the times that travel with messages: of the sender's, the receiver's, and the host's messages."""
+_PAUSE_SECONDS: Final = 5e-4
 _WIRE: Final[dict[str, Callable[[int], float]]] = {
     **dict.fromkeys(("allreduce_", "allreduce_coalesced_"), lambda n: 2 * (n - 1) / n),
     **dict.fromkeys(
@@ -54,6 +57,7 @@ class Communicator:
     """The NCCL of one process: its streams, its works that nobody has waited for, and the messages of an open group.
 
     of_hosts: names of the process groups that were asked for with Gloo; all others are NCCL's
+    connected: names of those that have a communicator of all their ranks, which the first collective makes
     """
 
     def __init__(self) -> None:
@@ -62,7 +66,21 @@ class Communicator:
         self.group: list[Message] | None = None
         self.results: dict[int, Pending] = {}
         self.of_hosts: set[str] = set()
+        self.connected: set[str] = set()
+        self.calls = 0
         self.sending: list[tuple[torch.Tensor, dist.Work]] = []
+
+    def connect(self, group: dist.ProcessGroup) -> None:
+        """Make the communicator of ``group``, at its first collective. It allocates, which a capture does not allow."""
+        if group.group_name not in self.connected:
+            current().refuse_in_capture()
+        self.connected.add(group.group_name)
+
+    def arrive(self, gpu: int) -> None:
+        """Count a call of NCCL; the rank stays away for ever from the one that ``Faults.hung`` names."""
+        self.calls += 1
+        while self.calls == current().machine.faults.hung.get(gpu):
+            time.sleep(1)
 
     def stream(self, gpu: int, what: str) -> Stream:
         """The stream of the collectives of a GPU, or of its messages."""
@@ -102,9 +120,18 @@ class Message:
     group: dist.ProcessGroup
     peer: int
 
-    def start(self) -> object:
+    def start(self) -> dist.Work:
         """Start it; returns its work."""
         return dist.Work.unbox(self.func(*self.args))
+
+
+def complete(work: dist.Work) -> None:
+    """Wait for the other ranks. Where one hangs, by polling and for ever, as the host of a GPU does: from that, the
+    watchdog knows who waits. Not elsewhere, because some works of Gloo are done by those who wait for them.
+    """
+    while current().machine.faults.hung and not (work.is_completed() and work.is_success()):
+        time.sleep(_PAUSE_SECONDS)
+    work.wait()
 
 
 def communicate(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], mine: list[GpuTensor]) -> Any:  # noqa: ANN401
@@ -162,6 +189,11 @@ def _collective(
     """One collective: its data now, its time when the last rank of the group is there."""
     state, schema = current(), func._schema.arguments
     functional, barrier = name.startswith("_c10d_functional"), name == "c10d::barrier"
+    if barrier and not args[2]:
+        warnings.warn("barrier(): using the device under current context.", stacklevel=2)  # as torch, of device_ids
+    here = state.stream(gpu)
+    state.nccl.connect(group)
+    state.nccl.arrive(gpu)
     at = next((at for at, argument in enumerate(schema) if argument.name == "async_op"), None)
     asynchronous = functional or (at is not None and (at >= len(args) or bool(args[at])))
     parts = [[leaf for leaf in leaves_of(part) if isinstance(leaf, torch.Tensor)] for part in inner[:2]]
@@ -173,8 +205,11 @@ def _collective(
         for leaf in leaves_of(out):
             work = dist.Work.unbox(leaf) if isinstance(leaf, torch.ScriptObject) else None
             if work is not None:
-                work.wait()
-        return map_leaves(_waited, out) if functional else out
+                complete(work)
+        out = map_leaves(_waited, out) if functional else out
+        if gpu in state.machine.faults.garbled:
+            spoil(wrote)
+        return out
 
     def together(begin: int) -> tuple[int, int]:
         """When all ranks are there, and how long the collective then takes."""
@@ -182,7 +217,6 @@ def _collective(
         wire = 0.0 if barrier else _wire_of(name)(len(gpus)) * (size * len(gpus) if "all_gather" in name else size)
         return max(begins), state.machine.collective(gpus, wire)
 
-    here = state.stream(gpu)
     if here.capture is not None:
         if asynchronous and not functional:
             raise NotImplementedError("an asynchronous collective in a capture")
@@ -252,7 +286,7 @@ def _meet(group: dist.ProcessGroup, begin: int, gpu: int) -> tuple[list[int], tu
     """The times at which the ranks of a group can begin, and their GPUs."""
     own = torch.tensor([begin, gpu])
     everyone = [torch.empty_like(own) for _ in range(group.size())]
-    group.allgather([everyone], [own]).wait()
+    complete(group.allgather([everyone], [own]))
     begins, gpus = zip(*(one.tolist() for one in everyone), strict=True)
     return list(begins), gpus
 
@@ -263,13 +297,16 @@ def _meet(group: dist.ProcessGroup, begin: int, gpu: int) -> tuple[list[int], tu
 def exchange(messages: Sequence[Message], gpu: int) -> FakeWork:
     """Start messages together: each begins when both ends are there; those of one direction follow one another."""
     state = current()
+    state.nccl.arrive(gpu)
     here = state.stream(gpu)
     read = [message.tensor for message in messages if message.sends]
     wrote = [message.tensor for message in messages if not message.sends]
 
     def run() -> None:
         for work in [message.start() for message in messages]:
-            work.wait()  # type: ignore[attr-defined] # a dist.Work
+            work.wait()
+        if gpu in state.machine.faults.garbled:
+            spoil(wrote)
 
     def together(begin: int) -> tuple[int, int]:
         ends = _times_of_peers(messages, begin, gpu)
@@ -332,7 +369,8 @@ def _between_hosts(func: Any, name: str, args: Any, kwargs: dict[str, Any], grou
             group.recv([other], peer, _TAG + 2).wait()
             state.now = max(state.now, int(other) + state.machine.control_ns)
         elif peer < 0:
-            state.now = max(_meet(group, state.now, 0)[0]) + state.machine.control_ns
+            late = state.machine.faults.late.get(state.device, 0) if name == "c10d::barrier" else 0
+            state.now = max(_meet(group, state.now, 0)[0]) + state.machine.control_ns + late
 
     if name == "c10d::send":
         own = torch.tensor([state.now])
@@ -368,5 +406,7 @@ def end_coalescing(_group: dist.ProcessGroup, device: torch.device) -> Grouped |
     messages, state.nccl.group = state.nccl.group, None
     if not messages:
         return None
+    if messages[0].group.group_name not in state.nccl.connected:
+        raise RuntimeError("the first call of a group is a batch of messages: undefined unless all its ranks make it")
     with _disable_current_modes():
         return Grouped(exchange(messages, state.index_of(device)))

@@ -353,9 +353,11 @@ def _kernel(
     stream, product = state.stream(home.index), _PRODUCTS.get(name)
     flop = 0 if product is None else product(*args, **kwargs)
     if stream.capture is not None:
-        if name in _SYNCHRONISING:
+        if name in _SYNCHRONISING or (product is not None and home.index not in state.cublas):
             state.refuse_in_capture()
         return _captured(call, stream.capture, stream, flop)
+    if product is not None:
+        state.cublas.add(home.index)
     begin = stream.begin()
     out = call.run(*call.args, **call.kwargs)
     wrote = _results(call, out)
@@ -431,7 +433,7 @@ def _host_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], home: t
     stream, on_host = state.stream(home.index), [leaf for leaf in tensors if not isinstance(leaf, GpuTensor)]
     inner = map_leaves(host_of, args), map_leaves(host_of, kwargs)
     fast = bool(on_host) and all(map(pinned, on_host))
-    if stream.capture is not None and not fast:
+    if stream.capture is not None and not (free and fast):
         state.refuse_in_capture()
     duration = state.machine.host_copy(home.index, size_of(tensors[0]), pinned=fast)
     source = tensors[-1]

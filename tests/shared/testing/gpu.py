@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends.base import World
+from testing.covered import recording
 
 REAL: Final = torch.cuda.is_available()
 GPUS: Final = torch.cuda.device_count() if REAL else 2
@@ -50,7 +51,8 @@ def heavy(test: Any) -> Any:  # noqa: ANN401 - a test
 
 def run_on_gpus(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``busbw run`` over NCCL, with its results in ``folder``."""
-    command = [sys.executable, "-m", "busbw" if REAL else "simulated", "run", "--backend", "nccl"]
+    program = ["-m", "busbw"] if REAL else [*recording(), "-m", "simulated"]
+    command = [sys.executable, *program, "run", "--backend", "nccl"]
     shared = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "BUSBW_RESULTS_DIR": str(folder), "PYTHONPATH": shared}
     options = ["--max-seconds", "0.05", *arguments]
