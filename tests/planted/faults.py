@@ -208,11 +208,9 @@ _TABLE = r'''
 -autoescape=True
 +autoescape=False
 @ bench/busbw/measure/loops.py: a sample on a GPU ends before the work is done [gpu/cuda]
--            device.synchronise()
+-            last.wait()
 -            left = now()
--            columns[:, index] = entered, left, switches() > earlier, last
 +            left = now()
-+            columns[:, index] = entered, left, switches() > earlier, last
 @ bench/busbw/measure/loops.py: the launch is timed instead of the work [gpu/truth]
 -            for call in turn:
 -                call()
