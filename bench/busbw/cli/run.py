@@ -13,7 +13,9 @@ _SECTIONS = (
     Section(
         "Operations and sizes",
         "busbw run --op all_reduce,all_gather --sizes 8..64MiB*2",
-        listed("--op ops", "Operations, comma-separated (busbw list ops)."),
+        listed(
+            "--op ops", "Operations, comma-separated (busbw list ops), or all: collectives and messages of the backend."
+        ),
         option(
             "--sizes",
             "Buffer sizes S: a list (8,1KiB), a range (8..64MiB*2, 1MiB..4MiB+1MiB), or both.  [default: 8..16MiB*2]",
