@@ -20,6 +20,7 @@ pytestmark = pytest.mark.integration
 
 _UNCHECKED = {"barrier"}
 _REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+_BY_TWO_BUFFERS = {"all_reduce", "reduce"}
 _HALF = {"float16", "bfloat16"}
 
 
@@ -57,6 +58,8 @@ def test_every_op_and_dtype_of_a_backend_is_verified_or_skipped_with_a_reason(co
     assert {row.case.device for row in run.measurements} == {BACKENDS[backend].device}
     for row in run.measurements:
         assert row.check.state == ("not checked" if row.case.op in _UNCHECKED else "verified"), row.case
+    apart = {row.case.op for row in run.measurements if row.case.op in _BY_TWO_BUFFERS and not row.case.in_place}
+    assert apart == (_BY_TWO_BUFFERS if backend == "mpi" else set())
     unable = {row.case for row in run.skipped if row.case.op in _REDUCING and row.case.size_bytes > 96}
     assert {(case.op, case.dtype, case.redop) for case in unable} == {
         (op, dtype, redop)

@@ -126,7 +126,7 @@ def _all_to_all_v(bound: Bound) -> Arguments:
 
 
 def _reduce(bound: Bound) -> Arguments:
-    buffers = (MPI.IN_PLACE, _receiving(bound)) if bound.me == bound.root else (_sending(bound), None)
+    buffers = (_source(bound), _receiving(bound)) if bound.me == bound.root else (_sending(bound), None)
     return *buffers, REDUCTIONS[bound.redop], bound.root
 
 
@@ -142,7 +142,7 @@ def _scatter(bound: Bound) -> Arguments:
 
 
 COLLECTIVES: dict[str, tuple[str, Callable[[Bound], Arguments]]] = {
-    "all_reduce": ("Allreduce", lambda bound: (MPI.IN_PLACE, _receiving(bound), REDUCTIONS[bound.redop])),
+    "all_reduce": ("Allreduce", lambda bound: (_source(bound), _receiving(bound), REDUCTIONS[bound.redop])),
     "all_gather": ("Allgather", lambda bound: (_source(bound), _blocks(bound, bound.receive))),
     "reduce_scatter": (
         "Reduce_scatter_block",

@@ -72,6 +72,9 @@ class TorchBackend(LibraryBackend):
             return checkpoint.LIMITS.refuse(case) if op.stores else step.refuse(case)
         if op.name not in CALLS:
             return f"torch.distributed has no {op.name}"
+        # NCCL's own calls have two buffers; torch's out-of-place ones, _reduce_oop and _broadcast_oop, are in C++ alone.
+        if op.name in {"all_reduce", "reduce"} and not case.in_place:
+            return f"torch.distributed has no out-of-place {op.name}; use backend mpi"
         if case.mode == "persistent":
             return "torch.distributed has no persistent calls; use backend mpi"
         groups = split_world(case.group, case.ranks)
