@@ -48,7 +48,8 @@ def test_two_ranks_measure_what_is(tmp_path: Path) -> None:
     collectives = f'[[sweep]]\nops = ["all_reduce", "all_gather"]\nsizes = "{SIZE}"\nmodes = ["pipelined", "graph"]\n'
     pairs = f'[[sweep]]\nops = ["ping_pong"]\nsizes = "{SIZE}"\nmodes = ["pipelined"]\npre_enqueue = true\n'
     copies = '[[sweep]]\nops = ["peer_copy_both", "peer_copy_staged"]\nsizes = "4KiB"\npairs = "together"\n'
-    status, text = run(tmp_path, f"{collectives}pre_enqueue = true\n{pairs}{copies}")
+    small = '[[sweep]]\nops = ["reduce", "all_to_all"]\nsizes = "4KiB"\ndtypes = ["float8_e4m3", "float8_e5m2"]\n'
+    status, text = run(tmp_path, f"{collectives}pre_enqueue = true\n{pairs}{copies}{small}")
     assert status == 0, text
     rows = shown(tmp_path)["cases"]
     known = {

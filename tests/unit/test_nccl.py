@@ -157,6 +157,24 @@ def test_an_average_that_is_not_exact_is_refused_and_any_other_is_not() -> None:
     assert average(3, "int32") is None
 
 
+@pytest.mark.parametrize(
+    ("version", "capability", "op", "reason"),
+    [
+        ((2, 23, 4), (9, 0), "all_reduce", "here it is NCCL 2.23.4"),
+        ((2, 24, 3), (8, 0), "all_reduce", "here a GPU has 8.0"),
+        ((2, 24, 3), (9, 0), "all_reduce", None),
+        ((2, 23, 4), (8, 0), "all_gather", None),
+    ],
+)
+def test_8_bit_floats_are_reduced_where_nccl_can(
+    version: tuple[int, ...], capability: tuple[int, int], op: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: version)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    refused = why_not(OPS[op], case(op, 96, 2, dtype="float8_e4m3", device="cuda"))
+    assert refused is reason is None or str(refused).endswith(str(reason))
+
+
 def test_a_barrier_is_not_captured_and_not_held() -> None:
     barrier = OPS["barrier"]
     assert "graph" in str(why_not(barrier, case("barrier", 0, device="cuda", mode="graph")))

@@ -19,7 +19,7 @@ from busbw.ops import OPS
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks
 from busbw.ops.settings import AlgorithmSettings
-from busbw.runs.records import Case
+from busbw.runs.records import FLOAT8, Case
 from busbw.system.device import Device, DeviceConditions
 
 
@@ -43,6 +43,8 @@ class LibraryBackend(Backend):
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Reason why ``case`` cannot run, with or without the library's calls, or None."""
+        if case.dtype in FLOAT8 and not op.communicates:
+            return f"{case.dtype} is a type of collectives and messages only"
         if op.local:
             return LOCAL[op.name].refuse(case)
         if op.plain_sockets:
@@ -73,6 +75,8 @@ class LibraryBackend(Backend):
             local_rank=world.local_rank,
             comm=self.comm(op, bound.group),
         )
+        if case.dtype in FLOAT8 and not op.reduces:
+            bound = replace(bound, send=bound.send.view(torch.uint8), receive=bound.receive.view(torch.uint8))
         if op.local:
             return LOCAL[op.name].bind(bound)
         if op.plain_sockets:

@@ -53,8 +53,11 @@ failing disk, limit or network."""
 TRANSIENT = frozenset({"rank_lost", "timeout", "environment"})
 """Causes that are not the fault of the case."""
 
+FLOAT8 = {"float8_e4m3": 1, "float8_e5m2": 1}
+"""Types that are moved as bytes, reduced by NCCL alone, and not computed with."""
 DTYPE_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
-CASE_DTYPE_BYTES = DTYPE_BYTES | {"uint32": 4, "uint64": 8, "float8_e4m3": 1, "float8_e5m2": 1}
+DTYPE_BYTES |= FLOAT8
+CASE_DTYPE_BYTES = DTYPE_BYTES | {"uint32": 4, "uint64": 8}
 """Types of a case, including those of other tools' logs that busbw does not measure."""
 REDOPS = ("sum", "avg", "min", "max", "product")
 LONGEST_NS = 10**18

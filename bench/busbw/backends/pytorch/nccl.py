@@ -20,7 +20,7 @@ from busbw.ops import OPS
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.facts import HostFacts, NcclFacts
-from busbw.runs.records import Case, Record
+from busbw.runs.records import FLOAT8, Case, Record
 from busbw.units import counted
 
 _SETTINGS = {
@@ -109,6 +109,8 @@ def why_not(op: Op, case: Case) -> str | None:
     if op.name == "barrier" and (case.pre_enqueue or case.mode == "graph"):
         how = "pre-enqueued" if case.pre_enqueue else "captured in a graph"
         return f"torch's NCCL {op.name} blocks the host, so it cannot be {how}"
+    if op.reduces and case.dtype in FLOAT8 and (lacking := _no_float8()) is not None:
+        return f"NCCL reduces {case.dtype} from version 2.24 and compute capability 9.0 on; here {lacking}"
     if case.redop == "avg" and case.dtype is not None and TORCH_DTYPES[case.dtype].is_floating_point:
         uneven = sorted({len(group) for group in split_world(case.group, case.ranks) if len(group).bit_count() != 1})
         if uneven:
@@ -117,6 +119,16 @@ def why_not(op: Op, case: Case) -> str | None:
                 f"groups here have {', '.join(map(str, uneven))} ranks"
             )
     return None
+
+
+def _no_float8() -> str | None:
+    """What is too old to reduce 8-bit floats; None: nothing. Of RCCL, its own error would tell."""
+    if torch.version.hip is not None:
+        return None
+    version, capability = torch.cuda.nccl.version(), torch.cuda.get_device_capability()  # type: ignore[no-untyped-call] # as torch has it
+    if version < (2, 24):
+        return f"it is NCCL {'.'.join(map(str, version))}"
+    return f"a GPU has {'.'.join(map(str, capability))}" if capability < (9, 0) else None
 
 
 class View(Record, frozen=True, kw_only=True):
