@@ -58,6 +58,10 @@ def test_two_ranks_measure_what_is(tmp_path: Path) -> None:
         "ping_pong": EXACT.message(0, 1, SIZE),
     }
     assert {row["check_state"] for row in rows} == {"verified"}
+    choices = {(row["op"], row["size_bytes"]): [one["algorithm"] for one in row["choices"]] for row in rows}
+    assert choices["all_reduce", SIZE] == ["NVLS"], "in a graph and without"
+    assert choices["reduce", 4096] == ["RING"]
+    assert choices["ping_pong", SIZE] == choices["all_to_all", 4096] == []
     for row in rows:
         if row["op"] in known:
             assert row["time_ns"] == pytest.approx(known[row["op"]], rel=0.01), row["in_words"]

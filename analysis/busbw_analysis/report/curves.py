@@ -489,6 +489,7 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
         Column("Time / model", lambda row: row[1].time_ns / row[3] if row[3] else None, three_digits),
         Column("Launches", lambda row: len(row[1].launch_medians_ns), str),
         Column("Samples", lambda row: row[1].samples, str),
+        Column("NCCL", lambda row: row[2].choice),
         Column("Data", lambda row: checked(row[2].check)),
         Column("Flags", lambda row: flagged(row[2].flags, common)),
     )

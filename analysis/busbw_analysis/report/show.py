@@ -112,6 +112,7 @@ class ShownRow:
             "state": self.summary.state,
             "reason": self.reason,
             "loop": self.loop,
+            "choices": plain(self.summary.choices),
             **self.summary.check.document,
             "flags": self.summary.flags,
             **own,
@@ -280,6 +281,7 @@ def _columns(rows: Sequence[ShownRow], launches: Collection[int]) -> list[Column
             for number in rows[0].numbers
             if number.heading
         ),
+        Column("NCCL", lambda row: row.summary.choice),
         Column("skew", lambda row: row.skew_share, _percent),
         Column("launches", lambda row: row.launches if len(launches) > 1 else None, str),
         Column("hidden", lambda row: row.overlap, _hidden),
@@ -366,5 +368,7 @@ def _notes(rows: Sequence[ShownRow]) -> Iterator[str]:
     if any(row.traffic is not None for row in rows):
         yield "traffic: bytes read and written by one rank, each counted once, as in STREAM"
     yield from (number.note for number in (rows[0].numbers if rows else ()) if number.note and number.known)
+    if any(row.summary.choice for row in rows):
+        yield "NCCL: the algorithm, protocol and number of channels that it chose for one more call"
     if any(row.overlap is not None for row in rows):
         yield "overlap: time is that of call and computation together; hidden: share of the call, with its interval"

@@ -371,6 +371,25 @@ class CrossCheck(FiniteRecord, frozen=True, kw_only=True, tag="cross_check", tag
     error: str | None = None
 
 
+class NcclChoice(Record, frozen=True, kw_only=True, tag="nccl_choice", tag_field="kind"):
+    """What NCCL chose for a case, in its own names.
+
+    algorithm: such as RING, or a kernel of symmetric memory
+    protocol: such as LL128, or None
+    channels: their number, or None
+    """
+
+    algorithm: str
+    protocol: str | None = None
+    channels: Positive | None = None
+
+    @property
+    def in_words(self) -> str:
+        """``RING LL ×24``."""
+        words = (self.algorithm, self.protocol, self.channels and f"×{self.channels}")
+        return " ".join(word for word in words if word)
+
+
 class Sent(Record, frozen=True, kw_only=True):
     """Identical calls of one collective in a step.
 
@@ -443,7 +462,7 @@ class StepParts(FiniteRecord, frozen=True, kw_only=True, tag="step", tag_field="
     gaps: tuple[float, ...] = ()
 
 
-Supplement: TypeAlias = StepParts | CrossCheck
+Supplement: TypeAlias = StepParts | CrossCheck | NcclChoice
 """What some ops have measured after the samples of a block."""
 
 

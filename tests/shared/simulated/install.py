@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from busbw import backends
 from busbw.backends import cuda
+from busbw.backends.pytorch import nccl_tuning
 from simulated import ddp, nccl
 from simulated.device import _STATE, Event, State, Stream, cuda_error, current, merge
 from simulated.graphs import Capture, Node
@@ -271,6 +272,7 @@ def simulated(machine: Machine) -> Iterator[State]:
             (torch.cuda.streams, "Event", Event),
             (torch.cuda.graphs, "CUDAGraph", CudaGraph),
             (torch.cuda.nccl, "version", lambda: (2, 29, 3)),
+            (nccl_tuning, "reset_function", lambda: current().nccl.read_variables),
             (torch.backends.cuda, "is_built", lambda: True),
             (torch._C, "_host_emptyCache", lambda: None),
             (torch, "tensor", _tensor(torch.tensor)),

@@ -7,8 +7,10 @@ there. Unlike NCCL, the host waits until the other ranks make the same call, bec
 Messages over Gloo between tensors of the host carry the virtual time from rank to rank.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -23,6 +25,8 @@ from simulated.graphs import Node
 from simulated.tensors import GpuTensor, host_of, size_of, wrapped
 
 _MESSAGES: Final = ("c10d::send", "c10d::recv_")
+_SMALL: Final = 32 << 10
+"""Bytes up to which it chooses a ring."""
 _FLOAT8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)
 _TAG: Final = 0x7100
 """Tag of the times that travel with messages: of the sender's, the receiver's, and the host's messages."""
@@ -56,6 +60,7 @@ class Communicator:
     """The NCCL of one process: its streams, its works that nobody has waited for, and the messages of an open group.
 
     of_hosts: names of the process groups that were asked for with Gloo; all others are NCCL's
+    log: file of the lines about its tuning; None: it prints none
     """
 
     def __init__(self) -> None:
@@ -65,6 +70,23 @@ class Communicator:
         self.results: dict[int, Pending] = {}
         self.of_hosts: set[str] = set()
         self.sending: list[tuple[torch.Tensor, dist.Work]] = []
+        self.log: Path | None = None
+
+    def read_variables(self) -> None:
+        """``ncclResetDebugInit``."""
+        prints = (os.environ.get("NCCL_DEBUG"), os.environ.get("NCCL_DEBUG_SUBSYS")) == ("INFO", "TUNING")
+        self.log = Path(os.environ["NCCL_DEBUG_FILE"]) if prints else None
+
+    def print_tuning(self, size: int) -> None:
+        """Print what the first rank of a group prints of a collective."""
+        if self.log is not None:
+            chosen = (
+                "RING proto LL channel{Lo..Hi}={0..0}"
+                if size <= _SMALL
+                else "NVLS proto SIMPLE channel{Lo..Hi}={0..15}"
+            )
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(f"host:1:1 [0] NCCL INFO Collective: {size} Bytes -> Algo {chosen}\n")
 
     def stream(self, gpu: int, what: str) -> Stream:
         """The stream of the collectives of a GPU, or of its messages."""
@@ -169,6 +191,8 @@ def _collective(
     parts = [[leaf for leaf in pytree.tree_leaves(part) if isinstance(leaf, torch.Tensor)] for part in inner[:2]]
     size = max(sum(map(size_of, part)) for part in parts)
     wrote, read = parts if parts[1] and not functional else (parts[0], parts[0])
+    if group.rank() == 0:
+        state.nccl.print_tuning(size)
 
     def run() -> Any:  # noqa: ANN401 - as above
         # Gloo adds no 8-bit floats.

@@ -3,6 +3,8 @@
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import permutations
 
 import msgspec
@@ -13,12 +15,14 @@ from busbw.backends.base import Bound, Operation, World, explained, records_of_e
 from busbw.backends.cuda import CudaDevice, index_of, uuid_at
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch.backend import TorchBackend
+from busbw.backends.pytorch.nccl_tuning import choice_of
 from busbw.backends.side_channel import first_line
 from busbw.backends.watchdog import Watchdog
 from busbw.errors import BackendError, LaunchError
 from busbw.ops import OPS
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
+from busbw.ops.settings import AlgorithmSettings
 from busbw.runs.facts import HostFacts, NcclFacts
 from busbw.runs.records import FLOAT8, Case, Record
 from busbw.units import counted
@@ -33,6 +37,9 @@ _SETTINGS = {
 without a word about which one hangs; ``Watchdog`` names it. Its flight recorder, on since torch 2.11
 (https://github.com/pytorch/pytorch/pull/172843), takes the Python stack of every call, within the call's time.
 """
+
+_TUNED = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
+"""Operations among whose algorithms NCCL chooses; torch makes the others of its sends and receives."""
 
 
 class NcclBackend(TorchBackend):
@@ -76,7 +83,12 @@ class NcclBackend(TorchBackend):
         """As in the base class. What waits for no other rank may take as long as its file system does."""
         op = OPS[bound.case.op]
         self._watchdog.paused = op.local or op.stores
-        return super().bind(bound)
+        operation = super().bind(bound)
+        if op.name not in _TUNED or isinstance(bound.case.settings, AlgorithmSettings):
+            return operation
+        captured = bound.case.mode == "graph"  # buffers of a graph are registered, which changes the choice
+        call = partial(self._gpu.capture, [operation.call]) if captured else operation.call
+        return replace(operation, choice=partial(choice_of, call, leads=bound.me == 0))
 
     def progressed(self) -> None:
         """Tell the watchdog."""
