@@ -79,6 +79,7 @@ def curve_parts(key: SeriesKey, varying: frozenset[str]) -> tuple[str, ...]:
         "sync": f"sync {key.sync}",
         "cache": key.cache,
         "pre_enqueue": "pre-enqueued" if key.pre_enqueue else "not pre-enqueued",
+        "registered": "registered" if key.registered else "not registered",
         "in_place": "in place" if key.in_place else "out of place",
         "root": "no root" if key.root is None else f"root {key.root}",
     }

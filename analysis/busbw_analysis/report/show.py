@@ -31,7 +31,7 @@ _EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
 
 _OF_CASE: Final = (
     *("op", "size_bytes", "count", "dtype", "redop", "in_place"),
-    *("mode", "sync", "cache", "pre_enqueue", "root", "tool_op"),
+    *("mode", "sync", "cache", "pre_enqueue", "registered", "root", "tool_op"),
 )
 _OF_GROUP: Final = (
     *("ranks", "launches", "samples", "time_ns", "fastest_ns", "algbw", "busbw", "spread", "skew_share"),

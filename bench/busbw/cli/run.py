@@ -94,6 +94,12 @@ _SECTIONS = (
             is_flag=True,
             default=None,
         ),
+        option(
+            "--registered",
+            "NCCL only: buffers of its own allocator, registered with its communicators.",
+            is_flag=True,
+            default=None,
+        ),
     ),
     Section(
         "Ranks and backend",
@@ -156,6 +162,7 @@ def _option_for(word: str) -> str | None:
 _OF_NCCL_TESTS = {
     **dict.fromkeys(("-b", "-e", "-f"), "--sizes 8..64MiB*2 for -b 8 -e 64M -f 2"),
     **dict.fromkeys(("-g", "-t"), "--ranks for -t and -g"),
+    "-R": "--registered for -R 1",
     "-o": "--redop for -o",
     "-d": "--dtype for -d",
     "-n": "--precision and --max-seconds for -n: busbw measures until a time is narrow enough",

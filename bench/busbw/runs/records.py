@@ -114,6 +114,7 @@ class Configuration(Record, frozen=True, kw_only=True):
     dtype, redop: None if the op has none
     mode, sync, cache: how the call is timed, which changes the result as much as the library does
     pre_enqueue: the device's stream was blocked until all calls were enqueued, so that launch overhead is not timed
+    registered: the buffers are registered with the library
     settings: of the op's family; None: the op has none, or all are the defaults
     tool_op: another tool's name of the op, if it has several for one op
     """
@@ -128,6 +129,7 @@ class Configuration(Record, frozen=True, kw_only=True):
     sync: Sync = "barrier"
     cache: Cache = "warm"
     pre_enqueue: bool = False
+    registered: bool = False
     in_place: bool = False
     root: int | None = None
     settings: Settings | None = None
@@ -176,7 +178,19 @@ def settings_in_words(case: Configuration) -> list[str]:
 
 
 Detail = Literal[
-    "op", "dtype", "redop", "in_place", "settings", "device", "group", "mode", "sync", "cache", "pre_enqueue", "root"
+    "op",
+    "dtype",
+    "redop",
+    "in_place",
+    "settings",
+    "device",
+    "group",
+    "mode",
+    "sync",
+    "cache",
+    "pre_enqueue",
+    "registered",
+    "root",
 ]
 """What ``case_in_words`` may leave out."""
 
@@ -192,6 +206,7 @@ _DETAILS: dict[Detail, Callable[[Configuration], list[str]]] = {
     "sync": lambda case: [f"sync {case.sync}"] * (case.sync != "barrier"),
     "cache": lambda case: [case.cache] * (case.cache != "warm"),
     "pre_enqueue": lambda case: ["pre-enqueued"] * case.pre_enqueue,
+    "registered": lambda case: ["registered"] * case.registered,
     "root": lambda case: [f"root {case.root}"] * bool(case.root),
 }
 

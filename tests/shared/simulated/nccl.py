@@ -25,6 +25,8 @@ from simulated.graphs import Node
 from simulated.tensors import GpuTensor, host_of, size_of, wrapped
 
 _MESSAGES: Final = ("c10d::send", "c10d::recv_")
+ALLOCATOR: Final = object()
+"""NCCL's allocator."""
 _SMALL: Final = 32 << 10
 """Bytes up to which it chooses a ring."""
 _FLOAT8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -56,10 +58,42 @@ class Pending:
     arrived: Callable[[], object] | None = None
 
 
+class MemPool:
+    """``torch.cuda.MemPool``: the storages that are allocated in it."""
+
+    def __init__(self, allocator: object = None) -> None:
+        if allocator is not ALLOCATOR:
+            raise RuntimeError("NCCL registers memory of its own allocator")
+        self.storages: set[int] = set()
+
+
+class OfGroup:
+    """``ProcessGroupNCCL`` of a group: that of Gloo, and the registration of memory."""
+
+    def __init__(self, group: dist.ProcessGroup, library: object) -> None:
+        self._name, self._library = group.group_name, library
+        self.mem_allocator = ALLOCATOR
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._library, name)
+
+    def register_mem_pool(self, pool: MemPool) -> None:
+        if self._name not in current().nccl.connected:
+            raise RuntimeError("NCCL communicator has not been initialized before mem pool creation.")
+        current().nccl.pools.append((self._name, pool))
+
+    def deregister_mem_pool(self, pool: MemPool) -> None:
+        current().nccl.pools.remove((self._name, pool))
+
+
 class Communicator:
     """The NCCL of one process: its streams, its works that nobody has waited for, and the messages of an open group.
 
     of_hosts: names of the process groups that were asked for with Gloo; all others are NCCL's
+    connected: names of the groups that have made a call
+    pool: the pool in which memory is allocated; None: in none
+    pools: registered pools, with the names of their groups
+    registered_calls: number of collectives whose buffers were all registered with their group
     log: file of the lines about its tuning; None: it prints none
     """
 
@@ -70,7 +104,17 @@ class Communicator:
         self.results: dict[int, Pending] = {}
         self.of_hosts: set[str] = set()
         self.sending: list[tuple[torch.Tensor, dist.Work]] = []
+        self.connected: set[str] = set()
+        self.pool: MemPool | None = None
+        self.pools: list[tuple[str, MemPool]] = []
+        self.registered_calls = 0
         self.log: Path | None = None
+
+    def count_registered(self, group: dist.ProcessGroup, tensors: Sequence[torch.Tensor]) -> None:
+        """Count a collective if all of its ``tensors`` are registered with its ``group``."""
+        self.connected.add(group.group_name)
+        known = {storage for name, pool in self.pools if name == group.group_name for storage in pool.storages}
+        self.registered_calls += bool(tensors) and all(t.untyped_storage()._cdata in known for t in tensors)
 
     def read_variables(self) -> None:
         """``ncclResetDebugInit``."""
@@ -191,6 +235,7 @@ def _collective(
     parts = [[leaf for leaf in pytree.tree_leaves(part) if isinstance(leaf, torch.Tensor)] for part in inner[:2]]
     size = max(sum(map(size_of, part)) for part in parts)
     wrote, read = parts if parts[1] and not functional else (parts[0], parts[0])
+    state.nccl.count_registered(group, [tensor for part in parts for tensor in part])
     if group.rank() == 0:
         state.nccl.print_tuning(size)
 

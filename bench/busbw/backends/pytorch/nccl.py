@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
+from typing import Any
 
 import msgspec
 import torch
@@ -60,6 +61,8 @@ class NcclBackend(TorchBackend):
         except RuntimeError as error:
             raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
         super().__init__(world, "nccl", self._gpu)
+        self._pool: torch.cuda.MemPool | None = None
+        self._registering: list[dist.ProcessGroup | None] = []
         self._watchdog = Watchdog("NCCL", world.timeout_seconds + world.batch_seconds, world.lost)
         try:
             self._views = records_of_every_rank(self, view(socket.gethostname(), self._gpu), View)
@@ -83,12 +86,45 @@ class NcclBackend(TorchBackend):
         """As in the base class. What waits for no other rank may take as long as its file system does."""
         op = OPS[bound.case.op]
         self._watchdog.paused = op.local or op.stores
+        if bound.case.registered:
+            send, receive = self._registered(bound.send, bound.receive, self.comm(op, bound.group))
+            bound = replace(bound, send=send, receive=receive)
         operation = super().bind(bound)
+        if bound.case.registered:
+            operation = replace(operation, buffers=(bound.send, bound.receive))
         if op.name not in _TUNED or isinstance(bound.case.settings, AlgorithmSettings):
             return operation
         captured = bound.case.mode == "graph"  # buffers of a graph are registered, which changes the choice
         call = partial(self._gpu.capture, [operation.call]) if captured else operation.call
         return replace(operation, choice=partial(choice_of, call, leads=bound.me == 0))
+
+    def no_registration(self) -> str | None:
+        """As in the base class."""
+        known = hasattr(_library_of(None), "register_mem_pool")
+        return None if known else f"torch {torch.__version__} cannot register memory with NCCL; a newer one can"
+
+    def _registered(
+        self, send: torch.Tensor, receive: torch.Tensor, group: dist.ProcessGroup | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Buffers like these in memory of NCCL's allocator that is registered with ``group``; shared where they are."""
+        if self._pool is None:
+            self._pool = torch.cuda.MemPool(_library_of(None).mem_allocator)
+        storages = {
+            buffer.untyped_storage().data_ptr(): buffer.untyped_storage().nbytes() for buffer in (send, receive)
+        }
+        with torch.cuda.use_mem_pool(self._pool):
+            memory = {
+                at: torch.empty(size, dtype=torch.uint8, device=self._gpu.name).zero_() for at, size in storages.items()
+            }
+        if group not in self._registering:
+            dist.all_reduce(torch.zeros(1, device=self._gpu.name), group=group)  # creates the communicator
+            _library_of(group).register_mem_pool(self._pool)  # what the pool allocates later, too
+            self._registering.append(group)
+        first, second = (
+            memory[buffer.untyped_storage().data_ptr()].view(buffer.dtype)[buffer.storage_offset() :][: len(buffer)]
+            for buffer in (send, receive)
+        )
+        return first, second
 
     def progressed(self) -> None:
         """Tell the watchdog."""
@@ -99,6 +135,8 @@ class NcclBackend(TorchBackend):
         try:
             with explained(self):
                 self._gpu.forget_graphs()
+                for group in self._registering:
+                    _library_of(group).deregister_mem_pool(self._pool)
             super().close()
         finally:
             self._watchdog.end()
@@ -107,6 +145,12 @@ class NcclBackend(TorchBackend):
         """Name of the GPU of a pair's other rank in this process."""
         others = [rank for rank in group if rank != self.rank]
         return name_of(self._views, self.rank, others[0]) if len(others) == 1 else None
+
+
+def _library_of(group: dist.ProcessGroup | None) -> Any:  # noqa: ANN401 - a ProcessGroupNCCL, which torch without CUDA lacks
+    """torch's NCCL object of ``group``; None: all ranks."""
+    ranks = dist.group.WORLD if group is None else group
+    return None if ranks is None else ranks._get_backend(torch.device("cuda"))  # noqa: SLF001 - as torch's documents have it
 
 
 def with_facts(host: HostFacts) -> HostFacts:
