@@ -167,7 +167,7 @@ def ask_choice(bench: Bench, part: Part | None) -> NcclChoice | None:
     choice = None if part is None else part.sets[0].operation.choice
     with explained(bench.backend):
         own = None if choice is None else choice()
-        if bench.backend.device is not None:
+        if choice is not None and bench.backend.device is not None:
             bench.backend.device.synchronise()
     gathered = records_of_every_rank(bench.backend, () if own is None else (own,), tuple[NcclChoice, ...])
     return next((made for of_rank in gathered for made in of_rank), None)
