@@ -231,7 +231,7 @@ def _field(random: Random, key: str) -> str:  # noqa: C901, PLR0911 - a table by
         return f"[{', '.join(_of(random, _TOML_NUMBERS) for _ in range(random.choice((1, 2, 500))))}]"
     if key in {"name", "path", "backend"}:
         return _quoted(random.choice((*_TEXTS, "gloo", "nul\x00")))
-    if key in {"pre_enqueue", "direct"}:
+    if key in {"pre_enqueue", "registered", "direct"}:
         return random.choice(("true", "false", "1"))
     if f"--{key}" in _WORDS:
         return _quoted(_of(random, _WORDS[f"--{key}"]))

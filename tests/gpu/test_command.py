@@ -50,7 +50,8 @@ def test_two_ranks_measure_what_is(tmp_path: Path) -> None:
     collectives = f'[[sweep]]\nops = ["all_reduce", "all_gather"]\nsizes = "{SIZE}"\nmodes = ["pipelined", "graph"]\n'
     pairs = f'[[sweep]]\nops = ["ping_pong"]\nsizes = "{SIZE}"\nmodes = ["pipelined"]\npre_enqueue = true\n'
     copies = '[[sweep]]\nops = ["peer_copy_both", "peer_copy_staged"]\nsizes = "4KiB"\npairs = "together"\n'
-    status, text = run(tmp_path, f"{collectives}pre_enqueue = true\n{pairs}{copies}")
+    small = '[[sweep]]\nops = ["reduce", "all_to_all"]\nsizes = "4KiB"\ndtypes = ["float8_e4m3", "float8_e5m2"]\n'
+    status, text = run(tmp_path, f"{collectives}pre_enqueue = true\n{pairs}{copies}{small}")
     assert status == 0, text
     rows = shown(tmp_path)["cases"]
     known = {
@@ -59,6 +60,10 @@ def test_two_ranks_measure_what_is(tmp_path: Path) -> None:
         "ping_pong": EXACT.message(0, 1, SIZE),
     }
     assert {row["check_state"] for row in rows} == {"verified"}
+    choices = {(row["op"], row["size_bytes"]): [one["algorithm"] for one in row["choices"]] for row in rows}
+    assert choices["all_reduce", SIZE] == ["NVLS"], "in a graph and without"
+    assert choices["reduce", 4096] == ["RING"]
+    assert choices["ping_pong", SIZE] == choices["all_to_all", 4096] == []
     for row in rows:
         if row["op"] in known:
             assert row["time_ns"] == pytest.approx(known[row["op"]], rel=0.01), row["in_words"]

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
-from testing.gpu import FEWER, GPUS, ON_GPU, heavy, run_on_gpus
+from simulated.device import current
+from testing.gpu import FEWER, GPUS, ON_GPU, REAL, heavy, run_on_gpus
 from testing.narrow import require
 from testing.synthetic import case
 
@@ -46,6 +48,17 @@ def test_every_mode_is_verified_and_timed_by_both_clocks(measured: Measure, mode
     assert group.bus_factor is None, "there is no wire"
     if mode != "isolated":  # there a call that is short for the clock is made several times in a sample
         assert (made.calls > 1) == (mode in {"pipelined", "graph"})
+
+
+@pytest.mark.parametrize(("op", "in_place"), [("all_reduce", True), ("all_gather", False), ("all_gather", True)])
+@pytest.mark.parametrize("mode", ["pipelined", "graph"])
+def test_registered_buffers_are_those_of_the_calls(measured: Measure, op: str, in_place: bool, mode: Mode) -> None:  # noqa: FBT001
+    one = msgspec.structs.replace(one_case(mode, op=op), in_place=in_place)
+    before = 0 if REAL else current().nccl.registered_calls
+    assert measured(one).check.state == "verified"
+    assert REAL or current().nccl.registered_calls == before
+    assert measured(msgspec.structs.replace(one, registered=True)).check.state == "verified"
+    assert REAL or current().nccl.registered_calls > before
 
 
 def test_the_parts_of_an_overlap_are_those_of_its_samples(measured: Measure) -> None:

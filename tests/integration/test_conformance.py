@@ -10,7 +10,7 @@ from testing.plans import sweep
 
 from busbw.backends import BACKENDS
 from busbw.ops import OPS, TRAINED
-from busbw.runs.records import DTYPE_BYTES, REDOPS
+from busbw.runs.records import DTYPE_BYTES, FLOAT8, REDOPS
 from busbw.system.environment import versions
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.integration
 
 _UNCHECKED = {"barrier"}
 _REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+_BY_TWO_BUFFERS = {"all_reduce", "reduce"}
 _HALF = {"float16", "bfloat16"}
 
 
@@ -57,10 +58,14 @@ def test_every_op_and_dtype_of_a_backend_is_verified_or_skipped_with_a_reason(co
     assert {row.case.device for row in run.measurements} == {BACKENDS[backend].device}
     for row in run.measurements:
         assert row.check.state == ("not checked" if row.case.op in _UNCHECKED else "verified"), row.case
+    apart = {row.case.op for row in run.measurements if row.case.op in _BY_TWO_BUFFERS and not row.case.in_place}
+    assert apart == (_BY_TWO_BUFFERS if backend == "mpi" else set())
     unable = {row.case for row in run.skipped if row.case.op in _REDUCING and row.case.size_bytes > 96}
     assert {(case.op, case.dtype, case.redop) for case in unable} == {
         (op, dtype, redop)
         for op, dtype, redop in itertools.product(_REDUCING, DTYPE_BYTES, REDOPS)
-        if (redop == "avg" and (backend == "mpi" or "int" in dtype)) or (backend == "mpi" and dtype in _HALF)
+        if (redop == "avg" and (backend == "mpi" or "int" in dtype))
+        or (backend == "mpi" and dtype in _HALF)
+        or dtype in FLOAT8
     }
     assert set(versions(BACKENDS[backend].packages)) <= set(next(iter(run.run.environments.values())).versions)

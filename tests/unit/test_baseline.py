@@ -14,6 +14,7 @@ from busbw.backends import BACKENDS, backend_named
 from busbw.cli.main import main
 from busbw.cli.measuring import baseline
 from busbw.ops import ON_SOCKETS, OPS
+from busbw.ops.communication import COLLECTIVES, POINT_TO_POINT
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep
 from busbw_analysis.assembly.judge import judge
@@ -112,3 +113,12 @@ def test_a_suite_measures_what_it_says_and_what_judges_an_op_of_it() -> None:
     options = ("--suite", "quick", "--op", "all_reduce")
     assert set(dry(*options)["baseline"]["ops"]) == _ALL
     assert {case["op"] for case in dry(*options, "--no-baseline")["cases"]} == {"all_reduce"}
+
+
+def test_all_operations_are_those_between_ranks_or_those_of_the_suite() -> None:
+    cases = dry("--op", "all", "--sizes", "1KiB", "--no-baseline")["cases"]
+    assert {case["op"] for case in cases} == {op.name for op in (*COLLECTIVES, *POINT_TO_POINT)}
+    of_suite = [
+        {case["op"] for case in dry("--suite", "quick", *options)["cases"]} for options in ([], ["--op", "all"])
+    ]
+    assert of_suite[0] == of_suite[1]

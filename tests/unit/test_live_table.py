@@ -110,10 +110,11 @@ def test_what_is_computed_in_part_shows_no_rate() -> None:
     assert columns(only_line(case("all_reduce", 1 << 20, mode="overlap")))["rate"] == "–"
 
 
-def test_an_in_place_variant_is_marked_where_there_are_two() -> None:
+def test_buffers_other_than_the_default_are_marked() -> None:
     assert cells(only_line(case("all_gather", 64, in_place=True)))[0] == "all_gather*"
     assert cells(only_line(case("all_gather", 64)))[0] == "all_gather"
     assert cells(only_line(case("all_reduce", 64)))[0] == "all_reduce"
+    assert cells(only_line(case("all_reduce", 64, in_place=False)))[0] == "all_reduce*"
 
 
 @pytest.mark.parametrize(("ranks", "slow"), [(4, (2, 1)), (2, (1, 0))])

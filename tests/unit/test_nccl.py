@@ -24,17 +24,20 @@ from busbw import backends, launch
 from busbw.backends import BACKENDS
 from busbw.backends.base import Bound, World, explained
 from busbw.backends.cuda import CudaDevice
-from busbw.backends.pytorch import calls, nccl
+from busbw.backends.pytorch import calls, nccl, nccl_tuning
 from busbw.backends.pytorch.nccl import NcclBackend, View, shared_gpu, why_not
+from busbw.backends.pytorch.nccl_tuning import choice_in, choice_of
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError, LaunchError, UsageError
 from busbw.ops import OPS
 from busbw.runs.facts import UNKNOWN_HOST, HostFacts, NcclFacts
 from busbw.runs.plan import Plan, Sweep
+from busbw.runs.records import NcclChoice
 from busbw.system.environment import LIBRARIES
 
 pytestmark = pytest.mark.usefixtures("lines_recorded")
 
+DATA = Path(__file__).parents[1] / "data"
 NVIDIA = "cuda: str = '12.6'\nhip: Optional[str] = None\n"
 AMD = "cuda: Optional[str] = None\nhip: Optional[str] = '6.2.41133'\n"
 NEITHER = "cuda: Optional[str] = None\nhip: Optional[str] = None\n"
@@ -174,6 +177,81 @@ def test_an_average_that_is_not_exact_is_refused_and_any_other_is_not() -> None:
     assert average(3, "float32") is not None
     assert average(4, "float32") is None
     assert average(3, "int32") is None
+
+
+def chosen(algorithm: str, protocol: str | None, channels: int | None) -> NcclChoice:
+    return NcclChoice(algorithm=algorithm, protocol=protocol, channels=channels)
+
+
+def test_what_nccl_chose_is_read_from_its_own_lines() -> None:
+    """Of 8 H100 with NCCL 2.30.7, and of 16 ranks on two hosts; the first line has no choice."""
+    lines = (DATA / "nccl" / "tuning.txt").read_text(encoding="utf-8").splitlines()
+    assert [choice_in(line) for line in lines] == [
+        None,
+        chosen("TREE", "LL", 1),
+        chosen("RING", "LL", 1),
+        chosen("RING", "LL", 24),
+        chosen("NVLS", "SIMPLE", 16),
+    ]
+    assert choice_in("\n".join(lines)) == chosen("TREE", "LL", 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "choice"),
+    [
+        (
+            "AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1",
+            chosen("AllReduce_AGxLL_R", None, 8),
+        ),
+        ("AllGather [Copy Engine]: 4096 Bytes -> cudaMemcpyAsync", chosen("Copy Engine", None, None)),
+        ("AllGather [Hierarchical CE]: 4096 Bytes -> RMA proxy + CE", chosen("Hierarchical CE", None, None)),
+    ],
+)
+def test_kernels_of_symmetric_memory_and_copy_engines_have_no_protocol(line: str, choice: NcclChoice) -> None:
+    """As the sources of 2.28 and 2.30 print them."""
+    assert choice_in(f"node1:4:4 [0] NCCL INFO {line}") == choice
+
+
+def test_the_file_of_the_user_is_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setenv("NCCL_DEBUG_FILE", "mine")
+    monkeypatch.setattr(nccl_tuning, "reset_function", lambda: lambda: made.append("reset"))
+    assert choice_of(lambda: made.append("call"), leads=True) is None
+    assert made == ["call"]
+
+
+def test_variables_are_as_before_when_nccl_has_told_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, seen = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"), []
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setattr(nccl_tuning, "reset_function", lambda: lambda: seen.append([*map(os.environ.get, names)]))
+
+    def call() -> None:
+        Path(os.environ.get("NCCL_DEBUG_FILE", os.devnull)).write_text(
+            "4 Bytes -> Algo PAT proto LL128 channel{Lo..Hi}={2..5}\n"
+        )
+
+    assert choice_of(call, leads=True) == chosen("PAT", "LL128", 4)
+    assert [values[:2] for values in seen] == [["INFO", "TUNING"], ["WARN", None]]
+    assert not Path(str(seen[0][2])).exists()
+    assert choice_of(call, leads=False) is None, "another rank makes the call, but NCCL prints nothing there"
+
+
+@pytest.mark.parametrize(
+    ("version", "capability", "op", "reason"),
+    [
+        ((2, 23, 4), (9, 0), "all_reduce", "here it is NCCL 2.23.4"),
+        ((2, 24, 3), (8, 0), "all_reduce", "here a GPU has 8.0"),
+        ((2, 24, 3), (9, 0), "all_reduce", None),
+        ((2, 23, 4), (8, 0), "all_gather", None),
+    ],
+)
+def test_8_bit_floats_are_reduced_where_nccl_can(
+    version: tuple[int, ...], capability: tuple[int, int], op: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: version)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    refused = why_not(OPS[op], case(op, 96, 2, dtype="float8_e4m3", device="cuda"))
+    assert refused is reason is None or str(refused).endswith(str(reason))
 
 
 def test_a_barrier_is_not_captured_and_not_held() -> None:

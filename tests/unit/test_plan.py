@@ -268,13 +268,13 @@ def test_a_mode_is_a_case_of_its_own_and_the_rest_of_the_timing_goes_with_it() -
 
 
 @pytest.mark.parametrize(
-    ("choice", "all_gather", "all_reduce"),
+    ("choice", "all_gather", "broadcast"),
     [("native", [False], [True]), ("yes", [True], [True]), ("no", [False], [False]), ("both", [False, True], [True])],
 )
 def test_a_way_of_buffers_that_was_named_is_always_a_case(
-    choice: plan.InPlace, all_gather: list[bool], all_reduce: list[bool]
+    choice: plan.InPlace, all_gather: list[bool], broadcast: list[bool]
 ) -> None:
-    for op, expected in (("all_gather", all_gather), ("all_reduce", all_reduce)):
+    for op, expected in (("all_gather", all_gather), ("broadcast", broadcast)):
         assert [case.in_place for case in cases_of(Sweep(ops=(op,), sizes="16", in_place=choice))] == expected
 
 
@@ -404,7 +404,7 @@ def test_an_option_is_checked_as_a_plan_is(setting: str, value: object, allowed:
         (("all_reduce",), "path", "/scratch", "it applies to storage_write, storage_read, checkpoint_save"),
         (("pair_matrix",), "algorithms", ("all",), "it applies to all_reduce, "),
         (("barrier",), "in_place", "yes", "it applies to all but barrier"),
-        (("matmul",), "in_place", "both", "it applies to all_gather, "),
+        (("matmul",), "in_place", "both", "it applies to all_reduce, all_gather, "),
         (("barrier",), "sizes", "8", "it applies to all but barrier"),
         (("barrier",), "dtypes", ("int8",), "it applies to all but barrier"),
         (("all_gather",), "redops", ("max",), "it applies to all_reduce, "),

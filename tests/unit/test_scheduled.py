@@ -169,10 +169,11 @@ def test_every_reduction_by_every_all_reduce(name: str, redop: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "name"), [("all_gather", "ring"), ("all_gather", "bruck"), ("reduce_scatter", "pairwise")]
+    ("op", "name"),
+    [("all_gather", "ring"), ("all_gather", "bruck"), ("reduce_scatter", "pairwise"), ("all_reduce", "ring")],
 )
-def test_in_place_as_well(op: str, name: str) -> None:
-    assert wrong_elements(case_of(op, name, 4, 12, in_place=True)) == 0
+def test_the_other_way_of_buffers_as_well(op: str, name: str) -> None:
+    assert wrong_elements(case_of(op, name, 4, 12, in_place=not OPS[op].in_place[0])) == 0
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ READERS: Final[dict[str, str]] = {
     "busbw/backends/mpi/native.py": "messages of mpi4py",
     "busbw/backends/mpi/probe.py": "names of variables, and messages of a probe",
     "busbw/backends/mpi/segments.py": "memory maps of processes",
+    "busbw/backends/pytorch/nccl_tuning.py": "messages of NCCL",
     "busbw/backends/pytorch/training/data_parallel.py": "torch's names of parameters",
     "busbw/backends/pytorch/training/network.py": "torch's names of parameters; the other split is that of tensors",
     "busbw/backends/pytorch/training/observer.py": "torch's names of functions",

@@ -9,7 +9,7 @@ import numpy as np
 
 from busbw.ops import LOCAL, PAIRED
 from busbw.runs.progress import progress_of
-from busbw.runs.records import JSON, Case, Check, FailureCause, Imported, LoopKind, Measurement
+from busbw.runs.records import JSON, Case, Check, FailureCause, Imported, LoopKind, Measurement, NcclChoice
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key, grouped
@@ -153,6 +153,7 @@ class CaseSummary:
     flags: reasons for caution, of ``FLAGS``
     disturbance: system interference
     loops: which loops made the calls
+    choices: what NCCL chose for the calls; several if blocks differ
     """
 
     index: int
@@ -169,11 +170,17 @@ class CaseSummary:
     flags: tuple[str, ...]
     disturbance: Disturbance
     loops: tuple[LoopKind, ...] = ("python",)
+    choices: tuple[NcclChoice, ...] = ()
 
     @property
     def only(self) -> GroupSummary | None:
         """The group, if there is exactly one; None for several groups, a pair matrix and a case without a result."""
         return self.groups[0] if len(self.groups) == 1 else None
+
+    @property
+    def choice(self) -> str | None:
+        """What NCCL chose, in words."""
+        return " or ".join(choice.in_words for choice in self.choices) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +286,7 @@ def _summary(
         flags=_flags(case, measured, groups, disturbance, crowded) if groups else (),
         disturbance=disturbance,
         loops=tuple(sorted({result.loop for result in measured})),
+        choices=tuple(dict.fromkeys(row.supplement for row in measured if isinstance(row.supplement, NcclChoice))),
     )
 
 

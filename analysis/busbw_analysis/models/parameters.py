@@ -135,7 +135,7 @@ def _unlikeness(key: SeriesKey, other: SeriesKey) -> tuple[bool, ...]:
         key.mode != other.mode,
         key.group != other.group,
         key.dtype != other.dtype,
-        (key.sync, key.cache, key.pre_enqueue) != (other.sync, other.cache, other.pre_enqueue),
+        any(getattr(key, name) != getattr(other, name) for name in ("sync", "cache", "pre_enqueue", "registered")),
     )
 
 

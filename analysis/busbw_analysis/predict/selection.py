@@ -39,6 +39,7 @@ _USUAL = {
     "sync": "barrier",
     "cache": "warm",
     "pre_enqueue": False,
+    "registered": False,
     "dtype": "float32",
     "redop": "sum",
     "settings": TrafficSettings(imbalance=0.5),

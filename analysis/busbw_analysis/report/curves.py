@@ -79,6 +79,7 @@ def curve_parts(key: SeriesKey, varying: frozenset[str]) -> tuple[str, ...]:
         "sync": f"sync {key.sync}",
         "cache": key.cache,
         "pre_enqueue": "pre-enqueued" if key.pre_enqueue else "not pre-enqueued",
+        "registered": "registered" if key.registered else "not registered",
         "in_place": "in place" if key.in_place else "out of place",
         "root": "no root" if key.root is None else f"root {key.root}",
     }
@@ -489,6 +490,7 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
         Column("Time / model", lambda row: row[1].time_ns / row[3] if row[3] else None, three_digits),
         Column("Launches", lambda row: len(row[1].launch_medians_ns), str),
         Column("Samples", lambda row: row[1].samples, str),
+        Column("NCCL", lambda row: row[2].choice),
         Column("Data", lambda row: checked(row[2].check)),
         Column("Flags", lambda row: flagged(row[2].flags, common)),
     )

@@ -31,7 +31,7 @@ _EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
 
 _OF_CASE: Final = (
     *("op", "size_bytes", "count", "dtype", "redop", "in_place"),
-    *("mode", "sync", "cache", "pre_enqueue", "root", "tool_op"),
+    *("mode", "sync", "cache", "pre_enqueue", "registered", "root", "tool_op"),
 )
 _OF_GROUP: Final = (
     *("ranks", "launches", "samples", "time_ns", "fastest_ns", "algbw", "busbw", "spread", "skew_share"),
@@ -114,6 +114,7 @@ class ShownRow:
             "state": self.summary.state,
             "reason": self.reason,
             "loop": self.loop,
+            "choices": plain(self.summary.choices),
             **self.summary.check.document,
             "flags": self.summary.flags,
             **own,
@@ -290,6 +291,7 @@ def _columns(rows: Sequence[ShownRow], launches: Collection[int]) -> list[Column
             for number in rows[0].numbers
             if number.heading
         ),
+        Column("NCCL", lambda row: row.summary.choice),
         Column("skew", lambda row: row.skew_share, _percent),
         Column("launches", lambda row: row.launches if len(launches) > 1 else None, str),
         Column("hidden", lambda row: row.overlap, _hidden),
@@ -381,5 +383,7 @@ def _notes(rows: Sequence[ShownRow]) -> Iterator[str]:
     yield from (number.note for number in (rows[0].numbers if rows else ()) if number.note and number.known)
     if any(row.case.mode == "graph" and row.case.backend == "nccl" and row.busbw is not None for row in rows):
         yield "graph: NCCL may register the buffers (NCCL_GRAPH_REGISTER) and then take another protocol than pipelined"
+    if any(row.summary.choice for row in rows):
+        yield "NCCL: the algorithm, protocol and number of channels that it chose for one more call"
     if any(row.overlap is not None for row in rows):
         yield "overlap: time is that of call and computation together; hidden: share of the call, with its interval"

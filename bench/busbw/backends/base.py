@@ -18,7 +18,7 @@ from busbw.escape import say
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.facts import HostFacts
-from busbw.runs.records import BackendTraits, Cache, Case, CrossCheck, Mode, Sync
+from busbw.runs.records import BackendTraits, Cache, Case, CrossCheck, Mode, NcclChoice, Sync
 from busbw.system.device import Device, DeviceConditions
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Operation:
     buffers: send and receive buffers if the operation had to replace the given ones, for example by memory of the host
         or of another device (None: the given ones).
     parts: prepares the runs of the parts of a training step, after sampling; collective (None: it is no such step).
+    choice: makes the call once more, after sampling, and returns what the library chose for it (None: it cannot tell).
     other_tool: runs another tool on the same operation, after sampling, with a time limit in seconds (None: there is
         none); returns None if the tool cannot.
     """
@@ -76,6 +77,7 @@ class Operation:
     prepare: Call | None = None
     buffers: "tuple[torch.Tensor, torch.Tensor] | None" = None
     parts: "Callable[[], Parts] | None" = None
+    choice: Callable[[], NcclChoice | None] | None = None
     other_tool: Callable[[float], CrossCheck | None] | None = None
 
 

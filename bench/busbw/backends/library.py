@@ -16,10 +16,10 @@ from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
 from busbw.ops import OPS
-from busbw.ops.base import Op
+from busbw.ops.base import Op, first_reason
 from busbw.ops.groups import Ranks
 from busbw.ops.settings import AlgorithmSettings
-from busbw.runs.records import Case
+from busbw.runs.records import FLOAT8, Case
 from busbw.system.device import Device, DeviceConditions
 
 
@@ -43,6 +43,12 @@ class LibraryBackend(Backend):
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Reason why ``case`` cannot run, with or without the library's calls, or None."""
+        reason = first_reason(
+            (case.dtype in FLOAT8 and not op.communicates, f"{case.dtype} is a type of collectives and messages only"),
+            (case.registered, self.no_registration() if case.registered else None),
+        )
+        if reason is not None:
+            return reason
         if op.local:
             return LOCAL[op.name].refuse(case)
         if op.plain_sockets:
@@ -52,6 +58,10 @@ class LibraryBackend(Backend):
         if case.mode == "overlap" and op.sequential:
             return f"{op.name} consists of several blocking steps, so it has no nonblocking form for mode overlap"
         return self.refuse_call(op, case)
+
+    def no_registration(self) -> str | None:
+        """Reason why this backend cannot register buffers, or None."""
+        return "only backend nccl registers buffers"
 
     @abstractmethod
     def refuse_call(self, op: Op, case: Case) -> str | None:
@@ -73,6 +83,8 @@ class LibraryBackend(Backend):
             local_rank=world.local_rank,
             comm=self.comm(op, bound.group),
         )
+        if case.dtype in FLOAT8 and not op.reduces:
+            bound = replace(bound, send=bound.send.view(torch.uint8), receive=bound.receive.view(torch.uint8))
         if op.local:
             return LOCAL[op.name].bind(bound)
         if op.plain_sockets:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from busbw.ops.base import REDUCED, Span
-from busbw.runs.records import DTYPE_BYTES
+from busbw.runs.records import DTYPE_BYTES, FLOAT8
 
 PERIOD = 1021
 _MOVED_TOP = 126
@@ -20,7 +20,9 @@ _PERIODS_AT_ONCE = 4096
 copies (count_nonzero_cuda, ATen/native/TensorAdvancedIndexing.cpp): 9 B per element, which may not be free.
 """
 
-TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_BYTES}
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, {"float8_e4m3": "float8_e4m3fn"}.get(name, name)) for name in DTYPE_BYTES
+}
 
 EXACT_UP_TO: dict[str, int] = {
     name: round(2 / torch.finfo(kind).eps) if kind.is_floating_point else torch.iinfo(kind).max
@@ -63,7 +65,8 @@ def pattern(ranks: int, dtype: str, redop: str | None, seed: int) -> Pattern:
         values = _MOVED_TOP + 1
         own = torch.randperm(values, generator=generator)[torch.arange(ranks) % values]
         table = (torch.randint(0, values, (PERIOD,), generator=generator) + own[:, None]) % values
-        return Pattern(table.to(TORCH_DTYPES[dtype]), None)
+        kind = TORCH_DTYPES[dtype]
+        return Pattern(table.to(torch.uint8).view(kind) if dtype in FLOAT8 else table.to(kind), None)
     contributions, reduction = _REDUCTIONS[redop]
     table = contributions(ranks, dtype, generator)
     return Pattern(table.to(TORCH_DTYPES[dtype]), reduction(table).to(TORCH_DTYPES[dtype]))
@@ -104,8 +107,9 @@ def _for_product(ranks: int, dtype: str, _generator: torch.Generator) -> torch.T
 
 
 def _signed(ranks: int, dtype: str, generator: torch.Generator) -> torch.Tensor:
-    low = 0 if dtype == "uint8" else -_MOVED_TOP
-    return torch.randint(low, _MOVED_TOP + 1, (ranks, PERIOD), generator=generator)
+    top = min(_MOVED_TOP, EXACT_UP_TO[dtype])
+    low = 0 if dtype == "uint8" else -top
+    return torch.randint(low, top + 1, (ranks, PERIOD), generator=generator)
 
 
 _REDUCTIONS: dict[str, tuple[Callable[..., torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
@@ -122,14 +126,22 @@ def poison(buffer: torch.Tensor, redop: str | None) -> None:
     """Fill a receive buffer with a value that no result contains, so that an unwritten element is detected.
 
     Results are integers: non-negative if summed, averaged or multiplied (positive in uint8), and within ± 126 if moved
-    or compared.
+    or compared. Moved 8-bit floats have the bytes 0 to 126.
     """
-    if buffer.dtype.is_floating_point:
+    plain = _plain(buffer)
+    if plain.dtype != buffer.dtype:
+        plain.fill_(255)
+    elif buffer.dtype.is_floating_point:
         buffer.fill_(0.5)
     elif buffer.dtype.is_signed:
         buffer.fill_(-128)
     else:
         buffer.fill_(0 if redop in {"sum", "avg", "product"} else 255)
+
+
+def _plain(data: torch.Tensor) -> torch.Tensor:
+    """``data`` that can be compared: of 8-bit floats the bytes, because moved ones may be NaN."""
+    return data.view(torch.uint8) if data.is_floating_point() and data.itemsize == 1 else data
 
 
 def fill(buffer: torch.Tensor, spans: Sequence[Span], made_of: Pattern) -> None:
@@ -143,11 +155,11 @@ def _parts(
     buffer: torch.Tensor, spans: Sequence[Span], made_of: Pattern
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """For each span: its whole periods as rows, the remaining elements, and one expected period."""
-    start = 0
+    start, buffer = 0, _plain(buffer)
     for span in spans:
         part = buffer[start : start + span.length]
         whole = span.length // PERIOD * PERIOD
-        yield part[:whole].view(-1, PERIOD), part[whole:], made_of.row(span).to(buffer.device)
+        yield part[:whole].view(-1, PERIOD), part[whole:], _plain(made_of.row(span)).to(buffer.device)
         start += span.length
 
 

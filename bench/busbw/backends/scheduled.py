@@ -17,7 +17,7 @@ from busbw.ops.base import Op, first_reason
 from busbw.ops.groups import Ranks, split_world
 from busbw.ops.schedules import NOTHING, Round, Schedule, Slots
 from busbw.ops.settings import explicit_algorithm
-from busbw.runs.records import Case
+from busbw.runs.records import FLOAT8, Case
 
 Messages = Sequence[tuple[int, torch.Tensor]]
 """Pairs of a rank of the world and the data that are sent to or received from it."""
@@ -80,6 +80,7 @@ def refuse(op: Op, case: Case) -> str | None:
             op.reduces and case.redop not in _ADD,
             f"explicit algorithms do not support reduction {case.redop}, only {', '.join(_ADD)}",
         ),
+        (op.reduces and case.dtype in FLOAT8, f"torch cannot add {case.dtype}, which explicit algorithms need"),
         (any(len(group) == 1 for group in groups), "explicit algorithms need at least 2 ranks in every group"),
         (
             algorithm.levels and (case.nodes == 1 or case.ranks % case.nodes > 0 or case.group != "all"),

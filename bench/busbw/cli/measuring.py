@@ -23,7 +23,7 @@ from busbw.launch import run_session
 from busbw.launch.launchers import launcher_here
 from busbw.launch.run_session import Result, Settings
 from busbw.measure.unsupported import anywhere, unsuited
-from busbw.ops import OPS
+from busbw.ops import BETWEEN_RANKS, OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.base import Op
 from busbw.ops.traffic import read_weights
@@ -119,6 +119,10 @@ _READ: dict[str, Callable[[Any], object]] = {
 """Field of a plan → function that converts the text of its option, where a conversion is needed."""
 
 
+_ALL: Final = ("all",)
+"""The names of ``--op all``: of a suite or plan its own operations, else all between ranks."""
+
+
 def asked_plan(
     suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None, asked: Mapping[str, Any], *, alone: bool
 ) -> tuple[Plan, list[str]]:
@@ -181,8 +185,10 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
     if suite is None and plan_file is None and ops is None:
         raise UsageError(f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE")
     base = plan.read_suite(suite) if suite is not None else None if plan_file is None else _read_plan(plan_file)
+    selected = () if ops in {None, _ALL} else ops or ()
     with plan.naming_options():
-        requested = plan.override(base or Plan(sweep=(Sweep(ops=ops or ()),)), ops=ops or (), **settings)
+        given = base or Plan(sweep=(Sweep(ops=selected or BETWEEN_RANKS),))
+        requested = plan.override(given, ops=selected, **settings)
         # The full names of models, on which their default scales depend.
         sweeps = tuple(
             msgspec.structs.replace(sweep, models=sweep.models and tuple(map(model_name, sweep.models)))

@@ -13,7 +13,9 @@ _SECTIONS = (
     Section(
         "Operations and sizes",
         "busbw run --op all_reduce,all_gather --sizes 8..64MiB*2",
-        listed("--op ops", "Operations, comma-separated (busbw list ops)."),
+        listed(
+            "--op ops", "Operations, comma-separated (busbw list ops), or all: collectives and messages of the backend."
+        ),
         option(
             "--sizes",
             "Buffer sizes S: a list (8,1KiB), a range (8..64MiB*2, 1MiB..4MiB+1MiB), or both.  [default: 8..16MiB*2]",
@@ -92,6 +94,12 @@ _SECTIONS = (
             is_flag=True,
             default=None,
         ),
+        option(
+            "--registered",
+            "NCCL only: buffers of its own allocator, registered with its communicators.",
+            is_flag=True,
+            default=None,
+        ),
     ),
     Section(
         "Ranks and backend",
@@ -154,13 +162,13 @@ def _option_for(word: str) -> str | None:
 _OF_NCCL_TESTS = {
     **dict.fromkeys(("-b", "-e", "-f"), "--sizes 8..64MiB*2 for -b 8 -e 64M -f 2"),
     **dict.fromkeys(("-g", "-t"), "--ranks for -t and -g"),
+    "-R": "--registered for -R 1; nothing is like -R 2",
     "-o": "--redop for -o",
     "-d": "--dtype for -d",
     "-n": "--precision and --max-seconds for -n: busbw measures until a time is narrow enough",
     "-w": "warmup_calls in [timing] of a plan for -w",
     "-G": "--mode graph for -G",
     "-c": "nothing for -c: data are always checked, before and after timing",
-    "-R": "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK=1 for -R 1; nothing is like -R 2",
     "-m": "--mode pipelined for -m: calls back to back, but not as one group of NCCL",
     "-J": "--json for -J; the run folder has every sample",
     "-z": "--mode barriers for -z 1",

@@ -183,7 +183,7 @@ def _timing(case: Case, shown_fields: frozenset[Detail]) -> str:
 
 
 def _first_columns(case: Case) -> str:
-    name = f"{case.op}{'*' if case.in_place and len(OPS[case.op].in_place) > 1 else ''}"
+    name = f"{case.op}{'*' if case.in_place != OPS[case.op].in_place[0] else ''}"
     size = format_size(case.size_bytes) if case.size_bytes else "–"
     size = size if len(size) <= _SIZE_WIDTH else about_size(case.size_bytes)
     return _FIRST.format(name, size)

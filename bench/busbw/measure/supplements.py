@@ -12,7 +12,17 @@ from busbw.measure.bench import Bench, Part, agreed
 from busbw.measure.stopping import Budget, more_tries
 from busbw.ops import OPS
 from busbw.runs import files
-from busbw.runs.records import Case, CrossCheck, RankMemory, RankTimeline, Sent, StepParts, Supplement, case_in_words
+from busbw.runs.records import (
+    Case,
+    CrossCheck,
+    NcclChoice,
+    RankMemory,
+    RankTimeline,
+    Sent,
+    StepParts,
+    Supplement,
+    case_in_words,
+)
 
 _MOST_TIMELINES = 32
 """Most ranks for which timelines are recorded."""
@@ -152,6 +162,17 @@ def measure_cross_check(bench: Bench, part: Part | None) -> CrossCheck | None:
     return msgspec.structs.replace(checks[0], bytes_per_second=rates)
 
 
+def ask_choice(bench: Bench, part: Part | None) -> NcclChoice | None:
+    """What the library chose for the call, in the first group whose library can tell; None if none can."""
+    choice = None if part is None else part.sets[0].operation.choice
+    with explained(bench.backend):
+        own = None if choice is None else choice()
+        if choice is not None and bench.backend.device is not None:
+            bench.backend.device.synchronise()
+    gathered = records_of_every_rank(bench.backend, () if own is None else (own,), tuple[NcclChoice, ...])
+    return next((made for of_rank in gathered for made in of_rank), None)
+
+
 def measure_supplement(bench: Bench, case: Case, part: Part | None, launch: int, budget: Budget) -> Supplement | None:
     """The further measurement of the op of ``case``; None if it has none. Collective, also for ranks without a part.
 
@@ -160,4 +181,6 @@ def measure_supplement(bench: Bench, case: Case, part: Part | None, launch: int,
     op = OPS[case.op]
     if op.splits:
         return measure_step_parts(bench, case, part, launch, budget)
-    return measure_cross_check(bench, part) if op.local and op.stores else None
+    if op.local:
+        return measure_cross_check(bench, part) if op.stores else None
+    return ask_choice(bench, part) if bench.backend.device is not None and op.members == "all" else None

@@ -36,6 +36,8 @@ OF_TWO_RANKS = frozenset(name for name, op in OPS.items() if op.members == "ends
 """Between the two ends of a group, whatever its size."""
 ON_SOCKETS = frozenset(op.name for op in PLAIN_SOCKETS)
 """Plain TCP sockets of one host: the reference for backends that use sockets."""
+BETWEEN_RANKS = tuple(op.name for op in (*COLLECTIVES, *POINT_TO_POINT))
+"""Collectives and messages over a library: the operations of ``busbw run --op all``."""
 MESSAGES = frozenset(op.name for op in POINT_TO_POINT)
 """Single messages; their cost model is known on every backend."""
 STORING = frozenset(name for name, op in OPS.items() if op.stores)

@@ -115,7 +115,8 @@ def _broadcast(share: Share) -> Layout:
 def _reduce(share: Share) -> Layout:
     # In place, the buffers of the other ranks are scratch: their contents afterwards are undefined.
     expect = (Span(share.count, REDUCED),) if share.rank == share.root else ()
-    return Layout((Span(share.count, share.rank),), expect, receives_into_send=0 if expect else None)
+    within = bool(expect) and share.in_place
+    return Layout((Span(share.count, share.rank),), expect, receives_into_send=0 if within else None)
 
 
 def _gather(share: Share) -> Layout:
@@ -171,8 +172,7 @@ COLLECTIVES = (
         layout=_all_reduce,
         bus_factor=lambda ranks: 2 * (ranks - 1) / ranks,
         wire_bytes=lambda ranks, size: 2 * (ranks - 1) * size,
-        # torch.distributed has no all-reduce into a second buffer.
-        in_place=(True,),
+        in_place=(True, False),
         reduces=True,
         synchronising=True,
         lower_bound=_OF_ALL_REDUCE,
@@ -217,6 +217,7 @@ COLLECTIVES = (
         "reduce",
         "the root ends with the reduction of all buffers",
         layout=_reduce,
+        in_place=(True, False),
         reduces=True,
         lower_bound=_OF_REDUCE,
     ),

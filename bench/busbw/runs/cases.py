@@ -24,7 +24,7 @@ from busbw.ops.settings import (
     parse_threads,
     run_together,
 )
-from busbw.runs.plan import InPlace, Plan, Sweep, Timing, in_host_memory
+from busbw.runs.plan import InPlace, Plan, Sweep, Timing, in_host_memory, may_register
 from busbw.runs.records import DTYPE_BYTES, Case, Settings, case_in_words
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
@@ -152,6 +152,7 @@ def _cases_of(
             sync=sweep.sync,
             cache=sweep.cache,
             pre_enqueue=sweep.pre_enqueue,
+            registered=sweep.registered and may_register(op),
             in_place=inside,
             root=sweep.root if op.rooted else None,
             settings=setting,

@@ -159,6 +159,11 @@ def in_host_memory(op: Op) -> bool:
     return op.host_memory or op.memory_traffic is not None
 
 
+def may_register(op: Op) -> bool:
+    """Whether ``op`` has buffers that a library could register."""
+    return op.communicates and op.sized and not op.plain_sockets
+
+
 _DTYPES = Key(among("dtype", DTYPE_BYTES), _OF_SIZES, "--dtype")
 _ALGORITHMS = Key(
     among("algorithm", dict.fromkeys((LIBRARY, ALL_ALGORITHMS, *chain(*ALGORITHMS.values())))),
@@ -180,6 +185,7 @@ class Sweep(Keyed, frozen=True, kw_only=True):
 
     sizes: as in ``units.parse_sizes``
     modes, sync, cache, pre_enqueue: how calls are timed, see ``records.Case``
+    registered: of calls between ranks: whether the buffers are registered with the library
     in_place: whether the send buffer is the receive buffer (native: the op's default)
     groups: split of the ranks, as in ``ops.groups``
     baseline: measured only as a reference for models and peaks of the other sweeps
@@ -208,6 +214,7 @@ class Sweep(Keyed, frozen=True, kw_only=True):
     sync: Annotated[Sync, Key(among("sync", get_args(Sync)))] = "barrier"
     cache: Annotated[Cache, Key(among("cache", get_args(Cache)))] = "warm"
     pre_enqueue: bool = False
+    registered: Annotated[bool, Key(taken_by=may_register)] = False
     in_place: Annotated[InPlace, Key(among("in place", get_args(InPlace)), _OF_SIZES)] = "native"
     groups: str = ALL
     root: Annotated[int, Key(taken_by=attrgetter("rooted"))] = 0

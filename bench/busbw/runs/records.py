@@ -53,8 +53,11 @@ failing disk, limit or network."""
 TRANSIENT = frozenset({"rank_lost", "timeout", "environment"})
 """Causes that are not the fault of the case."""
 
+FLOAT8 = {"float8_e4m3": 1, "float8_e5m2": 1}
+"""Types that are moved as bytes, reduced by NCCL alone, and not computed with."""
 DTYPE_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
-CASE_DTYPE_BYTES = DTYPE_BYTES | {"uint32": 4, "uint64": 8, "float8_e4m3": 1, "float8_e5m2": 1}
+DTYPE_BYTES |= FLOAT8
+CASE_DTYPE_BYTES = DTYPE_BYTES | {"uint32": 4, "uint64": 8}
 """Types of a case, including those of other tools' logs that busbw does not measure."""
 REDOPS = ("sum", "avg", "min", "max", "product")
 LONGEST_NS = 10**18
@@ -111,6 +114,7 @@ class Configuration(Record, frozen=True, kw_only=True):
     dtype, redop: None if the op has none
     mode, sync, cache: how the call is timed, which changes the result as much as the library does
     pre_enqueue: the device's stream was blocked until all calls were enqueued, so that launch overhead is not timed
+    registered: the buffers are registered with the library
     settings: of the op's family; None: the op has none, or all are the defaults
     tool_op: another tool's name of the op, if it has several for one op
     """
@@ -125,6 +129,7 @@ class Configuration(Record, frozen=True, kw_only=True):
     sync: Sync = "barrier"
     cache: Cache = "warm"
     pre_enqueue: bool = False
+    registered: bool = False
     in_place: bool = False
     root: int | None = None
     settings: Settings | None = None
@@ -173,7 +178,19 @@ def settings_in_words(case: Configuration) -> list[str]:
 
 
 Detail = Literal[
-    "op", "dtype", "redop", "in_place", "settings", "device", "group", "mode", "sync", "cache", "pre_enqueue", "root"
+    "op",
+    "dtype",
+    "redop",
+    "in_place",
+    "settings",
+    "device",
+    "group",
+    "mode",
+    "sync",
+    "cache",
+    "pre_enqueue",
+    "registered",
+    "root",
 ]
 """What ``case_in_words`` may leave out."""
 
@@ -189,6 +206,7 @@ _DETAILS: dict[Detail, Callable[[Configuration], list[str]]] = {
     "sync": lambda case: [f"sync {case.sync}"] * (case.sync != "barrier"),
     "cache": lambda case: [case.cache] * (case.cache != "warm"),
     "pre_enqueue": lambda case: ["pre-enqueued"] * case.pre_enqueue,
+    "registered": lambda case: ["registered"] * case.registered,
     "root": lambda case: [f"root {case.root}"] * bool(case.root),
 }
 
@@ -377,6 +395,25 @@ class CrossCheck(FiniteRecord, frozen=True, kw_only=True, tag="cross_check", tag
     error: str | None = None
 
 
+class NcclChoice(Record, frozen=True, kw_only=True, tag="nccl_choice", tag_field="kind"):
+    """What NCCL chose for a case, in its own names.
+
+    algorithm: such as RING, or a kernel of symmetric memory
+    protocol: such as LL128, or None
+    channels: their number, or None
+    """
+
+    algorithm: str
+    protocol: str | None = None
+    channels: Positive | None = None
+
+    @property
+    def in_words(self) -> str:
+        """``RING LL ×24``."""
+        words = (self.algorithm, self.protocol, self.channels and f"×{self.channels}")
+        return " ".join(word for word in words if word)
+
+
 class Sent(Record, frozen=True, kw_only=True):
     """Identical calls of one collective in a step.
 
@@ -449,7 +486,7 @@ class StepParts(FiniteRecord, frozen=True, kw_only=True, tag="step", tag_field="
     gaps: tuple[float, ...] = ()
 
 
-Supplement: TypeAlias = StepParts | CrossCheck
+Supplement: TypeAlias = StepParts | CrossCheck | NcclChoice
 """What some ops have measured after the samples of a block."""
 
 

@@ -333,6 +333,8 @@ class State:
                 f"{self.machine.memory_bytes / 2**30:.2f} GiB"
             )
         self._allocated[key] = gpu, size
+        if self.nccl.pool is not None:
+            self.nccl.pool.storages.add(key)
         owner.allocated += size
         owner.peak = max(owner.peak, owner.allocated)
         weakref.finalize(storage, self._free, key)

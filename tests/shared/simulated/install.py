@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from busbw import backends
 from busbw.backends import cuda
+from busbw.backends.pytorch import nccl_tuning
 from simulated import ddp, nccl
 from simulated.device import _STATE, Event, State, Stream, cuda_error, current, merge
 from simulated.graphs import Capture, Node
@@ -200,6 +201,25 @@ _OF_TORCH_CUDA: dict[str, object] = {
 _FOR_EVER = timedelta(days=1)
 
 
+@contextmanager
+def _use_mem_pool(pool: nccl.MemPool, _device: object = None) -> Iterator[None]:
+    current().nccl.pool = pool
+    try:
+        yield
+    finally:
+        current().nccl.pool = None
+
+
+def _library_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``ProcessGroup._get_backend``, with NCCL for GPUs."""
+
+    def library(group: dist.ProcessGroup, device: torch.device) -> object:
+        known = function(group, device)
+        return nccl.OfGroup(group, known) if device.type == "cuda" else known
+
+    return library
+
+
 def _guard_gpus() -> None:
     """Give torch's C++ the device guard of Meta, which does nothing, for CUDA: autograd asks for it."""
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
@@ -281,6 +301,7 @@ def simulated(machine: Machine) -> Iterator[State]:
             (torch.cuda.streams, "Event", Event),
             (torch.cuda.graphs, "CUDAGraph", CudaGraph),
             (torch.cuda.nccl, "version", lambda: (2, 29, 3)),
+            (nccl_tuning, "reset_function", lambda: current().nccl.read_variables),
             (torch.backends.cuda, "is_built", lambda: True),
             (torch._C, "_host_emptyCache", lambda: None),
             (torch, "tensor", _tensor(torch.tensor)),
@@ -299,6 +320,9 @@ def simulated(machine: Machine) -> Iterator[State]:
             (dist, "_register_comm_hook", ddp.register_comm_hook),
             (dist, "_broadcast_coalesced", ddp.broadcast_coalesced),
             (dist, "_verify_params_across_processes", lambda *_given: None),
+            (dist.ProcessGroup, "_get_backend", _library_of(dist.ProcessGroup._get_backend)),
+            (torch.cuda, "MemPool", nccl.MemPool),
+            (torch.cuda, "use_mem_pool", _use_mem_pool),
             (dist.ProcessGroup, "_start_coalescing", nccl.start_coalescing),
             (dist.ProcessGroup, "_end_coalescing", nccl.end_coalescing),
             (ProcessGroupGloo, "supports_coalescing", property(lambda _self: True)),

@@ -7,10 +7,12 @@ there. Unlike NCCL, the host waits until the other ranks make the same call, bec
 Messages over Gloo between tensors of the host carry the virtual time from rank to rank.
 """
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -24,6 +26,11 @@ from simulated.graphs import Node
 from simulated.tensors import GpuTensor, host_of, leaves_of, map_leaves, size_of, wrapped
 
 _MESSAGES: Final = ("c10d::send", "c10d::recv_")
+ALLOCATOR: Final = object()
+"""NCCL's allocator."""
+_SMALL: Final = 32 << 10
+"""Bytes up to which it chooses a ring."""
+_FLOAT8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)
 _TAG: Final = 0x7100
 """Tag of the times that travel with messages: of the sender's, the receiver's, and the host's messages."""
 _PAUSE_SECONDS: Final = 5e-4
@@ -53,11 +60,43 @@ class Pending:
     arrived: Callable[[], object] | None = None
 
 
+class MemPool:
+    """``torch.cuda.MemPool``: the storages that are allocated in it."""
+
+    def __init__(self, allocator: object = None) -> None:
+        if allocator is not ALLOCATOR:
+            raise RuntimeError("NCCL registers memory of its own allocator")
+        self.storages: set[int] = set()
+
+
+class OfGroup:
+    """``ProcessGroupNCCL`` of a group: that of Gloo, and the registration of memory."""
+
+    def __init__(self, group: dist.ProcessGroup, library: object) -> None:
+        self._name, self._library = group.group_name, library
+        self.mem_allocator = ALLOCATOR
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._library, name)
+
+    def register_mem_pool(self, pool: MemPool) -> None:
+        if self._name not in current().nccl.connected:
+            raise RuntimeError("NCCL communicator has not been initialized before mem pool creation.")
+        current().nccl.pools.append((self._name, pool))
+
+    def deregister_mem_pool(self, pool: MemPool) -> None:
+        current().nccl.pools.remove((self._name, pool))
+
+
 class Communicator:
     """The NCCL of one process: its streams, its works that nobody has waited for, and the messages of an open group.
 
     of_hosts: names of the process groups that were asked for with Gloo; all others are NCCL's
     connected: names of those that have a communicator of all their ranks, which the first collective makes
+    pool: the pool in which memory is allocated; None: in none
+    pools: registered pools, with the names of their groups
+    registered_calls: number of collectives whose buffers were all registered with their group
+    log: file of the lines about its tuning; None: it prints none
     """
 
     def __init__(self) -> None:
@@ -69,6 +108,31 @@ class Communicator:
         self.connected: set[str] = set()
         self.calls = 0
         self.sending: list[tuple[torch.Tensor, dist.Work]] = []
+        self.pool: MemPool | None = None
+        self.pools: list[tuple[str, MemPool]] = []
+        self.registered_calls = 0
+        self.log: Path | None = None
+
+    def count_registered(self, group: dist.ProcessGroup, tensors: Sequence[torch.Tensor]) -> None:
+        """Count a collective if all of its ``tensors`` are registered with its ``group``."""
+        known = {storage for name, pool in self.pools if name == group.group_name for storage in pool.storages}
+        self.registered_calls += bool(tensors) and all(t.untyped_storage()._cdata in known for t in tensors)
+
+    def read_variables(self) -> None:
+        """``ncclResetDebugInit``."""
+        prints = (os.environ.get("NCCL_DEBUG"), os.environ.get("NCCL_DEBUG_SUBSYS")) == ("INFO", "TUNING")
+        self.log = Path(os.environ["NCCL_DEBUG_FILE"]) if prints else None
+
+    def print_tuning(self, size: int) -> None:
+        """Print what the first rank of a group prints of a collective."""
+        if self.log is not None:
+            chosen = (
+                "RING proto LL channel{Lo..Hi}={0..0}"
+                if size <= _SMALL
+                else "NVLS proto SIMPLE channel{Lo..Hi}={0..15}"
+            )
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(f"host:1:1 [0] NCCL INFO Collective: {size} Bytes -> Algo {chosen}\n")
 
     def connect(self, group: dist.ProcessGroup) -> None:
         """Make the communicator of ``group``, at its first collective. It allocates, which a capture does not allow."""
@@ -199,13 +263,12 @@ def _collective(
     parts = [[leaf for leaf in leaves_of(part) if isinstance(leaf, torch.Tensor)] for part in inner[:2]]
     size = max(sum(map(size_of, part)) for part in parts)
     wrote, read = parts if parts[1] and not functional else (parts[0], parts[0])
+    state.nccl.count_registered(group, [tensor for part in parts for tensor in part])
+    if group.rank() == 0:
+        state.nccl.print_tuning(size)
 
     def run() -> Any:  # noqa: ANN401 - as above
-        out = func(*inner)
-        for leaf in leaves_of(out):
-            work = dist.Work.unbox(leaf) if isinstance(leaf, torch.ScriptObject) else None
-            if work is not None:
-                complete(work)
+        out = _over_gloo(func, inner, wrote, read)
         out = map_leaves(_waited, out) if functional else out
         if gpu in state.machine.faults.garbled:
             spoil(wrote)
@@ -232,6 +295,24 @@ def _collective(
         state.wait_for([stream])
     work = state.nccl.later(stream) if asynchronous and not functional else FakeWork()
     return _returned(out, work, args, torch.device("cuda", gpu), stream if functional else None)
+
+
+def _over_gloo(
+    func: Any,  # noqa: ANN401 - an OpOverload
+    inner: tuple[Any, ...],
+    wrote: Sequence[torch.Tensor],
+    read: Sequence[torch.Tensor],
+) -> Any:  # noqa: ANN401 - the operation's results
+    """The data of a collective. Gloo adds no 8-bit floats, so these go as float32."""
+    wide = {id(leaf): leaf.float() for leaf in (*wrote, *read) if leaf.dtype in _FLOAT8}
+    out = func(*(map_leaves(lambda leaf: wide.get(id(leaf), leaf), inner) if wide else inner))
+    for leaf in leaves_of(out):
+        work = dist.Work.unbox(leaf) if isinstance(leaf, torch.ScriptObject) else None
+        if work is not None:
+            complete(work)
+    for leaf in wrote if wide else ():
+        leaf.copy_(wide[id(leaf)])
+    return out
 
 
 def _wire_of(name: str) -> Callable[[int], float]:

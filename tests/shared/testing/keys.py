@@ -20,6 +20,7 @@ _KEY = SeriesKey(
     sync="barrier",
     cache="warm",
     pre_enqueue=False,
+    registered=False,
     in_place=False,
     root=None,
 )

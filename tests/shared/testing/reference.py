@@ -28,9 +28,10 @@ class Exchange:
         """The reduction, rank after rank in the type of the data, as a library that keeps no wider sum does it."""
         total = self.sent[0].clone()
         for part in self.sent[1:]:
-            total = _COMBINE[self.redop or "sum"](total, part)
+            total = _COMBINE[self.redop or "sum"](*map(_wide, (total, part))).to(part.dtype)
         if self.redop == "avg":
-            return torch.div(total, self.ranks, rounding_mode=None if total.is_floating_point() else "trunc")
+            rounding = None if total.is_floating_point() else "trunc"
+            return torch.div(_wide(total), self.ranks, rounding_mode=rounding).to(total.dtype)
         return total
 
     def block(self, buffer: torch.Tensor, number: int) -> torch.Tensor:
@@ -42,6 +43,11 @@ class Exchange:
         """The first or the second of the two arrays that rank ``me`` put in."""
         own = self.sent[self.me]
         return own[number * (len(own) // 2) :][: len(own) // 2]
+
+
+def _wide(data: torch.Tensor) -> torch.Tensor:
+    """8-bit floats in a type with which torch can compute."""
+    return data.float() if data.is_floating_point() and data.itemsize == 1 else data
 
 
 _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

@@ -79,7 +79,7 @@ class MpiBackend(LibraryBackend):
             ),
             (
                 op.reduces and case.dtype in MOVED_ONLY,
-                f"MPI cannot reduce {case.dtype}: 16-bit floats can only be moved",
+                f"MPI cannot reduce {case.dtype}, only move it",
             ),
             (
                 op.name == "reduce_scatter" and case.in_place and any(len(group) > 1 for group in groups),

@@ -14,6 +14,7 @@ import torch
 from busbw.backends.base import Bound, Operation, Post, Wait
 from busbw.backends.mpi.native import MPI, Call, Spec, native_calls, native_turns
 from busbw.backends.scheduled import Messages, Messaging, in_both_directions
+from busbw.runs.records import FLOAT8
 
 REDUCTIONS: dict[str, MPI.Op] = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PROD}
 
@@ -24,12 +25,13 @@ TYPES: dict[str, MPI.Datatype] = {
     "uint8": MPI.UINT8_T,
     "int32": MPI.INT32_T,
     "int64": MPI.INT64_T,
-    # The standard has no 16-bit floats (MPI 4.1, 3.2.2): they are moved as integers of the same size.
+    # The standard has no floats below 32 bits (MPI 4.1, 3.2.2): they are moved as integers of the same size.
     "float16": MPI.UINT16_T,
     "bfloat16": MPI.UINT16_T,
+    **dict.fromkeys(FLOAT8, MPI.UINT8_T),
 }
 
-MOVED_ONLY = {"float16", "bfloat16"}
+MOVED_ONLY = {"float16", "bfloat16", *FLOAT8}
 """Types that MPI can move but not reduce."""
 
 _TAG = 0
@@ -126,7 +128,7 @@ def _all_to_all_v(bound: Bound) -> Arguments:
 
 
 def _reduce(bound: Bound) -> Arguments:
-    buffers = (MPI.IN_PLACE, _receiving(bound)) if bound.me == bound.root else (_sending(bound), None)
+    buffers = (_source(bound), _receiving(bound)) if bound.me == bound.root else (_sending(bound), None)
     return *buffers, REDUCTIONS[bound.redop], bound.root
 
 
@@ -142,7 +144,7 @@ def _scatter(bound: Bound) -> Arguments:
 
 
 COLLECTIVES: dict[str, tuple[str, Callable[[Bound], Arguments]]] = {
-    "all_reduce": ("Allreduce", lambda bound: (MPI.IN_PLACE, _receiving(bound), REDUCTIONS[bound.redop])),
+    "all_reduce": ("Allreduce", lambda bound: (_source(bound), _receiving(bound), REDUCTIONS[bound.redop])),
     "all_gather": ("Allgather", lambda bound: (_source(bound), _blocks(bound, bound.receive))),
     "reduce_scatter": (
         "Reduce_scatter_block",

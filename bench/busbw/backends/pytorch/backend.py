@@ -28,7 +28,7 @@ from busbw.errors import BackendError, BusbwError, LaunchError
 from busbw.ops import MESSAGES
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
-from busbw.runs.records import Case
+from busbw.runs.records import FLOAT8, Case
 from busbw.system.device import Device
 
 
@@ -73,6 +73,9 @@ class TorchBackend(LibraryBackend):
             return checkpoint.LIMITS.refuse(case) if op.stores else step.refuse(case)
         if op.name not in CALLS:
             return f"torch.distributed has no {op.name}"
+        # NCCL's calls have two buffers, but torch's own calls that use them, such as _reduce_oop, are in C++ alone.
+        if op.name in {"all_reduce", "reduce"} and not case.in_place:
+            return f"torch.distributed has no out-of-place {op.name}; use backend mpi"
         if case.mode == "persistent":
             return "torch.distributed has no persistent calls; use backend mpi"
         groups = split_world(case.group, case.ranks)
@@ -172,6 +175,8 @@ class GlooBackend(TorchBackend):
         """Reason why Gloo cannot run ``case``, or None."""
         if case.redop == "avg" and case.dtype is not None and not TORCH_DTYPES[case.dtype].is_floating_point:
             return f"Gloo's avg divides in place, which {case.dtype} does not support; use a floating-point dtype"
+        if op.reduces and case.dtype in FLOAT8:
+            return f"Gloo cannot reduce {case.dtype}, only move it"
         return super().refuse(op, case)
 
     def traffic_factor(self, op: Op) -> float:

@@ -3,7 +3,10 @@
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import permutations
+from typing import Any
 
 import msgspec
 import torch
@@ -13,14 +16,16 @@ from busbw.backends.base import Bound, Operation, World, explained, records_of_e
 from busbw.backends.cuda import CudaDevice, index_of, uuid_at
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch.backend import TorchBackend
+from busbw.backends.pytorch.nccl_tuning import choice_of
 from busbw.backends.side_channel import first_line
 from busbw.backends.watchdog import Watchdog
 from busbw.errors import BackendError, LaunchError, UsageError
 from busbw.ops import OPS
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
+from busbw.ops.settings import AlgorithmSettings
 from busbw.runs.facts import HostFacts, NcclFacts
-from busbw.runs.records import Case, Record
+from busbw.runs.records import FLOAT8, Case, Record
 from busbw.system import numa
 from busbw.units import counted
 
@@ -34,6 +39,9 @@ _SETTINGS = {
 without a word about which one hangs; ``Watchdog`` names it. Its flight recorder, on since torch 2.11
 (https://github.com/pytorch/pytorch/pull/172843), takes the Python stack of every call, within the call's time.
 """
+
+_TUNED = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
+"""Operations among whose algorithms NCCL chooses; torch makes the others of its sends and receives."""
 
 
 class NcclBackend(TorchBackend):
@@ -55,6 +63,8 @@ class NcclBackend(TorchBackend):
             raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
         numa.stay_near(self._gpu.address)  # before it allocates host memory, which is placed by first touch
         super().__init__(world, "nccl", self._gpu)
+        self._pool: torch.cuda.MemPool | None = None
+        self._registering: list[dist.ProcessGroup | None] = []
         self._watchdog = Watchdog("NCCL", world.timeout_seconds + world.batch_seconds, world.lost)
         try:
             self._views = records_of_every_rank(self, view(socket.gethostname(), self._gpu), View)
@@ -84,7 +94,45 @@ class NcclBackend(TorchBackend):
         """As in the base class. What waits for no other rank may take as long as its file system does."""
         op = OPS[bound.case.op]
         self._watchdog.paused = op.local or op.stores
-        return super().bind(bound)
+        if bound.case.registered:
+            send, receive = self._registered(bound.send, bound.receive, self.comm(op, bound.group))
+            bound = replace(bound, send=send, receive=receive)
+        operation = super().bind(bound)
+        if bound.case.registered:
+            operation = replace(operation, buffers=(bound.send, bound.receive))
+        if op.name not in _TUNED or isinstance(bound.case.settings, AlgorithmSettings):
+            return operation
+        captured = bound.case.mode == "graph"  # buffers of a graph are registered, which changes the choice
+        call = partial(self._gpu.capture, [operation.call]) if captured else operation.call
+        return replace(operation, choice=partial(choice_of, call, leads=bound.me == 0))
+
+    def no_registration(self) -> str | None:
+        """As in the base class."""
+        known = hasattr(_library_of(None), "register_mem_pool")
+        return None if known else f"torch {torch.__version__} cannot register memory with NCCL; a newer one can"
+
+    def _registered(
+        self, send: torch.Tensor, receive: torch.Tensor, group: dist.ProcessGroup | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Buffers like these in memory of NCCL's allocator that is registered with ``group``; shared where they are."""
+        if self._pool is None:
+            self._pool = torch.cuda.MemPool(_library_of(None).mem_allocator)
+        storages = {
+            buffer.untyped_storage().data_ptr(): buffer.untyped_storage().nbytes() for buffer in (send, receive)
+        }
+        with torch.cuda.use_mem_pool(self._pool):
+            memory = {
+                at: torch.empty(size, dtype=torch.uint8, device=self._gpu.name).zero_() for at, size in storages.items()
+            }
+        if group not in self._registering:
+            dist.all_reduce(torch.zeros(1, device=self._gpu.name), group=group)  # creates the communicator
+            _library_of(group).register_mem_pool(self._pool)  # what the pool allocates later, too
+            self._registering.append(group)
+        first, second = (
+            memory[buffer.untyped_storage().data_ptr()].view(buffer.dtype)[buffer.storage_offset() :][: len(buffer)]
+            for buffer in (send, receive)
+        )
+        return first, second
 
     def progressed(self) -> None:
         """Tell the watchdog."""
@@ -95,6 +143,8 @@ class NcclBackend(TorchBackend):
         try:
             with explained(self):
                 self._gpu.forget_graphs()
+                for group in self._registering:
+                    _library_of(group).deregister_mem_pool(self._pool)
             super().close()
         finally:
             self._watchdog.end()
@@ -103,6 +153,12 @@ class NcclBackend(TorchBackend):
         """Name of the GPU of a pair's other rank in this process."""
         others = [rank for rank in group if rank != self.rank]
         return name_of(self._views, self.rank, others[0]) if len(others) == 1 else None
+
+
+def _library_of(group: dist.ProcessGroup | None) -> Any:  # noqa: ANN401 - a ProcessGroupNCCL, which torch without CUDA lacks
+    """torch's NCCL object of ``group``; None: all ranks."""
+    ranks = dist.group.WORLD if group is None else group
+    return None if ranks is None else ranks._get_backend(torch.device("cuda"))  # noqa: SLF001 - as torch's documents have it
 
 
 def with_facts(host: HostFacts) -> HostFacts:
@@ -117,6 +173,8 @@ def why_not(op: Op, case: Case) -> str | None:
     if op.name == "barrier" and (case.pre_enqueue or case.mode == "graph"):
         how = "pre-enqueued" if case.pre_enqueue else "captured in a graph"
         return f"torch's NCCL {op.name} blocks the host, so it cannot be {how}"
+    if op.reduces and case.dtype in FLOAT8 and (lacking := _no_float8()) is not None:
+        return f"NCCL reduces {case.dtype} from version 2.24 and compute capability 9.0 on; here {lacking}"
     if case.redop == "avg" and case.dtype is not None and TORCH_DTYPES[case.dtype].is_floating_point:
         uneven = sorted({len(group) for group in split_world(case.group, case.ranks) if len(group).bit_count() != 1})
         if uneven:
@@ -125,6 +183,16 @@ def why_not(op: Op, case: Case) -> str | None:
                 f"groups here have {', '.join(map(str, uneven))} ranks"
             )
     return None
+
+
+def _no_float8() -> str | None:
+    """What is too old to reduce 8-bit floats; None: nothing. Of RCCL, its own error would tell."""
+    if torch.version.hip is not None:
+        return None
+    version, capability = torch.cuda.nccl.version(), torch.cuda.get_device_capability()  # type: ignore[no-untyped-call] # as torch has it
+    if version < (2, 24):
+        return f"it is NCCL {'.'.join(map(str, version))}"
+    return f"a GPU has {'.'.join(map(str, capability))}" if capability < (9, 0) else None
 
 
 class View(Record, frozen=True, kw_only=True):
