@@ -62,6 +62,14 @@ def test_a_gpu_that_is_listed_twice_is_on_another_host(tmp_path: Path) -> None:
     assert read(tmp_path, f"{ranks_on(*places)}{HEADER}{ROW}{END}", hosts=2).run.hosts == stored.run.hosts
 
 
+@pytest.mark.parametrize("devices", [(0, 0), (0, 1, 0)])
+def test_ranks_that_share_gpus_are_not_taken_for_hosts(devices: tuple[int, ...], tmp_path: Path) -> None:
+    rates = {2: "206.27 206.27 0", 3: "206.27 275.03 0"}[len(devices)]
+    row = f"8589934592 2147483648 float sum -1 41644 {rates} 41644 {rates}\n"
+    text = f"{ranks_on(*(('node1', device) for device in devices))}{HEADER}{row}{END}"
+    assert set(read(tmp_path, text, op="all_reduce").run.hosts) == {"node1"}
+
+
 def test_hosts_that_the_user_gives_win_over_one_name_but_not_over_several(tmp_path: Path) -> None:
     hidden = ranks_on(*(("HOST", rank) for rank in range(8)))
     assert len(set(read(tmp_path, f"{hidden}{HEADER}{ROW}{END}", hosts=2).run.hosts)) == 2

@@ -313,22 +313,19 @@ def _hosts(
 
 
 def _apart(table: Table, notes: list[LogNote]) -> dict[int | None, str]:
-    """The host of every listed rank. Ranks that have the same name and the same GPU are on hosts whose names are
-    hidden, since NCCL gives a GPU to one rank.
+    """The host of every listed rank. Where the same GPUs, at least two, come again below the same name, names of hosts
+    are hidden. Ranks that share their only GPU are on one host, and device numbers alone are those that a rank sees.
     """
-    seen: Counter[tuple[str, int | None]] = Counter()
-    by_rank: dict[int | None, str] = {}
-    for place in table.places:
-        if place.host is None:
+    by_rank = {place.rank: place.host for place in table.places if place.host is not None}
+    listed = by_key((place.host, (place.rank, place.bus_id)) for place in table.places if place.host is not None)
+    for host, ranks in listed.items():
+        gpus = list(dict.fromkeys(bus_id for _, bus_id in ranks))
+        if None in gpus or len(gpus) < 2 or [bus_id for _, bus_id in ranks] != gpus * (len(ranks) // len(gpus)):
             continue
-        gpu = (place.host, place.device)
-        by_rank[place.rank] = (
-            f"{place.host} ({seen[gpu] + 1})" if seen[gpu] and place.device is not None else place.host
-        )
-        seen[gpu] += 1
-    if len(set(by_rank.values())) > len({place.host for place in table.places}):
-        text = f"device numbers repeat, so the ranks are on {len(set(by_rank.values()))} hosts whose names are hidden"
-        notes.append(LogNote(code="deduced", text=text, line=table.line))
+        if len(ranks) > len(gpus):
+            by_rank |= {rank: f"{host} ({number // len(gpus) + 1})" for number, (rank, _) in enumerate(ranks)}
+            text = f"the GPUs of {host} come {len(ranks) // len(gpus)} times: so many hosts have this name"
+            notes.append(LogNote(code="deduced", text=text, line=table.line))
     return by_rank
 
 
