@@ -1,5 +1,7 @@
 """What a paste leaves out or hides, and what the user says: deduced, given, or refused, each with its reason."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from busbw.errors import BusbwError, LogError
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
 from busbw_analysis.data.imported import LogFacts
-from busbw_analysis.data.sources import find
+from busbw_analysis.data.sources import find, logs_in
 
 HEADER = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
 ROW = "8589934592 2147483648 float sum -1 41644 206.27 360.97 0 40903 210.01 367.51 0\n"
@@ -148,3 +150,35 @@ def test_options_that_a_log_asks_for_are_accepted(name: str, tmp_path: Path) -> 
     arguments = [word for option in asked for word in (f"--{option}", OPTIONS[option])]
     result = CliRunner().invoke(main, ["show", "--json", str(LOGS / name), *arguments])
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("archive", [None, "zip", "gztar"])
+def test_a_folder_or_archive_of_logs_is_read_as_its_logs(archive: str | None, tmp_path: Path) -> None:
+    folder = tmp_path / "logs" / "of node1"
+    folder.mkdir(parents=True)
+    for number in range(3):
+        (folder / f"{number}.log").write_bytes((LOGS / "nccl-tests-2.19.txt").read_bytes())
+    (folder / "notes.txt").write_text("nothing to read here\n", encoding="utf-8")
+    path = folder.parent
+    if archive is not None:
+        path = Path(shutil.make_archive(str(tmp_path / "packed"), archive, folder.parent))
+    result = CliRunner().invoke(main, ["show", "--json", str(path)])
+    assert result.exit_code == 0, result.output
+    assert {case["launches"] for case in json.loads(result.stdout)["cases"]} == {3}
+    later = tmp_path / "later.log"
+    later.write_bytes((LOGS / "nccl-tests-2.19.txt").read_bytes() + b"# later\n")
+    assert CliRunner().invoke(main, ["compare", "--json", str(path), str(later)]).exit_code in {0, 3}
+
+
+@pytest.mark.parametrize(("content", "code"), [(b"no archive", "unreadable"), (None, "not-a-log")])
+def test_an_archive_without_logs_is_refused(content: bytes | None, code: str, tmp_path: Path) -> None:
+    path = tmp_path / "logs.zip"
+    if content is None:
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / "a.txt").write_text("hello\n", encoding="utf-8")
+        shutil.make_archive(str(path.with_suffix("")), "zip", tmp_path / "in")
+    else:
+        path.write_bytes(content)
+    with pytest.raises(LogError) as refused:
+        logs_in(str(path), lambda: tmp_path / "out")
+    assert refused.value.code == code

@@ -211,7 +211,7 @@ def _several(side: str) -> list[str]:
     names = [name.strip() for name in side.split(",")]
     if not all(names):
         raise UsageError(f"{side!r} is not a list of runs; give one run, or several separated by commas")
-    return names
+    return [log for name in names for log in options.several(click.get_current_context(), name)]
 
 
 def _visible(detect: str | None, within: float, fail_on: Sequence[str]) -> float:

@@ -1,6 +1,7 @@
 """Options that several analysis commands share, and their output."""
 
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -18,7 +19,7 @@ from busbw.system.catalog import catalogue
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.kept import Summarised
-from busbw_analysis.data.sources import read_all
+from busbw_analysis.data.sources import logs_in, read_all
 from busbw_analysis.report.document import Block, Paragraph
 from busbw_analysis.report.to_terminal import render
 
@@ -94,10 +95,22 @@ def read_runs(results_dir: Path, runs: Iterable[str]) -> list[Summarised]:
     return read_all(results_dir, runs, log_facts())
 
 
+def _each_log(context: click.Context, _parameter: click.Parameter, runs: tuple[str, ...]) -> tuple[str, ...]:
+    """The runs, with a folder or archive of logs as its logs."""
+    return tuple(log for run in runs for log in several(context, run))
+
+
+def several(context: click.Context, run: str) -> tuple[str, ...]:
+    """A run, or the logs of a folder or archive; what is unpacked is removed at the end of the command."""
+    return logs_in(run, lambda: Path(context.with_resource(tempfile.TemporaryDirectory(prefix="busbw-logs-"))))
+
+
 def run_options(command: Command) -> Command:
     """Options of most analysis commands: RUN…, the results folder, --force, --peaks and the log options."""
     options: list[Option] = [
-        click.argument("runs", metavar="[RUN]...", nargs=-1, default=("latest",), shell_complete=names_of_runs),
+        click.argument(
+            "runs", metavar="[RUN]...", nargs=-1, default=("latest",), callback=_each_log, shell_complete=names_of_runs
+        ),
         results_dir_option,
         click.option("--force", is_flag=True, help="Pool runs even if their machines or settings differ."),
         peaks_option,

@@ -3,7 +3,9 @@
 import hashlib
 import shutil
 import sys
+import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +16,11 @@ from busbw.errors import LogError, StoreError, UsageError
 from busbw.runs import files, store
 from busbw_analysis.data.imported import LogFacts, run_of
 from busbw_analysis.data.kept import Summarised, read_summarised, summarised
-from busbw_analysis.data.readers.logs import read_file, reader_named
+from busbw_analysis.data.readers.logs import is_log, read_file, reader_named
 
 _HEAD_BYTES: Final = 1 << 16
+_ARCHIVES: Final = tuple(suffix for _, suffixes, _ in shutil.get_unpack_formats() for suffix in suffixes)
+_MOST_FILES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,36 @@ class Found:
     def read(self, facts: LogFacts | None = None) -> Summarised:
         """Its results, with the user's facts about a log; raises BusbwError."""
         return self.source.read(self.path, facts or LogFacts())
+
+
+def logs_in(selector: str, unpacked: Callable[[], Path]) -> tuple[str, ...]:
+    """The logs in a folder or an archive (tar, zip) that is no run, by name; else ``selector`` itself.
+
+    unpacked: makes a folder to unpack an archive into
+    Raises LogError for an archive that is damaged or holds no log.
+    """
+    path, folder = Path(selector), Path(selector)
+    if path.is_file() and path.name.endswith(_ARCHIVES):
+        folder = unpacked()
+        try:
+            shutil.unpack_archive(path, folder, filter=None if path.suffix == ".zip" else "data")
+        except (OSError, EOFError, ValueError, shutil.ReadError, tarfile.TarError, zipfile.BadZipFile) as error:
+            raise LogError(f"{path}: cannot be unpacked: {error}", code="unreadable") from error
+    elif not path.is_dir() or (path / store.RUN_FILE).is_file():
+        return (selector,)
+    members = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())[:_MOST_FILES]
+    logs = tuple(str(file) for file in members if _is_log(file))
+    if not logs and folder != path:
+        raise LogError(f"{path}: none of {len(members)} files is a log that busbw can read", code="not-a-log")
+    return logs or (selector,)
+
+
+def _is_log(path: Path) -> bool:
+    try:
+        with files.opened(path) as file:
+            return is_log(file)
+    except OSError:
+        return False
 
 
 def find(results_dir: Path, selector: str) -> Found:

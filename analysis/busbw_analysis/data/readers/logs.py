@@ -135,6 +135,15 @@ def slug(reader: Reader) -> str:
     return reader.name.lower().replace(" ", "-")
 
 
+def is_log(file: IO[bytes]) -> bool:
+    """Whether a reader recognises the beginning of a file."""
+    try:
+        _, head = _unwrapped("", file)
+    except LogError:
+        return False
+    return recognise(_unpasted(paste.recognised(_texts(head), without_prefix, _is_log), head)) is not None
+
+
 def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> ForeignLog:
     """Read the log of another tool from a seekable file, with the given or the recognised ``reader``.
 
