@@ -399,13 +399,19 @@ def _size(row: Aggregate, table: Table, tool: Tool, facts: LogFacts) -> tuple[in
 
 
 def _seconds(row: Aggregate, size: int | None) -> float | None:
-    """The time of a call, or what follows from the rate, else from a busbw that is the only result."""
+    """The time of a call, or what follows from the rate, else from busbw, which tables print with more digits than
+    algbw. From algbw beside a busbw it follows only if the reader says how many S it counts.
+    """
     if row.time_seconds is not None or not size:
         return row.time_seconds
     if row.rate and row.messages is not None:
         return size * row.messages / row.rate
+    if row.rate is not None or (row.algbw is not None and row.messages is None):
+        return None
     factor = None if row.op is None or row.ranks is None else bus_factor(row.op, row.ranks)
-    return size * factor / row.busbw if factor and row.busbw and row.rate is None and row.algbw is None else None
+    if factor and row.busbw:
+        return size * factor / row.busbw
+    return size / row.algbw if row.algbw else None
 
 
 def _unusable(row: Aggregate, size: int | None, time: float | None) -> str | None:

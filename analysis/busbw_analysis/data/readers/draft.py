@@ -26,7 +26,7 @@ _WEAK: Final = re.compile(
 _MAYBE: Final = re.compile(
     "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
 )
-_FATAL: Final = ("placeholder", "no-header", "truncated-row")
+_FATAL: Final = ("placeholder", "no-header", "ambiguous-heading", "no-unit", "truncated-row")
 """Codes of notes that explain why there is no result."""
 _LEAST_RATE: Final = 0.1e9
 _RESULTS: Final = ("time_seconds", "rate", "algbw", "busbw")

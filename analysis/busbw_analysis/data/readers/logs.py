@@ -13,7 +13,6 @@ from busbw.runs.records import BackendTraits, LogNote, Mode
 from busbw_analysis.data.readers import (
     imb,
     inspector,
-    named,
     nccl_json,
     nccl_text,
     nixlbench,
@@ -22,6 +21,7 @@ from busbw_analysis.data.readers import (
     param,
     perftest,
     superbench,
+    tables,
 )
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import LONGEST_LINE
@@ -83,6 +83,8 @@ class Reader:
 
 _NVBANDWIDTH: Final = Tool("cuda", "cuda", names=EVERY_NAME, one_host=True, copies=True)
 _SUPERBENCH: Final = replace(NCCL, names=re.compile("^[HD]2[HD]"), one_host=True)
+_ALL_REDUCE_BENCH: Final = re.compile(rb"bandwidth of all_reduce over \d+ ranks \(\d+ warmups")
+"""``network/benchmarks/all_reduce_bench.py`` of stas00/ml-engineering, which starts each call at a barrier."""
 _PERFTEST: Final = Tool("verbs", "cpu", names=EVERY_NAME)
 
 READERS: Final = (
@@ -90,7 +92,7 @@ READERS: Final = (
     Reader("nvbandwidth JSON", nvbandwidth.JSON, nvbandwidth.read_json, _NVBANDWIDTH),
     Reader("NCCL inspector", inspector.SIGN, inspector.read, replace(NCCL, mode="isolated")),
     Reader("perftest JSON", perftest.JSON, perftest.read_json, _PERFTEST),
-    Reader("rccl-tests JSON", named.JSON, named.read_json, NCCL),
+    Reader("rccl-tests JSON", tables.JSON, tables.read_json, NCCL),
     Reader("SuperBench", superbench.SIGN, superbench.read, _SUPERBENCH),
     Reader("PARAM comms", param.SIGN, param.read),
     Reader("nvbandwidth", nvbandwidth.TEXT, nvbandwidth.read_text, _NVBANDWIDTH),
@@ -99,16 +101,16 @@ READERS: Final = (
     Reader("perftest", perftest.SIGN, perftest.read, _PERFTEST),
     Reader("nixlbench", nixlbench.SIGN, nixlbench.read),
     Reader("nccl-tests", nccl_text.SIGN, nccl_text.read, NCCL),
-    Reader("CSV", named.CSV, named.read_csv),
+    Reader("all_reduce_bench.py", _ALL_REDUCE_BENCH, tables.read, replace(NCCL, mode="isolated")),
+    Reader("table", tables.SIGN, tables.read),
 )
-"""The first reader whose sign is in a log reads it. CSV takes precedence if its sign is in the first line."""
+"""The first reader whose sign is in a log reads it. A table takes precedence if the first line is that of a CSV."""
 
 
 def recognise(head: bytes) -> Reader | None:
     """The reader for a log that begins with ``head``; None if no reader recognises it."""
-    first, csv = head.partition(b"\n")[0], READERS[-1]
-    if csv.sign.search(first) is not None:
-        return csv
+    if tables.CSV.search(head.partition(b"\n")[0]) is not None:
+        return READERS[-1]
     return next((reader for reader in READERS if reader.sign.search(head) is not None), None)
 
 

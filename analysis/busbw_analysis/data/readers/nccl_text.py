@@ -16,6 +16,7 @@ from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, rest
 SIGN: Final = re.compile(
     rb"nThread \d+ nGpus|(?:size|bytes)[ \t]+(?:count|N)[ \t]+type[ \t]+[^\n]{0,60}time[ \t]+algbw"
     rb"|Collective test starting|Avg bus bandwidth +:"
+    rb"|(?m:^[ \t]*\d+[ \t]+\d+[ \t]+[a-z]\w+(?:[ \t]+[a-z]+)?(?:[ \t]+-?\d+)?(?:[ \t]+(?:[\d.]+(?:e[+-]\d+)?|N/A)){4,}\s*$)"
 )
 _RANK: Final = re.compile(
     r"\bRank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d{1,9})\s+)?(?:Pid\s+(?P<pid>\d{1,9})\s+)?on\s+(?P<host>\S+)"
@@ -34,6 +35,11 @@ _TIMES: Final = frozenset({"time", "cputime"})
 _LAST: Final = frozenset({"timestamp", "#iters"})
 _PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
 """Placeholders for numbers in documentation."""
+_TIMED: Final = ("time", "algbw", "busbw")
+_HEADER: Final = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+_DIGITS: Final = 0.02
+_TWO_DECIMALS: Final = 0.0051e9
+"""Errors of size over time as a rate: relative, by the digits of a time, and in B/s, by those of a rate."""
 _PLACE: Final = re.compile(r"(?:out-of|in)-place")
 _USED: Final = frozenset({"time", "algbw", "busbw", "#wrong"})
 
@@ -78,6 +84,7 @@ class _Reader:
         self.op_hint: str | None = None
         self.labels: set[str | None] = set()
         self.titled = self.done = self.doubled = False
+        self.headed = True
         self.cases: set[tuple[str, ...]] = set()
         self.time_unit, self.rate_unit = "us", "GB/s"
 
@@ -100,10 +107,16 @@ class _Reader:
     def _row(self, line: Line, words: list[str]) -> bool:
         """Process a line that may be a row or a part of one; return whether it was."""
         if self.columns is None:
-            if len(words) > 8 and whole(words[0]) is not None and whole(words[1]) is not None and words[2].isalpha():
-                self.draft.note("no-header", line.number, "rows without a header that names their columns")
+            is_row = len(words) > 7 and whole(words[0]) is not None and whole(words[1]) is not None
+            if not is_row or not words[2][:1].isalpha():
+                return False
+            columns = _columns_of_row(words)
+            if columns is None:
+                why = f"rows without a header that names their columns; put it above them, such as: {_HEADER}"
+                self.draft.note("no-header", line.number, why)
                 return True
-            return False
+            self._head(line, columns)
+            self.headed = False
         # busbw's own export writes N/A for an unknown number of elements.
         counts = [whole(word) for word in words[:2] if word != "N/A"]
         if words[0] != "N/A" and len(words) > 2 and None not in counts and words[2][:1].isalpha():
@@ -173,7 +186,7 @@ class _Reader:
         self.doubled = self.columns is not None and not self.draft.rows and not self.titled
         self.cases.clear()
         self._finish()
-        self.columns, self.titled, self.place_order = columns, False, ()
+        self.columns, self.titled, self.place_order, self.headed = columns, False, (), True
         self.time_unit, self.rate_unit, self.labels = columns.time_unit, "GB/s", set()
         self.draft.line = line.number
 
@@ -246,10 +259,10 @@ class _Reader:
     def close(self) -> None:
         """Finish the current table."""
         self.cut()
-        if self.draft.rows and not self.done:
+        if self.draft.rows and not self.done and self.headed:
             self.draft.note("unfinished", self.draft.rows[-1]["line"], "a table ends without the tool's summary")
         self._ranks()
-        self.draft.end(complete=self.done)
+        self.draft.end(complete=self.done or (False if self.headed else None))  # without a header: a part of a log
         self.columns, self.op_hint, self.titled, self.done = None, None, False, False
 
     def _ranks(self) -> None:
@@ -285,3 +298,37 @@ def _columns(words: list[str], places: tuple[bool, ...]) -> Columns | None:
     )
     unit = _OLD_TIME if "N" in words else "us"
     return Columns(tuple(names[: starts[0]]), groups, tuple(names[stop:]), in_place or (None,) * len(groups), unit)
+
+
+def _columns_of_row(words: list[str]) -> Columns | None:
+    """The columns of a row without a header; None unless its words leave one possibility.
+
+    Rows begin with size, count and type. Up to 2.9 only operations that reduce have a redop, and only those with a root
+    a root; the last column is then the error.
+    """
+    base = ["size", "count", "dtype"]
+    base += ["redop"] if words[len(base)].isalpha() else []
+    base += ["root"] if re.fullmatch(r"-?\d+", words[len(base)]) else []
+    numbers = words[len(base) :]
+    for groups, width in ((2, 4), (2, 3), (1, 4), (1, 3)):
+        if len(numbers) == groups * width:
+            last = numbers[width - 1 :: width]
+            checked = () if width == 3 else ("#wrong",) if all(map(_is_count, last)) else ("error",)
+            group = (*_TIMED, *checked)
+            unit = next((unit for unit in ("us", _OLD_TIME) if _agree(words[0], numbers[:3], unit)), None)
+            places: tuple[bool | None, ...] = (False, True) if groups == 2 else (None,)
+            return None if unit is None else Columns(tuple(base), (group,) * groups, (), places, unit)
+    return None
+
+
+def _is_count(word: str) -> bool:
+    return word.isdecimal() or word == "N/A"
+
+
+def _agree(size: str, timed: list[str], unit: str) -> bool:
+    """Whether a rate is the size over a time in this unit, so that the three are time, algbw and busbw."""
+    time, algbw, busbw = map(number, timed)
+    if not time or algbw is None or busbw is None:
+        return False
+    rate = (whole(size) or 0) / (time * SECONDS[unit])
+    return abs(algbw * 1e9 - rate) <= _TWO_DECIMALS + _DIGITS * rate
