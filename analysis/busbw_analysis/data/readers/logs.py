@@ -22,6 +22,7 @@ from busbw_analysis.data.readers import (
     perftest,
     superbench,
     tables,
+    ucx,
 )
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import LONGEST_LINE
@@ -99,6 +100,7 @@ READERS: Final = (
     Reader("OSU micro-benchmarks", osu.SIGN, osu.read, OF_MPI),
     Reader("Intel MPI benchmarks", imb.SIGN, imb.read, OF_MPI),
     Reader("perftest", perftest.SIGN, perftest.read, _PERFTEST),
+    Reader("ucx_perftest", ucx.SIGN, ucx.read, Tool("ucx", "cpu", names=EVERY_NAME)),
     Reader("nixlbench", nixlbench.SIGN, nixlbench.read),
     Reader("nccl-tests", nccl_text.SIGN, nccl_text.read, NCCL),
     Reader("all_reduce_bench.py", _ALL_REDUCE_BENCH, tables.read, replace(NCCL, mode="isolated")),
