@@ -35,14 +35,14 @@ from busbw.runs.records import (
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, Gpu
 from busbw.system.named import Cards, cards_named, gpu_named
-from busbw.units import parse_size
+from busbw.units import format_size, parse_size
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 from busbw_analysis.data.readers.logs import NCCL, OF_BACKEND, OF_MPI, UNKNOWN, Tool, tool_named
 
-_TOOL_BUFFER: Final = 512 << 20
-"""Default copy size of nvbandwidth, which its log may omit (its ``--help``: bufferSize)."""
+_COPY_BYTES: Final = 512 << 20
+"""Size of a copy of a tool that states none and has no default: that of nvbandwidth."""
 _OF_FEW: Final = LOCAL | PAIRED
 """Operations that involve only some of the ranks."""
 
@@ -375,7 +375,8 @@ def _rows(
         seen.update({case for case, _ in blocks})
     if assumed:
         text = (
-            "the log does not contain the copy size; the tool's default of 512 MiB is assumed. "
+            f"the log does not contain the copy size; the tool's default of {format_size(tool.copies or _COPY_BYTES)} "
+            "is assumed. "
             "Rates are as printed, times follow from the size; give it with --size"
         )
         notes.append(LogNote(code="assumed-size", text=text))
@@ -395,7 +396,7 @@ def _size(row: Aggregate, table: Table, tool: Tool, facts: LogFacts) -> tuple[in
         return parse_size(facts.size), False
     if table.copy_bytes is not None:
         return table.copy_bytes, False
-    return (_TOOL_BUFFER, True) if tool.copies or row.op in TO_THE_HOST else (None, False)
+    return (tool.copies or _COPY_BYTES, True) if tool.copies or row.op in TO_THE_HOST else (None, False)
 
 
 def _seconds(row: Aggregate, size: int | None) -> float | None:

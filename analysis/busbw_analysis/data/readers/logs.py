@@ -11,6 +11,7 @@ import msgspec
 from busbw.errors import LogError, refuse_unknown
 from busbw.runs.records import BackendTraits, LogNote, Mode
 from busbw_analysis.data.readers import (
+    cuda_samples,
     imb,
     inspector,
     nccl_json,
@@ -39,7 +40,8 @@ UNKNOWN: Final = "unknown"
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A tool. ``names``: its own names of tests are part of what is measured. ``one_host``: it knows no other.
-    ``copies``: all of its tests copy.
+    ``copies``: bytes of its copies where the log does not
+    state them, if all of its tests copy.
     """
 
     backend: str = UNKNOWN
@@ -48,7 +50,7 @@ class Tool:
     traits: BackendTraits | None = None
     names: re.Pattern[str] | None = None
     one_host: bool = False
-    copies: bool = False
+    copies: int | None = None
 
 
 UNKNOWN_TOOL: Final = Tool()
@@ -82,7 +84,8 @@ class Reader:
     tool: Tool = UNKNOWN_TOOL
 
 
-_NVBANDWIDTH: Final = Tool("cuda", "cuda", names=EVERY_NAME, one_host=True, copies=True)
+_NVBANDWIDTH: Final = Tool("cuda", "cuda", names=EVERY_NAME, one_host=True, copies=512 << 20)
+_CUDA_SAMPLES: Final = replace(_NVBANDWIDTH, copies=160_000_000)
 _SUPERBENCH: Final = replace(NCCL, names=re.compile("^[HD]2[HD]"), one_host=True)
 _ALL_REDUCE_BENCH: Final = re.compile(rb"bandwidth of all_reduce over \d+ ranks \(\d+ warmups")
 """``network/benchmarks/all_reduce_bench.py`` of stas00/ml-engineering, which starts each call at a barrier."""
@@ -97,6 +100,7 @@ READERS: Final = (
     Reader("SuperBench", superbench.SIGN, superbench.read, _SUPERBENCH),
     Reader("PARAM comms", param.SIGN, param.read),
     Reader("nvbandwidth", nvbandwidth.TEXT, nvbandwidth.read_text, _NVBANDWIDTH),
+    Reader("CUDA samples", cuda_samples.SIGN, cuda_samples.read, _CUDA_SAMPLES),
     Reader("OSU micro-benchmarks", osu.SIGN, osu.read, OF_MPI),
     Reader("Intel MPI benchmarks", imb.SIGN, imb.read, OF_MPI),
     Reader("perftest", perftest.SIGN, perftest.read, _PERFTEST),
