@@ -116,6 +116,7 @@ def test_times_of_every_process_show_stragglers(late: int | None, tmp_path: Path
             if late is not None:
                 times[late] -= 400
             row[key] = {"times_us": times.max(axis=0).tolist(), "per_process_max_times_us": times.tolist()}
+            row[key.removesuffix("_per_iter")] |= {"bus_bw": row[key.removesuffix("_per_iter")]["alg_bw"]}  # two ranks
     path = tmp_path / "each.json"
     path.write_text(json.dumps(written, indent=1), encoding="utf-8")
     judgement = judged(path)
@@ -234,7 +235,7 @@ def test_links_whose_rate_no_source_gives_are_not_those_to_the_host(gpu: str, tm
 @pytest.mark.parametrize(
     ("op", "rate", "status"),
     [
-        ("all_reduce", 470.0, "faster"),  # a switch that does the sums
+        ("all_reduce", 470.0, "as expected"),  # a switch that does the sums
         ("all_reduce", 960.0, "undecided"),
         ("all_gather", 455.0, "faster"),
         ("all_gather", 480.0, "undecided"),
@@ -269,7 +270,7 @@ def test_what_others_published_of_the_same_gpus_is_named(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("gpu", "algbw", "large"),
     [
-        ("NVIDIA H100 80GB HBM3", 274e3, "faster"),
+        ("NVIDIA H100 80GB HBM3", 274e3, "as expected"),
         ("NVIDIA H100 80GB HBM3", 210e3, "as expected"),
         ("NVIDIA A100-SXM4-80GB", 130e3, "as expected"),
         ("NVIDIA A100-SXM4-80GB", 90e3, "slower"),
@@ -512,7 +513,7 @@ def test_what_is_never_checked_in_place_tells_operations_apart(
 
 def test_more_ranks_than_there_may_be_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_text(nccl_log().replace("Rank  7", "Rank 70000000"), encoding="utf-8")
+    path.write_text(nccl_log(sizes=(8,)).replace("Rank  7", "Rank 70000000"), encoding="utf-8")
     with pytest.raises(LogError) as refused:
         find(tmp_path, str(path)).read()
     assert refused.value.code == "too-large"

@@ -35,14 +35,14 @@ from busbw.runs.records import (
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, Gpu
 from busbw.system.named import Cards, cards_named, gpu_named
-from busbw.units import parse_size
+from busbw.units import format_size, parse_size
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 from busbw_analysis.data.readers.logs import NCCL, OF_BACKEND, OF_MPI, UNKNOWN, Tool, tool_named
 
-_TOOL_BUFFER: Final = 512 << 20
-"""Default copy size of nvbandwidth, which its log may omit (its ``--help``: bufferSize)."""
+_COPY_BYTES: Final = 512 << 20
+"""Size of a copy of a tool that states none and has no default: that of nvbandwidth."""
 _OF_FEW: Final = LOCAL | PAIRED
 """Operations that involve only some of the ranks."""
 
@@ -86,6 +86,8 @@ class LogFacts:
         return {name: str(value) for name, value in named.items() if value is not None}
 
 
+_HIDDEN: Final = re.compile(r"(?i)[<>*]|x{3}|^(?:host(?:name)?|node|server|machine|redacted|anon\w*)$")
+"""A name that stands for names of hosts that were taken out of a log."""
 _ON_GPUS: Final = re.compile("-(?:CUDA|ROCM|ZE)")
 _OVER_NCCL: Final = re.compile("[NRX]CCL")
 """Prefix of OSU's tests of NCCL and RCCL."""
@@ -295,7 +297,7 @@ def _hosts(
         names = set(in_log)
         if facts.hosts in {None, len(names)}:
             return in_log
-        if len(names) > 1 or ranks % (facts.hosts or 1):
+        if _HIDDEN.search(in_log[0]) is None or len(names) > 1 or ranks % (facts.hosts or 1):
             message = f"{log.source}: --hosts {facts.hosts} contradicts the log, which has {len(names)} host(s)"
             raise UsageError(message, code="contradiction")
         text = f"all ranks have the host name {in_log[0]}; they are on {facts.hosts} hosts as given"
@@ -417,7 +419,8 @@ def _rows(
         seen.update({case for case, _ in blocks})
     if assumed:
         text = (
-            "the log does not contain the copy size; the tool's default of 512 MiB is assumed. "
+            f"the log does not contain the copy size; the tool's default of {format_size(tool.copies or _COPY_BYTES)} "
+            "is assumed. "
             "Rates are as printed, times follow from the size; give it with --size"
         )
         notes.append(LogNote(code="assumed-size", text=text))
@@ -437,17 +440,23 @@ def _size(row: Aggregate, table: Table, tool: Tool, facts: LogFacts) -> tuple[in
         return parse_size(facts.size), False
     if table.copy_bytes is not None:
         return table.copy_bytes, False
-    return (_TOOL_BUFFER, True) if tool.copies or row.op in TO_THE_HOST else (None, False)
+    return (tool.copies or _COPY_BYTES, True) if tool.copies or row.op in TO_THE_HOST else (None, False)
 
 
 def _seconds(row: Aggregate, size: int | None) -> float | None:
-    """The time of a call, or what follows from the rate, else from a busbw that is the only result."""
+    """The time of a call, or what follows from the rate, else from busbw, which tables print with more digits than
+    algbw. From algbw beside a busbw it follows only if the reader says how many S it counts.
+    """
     if row.time_seconds is not None or not size:
         return row.time_seconds
     if row.rate and row.messages is not None:
         return size * row.messages / row.rate
+    if row.rate is not None or (row.algbw is not None and row.messages is None):
+        return None
     factor = None if row.op is None or row.ranks is None else bus_factor(row.op, row.ranks)
-    return size * factor / row.busbw if factor and row.busbw and row.rate is None and row.algbw is None else None
+    if factor and row.busbw:
+        return size * factor / row.busbw
+    return size / row.algbw if row.algbw else None
 
 
 def _unusable(row: Aggregate, size: int | None, time: float | None) -> str | None:

@@ -19,7 +19,7 @@ from busbw_analysis.data.kept import Summarised, read_summarised, summarised
 from busbw_analysis.data.readers.logs import is_log, read_file, reader_named
 
 _HEAD_BYTES: Final = 1 << 16
-_ARCHIVES: Final = tuple(suffix for _, suffixes, _ in shutil.get_unpack_formats() for suffix in suffixes)
+_ARCHIVES: Final = frozenset({".zip", ".tar", ".tgz", ".tbz2", ".txz"})
 _MOST_FILES: Final = 10_000
 
 
@@ -100,7 +100,7 @@ def logs_in(selector: str, unpacked: Callable[[], Path]) -> tuple[str, ...]:
     Raises LogError for an archive that is damaged or holds no log.
     """
     path, folder = Path(selector), Path(selector)
-    if path.is_file() and path.name.endswith(_ARCHIVES):
+    if path.is_file() and set(path.suffixes[-2:]) & _ARCHIVES:
         folder = unpacked()
         try:
             shutil.unpack_archive(path, folder, filter=None if path.suffix == ".zip" else "data")

@@ -66,6 +66,7 @@ class Messages:
                 and curve.key.backend == key.backend
                 and curve.key.mode in {key.mode, "isolated"}
                 and (curve.key.hosts > 1) == far
+                and curve.key.tool_op in {None, key.tool_op}  # other calls, such as puts with a fence each, cost more
             ]
             if not curves:
                 continue

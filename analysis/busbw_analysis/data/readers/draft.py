@@ -30,7 +30,7 @@ _WEAK: Final = re.compile(
 _MAYBE: Final = re.compile(
     "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
 )
-_FATAL: Final = ("placeholder", "no-header", "truncated-row")
+_FATAL: Final = ("placeholder", "no-header", "ambiguous-heading", "no-unit", "truncated-row")
 """Codes of notes that explain why there is no result."""
 _LEAST_RATE: Final = 0.1e9
 _RESULTS: Final = ("time_seconds", "rate", "algbw", "busbw")
@@ -222,11 +222,13 @@ class Draft:
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
-        hang = self.progress.in_words()
-        seen = [note.text for code, (note, _) in self._notes.items() if code in EVIDENCE]
-        hang += f". It also says: {'; '.join(seen)}" if hang and seen else ""
-        message = f"{self.source}: a log of {self.tool} without results{': ' * bool(hang)}{hang}"
-        raise LogError(message, code="hang" if hang else "no-results")
+        why = self.progress.in_words()
+        if why:
+            seen = [note.text for code, (note, _) in self._notes.items() if code in EVIDENCE]
+            why += f". It also says: {'; '.join(seen)}" if seen else ""
+            raise LogError(f"{self.source}: a log of {self.tool} without results: {why}", code="hang")
+        why = "" if "not-a-number" not in self._notes else f": {self._notes['not-a-number'][0].text}"
+        raise LogError(f"{self.source}: a log of {self.tool} without results{why}", code="no-results")
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:

@@ -42,7 +42,7 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     count: the tool's number of elements
     time_seconds: time of one call
     rate: bytes per second, if the tool measures a rate
-    messages: how many S the rate counts per call, such as 2 for both directions of a pair
+    messages: how many S the rate counts per call, such as 2 for both directions of a pair; without a rate, algbw
     statistic: statistic of the time or rate: mean, median, min, max, p99, sum, sample
     iterations: number of calls
     algbw, busbw: printed bandwidths in B/s, by the unit that the tool claims

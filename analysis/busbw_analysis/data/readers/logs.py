@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import IO, Final
@@ -11,12 +12,14 @@ import msgspec
 from busbw.errors import LogError, refuse_unknown
 from busbw.runs.records import BackendTraits, LogNote, Mode
 from busbw_analysis.data.readers import (
+    cuda_samples,
+    deepspeed,
     imb,
     inspector,
-    named,
     nccl_info,
     nccl_json,
     nccl_text,
+    nccom,
     nixlbench,
     nvbandwidth,
     osu,
@@ -24,6 +27,8 @@ from busbw_analysis.data.readers import (
     paste,
     perftest,
     superbench,
+    tables,
+    ucx,
 )
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import LONGEST_LINE, without_prefix
@@ -40,7 +45,8 @@ UNKNOWN: Final = "unknown"
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A tool. ``names``: its own names of tests are part of what is measured. ``one_host``: it knows no other.
-    ``copies``: all of its tests copy.
+    ``copies``: bytes of its copies where the log does not
+    state them, if all of its tests copy.
     """
 
     backend: str = UNKNOWN
@@ -49,7 +55,7 @@ class Tool:
     traits: BackendTraits | None = None
     names: re.Pattern[str] | None = None
     one_host: bool = False
-    copies: bool = False
+    copies: int | None = None
 
 
 UNKNOWN_TOOL: Final = Tool()
@@ -85,36 +91,50 @@ class Reader:
     json: bool = False
 
 
-_NVBANDWIDTH: Final = Tool("cuda", "cuda", names=EVERY_NAME, one_host=True, copies=True)
+_NVBANDWIDTH: Final = Tool("cuda", "cuda", names=EVERY_NAME, one_host=True, copies=512 << 20)
+_CUDA_SAMPLES: Final = replace(_NVBANDWIDTH, copies=160_000_000)
 _SUPERBENCH: Final = replace(NCCL, names=re.compile("^[HD]2[HD]"), one_host=True)
+_ALL_REDUCE_BENCH: Final = re.compile(rb"bandwidth of all_reduce over \d+ ranks \(\d+ warmups")
+"""``network/benchmarks/all_reduce_bench.py`` of stas00/ml-engineering, which starts each call at a barrier."""
 _PERFTEST: Final = Tool("verbs", "cpu", names=EVERY_NAME)
 
+_MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, nccl_info.read, NCCL)
+_TABLE: Final = Reader("table", tables.SIGN, tables.read)
 READERS: Final = (
     Reader("nccl-tests JSON", nccl_json.SIGN, nccl_json.read, NCCL, json=True),
     Reader("nvbandwidth JSON", nvbandwidth.JSON, nvbandwidth.read_json, _NVBANDWIDTH, json=True),
     Reader("NCCL inspector", inspector.SIGN, inspector.read, replace(NCCL, mode="isolated"), json=True),
     Reader("perftest JSON", perftest.JSON, perftest.read_json, _PERFTEST, json=True),
-    Reader("rccl-tests JSON", named.JSON, named.read_json, NCCL, json=True),
+    Reader("rccl-tests JSON", tables.JSON, tables.read_json, NCCL, json=True),
     Reader("SuperBench", superbench.SIGN, superbench.read, _SUPERBENCH, json=True),
     Reader("PARAM comms", param.SIGN, param.read, json=True),
     Reader("nvbandwidth", nvbandwidth.TEXT, nvbandwidth.read_text, _NVBANDWIDTH),
+    Reader("CUDA samples", cuda_samples.SIGN, cuda_samples.read, _CUDA_SAMPLES),
     Reader("OSU micro-benchmarks", osu.SIGN, osu.read, OF_MPI),
     Reader("Intel MPI benchmarks", imb.SIGN, imb.read, OF_MPI),
     Reader("perftest", perftest.SIGN, perftest.read, _PERFTEST),
+    Reader("ucx_perftest", ucx.SIGN, ucx.read, Tool("ucx", "cpu", names=EVERY_NAME)),
     Reader("nixlbench", nixlbench.SIGN, nixlbench.read),
+    Reader("DeepSpeed benchmark", deepspeed.SIGN, deepspeed.read, NCCL),
+    Reader("nccom-test", nccom.SIGN, nccom.read, Tool("neuron", "neuron")),
     Reader("nccl-tests", nccl_text.SIGN, nccl_text.read, NCCL),
-    Reader("NCCL messages", nccl_info.SIGN, nccl_info.read, NCCL),
-    Reader("CSV", named.CSV, named.read_csv),
+    Reader("all_reduce_bench.py", _ALL_REDUCE_BENCH, tables.read, replace(NCCL, mode="isolated")),
+    _TABLE,
+    _MESSAGES,
 )
-"""The first reader whose sign is in a log reads it. CSV takes precedence if its sign is in the first line."""
+"""The first reader whose sign is in a log reads it. A table takes precedence if the first line is that of a CSV."""
 
 
 def recognise(head: bytes) -> Reader | None:
-    """The reader for a log that begins with ``head``; None if no reader recognises it."""
-    first, csv = head.partition(b"\n")[0], READERS[-1]
-    if csv.sign.search(first) is not None:
-        return csv
-    return next((reader for reader in READERS if reader.sign.search(head) is not None), None)
+    """The first reader for a log that begins with ``head``; None if no reader recognises it."""
+    return next(_recognising(head), None)
+
+
+def _recognising(head: bytes) -> Iterator[Reader]:
+    """The readers whose sign is in ``head``, the best first."""
+    if tables.CSV.search(head.partition(b"\n")[0]) is not None:
+        yield _TABLE
+    yield from (reader for reader in READERS if reader.sign.search(head) is not None)
 
 
 def tool_named(name: str) -> Tool:
@@ -151,16 +171,30 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     """
     file, head = _unwrapped(name, file)
     pasted = paste.recognised(_texts(head), without_prefix, _is_log)
-    reader, seen = reader or recognise(_unpasted(pasted, head)), len(head)
-    while reader is None and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
+    is_recognised, seen = reader is None, len(head)
+    reader = reader or recognise(_unpasted(pasted, head))
+    while reader in {None, _MESSAGES} and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
         seen += len(more)
         head = head[-4096:] + more
-        reader = recognise(_unpasted(pasted, head))
+        reader = recognise(_unpasted(pasted, head)) or reader
     if reader is None:
+        formats = ", ".join(map(slug, READERS))
         raise LogError(
-            f"{name}: not a log that busbw can read; name its format with --format ({', '.join(map(slug, READERS))}), "
-            "or convert it to CSV (docs/logs.md)"
+            f"{name}: no results of a tool that busbw knows. If it is a log of one of these, name it with --format "
+            f"({formats}); else write a table with the headings op, ranks, size and time_us (docs/logs.md)"
         )
+    try:
+        return _read(name, file, reader, pasted)
+    except LogError as error:
+        others = [other for other in _recognising(_unpasted(pasted, head)) if other is not reader and is_recognised]
+        if error.code not in {"no-results", "hang"} or not others:
+            raise
+        with suppress(LogError):  # such as a Markdown table above the last line of nccl-tests
+            return _read(name, file, others[-1], pasted)
+        raise
+
+
+def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> ForeignLog:
     file.seek(0)
     notes: list[LogNote] = []
     draft = Draft(reader.name.removesuffix(" JSON"), name)

@@ -16,6 +16,8 @@ from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, rest
 SIGN: Final = re.compile(
     rb"nThread \d+ nGpus|(?:size|bytes)[ \t]+(?:count|N)[ \t]+type[ \t]+[^\n]{0,60}time[ \t]+algbw"
     rb"|Collective test starting|Avg bus bandwidth +:"
+    rb"|(?m:^[ \t]*\d+[ \t]+\d+[ \t]+[a-z]\w+(?:[ \t]+[a-z]+)?(?:[ \t]+-?\d+)?"
+    rb"(?:[ \t]+(?:[\d.]+(?:e[+-]\d+)?|N/A)){4,}\s*$)"
 )
 _RANK: Final = re.compile(
     r"\bRank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d{1,9})\s+)?(?:Pid\s+(?P<pid>\d{1,9})\s+)?on\s+(?P<host>\S.{0,254}?)"
@@ -48,6 +50,12 @@ _TIMES: Final = frozenset({"time", "cputime"})
 _LAST: Final = frozenset({"timestamp", "#iters"})
 _PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
 """Placeholders for numbers in documentation."""
+_TIMED: Final = ("time", "algbw", "busbw")
+_HEADER: Final = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+_LEAST_WORDS: Final = 6
+_DIGITS: Final = 0.02
+_TWO_DECIMALS: Final = 0.0051e9
+"""Errors of size over time as a rate: relative, by the digits of a time, and in B/s, by those of a rate."""
 _PLACE: Final = re.compile(r"(?:out-of|in)-place")
 _USED: Final = frozenset({"time", "algbw", "busbw", "#wrong"})
 
@@ -92,6 +100,7 @@ class _Reader:
         self.op_hint: str | None = None
         self.labels: set[str | None] = set()
         self.titled = self.done = self.doubled = False
+        self.headed = True
         self.cases: set[tuple[str, ...]] = set()
         self.time_unit, self.rate_unit = "us", "GB/s"
         self.started: int | None = None
@@ -118,11 +127,10 @@ class _Reader:
 
     def _row(self, line: Line, words: list[str]) -> bool:
         """Process a line that may be a row or a part of one; return whether it was."""
-        if self.columns is None:
-            if len(words) > 8 and whole(words[0]) is not None and whole(words[1]) is not None and words[2].isalpha():
-                self.draft.note("no-header", line.number, "rows without a header that names their columns")
-                return True
+        if self.columns is None and not self._without_header(line, words):
             return False
+        if self.columns is None:
+            return True
         # busbw's own export writes N/A for an unknown number of elements.
         counts = [whole(word) for word in words[:2] if word != "N/A"]
         if words[0] != "N/A" and len(words) > 2 and None not in counts and words[2][:1].isalpha():
@@ -149,6 +157,19 @@ class _Reader:
                 self._interleaved(line.number, "two ranks print rows")
             self._add(self.columns, self.part, self.part_line)
             self.part = []
+        return True
+
+    def _without_header(self, line: Line, words: list[str]) -> bool:
+        """Whether ``words`` are a row, of which no header names the columns; they are known if they leave no doubt."""
+        counts = [whole(word) for word in words[:2]]
+        if len(words) <= _LEAST_WORDS or None in counts or not words[2][:1].isalpha():
+            return False
+        if (columns := _columns_of_row(words)) is not None:
+            self._head(line, columns)
+            self.headed = False
+        else:
+            why = f"rows without a header that names their columns; put it above them, such as: {_HEADER}"
+            self.draft.note("no-header", line.number, why)
         return True
 
     def cut(self) -> None:
@@ -193,7 +214,7 @@ class _Reader:
         self.doubled = self.columns is not None and not self.draft.rows and not self.titled
         self.cases.clear()
         self._finish()
-        self.columns, self.titled, self.place_order = columns, False, ()
+        self.columns, self.titled, self.place_order, self.headed = columns, False, (), True
         self.time_unit, self.rate_unit, self.labels = columns.time_unit, "GB/s", set()
         self.draft.line = line.number
 
@@ -279,10 +300,11 @@ class _Reader:
     def close(self) -> None:
         """Finish the current table."""
         self.cut()
-        if self.draft.rows and not self.done:
+        if self.draft.rows and not self.done and self.headed:
             self.draft.note("unfinished", self.draft.rows[-1]["line"], "a table ends without the tool's summary")
         self._ranks()
-        self.draft.end(complete=True if self.done else None if self._has_largest() else False)
+        has_all = not self.headed or self._has_largest()  # without a header: a part of a log
+        self.draft.end(complete=True if self.done else None if has_all else False)
         self.columns, self.op_hint, self.titled, self.done = None, None, False, False
         self.announced, self.largest, self.per_process = None, 0, 0
 
@@ -331,3 +353,38 @@ def _columns(words: list[str], places: tuple[bool, ...]) -> Columns | None:
     )
     unit = _OLD_TIME if "N" in words else "us"
     return Columns(tuple(names[: starts[0]]), groups, tuple(names[stop:]), in_place or (None,) * len(groups), unit)
+
+
+def _columns_of_row(words: list[str]) -> Columns | None:
+    """The columns of a row without a header; None unless its words leave one possibility.
+
+    Rows begin with size, count and type. Up to 2.9 only operations that reduce have a redop, and only those with a root
+    a root; the last column is then the error.
+    """
+    base = ["size", "count", "dtype"]
+    base += ["redop"] if words[len(base)].isalpha() else []
+    base += ["root"] if re.fullmatch(r"-?\d+", words[len(base)]) else []
+    for count, width in ((2, 4), (2, 3), (1, 4), (1, 3)):
+        groups = [words[at : at + width] for at in range(len(base), len(words), width)]
+        unit = next(
+            (unit for unit in ("us", _OLD_TIME) if all(_agree(words[0], group, unit) for group in groups)), None
+        )
+        if len(words) == len(base) + count * width and unit is not None:
+            last = "#wrong" if all(_is_count(group[-1]) for group in groups) else "error"
+            names = (*_TIMED, *((last,) if width > len(_TIMED) else ()))
+            return Columns(tuple(base), (names,) * count, (), (False, True) if count == 2 else (None,), unit)
+    return None
+
+
+def _is_count(word: str) -> bool:
+    return word.isdecimal() or word == "N/A"
+
+
+def _agree(size: str, group: list[str], unit: str) -> bool:
+    """Whether a group begins with a time in this unit, algbw, which is the size over it, and busbw."""
+    numbers = [number(word) for word in group[: len(_TIMED)]]
+    if len(numbers) < len(_TIMED) or None in numbers or not numbers[0]:
+        return False
+    time, algbw = numbers[0], numbers[1] or 0.0
+    rate = (whole(size) or 0) / (time * SECONDS[unit])
+    return abs(algbw * 1e9 - rate) <= _TWO_DECIMALS + _DIGITS * rate

@@ -22,6 +22,7 @@ _OPS: Final = (
     (re.compile(r"(?:device|all)_to_host_memcpy"), "device_to_host"),
     (re.compile(r"(?:multinode_)?device_to_device_bidirectional_memcpy"), "peer_copy_both"),
     (re.compile(r"(?:multinode_)?device_to_device_memcpy"), "peer_copy"),
+    (re.compile(r"device_local_copy"), "memory_copy"),
 )
 _RUNNING: Final = re.compile(r"Running (\w+)\.?\s*$")
 _DESCRIPTION: Final = re.compile(r"(.*\S)\s*\((GB/s|ns|us)\)\s*$")

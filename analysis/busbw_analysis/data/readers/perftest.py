@@ -12,10 +12,12 @@ from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, mapping, real, text
 from busbw_analysis.data.readers.lines import number, rest, scaled, whole
 
-SIGN: Final = re.compile(rb"#bytes +#iterations|(?:RDMA_\w+|Send)[^\n]{0,40} (?:BW|Latency) Test")
+SIGN: Final = re.compile(rb"#?bytes +#?iterations|(?:RDMA_\w+|Send)[^\n]{0,40} (?:BW|Latency) Test")
 _TITLE: Final = re.compile(
     r"\s*((?:RDMA_Write|RDMA_Read|Send|Atomic|Raw Ethernet|Write)[\w ,_-]*?(?:BW|Latency) Test)\s*$"
 )
+_BARE: Final = re.compile(r"(?<![#\w])(?=(?:bytes|iterations)\b)")
+"""Where a heading lost its #, which Markdown takes for its own."""
 _HEADING: Final = re.compile(r"#\w+|tps average|(?:[\w.%]{1,20} )?[\w.]{1,20}\[[^\]]{1,20}\]")
 JSON: Final = re.compile(rb'"MsgSize"\s*:')
 _RATES: Final = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8, "GB/sec": 1e9}
@@ -41,13 +43,13 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         if (match := _TITLE.match(line.text)) is not None:
             draft.begin(line.number)
             test = _benchmark(match[1])
-        elif "#bytes" in words and "#iterations" in line.text:
+        elif words[:1] in (["#bytes"], ["bytes"]) and "iterations" in line.text:
             if draft.rows:
                 draft.begin(line.number)
                 test = dict(_UNTITLED)
             elif draft.names:
                 draft.note("repeated-header", line.number, "client and server print to one log; rows may repeat")
-            draft.names = _HEADING.findall(line.text)
+            draft.names = _HEADING.findall(_BARE.sub("#", line.text))
         elif (cells := draft.cells(line, words)) is not None:
             _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
 

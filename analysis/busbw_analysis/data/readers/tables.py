@@ -1,0 +1,351 @@
+"""Reader of tables that people write or export: Markdown, CSV with any separator, aligned columns, lines of JSON.
+
+docs/logs.md lists the headings. rccl-tests writes no units; its times are microseconds and its rates GB/s. Source:
+``Reporter`` in ``src/common.cu`` of ROCm/rccl-tests.
+"""
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, get_args
+
+from busbw.errors import LogError
+from busbw.escape import from_cell
+from busbw.ops import OPS, bus_factor
+from busbw.ops.settings import Pairs
+from busbw.runs.records import Mode, Sync
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.headings import RATES, RESULTS, amount, column
+from busbw_analysis.data.readers.json_text import real, text
+from busbw_analysis.data.readers.lines import op_named, verdict, whole
+from busbw_analysis.data.readers.table_units import Units
+
+SIGN: Final = re.compile(
+    rb"(?im)^(?=[^\n]{0,999}(?:size|bytes|payload|message|msg|\b[KMG]i?B\b))"
+    rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s|\bus\b))"
+    rb"(?=[^\n]{0,999}(?:[|;,\t]| {2}|bw|\xe2\x94))[ \t>#|\x80-\xff]*[a-z*`(\"][^\n{}=]{3,999}$"
+)
+CSV: Final = re.compile(rb"(?im)^(?:[#\w /()-]+,)*(?:size|size_bytes|bytes)(?:,[#\w /()-]+)+\r?$")
+JSON: Final = re.compile(rb'"busBw"\s*:')
+_LONGEST_LINE: Final = 1 << 13
+_MOST_COLUMNS: Final = 200
+_BOX: Final = str.maketrans(
+    dict.fromkeys(map(chr, range(0x2500, 0x2570)), "-") | dict.fromkeys("\u2502\u2503\u2551", "|")
+)
+_RULE: Final = re.compile(r"[\s|+:=-]*[=-][\s|+:=-]*")
+"""A line that separates a heading from its rows."""
+_UNIT: Final = re.compile(r"(?:[(\[][^)\]]*[)\]])?")
+_WORDS: Final = re.compile(r"[^\s(\[]+(?: ?[(\[][^)\]]*[)\]])?|\S+")
+_NUMBERS: Final = re.compile(r"\S+ (?=[KMGTkmgt]?i?[Bb](?:ytes|ps|/s)?(?:\s|$)|[num\u03bc\u00b5]?s(?:\s|$))\S+|\S+")
+"""Words of a heading with their units in brackets, and those of a row with their units."""
+_CHECK: Final = re.compile(r"verified|wrong|not checked")
+_OF_BUSBW: Final = frozenset({"backend", "device", "mode", "settings", "hosts", "statistic"})
+_PAIR: Final = re.compile(r"(\d+)(?:,(\d+))?")
+"""A group of one or two ranks."""
+_TRUE: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_STATISTICS: Final = (None, "mean", "median", "p99", "max", "min")
+"""Which of several columns of one kind is read: the first of these."""
+_RATIO: Final = 0.02
+_DIGIT: Final = 0.01e9
+"""Error allowed of the largest busbw over algbw of a table: relative, and that of algbw in B/s."""
+_MOST_ABOVE: Final = 50
+_OP: Final = re.compile(
+    r"(?i)\b(all[-_ ]?reduce|all[-_ ]?gather|reduce[-_ ]?scatter|all[-_ ]?to[-_ ]?all|broadcast|send[-_ ]?recv"
+    r"|(?:reduce|gather|scatter)(?=_perf))(?![a-z])"
+)
+_RANKS: Final = re.compile(
+    r"(?i)(?<![\w.*×x-])(\d{1,6})[- ]?(?:ranks|gpus|devices|processes|npus)\b(?! (?:per|each|/))"
+)
+_NODES: Final = re.compile(r"(?i)\b(?:nodes?|hosts?|per)\b")
+
+
+def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> None:
+    """All tables of the log, of which each begins with a line of headings.
+
+    about: operation (``tool_op``) and ``ranks`` by the lines between a table and the one before
+
+    Raises LogError if no line has headings for a size and for a time or a rate.
+    """
+    table: Table | None = None
+    above: list[str] = []
+    for number, line in enumerate(lines, 1):
+        plain = line.translate(_BOX).strip("\r\n \ufeff")[:_LONGEST_LINE]
+        if table is not None and table.take_units(plain):
+            continue
+        if (head := _head(plain)) is not None:
+            if table is not None:
+                table.end()
+            table, above = Table(draft, number, *head, (about or _about)(above)), []
+        elif (table is None or not table.take(number, plain)) and plain:
+            above = [*above[1 - _MOST_ABOVE :], plain]
+    if table is None:
+        raise LogError(f"{draft.source}: no line has headings for a size and for a time or a rate (docs/logs.md)")
+    table.end()
+
+
+def read_json(draft: Draft, lines: Iterable[str]) -> None:
+    """The objects of rccl-tests, one per line, possibly in a list."""
+    table: Table | None = None
+    for number, row in draft.objects(lines):
+        if table is None or table.header != tuple(row):
+            if table is not None:
+                table.end()
+            table = Table(draft, 1 if table is None else number, list, tuple(row), {})
+        table.rows.append((number, [text(value) or "" for value in row.values()]))
+    if table is not None:
+        table.end()
+
+
+About = Callable[[Sequence[str]], Mapping[str, Any]]
+
+
+def _about(above: Sequence[str]) -> dict[str, Any]:
+    """Operation and ranks that the lines above a table name, if they name one. Ranks of each node are not all ranks."""
+    ops = {op_named(name) for line in above for name in _OP.findall(line)} - {None}
+    ranks = {int(count) for line in above for count in _RANKS.findall(line)}
+    if any(_NODES.search(line) and not re.search(r"(?i)\branks\b", line) for line in above):
+        ranks = set()
+    facts: dict[str, Any] = {"tool_op": ops.pop()} if len(ops) == 1 else {}
+    return facts | ({"ranks": ranks.pop()} if len(ranks) == 1 else {})
+
+
+# --- lines and their cells -------------------------------------------------------------------------------------------
+
+
+def _piped(line: str) -> list[str]:
+    return [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]
+
+
+def _separated(line: str, by: str) -> list[str]:
+    try:
+        (cells,) = csv.reader([line], delimiter=by, skipinitialspace=True)
+    except (csv.Error, ValueError):
+        return []
+    return [cell.strip() for cell in cells]
+
+
+Split = Callable[[str], list[str]]
+_SPLITS: Final[tuple[tuple[str, Split], ...]] = (
+    ("|", _piped),
+    ("\t", lambda line: _separated(line, "\t")),
+    (";", lambda line: _separated(line, ";")),
+    (",", lambda line: _separated(line, ",")),
+    ("  ", lambda line: re.split(r"\s{2,}", line)),
+    (" ", _WORDS.findall),
+)
+"""What separates the cells of a line of headings, in the order in which it is tried."""
+_ALIGNED: Final = frozenset(split for by, split in _SPLITS if by.isspace() and by != "\t")
+
+
+def _head(line: str) -> tuple[Split, tuple[str, ...]] | None:
+    """The headings of a line and how it is split into them; None for any other line."""
+    for by, split in _SPLITS if SIGN.search(line.encode()) is not None else ():
+        names = split(line.lstrip("# ") if split in _ALIGNED else line) if by in line else []
+        columns = {column(name).name for name in names[:_MOST_COLUMNS]}
+        if None in columns and by == " ":
+            continue
+        if len(names) <= _MOST_COLUMNS and "size" in columns and columns & RESULTS:
+            return split, tuple(names)
+    return None
+
+
+class _Group(NamedTuple):
+    """The columns of one result of a row, by name, those of all its results, and whether it is in place."""
+
+    at: Mapping[str, int]
+    all_at: frozenset[int]
+    place: bool | None
+
+
+class Table:
+    """A table while it is read: its headings, the facts that the lines above them state, and the cells of its rows."""
+
+    def __init__(
+        self, draft: Draft, line: int, split: Split, header: tuple[str, ...], facts: Mapping[str, Any]
+    ) -> None:
+        self.draft, self.line, self.split, self.header, self.facts = draft, line, split, header, facts
+        self.columns = [column(heading) for heading in header]
+        self.rows: list[tuple[int, list[str]]] = []
+        self.rccl = "numCycle" in header or split is list
+        draft.begin(line)
+        comma = split is dict(_SPLITS)[","]
+        draft.tool = "rccl-tests" if self.rccl else "csv" if comma and draft.tool == "table" else draft.tool
+
+    def take(self, number: int, line: str) -> bool:
+        """Take a line that is a row, a second line of headings or a rule; return whether it was one of them."""
+        aligned = self.split in _ALIGNED
+        if not line or _RULE.fullmatch(line) is not None:
+            return True
+        cells = self.split(line)
+        if aligned and len(cells) != len(self.header):
+            cells = _NUMBERS.findall(line)
+        if aligned and len(cells) == len(self.header) + 1 and cells[0] == str(len(self.rows)):
+            cells = cells[1:]  # pandas prints the number of the row below no heading
+        if len(cells) != len(self.header):
+            are_numbers = [real(cell) is not None for cell in cells]
+            is_row = len(cells) > 1 and (are_numbers[0] and are_numbers[-1] if aligned else any(are_numbers))
+            if is_row:
+                why = "a row whose number of cells differs from the header is ignored"
+                self.draft.note("truncated-row", number, why)
+            return is_row
+        sizes = (cell for cell, entry in zip(cells, self.columns, strict=True) if entry.name == "size")
+        if aligned and not all(amount(cell, whole=True) for cell in sizes):
+            return False
+        self.rows.append((number, cells))
+        return True
+
+    def take_units(self, line: str) -> bool:
+        """Take a second line of headings that has only units, which the headings above get; return whether it was."""
+        cells = [] if self.rows or self.split in _ALIGNED else self.split(line)
+        if len(cells) != len(self.header) or not all(_UNIT.fullmatch(cell) for cell in cells):
+            return False
+        joined = [f"{heading} {cell}" for heading, cell in zip(self.header, cells, strict=True)]
+        self.columns = [column(heading)._replace(heading=old) for heading, old in zip(joined, self.header, strict=True)]
+        return any(cells)
+
+    def end(self) -> None:
+        """Add all rows to the draft, or a note that says why their numbers are not known."""
+        groups = self._groups()
+        if not self.rows or not groups:
+            return
+        units = Units(self.columns, [cells for _, cells in self.rows], groups[0].at, usual=self.rccl)
+        self._check_facts(groups[0], units)
+        for number, cells in self.rows if units.size_is_known else ():
+            for group in groups:
+                self._add(number, cells, group, units)
+        for code, why in units.notes:
+            self.draft.note(code, self.line, why)
+
+    def _check_facts(self, group: _Group, units: Units) -> None:
+        """Forget what the lines above the table state if busbw over algbw says something else."""
+        op, ranks = op_named(self.facts.get("tool_op") or ""), self.facts.get("ranks")
+        factor = None if op is None or ranks is None else bus_factor(op, ranks)
+        if factor is None or not {"algbw", "busbw"} <= group.at.keys():
+            return
+        rates = (
+            [units.rate_or_time(at, cells[at]) for at in (group.at["busbw"], group.at["algbw"])]
+            for _, cells in self.rows
+        )
+        busbw, algbw = max((busbw or 0.0, algbw or 0.0) for busbw, algbw in rates)
+        if algbw and abs(busbw / algbw / factor - 1) > _RATIO + _DIGIT / algbw:
+            self.facts = {}
+
+    def _groups(self) -> list[_Group]:
+        """The results of a row. Columns that come twice are out of place and in place."""
+        by_place: dict[bool | None, dict[str, list[int]]] = {}
+        results = [at for at, entry in enumerate(self.columns) if entry.name in RESULTS or entry.name == "wrong"]
+        for at in sorted(results, key=lambda at: _STATISTICS.index(self.columns[at].statistic)):
+            entry = self.columns[at]
+            same = by_place.setdefault(entry.place, {}).setdefault(entry.name or "", [])
+            if not same or self.columns[same[0]].statistic == entry.statistic:
+                same.append(at)
+        if by_place.keys() == {None, True} and by_place[None].keys() >= by_place[True].keys():
+            by_place[False] = by_place.pop(None)  # only the results in place say where they are
+        groups: list[_Group] = []
+        for place, named in by_place.items():
+            if place is None and len(by_place) > 1:
+                continue
+            most = max(named.values(), key=len)
+            of_nccl_tests = not {"algbw", "busbw"}.isdisjoint(named)
+            places = (place,) if len(most) == 1 else (False, True) if len(most) == 2 and of_nccl_tests else ()
+            if not places:
+                heading = repr(self.header[most[0]][:80])
+                why = f"the heading {heading} stands {len(most)} times: say of each what it is, such as in-place"
+                self.draft.note("ambiguous-heading", self.line, why)
+                return []
+            for which, in_place in enumerate(places):
+                columns = {name: ats[which] for name, ats in named.items() if which < len(ats)}
+                groups.append(_Group(columns, frozenset(), in_place))
+        all_at = frozenset(at for group in groups for at in group.at.values())
+        return [group._replace(all_at=all_at) for group in groups]
+
+    def _add(self, number: int, cells: list[str], group: _Group, units: Units) -> None:
+        row = dict(zip(self.header, cells, strict=True))
+        if ours := _OF_BUSBW.issubset(row) and row["mode"] in get_args(Mode):
+            row = {heading: from_cell(cell) for heading, cell in row.items()}
+            cells = [from_cell(cell) for cell in cells]
+        values, others = self._values(cells, group, units)
+        gpus = values.get("gpus") if values.get("nodes", "1") == "1" else None  # of several nodes: perhaps of each
+        ranks = whole(values.get("ranks", gpus)) if "ranks" in values or gpus else self.facts.get("ranks")
+        tool_op = text(values.get("op")) or self.facts.get("tool_op")
+        rate, messages = values.get("rate"), None
+        if values.get("time") is None:
+            if rate is None and values.get("busbw") is None:
+                rate = values.get("algbw") or self._bandwidth(number, group, values.get("bandwidth"), tool_op, ranks)
+            is_rated = rate is not None or values.get("algbw") is not None
+            messages = 1 if is_rated else None  # one S in a call, so that its time follows
+        check = _CHECK.match(values.get("check") or "")
+        pair = _PAIR.fullmatch(values.get("group") or "")
+        source, target = (None, None) if pair is None else pair.groups()
+        result = next((self.columns[group.at[name]] for name in ("time", *RATES) if name in group.at), None)
+        statistic = values.get("statistic") or (None if result is None else result.statistic)
+        fields: dict[str, Any] = {} if check is None else {"check": check[0]}
+        fields |= verdict(values["wrong"]) if "wrong" in values else {}
+        fields |= {} if ranks is None and "ranks" not in values else {"ranks": ranks}
+        fields |= {"statistic": "mean" if self.rccl else statistic} | (_of_busbw(row) if ours else {})
+        self.draft.collective(
+            number,
+            tool_op,
+            values,
+            time_seconds=values.get("time"),
+            algbw=values.get("algbw"),
+            busbw=values.get("busbw"),
+            in_place=_TRUE.get(str(values.get("in_place")).lower()) if group.place is None else group.place,
+            rate=rate,
+            messages=messages,
+            others=others,
+            source=values.get("source", source),
+            target=values.get("target", target),
+            **fields,
+        )
+
+    def _values(self, cells: list[str], group: _Group, units: Units) -> tuple[dict[str, Any], dict[str, float | str]]:
+        """The cells of a row by what they are, results in base units, and the cells of other columns."""
+        values: dict[str, Any] = {"size": units.sized(cells)}
+        others: dict[str, float | str] = {}
+        for at, (entry, cell) in enumerate(zip(self.columns, cells, strict=True)):
+            name = entry.name
+            if at in group.at.values() and name in RESULTS:
+                values[name or ""] = units.rate_or_time(at, cell)
+                used = values[name or ""] is not None and (name != "bandwidth" or len(group.at) == 1)
+            elif at in group.all_at and at not in group.at.values():
+                continue
+            elif used := name is not None and name not in RESULTS:
+                count = amount(cell, whole=True) if name in {"count", "ranks", "gpus", "nodes"} else None
+                values.setdefault(name or "", cell if count is None or count.value % 1 else str(int(count.value)))
+                used = name != "nodes"
+            if not used and (kept := real(cell) if real(cell) is not None else text(cell)) is not None:
+                others[entry.heading] = kept
+        return values, others
+
+    def _bandwidth(
+        self, number: int, group: _Group, value: float | None, tool_op: str | None, ranks: int | None
+    ) -> float | None:
+        """A bandwidth of which nothing says whether it is algbw or busbw, if the two are the same; else None, noted."""
+        op = op_named(tool_op or "")
+        is_plain = op in OPS and {bus_factor(op, count) for count in ([ranks] if ranks else (2, 64))} <= {1.0, None}
+        if value is None or is_plain:
+            return value
+        heading = self.header[group.at["bandwidth"]][:80]
+        why = f"the heading {heading!r} may be algbw (size over time) or busbw: write algbw or busbw instead"
+        self.draft.note("ambiguous-heading", number, why)
+        return None
+
+
+# --- busbw's own tables ----------------------------------------------------------------------------------------------
+
+
+def _of_busbw(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What only a row that ``busbw export --to csv`` wrote says: others mean other things by these headings."""
+    settings = [] if not row["settings"] else row["settings"].split(", ")
+    others = ", ".join(setting for setting in settings if not setting.startswith(("sync ", "pairs ")))
+    return {
+        "mode": row["mode"],
+        "sync": next((sync for sync in get_args(Sync) if f"sync {sync}" in settings), "barrier"),
+        "pairs": next((pairs for pairs in get_args(Pairs) if f"pairs {pairs}" in settings), None),
+        "backend": row["backend"] or None,
+        "device": row["device"] or None,
+        "settings": others or None,
+        "one_host": real(row["hosts"]) == 1,
+        "statistic": row["statistic"] or "median",
+    }

@@ -1,0 +1,98 @@
+"""Reader of ucx_perftest.
+
+Source: ``print_progress`` and ``print_header`` in ``src/tools/perf/perftest_run.c``, the table ``tests`` in
+``perftest.c`` and ``ucx_perf_calc_result`` in ``lib/libperf.c`` of openucx/ucx. MB/s are 2^20 B/s. Latencies of
+ping-pong tests are half a round trip. The bandwidth is the size over the overall latency or overhead, so that the
+size follows from the two where neither the heading nor the command states it.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.lines import number, scaled
+
+SIGN: Final = re.compile(
+    rb"# iterations \|[^\n]{1,30}\| average \| overall \||\| Test: +[a-z][^\n]{0,80}\|\r?\n\| Data layout:"
+)
+_SETTING: Final = re.compile(r"\| (Test|Message size|Send memory|Recv memory): +(.*?) +\|$")
+_TITLE: Final = re.compile(r"[+=-]+ ?([a-z][\w/]*) ?[-=]{2,}[-+=]*")
+_COMMAND: Final = re.compile(r"\bucx_perftest\b.* -\w")
+_OPTION: Final = re.compile(r" -([ts]) ?(\w+)(?=\s|$)")
+_ROW: Final = re.compile(r"(?:([A-Za-z]\S*)\s+)?([\d.,]+(?:\s+[\d.,]+){7}|[\d.,]+(?:\s+[\d.,]+){3})(?:\s+[A-Za-z].*)?")
+"""A final row. "Final: " before it may be missing, because it looks like the prefix of a launcher."""
+_MIB: Final = 2.0**20
+_OVERLAP: Final = 0.5
+"""Most calls return before their message has arrived only where messages overlap: in no ping-pong test."""
+_STEPS: Final = 64
+"""A deduced size is a multiple of a power of two that is this many times wider than its error."""
+
+
+def read(draft: Draft, lines: Iterable[str]) -> None:
+    """The last row of every test: rows before it are of a part of the calls."""
+    test: dict[str, Any] = {}
+    size: int | None = None
+    cuda: set[str] = set()
+    for line in draft.scan(lines):
+        text = line.text
+        if _COMMAND.search(text) is not None:
+            options = dict(_OPTION.findall(text))
+            test = _test(options["t"]) if "t" in options else test
+            size = int(options["s"]) if options.get("s", "").isdecimal() else size
+            draft.facts["command"] = text[:1000]
+        elif (match := _SETTING.fullmatch(text)) is not None:
+            if match[1] == "Test":
+                test = _test(match[2])
+            elif match[1] == "Message size":
+                size = int(match[2]) if match[2].isdecimal() else None
+            elif match[2].startswith(("cuda", "rocm")):
+                cuda.add(match[1])
+        elif (match := _ROW.fullmatch(text)) is not None:
+            named = test if match[1] in {None, "Final:"} else _test(match[1])
+            _add(draft, line.number, named, size, match[2].replace(",", "").split(), on_gpus=len(cuda) == 2)
+        elif (match := _TITLE.fullmatch(text)) is not None:
+            test, size = _test(match[1]), None
+
+
+def _test(name: str) -> dict[str, Any]:
+    """The operation of a test, by its short name or its description."""
+    short = name.partition("/")[0]
+    atomic = re.search("atomic|add|swap", short) is not None
+    latency = re.search("lat(?:ency)?$", short) is not None
+    return {"op": None if atomic else "ping_pong" if latency else "pair_uni", "tool_op": name}
+
+
+def _add(draft: Draft, line: int, test: dict[str, Any], size: int | None, words: list[str], *, on_gpus: bool) -> None:
+    values = [number(word) for word in words]
+    latency, rate = (values[3], values[5]) if len(values) == 8 else (values[1], values[2])
+    if not test and len(values) == 8 and (values[1] or 0.0) < _OVERLAP * (latency or 0.0):
+        test = {"op": "pair_uni", "tool_op": "bandwidth"}
+    if size is None and latency and rate:
+        size = _implied(latency * 1e-6 * rate * _MIB, 0.0005 / latency + 0.005 / rate)
+        if size is not None:
+            draft.note("deduced", line, f"the log does not contain the size; bandwidth and time imply {size} B")
+    ping_pong = test.get("op") == "ping_pong"
+    draft.add(
+        line,
+        **test,
+        ranks=2,
+        tool_size_bytes=size,
+        tool_size_is="S",
+        time_seconds=scaled(latency, 1e-6) if ping_pong else None,
+        rate=scaled(rate, _MIB),
+        messages=None if ping_pong else 1,
+        statistic="mean",
+        iterations=None if values[0] is None else int(values[0]),
+        device="cuda" if on_gpus else "cpu",
+        backend="ucx",
+    )
+
+
+def _implied(size: float, error: float) -> int | None:
+    """The size near ``size``, up to its relative ``error``: a whole number, or one that is rounder than by chance."""
+    low, high = math.ceil(size * (1 - error)), math.floor(size * (1 + error))
+    step = 1 << max(0, math.ceil(math.log2(max(1.0, 2 * size * error) * _STEPS))) if high > low else 1
+    first = -(-low // step) * step
+    return first if first <= high and first > 0 else None
