@@ -30,6 +30,10 @@ MOST_SECONDS: Final = 2.0
 LOGS: Final = tuple(sorted(Path(__file__).parents[1].joinpath("data/logs").glob("[!e]*")))
 _MOST_CHARACTERS: Final = 300_000
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?")
+_PRODUCT: Final = re.compile(r"([0-9]{1,15})x([0-9]{1,3})\b")
+"""A size as DeepSpeed writes it: elements × bytes of each."""
+_CONSTANTS: Final = frozenset({16.0})
+"""Sizes that a tool has without saying so: the copies of p2pBandwidthLatencyTest whose latency it prints."""
 _UNITS: Final = (
     1.0,
     1e-9,
@@ -140,7 +144,8 @@ def make(seed: int) -> tuple[Path, bytes]:
 
 def _numbers(text: str) -> list[float]:
     stripped = [line.text for line in clean(text.split("\n"))]
-    found = {float(word) for part in (text, *stripped) for word in _NUMBER.findall(part)}
+    found = {float(word) for part in (text, *stripped) for word in _NUMBER.findall(part)} | _CONSTANTS
+    found |= {float(count) * float(each) for count, each in _PRODUCT.findall(text)}
     return sorted(filter(math.isfinite, found))
 
 

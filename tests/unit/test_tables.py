@@ -1,62 +1,274 @@
-"""The tables belong together: a new row in one of them must not be forgotten in the others."""
+"""Tables that people paste: the right numbers, or a code that says what is ambiguous."""
 
-from functools import partial
-from typing import get_args
+from pathlib import Path
 
 import pytest
+from testing.logs import LOGS
+from testing.narrow import require_type
 
-from busbw.backends.local import LOCAL as BOUND_BY_ALL
-from busbw.backends.pytorch.calls import CALLS
-from busbw.ops import OPS
-from busbw.ops.settings import CaseSettings
-from busbw.runs import cases as planned
-from busbw.runs import plan
-from busbw.runs.plan import Sweep
-from busbw.runs.records import Case, Settings
-from busbw.workloads.shapes import step_seconds
-from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.models.gloo import MODELS, UNMODELLED
-from busbw_analysis.models.select import model_for
+from busbw.errors import LogError
+from busbw.runs.records import Imported
+from busbw_analysis.assembly.judge import judge
+from busbw_analysis.data.imported import LogFacts
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.readers.headings import amount, column
+from busbw_analysis.data.sources import find
 
-
-def test_torch_has_a_call_for_every_op_and_for_nothing_else() -> None:
-    assert set(CALLS) == {name for name, op in OPS.items() if not op.local and not op.plain_sockets}
+GIB = 1 << 30
 
 
-def test_every_local_op_has_a_call_and_nothing_else_has() -> None:
-    assert set(BOUND_BY_ALL) == {name for name, op in OPS.items() if op.local}
+def imported(text: str, folder: Path, facts: LogFacts | None = None) -> list[Imported]:
+    path = folder / "pasted"
+    path.write_text(text, encoding="utf-8")
+    return list(find(folder, str(path)).read(facts or LogFacts()).stored.imported)
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_every_op_has_one_default_model_or_a_reason(op: str) -> None:
-    defaults = [model for model in MODELS if model.op == op and model.family == "gloo"]
-    assert len(defaults) == (op not in UNMODELLED)
-    assert (model_for(op, "gloo") in defaults) == bool(defaults)
+def numbers(text: str, folder: Path) -> list[tuple[str, int, int, float, bool]]:
+    """Operation, ranks, S, time in µs with four digits, and whether it is in place."""
+    return [
+        (row.case.op, row.case.ranks, row.case.size_bytes, float(f"{row.time_ns / 1e3:.4g}"), row.case.in_place)
+        for row in imported(text, folder)
+    ]
 
 
-def test_models_are_of_ops_that_exist() -> None:
-    assert {model.op for model in MODELS} | set(UNMODELLED) <= set(OPS)
+def markdown(header: str, *rows: str, above: str = "all_reduce on 8 GPUs") -> str:
+    rule = "|---" * (header.count("|") + 1) + "|"
+    return "\n".join([above, "", f"| {header} |", rule, *(f"| {row} |" for row in rows), ""])
 
 
-@pytest.mark.parametrize("name", plan.suites())
-@pytest.mark.parametrize("ranks", [2, 4, 16])
-def test_every_suite_is_a_plan_under_its_own_name(name: str, ranks: int) -> None:
-    suite = plan.read_suite(name)
-    cases = planned.expand(suite, ranks, 1).cases
-    assert suite.name == name
-    assert len(set(cases)) == len(cases) > 0
-    assert planned.estimated_seconds(suite, cases, partial(step_seconds, cores=2)) > 0
+@pytest.mark.parametrize(
+    ("heading", "name", "factors"),
+    [
+        ("**Size** (B)", "size", (1.0,)),
+        ("size_bytes", "size", (1.0,)),
+        ("payload", "size", ()),
+        ("msg size [MiB]", "size", (2.0**20,)),
+        ("Message Size (MB)", "size", (1e6, 2.0**20)),
+        ("algbw_GBps", "algbw", (1e9,)),
+        ("Algo BW (GBPS)", "algbw", (1e9,)),
+        ("BusBW (Gbps)", "busbw", (1e9 / 8,)),
+        ("busBw", "busbw", ()),
+        ("busbw_gbps", "busbw", (1e9, 1e9 / 8)),
+        ("Throughput (Gbit/s)", "bandwidth", (1e9 / 8,)),
+        ("GB/s", "bandwidth", (1e9,)),
+        ("time:avg(us)", "time", (1e-6,)),
+        ("Latency in ms", "time", (1e-3,)),
+        ("count (elements)", "count", ()),
+        ("before busbw", None, ()),
+        ("size per rank", None, ()),
+        ("time (GB/s)", None, ()),
+        ("busbw MB", None, ()),
+    ],
+)
+def test_a_heading_is_known_by_all_of_its_words(heading: str, name: str | None, factors: tuple[float, ...]) -> None:
+    found = column(heading)
+    assert (found.name, found.factors) == (name, pytest.approx(factors))
 
 
-def test_every_field_of_a_case_but_its_size_separates_curves() -> None:
-    of_a_curve = {"hosts" if name == "nodes" else name for name in Case.__struct_fields__} - {"size_bytes"}
-    assert of_a_curve <= set(SeriesKey.__struct_fields__)
+@pytest.mark.parametrize(
+    ("cell", "whole", "value"),
+    [
+        ("0.92GBps", False, (0.92, "GBps")),
+        ("8.4 MB", True, (8.4, "MB")),
+        ("1,048,576", False, (1048576, "")),
+        ("8,192", True, (8192, "")),
+        ("8,192", False, None),
+        ("1,234.5", False, (1234.5, "")),
+        ("~5", False, None),
+        ("N/A", False, None),
+    ],
+)
+def test_a_cell_is_a_number_with_or_without_its_unit(
+    cell: str, *, whole: bool, value: tuple[float, str] | None
+) -> None:
+    found = amount(cell, whole=whole)
+    assert (None if found is None else found[:2]) == value
 
 
-@pytest.mark.parametrize("family", get_args(Settings))
-def test_every_family_has_words_for_its_settings_and_makes_cases(family: type[CaseSettings]) -> None:
-    sweep = Sweep(ops=tuple(OPS), sizes="1MiB", threads="2", algorithms=("all",))
-    settings = [case.settings for case in planned.expand(plan.Plan(sweep=(sweep,)), 4, 1, cores=2).cases]
-    of_family = [given for given in settings if isinstance(given, family)]
-    assert of_family
-    assert all(given.words and not list(given.flaws(4)) for given in of_family)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "op,size,ranks,busbw (GB/s)\nall_reduce,1073741824,8,375.8\n",
+        "op;size (MiB);ranks;busbw (Gb/s)\nAllReduce;1024;8;3006.4\n",
+        "op\tsize_bytes\tnproc\talgbw_GBps\nall-reduce\t1073741824\t8\t214.743\n",
+        markdown("size | busbw", "1GiB | 375.8GBps"),
+        markdown("size | time | busbw", "1GiB | 5.0002 ms | 375.8 GB/s"),
+        markdown("size | time (us) | bandwidth (gbps)", "1,073,741,824 | 5000.2 | 375.8"),
+        markdown("size | count | time | busbw", "(B) | (elements) | (us) | (GB/s)", "1073741824 | 2 | 5000.2 | 375.8"),
+        "size (B) | latency min (us) | latency avg (us)\n--- | --- | ---\n1073741824 | 4000 | 5000.2\n",
+        "## AllReduce, 8 GPUs\nMessage size    Latency     Bus bandwidth\n1 GiB           5000.2 us     375.8 GB/s\n",
+        "./all_reduce_perf -b 1G -e 1G\n8 ranks\nsize time algbw busbw\n1073741824 5000.2 214.74 375.8\n",
+    ],
+)
+def test_one_result_in_many_spellings(text: str, tmp_path: Path) -> None:
+    (row,) = numbers(
+        text if "GPUs" in text or "op" in text or "ranks" in text else f"all_reduce, 8 GPUs\n{text}", tmp_path
+    )
+    assert row == ("all_reduce", 8, GIB, 5000.0, False)
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "expected"),
+    [
+        ("out-of-place busbw (GB/s) | in-place busbw (GB/s)", "375.8 | 187.9", [(5000.0, False), (10000.0, True)]),
+        ("algbw GB/s | busbw GB/s | algbw GB/s | busbw GB/s", "1|375.8|1|187.9", [(5000.0, False), (10000.0, True)]),
+        ("oop time (us) | ip time (us)", "5000 | 10000", [(5000.0, False), (10000.0, True)]),
+    ],
+)
+def test_results_in_place_and_out_of_place_have_columns_of_their_own(
+    header: str, cells: str, expected: list[tuple[float, bool]], tmp_path: Path
+) -> None:
+    text = markdown(f"size | {header}", f"1GiB | {cells}")
+    assert [row[3:] for row in numbers(text, tmp_path)] == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "sizes"),
+    [
+        # size over time is algbw
+        ("size (MB) | time (ms) | algbw (GB/s)", ("1024 | 6.785 | 158.25",), [GIB]),
+        ("size (MB) | time (ms) | algbw (GB/s)", ("1000 | 6.319 | 158.25",), [10**9]),
+        # doubles across a unit, or is a power of two only when rounded
+        ("size | busbw (GB/s)", ("512 MB | 300", "1 GB | 310"), [GIB // 2, GIB]),
+        ("size | busbw (GB/s)", ("8.39 MB | 300", "67.1 MB | 310"), [8_390_000, 67_100_000]),
+        ("size | busbw (GB/s)", ("1 GB | 300", "2 GB | 310"), None),
+        ("size | busbw (GB/s)", ("1 MB | 300", "1 GB | 310"), None),
+        ("size (MB) | busbw (GB/s)", ("100 | 300",), None),
+        # 512 B in 2 ns
+        ("size | busbw (GB/s)", ("512 | 300",), None),
+        ("size (B) | busbw (GB/s)", ("512 | 300",), [512]),
+    ],
+)
+def test_a_size_in_mb_is_what_the_table_leaves_or_asked_for(
+    header: str, rows: tuple[str, ...], sizes: list[int] | None, tmp_path: Path
+) -> None:
+    text = markdown(header, *rows)
+    if sizes is not None:
+        assert [row[2] for row in numbers(text, tmp_path)] == sizes
+        return
+    with pytest.raises(LogError) as refused:
+        imported(text, tmp_path)
+    assert refused.value.code == "ambiguous-heading"
+
+
+@pytest.mark.parametrize(("algbw", "is_read"), [("214.7", True), ("1718", True), ("500", False)])
+def test_gbps_in_small_letters_is_what_size_and_time_give(algbw: str, *, is_read: bool, tmp_path: Path) -> None:
+    text = f"op,size,ranks,time_us,algbw_gbps\nall_reduce,1073741824,8,5000,{algbw}\n"
+    path = tmp_path / "a.csv"
+    path.write_text(text, encoding="utf-8")
+    run = find(tmp_path, str(path)).read(LogFacts()).stored.run
+    assert run.imported is not None
+    assert ("ambiguous-heading" in {note.code for note in run.imported.notes}) == (not is_read)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (markdown("size (B) | bandwidth (GB/s)", "1048576 | 100"), "ambiguous-heading"),
+        (markdown("size (B) | busbw_gbps", "1048576 | 100"), "ambiguous-heading"),
+        (markdown("size (B) | time (us) | time (us)", "1048576 | 100 | 110"), "ambiguous-heading"),
+        (markdown("size (B) | algbw | busbw", "1048576 | 100 | 175"), "no-unit"),
+        (markdown("size (B) | time", "1048576 | 100"), "no-unit"),
+        (markdown("size (B) | time | algbw | busbw", "1048576 | 100 | 300 | 525"), "no-unit"),
+        (markdown("size (B) | busbw (GB/s)", "1048576 | 100", above="all_reduce, 2 nodes, 8 GPUs each"), "no-ranks"),
+        (markdown("size (B) | busbw (GB/s)", "1048576 | 100", above="all_reduce beats all_gather, 8 GPUs"), "no-op"),
+        (markdown("size (B) | score", "1048576 | 100"), "not-a-log"),
+        ("We measured the size, the latency and the bandwidth,  and all of it was bad.\n", "not-a-log"),
+    ],
+)
+def test_what_has_two_meanings_is_refused(text: str, code: str, tmp_path: Path) -> None:
+    with pytest.raises(LogError) as refused:
+        imported(text, tmp_path)
+    assert refused.value.code == code
+
+
+def test_a_bandwidth_is_read_where_algbw_and_busbw_are_the_same(tmp_path: Path) -> None:
+    for above in ("broadcast on 8 GPUs", "all_reduce on 2 GPUs"):
+        (row,) = imported(markdown("size (B) | bandwidth (GB/s)", "1048576 | 100", above=above), tmp_path)
+        assert row.time_ns == pytest.approx(10485.76)
+
+
+def test_every_table_has_its_own_title(tmp_path: Path) -> None:
+    texts = [
+        markdown("size (B) | time (us)", "1048576 | 100", above=f"## {op}, 8 GPUs")
+        for op in ("all_reduce", "all-gather")
+    ]
+    assert [row[0] for row in numbers("\n".join(texts), tmp_path)] == ["all_reduce", "all_gather"]
+
+
+ROW = "  1073741824     {count}     float {base}   6785.0  158.25  {busbw} {wrong}   6790.1  158.13  {busbw}  {wrong}\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "op", "state"),
+    [
+        (ROW.format(count=1 << 28, base="sum -1", busbw="296.72", wrong="0"), "all_reduce", "verified"),
+        (ROW.format(count=1 << 28, base="sum -1", busbw="296.72", wrong="N/A"), "all_reduce", "not checked"),
+        (ROW.format(count=1 << 28, base="sum -1", busbw="296.72", wrong=""), "all_reduce", "not checked"),
+        (ROW.format(count=1 << 28, base="sum", busbw="296.72", wrong="2e-07"), "all_reduce", "not checked"),
+        (ROW.format(count=1 << 24, base="", busbw="148.36", wrong="0e+00"), "all_gather", "not checked"),
+    ],
+)
+def test_rows_without_a_header_are_read_where_they_have_one_meaning(
+    row: str, op: str, state: str, tmp_path: Path
+) -> None:
+    rows = imported(row, tmp_path)
+    assert [(one.case.op, one.case.ranks, one.time_ns, one.case.in_place, one.check.state) for one in rows] == [
+        (op, 16, 6785e3, False, state),
+        (op, 16, 6790.1e3, True, state),
+    ]
+    one_group = " ".join(row.split()[: -len(row.split()[-4:])]) if state == "verified" else None
+    if one_group is not None:
+        (only,) = imported(one_group, tmp_path)
+        assert (only.time_ns, only.case.ranks) == (6785e3, 16)
+
+
+@pytest.mark.parametrize(
+    "words", ["6785.0 296.72 158.25 0", "6785.0 158.25 296.72 0 20 20", "6785.0 158.25 296.72 0 6790.1 296.50 158.13 0"]
+)
+def test_other_rows_without_a_header_are_refused(words: str, tmp_path: Path) -> None:
+    with pytest.raises(LogError) as refused:
+        imported(f"  1073741824 268435456 float sum -1 {words}\n", tmp_path)
+    assert refused.value.code == "no-header"
+
+
+@pytest.mark.parametrize(
+    ("final", "size"),
+    [
+        ("1000 0.240 1675.942 1671.351 46615.58 46743.62 597 598", 81_920_000),
+        ("1000 0.240 0.250 0.251 30.40 30.40 398 398", 8),
+        ("1000 0.240 1675.942 1671.351 46615.58 46743.11 597 598", None),  # 81,919,105 B is no round number
+    ],
+)
+def test_a_size_that_ucx_perftest_does_not_print_follows_from_time_and_rate(
+    final: str, size: int | None, tmp_path: Path
+) -> None:
+    lines = (LOGS / "ucx-perftest.txt").read_text(encoding="utf-8").splitlines()
+    text = "\n".join([*(line for line in lines[8:-2]), f"Final: {final}", ""])
+    if size is None:
+        with pytest.raises(LogError) as refused:
+            imported(text, tmp_path)
+        assert refused.value.code == "no-case"
+        (row,) = imported(text, tmp_path, LogFacts(size="81919105"))
+        assert row.time_ns == pytest.approx(1671.351e3, rel=1e-4)
+    else:
+        (row,) = imported(text, tmp_path)
+        assert (row.case.op, row.case.size_bytes) == ("pair_uni", size)
+
+
+def test_messages_of_other_calls_are_no_model_of_these(tmp_path: Path) -> None:
+    """A put with a fence of its own takes as long as many without one; plain messages are a model of both."""
+    head = "#bytes #repetitions t[usec] Mbytes/sec\n"
+    tables = [
+        f"# Benchmarking Unidir_Put\n# #processes = 2\n#    MODE: {mode}\n{head}4 1000 {time} 0.7\n4194304 10 37282 107\n"
+        for mode, time in (("AGGREGATE", 5.6), ("NON-AGGREGATE", 585.3))
+    ]
+    title = "#    Intel (R) MPI Benchmarks 4.1, MPI-2 part\n"
+    path = tmp_path / "imb"
+    plain = f"# Benchmarking PingPong\n# #processes = 2\n{head}4 1000 5.0 0.8\n4194304 10 37000.0 108\n"
+    for text, is_judged in (("".join(tables), False), (plain + "".join(tables), True)):
+        path.write_text(title + text, encoding="utf-8")
+        judgement = judge(pool([find(tmp_path, str(path)).read(LogFacts(hosts=2))]))
+        puts = [verdict for verdict in judgement.verdicts if require_type(str, verdict.key.tool_op or "-") != "-"]
+        assert puts
+        assert {verdict.status != "not judged" for verdict in puts} == {is_judged}

@@ -1,26 +1,29 @@
 """Reader of p2pBandwidthLatencyTest and bandwidthTest of the CUDA samples.
 
 Sources: ``p2pBandwidthLatencyTest.cu`` and, up to 12.8, ``bandwidthTest.cu`` of NVIDIA/cuda-samples. Rates are GB/s of
-10^9 B/s. Copies inside a GPU count bytes read and written. Data go from the row to the column, with P2P Reads from the
-column to the row. Latencies are those of 16 B; those of the CPU are the time to start a copy and are left out.
+10^9 B/s. Data go from the row to the column, with P2P Reads from the column to the row. Copies inside a GPU count bytes
+read and written; they are in every matrix, and those of the first are read. Latencies are those of 16 B; those of the
+CPU are the time to start a copy and are left out.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import Line, number, scaled, whole
 
 SIGN: Final = re.compile(
-    rb"P2P=(?:En|Dis)abled [^\n]{0,40}Matrix \(|(?:Host|Device) to (?:Host|Device) Bandwidth, \d+ Device|\[CUDA Bandwidth Test\]"
+    rb"P2P=(?:En|Dis)abled [^\n]{0,40}Matrix \(|(?:Host|Device) to (?:Host|Device) Bandwidth, \d+ Device"
 )
 _MATRIX: Final = re.compile(
-    r"(?:(Uni|Bi)directional )?P2P=(Enabled|Disabled) (Bandwidth|Latency)(?: \(P2P (Writes|Reads)\))? Matrix \((GB/s|us)\)"
+    r"(?:(Uni|Bi)directional )?P2P=(Enabled|Disabled) (Bandwidth|Latency)(?: \(P2P (Writes|Reads)\))?"
+    r" Matrix \((GB/s|us)\)"
 )
 _COPY: Final = re.compile(r"((?:Host|Device) to (?:Host|Device)) Bandwidth, (\d+) Device")
 _DEVICE: Final = re.compile(
-    r"(?:Device: )?(?P<device>\d+), (?P<name>.*?), pciBusID: (?P<bus>\w+), pciDeviceID: (?P<slot>\w+), pciDomainID: ?(?P<domain>\w+)"
+    r"(?:Device: )?(?P<device>\d+), (?P<name>.*?), pciBusID: (?P<bus>[\da-f]{1,2}), pciDeviceID: (?P<slot>[\da-f]{1,2})"
+    r", pciDomainID: ?(?P<domain>[\da-f]{1,8})"
 )
 _DEVICE_ALONE: Final = re.compile(r"Device (?P<device>\d+): (?P<name>.*\S)")
 _COPIES: Final = {
@@ -43,44 +46,50 @@ _LATENCY_BYTES: Final = 16
 
 def read(draft: Draft, lines: Iterable[str]) -> None:
     """The matrices and the copies of every size."""
-    matrix: re.Match[str] | None = None
-    copy: re.Match[str] | None = None
+    title: re.Match[str] | None = None
     columns: list[str] = []
     kind, device = "", "0"
+    inside: dict[str, re.Match[str]] = {}
     for line in draft.scan(lines):
         words = line.text.split()
-        if (match := _MATRIX.search(line.text)) is not None:
-            matrix, copy, columns = match, None, []
-        elif (match := _COPY.search(line.text)) is not None:
-            matrix, copy, kind = None, match, ""
-        elif (match := _DEVICE.match(line.text)) is not None:
-            bus, slot, domain = (int(match[part], 16) for part in ("bus", "slot", "domain"))
-            draft.place(device=match["device"], name=match["name"], bus_id=f"{domain:04x}:{bus:02x}:{slot:02x}.0")
-        elif (match := _DEVICE_ALONE.match(line.text)) is not None:
+        if (match := _MATRIX.search(line.text) or _COPY.search(line.text)) is not None:
+            title, columns, kind = match, [], ""
+        elif (match := _DEVICE.match(line.text) or _DEVICE_ALONE.match(line.text)) is not None:
             device = match["device"]
-            draft.place(**match.groupdict())
+            draft.place(device=device, name=match["name"], bus_id=_bus_id(match.groupdict()))
         elif words[:1] in (["D\\D"], ["GPU"], ["CPU"]):
             columns = words[1:] if words[0] != "CPU" else []
         elif words[1:] == ["Memory", "Transfers"]:
             kind = words[0]
-        elif line.text.startswith("Transfer Size") and "MB/s" in line.text:
+        elif "Bandwidth(MB/s)" in line.text:
             draft.note("no-unit", line.number, "MB/s of versions before CUDA 10.1 are of no known number of bytes")
-            copy = None
-        elif matrix is not None and columns and len(words) == len(columns) + 1:
-            _add_row(draft, line, matrix, columns, words)
-        elif copy is not None and len(words) == 2:
-            _add_copy(draft, line, copy, kind, device)
+            title = None
+        elif title is not None and columns and len(words) == len(columns) + 1:
+            is_first = inside.setdefault(words[0], title) is title
+            _add_row(draft, line, title, columns, words, with_inside=is_first)
+        elif title is not None and title.re is _COPY and len(words) == 2:
+            _add_copy(draft, line, title, kind, device)
 
 
-def _add_row(draft: Draft, line: Line, matrix: re.Match[str], columns: list[str], words: list[str]) -> None:
+def _bus_id(parts: Mapping[str, str]) -> str | None:
+    """The PCI address of a device; None if the sample does not print it."""
+    if "bus" not in parts:
+        return None
+    bus, slot, domain = (int(parts[part], 16) for part in ("bus", "slot", "domain"))
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
+
+
+def _add_row(
+    draft: Draft, line: Line, matrix: re.Match[str], columns: list[str], words: list[str], *, with_inside: bool
+) -> None:
     """One row of a matrix. In its diagonal a GPU copies inside its own memory."""
     direction, access, _, how, unit = matrix.groups()
     op, messages = _BETWEEN[direction, access]
     for column, word in zip(columns, words[1:], strict=True):
         value, inside = number(word), column == words[0]
-        if value is None or (inside and (unit == "us" or direction == "Bi")):
+        if value is None or (inside and (unit == "us" or direction == "Bi" or not with_inside)):
             continue
-        ends = (column, words[0]) if how == "Reads" else (words[0], column)
+        source, target = (column, words[0]) if how == "Reads" else (words[0], column)
         result: dict[str, object] = {"rate": value * 1e9, "messages": 2 if inside else messages}
         if unit == "us":
             result = {"time_seconds": scaled(value, 1e-6), "tool_size_bytes": _LATENCY_BYTES, "tool_size_is": "S"}
@@ -88,8 +97,8 @@ def _add_row(draft: Draft, line: Line, matrix: re.Match[str], columns: list[str]
             line.number,
             op="memory_copy" if inside else op,
             tool_op="inside a GPU" if inside else matrix[0].partition(" Matrix")[0],
-            source=f"GPU {ends[0]}",
-            target=f"GPU {ends[1]}",
+            source=f"GPU {source}",
+            target=f"GPU {target}",
             statistic="mean",
             **result,
         )

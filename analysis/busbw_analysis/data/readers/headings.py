@@ -41,7 +41,7 @@ _STATISTICS: Final = {
 }
 _STATISTIC: Final = re.compile(f"({'|'.join(_STATISTICS)})?(.*?)({'|'.join(_STATISTICS)})?")
 _SECONDS: Final = SECONDS | {
-    **dict.fromkeys(("µs", "μs", "usec", "usecs", "microsec", "microseconds"), 1e-6),  # noqa: RUF001 - two letters for micro
+    **dict.fromkeys(("µs", "μs", "usec", "usecs", "microsec", "microseconds"), 1e-6),
     **dict.fromkeys(("msec", "msecs", "milliseconds"), 1e-3),
     **dict.fromkeys(("sec", "secs", "seconds"), 1.0),
     **dict.fromkeys(("nsec", "nanoseconds"), 1e-9),
@@ -55,7 +55,7 @@ _EMPTY: Final = frozenset({"", "in", "elements", "elems"})
 _BRACKETS: Final = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
 _PLACE: Final = re.compile(r"(?i)\b(?:(out[- ]?of|in)[- ]?place|oop|ip)\b")
 _LONGEST: Final = 100
-_CELL: Final = re.compile(r"([+-]?\d[\d.,eE+-]*?) ?([A-Za-zµμ][A-Za-zµμ/ ]*)?")  # noqa: RUF001 - two letters for micro
+_CELL: Final = re.compile(r"([+-]?\d[\d.,eE+-]*?) ?([A-Za-zµμ][A-Za-zµμ/ ]*)?")
 _THOUSANDS: Final = re.compile(r"\d{1,3}(?:,\d{3})+(\.\d+)?")
 
 
@@ -79,7 +79,7 @@ class Column(NamedTuple):
 @lru_cache(maxsize=1024)
 def column(heading: str) -> Column:
     """What a heading says. Every word of it has to be known, else the column has no name."""
-    plain = heading.strip()[:_LONGEST].strip("*`: ").lstrip("#").replace("_", " ")
+    plain = re.sub("[*`]", "", heading[:_LONGEST]).strip(": ").lstrip("#").replace("_", " ")
     inside = [part.strip() for part in _BRACKETS.findall(plain)]
     unit = next((part for part in inside if any(factors(kind, part) for kind in _OF_UNIT)), None)
     plain = " ".join([_BRACKETS.sub(" ", plain), *(part for part in inside if part != unit)])
@@ -128,8 +128,16 @@ def factors(name: str, unit: str) -> tuple[float, ...]:
     return (factor / 8,) if letters.lower().startswith("bit") or letters == "b" else (factor,)
 
 
-def amount(cell: str, *, whole: bool) -> tuple[float, str] | None:
-    """The number of a cell and its unit, empty if the cell has none; None for anything else.
+class Amount(NamedTuple):
+    """The number of a cell, its unit (empty: the cell has none), and half a unit of its last digit."""
+
+    value: float
+    unit: str
+    error: float
+
+
+def amount(cell: str, *, whole: bool) -> Amount | None:
+    """The number of a cell; None for anything else.
 
     whole: the number is a whole one, so that 8,192 has thousands and no decimals
     """
@@ -140,4 +148,5 @@ def amount(cell: str, *, whole: bool) -> tuple[float, str] | None:
     if (thousands := _THOUSANDS.fullmatch(digits)) is not None and (whole or thousands[1] or digits.count(",") > 1):
         digits = digits.replace(",", "")
     value = number(digits)
-    return None if value is None else (value, (match[2] or "").strip())
+    decimals = len(digits.lower().partition("e")[0].partition(".")[2])
+    return None if value is None else Amount(value, (match[2] or "").strip(), 0.5 / 10.0**decimals)

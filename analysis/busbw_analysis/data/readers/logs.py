@@ -12,10 +12,12 @@ from busbw.errors import LogError, refuse_unknown
 from busbw.runs.records import BackendTraits, LogNote, Mode
 from busbw_analysis.data.readers import (
     cuda_samples,
+    deepspeed,
     imb,
     inspector,
     nccl_json,
     nccl_text,
+    nccom,
     nixlbench,
     nvbandwidth,
     osu,
@@ -106,6 +108,8 @@ READERS: Final = (
     Reader("perftest", perftest.SIGN, perftest.read, _PERFTEST),
     Reader("ucx_perftest", ucx.SIGN, ucx.read, Tool("ucx", "cpu", names=EVERY_NAME)),
     Reader("nixlbench", nixlbench.SIGN, nixlbench.read),
+    Reader("DeepSpeed benchmark", deepspeed.SIGN, deepspeed.read, NCCL),
+    Reader("nccom-test", nccom.SIGN, nccom.read, Tool("neuron", "neuron")),
     Reader("nccl-tests", nccl_text.SIGN, nccl_text.read, NCCL),
     Reader("all_reduce_bench.py", _ALL_REDUCE_BENCH, tables.read, replace(NCCL, mode="isolated")),
     Reader("table", tables.SIGN, tables.read),

@@ -16,7 +16,8 @@ from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, rest
 SIGN: Final = re.compile(
     rb"nThread \d+ nGpus|(?:size|bytes)[ \t]+(?:count|N)[ \t]+type[ \t]+[^\n]{0,60}time[ \t]+algbw"
     rb"|Collective test starting|Avg bus bandwidth +:"
-    rb"|(?m:^[ \t]*\d+[ \t]+\d+[ \t]+[a-z]\w+(?:[ \t]+[a-z]+)?(?:[ \t]+-?\d+)?(?:[ \t]+(?:[\d.]+(?:e[+-]\d+)?|N/A)){4,}\s*$)"
+    rb"|(?m:^[ \t]*\d+[ \t]+\d+[ \t]+[a-z]\w+(?:[ \t]+[a-z]+)?(?:[ \t]+-?\d+)?"
+    rb"(?:[ \t]+(?:[\d.]+(?:e[+-]\d+)?|N/A)){4,}\s*$)"
 )
 _RANK: Final = re.compile(
     r"\bRank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d{1,9})\s+)?(?:Pid\s+(?P<pid>\d{1,9})\s+)?on\s+(?P<host>\S+)"
@@ -37,6 +38,7 @@ _PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
 """Placeholders for numbers in documentation."""
 _TIMED: Final = ("time", "algbw", "busbw")
 _HEADER: Final = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+_LEAST_WORDS: Final = 6
 _DIGITS: Final = 0.02
 _TWO_DECIMALS: Final = 0.0051e9
 """Errors of size over time as a rate: relative, by the digits of a time, and in B/s, by those of a rate."""
@@ -106,17 +108,10 @@ class _Reader:
 
     def _row(self, line: Line, words: list[str]) -> bool:
         """Process a line that may be a row or a part of one; return whether it was."""
+        if self.columns is None and not self._without_header(line, words):
+            return False
         if self.columns is None:
-            is_row = len(words) > 7 and whole(words[0]) is not None and whole(words[1]) is not None
-            if not is_row or not words[2][:1].isalpha():
-                return False
-            columns = _columns_of_row(words)
-            if columns is None:
-                why = f"rows without a header that names their columns; put it above them, such as: {_HEADER}"
-                self.draft.note("no-header", line.number, why)
-                return True
-            self._head(line, columns)
-            self.headed = False
+            return True
         # busbw's own export writes N/A for an unknown number of elements.
         counts = [whole(word) for word in words[:2] if word != "N/A"]
         if words[0] != "N/A" and len(words) > 2 and None not in counts and words[2][:1].isalpha():
@@ -142,6 +137,19 @@ class _Reader:
                 self._interleaved(line.number, "two ranks print rows")
             self._add(self.columns, self.part, self.part_line)
             self.part = []
+        return True
+
+    def _without_header(self, line: Line, words: list[str]) -> bool:
+        """Whether ``words`` are a row, of which no header names the columns; they are known if they leave no doubt."""
+        counts = [whole(word) for word in words[:2]]
+        if len(words) <= _LEAST_WORDS or None in counts or not words[2][:1].isalpha():
+            return False
+        if (columns := _columns_of_row(words)) is not None:
+            self._head(line, columns)
+            self.headed = False
+        else:
+            why = f"rows without a header that names their columns; put it above them, such as: {_HEADER}"
+            self.draft.note("no-header", line.number, why)
         return True
 
     def cut(self) -> None:
@@ -309,15 +317,15 @@ def _columns_of_row(words: list[str]) -> Columns | None:
     base = ["size", "count", "dtype"]
     base += ["redop"] if words[len(base)].isalpha() else []
     base += ["root"] if re.fullmatch(r"-?\d+", words[len(base)]) else []
-    numbers = words[len(base) :]
-    for groups, width in ((2, 4), (2, 3), (1, 4), (1, 3)):
-        if len(numbers) == groups * width:
-            last = numbers[width - 1 :: width]
-            checked = () if width == 3 else ("#wrong",) if all(map(_is_count, last)) else ("error",)
-            group = (*_TIMED, *checked)
-            unit = next((unit for unit in ("us", _OLD_TIME) if _agree(words[0], numbers[:3], unit)), None)
-            places: tuple[bool | None, ...] = (False, True) if groups == 2 else (None,)
-            return None if unit is None else Columns(tuple(base), (group,) * groups, (), places, unit)
+    for count, width in ((2, 4), (2, 3), (1, 4), (1, 3)):
+        groups = [words[at : at + width] for at in range(len(base), len(words), width)]
+        unit = next(
+            (unit for unit in ("us", _OLD_TIME) if all(_agree(words[0], group, unit) for group in groups)), None
+        )
+        if len(words) == len(base) + count * width and unit is not None:
+            last = "#wrong" if all(_is_count(group[-1]) for group in groups) else "error"
+            names = (*_TIMED, *((last,) if width > len(_TIMED) else ()))
+            return Columns(tuple(base), (names,) * count, (), (False, True) if count == 2 else (None,), unit)
     return None
 
 
@@ -325,10 +333,11 @@ def _is_count(word: str) -> bool:
     return word.isdecimal() or word == "N/A"
 
 
-def _agree(size: str, timed: list[str], unit: str) -> bool:
-    """Whether a rate is the size over a time in this unit, so that the three are time, algbw and busbw."""
-    time, algbw, busbw = map(number, timed)
-    if not time or algbw is None or busbw is None:
+def _agree(size: str, group: list[str], unit: str) -> bool:
+    """Whether a group begins with a time in this unit, algbw, which is the size over it, and busbw."""
+    numbers = [number(word) for word in group[: len(_TIMED)]]
+    if len(numbers) < len(_TIMED) or None in numbers or not numbers[0]:
         return False
+    time, algbw = numbers[0], numbers[1] or 0.0
     rate = (whole(size) or 0) / (time * SECONDS[unit])
     return abs(algbw * 1e9 - rate) <= _TWO_DECIMALS + _DIGITS * rate

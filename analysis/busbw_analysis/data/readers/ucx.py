@@ -14,7 +14,9 @@ from typing import Any, Final
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import number, scaled
 
-SIGN: Final = re.compile(rb"# iterations \|[^\n]{1,30}\| average \| overall \||\| Test: +[a-z][^\n]{0,80}\|\r?\n\| Data layout:")
+SIGN: Final = re.compile(
+    rb"# iterations \|[^\n]{1,30}\| average \| overall \||\| Test: +[a-z][^\n]{0,80}\|\r?\n\| Data layout:"
+)
 _SETTING: Final = re.compile(r"\| (Test|Message size|Send memory|Recv memory): +(.*?) +\|$")
 _TITLE: Final = re.compile(r"[+=]?[-=]+ ?([a-z][\w/]*) ?[-=]{2,}[-+=]*")
 _COMMAND: Final = re.compile(r"\bucx_perftest\b.* -\w")
@@ -63,9 +65,7 @@ def _test(name: str) -> dict[str, Any]:
     return {"op": None if atomic else "ping_pong" if latency else "pair_uni", "tool_op": name}
 
 
-def _add(
-    draft: Draft, line: int, test: dict[str, Any], size: int | None, words: list[str], *, on_gpus: bool
-) -> None:
+def _add(draft: Draft, line: int, test: dict[str, Any], size: int | None, words: list[str], *, on_gpus: bool) -> None:
     values = [number(word) for word in words]
     latency, rate = (values[3], values[5]) if len(values) == 8 else (values[1], values[2])
     if size is None and latency and rate:

@@ -1,0 +1,156 @@
+"""Which unit the numbers of a table have, where their headings or cells leave several, or none.
+
+The other columns have to leave one: size over time is algbw. Microseconds and GB/s are what nccl-tests prints without
+a unit; they are taken only if size, time and algbw agree so.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, product
+from math import log2
+from typing import Final, NamedTuple
+
+from busbw_analysis.data.readers.headings import RATES, Column, amount, factors
+from busbw_analysis.data.readers.lines import scaled
+
+_USUAL: Final = {"size": 1.0, "time": 1e-6}
+_USUAL_RATE: Final = 1e9
+_AGREES: Final = 0.005
+_SURE: Final = 0.01
+"""Relative errors: numbers agree up to the first besides their last digits, and show their units if those are below
+the second.
+"""
+_MOST_STEP: Final = 64
+_LEAST_SECONDS: Final = 1e-8
+"""No operation is faster."""
+
+
+class _Amount(NamedTuple):
+    """A number in base units, by each of the meanings of its unit, and the relative error of its last digit."""
+
+    values: tuple[float, ...]
+    error: float
+
+    def by(self, meaning: int) -> float:
+        return self.values[min(meaning, len(self.values) - 1)]
+
+
+class Units:
+    """The units of a table: the meaning of each, which is a place in its ``factors``.
+
+    notes: code and text of what is ambiguous
+    size_is_known: whether the sizes have one meaning; without it no number of the table has one
+    """
+
+    def __init__(
+        self, columns: Sequence[Column], rows: Sequence[Sequence[str]], at: Mapping[str, int], *, usual: bool
+    ) -> None:
+        self._columns, self._usual = columns, usual
+        self._size = next(place for place, entry in enumerate(columns) if entry.name == "size")
+        self._notes: dict[str, str] = {}
+        known = self._agreeing(rows, at)
+        of_size, of_rate = ({pair[which] for pair in known} for which in (0, 1))
+        size_meaning = self._only(of_size, [self._amount(self._size, row) for row in rows])
+        self._size_meaning, self._rate_meaning = size_meaning or 0, of_rate.pop() if len(of_rate) == 1 else None
+        self._like_algbw = columns[at["algbw"]].factors if "algbw" in at else None
+        self.size_is_known = False
+        sizes = f"sizes such as {rows[0][self._size][:40]!r} below {columns[self._size].heading[:80]!r}"
+        if size_meaning is None:
+            why = f"{sizes} may be powers of 1000 or of 1024: write them in bytes, or with KiB, MiB or GiB"
+        elif self._are_too_small(rows, [at[name] for name in RATES if name in at]):
+            why = f"{sizes} have no unit, and bytes would take less than 10 ns: write the unit, such as size (MiB)"
+        else:
+            self.size_is_known = True
+            return
+        self._notes[why] = "ambiguous-heading"
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """Code and text of everything that is ambiguous so far."""
+        return [(code, why) for why, code in self._notes.items()]
+
+    def sized(self, cells: Sequence[str]) -> str | None:
+        """The size of a row in bytes; None if the cell has no number with a known unit."""
+        size = self._amount(self._size, cells)
+        return None if size is None else str(round(size.by(self._size_meaning)))
+
+    def rate_or_time(self, at: int, cell: str) -> float | None:
+        """The number of a cell in base units; None if it has none, or, which is noted, no known unit."""
+        entry, number = self._columns[at], amount(cell, whole=False)
+        name, heading = entry.name or "", repr(entry.heading[:80])
+        if number is None and entry.factors:
+            return None
+        known = factors(name, number.unit) if number is not None and number.unit else entry.factors
+        if not known and self._usual and number is not None and not number.unit:
+            known = (_USUAL.get(name, _USUAL_RATE),)
+        meaning = self._rate_meaning if entry.factors == self._like_algbw else None
+        if not known:
+            example = "time (us)" if name == "time" else f"{name} (GB/s)"
+            self._notes[f"the heading {heading} has no known unit: write it as {example!r}"] = "no-unit"
+        elif len(known) > 1 and meaning is None:
+            self._notes[f"rates below {heading} may be bytes or bits: write GB/s or Gb/s"] = "ambiguous-heading"
+        elif number is not None:
+            return scaled(number.value, known[min(meaning or 0, len(known) - 1)])
+        return None
+
+    def _amount(self, at: int, cells: Sequence[str]) -> _Amount | None:
+        entry = self._columns[at]
+        name = entry.name or ""
+        number = amount(cells[at], whole=name == "size")
+        if number is None or not number.value:
+            return None
+        known = factors(name, number.unit) if number.unit else entry.factors or (_USUAL.get(name, _USUAL_RATE),)
+        is_exact = name == "size" and not number.unit and not number.value % 1
+        values = tuple(number.value * factor for factor in known)
+        return _Amount(values, 0.0 if is_exact else number.error / abs(number.value)) if values else None
+
+    def _are_too_small(self, rows: Sequence[Sequence[str]], rates: Sequence[int]) -> bool:
+        """Whether sizes without a unit are too small for their rates, so that they are no bytes."""
+        pairs = ((self._amount(self._size, row), self._amount(at, row)) for row in rows for at in rates)
+        return not self._columns[self._size].factors and any(
+            size.by(0) < rate.by(0) * _LEAST_SECONDS for size, rate in pairs if size is not None and rate is not None
+        )
+
+    def _agreeing(self, rows: Sequence[Sequence[str]], at: Mapping[str, int]) -> list[tuple[int, int]]:
+        """The meanings of size and algbw with which algbw is size over time; all of them where nothing says so."""
+        everything = list(product((0, 1), (0, 1)))
+        if "time" not in at or "algbw" not in at:
+            return everything
+        triples = [tuple(self._amount(place, row) for place in (self._size, at["time"], at["algbw"])) for row in rows]
+        known = [
+            (size, time, algbw, size.error + time.error + algbw.error)
+            for size, time, algbw in triples
+            if size is not None and time is not None and algbw is not None
+        ]
+        sure = [row for row in known if row[-1] < _SURE]
+        agreeing = [
+            (of_size, of_rate)
+            for of_size, of_rate in everything
+            if all(
+                abs(size.by(of_size) / time.by(0) / algbw.by(of_rate) - 1) <= error + _AGREES
+                for size, time, algbw, error in sure
+            )
+        ]
+        self._usual = self._usual or bool(sure and agreeing)
+        return agreeing if sure else everything
+
+    def _only(self, meanings: set[int], sizes: Sequence[_Amount | None]) -> int | None:
+        """The one meaning of the sizes that is left; None if there are two.
+
+        Powers of two that go on across a unit (256 MB, 512 MB, 1 GB) are multiples of 1024; sizes that are powers of
+        two only after rounding (8.39 MB, 67.1 MB) are multiples of 1000.
+        """
+        several = sorted(
+            (size for size in sizes if size is not None and len(size.values) > 1), key=lambda size: size.by(1)
+        )
+        if not several or len(meanings) == 1:
+            return next(iter(meanings)) if several else 0
+        if all(_is_power(size.by(1), 0.0) for size in several):
+            steps = [(high.by(1) / low.by(1), high.by(0) / low.by(0)) for low, high in pairwise(several)]
+            return 1 if any(binary != decimal and binary <= _MOST_STEP for binary, decimal in steps) else None
+        rounded = all(size.error < _SURE and _is_power(size.by(0), size.error) for size in several)
+        return 0 if rounded else None
+
+
+def _is_power(size: float, error: float) -> bool:
+    """Whether a size is a power of two, up to its relative ``error``."""
+    return size >= 1 and abs(size / 2.0 ** round(log2(size)) - 1) <= error
