@@ -260,7 +260,7 @@ def test_a_mode_of_another_program_is_not_ours(tmp_path: Path) -> None:
 def test_a_csv_is_one_whatever_its_cells_say() -> None:
     head = b"op,size_bytes,time_us,settings\nping_pong,1,1,Send Latency Test\n"
     found = require(recognise(head))
-    assert found.name == "CSV"
+    assert found.name == "table"
 
 
 def test_hosts_that_nobody_tells_are_not_one(tmp_path: Path) -> None:

@@ -98,6 +98,11 @@ def test_a_cell_is_a_number_with_or_without_its_unit(
         markdown("size | count | time | busbw", "(B) | (elements) | (us) | (GB/s)", "1073741824 | 2 | 5000.2 | 375.8"),
         "size (B) | latency min (us) | latency avg (us)\n--- | --- | ---\n1073741824 | 4000 | 5000.2\n",
         "## AllReduce, 8 GPUs\nMessage size    Latency     Bus bandwidth\n1 GiB           5000.2 us     375.8 GB/s\n",
+        "   op        size  ranks  time_us   busbw_GBps\n0  all_reduce  1073741824      8   5000.2  375.8\n",
+        "8 ranks\n│ op │ Size (B) │ Time (us) │\n├──┼──┼──┤\n│ all_reduce │ 1073741824 │ 5000.2 │\n",
+        '"op","size_bytes","number of ranks","busbw (GB/s)"\n"all_reduce","1073741824","8","375.8"\n',
+        "op,size_bytes,nodes,gpus,busbw (GB/s)\nall_reduce,1073741824,1,8,375.8\n",
+        "all_reduce on 16 GPUs\nsize,algbw (GB/s),busbw (GB/s)\n1GiB,214.74,375.8\n",
         "./all_reduce_perf -b 1G -e 1G\n8 ranks\nsize time algbw busbw\n1073741824 5000.2 214.74 375.8\n",
     ],
 )
@@ -112,7 +117,11 @@ def test_one_result_in_many_spellings(text: str, tmp_path: Path) -> None:
     ("header", "cells", "expected"),
     [
         ("out-of-place busbw (GB/s) | in-place busbw (GB/s)", "375.8 | 187.9", [(5000.0, False), (10000.0, True)]),
-        ("algbw GB/s | busbw GB/s | algbw GB/s | busbw GB/s", "1|375.8|1|187.9", [(5000.0, False), (10000.0, True)]),
+        (
+            "algbw GB/s | busbw GB/s | algbw GB/s | busbw GB/s",
+            "214.7|375.8|107.4|187.9",
+            [(5000.0, False), (10000.0, True)],
+        ),
         ("oop time (us) | ip time (us)", "5000 | 10000", [(5000.0, False), (10000.0, True)]),
     ],
 )
@@ -129,6 +138,7 @@ def test_results_in_place_and_out_of_place_have_columns_of_their_own(
         # size over time is algbw
         ("size (MB) | time (ms) | algbw (GB/s)", ("1024 | 6.785 | 158.25",), [GIB]),
         ("size (MB) | time (ms) | algbw (GB/s)", ("1000 | 6.319 | 158.25",), [10**9]),
+        ("size | time (us) | algbw (GB/s)", ("8 B | 10.1 | 0.00", "1 GB | 5000 | 214.7"), [8, GIB]),
         # doubles across a unit, or is a power of two only when rounded
         ("size | busbw (GB/s)", ("512 MB | 300", "1 GB | 310"), [GIB // 2, GIB]),
         ("size | busbw (GB/s)", ("8.39 MB | 300", "67.1 MB | 310"), [8_390_000, 67_100_000]),
@@ -173,6 +183,8 @@ def test_gbps_in_small_letters_is_what_size_and_time_give(algbw: str, *, is_read
         (markdown("size (B) | time | algbw | busbw", "1048576 | 100 | 300 | 525"), "no-unit"),
         (markdown("size (B) | busbw (GB/s)", "1048576 | 100", above="all_reduce, 2 nodes, 8 GPUs each"), "no-ranks"),
         (markdown("size (B) | busbw (GB/s)", "1048576 | 100", above="all_reduce beats all_gather, 8 GPUs"), "no-op"),
+        ("op,size_bytes,nodes,gpus,busbw (GB/s)\nall_reduce,1073741824,2,8,375.8\n", "no-ranks"),
+        (markdown("size (B) | busbw (GB/s)", "1048576 | ~100"), "no-results"),
         (markdown("size (B) | score", "1048576 | 100"), "not-a-log"),
         ("We measured the size, the latency and the bandwidth,  and all of it was bad.\n", "not-a-log"),
     ],

@@ -36,7 +36,8 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
     best = max(rated, key=lambda row: row.busbw or 0.0)
     algbw, busbw = best.algbw or 1.0, best.busbw or 1.0
     ratio = busbw / algbw
-    error = ratio * (_HALF_A_DIGIT / busbw + _HALF_A_DIGIT / algbw)
+    half_a_digit = _HALF_A_DIGIT if _is_of_nccl_tests(best) else _half_a_digit(rated)
+    error = ratio * (half_a_digit / busbw + half_a_digit / algbw)
     blocks = _blocks(best)
     in_place, out_of_place = (
         {row.check in {"verified", "wrong"} or "error" in row.others for row in rows if row.in_place is place}
@@ -66,11 +67,22 @@ def _blocks(row: Aggregate) -> int | None:
     return row.size_bytes // block
 
 
+def _is_of_nccl_tests(row: Aggregate) -> bool:
+    return row.count is not None and row.dtype is not None
+
+
+def _half_a_digit(rows: Sequence[Aggregate]) -> float:
+    """Half a unit of the last digit of rates, B/s: all have as many decimals in GB/s as any of them, at most two."""
+    rates = [round(rate / 1e9, 2) for row in rows for rate in (row.algbw or 0.0, row.busbw or 0.0)]
+    decimals = next((count for count in (0, 1) if all(rate == round(rate, count) for rate in rates)), 2)
+    return _HALF_A_DIGIT * 10.0 ** (2 - decimals)
+
+
 def _has_columns(op: str, row: Aggregate) -> bool:
     """Whether ``row`` has a redop and a root exactly if ``op`` has. Some versions print a redop for send_recv. Tables
     without the other columns of nccl-tests may have left them out.
     """
-    if row.count is None or row.dtype is None:
+    if not _is_of_nccl_tests(row):
         return True
     reduces = op == "send_recv" or OPS[op].reduces == (row.redop is not None)
     return reduces and OPS[op].rooted == (row.root is not None)

@@ -207,7 +207,8 @@ class Draft:
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
-        raise LogError(f"{self.source}: a log of {self.tool} without results", code="no-results")
+        why = "" if "not-a-number" not in self._notes else f": {self._notes['not-a-number'][0].text}"
+        raise LogError(f"{self.source}: a log of {self.tool} without results{why}", code="no-results")
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:

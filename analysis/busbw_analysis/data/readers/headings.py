@@ -23,7 +23,9 @@ _ALIASES: Final = {
     "rate": "",
     "bandwidth": "bw throughput tput speed",
     "op": "operation collective collectiveoperation name primitive",
-    "ranks": "nranks numranks gpus ngpus numgpus nproc nprocs np processes worldsize devices",
+    "ranks": "nranks numranks nproc nprocs np processes worldsize",
+    "gpus": "ngpus numgpus gpucount devices",
+    "nodes": "nnodes numnodes",
     "wrong": "",
     "iterations": "iters niters numiters",
     **dict.fromkeys(("statistic", "check", "group", "source", "target"), ""),
@@ -50,8 +52,8 @@ _SIZE_UNIT: Final = re.compile("([KMGTkmgt]?)(i?)(?i:B(?:ytes?)?)?")
 _RATE_UNIT: Final = re.compile("([KMGTkmgt]?)(i?)(B|b|(?i:bytes?)|(?i:bits?))(?i:/| ?p(?:er )?)(?i:s(?:ec(?:ond)?)?)")
 _OF_UNIT: Final = ("time", "bandwidth", "size")
 """What a column is whose heading is only a unit."""
-_EMPTY: Final = frozenset({"", "in", "elements", "elems"})
-"""Words of headings that say nothing, such as those in "count (elements)"."""
+_EMPTY: Final = frozenset({"", "in", "of", "number", "elements", "elems"})
+"""Words of headings that say nothing, such as those in "count (elements)" and "number of GPUs"."""
 _BRACKETS: Final = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
 _PLACE: Final = re.compile(r"(?i)\b(?:(out[- ]?of|in)[- ]?place|oop|ip)\b")
 _LONGEST: Final = 100
@@ -85,7 +87,7 @@ def column(heading: str) -> Column:
     plain = " ".join([_BRACKETS.sub(" ", plain), *(part for part in inside if part != unit)])
     place = _PLACE.search(plain)
     plain = re.sub("(?<=[a-z]{2})(?=[A-Z])", " ", _PLACE.sub(" ", plain))
-    words = [word for word in re.split(r"[\s:,-]+", plain) if word not in _EMPTY]
+    words = [word for word in re.split(r"[\s:,-]+", plain) if word.lower() not in _EMPTY]
     if unit is None and words and _name(words)[0] is None:  # "time_us", "busbw GB/s", "GB/s"
         *words, unit = words
     in_place = None if place is None else place[0].lower().startswith("i")

@@ -25,10 +25,15 @@ _LEAST_SECONDS: Final = 1e-8
 
 
 class _Amount(NamedTuple):
-    """A number in base units, by each of the meanings of its unit, and the relative error of its last digit."""
+    """A number in base units, by each of the meanings of its unit, and its relative error.
+
+    error: of its last digit; of sizes without decimals none
+    digit: of its last digit
+    """
 
     values: tuple[float, ...]
     error: float
+    digit: float
 
     def by(self, meaning: int) -> float:
         return self.values[min(meaning, len(self.values) - 1)]
@@ -99,9 +104,9 @@ class Units:
         if number is None or not number.value:
             return None
         known = factors(name, number.unit) if number.unit else entry.factors or (_USUAL.get(name, _USUAL_RATE),)
-        is_exact = name == "size" and not number.unit and not number.value % 1
+        digit = number.error / abs(number.value)
         values = tuple(number.value * factor for factor in known)
-        return _Amount(values, 0.0 if is_exact else number.error / abs(number.value)) if values else None
+        return _Amount(values, 0.0 if name == "size" and not number.value % 1 else digit, digit) if values else None
 
     def _are_too_small(self, rows: Sequence[Sequence[str]], rates: Sequence[int]) -> bool:
         """Whether sizes without a unit are too small for their rates, so that they are no bytes."""
@@ -147,7 +152,7 @@ class Units:
         if all(_is_power(size.by(1), 0.0) for size in several):
             steps = [(high.by(1) / low.by(1), high.by(0) / low.by(0)) for low, high in pairwise(several)]
             return 1 if any(binary != decimal and binary <= _MOST_STEP for binary, decimal in steps) else None
-        rounded = all(size.error < _SURE and _is_power(size.by(0), size.error) for size in several)
+        rounded = all(size.digit < _SURE and _is_power(size.by(0), size.digit) for size in several)
         return 0 if rounded else None
 
 

@@ -23,12 +23,15 @@ from busbw_analysis.data.readers.table_units import Units
 SIGN: Final = re.compile(
     rb"(?im)^(?=[^\n]{0,999}(?:size|bytes|payload|message|msg|\b[KMG]i?B\b))"
     rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s|\bus\b))"
-    rb"(?=[^\n]{0,999}(?:[|;,\t]| {2}|bw))[ \t>#|]*[a-z*`(][^\n\"{}=]{3,999}$"
+    rb"(?=[^\n]{0,999}(?:[|;,\t]| {2}|bw|\xe2\x94))[ \t>#|\x80-\xff]*[a-z*`(\"][^\n{}=]{3,999}$"
 )
 CSV: Final = re.compile(rb"(?im)^(?:[#\w /()-]+,)*(?:size|size_bytes|bytes)(?:,[#\w /()-]+)+\r?$")
 JSON: Final = re.compile(rb'"busBw"\s*:')
 _LONGEST_LINE: Final = 1 << 13
 _MOST_COLUMNS: Final = 200
+_BOX: Final = str.maketrans(
+    dict.fromkeys(map(chr, range(0x2500, 0x2570)), "-") | dict.fromkeys("\u2502\u2503\u2551", "|")
+)
 _RULE: Final = re.compile(r"[\s|+:=-]*[=-][\s|+:=-]*")
 """A line that separates a heading from its rows."""
 _UNIT: Final = re.compile(r"(?:[(\[][^)\]]*[)\]])?")
@@ -42,6 +45,8 @@ _PAIR: Final = re.compile(r"(\d+)(?:,(\d+))?")
 _TRUE: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _STATISTICS: Final = (None, "mean", "median", "p99", "max", "min")
 """Which of several columns of one kind is read: the first of these."""
+_RATIO: Final = 0.02
+"""Relative error allowed of busbw over algbw, the largest of a table."""
 _MOST_ABOVE: Final = 50
 _OP: Final = re.compile(
     r"(?i)\b(all[-_ ]?reduce|all[-_ ]?gather|reduce[-_ ]?scatter|all[-_ ]?to[-_ ]?all|broadcast|send[-_ ]?recv"
@@ -63,7 +68,7 @@ def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> No
     table: Table | None = None
     above: list[str] = []
     for number, line in enumerate(lines, 1):
-        plain = line.strip("\r\n \ufeff")[:_LONGEST_LINE]
+        plain = line.translate(_BOX).strip("\r\n \ufeff")[:_LONGEST_LINE]
         if table is not None and table.take_units(plain):
             continue
         if (head := _head(plain)) is not None:
@@ -160,7 +165,7 @@ class Table:
         self.draft, self.line, self.split, self.header, self.facts = draft, line, split, header, facts
         self.columns = [column(heading) for heading in header]
         self.rows: list[tuple[int, list[str]]] = []
-        self.rccl = "numCycle" in header
+        self.rccl = "numCycle" in header or split is list
         draft.begin(line)
         comma = split is dict(_SPLITS)[","]
         draft.tool = "rccl-tests" if self.rccl else "csv" if comma and draft.tool == "table" else draft.tool
@@ -173,6 +178,8 @@ class Table:
         cells = self.split(line)
         if aligned and len(cells) != len(self.header):
             cells = _NUMBERS.findall(line)
+        if aligned and len(cells) == len(self.header) + 1 and cells[0] == str(len(self.rows)):
+            cells = cells[1:]  # pandas prints the number of the row below no heading
         if len(cells) != len(self.header):
             if len(cells) > 1 and not aligned and any(cells) and not line.startswith("#"):
                 self.draft.note(
@@ -200,11 +207,26 @@ class Table:
         if not self.rows or not groups:
             return
         units = Units(self.columns, [cells for _, cells in self.rows], groups[0].at, usual=self.rccl)
+        self._check_facts(groups[0], units)
         for number, cells in self.rows if units.size_is_known else ():
             for group in groups:
                 self._add(number, cells, group, units)
         for code, why in units.notes:
             self.draft.note(code, self.line, why)
+
+    def _check_facts(self, group: _Group, units: Units) -> None:
+        """Forget what the lines above the table state if busbw over algbw says something else."""
+        op, ranks = op_named(self.facts.get("tool_op") or ""), self.facts.get("ranks")
+        factor = None if op is None or ranks is None else bus_factor(op, ranks)
+        if factor is None or not {"algbw", "busbw"} <= group.at.keys():
+            return
+        rates = (
+            [units.rate_or_time(at, cells[at]) for at in (group.at["busbw"], group.at["algbw"])]
+            for _, cells in self.rows
+        )
+        busbw, algbw = max((busbw or 0.0, algbw or 0.0) for busbw, algbw in rates)
+        if algbw and abs(busbw / algbw / factor - 1) > _RATIO:
+            self.facts = {}
 
     def _groups(self) -> list[_Group]:
         """The results of a row. Columns that come twice are out of place and in place."""
@@ -235,9 +257,12 @@ class Table:
 
     def _add(self, number: int, cells: list[str], group: _Group, units: Units) -> None:
         row = dict(zip(self.header, cells, strict=True))
-        ours = _OF_BUSBW.issubset(row) and row["mode"] in get_args(Mode)
-        values, others = self._values([from_cell(cell) for cell in cells] if ours else cells, group, units)
-        ranks = whole(values["ranks"]) if "ranks" in values else self.facts.get("ranks")
+        if ours := _OF_BUSBW.issubset(row) and row["mode"] in get_args(Mode):
+            row = {heading: from_cell(cell) for heading, cell in row.items()}
+            cells = [from_cell(cell) for cell in cells]
+        values, others = self._values(cells, group, units)
+        gpus = values.get("gpus") if values.get("nodes", "1") == "1" else None  # of several nodes: perhaps of each
+        ranks = whole(values.get("ranks", gpus)) if "ranks" in values or gpus else self.facts.get("ranks")
         tool_op = text(values.get("op")) or self.facts.get("tool_op")
         rate, messages = values.get("rate"), None
         if values.get("time") is None:
@@ -283,8 +308,9 @@ class Table:
             elif at in group.all_at and at not in group.at.values():
                 continue
             elif used := name is not None and name not in RESULTS:
-                count = amount(cell, whole=True) if name in {"count", "ranks"} else None
+                count = amount(cell, whole=True) if name in {"count", "ranks", "gpus", "nodes"} else None
                 values.setdefault(name or "", cell if count is None or count.value % 1 else str(int(count.value)))
+                used = name != "nodes"
             if not used and (kept := real(cell) if real(cell) is not None else text(cell)) is not None:
                 others[entry.heading] = kept
         return values, others
