@@ -138,6 +138,7 @@ class Amount(NamedTuple):
     error: float
 
 
+@lru_cache(maxsize=4096)
 def amount(cell: str, *, whole: bool) -> Amount | None:
     """The number of a cell; None for anything else.
 

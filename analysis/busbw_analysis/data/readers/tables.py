@@ -46,7 +46,8 @@ _TRUE: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False
 _STATISTICS: Final = (None, "mean", "median", "p99", "max", "min")
 """Which of several columns of one kind is read: the first of these."""
 _RATIO: Final = 0.02
-"""Relative error allowed of busbw over algbw, the largest of a table."""
+_DIGIT: Final = 0.01e9
+"""Error allowed of the largest busbw over algbw of a table: relative, and that of algbw in B/s."""
 _MOST_ABOVE: Final = 50
 _OP: Final = re.compile(
     r"(?i)\b(all[-_ ]?reduce|all[-_ ]?gather|reduce[-_ ]?scatter|all[-_ ]?to[-_ ]?all|broadcast|send[-_ ]?recv"
@@ -138,7 +139,7 @@ _ALIGNED: Final = frozenset(split for by, split in _SPLITS if by.isspace() and b
 
 def _head(line: str) -> tuple[Split, tuple[str, ...]] | None:
     """The headings of a line and how it is split into them; None for any other line."""
-    for by, split in _SPLITS:
+    for by, split in _SPLITS if SIGN.search(line.encode()) is not None else ():
         names = split(line.lstrip("# ") if split in _ALIGNED else line) if by in line else []
         columns = {column(name).name for name in names[:_MOST_COLUMNS]}
         if None in columns and by == " ":
@@ -181,11 +182,11 @@ class Table:
         if aligned and len(cells) == len(self.header) + 1 and cells[0] == str(len(self.rows)):
             cells = cells[1:]  # pandas prints the number of the row below no heading
         if len(cells) != len(self.header):
-            if len(cells) > 1 and not aligned and any(cells) and not line.startswith("#"):
-                self.draft.note(
-                    "truncated-row", number, "a row whose number of cells differs from the header is ignored"
-                )
-            return not aligned and len(cells) > 1
+            is_row = not aligned and len(cells) > 1 and any(real(cell) is not None for cell in cells)
+            if is_row:
+                why = "a row whose number of cells differs from the header is ignored"
+                self.draft.note("truncated-row", number, why)
+            return is_row
         sizes = (cell for cell, entry in zip(cells, self.columns, strict=True) if entry.name == "size")
         if aligned and not all(amount(cell, whole=True) for cell in sizes):
             return False
@@ -225,7 +226,7 @@ class Table:
             for _, cells in self.rows
         )
         busbw, algbw = max((busbw or 0.0, algbw or 0.0) for busbw, algbw in rates)
-        if algbw and abs(busbw / algbw / factor - 1) > _RATIO:
+        if algbw and abs(busbw / algbw / factor - 1) > _RATIO + _DIGIT / algbw:
             self.facts = {}
 
     def _groups(self) -> list[_Group]:
