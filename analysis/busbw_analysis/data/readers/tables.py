@@ -182,7 +182,8 @@ class Table:
         if aligned and len(cells) == len(self.header) + 1 and cells[0] == str(len(self.rows)):
             cells = cells[1:]  # pandas prints the number of the row below no heading
         if len(cells) != len(self.header):
-            is_row = not aligned and len(cells) > 1 and any(real(cell) is not None for cell in cells)
+            are_numbers = [real(cell) is not None for cell in cells]
+            is_row = len(cells) > 1 and (are_numbers[0] and are_numbers[-1] if aligned else any(are_numbers))
             if is_row:
                 why = "a row whose number of cells differs from the header is ignored"
                 self.draft.note("truncated-row", number, why)
@@ -238,6 +239,8 @@ class Table:
             same = by_place.setdefault(entry.place, {}).setdefault(entry.name or "", [])
             if not same or self.columns[same[0]].statistic == entry.statistic:
                 same.append(at)
+        if by_place.keys() == {None, True} and by_place[None].keys() >= by_place[True].keys():
+            by_place[False] = by_place.pop(None)  # only the results in place say where they are
         groups: list[_Group] = []
         for place, named in by_place.items():
             if place is None and len(by_place) > 1:
