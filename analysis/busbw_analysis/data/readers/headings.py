@@ -31,9 +31,9 @@ _ALIASES: Final = {
     **dict.fromkeys(("statistic", "check", "group", "source", "target"), ""),
 }
 _NAMES: Final = {alias: name for name, aliases in _ALIASES.items() for alias in (name, *aliases.split())}
-RATES: Final = frozenset({"algbw", "busbw", "rate", "bandwidth"})
+RATES: Final = ("rate", "algbw", "busbw", "bandwidth")
 """Columns whose unit is that of a rate; of ``bandwidth`` nothing says whether it is algbw or busbw."""
-RESULTS: Final = RATES | {"time"}
+RESULTS: Final = frozenset({"time", *RATES})
 _STATISTICS: Final = {
     **dict.fromkeys(("avg", "average", "mean"), "mean"),
     **dict.fromkeys(("median", "p50"), "median"),

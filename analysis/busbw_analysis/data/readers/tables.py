@@ -272,9 +272,8 @@ class Table:
         if values.get("time") is None:
             if rate is None and values.get("busbw") is None:
                 rate = values.get("algbw") or self._bandwidth(number, group, values.get("bandwidth"), tool_op, ranks)
-            messages = (
-                None if rate is None and values.get("algbw") is None else 1
-            )  # S of a call, so that a time follows
+            is_rated = rate is not None or values.get("algbw") is not None
+            messages = 1 if is_rated else None  # one S in a call, so that its time follows
         check = _CHECK.match(values.get("check") or "")
         pair = _PAIR.fullmatch(values.get("group") or "")
         source, target = (None, None) if pair is None else pair.groups()
