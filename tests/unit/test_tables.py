@@ -251,7 +251,7 @@ def test_other_rows_without_a_header_are_refused(words: str, tmp_path: Path) -> 
     ("final", "size"),
     [
         ("1000 0.240 1675.942 1671.351 46615.58 46743.62 597 598", 81_920_000),
-        ("1000 0.240 0.250 0.251 30.40 30.40 398 398", 8),
+        ("1000 0.040 0.250 0.251 30.40 30.40 398 398", 8),
         ("1000 0.240 1675.942 1671.351 46615.58 46743.11 597 598", None),  # 81,919,105 B is no round number
     ],
 )
@@ -269,6 +269,21 @@ def test_a_size_that_ucx_perftest_does_not_print_follows_from_time_and_rate(
     else:
         (row,) = imported(text, tmp_path)
         assert (row.case.op, row.case.size_bytes) == ("pair_uni", size)
+
+
+@pytest.mark.parametrize(
+    ("title", "op"), [("+tag_lat-------+-----+", "ping_pong"), ("===== tag_bw =====", "pair_uni"), ("", None)]
+)
+def test_a_test_of_ucx_perftest_without_a_name_is_asked_for(title: str, op: str | None, tmp_path: Path) -> None:
+    lines = (LOGS / "ucx-perftest.txt").read_text(encoding="utf-8").splitlines()
+    text = "\n".join([*lines[8:-2], title, "Final: 1000 1.240 1.250 1.251 6.10 6.10 799360 799360", ""])
+    if op is None:
+        with pytest.raises(LogError) as refused:
+            imported(text, tmp_path)
+        assert refused.value.code == "no-op"
+        op = "ping_pong"
+    (row,) = imported(text, tmp_path, LogFacts(op=op))
+    assert (row.case.op, row.case.size_bytes, row.time_ns) == (op, 8, pytest.approx(1251, rel=2e-3))
 
 
 def test_messages_of_other_calls_are_no_model_of_these(tmp_path: Path) -> None:

@@ -18,13 +18,14 @@ SIGN: Final = re.compile(
     rb"# iterations \|[^\n]{1,30}\| average \| overall \||\| Test: +[a-z][^\n]{0,80}\|\r?\n\| Data layout:"
 )
 _SETTING: Final = re.compile(r"\| (Test|Message size|Send memory|Recv memory): +(.*?) +\|$")
-_TITLE: Final = re.compile(r"[+=]?[-=]+ ?([a-z][\w/]*) ?[-=]{2,}[-+=]*")
+_TITLE: Final = re.compile(r"[+=-]+ ?([a-z][\w/]*) ?[-=]{2,}[-+=]*")
 _COMMAND: Final = re.compile(r"\bucx_perftest\b.* -\w")
 _OPTION: Final = re.compile(r" -([ts]) ?(\w+)(?=\s|$)")
-_HEADING: Final = re.compile(r"\|\s+\|\s+\|\s+(overhead|latency) \(usec\)")
 _ROW: Final = re.compile(r"(?:([A-Za-z]\S*)\s+)?([\d.,]+(?:\s+[\d.,]+){7}|[\d.,]+(?:\s+[\d.,]+){3})(?:\s+[A-Za-z].*)?")
 """A final row. "Final: " before it may be missing, because it looks like the prefix of a launcher."""
 _MIB: Final = 2.0**20
+_OVERLAP: Final = 0.5
+"""Most calls return before their message has arrived only where messages overlap: in no ping-pong test."""
 _STEPS: Final = 64
 """A deduced size is a multiple of a power of two that is this many times wider than its error."""
 
@@ -48,8 +49,6 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
                 size = int(match[2]) if match[2].isdecimal() else None
             elif match[2].startswith(("cuda", "rocm")):
                 cuda.add(match[1])
-        elif (match := _HEADING.match(text)) is not None:
-            test = test or ({"op": "pair_uni", "tool_op": "bandwidth"} if match[1] == "overhead" else {})
         elif (match := _ROW.fullmatch(text)) is not None:
             named = test if match[1] in {None, "Final:"} else _test(match[1])
             _add(draft, line.number, named, size, match[2].replace(",", "").split(), on_gpus=len(cuda) == 2)
@@ -68,6 +67,8 @@ def _test(name: str) -> dict[str, Any]:
 def _add(draft: Draft, line: int, test: dict[str, Any], size: int | None, words: list[str], *, on_gpus: bool) -> None:
     values = [number(word) for word in words]
     latency, rate = (values[3], values[5]) if len(values) == 8 else (values[1], values[2])
+    if not test and len(values) == 8 and (values[1] or 0.0) < _OVERLAP * (latency or 0.0):
+        test = {"op": "pair_uni", "tool_op": "bandwidth"}
     if size is None and latency and rate:
         size = _implied(latency * 1e-6 * rate * _MIB, 0.0005 / latency + 0.005 / rate)
         if size is not None:
