@@ -103,6 +103,7 @@ def test_a_cell_is_a_number_with_or_without_its_unit(
         '"op","size_bytes","number of ranks","busbw (GB/s)"\n"all_reduce","1073741824","8","375.8"\n',
         "op,size_bytes,nodes,gpus,busbw (GB/s)\nall_reduce,1073741824,1,8,375.8\n",
         "all_reduce on 16 GPUs\nsize,algbw (GB/s),busbw (GB/s)\n1GiB,214.74,375.8\n",
+        markdown("size | busbw", "1GiB | 375.8GBps") + "# Avg bus bandwidth    : 375.8\n",
         "./all_reduce_perf -b 1G -e 1G\n8 ranks\nsize time algbw busbw\n1073741824 5000.2 214.74 375.8\n",
     ],
 )

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import IO, Final
@@ -118,10 +119,15 @@ READERS: Final = (
 
 
 def recognise(head: bytes) -> Reader | None:
-    """The reader for a log that begins with ``head``; None if no reader recognises it."""
+    """The first reader for a log that begins with ``head``; None if no reader recognises it."""
+    return next(_recognising(head), None)
+
+
+def _recognising(head: bytes) -> Iterator[Reader]:
+    """The readers whose sign is in ``head``, the best first."""
     if tables.CSV.search(head.partition(b"\n")[0]) is not None:
-        return READERS[-1]
-    return next((reader for reader in READERS if reader.sign.search(head) is not None), None)
+        yield READERS[-1]
+    yield from (reader for reader in READERS if reader.sign.search(head) is not None)
 
 
 def tool_named(name: str) -> Tool:
@@ -154,7 +160,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         head = file.read(HEAD_BYTES)
     elif b"\x00" in head[:4096]:
         raise LogError(f"{name}: binary data, not a log", code="binary")
-    reader, seen = reader or recognise(head), len(head)
+    is_recognised, seen = reader is None, len(head)
+    reader = reader or recognise(head)
     while reader is None and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
         seen += len(more)
         head = head[-4096:] + more
@@ -164,6 +171,18 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
             f"{name}: not a log that busbw can read; name its format with --format ({', '.join(map(slug, READERS))}), "
             "or convert it to CSV (docs/logs.md)"
         )
+    try:
+        return _read(name, file, reader)
+    except LogError as error:
+        others = [other for other in _recognising(head) if other is not reader and is_recognised]
+        if error.code != "no-results" or not others:
+            raise
+        with suppress(LogError):  # such as a Markdown table above the last line of nccl-tests
+            return _read(name, file, others[-1])
+        raise
+
+
+def _read(name: str, file: IO[bytes], reader: Reader) -> ForeignLog:
     file.seek(0)
     notes: list[LogNote] = []
     draft = Draft(reader.name.removesuffix(" JSON"), name)
