@@ -284,7 +284,8 @@ def test_a_test_of_ucx_perftest_without_a_name_is_asked_for(title: str, op: str 
         assert refused.value.code == "no-op"
         op = "ping_pong"
     (row,) = imported(text, tmp_path, LogFacts(op=op))
-    assert (row.case.op, row.case.size_bytes, row.time_ns) == (op, 8, pytest.approx(1251, rel=2e-3))
+    assert (row.case.op, row.case.size_bytes) == (op, 8)
+    assert row.time_ns == pytest.approx(1251, rel=2e-3)
 
 
 def test_messages_of_other_calls_are_no_model_of_these(tmp_path: Path) -> None:
