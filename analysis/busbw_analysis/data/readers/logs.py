@@ -186,8 +186,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     try:
         return _read(name, file, reader, pasted)
     except LogError as error:
-        others = [other for other in _recognising(_unpasted(pasted, head)) if other is not reader and is_recognised]
-        if error.code not in {"no-results", "hang"} or not others:
+        others = [other for other in _recognising(_unpasted(pasted, head)) if other not in {reader, _MESSAGES}]
+        if error.code not in {"no-results", "hang"} or not others or not is_recognised:
             raise
         with suppress(LogError):  # such as a Markdown table above the last line of nccl-tests
             return _read(name, file, others[-1], pasted)
