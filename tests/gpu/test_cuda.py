@@ -50,6 +50,15 @@ def test_every_mode_is_verified_and_timed_by_both_clocks(measured: Measure, mode
         assert (made.calls > 1) == (mode in {"pipelined", "graph"})
 
 
+@pytest.mark.skipif(REAL, reason="a simulated GPU can have either name")
+@pytest.mark.parametrize("op", ["all_reduce", "memory_copy", "host_to_device"])
+def test_a_gpu_of_amd_has_the_same_calls(measured: Measure, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch calls AMD's GPUs CUDA devices and RCCL NCCL; that they are AMD's stands in its version alone."""
+    monkeypatch.setattr(torch.version, "hip", "6.2.41133")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert measured(one_case("isolated", op=op)).check.state == "verified"
+
+
 @pytest.mark.parametrize(("op", "in_place"), [("all_reduce", True), ("all_gather", False), ("all_gather", True)])
 @pytest.mark.parametrize("mode", ["pipelined", "graph"])
 def test_registered_buffers_are_those_of_the_calls(measured: Measure, op: str, in_place: bool, mode: Mode) -> None:  # noqa: FBT001
