@@ -98,7 +98,14 @@ _ALL_REDUCE_BENCH: Final = re.compile(rb"bandwidth of all_reduce over \d+ ranks 
 """``network/benchmarks/all_reduce_bench.py`` of stas00/ml-engineering, which starts each call at a barrier."""
 _PERFTEST: Final = Tool("verbs", "cpu", names=EVERY_NAME)
 
-_MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, nccl_info.read, NCCL)
+
+def _messages_alone(draft: Draft, lines: Iterable[str]) -> None:
+    """Nothing but messages of NCCL: the draft says where they end."""
+    for _ in draft.scan(lines):
+        pass
+
+
+_MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, _messages_alone, NCCL)
 _TABLE: Final = Reader("table", tables.SIGN, tables.read)
 READERS: Final = (
     Reader("nccl-tests JSON", nccl_json.SIGN, nccl_json.read, NCCL, json=True),

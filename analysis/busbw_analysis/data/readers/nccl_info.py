@@ -5,13 +5,10 @@ of NVIDIA/nccl, 2.4 to 2.29; ``ibstat`` of rdma-core and ``lspci -vv`` of pciuti
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from busbw.runs.facts import RdmaPort
-
-if TYPE_CHECKING:
-    from busbw_analysis.data.readers.draft import Draft
 
 SIGN: Final = re.compile(rb"NCCL (?:INFO|WARN) ")
 LIKELY: Final = re.compile(
@@ -134,12 +131,6 @@ class Progress:
         late = f"; no start of rank {', '.join(map(str, missing[:8]))} of {self._ranks}" if missing else ""
         where = f"it ends while {self.phase.doing} (line {self._line}: {self._text}){late}"
         return f"{where}. Usual causes: {self.phase.causes}"
-
-
-def read(draft: "Draft", lines: Iterable[str]) -> None:
-    """Nothing but messages of NCCL: evidence, and where they end."""
-    for _ in draft.scan(lines):
-        pass
 
 
 class Paths:
