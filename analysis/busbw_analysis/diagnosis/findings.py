@@ -23,13 +23,15 @@ from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
+from busbw_analysis.diagnosis.siblings import contrasts_in
 from busbw_analysis.models.results import Results
 
 Severity = Literal["bad", "caution", "note"]
 
 CODES: Final = (
     *("wrong-data", "failed", "no-end", "interrupted", "unknown-op"),
-    *("store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
+    *("store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair"),
+    *("slow-gpu", "slow-nic", "collapse", "asymmetric", "oversubscribed"),
     *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
     *("skipped", "clock-error", "one-machine", "resumed", "adjusted"),
 )
@@ -93,6 +95,10 @@ def findings_on(
         *_of_cases(summaries, " and ".join(map(resuming, lost))),
         *_shared_resources(facts),
         *_slow_pairs(matrices),
+        *(
+            Finding("caution", contrast.code, contrast.sentences)
+            for contrast in contrasts_in(results.series, matrices, facts, rows)
+        ),
         *disturbances(measured),
     ]
     of_one_kind: tuple[tuple[Severity, str, Iterable[tuple[str, ...]]], ...] = (
