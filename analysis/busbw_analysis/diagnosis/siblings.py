@@ -131,7 +131,9 @@ def _slow_parts(series: Iterable[Series], facts: Facts, rows: Catalogue) -> Iter
                 name = f"{'rank' if key.device == 'cpu' else 'GPU'} {part.name}{where}"
             ratio = part.rate / usual
             share = f"{ratio:.0%} of the usual {format_rate(usual)} of {counted(len(others), 'sibling')}"
-            claim = f"{name} is slow: {key.op} at {format_size(part.point.size_bytes)}, {format_rate(part.rate)}, {share}"
+            claim = (
+                f"{name} is slow: {key.op} at {format_size(part.point.size_bytes)}, {format_rate(part.rate)}, {share}"
+            )
             fits = _pcie(part.rate, usual, rows) if key.op in TO_THE_HOST else ""
             yield Contrast("slow-gpu" if of_gpu else "slow-nic", name, ratio, (f"{claim}{fits}",))
 
@@ -174,16 +176,16 @@ def _slow_hosts(series: Iterable[Series], facts: Facts) -> Iterator[Contrast]:
         suspects = by_key(
             (" or ".join(host for host in part.hosts if host not in cleared) or part.name, part) for part in slow
         )
-        for name, of_name in suspects.items():
-            rates = dict.fromkeys(format_rate(part.rate) for part in sorted(of_name, key=lambda part: part.rate))
-            ratio = min(part.rate for part in of_name) / usual
-            groups = listed((part.name for part in of_name), 3)
-            text = (
-                f"host {name} is slow: {curve.key.op} at {format_size(of_name[0].point.size_bytes)}, "
-                f"{' to '.join([*rates][:: max(1, len(rates) - 1)])} in {groups}, {ratio:.0%} of the "
-                f"{format_rate(usual)} of {listed((part.name for part in normal), 3)}"
-            )
-            yield Contrast("slow-host", name, ratio, (text,))
+        # Those with the most slow groups, and of these a single host, first.
+        (name, of_name), *more = sorted(suspects.items(), key=lambda entry: (-len(entry[1]), entry[0].count(" or ")))
+        rate = median(part.rate for part in of_name)
+        claim = (
+            f"host {name} is slow: {curve.key.op} at {format_size(of_name[0].point.size_bytes)}, {format_rate(rate)} in "
+            f"{listed((part.name for part in of_name), 3)}, {rate / usual:.0%} of the {format_rate(usual)} in "
+            f"{listed((part.name for part in normal), 3)}"
+        )
+        also = [f"host {other} ({format_rate(median(part.rate for part in parts))})" for other, parts in more]
+        yield Contrast("slow-host", name, rate / usual, (f"{claim}; so is {listed(also, 3)}" if also else claim,))
 
 
 # --- sizes and directions ----------------------------------------------------------------------------------------
