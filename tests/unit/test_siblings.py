@@ -1,4 +1,4 @@
-"""What a run says of itself: like parts beside each other, sizes of one curve, directions of a link; and what is apart."""
+"""What a run says of itself: like parts, sizes of a curve, directions of a link; and which logs are kept apart."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from testing.logs import EXPECTED, LOGS
 
 from busbw.errors import BusbwError, UnlikeRuns
+from busbw.system.catalog import catalogue
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.likeness import options_of
@@ -18,7 +19,6 @@ from busbw_analysis.diagnosis.causes import CONTRASTS
 from busbw_analysis.diagnosis.compare import compare
 from busbw_analysis.diagnosis.judge import Finding, Judgement
 from busbw_analysis.peaks.peaks import Peak
-from busbw.system.catalog import catalogue
 
 CODES = {*CONTRASTS, "slow-host", "slow-rank", "slow-pair"}
 NICS = LogFacts.stated({"hosts": 2, "nics": "8x200Gb/s"}, catalogue())

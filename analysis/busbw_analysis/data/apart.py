@@ -14,7 +14,6 @@ from busbw.runs.store import StoredRun
 from busbw_analysis.data.likeness import is_unknown, options_of
 from busbw_analysis.data.readers.log import Table
 
-
 _MOST_NAMED: Final = 4
 
 
@@ -78,7 +77,7 @@ class Label:
 
 
 def labels_of(identities: Sequence[Identity]) -> list[Label]:
-    """A label for each of ``identities``. Places tell those apart that have the same number of ranks and hosts, settings
+    """A label for each of ``identities``. Places tell apart those with the same number of ranks and hosts, settings
     those with common cases: others are other cases anyway. What is not stated is no difference.
     """
     labels = []

@@ -86,8 +86,8 @@ def _warm_up(run: Run) -> str | None:
 
 
 def options_of(command: str | None) -> frozenset[str]:
-    """What a command runs and sets: its program, variables that change results, and the tool's own options with their values, without those
-    that say which sizes are measured and how often. Hosts and files of the launcher are no settings.
+    """What a command runs and sets: its program, variables that change results, and the tool's own options with their
+    values, without those that say which sizes are measured and how often. Hosts and files of the launcher are left out.
     """
     words = (command or "").split()
     own = next((at for at, word in enumerate(words) if _TOOL.search(word)), len(words))

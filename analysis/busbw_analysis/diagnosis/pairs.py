@@ -41,7 +41,7 @@ _PAIR_SIGMAS = 6.0
 _FEW_SIGMAS = 10.0
 _FEW_RATIO_OF_COPIES = 0.5
 _FEW_RATIO_OF_MESSAGES = 0.25
-"""Of few launches, the rate below which a pair is slow: messages wait for cores, copies of GPUs have links of their own.
+"""Share of the usual rate below which a pair is slow with few launches: messages wait for cores, copies of GPUs do not.
 """
 _LEAST_SIGMA = 0.02
 _LEAST_SIGMA_OF_ONE_LAUNCH = 0.05

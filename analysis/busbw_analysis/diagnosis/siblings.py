@@ -178,9 +178,9 @@ def _slow_hosts(series: Iterable[Series], facts: Facts) -> Iterator[Contrast]:
         )
         # Those with the most slow groups, and of these a single host, first.
         (name, of_name), *more = sorted(suspects.items(), key=lambda entry: (-len(entry[1]), entry[0].count(" or ")))
-        rate = median(part.rate for part in of_name)
+        rate, size = median(part.rate for part in of_name), format_size(of_name[0].point.size_bytes)
         claim = (
-            f"host {name} is slow: {curve.key.op} at {format_size(of_name[0].point.size_bytes)}, {format_rate(rate)} in "
+            f"host {name} is slow: {curve.key.op} at {size}, {format_rate(rate)} in "
             f"{listed((part.name for part in of_name), 3)}, {rate / usual:.0%} of the {format_rate(usual)} in "
             f"{listed((part.name for part in normal), 3)}"
         )
@@ -234,7 +234,7 @@ def _unequal_directions(series: Iterable[Series]) -> Iterator[Contrast]:
 
 
 def _unequal_pairs(matrix: PairMatrix) -> Iterator[Contrast]:
-    """Pairs with one slow direction, beyond the usual difference of directions; those named as outliers are left out."""
+    """Pairs with one slow direction, beyond the usual difference of directions; ranks of outliers are left out."""
     named = {rank for outlier in matrix.outliers for rank in outlier.ranks}
     pairs = [
         (one, other)
