@@ -96,7 +96,7 @@ def findings_on(
         *_shared_resources(facts),
         *_slow_pairs(matrices),
         *(
-            Finding("caution", contrast.code, contrast.sentences)
+            Finding("caution", contrast.code, (contrast.claim,))
             for contrast in contrasts_in(results.series, matrices, facts, rows)
         ),
         *disturbances(measured),

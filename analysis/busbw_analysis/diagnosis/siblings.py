@@ -4,13 +4,13 @@ directions of one link. The limits are far beyond the scatter of single numbers;
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median
 from typing import Final, Literal
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec import structs
 
 from busbw.ops import LOCAL, TO_THE_HOST
 from busbw.system.catalog import Catalogue
@@ -37,29 +37,30 @@ _COLLAPSE_SIZE: Final = 64 << 10
 """Below this size, a fall is one of a protocol, or the scatter of short calls."""
 _PCIE_SHARES: Final = (0.75, 0.97)
 """Share of the nominal rate of a PCI Express link that copies reach: 0.86 to 0.92 in the catalogue's sources."""
+_MOST_NAMED: Final = 3
 _LANES: Final = (16, 8, 4, 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """Something that is slower than other results of the same run. Sentences have no full stop.
+    """Something that is slower than other results of the same run.
 
     code: of its finding.
     name: of the slow part, or the operation.
     ratio: its rate over that of the others.
-    sentences: what is slow, then more about it.
+    claim: what is slow, without a full stop.
     """
 
     code: Code
     name: str
     ratio: float
-    sentences: tuple[str, ...]
+    claim: str
 
 
 def contrasts_in(
     series: Sequence[Series], matrices: Sequence[PairMatrix], facts: Facts, rows: Catalogue
 ) -> Iterator[Contrast]:
-    """All contrasts, the strongest of each part and operation; ``rows`` is the catalogue of peaks."""
+    """The strongest contrast of each code, which names the others; ``rows`` is the catalogue of peaks."""
     every = [
         *_slow_parts(series, facts, rows),
         *_slow_hosts(series, facts),
@@ -67,10 +68,11 @@ def contrasts_in(
         *_unequal_directions(series),
         *(contrast for matrix in matrices for contrast in _unequal_pairs(matrix)),
     ]
-    for members in grouped(every, lambda contrast: (contrast.code, contrast.name)).values():
-        worst = min(members, key=lambda contrast: contrast.ratio)
-        more = [f"This is the worst of {len(members)}"] if len(members) > 1 else []
-        yield Contrast(worst.code, worst.name, worst.ratio, (*worst.sentences, *more))
+    for members in grouped(sorted(every, key=lambda contrast: contrast.ratio), lambda contrast: contrast.code).values():
+        worst = members[0]
+        ratios = {contrast.name: contrast.ratio for contrast in reversed(members) if contrast.name != worst.name}
+        also = listed((f"{name} ({ratio:.0%})" for name, ratio in reversed(ratios.items())), _MOST_NAMED)
+        yield replace(worst, claim=f"{worst.claim}; so is {also}") if also else worst
 
 
 # --- parts -------------------------------------------------------------------------------------------------------
@@ -98,7 +100,8 @@ def _alike(series: Iterable[Series], facts: Facts) -> Iterator[tuple[Series, lis
     """Curves that differ only in their group of ranks, each at the largest size that all of them have."""
     named = [curve for curve in series if curve.key.group != "all"]
     likenesses = grouped(
-        named, lambda curve: (replace(curve.key, group="", ranks=()), len(curve.key.ranks), curve.traffic_factor)
+        named,
+        lambda curve: (structs.replace(curve.key, group="", ranks=()), len(curve.key.ranks), curve.traffic_factor),
     )
     for curves in likenesses.values():
         common = set[int].intersection(*({point.size_bytes for point in curve.points} for curve in curves))
@@ -125,17 +128,21 @@ def _slow_parts(series: Iterable[Series], facts: Facts, rows: Catalogue) -> Iter
                 continue
             usual = median(other.rate for other in others)
             of_gpu = key.op in LOCAL
-            name = part.name
-            if of_gpu:
-                where = f" of {part.hosts[0]}" if len(set(facts.hosts)) > 1 else ""
-                name = f"{'rank' if key.device == 'cpu' else 'GPU'} {part.name}{where}"
+            name = _gpu(part, facts, key.device) if of_gpu else part.name
             ratio = part.rate / usual
             share = f"{ratio:.0%} of the usual {format_rate(usual)} of {counted(len(others), 'sibling')}"
             claim = (
                 f"{name} is slow: {key.op} at {format_size(part.point.size_bytes)}, {format_rate(part.rate)}, {share}"
             )
             fits = _pcie(part.rate, usual, rows) if key.op in TO_THE_HOST else ""
-            yield Contrast("slow-gpu" if of_gpu else "slow-nic", name, ratio, (f"{claim}{fits}",))
+            yield Contrast("slow-gpu" if of_gpu else "slow-nic", name, ratio, f"{claim}{fits}")
+
+
+def _gpu(part: _Part, facts: Facts, device: str) -> str:
+    """The name of the only rank of a part: its number on its host."""
+    rank, host = part.point.ranks[0], part.hosts[0]
+    where = f" of {host}" if len(set(facts.hosts)) > 1 else ""
+    return f"{'rank' if device == 'cpu' else 'GPU'} {rank - facts.hosts.index(host)}{where}"
 
 
 def _least_apart(others_ns: Sequence[float]) -> float:
@@ -181,11 +188,13 @@ def _slow_hosts(series: Iterable[Series], facts: Facts) -> Iterator[Contrast]:
         rate, size = median(part.rate for part in of_name), format_size(of_name[0].point.size_bytes)
         claim = (
             f"host {name} is slow: {curve.key.op} at {size}, {format_rate(rate)} in "
-            f"{listed((part.name for part in of_name), 3)}, {rate / usual:.0%} of the {format_rate(usual)} in "
-            f"{listed((part.name for part in normal), 3)}"
+            f"{listed((part.name for part in of_name), _MOST_NAMED)}, {rate / usual:.0%} of the {format_rate(usual)} in "
+            f"{listed((part.name for part in normal), _MOST_NAMED)}"
         )
         also = [f"host {other} ({format_rate(median(part.rate for part in parts))})" for other, parts in more]
-        yield Contrast("slow-host", name, rate / usual, (f"{claim}; so is {listed(also, 3)}" if also else claim,))
+        yield Contrast(
+            "slow-host", name, rate / usual, f"{claim}; so is {listed(also, _MOST_NAMED)}" if also else claim
+        )
 
 
 # --- sizes and directions ----------------------------------------------------------------------------------------
@@ -209,7 +218,7 @@ def _collapse(curve: Series) -> Contrast | None:
                 f"the rate of {curve.key.op} collapses from {format_size(fallen.size_bytes)} on, by {factor:.2g}×: "
                 f"{format_rate(of[1])} after {format_rate(of[0])} at {format_size(best.size_bytes)}"
             )
-            return Contrast("collapse", curve.key.op, 1 / factor, (text,))
+            return Contrast("collapse", curve.key.op, 1 / factor, text)
     return None
 
 
@@ -230,7 +239,7 @@ def _unequal_directions(series: Iterable[Series]) -> Iterator[Contrast]:
         if ratio < _SLOW:
             rates = [format_rate(best[op].algbw or 0.0) for op in (slow, fast)]
             text = f"GPU {ranks[0]}: {slow} has {rates[0]}, {fast} {rates[1]} ({ratio:.0%})"
-            yield Contrast("asymmetric", f"GPU {ranks[0]}", ratio, (text,))
+            yield Contrast("asymmetric", f"GPU {ranks[0]}", ratio, text)
 
 
 def _unequal_pairs(matrix: PairMatrix) -> Iterator[Contrast]:
@@ -256,4 +265,4 @@ def _unequal_pairs(matrix: PairMatrix) -> Iterator[Contrast]:
             f"{matrix.op} at {format_size(matrix.size_bytes)}: {ranks[0]} → {ranks[1]} has {rates[0]}, the other "
             f"direction {rates[1]} ({ratio:.0%})"
         )
-        yield Contrast("asymmetric", f"{ranks[0]} → {ranks[1]}", ratio, (text,))
+        yield Contrast("asymmetric", f"{ranks[0]} → {ranks[1]}", ratio, text)
