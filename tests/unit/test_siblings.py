@@ -177,6 +177,22 @@ def test_repeated_tables_on_the_same_hosts_are_launches(tmp_path: Path) -> None:
     assert {case.case.group for case in judgement.cases} == {"all"}
 
 
+def test_a_table_that_takes_far_longer_than_the_other_is_named(tmp_path: Path) -> None:
+    table = "# nThread" + (LOGS / "nccl-tests-host-pairs.txt").read_text(encoding="utf-8").split("# nThread")[1]
+    slower = table.replace("326299   26.33   49.36", "652598   13.17   24.68")
+    judgement = judged(written(tmp_path, "log", f"Before:\n{table}and after:\n{slower}"))
+    (finding,) = (finding for finding in judgement.findings if finding.code == "launches-differ")
+    assert "Table 2 of log took 2×" in finding.claim
+
+
+def test_a_rate_near_what_a_ring_reaches_says_so(tmp_path: Path) -> None:
+    table = (LOGS / "nccl-tests-host-pairs.txt").read_text(encoding="utf-8").split("# nThread")[2]
+    nics = LogFacts.stated({"nics": "4x200Gb/s"}, catalogue())
+    (verdict, _) = judged(written(tmp_path, "log", f"# nThread{table}"), facts=nics).verdicts
+    assert (verdict.status, round(verdict.peak_share or 0, 3)) == ("as expected", 0.471)
+    assert "88.4 % of the 100 GB/s that a ring" in verdict.reached
+
+
 @pytest.mark.parametrize(
     ("first", "second", "names"),
     [

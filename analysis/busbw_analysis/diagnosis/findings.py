@@ -106,7 +106,7 @@ def findings_on(
         ("caution", "store", ((notice,) for notice in results.notices)),
         ("caution", "oversubscribed", _oversubscribed(facts)),
         ("caution", "straggler", _late(results.lateness, summaries)),
-        ("caution", "launches-differ", _launches(measured)),
+        ("caution", "launches-differ", _launches(runs, measured)),
         ("caution", "drift", _drifting(measured)),
         ("note", "clock-error", _clocks(measured)),
         ("caution", "self-test", _tested(selftest, runs)),
@@ -290,18 +290,24 @@ def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
         yield Finding("caution", f"slow-{kind}", tuple(claims))
 
 
-def _launches(measured: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
-    """Launches that were slower than the others as a whole. The scatter of single cases is part of the trust."""
+def _launches(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
+    """Launches that were slower than the others as a whole, of two than the other. The scatter of single cases is part
+    of the trust.
+    """
     by_launch = by_key(
-        (key, time_ns / group.time_ns)
+        (key, time_ns / (min(group.launch_medians_ns) if group.launches == 2 else group.time_ns))
         for summary in measured
         if summary.case.op not in PAIRED
         for group in summary.groups
         for key, time_ns in zip(group.launch_keys, group.launch_medians_ns, strict=True)
     )
-    for (_, launch), ratios in by_launch.items():
+    for (run, launch), ratios in by_launch.items():
         slower = geometric_mean(ratios)
-        if slower > _LAUNCHES_APART:
+        log = runs[run].run.imported
+        if slower > _LAUNCHES_APART and log is not None:
+            took = f"Table {launch + 1} of {log.file} took {slower:.2g}× the time of the others with the same cases"
+            yield took, "If something was changed between them, give each its own file to busbw compare"
+        elif slower > _LAUNCHES_APART:
             mean = f"geometric mean over {counted(len(ratios), 'case')}"
             took = f"Launch {launch + 1} took {slower:.2g}× the median launch's time ({mean})"
             yield f"{took}: the machine changed between launches", "Look for other load and rerun"

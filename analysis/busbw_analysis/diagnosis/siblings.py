@@ -188,7 +188,7 @@ def _slow_hosts(series: Iterable[Series], facts: Facts) -> Iterator[Contrast]:
         rate, size = median(part.rate for part in of_name), format_size(of_name[0].point.size_bytes)
         claim = (
             f"host {name} is slow: {curve.key.op} at {size}, {format_rate(rate)} in "
-            f"{listed((part.name for part in of_name), _MOST_NAMED)}, {rate / usual:.0%} of the {format_rate(usual)} in "
+            f"{listed((part.name for part in of_name), _MOST_NAMED)}, {rate / usual:.0%} of {format_rate(usual)} in "
             f"{listed((part.name for part in normal), _MOST_NAMED)}"
         )
         also = [f"host {other} ({format_rate(median(part.rate for part in parts))})" for other, parts in more]
