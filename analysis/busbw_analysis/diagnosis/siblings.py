@@ -135,7 +135,8 @@ def _slow_parts(series: Iterable[Series], facts: Facts, rows: Catalogue) -> Iter
                 f"{name} is slow: {key.op} at {format_size(part.point.size_bytes)}, {format_rate(part.rate)}, {share}"
             )
             fits = _pcie(part.rate, usual, rows) if key.op in TO_THE_HOST else ""
-            yield Contrast("slow-gpu" if of_gpu else "slow-nic", name, ratio, f"{claim}{fits}")
+            code: Code = "slow-gpu" if of_gpu or key.device != "cpu" else "slow-nic"
+            yield Contrast(code, name, ratio, f"{claim}{fits}")
 
 
 def _gpu(part: _Part, facts: Facts, device: str) -> str:
