@@ -15,6 +15,7 @@ from busbw.system.detect import picture
 from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.lateness import GroupLateness, RankLateness
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
@@ -291,11 +292,15 @@ def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
 
 
 def _launches(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
-    """Launches that were slower than the others as a whole, of two than the other. The scatter of single cases is part
-    of the trust.
+    """Launches that were slower than the others as a whole; of two tables of logs, than the other one. The scatter of
+    single cases is part of the trust.
     """
+
+    def two_tables(group: GroupSummary) -> bool:
+        return len(group.launch_keys) == 2 and all(runs[run].run.imported is not None for run, _ in group.launch_keys)
+
     by_launch = by_key(
-        (key, time_ns / (min(group.launch_medians_ns) if group.launches == 2 else group.time_ns))
+        (key, time_ns / (min(group.launch_medians_ns) if two_tables(group) else group.time_ns))
         for summary in measured
         if summary.case.op not in PAIRED
         for group in summary.groups
