@@ -36,6 +36,7 @@ from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, Gpu
 from busbw.system.named import Cards, cards_named, gpu_named
 from busbw.units import format_size, parse_size
+from busbw_analysis.data.apart import Identity, apart, labels_of, merged
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
@@ -101,6 +102,16 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
 
     Raises LogError if the log lacks necessary facts, UsageError if ``facts`` contradict it.
     """
+    labels = labels_of([Identity.of_table(table) for table in log.tables])
+    parts = by_key(zip(labels, log.tables, strict=True))
+    if len(parts) == 1:
+        return _run_of(log, digest, modified, facts, path)
+    # Notes of the reader are those of the whole log.
+    logs = (msgspec.structs.replace(log, tables=tuple(tables)) for tables in parts.values())
+    return merged(apart([_run_of(part, digest, modified, facts, path) for part in logs], list(parts)))
+
+
+def _run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path: Path) -> StoredRun:
     notes = list(log.notes)
     tables = _known_tables(log, facts, notes)
     tool = _tool_of(log)
@@ -263,7 +274,7 @@ class _World:
             raise LogError(message, code="too-large")
         known = _hosts(log, best, ranks, tool, facts, notes)
         hosts, has_hosts = known or (UNKNOWN,) * ranks, known is not None
-        environments = dict.fromkeys(hosts, _facts(best, log.ports, facts)) if has_hosts else {}
+        environments = dict.fromkeys(hosts, _facts(best, log.ports, facts)) if has_hosts or best.nic else {}
         environments |= _with_gpus(environments, best.places, hosts, facts, log.tool)
         with_gpu = sum(len(host.pci.gpus) for host in environments.values())
         several = has_hosts and len(set(hosts)) > 1
@@ -339,7 +350,10 @@ def _facts(table: Table, ports: tuple[RdmaPort, ...], facts: LogFacts) -> HostFa
         given = RdmaPort(
             device="", port=1, bytes_per_second=card.nominal, up=True, given=True, kind=card.kind, name=card.what
         )
-        ports = tuple(msgspec.structs.replace(given, device=f"nic{number}") for number in range(facts.nics.count))
+        names = [table.nic] if table.nic else [f"nic{number}" for number in range(facts.nics.count)]
+        ports = tuple(msgspec.structs.replace(given, device=name) for name in names)
+    elif table.nic and not ports:
+        ports = (RdmaPort(device=table.nic),)
     return HostFacts(nccl=None if version is None else NcclFacts(version=_version(version)), rdma=ports)
 
 

@@ -1,7 +1,10 @@
 """Which runs may be pooled: the facts that must be equal, and the differences between two runs."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePath
 
 from busbw.errors import UnlikeRuns
 from busbw.runs import store
@@ -14,6 +17,12 @@ from busbw_analysis.data.grouped import by_key, grouped
 _SHOWN_VALUE = 120
 """Maximum characters of a value in an error message."""
 
+_SIZES = frozenset(
+    {"-b", "-e", "-f", "-i", "-n", "-w", "--minbytes", "--maxbytes", "--stepfactor", "--stepbytes", "--iters"}
+)
+"""Options of nccl-tests, each with a value, that say which sizes are measured and how often."""
+_TOOL = re.compile(r"(?:_perf|osu_\w+|IMB-\w+|(?:ib|raw_ethernet)_\w+)$")
+"""End of the path of a benchmark's program."""
 _WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "max_warmup_calls")
 
 
@@ -76,6 +85,26 @@ def _warm_up(run: Run) -> str | None:
     return ", ".join(f"{name}={timing[name]}" for name in _WARM_UP_RULES if name in timing) or None
 
 
+def options_of(command: str | None) -> frozenset[str]:
+    """What a command runs and sets: its program, variables that change results, and the tool's own options with their
+    values, without those that say which sizes are measured and how often. Hosts and files of the launcher are left out.
+    """
+    words = (command or "").split()
+    own = next((at for at, word in enumerate(words) if _TOOL.search(word)), len(words))
+    end = next((at for at, word in enumerate(words) if at > own and word[0] in "|&;<>#"), len(words))
+    options = words[own + 1 : end]
+    set_to = (
+        f"{word} {value}" if value and value[0] != "-" else word
+        for word, value in pairwise([*options, ""])
+        if word[0] == "-" and word not in _SIZES
+    )
+    variables = (
+        word for word in words if "=" in word and word.startswith(SAME_VARIABLES) and not word.startswith("NCCL_DEBUG")
+    )
+    program = (PurePath(word).name for word in words[own : own + 1])
+    return frozenset([*program, *set_to, *variables])
+
+
 _FACTS = tuple((name, _over_hosts(name)) for name in SAME_FACTS)
 
 CHECKED: tuple[tuple[str, Callable[[Run], object]], ...] = (
@@ -134,7 +163,7 @@ def differences(first: store.StoredRun, second: store.StoredRun) -> tuple[Differ
         else:
             text = f"{key!r} is {_short(value)} in run {first.run.id} and {_short(other)} in run {second.run.id}"
             collected.append(Difference(key, text))
-    return (*collected, *_other_loops(first, second))
+    return (*collected, *_other_loops(first, second), *_other_commands(first, second))
 
 
 def _set_to(value: object) -> str:
@@ -153,6 +182,22 @@ def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Di
         ]
         where = f"{case.op} at {format_size(case.size_bytes)} and {len(unlike) - 1} more common cases"
         yield Difference("loop", f"'loop', which made the calls, is {used[0]} and {used[1]}, for {where}")
+
+
+def _other_commands(first: store.StoredRun, second: store.StoredRun) -> Iterator[Difference]:
+    """Logs of common cases by other versions of the tool, or with other options."""
+    one, other = first.run.imported, second.run.imported
+    if one is None or other is None or not set(first.run.cases) & set(second.run.cases):
+        return
+    versions = one.tool_version, other.tool_version
+    options = options_of(one.command), options_of(other.command)
+    if all(versions) and versions[0] != versions[1]:
+        text = f"the version of {one.tool} is {versions[0]} in run {first.run.id} and {versions[1]} in {second.run.id}"
+        yield Difference("tool version", text)
+    if all(options) and options[0] != options[1]:
+        own, others = (_listed(some - rest) or "nothing more" for some, rest in (options, options[::-1]))
+        text = f"the command has {_short(own)} in run {first.run.id} and {_short(others)} in run {second.run.id}"
+        yield Difference("command", text)
 
 
 def notices_of(dissimilar: Sequence[Difference], *, force: bool) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from busbw.errors import AnalysisError
 from busbw.runs import store
 from busbw.runs.records import Case, Imported, Measurement
+from busbw_analysis.data.apart import apart
 from busbw_analysis.data.block_columns import packed
 from busbw_analysis.data.facts import Facts, facts_of
 from busbw_analysis.data.kept import Summarised, plain_run, read_summarised, summary_of
@@ -82,7 +83,7 @@ def load(paths: Sequence[Path], *, force: bool = False) -> Dataset:
 
 def pool(inputs: Iterable[store.StoredRun | Summarised], *, force: bool = False) -> Dataset:
     """``load`` for runs that are already read. Control characters in their text are escaped here, for all later use."""
-    summarised = list(map(summary_of, inputs))
+    summarised = _apart(list(map(summary_of, inputs)))
     runs = tuple(run.stored if run.is_plain else plain_run(run.stored) for run in summarised)
     if not runs:
         message = "no run given; name at least one run folder"
@@ -109,6 +110,15 @@ def pool(inputs: Iterable[store.StoredRun | Summarised], *, force: bool = False)
         notices=tuple(notices),
         samples=Samples(tuple(run.samples or run.stored.path for run in summarised), indices),
     )
+
+
+def _apart(inputs: list[Summarised]) -> list[Summarised]:
+    """Logs of other tools over other hosts or devices, each with groups of its own."""
+    if len(inputs) < 2 or any(run.stored.run.imported is None for run in inputs):
+        return inputs
+    whole = [run.samples or store.read(run.stored.path, keep=packed) for run in inputs]
+    moved = apart(whole)
+    return inputs if moved == whole else list(map(summary_of, moved))
 
 
 def pool_by_setup(inputs: Iterable[store.StoredRun | Summarised]) -> tuple[Dataset, ...]:

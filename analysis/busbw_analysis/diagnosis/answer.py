@@ -19,7 +19,7 @@ from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.causes import FOUND_WITH, causes_of
+from busbw_analysis.diagnosis.causes import CONTRASTS, FOUND_WITH, causes_of
 from busbw_analysis.diagnosis.curves import DOUBTS
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.hypothesis_tests import (
@@ -155,13 +155,15 @@ def answer_of(judgement: Judgement) -> Answer:
     confidence, trust = trust_in(judgement, advise=not undecided)
     bands = tuple(_by_band(verdicts))
     named = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
+    contrast = any(cause.code in {"slow-link", *CONTRASTS} for cause in causes)
+    status = "explained" if contrast and status == "not judged" else status
     return Answer(
         status=status,
         headline=_unfinished(judgement)
         or (
             _headline(judgement, status, causes, verdicts)
             if bands or any(part.statuses for part in parts)
-            else _unjudged(judgement, status, parts)
+            else _unjudged(judgement, status, parts, contrast=contrast)
         ),
         bands=bands,
         cause=sentences(*(cause.text for cause in causes), unexplained),
@@ -272,8 +274,8 @@ def _rate_or_time(verdict: Verdict) -> str:
     return format_time(verdict.time_ns) if verdict.busbw is None else format_rate(verdict.busbw)
 
 
-def _unjudged(judgement: Judgement, status: Status, parts: Sequence[AnswerPart]) -> str:
-    """Why nothing was judged, and what would change that."""
+def _unjudged(judgement: Judgement, status: Status, parts: Sequence[AnswerPart], *, contrast: bool) -> str:
+    """Why nothing was judged, and what would change that; ``contrast``: a cause says what is slower than the rest."""
     if all(row.state != "measured" for row in judgement.cases):
         reasons = list(dict.fromkeys(row.reasons[0] for row in judgement.cases if row.reasons))
         more = f"; {counted(len(reasons) - 1, 'more reason')} below" if len(reasons) > 1 else ""
@@ -284,6 +286,7 @@ def _unjudged(judgement: Judgement, status: Status, parts: Sequence[AnswerPart])
     explanations = (
         sentences(*(part.unjudged for part in parts)),
         sentences(pair, "pairs are compared with each other, not with a peak") if pair else "",
+        "Slower than other results of the same run." if contrast else "",
         sentences(*(part.shown_instead for part in parts)),
     )
     if reason := next(filter(None, explanations), ""):

@@ -11,6 +11,7 @@ from busbw_analysis.data.resumed import resuming
 from busbw_analysis.diagnosis.curves import DOUBTS, Curve
 from busbw_analysis.diagnosis.findings import Finding, case_name
 from busbw_analysis.diagnosis.judge import Cause, Judgement, Verdict
+from busbw_analysis.diagnosis.pairs import DIRECT
 from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model, why_above
 from busbw_analysis.models.costs import GLOO, MPI, Parameters
 from busbw_analysis.peaks.peaks import Peak
@@ -131,6 +132,12 @@ def _fewer_ranks(judgement: Judgement) -> str:
     fewest = _FEWEST_PAIRED if any(row.case.op in PAIRED for row in judgement.cases) else 2
     fewer = f"rerun with --ranks {cores}{where}, or " if cores >= fewest else ""
     return f"{fewer}use a host with {ranks} cores"
+
+
+def _check_link(judgement: Judgement) -> str:
+    copies = any(matrix.op in DIRECT for matrix in judgement.matrices if matrix.outliers)
+    of_gpus = "; NVLink and peer access (nvidia-smi nvlink -s, nvidia-smi topo -p2p r)" if copies else ""
+    return f"check that link: cable, NIC, switch port; within a host, binding and NUMA{of_gpus}"
 
 
 def _disturbed(judgement: Judgement, verdict: Verdict) -> bool:
@@ -276,6 +283,13 @@ def _evidence(code: str) -> _Rule:
     )
 
 
+CONTRASTS: Final = {
+    "slow-gpu": "check the slot and the link of that GPU (nvidia-smi -q, lspci -vv), then its clocks and NUMA node",
+    "slow-nic": "check that port: cable, rate (ibstat), PCIe link (lspci -vv)",
+    "collapse": "run these sizes again with NCCL_DEBUG=INFO and another NCCL_ALGO or NCCL_PROTO; look for lost packets",
+    "asymmetric": "check that link in its slow direction: cable, PCIe link (lspci -vv), NUMA node",
+}
+"""Causes that are findings of ``siblings``, and what to do about them."""
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"
 _RULES: Final = (
     _Rule(
@@ -296,7 +310,8 @@ _RULES: Final = (
         "check the host of that rank: load, clock frequency, core binding",
         lambda _, verdict: verdict.op in SYNCHRONISING,
     ),
-    _Rule("slow-link", "check that link: cable, NIC, switch port; within a host, binding and NUMA", lambda *_: True),
+    _Rule("slow-link", _check_link, lambda *_: True),
+    *(_Rule(code, action, lambda *_: True) for code, action in CONTRASTS.items()),
     _Rule("disturbed", _ALONE, _disturbed, always=False),
     _Rule(
         "no-spare-core",

@@ -26,6 +26,10 @@ from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, Launch
 
 SideName = Literal["A", "B"]
 
+UNTESTED: Final = 1.5
+"""A ratio of two single numbers from which on they differ: launches of one machine seldom do as much."""
+_ACROSS_LOGS: Final = frozenset({"nccl.version", "mpi.library", "tool version", "command"})
+"""Differences between logs that a comparison may be about."""
 _APART: Final = "measured on both sides, but not in launches that form a pair"
 
 _PART_COMPUTATION: Final = (
@@ -172,7 +176,9 @@ def compare(
             "runs of the same plan"
         )
         raise UsageError(". ".join([nothing, *_unlike_settings(cases_a, cases_b)]))
+    imported = any(stored.run.imported is not None for stored in (*first.runs, *second.runs))
     sides_a, sides_b = zip(*(material.sides for material in usable), strict=True)
+    bands = _bands(usable, pairs, within)
     return Comparison(
         first=tuple(stored.run.id for stored in first.runs),
         second=tuple(stored.run.id for stored in second.runs),
@@ -180,11 +186,11 @@ def compare(
         within=within,
         paired=paired,
         in_turns=_in_turns(first, second),
-        bands=_bands(usable, pairs, within),
+        bands=tuple(map(_without_test, bands) if imported else bands),
         left_out=tuple(left_out),
         notices=tuple(dict.fromkeys(notices)),
         incomplete=(*_incomplete("A", first), *_incomplete("B", second)),
-        imported=any(stored.run.imported is not None for stored in (*first.runs, *second.runs)),
+        imported=imported,
     )
 
 
@@ -223,7 +229,10 @@ def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[Finding
         if difference.unknown_in is not None:
             text = f"run {difference.unknown_in} did not record {difference.key!r}, so this could not be checked"
             yield Finding("caution", "not-recorded", (text,))
-    unlike = list(dict.fromkeys(difference.text for difference in differing if difference.unknown_in is None))
+    known = [difference for difference in differing if difference.unknown_in is None]
+    across = [each for each in known if base.run.imported is not None and each.key in _ACROSS_LOGS]
+    yield from (Finding("caution", "across", (f"compared across: {each.text}",)) for each in across)
+    unlike = list(dict.fromkeys(difference.text for difference in known if difference not in across))
     if unlike and not force:
         raise UnlikeRuns(
             f"these runs differ: {'; '.join(unlike)}. Add --force to compare them all the same, or draw them in one "
@@ -331,6 +340,15 @@ def _compared(family: Sequence[_Material], pairs: Pairs | None, within: float) -
     for material, estimated, verdict in zip(family, estimates, verdicts(estimates, within), strict=True):
         first_ns, second_ns = (float(np.median(list(side.values()))) for side in material.sides)
         yield Compared(material.case, material.statistic, first_ns, second_ns, estimated, verdict, material.cases)
+
+
+def _without_test(band: Compared) -> Compared:
+    """The band of two logs with one number a side each: no test, but slower or faster if far beyond usual scatter."""
+    ratio = band.estimate.ratio
+    if band.estimate.launches != (1, 1) or 1 / UNTESTED < ratio < UNTESTED:
+        return band
+    verdict = replace(band.verdict, word="slower" if ratio > 1 else "faster", needed=None)
+    return replace(band, verdict=verdict, cases=tuple(map(_without_test, band.cases)))
 
 
 def _comparable(material: _Material, pairs: Pairs | None) -> bool:

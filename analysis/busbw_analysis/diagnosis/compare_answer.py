@@ -106,6 +106,7 @@ def _times(estimated: Estimate) -> str:
     between = (
         "" if estimated.low is None or estimated.high is None else f" ({estimated.low:.3g} to {estimated.high:.3g})"
     )
+    between = between or " (one number a side, no test)"
     return f"{estimated.ratio:.3g}× the time{between}"
 
 

@@ -15,6 +15,7 @@ from busbw.system.detect import picture
 from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.lateness import GroupLateness, RankLateness
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
@@ -23,13 +24,15 @@ from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
+from busbw_analysis.diagnosis.siblings import contrasts_in
 from busbw_analysis.models.results import Results
 
 Severity = Literal["bad", "caution", "note"]
 
 CODES: Final = (
     *("wrong-data", "failed", "no-end", "interrupted", "unknown-op"),
-    *("store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
+    *("store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair"),
+    *("slow-gpu", "slow-nic", "collapse", "asymmetric", "oversubscribed"),
     *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
     *("skipped", "clock-error", "one-machine", "resumed", "adjusted"),
 )
@@ -93,6 +96,10 @@ def findings_on(
         *_of_cases(summaries, " and ".join(map(resuming, lost))),
         *_shared_resources(facts),
         *_slow_pairs(matrices),
+        *(
+            Finding("caution", contrast.code, (contrast.claim,))
+            for contrast in contrasts_in(results.series, matrices, facts, rows)
+        ),
         *disturbances(measured),
     ]
     of_one_kind: tuple[tuple[Severity, str, Iterable[tuple[str, ...]]], ...] = (
@@ -100,7 +107,7 @@ def findings_on(
         ("caution", "store", ((notice,) for notice in results.notices)),
         ("caution", "oversubscribed", _oversubscribed(facts)),
         ("caution", "straggler", _late(results.lateness, summaries)),
-        ("caution", "launches-differ", _launches(measured)),
+        ("caution", "launches-differ", _launches(runs, measured)),
         ("caution", "drift", _drifting(measured)),
         ("note", "clock-error", _clocks(measured)),
         ("caution", "self-test", _tested(selftest, runs)),
@@ -284,18 +291,28 @@ def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
         yield Finding("caution", f"slow-{kind}", tuple(claims))
 
 
-def _launches(measured: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
-    """Launches that were slower than the others as a whole. The scatter of single cases is part of the trust."""
+def _launches(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Iterator[tuple[str, ...]]:
+    """Launches that were slower than the others as a whole; of two tables of logs, than the other one. The scatter of
+    single cases is part of the trust.
+    """
+
+    def two_tables(group: GroupSummary) -> bool:
+        return len(group.launch_keys) == 2 and all(runs[run].run.imported is not None for run, _ in group.launch_keys)
+
     by_launch = by_key(
-        (key, time_ns / group.time_ns)
+        (key, time_ns / (min(group.launch_medians_ns) if two_tables(group) else group.time_ns))
         for summary in measured
         if summary.case.op not in PAIRED
         for group in summary.groups
         for key, time_ns in zip(group.launch_keys, group.launch_medians_ns, strict=True)
     )
-    for (_, launch), ratios in by_launch.items():
+    for (run, launch), ratios in by_launch.items():
         slower = geometric_mean(ratios)
-        if slower > _LAUNCHES_APART:
+        log = runs[run].run.imported
+        if slower > _LAUNCHES_APART and log is not None:
+            took = f"Table {launch + 1} of {log.file} took {slower:.2g}× the time of the others with the same cases"
+            yield took, "If something was changed between them, give each its own file to busbw compare"
+        elif slower > _LAUNCHES_APART:
             mean = f"geometric mean over {counted(len(ratios), 'case')}"
             took = f"Launch {launch + 1} took {slower:.2g}× the median launch's time ({mean})"
             yield f"{took}: the machine changed between launches", "Look for other load and rerun"

@@ -32,12 +32,17 @@ Kind = Literal["host", "rank", "sender", "receiver", "pair"]
 LEAST_RANKS = 4
 """With fewer ranks, a row has too few cells for its median to outvote a slow one."""
 LAUNCHES_FOR_A_PAIR = 4
-"""With fewer launches, a slow pair may just be a slow moment."""
+"""With fewer launches, a slow pair may just be a slow moment, unless nothing like it scatters so much."""
 
 _SLOW_RATIO = 0.85
 _SLOW_RATIO_OF_ONE_LAUNCH = 0.7
 _LINE_SIGMAS = 4.0
 _PAIR_SIGMAS = 6.0
+_FEW_SIGMAS = 10.0
+_FEW_RATIO_OF_COPIES = 0.5
+_FEW_RATIO_OF_MESSAGES = 0.25
+"""Share of the usual rate below which a pair is slow with few launches: messages wait for cores, copies of GPUs do not.
+"""
 _LEAST_SIGMA = 0.02
 _LEAST_SIGMA_OF_ONE_LAUNCH = 0.05
 _SIGNIFICANCE = 0.01
@@ -48,12 +53,13 @@ _SETTLED = 1e-6
 _MAD_TO_SIGMA = 1.4826
 _MEDIAN_OVER_MEAN = 1.2533
 """Standard error of the median of normal numbers over that of their mean: √(π/2)."""
-_UPPER_QUARTILE_TO_SIGMA = 1 / 1.1503
+UPPER_QUARTILE_TO_SIGMA = 1 / 1.1503
 
 
 DIRECT = frozenset({"peer_copy", "peer_copy_both"})
 """Copies that bypass the host."""
 _STAGED, _DRIVEN = "peer_copy_staged", "peer_copy_driver"
+_COPIES = frozenset({*DIRECT, _STAGED, _DRIVEN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +152,7 @@ def _matrix(summary: CaseSummary, facts: Facts, rows: Catalogue) -> PairMatrix:
     holes = bool((np.isnan(time_ns) & ~np.eye(len(ranks), dtype=np.bool_)).any())
     may_name = len(ranks) >= LEAST_RANKS and not holes
     jumpy = 2 * int(times.bimodal.sum()) > len(summary.groups)
+    few = _FEW_RATIO_OF_COPIES if case.op in _COPIES else _FEW_RATIO_OF_MESSAGES
     return PairMatrix(
         ranks=ranks,
         hosts=hosts,
@@ -157,14 +164,18 @@ def _matrix(summary: CaseSummary, facts: Facts, rows: Catalogue) -> PairMatrix:
         time_ns=time_ns,
         low_ns=low_ns,
         high_ns=high_ns,
-        unknown=_unknown(len(ranks), len(launches), why, holes=holes, jumpy=jumpy),
-        outliers=outliers_in(ranks, hosts, launches, case.size_bytes, alike, pairs=not jumpy) if may_name else (),
+        unknown=_unknown(len(ranks), len(launches), why, few, holes=holes, jumpy=jumpy),
+        outliers=outliers_in(ranks, hosts, launches, case.size_bytes, alike, pairs=not jumpy, few=few)
+        if may_name
+        else (),
         op=case.op,
-        shares=_shares(facts, case.op, ranks, rate, rows) if case.op in {*DIRECT, _STAGED, _DRIVEN} else None,
+        shares=_shares(facts, case.op, ranks, rate, rows) if case.op in _COPIES else None,
     )
 
 
-def _unknown(count: int, launches: int, indistinct: str | None, *, holes: bool, jumpy: bool) -> str | None:
+def _unknown(
+    count: int, launches: int, indistinct: str | None, few_ratio: float, *, holes: bool, jumpy: bool
+) -> str | None:
     if count == 2:
         return "two ranks form only one pair: a slow rank cannot be distinguished from a slow link"
     if count < LEAST_RANKS:
@@ -175,8 +186,8 @@ def _unknown(count: int, launches: int, indistinct: str | None, *, holes: bool, 
     if holes:
         return "some pairs were not measured, so the others cannot be compared"
     few = (
-        f"single pairs are not judged: with fewer than {LAUNCHES_FOR_A_PAIR} launches, a slow pair may just be a slow "
-        "moment; slow ranks and hosts are judged"
+        f"single pairs are not judged above {few_ratio:.0%} of the usual rate: with fewer than {LAUNCHES_FOR_A_PAIR} "
+        "launches, a slow pair may just be a slow moment; slow ranks and hosts are judged"
     )
     two = (
         "single pairs are not judged: most are bimodal, and the median of a launch falls into either mode by chance; "
@@ -220,6 +231,7 @@ def outliers_in(
     alike: Sequence[Truths] = (),
     *,
     pairs: bool = True,
+    few: float = _FEW_RATIO_OF_MESSAGES,
 ) -> tuple[Outlier, ...]:
     """The slow parts of ``times_ns`` (launches × n × n, NaN on the diagonal only; n ≥ 4), hosts and ranks first.
 
@@ -230,7 +242,8 @@ def outliers_in(
     An effect counts if it makes the rate less than 85 % of the usual, stands out from the other effects of its kind by
     4 σ (pairs: 6 σ), is present in at least three quarters of the launches, and is beyond the scatter of launches
     (t-test with the scatter pooled over the kind, p < 0.01 over all lines or cells). A single launch has no scatter, so
-    the limit is 70 % there. Single pairs are judged from four launches on, and only if ``pairs``.
+    the limit is 70 % there. Single pairs are judged only if ``pairs``; of fewer than four launches, their limits are
+    the ratio ``few`` and 10 σ.
     """
     logs = np.log(times_ns)
     near = np.asarray([[host == other for other in hosts] for host in hosts])
@@ -240,7 +253,7 @@ def outliers_in(
     pace = _over_all(even - effects.explained)
     even -= pace[:, None, None]
     lines, effects = _slow_lines(even, effects, near)
-    cells = _slow_cells(even - effects.explained, effects.cells) if pairs else {}
+    cells = _slow_cells(even - effects.explained, effects.cells, few) if pairs else {}
     parts = _SlowParts(tuple(ranks), tuple(hosts), size_bytes, effects, lines, cells)
     return (*parts.slow_lines(), *parts.pairs())
 
@@ -303,14 +316,14 @@ def _slow_lines(even: Floats, effects: _Effects, near: Truths) -> tuple[tuple[Li
     return slow_lines, _Effects(effects.usual, lines, cells)
 
 
-def _slow_cells(rests: Floats, cells: Floats) -> dict[tuple[int, int], float]:
-    if len(rests) < LAUNCHES_FOR_A_PAIR:
-        return {}
+def _slow_cells(rests: Floats, cells: Floats, few_ratio: float) -> dict[tuple[int, int], float]:
+    few = len(rests) < LAUNCHES_FOR_A_PAIR
     off = np.argwhere(~np.isnan(cells))
     at = (off[:, 0], off[:, 1])
     # Median polish leaves many cells of a small matrix at exactly 0, so the scatter is taken from the upper quartile.
-    sigma = _UPPER_QUARTILE_TO_SIGMA * float(np.quantile(np.abs(cells[at]), 0.75))
-    slow = _slow(cells[at], rests[:, at[0], at[1]], _PAIR_SIGMAS * sigma)
+    sigma = UPPER_QUARTILE_TO_SIGMA * float(np.quantile(np.abs(cells[at]), 0.75))
+    stands_out = max(_FEW_SIGMAS * sigma, -math.log(few_ratio)) if few else _PAIR_SIGMAS * sigma
+    slow = _slow(cells[at], rests[:, at[0], at[1]], stands_out)
     return {(int(source), int(to)): float(cells[source, to]) for source, to in off[slow]}
 
 

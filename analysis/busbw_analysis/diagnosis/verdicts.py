@@ -213,6 +213,9 @@ def _judge(
     near = _near_share(curve)
     share = 0.0 if peak_share is None else peak_share / slowdown
     reached = share_of_peak(curve.peak.name, share) if isinstance(curve.peak, Peak) else ""
+    if near <= share < NEAR_PEAK and isinstance(curve.peak, Peak) and (practical := curve.peak.practical_busbw):
+        of_practical = 100 * share * (curve.peak.busbw or 0.0) / practical
+        reached = f"{reached}, {of_practical:.3g} % of the {format_rate(practical)} {curve.peak.in_practice}"
     if share >= near and doubts.peak is None:
         # A measured peak scatters, too.
         nominal = isinstance(curve.peak, Peak) and not curve.peak.measured
@@ -317,7 +320,7 @@ def _why(
     peak = curve.peak
     if isinstance(peak, Peak) and peak_share is not None and point.busbw is not None:
         if (practical := peak.practical_busbw) is not None:
-            yield f"{100 * point.busbw / practical:.3g} % of the {format_rate(practical)} reached in practice"
+            yield f"{100 * point.busbw / practical:.3g} % of the {format_rate(practical)} {peak.in_practice}"
         if peak.widest:
             yield "the peak assumes the widest link of this GPU model, because the log does not state its link"
         if peak_share > 1:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from msgspec import structs
+
 from busbw.ops import (
     ARITHMETIC,
     LEAST_CROSSING,
@@ -26,6 +28,7 @@ from busbw.ops import (
     TO_THE_HOST,
 )
 from busbw.ops.base import Crossing
+from busbw.runs.facts import HostFacts
 from busbw.runs.records import JSON
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
@@ -34,7 +37,7 @@ from busbw_analysis.data.as_json import plain, with_values
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.names import rank_list
-from busbw_analysis.data.series import Series
+from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.peaks.paths import Narrowest, Network, gpu_links, gpu_memory, host_links, host_network
@@ -75,6 +78,7 @@ class Peak:
     clauses: how the peak follows from this rate: sharing, traffic for each byte, what else may limit it
     measured: whether the rate was measured in this run; otherwise the system or the catalogue states it
     practical: the algbw that others reach on such hardware, B/s (None: unknown)
+    in_practice: who reaches it, for sentences
     practical_left_out: why the catalogue's practical rate does not apply to this op
     widest: the peak assumes the widest link that such hardware can have, because the actual width is unknown
     cases: indices of the cases that the rate was measured with; empty for a nominal peak
@@ -89,6 +93,7 @@ class Peak:
     clauses: tuple[str, ...]
     measured: bool
     practical: float | None = None
+    in_practice: str = "reached in practice"
     practical_left_out: str | None = None
     widest: bool = False
     cases: tuple[int, ...] = ()
@@ -427,7 +432,7 @@ def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Pea
     key, facts = series.key, hardware.facts
     networks: dict[str, Network] = {}
     for host in facts.hosts_of(key.ranks):
-        connection = host_network(facts.environment(host), facts.backend.transport, hardware.rows)
+        connection = host_network(_at_group(facts.environment(host), key), facts.backend.transport, hardware.rows)
         if isinstance(connection, Unavailable):
             return replace(connection, reason=f"the speed of the network is unknown: {host} {connection.reason}")
         networks[host] = _shared(facts, series, host, connection)
@@ -453,6 +458,12 @@ def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Pea
         peak = peak if peak.algbw <= links.algbw else links.with_clause(clause)
         peak = replace(peak, practical=min(limits) if len(limits) == 2 else peak.practical)
     return _as_sent_by_gpus(peak, network, (multiple, of_a_rank), placement.count(slowest), key.op)
+
+
+def _at_group(host: HostFacts, key: SeriesKey) -> HostFacts:
+    """The host with the port alone that a group of ranks is named after, if it is."""
+    own = tuple(port for port in host.rdma if port.device == key.group)
+    return structs.replace(host, rdma=own) if own else host
 
 
 def _shared(facts: Facts, series: Series, host: str, network: Network) -> Network:
@@ -515,5 +526,7 @@ def _as_sent_by_gpus(peak: Peak, network: Network, multiples: tuple[float, float
     practical = carried if peak.practical is None else min(peak.practical, carried)
     busbw = format_rate(practical * (peak.busbw or 0.0) / peak.algbw)
     how = "the NICs of one GPU" if one_nic else "a ring, which passes every host once,"
-    limited = replace(peak, practical=practical)
-    return limited.with_clause(f"{how} would reach {busbw}") if practical == carried else limited
+    if practical != carried:
+        return replace(peak, practical=practical)
+    limited = replace(peak, practical=practical, in_practice=f"that {how} would reach")
+    return limited.with_clause(f"{how} would reach {busbw}")

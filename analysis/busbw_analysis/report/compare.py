@@ -13,7 +13,7 @@ from busbw_analysis.data.as_json import values_of
 from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.diagnosis.compare import Compared, Comparison
+from busbw_analysis.diagnosis.compare import UNTESTED, Compared, Comparison
 from busbw_analysis.diagnosis.compare_answer import (
     MOST_LAUNCHES,
     decides,
@@ -263,6 +263,8 @@ def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
         statistic = "the number that the tool prints" if comparison.imported else of_launches
         yield f"A, B: {statistic}; the slowest of concurrent groups, the geometric mean of pairs"
     yield f"a launch counts in a band with its geometric mean over the sizes; {SIZES_OF_BANDS}"
+    if any(band.estimate.p_value is None and band.verdict.word in {"slower", "faster"} for band in comparison.bands):
+        yield f"slower, faster without p: one number a side, at least {UNTESTED:g}× apart, no test"
     if any(band.estimate.p_value is not None for band in comparison.bands):
         family = "bands, and among sizes" if cases else "bands"
         yield f"low, high: exact 95 % interval; p adj: exact {_test(comparison)}, after Holm among {family}"

@@ -62,6 +62,7 @@ class Draft:
         self.error: str | None = None
         self._quotes_tool = False
         self._error_line: int | None = None
+        self._next_version: str | None = None
 
     def note(self, code: str, line: int | None, text: str) -> None:
         """Keep the first note of every code and count the others."""
@@ -78,7 +79,11 @@ class Draft:
         """Record versions, ranks and errors that NCCL, a launcher or the tool prints."""
         text = line.nccl or line.text
         if "CCL version" in text and (match := _LIBRARY.search(text)) is not None:
-            self.facts["library_version"] = match[1] or match[2]
+            version = match[1] or match[2]
+            # Another version below the rows is that of the next table.
+            known = self.facts.setdefault("library_version", version) if self.rows else version
+            self._next_version = version if known != version else None
+            self.facts["library_version"] = known
         elif line.nccl is not None and " nranks " in text and (match := _RANKS.search(text)) is not None:
             self.nranks.add(int(match[1]))
         if LIKELY.search(text) is not None:
@@ -186,6 +191,8 @@ class Draft:
             rows = tuple(_row(ranks, fields) for fields in self.rows)
             self.tables.append(Table(line=self.line, rows=rows, places=tuple(self.places), **self.facts))
             self.facts = {name: self.facts[name] for name in _LASTING if name in self.facts}
+            if self._next_version is not None:
+                self.facts["library_version"], self._next_version = self._next_version, None
             self.rows, self.places, self.nranks = [], [], set()
 
     def log(self) -> ForeignLog:

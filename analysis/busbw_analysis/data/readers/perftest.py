@@ -19,6 +19,7 @@ _TITLE: Final = re.compile(
 _BARE: Final = re.compile(r"(?<![#\w])(?=(?:bytes|iterations)\b)")
 """Where a heading lost its #, which Markdown takes for its own."""
 _HEADING: Final = re.compile(r"#\w+|tps average|(?:[\w.%]{1,20} )?[\w.]{1,20}\[[^\]]{1,20}\]")
+_DEVICE: Final = re.compile(r"(?:^|\s)Device\s*:\s*(\S+)")
 JSON: Final = re.compile(rb'"MsgSize"\s*:')
 _RATES: Final = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8, "GB/sec": 1e9}
 _BANDWIDTH: Final = re.compile(rf"BW average\[({'|'.join(_RATES)})\]")
@@ -43,6 +44,11 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         if (match := _TITLE.match(line.text)) is not None:
             draft.begin(line.number)
             test = _benchmark(match[1])
+        elif (match := _DEVICE.search(line.text)) is not None:
+            if draft.rows:
+                draft.begin(line.number)
+                test = dict(_UNTITLED)
+            draft.facts["nic"] = match[1]
         elif words[:1] in (["#bytes"], ["bytes"]) and "iterations" in line.text:
             if draft.rows:
                 draft.begin(line.number)

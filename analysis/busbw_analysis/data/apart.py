@@ -1,0 +1,187 @@
+"""Keeps tables and logs of another tool apart that are no launches of one case: over other hosts or devices, or with
+other settings. They get groups of ranks of their own in one world of all hosts, or settings of their own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from msgspec import structs
+
+from busbw.runs.facts import HostFacts
+from busbw.runs.records import Case, Imported, Run
+from busbw.runs.store import StoredRun
+from busbw_analysis.data.likeness import is_unknown, options_of
+from busbw_analysis.data.readers.log import Table
+
+_MOST_NAMED: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the results of one table or log are of. Empty: not stated.
+
+    ranks: how many there are
+    hosts, nics, gpus: in any order; NICs by name if the tool uses one, GPUs by address
+    settings: versions, and words of the command line
+    cases: operations and sizes
+    """
+
+    ranks: int
+    hosts: frozenset[str]
+    nics: frozenset[str] = frozenset()
+    gpus: frozenset[str] = frozenset()
+    settings: tuple[frozenset[str], ...] = ()
+    cases: frozenset[object] = frozenset()
+
+    @classmethod
+    def of_table(cls, table: Table) -> "Identity":
+        """As its log states it."""
+        versions = (("", table.tool_version), ("library ", table.library_version))
+        return cls(
+            ranks=max([len(table.places), *(row.ranks or 1 for row in table.rows)]),
+            hosts=frozenset(place.host for place in table.places if place.host is not None),
+            nics=frozenset(filter(None, [table.nic])),
+            gpus=frozenset(place.bus_id for place in table.places if place.bus_id is not None),
+            settings=(
+                *(frozenset([f"{name}{version}"] if version else []) for name, version in versions),
+                options_of(table.command),
+            ),
+            cases=frozenset((row.op, row.tool_op, row.tool_size_bytes, row.dtype, row.in_place) for row in table.rows),
+        )
+
+    @classmethod
+    def of_run(cls, run: Run) -> "Identity":
+        """As an imported run records it. Settings that differ between runs are a matter of ``CHECKED``."""
+        environments = run.environments.values()
+        nics = frozenset(port.device for host in environments for port in host.rdma)
+        return cls(
+            ranks=len(run.hosts),
+            hosts=frozenset() if is_unknown(run, "hosts") else frozenset(run.hosts),
+            nics=nics if len(nics) == 1 else frozenset(),
+            gpus=frozenset(
+                gpu.address
+                for host in environments
+                for gpu, rank in zip(host.pci.gpus, host.ranks, strict=False)
+                if gpu.address != f"rank {rank.rank}"
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What sets one of several apart: the name of its group of ranks, and its settings; "" for what all share."""
+
+    group: str
+    settings: str
+
+
+def labels_of(identities: Sequence[Identity]) -> list[Label]:
+    """A label for each of ``identities``. Places tell apart those with the same number of ranks and hosts, settings
+    those with common cases: others are other cases anyway. What is not stated is no difference.
+    """
+    labels = []
+    for own in identities:
+        alike = [other for other in identities if (other.ranks, len(other.hosts)) == (own.ranks, len(own.hosts))]
+        near = [other for other in alike if (other.hosts, len(other.gpus)) == (own.hosts, len(own.gpus))]
+        places = [
+            _differing(own.hosts, [other.hosts for other in alike], " + "),
+            _differing(own.nics, [other.nics for other in near], " + "),
+            _differing(own.gpus, [other.gpus for other in near], " + "),
+        ]
+        same = [other for other in identities if other.cases & own.cases]
+        settings = [
+            _differing(words, [other.settings[kind] for other in same], " ", own=True)
+            for kind, words in enumerate(own.settings)
+        ]
+        labels.append(Label(" ".join(filter(None, places)), " ".join(filter(None, settings))))
+    return labels
+
+
+def _differing(words: frozenset[str], every: Sequence[frozenset[str]], between: str, *, own: bool = False) -> str:
+    """``words`` as text if others of ``every`` differ; "" if not. Of many, or with ``own``, those that not all have."""
+    stated = {other for other in every if other}
+    if not words or len(stated) < 2:
+        return ""
+    special = words - frozenset.intersection(*stated)
+    return between.join(sorted(special if own or len(words) > _MOST_NAMED else words)[:_MOST_NAMED])
+
+
+def apart(runs: Sequence[StoredRun], labels: Sequence[Label] | None = None) -> list[StoredRun]:
+    """Imported ``runs`` whose results cannot be taken for launches of the same cases; as they are if they are alike.
+
+    All get the same world: the hosts of all, each with the most ranks that it has in any.
+    """
+    if any(stored.run.imported is None for stored in runs):
+        return list(runs)
+    labels = labels_of([Identity.of_run(stored.run) for stored in runs]) if labels is None else labels
+    if not any(label.group or label.settings for label in labels):
+        return list(runs)
+    counts = {
+        host: max(stored.run.hosts.count(host) for stored in runs) for stored in runs for host in stored.run.hosts
+    }
+    world = tuple(host for host, count in counts.items() for _ in range(count))
+    environments: dict[str, HostFacts] = {}
+    for stored in runs:
+        ranks = _ranks_in(world, stored.run.hosts)
+        for host, facts in stored.run.environments.items():
+            environments[host] = _together(environments.get(host), facts, ranks)
+    return [_in_world(stored, label, world, environments) for stored, label in zip(runs, labels, strict=True)]
+
+
+def _ranks_in(world: Sequence[str], hosts: Sequence[str]) -> list[int]:
+    """The rank in the world of every rank: the n-th of its host there."""
+    left = {host: iter([rank for rank, name in enumerate(world) if name == host]) for host in hosts}
+    return [next(left[host]) for host in hosts]
+
+
+def _together(known: HostFacts | None, facts: HostFacts, ranks: Sequence[int]) -> HostFacts:
+    """The facts of a host from several runs: its ports together, its GPUs of the first run that has as many."""
+    own = structs.replace(facts, ranks=tuple(structs.replace(rank, rank=ranks[rank.rank]) for rank in facts.ranks))
+    if known is None:
+        return own
+    ports = {port.device: port for port in (*known.rdma, *own.rdma)}
+    more = own if len(own.ranks) > len(known.ranks) else known
+    return structs.replace(more, rdma=tuple(ports.values()))
+
+
+def _in_world(
+    stored: StoredRun, label: Label, world: tuple[str, ...], environments: Mapping[str, HostFacts]
+) -> StoredRun:
+    ranks = _ranks_in(world, stored.run.hosts)
+
+    def case_of(case: Case) -> Case:
+        group = case.group if not label.group else label.group if case.group == "all" else f"{label.group} {case.group}"
+        words = " ".join(filter(None, (case.tool_op, label.settings)))
+        split = group != "all" or case.ranks == len(stored.run.hosts)
+        size = {"ranks": len(world), "nodes": len(set(world))} if label.group and split else {}
+        return structs.replace(case, group=group, tool_op=words or None, **size)
+
+    def row_of(row: Imported) -> Imported:
+        members = tuple(ranks[rank] for rank in row.ranks)
+        order = members if len(members) == 2 else tuple(sorted(members))  # a pair has a direction
+        return structs.replace(row, case=case_of(row.case), ranks=order)
+
+    run = structs.replace(
+        stored.run, hosts=world, environments=dict(environments), cases=tuple(map(case_of, stored.run.cases))
+    )
+    rows = tuple(row_of(row) if isinstance(row, Imported) else row for row in stored.rows)
+    return replace(stored, run=run, rows=rows)
+
+
+def merged(runs: Sequence[StoredRun]) -> StoredRun:
+    """The parts of one log as one run."""
+    first, imported = runs[0], [stored.run.imported for stored in runs if stored.run.imported is not None]
+    log = structs.replace(
+        imported[0],
+        unknown=tuple(dict.fromkeys(name for part in imported for name in part.unknown)),
+        notes=tuple(dict.fromkeys(note for part in imported for note in part.notes)),
+    )
+    ends = [stored.end for stored in runs if stored.end is not None]
+    end = next((end for end in ends if end.status != "complete"), ends[0])
+    run = structs.replace(first.run, cases=tuple(dict.fromkeys(_cases(runs))), imported=log)
+    return replace(first, run=run, rows=(*(row for stored in runs for row in stored.imported), end))
+
+
+def _cases(runs: Iterable[StoredRun]) -> Iterable[Case]:
+    return (case for stored in runs for case in stored.run.cases)

@@ -1,0 +1,246 @@
+"""What a run says of itself: like parts, sizes of a curve, directions of a link; and which logs are kept apart."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from testing.logs import EXPECTED, LOGS
+
+from busbw.errors import BusbwError, UnlikeRuns
+from busbw.system.catalog import catalogue
+from busbw_analysis.assembly.judge import judge
+from busbw_analysis.data.imported import LogFacts
+from busbw_analysis.data.likeness import options_of
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.sources import find
+from busbw_analysis.diagnosis.answer import answer_of
+from busbw_analysis.diagnosis.causes import CONTRASTS
+from busbw_analysis.diagnosis.compare import compare
+from busbw_analysis.diagnosis.judge import Finding, Judgement
+from busbw_analysis.peaks.peaks import Peak
+
+CODES = {*CONTRASTS, "slow-host", "slow-rank", "slow-pair"}
+NICS = LogFacts.stated({"hosts": 2, "nics": "8x200Gb/s"}, catalogue())
+
+
+def judged(*paths: Path, facts: LogFacts | None = None) -> Judgement:
+    return judge(pool([find(path.parent, str(path)).read(facts) for path in paths]))
+
+
+def contrasts(judgement: Judgement) -> list[Finding]:
+    return [finding for finding in judgement.findings if finding.code in CODES]
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "says"),
+    [
+        ("nvbandwidth-h2d-slow.txt", "slow-gpu", ("GPU 0 ", "14.2 GB/s", "PCIe 3 x16", "PCIe 5 x4")),
+        ("nvbandwidth-pair-slow.txt", "slow-pair", ("2 ↔ 5", "41.9 GB/s", "11%")),
+        ("perftest-8-nics.txt", "slow-nic", ("mlx5_5 ", "12.2 GB/s")),
+        ("nccl-tests-collapse.txt", "collapse", ("64 MiB", "5.6×", "28.9 GB/s")),
+        ("nccl-tests-host-pairs.txt", "slow-host", ("host gn644 ", "49.3 GB/s", "56%", "host gn284 or gn678")),
+    ],
+)
+def test_what_is_slower_than_its_like_is_named_and_is_the_cause(log: str, code: str, says: tuple[str, ...]) -> None:
+    judgement = judged(LOGS / log)
+    (finding,) = contrasts(judgement)
+    assert finding.code == code
+    assert all(words in finding.claim for words in says)
+    answer = answer_of(judgement)
+    assert answer.status == "explained"
+    assert finding.claim.casefold()[1:] in answer.cause.casefold()
+
+
+def test_healthy_logs_accuse_nobody() -> None:
+    mine = ("-slow.txt", "8-nics.txt", "collapse.txt", "host-pairs.txt")
+    accused = []
+    for path in sorted(LOGS.iterdir()):
+        if path == EXPECTED or path.name.endswith(mine):
+            continue
+        try:
+            accused += [(path.name, finding.claim) for finding in contrasts(judged(path))]
+        except BusbwError:
+            continue
+    assert not accused
+
+
+# --- GPUs and pairs of them ----------------------------------------------------------------------------------------
+
+
+def h2d(*rates: float) -> str:
+    row = " ".join(f"{rate:.2f}" for rate in rates)
+    return (
+        "Running host_to_device_memcpy_ce.\nmemcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n"
+        f"  {' '.join(map(str, range(len(rates))))}\n 0 {row}\n\nSUM host_to_device_memcpy_ce {sum(rates)}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "slow"),
+    [
+        ((57, 56, 57, 14, 56, 57, 57, 56), ["GPU 3"]),
+        ((57, 14, 57, 14, 56, 57, 57, 56), ["GPU 1", "GPU 3"]),
+        ((57, 20), ["GPU 1"]),
+        # Half of the GPUs at another socket are another kind, and a fifth less is within what single numbers scatter.
+        ((57, 57, 57, 57, 30, 30, 30, 30), []),
+        ((57, 57, 57, 46), []),
+        ((57, 40), []),
+    ],
+)
+def test_a_gpu_is_slow_if_its_like_are_alike(tmp_path: Path, rates: tuple[float, ...], slow: list[str]) -> None:
+    judgement = judged(written(tmp_path, "log", h2d(*rates)))
+    named = "".join(finding.claim for finding in contrasts(judgement))
+    assert [gpu for gpu in (f"GPU {number}" for number in range(len(rates))) if gpu in named] == slow
+
+
+def matrix(count: int, change: Callable[[np.ndarray], None]) -> str:
+    rates = 369 + np.arange(count * count).reshape(count, count) % 5 / 10
+    change(rates)
+    lines = ["Running device_to_device_memcpy_read_ce.", "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)"]
+    lines.append(" ".join(map(str, range(count))))
+    for row in range(count):
+        cells = ["N/A" if row == column else f"{rates[row, column]:.2f}" for column in range(count)]
+        lines.append(f" {row} {' '.join(cells)}")
+    return "\n".join([*lines, "", "SUM device_to_device_memcpy_read_ce 1", ""])
+
+
+@pytest.mark.parametrize(
+    ("count", "cells", "share", "expected"),
+    [
+        (8, [(1, 3)], 0.1, [("slow-pair", "1 → 3")]),
+        (4, [(1, 3), (3, 1)], 0.4, [("slow-pair", "1 ↔ 3")]),
+        (8, [(1, 3)], 0.6, [("asymmetric", "1 → 3")]),
+        (2, [(1, 0)], 0.5, [("asymmetric", "1 → 0")]),
+        (3, [(1, 2)], 0.5, [("asymmetric", "1 → 2")]),
+        (8, [(1, 3), (3, 1)], 0.6, []),
+        (8, [(1, 3)], 0.8, []),
+        (2, [(1, 0)], 0.8, []),
+    ],
+)
+def test_a_pair_far_below_all_others_or_its_other_direction_is_named(
+    tmp_path: Path, count: int, cells: list[tuple[int, int]], share: float, expected: list[tuple[str, str]]
+) -> None:
+    def slow(rates: np.ndarray) -> None:
+        for cell in cells:
+            rates[cell] *= share
+
+    named = contrasts(judged(written(tmp_path, "log", matrix(count, slow))))
+    assert [finding.code for finding in named] == [code for code, _ in expected]
+    assert all(name in finding.claim for finding, (_, name) in zip(named, expected, strict=True))
+
+
+def test_a_gpu_whose_copies_to_the_host_are_slower_than_from_it_is_named(tmp_path: Path) -> None:
+    back = h2d(25, 12, 25).replace("host_to_device", "device_to_host").replace("CPU(row) -> GPU", "CPU(row) <- GPU")
+    named = contrasts(judged(written(tmp_path, "log", h2d(25, 25, 25) + back)))
+    assert {"asymmetric", "slow-gpu"} == {finding.code for finding in named}
+    assert all("GPU 1" in finding.claim for finding in named)
+
+
+# --- apart ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_nic_has_its_own_port_as_peak() -> None:
+    judgement = judged(LOGS / "perftest-8-nics.txt", facts=NICS)
+    peaks = {curve.series.key.group: curve.peak for curve in judgement.curves}
+    assert set(peaks) == {f"mlx5_{number}" for number in range(8)}
+    assert all(isinstance(peak, Peak) and peak.algbw == 25e9 for peak in peaks.values())
+    shares = [curve.peak_share_at(0) or 0 for curve in judgement.curves]
+    assert [round(share, 2) for share in shares] == [0.98, 0.98, 0.98, 0.98, 0.98, 0.49, 0.98, 0.98]
+    assert not [finding for finding in judgement.findings if finding.code == "launches-differ"]
+
+
+def test_files_of_pairs_of_hosts_are_as_one_file_of_them(tmp_path: Path) -> None:
+    whole = judged(LOGS / "nccl-tests-host-pairs.txt")
+    tables = (LOGS / "nccl-tests-host-pairs.txt").read_text(encoding="utf-8").split("# nThread")[1:]
+    files = [written(tmp_path, f"{number}.log", f"# nThread{table}") for number, table in enumerate(tables)]
+    pooled = judged(*files)
+    assert [case.case for case in pooled.cases] == [case.case for case in whole.cases]
+    assert len(whole.cases) == 10
+    assert all(case.only is not None and len(case.only.launch_medians_ns) == 1 for case in whole.cases)
+    assert [finding.claim for finding in contrasts(pooled)] == [finding.claim for finding in contrasts(whole)]
+    # Two of them are still the same case on two sides.
+    (first, *_) = compare(*(pool([find(tmp_path, str(path)).read()]) for path in files[:2])).bands
+    assert (first.verdict.word, round(first.estimate.ratio, 2)) == ("faster", 0.56)
+
+
+def test_repeated_tables_on_the_same_hosts_are_launches(tmp_path: Path) -> None:
+    table = (LOGS / "nccl-tests-host-pairs.txt").read_text(encoding="utf-8").split("# nThread")[1]
+    judgement = judged(written(tmp_path, "log", f"# nThread{table}# nThread{table}"))
+    assert [len(case.groups[0].launch_medians_ns) for case in judgement.cases] == [2, 2]
+    assert {case.case.group for case in judgement.cases} == {"all"}
+
+
+def test_a_table_that_takes_far_longer_than_the_other_is_named(tmp_path: Path) -> None:
+    table = "# nThread" + (LOGS / "nccl-tests-host-pairs.txt").read_text(encoding="utf-8").split("# nThread")[1]
+    slower = table.replace("326299   26.33   49.36", "652598   13.17   24.68")
+    judgement = judged(written(tmp_path, "log", f"Before:\n{table}and after:\n{slower}"))
+    (finding,) = (finding for finding in judgement.findings if finding.code == "launches-differ")
+    assert "Table 2 of log took 2×" in finding.claim
+
+
+def test_a_rate_near_what_a_ring_reaches_says_so(tmp_path: Path) -> None:
+    table = (LOGS / "nccl-tests-host-pairs.txt").read_text(encoding="utf-8").split("# nThread")[2]
+    nics = LogFacts.stated({"nics": "4x200Gb/s"}, catalogue())
+    (verdict, _) = judged(written(tmp_path, "log", f"# nThread{table}"), facts=nics).verdicts
+    assert (verdict.status, round(verdict.peak_share or 0, 3)) == ("as expected", 0.471)
+    assert "88.4 % of the 100 GB/s that a ring" in verdict.reached
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        ("$ ./all_reduce_perf -g 1\n", "$ NCCL_ALGO=Tree ./all_reduce_perf -g 1\n", (None, "NCCL_ALGO=Tree")),
+        ("$ ./all_reduce_perf -R 0\n", "$ ./all_reduce_perf -R 1\n", ("-R 0", "-R 1")),
+        ("NCCL version 2.18.3\n", "NCCL version 2.20.5\n", ("library 2.18.3", "library 2.20.5")),
+        ("$ ./all_reduce_perf -n 20\n", "$ ./all_reduce_perf -n 50 > x\n", (None,)),
+    ],
+)
+def test_tables_with_other_settings_are_other_cases_and_files_with_them_are_compared(
+    tmp_path: Path, first: str, second: str, names: tuple[str | None, ...]
+) -> None:
+    table = "# nThread" + (LOGS / "nccl-tests-host-pairs.txt").read_text(encoding="utf-8").split("# nThread")[1]
+    slower = table.replace("326299   26.33   49.36", "652598   13.17   24.68")
+    judgement = judged(written(tmp_path, "log", first + table + second + slower))
+    assert tuple(dict.fromkeys(case.case.tool_op for case in judgement.cases)) == names
+    files = [written(tmp_path, "a.log", first + table), written(tmp_path, "b.log", second + slower)]
+    sides = [find(tmp_path, str(path)).read() for path in files]
+    if len(names) > 1:
+        with pytest.raises(UnlikeRuns):
+            pool(sides)
+    comparison = compare(pool(sides[:1]), pool(sides[1:]))
+    assert {band.verdict.word for band in comparison.bands} == {"slower"}
+    assert ("across" in {notice.code for notice in comparison.notices}) == (len(names) > 1)
+
+
+def test_options_are_those_that_change_results() -> None:
+    command = (
+        "mpirun -np 16 -H a,b -x NCCL_ALGO=Ring -x NCCL_DEBUG=INFO ./build/all_reduce_perf -b 1G -f 2 -g 1 -R 1 >log"
+    )
+    assert options_of(command) == {"NCCL_ALGO=Ring", "all_reduce_perf", "-g 1", "-R 1"}
+
+
+@pytest.mark.parametrize(("factor", "word"), [(3.6, "slower"), (1 / 3.6, "faster"), (1.2, "cannot tell")])
+def test_one_number_a_side_tells_what_no_scatter_reaches(tmp_path: Path, factor: float, word: str) -> None:
+    rows = [(1 << power, 10.0 * (power + 1)) for power in range(12, 20)]
+    head = "# OSU MPI Bi-Directional Bandwidth Test v5.7\n# Size      Bandwidth (MB/s)\n"
+    sides = [
+        pool([find(tmp_path, str(written(tmp_path, name, head + text))).read()])
+        for name, text in (
+            ("a", "".join(f"{size} {rate:.2f}\n" for size, rate in rows)),
+            ("b", "".join(f"{size} {rate / factor:.2f}\n" for size, rate in rows[2:])),
+        )
+    ]
+    assert {band.verdict.word for band in compare(*sides).bands} == {word}
+
+
+def test_a_case_with_fewer_sizes_is_compared_over_the_common_ones() -> None:
+    sides = [pool([find(LOGS, str(LOGS / f"osu-bibw-{name}.txt")).read()]) for name in ("good", "bad")]
+    (band,) = compare(*sides).bands
+    assert (band.verdict.word, round(band.estimate.ratio, 1)) == ("slower", 3.6)
