@@ -221,7 +221,8 @@ def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], ver
         return f"Cannot tell: {DOUBTS[doubts[0]]}."
     codes = {cause.code for cause in causes}
     if status == "as expected" and codes:
-        return "As expected, with a caution."
+        apart = any(cause.code in CONTRASTS for cause in causes)
+        return "As expected, but not everywhere." if apart else "As expected, with a caution."
     others = {finding.code for finding in judgement.findings if finding.severity != "note"} - codes
     ratios = [verdict.model_ratio for verdict in judgement.verdicts if verdict.model_ratio is not None]
     placed = status == "explained" and codes <= _PLACEMENT_CAUSES
