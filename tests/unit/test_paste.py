@@ -97,6 +97,15 @@ def test_a_disguise_changes_no_number(name: str, disguise: str, tmp_path: Path) 
         assert pasted == plain
 
 
+@pytest.mark.parametrize("before", ["", "> ", "10.0.0.1: ", "2024-11-05 12:00:00,123 INFO "])
+def test_cells_of_a_table_are_no_prefix(before: str, tmp_path: Path) -> None:
+    head = "| size | time (us) | algbw (GB/s) | busbw (GB/s) |\n|---|---|---|---|\n"
+    body = "".join(f"| {1 << power} | {(1 << power) / 1e3:.3f} | 1.00 | 1.75 |\n" for power in range(20, 28))
+    path = tmp_path / "log"
+    path.write_text("".join(before + line for line in (head + body).splitlines(keepends=True)), encoding="utf-8")
+    assert [row.size_bytes for row in read_log(path).rows] == [1 << power for power in range(20, 28)]
+
+
 @pytest.mark.parametrize(
     ("added", "failed"),
     [

@@ -57,7 +57,7 @@ _PREFIX: Final = re.compile(
     r"|(?:[-|]\s)?(?:DEBUG|INFO|WARNING|ERROR)\s*(?:-\s|\|\s+\S{1,99}\s-\s|:\w{0,64}:)"  # Python's logging, loguru
     r"|\((?:[\w.]{1,64}\s)?pid=\d+(?:, ip=[\d.]+)?\)\s"  # Ray
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,64} [\w.-]{1,64}\[\d+\]:\s"  # journald
-    r"|[\w.-]{1,64}\s*\|\s(?=\s*[#\d])"  # docker compose
+    r"|[\w.-]{1,64}\s*\|\s(?=\s*[#\d][^|]*$)"  # docker compose
     r"|[A-Za-z][\w.-]{0,63}:\s+(?=#|\d\S*\s+\S)"  # pdsh
     r"|[a-z][\w.]{0,64}-[\w.-]{1,64} [a-z][\w-]{0,64} (?=\s*[#\d])"  # stern
     r"|>\s(?=\s*[#\d]))"

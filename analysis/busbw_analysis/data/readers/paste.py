@@ -30,6 +30,8 @@ _WORD: Final = re.compile(r"\w")
 _LEVELS: Final = frozenset({"DEBUG", "INFO", "WARNING", "WARN", "ERROR"})
 _ENDS: Final = frozenset(":])|>-*")
 _LINE_NUMBER: Final = re.compile(r"\s*(\d{1,7})(?:[\t:.)|]|\s)\s?")
+_CELLS: Final = 3
+"""Bars of a row of a Markdown table, at least."""
 _LONGEST_PREFIX: Final = 160
 _MOST_LINES: Final = 4000
 _SHARE: Final = 0.6
@@ -218,22 +220,32 @@ def _prefix(texts: Sequence[str], known: Callable[[str], str]) -> re.Pattern[str
     following = sum(after == before + 1 for before, after in pairwise(numbers))
     if numbers and numbers[0] >= 0 and following > _MOST * (len(lines) - 1) > 1:
         return _LINE_NUMBER
-    table = [known(text) for text in lines if "#" in text or _is_row(text)]
+    table = [known(text) for text in lines if "#" in text or _is_row(text) or text.count("|") >= _CELLS]
     shapes = Counter(shape for text in table for shape in _shapes(text))
-    common = [shape for shape, count in shapes.items() if count >= max(3, _MOST * len(table))]
-    return re.compile(max(common, key=len)) if common else None
+    least = max(3, _MOST * len(table))
+    common = sorted((shape for shape, count in shapes.items() if count >= least), key=len, reverse=True)
+    patterns = map(re.compile, common)
+    return next((pattern for pattern in patterns if sum(_is_whole(pattern, text) for text in table) >= least), None)
+
+
+def _is_whole(prefix: re.Pattern[str], text: str) -> bool:
+    """Whether a line of a table has ``prefix``, and behind it a comment, a row or cells."""
+    match = prefix.match(text)
+    rest = "" if match is None else text[match.end() :].lstrip()
+    return rest[:1] in {"#", "|"} or (rest[:1].isdigit() and _is_row(rest))
 
 
 def _shapes(text: str) -> set[str]:
     """Patterns of all beginnings of a line that end in a sign or the level of a logger, with any words and numbers."""
     shape, shapes = "", set[str]()
+    ends = {"#", '"'} if text.count("|") < _CELLS else {"#", '"', "|"}
     for match in _PIECE.finditer(text[:_LONGEST_PREFIX]):
         piece = match[0]
         if piece[0].isspace():
             shape += r"\s+"
         elif any(character.isalnum() for character in piece):
             shape += piece if piece in _LEVELS else r"[\w.-]+"
-        elif piece in {"#", '"'}:
+        elif piece in ends:
             break
         else:
             shape += re.escape(piece)
