@@ -54,6 +54,21 @@ def test_a_line_of_nccl_is_evidence(line: str, code: str | None, tmp_path: Path)
     assert code is None or notes[code].line == 1
 
 
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        ("GPU0\t X \tPHB\tSYS\t0-31\t0\t\tN/A", "no-nvlink"),
+        ("GPU1\tPIX\t X \t0-31", "no-nvlink"),
+        ("GPU0\t X \tNV18\tPXB\tSYS\t0-55", None),
+        ("GPU0\tGPU1\tNIC0\tCPU Affinity", None),
+        ("GPU 0: NVIDIA H100 80GB HBM3", None),
+    ],
+)
+def test_a_row_of_topo_without_nvlink_is_evidence(row: str, code: str | None, tmp_path: Path) -> None:
+    notes = {note.code for note in read_log(pasted(tmp_path, f"{row}\n")).notes}
+    assert notes == ({code} if code else set())
+
+
 def test_a_link_that_lspci_calls_downgraded_is_evidence(tmp_path: Path) -> None:
     text = "\t\tLnkCap: Port #0, Speed 32GT/s, Width x16\n\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n"
     assert "pcie-degraded" in {note.code for note in read_log(pasted(tmp_path, text)).notes}

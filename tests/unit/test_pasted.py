@@ -127,6 +127,41 @@ def test_a_rank_that_did_not_start_is_named(tmp_path: Path) -> None:
         read(tmp_path, starts)
 
 
+RAS = """
+Communicators... (0.00s)
+#1-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  26 ranks have launched up to operation 6650
+  6 ranks have launched up to operation 6649
+  Rank 0 -- GPU 0 managed by process 483072 on node 172.16.64.210
+  Rank 3 -- GPU 3 managed by process 483075 on node 172.16.64.210
+"""
+SILENT = """
+#2-0 (27a079b828ff1a75) INCOMPLETE
+  Missing communicator data from 1 rank
+  Rank 5 -- GPU 5 managed by process 7 on node 10.0.0.2
+"""
+OLD = """
+  Communicator ranks have different collective operation counts
+  7 ranks have launched up to operation 9
+  Rank 2 has not launched any operations -- [process information not found]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (RAS, r"rank 0 \(GPU 0 managed .*, rank 3 .*, 4 more ranks launched AllReduce .* 6649 only.* 6650"),
+        (SILENT, r"rank 5 \(GPU 5 .* does not answer"),
+        (OLD, r"rank 2 .* up to 0 only, the others up to 9"),
+    ],
+)
+def test_ras_of_nccl_names_who_is_behind(text: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(LogError, match=expected) as refused:
+        read(tmp_path, text)
+    assert refused.value.code == "hang"
+
+
 def test_an_interface_that_does_not_exist_is_named_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert BACKENDS["gloo"].missing() is None
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "bond4")

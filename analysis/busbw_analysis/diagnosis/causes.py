@@ -250,6 +250,7 @@ _IN_THE_LOG: Final = {
     "host-path": {
         "p2p-off": _UNSET,
         "shm-off": _UNSET,
+        "no-nvlink": "expect what PCI Express has (nvidia-smi topo -m), or check the bridge",
         "via-shm": "check why the GPUs have no peer access (nvidia-smi topo -p2p r)",
         "nvls-off": _UNSET,
     },

@@ -26,6 +26,7 @@ from busbw_analysis.data.readers import (
     param,
     paste,
     perftest,
+    ras,
     superbench,
     tables,
     ucx,
@@ -127,6 +128,7 @@ READERS: Final = (
     Reader("nccl-tests", nccl_text.SIGN, nccl_text.read, NCCL),
     Reader("all_reduce_bench.py", _ALL_REDUCE_BENCH, tables.read, replace(NCCL, mode="isolated")),
     _TABLE,
+    Reader("NCCL RAS", ras.SIGN, ras.read, NCCL),
     _MESSAGES,
 )
 """The first reader whose sign is in a log reads it. A table takes precedence if the first line is that of a CSV."""

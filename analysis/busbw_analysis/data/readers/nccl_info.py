@@ -12,7 +12,8 @@ from busbw.runs.facts import RdmaPort
 
 SIGN: Final = re.compile(rb"NCCL (?:INFO|WARN) ")
 LIKELY: Final = re.compile(
-    r"NET/|Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|CA '|State:|Rate:|rate:|device '"
+    r"NET/|Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|^GPU\d|CA '|State:"
+    r"|[Rr]ate:|device '"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
 
@@ -40,6 +41,11 @@ KINDS: Final = (
     Evidence("sockets", re.compile(r"Using network Socket|via NET/Socket"), "NCCL sends over sockets ({interface})"),
     Evidence("p2p-off", _variable("NCCL_P2P_DISABLE", "1"), "{}={} forbids copies from GPU to GPU"),
     Evidence("p2p-off", _variable("NCCL_P2P_LEVEL", "LOC"), "{}={} forbids copies from GPU to GPU"),
+    Evidence(
+        "no-nvlink",
+        re.compile(r"^GPU(\d+)\s+(?:(?!NV\d)\S+\s+)*?(?:PIX|PXB|PHB|NODE|SYS)\s(?!.*\bNV\d)"),
+        "GPU {} has no NVLink",
+    ),
     Evidence("shm-off", _variable("NCCL_SHM_DISABLE", "1"), "{}={} sends the data of a host over its network"),
     Evidence("via-shm", re.compile(r"via SHM"), "GPUs of a host exchange data through host memory (via SHM)"),
     Evidence("nvls-off", _variable("NCCL_NVLS_ENABLE", "0"), "{}={} keeps NVSwitch from adding (NVLink SHARP)"),

@@ -1,0 +1,76 @@
+"""Reader of the status that NCCL's RAS prints (``ncclras``): which ranks are behind in a job that hangs.
+
+It has no rates, so that a log of it is refused with what it says. Source: ``src/ras/client_support.cc`` of NVIDIA/nccl,
+2.24 to 2.30.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from busbw.errors import LogError
+from busbw_analysis.data.readers.draft import Draft
+
+SIGN: Final = re.compile(
+    rb"#\d+-\d+ \([0-9a-f]{16}\) (?:MISMATCH|INCOMPLETE)|ranks have different \w+ operation counts"
+)
+_KIND: Final = re.compile(r"Communicator ranks have different (\w+) operation counts")
+_MISSING: Final = re.compile(r"Missing communicator data from (\d+) ranks?")
+_COUNT: Final = re.compile(r"(\d+) ranks have (?:launched up to operation (\d+)|not launched any operations)")
+_RANK: Final = re.compile(
+    r"Rank (\d+)(?: has launched up to operation (?P<at>\d+)|(?P<none> has not launched any operations))?"
+    r" -- (?P<where>.+)"
+)
+_MOST: Final = 8
+"""Ranks that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Ranks that have launched as many operations; None: nothing is known of them. ``named``: those that are listed."""
+
+    operations: int | None
+    count: int
+    named: list[str] = field(default_factory=list)
+
+
+def read(draft: Draft, lines: Iterable[str]) -> None:
+    """Raises LogError with code ``hang`` that names the ranks that are behind or do not answer, by operation."""
+    groups: dict[str, list[_Group]] = {}
+    kind = "collective"
+    for line in draft.scan(lines):
+        if (match := _KIND.search(line.text)) is not None:
+            kind = match[1]
+        elif (match := _MISSING.search(line.text)) is not None:
+            kind = "missing"
+            groups.setdefault(kind, []).append(_Group(None, int(match[1])))
+        elif (match := _COUNT.match(line.text)) is not None:
+            groups.setdefault(kind, []).append(_Group(int(match[2] or 0), int(match[1])))
+        elif (match := _RANK.match(line.text)) is not None:
+            if match["at"] is not None or match["none"] is not None:
+                groups.setdefault(kind, []).append(_Group(int(match["at"] or 0), 1))
+            if groups.get(kind):
+                groups[kind][-1].named.append(f"rank {match[1]} ({match['where']})")
+    texts = [text for kind, members in groups.items() if (text := _in_words(kind, members))]
+    if not texts:
+        raise LogError(f"{draft.source}: NCCL's RAS names no rank that is behind", code="no-results")
+    raise LogError(f"{draft.source}: NCCL's RAS says where the job hangs: {'; '.join(texts)}", code="hang")
+
+
+def _in_words(kind: str, groups: list[_Group]) -> str:
+    """Who does not answer, or is behind those that have launched most operations; "" if all are equal."""
+    if kind == "missing":
+        return f"{_names(groups)} {'does' if sum(group.count for group in groups) == 1 else 'do'} not answer"
+    most = max(group.operations or 0 for group in groups)
+    behind = [group for group in groups if group.operations != most]
+    if not behind:
+        return ""
+    last = " and ".join(str(group.operations) for group in behind)
+    return f"{_names(behind)} launched {kind} operations up to {last} only, the others up to {most}"
+
+
+def _names(groups: list[_Group]) -> str:
+    names = [name for group in groups for name in group.named]
+    more = sum(group.count for group in groups) - min(len(names), _MOST)
+    return ", ".join([*names[:_MOST], *([f"{more} {'more ' if names else ''}ranks"] if more else [])])
