@@ -304,3 +304,17 @@ def test_messages_of_other_calls_are_no_model_of_these(tmp_path: Path) -> None:
         puts = [verdict for verdict in judgement.verdicts if require_type(str, verdict.key.tool_op or "-") != "-"]
         assert puts
         assert {verdict.status != "not judged" for verdict in puts} == {is_judged}
+
+
+def test_a_table_of_ucc_perftest_has_blocks_or_buffers(tmp_path: Path) -> None:
+    text = (LOGS / "ucc-perftest.txt").read_text(encoding="utf-8")
+    rows = imported(text, tmp_path)
+    assert [(row.case.op, row.case.size_bytes, row.case.ranks, row.case.device) for row in rows] == [
+        ("all_reduce", 4 << 20, 8, "cpu"),
+        ("all_reduce", 64 << 20, 8, "cpu"),
+        ("all_gather", 16 << 20, 8, "cuda"),
+    ]
+    for row, busbw in zip(rows, (7.34e9, 7.34e9, 14.68e9), strict=True):
+        assert row.case.size_bytes * (row.bus_factor or 0) / (row.time_ns * 1e-9) == pytest.approx(busbw, rel=1e-3)
+    older = text.replace("Allgather", "Alltoall").replace("Bus Bandwidth", "Bandwidth")
+    assert {row.case.op for row in imported(older, tmp_path)} == {"all_reduce"}

@@ -29,6 +29,7 @@ from busbw_analysis.data.readers import (
     ras,
     superbench,
     tables,
+    ucc,
     ucx,
 )
 from busbw_analysis.data.readers.draft import Draft
@@ -122,6 +123,7 @@ READERS: Final = (
     Reader("Intel MPI benchmarks", imb.SIGN, imb.read, OF_MPI),
     Reader("perftest", perftest.SIGN, perftest.read, _PERFTEST),
     Reader("ucx_perftest", ucx.SIGN, ucx.read, Tool("ucx", "cpu", names=EVERY_NAME)),
+    Reader("ucc_perftest", ucc.SIGN, ucc.read, Tool("ucc", "cpu")),
     Reader("nixlbench", nixlbench.SIGN, nixlbench.read),
     Reader("DeepSpeed benchmark", deepspeed.SIGN, deepspeed.read, NCCL),
     Reader("nccom-test", nccom.SIGN, nccom.read, Tool("neuron", "neuron")),

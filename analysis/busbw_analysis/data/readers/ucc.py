@@ -1,0 +1,72 @@
+"""Reader of ucc_perftest.
+
+Source: ``print_header``, ``print_time`` and ``get_bw`` in ``tools/perf`` of openucx/ucc.
+The size is that of the send buffer: one block of gathers, S of the others. Releases that print ``Bandwidth`` instead of
+``Bus Bandwidth`` mean one block by the size of operations that scatter, which are therefore left out there. Times are
+means over ranks.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.lines import dtype_named, number, op_named, redop_named, rest, scaled, whole
+
+SIGN: Final = re.compile(rb"Collective: +[A-Z]\w+[\s\S]{1,600}\n *Count +Size +Time, us")
+_SETTING: Final = re.compile(r"(Collective|Memory type|Datatype|Reduction|Inplace): +(\S+)")
+_LAUNCH: Final = re.compile(r"\b(?:mpirun|mpiexec|srun)\b.*\s(?:-np|-n|--ntasks[= ])\s?(\d{1,7})\b.*\bucc_perftest")
+_GATHERED: Final = frozenset({"all_gather", "gather"})
+_SCATTERED: Final = frozenset({"all_to_all", "reduce_scatter", "scatter"})
+_NAMES: Final = ("count", "size", "avg", "min", "max", "busbw", "busbw max", "busbw min")
+_USED: Final = frozenset({"count", "size", "avg", "busbw"})
+
+
+def read(draft: Draft, lines: Iterable[str]) -> None:
+    """The rows of every table."""
+    test: dict[str, str] = {}
+    started: dict[str, Any] = {}
+    current = False
+    for line in draft.scan(lines):
+        if (match := _LAUNCH.search(line.text)) is not None:
+            started = {"ranks": int(match[1]), "command": line.text[:1000]}
+        elif (match := _SETTING.match(line.text)) is not None:
+            if match[1] == "Collective":
+                draft.begin(line.number)
+                draft.facts |= started
+                test = {}
+            test[match[1]] = match[2]
+        elif line.text.startswith("Count"):
+            current = "Bus Bandwidth" in line.text
+        elif test and (words := line.text.split()) and len(words) in {5, 8} and number(words[2]) is not None:
+            _add(draft, line.number, test, dict(zip(_NAMES, words, strict=False)), current=current)
+
+
+def _add(draft: Draft, line: int, test: dict[str, str], row: dict[str, str], *, current: bool) -> None:
+    op = op_named(test["Collective"])
+    if op in _SCATTERED and not current:
+        draft.note("not-a-number", line, f"in this release the size of {test['Collective']} may be one block or all")
+        return
+    values = {name: number(word) for name, word in row.items()}
+    size, seconds = whole(row["size"]), scaled(values["avg"], 1e-6)
+    fields: dict[str, Any] = {"tool_size_bytes": 0 if op == "barrier" else size}
+    if op in _GATHERED:
+        fields["tool_size_is"] = "block"
+    else:
+        fields |= {"tool_size_is": "S", "algbw": size / seconds if size and seconds else None}
+    reduction, dtype = test.get("Reduction", "N/A"), test.get("Datatype", "")
+    draft.add(
+        line,
+        op=op,
+        tool_op=test["Collective"],
+        dtype=dtype_named(dtype.lower()),
+        redop=None if reduction == "N/A" else redop_named(reduction.lower()),
+        in_place=test.get("Inplace") == "1",
+        time_seconds=seconds,
+        busbw=scaled(values.get("busbw"), 1e9),
+        statistic="mean",
+        device="cuda" if test.get("Memory type") in {"cuda", "rocm"} else "cpu",
+        backend="ucc",
+        others=rest(values, _USED),
+        **fields,
+    )
