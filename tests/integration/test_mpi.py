@@ -156,6 +156,7 @@ def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) ->
 
 
 @pytest.mark.slow
+@_spins
 def test_other_starts_and_caches_work_over_mpi(commands: Commands) -> None:
     ways = (("dissemination", "rotating"), ("window", "flushed"), ("none", "warm"))
     plan = commands.plan(*(sweep("all_reduce", sync=sync, cache=cache) for sync, cache in ways))
@@ -294,6 +295,7 @@ def test_a_rank_below_mpiexec_that_is_lost_ends_the_run_and_nothing_is_lost_with
 
 
 @pytest.mark.slow
+@_spins
 @pytest.mark.parametrize(
     ("rank", "does", "said"),
     [
