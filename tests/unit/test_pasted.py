@@ -217,3 +217,13 @@ def test_an_archive_without_logs_is_refused(content: bytes | None, code: str, tm
     with pytest.raises(LogError) as refused:
         logs_in(str(path), lambda: tmp_path / "out")
     assert refused.value.code == code
+
+
+def test_a_folder_of_runs_is_no_folder_of_their_logs(tmp_path: Path) -> None:
+    """An imported run keeps its log beside it."""
+    result = CliRunner().invoke(
+        main,
+        ["import", str(LOGS / "nccl-tests-2.19.txt"), "--machine", "m", "--results-dir", str(tmp_path / "results")],
+    )
+    assert result.exit_code == 0, result.output
+    assert logs_in(str(tmp_path / "results"), lambda: tmp_path) == (str(tmp_path / "results"),)

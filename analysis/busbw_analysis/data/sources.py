@@ -8,6 +8,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from time import time
 from typing import IO, Final, cast
@@ -97,7 +98,7 @@ def logs_in(selector: str, unpacked: Callable[[], Path]) -> tuple[str, ...]:
     """The logs in a folder or an archive (tar, zip) that is no run, by name; else ``selector`` itself.
 
     unpacked: makes a folder to unpack an archive into
-    Raises LogError for an archive that is damaged or holds no log.
+    Raises LogError for an archive that is damaged or holds no log, and for too many files.
     """
     path, folder = Path(selector), Path(selector)
     if path.is_file() and set(path.suffixes[-2:]) & _ARCHIVES:
@@ -108,8 +109,15 @@ def logs_in(selector: str, unpacked: Callable[[], Path]) -> tuple[str, ...]:
             raise LogError(f"{path}: cannot be unpacked: {error}", code="unreadable") from error
     elif not path.is_dir() or (path / store.RUN_FILE).is_file():
         return (selector,)
-    members = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())[:_MOST_FILES]
-    logs = tuple(str(file) for file in members if _is_log(file))
+    members = list(
+        islice((file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()), _MOST_FILES)
+    )
+    if len(members) == _MOST_FILES:
+        raise LogError(f"{path}: {_MOST_FILES} files or more; give the folder of the logs alone", code="too-large")
+    # The log that an imported run keeps beside it is read with the run.
+    logs = tuple(
+        str(file) for file in sorted(members) if not (file.parent / store.RUN_FILE).is_file() and _is_log(file)
+    )
     if not logs and folder != path:
         raise LogError(f"{path}: none of {len(members)} files is a log that busbw can read", code="not-a-log")
     return logs or (selector,)

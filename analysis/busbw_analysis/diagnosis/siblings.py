@@ -247,11 +247,11 @@ def _unequal_pairs(matrix: PairMatrix) -> Iterator[Contrast]:
     """Pairs with one slow direction, beyond the usual difference of directions; ranks of outliers are left out."""
     named = {rank for outlier in matrix.outliers for rank in outlier.ranks}
     pairs = [
-        (one, other)
-        for one, other in combinations(range(len(matrix.ranks)), 2)
-        if np.isfinite(matrix.time_ns[[one, other], [other, one]]).all()
+        (first, second)
+        for first, second in combinations(range(len(matrix.ranks)), 2)
+        if np.isfinite(matrix.time_ns[[first, second], [second, first]]).all()
     ]
-    logs = {(one, other): math.log(matrix.time_ns[one, other] / matrix.time_ns[other, one]) for one, other in pairs}
+    logs = {pair: math.log(matrix.time_ns[pair] / matrix.time_ns[pair[::-1]]) for pair in pairs}
     for pair, log in logs.items():
         others = [abs(other) for of, other in logs.items() if of != pair]
         sigma = UPPER_QUARTILE_TO_SIGMA * float(np.quantile(others, 0.75)) if others else 0.0

@@ -33,7 +33,7 @@ from busbw_analysis.data.readers import (
     ucx,
 )
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import LONGEST_LINE, without_prefix
+from busbw_analysis.data.readers.lines import LONGEST_LINE
 from busbw_analysis.data.readers.log import ForeignLog
 
 HEAD_BYTES: Final = 1 << 20
@@ -172,7 +172,7 @@ def is_log(file: IO[bytes]) -> bool:
         _, head = _unwrapped("", file)
     except LogError:
         return False
-    return recognise(_unpasted(paste.recognised(_texts(head), without_prefix, _is_log), head)) is not None
+    return recognise(_unpasted(paste.recognised(_texts(head), _is_log), head)) is not None
 
 
 def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> ForeignLog:
@@ -181,7 +181,7 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     Raises LogError, with a code of docs/logs.md, if it has no usable result.
     """
     file, head = _unwrapped(name, file)
-    pasted = paste.recognised(_texts(head), without_prefix, _is_log)
+    pasted = paste.recognised(_texts(head), _is_log)
     is_recognised, seen = reader is None, len(head)
     reader = reader or recognise(_unpasted(pasted, head))
     while reader in {None, _MESSAGES} and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):

@@ -3,7 +3,6 @@
 Readers get the log as the tool printed it. A line keeps its number: what is no part of the log becomes an empty line.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +11,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from busbw_analysis.data.readers.json_text import decoded
+from busbw_analysis.data.readers.lines import without_prefix
 
 _SPACES: Final = str.maketrans(
     dict.fromkeys(
@@ -50,7 +50,7 @@ _MOST_STRINGS: Final = 1000
 
 
 def as_text(text: str) -> str:
-    """A log with usual spaces and line ends, without the markup of web pages."""
+    """A text with the usual line ends, in place of carriage returns alone and of ``<br>``."""
     if "\r" in text and "\n" not in text:
         text = text.replace("\r", "\n")
     if "<br" in text:
@@ -95,8 +95,9 @@ def of_json_lines(lines: Sequence[str], is_log: Callable[[str], bool]) -> str | 
 
 
 def _object(line: str) -> dict[str, Any] | None:
+    text = line.lstrip()
     try:
-        value = json.loads(line) if line.lstrip()[:1] == "{" else None
+        value = decoded(text, 0) if text[:1] == "{" else None
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -122,14 +123,12 @@ def _strings(value: object) -> Iterator[str]:
 class Paste:
     """What was found in the first lines of a paste.
 
-    known: a line without the prefixes of launchers
-    prefix: what stands behind these before every line of the log; None: nothing
+    prefix: what stands before every line of the log, behind the prefixes of launchers; None: nothing
     fenced: whether only what is in code fences is the log
     commas: whether numbers have a decimal comma
     width: characters after which a terminal broke the lines; None: it did not
     """
 
-    known: Callable[[str], str]
     prefix: re.Pattern[str] | None
     fenced: bool
     commas: bool
@@ -146,16 +145,15 @@ class Paste:
 
     def _plain(self, text: str) -> str:
         """A line without what stands before it, and with decimal points."""
-        behind = text if self.prefix is _LINE_NUMBER else self.known(text)  # which takes a number for a rank
+        behind = text if self.prefix is _LINE_NUMBER else without_prefix(text)  # which takes a number for a rank
         if self.prefix is not None and (match := self.prefix.match(behind)) is not None:
             text = match.string[match.end() :]
         return _COMMA.sub(r"\1.\2", text) if self.commas and _is_row(text) else text
 
 
-def recognised(lines: Sequence[str], known: Callable[[str], str], is_log: Callable[[str], bool]) -> Paste:
+def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
     """What the first ``lines`` show of a paste.
 
-    known: a line without the prefixes of launchers, which have a meaning of their own
     is_log: whether a text is a log that a reader recognises
     """
     texts = [as_line(line) for line in lines[:_MOST_LINES]]
@@ -171,8 +169,7 @@ def recognised(lines: Sequence[str], known: Callable[[str], str], is_log: Callab
     rows = [text for text in texts if _is_row(text) and "#" not in text]
     commas = any(map(_DECIMALS.search, rows)) and not any(map(_POINT.search, rows))
     return Paste(
-        known=known,
-        prefix=_prefix([text for text in texts if "NCCL " not in text], known),
+        prefix=_prefix([text for text in texts if "NCCL " not in text]),
         fenced=fenced,
         commas=commas,
         width=width,
@@ -213,14 +210,14 @@ def _is_row(text: str) -> bool:
     return len(_NUMBER.findall(text)) >= _NUMBERS
 
 
-def _prefix(texts: Sequence[str], known: Callable[[str], str]) -> re.Pattern[str] | None:
+def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
     """The pattern of what stands before most lines of a table, behind launchers' prefixes; None if nothing does."""
     lines = [text for text in texts if text.strip()]
     numbers = [int(match[1]) if (match := _LINE_NUMBER.match(text)) is not None else -1 for text in lines]
     following = sum(after == before + 1 for before, after in pairwise(numbers))
     if numbers and numbers[0] >= 0 and following > _MOST * (len(lines) - 1) > 1:
         return _LINE_NUMBER
-    table = [known(text) for text in lines if "#" in text or _is_row(text) or text.count("|") >= _CELLS]
+    table = [without_prefix(text) for text in lines if "#" in text or _is_row(text) or text.count("|") >= _CELLS]
     shapes = Counter(shape for text in table for shape in _shapes(text))
     least = max(3, _MOST * len(table))
     common = sorted((shape for shape, count in shapes.items() if count >= least), key=len, reverse=True)
