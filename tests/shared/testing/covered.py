@@ -19,6 +19,7 @@ GPU_SIDE: Final = tuple(
         "backends/local/device.py",
         "backends/pytorch/calls.py",
         "backends/pytorch/nccl.py",
+        "backends/pytorch/nccl_tuning.py",
         "backends/watchdog.py",
         "measure/loops.py",
         "system/device.py",

@@ -1,4 +1,4 @@
-"""What a log says of the way that its bytes took: lines of NCCL, and of ibstat and lspci beside them.
+"""What a log says of the way that its bytes took: lines of NCCL, and of ibstat, lspci and ``nvidia-smi topo -m``.
 
 Sources: the messages in ``src/transport/net_ib``, ``net_socket.cc``, ``nvls.cc``, ``graph/paths.cc`` and ``tuning.cc``
 of NVIDIA/nccl, 2.4 to 2.29; ``ibstat`` of rdma-core and ``lspci -vv`` of pciutils.
@@ -63,7 +63,11 @@ KINDS: Final = (
     Evidence("retries", re.compile(r"\b(?:Call to )?(\w+) .*\breturned .*, retrying"), "{} failed and was tried again"),
     Evidence(
         "pcie-degraded",
-        re.compile(r"LnkSta:\s*Speed ([\d.]+)GT/s(?=.*downgraded)[^,]*, Width (x\d+)"),
+        # At rest a link of full width has 2.5 GT/s.
+        re.compile(
+            r"LnkSta:\s*Speed (?!2\.5GT/s[^,]*, Width x\d+(?! \(downgraded))"
+            r"([\d.]+)GT/s(?=.*downgraded)[^,]*, Width (x\d+)"
+        ),
         "a PCI Express link runs at {} GT/s {}, less than its device can (lspci)",
     ),
 )
