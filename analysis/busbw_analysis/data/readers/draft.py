@@ -234,8 +234,10 @@ class Draft:
             seen = [note.text for code, (note, _) in self._notes.items() if code in EVIDENCE]
             why += f". It also says: {'; '.join(seen)}" if seen else ""
             raise LogError(f"{self.source}: a log of {self.tool} without results: {why}", code="hang")
-        why = "" if "not-a-number" not in self._notes else f": {self._notes['not-a-number'][0].text}"
-        raise LogError(f"{self.source}: a log of {self.tool} without results{why}", code="no-results")
+        notes = self._notes.get("not-a-number")
+        why = "no line has the columns that busbw reads there (docs/logs.md)" if notes is None else notes[0].text
+        name = "a table" if self.tool == "table" else f"a log of {self.tool}"
+        raise LogError(f"{self.source}: {name} without results: {why}", code="no-results")
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:
