@@ -10,6 +10,7 @@ import torch.distributed as dist
 from simulated.device import Race, State
 from simulated.install import simulated
 from simulated.machine import EXACT, Faults, Machine
+from simulated.nccl import ALLOCATOR, MemPool
 
 SIZE = 1 << 16
 HOLD_CYCLES = 1_000_000
@@ -164,6 +165,16 @@ def test_memory_ends_and_comes_back(state: State) -> None:
         vectors(3)
         assert small.gpus[0].peak <= 4 * SIZE
     assert not state.gpus[0].allocated
+
+
+def test_memory_that_was_freed_is_no_longer_of_a_pool() -> None:
+    """Other memory may have its address later, and would count as registered."""
+    pool = MemPool(ALLOCATOR)
+    with torch.cuda.use_mem_pool(pool):  # type: ignore[arg-type] # torch's is of CUDA
+        held = vectors(2)
+    assert len(pool.storages) == 2
+    held.pop()
+    assert len(pool.storages) == 1
 
 
 @pytest.mark.parametrize(

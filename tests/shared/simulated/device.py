@@ -21,7 +21,7 @@ from simulated.graphs import Capture
 from simulated.machine import Machine
 
 if TYPE_CHECKING:
-    from simulated.nccl import Communicator
+    from simulated.nccl import Communicator, MemPool
 
 Order = dict[int, int]
 """Stream → how many pieces of its work are done before."""
@@ -251,7 +251,7 @@ class State:
         self.cublas: set[int] = set()
         """GPUs on which the first matrix product has initialised cuBLAS, which a capture does not allow."""
         self._accesses: defaultdict[int, list[Access]] = defaultdict(list)
-        self._allocated: dict[int, tuple[int, int]] = {}
+        self._allocated: dict[int, tuple[int, int, MemPool | None]] = {}
 
     # --- devices and streams ---------------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class State:
                 f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. GPU {gpu} has a total capacity of "
                 f"{self.machine.memory_bytes / 2**30:.2f} GiB"
             )
-        self._allocated[key] = gpu, size
+        self._allocated[key] = gpu, size, self.nccl.pool
         if self.nccl.pool is not None:
             self.nccl.pool.storages.add(key)
         owner.allocated += size
@@ -340,8 +340,10 @@ class State:
         weakref.finalize(storage, self._free, key)
 
     def _free(self, key: int) -> None:
-        gpu, size = self._allocated.pop(key)
+        gpu, size, pool = self._allocated.pop(key)
         self.gpus[gpu].allocated -= size
+        if pool is not None:
+            pool.storages.discard(key)
         self._accesses.pop(key, None)
 
     def touch(self, stream: Stream, number: int, read: Iterable[torch.Tensor], wrote: Iterable[torch.Tensor]) -> None:
