@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from testing.gpu import FEWER, GPUS, ON_GPU, REAL, run_on_gpus
+from testing.gpu import FEWER, GPUS, ON_GPU, REAL, heavy, run_on_gpus
 from testing.narrow import require
 from testing.synthetic import case
 
@@ -167,9 +167,10 @@ def run_command(folder: Path, *arguments: str) -> store.StoredRun:
     return store.read(made)
 
 
-@pytest.mark.skipif(not REAL, reason="its suite takes the host of a simulated GPU minutes")
+@heavy
 def test_the_suite_runs_on_one_gpu_and_says_why_it_has_no_pair(tmp_path: Path) -> None:
-    run = run_command(tmp_path, "--suite", "memory-gpu", "--sizes", "1MiB", "--ranks", "1", "--launches", "1")
+    size = "1MiB" if REAL else "64KiB"
+    run = run_command(tmp_path, "--suite", "memory-gpu", "--sizes", size, "--ranks", "1", "--launches", "1")
     assert not run.failed
     assert {row.check.state for row in run.measurements} == {"verified"}
     assert {row.case.op for row in run.measurements} == {*KERNELS, *WITH_HOST}
