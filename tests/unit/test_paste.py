@@ -2,10 +2,14 @@
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 from testing.logs import LOGS, read_log
 
 from busbw.errors import LogError
@@ -95,6 +99,45 @@ def test_a_disguise_changes_no_number(name: str, disguise: str, tmp_path: Path) 
         assert isinstance(pasted, str) or all(any(agrees(row, other) for other in plain) for row in pasted)
     else:
         assert pasted == plain
+
+
+LINE_BY_LINE: Final = frozenset(
+    {
+        "pdsh",
+        "host",
+        "list",
+        "quoted",
+        "spaces",
+        "windows",
+        "fence",
+        "blank lines",
+        "indented",
+        "commas",
+    }
+)
+"""Disguises that leave a log its lines, so that a terminal can break these."""
+EVERY: Final = tuple(sorted(path.name for path in LOGS.iterdir() if path.suffix in {".txt", ".csv", ".md", ".jsonl"}))
+
+
+@cache
+def plain_rows(name: str) -> list[tuple[object, ...]]:
+    return numbers(read_log(LOGS / name).rows)
+
+
+@given(
+    name=st.sampled_from(EVERY),
+    disguises=st.lists(st.sampled_from(sorted(set(DISGUISES) - {"wrapped"})), max_size=2),
+    is_wrapped=st.booleans(),
+)
+def test_disguises_of_disguises_give_no_other_number(name: str, disguises: list[str], is_wrapped: bool) -> None:  # noqa: FBT001
+    lines = (LOGS / name).read_text(encoding="utf-8").splitlines()
+    if is_wrapped and set(disguises) <= LINE_BY_LINE:
+        disguises = [*disguises, "wrapped"]
+    for disguise in disguises:
+        lines = DISGUISES[disguise](lines).split("\n")
+    with TemporaryDirectory() as folder:
+        pasted = rows_of(name, "\n".join(lines), Path(folder))
+    assert isinstance(pasted, str) or all(any(agrees(row, other) for other in plain_rows(name)) for row in pasted)
 
 
 @pytest.mark.parametrize("before", ["", "> ", "10.0.0.1: ", "2024-11-05 12:00:00,123 INFO "])

@@ -67,7 +67,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         elif title is not None and columns and len(words) == len(columns) + 1:
             is_first = inside.setdefault(words[0], title) is title
             _add_row(draft, line, title, columns, words, with_inside=is_first)
-        elif title is not None and title.re is _COPY and len(words) == 2:
+        elif title is not None and title.re is _COPY and len(words) == 2 and whole(words[0]) is not None:
             _add_copy(draft, line, title, kind, device)
 
 

@@ -115,6 +115,11 @@ def clean(lines: Iterable[str]) -> Iterator[Line]:
         yield Line(number, text.strip(), label, nccl)
 
 
+def has_prefix(text: str) -> bool:
+    """Whether a launcher's prefix stands before a line."""
+    return _PREFIX.match(_NOISE.sub("", text)) is not None
+
+
 def without_prefix(text: str) -> str:
     """A line without colours, the prefixes of launchers and space around it."""
     text = _NOISE.sub("", text)

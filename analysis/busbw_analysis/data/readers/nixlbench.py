@@ -14,6 +14,7 @@ from busbw_analysis.data.readers.lines import number, numbered, rest, scaled, wh
 SIGN: Final = re.compile(rb"Block Size \(B\) +Batch Size")
 _SETTING: Final = re.compile(r"\s*([A-Z][\w /]*?) \(--(\w+)=.*?\)\s*:\s*(\S.*?)\s*$")
 _RATES: Final = {"B/W (GB/Sec)": 1e9, "B/W (GiB/Sec)": 2.0**30, "B/W (MiB/Sec)": 2.0**20}
+_COUNTS: Final = ("Block Size (B)", "Batch Size")
 _TIME: Final = "Avg Lat. (us)"
 _NETWORKS: Final = frozenset({"UCX", "UCX_MO", "LIBFABRIC", "GPUNETIO", "Mooncake", "UCCL"})
 """Backends that move data between processes; the others write files."""
@@ -29,6 +30,9 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         elif (match := _SETTING.match(line.text)) is not None:
             settings = settings | {match[2]: match[3]}
         elif (cells := draft.cells(line, line.text.split())) is not None:
+            if any(whole(cells[name]) is None for name in _COUNTS if name in cells):
+                draft.note("truncated-row", line.number, "a row without a size and a batch size is ignored")
+                continue
             row = {name: number(word) for name, word in cells.items()}
             pair = settings.get("backend") in _NETWORKS
             fields = {"op": "pair_uni", "ranks": 2, "tool_size_is": "S", "messages": 1} if pair else {}

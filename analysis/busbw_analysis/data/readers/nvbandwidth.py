@@ -10,7 +10,7 @@ from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, items, mapping, real, text
-from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, scaled
+from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, scaled, whole
 
 TEXT: Final = re.compile(
     rb"nvbandwidth Version|Running \w+_(?:memcpy|latency|copy)_?\w*\.|\((?:row|column)\)[^\n]{0,80}\((?:GB/s|ns)\)"
@@ -40,11 +40,15 @@ _STATUS: Final = re.compile(r"(Waived|WAIVED|Waiving|ERROR|Error|Not Found|NOT F
 
 
 class _Matrix:
-    """Converts the cells of a matrix to rows of a draft, given its test, its description and its column labels."""
+    """Converts the cells of a matrix to rows of a draft, given its test, its description and its column labels.
+
+    before: words of a prefix before the labels, and before every row
+    """
 
     def __init__(self, test: str | None, description: str, unit: str) -> None:
         self.test, self.unit, self.factor = test, unit, (RATES | SECONDS)[unit]
         self.columns: list[str] = []
+        self.before = 0
         part = _PART.search(description)
         self.part = None if part is None else part[0]
         self.ends = _ARROW.split(description, maxsplit=1)
@@ -84,14 +88,15 @@ def read_text(draft: Draft, lines: Iterable[str]) -> None:
         elif (match := _DESCRIPTION.fullmatch(line.text.strip())) is not None and number(words[0]) is None:
             matrix = _Matrix(test, match[1], match[2])
         elif matrix is not None and not matrix.columns:
-            matrix.columns = words
+            matrix.before = next((at for at, word in enumerate(words) if whole(word) is not None), 0)
+            matrix.columns = words[matrix.before :]
         elif (
             matrix is not None
-            and len(words) > 1
-            and all(number(word) is not None or word == "N/A" for word in words[1:])
+            and len(cells := words[matrix.before :]) > 1
+            and all(number(word) is not None or word == "N/A" for word in cells[1:])
         ):
-            if len(words) == len(matrix.columns) + 1:
-                matrix.add(draft, line.number, words[0], words[1:])
+            if len(cells) == len(matrix.columns) + 1:
+                matrix.add(draft, line.number, cells[0], cells[1:])
             else:
                 draft.note("truncated-row", line.number, "a row of a matrix that is cut off is ignored")
         else:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from busbw_analysis.data.readers.json_text import decoded
-from busbw_analysis.data.readers.lines import without_prefix
+from busbw_analysis.data.readers.lines import has_prefix, without_prefix
 
 _SPACES: Final = str.maketrans(
     dict.fromkeys(
@@ -28,6 +28,7 @@ _PROGRAM: Final = re.compile(r"_perf\b|\b(?:mpirun|mpiexec|srun|torchrun|osu_\w+
 _PIECE: Final = re.compile(r"(?:[\w.-]*\w[\w.-]*)|\s+|.")
 _WORD: Final = re.compile(r"\w")
 _LEVELS: Final = frozenset({"DEBUG", "INFO", "WARNING", "WARN", "ERROR"})
+_LEVEL: Final = re.compile(rf"(?:{'|'.join(sorted(_LEVELS))})\(")
 _ENDS: Final = frozenset(":])|>-*")
 _LINE_NUMBER: Final = re.compile(r"\s*(\d{1,7})(?:[\t:.)|]|\s)\s?")
 _CELLS: Final = 3
@@ -177,33 +178,34 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
 
 
 def _width(texts: Sequence[str]) -> int | None:
-    """The length of the longest lines if a terminal broke them there: each goes on in a shorter line, which is no
-    comment and no other row with as many words.
+    """The length of the longest lines if a terminal broke them there: most go on in the next line, which is shorter and
+    no other row with as many words.
     """
     lengths = [len(text.rstrip("\n")) for text in texts]
     width = max(lengths, default=0)
     broken = [at for at, length in enumerate(lengths[:-1]) if length == width and _WORD.search(texts[at][-20:])]
     words = [len(text.split()) for text in texts]
-    going_on = [
-        at
-        for at in broken
-        if lengths[at + 1] < width and words[at + 1] != words[at] and _GOES_ON.match(texts[at + 1]) is not None
-    ]
-    return width if len(going_on) >= _LEAST_BROKEN and len(going_on) == len(broken) else None
+    rests = [at for at in broken if _goes_on(texts[at + 1])]
+    sure = sum(lengths[at + 1] < width and words[at + 1] != words[at] for at in rests)
+    return width if sure >= _LEAST_BROKEN and sure > len(broken) / 2 else None
+
+
+def _goes_on(text: str) -> bool:
+    """Whether a line may be the rest of the line before it: no comment, and without a launcher's prefix."""
+    return _GOES_ON.match(text) is not None and not has_prefix(text)
 
 
 def _joined(texts: Iterable[str], width: int | None) -> Iterator[str]:
-    """The lines before they were broken; an empty line for each that is joined to the line before it."""
-    rest = iter(texts)
-    for text in rest:
-        line = text.rstrip("\n")
-        if len(line) != width:
-            yield text
-            continue
-        following = next(rest, None)
-        yield line + (following or "")
-        if following is not None:
-            yield ""
+    """The lines before they were broken; an empty line for each that is joined to a line before it."""
+    line, parts, is_broken = "", 0, False
+    for text in texts:
+        if parts and not (is_broken and _goes_on(text)):
+            yield from (line, *[""] * (parts - 1))
+            line, parts = "", 0
+        line, parts = line.rstrip("\n") + text, parts + 1
+        is_broken = len(text.rstrip("\n")) == width
+    if parts:
+        yield from (line, *[""] * (parts - 1))
 
 
 def _is_row(text: str) -> bool:
@@ -222,7 +224,15 @@ def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
     least = max(3, _MOST * len(table))
     common = sorted((shape for shape, count in shapes.items() if count >= least), key=len, reverse=True)
     patterns = map(re.compile, common)
-    return next((pattern for pattern in patterns if sum(_is_whole(pattern, text) for text in table) >= least), None)
+    prefix = next((pattern for pattern in patterns if sum(_is_whole(pattern, text) for text in table) >= least), None)
+    return prefix or _logger(lines)
+
+
+def _logger(lines: Sequence[str]) -> re.Pattern[str] | None:
+    """The pattern of what a logger prints before every line, up to its level; None if there is none."""
+    shapes = Counter(shape for text in map(without_prefix, lines) for shape in _shapes(text) if _LEVEL.search(shape))
+    shape, count = max(shapes.items(), key=lambda item: (item[1], len(item[0])), default=("", 0))
+    return re.compile(shape) if count > _MOST * len(lines) and count >= _LEAST_BROKEN else None
 
 
 def _is_whole(prefix: re.Pattern[str], text: str) -> bool:
