@@ -39,7 +39,7 @@ _SIZES = tuple(8 * 4**step for step in range(11))
 _CORES = 16
 _PREDICT = "--from ranks-2 --from ranks-4 --op all_reduce"
 _LLAMA = "--model 'Llama 3 70B'"
-_FORMULAS = ("models", "volumes", "memory", "limits", "storage", "roofline", "plan")
+_FORMULAS = ("models", "volumes", "memory", "limits", "storage", "roofline", "plan", "log")
 _PLAN = '[[sweep]]\nops = ["barrier"]\n'
 
 PLANS: Final[Mapping[str, str]] = MappingProxyType(
@@ -117,6 +117,8 @@ INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "plan-no-network": f"plan {_LLAMA} --gpus 512",
             "unknown-layout-key": f"plan {_LLAMA} --layout tp=8,pq=4",
             "unknown-model-key": "plan --model 'Llama 3 70B,layer=16'",
+            "log": "log training.log --gpu 'H100 SXM5'",
+            "log-no-steps": "log all_reduce.log",
             "limits": "limits",
             "storage-samples": "storage --sample ResNet-50 --gpus 8 --achieved 130e12 --read-rate 5GB/s",
             "storage-checkpoints": (
@@ -218,6 +220,7 @@ def write_inputs(folder: Path) -> None:
     shutil.copytree(FOLDER.parent / "data/runs/mpi-modes", results / "stored")
     shutil.copytree(FOLDER.parent / "data/runs/training", results / "trained")
     shutil.copy(FOLDER.parent / "data/logs/nccl-tests-2.19.txt", folder / "all_reduce.log")
+    shutil.copy(FOLDER.parent / "data/training/megatron.log", folder / "training.log")
     (folder / "plans").mkdir()
     for name, text in PLANS.items():
         (folder / f"plans/{name}.toml").write_text(text, encoding="utf-8")

@@ -133,7 +133,7 @@ def test_disguises_of_disguises_give_no_other_number(name: str, disguises: list[
     lines = (LOGS / name).read_text(encoding="utf-8").splitlines()
     if is_wrapped and set(disguises) <= LINE_BY_LINE:
         disguises = [*disguises, "wrapped"]
-    for disguise in disguises:
+    for disguise in sorted(disguises, key="returns".__eq__):  # a file has these line ends, or none
         lines = DISGUISES[disguise](lines).split("\n")
     with TemporaryDirectory() as folder:
         pasted = rows_of(name, "\n".join(lines), Path(folder))

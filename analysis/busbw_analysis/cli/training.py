@@ -13,7 +13,7 @@ from busbw.escape import echo
 from busbw.key_values import Key, number, read_key_values, whole
 from busbw.runs.records import JSON
 from busbw.shared_options import as_json_option, results_dir_option
-from busbw.system.catalog import Gpu
+from busbw.system.catalog import DTYPES, Gpu
 from busbw.units import format_rate, parse_rate
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model, Sample
@@ -21,13 +21,15 @@ from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.cli import options
 from busbw_analysis.cli import training_options as inputs
 from busbw_analysis.cli.options import print_answer
-from busbw_analysis.data.as_json import values_of, with_values
-from busbw_analysis.data.sources import find
+from busbw_analysis.data.as_json import plain, values_of, with_values
+from busbw_analysis.data.readers.logs import read_steps
+from busbw_analysis.data.sources import find, opened_log
 from busbw_analysis.node.slice import Node
 from busbw_analysis.node.storage import Stored, fastest
 from busbw_analysis.predict import Questions, read_results
-from busbw_analysis.report.document import Column, Table, table
+from busbw_analysis.report.document import Column, Paragraph, Table, table
 from busbw_analysis.training import limits as walls
+from busbw_analysis.training import log as logs
 from busbw_analysis.training import plan as plans
 from busbw_analysis.training import storage as disks
 from busbw_analysis.training.layout import Layout, Step
@@ -522,3 +524,20 @@ def _order(order: Order) -> dict[str, JSON]:
 def _scaled(scaled: Scaled) -> dict[str, JSON]:
     points = [{"gpus": gpus, "seconds": time.total, "parts": time.parts} for gpus, time in scaled.points]
     return {"points": points, "takes_over": scaled.takes_over}
+
+
+@training.command()
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True, dir_okay=False))
+@inputs.gpu_option(None, "  [default: the peak that the log states]")
+@click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", show_default=True, help="Type of the products.")
+@as_json_option
+def log(*, file: Path, gpu: Gpu | None, dtype: str, as_json: bool) -> None:
+    """Read the steps in a training program's log: how long they take, which are slow, drift, and share of the peak.
+
+    FILE is a log of Megatron-LM, NeMo, torchtitan, DeepSpeed, MaxText, nanoGPT or llm.c, or - for standard input.
+    """
+    times = logs.step_times(opened_log(file, lambda name, source, _: read_steps(name, source)), gpu, dtype)
+    noted = tuple(logs.findings(times))
+    document = {"steps": plain(times), "warnings": [finding.as_json() for finding in noted]}
+    notes = (Paragraph(f"{finding.severity}: {finding.text}") for finding in noted)
+    print_answer(logs.headline(times), document, [*notes, logs.facts_table(times)], as_json=as_json)

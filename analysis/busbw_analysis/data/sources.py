@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from time import time
-from typing import IO, Final, cast
+from typing import IO, Final, TypeVar, cast
 
 from busbw.errors import LogError, StoreError, UsageError
 from busbw.runs import files, store
@@ -42,18 +42,30 @@ STANDARD_INPUT: Final = Path("-")
 _IN_MEMORY_BYTES: Final = 16 << 20
 
 
-def _read_log(path: Path, facts: LogFacts) -> Summarised:
+_Result = TypeVar("_Result")
+
+
+def opened_log(path: Path, read: Callable[[str, IO[bytes], float], _Result]) -> _Result:
+    """What ``read`` makes of a log: it gets the name, a seekable file and when the file was changed (s since 1970).
+
+    path: of a file, or ``STANDARD_INPUT``
+    Raises LogError (``unreadable``).
+    """
     if path == STANDARD_INPUT:
         with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as kept:
             shutil.copyfileobj(sys.stdin.buffer, kept)
             kept.seek(0)
-            return _run_of(path, "standard input", cast("IO[bytes]", kept), time(), facts)
+            return read("standard input", cast("IO[bytes]", kept), time())
     try:
         with files.opened(path) as file:
-            return _run_of(path, path.name, file, path.stat().st_mtime, facts)
+            return read(path.name, file, path.stat().st_mtime)
     except OSError as error:
         message = f"{path}: cannot be read: {error.strerror}"
         raise LogError(message, code="unreadable") from error
+
+
+def _read_log(path: Path, facts: LogFacts) -> Summarised:
+    return opened_log(path, lambda name, file, modified: _run_of(path, name, file, modified, facts))
 
 
 def _run_of(path: Path, name: str, file: IO[bytes], modified: float, facts: LogFacts) -> Summarised:

@@ -29,6 +29,7 @@ from busbw_analysis.data.readers import (
     ras,
     superbench,
     tables,
+    training,
     ucc,
     ucx,
 )
@@ -188,6 +189,10 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         seen += len(more)
         head = head[-4096:] + more
         reader = recognise(_unpasted(pasted, head)) or reader
+    of_training = LogError(f"{name}: a log of a training program; busbw training log reads it", code="training-log")
+    has_steps = training.SIGN.search(_unpasted(pasted, head)) is not None
+    if has_steps and reader in {None, _MESSAGES}:
+        raise of_training
     if reader is None:
         formats = ", ".join(map(slug, READERS))
         raise LogError(
@@ -197,12 +202,32 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     try:
         return _read(name, file, reader, pasted)
     except LogError as error:
+        if has_steps and error.code in {"no-results", "hang"}:
+            raise of_training from error
         others = [other for other in _recognising(_unpasted(pasted, head)) if other not in {reader, _MESSAGES}]
         if error.code not in {"no-results", "hang"} or not others or not is_recognised:
             raise
         with suppress(LogError):  # such as a Markdown table above the last line of nccl-tests
             return _read(name, file, others[-1], pasted)
         raise
+
+
+def read_steps(name: str, file: IO[bytes]) -> training.TrainingLog:
+    """Read the steps in the log of a training program from a seekable file.
+
+    Raises LogError (``no-steps``) if no line is about one.
+    """
+    file, head = _unwrapped(name, file)
+    # Lines about steps are recognised behind any prefix, and their numbers have their names before them.
+    pasted = replace(paste.recognised(_texts(head), _is_log), prefix=None, commas=False)
+    file.seek(0)
+    log = training.read(name, pasted.lines(_lines(file, [])))
+    if log is None:
+        raise LogError(
+            f"{name}: no line about a step in a format that busbw knows: those of {', '.join(training.PROGRAMS)}",
+            code="no-steps",
+        )
+    return log
 
 
 def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> ForeignLog:
@@ -249,7 +274,7 @@ def _unpasted(pasted: paste.Paste, head: bytes) -> bytes:
 
 
 def _is_log(text: str) -> bool:
-    return recognise(text.encode()) is not None
+    return recognise(text.encode()) is not None or training.SIGN.search(text.encode()) is not None
 
 
 def _lines(file: IO[bytes], notes: list[LogNote]) -> Iterator[str]:

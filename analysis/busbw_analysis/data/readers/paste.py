@@ -44,8 +44,10 @@ _COMMA: Final = re.compile(r"(?<!\S)(-?\d+),(\d+)(?!\S)")
 _DECIMALS: Final = re.compile(r"(?<!\S)-?\d+,(?:\d{1,2}|\d{4,})(?!\S)")
 """Behind a comma; three digits may be thousands."""
 _POINT: Final = re.compile(r"(?<!\S)-?\d+\.\d+(?!\S)")
-_GOES_ON: Final = re.compile(r"\s*(?:[^#\s]|#wrong)")
+_GOES_ON: Final = re.compile(r"\s*(?:#wrong|[^#\s=*_-]|[=*_-]{1,9}\w)")
 _LEAST_BROKEN: Final = 3
+_LEAST_PREFIX: Final = 4
+"""Characters of a word that two lines begin with only if it is no part of the log."""
 _LEAST_BREAKS: Final = 2
 _MOST_STRINGS: Final = 1000
 
@@ -178,28 +180,32 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
 
 
 def _width(texts: Sequence[str]) -> int | None:
-    """The length of the longest lines if a terminal broke them there: most go on in the next line, which is shorter and
-    no other row with as many words.
+    """The length of the longest lines if a terminal broke them there: most go on in the next line, and there are more
+    whose rest is shorter than lines that are followed by another row with as many words.
     """
     lengths = [len(text.rstrip("\n")) for text in texts]
     width = max(lengths, default=0)
     broken = [at for at, length in enumerate(lengths[:-1]) if length == width and _WORD.search(texts[at][-20:])]
     words = [len(text.split()) for text in texts]
-    rests = [at for at in broken if _goes_on(texts[at + 1])]
+    rests = [at for at in broken if _goes_on(texts[at], texts[at + 1])]
+    alike = sum(words[at + 1] == words[at] and _is_row(texts[at]) and _is_row(texts[at + 1]) for at in rests)
     sure = sum(lengths[at + 1] < width and words[at + 1] != words[at] for at in rests)
-    return width if sure >= _LEAST_BROKEN and sure > len(broken) / 2 else None
+    return width if sure >= _LEAST_BROKEN and sure > alike and len(rests) > len(broken) / 2 else None
 
 
-def _goes_on(text: str) -> bool:
-    """Whether a line may be the rest of the line before it: no comment, and without a launcher's prefix."""
-    return _GOES_ON.match(text) is not None and not has_prefix(text)
+def _goes_on(before: str, text: str) -> bool:
+    """Whether ``text`` may be the rest of the line ``before``: no comment or rule, and without a prefix."""
+    if _GOES_ON.match(text) is None or has_prefix(text):
+        return False
+    first = text.split(maxsplit=1)[0]
+    return len(first) < _LEAST_PREFIX or not before.lstrip().startswith(first)
 
 
 def _joined(texts: Iterable[str], width: int | None) -> Iterator[str]:
     """The lines before they were broken; an empty line for each that is joined to a line before it."""
     line, parts, is_broken = "", 0, False
     for text in texts:
-        if parts and not (is_broken and _goes_on(text)):
+        if parts and not (is_broken and _goes_on(line, text)):
             yield from (line, *[""] * (parts - 1))
             line, parts = "", 0
         line, parts = line.rstrip("\n") + text, parts + 1

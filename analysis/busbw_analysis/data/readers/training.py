@@ -1,0 +1,139 @@
+"""Reader of the lines that training programs print about their steps.
+
+Sources: ``training_log`` in ``megatron/training/training.py`` of NVIDIA/Megatron-LM; ``MetricsProcessor.log`` of
+pytorch/torchtitan; the progress printer and ``TimingCallback`` of NVIDIA/NeMo; ``ThroughputTimer.stop`` of
+deepspeedai/DeepSpeed; ``metric_logger.py`` of AI-Hypercomputer/maxtext; ``train.py`` of karpathy/nanoGPT,
+``train_gpt2.cu`` of karpathy/llm.c and ``train_gpt2.py`` of karpathy/build-nanogpt. DeepSpeed's average since the start
+is not read, because no step can be seen in it.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, Literal
+
+import msgspec
+
+from busbw_analysis.data.readers.lines import clean, number
+
+Unit = Literal["s", "tokens/s", "samples/s"]
+"""What a program prints of a step: its time, or a rate of a GPU (tokens) or of all (samples)."""
+
+_REAL: Final = r"([\d.,]+(?:e[+-]?\d+)?)"
+_FORMATS: Final[tuple[tuple[str, str, str, Unit, float], ...]] = (
+    ("Megatron-LM", r"\biteration\s+(\d+)/", rf"elapsed time per iteration \(ms\): *{_REAL}", "s", 1e-3),
+    ("NeMo", r"\bglobal_step[:=] *(\d+)", rf"train_step_timing in s[:=] *{_REAL}", "s", 1.0),
+    ("MaxText", r"\bcompleted step: *(\d+)", rf"\bseconds: *{_REAL}", "s", 1.0),
+    ("torchtitan", r"\bstep: *(\d+)", rf"\btps: *{_REAL}", "tokens/s", 1.0),
+    ("DeepSpeed", r"(?:\bglobal_step=|\b\d+/)(\d+),", rf"\bCurrSamplesPerSec={_REAL}", "samples/s", 1.0),
+    ("nanoGPT", r"\biter (\d+):", rf"\btime {_REAL}ms", "s", 1e-3),
+    ("llm.c", r"\bstep +(\d+)/\d+ \|", rf"\| *{_REAL} ms \|", "s", 1e-3),
+    ("build-nanogpt", r"\bstep +(\d+) *\|", rf"\bdt: *{_REAL}ms", "s", 1e-3),
+)
+"""Program, patterns of the step's number and of what it prints of the step, its unit, and the factor to the unit."""
+PROGRAMS: Final = tuple(name for name, *_ in _FORMATS)
+_COMPILED: Final = tuple(
+    (name, re.compile(step), re.compile(value), unit, factor) for name, step, value, unit, factor in _FORMATS
+)
+_FLOPS: Final = re.compile(
+    rf"(?:throughput per GPU \(TFLOP/s/GPU\)|\btflops|TFLOP/s/device|approx flops per GPU): *{_REAL}"
+)
+_UTILISED: Final = re.compile(rf"\bmfu:? *{_REAL} *%|\b{_REAL}% (?:\w+ )?MFU")
+_PEAK: Final = re.compile(rf"Peak FLOPS used for computing MFU: *{_REAL}")
+_TOKENS: Final = re.compile(rf"(?:\btps|Tokens/s/device): *{_REAL}")
+_LIKELY: Final = re.compile(r"iter|step|PerSec", re.IGNORECASE)
+SIGN: Final = re.compile(
+    rb"elapsed time per iteration \(ms\):|train_step_timing in s|completed step: *\d+, seconds:|\bCurrSamplesPerSec="
+    rb"|\bstep: *\d+ .*\btps: *\d|\biter \d+: loss .*\btime [\d.]+ms|\bstep +\d+/\d+ \|.* ms \|"
+    rb"|\bstep +\d+ *\|.*\bdt: *[\d.]+ms"
+)
+
+
+class StepLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program printed about a step, or about the mean of several.
+
+    line: line number in the log, from 1
+    step: its number
+    value: time or rate, in the log's unit
+    flops: FLOP/s of a GPU as the program counts them
+    utilised: share of the peak as the program states it, 0 to 1
+    tokens: tokens per second of a GPU
+    """
+
+    line: int
+    step: int
+    value: float
+    flops: float | None = None
+    utilised: float | None = None
+    tokens: float | None = None
+
+
+class TrainingLog(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps that a training program printed.
+
+    program: whose format the lines have
+    source: name of the file
+    unit: of the steps' values
+    steps: in the order of the log; of lines of several ranks about a step, the slowest
+    peak: FLOP/s that the program divides by for its utilisation
+    """
+
+    program: str
+    source: str
+    unit: Unit
+    steps: tuple[StepLine, ...]
+    peak: float | None = None
+
+
+def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
+    """The steps of a log by the program that most lines are of; None if no line is about a step."""
+    read_of: dict[str, list[StepLine]] = {}
+    peak = None
+    for line in clean(lines):
+        text = line.text
+        if (match := _PEAK.search(text)) is not None:
+            peak = number(match[1])
+        if _LIKELY.search(text) is None:
+            continue
+        for name, step, value, _, factor in _COMPILED:
+            numbered, printed = step.search(text), value.search(text)
+            if numbered is not None and printed is not None and (amount := _real(printed)):
+                entry = _step(line.number, int(numbered[1]), amount * factor, text)
+                read_of.setdefault(name, []).append(entry)
+                break
+    if not read_of:
+        return None
+    program = Counter({name: len(steps) for name, steps in read_of.items()}).most_common(1)[0][0]
+    unit = next(unit for name, _, _, unit, _ in _FORMATS if name == program)
+    return TrainingLog(
+        program=program, source=source, unit=unit, steps=tuple(_of_ranks(read_of[program], unit)), peak=peak
+    )
+
+
+def _step(line: int, step: int, value: float, text: str) -> StepLine:
+    utilised = _real(_UTILISED.search(text))
+    flops = _real(_FLOPS.search(text))
+    return StepLine(
+        line=line,
+        step=step,
+        value=value,
+        flops=None if flops is None else flops * 1e12,
+        utilised=None if utilised is None else utilised / 100,
+        tokens=_real(_TOKENS.search(text)),
+    )
+
+
+def _real(match: re.Match[str] | None) -> float | None:
+    """The number in the first group that has one, without commas between thousands."""
+    return None if match is None else number(next(filter(None, match.groups())).replace(",", "").rstrip("."))
+
+
+def _of_ranks(steps: Iterable[StepLine], unit: Unit) -> list[StepLine]:
+    """One entry for neighbouring lines about the same step, that of the slowest rank."""
+    kept: list[StepLine] = []
+    for entry in steps:
+        if not kept or kept[-1].step != entry.step:
+            kept.append(entry)
+        elif (entry.value > kept[-1].value) == (unit == "s"):
+            kept[-1] = entry
+    return kept

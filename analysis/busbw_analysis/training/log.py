@@ -1,0 +1,259 @@
+"""The steps of a training program's log: their time, which are slow and when, and the share of the GPU's peak."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+import numpy as np
+from scipy.stats import theilslopes
+
+from busbw.errors import LogError
+from busbw.system.catalog import Gpu
+from busbw.units import counted, format_time, listed
+from busbw_analysis.data.readers.training import StepLine, TrainingLog, Unit
+from busbw_analysis.diagnosis.findings import Finding
+from busbw_analysis.report.document import Column, Table, table
+
+_LEAST: Final = 5
+"""Steps of which a log needs at least, behind the warm-up."""
+_WARM_SHARE: Final = 0.2
+"""Most of a log that may be warm-up."""
+_SLOW: Final = 1.2
+_MADS: Final = 6 * 1.4826
+"""A step is slow if its cost is above 1.2 times the median, and above it by 6 standard deviations of the others."""
+_LEAST_HITS: Final = 3
+_REGULAR: Final = 0.8
+"""Share of the slow steps that a period must have, and share of its multiples that must be slow."""
+_LEAST_DRIFT: Final = 0.02
+_LEAST_FOR_DRIFT: Final = 20
+_LOW_SHARE: Final = 0.3
+"""Utilisation below which dense models on GPUs are worth a look: published runs have 0.35 to 0.55."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Change of the cost of a step from the first to the last, as a share, with its 95 % interval (Sen 1968)."""
+
+    share: float
+    low: float
+    high: float
+
+    @property
+    def seen(self) -> bool:
+        """Whether it is certain, and large enough to matter."""
+        return self.low * self.high > 0 and abs(self.share) >= _LEAST_DRIFT
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """The steps of a log behind the warm-up.
+
+    program, unit: as in ``TrainingLog``
+    every: steps that a line is the mean of
+    warm_up: lines left out, at the start and behind each restart
+    restarts: how often the number of the step went back
+    count: lines that are counted
+    typical, low, high: median, 5 % and 95 % quantile of the values
+    slow: lines of slow steps
+    slow_share: share of the time that slow steps take beyond the median
+    period: steps between slow ones; None: they have no period
+    drift: None with too few steps
+    flops, tokens: medians; None: not printed
+    utilised: share of ``peak``
+    peak: FLOP/s, and what it is of
+    """
+
+    program: str
+    unit: Unit
+    every: int
+    warm_up: int
+    restarts: int
+    count: int
+    typical: float
+    low: float
+    high: float
+    slow: tuple[StepLine, ...]
+    slow_share: float
+    period: int | None
+    drift: Drift | None
+    flops: float | None
+    tokens: float | None
+    utilised: float | None
+    peak: tuple[float, str] | None
+
+
+def step_times(log: TrainingLog, gpu: Gpu | None = None, dtype: str = "bfloat16") -> StepTimes:
+    """The steps of ``log``.
+
+    gpu, dtype: the GPU whose dense peak of this type is 100 %; None: what the program states
+    Raises LogError (``too-few-steps``) if too few are left behind the warm-up.
+    """
+    segments = _segments(log.steps)
+    cost = {id(step): step.value if log.unit == "s" else 1 / step.value for step in log.steps}
+    usual = median(cost.values())
+    steady = [segment[_warm_up([cost[id(step)] for step in segment], usual) :] for segment in segments]
+    steps = [step for segment in steady for step in segment]
+    if len(steps) < _LEAST:
+        raise LogError(
+            f"{log.source}: {counted(len(steps), 'step')} of {log.program} behind the warm-up; at least {_LEAST} are "
+            "needed",
+            code="too-few-steps",
+        )
+    costs = np.array([cost[id(step)] for step in steps])
+    middle = float(np.median(costs))
+    limit = max(_SLOW * middle, middle + _MADS * float(np.median(abs(costs - middle))))
+    slow = tuple(step for step, taken in zip(steps, costs, strict=True) if taken > limit)
+    values = np.array([step.value for step in steps])
+    low, high = np.quantile(values, (0.05, 0.95))
+    gaps = Counter(after.step - before.step for before, after in pairwise(steps) if after.step > before.step)
+    peak = _peak(log, gpu, dtype)
+    flops = _median([step.flops for step in steps])
+    stated = _median([step.utilised for step in steps])
+    by_peak = None if flops is None or peak is None else flops / peak[0]
+    return StepTimes(
+        program=log.program,
+        unit=log.unit,
+        every=gaps.most_common(1)[0][0] if gaps else 1,
+        warm_up=len(log.steps) - len(steps),
+        restarts=len(segments) - 1,
+        count=len(steps),
+        typical=float(np.median(values)),
+        low=float(low),
+        high=float(high),
+        slow=slow,
+        slow_share=float((costs[costs > limit] - middle).sum() / costs.sum()),
+        period=_period([step.step for step in slow], [step.step for step in steps]),
+        drift=_drift([step.step for step in steps], costs, limit),
+        flops=flops,
+        tokens=_median([step.tokens for step in steps]),
+        utilised=stated if by_peak is None else by_peak,
+        peak=peak,
+    )
+
+
+def _segments(steps: Sequence[StepLine]) -> list[list[StepLine]]:
+    """The steps from each start of the program: where the number goes back, it was restarted."""
+    segments: list[list[StepLine]] = [[]]
+    for step in steps:
+        if segments[-1] and step.step < segments[-1][-1].step:
+            segments.append([])
+        segments[-1].append(step)
+    return segments
+
+
+def _warm_up(costs: Sequence[float], usual: float) -> int:
+    """How many lines at the start are slow: compilation, allocation, the first batch. At least the first."""
+    most = max(1, int(_WARM_SHARE * len(costs)))
+    return next((at for at, cost in enumerate(costs[1:most], 1) if cost <= _SLOW * usual), most)
+
+
+def _period(slow: Sequence[int], steps: Sequence[int]) -> int | None:
+    """The number of steps between slow ones, if most slow steps are multiples of it behind the first of them, and most
+    multiples are slow.
+    """
+    gaps = Counter(after - before for before, after in pairwise(slow) if after > before)
+    for period, hits in gaps.most_common(3):
+        if period < 2 or hits < _LEAST_HITS - 1:
+            continue
+        places = Counter(step % period for step in slow)
+        place, regular = places.most_common(1)[0]
+        due = sum(step % period == place and min(slow) <= step <= max(slow) for step in steps)
+        if regular >= _LEAST_HITS and regular >= _REGULAR * len(slow) and regular >= _REGULAR * due:
+            return period
+    return None
+
+
+def _drift(steps: Sequence[int], costs: np.ndarray, limit: float) -> Drift | None:
+    usual = costs <= limit
+    if usual.sum() < _LEAST_FOR_DRIFT:
+        return None
+    numbers = np.array(steps, dtype=float)[usual]
+    span = numbers.max() - numbers.min()
+    if not span:
+        return None
+    fit = theilslopes(np.log(costs[usual]), numbers, 0.95)
+    share, low, high = (math.expm1(slope * span) for slope in (fit.slope, fit.low_slope, fit.high_slope))
+    return Drift(share, low, high)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    printed = [value for value in values if value is not None]
+    return median(printed) if printed else None
+
+
+def _peak(log: TrainingLog, gpu: Gpu | None, dtype: str) -> tuple[float, str] | None:
+    if gpu is not None and dtype in gpu.flops:
+        return gpu.flops[dtype], f"dense {dtype} of {gpu.name}"
+    return None if log.peak is None else (log.peak, "as the program states it")
+
+
+def headline(times: StepTimes) -> str:
+    """The answer in one sentence."""
+    rate = "" if times.flops is None else f"; {times.flops / 1e12:.4g} TFLOP/s a GPU"
+    if times.utilised is not None and times.peak is not None:
+        rate += f" are {times.utilised:.1%} of {times.peak[0] / 1e12:.4g} TFLOP/s ({times.peak[1]})"
+    elif times.utilised is not None:
+        rate += f"; the program states {times.utilised:.1%} of its peak"
+    does = f"A step of {times.program} takes" if times.unit == "s" else f"{times.program} trains"
+    return f"{does} {_value(times.typical, times.unit)} in the median of {counted(times.count, 'line')}{rate}"
+
+
+def _value(value: float, unit: Unit) -> str:
+    return format_time(value * 1e9) if unit == "s" else f"{value:,.4g} {unit}"
+
+
+def findings(times: StepTimes) -> Iterator[Finding]:
+    """What is unusual about the steps, and what to do."""
+    lost = f"{times.slow_share:.1%} of the time beyond that of the others"
+    if times.slow and times.period is not None:
+        claim = f"every {times.period} steps one is slow: {len(times.slow)} take {lost}"
+        why = (
+            "Something that is done so often is the cause: a checkpoint, an evaluation, a log, garbage collection. "
+            "Compare the period with the intervals in the program's options"
+        )
+        yield Finding("caution", "periodic-slow-steps", (claim, why))
+    elif times.slow:
+        first = listed([str(step.step) for step in times.slow[:5]])
+        claim = f"slow steps without a period take {lost}: {len(times.slow)} of {times.count}, first {first}"
+        why = "Look for late data, a rank that is late and errors of links at these times"
+        yield Finding("caution", "slow-steps", (claim, why))
+    drift = times.drift
+    if drift is not None and drift.seen:
+        way = "slower" if drift.share > 0 else "faster"
+        claim = (
+            f"steps became {way} by {abs(drift.share):.1%} from first to last ({drift.low:+.1%} to {drift.high:+.1%})"
+        )
+        why = "Usual causes: clocks and temperatures of GPUs, memory that grows, longer sequences"
+        yield Finding("caution" if drift.share > 0 else "note", "drift", (claim, why))
+    if times.restarts:
+        claim = f"the number of the step went back {counted(times.restarts, 'time')}: the program was restarted"
+        yield Finding("note", "restarted", (claim,))
+    if times.every > 1:
+        claim = f"every line is about {times.every} steps, so a single slow step shows as a part of its size"
+        yield Finding("note", "means", (claim,))
+    if times.utilised is not None and times.utilised < _LOW_SHARE:
+        claim = f"{times.utilised:.1%} of the peak is little for a dense model: published runs have 35 to 55 %"
+        why = "busbw training plan says what a step of a model should take on a network, and what limits it"
+        yield Finding("caution", "low-utilisation", (claim, why))
+
+
+def facts_table(times: StepTimes) -> Table:
+    """The numbers behind the answer."""
+    drift = times.drift
+    rows = (
+        ("median", _value(times.typical, times.unit)),
+        ("5 % to 95 %", f"{_value(times.low, times.unit)} to {_value(times.high, times.unit)}"),
+        ("left out as warm-up", counted(times.warm_up, "line")),
+        ("tokens a GPU", None if times.tokens is None or times.unit != "s" else f"{times.tokens:,.5g} /s"),
+        ("drift", None if drift is None else f"{drift.share:+.2%} ({drift.low:+.2%} to {drift.high:+.2%})"),
+        ("slow steps", f"{len(times.slow)}, {times.slow_share:.1%} of the time"),
+    )
+    columns: tuple[Column[tuple[str, str | None]], ...] = (
+        Column("what", lambda row: row[0]),
+        Column("value", lambda row: row[1]),
+    )
+    return table("", columns, (row for row in rows if row[1] is not None))

@@ -1,0 +1,156 @@
+"""Logs of training programs: the numbers of every format, and what was planted in them is found."""
+
+import json
+import random
+import tomllib
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from testing.logs import read_log
+from testing.narrow import require
+
+from busbw.errors import LogError
+from busbw.system.catalog import catalogue
+from busbw.system.named import gpu_named
+from busbw_analysis.cli.training import training
+from busbw_analysis.data.readers.logs import read_steps
+from busbw_analysis.data.readers.training import TrainingLog
+from busbw_analysis.training.log import StepTimes, findings, step_times
+
+
+def megatron(step: int, seconds: float) -> str:
+    return (
+        f" [2025-03-01 10:00:00] iteration {step:8d}/  500000 | consumed samples: {step * 1024:12d} | elapsed time per "
+        f"iteration (ms): {seconds * 1e3:.1f} | throughput per GPU (TFLOP/s/GPU): {2000 / seconds:.1f} | learning "
+        "rate: 1.0E-05 | global batch size:  1024 | lm loss: 9.1E+00 | number of nan iterations:   0 |"
+    )
+
+
+def logged(lines: Sequence[str]) -> TrainingLog:
+    return read_steps("log", BytesIO("\n".join(lines).encode()))
+
+
+def times_of(seconds: Sequence[float], first: int = 1) -> StepTimes:
+    return step_times(logged([megatron(step, taken) for step, taken in enumerate(seconds, first)]))
+
+
+def codes(times: StepTimes) -> set[str]:
+    return {finding.code for finding in findings(times)}
+
+
+def steady(count: int, seed: int = 1, scatter: float = 0.01) -> list[float]:
+    draw = random.Random(seed)
+    return [5.0 * (1 + draw.gauss(0, scatter)) for _ in range(count)]
+
+
+FORMATS = tomllib.loads((Path(__file__).parents[1] / "data/training/lines.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_has_its_steps(name: str) -> None:
+    text, value = FORMATS[name]["line"], FORMATS[name]["value"]
+    log = logged(["NCCL version 2.27.3+cuda12.9", *(text.format(step) for step in range(1, 31))])
+    assert log.program == name.partition(" ")[0]
+    assert [step.step for step in log.steps] == list(range(1, 31))
+    assert [step.value for step in log.steps] == pytest.approx([value] * 30)
+
+
+def test_what_the_program_states_is_read() -> None:
+    log = logged(
+        ["[titan] - INFO - Peak FLOPS used for computing MFU: 9.890e+14"]
+        + [FORMATS["torchtitan"]["line"].format(step) for step in range(10, 200, 10)]
+    )
+    times = step_times(log)
+    assert (times.every, times.tokens, times.flops) == (10, 5678.0, 333.8e12)
+    assert times.utilised == pytest.approx(333.8 / 989)
+    assert times.peak == (989e12, "as the program states it")
+
+
+def test_the_peak_is_that_of_the_gpu() -> None:
+    times = step_times(logged([megatron(step, 5.0) for step in range(30)]), gpu_named(catalogue(), "H100 SXM5"))
+    peak, of = require(times.peak)
+    assert times.utilised == pytest.approx(400e12 / peak)
+    assert "H100 SXM5" in of
+
+
+def test_ranks_that_print_the_same_step_are_one_step() -> None:
+    lines = [f"{rank}: {megatron(step, 5.0 + rank)}" for step in range(1, 21) for rank in (0, 1)]
+    log = logged(lines)
+    assert [step.value for step in log.steps] == [6.0] * 20
+
+
+def test_a_steady_log_has_no_findings() -> None:
+    for seed in range(20):
+        times = times_of([30.0, *steady(200, seed)])
+        assert codes(times) == set()
+        assert (times.warm_up, times.count) == (1, 200)
+        assert times.typical == pytest.approx(5.0, rel=0.01)
+
+
+@pytest.mark.parametrize("period", [10, 25, 50])
+def test_a_period_is_found(period: int) -> None:
+    seconds = [taken * (1.8 if step % period == 0 else 1) for step, taken in enumerate(steady(300), 1)]
+    times = times_of(seconds)
+    assert times.period == period
+    assert len(times.slow) == 300 // period
+    lost = sum(seconds[1:]) - 299 * 5.0
+    assert times.slow_share == pytest.approx(lost / sum(seconds[1:]), abs=0.01)
+    assert codes(times) == {"periodic-slow-steps"}
+
+
+def test_slow_steps_at_random_have_no_period() -> None:
+    for seed in range(20):
+        slow = set(random.Random(seed).sample(range(20, 300), 8))
+        times = times_of([taken * (2 if step in slow else 1) for step, taken in enumerate(steady(300), 1)])
+        assert {step.step for step in times.slow} == slow
+        assert (times.period, codes(times)) == (None, {"slow-steps"})
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, -0.1])
+def test_a_drift_is_found(share: float) -> None:
+    times = times_of([taken * (1 + share) ** (step / 300) for step, taken in enumerate(steady(300, 3), 1)])
+    drift = require(times.drift)
+    assert drift.low <= share <= drift.high
+    assert drift.share == pytest.approx(share, abs=0.01)
+    assert codes(times) == {"drift"}
+
+
+def test_a_restart_has_its_own_warm_up() -> None:
+    before, after = steady(120), [20.0, 15.0, *steady(80, 2)]
+    lines = [megatron(step, taken) for step, taken in enumerate(before, 1)]
+    lines += [megatron(step, taken) for step, taken in enumerate(after, 101)]
+    times = step_times(logged(lines))
+    assert (times.restarts, times.warm_up, times.slow) == (1, 3, ())
+    assert codes(times) == {"restarted"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [(["no step at all"] * 20, "no-steps"), ([megatron(step, 5.0) for step in range(4)], "too-few-steps")],
+)
+def test_a_log_without_enough_steps_is_refused(lines: list[str], code: str) -> None:
+    with pytest.raises(LogError) as refused:
+        step_times(logged(lines))
+    assert refused.value.code == code
+
+
+def test_a_fence_and_a_broken_line_are_read() -> None:
+    lines = [megatron(step, 5.0) for step in range(30)]
+    assert len(logged(["Why is it slow?", "```", *lines, "```"]).steps) == 30
+    broken = [line[at : at + 80] for line in lines for at in range(0, len(line), 80)]
+    assert {step.value for step in logged(broken).steps} == {5.0}
+
+
+@pytest.mark.parametrize("before", [[], ["host:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 8 Init START"] * 3])
+def test_show_names_the_command_that_reads_it(before: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*before, *(megatron(step, 5.0) for step in range(30))]), encoding="utf-8")
+    with pytest.raises(LogError) as refused:
+        read_log(path)
+    assert refused.value.code == "training-log"
+    assert "busbw training log" in str(refused.value)
+    result = CliRunner().invoke(training, ["log", str(path), "--json"])
+    assert json.loads(result.stdout)["steps"]["typical"] == 5.0
