@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from testing.logs import read_log
+from testing.logs import LOGS, read_log
 from testing.narrow import require
 
 from busbw.errors import LogError
@@ -154,3 +154,14 @@ def test_show_names_the_command_that_reads_it(before: list[str], tmp_path: Path)
     assert "busbw training log" in str(refused.value)
     result = CliRunner().invoke(training, ["log", str(path), "--json"])
     assert json.loads(result.stdout)["steps"]["typical"] == 5.0
+
+
+def test_a_timeout_at_its_end_is_told_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    timeouts = (LOGS / "watchdog-missing.txt").read_text(encoding="utf-8")
+    path.write_text("\n".join([*(megatron(step, 5.0) for step in range(30)), timeouts]), encoding="utf-8")
+    log = read_steps("log", BytesIO(path.read_bytes()))
+    assert "timeout" in codes(step_times(log))
+    with pytest.raises(LogError) as refused:
+        read_log(path)
+    assert refused.value.code == "hang"

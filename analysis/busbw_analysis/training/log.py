@@ -65,6 +65,7 @@ class StepTimes:
     flops, tokens: medians; None: not printed
     utilised: share of ``peak``
     peak: FLOP/s, and what it is of
+    timed_out: whether torch's watchdog of NCCL ended the job
     """
 
     program: str
@@ -84,6 +85,7 @@ class StepTimes:
     tokens: float | None
     utilised: float | None
     peak: tuple[float, str] | None
+    timed_out: bool
 
 
 def step_times(log: TrainingLog, gpu: Gpu | None = None, dtype: str = "bfloat16") -> StepTimes:
@@ -132,6 +134,7 @@ def step_times(log: TrainingLog, gpu: Gpu | None = None, dtype: str = "bfloat16"
         tokens=_median([step.tokens for step in steps]),
         utilised=stated if by_peak is None else by_peak,
         peak=peak,
+        timed_out=log.timed_out,
     )
 
 
@@ -208,6 +211,9 @@ def _value(value: float, unit: Unit) -> str:
 
 def findings(times: StepTimes) -> Iterator[Finding]:
     """What is unusual about the steps, and what to do."""
+    if times.timed_out:
+        claim = "torch's watchdog of NCCL ended the job; busbw show names the ranks in the same log"
+        yield Finding("bad", "timeout", (claim,))
     lost = f"{times.slow_share:.1%} of the time beyond that of the others"
     if times.slow and times.period is not None:
         claim = f"every {times.period} steps one is slow: {len(times.slow)} take {lost}"

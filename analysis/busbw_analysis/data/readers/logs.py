@@ -32,6 +32,7 @@ from busbw_analysis.data.readers import (
     training,
     ucc,
     ucx,
+    watchdog,
 )
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import LONGEST_LINE
@@ -110,6 +111,7 @@ def _messages_alone(draft: Draft, lines: Iterable[str]) -> None:
 
 _MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, _messages_alone, NCCL)
 _TABLE: Final = Reader("table", tables.SIGN, tables.read)
+_WATCHDOG: Final = Reader("torch watchdog", watchdog.SIGN, watchdog.read, NCCL)
 READERS: Final = (
     Reader("nccl-tests JSON", nccl_json.SIGN, nccl_json.read, NCCL, json=True),
     Reader("nvbandwidth JSON", nvbandwidth.JSON, nvbandwidth.read_json, _NVBANDWIDTH, json=True),
@@ -131,6 +133,7 @@ READERS: Final = (
     Reader("nccl-tests", nccl_text.SIGN, nccl_text.read, NCCL),
     Reader("all_reduce_bench.py", _ALL_REDUCE_BENCH, tables.read, replace(NCCL, mode="isolated")),
     _TABLE,
+    _WATCHDOG,
     Reader("NCCL RAS", ras.SIGN, ras.read, NCCL),
     _MESSAGES,
 )
@@ -202,7 +205,7 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     try:
         return _read(name, file, reader, pasted)
     except LogError as error:
-        if has_steps and error.code in {"no-results", "hang"}:
+        if has_steps and reader is not _WATCHDOG and error.code in {"no-results", "hang"}:
             raise of_training from error
         others = [other for other in _recognising(_unpasted(pasted, head)) if other not in {reader, _MESSAGES}]
         if error.code not in {"no-results", "hang"} or not others or not is_recognised:

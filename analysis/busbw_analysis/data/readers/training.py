@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from busbw_analysis.data.readers.lines import clean, number
+from busbw_analysis.data.readers.watchdog import TIMEOUT
 
 Unit = Literal["s", "tokens/s", "samples/s"]
 """What a program prints of a step: its time, or a rate of a GPU (tokens) or of all (samples)."""
@@ -76,6 +77,7 @@ class TrainingLog(msgspec.Struct, frozen=True, kw_only=True):
     unit: of the steps' values
     steps: in the order of the log; of lines of several ranks about a step, the slowest
     peak: FLOP/s that the program divides by for its utilisation
+    timed_out: whether torch's watchdog of NCCL ended the job
     """
 
     program: str
@@ -83,14 +85,16 @@ class TrainingLog(msgspec.Struct, frozen=True, kw_only=True):
     unit: Unit
     steps: tuple[StepLine, ...]
     peak: float | None = None
+    timed_out: bool = False
 
 
 def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
     """The steps of a log by the program that most lines are of; None if no line is about a step."""
     read_of: dict[str, list[StepLine]] = {}
-    peak = None
+    peak, timed_out = None, False
     for line in clean(lines):
         text = line.text
+        timed_out = timed_out or TIMEOUT in text
         if (match := _PEAK.search(text)) is not None:
             peak = number(match[1])
         if _LIKELY.search(text) is None:
@@ -106,7 +110,12 @@ def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
     program = Counter({name: len(steps) for name, steps in read_of.items()}).most_common(1)[0][0]
     unit = next(unit for name, _, _, unit, _ in _FORMATS if name == program)
     return TrainingLog(
-        program=program, source=source, unit=unit, steps=tuple(_of_ranks(read_of[program], unit)), peak=peak
+        program=program,
+        source=source,
+        unit=unit,
+        steps=tuple(_of_ranks(read_of[program], unit)),
+        peak=peak,
+        timed_out=timed_out,
     )
 
 

@@ -1,0 +1,110 @@
+"""Reader of the timeouts of torch's watchdog of NCCL: in which collective a job hangs, and which rank is behind.
+
+It has no rates, so that a log of it is refused with what it says. Sources: ``WorkNCCL::checkTimeout``,
+``ProcessGroupNCCL::watchdogHandler`` and ``logPrefix`` in ``ProcessGroupNCCL.cpp`` of pytorch/pytorch, 2.0 to 2.9.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from busbw.errors import LogError
+from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.readers.draft import Draft
+
+TIMEOUT: Final = "Watchdog caught collective operation timeout"
+SIGN: Final = re.compile(rf"{TIMEOUT}: WorkNCCL\(".encode())
+_WORLD_RANK: Final = re.compile(r"\[rank(\d{1,7})\]:")
+_WAIT: Final = re.compile(
+    rf"\[Rank (?P<rank>\d{{1,7}})\] {TIMEOUT}: WorkNCCL\(SeqNum=(?P<work>\d+), "
+    r"OpType=(?P<op>\w+)(?:, NumelIn=(?P<elements>\d+))?"
+)
+_STATE: Final = re.compile(
+    r"\[(?:PG (?:ID )?(?P<group>[^\]]{1,99}?) )?Rank (?P<rank>\d{1,7})\] .*last enqueued (?:NCCL )?work: "
+    r"(?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
+)
+_AT: Final = re.compile(r"at (?:NCCL )?work(?: sequence id)?: (\d+)")
+_MOST: Final = 8
+"""Ranks that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """What a rank waited for when its watchdog ended the job.
+
+    group: process group, as torch names it; "": not printed
+    work: number of the collective in its group
+    call: operation and elements; "": not printed
+    enqueued, completed: last work of each kind; None: not printed
+    """
+
+    rank: int
+    group: str
+    work: int
+    call: str
+    enqueued: int | None = None
+    completed: int | None = None
+
+
+def read(draft: Draft, lines: Iterable[str]) -> None:
+    """Raises LogError with code ``hang`` that says what the ranks waited for, and which are behind."""
+    waits: dict[int, _Wait] = {}
+    for text in lines:
+        in_world = _WORLD_RANK.search(text)
+        if (match := _WAIT.search(text)) is not None:
+            rank = int(match["rank"] if in_world is None else in_world[1])
+            elements = "" if match["elements"] is None else f" of {int(match['elements']):,} elements"
+            waits.setdefault(rank, _Wait(rank, "", int(match["work"]), f"{match['op']}{elements}"))
+        elif (match := _STATE.search(text)) is not None and (at := _AT.search(text)) is not None:
+            rank = int(match["rank"] if in_world is None else in_world[1])
+            known = waits.get(rank, _Wait(rank, "", int(at[1]), ""))
+            if known.enqueued is None and known.work == int(at[1]):
+                enqueued, completed = int(match["enqueued"]), int(match["completed"])
+                waits[rank] = replace(known, group=match["group"] or "", enqueued=enqueued, completed=completed)
+    if not waits:
+        raise LogError(f"{draft.source}: no timeout of torch's watchdog names a rank", code="no-results")
+    named = {wait.group for wait in waits.values() if wait.group}
+    only = next(iter(named)) if len(named) == 1 else ""  # a rank without a second line is of the only group
+    groups = by_key((wait.group or only, wait) for wait in waits.values())
+    silent = sorted(set(range(max(waits))) - set(waits)) if len(groups) == 1 else []
+    texts = [
+        f"group {group}: {text}" if len(groups) > 1 and group else text
+        for group, members in groups.items()
+        for text in _of_group(members, silent)
+    ]
+    raise LogError(f"{draft.source}: torch's watchdog of NCCL ended the job: {'; '.join(texts)}", code="hang")
+
+
+def _of_group(waits: Sequence[_Wait], silent: Sequence[int]) -> Iterator[str]:
+    """What the ranks of a process group waited for, and who is behind.
+
+    silent: ranks below the highest that print no timeout
+    """
+    works = by_key((wait.work, wait) for wait in waits)
+    branches = False
+    for work, members in sorted(works.items()):
+        calls = by_key((wait.call, wait.rank) for wait in members if wait.call)
+        branches = branches or len(calls) > 1
+        for call, ranks in calls.items():
+            yield f"{_ranks(ranks)} in work {work}, {call}"
+    behind = [wait.rank for wait in waits if wait.enqueued is not None and wait.enqueued < max(works)]
+    if branches:
+        yield "the ranks make different calls as the same work: branches or data of the program differ between them"
+    elif behind or len(works) > 1:
+        late = behind or [wait.rank for wait in works[min(works)]]
+        yield f"{_ranks(late)} behind the others: look there for late data, an exception, an earlier call that hangs"
+    elif silent:
+        yield f"{_ranks(silent)} without a timeout: crashed, busy elsewhere, or not in this log; look there first"
+    elif len(waits) > 1:
+        yield (
+            f"all {len(waits)} have made the same call and none completed it. If the group has no other ranks, the "
+            "network or a GPU hangs; messages of NCCL_DEBUG=INFO, error counters of links and Xid errors of GPUs say "
+            "which"
+        )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, sorted(ranks)[:_MOST]))
+    more = f" and {len(ranks) - _MOST} more" if len(ranks) > _MOST else ""
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}{more}"

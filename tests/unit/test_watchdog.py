@@ -1,0 +1,71 @@
+"""Timeouts of torch's watchdog: which ranks wait in what, and which are behind, in the formats of torch 2.0 to 2.9."""
+
+import re
+
+import pytest
+from testing.logs import LOGS, read_log
+
+from busbw.errors import LogError
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.watchdog import read
+
+
+def timeout(rank: int, work: int, op: str = "ALLREDUCE", elements: int | None = 4_096) -> str:
+    count = "" if elements is None else f"NumelIn={elements}, NumelOut={elements}, "
+    return (
+        f"[E ProcessGroupNCCL.cpp:737] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum="
+        f"{work}, OpType={op}, {count}Timeout(ms)=600000) ran for 600060 milliseconds before timing out."
+    )
+
+
+STATES = (
+    "[Rank {0}] Timeout at NCCL work: {1}, last enqueued NCCL work: {2}, last completed NCCL work: {3}.",
+    "[PG 1 Rank {0}] Exception (either an error or timeout) detected by watchdog at work: {1}, last enqueued NCCL work: {2}, last completed NCCL work: {3}.",  # noqa: E501 - as printed
+    "[PG ID 0 PG GUID 0(default_pg) Rank {0}] failure detected by watchdog at work sequence id: {1} PG status: last enqueued work: {2}, last completed work: {3}",  # noqa: E501 - as printed
+)
+
+
+def said(*lines: str) -> str:
+    with pytest.raises(LogError) as refused:
+        read(Draft("torch watchdog", "log"), lines)
+    assert refused.value.code == "hang"
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [("missing", {"3", "1580"}), ("mismatch", {"7", "80078", "5,056"}), ("behind", {"7", "1579", "4,096"})],
+)
+def test_a_log_says_who_is_behind(name: str, numbers: set[str]) -> None:
+    with pytest.raises(LogError) as refused:
+        read_log(LOGS / f"watchdog-{name}.txt")
+    assert refused.value.code == "hang"
+    assert numbers <= set(re.findall(r"\d[\d,]*\d|\d", str(refused.value)))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_rank_that_has_enqueued_less_is_behind(state: str) -> None:
+    lines = [line for rank in range(4) for line in (timeout(rank, 12), state.format(rank, 12, 14, 11))]
+    text = said(*lines, timeout(4, 11), state.format(4, 11, 11, 10))
+    assert "rank 4 behind" in text
+    assert "behind" not in said(*lines)
+
+
+def test_the_rank_of_the_launcher_is_that_of_the_world() -> None:
+    """In a group of some ranks torch counts the ranks of the group."""
+    assert "ranks 8, 9 in" in said(f"[rank8]:{timeout(0, 3)}", f"[rank9]:{timeout(1, 3)}")
+
+
+def test_groups_are_judged_apart() -> None:
+    lines = []
+    for rank, group, work in ((0, "1", 5), (1, "1", 5), (2, "2", 900), (3, "2", 900)):
+        state = STATES[1].format(rank % 2, work, work, work - 1).replace("PG 1", f"PG {group}")
+        lines += [f"[rank{rank}]:{timeout(rank % 2, work)}", f"[rank{rank}]:{state}"]
+    text = said(*lines)
+    assert "behind" not in text
+    assert "group 1" in text
+    assert "group 2" in text
+
+
+def test_without_elements_the_operation_is_named() -> None:
+    assert "BROADCAST" in said(timeout(0, 3, "BROADCAST", None), timeout(1, 3, "BROADCAST", None))
