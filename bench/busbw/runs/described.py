@@ -1,0 +1,81 @@
+"""What tells runs apart: settings of cases, environment variables and facts of hosts, each by its name."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec import structs
+
+from busbw.ops.settings import CaseSettings
+from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, HostFacts, fact_of
+from busbw.runs.placement import Variable, variables_of
+from busbw.runs.records import Case
+from busbw.units import format_size
+
+_OF_CASE: Final = (
+    *("device", "dtype", "redop", "in_place", "mode", "sync", "cache", "pre_enqueue", "registered", "group", "root"),
+)
+"""Fields of a case that are settings, without its op and backend."""
+
+
+def in_words(values: Iterable[object]) -> str | None:
+    """The distinct ``values`` as text; None if there are none."""
+    return ", ".join(sorted({str(value) for value in values})) or None
+
+
+def setting_of(case: Case, name: str) -> object:
+    """A setting of ``case``: a field, or one that only some ops have; None: the default, or ``case`` has none."""
+    return getattr(case, name) if name in Case.__struct_fields__ else getattr(case.settings, name, None)
+
+
+def value_in_words(name: str, value: object) -> str:
+    """A value of the setting ``name`` as its option takes it."""
+    if value is None:
+        return "library" if name == "algorithm" else "default"
+    return ("no", "yes")[value] if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def setting_names(cases: Iterable[Case]) -> tuple[str, ...]:
+    """The settings of ``cases``, and first those that every op has."""
+    families = dict.fromkeys(type(case.settings) for case in cases if isinstance(case.settings, CaseSettings))
+    return (*_OF_CASE, *dict.fromkeys(field.name for family in families for field in structs.fields(family)))
+
+
+def settings_in_words(cases: Sequence[Case]) -> dict[str, str]:
+    """Setting → its values over ``cases``; those that no case has are left out."""
+    sizes = sorted({case.size_bytes for case in cases if case.size_bytes})
+    ends = dict.fromkeys(format_size(size) for size in (*sizes[:1], *sizes[-1:]))
+    words = {"sizes": " to ".join(ends)} if sizes else {}
+    for name in setting_names(cases):
+        values = dict.fromkeys(setting_of(case, name) for case in cases)
+        if set(values) != {None}:
+            words[name] = ", ".join(value_in_words(name, value) for value in values)
+    return words
+
+
+def fact_over_hosts(environments: Mapping[str, HostFacts], name: str) -> str | None:
+    """The distinct values of a fact over the hosts of a run; None if no host recorded a value."""
+    return in_words(value for host in environments.values() if (value := fact_of(host, name)) not in (None, {}))
+
+
+def variables_over_hosts(environments: Mapping[str, HostFacts]) -> dict[Variable, str | None]:
+    """Each environment variable that changes results → its values over the hosts of a run."""
+    values: dict[Variable, list[str]] = {}
+    for host in environments.values():
+        for variable, value in variables_of(host).items():
+            if variable.name.startswith(SAME_VARIABLES):
+                values.setdefault(variable, []).append(value)
+    return {variable: in_words(of_hosts) for variable, of_hosts in values.items()}
+
+
+def variables_in_words(environments: Mapping[str, HostFacts]) -> dict[str, str]:
+    """Each of these variables by its name → its values over hosts and ranks."""
+    names: dict[str, list[str]] = {}
+    for variable, value in variables_over_hosts(environments).items():
+        names.setdefault(variable.name, []).append(str(value))
+    return {name: ", ".join(dict.fromkeys(values)) for name, values in names.items()}
+
+
+def facts_in_words(environments: Mapping[str, HostFacts]) -> dict[str, str]:
+    """Each fact of ``SAME_FACTS`` that is known → its values over the hosts."""
+    facts = {name: fact_over_hosts(environments, name) for name in SAME_FACTS}
+    return {name: value for name, value in facts.items() if value is not None}
