@@ -338,7 +338,7 @@ def test_json_has_the_same_and_nothing_else_is_on_stdout(three: list[str]) -> No
 
 def test_several_runs_on_a_side_are_pooled(three: list[str]) -> None:
     document: dict[str, Any] = json.loads(busbw(f"{three[0]}, {three[1]}", three[2], "--json").stdout)
-    assert document["a"] == {"runs": ["synthetic-0", "synthetic-1"], "launches": 16, "incomplete": []}
+    assert document["a"] == {"runs": ["synthetic-0", "synthetic-1"], "labels": [], "launches": 16, "incomplete": []}
     assert document["bands"][0]["launches"] == [16, 8]
 
 
