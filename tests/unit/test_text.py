@@ -78,6 +78,8 @@ READERS: Final[dict[str, str]] = {
     "busbw/launch/mpiexec.py": "output of mpiexec",
     "busbw/launch/rendezvous.py": "addresses of the system",
     "busbw/runs/causes.py": "messages of the system and of libraries, which reach all ranks as text",
+    "busbw/runs/described.py": "names of variables",
+    "busbw/runs/plan.py:check_label": "spaces around a label of the user",
     "busbw/runs/resume.py": "names of variables",
     "busbw/slurm/follow.py": "numbers and logs of Slurm's tasks",
     "busbw/slurm/jobs.py": "output of Slurm",

@@ -172,8 +172,8 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
 ) -> None:
     """Compare B with A by launches: for each op and size band, B is faster, slower, equal or undecided.
 
-    A and B are runs (a folder, the start or end of a name, "latest"), or comma-separated lists of runs, which are
-    pooled. An op that has another dtype, algorithm, threads or cache on each side is compared across that setting,
+    A and B are runs (a folder, the start or end of a name, a label, "latest"), or comma-separated lists of runs, which
+    are pooled. An op that has another dtype, algorithm, threads or cache on each side is compared across that setting,
     other differences need --allow. With --by there is no B: settings of one run are compared. Exit status: 0; with
     --fail-on, 1 if its condition holds and 3 if that cannot be told; 2 if the runs cannot be compared.
     """
@@ -185,9 +185,9 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     try:
         sides = [pool(islice(stored, len(side)), force=force) for side in names]
         if by is not None:
-            comparison = compare_within(*sides, by, base, within=margin)
+            comparison = compare_within(sides[0], by, base, within=margin)
         else:
-            comparison = compare_sides(*sides, within=margin, paired=paired, force=force, allow=allow)
+            comparison = compare_sides(sides[0], sides[1], within=margin, paired=paired, force=force, allow=allow)
     except UnlikeRuns as error:  # status 1 would look like a gate that fails
         raise UsageError(str(error), code=error.code) from error
     gate = gate_of(comparison, fail_on, visible)

@@ -11,7 +11,7 @@ from typing import Final
 from busbw.errors import UnlikeRuns, refuse_unknown
 from busbw.runs import store
 from busbw.runs.described import fact_over_hosts, in_words, variables_over_hosts
-from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES
+from busbw.runs.facts import LIBRARY_VARIABLES, SAME_FACTS, SAME_VARIABLES
 from busbw.runs.placement import Variable, binding, rank_placements
 from busbw.runs.records import Run
 from busbw.units import format_size
@@ -138,6 +138,11 @@ class Difference:
     def name(self) -> str:
         """The key, or the name of the variable: what ``--allow`` takes."""
         return self.key if self.variable is None else self.variable.name
+
+    @property
+    def is_of_backend(self) -> bool:
+        """Whether only one run has it, a variable or fact of a communication library: the other may have another."""
+        return None in self.values and self.name.startswith((*LIBRARY_VARIABLES, "mpi.", "nccl."))
 
     @property
     def unknown_in(self) -> str | None:

@@ -268,6 +268,8 @@ def _unlike(
     """
     base = first.runs[0]
     differing = [difference for stored in (*first.runs, *second.runs) for difference in differences(base, stored)]
+    if any(difference.key == "backend" for difference in differing):
+        differing = [difference for difference in differing if not difference.is_of_backend]
     for difference in differing:
         if difference.unknown_in is not None:
             text = f"run {difference.unknown_in} did not record {difference.key!r}, so this could not be checked"

@@ -2,9 +2,9 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from busbw.runs.records import Case, case_in_words
 from busbw.units import counted
@@ -53,7 +53,7 @@ def _comparisons(comparison: Comparison) -> Iterator[tuple[str, Sequence[Compare
 
 
 def _by_verdict(compared: Sequence[Compared], comparison: Comparison) -> str:
-    titles = titles_of(comparison)
+    titles = titles_of(comparison, _compared(comparison))
 
     def name(band: Compared) -> str:
         title = " ".join(titles[label(band.case)])
@@ -86,21 +86,28 @@ def _unfinished(comparison: Comparison) -> Iterator[str]:
             yield f"{run.where} is incomplete: run {run.run} {ends.get(run.status, run.status)}, {complete}"
 
 
-def titles_of(comparison: Comparison) -> dict[str, tuple[str, ...]]:
-    """The parts of the label of every curve, without those that all curves share (``_shared``)."""
+def titles_of(comparison: Comparison, without: Container[Any] = ()) -> dict[str, tuple[str, ...]]:
+    """The parts of the label of every curve, without those that all curves share, and details to leave out."""
     shared = shared_words(comparison)
     return {
         label(band.case): tuple(
-            word for place, word in enumerate(case_in_words(band.case)) if not place or word not in shared
+            word for place, word in enumerate(case_in_words(band.case, without)) if not place or word not in shared
         )
         for band in comparison.bands
     }
 
 
 def shared_words(comparison: Comparison) -> list[str]:
-    """The words that all curves share, except their ops."""
-    every = [case_in_words(band.case)[1:] for band in comparison.bands]
+    """The words that all curves share, except their ops, and those of the setting that is compared within runs."""
+    every = [case_in_words(band.case, _compared(comparison))[1:] for band in comparison.bands]
     return [word for word in every[0] if all(word in other for other in every)]
+
+
+def _compared(comparison: Comparison) -> frozenset[Any]:
+    """The detail of ``case_in_words`` that is compared within runs."""
+    if comparison.by is None:
+        return frozenset()
+    return frozenset({comparison.by.setting if comparison.by.setting in Case.__struct_fields__ else "settings"})
 
 
 def label(case: Case) -> str:
@@ -191,7 +198,7 @@ def trust_in_comparison(comparison: Comparison) -> tuple[int, tuple[str, ...]]:
     count_a, count_b = comparison.launches
     many = f"{counted(count_a, 'launch', 'launches')} {'a side' if count_a == count_b else f'of A and {count_b} of B'}"
     if comparison.by is not None:
-        many = f"{counted(min(count_a, count_b), 'launch', 'launches')}, each with every value"
+        many = f"{counted(min(count_a, count_b), 'launch', 'launches')} with all values"
     elif comparison.paired and count_a == count_b:
         many = counted(count_a, "pair of launches", "pairs of launches")
     where = " on a busy machine" if "disturbed" in codes else ""

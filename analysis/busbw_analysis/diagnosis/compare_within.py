@@ -26,19 +26,14 @@ from busbw_analysis.diagnosis.compare import (
 )
 from busbw_analysis.diagnosis.findings import Finding, disturbances
 
-_WHAT_IS_MEASURED: Final = frozenset({"mode", "group", "root"})
-"""Settings whose values are never compared with each other."""
-
-
-def comparable_settings(cases: Iterable[Case]) -> tuple[str, ...]:
-    """The settings that cases may be compared by."""
-    return ("backend", *(name for name in setting_names(cases) if name not in _WHAT_IS_MEASURED))
+COMPARABLE: Final = ("backend", *(name for name in setting_names() if name not in {"mode", "group", "root"}))
+"""The settings that cases may be compared by: the others say what is measured."""
 
 
 def settings_varied(cases: Iterable[Case]) -> tuple[str, ...]:
-    """Those in which some cases differ that have all others in common."""
+    """The settings in which some cases differ that have all others in common."""
     every = tuple(cases)
-    return tuple(name for name in comparable_settings(every) if _ops_varied(every, name))
+    return tuple(name for name in COMPARABLE if _ops_varied(every, name))
 
 
 def _ops_varied(cases: Iterable[Case], setting: str) -> frozenset[str]:
@@ -103,12 +98,13 @@ def compare_within(dataset: Dataset, setting: str, base: str | None = None, *, w
 
 
 def _known(dataset: Dataset, setting: str) -> tuple[Case, ...]:
-    """The cases of ``dataset``. Raises UsageError for a setting that they do not have or that has one value."""
+    """The cases of ``dataset``. Raises UsageError for a setting that is unknown or has one value."""
     cases = tuple(summary.case for summary in dataset.summaries)
-    known, varied = comparable_settings(cases), settings_varied(cases)
-    if setting not in known:
-        refuse_unknown("--by", setting, known)
+    if setting not in COMPARABLE:
+        refuse_unknown("--by", setting, COMPARABLE)
+    varied = settings_varied(cases)
     if setting not in varied:
-        has = f"compare by {' or '.join(varied)}" if varied else "no setting has two"
-        raise UsageError(f"--by {setting}: no operation of these runs was measured with two values of it; {has}")
+        has = f"compare by {' or '.join(varied)}, or measure both" if varied else "measure both"
+        none = f"--by {setting}: no operation of these runs was measured with two values of it"
+        raise UsageError(f"{none}; {has} in one run")
     return cases

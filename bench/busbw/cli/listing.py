@@ -4,7 +4,7 @@ import importlib
 import json
 import os
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from busbw.units import clock_time, listed
 
 _SUMMARIES = "busbw_analysis.data.kept"
 _COLUMNS = (
-    *("run", "label", "op", "differs", "state", "launches", "ranks", "backend", "host", "hosts", "started", "cases"),
+    *("run", "label", "op", "differs", "backend", "ranks", "host", "hosts", "started", "launches", "state", "cases"),
     *("plan", "machine"),
 )
 """Of the list of runs, in this order."""
@@ -62,7 +62,7 @@ def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
 
 def as_table(table: list[dict[str, JSON]]) -> str:
     """Aligned columns with headings, as wide as the output. Cells that do not fit are listed below their row; a
-    value that all rows share is printed once, above the table, and one that none has not at all.
+    value that all rows share is printed once, above the table, and one that no row has is left out.
     """
     cells = [{name: _cell(value) for name, value in row.items()} for row in table]
     shared = {name: {row[name] for row in cells} for name in cells[0]}
@@ -74,7 +74,7 @@ def as_table(table: list[dict[str, JSON]]) -> str:
         if not shown or width + 2 <= room:
             shown.append(name)
             room -= width + 2
-    lines = [f"{name}: {cells[0][name]}" for name in same if cells[0][name] != _NOTHING]
+    lines = textwrap.wrap(" · ".join(f"{name}: {cells[0][name]}" for name in same if cells[0][name] != _NOTHING), most)
     for row in [dict(zip(widths, widths, strict=True)), *cells]:
         lines.append("  ".join(row[name].ljust(widths[name]) for name in shown).rstrip())
         below = {name: row[name] for name in widths if name not in shown and row[name] not in {_NOTHING, name}}
@@ -181,46 +181,54 @@ def _line(folder: Path) -> RunLine | BusbwError:
         return error
 
 
+_DIFFER: Mapping[str, Callable[[RunLine], Hashable]] = {
+    "settings": lambda _: None,
+    "variables": lambda line: line.backends,
+    "facts": lambda line: (line.machine, line.backends),
+}
+"""What runs may differ in → those among which it is compared: machine and backend tell the others apart."""
+
+
 def _runs(lines: Mapping[Path, RunLine | BusbwError]) -> list[dict[str, JSON]]:
-    """A row for each run. ``differs`` has the settings and variables in which any two runs differ, and the facts in
-    which two of one machine do: the machine tells the others apart.
-    """
+    """A row for each run. ``differs`` has the settings, variables and facts that tell it from others of the list."""
     known = [line for line in lines.values() if isinstance(line, RunLine)]
-    settings = _unlike(run.settings for run in known)
-    facts = {
-        machine: _unlike(run.facts for run in known if run.machine == machine)
-        for machine in dict.fromkeys(run.machine for run in known)
-    }
+    among: dict[tuple[str, Hashable], list[dict[str, str]]] = {}
+    for run in known:
+        for kind, of_like in _DIFFER.items():
+            among.setdefault((kind, of_like(run)), []).append(getattr(run, kind))
+    unlike = {of_kind: _unlike(named) for of_kind, named in among.items()}
     rows: list[dict[str, JSON]] = []
     for folder, line in lines.items():
         row: dict[str, JSON] = dict.fromkeys(_COLUMNS) | {"run": folder.name, "machine": folder.parent.name}
         if isinstance(line, RunLine):
-            own = [*((name, line.settings) for name in settings), *((name, line.facts) for name in facts[line.machine])]
+            own = [
+                (name, getattr(line, kind).get(name))
+                for kind, of_like in _DIFFER.items()
+                for name in unlike[kind, of_like(line)]
+            ]
             row |= {name: getattr(line, name) for name in ("label", "started", "host", "hosts", "ranks", "plan")}
             row |= {"op": list(line.ops), "backend": list(line.backends), "machine": line.machine, "state": line.state}
             row |= {"cases": f"{line.measured} of {line.cases}", "launches": f"{line.complete} of {line.planned}"}
-            row["differs"] = {name: values[name] for name, values in own if name in values} or None
+            row["differs"] = {name: value for name, value in own if value is not None} or None
         else:
             row["state"] = f"unreadable: {line}"
         rows.append(row)
     return rows
 
 
-def _unlike(named: Iterable[Mapping[str, str]]) -> list[str]:
+def _unlike(named: Sequence[Mapping[str, str]]) -> list[str]:
     """The names whose values are not the same in all of ``named``, in order of appearance."""
-    every = list(named)
-    values: dict[str, list[str]] = {}
-    for one in every:
-        for name, value in one.items():
-            values.setdefault(name, []).append(value)
-    return [name for name, of_runs in values.items() if len(of_runs) < len(every) or len(set(of_runs)) > 1]
+    names = dict.fromkeys(name for of_run in named for name in of_run)
+    return [name for name in names if len({of_run.get(name) for of_run in named}) > 1]
 
 
 def _in_brief(row: dict[str, JSON]) -> dict[str, JSON]:
     """The row of a run for a table."""
     differs = (row["differs"] or {}).items()
+    others = f" and {row['hosts'] - 1} more" if row["hosts"] and row["hosts"] > 1 else ""
     return {
-        **row,
+        **{name: value for name, value in row.items() if name != "hosts"},
+        "host": row["host"] and f"{row['host']}{others}",
         "op": row["op"] and listed(row["op"], _MOST_OPS),
         "differs": ", ".join(f"{name} {value}" for name, value in differs) or None,
         "started": row["started"] and clock_time(row["started"]),

@@ -1,18 +1,18 @@
 """What tells runs apart: settings of cases, environment variables and facts of hosts, each by its name."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from functools import cache
+from typing import Final, get_args
 
 from msgspec import structs
 
-from busbw.ops.settings import CaseSettings
 from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, HostFacts, fact_of
 from busbw.runs.placement import Variable, variables_of
-from busbw.runs.records import Case
+from busbw.runs.records import Case, Settings
 from busbw.units import format_size
 
 _OF_CASE: Final = (
-    *("device", "dtype", "redop", "in_place", "mode", "sync", "cache", "pre_enqueue", "registered", "group", "root"),
+    *("device", "dtype", "redop", "in_place", "mode", "sync", "cache", "pre_enqueue", "registered", "group"),
 )
 """Fields of a case that are settings, without its op and backend."""
 
@@ -34,10 +34,11 @@ def value_in_words(name: str, value: object) -> str:
     return ("no", "yes")[value] if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def setting_names(cases: Iterable[Case]) -> tuple[str, ...]:
-    """The settings of ``cases``, and first those that every op has."""
-    families = dict.fromkeys(type(case.settings) for case in cases if isinstance(case.settings, CaseSettings))
-    return (*_OF_CASE, *dict.fromkeys(field.name for family in families for field in structs.fields(family)))
+@cache
+def setting_names() -> tuple[str, ...]:
+    """All settings: first those that every op has."""
+    families = (field.name for family in get_args(Settings) for field in structs.fields(family))
+    return (*_OF_CASE, *dict.fromkeys(families))
 
 
 def settings_in_words(cases: Sequence[Case]) -> dict[str, str]:
@@ -45,16 +46,19 @@ def settings_in_words(cases: Sequence[Case]) -> dict[str, str]:
     sizes = sorted({case.size_bytes for case in cases if case.size_bytes})
     ends = dict.fromkeys(format_size(size) for size in (*sizes[:1], *sizes[-1:]))
     words = {"sizes": " to ".join(ends)} if sizes else {}
-    for name in setting_names(cases):
+    for name in setting_names():
         values = dict.fromkeys(setting_of(case, name) for case in cases)
-        if set(values) != {None}:
+        if name in _OF_CASE:
+            values.pop(None, None)  # ops without the setting
+        if set(values) - {None}:
             words[name] = ", ".join(value_in_words(name, value) for value in values)
     return words
 
 
 def fact_over_hosts(environments: Mapping[str, HostFacts], name: str) -> str | None:
     """The distinct values of a fact over the hosts of a run; None if no host recorded a value."""
-    return in_words(value for host in environments.values() if (value := fact_of(host, name)) not in (None, {}))
+    values = (value for host in environments.values() if (value := fact_of(host, name)) not in (None, {}))
+    return in_words(" ".join(map(" ".join, value.items())) if isinstance(value, dict) else value for value in values)
 
 
 def variables_over_hosts(environments: Mapping[str, HostFacts]) -> dict[Variable, str | None]:

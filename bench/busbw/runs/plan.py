@@ -248,13 +248,14 @@ def _path(path: str) -> None:
         raise UsageError(f"{path!r} contains a NUL character, which file names cannot contain")
 
 
-def check_label(label: str) -> None:
-    """Raise UsageError for a label that would break a line of a list."""
+def check_label(label: str) -> str:
+    """``label``. Raises UsageError for one that would break a line of a list."""
     if not (0 < len(label) <= limits.MOST_LABEL and label.isprintable() and label == label.strip()):
-        given = repr(label) if len(label) <= limits.MOST_LABEL else f"{len(label)} characters"
         raise UsageError(
-            f"want 1 to {limits.MOST_LABEL} printable characters in one line, without spaces around them; given {given}"
+            f"a label has 1 to {limits.MOST_LABEL} printable characters in one line, without spaces around them; given "
+            f"{label!r:.80}"
         )
+    return label
 
 
 def _sweeps(sweeps: Sequence[object]) -> None:

@@ -202,7 +202,8 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
     started: UTC, ISO 8601
     ops: the operations, without those that are measured only as references
     host, hosts: the first host, and the number of hosts
-    settings: settings of the cases of ``ops``, and variables that change results, by name
+    settings: of the cases of ``ops``, by name
+    variables: those of the environment that change results
     facts: of the hosts and their libraries, by name
     measured: number of cases with a result
     state: how it ended
@@ -217,6 +218,7 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     hosts: int
     settings: dict[str, str]
+    variables: dict[str, str]
     facts: dict[str, str]
     ranks: int
     measured: int
@@ -240,7 +242,8 @@ def line_of(outlined: Outline) -> RunLine:
         backends=tuple(dict.fromkeys(case.backend for case in asked)),
         host=run.hosts[0],
         hosts=len(set(run.hosts)),
-        settings=settings_in_words(asked) | variables_in_words(run.environments),
+        settings=settings_in_words(asked),
+        variables=variables_in_words(run.environments),
         facts={"busbw": run.busbw} | facts_in_words(run.environments),
         ranks=len(run.hosts),
         measured=len({case for _, case, _ in outlined.blocks}),

@@ -27,6 +27,7 @@ from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError
 from busbw.escape import with_texts
 from busbw.runs import files, soundness
 from busbw.runs.records import (
+    JSON,
     SCHEMA,
     Case,
     Check,
@@ -432,7 +433,7 @@ def _damaged(path: Path, line: int, flaw: str) -> DamagedRun:
 
 
 def find(results_dir: Path, selector: str) -> Path:
-    """The folder of a run; ``selector``: a path, a run's name, its beginning or end, or ``latest``.
+    """The folder of a run; ``selector``: a path, a run's name, its beginning or end, ``latest``, or else a label.
 
     Raises UsageError unless exactly one run matches, StoreError if the folder cannot be read.
     """
@@ -444,7 +445,7 @@ def find(results_dir: Path, selector: str) -> Path:
             return given.parent
     runs = list(folders(results_dir))
     answering = [run for run in runs if selector and (run.name.startswith(selector) or run.name.endswith(selector))]
-    matching = runs[-1:] if selector == "latest" else answering
+    matching = runs[-1:] if selector == "latest" else answering or [run for run in runs if _label(run) == selector]
     if len(matching) == 1:
         return matching[0]
     if matching:
@@ -464,6 +465,19 @@ def find(results_dir: Path, selector: str) -> Path:
             "measure one with busbw run --suite quick, or give another folder of runs with --results-dir"
         )
     raise UsageError(message, code="no-such-run")
+
+
+class _Labelled(msgspec.Struct, frozen=True):
+    """What ``_label`` reads of ``run.json``."""
+
+    plan: dict[str, JSON]
+
+
+def _label(folder: Path) -> str | None:
+    """The label of a run; None also if it cannot be read."""
+    with contextlib.suppress(StoreError, *NOT_A_RECORD):
+        return msgspec.json.decode(run_document(folder / RUN_FILE), type=_Labelled).plan.get("label")
+    return None
 
 
 def usual_results_dir() -> Path:
