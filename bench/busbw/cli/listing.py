@@ -182,11 +182,11 @@ def _line(folder: Path) -> RunLine | BusbwError:
 
 
 _DIFFER: Mapping[str, Callable[[RunLine], Hashable]] = {
-    "settings": lambda _: None,
+    "settings": lambda line: line.ops,
     "variables": lambda line: line.backends,
     "facts": lambda line: (line.machine, line.backends),
 }
-"""What runs may differ in → those among which it is compared: machine and backend tell the others apart."""
+"""What runs may differ in → those among which it is compared: ops, backend and machine tell the others apart."""
 
 
 def _runs(lines: Mapping[Path, RunLine | BusbwError]) -> list[dict[str, JSON]]:

@@ -1,11 +1,12 @@
 """What tells runs apart: settings of cases, environment variables and facts of hosts, each by its name."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Final, get_args
 
 from msgspec import structs
 
+from busbw.ops.settings import explicit_algorithm
 from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, HostFacts, fact_of
 from busbw.runs.placement import Variable, variables_of
 from busbw.runs.records import Case, Settings
@@ -41,18 +42,18 @@ def setting_names() -> tuple[str, ...]:
     return (*_OF_CASE, *dict.fromkeys(families))
 
 
-def settings_in_words(cases: Sequence[Case]) -> dict[str, str]:
-    """Setting → its values over ``cases``; those that no case has are left out."""
-    sizes = sorted({case.size_bytes for case in cases if case.size_bytes})
-    ends = dict.fromkeys(format_size(size) for size in (*sizes[:1], *sizes[-1:]))
-    words = {"sizes": " to ".join(ends)} if sizes else {}
-    for name in setting_names():
-        values = dict.fromkeys(setting_of(case, name) for case in cases)
-        if name in _OF_CASE:
-            values.pop(None, None)  # ops without the setting
-        if set(values) - {None}:
-            words[name] = ", ".join(value_in_words(name, value) for value in values)
-    return words
+def settings_in_words(cases: Iterable[Case]) -> dict[str, str]:
+    """Sizes and settings → their values over ``cases``, without those that no op has."""
+    values: dict[str, dict[str, None]] = {}
+    sizes: set[int] = set()
+    for case in cases:
+        sizes.add(case.size_bytes)
+        of_all = {name: value_in_words(name, value) for name in _OF_CASE if (value := getattr(case, name)) is not None}
+        own = {"algorithm": value_in_words("algorithm", explicit_algorithm(case.settings))}
+        for name, words in (of_all | dict(case.setting_words) | own).items():
+            values.setdefault(name, {})[words] = None
+    ends = dict.fromkeys(format_size(size) for size in (min(sizes), max(sizes))) if sizes else ()
+    return {"sizes": " to ".join(ends)} | {name: ", ".join(words) for name, words in values.items()}
 
 
 def fact_over_hosts(environments: Mapping[str, HostFacts], name: str) -> str | None:
