@@ -26,8 +26,10 @@ from busbw_analysis.diagnosis.compare import (
 )
 from busbw_analysis.diagnosis.findings import Finding, disturbances
 
-COMPARABLE: Final = ("backend", *(name for name in setting_names() if name not in {"mode", "group", "root"}))
-"""The settings that cases may be compared by: the others say what is measured."""
+_MEASURED: Final = ("mode", "group", "root", "op", "size_bytes", "ranks", "nodes")
+"""What is measured: cases that differ in it are never compared."""
+COMPARABLE: Final = ("backend", *(name for name in setting_names() if name not in _MEASURED))
+"""The settings that cases may be compared by."""
 
 
 def settings_varied(cases: Iterable[Case]) -> tuple[str, ...]:
@@ -100,6 +102,8 @@ def compare_within(dataset: Dataset, setting: str, base: str | None = None, *, w
 def _known(dataset: Dataset, setting: str) -> tuple[Case, ...]:
     """The cases of ``dataset``. Raises UsageError for a setting that is unknown or has one value."""
     cases = tuple(summary.case for summary in dataset.summaries)
+    if setting in _MEASURED:
+        raise UsageError(f"--by {setting}: cases that differ in it are not compared; allowed: {', '.join(COMPARABLE)}")
     if setting not in COMPARABLE:
         refuse_unknown("--by", setting, COMPARABLE)
     varied = settings_varied(cases)
