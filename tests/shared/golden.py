@@ -289,7 +289,7 @@ def _run(
     label: str | None = None,
 ) -> StoredRun:
     stored = synthetic_run(cases, world, machine=machine, launches=launches, samples=9, end=end)
-    plan = {**stored.run.plan, "label": label}
+    plan = stored.run.plan if label is None else {**stored.run.plan, "label": label}
     return replace(stored, run=msgspec.structs.replace(stored.run, id=name, plan=plan))
 
 
