@@ -229,7 +229,7 @@ def _field(random: Random, key: str) -> str:  # noqa: C901, PLR0911 - a table by
         return f"[{', '.join(one if numbers and one.isdecimal() else _quoted(one) for one in values)}]"
     if key in {"depths", "numa_nodes"}:
         return f"[{', '.join(_of(random, _TOML_NUMBERS) for _ in range(random.choice((1, 2, 500))))}]"
-    if key in {"name", "path", "backend"}:
+    if key in {"name", "label", "path", "backend"}:
         return _quoted(random.choice((*_TEXTS, "gloo", "nul\x00")))
     if key in {"pre_enqueue", "registered", "direct"}:
         return random.choice(("true", "false", "1"))
@@ -241,7 +241,7 @@ def _field(random: Random, key: str) -> str:  # noqa: C901, PLR0911 - a table by
 def _plan_text(random: Random) -> str:
     if random.random() < 0.2:
         return _mangled(random, random.choice(list(suites().values())))
-    lines = [f"{key} = {_field(random, key)}" for key in _some(random, Plan.__struct_fields__[:6])]
+    lines = [f"{key} = {_field(random, key)}" for key in _some(random, Plan.__struct_fields__[:7])]
     if random.random() < 0.3:
         lines += ["[timing]", *(f"{key} = {_field(random, key)}" for key in _some(random, Timing.__struct_fields__))]
     for _ in range(random.choice((0, 1, 1, 1, 2))):

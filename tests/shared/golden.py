@@ -94,6 +94,12 @@ INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "same-run": "usual usual",
             "another-machine": "usual another",
             "within": "usual slower --within 2",
+            "allowed": "usual another --allow machine",
+            "unknown-difference": "usual another --allow machin",
+            "by": "rings --by algorithm",
+            "by-missing": "rings",
+            "by-one-value": "usual --by algorithm",
+            "by-unknown": "rings --by algoritm",
         },
         "report": {"steady": "usual --output page", "interrupted": "broken --output page", "two-runs": "usual slower"},
         "simulate": {
@@ -256,6 +262,13 @@ def _runs() -> dict[str, StoredRun]:
         "slower": _run("slower", usual, slower, launches=6),
         "broken": _run("broken", usual, slower, launches=2, machine=few, end=wrong),
         "another": _run("another", usual, steady, machine=Machine(name="another")),
+        "with-rings": _run(
+            "with-rings",
+            [case("all_reduce", size, algorithm=name) for size in _SIZES for name in (None, "ring")],
+            World(launch_noise=0.01, by_setting={"ring": (Piece(30e-6, 9e-11),)}),
+            launches=8,
+            label="rings",
+        ),
         **{
             f"ranks-{ranks}": _run(
                 f"ranks-{ranks}",
@@ -276,9 +289,11 @@ def _run(
     launches: int = 3,
     machine: Machine | None = None,
     end: SyntheticEnd | None = None,
+    label: str | None = None,
 ) -> StoredRun:
     stored = synthetic_run(cases, world, machine=machine, launches=launches, samples=9, end=end)
-    return replace(stored, run=msgspec.structs.replace(stored.run, id=name))
+    plan = stored.run.plan if label is None else {**stored.run.plan, "label": label}
+    return replace(stored, run=msgspec.structs.replace(stored.run, id=name, plan=plan))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -230,6 +231,53 @@ def test_unlike_runs_are_refused_with_all_differences_and_forced_with_notices() 
     assert [text for text in wanted if text not in notices] == []
 
 
+def threads(number: str, **more: str) -> Machine:
+    return Machine(facts={"variables": {"OMP_NUM_THREADS": number, **more}})
+
+
+def test_a_difference_that_is_meant_is_compared_and_said_first() -> None:
+    cases = [case("all_reduce", 64)]
+    one, two = run_of(1, cases, machine=threads("1")), run_of(2, cases, machine=threads("2", NCCL_ALGO="Ring"))
+    sides = pool((one,)), pool((two,))
+    for allow in ([], ["OMP_NUM_THREADS"], ["NCCL_ALGO", "kernel"]):
+        with pytest.raises(UnlikeRuns):
+            compare(*sides, allow=allow)
+    for allow in (["OMP_NUM_THREADS", "NCCL_ALGO"], ["variables"]):
+        found = compare(*sides, allow=allow)
+        assert [notice.code for notice in found.notices] == ["across"]
+        assert (
+            gist(found)[0]
+            == "compared across NCCL_ALGO not set in A and Ring in B and OMP_NUM_THREADS 1 in A and 2 in B"
+        )
+    told = compare(*sides, allow=["variables", "kernel", "OMP_PROC_BIND"])
+    assert [notice.code for notice in told.notices] == ["across", "not-different", "not-different"]
+    with pytest.raises(UsageError, match="OMP_NUM_THREADS"):
+        compare(*sides, allow=["OMP_NUM_THREADS", "NUM_THREADS"])
+    with pytest.raises(UsageError, match="kernel"):
+        compare(*sides, allow=["kernels"])
+
+
+def test_differences_within_a_side_are_not_allowed_but_forced() -> None:
+    cases = [case("all_reduce", 64)]
+    runs = [run_of(seed, cases, machine=threads(str(seed))) for seed in (1, 2, 2)]
+    first = pool([runs[0], replace(runs[1], run=msgspec.structs.replace(runs[1].run, id="other"))], force=True)
+    with pytest.raises(UnlikeRuns):
+        compare(first, pool(runs[2:]), allow=["OMP_NUM_THREADS"])
+
+
+def test_a_backend_that_is_meant_brings_its_variables_and_facts() -> None:
+    world = {"mpi.library": "MPICH 5", "UCX_TLS": "tcp"}
+    gloo = run_of(1, [case("all_reduce", 64)], machine=Machine(facts={"variables": {"GLOO_SOCKET_IFNAME": "lo"}}))
+    facts = {"variables": {"UCX_TLS": world["UCX_TLS"]}, "mpi": {"library": world["mpi.library"]}}
+    mpi = run_of(2, [case("all_reduce", 64, backend="mpi")], machine=Machine(facts=facts))
+    with pytest.raises(UnlikeRuns, match=r"--allow backend;"):
+        compared(gloo, mpi)
+    found = compare(pool((gloo,)), pool((mpi,)), allow=["backend"])
+    assert [(notice.code, "gloo" in notice.text, "mpi" in notice.text) for notice in found.notices] == [
+        ("across", True, True)
+    ]
+
+
 _PIECES = tuple(
     {
         "all_gather": (Piece(World().pieces[0].alpha_seconds * more, World().pieces[0].beta_seconds_per_byte * more),),
@@ -338,8 +386,58 @@ def test_json_has_the_same_and_nothing_else_is_on_stdout(three: list[str]) -> No
 
 def test_several_runs_on_a_side_are_pooled(three: list[str]) -> None:
     document: dict[str, Any] = json.loads(busbw(f"{three[0]}, {three[1]}", three[2], "--json").stdout)
-    assert document["a"] == {"runs": ["synthetic-0", "synthetic-1"], "launches": 16, "incomplete": []}
+    assert document["a"] == {"runs": ["synthetic-0", "synthetic-1"], "labels": [], "launches": 16, "incomplete": []}
     assert document["bands"][0]["launches"] == [16, 8]
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        threads("2"),
+        threads("2", NCCL_ALGO="Ring", UCX_TLS="tcp"),
+        Machine(name="other", usable_cores=2, facts={"kernel": "9.9", "torch": "2.4.0"}),
+    ],
+)
+def test_the_options_of_a_refusal_permit_the_comparison(machine: Machine, tmp_path: Path) -> None:
+    cases = [case("all_reduce", 64), case("barrier", 0)]
+    one, two = (
+        str(write_synthetic(tmp_path, run_of(seed, cases, machine=of, launches=2)))
+        for seed, of in ((1, threads("1")), (2, machine))
+    )
+    refused = busbw(one, two)
+    assert refused.exit_code == 2
+    hint = refused.stderr.partition(" add ")[2].partition(";")[0]
+    options = shlex.split(hint)
+    assert set(options[::2]) == {"--allow"}
+    assert busbw(one, two, *options).exit_code == 0
+    for left_out in range(0, len(options), 2):
+        assert busbw(one, two, *options[:left_out], *options[left_out + 2 :]).exit_code == 2, "each is needed"
+    found = json.loads(busbw(one, two, *options, "--json").stdout)
+    assert [name for name in options[1::2] if name not in found["answer"]] == []
+
+
+def test_runs_without_a_common_case_get_no_option_that_would_not_help(tmp_path: Path) -> None:
+    machines = threads("1"), threads("2")
+    one, two = (
+        str(write_synthetic(tmp_path, run_of(ranks, [case("all_reduce", 64, ranks)], machine=of, launches=1)))
+        for ranks, of in zip((2, 4), machines, strict=True)
+    )
+    refused = busbw(one, two)
+    assert refused.exit_code == 2
+    assert "--allow" not in refused.stderr
+
+
+def test_labels_select_runs_and_stand_beside_them(tmp_path: Path) -> None:
+    for seed, label in ((1, "before"), (2, "after")):
+        run = run_of(seed, [case("all_reduce", 64)], launches=1)
+        labelled = msgspec.structs.replace(run.run, plan={**run.run.plan, "label": label})
+        write_synthetic(tmp_path, replace(run, run=labelled))
+    where = ("--results-dir", str(tmp_path))
+    document = json.loads(busbw("before", "after", *where, "--json").stdout)
+    assert [(document[side]["runs"], document[side]["labels"]) for side in "ab"] == [
+        *((["synthetic-1"], ["before"]), (["synthetic-2"], ["after"]))
+    ]
+    assert [line for line in busbw("before", "after", *where).stdout.splitlines() if "'after'" in line]
 
 
 def test_the_gate_fails_on_what_it_was_told_to(three: list[str]) -> None:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,26 @@ def test_tidy_files_have_the_same_numbers(judgement: Judgement, tmp_path: Path) 
     for found in (csv["time_ns"], parquet["time_ns"], [line["time_ns"] for line in lines]):
         assert list(found) == pytest.approx(expected, rel=1e-12)
     assert list(csv.columns) == list(parquet.columns) == list(lines[0])
+
+
+def test_tidy_files_tell_runs_apart(tmp_path: Path) -> None:
+    runs = []
+    for seed, label in ((2, "after"), (1, "before")):
+        machine = Machine(facts={"variables": {"OMP_NUM_THREADS": "2", "HOME": "/"}})
+        stored = synthetic_run([case("all_reduce", 64)], machine=machine, launches=1, samples=3, seed=seed)
+        changes = {"plan": {**stored.run.plan, "label": label}, "started": f"2026-01-0{seed}T00:00:00.000Z"}
+        runs.append(replace(stored, run=msgspec.structs.replace(stored.run, **changes)))
+    row = pd.read_csv(io.BytesIO(EXPORTERS["csv"].cases(judge(pool(runs))))).iloc[0]
+    assert list(row[["run", "label", "started", "machine", "host_names", "variables"]]) == [
+        *("synthetic-2, synthetic-1", "after, before", "2026-01-01T00:00:00.000Z"),
+        *("synthetic", "node0", "OMP_NUM_THREADS=2"),
+    ]
+    log = Path(__file__).parents[1] / "data/logs/nccl-tests-2.19.txt"
+    imported = CliRunner().invoke(main, ["import", str(log), "--label", "theirs", "--results-dir", str(tmp_path)])
+    of_log = frames.case_frame(judge(pool([find(tmp_path, imported.stdout.strip()).read()])))
+    assert set(of_log["label"]) == {"theirs"}
+    refusal = CliRunner().invoke(main, ["import", str(log), "--label", "a\nb", "--results-dir", str(tmp_path)])
+    assert refusal.exit_code == 2
 
 
 def test_samples_are_exported_one_a_row(judgement: Judgement, tmp_path: Path) -> None:

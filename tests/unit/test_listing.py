@@ -7,16 +7,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from testing.synthetic import SyntheticEnd, as_facts, case, synthetic_run, write_synthetic
+from click.testing import CliRunner
+from testing.synthetic import Machine, SyntheticEnd, as_facts, case, synthetic_run, with_changes, write_synthetic
 
 from busbw.backends import BACKENDS
 from busbw.cli import listing, machine
+from busbw.cli.main import main
 from busbw.errors import ClockError
 from busbw.launch.launchers import LAUNCHERS
 from busbw.ops import OPS
-from busbw.runs import plan
-from busbw.runs.records import JSON, LaunchStarted
+from busbw.runs import plan, store
+from busbw.runs.records import JSON, Case, LaunchStarted
 from busbw.system import environment
+from busbw_analysis.data.kept import read_summarised
 
 
 def test_every_list_has_every_row(tmp_path: Path) -> None:
@@ -78,6 +81,63 @@ def test_the_list_of_runs_says_how_many_launches_are_done(tmp_path: Path) -> Non
     write_synthetic(tmp_path, replace(whole, rows=whole.rows[: second + 2]))
     (row,) = listing.rows("runs", tmp_path)
     assert (row["cases"], row["launches"]) == ("2 of 2", "1 of 4")
+
+
+def _labelled(results: Path, seed: int, label: str | None, cases: list[Case], **facts: JSON) -> None:
+    stored = synthetic_run(cases, machine=Machine(facts=facts), launches=1, samples=3, seed=seed)
+    plan = {**stored.run.plan, "name": "custom", "label": label}
+    run = msgspec.structs.replace(stored.run, plan=plan, started=f"2026-01-0{seed}T00:00:00.000Z")
+    write_synthetic(results, replace(stored, run=run))
+
+
+def test_seven_custom_runs_are_told_apart(tmp_path: Path) -> None:
+    usual = [case("all_reduce", 8), case("all_reduce", 1 << 20)]
+    mpi = [with_changes(one, backend="mpi") for one in usual]
+    _labelled(tmp_path, 1, "before", usual, variables={"OMP_NUM_THREADS": "1"})
+    _labelled(tmp_path, 2, "after", usual, variables={"OMP_NUM_THREADS": "2"})
+    _labelled(tmp_path, 3, None, [*usual, case("all_reduce", 8, algorithm="ring")], kernel="9.9")
+    _labelled(tmp_path, 4, None, [case("all_gather", 8)])
+    _labelled(tmp_path, 5, None, [with_changes(one, dtype="float64") for one in usual])
+    _labelled(tmp_path, 6, None, mpi, mpi={"library": "MPICH 5"})
+    _labelled(tmp_path, 7, None, usual[:1])
+    first = listing.rows("runs", tmp_path)
+    for folder in store.folders(tmp_path):
+        read_summarised(folder)
+    rows = listing.rows("runs", tmp_path)
+    assert rows == first, "kept summaries hold the same"
+    assert [row["label"] for row in rows[:3]] == ["before", "after", None]
+    assert [(row["op"], row["backend"]) for row in rows[3:6]] == [
+        *((["all_gather"], ["gloo"]), (["all_reduce"], ["gloo"]), (["all_reduce"], ["mpi"]))
+    ]
+    assert {(row["host"], row["hosts"], row["ranks"]) for row in rows} == {("node0", 1, 4)}
+    assert [row["started"] for row in rows] == [f"2026-01-0{number}T00:00:00.000Z" for number in range(1, 8)]
+    differs = [row["differs"] for row in rows]
+    assert [one["OMP_NUM_THREADS"] for one in differs[:2]] == ["1", "2"]
+    assert differs[2]["algorithm"] == "library, ring"
+    assert (differs[1]["kernel"], differs[2]["kernel"]) == ("6.0.0-synthetic", "9.9")
+    assert (differs[3] or {}).keys() == {"kernel"}, "no other run has its op"
+    assert [differs[place]["dtype"] for place in (0, 4, 5)] == ["float32", "float64", "float32"]
+    assert "mpi.library" not in differs[5], "no other run has its backend"
+    assert [differs[place]["sizes"] for place in (0, 6)] == ["8 B to 1 MiB", "8 B"]
+    apart = {json.dumps([row["label"], row["op"], row["backend"], row["differs"]]) for row in rows}
+    assert len(apart) == 7
+    shown = CliRunner().invoke(main, ["list", "runs", "--results-dir", str(tmp_path)]).stdout
+    assert all(word in shown for word in ("before", "after", "OMP_NUM_THREADS 2", "algorithm library, ring"))
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_references_and_many_ops_and_hosts_are_counted_not_listed(tmp_path: Path) -> None:
+    hosts = tuple(f"node{number}" for number in range(4))
+    cases = [case(op, 8, nodes=4) for op in ("all_reduce", "all_gather", "broadcast", "reduce", "ping_pong")]
+    stored = synthetic_run(cases, machine=Machine(hosts=hosts), launches=1, samples=3)
+    sweeps = [{"ops": ["all_reduce", "all_gather", "broadcast", "reduce"]}, {"ops": ["ping_pong"], "baseline": True}]
+    run = msgspec.structs.replace(stored.run, plan={**stored.run.plan, "sweep": sweeps})
+    write_synthetic(tmp_path, replace(stored, run=run))
+    (row,) = listing.rows("runs", tmp_path)
+    assert (row["op"], row["host"], row["hosts"]) == (["all_reduce", "all_gather", "broadcast", "reduce"], "node0", 4)
+    shown = CliRunner().invoke(main, ["list", "runs", "--results-dir", str(tmp_path)]).stdout
+    assert "all_gather and 2 more" in shown
+    assert "node0 and 3 more" in shown
 
 
 FACTS = {

@@ -154,7 +154,7 @@ def test_an_empty_fact_proves_no_difference() -> None:
 def test_cases_that_another_loop_has_timed_are_not_pooled() -> None:
     one, two = small(1), small(2)
     other = with_blocks(two, lambda block: msgspec.structs.replace(block, loop="compiled"))
-    said = f"'loop', which made the calls, is python in run {one.run.id} and compiled in run {two.run.id}, for "
+    said = f"'loop' is 'python' in run {one.run.id} and 'compiled' in run {two.run.id}, for "
     with pytest.raises(UnlikeRuns, match=said):
         pool((one, other))
     assert any(said in notice for notice in pool((one, other), force=True).notices)

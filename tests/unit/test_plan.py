@@ -103,6 +103,20 @@ def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         plan.read_plan(tmp_path / "binary.toml")
 
 
+@pytest.mark.parametrize("label", ["", " a", "a ", "a\nb", "a\x1b[31m", "a\u2028b", "x" * 61])
+def test_a_label_that_would_break_a_list_is_refused(label: str) -> None:
+    with pytest.raises(UsageError, match="label"):
+        plan.override(Plan(sweep=(Sweep(ops=("barrier",)),)), label=label)
+
+
+@pytest.mark.parametrize("label", ["before", "OMP 2, again", "vorher: größer", "x" * 60])
+def test_a_label_is_kept_with_the_plan(label: str) -> None:
+    labelled = plan.override(plan.parse_plan(GOOD_SWEEP, "my.toml", HERE), label=label)
+    assert labelled.as_json()["label"] == label
+    assert plan.parse_plan(f"label = '{label}'\n{GOOD_SWEEP}", "my.toml", HERE).label == label
+    assert plan.parse_plan(GOOD_SWEEP, "my.toml", HERE).label is None
+
+
 # --- what a plan means -----------------------------------------------------------------------------------------
 
 

@@ -447,6 +447,18 @@ def test_a_run_is_found_by_path_name_start_end_and_latest(tmp_path: Path) -> Non
     assert store.find(tmp_path, "latest") == second
 
 
+def test_a_label_names_a_run_before_a_part_of_a_name_does(tmp_path: Path) -> None:
+    first, second = several(tmp_path, "host/20260101T000000.000Z-aaaaaa", "host/20260102T000000.000Z-bbbbbb")
+    store.write_run(first, msgspec.structs.replace(a_run(), plan={"label": "b"}))
+    assert store.find(tmp_path, "b") == first
+    assert store.find(tmp_path, "bbb") == second
+    (second / store.RUN_FILE).write_text("{", encoding="utf-8")
+    assert store.find(tmp_path, "b") == first
+    store.write_run(second, msgspec.structs.replace(a_run(), plan={"label": "b"}))
+    with pytest.raises(UsageError, match="ambiguous"):
+        store.find(tmp_path, "b")
+
+
 @pytest.mark.parametrize("selector", ["", "nothing", "x" * 5000, "\0", "latest"])
 def test_a_run_that_is_not_there_is_an_error(tmp_path: Path, selector: str) -> None:
     if selector != "latest":

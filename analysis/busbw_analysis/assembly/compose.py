@@ -163,8 +163,9 @@ def _backends(judgement: Judgement) -> str:
 
 
 def run_names(judgement: Judgement) -> str:
-    """The ids of the pooled runs."""
-    return ", ".join(stored.run.id for stored in judgement.runs)
+    """The ids of the pooled runs, with their labels."""
+    runs = [stored.run for stored in judgement.runs]
+    return ", ".join(run.id if run.label is None else f"{run.id} {run.label!r}" for run in runs)
 
 
 def _pooled(judgement: Judgement) -> str:

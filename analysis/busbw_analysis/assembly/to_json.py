@@ -36,7 +36,7 @@ _ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "c
 _MOST_PAIRS: Final = 240
 """Pairs of one case that are listed with all their numbers."""
 
-_OF_RUN: Final = ("id", "machine", "started", "busbw", "launcher")
+_OF_RUN: Final = ("id", "label", "machine", "started", "busbw", "launcher")
 
 
 def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:

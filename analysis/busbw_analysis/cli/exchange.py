@@ -10,9 +10,11 @@ from busbw.errors import StoreError, UsageError, refuse_unknown
 from busbw.escape import echo
 from busbw.runs import store
 from busbw.runs.files import replaced
+from busbw.runs.plan import check_label
+from busbw.runs.records import JSON
 from busbw.shared_options import FILE, results_dir_option
 from busbw_analysis.assembly.judge import judgement_of
-from busbw_analysis.cli.options import log_facts, log_options, read_runs, run_options
+from busbw_analysis.cli.options import log_facts, log_options, parsed, read_runs, run_options
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.sources import STANDARD_INPUT, find
 
@@ -20,8 +22,13 @@ from busbw_analysis.data.sources import STANDARD_INPUT, find
 @click.command("import")
 @click.argument("logs", metavar="LOG...", nargs=-1, required=True, type=FILE)
 @log_options()
+@click.option(
+    "--label",
+    callback=parsed(check_label),
+    help="Word that tells these runs from others in lists, tables and comparisons.",
+)
 @results_dir_option
-def import_(*, logs: tuple[Path, ...], results_dir: Path) -> None:
+def import_(*, logs: tuple[Path, ...], label: str | None, results_dir: Path) -> None:
     """Store each LOG of another tool as a run with a copy of the log, and print its folder.
 
     All logs are read before anything is written.
@@ -33,17 +40,17 @@ def import_(*, logs: tuple[Path, ...], results_dir: Path) -> None:
     if unfit is not None:
         raise UsageError(f"{unfit} is already a run; import takes logs of other tools")
     for path, run in zip(logs, runs, strict=True):
-        echo(str(_keep(path, run, results_dir)))
+        echo(str(_keep(path, run, results_dir, {} if label is None else {"label": label})))
 
 
-def _keep(path: Path, stored: store.StoredRun, results_dir: Path) -> Path:
-    """Write a run that was read from the log at ``path``, with a copy of the log."""
+def _keep(path: Path, stored: store.StoredRun, results_dir: Path, given: dict[str, JSON]) -> Path:
+    """Write a run that was read from the log at ``path``, with a copy of the log; ``given`` are keys of its plan."""
     folder = store.create(results_dir, stored.run.machine)
     try:
         shutil.copyfile(path, folder / f"original-{path.name}")
     except OSError as error:
         raise StoreError(f"cannot copy {path} into {folder}: {error.strerror}") from error
-    store.write_run(folder, msgspec.structs.replace(stored.run, id=folder.name))
+    store.write_run(folder, msgspec.structs.replace(stored.run, id=folder.name, plan={**stored.run.plan, **given}))
     with store.Appender(folder) as appender:
         for row in stored.rows:
             appender.append(row)

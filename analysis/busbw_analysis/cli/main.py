@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import click
@@ -12,7 +12,7 @@ from busbw.escape import echo, echo_toned
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.system.catalog import catalogue
-from busbw.units import counted
+from busbw.units import counted, listed
 from busbw.workloads import model_rows
 from busbw_analysis.assembly import to_json
 from busbw_analysis.assembly.judge import judge_with_selftest, judgement_of
@@ -23,6 +23,7 @@ from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.answer import OPEN_FINDINGS, answer_of
 from busbw_analysis.diagnosis.compare import compare as compare_sides
 from busbw_analysis.diagnosis.compare_answer import answer_lines
+from busbw_analysis.diagnosis.compare_within import compare_within, settings_varied
 from busbw_analysis.diagnosis.findings import ranked
 from busbw_analysis.diagnosis.gate import DETECT, FAILURES, gate_of
 from busbw_analysis.diagnosis.judge import Finding, Judgement
@@ -132,6 +133,14 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     help="The slowdown that --fail-on slower must be able to see; exit 3 if it could not.  [default: 10%, or --within "
     "if that is more]",
 )
+@click.option(
+    "--allow",
+    metavar="NAME",
+    multiple=True,
+    help="A difference that is meant: a variable such as OMP_NUM_THREADS, or a fact such as kernel; repeatable.",
+)
+@click.option("--by", metavar="SETTING", help="Compare the values of a setting within A, such as algorithm or dtype.")
+@click.option("--base", metavar="VALUE", help="The value that --by compares all others with.  [default: the first]")
 @click.option("--cases", is_flag=True, help="Below each band, print one line per size with its times.")
 @options.log_options()
 @click.option(
@@ -152,6 +161,9 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     paired: bool,
     fail_on: tuple[str, ...],
     detect: str | None,
+    allow: tuple[str, ...],
+    by: str | None,
+    base: str | None,
     cases: bool,
     page: Path | None,
     results_dir: Path,
@@ -160,18 +172,22 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
 ) -> None:
     """Compare B with A by launches: for each op and size band, B is faster, slower, equal or undecided.
 
-    A and B are runs (a folder, the start or end of a name, "latest"), or comma-separated lists of runs, which are
-    pooled. An op that has another backend, dtype, algorithm, threads or cache on each side is compared across that
-    setting. Exit status: 0; with --fail-on, 1 if its condition holds and 3 if that cannot be told; 2 if the runs
-    cannot be compared.
+    A and B are runs (a folder, the start or end of a name, a label, "latest"), or comma-separated lists of runs, which
+    are pooled. An op that has another dtype, algorithm, threads or cache on each side is compared across that setting,
+    other differences need --allow. With --by there is no B: settings of one run are compared. Exit status: 0; with
+    --fail-on, 1 if its condition holds and 3 if that cannot be told; 2 if the runs cannot be compared.
     """
     margin = _share("--within", within)
     visible = _visible(detect, margin, fail_on)
-    names = _both(first, second, results_dir)
-    stored = options.read_runs(results_dir, chain(*names))
+    _refuse_mixed(second, by, base, allow, page)
+    names = [_several(first)] if by is not None else _both(first, second, results_dir)
+    stored = iter(options.read_runs(results_dir, chain(*names)))
     try:
-        sides = [pool(side, force=force) for side in (stored[: len(names[0])], stored[len(names[0]) :])]
-        comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
+        sides = [pool(islice(stored, len(side)), force=force) for side in names]
+        if by is not None:
+            comparison = compare_within(sides[0], by, base, within=margin)
+        else:
+            comparison = compare_sides(sides[0], sides[1], within=margin, paired=paired, force=force, allow=allow)
     except UnlikeRuns as error:  # status 1 would look like a gate that fails
         raise UsageError(str(error), code=error.code) from error
     gate = gate_of(comparison, fail_on, visible)
@@ -196,14 +212,27 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
         click.get_current_context().exit(gate.code)
 
 
+def _refuse_mixed(second: str | None, by: str | None, base: str | None, allow: object, page: Path | None) -> None:
+    """Raise UsageError for arguments of a comparison of two sides beside ``by``, or the reverse."""
+    if by is None and base is not None:
+        raise UsageError("--base is the first value of --by; add --by SETTING")
+    of_two = {f"B ({second})": second, "--allow": allow, "--html": page}
+    given = [name for name, value in of_two.items() if value]
+    if by is not None and given:
+        raise UsageError(f"--by compares values within A, so it has no {' and no '.join(given)}")
+
+
 def _both(first: str, second: str | None, results_dir: Path) -> list[list[str]]:
     """The runs of both sides. Raises UsageError if there is no second one, but first if the first does not exist."""
     if second is not None:
         return [_several(first), _several(second)]
-    for run in _several(first):
+    names = _several(first)
+    for run in names:
         find(results_dir, run)
+    varied = settings_varied(case for run in options.read_runs(results_dir, names) for case in run.stored.run.cases)
+    within = f", or the {listed(varied)} within {first} (busbw compare {first} --by {varied[0]})" if varied else ""
     raise UsageError(
-        f"B is missing: compare needs two runs (busbw compare {first} B; busbw list runs lists the stored runs)"
+        f"B is missing: compare two runs (busbw compare {first} B; busbw list runs lists the stored runs){within}"
     )
 
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from busbw.errors import StoreError
 from busbw.escape import plain_text, with_texts
 from busbw.runs import files, store
+from busbw.runs.placement import Variable
 from busbw.runs.progress import RunLine, line_of, outline_of
 from busbw.runs.records import Case, Measurement, Row, Run
 from busbw_analysis.data.block_columns import PairBlock, packed, packed_run
@@ -33,7 +34,7 @@ from busbw_analysis.data.ragged import Ragged
 if TYPE_CHECKING:
     import duckdb
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the numbers and columns; a summary of another version is made again."""
 
 _COPY: Final = """
@@ -333,7 +334,13 @@ def _launch_columns(table: LaunchTable) -> dict[str, dict[str, npt.NDArray[Any]]
 
 def _case_columns(run: Run) -> dict[str, npt.NDArray[Any]]:
     """The run, what identifies its machine and software, and the settings of every case."""
-    of_run = {"run": run.id, "started": run.started, "plan": run.plan.get("name"), "launcher": run.launcher}
+    of_run = {
+        "run": run.id,
+        "started": run.started,
+        "plan": run.plan.get("name"),
+        "label": run.label,
+        "launcher": run.launcher,
+    }
     of_run |= {name.replace(" ", "_").replace(".", "_"): value_of(run) for name, value_of in CHECKED}
     count = len(run.cases)
     columns: dict[str, npt.NDArray[Any]] = {
@@ -348,6 +355,8 @@ def _case_columns(run: Run) -> dict[str, npt.NDArray[Any]]:
 
 
 def _scalar(value: object) -> object:
+    if isinstance(value, dict):
+        value = {name.in_words if isinstance(name, Variable) else name: of_name for name, of_name in value.items()}
     return msgspec.json.encode(value).decode() if isinstance(value, dict | list) else value
 
 

@@ -4,12 +4,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import PurePath
+from typing import Final
 
-from busbw.errors import UnlikeRuns
+from busbw.errors import UnlikeRuns, refuse_unknown
 from busbw.runs import store
-from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, fact_of
-from busbw.runs.placement import binding, rank_placements, variables_of
+from busbw.runs.described import fact_over_hosts, in_words, variables_over_hosts
+from busbw.runs.facts import LIBRARY_VARIABLES, SAME_FACTS, SAME_VARIABLES
+from busbw.runs.placement import Variable, binding, rank_placements
 from busbw.runs.records import Run
 from busbw.units import format_size
 from busbw_analysis.data.grouped import by_key, grouped
@@ -26,33 +29,15 @@ _TOOL = re.compile(r"(?:_perf|osu_\w+|IMB-\w+|(?:ib|raw_ethernet)_\w+)$")
 _WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "max_warmup_calls")
 
 
-def _listed(values: Iterable[object]) -> str | None:
-    """The distinct ``values`` as text; None if there are none."""
-    return ", ".join(sorted({str(value) for value in values})) or None
-
-
-def _over_hosts(name: str) -> Callable[[Run], str | None]:
-    """The distinct values of one fact over the hosts of a run; None if no host recorded a value."""
-    return lambda run: _listed(
-        value for host in run.environments.values() if (value := fact_of(host, name)) not in (None, {})
-    )
-
-
 def _memory(run: Run) -> str | None:
     """Memory of the hosts in whole GiB: the kernel's own share differs by some pages from boot to boot."""
     sizes = (host.memory.total_bytes for host in run.environments.values())
-    return _listed(f"{round(size / 2**30)} GiB" for size in sizes if size is not None)
+    return in_words(f"{round(size / 2**30)} GiB" for size in sizes if size is not None)
 
 
-def _variables(run: Run) -> dict[str, str | None] | None:
+def _variables(run: Run) -> dict[Variable, str | None] | None:
     """Each environment variable that changes results → its values over the hosts."""
-    if run.imported is not None:
-        return None
-    variables = (item for environment in run.environments.values() for item in variables_of(environment).items())
-    same = by_key(
-        (variable.in_words, value) for variable, value in variables if variable.name.startswith(SAME_VARIABLES)
-    )
-    return {name: _listed(values) for name, values in same.items()}
+    return None if run.imported is not None else variables_over_hosts(run.environments)
 
 
 def _placement(run: Run) -> str | None:
@@ -66,7 +51,7 @@ def _placement(run: Run) -> str | None:
 def _binding(run: Run) -> str | None:
     """How ranks are bound to cores, without core numbers: another job may get other cores of the same kind."""
     by_host = grouped(rank_placements(run.hosts, run.environments), lambda placement: placement.host)
-    return _listed(words for placements in by_host.values() if (words := binding(placements)) is not None)
+    return in_words(words for placements in by_host.values() if (words := binding(placements)) is not None)
 
 
 def is_unknown(run: Run, name: str) -> bool:
@@ -75,7 +60,7 @@ def is_unknown(run: Run, name: str) -> bool:
 
 
 def _of_cases(field: str) -> Callable[[Run], str | None]:
-    return lambda run: _listed(getattr(case, field) for case in run.cases)
+    return lambda run: in_words(getattr(case, field) for case in run.cases)
 
 
 def _warm_up(run: Run) -> str | None:
@@ -105,6 +90,10 @@ def options_of(command: str | None) -> frozenset[str]:
     return frozenset([*program, *set_to, *variables])
 
 
+def _over_hosts(name: str) -> Callable[[Run], str | None]:
+    return lambda run: fact_over_hosts(run.environments, name)
+
+
 _FACTS = tuple((name, _over_hosts(name)) for name in SAME_FACTS)
 
 CHECKED: tuple[tuple[str, Callable[[Run], object]], ...] = (
@@ -130,39 +119,62 @@ A fact that one run did not record is not a difference; it becomes a notice inst
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A fact in ``CHECKED`` that differs between two runs.
+    """A fact in ``CHECKED``, the benchmark loop, or the command of a log, that differs between two runs.
 
-    key, text: its name, and a sentence with both values
-    unknown_in: the run that did not record it; None if both did
+    key: its name
+    runs: the names of both
+    values: in both; None: not recorded, or of a variable: not set
+    variable: the one that differs, if ``key`` is ``variables``
+    where: of the loop: cases
     """
 
     key: str
-    text: str
-    unknown_in: str | None = None
+    runs: tuple[str, str]
+    values: tuple[object, object]
+    variable: Variable | None = None
+    where: str = ""
+
+    @property
+    def name(self) -> str:
+        """The key, or the name of the variable: what ``--allow`` takes."""
+        return self.key if self.variable is None else self.variable.name
+
+    @property
+    def is_of_backend(self) -> bool:
+        """Whether only one run has it, a variable or fact of a communication library: the other may have another."""
+        return None in self.values and self.name.startswith((*LIBRARY_VARIABLES, "mpi.", "nccl."))
+
+    @property
+    def unknown_in(self) -> str | None:
+        """The run that did not record it; None if both did."""
+        unknown = None in self.values and self.variable is None
+        return self.runs[self.values.index(None)] if unknown else None
+
+    @property
+    def text(self) -> str:
+        """A sentence with both values."""
+        if (without := self.unknown_in) is not None:
+            return f"run {without} did not record {self.key!r}, so it could not be compared with the other runs"
+        what = repr(self.key) if self.variable is None else f"variable {self.variable.in_words}"
+        first, second = (_set_to(value) for value in self.values)
+        return f"{what} is {first} in run {self.runs[0]} and {second} in run {self.runs[1]}{self.where}"
 
 
 def differences(first: store.StoredRun, second: store.StoredRun) -> tuple[Difference, ...]:
     """All facts in ``CHECKED`` that differ between two runs, and whether their cases used different benchmark loops."""
+    runs = first.run.id, second.run.id
     collected: list[Difference] = []
     for key, value_of in CHECKED:
         value, other = value_of(first.run), value_of(second.run)
-        if value == other:
-            continue
-        if value is None or other is None:
-            without = first.run.id if value is None else second.run.id
-            text = f"run {without} did not record {key!r}, so it could not be compared with the other runs"
-            collected.append(Difference(key, text, without))
-        elif isinstance(value, Mapping) and isinstance(other, Mapping):
-            unlike = [name for name in sorted({*value, *other}) if value.get(name) != other.get(name)]
-            texts = (
-                f"variable {name} is {_set_to(value.get(name))} in run {first.run.id} and {_set_to(other.get(name))} "
-                f"in run {second.run.id}"
-                for name in unlike
-            )
-            collected += [Difference(key, text) for text in texts]
-        else:
-            text = f"{key!r} is {_short(value)} in run {first.run.id} and {_short(other)} in run {second.run.id}"
-            collected.append(Difference(key, text))
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            unlike = [
+                name
+                for name in sorted({*value, *other}, key=attrgetter("in_words"))
+                if value.get(name) != other.get(name)
+            ]
+            collected += [Difference(key, runs, (value.get(name), other.get(name)), name) for name in unlike]
+        elif value != other:
+            collected.append(Difference(key, runs, (value, other)))
     return (*collected, *_other_loops(first, second), *_other_commands(first, second))
 
 
@@ -176,12 +188,9 @@ def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Di
     unlike = [case for case, used in loops.items() if case in others and {*others[case]} != {*used}]
     if unlike:
         case = unlike[0]
-        used = [
-            f"{' and '.join(sorted({*by_case[case]}))} in run {stored.run.id}"
-            for by_case, stored in ((loops, first), (others, second))
-        ]
-        where = f"{case.op} at {format_size(case.size_bytes)} and {len(unlike) - 1} more common cases"
-        yield Difference("loop", f"'loop', which made the calls, is {used[0]} and {used[1]}, for {where}")
+        values = in_words(loops[case]), in_words(others[case])
+        where = f", for {case.op} at {format_size(case.size_bytes)} and {len(unlike) - 1} more common cases"
+        yield Difference("loop", (first.run.id, second.run.id), values, where=where)
 
 
 def _other_commands(first: store.StoredRun, second: store.StoredRun) -> Iterator[Difference]:
@@ -189,15 +198,27 @@ def _other_commands(first: store.StoredRun, second: store.StoredRun) -> Iterator
     one, other = first.run.imported, second.run.imported
     if one is None or other is None or not set(first.run.cases) & set(second.run.cases):
         return
+    runs = first.run.id, second.run.id
     versions = one.tool_version, other.tool_version
     options = options_of(one.command), options_of(other.command)
     if all(versions) and versions[0] != versions[1]:
-        text = f"the version of {one.tool} is {versions[0]} in run {first.run.id} and {versions[1]} in {second.run.id}"
-        yield Difference("tool version", text)
+        yield Difference("tool version", runs, versions)
     if all(options) and options[0] != options[1]:
-        own, others = (_listed(some - rest) or "nothing more" for some, rest in (options, options[::-1]))
-        text = f"the command has {_short(own)} in run {first.run.id} and {_short(others)} in run {second.run.id}"
-        yield Difference("command", text)
+        own, others = (in_words(some - rest) or "nothing more" for some, rest in (options, options[::-1]))
+        yield Difference("command", runs, (own, others))
+
+
+OF_LOGS: Final = ("tool version", "command")
+"""Differences between logs of common cases."""
+
+
+def refuse_unknown_names(names: Iterable[str], runs: Iterable[Run]) -> None:
+    """Raise UsageError for a name that is neither that of a difference nor of a variable that changes results."""
+    variables = (variable.name for run in runs for variable in variables_over_hosts(run.environments))
+    known = dict.fromkeys([*(key for key, _ in CHECKED), "loop", *OF_LOGS, *sorted(variables)])
+    for name in names:
+        if name not in known and not name.startswith(SAME_VARIABLES):
+            refuse_unknown("--allow", name, known)
 
 
 def notices_of(dissimilar: Sequence[Difference], *, force: bool) -> list[str]:

@@ -1,9 +1,10 @@
 """Two datasets compared: what both measured, band by band of sizes and case by case, and what only one measured."""
 
+import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from msgspec import structs
@@ -11,13 +12,14 @@ from msgspec import structs
 from busbw.errors import UnlikeRuns, UsageError
 from busbw.ops import PAIRED
 from busbw.ops.settings import AlgorithmSettings, CaseSettings, HostSettings
+from busbw.runs.described import setting_of, value_in_words
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Case, EndStatus
 from busbw.runs.store import StoredRun
 from busbw.units import listed
 from busbw_analysis.data.bands import Band, band_of
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.likeness import differences
+from busbw_analysis.data.likeness import OF_LOGS, Difference, differences, refuse_unknown_names
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.resumed import ended_in_words
 from busbw_analysis.data.summary import CaseState, CaseSummary
@@ -28,9 +30,11 @@ SideName = Literal["A", "B"]
 
 UNTESTED: Final = 1.5
 """A ratio of two single numbers from which on they differ: launches of one machine seldom do as much."""
-_ACROSS_LOGS: Final = frozenset({"nccl.version", "mpi.library", "tool version", "command"})
+_ACROSS_LOGS: Final = frozenset({"nccl.version", "mpi.library", *OF_LOGS})
 """Differences between logs that a comparison may be about."""
 _APART: Final = "measured on both sides, but not in launches that form a pair"
+
+_MEASURED: Final[tuple[CaseState, CaseState]] = ("measured", "measured")
 
 _PART_COMPUTATION: Final = (
     "because a sample in mode overlap contains computation, whose amount every block sets anew (see the overlap in the "
@@ -95,12 +99,13 @@ class LeftOut:
 class Incomplete:
     """A run that measured less than its plan.
 
+    side: None: both, of a comparison within runs.
     status: None if the run was killed or is still going on.
     launches: number of complete launches, of ``planned``.
     failed, skipped, not_reached: cases of this run alone, not of other runs of the side.
     """
 
-    side: SideName
+    side: SideName | None
     run: str
     status: EndStatus | None
     ended: tuple[str, ...]
@@ -110,20 +115,41 @@ class Incomplete:
     skipped: tuple[Case, ...]
     not_reached: tuple[Case, ...]
 
+    @property
+    def where(self) -> str:
+        """The side, in words."""
+        return "each side" if self.side is None else f"side {self.side}"
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """The setting that is compared within runs: A has the value ``base``, and B each of ``values`` in turn."""
+
+    setting: str
+    base: str
+    values: tuple[str, ...]
+
+    def value(self, case: Case) -> str:
+        """The value of ``case``."""
+        return value_in_words(self.setting, setting_of(case, self.setting))
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """B compared with A.
 
+    labels: of the runs of A and of B, without those that have none.
     launches: of A and B: what every compared case has at least.
     within: the largest difference, as a share, that is called equal.
     in_turns: whether launches of the two sides alternate; False if all of one side were taken before the other's.
     notices: what to know about the comparison.
     imported: a side has logs, which give one number per table and no launches.
+    by: what is compared within the same runs, which are on both sides; None: two sides.
     """
 
     first: tuple[str, ...]
     second: tuple[str, ...]
+    labels: tuple[tuple[str, ...], tuple[str, ...]]
     launches: tuple[int, int]
     within: float
     paired: bool
@@ -133,18 +159,27 @@ class Comparison:
     notices: tuple[Finding, ...]
     incomplete: tuple[Incomplete, ...] = ()
     imported: bool = False
+    by: By | None = None
 
 
 def compare(
-    first: Dataset, second: Dataset, *, within: float = 0.05, paired: bool = False, force: bool = False
+    first: Dataset,
+    second: Dataset,
+    *,
+    within: float = 0.05,
+    paired: bool = False,
+    force: bool = False,
+    allow: Collection[str] = (),
 ) -> Comparison:
     """Compare ``second`` (B) with ``first`` (A), by launches only.
 
     paired: launches were taken in turns, and neighbours are compared.
     force: turn differences between the sides into notices.
+    allow: differences (``Difference.key`` or ``name``) that are meant.
 
-    Raises UsageError if a run is on both sides, launches to be paired were not taken in turns, or no case has a result
-    on both sides. Raises UnlikeRuns, with all differences, if machines or settings differ, unless ``force``.
+    Raises UsageError if a run is on both sides, launches to be paired were not taken in turns, a name in ``allow`` is
+    unknown, or no case has a result on both sides. Raises UnlikeRuns, with all differences and the options that allow
+    them, if machines or settings differ, unless ``force``.
     """
     twice = {stored.run.id for stored in first.runs} & {stored.run.id for stored in second.runs}
     if twice:
@@ -152,23 +187,18 @@ def compare(
             f"run {', '.join(sorted(twice))} is on both sides, and a run always equals itself. Give two "
             "different runs; to see which differences this machine can resolve, measure twice"
         )
-    notices = [*_unlike(first, second, force=force)]
-    pairs = _pairs(first, second) if paired else None
+    refuse_unknown_names(allow, (stored.run for stored in (*first.runs, *second.runs)))
     cases_a, own_b = ({summary.case: summary for summary in side.summaries} for side in (first, second))
     cases_b, across = _match_across(cases_a, own_b)
+    notices = [*_unlike(first, second, allow, force=force, comparable=any(_in_both(cases_a, cases_b)))]
+    pairs = _pairs(first, second) if paired else None
     for name, side in (("A", first), ("B", second)):
         notices += [_of_side(name, Finding("caution", "store", (notice,))) for notice in side.notices]
     notices += across
     for name, cases in (("A", cases_a), ("B", cases_b)):
         measured = [summary for summary in cases.values() if summary.state == "measured"]
         notices += [_of_side(name, finding) for finding in disturbances(measured)]
-    both = [case for case, summary in cases_a.items() if summary.groups and case in cases_b and cases_b[case].groups]
-    timed = [_material(first, cases_a[case], second, cases_b[case]) for case in both if case.mode != "overlap"]
-    usable = [material for material in timed if _comparable(material, pairs)]
-    left_out = [*_left_out(cases_a, cases_b)]
-    unlike = [(case, _PART_COMPUTATION) for case in both if case.mode == "overlap"]
-    unlike += [(material.case, _APART) for material in timed if not _comparable(material, pairs)]
-    left_out += [LeftOut(case, "both", why, "measured", "measured") for case, why in unlike]
+    usable, left_out = matched((first, cases_a, "in A"), (second, cases_b, "in B"), pairs)
     if not usable:
         why = "; ".join(f"{reason} ({count})" for reason, count in Counter(left.why for left in left_out).items())
         nothing = (
@@ -178,18 +208,19 @@ def compare(
         raise UsageError(". ".join([nothing, *_unlike_settings(cases_a, cases_b)]))
     imported = any(stored.run.imported is not None for stored in (*first.runs, *second.runs))
     sides_a, sides_b = zip(*(material.sides for material in usable), strict=True)
-    bands = _bands(usable, pairs, within)
+    bands = bands_of(usable, pairs, within)
     return Comparison(
         first=tuple(stored.run.id for stored in first.runs),
         second=tuple(stored.run.id for stored in second.runs),
-        launches=(_fewest_launches(first, sides_a), _fewest_launches(second, sides_b)),
+        labels=(labels_of(first), labels_of(second)),
+        launches=(fewest_launches(first, sides_a), fewest_launches(second, sides_b)),
         within=within,
         paired=paired,
         in_turns=_in_turns(first, second),
         bands=tuple(map(_without_test, bands) if imported else bands),
         left_out=tuple(left_out),
         notices=tuple(dict.fromkeys(notices)),
-        incomplete=(*_incomplete("A", first), *_incomplete("B", second)),
+        incomplete=(*incomplete_runs("A", first), *incomplete_runs("B", second)),
         imported=imported,
     )
 
@@ -198,11 +229,17 @@ def _of_side(name: str, finding: Finding) -> Finding:
     return replace(finding, sentences=(f"side {name}: {finding.claim}", *finding.sentences[1:]))
 
 
+def labels_of(dataset: Dataset) -> tuple[str, ...]:
+    """The distinct labels of the runs of a side."""
+    return tuple(dict.fromkeys(label for stored in dataset.runs if (label := stored.run.label) is not None))
+
+
 def _ended_well(stored: StoredRun) -> bool:
     return stored.end is not None and stored.end.status == "complete"
 
 
-def _incomplete(side: SideName, dataset: Dataset) -> Iterator[Incomplete]:
+def incomplete_runs(side: SideName | None, dataset: Dataset) -> Iterator[Incomplete]:
+    """The runs of a side that measured less than their plan."""
     for stored in dataset.runs:
         progress = progress_of(stored)
         wrong = [case for case, check in stored.checks if check.state == "wrong"]
@@ -222,26 +259,56 @@ def _incomplete(side: SideName, dataset: Dataset) -> Iterator[Incomplete]:
             yield run
 
 
-def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[Finding]:
+def _unlike(
+    first: Dataset, second: Dataset, allow: Collection[str], *, force: bool, comparable: bool
+) -> Iterator[Finding]:
+    """Notices of the differences between the runs of both sides; ``comparable``: there are cases to compare.
+
+    Raises UnlikeRuns for differences that are neither forced nor allowed.
+    """
     base = first.runs[0]
     differing = [difference for stored in (*first.runs, *second.runs) for difference in differences(base, stored)]
+    if any(difference.key == "backend" for difference in differing):
+        differing = [difference for difference in differing if not difference.is_of_backend]
     for difference in differing:
         if difference.unknown_in is not None:
             text = f"run {difference.unknown_in} did not record {difference.key!r}, so this could not be checked"
             yield Finding("caution", "not-recorded", (text,))
     known = [difference for difference in differing if difference.unknown_in is None]
-    across = [each for each in known if base.run.imported is not None and each.key in _ACROSS_LOGS]
-    yield from (Finding("caution", "across", (f"compared across: {each.text}",)) for each in across)
-    unlike = list(dict.fromkeys(difference.text for difference in known if difference not in across))
-    if unlike and not force:
-        raise UnlikeRuns(
-            f"these runs differ: {'; '.join(unlike)}. Add --force to compare them all the same, or draw them in one "
-            "figure with busbw report A B"
-        )
-    yield from (Finding("caution", "forced", (f"compared by force although {text}",)) for text in unlike)
+    meant = {*allow, *(_ACROSS_LOGS if base.run.imported is not None else ())}
+    of_b = {stored.run.id for stored in second.runs}
+    across = [each for each in known if each.runs[1] in of_b and meant & {each.key, each.name}]
+    # The ops whose cases differ in it are named with it (``_match_across``).
+    clauses = dict.fromkeys(_between_sides(each) for each in across if each.key not in _ACROSS)
+    if clauses:
+        yield Finding("caution", "across", (f"compared across {listed(clauses)}",))
+    for name in dict.fromkeys(allow):
+        if not any(name in {each.key, each.name} for each in differing):
+            yield Finding("note", "not-different", (f"--allow {name}: A and B do not differ in it",))
+    refused = [difference for difference in known if difference not in across]
+    if refused and not force:
+        raise UnlikeRuns(_refusal(refused, allow, comparable=comparable))
+    texts = dict.fromkeys(difference.text for difference in refused)
+    yield from (Finding("caution", "forced", (f"compared by force although {text}",)) for text in texts)
 
 
-def _starts(dataset: Dataset) -> dict[LaunchKey, str]:
+def _between_sides(difference: Difference) -> str:
+    """The name of a difference with the values of A and B."""
+    name = difference.name if difference.variable is None else difference.variable.in_words
+    a, b = ("not set" if value is None else value for value in difference.values)
+    return f"{name} {a} in A and {b} in B"
+
+
+def _refusal(refused: Sequence[Difference], allow: Collection[str], *, comparable: bool) -> str:
+    """The message about differences, with the options that allow them if something can be compared then."""
+    texts = dict.fromkeys(difference.text for difference in refused)
+    options = (f"--allow {shlex.quote(name)}" for name in dict.fromkeys([*allow, *(each.name for each in refused)]))
+    meant = f"If that is what you compare, add {' '.join(options)}; --force compares them whatever differs"
+    nothing = "They have no case in common, so they cannot be compared"
+    return f"these runs differ: {'; '.join(texts)}. {meant if comparable else nothing}; busbw report A B draws both"
+
+
+def starts_of(dataset: Dataset) -> dict[LaunchKey, str]:
     """When each launch that measured something began."""
     measured = {(run, row.launch) for run, stored in enumerate(dataset.runs) for row in stored.measurements}
     return {
@@ -252,18 +319,18 @@ def _starts(dataset: Dataset) -> dict[LaunchKey, str]:
     }
 
 
-def _fewest_launches(dataset: Dataset, cases: Iterable[Launches]) -> int:
+def fewest_launches(dataset: Dataset, cases: Iterable[Launches]) -> int:
     """The number of launches that every case has at least, as in the answer of ``busbw show``.
 
     Not the number of launches that began: one that measures the blocks that another lacks, as in a resumed run, is one
     launch more only of the cases that both measured. 0 for logs, which have none.
     """
-    return min(map(len, cases), default=0) if _starts(dataset) else 0
+    return min(map(len, cases), default=0) if starts_of(dataset) else 0
 
 
 def _pairs(first: Dataset, second: Dataset) -> Pairs:
     """Neighbours in time, one launch of each side: A B B A A B becomes (A B) (B A) (A B)."""
-    sides = (("A", _starts(first)), ("B", _starts(second)))
+    sides = (("A", starts_of(first)), ("B", starts_of(second)))
     both = sorted((began, side, key) for side, starts in sides for key, began in starts.items())
     turns = ({side: key for _, side, key in two} for two in zip(both[::2], both[1::2], strict=False))
     pairs = [(turn["A"], turn["B"]) for turn in turns if len(turn) == 2]
@@ -279,12 +346,16 @@ def _pairs(first: Dataset, second: Dataset) -> Pairs:
 
 def _in_turns(first: Dataset, second: Dataset) -> bool:
     """Whether launches of the sides alternate in time; also if their times are unknown."""
-    starts_a, starts_b = _starts(first).values(), _starts(second).values()
+    starts_a, starts_b = starts_of(first).values(), starts_of(second).values()
     return not starts_a or not starts_b or (min(starts_b) <= max(starts_a) and min(starts_a) <= max(starts_b))
 
 
+Side: TypeAlias = tuple[Dataset, Mapping[Case, CaseSummary], str]
+"""The runs of a side, its cases by those that they are compared with, and ``in A``."""
+
+
 @dataclass(frozen=True, slots=True)
-class _Material:
+class Material:
     """One case, or the sizes of a band together, with one number per launch on each side."""
 
     case: Case
@@ -293,12 +364,28 @@ class _Material:
     cases: tuple[Compared, ...] = ()
 
 
-def _material(first: Dataset, summary_a: CaseSummary, second: Dataset, summary_b: CaseSummary) -> _Material:
+def matched(first: Side, second: Side, pairs: Pairs | None) -> tuple[list[Material], list[LeftOut]]:
+    """The cases that can be compared, and those that cannot."""
+    (runs_a, cases_a, _), (runs_b, cases_b, _) = first, second
+    both = [*_in_both(cases_a, cases_b)]
+    timed = [_material(runs_a, cases_a[case], runs_b, cases_b[case]) for case in both if case.mode != "overlap"]
+    unlike = [(case, _PART_COMPUTATION) for case in both if case.mode == "overlap"]
+    unlike += [(material.case, _APART) for material in timed if not _comparable(material, pairs)]
+    left_out = [*_left_out(first, second), *(LeftOut(case, "both", why, *_MEASURED) for case, why in unlike)]
+    return [material for material in timed if _comparable(material, pairs)], left_out
+
+
+def _in_both(cases_a: Mapping[Case, CaseSummary], cases_b: Mapping[Case, CaseSummary]) -> Iterator[Case]:
+    """The cases that have a result on both sides."""
+    return (case for case, summary in cases_a.items() if summary.groups and case in cases_b and cases_b[case].groups)
+
+
+def _material(first: Dataset, summary_a: CaseSummary, second: Dataset, summary_b: CaseSummary) -> Material:
     bimodal = any(side.groups.bimodal.any() for side in (summary_a, summary_b))
     statistic = "mean" if bimodal else "median"
     stated = " and ".join(dict.fromkeys((*summary_a.groups.statistics, *summary_b.groups.statistics)))
     sides = (_launch_values(first, summary_a, statistic), _launch_values(second, summary_b, statistic))
-    return _Material(summary_a.case, stated or statistic, sides)
+    return Material(summary_a.case, stated or statistic, sides)
 
 
 def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: str) -> Launches:
@@ -321,7 +408,8 @@ def _geometric_mean(values: Iterable[float]) -> float:
     return float(np.exp(np.log(list(values)).mean()))
 
 
-def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> tuple[Compared, ...]:
+def bands_of(usable: Sequence[Material], pairs: Pairs | None, within: float) -> tuple[Compared, ...]:
+    """The bands of ``usable`` as one family of tests, each with its sizes, which are another one."""
     cases = {compared.case: compared for compared in _compared(usable, pairs, within)}
     # In the order of the plan; the sizes of each curve ascend.
     curves = grouped(usable, lambda material: structs.replace(material.case, size_bytes=0)).values()
@@ -334,7 +422,7 @@ def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> t
     return tuple(_compared(bands, pairs, within))
 
 
-def _compared(family: Sequence[_Material], pairs: Pairs | None, within: float) -> Iterator[Compared]:
+def _compared(family: Sequence[Material], pairs: Pairs | None, within: float) -> Iterator[Compared]:
     """The members of one family of tests, compared."""
     estimates = [estimate(*material.sides, pairs) for material in family]
     for material, estimated, verdict in zip(family, estimates, verdicts(estimates, within), strict=True):
@@ -351,14 +439,14 @@ def _without_test(band: Compared) -> Compared:
     return replace(band, verdict=verdict, cases=tuple(map(_without_test, band.cases)))
 
 
-def _comparable(material: _Material, pairs: Pairs | None) -> bool:
+def _comparable(material: Material, pairs: Pairs | None) -> bool:
     first, second = material.sides
     if pairs is None:
         return bool(first and second)
     return any(left in first and right in second for left, right in pairs)
 
 
-def _combine(members: Sequence[_Material], cases: Mapping[Case, Compared]) -> _Material:
+def _combine(members: Sequence[Material], cases: Mapping[Case, Compared]) -> Material:
     """Sizes of a band as one: the launches that have every size."""
     statistic = members[0].statistic if len(members) == 1 else "geometric mean"
     first, second = (
@@ -369,7 +457,7 @@ def _combine(members: Sequence[_Material], cases: Mapping[Case, Compared]) -> _M
         }
         for sides in zip(*(material.sides for material in members), strict=True)
     )
-    return _Material(members[0].case, statistic, (first, second), tuple(cases[material.case] for material in members))
+    return Material(members[0].case, statistic, (first, second), tuple(cases[material.case] for material in members))
 
 
 _ACROSS: Final = ("backend", "device", "dtype", "in_place", "cache", "settings")
@@ -438,14 +526,14 @@ def _unlike_settings(cases_a: Iterable[Case], cases_b: Iterable[Case]) -> Iterat
             yield from (f"{key} is {a} in A and {b} in B" for key, a, b in _named_values(name, values[0]))
 
 
-def _left_out(cases_a: Mapping[Case, CaseSummary], cases_b: Mapping[Case, CaseSummary]) -> Iterator[LeftOut]:
-    sides: tuple[tuple[SideName, Mapping[Case, CaseSummary]], ...] = (("A", cases_a), ("B", cases_b))
-    for case in dict.fromkeys([*cases_a, *cases_b]):
-        lacking = {name: why for name, side in sides if (why := _why_not(side.get(case))) is not None}
+def _left_out(first: Side, second: Side) -> Iterator[LeftOut]:
+    sides: dict[SideName, Side] = {"A": first, "B": second}
+    for case in dict.fromkeys([*first[1], *second[1]]):
+        lacking = {name: why for name, (_, cases, _) in sides.items() if (why := _why_not(cases.get(case))) is not None}
         if lacking:
             missing: SideName | Literal["both"] = "both" if len(lacking) == 2 else next(iter(lacking))
-            why = "; ".join(f"{why} in {name}" for name, why in lacking.items())
-            states = (side[case].state if case in side else None for _, side in sides)
+            why = "; ".join(f"{why} {sides[name][2]}" for name, why in lacking.items())
+            states = (cases[case].state if case in cases else None for _, cases, _ in sides.values())
             yield LeftOut(case, missing, why, *states)
 
 

@@ -2,9 +2,9 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from busbw.runs.records import Case, case_in_words
 from busbw.units import counted
@@ -34,18 +34,34 @@ def answer_lines(comparison: Comparison) -> tuple[tuple[str, str], ...]:
 
 
 def gist(comparison: Comparison) -> tuple[str, ...]:
-    """The runs that did not reach their end, then bands by verdict, each with its strongest ratio of times; sentences
-    without full stops.
+    """The runs that did not reach their end, differences that are meant, then bands by verdict, each with its strongest
+    ratio of times; sentences without full stops.
     """
-    titles = titles_of(comparison)
+    across = (notice.claim for notice in comparison.notices if notice.code == "across")
+    verdicts = (f"{title}: {_by_verdict(bands, comparison)}" for title, bands in _comparisons(comparison))
+    return (*_unfinished(comparison), *across, *verdicts)
+
+
+def _comparisons(comparison: Comparison) -> Iterator[tuple[str, Sequence[Compared]]]:
+    """The bands of B against A, or of each value against the first one, with that as title."""
+    by = comparison.by
+    if by is None:
+        yield "B against A", comparison.bands
+        return
+    for value, bands in grouped(comparison.bands, lambda band: by.value(band.case)).items():
+        yield f"{by.setting} {value} against {by.base}", bands
+
+
+def _by_verdict(compared: Sequence[Compared], comparison: Comparison) -> str:
+    titles = titles_of(comparison, _compared(comparison))
 
     def name(band: Compared) -> str:
         title = " ".join(titles[label(band.case)])
         return title if band.band == "no size" else f"{title} {band.band}"
 
-    ordered = sorted(comparison.bands, key=lambda band: band.estimate.ratio)
+    ordered = sorted(compared, key=lambda band: band.estimate.ratio)
     by_verdict = defaultdict(list, grouped(ordered, lambda band: band.verdict.word))
-    many = len(comparison.bands)
+    many = len(compared)
     parts = []
     for word, place in _STRONGEST.items():
         if bands := by_verdict[word]:
@@ -58,7 +74,7 @@ def gist(comparison: Comparison) -> tuple[str, ...]:
         middle = f", median {median(band.estimate.ratio for band in undecided):.3g}×" if len(undecided) > 2 else ""
         took = " to ".join(dict.fromkeys(ends))
         parts.append(f"cannot tell in {_of(len(undecided), many)}, where B took {took} the time of A{middle}")
-    return (*_unfinished(comparison), f"B against A: {'; '.join(parts)}")
+    return "; ".join(parts)
 
 
 def _unfinished(comparison: Comparison) -> Iterator[str]:
@@ -67,24 +83,31 @@ def _unfinished(comparison: Comparison) -> Iterator[str]:
         if run.status != "complete":
             ends = {None: "was killed or is still running", "interrupted": "was interrupted"}
             complete = f"{run.launches} of {counted(run.planned, 'launch', 'launches')} complete"
-            yield f"side {run.side} is incomplete: run {run.run} {ends.get(run.status, run.status)}, {complete}"
+            yield f"{run.where} is incomplete: run {run.run} {ends.get(run.status, run.status)}, {complete}"
 
 
-def titles_of(comparison: Comparison) -> dict[str, tuple[str, ...]]:
-    """The parts of the label of every curve, without those that all curves share (``_shared``)."""
+def titles_of(comparison: Comparison, without: Container[Any] = ()) -> dict[str, tuple[str, ...]]:
+    """The parts of the label of every curve, without those that all curves share, and details to leave out."""
     shared = shared_words(comparison)
     return {
         label(band.case): tuple(
-            word for place, word in enumerate(case_in_words(band.case)) if not place or word not in shared
+            word for place, word in enumerate(case_in_words(band.case, without)) if not place or word not in shared
         )
         for band in comparison.bands
     }
 
 
 def shared_words(comparison: Comparison) -> list[str]:
-    """The words that all curves share, except their ops."""
-    every = [case_in_words(band.case)[1:] for band in comparison.bands]
+    """The words that all curves share, except their ops, and those of the setting that is compared within runs."""
+    every = [case_in_words(band.case, _compared(comparison))[1:] for band in comparison.bands]
     return [word for word in every[0] if all(word in other for other in every)]
+
+
+def _compared(comparison: Comparison) -> frozenset[Any]:
+    """The detail of ``case_in_words`` that is compared within runs."""
+    if comparison.by is None:
+        return frozenset()
+    return frozenset({comparison.by.setting if comparison.by.setting in Case.__struct_fields__ else "settings"})
 
 
 def label(case: Case) -> str:
@@ -119,9 +142,9 @@ def decides(comparison: Comparison) -> str:
     if not undecided or comparison.imported:
         return ""
     if fewest:
-        of = "pairs of launches" if comparison.paired else "launches of each side"
+        of = "launches" if comparison.by else "pairs of launches" if comparison.paired else "launches of each side"
         return f"measure {fewest} {of} or more: with fewer, no difference among so many bands can be significant"
-    of = "pairs" if comparison.paired else "launches a side"
+    of = unit(comparison)
     counts = sorted(
         verdict.needed.launches for verdict in undecided if verdict.needed is not None and not hopeless(verdict)
     )
@@ -140,6 +163,13 @@ def decides(comparison: Comparison) -> str:
     where = " in the other undecided bands" if counts else ""
     detect = f"{min(comparison.launches)} {of} {undetected(*seen)}{where}"
     return sentences(decided, f"{better}: {detect}, and {MOST_LAUNCHES} would not be enough")
+
+
+def unit(comparison: Comparison) -> str:
+    """What is counted when launches are recommended."""
+    if comparison.imported:
+        return "tables of logs"
+    return "launches" if comparison.by else "pairs" if comparison.paired else "launches a side"
 
 
 def hopeless(verdict: Verdict) -> bool:
@@ -167,7 +197,9 @@ def trust_in_comparison(comparison: Comparison) -> tuple[int, tuple[str, ...]]:
     )
     count_a, count_b = comparison.launches
     many = f"{counted(count_a, 'launch', 'launches')} {'a side' if count_a == count_b else f'of A and {count_b} of B'}"
-    if comparison.paired and count_a == count_b:
+    if comparison.by is not None:
+        many = f"{counted(min(count_a, count_b), 'launch', 'launches')} with all values"
+    elif comparison.paired and count_a == count_b:
         many = counted(count_a, "pair of launches", "pairs of launches")
     where = " on a busy machine" if "disturbed" in codes else ""
     differ = "" if scatter is None else f"; launches of a side differ by ± {percent(scatter)}"

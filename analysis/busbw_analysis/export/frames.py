@@ -3,6 +3,7 @@
 docs/python.md explains the columns.
 """
 
+from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from busbw.escape import as_cell
+from busbw.runs.described import variables_in_words
 from busbw.runs.records import JSON, Detail, Imported, Measurement, case_in_words
 from busbw_analysis.data.block_columns import columns_of
 from busbw_analysis.data.groups import GroupSummary
@@ -92,7 +94,28 @@ def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None,
         "peak_bytes_per_s": most,
         "peak_share": None if group is None else share_of(group, peak),
         "flags": ", ".join(summary.flags),
+        **_of_runs(judgement),
     }
+
+
+def _of_runs(judgement: Judgement) -> dict[str, JSON]:
+    """What tells the pooled runs from others: the same in all rows."""
+    runs = [stored.run for stored in judgement.runs]
+    facts = judgement.facts
+    variables = (f"{name}={value}" for name, value in variables_in_words(facts.environments).items())
+    return {
+        "run": _distinct(run.id for run in runs),
+        "label": _distinct(run.label for run in runs),
+        "started": min(run.started for run in runs),
+        "machine": _distinct(run.machine for run in runs),
+        "host_names": _distinct(facts.hosts) if facts.hosts_known else None,
+        "variables": _distinct(variables),
+    }
+
+
+def _distinct(values: Iterable[str | None]) -> str | None:
+    """The distinct ``values`` in one cell; None if there are none."""
+    return ", ".join(dict.fromkeys(value for value in values if value is not None)) or None
 
 
 def _of_log(run: int, case: int, row: Imported) -> pd.DataFrame:

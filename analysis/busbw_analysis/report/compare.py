@@ -9,11 +9,11 @@ import msgspec
 
 from busbw.runs.records import JSON
 from busbw.units import counted, format_size, format_time, listed
-from busbw_analysis.data.as_json import values_of
+from busbw_analysis.data.as_json import plain, values_of
 from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.diagnosis.compare import UNTESTED, Compared, Comparison
+from busbw_analysis.diagnosis.compare import UNTESTED, By, Compared, Comparison
 from busbw_analysis.diagnosis.compare_answer import (
     MOST_LAUNCHES,
     decides,
@@ -23,6 +23,7 @@ from busbw_analysis.diagnosis.compare_answer import (
     shared_words,
     titles_of,
     trust_in_comparison,
+    unit,
 )
 from busbw_analysis.diagnosis.findings import Finding, case_name
 from busbw_analysis.diagnosis.gate import EXIT_STATUS, Gate, Reason, gate_of
@@ -44,6 +45,7 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
         "compare": LAYOUT,
         "a": _side_numbers(comparison, 0),
         "b": _side_numbers(comparison, 1),
+        "by": plain(comparison.by),
         "test": _test(comparison),
         "correction": "Holm",
         "confidence": CONFIDENCE,
@@ -54,7 +56,7 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
         "trust": sentences(*trust),
         "trust_confidence": confidence,
         "verdicts": dict(Counter(band.verdict.word for band in comparison.bands)),
-        "bands": [_band(band) for band in comparison.bands],
+        "bands": [_band(band, comparison.by) for band in comparison.bands],
         "left_out": msgspec.to_builtins(comparison.left_out),
         "in_turns": comparison.in_turns,
         "notices": [notice.text for notice in comparison.notices],
@@ -66,10 +68,11 @@ def _side_numbers(comparison: Comparison, side: int) -> JSON:
     incomplete = [
         {**msgspec.to_builtins(run), "ended": sentences(*run.ended) or None}
         for run in comparison.incomplete
-        if run.side == "AB"[side]
+        if run.side in {None, "AB"[side]}
     ]
     runs = (comparison.first, comparison.second)[side]
-    return {"runs": list(runs), "launches": comparison.launches[side], "incomplete": incomplete}
+    labels = list(comparison.labels[side])
+    return {"runs": list(runs), "labels": labels, "launches": comparison.launches[side], "incomplete": incomplete}
 
 
 def _gate(gate: Gate) -> JSON:
@@ -91,14 +94,17 @@ def _gate(gate: Gate) -> JSON:
 
 
 def _test(comparison: Comparison) -> str:
+    if comparison.by is not None:
+        return "signed-rank on launches"
     return "signed-rank on pairs of launches" if comparison.paired else "rank-sum on launches"
 
 
-def _band(band: Compared) -> JSON:
+def _band(band: Compared, by: By | None) -> JSON:
     shared: dict[str, JSON] = msgspec.to_builtins(band.case)
     del shared["size_bytes"]
     return {
         **shared,
+        **({} if by is None else {"value": by.value(band.case)}),
         "band": band.band,
         "sizes": list(band.sizes),
         "statistic": band.statistic,
@@ -182,10 +188,7 @@ def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph
     Words that all curves share are printed once, above the tables.
     """
     curves = grouped(comparison.bands, lambda band: label(band.case))
-    head: list[str] = []
-    for name, runs, launches in zip("AB", (comparison.first, comparison.second), comparison.launches, strict=True):
-        count = f" ({counted(launches, 'launch', 'launches')})" if launches else ""
-        head.append(f"{name}: {', '.join(runs)}{count}")
+    head = list(_sides(comparison))
     head.append(" · ".join(shared_words(comparison)))
     yield Paragraph("\n".join(filter(None, head)))
     why = {_why(band, comparison) for band in comparison.bands if band.verdict.word == "cannot tell"}
@@ -193,6 +196,20 @@ def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph
         yield _curve(" · ".join(title), curves[name], comparison, cases=cases, explain=len(why) > 1)
     alike = [f"cannot tell: {reason}" for reason in why if len(why) == 1]
     yield Paragraph("\n".join([*alike, *_notes(comparison, cases=cases)]))
+
+
+def _sides(comparison: Comparison) -> Iterator[str]:
+    """The runs of each side with their labels; within runs, the runs once."""
+    if (by := comparison.by) is not None:
+        each = " in its table" if len(by.values) > 1 else ""
+        yield f"A: {by.setting} {by.base}\nB: {by.setting} {listed(by.values)}{each}"
+    for name, runs, labels, launches in zip(
+        "AB", (comparison.first, comparison.second), comparison.labels, comparison.launches, strict=True
+    ):
+        label = f" {', '.join(map(repr, labels))}" if labels else ""
+        count = f" ({counted(launches, 'launch', 'launches')})" if launches else ""
+        if comparison.by is None or name == "A":
+            yield f"{'run' if comparison.by else name}: {', '.join(runs)}{label}{count}"
 
 
 def _curve(title: str, bands: Sequence[Compared], comparison: Comparison, *, cases: bool, explain: bool) -> Table:
@@ -243,20 +260,20 @@ def _why(band: Compared, comparison: Comparison) -> str:
     verdict, estimate = band.verdict, band.estimate
     if comparison.imported and 1 in estimate.launches:
         return "one number a side, no test"
-    unit = "tables of logs" if comparison.imported else "pairs" if estimate.paired else "launches a side"
+    of = unit(comparison)
     if verdict.fewest is not None:
-        return f"{verdict.fewest} {unit} are needed"
+        return f"{verdict.fewest} {of} are needed"
     if verdict.needed is None or hopeless(verdict):
         detects = "cannot detect differences" if verdict.detectable is None else undetected(verdict.detectable)
-        return f"{min(estimate.launches)} {unit} {detects}"
+        return f"{min(estimate.launches)} {of} {detects}"
     if verdict.needed.detects is None:
-        return f"{verdict.needed.launches} {unit} would show it equal"
-    return f"{verdict.needed.launches} {unit} would detect {percent(verdict.needed.detects)}"
+        return f"{verdict.needed.launches} {of} would show it equal"
+    return f"{verdict.needed.launches} {of} would detect {percent(verdict.needed.detects)}"
 
 
 def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
     """The meaning of the columns."""
-    over = "neighbouring launches" if comparison.paired else "launches"
+    over = "the same launches" if comparison.by else "neighbouring launches" if comparison.paired else "launches"
     yield f"B/A: ratio of times over {over} (Hodges-Lehmann), B is slower above 1"
     if cases:
         of_launches = "median over launches of each launch's median (its mean if the samples are bimodal)"
@@ -292,7 +309,7 @@ def left_out_lines(comparison: Comparison) -> Iterator[str]:
 
 def findings(comparison: Comparison) -> tuple[Finding, ...]:
     """Notices on the comparison, and one finding for every run that lacks part of its plan."""
-    found = list(comparison.notices)
+    found = [notice for notice in comparison.notices if notice.code != "across"]  # the answer has it
     for run in comparison.incomplete:
         lacks = [
             f"{len(cases)} {state} ({listed(map(case_name, cases), _NAMED)})"
@@ -302,7 +319,7 @@ def findings(comparison: Comparison) -> tuple[Finding, ...]:
         short = run.launches < run.planned and not run.ended  # ``ended`` already counts the complete launches
         lacks += [f"{run.planned - run.launches} of {run.planned} launches not complete"] if short else []
         missing = f"Run {run.run}: {'; '.join(lacks) or 'no case is missing'}"
-        found.append(Finding("caution", "incomplete", (f"side {run.side} is incomplete", *run.ended, missing)))
+        found.append(Finding("caution", "incomplete", (f"{run.where} is incomplete", *run.ended, missing)))
     return tuple(found)
 
 

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import textwrap
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +18,16 @@ from busbw.runs import cases, plan, store
 from busbw.runs.progress import RunLine, line_of, outline
 from busbw.runs.records import JSON
 from busbw.shared_options import as_json_option, results_dir_option
+from busbw.units import clock_time, listed
 
 _SUMMARIES = "busbw_analysis.data.kept"
+_COLUMNS = (
+    *("run", "label", "op", "differs", "backend", "ranks", "host", "hosts", "started", "launches", "state", "cases"),
+    *("plan", "machine"),
+)
+"""Of the list of runs, in this order."""
+_MOST_OPS = 2
+"""Operations of a run that a table names."""
 _NOTHING = "–"
 _INDENT = "    | "
 """Indentation of text below a row: without it, text from outside could look like another row."""
@@ -30,13 +39,13 @@ _INDENT = "    | "
 @as_json_option
 def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
     """List ops, algorithms, backends, suites, launchers or runs."""
-    listed = rows(what, results_dir)
+    table = rows(what, results_dir)
     if as_json:
-        echo(json.dumps(listed, indent=2))
-    elif not listed:
+        echo(json.dumps(table, indent=2))
+    elif not table:
         echo(f"no {what} in {plain_text(str(results_dir))}", err=True)
     else:
-        echo(as_table(listed))
+        echo(as_table([_in_brief(row) for row in table] if what == "runs" else table))
 
 
 def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
@@ -46,17 +55,18 @@ def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
         # Reading thousands of runs takes minutes; most have a summary with their line of this list.
         kept = [folder for folder in folders if (folder / store.SUMMARY_FILE).is_file()]
         lines: dict[Path, RunLine] = importlib.import_module(_SUMMARIES).lines_of(kept) if kept else {}
-        return [_run_row(folder, lines.get(folder)) for folder in folders]
+        return _runs({folder: lines.get(folder) or _line(folder) for folder in folders})
     lists = {"ops": _ops, "algorithms": _algorithms, "backends": backends, "suites": _suites, "launchers": launchers}
     return lists[what]()
 
 
 def as_table(table: list[dict[str, JSON]]) -> str:
     """Aligned columns with headings, as wide as the output. Cells that do not fit are listed below their row; a
-    value that all rows share is printed once, above the table.
+    value that all rows share is printed once, above the table, and one that no row has is left out.
     """
     cells = [{name: _cell(value) for name, value in row.items()} for row in table]
-    same = [name for name in cells[0] if len(table) > 1 and len({row[name] for row in cells}) == 1]
+    shared = {name: {row[name] for row in cells} for name in cells[0]}
+    same = [name for name, of_rows in shared.items() if of_rows == {_NOTHING} or (len(table) > 1 and len(of_rows) == 1)]
     widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0] if name not in same}
     shown: list[str] = []
     room = (most := output_columns()) + 2
@@ -64,7 +74,7 @@ def as_table(table: list[dict[str, JSON]]) -> str:
         if not shown or width + 2 <= room:
             shown.append(name)
             room -= width + 2
-    lines = [f"{name}: {cells[0][name]}" for name in same if cells[0][name] != _NOTHING]
+    lines = textwrap.wrap(" · ".join(f"{name}: {cells[0][name]}" for name in same if cells[0][name] != _NOTHING), most)
     for row in [dict(zip(widths, widths, strict=True)), *cells]:
         lines.append("  ".join(row[name].ljust(widths[name]) for name in shown).rstrip())
         below = {name: row[name] for name in widths if name not in shown and row[name] not in {_NOTHING, name}}
@@ -134,14 +144,14 @@ def _suites() -> list[dict[str, JSON]]:
     from busbw.system import environment  # noqa: PLC0415
     from busbw.workloads.shapes import step_seconds  # noqa: PLC0415
 
-    listed: list[dict[str, JSON]] = []
+    rows: list[dict[str, JSON]] = []
     for name, text in plan.suites().items():
         suite = plan.read_suite(name)
         ranks = suite.ranks or 4
         cores = max(1, environment.cores_of_launcher() // ranks)
         expanded = cases.expand(suite, ranks, 1, backend_named(suite.backend).device, cores=cores).cases
         seconds = cases.estimated_seconds(suite, expanded, partial(step_seconds, cores=cores * ranks))
-        listed.append(
+        rows.append(
             {
                 "suite": name,
                 "launches": suite.launches,
@@ -150,7 +160,7 @@ def _suites() -> list[dict[str, JSON]]:
                 "what": text.partition("\n")[0].lstrip("# "),
             }
         )
-    return listed
+    return rows
 
 
 def launchers() -> list[dict[str, JSON]]:
@@ -164,18 +174,62 @@ def launchers() -> list[dict[str, JSON]]:
     ]
 
 
-def _run_row(folder: Path, kept: RunLine | None) -> dict[str, JSON]:
+def _line(folder: Path) -> RunLine | BusbwError:
     try:
-        line = kept or line_of(outline(folder))
+        return line_of(outline(folder))
     except BusbwError as error:
-        unknown = dict.fromkeys(("plan", "ranks", "cases", "launches"))
-        return {"run": folder.name, "machine": folder.parent.name, **unknown, "state": f"unreadable: {error}"}
+        return error
+
+
+_DIFFER: Mapping[str, Callable[[RunLine], Hashable]] = {
+    "settings": lambda line: line.ops,
+    "variables": lambda line: line.backends,
+    "facts": lambda line: (line.machine, line.backends),
+}
+"""What runs may differ in → those among which it is compared: ops, backend and machine tell the others apart."""
+
+
+def _runs(lines: Mapping[Path, RunLine | BusbwError]) -> list[dict[str, JSON]]:
+    """A row for each run. ``differs`` has the settings, variables and facts that tell it from others of the list."""
+    known = [line for line in lines.values() if isinstance(line, RunLine)]
+    among: dict[tuple[str, Hashable], list[dict[str, str]]] = {}
+    for run in known:
+        for kind, of_like in _DIFFER.items():
+            among.setdefault((kind, of_like(run)), []).append(getattr(run, kind))
+    unlike = {of_kind: _unlike(named) for of_kind, named in among.items()}
+    rows: list[dict[str, JSON]] = []
+    for folder, line in lines.items():
+        row: dict[str, JSON] = dict.fromkeys(_COLUMNS) | {"run": folder.name, "machine": folder.parent.name}
+        if isinstance(line, RunLine):
+            own = [
+                (name, getattr(line, kind).get(name))
+                for kind, of_like in _DIFFER.items()
+                for name in unlike[kind, of_like(line)]
+            ]
+            row |= {name: getattr(line, name) for name in ("label", "started", "host", "hosts", "ranks", "plan")}
+            row |= {"op": list(line.ops), "backend": list(line.backends), "machine": line.machine, "state": line.state}
+            row |= {"cases": f"{line.measured} of {line.cases}", "launches": f"{line.complete} of {line.planned}"}
+            row["differs"] = {name: value for name, value in own if value is not None} or None
+        else:
+            row["state"] = f"unreadable: {line}"
+        rows.append(row)
+    return rows
+
+
+def _unlike(named: Sequence[Mapping[str, str]]) -> list[str]:
+    """The names whose values are not the same in all of ``named``, in order of appearance."""
+    names = dict.fromkeys(name for of_run in named for name in of_run)
+    return [name for name in names if len({of_run.get(name) for of_run in named}) > 1]
+
+
+def _in_brief(row: dict[str, JSON]) -> dict[str, JSON]:
+    """The row of a run for a table."""
+    differs = (row["differs"] or {}).items()
+    others = f" and {row['hosts'] - 1} more" if row["hosts"] and row["hosts"] > 1 else ""
     return {
-        "run": folder.name,
-        "machine": line.machine,
-        "plan": line.plan,
-        "ranks": line.ranks,
-        "cases": f"{line.measured} of {line.cases}",
-        "launches": f"{line.complete} of {line.planned}",
-        "state": line.state,
+        **{name: value for name, value in row.items() if name != "hosts"},
+        "host": row["host"] and f"{row['host']}{others}",
+        "op": row["op"] and listed(row["op"], _MOST_OPS),
+        "differs": ", ".join(f"{name} {value}" for name, value in differs) or None,
+        "started": row["started"] and clock_time(row["started"]),
     }

@@ -121,6 +121,7 @@ _SECTIONS = (
         "Run and output",
         "busbw run --resume latest --quiet",
         option("--resume", "Complete an interrupted run (folder, name or latest) with its plan.", metavar="RUN"),
+        option("--label", "Word that tells this run from others in lists, tables and comparisons, such as before."),
         option("--dry-run", "Print the cases and the estimated time without measuring.", is_flag=True),
         option("--quiet", "Print no progress and no table.", is_flag=True),
     ),

@@ -21,6 +21,8 @@ MOST_RANKS: Final = 1 << 17
 MOST_MATRIX_RANKS: Final = 1 << 11
 """Ranks of a group for which every pair counts (pair matrices, uneven traffic): a matrix of 4 million cells."""
 MOST_LAUNCHES: Final = 10_000
+MOST_LABEL: Final = 60
+"""Characters of the label of a run, which is a column of lists."""
 MOST_BLOCKS: Final = 10_000
 MOST_LAUNCH_BLOCKS: Final = 2_000_000
 """Blocks × cases: at 50 ms each that is a day."""

@@ -390,8 +390,10 @@ def fact_of(host: HostFacts, name: str) -> Any:  # noqa: ANN401 - any fact
         return None
 
 
+LIBRARY_VARIABLES: Final = ("GLOO_", "NCCL_", "OMPI_", "MPICH_", "MPIR_", "I_MPI_", "FI_", "UCX_")
+"""Prefixes of environment variables of communication libraries."""
 SAME_VARIABLES: Final = (
-    *("GLOO_", "NCCL_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_"),
-    *("OMPI_", "MPICH_", "MPIR_", "I_MPI_", "FI_", "UCX_"),
+    *("TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_"),
+    *LIBRARY_VARIABLES,
 )
 """Prefixes of environment variables that must not change either."""

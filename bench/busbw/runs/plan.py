@@ -248,6 +248,16 @@ def _path(path: str) -> None:
         raise UsageError(f"{path!r} contains a NUL character, which file names cannot contain")
 
 
+def check_label(label: str) -> str:
+    """``label``. Raises UsageError for one that would break a line of a list."""
+    if not (0 < len(label) <= limits.MOST_LABEL and label.isprintable() and label == label.strip()):
+        raise UsageError(
+            f"a label has 1 to {limits.MOST_LABEL} printable characters in one line, without spaces around them; given "
+            f"{label!r:.80}"
+        )
+    return label
+
+
 def _sweeps(sweeps: Sequence[object]) -> None:
     if len(sweeps) > limits.MOST_SWEEPS:
         raise UsageError(f"{len(sweeps)} are too many; use at most {limits.MOST_SWEEPS}")
@@ -257,12 +267,14 @@ def _sweeps(sweeps: Sequence[object]) -> None:
 class Plan(Keyed, frozen=True, kw_only=True):
     """A whole run.
 
+    label: what tells a run from others of the same plan, such as ``before``; changes nothing that is measured
     ranks: None: as many as the machine or the launcher provides
     path: folder, on every host, below which storage ops create their files; None: not given
     record_trace: also write a trace of one training step by the library's profiler
     """
 
     name: str = "custom"
+    label: Annotated[str | None, Key(check_label)] = None
     backend: str = "gloo"
     ranks: Annotated[int | None, Key(within(1, limits.MOST_RANKS))] = None
     launches: Annotated[int, Key(within(1, limits.MOST_LAUNCHES))] = 1

@@ -14,12 +14,37 @@ import msgspec
 
 from busbw.errors import DamagedRun
 from busbw.runs import soundness, store
-from busbw.runs.records import JSON, SCHEMA, TRANSIENT, Case, Ended, Imported, LaunchStarted, Measurement
+from busbw.runs.described import facts_in_words, settings_in_words, variables_in_words
+from busbw.runs.facts import HostFacts
+from busbw.runs.records import (
+    JSON,
+    SCHEMA,
+    TRANSIENT,
+    Case,
+    Ended,
+    Imported,
+    LaunchStarted,
+    Measurement,
+    baseline_ops,
+)
 from busbw.runs.store import StoredRun
 from busbw.units import counted
 
 CaseBlock = tuple[Case, int]
 """A case and the number of one of its blocks."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What an outline has of ``run.json``; named as in ``Run``."""
+
+    schema: int
+    machine: str
+    started: str
+    busbw: str
+    plan: dict[str, JSON]
+    cases: tuple[Case, ...]
+    hosts: tuple[str, ...]
+    environments: dict[str, HostFacts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +56,11 @@ class Outline:
     out: cases that were skipped, or failed through their own fault
     """
 
-    machine: str
-    plan: Mapping[str, JSON]
-    cases: tuple[Case, ...]
-    ranks: int
+    run: Head
     launches: Mapping[int, int | None]
     blocks: tuple[tuple[int, Case, int], ...]
     out: frozenset[Case]
     end: Ended | None
-
-
-class _Head(msgspec.Struct, frozen=True):
-    """Decoded part of a ``run.json``; its environments, which are skipped, make up most of the file."""
-
-    schema: int
-    machine: str
-    plan: dict[str, JSON]
-    cases: tuple[Case, ...]
-    hosts: tuple[str, ...]
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -62,7 +74,7 @@ class _Row(msgspec.Struct, frozen=True):
     cause: str | None = None
 
 
-_HEAD = msgspec.json.Decoder(_Head)
+_HEAD = msgspec.json.Decoder(Head)
 _ROW = msgspec.json.Decoder(_Row)
 _CASE = msgspec.json.Decoder(Case)
 _END = msgspec.json.Decoder(Ended)
@@ -70,12 +82,8 @@ _END = msgspec.json.Decoder(Ended)
 
 def outline_of(stored: StoredRun) -> Outline:
     """The outline of a run that is already in memory."""
-    run = stored.run
     return Outline(
-        machine=run.machine,
-        plan=run.plan,
-        cases=run.cases,
-        ranks=len(run.hosts),
+        run=Head(*(getattr(stored.run, name) for name in Head.__struct_fields__)),
         launches={row.launch: row.resumes for row in stored.rows if isinstance(row, LaunchStarted)},
         blocks=tuple(
             (row.launch, row.case, row.block) for row in stored.rows if isinstance(row, Measurement | Imported)
@@ -89,12 +97,12 @@ def outline(folder: Path) -> Outline:
     """The outline of the run in ``folder``; raises like ``store.read``."""
     with suppress(*store.NOT_A_RECORD):
         head = _HEAD.decode(store.run_document(folder / store.RUN_FILE))
-        if head.schema == SCHEMA and not any(soundness.flaws_of_plan(head.plan, len(head.cases))):
+        if head.schema == SCHEMA and head.hosts and not any(soundness.flaws_of_plan(head.plan, len(head.cases))):
             return _outline(head, folder)
     return outline_of(store.read(folder))  # gives the right error message
 
 
-def _outline(head: _Head, folder: Path) -> Outline:
+def _outline(head: Head, folder: Path) -> Outline:
     launches: dict[int, int | None] = {}
     blocks: list[tuple[int, Case, int]] = []
     out: set[Case] = set()
@@ -121,10 +129,7 @@ def _outline(head: _Head, folder: Path) -> Outline:
                 raise DamagedRun(f"{folder / name}, line {rows}: {before}")
             break
     return Outline(
-        machine=head.machine,
-        plan=head.plan,
-        cases=head.cases,
-        ranks=len(head.hosts),
+        run=head,
         launches=launches,
         blocks=tuple(blocks),
         out=frozenset(out),
@@ -192,10 +197,29 @@ class Progress:
 
 
 class RunLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list of runs shows of one. ``state``: how it ended; ``measured``: number of cases with a result."""
+    """What a list of runs shows of one.
+
+    started: UTC, ISO 8601
+    ops: the operations, without those that are measured only as references
+    host, hosts: the first host, and the number of hosts
+    settings: of the cases of ``ops``, by name
+    variables: those of the environment that change results
+    facts: of the hosts and their libraries, by name
+    measured: number of cases with a result
+    state: how it ended
+    """
 
     machine: str
     plan: str | None
+    label: str | None
+    started: str
+    ops: tuple[str, ...]
+    backends: tuple[str, ...]
+    host: str
+    hosts: int
+    settings: dict[str, str]
+    variables: dict[str, str]
+    facts: dict[str, str]
     ranks: int
     measured: int
     cases: int
@@ -204,18 +228,29 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
     state: str
 
 
-def line_of(run: Outline) -> RunLine:
+def line_of(outlined: Outline) -> RunLine:
     """The line of a run in a list."""
-    progress = progress_of(run)
+    run, progress = outlined.run, progress_of(outlined)
+    references = baseline_ops(run.plan)
+    asked = [case for case in run.cases if case.op not in references]
     return RunLine(
         machine=run.machine,
         plan=run.plan.get("name"),
-        ranks=run.ranks,
-        measured=len({case for _, case, _ in run.blocks}),
+        label=run.plan.get("label"),
+        started=run.started,
+        ops=tuple(dict.fromkeys(case.op for case in asked)),
+        backends=tuple(dict.fromkeys(case.backend for case in asked)),
+        host=run.hosts[0],
+        hosts=len(set(run.hosts)),
+        settings=settings_in_words(asked),
+        variables=variables_in_words(run.environments),
+        facts={"busbw": run.busbw} | facts_in_words(run.environments),
+        ranks=len(run.hosts),
+        measured=len({case for _, case, _ in outlined.blocks}),
         cases=len(run.cases),
         complete=progress.complete,
         planned=progress.planned,
-        state=run.end.status if run.end else "not ended: killed or still running",
+        state=outlined.end.status if outlined.end else "not ended: killed or still running",
     )
 
 
@@ -223,19 +258,20 @@ def progress_of(stored: StoredRun | Outline) -> Progress:
     """The progress of a run. If its plan (of a log) lacks the number of blocks or launches, the run is assumed
     to have all of them.
     """
-    run = outline_of(stored) if isinstance(stored, StoredRun) else stored
+    outlined = outline_of(stored) if isinstance(stored, StoredRun) else stored
+    run = outlined.run
     timing = run.plan.get("timing") or {}
-    blocks = timing.get("blocks") or 1 + max((block for _, _, block in run.blocks), default=0)
+    blocks = timing.get("blocks") or 1 + max((block for _, _, block in outlined.blocks), default=0)
     origin: dict[int, int] = {}
-    for launch, resumes in run.launches.items():
+    for launch, resumes in outlined.launches.items():
         origin[launch] = launch if resumes is None else origin.get(resumes, resumes)
     there: dict[int, set[CaseBlock]] = {launch: set() for launch in sorted(set(origin.values()))}
-    for launch, case, block in run.blocks:
+    for launch, case, block in outlined.blocks:
         there.setdefault(origin.get(launch, launch), set()).add((case, block))
     return Progress(
         planned=run.plan.get("launches") or len(there),
-        whole=frozenset((case, block) for case in run.cases if case not in run.out for block in range(blocks)),
+        whole=frozenset((case, block) for case in run.cases if case not in outlined.out for block in range(blocks)),
         there={launch: frozenset(measured) for launch, measured in there.items()},
         origin=origin,
-        end=run.end,
+        end=outlined.end,
     )

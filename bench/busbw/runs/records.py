@@ -682,10 +682,20 @@ class ImportedLog(Record, frozen=True, kw_only=True):
 
 
 class _SweepOps(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``Run.baseline_ops`` reads of a sweep in a stored plan."""
+    """What ``baseline_ops`` reads of a sweep in a stored plan."""
 
     ops: tuple[str, ...] = ()
     baseline: bool = False
+
+
+def baseline_ops(plan: Mapping[str, JSON]) -> frozenset[str]:
+    """The operations that a run of the executed ``plan`` measured only as references (``plan.Sweep.baseline``)."""
+    try:
+        sweeps = msgspec.convert(plan.get("sweep", ()), tuple[_SweepOps, ...])
+    except msgspec.ValidationError:  # a plan of another version
+        return frozenset()
+    asked = {op for sweep in sweeps if not sweep.baseline for op in sweep.ops}
+    return frozenset(op for sweep in sweeps for op in sweep.ops) - asked
 
 
 class Run(Record, frozen=True, kw_only=True):
@@ -720,11 +730,11 @@ class Run(Record, frozen=True, kw_only=True):
     imported: ImportedLog | None = None
 
     @property
+    def label(self) -> str | None:
+        """What tells the run from others of its plan (``plan.Plan.label``); None: nothing, as in older runs."""
+        return self.plan.get("label")
+
+    @property
     def baseline_ops(self) -> frozenset[str]:
-        """The operations that this run measured only as references (``plan.Sweep.baseline``)."""
-        try:
-            sweeps = msgspec.convert(self.plan.get("sweep", ()), tuple[_SweepOps, ...])
-        except msgspec.ValidationError:  # a plan of another version
-            return frozenset()
-        asked = {op for sweep in sweeps if not sweep.baseline for op in sweep.ops}
-        return frozenset(op for sweep in sweeps for op in sweep.ops) - asked
+        """The operations that this run measured only as references."""
+        return baseline_ops(self.plan)

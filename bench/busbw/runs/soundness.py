@@ -98,8 +98,9 @@ def flaws_of_plan(plan: Mapping[str, JSON], cases: int) -> Iterator[str]:
     ):
         if value is not None and (type(value) is not int or not 1 <= value <= most):
             yield f"{name} is {value!r:.40}; want a whole number from 1 to {most}"
-    if not isinstance(plan.get("name"), str | None):
-        yield f"plan.name is {plan.get('name')!r:.40}; want a text"
+    for key in ("name", "label"):
+        if not isinstance(plan.get(key), str | None):
+            yield f"plan.{key} is {plan.get(key)!r:.40}; want a text"
 
 
 def _of_launch(row: LaunchStarted, ranks: int) -> Iterator[str]:

@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -27,6 +27,7 @@ from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError
 from busbw.escape import with_texts
 from busbw.runs import files, soundness
 from busbw.runs.records import (
+    JSON,
     SCHEMA,
     Case,
     Check,
@@ -432,7 +433,7 @@ def _damaged(path: Path, line: int, flaw: str) -> DamagedRun:
 
 
 def find(results_dir: Path, selector: str) -> Path:
-    """The folder of a run; ``selector``: a path, a run's name, its beginning or end, or ``latest``.
+    """The folder of a run; ``selector``: a path, a run's name, ``latest``, a label, or the beginning or end of a name.
 
     Raises UsageError unless exactly one run matches, StoreError if the folder cannot be read.
     """
@@ -443,8 +444,7 @@ def find(results_dir: Path, selector: str) -> Path:
         if given.name == RUN_FILE and given.is_file():
             return given.parent
     runs = list(folders(results_dir))
-    answering = [run for run in runs if selector and (run.name.startswith(selector) or run.name.endswith(selector))]
-    matching = runs[-1:] if selector == "latest" else answering
+    matching = runs[-1:] if selector == "latest" else _answering(runs, selector)
     if len(matching) == 1:
         return matching[0]
     if matching:
@@ -464,6 +464,27 @@ def find(results_dir: Path, selector: str) -> Path:
             "measure one with busbw run --suite quick, or give another folder of runs with --results-dir"
         )
     raise UsageError(message, code="no-such-run")
+
+
+def _answering(runs: Sequence[Path], selector: str) -> list[Path]:
+    """The runs that ``selector`` names: a label comes before parts of names, whose last digits are random."""
+    if not selector:
+        return []
+    exact = [run for run in runs if run.name == selector] or [run for run in runs if _label(run) == selector]
+    return exact or [run for run in runs if run.name.startswith(selector) or run.name.endswith(selector)]
+
+
+class _Labelled(msgspec.Struct, frozen=True):
+    """What ``_label`` reads of ``run.json``."""
+
+    plan: dict[str, JSON]
+
+
+def _label(folder: Path) -> str | None:
+    """The label of a run; None also if it cannot be read."""
+    with contextlib.suppress(StoreError, *NOT_A_RECORD):
+        return msgspec.json.decode(run_document(folder / RUN_FILE), type=_Labelled).plan.get("label")
+    return None
 
 
 def usual_results_dir() -> Path:
