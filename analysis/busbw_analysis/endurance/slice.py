@@ -64,8 +64,9 @@ def judge_endurance(evidence: Evidence) -> Endurance:
 
 def _findings(name: str, line: Timeline) -> Iterator[Finding]:
     for move in line.moves:
-        size = f"The time of {name} became {100 * (move.ratio - 1):+.1f} % at {clock_time(move.started)} UTC"
-        when = f"{format_span(move.seconds)} into the run, between {format_span(move.low)} and {format_span(move.high)}"
+        size = f"The time of {name} stepped by {100 * (move.ratio - 1):+.3g} % at {clock_time(move.started)} UTC"
+        between = f"95 %: {format_span(move.low)} to {format_span(move.high)}"
+        when = f"That is {format_span(move.seconds)} into the run ({between})"
         yield Finding("caution", "level-step", (size, when))
     if line.drift is not None:
         drift = line.drift
