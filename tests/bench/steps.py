@@ -32,7 +32,7 @@ def errors() -> None:
         share = steps_found(0.05, SCATTER, before, _HISTORIES) / _HISTORIES
         print(f"5 % at a scatter of 2 %, after {before:3} runs: {share:6.1%}")
     for scatter in (0.01, 0.02, 0.05, 0.1, 0.2):
-        for before in (15, 30, 60, 200):
+        for before in (25, 40, 60, 200):
             size = smallest_step(scatter, before)
             share = steps_found(size, scatter, before, _HISTORIES) / _HISTORIES
             print(f"scatter {scatter:4.0%}, after {before:3} runs: smallest step {size:6.1%}, found {share:6.1%}")

@@ -100,7 +100,7 @@ def timeline_of(case: int, windows: Sequence[Window]) -> Timeline:
     parts = np.array_split(np.arange(len(windows)), min(_POINTS, len(windows)))
     times = np.asarray([seconds[part].mean() for part in parts])
     levels = np.asarray([np.median(medians[part]) for part in parts])
-    steps = _steps(times, levels) if judged else ()
+    steps = steps_of(levels.tolist()) if judged else ()
     segment: Places = np.searchsorted([step.at for step in steps], np.arange(len(parts)), side="right").astype(np.int64)
     drift = _drift(times, np.log(levels), segment) if judged else None
     return Timeline(
@@ -113,25 +113,6 @@ def timeline_of(case: int, windows: Sequence[Window]) -> Timeline:
         moves=tuple(_move(step, [windows[part[0]] for part in parts], levels, segment) for step in steps),
         spells=_spells(seconds, means, times, np.log(levels), segment) if judged else None,
     )
-
-
-def _steps(times: Floats, levels: Floats) -> tuple[Step, ...]:
-    """The steps; none if a line is about as near to all points, because a long drift looks like stairs. A step costs 3
-    parameters (Zhang & Siegmund 2007), the line one, and the deviations are absolute (Laplace).
-    """
-    steps = steps_of(levels.tolist())
-    if not steps:
-        return ()
-    logs, parts = np.log(levels), np.split(np.log(levels), [step.at for step in steps])
-    stairs = logs - np.concatenate([np.full(len(part), np.median(part)) for part in parts])
-    line = logs - _slope(times, logs) * times
-    nearer = math.log(float(np.abs(line - np.median(line)).sum()) / max(float(np.abs(stairs).sum()), 1e-300))
-    return steps if 2 * len(logs) * nearer > (3 * len(steps) - 1) * math.log(len(logs)) else ()
-
-
-def _slope(times: Floats, logs: Floats) -> float:
-    one, other = np.triu_indices(len(times), 1)
-    return float(np.median((logs[other] - logs[one]) / (times[other] - times[one])))
 
 
 def _move(step: Step, first: Sequence[Window], levels: Floats, segment: Places) -> Move:
