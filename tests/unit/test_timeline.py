@@ -15,6 +15,7 @@ from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.assembly.to_json import document
 from busbw_analysis.data.load import pool
+from busbw_analysis.data.windows import statistics_of
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.endurance.slice import Endurance
 from busbw_analysis.endurance.timeline import FEWEST, Timeline, timeline_of
@@ -144,3 +145,25 @@ def test_a_run_without_a_duration_says_nothing_of_time() -> None:
     judgement = judge(pool((synthetic_run([CASE], World(), launches=1),)))
     assert judgement.of(Endurance).lines == ()
     assert "Over time" not in dict(answer_of(judgement).lines)
+
+
+def test_the_summary_is_of_all_samples_and_not_only_of_those_that_are_stored() -> None:
+    (group,) = pool((endured(lambda seconds: 1 + (seconds > HOURS * 1200)),)).summaries[0].groups
+    excess = 1 + 0.05 * np.random.default_rng(1).exponential(1, 60_000)
+    times = 1e5 * np.where(np.arange(len(excess)) % 3, 2, 1) * excess
+    assert group.time_ns == pytest.approx(np.median(times), rel=0.02)
+    assert group.p95_ns == pytest.approx(np.quantile(times, 0.95), rel=0.02)
+    assert group.p5_ns == pytest.approx(np.quantile(times, 0.05), rel=0.02)
+    low, high = group.interval.low_ns, group.interval.high_ns
+    assert require(low) <= group.time_ns <= require(high)
+
+
+def test_quantiles_of_windows_are_those_of_their_samples() -> None:
+    generator = np.random.default_rng(4)
+    written = windows(lambda seconds: np.exp(0.2 * generator.normal(size=(len(seconds), 1))), count=300)
+    found = statistics_of(written)
+    middles = np.asarray([window.quantiles_ns[3] for window in written])
+    assert found["median_ns"] == pytest.approx(np.median(middles), rel=0.02)
+    assert found["p99_ns"] == pytest.approx(np.quantile(middles, 0.99), rel=0.1)
+    assert found["mean_ns"] == pytest.approx(np.mean([window.mean_ns for window in written]))
+    assert found["low_ns"] < found["median_ns"] < found["high_ns"]
