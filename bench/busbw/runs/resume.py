@@ -80,6 +80,8 @@ class Lack:
         void = f"; {len(self.void)} case(s) failed and are not tried again" if self.void else ""
         if not self.launches:
             return f"nothing is missing in run {name}, so nothing is measured{void}"
+        if not self.blocks:
+            return f"run {name} lacks the rest of its duration{void}"
         parts = []
         for launch in self.launches:
             begun = launch.resumes
