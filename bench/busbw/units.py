@@ -27,6 +27,7 @@ _RATES = {f"{prefix}B/s": factor for prefix, factor in _PREFIXES.items()} | {
     f"{prefix}b/s": factor / 8 for prefix, factor in _PREFIXES.items()
 }
 _TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_SPANS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _NUMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _MOST_NUMBERS = 1_000_000
 
@@ -128,6 +129,11 @@ def parse_rate(text: str) -> float:
 def parse_time(text: str) -> float:
     """Parse a time to seconds: ``2us``, ``1.5ms``, ``3s``. Raises UsageError for anything else."""
     return _in_units("time", text, _TIMES, "2us, 1.5ms")
+
+
+def parse_span(text: str) -> float:
+    """Parse a time of seconds to days to seconds: ``30s``, ``90min``, ``8h``. Raises UsageError for anything else."""
+    return _in_units("time", text, _SPANS, "30s, 90min, 8h")
 
 
 def _in_units(what: str, text: str, units: Mapping[str, float], examples: str) -> float:

@@ -166,7 +166,7 @@ def exchange_methods() -> Iterator[str]:
 
 _WHOLE: Final[tuple[type[msgspec.Struct], ...]] = (
     *(records.Run, records.LaunchStarted, records.RankClock, records.Measurement, records.GroupSamples),
-    *(records.OverlapSamples, records.HostConditions, records.Imported),
+    *(records.OverlapSamples, records.HostConditions, records.Window, records.Imported),
 )
 _OUTLINED: Final[tuple[type[msgspec.Struct], ...]] = (records.Case, records.StepParts)
 """Records whose fields are listed with those of the records in them, or with their names."""

@@ -13,12 +13,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from busbw.runs.records import Imported, Measurement
+from busbw.runs.records import Imported, Measurement, Window
 from busbw.runs.store import StoredRun
 from busbw.statistics import autocorrelation_times, median_interval, medians_of
 from busbw_analysis.data.block_columns import BlockColumns, Floats, columns_of
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.ragged import Integers, Ragged, numbered, spans
+from busbw_analysis.data.windows import statistics_of
 
 Flags = npt.NDArray[np.bool_]
 Texts = npt.NDArray[np.object_]
@@ -44,7 +45,7 @@ class LaunchTable:
     launch: number of the launch in the run
     ranks: the group
     bus_factor, wire_bytes, traffic_factor: as in ``records.GroupSamples``
-    median_ns, mean_ns, p5_ns, p95_ns, p99_ns: of the slowest rank's times
+    median_ns, mean_ns, p5_ns, p95_ns, p99_ns: of the slowest rank's times; of a run with a duration, of all samples
     fastest_ns: median of the fastest rank's times
     skew_ns: median arrival skew
     span_ns: median time from first entry to last exit
@@ -138,7 +139,23 @@ def launch_table(stored: StoredRun) -> LaunchTable:
     measured = by_key((cases[row.case], row) for row in stored.rows if isinstance(row, Measurement))
     printed = by_key((cases[row.case], row) for row in stored.rows if isinstance(row, Imported))
     tables = [_of_blocks(index, blocks) for index, blocks in measured.items()]
+    for case, windows in by_key((row.case, row) for row in stored.windows).items():
+        _put_windows(tables, cases[case], windows)
     return joined([*tables, *(_of_log(index, rows) for index, rows in printed.items())])
+
+
+def _put_windows(tables: Iterable[LaunchTable], case: int, windows: Sequence[Window]) -> None:
+    """Replace the times of a case by those of all its samples, in launches in which it has one group of ranks."""
+    of_launches = grouped(windows, lambda window: window.launch)
+    for table in tables:
+        places = np.flatnonzero(table.case_index == case)
+        for place in places.tolist():
+            of_launch = of_launches.get(int(table.launch[place]), ())
+            if not of_launch or np.count_nonzero(table.launch[places] == table.launch[place]) > 1:
+                continue
+            for name, value in statistics_of(of_launch).items():
+                if name not in {"low_ns", "high_ns"} or len(places) == 1:
+                    getattr(table, name)[place] = value
 
 
 def _of_log(case: int, rows: Sequence[Imported]) -> LaunchTable:

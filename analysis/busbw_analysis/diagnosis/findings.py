@@ -33,7 +33,19 @@ CODES: Final = (
     *("wrong-data", "failed", "no-end", "interrupted", "unknown-op"),
     *("store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair"),
     *("slow-gpu", "slow-nic", "collapse", "asymmetric", "oversubscribed"),
-    *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
+    *(
+        "disturbed",
+        "throttled",
+        "launches-differ",
+        "self-test",
+        "hardware",
+        "level-step",
+        "slow-drift",
+        "periodic",
+        "drift",
+        "launch-lost",
+        "not-reached",
+    ),
     *("skipped", "clock-error", "one-machine", "resumed", "adjusted"),
 )
 """Codes of findings; those that change a decision most come first."""

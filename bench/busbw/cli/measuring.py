@@ -250,13 +250,14 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
     seconds = cases.estimated_seconds(requested, to_come, of_step)
     asked = [case for case in to_come if case.op not in references]
     of_baseline = seconds - cases.estimated_seconds(requested, asked, of_step) if references else 0.0
+    whole_seconds = max(seconds, requested.duration_ns / 1e9)
     if as_json:
         document = {
             "plan": requested.as_json(),
             "cases": msgspec.to_builtins(planned.cases),
             "adjusted": list(planned.adjusted),
             "skipped": [{"case": msgspec.to_builtins(case), "reason": reason} for case, reason in skipped.items()],
-            "estimated_seconds": seconds,
+            "estimated_seconds": whole_seconds,
             "baseline": {"ops": list(references), "estimated_seconds": of_baseline},
         }
         echo(json.dumps(document, indent=2))
@@ -284,8 +285,8 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
     left_out = f"{len(skipped)} of {counted(len(planned.cases), 'case')} {verb} skipped; " if skipped else ""
     echo(
         f"{counted(len(planned.cases) - len(skipped), 'case')} × {requested.launches} launch(es): about "
-        f"{units.format_span(seconds)}, longer if single calls take seconds; {left_out}the backend may refuse more "
-        "cases when it starts; nothing was measured",
+        f"{units.format_span(whole_seconds)}, longer if single calls take seconds; {left_out}the backend may refuse "
+        "more cases when it starts; nothing was measured",
         err=True,
     )
 

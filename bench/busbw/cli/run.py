@@ -112,6 +112,7 @@ _SECTIONS = (
         "Repetition and limits",
         "busbw run --suite quick --launches 10 --precision 0.02",
         option("--launches", "Launches: repetitions of all cases, each in new processes.  [default: 1]", int),
+        option("--duration", "Repeat all cases for this long: 30s, 90min, 8h."),
         option("--max-seconds", "Time budget per case and launch, in seconds.  [default: 0.5]", float),
         option("--precision", "Stop sampling when the median is known to ± this fraction.  [default: 0.05]", float),
         option("--seed", "Random seed for the order of cases and the data.  [default: 1]", int),

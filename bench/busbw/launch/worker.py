@@ -16,10 +16,11 @@ from busbw.backends.base import Backend, BackendRow, World, explained
 from busbw.backends.compiled_loop import Row, nothing, row_of
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.launch.run_session import Listener
-from busbw.measure.bench import Bench
+from busbw.measure.bench import Bench, agreed
 from busbw.measure.block import measure
 from busbw.measure.clock import Clock, CommonClock, HostClock, compare_all, read_cost_ns
 from busbw.measure.loops import empty_call_ns
+from busbw.measure.rounds import MOST_WINDOWS, Windows, rounds
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs import store
@@ -27,7 +28,17 @@ from busbw.runs.cases import Cases, expand, in_words, shares
 from busbw.runs.facts import HostFacts
 from busbw.runs.placement import cautions, oversubscribed_hosts
 from busbw.runs.plan import Plan
-from busbw.runs.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, RankClock, Run, Skipped
+from busbw.runs.records import (
+    SCHEMA,
+    Case,
+    Failed,
+    LaunchStarted,
+    Measurement,
+    RankClock,
+    Run,
+    Skipped,
+    Window,
+)
 from busbw.runs.resume import Remaining, lacking, record_resumption
 from busbw.system import environment
 from busbw.system.environment import by_host, rank_facts
@@ -266,10 +277,11 @@ class _Launch:
         begun = self._started(survey, decision.seed)
         appender = self._appender(survey, decision, begun) if backend.rank == 0 else None
 
-        def record(row: Measurement | Skipped | Failed) -> None:
+        def record(row: Measurement | Window | Skipped | Failed) -> None:
             if appender is not None:
                 appender.append(row)
-                self.listener.row_written(row)
+                if not isinstance(row, Window):
+                    self.listener.row_written(row)
 
         known = frozenset() if job.remaining is None else job.remaining.skipped
         for case, reason in decision.skipped.items():
@@ -311,32 +323,52 @@ class _Launch:
         )
 
     def _measure_blocks(
-        self, bench: Bench, decision: _Decision, record: Callable[[Measurement | Failed], None]
+        self, bench: Bench, decision: _Decision, record: Callable[[Measurement | Window | Failed], None]
     ) -> Outcome:
         launch, asked = self.job.launch, self.job.asked_to_end
         measured = 0
         void: set[Case] = set()
-        for case, block in decision.order:
+        began = self.clock.now_ns() - (0 if self.job.remaining is None else self.job.remaining.elapsed_ns)
+        repeated = self._repeated(decision)
+        windows = Windows(launch, self.job.plan.duration_ns // MOST_WINDOWS, frozenset(repeated), record)
+
+        def now_ns() -> int:
+            return self.clock.now_ns() - began
+
+        for (case, block), planned in rounds(
+            self.job.plan, repeated, decision.order, void, lambda: int(agreed(bench, [now_ns()])[0])
+        ):
             if case in void:
                 continue
             self.doing = in_words(case)
             self.listener.block_begins(case, launch, block)
             # All ranks learn whether any rank was asked to end.
             if asked is not None and bench.backend.reduce(np.asarray([asked()], dtype=np.int64), "max")[0]:
+                windows.close(now_ns())
                 return Outcome(measured, len(void), stopped=True)
             row: Measurement | Failed
+            begin_ns = now_ns()
             if case in decision.hindered:
                 error = decision.hindered[case]
                 row = Failed(case=case, launch=launch, block=block, error=error, cause="environment")
             else:
                 row = measure(bench, case, shares(case, decision.cases.weights), launch, block)
-            record(row)
+            if planned or isinstance(row, Failed):
+                record(row)
             self.doing = f"the pause after {in_words(case)}"
             if isinstance(row, Failed):
                 void.add(case)
             else:
                 measured += 1
+                windows.add(row, begin_ns, now_ns())
+        windows.close(now_ns())
         return Outcome(measured, len(void))
+
+    def _repeated(self, decision: _Decision) -> tuple[Case, ...]:
+        """The cases that are measured until the duration of the plan is over: not those that are only references."""
+        plan = self.job.plan
+        asked = {op for sweep in plan.sweep if not sweep.baseline for op in sweep.ops} if plan.duration_ns else set()
+        return tuple(case for case in decision.cases.cases if case.op in asked and case not in decision.skipped)
 
     def _appender(self, survey: _Survey, decision: _Decision, begun: LaunchStarted) -> store.Appender:
         """On rank 0, write run.json and the start of the launch, and return the appender for rows."""

@@ -23,6 +23,7 @@ from busbw.ops.traffic import Weights, checked_weights, imbalanced, read_weights
 from busbw.ops.training import EVERY_EXCHANGE, EXCHANGE, parse_compute, parse_exchange, parse_slow
 from busbw.runs.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Sync
 
+_LONGEST_DURATION_SECONDS: Final = 30 * limits.LONGEST_SECONDS
 _MANY_CORES: Final = 1 << 10
 """Cores of a rank for which the text of threads is checked."""
 
@@ -258,6 +259,10 @@ def check_label(label: str) -> str:
     return label
 
 
+def _duration(text: str) -> None:
+    within(1, _LONGEST_DURATION_SECONDS)(units.parse_span(text))
+
+
 def _sweeps(sweeps: Sequence[object]) -> None:
     if len(sweeps) > limits.MOST_SWEEPS:
         raise UsageError(f"{len(sweeps)} are too many; use at most {limits.MOST_SWEEPS}")
@@ -269,6 +274,7 @@ class Plan(Keyed, frozen=True, kw_only=True):
 
     label: what tells a run from others of the same plan, such as ``before``; changes nothing that is measured
     ranks: None: as many as the machine or the launcher provides
+    duration: such as ``8h``: one launch repeats all cases for that long, and its blocks are spread over it; None: once
     path: folder, on every host, below which storage ops create their files; None: not given
     record_trace: also write a trace of one training step by the library's profiler
     """
@@ -278,6 +284,7 @@ class Plan(Keyed, frozen=True, kw_only=True):
     backend: str = "gloo"
     ranks: Annotated[int | None, Key(within(1, limits.MOST_RANKS))] = None
     launches: Annotated[int, Key(within(1, limits.MOST_LAUNCHES))] = 1
+    duration: Annotated[str | None, Key(_duration)] = None
     seed: Annotated[int, Key(within(-limits.LARGEST_SEED, limits.LARGEST_SEED))] = 1
     path: Annotated[str | None, Key(_path, taken_by=lambda op: op.stores)] = None
     record_trace: Annotated[bool, Key(taken_by=lambda op: bool(op.splits))] = False
@@ -286,6 +293,8 @@ class Plan(Keyed, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.duration is not None and self.launches > 1:
+            raise UsageError(f"key 'duration': a run of {self.duration} is one launch; given {self.launches} launches")
         # Checked over the whole plan: a suite may mix sweeps of ops with and without algorithms.
         ops = {op: None for sweep in self.sweep for op in sweep.ops}
         available = {name for op in ops for name in ALGORITHMS.get(op, {})} | {LIBRARY, ALL_ALGORITHMS}
@@ -295,6 +304,11 @@ class Plan(Keyed, frozen=True, kw_only=True):
                 f"key 'algorithms': {', '.join(unavailable)} is not an algorithm of {', '.join(ops)}; "
                 "busbw list algorithms shows those of each op"
             )
+
+    @property
+    def duration_ns(self) -> int:
+        """How long all cases are repeated; 0: once."""
+        return 0 if self.duration is None else round(units.parse_span(self.duration) * 1e9)
 
     @property
     def storing(self) -> tuple[str, ...]:

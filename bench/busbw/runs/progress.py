@@ -117,7 +117,7 @@ def _outline(head: Head, folder: Path) -> Outline:
             launches[row.launch] = row.resumes
         elif row.kind in {"measurement", "imported"}:
             blocks.append((row.launch, case_of(bytes(row.case)), row.block))
-        elif row.kind != "end" and row.cause not in TRANSIENT:
+        elif row.kind not in {"end", "window"} and row.cause not in TRANSIENT:
             out.add(case_of(bytes(row.case)))
         return True
 

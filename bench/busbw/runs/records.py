@@ -528,6 +528,32 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
     groups: tuple[GroupSamples, ...]
 
 
+class Window(FiniteRecord, frozen=True, kw_only=True, tag="window", tag_field="kind"):
+    """Successive blocks of one case in a run with a duration, without their samples. Times are of the slowest rank, ns
+    per call, over all groups of the case.
+
+    launch: number of the launch
+    begin_ns, end_ns: when they were measured, in time of the run, which leaves out interruptions
+    started: the same begin as UTC, ISO 8601
+    blocks: their number; blocks that are stored with their samples are among them
+    count: number of samples
+    min_ns, mean_ns, max_ns: of the samples
+    quantiles_ns: of the samples, at ``QUANTILES``
+    """
+
+    case: Case
+    launch: Natural
+    begin_ns: Ns
+    end_ns: Ns
+    started: str
+    blocks: Positive
+    count: Positive
+    min_ns: _PrintedNs
+    mean_ns: _PrintedNs
+    max_ns: _PrintedNs
+    quantiles_ns: tuple[_PrintedNs, ...]
+
+
 class Imported(FiniteRecord, frozen=True, kw_only=True, tag="imported", tag_field="kind"):
     """One number that another tool printed for a case on one group of ranks.
 
@@ -637,7 +663,7 @@ class Ended(Record, frozen=True, kw_only=True, tag="end", tag_field="kind"):
         return self.reason if self.reason.startswith(self.status) else f"{self.status}: {self.reason}"
 
 
-Row: TypeAlias = Measurement | Imported | Skipped | Failed | LaunchStarted | Ended
+Row: TypeAlias = Measurement | Window | Imported | Skipped | Failed | LaunchStarted | Ended
 
 
 class BackendTraits(Record, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ class Remaining:
     number, launches: number of this launch within the resumption, from 0, and their total
     again: indices of cases with transient failures; they come last, so that a case that breaks every launch does not
         keep others from being measured
+    elapsed_ns: of a run with a duration: how long it was measured already
     """
 
     resumes: int | None
@@ -46,6 +47,7 @@ class Remaining:
     number: int
     launches: int
     again: frozenset[int] = frozenset()
+    elapsed_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class Lack:
         void = f"; {len(self.void)} case(s) failed and are not tried again" if self.void else ""
         if not self.launches:
             return f"nothing is missing in run {name}, so nothing is measured{void}"
+        if not self.blocks:
+            return f"run {name} lacks the rest of its duration{void}"
         parts = []
         for launch in self.launches:
             begun = launch.resumes
@@ -105,14 +109,22 @@ def lack_of(stored: StoredRun, plan: Plan) -> Lack:
     skipped = frozenset(places[row.case] for row in stored.skipped)
     again = frozenset(places[row.case] for row in stored.failed if row.transient)
     progress = progress_of(stored)
+    elapsed_ns = max((window.end_ns for window in stored.windows), default=0)
+    unfinished = elapsed_ns < plan.duration_ns and bool(progress.whole)
     begun = [launch.launch for launch in stored.launches]
     parts: list[tuple[int | None, frozenset[CaseBlock]]] = [
-        *((number, lacking) for number in progress.there if (lacking := progress.lacking(number))),
+        *((number, lacking) for number in progress.there if (lacking := progress.lacking(number)) or unfinished),
         *([(None, progress.whole)] * (plan.launches - len(progress.there)) if progress.whole else ()),
     ]
     launches = tuple(
         Remaining(
-            resumes, frozenset((places[case], block) for case, block in blocks), skipped, number, len(parts), again
+            resumes,
+            frozenset((places[case], block) for case, block in blocks),
+            skipped,
+            number,
+            len(parts),
+            again,
+            elapsed_ns,
         )
         for number, (resumes, blocks) in enumerate(parts)
     )

@@ -25,6 +25,7 @@ from busbw.runs.records import (
     Run,
     Skipped,
     StepParts,
+    Window,
 )
 
 _MOST = 2**31 - 1
@@ -45,6 +46,7 @@ class Rows:
         self._ranks = len(run.hosts)
         self._blocks: dict[tuple[Case, int, int, tuple[int, ...]], int] = {}
         self._launches: dict[int, int] = {}
+        self._windows: dict[Case, int] = {}
 
     def flaws(self, row: Row, line: int) -> Iterator[str]:
         """Flaws of ``row``, line ``line``, except those of its groups."""
@@ -55,9 +57,12 @@ class Rows:
             yield from _of_launch(row, self._ranks)
             if (before := self._launches.setdefault(row.launch, line)) != line:
                 yield f"launch {row.launch} began in line {before} already"
-        elif isinstance(row, Measurement | Imported | Skipped | Failed):
+        elif isinstance(row, Measurement | Window | Imported | Skipped | Failed):
             if row.case not in self._cases:
                 yield f"its case ({row.case.op}, {row.case.size_bytes} B) is not one of the cases in run.json"
+            if isinstance(row, Window):
+                yield from _of_window(row, self._windows.get(row.case, 0))
+                self._windows[row.case] = row.end_ns
             if isinstance(row, Measurement | Imported):
                 block = row.case, row.launch, row.block, row.ranks if isinstance(row, Imported) else ()
                 if (before := self._blocks.setdefault(block, line)) != line:
@@ -123,6 +128,15 @@ def _of_measurement(row: Measurement) -> Iterator[str]:
     yield from _of_clocks(row.clocks or (), row.case.ranks)
     if isinstance(row.supplement, StepParts):
         yield from _of_step(row.supplement, row.case.ranks)
+
+
+def _of_window(row: Window, earliest_ns: int) -> Iterator[str]:
+    yield from _time("started", row.started)
+    if not earliest_ns <= row.begin_ns <= row.end_ns:
+        yield f"the window is from {row.begin_ns} to {row.end_ns} ns; the one before it ended at {earliest_ns} ns"
+    spread = [row.min_ns, *row.quantiles_ns, row.max_ns]
+    if len(row.quantiles_ns) != len(QUANTILES) or spread != sorted(spread):
+        yield f"min_ns, quantiles_ns and max_ns are not {len(QUANTILES) + 2} ascending numbers"
 
 
 def _of_step(step: StepParts, ranks: int) -> Iterator[str]:

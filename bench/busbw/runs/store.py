@@ -40,6 +40,7 @@ from busbw.runs.records import (
     Row,
     Run,
     Skipped,
+    Window,
 )
 from busbw.units import counted
 
@@ -85,6 +86,11 @@ class StoredRun:
     def measurements(self) -> tuple[Measurement, ...]:
         """The measured blocks."""
         return tuple(row for row in self.rows if isinstance(row, Measurement))
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The windows of a run with a duration, in order."""
+        return tuple(row for row in self.rows if isinstance(row, Window))
 
     @property
     def imported(self) -> tuple[Imported, ...]:

@@ -1,0 +1,1 @@
+"""Runs with a duration as a slice: drift, steps and periodic slow spells over time."""
