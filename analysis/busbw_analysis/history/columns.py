@@ -1,0 +1,182 @@
+"""The columns of the index and of the views ``runs`` and ``launches``: name, type, meaning, and where the value is from.
+
+Only what stays stable is a column. Everything else that a run recorded of its machine is in ``facts``, by key.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from busbw.escape import plain_text
+from busbw.runs.facts import fact_of
+from busbw.runs.records import JSON, Case, Run
+from busbw_analysis.data.likeness import is_unknown
+from busbw_analysis.history.facts import facts_of, label_of
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. ``type`` is that of DuckDB, ``source`` a SQL expression over a kept summary (``Kept`` in docs), or for
+    a column of runs the function that reads it from ``run.json``.
+    """
+
+    name: str
+    type: str
+    meaning: str
+    source: str | Callable[[Run], JSON]
+
+
+def _over_hosts(*names: str) -> Callable[[Run], str | None]:
+    """The distinct values of facts over the hosts of a run as text; None if no host recorded one."""
+
+    def read(run: Run) -> str | None:
+        values = {str(value) for host in run.environments.values() for name in names if (value := fact_of(host, name))}
+        return ", ".join(sorted(values)) or None
+
+    return read
+
+
+def _gpus(run: Run) -> str | None:
+    names = {gpu.name for host in run.environments.values() for gpu in host.pci.gpus if gpu.name}
+    return ", ".join(sorted(names)) or None
+
+
+def _tool(run: Run) -> str:
+    return "busbw" if run.imported is None else run.imported.tool
+
+
+_CPU: Final = _over_hosts("cpu.model")
+
+
+def machine_kind(run: Run) -> str:
+    """The machine, its processors and its GPUs: what a case must have in common to be of the same series."""
+    return " · ".join(filter(None, (run.machine, _CPU(run), _gpus(run))))
+
+
+def started(run: Run) -> str | None:
+    """When the run began, as UTC without its zone; None if what is stored is no time."""
+    try:
+        time = datetime.fromisoformat(run.started)
+        utc = time if time.tzinfo is None else time.astimezone(UTC)
+        return utc.replace(tzinfo=None).isoformat(sep=" ")
+    except (ValueError, OverflowError):
+        return None
+
+
+_TEXT: Final = "VARCHAR"
+OF_RUNS: Final = (
+    Column("run", _TEXT, "id of the run", lambda run: run.id),
+    Column("started", "TIMESTAMP", "start of the first launch, UTC", started),
+    Column("label", _TEXT, "name that the user gave it", label_of),
+    Column("plan", _TEXT, "name of its plan", lambda run: run.plan.get("name")),
+    Column("machine", _TEXT, "cluster or host", lambda run: run.machine),
+    Column("machine_kind", _TEXT, "machine, processors and GPUs", machine_kind),
+    Column(
+        "hosts",
+        "VARCHAR[]",
+        "names of the hosts; NULL: unknown",
+        lambda run: None if is_unknown(run, "hosts") else sorted(set(run.hosts)),
+    ),
+    Column("world", "INTEGER", "number of ranks", lambda run: len(run.hosts)),
+    Column("launcher", _TEXT, "what started the ranks", lambda run: run.launcher),
+    Column("tool", _TEXT, "`busbw`, or the tool of an imported log", _tool),
+    Column("busbw", _TEXT, "version of busbw", lambda run: run.busbw),
+    Column("cpu", _TEXT, "processors", _CPU),
+    Column("gpu", _TEXT, "GPUs", _gpus),
+    Column("kernel", _TEXT, "of the hosts", _over_hosts("kernel")),
+    Column("python", _TEXT, "version", _over_hosts("python")),
+    Column("torch", _TEXT, "version", _over_hosts("torch")),
+    Column("nccl", _TEXT, "version", _over_hosts("nccl.version")),
+    Column("mpi", _TEXT, "library and version", _over_hosts("mpi.library")),
+    Column("facts", "JSON", "all recorded facts by key: `facts->>'$.\"nccl.version\"'`", facts_of),
+)
+"""Columns of the view ``runs``."""
+
+_CASE_TYPES: Final = {"size_bytes": "BIGINT", "ranks": "INTEGER", "nodes": "INTEGER", "root": "INTEGER"}
+_CASE_TYPES |= dict.fromkeys(("pre_enqueue", "registered", "in_place"), "BOOLEAN")
+_CASE: Final = tuple(
+    Column(
+        field.name,
+        _CASE_TYPES.get(field.name, "JSON" if field.name == "settings" else _TEXT),
+        "of the case",
+        "kept.case_ranks" if field.name == "ranks" else f'kept."{field.name}"',
+    )
+    for field in msgspec.structs.fields(Case)
+)
+_SERIES: Final = ", ".join(f"CAST({column.source} AS VARCHAR)" for column in _CASE)
+
+
+def _known(expression: str) -> str:
+    """A number that may be NaN, as NULL where it is unknown."""
+    return f"CASE WHEN NOT isnan({expression}) THEN {expression} END"
+
+
+_RATE: Final = "CASE WHEN kept.size_bytes > 0 AND kept.mode <> 'overlap' THEN kept.size_bytes / kept.median_ns * 1e9 END"
+_TIMES: Final = {
+    "median_ns": "median time of a call, slowest rank",
+    "mean_ns": "mean",
+    "p5_ns": "5th percentile",
+    "p95_ns": "95th percentile",
+    "p99_ns": "99th percentile",
+    "skew_ns": "median arrival skew",
+}
+OF_LAUNCHES: Final = (
+    Column(
+        "series",
+        _TEXT,
+        "the same for results that may be joined: equal in all settings, kind of machine and tool",
+        f"substr(md5(to_json([incoming.machine_kind, incoming.tool, {_SERIES}])), 1, 12)",
+    ),
+    *_CASE,
+    Column("launch", "INTEGER", "number of the launch", "kept.launch"),
+    Column("group_ranks", "INTEGER[]", "the group of ranks", "kept.ranks"),
+    *(Column(name, "DOUBLE", meaning, _known(f"kept.{name}")) for name, meaning in _TIMES.items()),
+    Column("algbw_bytes_per_s", "DOUBLE", "size over `median_ns`", _RATE),
+    Column("busbw_bytes_per_s", "DOUBLE", "bus bandwidth", _known(f"({_RATE}) * kept.bus_factor")),
+    Column("samples", "BIGINT", "number of samples", "kept.samples"),
+    Column("state", _TEXT, "`verified`, `wrong` or `not checked`: the data", "coalesce(states.state, 'not checked')"),
+    Column("statistic", _TEXT, "what the number of an imported log is; empty: median", "kept.statistic"),
+)
+"""Columns of the view ``launches``, besides those of ``IN_BOTH``."""
+
+OF_KEPT: Final = (
+    *("kind", "case_index", "launch", "check_state", "ranks", "bus_factor", "samples", "statistic", *_TIMES),
+    *("case_ranks" if column.name == "ranks" else column.name for column in _CASE),
+)
+"""Columns of a kept summary that ``OF_LAUNCHES`` reads."""
+
+IN_BOTH: Final = ("run", "started", "label", "machine", "machine_kind", "tool")
+"""Columns of ``runs`` that ``launches`` has, too."""
+
+OF_ENTRIES: Final = (
+    Column("kind", _TEXT, "`run` or `launch`", ""),
+    Column("entry", "BIGINT", "number of one version of a run in one gathering", ""),
+    Column("folder", _TEXT, "folder of the run, below the results", ""),
+    Column("version", "INTEGER", "of the kept summary", ""),
+    Column("document_size", "BIGINT", "bytes of `run.json`", ""),
+    Column("document_time_ns", "BIGINT", "when it was changed", ""),
+    Column("size", "BIGINT", "bytes of the samples", ""),
+    Column("time_ns", "BIGINT", "when they were changed", ""),
+    Column("checksum", _TEXT, "SHA-256 of `run.json`", ""),
+    Column("rows", "BIGINT", "rows of `samples.jsonl`", ""),
+    Column("line", "JSON", "the run in a list of runs", ""),
+)
+"""Columns of an index file that no view has: what a row was made from."""
+
+STORED: Final = (*OF_ENTRIES, *OF_RUNS, *OF_LAUNCHES)
+"""Columns of an index file. A row of kind ``run`` has no values of ``OF_LAUNCHES``, one of kind ``launch`` none of
+``OF_RUNS``."""
+
+
+def quoted(column: Column) -> str:
+    """The name of ``column`` in SQL, where ``group`` is a keyword."""
+    return f'"{column.name}"'
+
+
+def run_values(run: Run) -> dict[str, JSON]:
+    """The values of ``OF_RUNS``; control characters in texts are escaped."""
+    values = {column.name: column.source(run) for column in OF_RUNS if callable(column.source)}
+    return {name: plain_text(value) if isinstance(value, str) else value for name, value in values.items()}
