@@ -205,7 +205,7 @@ def lines_of(folders: Iterable[Path]) -> dict[Path, RunLine]:
 
 
 def sources_of(folders: Iterable[Path]) -> dict[Path, Source]:
-    """What those kept summaries were made from that fit, by ``run.json`` and the size and time of change of the samples."""
+    """What those kept summaries were made from that fit, by ``run.json`` and the samples' size and time of change."""
     return {folder: source for folder, source in read_sources(folders).items() if _is_of(source, folder)}
 
 

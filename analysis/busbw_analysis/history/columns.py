@@ -1,4 +1,4 @@
-"""The columns of the index and of the views ``runs`` and ``launches``: name, type, meaning, and where the value is from.
+"""The columns of the index and of the views ``runs`` and ``launches``: name, type, meaning, and source of the value.
 
 Only what stays stable is a column. Everything else that a run recorded of its machine is in ``facts``, by key.
 """
@@ -95,12 +95,18 @@ OF_RUNS: Final = (
 )
 """Columns of the view ``runs``."""
 
-_CASE_TYPES: Final = {"size_bytes": "BIGINT", "ranks": "INTEGER", "nodes": "INTEGER", "root": "INTEGER"}
-_CASE_TYPES |= dict.fromkeys(("pre_enqueue", "registered", "in_place"), "BOOLEAN")
+_CASE_TYPES: Final = {
+    "size_bytes": "BIGINT",
+    "ranks": "INTEGER",
+    "nodes": "INTEGER",
+    "root": "INTEGER",
+    "settings": "JSON",
+    **dict.fromkeys(("pre_enqueue", "registered", "in_place"), "BOOLEAN"),
+}
 _CASE: Final = tuple(
     Column(
         field.name,
-        _CASE_TYPES.get(field.name, "JSON" if field.name == "settings" else _TEXT),
+        _CASE_TYPES.get(field.name, _TEXT),
         "of the case",
         "kept.case_ranks" if field.name == "ranks" else f'kept."{field.name}"',
     )
@@ -114,7 +120,7 @@ def _known(expression: str) -> str:
     return f"CASE WHEN NOT isnan({expression}) THEN {expression} END"
 
 
-_RATE: Final = "CASE WHEN kept.size_bytes > 0 AND kept.mode <> 'overlap' THEN kept.size_bytes / kept.median_ns * 1e9 END"
+_RATE: Final = "CASE WHEN size_bytes > 0 AND mode <> 'overlap' THEN size_bytes / median_ns * 1e9 END"
 _TIMES: Final = {
     "median_ns": "median time of a call, slowest rank",
     "mean_ns": "mean",

@@ -61,7 +61,7 @@ class Dask:
         from distributed import KilledWorker  # noqa: PLC0415 - an extra
 
         try:
-            yield from self.client.gather(self.client.map(function, items, pure=False))
+            yield from self.client.gather(self.client.map(function, items, pure=False))  # type: ignore[no-untyped-call]
         except KilledWorker as error:
             raise AnalysisError(f"workers died: {error}", code="process-killed") from error
 
@@ -83,7 +83,7 @@ def engine_of(name: str | None) -> Iterator[Engine]:
     except ImportError as error:
         raise UsageError("--engine dask needs the package distributed: pip install 'busbw[dask]'") from error
     try:
-        client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
+        client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
         raise UsageError(f"--engine {name}: no Dask scheduler answers at {address}: {error}") from error
     with client:

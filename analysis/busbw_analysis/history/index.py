@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote
 
 import duckdb
@@ -45,9 +45,12 @@ Version: TypeAlias = tuple[int, int, int, int, int]
 _INCOMING: Final = (*OF_ENTRIES[1:-2], OF_ENTRIES[-1], *OF_RUNS)
 _STRUCTURE: Final = msgspec.json.encode([{row.name: row.type for row in _INCOMING} | {"file": "VARCHAR"}]).decode()
 _CREATE: Final = f"CREATE TABLE fresh ({', '.join(f'{quoted(column)} {column.type}' for column in STORED)})"
+_VALUES: Final = ", ".join(f"{column.source} AS {quoted(column)}" for column in OF_LAUNCHES)
 _INSERTS: Final = (
-    "CREATE OR REPLACE TEMP TABLE incoming AS "
-    f"SELECT run.* FROM (SELECT unnest(from_json($runs, '{_STRUCTURE}')) AS run)",
+    f"""
+    CREATE OR REPLACE TEMP TABLE incoming AS
+    SELECT run.* FROM (SELECT unnest(from_json($runs, '{_STRUCTURE}')) AS run)
+    """,  # noqa: S608 - names and types of columns, as below
     f"""
     CREATE OR REPLACE TEMP TABLE kept AS
     SELECT file, {", ".join(f'"{name}"' for name in OF_KEPT)}
@@ -62,7 +65,7 @@ _INSERTS: Final = (
             WHEN bool_and(check_state = 'verified') THEN 'verified' ELSE 'not checked' END AS state
         FROM kept WHERE case_index >= 0 AND kind <> 'numbers' GROUP BY ALL
     )
-    SELECT 'launch' AS kind, incoming.entry, {", ".join(f"{column.source} AS {quoted(column)}" for column in OF_LAUNCHES)}
+    SELECT 'launch' AS kind, incoming.entry, {_VALUES}
     FROM kept JOIN incoming USING (file) LEFT JOIN states USING (file, case_index, launch) WHERE kept.kind = 'numbers'
     """,  # noqa: S608
     """
@@ -123,20 +126,22 @@ def contents(results_dir: Path, folders: Iterable[Path]) -> Contents:
     if not kept.is_named_literally(results_dir):
         files = []
     files, rows = _known(files)
-    known = {(str(folder), tuple(version)): int(entry) for folder, entry, *version in rows}
+    known = {(folder, tuple(version)): entry for folder, entry, *version in rows}
     entries: dict[Path, int] = {}
     fresh: list[Path] = []
     for folder in folders:
         version = _version_of(folder)
+        if version is None:
+            continue
         entry = known.get((_name(folder), version))
-        if version is not None and entry is not None:
-            entries[folder] = entry
-        elif version is not None:
+        if entry is None:
             fresh.append(folder)
+        else:
+            entries[folder] = entry
     return Contents(tuple(files), entries, tuple(fresh))
 
 
-def _known(files: list[Path]) -> tuple[list[Path], list[tuple[object, ...]]]:
+def _known(files: list[Path]) -> tuple[list[Path], list[tuple[Any, ...]]]:
     """The files that can be read, and what versions of runs they have."""
     query = f"SELECT {_KNOWN} FROM read_parquet(?, hive_partitioning = false) WHERE kind = 'run'"  # noqa: S608
     if not files:
@@ -235,6 +240,7 @@ def insert(
                 places[folder] = folder
         made = kept.read_sources(places.values())
         sources = fitting | {folder: made[where] for folder, where in places.items() if where in made}
+        entries: dict[Path, int] = {}
         rows: dict[Path, dict[str, object]] = {}
         for folder, source in sources.items():
             try:
@@ -243,9 +249,10 @@ def insert(
                 unreadable.append(Unreadable(folder, str(error)))
                 continue
             _, document_size, document_time_ns, *_ = versions[folder]
+            entries[folder] = secrets.randbits(62)
             rows[folder] = {
                 "file": str(places.get(folder, folder) / store.SUMMARY_FILE),
-                "entry": secrets.randbits(62),
+                "entry": entries[folder],
                 "folder": _name(folder),
                 "version": source.version,
                 "document_size": document_size,
@@ -257,8 +264,8 @@ def insert(
                 **values,
             }
         damaged = _insert(connection, list(rows.items()))
-    entries = {folder: row["entry"] for folder, row in rows.items() if folder not in damaged}
-    return entries, [*unreadable, *(Unreadable(folder, reason) for folder, reason in damaged.items())]
+    inserted = {folder: entry for folder, entry in entries.items() if folder not in damaged}
+    return inserted, [*unreadable, *(Unreadable(folder, reason) for folder, reason in damaged.items())]
 
 
 def _summarise(folder: Path) -> _Outcome:

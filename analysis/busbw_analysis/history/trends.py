@@ -1,6 +1,6 @@
 """Trends: one value per run of every case, where its level stepped, and what else changed at that moment."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache, cached_property
@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from busbw.runs.records import Case
+from busbw_analysis.data.block_columns import Floats
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.launches import Floats
 from busbw_analysis.data.ragged import Integers
 from busbw_analysis.history.steps import Step, steps_of
 from busbw_analysis.history.views import Views
@@ -189,12 +189,12 @@ def history_of(views: Views, selection: Selection | None = None) -> History:
     runs = [RunFacts(*row) for row in views.rows(_RUNS)]
     table = views.connection.execute(_TRENDS).fetchnumpy()
     trends = [
-        _trend(series, described[series], runs, {name: np.ma.filled(table[name][place], np.nan) for name in _LISTS})
+        _trend(series, described[series], runs, {name: _floats(table[name][place]) for name in _LISTS})
         for place, series in enumerate(table["series"].tolist())
     ]
     trends.sort(key=lambda trend: (trend.machine_kind, trend.tool, trend.case.op, trend.case.size_bytes, trend.series))
-    steps = (TrendStep(trend, step, changes_at(trend, step)) for trend in trends for step in trend.steps)
-    return History(len(runs), tuple(trends), tuple(steps))
+    steps = tuple(one for trend in trends for one in steps_with_changes(trend))
+    return History(len(runs), tuple(trends), steps)
 
 
 _OF_RUNS: Final = """
@@ -227,9 +227,12 @@ _DESCRIBED: Final = f"""
 """  # noqa: S608 - names of columns
 
 
-def _trend(
-    series: str, described: Sequence[object], runs: Sequence[RunFacts], columns: Mapping[str, Floats]
-) -> Trend:
+def _floats(values: object) -> Floats:
+    """A list of DuckDB; NULL is NaN."""
+    return np.ma.asarray(values, np.float64).filled(np.nan)
+
+
+def _trend(series: str, described: Sequence[object], runs: Sequence[RunFacts], columns: Mapping[str, Floats]) -> Trend:
     machine, kind, tool, *settings = described
     case = dict(zip(_CASE, settings, strict=True))
     if isinstance(text := case["settings"], str):
@@ -251,39 +254,56 @@ def _trend(
     )
 
 
-def changes_at(trend: Trend, step: Step) -> tuple[Change, ...]:
-    """The facts that differ between the runs before and after ``step``, those that changed within its interval and
-    nowhere else first.
+def steps_with_changes(trend: Trend) -> tuple[TrendStep, ...]:
+    """The steps of a trend, each with the facts that differ between the runs before and after it: first those that
+    changed within its interval and nowhere else.
 
     A fact that changed several times is reported at the place nearest to the step, within the segments beside it. Runs
     that did not record it are passed over.
     """
-    cuts = [0, *(other.at for other in trend.steps), len(trend.runs)]
-    begin, end = cuts[cuts.index(step.at) - 1], cuts[cuts.index(step.at) + 1]
-    last: dict[str, tuple[str, RunFacts]] = {}
-    places: dict[str, list[tuple[int, Change]]] = {}
+    changes = _changes_of(trend) if trend.steps else {}
+    cuts = [0, *(step.at for step in trend.steps), len(trend.runs)]
+    return tuple(
+        TrendStep(trend, step, tuple(_changes_at(step, begin, end, changes)))
+        for begin, step, end in zip(cuts, trend.steps, cuts[2:], strict=False)
+    )
+
+
+def _changes_of(trend: Trend) -> dict[str, list[tuple[int, Change]]]:
+    """Each fact → its changes, each with the place of the first run with the new value."""
+    changes: dict[str, list[tuple[int, Change]]] = {}
+    last: dict[str, tuple[str, list[RunFacts]]] = {}
     before: Facts | None = None
+    alike: list[RunFacts] = []
     for place, run in enumerate(trend.runs):
         facts = run.facts
-        for key, value in facts.items() if facts is not before else ():
-            old, since = last.get(key, (value, run))
-            if old != value:
-                inside = step.low <= place <= step.high
-                change = Change(key, old, value, since.run, run.run, inside, elsewhere=0)
-                places.setdefault(key, []).append((place, change))
-            last[key] = value, run
-        before = facts
-    nearest = (
-        (abs(place - step.at), replace(change, elsewhere=len(changes) - 1))
-        for changes in places.values()
-        for place, change in [min(changes, key=lambda placed: abs(placed[0] - step.at))]
+        if facts is not before:
+            before, alike = facts, []
+            for key, value in facts.items():
+                if key in last and last[key][0] != value:
+                    old, runs = last[key]
+                    change = Change(key, old, value, runs[-1].run, run.run, inside=False, elsewhere=0)
+                    changes.setdefault(key, []).append((place, change))
+                last[key] = value, alike
+        alike.append(run)
+    return changes
+
+
+def _changes_at(
+    step: Step, begin: int, end: int, changes: Mapping[str, Sequence[tuple[int, Change]]]
+) -> Iterator[Change]:
+    nearest = (min(of, key=lambda placed: abs(placed[0] - step.at)) for of in changes.values())
+    near = (
+        (
+            abs(place - step.at),
+            replace(change, inside=step.low <= place <= step.high, elsewhere=len(changes[change.key]) - 1),
+        )
+        for place, change in nearest
         if begin < place < end
     )
-    return tuple(
+    yield from (
         change
-        for _, change in sorted(
-            nearest, key=lambda placed: (not placed[1].inside, placed[1].elsewhere, placed[0], placed[1].key)
-        )
+        for distance, change in sorted(near, key=lambda one: (not one[1].inside, one[1].elsewhere, one[0], one[1].key))
     )
 
 
@@ -298,7 +318,7 @@ def moments_of(steps: Iterable[TrendStep]) -> tuple[Moment, ...]:
             groups.append(group := [])
         group.append(one)
     moments = (_moment(group) for group in groups)
-    return tuple(sorted(moments, key=lambda moment: (moment.first.started or datetime.min, moment.first.run))[::-1])
+    return tuple(sorted(moments, key=lambda moment: (str(moment.first.started), moment.first.run), reverse=True))
 
 
 def _is_at(one: TrendStep, other: TrendStep) -> bool:

@@ -23,8 +23,10 @@ _LAUNCHES: Final = ", ".join(
 _RUNS_AT_A_TIME: Final = 500
 _VIEWS: Final = (
     # A run that was copied to another folder of these results counts once: the most complete of its copies.
-    f"CREATE TABLE live AS SELECT entry, {', '.join(IN_BOTH)} FROM stored SEMI JOIN present USING (entry) "  # noqa: S608
-    "WHERE kind = 'run' QUALIFY row_number() OVER (PARTITION BY run ORDER BY rows DESC, folder) = 1",
+    f"""
+    CREATE TABLE live AS SELECT entry, {", ".join(IN_BOTH)} FROM stored SEMI JOIN present USING (entry)
+    WHERE kind = 'run' QUALIFY row_number() OVER (PARTITION BY run ORDER BY rows DESC, folder) = 1
+    """,  # noqa: S608 - names of columns, as below
     f"CREATE VIEW runs AS SELECT {_RUNS} FROM stored SEMI JOIN live USING (entry) WHERE kind = 'run'",  # noqa: S608
     f"CREATE VIEW launches AS SELECT {_LAUNCHES} FROM stored JOIN live USING (entry) WHERE stored.kind = 'launch'",  # noqa: S608
 )
@@ -81,9 +83,9 @@ def views_of(results_dir: Path, folders: Sequence[Path], engine: Engine) -> Iter
             entries += inserted.values()
             unreadable += without
         paths = ", ".join("'{}'".format(str(path).replace("'", "''")) for path in index.files)
-        stored = f"SELECT * FROM read_parquet([{paths}], hive_partitioning = false) UNION ALL BY NAME "  # noqa: S608
+        of_files = f"SELECT * FROM read_parquet([{paths}], hive_partitioning = false) UNION ALL BY NAME"  # noqa: S608
         connection.execute(f"SET allowed_paths = [{paths}]")
-        connection.execute(f"CREATE VIEW stored AS {stored if index.files else ''} SELECT * FROM fresh")
+        connection.execute(f"CREATE VIEW stored AS {of_files if index.files else ''} SELECT * FROM fresh")  # noqa: S608
         connection.execute("CREATE TABLE present AS SELECT unnest($entries::BIGINT[]) AS entry", {"entries": entries})
         for statement in (*_VIEWS, *_LOCKS):
             connection.execute(statement)

@@ -18,7 +18,7 @@ from busbw.runs.progress import RunLine, line_of, outline
 from busbw.runs.records import JSON
 from busbw.shared_options import as_json_option, results_dir_option
 
-_SUMMARIES = "busbw_analysis.data.kept"
+_SUMMARIES = "busbw_analysis.history.index"
 _NOTHING = "–"
 _INDENT = "    | "
 """Indentation of text below a row: without it, text from outside could look like another row."""
