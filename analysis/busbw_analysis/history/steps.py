@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 _FEWEST: Final = 3
 _LEAST_P: Final = 1e-4
+_LEAST_STEP: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ class Step:
 def steps_of(values: Sequence[float]) -> tuple[Step, ...]:
     """The steps of positive ``values``, ordered in time, one per run."""
     logs = np.log(np.asarray(values, dtype=np.float64))
-    cuts = [0, *(at for at, _ in _cuts(logs, 0)), len(logs)]
     p_values = dict(_cuts(logs, 0))
+    cuts = [0, *p_values, len(logs)]
     return tuple(
         Step(
             at=at,
@@ -50,14 +51,17 @@ def steps_of(values: Sequence[float]) -> tuple[Step, ...]:
 
 def _cuts(logs: npt.NDArray[np.float64], offset: int) -> Iterator[tuple[int, float]]:
     """Binary segmentation by the t statistic of the best cut."""
-    places = range(_FEWEST, len(logs) - _FEWEST + 1)
-    if not places:
+    count = len(logs)
+    places = np.arange(_FEWEST, count - _FEWEST + 1)
+    if not len(places):
         return
-    scores = [abs(logs[:at].mean() - logs[at:].mean()) * math.sqrt(at * (len(logs) - at) / len(logs)) for at in places]
-    at = places[int(np.argmax(scores))]
-    spread = math.sqrt((logs[:at].var() * at + logs[at:].var() * (len(logs) - at)) / max(1, len(logs) - 2))
-    p_value = min(1.0, len(logs) * math.erfc(max(scores) / max(spread, 1e-9) / math.sqrt(2)))
-    if p_value < _LEAST_P:
+    sums = np.cumsum(logs)[places - 1]
+    means = sums / places, (logs.sum() - sums) / (count - places)
+    scores = np.abs(means[0] - means[1]) * np.sqrt(places * (count - places) / count)
+    at = int(places[np.argmax(scores)])
+    spread = math.sqrt((logs[:at].var() * at + logs[at:].var() * (count - at)) / max(1, count - 2))
+    p_value = min(1.0, count * math.erfc(float(scores.max()) / max(spread, 1e-9) / math.sqrt(2)))
+    if p_value < _LEAST_P and abs(logs[:at].mean() - logs[at:].mean()) > _LEAST_STEP:
         yield from _cuts(logs[:at], offset)
         yield offset + at, p_value
         yield from _cuts(logs[at:], offset + at)
