@@ -126,8 +126,10 @@ def history(  # noqa: PLR0913 - click hands every option over by name
     if as_json:
         print_json(document(trends))
         return
-    echo(f"{render_lines(answer_lines(trends), '# ')}\n")
-    echo_toned(lines([case_table(trends)]))
+    echo(render_lines(answer_lines(trends), "# "))
+    if trends.trends:
+        echo("")
+        echo_toned(lines([case_table(trends)]))
 
 
 @click.command()

@@ -19,8 +19,8 @@ from busbw_analysis.history.facts import facts_of, label_of
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. ``type`` is that of DuckDB, ``source`` a SQL expression over a kept summary (``Kept`` in docs), or for
-    a column of runs the function that reads it from ``run.json``.
+    """A column. ``type`` is that of DuckDB, ``source`` a SQL expression over a kept summary, or the function that reads
+    the value from a run.
     """
 
     name: str
@@ -69,29 +69,29 @@ def started(run: Run) -> str | None:
 _TEXT: Final = "VARCHAR"
 OF_RUNS: Final = (
     Column("run", _TEXT, "id of the run", lambda run: run.id),
-    Column("started", "TIMESTAMP", "start of the first launch, UTC", started),
-    Column("label", _TEXT, "name that the user gave it", label_of),
-    Column("plan", _TEXT, "name of its plan", lambda run: run.plan.get("name")),
+    Column("started", "TIMESTAMP", "UTC", started),
+    Column("label", _TEXT, "given name", label_of),
+    Column("plan", _TEXT, "its plan", lambda run: run.plan.get("name")),
     Column("machine", _TEXT, "cluster or host", lambda run: run.machine),
     Column("machine_kind", _TEXT, "machine, processors and GPUs", machine_kind),
     Column(
         "hosts",
         "VARCHAR[]",
-        "names of the hosts; NULL: unknown",
+        "their names; NULL: unknown",
         lambda run: None if is_unknown(run, "hosts") else sorted(set(run.hosts)),
     ),
     Column("world", "INTEGER", "number of ranks", lambda run: len(run.hosts)),
     Column("launcher", _TEXT, "what started the ranks", lambda run: run.launcher),
-    Column("tool", _TEXT, "`busbw`, or the tool of an imported log", _tool),
+    Column("tool", _TEXT, "`busbw`, or that of an imported log", _tool),
     Column("busbw", _TEXT, "version of busbw", lambda run: run.busbw),
-    Column("cpu", _TEXT, "processors", _CPU),
-    Column("gpu", _TEXT, "GPUs", _gpus),
-    Column("kernel", _TEXT, "of the hosts", _over_hosts("kernel")),
+    Column("cpu", _TEXT, "models", _CPU),
+    Column("gpu", _TEXT, "models", _gpus),
+    Column("kernel", _TEXT, "version", _over_hosts("kernel")),
     Column("python", _TEXT, "version", _over_hosts("python")),
     Column("torch", _TEXT, "version", _over_hosts("torch")),
     Column("nccl", _TEXT, "version", _over_hosts("nccl.version")),
-    Column("mpi", _TEXT, "library and version", _over_hosts("mpi.library")),
-    Column("facts", "JSON", "all recorded facts by key: `facts->>'$.\"nccl.version\"'`", facts_of),
+    Column("mpi", _TEXT, "version", _over_hosts("mpi.library")),
+    Column("facts", "JSON", "all facts by key, as JSON: `facts->>'$.\"nccl.version\"'`", facts_of),
 )
 """Columns of the view ``runs``."""
 
@@ -107,7 +107,7 @@ _CASE: Final = tuple(
     Column(
         field.name,
         _CASE_TYPES.get(field.name, _TEXT),
-        "of the case",
+        '[as of a case](#a-case); quote `"group"`',
         "kept.case_ranks" if field.name == "ranks" else f'kept."{field.name}"',
     )
     for field in msgspec.structs.fields(Case)
@@ -123,28 +123,27 @@ def _known(expression: str) -> str:
 _RATE: Final = "CASE WHEN size_bytes > 0 AND mode <> 'overlap' THEN size_bytes / median_ns * 1e9 END"
 _TIMES: Final = {
     "median_ns": "median time of a call, slowest rank",
-    "mean_ns": "mean",
-    "p5_ns": "5th percentile",
-    "p95_ns": "95th percentile",
-    "p99_ns": "99th percentile",
+    **dict.fromkeys(("mean_ns", "p5_ns", "p95_ns", "p99_ns"), "mean and percentiles"),
     "skew_ns": "median arrival skew",
 }
 OF_LAUNCHES: Final = (
     Column(
         "series",
         _TEXT,
-        "the same for results that may be joined: equal in all settings, kind of machine and tool",
+        "equal where all settings, `machine_kind` and `tool` are",
         f"substr(md5(to_json([incoming.machine_kind, incoming.tool, {_SERIES}])), 1, 12)",
     ),
     *_CASE,
-    Column("launch", "INTEGER", "number of the launch", "kept.launch"),
-    Column("group_ranks", "INTEGER[]", "the group of ranks", "kept.ranks"),
+    Column("launch", "INTEGER", "its number", "kept.launch"),
+    Column("group_ranks", "INTEGER[]", "the group", "kept.ranks"),
     *(Column(name, "DOUBLE", meaning, _known(f"kept.{name}")) for name, meaning in _TIMES.items()),
     Column("algbw_bytes_per_s", "DOUBLE", "size over `median_ns`", _RATE),
     Column("busbw_bytes_per_s", "DOUBLE", "bus bandwidth", _known(f"({_RATE}) * kept.bus_factor")),
     Column("samples", "BIGINT", "number of samples", "kept.samples"),
-    Column("state", _TEXT, "`verified`, `wrong` or `not checked`: the data", "coalesce(states.state, 'not checked')"),
-    Column("statistic", _TEXT, "what the number of an imported log is; empty: median", "kept.statistic"),
+    Column(
+        "state", _TEXT, "of the data: `verified`, `wrong` or `not checked`", "coalesce(states.state, 'not checked')"
+    ),
+    Column("statistic", _TEXT, "of the number in an imported log", "kept.statistic"),
 )
 """Columns of the view ``launches``, besides those of ``IN_BOTH``."""
 

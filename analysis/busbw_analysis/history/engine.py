@@ -18,8 +18,6 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 DASK: Final = "dask"
-_FEWEST: Final = 16
-"""Fewer items take less time than starting processes."""
 _AT_A_TIME: Final = 8
 _CONNECT_SECONDS: Final = 10
 
@@ -33,18 +31,23 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """Processes of this machine, one for each core that it may use; for few items, this process."""
+    """This machine.
+
+    processes: number of processes, one for each core that busbw may use
+    fewest: fewer items are done in this process, before others would have started
+    """
 
     processes: int
+    fewest: int = 64
 
     def map(self, function: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
         """As ``Engine``. Raises AnalysisError if a process was killed."""
-        if self.processes < 2 or len(items) < _FEWEST:
+        if self.processes < 2 or len(items) < self.fewest:
             yield from map(function, items)
             return
         try:
-            with ProcessPoolExecutor(self.processes, mp_context=get_context("forkserver")) as pool:
-                yield from pool.map(function, items, chunksize=_AT_A_TIME)
+            with ProcessPoolExecutor(self.processes, mp_context=get_context("forkserver")) as executor:
+                yield from executor.map(function, items, chunksize=_AT_A_TIME)
         except BrokenProcessPool as error:
             message = "a process that read runs was killed, perhaps for lack of memory; what it finished is kept"
             raise AnalysisError(message, code="process-killed") from error

@@ -11,8 +11,8 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,11 +70,11 @@ _INSERTS: Final = (
     """,  # noqa: S608
     """
     INSERT INTO fresh BY NAME
-    SELECT 'run' AS kind, incoming.* EXCLUDE (file), counted.rows FROM incoming
-    JOIN (SELECT file, count(*) FILTER (kind <> 'numbers') AS rows FROM kept GROUP BY file) AS counted USING (file)
+    SELECT 'run' AS kind, incoming.* EXCLUDE (file), coalesce(counted.rows, 0) AS rows FROM incoming
+    LEFT JOIN (SELECT file, count(*) FILTER (kind <> 'numbers') AS rows FROM kept GROUP BY file) AS counted USING (file)
     """,
 )
-_KNOWN: Final = "folder, entry, version, document_size, document_time_ns, size, time_ns"
+_KNOWN: Final = "filename, entry, folder, version, document_size, document_time_ns, size, time_ns"
 _COPY: Final = (
     "COPY (SELECT fresh.* FROM fresh SEMI JOIN part USING (entry) ORDER BY kind DESC, series, entry, launch) "
     "TO $path (FORMAT parquet, COMPRESSION zstd)"
@@ -102,7 +102,7 @@ class Gathering:
 class Contents:
     """What an index has of run folders.
 
-    files: its files that can be read
+    files: its files that can be read, without copies of others
     entries: run folder → the entry of its present version
     fresh: run folders without one
     """
@@ -113,7 +113,7 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class Outcome:
     """Of summarising a run: why it cannot be read; the content of its summary if none can be kept beside it."""
 
     error: str | None = None
@@ -125,8 +125,11 @@ def contents(results_dir: Path, folders: Iterable[Path]) -> Contents:
     files = [path for path in sorted(results_dir.glob(f"{INDEX}/*/*/*{_SUFFIX}")) if kept.is_complete(path)]
     if not kept.is_named_literally(results_dir):
         files = []
-    files, rows = _known(files)
-    known = {(folder, tuple(version)): entry for folder, entry, *version in rows}
+    rows = _known(files)
+    first: dict[int, str] = {}
+    copies = {file for file, entry, *_ in rows if first.setdefault(entry, file) != file}
+    known = {(folder, tuple(version)): entry for file, entry, folder, *version in rows if file not in copies}
+    readable = {file for file, *_ in rows} - copies
     entries: dict[Path, int] = {}
     fresh: list[Path] = []
     for folder in folders:
@@ -138,22 +141,21 @@ def contents(results_dir: Path, folders: Iterable[Path]) -> Contents:
             fresh.append(folder)
         else:
             entries[folder] = entry
-    return Contents(tuple(files), entries, tuple(fresh))
+    return Contents(tuple(file for file in files if str(file) in readable), entries, tuple(fresh))
 
 
-def _known(files: list[Path]) -> tuple[list[Path], list[tuple[Any, ...]]]:
-    """The files that can be read, and what versions of runs they have."""
-    query = f"SELECT {_KNOWN} FROM read_parquet(?, hive_partitioning = false) WHERE kind = 'run'"  # noqa: S608
+def _known(files: list[Path]) -> list[tuple[Any, ...]]:
+    """What versions of runs the files have, as far as they can be read: one damaged file fails the query for all."""
+    query = f"SELECT {_KNOWN} FROM read_parquet(?, filename = true, hive_partitioning = false) WHERE kind = 'run'"  # noqa: S608
     if not files:
-        return [], []
+        return []
     with duckdb.connect(":memory:") as connection:
         try:
-            return files, connection.execute(query, [list(map(str, files))]).fetchall()
+            return connection.execute(query, [list(map(str, files))]).fetchall()
         except duckdb.Error:
             if len(files) == 1:
-                return [], []
-    halves = (_known(files[: len(files) // 2]), _known(files[len(files) // 2 :]))
-    return [file for part, _ in halves for file in part], [row for _, part in halves for row in part]
+                return []
+    return [*_known(files[: len(files) // 2]), *_known(files[len(files) // 2 :])]
 
 
 def _name(folder: Path) -> str:
@@ -211,23 +213,31 @@ def gather(results_dir: Path, folders: Sequence[Path], engine: "Engine") -> Gath
     return Gathering(added, len(index.entries), tuple(unreadable))
 
 
-def fresh_table() -> duckdb.DuckDBPyConnection:
-    """A database in memory with an empty table ``fresh`` of the columns ``STORED``."""
-    connection = duckdb.connect(":memory:", config={"temp_directory": tempfile.gettempdir()})
-    connection.execute(_CREATE)
-    return connection
+@contextmanager
+def fresh_table() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory with an empty table ``fresh`` of the columns ``STORED``.
+
+    What does not fit into memory goes to a folder of its own: DuckDB lets queries read everything in that folder, even
+    if they may read no file.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="busbw-duckdb-", ignore_cleanup_errors=True) as place,
+        duckdb.connect(":memory:", config={"temp_directory": f"{place}/spilled"}) as connection,
+    ):
+        connection.execute(_CREATE)
+        yield connection
 
 
 def insert(
-    connection: duckdb.DuckDBPyConnection, folders: Sequence[Path], engine: "Engine"
+    connection: duckdb.DuckDBPyConnection, folders: Sequence[Path], engine: "Engine", *, repairing: bool = True
 ) -> tuple[dict[Path, int], list[Unreadable]]:
     """Insert the rows of ``folders`` into the table ``fresh``, from kept summaries, which are made where they are
-    missing. The entry of each run, and the runs that cannot be read.
+    missing or damaged (``repairing``). The entry of each run, and the runs that cannot be read.
     """
     versions = {folder: version for folder in folders if (version := _version_of(folder)) is not None}
     fitting = kept.sources_of(versions)
     missing = [folder for folder in versions if folder not in fitting]
-    outcomes = dict(zip(missing, engine.map(_summarise, [folder.absolute() for folder in missing]), strict=True))
+    outcomes = dict(zip(missing, engine.map(summarise, [folder.absolute() for folder in missing]), strict=True))
     unreadable = [Unreadable(folder, outcome.error) for folder, outcome in outcomes.items() if outcome.error]
     with tempfile.TemporaryDirectory(prefix="busbw-summaries-") as place:
         places: dict[Path, Path] = {}
@@ -265,15 +275,21 @@ def insert(
             }
         damaged = _insert(connection, list(rows.items()))
     inserted = {folder: entry for folder, entry in entries.items() if folder not in damaged}
+    if damaged and repairing:
+        for folder in damaged:
+            with suppress(OSError):
+                (folder / store.SUMMARY_FILE).unlink(missing_ok=True)
+        again, without = insert(connection, list(damaged), engine, repairing=False)
+        return inserted | again, [*unreadable, *without]
     return inserted, [*unreadable, *(Unreadable(folder, reason) for folder, reason in damaged.items())]
 
 
-def _summarise(folder: Path) -> _Outcome:
+def summarise(folder: Path) -> Outcome:
     """Keep a summary of a run, in any process that can read it."""
     try:
-        return _Outcome(content=kept.summary_content(folder))
+        return Outcome(content=kept.summary_content(folder))
     except (BusbwError, OSError) as error:
-        return _Outcome(error=str(error))
+        return Outcome(error=str(error))
 
 
 def _insert(
@@ -289,7 +305,7 @@ def _insert(
             connection.execute(query, given)
     except duckdb.Error as error:
         if len(rows) == 1:
-            return {rows[0][0]: f"{rows[0][1]['file']}: {error}; delete this file"}
+            return {rows[0][0]: f"{rows[0][1]['file']}: {error}"}
         middle = len(rows) // 2
         return _insert(connection, rows[:middle]) | _insert(connection, rows[middle:])
     return {}
