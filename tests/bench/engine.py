@@ -14,14 +14,16 @@ from busbw.runs import store
 from busbw_analysis.history.engine import engine_of
 from busbw_analysis.history.index import summarise
 
-RUNS = 120
+RUNS = 60
 WANTED = 1.4
 
 
 def seconds(folders: list[Path], workers: int) -> float:
     """How long that many workers take to summarise all runs, after they have started and loaded what they need."""
     with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        LocalCluster(  # type: ignore[no-untyped-call]
+            n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=50
+        ) as cluster,
         engine_of(f"dask:{cluster.scheduler_address}") as engine,
     ):
         list(engine.map(summarise, folders[: 4 * workers]))

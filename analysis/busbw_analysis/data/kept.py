@@ -184,6 +184,7 @@ def summary_content(folder: Path) -> bytes | None:
     Raises like ``store.read``, and OSError without room for a temporary file.
     """
     with _ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="busbw-summary-") as place:
+        _connection().execute("SET threads = 1")  # runs are summarised beside each other, in a process for each core
         document, state = _document(folder), _state(folder)
         summary = read_summarised(folder)
         if sources_of([folder]):
