@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from testing.command import busbw
-from testing.histories import CASES, write_night, write_run
+from testing.nights import CASES, write_night, write_run
 from testing.synthetic import Machine, case, synthetic_run, with_changes, write_synthetic
 
 from busbw.runs import store

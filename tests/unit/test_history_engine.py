@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from distributed import LocalCluster
 from testing.command import busbw
-from testing.histories import CASES, summarise_or_die, write_night
+from testing.nights import CASES, summarise_or_die, write_night
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.runs import store

@@ -15,7 +15,7 @@ from click.testing import Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.command import busbw
-from testing.histories import CASES, write_night
+from testing.nights import CASES, write_night
 from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 from busbw.errors import StoreError, UsageError
