@@ -172,7 +172,7 @@ def _named(name: str, stored: store.StoredRun) -> store.StoredRun:
 
 def test_a_name_tells_what_differs_and_nothing_else(tmp_path: Path) -> None:
     cases = [case("all_reduce", 64), with_changes(case("all_reduce", 64), dtype="float64"), case("all_gather", 64)]
-    write_synthetic(tmp_path, synthetic_run(cases, launches=1))
+    write_synthetic(tmp_path, synthetic_run([*cases, case("all_gather", 8)], launches=1))
     assert set(names_of(history_in(tmp_path).trends).values()) == {
         "all_reduce float32",
         "all_reduce float64",

@@ -25,7 +25,7 @@ from busbw_analysis.history.engine import engine_of
 from busbw_analysis.history.index import Unreadable, gather
 from busbw_analysis.history.text import answer_lines, case_table
 from busbw_analysis.history.trends import Selection, history_of
-from busbw_analysis.history.views import views_of
+from busbw_analysis.history.views import Views, views_of
 from busbw_analysis.report.document import Column, table
 from busbw_analysis.report.to_terminal import lines, render_lines
 
@@ -66,6 +66,12 @@ def _shard(text: str | None) -> tuple[int, int]:
 def _say_unreadable(unreadable: Sequence[Unreadable]) -> None:
     for run in unreadable:
         echo(f"busbw: run {plain_text(run.folder.name)} is left out: {plain_text(run.reason)}", err=True)
+
+
+def _say_what_is_missing(views: Views) -> None:
+    _say_unreadable(views.unreadable)
+    if views.fresh >= _MANY:
+        echo(f"busbw: {views.fresh} runs are not indexed; busbw index makes this faster", err=True)
 
 
 @click.command()
@@ -113,9 +119,7 @@ def history(  # noqa: PLR0913 - click hands every option over by name
         until=until,
     )
     with engine_of(engine) as workers, views_of(results_dir, folders, workers) as views:
-        _say_unreadable(views.unreadable)
-        if views.fresh >= _MANY:
-            echo(f"busbw: {views.fresh} runs are not indexed; busbw index makes this faster", err=True)
+        _say_what_is_missing(views)
         trends = history_of(views, selection)
     if page is not None:
         from busbw_analysis.assembly.compose import write_text  # noqa: PLC0415 - with matplotlib
@@ -142,7 +146,7 @@ def sql(*, query: str, as_csv: bool, results_dir: Path, as_json: bool) -> None:
     if as_csv and as_json:
         raise UsageError("--csv and --json: give one of them")
     with engine_of(None) as workers, views_of(results_dir, list(store.folders(results_dir)), workers) as views:
-        _say_unreadable(views.unreadable)
+        _say_what_is_missing(views)
         names, rows = views.answer(query)
     if as_json:
         print_json({"columns": list(names), "rows": [[_json(value) for value in row] for row in rows]})

@@ -6,7 +6,7 @@ from typing import Final, get_args
 
 import numpy as np
 
-from busbw.runs.records import Case, Detail, case_in_words
+from busbw.runs.records import Detail, case_in_words
 from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.block_columns import Floats
 from busbw_analysis.data.grouped import by_key, grouped
@@ -26,29 +26,34 @@ _LEAST_RANGE: Final = 1.2
 
 
 def names_of(trends: Sequence[Trend]) -> dict[str, str]:
-    """A name for each series that tells it from the others, without its size: the operation, the details that not all
-    trends of it share, and what not all trends share.
-    """
-    details = [name for name in get_args(Detail) if name != "op"]
-    more: tuple[Callable[[Trend], str], ...] = (
-        lambda trend: trend.case.backend,
-        lambda trend: counted(trend.case.ranks, "rank"),
-        lambda trend: counted(trend.case.nodes, "host"),
-        lambda trend: trend.tool,
-        lambda trend: f"on {trend.machine_kind}",
-    )
-    told = [text for text in more if len(set(map(text, trends))) > 1]
+    """A name for each series: the operation, and as many of ``_TOLD_BY`` as tell its trends of the same size apart."""
     names: dict[str, str] = {}
     for of in grouped(trends, lambda trend: trend.case.op).values():
-        shared = [name for name in details if len({_words(trend.case, name) for trend in of}) == 1]
-        for trend in of:
-            words = [*case_in_words(trend.case, shared), *(text(trend) for text in told)]
-            names[trend.series] = " ".join(words)
+        words = {trend.series: [trend.case.op] for trend in of}
+        for text in _TOLD_BY:
+            alike = by_key(((*words[trend.series], trend.case.size_bytes), text(trend)) for trend in of)
+            if any(len(set(texts)) > 1 for texts in alike.values()):
+                for trend in of:
+                    words[trend.series] += filter(None, [text(trend)])
+        names |= {series: " ".join(texts) for series, texts in words.items()}
     return names
 
 
-def _words(case: Case, detail: Detail) -> tuple[str, ...]:
-    return tuple(case_in_words(case, [name for name in get_args(Detail) if name != detail]))
+def _detail(name: Detail) -> Callable[[Trend], str]:
+    others = [other for other in get_args(Detail) if other != name]
+    return lambda trend: " ".join(case_in_words(trend.case, others))
+
+
+_TOLD_BY: Final[tuple[Callable[[Trend], str], ...]] = (
+    lambda trend: "" if trend.tool == "busbw" else trend.tool,
+    *(_detail(name) for name in get_args(Detail) if name != "op"),
+    lambda trend: trend.case.tool_op or "",
+    lambda trend: trend.case.backend,
+    lambda trend: counted(trend.case.ranks, "rank"),
+    lambda trend: counted(trend.case.nodes, "host"),
+    lambda trend: f"on {trend.machine_kind}",
+)
+"""What tells cases of an operation apart in words; the first that do are used."""
 
 
 def answer_lines(history: History) -> list[tuple[str, str]]:
