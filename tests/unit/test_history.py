@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testing.command import busbw
 from testing.nights import CASES, write_night, write_run
-from testing.synthetic import Machine, case, synthetic_run, with_changes, write_synthetic
+from testing.synthetic import Machine, case, synthetic_run, with_blocks, with_changes, write_synthetic
 
 from busbw.runs import store
-from busbw.runs.records import ImportedLog
+from busbw.runs.records import Check, ImportedLog, Measurement
 from busbw.runs.store import folders
 from busbw_analysis.history import trends as history
 from busbw_analysis.history.engine import Local
@@ -178,6 +178,16 @@ def test_a_name_tells_what_differs_and_nothing_else(tmp_path: Path) -> None:
         "all_reduce float64",
         "all_gather",
     }
+
+
+def test_launches_with_wrong_data_have_no_value(tmp_path: Path) -> None:
+    def spoil(block: Measurement) -> Measurement:
+        check = Check(state="wrong", wrong_elements=1) if block.launch == 0 else block.check
+        return msgspec.structs.replace(block, check=check)
+
+    write_synthetic(tmp_path, with_blocks(synthetic_run(CASES[:1], launches=3), spoil))
+    (trend,) = history_in(tmp_path).trends
+    assert trend.launches.tolist() == [2]
 
 
 # --- selection -------------------------------------------------------------------------------------------------------
