@@ -111,6 +111,7 @@ bench: $(installed) ## measure the overhead of busbw, as ratios
 	$(venv)/bin/python tests/bench/overhead.py
 	$(venv)/bin/python tests/bench/mpi_against_c.py
 	$(venv)/bin/python tests/bench/stream.py
+	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/engine.py
 
 bench-fit: $(installed) ## accuracy of fits and coverage of their intervals: 10 to 20 minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/fits.py

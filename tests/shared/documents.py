@@ -8,6 +8,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Final, Literal
 
@@ -19,6 +20,7 @@ from busbw.ops.base import Op
 from busbw.ops.communication import COLLECTIVES
 from busbw.ops.training import METHODS
 from busbw.runs import facts, records
+from busbw_analysis.history.columns import OF_LAUNCHES, OF_RUNS, Column
 from busbw_analysis.models import gloo, library_algorithms, textbook
 from busbw_analysis.models.costs import GLOO, CostModel
 
@@ -164,6 +166,12 @@ def exchange_methods() -> Iterator[str]:
         yield f"- `{name}{number}`: {method.summary} ({method.source})"
 
 
+def columns(view: Iterable[Column]) -> Iterator[str]:
+    """The columns of a view; neighbours of the same meaning share an item."""
+    for meaning, group in groupby(view, key=lambda column: column.meaning):
+        yield f"- {', '.join(f'`{column.name}`' for column in group)}: {meaning}"
+
+
 _WHOLE: Final[tuple[type[msgspec.Struct], ...]] = (
     *(records.Run, records.LaunchStarted, records.RankClock, records.Measurement, records.GroupSamples),
     *(records.OverlapSamples, records.HostConditions, records.Window, records.Imported),
@@ -187,6 +195,8 @@ PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "exchanges": exchange_methods,
     **{kind.__name__: partial(fields, kind) for kind in _WHOLE},
     **{kind.__name__: partial(fields, kind, "named") for kind in _OUTLINED},
+    "runs": partial(columns, OF_RUNS),
+    "launches": partial(columns, OF_LAUNCHES),
     "HostFacts": partial(fields, facts.HostFacts, "left out"),
 }
 """Name of a part → the lines between its marks."""

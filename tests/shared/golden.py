@@ -131,6 +131,21 @@ INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
                 "storage --model 'Llama 3 405B' --gpus 16384 --achieved 400e12 --write-rate 2TB/s --mtbf 3.1"
             ),
         },
+        "history": {
+            "runs": "usual slower --op all_reduce --sizes 2KiB,8MiB",
+            "nothing-selected": "--machine nowhere",
+            "no-such-run": "nowhere",
+            "wrong-day": "--since yesterday",
+        },
+        "index": {"runs": "", "wrong-part": "--shard 3/2", "unknown-engine": "--engine ray"},
+        "sql": {
+            "operations": "'SELECT op, count(*) AS launches FROM launches GROUP BY op ORDER BY op'",
+            "csv": "'SELECT run, machine, tool FROM runs ORDER BY run LIMIT 2' --csv",
+            "json": "'SELECT run, hosts FROM runs ORDER BY run LIMIT 1' --json",
+            "writes": "'DROP VIEW runs'",
+            "file": "\"SELECT * FROM read_csv('all_reduce.log')\"",
+            "no-such-column": "'SELECT size FROM launches'",
+        },
         "import": {"log": "all_reduce.log --ranks 4", "run": "usual"},
         "export": {
             "nccl-tests": "usual --to nccl-tests",

@@ -41,6 +41,8 @@ READERS: Final[dict[str, str]] = {
     "busbw/system/named.py": "names of network cards as users write them",
     "busbw/units.py": "sizes, numbers, rates and times as users write them; digits of printed numbers",
     "busbw/workloads/model_rows.py:_plain": "names of models as users write them",
+    "busbw_analysis/cli/history.py": "lists and parts that users type",
+    "busbw_analysis/history/engine.py:engine_of": "engines that users type",
     "busbw_analysis/cli/main.py": "lists and percentages that users type",
     "busbw_analysis/cli/options.py": "completes names that users type",
     "busbw_analysis/cli/training_options.py": "names of files and models, networks and percentages as users write them",

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -17,11 +17,12 @@ from busbw.runs.records import JSON
 from busbw.shared_options import FILE, peaks_option, results_dir_option
 from busbw.system.catalog import catalogue
 from busbw_analysis.data.as_json import plain
-from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.kept import Summarised
-from busbw_analysis.data.sources import logs_in, read_all
 from busbw_analysis.report.document import Block, Paragraph
 from busbw_analysis.report.to_terminal import render
+
+if TYPE_CHECKING:  # the readers of logs take longer to load than the history of thousands of runs
+    from busbw_analysis.data.imported import LogFacts
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -82,8 +83,10 @@ def log_options(*fields: str) -> Option:
     return lambda command: with_options(command, options)
 
 
-def log_facts() -> LogFacts:
+def log_facts() -> "LogFacts":
     """The values of ``log_options`` that the user gave. Raises UsageError for unknown hardware."""
+    from busbw_analysis.data.imported import LogFacts  # noqa: PLC0415
+
     context = click.get_current_context()
     given = context.meta.get(_FACTS, {})
     named = any(given.get(name) is not None for name in ("gpu", "nics"))
@@ -92,6 +95,8 @@ def log_facts() -> LogFacts:
 
 def read_runs(results_dir: Path, runs: Iterable[str]) -> list[Summarised]:
     """Find and read each of ``runs``; raises BusbwError."""
+    from busbw_analysis.data.sources import read_all  # noqa: PLC0415
+
     return read_all(results_dir, runs, log_facts())
 
 
@@ -102,6 +107,8 @@ def _each_log(context: click.Context, _parameter: click.Parameter, runs: tuple[s
 
 def several(context: click.Context, run: str) -> tuple[str, ...]:
     """A run, or the logs of a folder or archive; what is unpacked is removed at the end of the command."""
+    from busbw_analysis.data.sources import logs_in  # noqa: PLC0415
+
     return logs_in(run, lambda: Path(context.with_resource(tempfile.TemporaryDirectory(prefix="busbw-logs-"))))
 
 

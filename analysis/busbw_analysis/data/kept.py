@@ -8,6 +8,8 @@ if these, ``run.json`` or ``VERSION`` differ. A folder that cannot be written to
 import contextlib
 import hashlib
 import os
+import tempfile
+import threading
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -24,7 +26,7 @@ from busbw.escape import plain_text, with_texts
 from busbw.runs import files, store
 from busbw.runs.placement import Variable
 from busbw.runs.progress import RunLine, line_of, outline_of
-from busbw.runs.records import Case, Measurement, Row, Run
+from busbw.runs.records import Case, Imported, Measurement, Row, Run
 from busbw_analysis.data.block_columns import PairBlock, packed, packed_run
 from busbw_analysis.data.lateness import GroupLateness, lateness_of
 from busbw_analysis.data.launches import COLUMNS, OF_MEMBERS, OVERLAP, LaunchTable, launch_table
@@ -56,10 +58,12 @@ _LISTS: Final = ("ranks", *sorted(OF_MEMBERS))
 _SCALARS: Final = tuple(name for name in COLUMNS if name not in {*OF_MEMBERS, "overlap"})
 _OVERLAP: Final = tuple(f"overlap_{name}" for name in OVERLAP)
 _IN_CASE: Final = tuple(field.name for field in msgspec.structs.fields(Case))
+_ONE_AT_A_TIME: Final = threading.Lock()
+"""Threads of a process share ``_connection``, and the names of tables in it."""
 _ROW_DECODER: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
 
 
-class _Source(msgspec.Struct, frozen=True, kw_only=True):
+class Source(msgspec.Struct, frozen=True, kw_only=True):
     """What a summary was made from, and what is true of the whole run.
 
     version: ``VERSION``
@@ -132,9 +136,9 @@ def read_summarised(folder: Path) -> Summarised:
     """
     run = store.read_run(folder)
     document = _document(folder)
-    kept = _sources([folder]).get(folder)
+    kept = read_sources([folder]).get(folder)
     if kept is not None and (kept.version, kept.run) == (VERSION, document) and _fits(kept, folder):
-        with contextlib.suppress(*_unreadable()):
+        with contextlib.suppress(*unreadable()):
             rows, table = _read(folder)
             stored = store.StoredRun(folder, run, rows, kept.warnings)
             lateness = msgspec.json.decode(kept.lateness, type=tuple[GroupLateness, ...])
@@ -152,25 +156,45 @@ def read_summarised(folder: Path) -> Summarised:
 def _keep(summary: Summarised, document: str, state: tuple[int, int]) -> None:
     """Write the summary if the folder can be written to, and the samples are still those of ``state``."""
     folder = summary.stored.path
-    if not _is_named_literally(folder) or not os.access(folder, os.W_OK):
+    if not is_named_literally(folder) or not os.access(folder, os.W_OK):
         return
-    with contextlib.suppress(OSError, StoreError, *_unreadable()):
-        source = _Source(
-            version=VERSION,
-            run=document,
-            size=state[0],
-            time_ns=state[1],
-            rows=_checksum(folder),
-            warnings=summary.stored.warnings,
-            line=line_of(outline_of(summary.stored)),
-            is_plain=plain_run(summary.stored) == summary.stored,
-            lateness=msgspec.Raw(msgspec.json.encode(summary.lateness)),
-        )
+    with contextlib.suppress(OSError, StoreError, *unreadable()):
+        source = _source_of(summary, document, state)
         if _state(folder) == state:  # else rows arrived, and the hash may be of more of them
             _write(folder, summary, source)
 
 
-def _is_named_literally(folder: Path) -> bool:
+def _source_of(summary: Summarised, document: str, state: tuple[int, int]) -> Source:
+    return Source(
+        version=VERSION,
+        run=document,
+        size=state[0],
+        time_ns=state[1],
+        rows=_checksum(summary.stored.path),
+        warnings=summary.stored.warnings,
+        line=line_of(outline_of(summary.stored)),
+        is_plain=plain_run(summary.stored) == summary.stored,
+        lateness=msgspec.Raw(msgspec.json.encode(summary.lateness)),
+    )
+
+
+def summary_content(folder: Path) -> bytes | None:
+    """Make sure that the run in ``folder`` has a kept summary that fits. Where none can be kept (the folder cannot be
+    written to, or the run is being written), the bytes of its file.
+
+    Raises like ``store.read``, and OSError without room for a temporary file.
+    """
+    with _ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="busbw-summary-") as place:
+        _connection().execute("SET threads = 1")  # runs are summarised beside each other, in a process for each core
+        document, state = _document(folder), _state(folder)
+        summary = read_summarised(folder)
+        if sources_of([folder]):
+            return None
+        _write(Path(place), summary, _source_of(summary, document, state))
+        return (Path(place) / store.SUMMARY_FILE).read_bytes()
+
+
+def is_named_literally(folder: Path) -> bool:
     """Whether DuckDB takes the path for that of one file, and not for a pattern."""
     return not set("*?[]{}") & set(str(folder))
 
@@ -179,23 +203,28 @@ def lines_of(folders: Iterable[Path]) -> dict[Path, RunLine]:
     """The lines of those runs in a list whose kept summary fits, by ``run.json`` and the size and time of change of the
     samples.
     """
-    return {folder: source.line for folder, source in _sources(folders).items() if _is_of(source, folder)}
+    return {folder: source.line for folder, source in sources_of(folders).items()}
 
 
-def _sources(folders: Iterable[Path]) -> dict[Path, _Source]:
-    """What the kept summaries were made from, as far as they can be read."""
-    paths = (folder / store.SUMMARY_FILE for folder in folders if _is_named_literally(folder))
-    kept = {str(path): path.parent for path in paths if _is_complete(path)}
+def sources_of(folders: Iterable[Path]) -> dict[Path, Source]:
+    """What those kept summaries were made from that fit, by ``run.json`` and the samples' size and time of change."""
+    return {folder: source for folder, source in read_sources(folders).items() if _is_of(source, folder)}
+
+
+def read_sources(folders: Iterable[Path]) -> dict[Path, Source]:
+    """What the summaries in ``folders`` were made from, as far as they can be read."""
+    paths = (folder / store.SUMMARY_FILE for folder in folders if is_named_literally(folder))
+    kept = {str(path): path.parent for path in paths if is_complete(path)}
     if not kept:
         return {}
     query = "SELECT file_name, value FROM parquet_kv_metadata(?) WHERE key = 'source'"
-    with contextlib.suppress(*_unreadable()):
+    with contextlib.suppress(*unreadable()):
         rows = _connection().execute(query, [list(kept)]).fetchall()
-        return {kept[name]: msgspec.json.decode(value, type=_Source) for name, value in rows}
+        return {kept[name]: msgspec.json.decode(value, type=Source) for name, value in rows}
     return {}
 
 
-def _is_of(kept: _Source, folder: Path) -> bool:
+def _is_of(kept: Source, folder: Path) -> bool:
     """Whether a summary fits without a look at the samples."""
     try:
         return _is_unchanged(kept, folder) and kept.run == _document(folder)
@@ -208,7 +237,7 @@ def _document(folder: Path) -> str:
     return hashlib.sha256(store.run_document(folder / store.RUN_FILE)).hexdigest()
 
 
-def _is_complete(path: Path) -> bool:
+def is_complete(path: Path) -> bool:
     """Whether a file ends like Parquet: one damaged file would fail the query for all."""
     try:
         with files.opened(path) as file:
@@ -218,7 +247,7 @@ def _is_complete(path: Path) -> bool:
         return False
 
 
-def _is_unchanged(kept: _Source, folder: Path) -> bool:
+def _is_unchanged(kept: Source, folder: Path) -> bool:
     return (kept.version, kept.size, kept.time_ns) == (VERSION, *_state(folder))
 
 
@@ -230,7 +259,7 @@ def _connection() -> "duckdb.DuckDBPyConnection":
     return duckdb.connect(":memory:")
 
 
-def _unreadable() -> tuple[type[Exception], ...]:
+def unreadable() -> tuple[type[Exception], ...]:
     """Errors of a summary that is damaged, of another shape, or cannot be written."""
     import duckdb  # noqa: PLC0415
 
@@ -246,7 +275,7 @@ def _state(folder: Path) -> tuple[int, int]:
     return 0, 0
 
 
-def _fits(kept: _Source, folder: Path) -> bool:
+def _fits(kept: Source, folder: Path) -> bool:
     """Whether the samples are those of the summary. They are only read if their size or time of change differs: a
     packed or copied run has the same rows.
     """
@@ -300,7 +329,7 @@ def _typed(name: str, column: Any) -> npt.NDArray[Any]:  # noqa: ANN401 - DuckDB
     return np.asarray(np.ma.asarray(column).data).astype(dtype)
 
 
-def _write(folder: Path, summary: Summarised, source: _Source) -> None:
+def _write(folder: Path, summary: Summarised, source: Source) -> None:
     """Replace the kept summary atomically. Raises OSError and the errors of DuckDB."""
     tables = {
         "cases": _case_columns(summary.stored.run),
@@ -363,8 +392,13 @@ def _scalar(value: object) -> object:
 def _record_columns(stored: store.StoredRun) -> dict[str, npt.NDArray[Any]]:
     kinds = [str(row.__struct_config__.tag) for row in stored.rows]
     records = [msgspec.json.encode(row).decode() for row in stored.rows]
+    cases = {case: index for index, case in enumerate(stored.run.cases)}
+    blocks = [row if isinstance(row, Measurement | Imported) else None for row in stored.rows]
     return {
         "kind": np.asarray(kinds, dtype=object),
         "place": np.arange(len(records)),
         "record": np.asarray(records, dtype=object),
+        "case_index": np.asarray([-1 if row is None else cases[row.case] for row in blocks], dtype=np.int64),
+        "launch": np.asarray([-1 if row is None else row.launch for row in blocks], dtype=np.int64),
+        "check_state": np.asarray([None if row is None else row.check.state for row in blocks], dtype=object),
     }

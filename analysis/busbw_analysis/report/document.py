@@ -7,20 +7,22 @@ it. The only markup is ``Figure.pictures`` and ``LegendEntry.swatch``, which ``p
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.intervals import Interval, IntervalKind
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.data.summary import DataCheck
-from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.diagnosis.findings import Finding, Severity
-from busbw_analysis.diagnosis.judge import Status as RunStatus
-from busbw_analysis.diagnosis.verdicts import Status as VerdictStatus
+
+if TYPE_CHECKING:  # a table of other numbers than a judgement's needs none of this, and it takes half a second
+    from busbw_analysis.data.summary import DataCheck
+    from busbw_analysis.diagnosis.answer import Answer
+    from busbw_analysis.diagnosis.findings import Finding, Severity
+    from busbw_analysis.diagnosis.judge import Status as RunStatus
+    from busbw_analysis.diagnosis.verdicts import Status as VerdictStatus
 
 Tone = Literal["plain", "good", "caution", "bad", "quiet", "bar"]
 
-TONES: Final[dict[RunStatus | VerdictStatus, Tone]] = {
+TONES: Final[dict["RunStatus | VerdictStatus", Tone]] = {
     "as expected": "good",
     "faster": "plain",
     "explained": "caution",
@@ -31,7 +33,7 @@ TONES: Final[dict[RunStatus | VerdictStatus, Tone]] = {
 }
 """Status of a run or of a verdict → its tone."""
 
-SEVERITY: Final[dict[Severity, str]] = {"bad": "Problem", "caution": "Caution", "note": "Note"}
+SEVERITY: Final[dict["Severity", str]] = {"bad": "Problem", "caution": "Caution", "note": "Note"}
 HEAT_STEPS = 9
 """A heatmap has shades 0 (lowest) to 8 (highest)."""
 MISSING = "–"
@@ -232,7 +234,7 @@ class Page:
 
     title: str
     subtitle: str
-    answers: tuple[tuple[str, Answer, Table | None], ...]
+    answers: "tuple[tuple[str, Answer, Table | None], ...]"
     figure: Figure | None
     sections: tuple[Section, ...]
     comparison: "ComparisonSummary | None" = None
@@ -243,7 +245,7 @@ class ComparisonSummary:
     """How two runs compare: labelled sentences, cautions, and a table with one row per band of sizes."""
 
     lines: tuple[tuple[str, str], ...]
-    findings: tuple[Finding, ...]
+    findings: "tuple[Finding, ...]"
     table: Table
 
 
@@ -263,7 +265,7 @@ def percent(share: float) -> str:
     return three_digits(100 * share)
 
 
-def checked(check: DataCheck) -> Cell:
+def checked(check: "DataCheck") -> Cell:
     """Whether the data were verified."""
     return Cell(check.in_words, tone="plain" if check.state == "verified" else "quiet")
 

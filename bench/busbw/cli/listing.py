@@ -20,7 +20,7 @@ from busbw.runs.records import JSON
 from busbw.shared_options import as_json_option, results_dir_option
 from busbw.units import clock_time, listed
 
-_SUMMARIES = "busbw_analysis.data.kept"
+_SUMMARIES = "busbw_analysis.history.index"
 _COLUMNS = (
     *("run", "label", "op", "differs", "backend", "ranks", "host", "hosts", "started", "launches", "state", "cases"),
     *("plan", "machine"),

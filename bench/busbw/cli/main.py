@@ -13,6 +13,7 @@ from busbw.errors import BusbwError, UsageError, nearest
 from busbw.escape import echo, plain_text
 
 _JUDGE = "busbw_analysis.cli.main"
+_HISTORY = "busbw_analysis.cli.history"
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Measure": {
@@ -23,6 +24,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "show": (_JUDGE, "Print a run as a table: rate, interval, skew and share of the peak of every case."),
         "report": (_JUDGE, "Write a report as HTML and Markdown, with a JSON summary."),
         "compare": (_JUDGE, "Compare two runs case by case: faster, slower, equal or undecided."),
+        "history": (_HISTORY, "Print since when each case is faster or slower, and what else changed then."),
+        "index": (_HISTORY, "Gather the summaries of all runs, so that history, sql and list runs are fast."),
+        "sql": (_HISTORY, "Query all runs with SQL."),
         "import": ("busbw_analysis.cli.exchange", "Convert logs of other tools to runs."),
         "export": (
             "busbw_analysis.cli.exchange",

@@ -500,9 +500,15 @@ def usual_results_dir() -> Path:
 
 def folders(results_dir: Path) -> Iterator[Path]:
     """All run folders below ``results_dir``, oldest first."""
-    with files.store_errors("read", results_dir):
-        paths = [path.parent for path in results_dir.glob(f"*/*/{RUN_FILE}")]
-    yield from sorted(paths, key=lambda folder: (folder.name, folder.parent.name))
+    paths: list[tuple[str, str, str]] = []
+    with files.store_errors("read", results_dir), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        machines = [entry for entry in os.scandir(results_dir) if entry.is_dir()]
+        for machine in machines:
+            with contextlib.suppress(PermissionError):
+                # Several times as fast as a glob of pathlib, for lists of thousands of runs.
+                runs = [entry for entry in os.scandir(machine) if os.path.exists(f"{entry.path}/{RUN_FILE}")]  # noqa: PTH110
+                paths += [(run.name, machine.name, run.path) for run in runs]
+    yield from (Path(path) for _, _, path in sorted(paths))
 
 
 def read_run(folder: Path) -> Run:

@@ -1,0 +1,345 @@
+"""The index: kept summaries of many runs gathered into immutable Parquet files, so that all runs are one query.
+
+Files lie below ``RESULTS/index/machine=…/month=…/``. Each gathering writes new ones, and renames them when they are
+complete, so there is no lock between writers. A row names the version of its run: the sizes and times of change of
+``run.json`` and of the samples. Only the version that the run's folder has now counts, from one of the files that have
+it; a run without one is read from its own summary. So the index may lack runs or have them several times, in any order,
+and the rows are those of the run folders.
+"""
+
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import quote
+
+import duckdb
+import msgspec
+
+from busbw.errors import BusbwError, StoreError
+from busbw.runs import store
+from busbw.runs.files import store_errors
+from busbw.runs.progress import RunLine
+from busbw_analysis.data import kept
+from busbw_analysis.history.columns import OF_ENTRIES, OF_KEPT, OF_LAUNCHES, OF_RUNS, STORED, quoted, run_values
+
+if TYPE_CHECKING:
+    from busbw_analysis.history.engine import Engine
+
+INDEX: Final = "index"
+_SUFFIX: Final = ".v1.parquet"
+"""With the version of the columns: files of another version are left alone."""
+_RUNS_AT_A_TIME: Final = 1000
+_ABANDONED_SECONDS: Final = 24 * 3600
+"""A draft of this age is of a writer that was killed."""
+
+Version: TypeAlias = tuple[int, int, int, int, int]
+"""Version of the kept summary; size and time of change (ns) of ``run.json``, and of the samples (0 without any)."""
+
+_INCOMING: Final = (*OF_ENTRIES[1:-2], OF_ENTRIES[-1], *OF_RUNS)
+_STRUCTURE: Final = msgspec.json.encode([{row.name: row.type for row in _INCOMING} | {"file": "VARCHAR"}]).decode()
+_CREATE: Final = f"CREATE TABLE fresh ({', '.join(f'{quoted(column)} {column.type}' for column in STORED)})"
+_VALUES: Final = ", ".join(f"{column.source} AS {quoted(column)}" for column in OF_LAUNCHES)
+_INSERTS: Final = (
+    f"""
+    CREATE OR REPLACE TEMP TABLE incoming AS
+    SELECT run.* FROM (SELECT unnest(from_json($runs, '{_STRUCTURE}')) AS run)
+    """,  # noqa: S608 - names and types of columns, as below
+    f"""
+    CREATE OR REPLACE TEMP TABLE kept AS
+    SELECT file, {", ".join(f'"{name}"' for name in OF_KEPT)}
+    FROM read_parquet($paths, union_by_name = true, filename = 'file', hive_partitioning = false)
+    """,  # noqa: S608 - names of columns
+    f"""
+    INSERT INTO fresh BY NAME
+    WITH states AS (
+        SELECT
+            file, case_index, launch,
+            CASE WHEN bool_or(check_state = 'wrong') THEN 'wrong'
+            WHEN bool_and(check_state = 'verified') THEN 'verified' ELSE 'not checked' END AS state
+        FROM kept WHERE case_index >= 0 AND kind <> 'numbers' GROUP BY ALL
+    )
+    SELECT 'launch' AS kind, incoming.entry, {_VALUES}
+    FROM kept JOIN incoming USING (file) LEFT JOIN states USING (file, case_index, launch) WHERE kept.kind = 'numbers'
+    """,  # noqa: S608
+    """
+    INSERT INTO fresh BY NAME
+    SELECT 'run' AS kind, incoming.* EXCLUDE (file), coalesce(counted.rows, 0) AS rows FROM incoming
+    LEFT JOIN (SELECT file, count(*) FILTER (kind <> 'numbers') AS rows FROM kept GROUP BY file) AS counted USING (file)
+    """,
+)
+_KNOWN: Final = "filename, entry, folder, version, document_size, document_time_ns, size, time_ns"
+_COPY: Final = (
+    "COPY (SELECT fresh.* FROM fresh SEMI JOIN part USING (entry) ORDER BY kind DESC, series, entry, launch) "
+    "TO $path (FORMAT parquet, COMPRESSION zstd)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A run that cannot be read, and why."""
+
+    folder: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """What ``gather`` did: numbers of runs that were added and that were there, and the runs that cannot be read."""
+
+    added: int
+    unchanged: int
+    unreadable: tuple[Unreadable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What an index has of run folders.
+
+    files: its files that can be read, without copies of others
+    entries: run folder → the entry of its present version
+    fresh: run folders without one
+    """
+
+    files: tuple[Path, ...]
+    entries: Mapping[Path, int]
+    fresh: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of summarising a run: why it cannot be read; the content of its summary if none can be kept beside it."""
+
+    error: str | None = None
+    content: bytes | None = None
+
+
+def contents(results_dir: Path, folders: Iterable[Path]) -> Contents:
+    """Which of ``folders``, all below ``results_dir``, have their present version in the index."""
+    files = [path for path in sorted(results_dir.glob(f"{INDEX}/*/*/*{_SUFFIX}")) if kept.is_complete(path)]
+    if not kept.is_named_literally(results_dir):
+        files = []
+    rows = _known(files)
+    first: dict[int, str] = {}
+    copies = {file for file, entry, *_ in rows if first.setdefault(entry, file) != file}
+    known = {(folder, tuple(version)): entry for file, entry, folder, *version in rows if file not in copies}
+    readable = {file for file, *_ in rows} - copies
+    entries: dict[Path, int] = {}
+    fresh: list[Path] = []
+    for folder in folders:
+        version = _version_of(folder)
+        if version is None:
+            continue
+        entry = known.get((_name(folder), version))
+        if entry is None:
+            fresh.append(folder)
+        else:
+            entries[folder] = entry
+    return Contents(tuple(file for file in files if str(file) in readable), entries, tuple(fresh))
+
+
+def _known(files: list[Path]) -> list[tuple[Any, ...]]:
+    """What versions of runs the files have, as far as they can be read: one damaged file fails the query for all."""
+    query = f"SELECT {_KNOWN} FROM read_parquet(?, filename = true, hive_partitioning = false) WHERE kind = 'run'"  # noqa: S608
+    if not files:
+        return []
+    with duckdb.connect(":memory:") as connection:
+        try:
+            return connection.execute(query, [list(map(str, files))]).fetchall()
+        except duckdb.Error:
+            if len(files) == 1:
+                return []
+    return [*_known(files[: len(files) // 2]), *_known(files[len(files) // 2 :])]
+
+
+def _name(folder: Path) -> str:
+    return f"{folder.parent.name}/{folder.name}"
+
+
+def _version_of(folder: Path) -> Version | None:
+    """The present version of a run; None if it has no ``run.json`` any more."""
+    base = str(folder)  # paths of os are several times as fast as those of pathlib
+    try:
+        document = os.stat(f"{base}/{store.RUN_FILE}")  # noqa: PTH116
+    except OSError:
+        return None
+    samples = (0, 0)
+    for name in store.PLACES:
+        with suppress(OSError):
+            status = os.stat(f"{base}/{name}")  # noqa: PTH116
+            samples = status.st_size, status.st_mtime_ns
+            break
+    return kept.VERSION, document.st_size, document.st_mtime_ns, *samples
+
+
+def lines_of(folders: Sequence[Path]) -> dict[Path, RunLine]:
+    """The lines of those runs in a list that the index or their kept summaries have. All are of one results folder."""
+    if not folders:
+        return {}
+    index = contents(folders[0].parent.parent, folders)
+    lines = kept.lines_of(index.fresh)
+    if index.files:
+        query = "SELECT entry, line FROM read_parquet(?, hive_partitioning = false) WHERE kind = 'run'"
+        with duckdb.connect(":memory:") as connection, suppress(duckdb.Error, msgspec.MsgspecError):
+            stored = dict(connection.execute(query, [list(map(str, index.files))]).fetchall())
+            decode = msgspec.json.Decoder(RunLine).decode
+            lines |= {folder: decode(stored[entry]) for folder, entry in index.entries.items()}
+    return lines
+
+
+def gather(results_dir: Path, folders: Sequence[Path], engine: "Engine") -> Gathering:
+    """Add those of ``folders`` to the index whose present version it lacks. Those that it has are not read.
+
+    Raises StoreError if the index cannot be written, and the errors of ``engine``.
+    """
+    if not kept.is_named_literally(results_dir):
+        raise StoreError(f"{results_dir} cannot be indexed: its path has one of *?[]{{}}; rename it")
+    _remove_abandoned(results_dir)
+    index = contents(results_dir, folders)
+    unreadable: list[Unreadable] = []
+    added = 0
+    for first in range(0, len(index.fresh), _RUNS_AT_A_TIME):
+        with fresh_table() as connection:
+            entries, without = insert(connection, index.fresh[first : first + _RUNS_AT_A_TIME], engine)
+            unreadable += without
+            added += len(entries)
+            _write(connection, results_dir)
+    return Gathering(added, len(index.entries), tuple(unreadable))
+
+
+@contextmanager
+def fresh_table() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory with an empty table ``fresh`` of the columns ``STORED``.
+
+    What does not fit into memory goes to a folder of its own: DuckDB lets queries read everything in that folder, even
+    if they may read no file.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="busbw-duckdb-", ignore_cleanup_errors=True) as place,
+        duckdb.connect(":memory:", config={"temp_directory": f"{place}/spilled"}) as connection,
+    ):
+        connection.execute(_CREATE)
+        yield connection
+
+
+def insert(
+    connection: duckdb.DuckDBPyConnection, folders: Sequence[Path], engine: "Engine", *, repairing: bool = True
+) -> tuple[dict[Path, int], list[Unreadable]]:
+    """Insert the rows of ``folders`` into the table ``fresh``, from kept summaries, which are made where they are
+    missing or damaged (``repairing``). The entry of each run, and the runs that cannot be read.
+    """
+    versions = {folder: version for folder in folders if (version := _version_of(folder)) is not None}
+    fitting = kept.sources_of(versions)
+    missing = [folder for folder in versions if folder not in fitting]
+    outcomes = dict(zip(missing, engine.map(summarise, [folder.absolute() for folder in missing]), strict=True))
+    unreadable = [Unreadable(folder, outcome.error) for folder, outcome in outcomes.items() if outcome.error]
+    with tempfile.TemporaryDirectory(prefix="busbw-summaries-") as place:
+        places: dict[Path, Path] = {}
+        for number, (folder, outcome) in enumerate(outcomes.items()):
+            if outcome.content is not None:
+                places[folder] = Path(place) / str(number)
+                places[folder].mkdir()
+                (places[folder] / store.SUMMARY_FILE).write_bytes(outcome.content)
+            elif outcome.error is None:
+                places[folder] = folder
+        made = kept.read_sources(places.values())
+        sources = fitting | {folder: made[where] for folder, where in places.items() if where in made}
+        entries: dict[Path, int] = {}
+        rows: dict[Path, dict[str, object]] = {}
+        for folder, source in sources.items():
+            try:
+                values = run_values(store.read_run(folder))
+            except BusbwError as error:
+                unreadable.append(Unreadable(folder, str(error)))
+                continue
+            _, document_size, document_time_ns, *_ = versions[folder]
+            entries[folder] = secrets.randbits(62)
+            rows[folder] = {
+                "file": str(places.get(folder, folder) / store.SUMMARY_FILE),
+                "entry": entries[folder],
+                "folder": _name(folder),
+                "version": source.version,
+                "document_size": document_size,
+                "document_time_ns": document_time_ns,
+                "size": source.size,
+                "time_ns": source.time_ns,
+                "checksum": source.run,
+                "line": source.line,
+                **values,
+            }
+        damaged = _insert(connection, list(rows.items()))
+    inserted = {folder: entry for folder, entry in entries.items() if folder not in damaged}
+    if damaged and repairing:
+        for folder in damaged:
+            with suppress(OSError):
+                (folder / store.SUMMARY_FILE).unlink(missing_ok=True)
+        again, without = insert(connection, list(damaged), engine, repairing=False)
+        return inserted | again, [*unreadable, *without]
+    return inserted, [*unreadable, *(Unreadable(folder, reason) for folder, reason in damaged.items())]
+
+
+def summarise(folder: Path) -> Outcome:
+    """Keep a summary of a run, in any process that can read it."""
+    try:
+        return Outcome(content=kept.summary_content(folder))
+    except (BusbwError, OSError) as error:
+        return Outcome(error=str(error))
+
+
+def _insert(
+    connection: duckdb.DuckDBPyConnection, rows: Sequence[tuple[Path, Mapping[str, object]]]
+) -> dict[Path, str]:
+    """Insert runs. Those whose summary is damaged, and how: one of them fails the query for all."""
+    if not rows:
+        return {}
+    runs = msgspec.json.encode([row for _, row in rows]).decode()
+    parameters: tuple[dict[str, object], ...] = ({"runs": runs}, {"paths": [row["file"] for _, row in rows]}, {}, {})
+    try:
+        for query, given in zip(_INSERTS, parameters, strict=True):
+            connection.execute(query, given)
+    except duckdb.Error as error:
+        if len(rows) == 1:
+            return {rows[0][0]: f"{rows[0][1]['file']}: {error}"}
+        middle = len(rows) // 2
+        return _insert(connection, rows[:middle]) | _insert(connection, rows[middle:])
+    return {}
+
+
+def _write(connection: duckdb.DuckDBPyConnection, results_dir: Path) -> None:
+    """Write the table ``fresh``: a file for each machine and month."""
+    for folder, month in connection.execute(
+        "SELECT DISTINCT parse_dirpath(folder), strftime(started, '%Y-%m') FROM fresh WHERE kind = 'run'"
+    ).fetchall():
+        target = results_dir / INDEX / f"machine={quote(folder, safe='')[:100]}" / f"month={month or 'unknown'}"
+        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+        path = target / f"{now}-{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
+        connection.execute(
+            "CREATE OR REPLACE TEMP TABLE part AS SELECT entry FROM fresh "
+            "WHERE kind = 'run' AND parse_dirpath(folder) = ? AND strftime(started, '%Y-%m') IS NOT DISTINCT FROM ?",
+            [folder, month],
+        )
+        with store_errors("write", path):
+            target.mkdir(parents=True, exist_ok=True)
+            draft = path.with_name(f".{path.name}.draft")
+            try:
+                connection.execute(_COPY, {"path": str(draft)})
+                with draft.open("rb") as file:
+                    os.fsync(file.fileno())
+                draft.replace(path)
+            except duckdb.Error as error:
+                raise StoreError(f"cannot write {path}: {error}") from error
+            finally:
+                draft.unlink(missing_ok=True)
+
+
+def _remove_abandoned(results_dir: Path) -> None:
+    for draft in results_dir.glob(f"{INDEX}/*/*/.*{_SUFFIX}.draft"):
+        with suppress(OSError):
+            if time.time() - draft.stat().st_mtime > _ABANDONED_SECONDS:
+                draft.unlink()
