@@ -39,7 +39,7 @@ def facts_of(run: Run) -> dict[str, str]:
     log = run.imported
     of_run: dict[str, JSON] = {
         **{name: value_of(run) for name, value_of in CHECKED if name not in _OF_CASES},
-        "label": label_of(run),
+        "label": run.label,
         "launcher": run.launcher,
         "plan": {name: run.plan.get(name) for name in _OF_PLAN},
         "host names": None if is_unknown(run, "hosts") else sorted(set(run.hosts)),
@@ -48,12 +48,6 @@ def facts_of(run: Run) -> dict[str, str]:
     facts = {key: ", ".join(sorted(set(values))) for key, values in of_hosts.items()}
     facts |= {key: value for name, part in of_run.items() for key, value in _flat(name, part)}
     return {plain_text(key): plain_text(value) for key, value in sorted(facts.items())}
-
-
-def label_of(run: Run) -> str | None:
-    """The name that the user gave the run; None: no name, or a run from before there were any."""
-    label: str | None = getattr(run, "label", None)
-    return label
 
 
 def _flat(name: str, value: JSON) -> Iterator[tuple[str, str]]:
