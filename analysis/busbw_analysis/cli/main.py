@@ -1,6 +1,5 @@
 """Analysis commands: find the runs, analyse them, print the result. ``busbw.cli.main`` loads this module by name."""
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -12,7 +11,7 @@ from busbw.escape import echo, echo_toned
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.system.catalog import catalogue
-from busbw.units import counted
+from busbw.units import counted, parse_share
 from busbw.workloads import model_rows
 from busbw_analysis.assembly import to_json
 from busbw_analysis.assembly.judge import judge_with_selftest, judgement_of
@@ -24,7 +23,6 @@ from busbw_analysis.diagnosis.answer import OPEN_FINDINGS, answer_of
 from busbw_analysis.diagnosis.compare import compare as compare_sides
 from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.findings import ranked
-from busbw_analysis.diagnosis.gate import DETECT, FAILURES, gate_of
 from busbw_analysis.diagnosis.judge import Finding, Judgement
 from busbw_analysis.predict import read_groups
 from busbw_analysis.report import compare as compare_tables
@@ -120,18 +118,6 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
 @click.argument("second", metavar="B", required=False, shell_complete=options.names_of_runs)
 @click.option("--within", default="5%", show_default=True, help="Differences within ± this fraction count as equal.")
 @click.option("--paired", is_flag=True, help="Compare adjacent launches; for A and B measured in turn (A B B A …).")
-@click.option(
-    "--fail-on",
-    type=click.Choice(FAILURES),
-    multiple=True,
-    help="Exit 1 if a band is slower, if one is undecided, or if a case of A has no result in B; exit 3 if that "
-    "could not have been detected.",
-)
-@click.option(
-    "--detect",
-    help="The slowdown that --fail-on slower must be able to see; exit 3 if it could not.  [default: 10%, or --within "
-    "if that is more]",
-)
 @click.option("--cases", is_flag=True, help="Below each band, print one line per size with its times.")
 @options.log_options()
 @click.option(
@@ -150,8 +136,6 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     second: str | None,
     within: str,
     paired: bool,
-    fail_on: tuple[str, ...],
-    detect: str | None,
     cases: bool,
     page: Path | None,
     results_dir: Path,
@@ -162,19 +146,16 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
 
     A and B are runs (a folder, the start or end of a name, "latest"), or comma-separated lists of runs, which are
     pooled. An op that has another backend, dtype, algorithm, threads or cache on each side is compared across that
-    setting. Exit status: 0; with --fail-on, 1 if its condition holds and 3 if that cannot be told; 2 if the runs
-    cannot be compared.
+    setting. Exit status: 0, or 2 if the runs cannot be compared; busbw gate decides whether a run passes.
     """
     margin = _share("--within", within)
-    visible = _visible(detect, margin, fail_on)
     names = _both(first, second, results_dir)
     stored = options.read_runs(results_dir, chain(*names))
     try:
         sides = [pool(side, force=force) for side in (stored[: len(names[0])], stored[len(names[0]) :])]
         comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
-    except UnlikeRuns as error:  # status 1 would look like a gate that fails
+    except UnlikeRuns as error:  # status 1 would look like a failure
         raise UsageError(str(error), code=error.code) from error
-    gate = gate_of(comparison, fail_on, visible)
     if page is not None:
         from busbw_analysis.assembly import compose as writer  # noqa: PLC0415 - it loads matplotlib
 
@@ -182,7 +163,7 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
         writer.write_text(page, writer.compared(comparison, *judged))
         echo(str(page), err=True)
     if as_json:
-        options.print_json(compare_tables.document(comparison, gate))
+        options.print_json(compare_tables.document(comparison))
     else:
         for finding in compare_tables.findings(comparison):
             echo(f"{finding.severity}: {finding.text}", err=True)
@@ -190,10 +171,6 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
             echo(line, err=True)
         echo(f"{render_lines(answer_lines(comparison), '# ')}\n")
         echo_toned(lines(compare_tables.compare_blocks(comparison, cases=cases)))
-    for line in compare_tables.gate_lines(comparison, gate) if fail_on else ():
-        echo(f"busbw: --fail-on {' '.join(fail_on)}: {line}", err=True)
-    if gate.code:
-        click.get_current_context().exit(gate.code)
 
 
 def _both(first: str, second: str | None, results_dir: Path) -> list[list[str]]:
@@ -214,28 +191,12 @@ def _several(side: str) -> list[str]:
     return [log for name in names for log in options.several(click.get_current_context(), name)]
 
 
-def _visible(detect: str | None, within: float, fail_on: Sequence[str]) -> float:
-    """The slowdown, as a share, that the gate must be able to see."""
-    if detect is None:
-        return max(DETECT, within)
-    if "slower" not in fail_on:
-        raise UsageError("--detect says what --fail-on slower must be able to see; add --fail-on slower")
-    share = _share("--detect", detect)
-    if share < within:
-        raise UsageError(f"--detect {detect} is less than --within {within * 100:.3g} %, which counts as equal")
-    return share
-
-
 def _share(option: str, text: str) -> float:
-    """``5%`` or ``0.05`` as a fraction in (0, 1). Raises UsageError for anything else, with the ``option``."""
-    number = text.strip().removesuffix("%")
+    """A fraction in (0, 1). Raises UsageError for anything else, with the ``option``."""
     try:
-        share = float(number) / (100 if text.strip().endswith("%") else 1)
-    except ValueError:
-        share = math.nan
-    if not 0 < share < 1:
-        raise UsageError(f"{option} {text!r}: expected a percentage (5%) or a fraction between 0 and 1 (0.05)")
-    return share
+        return parse_share(text)
+    except UsageError as error:
+        raise UsageError(f"{option} {error}") from error
 
 
 def _print(

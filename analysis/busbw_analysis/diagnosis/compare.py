@@ -297,11 +297,11 @@ def _material(first: Dataset, summary_a: CaseSummary, second: Dataset, summary_b
     bimodal = any(side.groups.bimodal.any() for side in (summary_a, summary_b))
     statistic = "mean" if bimodal else "median"
     stated = " and ".join(dict.fromkeys((*summary_a.groups.statistics, *summary_b.groups.statistics)))
-    sides = (_launch_values(first, summary_a, statistic), _launch_values(second, summary_b, statistic))
+    sides = (launch_values(first, summary_a, statistic), launch_values(second, summary_b, statistic))
     return _Material(summary_a.case, stated or statistic, sides)
 
 
-def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: str) -> Launches:
+def launch_values(dataset: Dataset, summary: CaseSummary, statistic: str) -> Launches:
     """One number per launch, ns per call; a launch without all groups has none.
 
     It is that of the only group, of the slowest of groups that run together, or the geometric mean over pairs that take

@@ -13,6 +13,7 @@ from busbw.errors import BusbwError, UsageError, nearest
 from busbw.escape import echo, plain_text
 
 _JUDGE = "busbw_analysis.cli.main"
+_GATE = "busbw_analysis.cli.gate"
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Measure": {
@@ -23,6 +24,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "show": (_JUDGE, "Print a run as a table: rate, interval, skew and share of the peak of every case."),
         "report": (_JUDGE, "Write a report as HTML and Markdown, with a JSON summary."),
         "compare": (_JUDGE, "Compare two runs case by case: faster, slower, equal or undecided."),
+        "gate": (_GATE, "Decide whether a run passes, by rules or a baseline: pass, fail or cannot tell."),
+        "rules": (_GATE, "Write rules for busbw gate from healthy runs, or check a file of rules."),
+        "baseline": (_GATE, "Name runs that busbw gate compares with."),
         "import": ("busbw_analysis.cli.exchange", "Convert logs of other tools to runs."),
         "export": (
             "busbw_analysis.cli.exchange",

@@ -1,0 +1,343 @@
+"""The tests behind a gate, one for each number that a rule limits: what was measured, and what it could have shown.
+
+All tests of a gate are one family: Holm's correction bounds the probability that a healthy machine fails any of its
+rules by ``ERROR_RATE``, whatever the number of rules and cases and however they depend on each other.
+"""
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal, Protocol
+
+import numpy as np
+
+from busbw_analysis.data.distributions import normal_below, normal_quantile, root, student_quantile, student_tail
+from busbw_analysis.diagnosis.compare import Compared
+from busbw_analysis.diagnosis.hypothesis_tests import (
+    CONFIDENCE,
+    POWER,
+    can_tell,
+    fewest_launches,
+    launches_needed,
+    smallest_difference,
+)
+
+State = Literal["pass", "fail", "cannot tell"]
+Doubt = Literal["too few launches", "too much scatter", "not significant"]
+"""Why a test cannot tell. ``too much scatter``: a slowdown that must be seen could not have been; ``not significant``:
+the value is beyond its limit, but by less than launches scatter.
+"""
+
+ERROR_RATE: Final = 0.001
+"""The probability that a healthy machine fails a gate."""
+TWO_SIDED: Final = 2 * ERROR_RATE
+"""The level of two-sided tests whose upper side has ``ERROR_RATE``: being faster fails no gate."""
+MOST_LAUNCHES: Final = 1000
+"""More launches than that are not recommended to anybody."""
+
+LAUNCH_SCATTER: Final = 0.35
+"""Standard deviation of the logarithm of a time between launches that too few launches are assumed to have at most.
+
+Launches of one machine seldom differ by a factor of 1.5, which is 1.2 of these.
+"""
+_LEAST_SCATTER: Final = 0.005
+"""No scatter is taken to be smaller: few launches can agree by chance, and clocks are coarse."""
+
+
+class Test(Protocol):
+    """The test of one number.
+
+    A ``share`` below is an increase of the number (of a rate: of its time) by this fraction.
+    """
+
+    @property
+    def subject(self) -> str:
+        """The case or band of sizes."""
+
+    @property
+    def value(self) -> float:
+        """What was measured, in the unit of the metric."""
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The 95 % interval of the value."""
+
+    @property
+    def launches(self) -> tuple[int, ...]:
+        """The number of launches; with a baseline, those of the baseline first."""
+
+    @property
+    def p_value(self) -> float | None:
+        """Of the hypothesis that the true value keeps the limit; None: a count, which is exact."""
+
+    @property
+    def excess(self) -> float:
+        """How far the value is beyond its limit, as the logarithm of a ratio; negative if it keeps the limit."""
+
+    def state(self, adjusted: float | None, tests: int, detect: float | None) -> State:
+        """The verdict by the p-value ``adjusted`` for a family of so many ``tests``.
+
+        detect: a slowdown of this share must have been detectable; None: any.
+        """
+
+    def doubt(self, tests: int) -> Doubt:
+        """Why the state is ``cannot tell``, if it is."""
+
+    def smallest(self, tests: int) -> float | None:
+        """The smallest share that would have failed with probability ``POWER``; None: no share would."""
+
+    def needed(self, tests: int, detect: float | None) -> int | None:
+        """The launches that would decide; None: more than ``MOST_LAUNCHES``, or launches do not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitTest:
+    """One number per launch against a fixed limit.
+
+    The logarithms of the numbers are taken as normal around the true value. Two tests share the error rate: Student's,
+    with the scatter that the launches show (a distribution-free test would need 10 launches at least), and one with
+    the scatter ``assumed``, or what was seen if that is more. The second needs a single launch, but sees only gross
+    differences.
+
+    values: one per launch, positive, in the unit of the metric.
+    assumed: standard deviation of their logarithm.
+    worse: 1 if values above the limit are bad, −1 if those below are.
+    """
+
+    subject: str
+    values: tuple[float, ...]
+    limit: float
+    worse: Literal[-1, 1]
+    assumed: float = LAUNCH_SCATTER
+
+    @property
+    def value(self) -> float:
+        """The geometric mean over launches."""
+        return math.exp(float(np.log(self.values).mean()))
+
+    @property
+    def launches(self) -> tuple[int, ...]:
+        """The number of launches."""
+        return (len(self.values),)
+
+    @property
+    def scatter(self) -> float | None:
+        """Standard deviation of the logarithm between launches; None for a single launch."""
+        if len(self.values) < 2:
+            return None
+        return max(float(np.log(self.values).std(ddof=1)), _LEAST_SCATTER)
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """Student's interval of the geometric mean."""
+        if self.scatter is None:
+            return None
+        count = len(self.values)
+        half = student_quantile((1 + CONFIDENCE) / 2, count - 1) * self.scatter / math.sqrt(count)
+        return self.value * math.exp(-half), self.value * math.exp(half)
+
+    @property
+    def excess(self) -> float:
+        """The logarithm of the value over its limit, positive if beyond."""
+        return self.worse * (math.log(self.value) - math.log(self.limit))
+
+    @property
+    def p_value(self) -> float:
+        """Twice the smaller p-value of the two tests."""
+        count, scatter, excess = len(self.values), self.scatter, self.excess
+        widest = max(self.assumed, scatter or 0.0)
+        p_values = [1 - normal_below(excess / widest * math.sqrt(count))]
+        if scatter is not None:
+            p_values.append(student_tail(excess / scatter * math.sqrt(count), count - 1))
+        return min(1.0, 2 * min(p_values))
+
+    def state(self, adjusted: float | None, tests: int, detect: float | None) -> State:
+        """``fail`` if the value is beyond the limit by more than scatter; ``cannot tell`` if it is beyond by less."""
+        if adjusted is not None and adjusted <= ERROR_RATE and self.excess > 0:
+            return "fail"
+        blind = detect is not None and (self.smallest(tests) or 0.0) > detect
+        return "cannot tell" if self.excess > 0 or blind else "pass"
+
+    def doubt(self, tests: int) -> Doubt:  # noqa: ARG002 - as of all tests
+        """Whether the value keeps its limit."""
+        return "not significant" if self.excess > 0 else "too much scatter"
+
+    def smallest(self, tests: int) -> float:
+        """The distance to the limit, and what the tests need beyond it."""
+        beyond = _margin(len(self.values), self.scatter, self.assumed, tests)
+        return math.expm1(max(0.0, beyond - self.excess))
+
+    def needed(self, tests: int, detect: float | None) -> int | None:
+        """The launches that would show that the value is beyond its limit, or that ``detect`` would be."""
+        room = self.excess if self.excess > 0 else self.excess + math.log1p(detect or 0.0)
+        scatter = self.assumed if self.scatter is None else self.scatter
+        if room <= 0:
+            return None
+        fewest = len(self.values) + 1
+        if fewest > MOST_LAUNCHES or _margin(MOST_LAUNCHES, scatter, self.assumed, tests) > room:
+            return None
+        return fewest + bisect_left(
+            range(fewest, MOST_LAUNCHES), True, key=lambda count: _margin(count, scatter, self.assumed, tests) <= room
+        )
+
+
+def _margin(count: int, scatter: float | None, assumed: float, tests: int) -> float:
+    """How far (a logarithm) a true value must be beyond its limit to fail with probability ``POWER``, as the first of
+    ``tests`` in Holm's order.
+    """
+    widest = max(assumed, scatter or 0.0)
+    margins = [(normal_quantile(1 - ERROR_RATE / 2 / tests) + normal_quantile(POWER)) * widest]
+    if scatter is not None:
+        margins.append(_student_margin(count, tests) * scatter)
+    return min(margins) / math.sqrt(count)
+
+
+@lru_cache(maxsize=4096)
+def _student_margin(count: int, tests: int) -> float:
+    """``_margin`` of Student's test in standard errors."""
+    critical = student_quantile(1 - ERROR_RATE / 2 / tests, count - 1)
+    most = 2 * critical + 10.0
+    return root(lambda shift: student_tail(critical, count - 1, shift) - POWER, 0.0, most)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineTest:
+    """A band of sizes against a baseline: the exact rank-sum test on launches.
+
+    A difference that is shown to be smaller than the tolerance does not fail, however significant it is. This also
+    covers what runs differ from each other beyond their launches.
+
+    limit: the ratio of times, above 1, up to which a band is not called slower.
+    """
+
+    subject: str
+    band: Compared
+    limit: float
+
+    @property
+    def value(self) -> float:
+        """The ratio of times, as estimated."""
+        return self.band.estimate.ratio
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """Its exact interval."""
+        low, high = self.band.estimate.low, self.band.estimate.high
+        return None if low is None or high is None else (low, high)
+
+    @property
+    def launches(self) -> tuple[int, ...]:
+        """Of the baseline, and of the run."""
+        return self.band.estimate.launches
+
+    @property
+    def p_value(self) -> float:
+        """Of the hypothesis that the run is not slower."""
+        two_sided = self.band.estimate.p_value
+        return 1.0 if two_sided is None or self.value <= 1 else two_sided / 2
+
+    @property
+    def excess(self) -> float:
+        """The logarithm of the ratio over its limit."""
+        return math.log(self.value / self.limit)
+
+    def decidable(self, tests: int) -> bool:
+        """Whether so many launches can fail at all."""
+        estimate = self.band.estimate
+        return estimate.p_value is not None and can_tell(estimate.launches, tests, paired=False, level=TWO_SIDED)
+
+    def state(self, adjusted: float | None, tests: int, detect: float | None) -> State:
+        """``fail`` if the band is slower, and not shown to be within the limit; ``cannot tell`` if a slowdown of
+        ``detect`` could not have been seen.
+        """
+        ends = self.ends
+        if not self.decidable(tests) or ends is None:
+            return "cannot tell"
+        if adjusted is not None and adjusted <= ERROR_RATE and ends[1] > self.limit:
+            return "fail"
+        if detect is None or ends[1] <= 1 + detect:
+            return "pass"
+        smallest = self.smallest(tests)
+        sees = smallest is not None and smallest <= detect and self.value < 1 + detect
+        return "pass" if sees else "cannot tell"
+
+    def doubt(self, tests: int) -> Doubt:
+        """Whether so many launches could ever fail."""
+        return "too much scatter" if self.decidable(tests) else "too few launches"
+
+    def smallest(self, tests: int) -> float | None:
+        """At least the tolerance."""
+        estimate = self.band.estimate
+        if not self.decidable(tests) or estimate.scatter is None:
+            return None
+        least = smallest_difference(estimate.scatter, min(estimate.launches), tests, level=TWO_SIDED)
+        return max(least, self.limit - 1)
+
+    def needed(self, tests: int, detect: float | None) -> int | None:
+        """The launches of each side that can fail, and that would show ``detect``."""
+        fewest, estimate = fewest_launches(tests, paired=False, level=TWO_SIDED), self.band.estimate
+        if estimate.scatter is None or detect is None:
+            return fewest
+        count = launches_needed(estimate.scatter, detect, tests, level=TWO_SIDED)
+        enough = count is not None and count <= min(estimate.launches)  # for ``detect``, not for what was seen
+        return None if enough else count
+
+
+@dataclass(frozen=True, slots=True)
+class CountTest:
+    """A number of cases, which is known exactly.
+
+    names: the cases that are counted.
+    looked_at: the number of cases that could have been.
+    """
+
+    names: tuple[str, ...]
+    looked_at: int
+    limit: float
+
+    @property
+    def subject(self) -> str:
+        """The first case that is counted."""
+        return self.names[0] if self.names else ""
+
+    @property
+    def value(self) -> float:
+        """The number of cases."""
+        return len(self.names)
+
+    @property
+    def ends(self) -> None:
+        """A count has no interval."""
+        return
+
+    @property
+    def launches(self) -> tuple[int, ...]:
+        """A count does not depend on launches."""
+        return ()
+
+    @property
+    def p_value(self) -> None:
+        """A count is not part of the family."""
+        return
+
+    @property
+    def excess(self) -> float:
+        """The difference to the limit: the more, the worse."""
+        return self.value - self.limit
+
+    def doubt(self, tests: int) -> Doubt:
+        """A count is never in doubt."""
+        raise NotImplementedError
+
+    def state(self, adjusted: float | None, tests: int, detect: float | None) -> State:  # noqa: ARG002 - as of all tests
+        """Whether more cases are counted than allowed."""
+        return "fail" if self.value > self.limit else "pass"
+
+    def smallest(self, tests: int) -> None:  # noqa: ARG002
+        """A count sees no slowdown."""
+        return
+
+    def needed(self, tests: int, detect: float | None) -> None:  # noqa: ARG002
+        """A count is decided."""
+        return
