@@ -19,6 +19,8 @@ from busbw.ops.base import Op
 from busbw.ops.communication import COLLECTIVES
 from busbw.ops.training import METHODS
 from busbw.runs import facts, records
+from busbw_analysis.gate.metrics import METRICS
+from busbw_analysis.gate.rules import EXAMPLES
 from busbw_analysis.models import gloo, library_algorithms, textbook
 from busbw_analysis.models.costs import GLOO, CostModel
 
@@ -164,6 +166,13 @@ def exchange_methods() -> Iterator[str]:
         yield f"- `{name}{number}`: {method.summary} ({method.source})"
 
 
+def metrics() -> Iterator[str]:
+    """The metrics of rules."""
+    yield from ("| metric | limit | meaning |", "|---|---|---|")
+    for name, row in METRICS.items():
+        yield f'| `{name}` | `{row.bound} = "{EXAMPLES[row.unit]}"` | {row.help} |'
+
+
 _WHOLE: Final[tuple[type[msgspec.Struct], ...]] = (
     *(records.Run, records.LaunchStarted, records.RankClock, records.Measurement, records.GroupSamples),
     *(records.OverlapSamples, records.HostConditions, records.Imported),
@@ -185,6 +194,7 @@ PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "libraries": partial(drawn, library_algorithms.OF_LIBRARIES),
     "bounds": bounds,
     "exchanges": exchange_methods,
+    "metrics": metrics,
     **{kind.__name__: partial(fields, kind) for kind in _WHOLE},
     **{kind.__name__: partial(fields, kind, "named") for kind in _OUTLINED},
     "HostFacts": partial(fields, facts.HostFacts, "left out"),

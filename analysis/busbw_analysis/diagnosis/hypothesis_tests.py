@@ -211,11 +211,17 @@ def smallest_difference(
     tests: the difference is detected as the first of so many in Holm's order.
     level: of the two-sided tests.
     """
-    size = _Size(launches, scatter, tests, paired, level)
-    most = 1.0
+    error = _Size(launches, scatter, tests, paired, level).error
+    return math.expm1(_detected_errors(launches, tests, paired, level) * error)
+
+
+@functools.lru_cache(maxsize=1024)
+def _detected_errors(launches: int, tests: int, paired: bool, level: float) -> float:  # noqa: FBT001 - a key of the cache
+    """The difference in standard errors that is detected with probability ``POWER``."""
+    size, most = _Size(launches, 1.0, tests, paired, level), 1.0
     while size.finds(most * size.error) < POWER:
         most *= 2
-    return math.expm1(root(lambda steps: size.finds(steps * size.error) - POWER, 0.0, most) * size.error)
+    return root(lambda steps: size.finds(steps * size.error) - POWER, 0.0, most)
 
 
 def undetected(*differences: float) -> str:

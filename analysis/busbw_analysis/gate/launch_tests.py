@@ -12,11 +12,18 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
-from busbw_analysis.data.distributions import normal_below, normal_quantile, root, student_quantile, student_tail
-from busbw_analysis.diagnosis.compare import Compared
+from busbw_analysis.data.distributions import (
+    binomial_tail,
+    normal_below,
+    normal_quantile,
+    root,
+    student_quantile,
+    student_tail,
+)
+from busbw_analysis.data.intervals import interval_of
 from busbw_analysis.diagnosis.hypothesis_tests import (
-    CONFIDENCE,
     POWER,
+    Estimate,
     can_tell,
     fewest_launches,
     launches_needed,
@@ -39,7 +46,8 @@ MOST_LAUNCHES: Final = 1000
 LAUNCH_SCATTER: Final = 0.35
 """Standard deviation of the logarithm of a time between launches that too few launches are assumed to have at most.
 
-Launches of one machine seldom differ by a factor of 1.5, which is 1.2 of these.
+Launches of one machine seldom differ by a factor of 1.5, which is 1.2 of these. Where other programs take CPU time,
+they do (single launches took 10 times as long), and nothing is assumed.
 """
 _LEAST_SCATTER: Final = 0.005
 """No scatter is taken to be smaller: few launches can agree by chance, and clocks are coarse."""
@@ -95,13 +103,14 @@ class Test(Protocol):
 class LimitTest:
     """One number per launch against a fixed limit.
 
-    The logarithms of the numbers are taken as normal around the true value. Two tests share the error rate: Student's,
-    with the scatter that the launches show (a distribution-free test would need 10 launches at least), and one with
-    the scatter ``assumed``, or what was seen if that is more. The second needs a single launch, but sees only gross
-    differences.
+    The true value is the median over launches. Two tests of the logarithms share the error rate: Student's, with the
+    scatter that the launches show, and one with the scatter ``assumed``, or what was seen if that is more. The second
+    needs a single launch, but sees only gross differences. Neither holds for launches in two modes or far from normal;
+    therefore a failure also needs the sign test, which holds for all of them, as far as so few launches can reach it:
+    10 launches and fewer must all be beyond the limit.
 
     values: one per launch, positive, in the unit of the metric.
-    assumed: standard deviation of their logarithm.
+    assumed: standard deviation of their logarithm; None: nothing can be assumed, so that a single launch cannot fail.
     worse: 1 if values above the limit are bad, −1 if those below are.
     """
 
@@ -109,12 +118,12 @@ class LimitTest:
     values: tuple[float, ...]
     limit: float
     worse: Literal[-1, 1]
-    assumed: float = LAUNCH_SCATTER
+    assumed: float | None = LAUNCH_SCATTER
 
     @property
     def value(self) -> float:
-        """The geometric mean over launches."""
-        return math.exp(float(np.log(self.values).mean()))
+        """The median over launches."""
+        return float(np.median(self.values))
 
     @property
     def launches(self) -> tuple[int, ...]:
@@ -130,37 +139,46 @@ class LimitTest:
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """Student's interval of the geometric mean."""
-        if self.scatter is None:
-            return None
-        count = len(self.values)
-        half = student_quantile((1 + CONFIDENCE) / 2, count - 1) * self.scatter / math.sqrt(count)
-        return self.value * math.exp(-half), self.value * math.exp(half)
+        """The interval of the median; of fewer than 6 launches the range."""
+        interval = interval_of(self.values)
+        return None if interval.low_ns is None or interval.high_ns is None else (interval.low_ns, interval.high_ns)
 
     @property
     def excess(self) -> float:
         """The logarithm of the value over its limit, positive if beyond."""
-        return self.worse * (math.log(self.value) - math.log(self.limit))
+        return self.worse * math.log(self.value / self.limit)
+
+    @property
+    def clear(self) -> bool:
+        """Whether so many launches are beyond the limit that the sign test is significant, or all are."""
+        beyond = sum(self.worse * (value - self.limit) > 0 for value in self.values)
+        count = len(self.values)
+        return beyond == count or binomial_tail(beyond, count, 0.5) <= ERROR_RATE
 
     @property
     def p_value(self) -> float:
         """Twice the smaller p-value of the two tests."""
-        count, scatter, excess = len(self.values), self.scatter, self.excess
-        widest = max(self.assumed, scatter or 0.0)
-        p_values = [1 - normal_below(excess / widest * math.sqrt(count))]
+        count, scatter, p_values = len(self.values), self.scatter, [1.0]
+        excess = self.worse * float(np.log(self.values).mean() - math.log(self.limit))
+        if self.assumed is not None:
+            widest = max(self.assumed, scatter or 0.0)
+            p_values.append(1 - normal_below(excess / widest * math.sqrt(count)))
         if scatter is not None:
             p_values.append(student_tail(excess / scatter * math.sqrt(count), count - 1))
         return min(1.0, 2 * min(p_values))
 
     def state(self, adjusted: float | None, tests: int, detect: float | None) -> State:
         """``fail`` if the value is beyond the limit by more than scatter; ``cannot tell`` if it is beyond by less."""
-        if adjusted is not None and adjusted <= ERROR_RATE and self.excess > 0:
+        if adjusted is not None and adjusted <= ERROR_RATE and self.clear:
             return "fail"
-        blind = detect is not None and (self.smallest(tests) or 0.0) > detect
+        smallest = self.smallest(tests)
+        blind = smallest == math.inf or (detect is not None and smallest > detect)
         return "cannot tell" if self.excess > 0 or blind else "pass"
 
-    def doubt(self, tests: int) -> Doubt:  # noqa: ARG002 - as of all tests
-        """Whether the value keeps its limit."""
+    def doubt(self, tests: int) -> Doubt:
+        """Whether these launches can fail at all, and whether the value keeps its limit."""
+        if self.smallest(tests) == math.inf:
+            return "too few launches"
         return "not significant" if self.excess > 0 else "too much scatter"
 
     def smallest(self, tests: int) -> float:
@@ -170,8 +188,10 @@ class LimitTest:
 
     def needed(self, tests: int, detect: float | None) -> int | None:
         """The launches that would show that the value is beyond its limit, or that ``detect`` would be."""
-        room = self.excess if self.excess > 0 else self.excess + math.log1p(detect or 0.0)
-        scatter = self.assumed if self.scatter is None else self.scatter
+        room = self.excess
+        if room <= 0:
+            room = math.inf if detect is None else room + math.log1p(detect)
+        scatter = LAUNCH_SCATTER if self.scatter is None else self.scatter
         if room <= 0:
             return None
         fewest = len(self.values) + 1
@@ -182,12 +202,14 @@ class LimitTest:
         )
 
 
-def _margin(count: int, scatter: float | None, assumed: float, tests: int) -> float:
+def _margin(count: int, scatter: float | None, assumed: float | None, tests: int) -> float:
     """How far (a logarithm) a true value must be beyond its limit to fail with probability ``POWER``, as the first of
     ``tests`` in Holm's order.
     """
-    widest = max(assumed, scatter or 0.0)
-    margins = [(normal_quantile(1 - ERROR_RATE / 2 / tests) + normal_quantile(POWER)) * widest]
+    margins = [math.inf]
+    if assumed is not None:
+        widest = max(assumed, scatter or 0.0)
+        margins.append((normal_quantile(1 - ERROR_RATE / 2 / tests) + normal_quantile(POWER)) * widest)
     if scatter is not None:
         margins.append(_student_margin(count, tests) * scatter)
     return min(margins) / math.sqrt(count)
@@ -212,29 +234,29 @@ class BaselineTest:
     """
 
     subject: str
-    band: Compared
+    estimate: Estimate
     limit: float
 
     @property
     def value(self) -> float:
         """The ratio of times, as estimated."""
-        return self.band.estimate.ratio
+        return self.estimate.ratio
 
     @property
     def ends(self) -> tuple[float, float] | None:
         """Its exact interval."""
-        low, high = self.band.estimate.low, self.band.estimate.high
+        low, high = self.estimate.low, self.estimate.high
         return None if low is None or high is None else (low, high)
 
     @property
     def launches(self) -> tuple[int, ...]:
         """Of the baseline, and of the run."""
-        return self.band.estimate.launches
+        return self.estimate.launches
 
     @property
     def p_value(self) -> float:
         """Of the hypothesis that the run is not slower."""
-        two_sided = self.band.estimate.p_value
+        two_sided = self.estimate.p_value
         return 1.0 if two_sided is None or self.value <= 1 else two_sided / 2
 
     @property
@@ -244,7 +266,7 @@ class BaselineTest:
 
     def decidable(self, tests: int) -> bool:
         """Whether so many launches can fail at all."""
-        estimate = self.band.estimate
+        estimate = self.estimate
         return estimate.p_value is not None and can_tell(estimate.launches, tests, paired=False, level=TWO_SIDED)
 
     def state(self, adjusted: float | None, tests: int, detect: float | None) -> State:
@@ -268,7 +290,7 @@ class BaselineTest:
 
     def smallest(self, tests: int) -> float | None:
         """At least the tolerance."""
-        estimate = self.band.estimate
+        estimate = self.estimate
         if not self.decidable(tests) or estimate.scatter is None:
             return None
         least = smallest_difference(estimate.scatter, min(estimate.launches), tests, level=TWO_SIDED)
@@ -276,7 +298,7 @@ class BaselineTest:
 
     def needed(self, tests: int, detect: float | None) -> int | None:
         """The launches of each side that can fail, and that would show ``detect``."""
-        fewest, estimate = fewest_launches(tests, paired=False, level=TWO_SIDED), self.band.estimate
+        fewest, estimate = fewest_launches(tests, paired=False, level=TWO_SIDED), self.estimate
         if estimate.scatter is None or detect is None:
             return fewest
         count = launches_needed(estimate.scatter, detect, tests, level=TWO_SIDED)

@@ -14,7 +14,7 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import key_of
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.compare import compare, launch_values
+from busbw_analysis.diagnosis.compare import Compared, compare, launch_values
 from busbw_analysis.diagnosis.compare_answer import label
 from busbw_analysis.diagnosis.curves import DOUBTS, Curve
 from busbw_analysis.diagnosis.findings import case_name
@@ -128,7 +128,8 @@ def _per_launch(
                 if isinstance(values, Unavailable):
                     why.append((values, name))
                 else:
-                    tests.append(LimitTest(name, values, rule.limit, worse, assumed))
+                    usual = None if summary.disturbance.loaded else assumed
+                    tests.append(LimitTest(name, values, rule.limit, worse, usual))
             elif summary.state != "skipped":
                 why.append((Unavailable(summary.state, f"{summary.state}: {'; '.join(summary.reasons)}"), name))
         left_out = by_key(why)
@@ -235,12 +236,13 @@ def _ratio_to_baseline(evidence: Evidence, rule: Limited) -> Measured:
         comparison = compare(*sides, within=rule.limit - 1)
     except UnlikeRuns:
         return Measured(gaps=_unlike(*sides))
-    tests = tuple(
-        BaselineTest(" ".join([label(band.case), *([] if band.band == "no size" else [band.band])]), band, rule.limit)
-        for band in comparison.bands
-    )
+    tests = tuple(BaselineTest(_band_name(band), band.estimate, rule.limit) for band in comparison.bands)
     lost = tuple(case_name(left.case) for left in comparison.left_out if left.unjudged)
     return Measured(tests, (Gap("no-result", "the baseline has a result, the run has none", lost),) if lost else ())
+
+
+def _band_name(band: Compared) -> str:
+    return label(band.case) if band.band == "no size" else f"{label(band.case)} {band.band}"
 
 
 def _unlike(baseline: Dataset, measured: Dataset) -> tuple[Gap, ...]:

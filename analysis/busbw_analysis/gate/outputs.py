@@ -1,5 +1,6 @@
 """What a gate says: lines for a terminal, one line of JSON, JUnit XML, annotations and a summary for GitHub."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 from xml.etree import ElementTree as ET
@@ -27,14 +28,15 @@ def lines(gate: Gate) -> list[tuple[str, str]]:
 
 def headline(gate: Gate) -> str:
     """The outcome in one line."""
-    counts = [(WORD[state], sum(verdict.state == state for verdict in gate.verdicts)) for state in WORD]
-    many = listed(f"{count} {word}" for word, count in counts if count)
-    reasons = [gap.reason for gap in gate.gaps]
-    decisive = [row for row in gate.verdicts if row.state == gate.state and row.rule.severity == "error"]
-    if gate.state != "pass":
-        reasons += [sentence(gate, verdict) for verdict in decisive[:1]]
-    head = f"{WORD[gate.state]} ({many or 'no rule'})"
-    return ": ".join([head, *reasons[:1]])
+    binding = [verdict for verdict in gate.verdicts if verdict.rule.severity == "error"]
+    decisive = [verdict for verdict in binding if verdict.state == gate.state]
+    if gate.state == "pass":
+        seen = [verdict.smallest for verdict in binding if verdict.smallest is not None]
+        found = f"; every slowdown of {percent(max(seen))} would have failed" if seen else ""
+        return f"{WORD[gate.state]}: {counted(len(binding), 'rule')}{found}"
+    if not decisive:
+        return f"{WORD[gate.state]}: {gate.gaps[0].reason}"
+    return f"{WORD[gate.state]}, {len(decisive)} of {counted(len(binding), 'rule')}: {sentence(gate, decisive[0])}"
 
 
 def sentence(gate: Gate, verdict: Verdict) -> str:
@@ -49,7 +51,7 @@ def _value(verdict: Verdict, test: Test) -> str:
     """The value with its interval, where and of how many launches."""
     words = WORDS[verdict.rule.row.unit]
     between = "" if test.ends is None else f" ({words(test.ends[0])} to {words(test.ends[1])})"
-    where = f" at {test.subject}" if test.subject else ""
+    where = f" at {test.subject}" if len(verdict.tests) > 1 else ""
     return f"{words(test.value)}{between}{where}{_launches(test)}"
 
 
@@ -74,6 +76,7 @@ def _failed(_gate: Gate, verdict: Verdict) -> str:
     if isinstance(worst, CountTest):
         return f"{len(worst.names)} of {counted(worst.looked_at, 'case')}: {listed(worst.names, _NAMED)}"
     others = f"; {len(decisive)} of {len(verdict.tests)} fail" if len(verdict.tests) > 1 else ""
+    others += "; slower, and not shown to stay within" if worst.excess <= 0 else ""
     return f"{_value(verdict, worst)}{others}"
 
 
@@ -83,7 +86,7 @@ def _doubted(gate: Gate, verdict: Verdict) -> str:
         worst = decisive[0]
         detect = percent(verdict.rule.visible or 0.0)
         why = {
-            "too few launches": "too few launches to fail, however slow",
+            "too few launches": "too few launches to fail",
             "too much scatter": f"a slowdown of {detect} could have gone unseen",
             "not significant": "beyond the limit by less than launches scatter",
         }[worst.doubt(gate.tests)]
@@ -98,6 +101,8 @@ def _gap(gap: Gap) -> str:
 
 def _decides(verdict: Verdict, worst: Test) -> str:
     sides = " a side" if len(worst.launches) > 1 else ""
+    if verdict.needed is None and worst.excess + math.log1p(verdict.rule.visible or math.inf) <= 0:
+        return "the limit is farther away than that: take a tighter limit or a larger detect"
     if verdict.needed is None:
         return "more launches would not decide: take a quieter machine or a looser limit"
     return f"{verdict.needed} launches{sides} would decide"

@@ -19,7 +19,7 @@ from busbw.errors import UsageError
 from busbw.ops.algorithms import LIBRARY
 from busbw.ops.settings import explicit_algorithm
 from busbw.runs.records import Case
-from busbw.units import counted
+from busbw.units import counted, format_size
 from busbw_analysis.data.distributions import normal_quantile, root, student_quantile, student_tail
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
@@ -60,7 +60,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class _Limited:
-    """A case, with the mean and scatter of the logarithm of its time over runs."""
+    """A case, with the mean and scatter over runs of the logarithm of its median time."""
 
     case: Case
     mean: float
@@ -107,7 +107,7 @@ def _limited(dataset: Dataset) -> list[_Limited]:
         if not summary.groups:
             continue
         by_run = by_key((run, math.log(value)) for (run, _), value in launch_values(dataset, summary, "median").items())
-        means = [float(np.mean(values)) for values in by_run.values()]
+        means = [float(np.median(values)) for values in by_run.values()]
         if len(means) < FEWEST_RUNS:
             continue
         scatter = max(float(np.std(means, ddof=1)), _LEAST_SCATTER)
@@ -125,7 +125,7 @@ def _filters(case: Case, every: Sequence[Case]) -> _Filters:
     algorithms = {explicit_algorithm(other.settings) for other in every}
     values = {
         "op": case.op,
-        "sizes": f"{case.size_bytes}B" if case.size_bytes else None,
+        "sizes": format_size(case.size_bytes).replace(" ", "") if case.size_bytes else None,
         "backend": case.backend,
         "dtype": case.dtype,
         "mode": case.mode if len({other.mode for other in every}) > 1 else None,
