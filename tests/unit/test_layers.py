@@ -23,6 +23,7 @@ SHARED = {
 
 OF_DATASETS = {
     *("assembly/judge.py", "cli/exchange.py", "cli/main.py", "cli/simulate.py", "data/load.py", "diagnosis/judge.py"),
+    *("cli/gate.py", "gate/metrics.py", "gate/suggestion.py"),
     *("diagnosis/compare.py", "diagnosis/selftest.py", "models/results.py", "predict/selection.py"),
 }
 """What pools runs, or takes a pooled data set apart; all else takes the results, facts, curves or samples."""

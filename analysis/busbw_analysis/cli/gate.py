@@ -227,7 +227,7 @@ def set_(*, name: str, runs: tuple[str, ...], results_dir: Path, replace: bool) 
     dataset = _pooled(results_dir, runs)
     if any(stored.run.imported is not None and not stored.path.is_dir() for stored in dataset.runs):
         raise UsageError("a baseline needs stored runs; store the log with busbw import first")
-    path = baselines.write(results_dir, name, baselines.baseline_of(dataset, results_dir), replace=replace)
+    path = baselines.write(results_dir, name, baselines.baseline_of(dataset.runs, results_dir), replace=replace)
     echo(str(path))
 
 

@@ -1,6 +1,7 @@
 """Named baselines: which runs a gate compares with, in ``baselines/NAME.json`` of the results folder."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,6 @@ from busbw.runs import files, store
 from busbw.runs.records import Record
 from busbw.units import listed
 from busbw_analysis.data.likeness import CHECKED
-from busbw_analysis.data.load import Dataset
 
 _FOLDER: Final = "baselines"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -54,13 +54,13 @@ class Baseline(Record, frozen=True, kw_only=True):
         return list(paths.values())
 
 
-def baseline_of(dataset: Dataset, results_dir: Path) -> Baseline:
+def baseline_of(pooled: Sequence[store.StoredRun], results_dir: Path) -> Baseline:
     """The baseline of pooled runs."""
-    first = dataset.runs[0].run
+    first = pooled[0].run
     facts = {name: str(value) for name, value_of in CHECKED if (value := value_of(first)) is not None}
     whole = results_dir.resolve()
     runs = []
-    for stored in dataset.runs:
+    for stored in pooled:
         path = stored.path.resolve()
         inside = path.is_relative_to(whole)
         launches = len({row.launch for row in stored.measurements})
@@ -81,8 +81,7 @@ def is_name(results_dir: Path, name: str) -> bool:
 
 def read(results_dir: Path, name: str) -> Baseline:
     """A stored baseline. Raises UsageError with the known names, and StoreError for a damaged file."""
-    if not is_name(results_dir, name):
-        refuse_unknown("baseline", name, names(results_dir), code="no-such-baseline")
+    _require(results_dir, name)
     path = _path(results_dir, name)
     with files.store_errors("read", path):
         content = files.document(path)
@@ -117,10 +116,17 @@ def write(results_dir: Path, name: str, baseline: Baseline, *, replace: bool) ->
 
 def remove(results_dir: Path, name: str) -> None:
     """Remove a baseline, but not its runs. Raises UsageError with the known names."""
-    if not is_name(results_dir, name):
-        refuse_unknown("baseline", name, names(results_dir), code="no-such-baseline")
+    _require(results_dir, name)
     with files.store_errors("remove", _path(results_dir, name)):
         _path(results_dir, name).unlink()
+
+
+def _require(results_dir: Path, name: str) -> None:
+    if is_name(results_dir, name):
+        return
+    if not (known := names(results_dir)):
+        raise UsageError(f"there is no baseline in {results_dir}; busbw baseline set NAME RUN", code="no-such-baseline")
+    refuse_unknown("baseline", name, known, code="no-such-baseline")
 
 
 def _path(results_dir: Path, name: str) -> Path:

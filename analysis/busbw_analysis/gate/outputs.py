@@ -32,7 +32,7 @@ def headline(gate: Gate) -> str:
     decisive = [verdict for verdict in binding if verdict.state == gate.state]
     if gate.state == "pass":
         seen = [verdict.smallest for verdict in binding if verdict.smallest is not None]
-        found = f"; every slowdown of {percent(max(seen))} would have failed" if seen else ""
+        found = f"; would have found a slowdown of {percent(max(seen))}" if seen else ""
         return f"{WORD[gate.state]}: {counted(len(binding), 'rule')}{found}"
     if not decisive:
         return f"{WORD[gate.state]}: {gate.gaps[0].reason}"

@@ -136,7 +136,7 @@ def _number(text: str) -> float:
 
 _READ: Final[Mapping[Unit, Callable[[str], float]]] = {
     "rate": parse_rate,
-    "time": lambda text: parse_time(text) * 1e9,
+    "time": lambda text: round(parse_time(text) * 1e9, 3),
     "share": _positive_share,
     "ratio": _ratio,
     "count": _count,
@@ -178,12 +178,14 @@ _CHECKS: Final[Mapping[str, Callable[[str], object]]] = {
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
-    """The rules of a file. Raises UsageError with all mistakes."""
+    """The rules of a file. Raises like ``parse_rules``."""
     return parse_rules(read_text(path, MOST_TOML_BYTES, "rules "), str(path))
 
 
 def parse_rules(text: str, origin: str) -> tuple[Rule, ...]:
-    """The rules in TOML ``text``. Raises UsageError with every mistake: rule, key, what was given, what is allowed."""
+    """The rules in TOML ``text``. Raises UsageError with a note for every mistake: rule, key, what was given, what is
+    allowed.
+    """
     document = read_toml(text, origin, repeated=(_TABLE,))
     tables = document.get(_TABLE, [])
     flaws = [f"unknown key {key!r}; a file of rules has only [[rule]]" for key in document if key != _TABLE]
@@ -193,7 +195,10 @@ def parse_rules(text: str, origin: str) -> tuple[Rule, ...]:
     for number, table in enumerate(tables, start=1):
         flaws += [f"rule {number}{_called(table)}: {flaw}" for flaw in _flaws(table)]
     if flaws:
-        raise UsageError("\n  ".join([f"{origin}: {counted(len(flaws), 'mistake')}:", *flaws]), code="rules")
+        error = UsageError(f"{origin}: {counted(len(flaws), 'mistake')}", code="rules")
+        for flaw in flaws:
+            error.add_note(flaw)
+        raise error
     return tuple(msgspec.convert(table, Rule) for table in tables)
 
 

@@ -139,7 +139,8 @@ def _rule(filters: _Filters, limited: _Limited, log_ns: float) -> Rule:
     time_ns = math.exp(log_ns)
     if limited.bus_factor:
         rate = limited.bus_factor * limited.case.size_bytes / time_ns * 1e9
-        limit = {"metric": "busbw", "at_least": f"{_rounded(rate / 1e6, math.floor)}MB/s"}
+        unit, factor = ("GB/s", 1e9) if rate >= 1e9 else ("MB/s", 1e6)
+        limit = {"metric": "busbw", "at_least": f"{_rounded(rate / factor, math.floor)}{unit}"}
     else:
         limit = {"metric": "time", "at_most": f"{_rounded(time_ns / 1e3, math.ceil)}us"}
     return msgspec.convert({**limit, **dict(filters)}, Rule)

@@ -12,6 +12,8 @@ from busbw_analysis.gate.rules import Rule
 EXIT_STATUS: Final[dict[State, int]] = {"pass": 0, "fail": 1, "cannot tell": 3}
 """2 is the status of a wrong request, which no gate shares."""
 
+_ORDER: Final = ("pass", "cannot tell", "fail").index
+
 NO_CASE: Final = Gap("no-case", "no case matches the rule")
 NO_RULE: Final = Gap("no-rule", "there is no rule that could fail: add one whose severity is error")
 
@@ -23,7 +25,8 @@ class Verdict:
     tests, states: the tests and their results, worst first.
     adjusted: the p-values after Holm; None: of a count.
     gaps: what could not be tested.
-    smallest: every increase of this share would have failed, in whatever case, with probability 80 %; None: unknown.
+    smallest: of a pass: an increase of this share, in whatever case, would have failed with probability 80 %; None: it
+        counts cases.
     needed: launches that would decide all undecided tests; None: nothing is undecided, or launches do not help.
     """
 
@@ -57,15 +60,19 @@ class Gate:
     @property
     def state(self) -> State:
         """``fail`` if a rule fails, even if others cannot tell; warnings do not count."""
-        states = {verdict.state for verdict in self.verdicts if verdict.rule.severity == "error"}
-        if "fail" in states:
-            return "fail"
-        return "cannot tell" if "cannot tell" in states or self.gaps else "pass"
+        binding = [verdict.state for verdict in self.verdicts if verdict.rule.severity == "error"]
+        return _worst(binding, self.gaps)
 
     @property
     def code(self) -> int:
         """The exit status."""
         return EXIT_STATUS[self.state]
+
+
+def _worst(states: Sequence[State], gaps: Sequence[Gap]) -> State:
+    """``fail`` outweighs ``cannot tell``, which a gap is."""
+    least: State = "cannot tell" if gaps else "pass"
+    return max((*states, least), key=_ORDER)
 
 
 def gate_of(rules: Sequence[Rule], evidence: Evidence) -> Gate:
@@ -90,7 +97,7 @@ def _verdict(rule: Rule, measured: Measured, adjusted: Sequence[float | None], f
     detect = rule.visible
     states = [test.state(p_value, family, detect) for test, p_value in rows]
     gaps = measured.gaps if rows or measured.gaps else (NO_CASE,)
-    state: State = "fail" if "fail" in states else "cannot tell" if gaps or "cannot tell" in states else "pass"
+    state = _worst(states, gaps)
     tests = tuple(test for test, _ in rows)
     seen = [test.smallest(family) for test in tests if not isinstance(test, CountTest)]
     whole = [share for share in seen if share is not None]
@@ -104,6 +111,6 @@ def _verdict(rule: Rule, measured: Measured, adjusted: Sequence[float | None], f
         states=tuple(states),
         adjusted=tuple(p_value for _, p_value in rows),
         gaps=gaps,
-        smallest=max(whole) if whole and len(whole) == len(seen) else None,
+        smallest=max(whole) if state == "pass" and whole and len(whole) == len(seen) else None,
         needed=max(launches) if launches and len(launches) == len(counts) else None,
     )

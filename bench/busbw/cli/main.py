@@ -140,6 +140,8 @@ class _Commands(click.Group):
             raise
         except BusbwError as error:
             echo(f"busbw: {plain_text(str(error))}", err=True)
+            for note in getattr(error, "__notes__", ()):
+                echo(f"  {plain_text(note)}", err=True)
             ctx.exit(2 if isinstance(error, UsageError) else 1)
         except KeyboardInterrupt:
             echo("busbw: interrupted", err=True)
