@@ -12,7 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -68,6 +68,28 @@ def healthy(gates: int) -> Iterator[tuple[str, float]]:
     for many in (1, 3, 10):
         count = failed(gates, partial(_at_the_limit, launches, limits, many))
         yield f"healthy, its true value at the limit, {many} launches", count / gates
+
+
+def between_runs(gates: int) -> Iterator[tuple[str, float]]:
+    """Shares of healthy gates that fail where runs differ by more than their launches, as do the real ones."""
+    launches = bands(real_launches(), BANDS)
+    for many in (1, 3, 5, 10):
+        count = failed(gates, partial(_another_run, launches, many))
+        yield f"healthy, another real run, a baseline of {many} real runs", count / gates
+        for name, share, slower in (("healthy", 0.01, 0.0), ("10 % slower", 0.01, math.log(1.1))):
+            count = failed(gates, partial(_paced, many, share, slower))
+            yield f"{name}, runs differ by {share:.0%}, a baseline of {many} runs", count / gates
+
+
+def _another_run(launches: Floats, many: int, generator: np.random.Generator) -> Gate:
+    chosen = generator.permutation(len(launches))[: many + 1]
+    return against_baseline(launches[chosen[:-1]], launches[chosen[-1]])
+
+
+def _paced(many: int, between: float, slower: float, generator: np.random.Generator) -> Gate:
+    shape = (many + 1, 10, len(BANDS))
+    logs = generator.normal(0, SCATTER, shape) + generator.normal(0, between, (many + 1, 1, len(BANDS)))
+    return against_baseline(logs[:-1], logs[-1] + slower)
 
 
 def _at_the_limit(launches: Floats, limits: Floats, many: int, generator: np.random.Generator) -> Gate:
@@ -131,7 +153,8 @@ def main() -> None:
     parser.add_argument("--gates", type=int, default=10_000)
     parser.add_argument("--real", type=int, default=0)
     given = parser.parse_args()
-    for name, share in (*healthy(given.gates), *planted(max(1, given.gates // 10))):
+    fewer = max(1, given.gates // 10)
+    for name, share in chain(healthy(given.gates), planted(fewer), between_runs(fewer)):
         print(f"{share:9.4%}  {name}", flush=True)
     for state, count in Counter(on_real_runs(given.real)).items() if given.real else ():
         print(f"{count:9}  real gates: {state}")

@@ -190,8 +190,8 @@ _TABLE = r'''
 -cells = tuple(np.searchsorted(ranks, times.pairs).T)
 +cells = tuple(np.searchsorted(ranks, times.pairs).T[::-1])
 @ analysis/busbw_analysis/diagnosis/compare.py: the fastest group speaks for those that run at once [compare]
--_geometric_mean if summary.case.op in PAIRED else max
-+_geometric_mean if summary.case.op in PAIRED else min
+-geometric_mean if summary.case.op in PAIRED else max
++geometric_mean if summary.case.op in PAIRED else min
 @ analysis/busbw_analysis/gate/verdicts.py: a gate lets a failure pass beside what could not be judged [gate]
 -("pass", "cannot tell", "fail").index
 +("pass", "fail", "cannot tell").index

@@ -27,10 +27,10 @@ from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.hypothesis_tests import estimate, holm, launches_needed, smallest_difference
 from busbw_analysis.gate import baselines, outputs
-from busbw_analysis.gate.launch_tests import ERROR_RATE, TWO_SIDED, BaselineTest, CountTest, LimitTest
+from busbw_analysis.gate.launch_tests import ERROR_RATE, TWO_SIDED, BaselineTest, CountTest, LimitTest, bound
 from busbw_analysis.gate.metrics import METRICS, Evidence, Measured
 from busbw_analysis.gate.rules import EXAMPLES, Rule, parse_rules, written
-from busbw_analysis.gate.suggestion import bound, suggested
+from busbw_analysis.gate.suggestion import suggested
 from busbw_analysis.gate.verdicts import Gate, gate_of, judged
 
 STEADY = World(launch_noise=0.01)
@@ -178,6 +178,27 @@ def test_launches_of_several_runs_are_pooled() -> None:
     assert gate([SLOWER], runs[0], baseline=run_of(1)).code == 3
     result = gate([SLOWER], *runs, baseline=run_of(1))
     assert (result.code, result.verdicts[0].tests[0].launches) == (0, (10, 8))
+
+
+def test_runs_of_a_baseline_that_differ_by_more_than_their_launches_count() -> None:
+    """Each run with its own pace: one run shows nothing of that, two not how much, eight do."""
+
+    def paced(seed: int, factor: float) -> StoredRun:
+        return run_of(seed, World(pieces=(Piece(20e-6 * factor, 1e-10 * factor),), launch_noise=0.005), cases=CASES[:1])
+
+    paces = np.exp(np.random.default_rng(1).permutation(np.linspace(-0.015, 0.015, 8))).tolist()
+    before, after = [paced(seed, pace) for seed, pace in enumerate(paces)], pool((paced(20, 1.03),))
+    rule = Rule(metric="ratio_to_baseline", at_most="1.01", detect="0.2")
+    codes = {}
+    for many in (1, 2, 8):
+        side = pool([paced(11, 0.99)] if many == 1 else before[:many])
+        (verdict,) = gate_of([rule], Evidence(judge(after), after, side)).verdicts
+        codes[many] = verdict.state
+        if many == 2:
+            assert verdict.tests[0].doubt(1) == "runs differ"
+    assert codes == {1: "fail", 2: "cannot tell", 8: "pass"}
+    slow = pool((paced(20, 1.2),))
+    assert gate_of([rule], Evidence(judge(slow), slow, pool(before))).code == 1
 
 
 _TIMES = st.lists(st.floats(0.5, 2.0), min_size=4, max_size=12)

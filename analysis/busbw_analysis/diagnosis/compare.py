@@ -309,7 +309,7 @@ def launch_values(dataset: Dataset, summary: CaseSummary, statistic: str) -> Lau
     """
     name, groups = f"{statistic}_ns", summary.groups
     columns = by_key(zip(groups.keys, getattr(groups.rows, name).tolist(), strict=True))
-    bring: Callable[[Sequence[float]], float] = _geometric_mean if summary.case.op in PAIRED else max
+    bring: Callable[[Sequence[float]], float] = geometric_mean if summary.case.op in PAIRED else max
     return {
         (dataset.runs[run].run.id, launch): bring(column)
         for (run, launch), column in columns.items()
@@ -317,7 +317,8 @@ def launch_values(dataset: Dataset, summary: CaseSummary, statistic: str) -> Lau
     }
 
 
-def _geometric_mean(values: Iterable[float]) -> float:
+def geometric_mean(values: Iterable[float]) -> float:
+    """Of positive values."""
     return float(np.exp(np.log(list(values)).mean()))
 
 
@@ -363,7 +364,7 @@ def _combine(members: Sequence[_Material], cases: Mapping[Case, Compared]) -> _M
     statistic = members[0].statistic if len(members) == 1 else "geometric mean"
     first, second = (
         {
-            launch: _geometric_mean(side[launch] for side in sides)
+            launch: geometric_mean(side[launch] for side in sides)
             for launch in sides[0]
             if all(launch in side for side in sides)
         }

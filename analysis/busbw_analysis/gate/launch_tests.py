@@ -6,8 +6,10 @@ rules by ``ERROR_RATE``, whatever the number of rules and cases and however they
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 from typing import Final, Literal, Protocol
 
 import numpy as np
@@ -22,18 +24,23 @@ from busbw_analysis.data.distributions import (
 )
 from busbw_analysis.data.intervals import interval_of
 from busbw_analysis.diagnosis.hypothesis_tests import (
+    CONFIDENCE,
     POWER,
     Estimate,
+    Launches,
+    adjusted,
     can_tell,
+    estimate,
     fewest_launches,
     launches_needed,
     smallest_difference,
 )
 
 State = Literal["pass", "fail", "cannot tell"]
-Doubt = Literal["too few launches", "too much scatter", "not significant"]
+Doubt = Literal["too few launches", "too much scatter", "not significant", "runs differ"]
 """Why a test cannot tell. ``too much scatter``: a slowdown that must be seen could not have been; ``not significant``:
-the value is beyond its limit, but by less than launches scatter.
+the value is beyond its limit, but by less than launches scatter. ``runs differ``: those of the baseline do, by more
+than their launches.
 """
 
 ERROR_RATE: Final = 0.001
@@ -49,8 +56,11 @@ LAUNCH_SCATTER: Final = 0.35
 Launches of one machine seldom differ by a factor of 1.5, which is 1.2 of these. Where other programs take CPU time,
 they do (single launches took 10 times as long), and nothing is assumed.
 """
-_LEAST_SCATTER: Final = 0.005
+LEAST_SCATTER: Final = 0.005
 """No scatter is taken to be smaller: few launches can agree by chance, and clocks are coarse."""
+
+FEWEST_RUNS: Final = 3
+"""Fewer runs do not show how much runs scatter."""
 
 
 class Test(Protocol):
@@ -135,7 +145,7 @@ class LimitTest:
         """Standard deviation of the logarithm between launches; None for a single launch."""
         if len(self.values) < 2:
             return None
-        return max(float(np.log(self.values).std(ddof=1)), _LEAST_SCATTER)
+        return max(float(np.log(self.values).std(ddof=1)), LEAST_SCATTER)
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -223,19 +233,43 @@ def _student_margin(count: int, tests: int) -> float:
     return root(lambda shift: student_tail(critical, count - 1, shift) - POWER, 0.0, most)
 
 
+@lru_cache(maxsize=1024)
+def bound(runs: int, share: float) -> float:
+    """How many standard deviations (of ``runs`` runs) above their mean a limit is that the next run exceeds with
+    probability ``share``, and that at most this share of all runs exceeds with 95 % confidence, whichever is farther;
+    their logarithms are taken as normal. Infinite for fewer than ``FEWEST_RUNS``.
+
+    Source: Hahn & Meeker 1991, sections 4.7 and 4.6.
+    """
+    if runs < FEWEST_RUNS:
+        return math.inf
+    freedom = runs - 1
+    next_run = student_quantile(1 - share, freedom) * math.sqrt(1 + 1 / runs)
+    shift = normal_quantile(1 - share) * math.sqrt(runs)
+    tolerance = root(
+        lambda value: student_tail(value * math.sqrt(runs), freedom, shift) - (1 - CONFIDENCE), 0.0, 10 * next_run
+    )
+    return max(next_run, tolerance)
+
+
 @dataclass(frozen=True, slots=True)
 class BaselineTest:
     """A band of sizes against a baseline: the exact rank-sum test on launches.
 
-    A difference that is shown to be smaller than the tolerance does not fail, however significant it is. This also
-    covers what runs differ from each other beyond their launches.
+    A difference that is shown to be smaller than the tolerance does not fail, however significant it is. If the runs of
+    the baseline differ from each other by more than their launches, launches do not stand for runs: then a failure must
+    also be beyond what the next run of the baseline would be (``bound``).
 
     limit: the ratio of times, above 1, up to which a band is not called slower.
+    runs, run_scatter: number of runs of the baseline, and the standard deviation of the logarithm between them; 0 if
+        they do not differ significantly, or there is one.
     """
 
     subject: str
     estimate: Estimate
     limit: float
+    runs: int = 1
+    run_scatter: float = 0.0
 
     @property
     def value(self) -> float:
@@ -276,17 +310,26 @@ class BaselineTest:
         ends = self.ends
         if not self.decidable(tests) or ends is None:
             return "cannot tell"
-        if adjusted is not None and adjusted <= ERROR_RATE and ends[1] > self.limit:
+        margin = self.margin(tests)
+        if adjusted is not None and adjusted <= ERROR_RATE and ends[1] > self.limit and math.log(self.value) > margin:
             return "fail"
+        if margin == math.inf or (detect is not None and margin > math.log1p(detect)):
+            return "cannot tell"
         if detect is None or ends[1] <= 1 + detect:
             return "pass"
         smallest = self.smallest(tests)
         sees = smallest is not None and smallest <= detect and self.value < 1 + detect
         return "pass" if sees else "cannot tell"
 
+    def margin(self, tests: int) -> float:
+        """How far (a logarithm) above the baseline its next run may be."""
+        return bound(self.runs, ERROR_RATE / tests) * self.run_scatter if self.run_scatter else 0.0
+
     def doubt(self, tests: int) -> Doubt:
-        """Whether so many launches could ever fail."""
-        return "too much scatter" if self.decidable(tests) else "too few launches"
+        """Whether so many launches could ever fail, and whether they stand for runs."""
+        if not self.decidable(tests):
+            return "too few launches"
+        return "runs differ" if self.run_scatter else "too much scatter"
 
     def smallest(self, tests: int) -> float | None:
         """At least the tolerance."""
@@ -294,16 +337,29 @@ class BaselineTest:
         if not self.decidable(tests) or estimate.scatter is None:
             return None
         least = smallest_difference(estimate.scatter, min(estimate.launches), tests, level=TWO_SIDED)
-        return max(least, self.limit - 1)
+        return max(least, self.limit - 1, math.expm1(self.margin(tests)))
 
     def needed(self, tests: int, detect: float | None) -> int | None:
         """The launches of each side that can fail, and that would show ``detect``."""
+        if self.doubt(tests) == "runs differ":
+            return None
         fewest, estimate = fewest_launches(tests, paired=False, level=TWO_SIDED), self.estimate
         if estimate.scatter is None or detect is None:
             return fewest
         count = launches_needed(estimate.scatter, detect, tests, level=TWO_SIDED)
         enough = count is not None and count <= min(estimate.launches)  # for ``detect``, not for what was seen
         return None if enough else count
+
+
+def scatter_between(runs: Sequence[Launches]) -> float:
+    """The standard deviation between runs of the logarithm of their median, if some two of ``runs`` differ by the exact
+    test on launches at 5 %, else 0. Each run has one number per launch.
+    """
+    pairs = [estimate(first, second) for first, second in combinations(runs, 2)]
+    if not any(p_value is not None and p_value <= 1 - CONFIDENCE for p_value in adjusted(pairs)):
+        return 0.0
+    medians = [math.log(float(np.median(list(launches.values())))) for launches in runs]
+    return max(float(np.std(medians, ddof=1)), LEAST_SCATTER)
 
 
 @dataclass(frozen=True, slots=True)

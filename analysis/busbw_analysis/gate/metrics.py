@@ -14,13 +14,20 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import key_of
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.compare import Compared, compare, launch_values
+from busbw_analysis.diagnosis.compare import Compared, compare, geometric_mean, launch_values
 from busbw_analysis.diagnosis.compare_answer import label
 from busbw_analysis.diagnosis.curves import DOUBTS, Curve
 from busbw_analysis.diagnosis.findings import case_name
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.fitting.published import published_of
-from busbw_analysis.gate.launch_tests import LAUNCH_SCATTER, BaselineTest, CountTest, LimitTest, Test
+from busbw_analysis.gate.launch_tests import (
+    LAUNCH_SCATTER,
+    BaselineTest,
+    CountTest,
+    LimitTest,
+    Test,
+    scatter_between,
+)
 from busbw_analysis.peaks.peaks import Peak
 
 Unit = Literal["rate", "time", "share", "ratio", "count"]
@@ -236,9 +243,21 @@ def _ratio_to_baseline(evidence: Evidence, rule: Limited) -> Measured:
         comparison = compare(*sides, within=rule.limit - 1)
     except UnlikeRuns:
         return Measured(gaps=_unlike(*sides))
-    tests = tuple(BaselineTest(_band_name(band), band.estimate, rule.limit) for band in comparison.bands)
+    by_case = {summary.case: summary for summary in sides[0].summaries}
+    tests = tuple(
+        BaselineTest(_band_name(band), band.estimate, rule.limit, *_between_runs(sides[0], band, by_case))
+        for band in comparison.bands
+    )
     lost = tuple(case_name(left.case) for left in comparison.left_out if left.unjudged)
     return Measured(tests, (Gap("no-result", "the baseline has a result, the run has none", lost),) if lost else ())
+
+
+def _between_runs(baseline: Dataset, band: Compared, by_case: Mapping[Case, CaseSummary]) -> tuple[int, float]:
+    """The number of runs of the baseline, and their scatter if some two of them differ significantly, else 0."""
+    times = [launch_values(baseline, by_case[size.case], "median") for size in band.cases]
+    shared = [launch for launch in times[0] if all(launch in of_size for of_size in times)]
+    runs = by_key((run, ((run, launch), geometric_mean(of[run, launch] for of in times))) for run, launch in shared)
+    return len(runs), scatter_between([dict(launches) for launches in runs.values()])
 
 
 def _band_name(band: Compared) -> str:

@@ -10,7 +10,7 @@ from busbw.runs.records import JSON
 from busbw.units import counted, listed
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.diagnosis.hypothesis_tests import POWER, percent
-from busbw_analysis.gate.launch_tests import ERROR_RATE, CountTest, State, Test
+from busbw_analysis.gate.launch_tests import ERROR_RATE, FEWEST_RUNS, CountTest, State, Test
 from busbw_analysis.gate.metrics import WORDS, Gap
 from busbw_analysis.gate.verdicts import Gate, Verdict
 
@@ -88,10 +88,11 @@ def _doubted(gate: Gate, verdict: Verdict) -> str:
         why = {
             "too few launches": "too few launches to fail",
             "too much scatter": f"a slowdown of {detect} could have gone unseen",
+            "runs differ": "the runs of the baseline differ by more than their launches",
             "not significant": "beyond the limit by less than launches scatter",
         }[worst.doubt(gate.tests)]
         some = f" in {len(decisive)} of {len(verdict.tests)}" if len(verdict.tests) > 1 else ""
-        clauses += [f"{_value(verdict, worst)}: {why}{some}", _decides(verdict, worst)]
+        clauses += [f"{_value(verdict, worst)}: {why}{some}", _decides(verdict, worst, gate.tests)]
     return "; ".join(clauses)
 
 
@@ -99,10 +100,12 @@ def _gap(gap: Gap) -> str:
     return f"{gap.reason} ({listed(gap.cases, _NAMED)})" if gap.cases else gap.reason
 
 
-def _decides(verdict: Verdict, worst: Test) -> str:
+def _decides(verdict: Verdict, worst: Test, tests: int) -> str:
     sides = " a side" if len(worst.launches) > 1 else ""
     if verdict.needed is None and worst.excess + math.log1p(verdict.rule.visible or math.inf) <= 0:
         return "the limit is farther away than that: take a tighter limit or a larger detect"
+    if worst.doubt(tests) == "runs differ":
+        return f"a baseline of more runs ({FEWEST_RUNS} at least, better 10) would decide"
     if verdict.needed is None:
         return "more launches would not decide: take a quieter machine or a looser limit"
     return f"{verdict.needed} launches{sides} would decide"

@@ -2,14 +2,13 @@
 
 The logarithm of a run's time is taken as normal over runs. A limit is as far from the mean as the next run is with
 probability ``ERROR_RATE`` divided by the number of rules, and as an upper 95 % tolerance bound for this share of runs,
-whichever is farther. So few runs give wide limits. Source: Hahn & Meeker 1991, sections 4.7 and 4.6.
+whichever is farther. So few runs give wide limits.
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -20,20 +19,16 @@ from busbw.ops.algorithms import LIBRARY
 from busbw.ops.settings import explicit_algorithm
 from busbw.runs.records import Case
 from busbw.units import counted, format_size
-from busbw_analysis.data.distributions import normal_quantile, root, student_quantile, student_tail
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.diagnosis.compare import launch_values
-from busbw_analysis.gate.launch_tests import ERROR_RATE
+from busbw_analysis.gate.launch_tests import ERROR_RATE, FEWEST_RUNS, LEAST_SCATTER, bound
 from busbw_analysis.gate.rules import Rule, written
 
-FEWEST_RUNS: Final = 3
 _TIGHT: Final = 0.1
 """A slowdown that rules should find: how many runs would do is said of wider ones."""
 _MARGIN: Final = math.log1p(_TIGHT)
 _MOST_RUNS: Final = 100
-_CONFIDENCE: Final = 0.95
-_LEAST_SCATTER: Final = 0.005
 _DIGITS: Final = 3
 
 
@@ -110,7 +105,7 @@ def _limited(dataset: Dataset) -> list[_Limited]:
         means = [float(np.median(values)) for values in by_run.values()]
         if len(means) < FEWEST_RUNS:
             continue
-        scatter = max(float(np.std(means, ddof=1)), _LEAST_SCATTER)
+        scatter = max(float(np.std(means, ddof=1)), LEAST_SCATTER)
         group = summary.groups[0]
         factor = None if group.busbw is None else group.bus_factor
         rows.append(_Limited(summary.case, float(np.mean(means)), scatter, len(means), factor))
@@ -149,20 +144,6 @@ def _rule(filters: _Filters, limited: _Limited, log_ns: float) -> Rule:
 def _rounded(value: float, direction: Callable[[float], int]) -> str:
     step = 10.0 ** (math.floor(math.log10(value)) + 1 - _DIGITS)
     return f"{direction(value / step) * step:.{max(0, -round(math.log10(step)))}f}"
-
-
-@lru_cache(maxsize=1024)
-def bound(runs: int, share: float) -> float:
-    """How many standard deviations (of ``runs`` runs) above their mean a limit is that the next run exceeds with
-    probability ``share``, and that at most this share of all runs exceeds with 95 % confidence.
-    """
-    freedom = runs - 1
-    next_run = student_quantile(1 - share, freedom) * math.sqrt(1 + 1 / runs)
-    shift = normal_quantile(1 - share) * math.sqrt(runs)
-    tolerance = root(
-        lambda value: student_tail(value * math.sqrt(runs), freedom, shift) - (1 - _CONFIDENCE), 0.0, 10 * next_run
-    )
-    return max(next_run, tolerance)
 
 
 def _comments(dataset: Dataset, smallest: float) -> list[str]:

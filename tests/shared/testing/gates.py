@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw_analysis.diagnosis.hypothesis_tests import estimate
-from busbw_analysis.gate.launch_tests import BaselineTest, LimitTest
+from busbw_analysis.gate.launch_tests import BaselineTest, LimitTest, scatter_between
 from busbw_analysis.gate.metrics import Measured
 from busbw_analysis.gate.rules import Rule
 from busbw_analysis.gate.verdicts import Gate, judged
@@ -35,14 +35,19 @@ def bands(logs: Floats, sizes: Sequence[Sequence[int]]) -> Floats:
 
 
 def against_baseline(before: Floats, after: Floats) -> Gate:
-    """A gate on logarithms of launches × bands against a baseline."""
-    sides = [
-        [{(name, launch): float(time) for launch, time in enumerate(column)} for column in np.exp(side).T]
-        for name, side in (("before", before), ("after", after))
-    ]
-    estimates = [estimate(first, second) for first, second in zip(*sides, strict=True)]
-    tests = [BaselineTest(f"band {band}", row, BY_BASELINE.limit) for band, row in enumerate(estimates)]
+    """A gate on logarithms of launches × bands against a baseline of the same shape, or of runs × launches × bands."""
+    runs = before if before.ndim == 3 else before[np.newaxis]
+    tests = []
+    for band in range(after.shape[-1]):
+        of_runs = [_launches(f"before {run}", logs[:, band]) for run, logs in enumerate(runs)]
+        first = {launch: time for launches in of_runs for launch, time in launches.items()}
+        row = estimate(first, _launches("after", after[:, band]))
+        tests.append(BaselineTest(f"band {band}", row, BY_BASELINE.limit, len(runs), scatter_between(of_runs)))
     return judged([(BY_BASELINE, Measured(tuple(tests)))])
+
+
+def _launches(run: str, logs: Floats) -> dict[tuple[str, int], float]:
+    return {(run, launch): float(time) for launch, time in enumerate(np.exp(logs))}
 
 
 def against_limits(logs: Floats, limits: Floats) -> Gate:
