@@ -61,6 +61,8 @@ LEAST_SCATTER: Final = 0.005
 
 FEWEST_RUNS: Final = 3
 """Fewer runs do not show how much runs scatter."""
+ENOUGH_RUNS: Final = 10
+"""So many show it well enough to be believed, even if no two of them differ significantly."""
 
 
 class Test(Protocol):
@@ -257,12 +259,11 @@ class BaselineTest:
     """A band of sizes against a baseline: the exact rank-sum test on launches.
 
     A difference that is shown to be smaller than the tolerance does not fail, however significant it is. If the runs of
-    the baseline differ from each other by more than their launches, launches do not stand for runs: then a failure must
-    also be beyond what the next run of the baseline would be (``bound``).
+    the baseline differ from each other by more than their launches, launches do not stand for runs: then, and with
+    ``ENOUGH_RUNS`` always, a failure must also be beyond what the next run of the baseline would be (``bound``).
 
     limit: the ratio of times, above 1, up to which a band is not called slower.
-    runs, run_scatter: number of runs of the baseline, and the standard deviation of the logarithm between them; 0 if
-        they do not differ significantly, or there is one.
+    runs, run_scatter: number of runs of the baseline, and their scatter as of ``scatter_between``.
     """
 
     subject: str
@@ -329,15 +330,18 @@ class BaselineTest:
         """Whether so many launches could ever fail, and whether they stand for runs."""
         if not self.decidable(tests):
             return "too few launches"
-        return "runs differ" if self.run_scatter else "too much scatter"
+        return "runs differ" if math.expm1(self.margin(tests)) > self._by_launches(tests) else "too much scatter"
+
+    def _by_launches(self, tests: int) -> float:
+        """The smallest share that launches alone would show; there are enough of them."""
+        launches, scatter = min(self.launches), self.estimate.scatter or LEAST_SCATTER
+        return smallest_difference(scatter, launches, tests, level=TWO_SIDED)
 
     def smallest(self, tests: int) -> float | None:
         """At least the tolerance."""
-        estimate = self.estimate
-        if not self.decidable(tests) or estimate.scatter is None:
+        if not self.decidable(tests):
             return None
-        least = smallest_difference(estimate.scatter, min(estimate.launches), tests, level=TWO_SIDED)
-        return max(least, self.limit - 1, math.expm1(self.margin(tests)))
+        return max(self._by_launches(tests), self.limit - 1, math.expm1(self.margin(tests)))
 
     def needed(self, tests: int, detect: float | None) -> int | None:
         """The launches of each side that can fail, and that would show ``detect``."""
@@ -352,12 +356,15 @@ class BaselineTest:
 
 
 def scatter_between(runs: Sequence[Launches]) -> float:
-    """The standard deviation between runs of the logarithm of their median, if some two of ``runs`` differ by the exact
-    test on launches at 5 %, else 0. Each run has one number per launch.
+    """The standard deviation between runs of the logarithm of their median. Each run has one number per launch.
+
+    0 for fewer than ``ENOUGH_RUNS`` of which no two differ by the exact test on launches at 5 %: a standard deviation
+    of few runs is too uncertain to be used without need.
     """
-    pairs = [estimate(first, second) for first, second in combinations(runs, 2)]
-    if not any(p_value is not None and p_value <= 1 - CONFIDENCE for p_value in adjusted(pairs)):
-        return 0.0
+    if len(runs) < ENOUGH_RUNS:
+        pairs = [estimate(first, second) for first, second in combinations(runs, 2)]
+        if not any(p_value is not None and p_value <= 1 - CONFIDENCE for p_value in adjusted(pairs)):
+            return 0.0
     medians = [math.log(float(np.median(list(launches.values())))) for launches in runs]
     return max(float(np.std(medians, ddof=1)), LEAST_SCATTER)
 

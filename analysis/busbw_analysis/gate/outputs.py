@@ -9,6 +9,7 @@ from busbw.escape import plain_text
 from busbw.runs.records import JSON
 from busbw.units import counted, listed
 from busbw_analysis.data.as_json import plain
+from busbw_analysis.diagnosis.compare_answer import MOST_LAUNCHES
 from busbw_analysis.diagnosis.hypothesis_tests import POWER, percent
 from busbw_analysis.gate.launch_tests import ERROR_RATE, FEWEST_RUNS, CountTest, State, Test
 from busbw_analysis.gate.metrics import WORDS, Gap
@@ -23,20 +24,34 @@ _NAMED: Final = 2
 
 def lines(gate: Gate) -> list[tuple[str, str]]:
     """The outcome, and a line for each rule: a word and a sentence."""
-    return [("gate", headline(gate)), *((WORD[verdict.state], sentence(gate, verdict)) for verdict in gate.verdicts)]
+    return [("gate", outcome(gate)), *((WORD[verdict.state], sentence(gate, verdict)) for verdict in gate.verdicts)]
 
 
 def headline(gate: Gate) -> str:
-    """The outcome in one line."""
-    binding = [verdict for verdict in gate.verdicts if verdict.rule.severity == "error"]
-    decisive = [verdict for verdict in binding if verdict.state == gate.state]
+    """The outcome, and the first rule that decides it, in one line."""
+    decisive = _decisive(gate)
+    said = [] if gate.state == "pass" or not decisive else [sentence(gate, decisive[0])]
+    return ": ".join([outcome(gate), *said])
+
+
+def outcome(gate: Gate) -> str:
+    """The state, how many rules have it, and of a pass what it would have found."""
+    binding, decisive = _binding(gate), _decisive(gate)
     if gate.state == "pass":
         seen = [verdict.smallest for verdict in binding if verdict.smallest is not None]
         found = f"; would have found a slowdown of {percent(max(seen))}" if seen else ""
         return f"{WORD[gate.state]}: {counted(len(binding), 'rule')}{found}"
     if not decisive:
         return f"{WORD[gate.state]}: {gate.gaps[0].reason}"
-    return f"{WORD[gate.state]}, {len(decisive)} of {counted(len(binding), 'rule')}: {sentence(gate, decisive[0])}"
+    return f"{WORD[gate.state]}, {len(decisive)} of {counted(len(binding), 'rule')}"
+
+
+def _binding(gate: Gate) -> list[Verdict]:
+    return [verdict for verdict in gate.verdicts if verdict.rule.severity == "error"]
+
+
+def _decisive(gate: Gate) -> list[Verdict]:
+    return [verdict for verdict in _binding(gate) if verdict.state == gate.state]
 
 
 def sentence(gate: Gate, verdict: Verdict) -> str:
@@ -65,8 +80,8 @@ def _passed(_gate: Gate, verdict: Verdict) -> str:
     if isinstance(worst, CountTest):
         return f"{len(worst.names)} of {counted(worst.looked_at, 'case')}"
     many = f", worst of {len(verdict.tests)}" if len(verdict.tests) > 1 else ""
-    what = "increase" if verdict.rule.metric == "skew" else "slowdown"
-    found = "" if verdict.smallest is None else f"; would have found a {what} of {percent(verdict.smallest)}"
+    what = "an increase" if verdict.rule.metric == "skew" else "a slowdown"
+    found = "" if verdict.smallest is None else f"; would have found {what} of {percent(verdict.smallest)}"
     return f"{_value(verdict, worst)}{many}{found}"
 
 
@@ -108,7 +123,8 @@ def _decides(verdict: Verdict, worst: Test, tests: int) -> str:
         return f"a baseline of more runs ({FEWEST_RUNS} at least, better 10) would decide"
     if verdict.needed is None:
         return "more launches would not decide: take a quieter machine or a looser limit"
-    return f"{verdict.needed} launches{sides} would decide"
+    quieter = "; a quieter machine takes fewer" if verdict.needed > MOST_LAUNCHES else ""
+    return f"{verdict.needed} launches{sides} would decide{quieter}"
 
 
 def document(gate: Gate, runs: Sequence[str], hosts: Sequence[str], baseline: str | None) -> dict[str, JSON]:
