@@ -71,8 +71,9 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
 ) -> None:
     """Decide whether RUN... passes: by rules, by a baseline, or both. Several runs are pooled.
 
-    A healthy machine whose runs differ no more than their launches fails less than 1 in 1,000 gates. Without --rules, no band of sizes may be slower than the
-    baseline, and no case may be missing. Exit status: 0 pass, 1 fail, 3 cannot tell, 2 not usable as asked.
+    A healthy machine whose runs differ no more than their launches fails less than 1 in 1,000 gates. Without --rules,
+    no band of sizes may be slower than the baseline, and no case may be missing. Exit status: 0 pass, 1 fail, 3 cannot
+    tell, 2 not usable as asked.
     """
     notifier = _argv(notify_command)
     rules = _rules(rules_file, baseline, within)
