@@ -136,6 +136,19 @@ def parse_span(text: str) -> float:
     return _in_units("time", text, _SPANS, "30s, 90min, 8h")
 
 
+def parse_share(text: str, most: float = 1) -> float:
+    """Parse a share to a fraction between 0 and ``most``: ``5%`` or ``0.05``. Raises UsageError for anything else."""
+    number = text.strip().removesuffix("%")
+    try:
+        share = float(number) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not 0 < share < most:
+        fraction = f"a fraction between 0 and {most:g}" if most < math.inf else "a fraction above 0"
+        raise UsageError(f"{text!r}: expected a percentage (5%) or {fraction} (0.05)")
+    return share
+
+
 def _in_units(what: str, text: str, units: Mapping[str, float], examples: str) -> float:
     match = _NUMBER_AND_UNIT.fullmatch(text)
     factor = units.get(match[2]) if match else None

@@ -20,6 +20,8 @@ from busbw.ops.base import Op
 from busbw.ops.communication import COLLECTIVES
 from busbw.ops.training import METHODS
 from busbw.runs import facts, records
+from busbw_analysis.gate.metrics import METRICS
+from busbw_analysis.gate.rules import EXAMPLES
 from busbw_analysis.history.columns import OF_LAUNCHES, OF_RUNS, Column
 from busbw_analysis.models import gloo, library_algorithms, textbook
 from busbw_analysis.models.costs import GLOO, CostModel
@@ -172,6 +174,13 @@ def columns(view: Iterable[Column]) -> Iterator[str]:
         yield f"- {', '.join(f'`{column.name}`' for column in group)}: {meaning}"
 
 
+def metrics() -> Iterator[str]:
+    """The metrics of rules."""
+    yield from ("| metric | limit | meaning |", "|---|---|---|")
+    for name, row in METRICS.items():
+        yield f'| `{name}` | `{row.bound} = "{EXAMPLES[row.unit]}"` | {row.help} |'
+
+
 _WHOLE: Final[tuple[type[msgspec.Struct], ...]] = (
     *(records.Run, records.LaunchStarted, records.RankClock, records.Measurement, records.GroupSamples),
     *(records.OverlapSamples, records.HostConditions, records.Window, records.Imported),
@@ -193,6 +202,7 @@ PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "libraries": partial(drawn, library_algorithms.OF_LIBRARIES),
     "bounds": bounds,
     "exchanges": exchange_methods,
+    "metrics": metrics,
     **{kind.__name__: partial(fields, kind) for kind in _WHOLE},
     **{kind.__name__: partial(fields, kind, "named") for kind in _OUTLINED},
     "runs": partial(columns, OF_RUNS),

@@ -52,6 +52,43 @@ PLANS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Plans with a mistake each."""
 
+RULES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "rules": """
+[[rule]]
+op = "all_reduce"
+sizes = "1MiB.."
+metric = "busbw"
+at_least = "7GB/s"
+
+[[rule]]
+metric = "share_of_peak"
+op = "all_reduce"
+at_least = "10%"
+severity = "warning"
+
+[[rule]]
+metric = "time"
+op = "broadcast"
+at_most = "25us"
+
+[[rule]]
+metric = "wrong_data"
+at_most = 0
+""",
+        "mistakes": """
+[[rule]]
+metric = "buswb"
+limit = "7GB/s"
+
+[[rule]]
+metric = "time"
+at_most = "25GB/s"
+""",
+    }
+)
+"""Rules of gates, and some with mistakes."""
+
 INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "busbw": {"help": "--help", "version": "--version", "unknown-command": "nothing"},
@@ -89,8 +126,7 @@ INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         },
         "compare": {
             "slower": "usual slower",
-            "missing": "usual broken --force --fail-on missing",
-            "gate": "usual slower --fail-on slower",
+            "missing": "usual broken --force",
             "same-run": "usual usual",
             "another-machine": "usual another",
             "within": "usual slower --within 2",
@@ -100,6 +136,31 @@ INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "by-missing": "rings",
             "by-one-value": "usual --by algorithm",
             "by-unknown": "rings --by algoritm",
+        },
+        "gate": {
+            "pass": "night-2 --baseline night-1",
+            "fail": "night-4 --baseline night-1",
+            "too-few-launches": "usual --baseline slower",
+            "another-machine": "another --baseline usual",
+            "rules": "night-1 --rules plans/rules.toml --github",
+            "rules-json": "night-4 --rules plans/rules.toml --json",
+            "mistakes": "night-1 --rules plans/mistakes.toml",
+            "nothing-to-judge-by": "night-1",
+            "unknown-baseline": "night-1 --baseline nightly",
+        },
+        "rules": {
+            "check": "check plans/rules.toml",
+            "check-help": "check --help",
+            "suggest-help": "suggest --help",
+            "suggest": "suggest night-1 night-2 night-3",
+            "too-few-runs": "suggest night-1",
+        },
+        "baseline": {
+            "set": "set nightly night-1",
+            "set-help": "set --help",
+            "list": "list",
+            "show-unknown": "show nightly",
+            "wrong-name": "set a/b night-1",
         },
         "report": {"steady": "usual --output page", "interrupted": "broken --output page", "two-runs": "usual slower"},
         "simulate": {
@@ -243,7 +304,7 @@ def write_inputs(folder: Path) -> None:
     shutil.copy(FOLDER.parent / "data/logs/nccl-tests-2.19.txt", folder / "all_reduce.log")
     shutil.copy(FOLDER.parent / "data/training/megatron.log", folder / "training.log")
     (folder / "plans").mkdir()
-    for name, text in PLANS.items():
+    for name, text in {**PLANS, **RULES}.items():
         (folder / f"plans/{name}.toml").write_text(text, encoding="utf-8")
 
 
@@ -270,10 +331,13 @@ def _runs() -> dict[str, StoredRun]:
     steady = World(launch_noise=0.01, by_op={"memory_copy": (Piece(2e-6, 2e-10),)}, slow_ranks=(2,), slow_factor=3.0)
     slower = World(pieces=(Piece(30e-6, 1.5e-10),), launch_noise=0.01, late_rank=1, late_seconds=60e-6)
     usual = [*(case(op, size) for op in ("all_reduce", "memory_copy") for size in _SIZES), case("pair_matrix", _MIB)]
+    nightly = [case("all_reduce", size) for size in (64, _KIB, _MIB)]
     few = Machine(usable_cores=2)
     wrong = SyntheticEnd({usual[3]: "wrong data in element 7"}, {usual[4]: "no room"}, reached=12, ended="interrupted")
     return {
         "usual": _run("usual", usual, steady, launches=6),
+        **{f"night-{seed}": _run(f"night-{seed}", nightly, steady, launches=8, seed=seed) for seed in (1, 2, 3)},
+        "night-4": _run("night-4", nightly, slower, launches=8, seed=4),
         "slower": _run("slower", usual, slower, launches=6),
         "broken": _run("broken", usual, slower, launches=2, machine=few, end=wrong),
         "another": _run("another", usual, steady, machine=Machine(name="another")),
@@ -305,8 +369,9 @@ def _run(
     machine: Machine | None = None,
     end: SyntheticEnd | None = None,
     label: str | None = None,
+    seed: int = 0,
 ) -> StoredRun:
-    stored = synthetic_run(cases, world, machine=machine, launches=launches, samples=9, end=end)
+    stored = synthetic_run(cases, world, machine=machine, launches=launches, samples=9, end=end, seed=seed)
     plan = stored.run.plan if label is None else {**stored.run.plan, "label": label}
     return replace(stored, run=msgspec.structs.replace(stored.run, id=name, plan=plan))
 

@@ -23,6 +23,7 @@ SHARED = {
 
 OF_DATASETS = {
     *("assembly/judge.py", "cli/exchange.py", "cli/main.py", "cli/simulate.py", "data/load.py", "diagnosis/judge.py"),
+    *("cli/gate.py", "gate/metrics.py", "gate/suggestion.py"),
     *(
         "diagnosis/compare.py",
         "diagnosis/compare_within.py",

@@ -48,6 +48,8 @@ READERS: Final[dict[str, str]] = {
     "busbw_analysis/cli/training_options.py": "names of files and models, networks and percentages as users write them",
     "busbw_analysis/cli/simulate.py": "algorithms and placements that users type",
     "busbw_analysis/models/networks.py": "networks as users write them",
+    "busbw_analysis/gate/baselines.py:_NAME": "names that users type",
+    "busbw_analysis/gate/rules.py": "sizes as users write them",
     # files that people write, and those of runs
     "busbw/cli/listing.py:_suites": "the comment at the top of a suite",
     "busbw/ops/limits.py": "TOML files of users, msgspec's messages about them, and sources of catalogues",
@@ -112,6 +114,7 @@ READERS: Final[dict[str, str]] = {
     "busbw_analysis/data/imported.py:_run_of": "the spelling of a time",
     "busbw_analysis/data/sentences.py": "wording: capital letters",
     "busbw_analysis/assembly/compose.py:folder_for": "a name of a folder, from those of runs",
+    "busbw_analysis/gate/outputs.py": "elements of XML; escapes text for GitHub and Markdown",
     "busbw_analysis/report/document.py:three_digits": "digits of a number",
     "busbw_analysis/report/to_html.py": "typesetting: digits behind a point",
     "busbw_analysis/report/to_markdown.py": "escapes text for Markdown",

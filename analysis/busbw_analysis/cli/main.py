@@ -1,6 +1,5 @@
 """Analysis commands: find the runs, analyse them, print the result. ``busbw.cli.main`` loads this module by name."""
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -12,7 +11,7 @@ from busbw.escape import echo, echo_toned
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.system.catalog import catalogue
-from busbw.units import counted, listed
+from busbw.units import counted, listed, parse_share
 from busbw.workloads import model_rows
 from busbw_analysis.assembly import to_json
 from busbw_analysis.assembly.judge import judge_with_selftest, judgement_of
@@ -25,7 +24,6 @@ from busbw_analysis.diagnosis.compare import compare as compare_sides
 from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.compare_within import compare_within, settings_varied
 from busbw_analysis.diagnosis.findings import ranked
-from busbw_analysis.diagnosis.gate import DETECT, FAILURES, gate_of
 from busbw_analysis.diagnosis.judge import Finding, Judgement
 from busbw_analysis.predict import read_groups
 from busbw_analysis.report import compare as compare_tables
@@ -122,18 +120,6 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
 @click.option("--within", default="5%", show_default=True, help="Differences within ± this fraction count as equal.")
 @click.option("--paired", is_flag=True, help="Compare adjacent launches; for A and B measured in turn (A B B A …).")
 @click.option(
-    "--fail-on",
-    type=click.Choice(FAILURES),
-    multiple=True,
-    help="Exit 1 if a band is slower, if one is undecided, or if a case of A has no result in B; exit 3 if that "
-    "could not have been detected.",
-)
-@click.option(
-    "--detect",
-    help="The slowdown that --fail-on slower must be able to see; exit 3 if it could not.  [default: 10%, or --within "
-    "if that is more]",
-)
-@click.option(
     "--allow",
     metavar="NAME",
     multiple=True,
@@ -159,8 +145,6 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     second: str | None,
     within: str,
     paired: bool,
-    fail_on: tuple[str, ...],
-    detect: str | None,
     allow: tuple[str, ...],
     by: str | None,
     base: str | None,
@@ -174,11 +158,10 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
 
     A and B are runs (a folder, the start or end of a name, a label, "latest"), or comma-separated lists of runs, which
     are pooled. An op that has another dtype, algorithm, threads or cache on each side is compared across that setting,
-    other differences need --allow. With --by there is no B: settings of one run are compared. Exit status: 0; with
-    --fail-on, 1 if its condition holds and 3 if that cannot be told; 2 if the runs cannot be compared.
+    other differences need --allow. With --by there is no B: settings of one run are compared. Exit status: 0, or 2 if
+    the runs cannot be compared; busbw gate decides whether a run passes.
     """
     margin = _share("--within", within)
-    visible = _visible(detect, margin, fail_on)
     _refuse_mixed(second, by, base, allow, page)
     names = [_several(first)] if by is not None else _both(first, second, results_dir)
     stored = iter(options.read_runs(results_dir, chain(*names)))
@@ -188,9 +171,8 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
             comparison = compare_within(sides[0], by, base, within=margin)
         else:
             comparison = compare_sides(sides[0], sides[1], within=margin, paired=paired, force=force, allow=allow)
-    except UnlikeRuns as error:  # status 1 would look like a gate that fails
+    except UnlikeRuns as error:  # status 1 would look like a failure
         raise UsageError(str(error), code=error.code) from error
-    gate = gate_of(comparison, fail_on, visible)
     if page is not None:
         from busbw_analysis.assembly import compose as writer  # noqa: PLC0415 - it loads matplotlib
 
@@ -198,7 +180,7 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
         writer.write_text(page, writer.compared(comparison, *judged))
         echo(str(page), err=True)
     if as_json:
-        options.print_json(compare_tables.document(comparison, gate))
+        options.print_json(compare_tables.document(comparison))
     else:
         for finding in compare_tables.findings(comparison):
             echo(f"{finding.severity}: {finding.text}", err=True)
@@ -206,10 +188,6 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
             echo(line, err=True)
         echo(f"{render_lines(answer_lines(comparison), '# ')}\n")
         echo_toned(lines(compare_tables.compare_blocks(comparison, cases=cases)))
-    for line in compare_tables.gate_lines(comparison, gate) if fail_on else ():
-        echo(f"busbw: --fail-on {' '.join(fail_on)}: {line}", err=True)
-    if gate.code:
-        click.get_current_context().exit(gate.code)
 
 
 def _refuse_mixed(second: str | None, by: str | None, base: str | None, allow: object, page: Path | None) -> None:
@@ -243,28 +221,12 @@ def _several(side: str) -> list[str]:
     return [log for name in names for log in options.several(click.get_current_context(), name)]
 
 
-def _visible(detect: str | None, within: float, fail_on: Sequence[str]) -> float:
-    """The slowdown, as a share, that the gate must be able to see."""
-    if detect is None:
-        return max(DETECT, within)
-    if "slower" not in fail_on:
-        raise UsageError("--detect says what --fail-on slower must be able to see; add --fail-on slower")
-    share = _share("--detect", detect)
-    if share < within:
-        raise UsageError(f"--detect {detect} is less than --within {within * 100:.3g} %, which counts as equal")
-    return share
-
-
 def _share(option: str, text: str) -> float:
-    """``5%`` or ``0.05`` as a fraction in (0, 1). Raises UsageError for anything else, with the ``option``."""
-    number = text.strip().removesuffix("%")
+    """A fraction in (0, 1). Raises UsageError for anything else, with the ``option``."""
     try:
-        share = float(number) / (100 if text.strip().endswith("%") else 1)
-    except ValueError:
-        share = math.nan
-    if not 0 < share < 1:
-        raise UsageError(f"{option} {text!r}: expected a percentage (5%) or a fraction between 0 and 1 (0.05)")
-    return share
+        return parse_share(text)
+    except UsageError as error:
+        raise UsageError(f"{option} {error}") from error
 
 
 def _print(

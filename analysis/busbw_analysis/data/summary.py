@@ -70,6 +70,11 @@ class Disturbance:
         """Whether any limit is exceeded."""
         return bool(self.in_words())
 
+    @property
+    def loaded(self) -> bool:
+        """Whether other programs, or the hypervisor, took much of the CPU time."""
+        return (self.foreign or 0.0) > _FOREIGN or (self.stolen or 0.0) > _STOLEN
+
     def in_words(self) -> str:
         """The exceeded limits as text, worst first; empty when there are none."""
         what = "a GPU started before all calls were enqueued" if self.pre_enqueue else "a rank missed its window"

@@ -384,11 +384,11 @@ def _material(first: Dataset, summary_a: CaseSummary, second: Dataset, summary_b
     bimodal = any(side.groups.bimodal.any() for side in (summary_a, summary_b))
     statistic = "mean" if bimodal else "median"
     stated = " and ".join(dict.fromkeys((*summary_a.groups.statistics, *summary_b.groups.statistics)))
-    sides = (_launch_values(first, summary_a, statistic), _launch_values(second, summary_b, statistic))
+    sides = (launch_values(first, summary_a, statistic), launch_values(second, summary_b, statistic))
     return Material(summary_a.case, stated or statistic, sides)
 
 
-def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: str) -> Launches:
+def launch_values(dataset: Dataset, summary: CaseSummary, statistic: str) -> Launches:
     """One number per launch, ns per call; a launch without all groups has none.
 
     It is that of the only group, of the slowest of groups that run together, or the geometric mean over pairs that take
@@ -396,7 +396,7 @@ def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: str) -> La
     """
     name, groups = f"{statistic}_ns", summary.groups
     columns = by_key(zip(groups.keys, getattr(groups.rows, name).tolist(), strict=True))
-    bring: Callable[[Sequence[float]], float] = _geometric_mean if summary.case.op in PAIRED else max
+    bring: Callable[[Sequence[float]], float] = geometric_mean if summary.case.op in PAIRED else max
     return {
         (dataset.runs[run].run.id, launch): bring(column)
         for (run, launch), column in columns.items()
@@ -404,7 +404,8 @@ def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: str) -> La
     }
 
 
-def _geometric_mean(values: Iterable[float]) -> float:
+def geometric_mean(values: Iterable[float]) -> float:
+    """Of positive values."""
     return float(np.exp(np.log(list(values)).mean()))
 
 
@@ -451,7 +452,7 @@ def _combine(members: Sequence[Material], cases: Mapping[Case, Compared]) -> Mat
     statistic = members[0].statistic if len(members) == 1 else "geometric mean"
     first, second = (
         {
-            launch: _geometric_mean(side[launch] for side in sides)
+            launch: geometric_mean(side[launch] for side in sides)
             for launch in sides[0]
             if all(launch in side for side in sides)
         }

@@ -30,6 +30,8 @@ Pairs: TypeAlias = Sequence[tuple[LaunchKey, LaunchKey]]
 Label = Literal["faster", "slower", "equal", "cannot tell"]
 
 CONFIDENCE = 0.95
+_LEVEL: Final = 1 - CONFIDENCE
+"""Level of the two-sided tests, unless a caller has another."""
 LAUNCHES_FOR_A_TEST = 4
 """With 3 launches per side, the smallest p of any exact test on launches is 0.1."""
 
@@ -135,8 +137,13 @@ def adjusted(estimates: Sequence[Estimate]) -> tuple[float | None, ...]:
     """The p-value of each estimate, adjusted by Holm: they bound the probability of any false alarm, whatever the
     dependence of the tests. None for those without a p-value, which are not part of the family.
     """
-    family = sorted((row.p_value, place) for place, row in enumerate(estimates) if row.p_value is not None)
-    p_values: list[float | None] = [None] * len(estimates)
+    return holm([row.p_value for row in estimates])
+
+
+def holm(p_values_of_family: Sequence[float | None]) -> tuple[float | None, ...]:
+    """``adjusted`` for p-values."""
+    family = sorted((p_value, place) for place, p_value in enumerate(p_values_of_family) if p_value is not None)
+    p_values: list[float | None] = [None] * len(p_values_of_family)
     worst = 0.0
     for rank, (p_value, place) in enumerate(family):
         worst = max(worst, min(1.0, (len(family) - rank) * p_value))
@@ -174,35 +181,47 @@ def _verdict(estimated: Estimate, p_value: float | None, within: float, tested: 
     return Verdict("cannot tell", p_value, _needed(estimated, within, tests), fewest, detectable)
 
 
-def launches_needed(scatter: float, within: float, tests: int = 1, *, paired: bool = False) -> int | None:
+def launches_needed(
+    scatter: float, within: float, tests: int = 1, *, paired: bool = False, level: float = _LEVEL
+) -> int | None:
     """Launches per side with which a verdict is reached with probability ``POWER``; None for more than 1000.
 
     This holds if the sides are equal (the interval must lie within 1 ± ``within``) and if they differ by ``within`` (as
-    the first of ``tests`` in Holm's order, the hardest place). ``scatter`` as in ``Estimate``; ``within`` is above 0.
+    the first of ``tests`` in Holm's order, the hardest place). ``scatter`` as in ``Estimate``; ``within`` is above 0;
+    ``level`` is that of the two-sided tests.
 
     Computed from the noncentral t distribution and the efficiency of a rank test on normal values.
     """
     margin = math.log1p(within)
 
     def enough(count: int) -> bool:
-        size = _Size(count, scatter, tests, paired)
+        size = _Size(count, scatter, tests, paired, level)
         return min(size.finds(margin), size.confirms(0.0, margin)) >= POWER
 
-    return _first(enough, fewest_launches(tests, paired=paired))
+    return _first(enough, fewest_launches(tests, paired=paired, level=level))
 
 
-def smallest_difference(scatter: float, launches: int, tests: int = 1, *, paired: bool = False) -> float:
+def smallest_difference(
+    scatter: float, launches: int, tests: int = 1, *, paired: bool = False, level: float = _LEVEL
+) -> float:
     """The smallest difference (a share) between two sides that a test detects with probability ``POWER``.
 
     scatter: as in ``Estimate``.
     launches: of each side (``paired``: pairs), at least ``fewest_launches``.
     tests: the difference is detected as the first of so many in Holm's order.
+    level: of the two-sided tests.
     """
-    size = _Size(launches, scatter, tests, paired)
-    most = 1.0
+    error = _Size(launches, scatter, tests, paired, level).error
+    return math.expm1(_detected_errors(launches, tests, paired, level) * error)
+
+
+@functools.lru_cache(maxsize=1024)
+def _detected_errors(launches: int, tests: int, paired: bool, level: float) -> float:  # noqa: FBT001 - a key of the cache
+    """The difference in standard errors that is detected with probability ``POWER``."""
+    size, most = _Size(launches, 1.0, tests, paired, level), 1.0
     while size.finds(most * size.error) < POWER:
         most *= 2
-    return math.expm1(root(lambda steps: size.finds(steps * size.error) - POWER, 0.0, most) * size.error)
+    return root(lambda steps: size.finds(steps * size.error) - POWER, 0.0, most)
 
 
 def undetected(*differences: float) -> str:
@@ -252,19 +271,19 @@ def _first(enough: Callable[[int], bool], fewest: int) -> int | None:
     return fewest + bisect_left(range(fewest, _MOST_LAUNCHES), True, key=enough)
 
 
-def can_tell(launches: tuple[int, int], tests: int, *, paired: bool) -> bool:
+def can_tell(launches: tuple[int, int], tests: int, *, paired: bool, level: float = _LEVEL) -> bool:
     """Whether so many launches of A and of B (``paired``: pairs) can detect a difference as the first of ``tests`` in
     Holm's order.
     """
     count_a, count_b = launches
     least_p = 2 * (0.5 ** min(count_a, count_b) if paired else 1 / math.comb(count_a + count_b, count_a))
-    return least_p * tests <= (1 - CONFIDENCE) * _ROUNDING
+    return least_p * tests <= level * _ROUNDING
 
 
-def fewest_launches(tests: int, *, paired: bool) -> int:
-    """The fewest launches per side with which the test can reach 5 % in the hardest place of Holm's order."""
+def fewest_launches(tests: int, *, paired: bool, level: float = _LEVEL) -> int:
+    """The fewest launches per side with which the test can reach ``level`` in the hardest place of Holm's order."""
     count = LAUNCHES_FOR_A_TEST
-    while not can_tell((count, count), tests, paired=paired):
+    while not can_tell((count, count), tests, paired=paired, level=level):
         count += 1
     return count
 
@@ -277,6 +296,7 @@ class _Size:
     scatter: float
     tests: int
     paired: bool
+    level: float = _LEVEL
 
     @property
     def error(self) -> float:
@@ -297,7 +317,7 @@ class _Size:
 
     def finds(self, difference: float) -> float:
         """The probability that a true ``difference`` (a logarithm) is detected."""
-        critical = student_quantile(1 - self.attained((1 - CONFIDENCE) / self.tests) / 2, self.freedom)
+        critical = student_quantile(1 - self.attained(self.level / self.tests) / 2, self.freedom)
         return student_tail(critical, self.freedom, difference / self.error)
 
     def confirms(self, difference: float, margin: float) -> float:

@@ -15,7 +15,6 @@ from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.diagnosis.compare import UNTESTED, By, Compared, Comparison
 from busbw_analysis.diagnosis.compare_answer import (
-    MOST_LAUNCHES,
     decides,
     gist,
     hopeless,
@@ -26,7 +25,6 @@ from busbw_analysis.diagnosis.compare_answer import (
     unit,
 )
 from busbw_analysis.diagnosis.findings import Finding, case_name
-from busbw_analysis.diagnosis.gate import EXIT_STATUS, Gate, Reason, gate_of
 from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Label, percent, undetected
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, table
 
@@ -38,7 +36,7 @@ _NAMED: Final = 3
 """Most cases of a kind that are named; JSON has all of them."""
 
 
-def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON]:
+def document(comparison: Comparison) -> dict[str, JSON]:
     """The comparison as plain values: times in ns per call, shares as fractions, ``ratio`` time of B over time of A."""
     confidence, trust = trust_in_comparison(comparison)
     return {
@@ -60,7 +58,6 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
         "left_out": msgspec.to_builtins(comparison.left_out),
         "in_turns": comparison.in_turns,
         "notices": [notice.text for notice in comparison.notices],
-        "gate": _gate(gate or gate_of(comparison, ())),
     }
 
 
@@ -73,24 +70,6 @@ def _side_numbers(comparison: Comparison, side: int) -> JSON:
     runs = (comparison.first, comparison.second)[side]
     labels = list(comparison.labels[side])
     return {"runs": list(runs), "labels": labels, "launches": comparison.launches[side], "incomplete": incomplete}
-
-
-def _gate(gate: Gate) -> JSON:
-    return {
-        **values_of(gate, "fail_on", "detect"),
-        "outcome": gate.outcome if gate.fail_on else None,
-        "exit_code": gate.code,
-        "reasons": [
-            {
-                **values_of(reason, "outcome", "finding"),
-                "exit_code": EXIT_STATUS[reason.outcome],
-                "bands": [_band_name(band) for band in reason.bands],
-                "cases": [case_name(left.case) for left in reason.cases],
-                "launches_needed": reason.needed,
-            }
-            for reason in gate.reasons
-        ],
-    }
 
 
 def _test(comparison: Comparison) -> str:
@@ -321,42 +300,3 @@ def findings(comparison: Comparison) -> tuple[Finding, ...]:
         missing = f"Run {run.run}: {'; '.join(lacks) or 'no case is missing'}"
         found.append(Finding("caution", "incomplete", (f"{run.where} is incomplete", *run.ended, missing)))
     return tuple(found)
-
-
-def gate_lines(comparison: Comparison, gate: Gate) -> Iterator[str]:
-    """The outcome of a gate with each of its reasons; of one that passes, the undecided bands and what it could see."""
-    for reason in gate.reasons:
-        yield f"{reason.outcome}: {_reason(comparison, gate, reason)}"
-    if gate.reasons:
-        return
-    undecided = sum(band.verdict.word == "cannot tell" for band in comparison.bands)
-    many = f"; {undecided} of {counted(len(comparison.bands), 'band')} undecided" if undecided else ""
-    seen = f"; a slowdown of {gate.detect * 100:.3g} % would have shown" if "slower" in gate.fail_on else ""
-    yield f"{gate.outcome}{many}{seen}"
-
-
-def _reason(comparison: Comparison, gate: Gate, reason: Reason) -> str:
-    names = listed([*map(_band_name, reason.bands), *(case_name(left.case) for left in reason.cases)], _NAMED)
-    some = f"{len(reason.bands)} of {counted(len(comparison.bands), 'band')}"
-    deciding = _deciding(comparison, gate, reason)
-    if reason.finding == "too few launches":
-        have = ", ".join(dict.fromkeys("/".join(map(str, band.estimate.launches)) for band in reason.bands))
-        return f"{some} cannot be judged, however slow B is: {have} launches (A/B) are too few; {deciding}: {names}"
-    if reason.finding == "too much scatter":
-        return f"{some} could not show a slowdown of {gate.detect * 100:.3g} %; {deciding}: {names}"
-    if reason.finding == "no result":
-        return f"{counted(len(reason.cases), 'case')} of A cannot be judged, because B has no result for them: {names}"
-    return f"{reason.finding}: {names}" if reason.finding != "cannot tell" else f"undecided: {names}"
-
-
-def _deciding(comparison: Comparison, gate: Gate, reason: Reason) -> str:
-    """What would decide the bands of a reason."""
-    if comparison.imported:
-        return "give several logs a side, separated by commas"
-    unit, detect = "pairs" if comparison.paired else "launches a side", f"{gate.detect * 100:.3g} %"
-    needed = f"{reason.needed or 'more than 1000'} {unit} would show {detect}"
-    if reason.needed is None or reason.needed > MOST_LAUNCHES:
-        in_turns = "" if comparison.paired else ", launches in turns (--paired)"
-        return f"{needed}; take a quieter machine{in_turns} or a larger --detect"
-    more = "more turns" if comparison.paired else f"busbw run --launches {reason.needed}, or several runs by commas"
-    return f"{needed} ({more})"

@@ -14,6 +14,7 @@ from busbw.escape import echo, plain_text
 
 _JUDGE = "busbw_analysis.cli.main"
 _HISTORY = "busbw_analysis.cli.history"
+_GATE = "busbw_analysis.cli.gate"
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Measure": {
@@ -27,6 +28,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "history": (_HISTORY, "Print since when each case is faster or slower, and what else changed then."),
         "index": (_HISTORY, "Gather the summaries of all runs, so that history, sql and list runs are fast."),
         "sql": (_HISTORY, "Query all runs with SQL."),
+        "gate": (_GATE, "Decide whether a run passes, by rules or a baseline: pass, fail or cannot tell."),
+        "rules": (_GATE, "Write rules for busbw gate from healthy runs, or check a file of rules."),
+        "baseline": (_GATE, "Name runs that busbw gate compares with."),
         "import": ("busbw_analysis.cli.exchange", "Convert logs of other tools to runs."),
         "export": (
             "busbw_analysis.cli.exchange",
@@ -140,6 +144,8 @@ class _Commands(click.Group):
             raise
         except BusbwError as error:
             echo(f"busbw: {plain_text(str(error))}", err=True)
+            for note in getattr(error, "__notes__", ()):
+                echo(f"  {plain_text(note)}", err=True)
             ctx.exit(2 if isinstance(error, UsageError) else 1)
         except KeyboardInterrupt:
             echo("busbw: interrupted", err=True)

@@ -1,0 +1,275 @@
+"""``busbw gate``, ``busbw rules`` and ``busbw baseline``: pass or fail, with a known error rate."""
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from busbw.errors import UnlikeRuns, UsageError
+from busbw.escape import echo, plain_text
+from busbw.runs.files import replaced, store_errors
+from busbw.runs.records import JSON
+from busbw.shared_options import FILE, as_json_option, peaks_option, results_dir_option
+from busbw.system.catalog import catalogue
+from busbw.units import clock_time, counted, parse_share
+from busbw_analysis.assembly.judge import judge_with_selftest
+from busbw_analysis.cli import options
+from busbw_analysis.data.as_json import plain
+from busbw_analysis.data.load import Dataset, pool
+from busbw_analysis.data.sources import find
+from busbw_analysis.diagnosis.hypothesis_tests import percent
+from busbw_analysis.gate import baselines, outputs
+from busbw_analysis.gate.metrics import Evidence
+from busbw_analysis.gate.rules import Rule, read_rules
+from busbw_analysis.gate.suggestion import suggested
+from busbw_analysis.gate.verdicts import gate_of
+from busbw_analysis.report.to_terminal import render_lines
+
+DETECT: Final = 0.1
+"""The slowdown, as a share, that a gate without rules must be able to see, or what counts as equal if that is more."""
+_NOTIFY_SECONDS: Final = 60
+_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=options.names_of_runs)
+@click.option("--rules", "rules_file", type=FILE, help="TOML file of rules; see busbw rules.")
+@click.option("--baseline", metavar="NAME|RUN", help="Baseline (busbw baseline list), or a run, to compare with.")
+@click.option(
+    "--within",
+    help="Without --rules: the slowdown that counts as equal; a slowdown of 10%, or of this if it is more, must be "
+    "detectable.  [default: 5%]",
+)
+@click.option("--junit", type=FILE, help="Also write JUnit XML to this file.")
+@click.option("--github", is_flag=True, help="Also print GitHub annotations and append to $GITHUB_STEP_SUMMARY.")
+@click.option(
+    "--notify-command",
+    metavar="ARGV",
+    help="Also run this command (split like a shell does, but without one), with the outcome as its last argument "
+    "and the JSON on its standard input.",
+)
+@results_dir_option
+@peaks_option
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+def gate(  # noqa: PLR0913 - click hands every option over by name
+    *,
+    runs: tuple[str, ...],
+    rules_file: Path | None,
+    baseline: str | None,
+    within: str | None,
+    junit: Path | None,
+    github: bool,
+    notify_command: str | None,
+    results_dir: Path,
+    peaks_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Decide whether RUN... passes: by rules, by a baseline, or both. Several runs are pooled.
+
+    A healthy machine whose runs differ no more than their launches fails less than 1 in 1,000 gates. Without --rules,
+    no band of sizes may be slower than the baseline, and no case may be missing. Exit status: 0 pass, 1 fail, 3 cannot
+    tell, 2 not usable as asked.
+    """
+    notifier = _argv(notify_command)
+    rules = _rules(rules_file, baseline, within)
+    before = None if baseline is None else _pooled(results_dir, _baseline_runs(results_dir, baseline))
+    dataset = _pooled(results_dir, runs)
+    for notice in dataset.notices:
+        echo(f"caution: {notice}", err=True)
+    evidence = Evidence(judge_with_selftest(dataset, catalogue(peaks_file)), dataset, before)
+    result = gate_of(rules, evidence)
+    names = [stored.run.id for stored in dataset.runs]
+    document = outputs.document(result, names, list(dict.fromkeys(dataset.facts.hosts)), baseline)
+    line = json.dumps(plain(document), ensure_ascii=False, allow_nan=False)
+    echo(line if as_json else render_lines(outputs.lines(result)))
+    if junit is not None:
+        with store_errors("write", junit), replaced(junit) as file:
+            file.write(outputs.junit(result))
+    if github:
+        for annotation in outputs.annotations(result):
+            echo(annotation, err=as_json)
+        _append_summary(outputs.summary(result, names))
+    if notifier:
+        _notify(notifier, f"busbw gate: {outputs.headline(result)}", line)
+    click.get_current_context().exit(result.code)
+
+
+def _rules(file: Path | None, baseline: str | None, within: str | None) -> Sequence[Rule]:
+    if file is not None:
+        if within is not None:
+            raise UsageError("--within is the limit of a gate without --rules; write it into the rules as at_most")
+        return read_rules(file)
+    if baseline is None:
+        raise UsageError("nothing to judge by: give --rules FILE (busbw rules suggest writes one) or --baseline NAME")
+    try:
+        equal = parse_share(within or "5%")
+    except UsageError as error:
+        raise UsageError(f"--within {error}") from error
+    return (
+        Rule(metric="ratio_to_baseline", at_most=f"{1 + equal:.6g}", detect=f"{max(DETECT, equal):.6g}"),
+        Rule(metric="missing_cases", at_most="0"),
+    )
+
+
+def _baseline_runs(results_dir: Path, name: str) -> list[str]:
+    """The runs of a baseline, or the run itself."""
+    if baselines.is_name(results_dir, name):
+        return [str(folder) for folder in baselines.read(results_dir, name).folders(results_dir)]
+    try:
+        find(results_dir, name)
+    except UsageError as error:
+        known = ", ".join(baselines.names(results_dir)) or "none"
+        raise UsageError(
+            f"--baseline: no baseline of this name (known: {known}), and {error}", code=error.code
+        ) from error
+    return [name]
+
+
+def _pooled(results_dir: Path, runs: Sequence[str]) -> Dataset:
+    try:
+        return pool(options.read_runs(results_dir, runs))
+    except UnlikeRuns as error:  # status 1 would look like a gate that fails
+        raise UsageError(str(error), code=error.code) from error
+
+
+def _argv(command: str | None) -> list[str]:
+    """The words of a command. Raises UsageError for unbalanced quotes."""
+    try:
+        words = shlex.split(command or "")
+    except ValueError as error:
+        raise UsageError(f"--notify-command {command!r}: {error}") from error
+    if command is not None and not words:
+        raise UsageError("--notify-command is empty; give a command")
+    return words
+
+
+def _notify(argv: Sequence[str], message: str, line: str) -> None:
+    """Run a notifier. Its failure is a warning: it says nothing about the machine."""
+    try:
+        done = subprocess.run(
+            [*argv, message], input=f"{line}\n", capture_output=True, text=True, timeout=_NOTIFY_SECONDS, check=False
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        echo(f"warning: --notify-command: {error}", err=True)
+        return
+    if done.returncode:
+        said = plain_text(done.stderr.strip())
+        echo(f"warning: --notify-command: {argv[0]} ended with status {done.returncode}: {said}", err=True)
+
+
+def _append_summary(text: str) -> None:
+    path = os.environ.get(_SUMMARY)
+    if not path:
+        echo(f"warning: --github: ${_SUMMARY} is not set, so there is no job summary", err=True)
+        return
+    with store_errors("write", Path(path)), Path(path).open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+# --- rules ---------------------------------------------------------------------------------------------------------
+
+
+@click.group()
+def rules() -> None:
+    """Check rules of a gate, or write them from healthy runs."""
+
+
+@rules.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=options.names_of_runs)
+@results_dir_option
+@click.option("--output", type=FILE, help="File to write.  [default: standard output]")
+def suggest(*, runs: tuple[str, ...], results_dir: Path, output: Path | None) -> None:
+    """Write rules from the healthy RUN..., at least 3, better 10 of several days.
+
+    A machine whose runs scatter like these fails the rules less than once in 1,000 runs.
+    """
+    suggestion = suggested(_pooled(results_dir, runs))
+    if output is None:
+        echo(suggestion.text, nl=False)
+    else:
+        with store_errors("write", output), replaced(output) as file:
+            file.write(suggestion.text.encode())
+    more = "" if suggestion.needed in {None, suggestion.runs} else f"; {suggestion.needed} runs would find 10 %"
+    echo(
+        f"{counted(len(suggestion.rules), 'rule')} from {suggestion.runs} runs; the widest finds a slowdown of "
+        f"{percent(suggestion.smallest)}{more}",
+        err=True,
+    )
+
+
+@rules.command()
+@click.argument("file", metavar="FILE", type=FILE)
+def check(*, file: Path) -> None:
+    """Say what the rules in FILE mean, or every mistake in it."""
+    for rule in read_rules(file):
+        echo(plain_text(f"{rule.severity}: {rule.title}"))
+
+
+# --- baselines -----------------------------------------------------------------------------------------------------
+
+
+@click.group()
+def baseline() -> None:
+    """Name runs that later ones are compared with: busbw gate RUN --baseline NAME."""
+
+
+@baseline.command("set")
+@click.argument("name", metavar="NAME")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=options.names_of_runs)
+@results_dir_option
+@click.option("--replace", is_flag=True, help="Set a baseline that exists again.")
+def set_(*, name: str, runs: tuple[str, ...], results_dir: Path, replace: bool) -> None:
+    """Make RUN... the baseline NAME. Runs of another machine or with other settings are refused."""
+    dataset = _pooled(results_dir, runs)
+    if any(stored.run.imported is not None and not stored.path.is_dir() for stored in dataset.runs):
+        raise UsageError("a baseline needs stored runs; store the log with busbw import first")
+    path = baselines.write(results_dir, name, baselines.baseline_of(dataset.runs, results_dir), replace=replace)
+    echo(str(path))
+
+
+@baseline.command("list")
+@results_dir_option
+@as_json_option
+def list_(*, results_dir: Path, as_json: bool) -> None:
+    """List the baselines."""
+    rows = {name: baselines.read(results_dir, name) for name in baselines.names(results_dir)}
+    if as_json:
+        options.print_json([{"name": name, **plain_baseline(row)} for name, row in rows.items()])
+    elif not rows:
+        echo(f"no baselines in {plain_text(str(results_dir))}", err=True)
+    for name, row in rows.items() if not as_json else ():
+        launches = sum(run.launches for run in row.runs)
+        many = f"{counted(len(row.runs), 'run')}, {counted(launches, 'launch', 'launches')}"
+        echo(plain_text(f"{name}: {many}, machine {row.machine}, set {clock_time(row.set)}"))
+
+
+def plain_baseline(row: baselines.Baseline) -> dict[str, JSON]:
+    """A baseline as JSON."""
+    return {**plain(row), "runs": [plain(run) for run in row.runs]}
+
+
+@baseline.command("show")
+@click.argument("name", metavar="NAME")
+@results_dir_option
+@as_json_option
+def show(*, name: str, results_dir: Path, as_json: bool) -> None:
+    """Print the runs of the baseline NAME, and what must be equal in a run that is compared with it."""
+    row = baselines.read(results_dir, name)
+    if as_json:
+        options.print_json({"name": name, **plain_baseline(row)})
+        return
+    runs = [("run", f"{run.id}, {counted(run.launches, 'launch', 'launches')}") for run in row.runs]
+    echo(render_lines([("set", clock_time(row.set)), *runs, *row.facts.items()]))
+
+
+@baseline.command("remove")
+@click.argument("name", metavar="NAME")
+@results_dir_option
+def remove(*, name: str, results_dir: Path) -> None:
+    """Remove the baseline NAME, but not its runs."""
+    baselines.remove(results_dir, name)

@@ -1,0 +1,1 @@
+"""Gates: rules on runs, their verdicts with a known error rate, baselines, and rules from healthy runs."""
