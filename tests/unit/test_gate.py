@@ -136,6 +136,16 @@ def test_what_launches_do_not_prove_is_named_with_the_missing_fact() -> None:
         assert verdict.gaps[0].code == code or metric == "share_of_peak"
 
 
+@pytest.mark.parametrize(("factor", "state"), [(1.0, "pass"), (1.3, "fail")])
+def test_other_software_is_compared_and_named(factor: float, state: str) -> None:
+    old, new = (Machine(facts={"kernel": kernel}) for kernel in ("6.1.0-31", "6.1.0-32"))
+    result = gate([SLOWER], run_of(2, slower(factor), machine=new), baseline=run_of(1, machine=old))
+    verdict = result.verdicts[0]
+    assert (verdict.state, verdict.gaps) == (state, ())
+    assert [(each.name, each.values) for each in verdict.changed] == [("kernel", ("6.1.0-31", "6.1.0-32"))]
+    assert "6.1.0-31 → 6.1.0-32" in outputs.sentence(result, verdict)
+
+
 def test_another_machine_is_named_and_nothing_is_compared() -> None:
     result = gate([SLOWER], run_of(2, machine=Machine(name="other")), baseline=run_of(1))
     assert (result.code, result.verdicts[0].gaps[0].code) == (3, "unlike-runs")

@@ -11,7 +11,7 @@ from busbw.errors import StoreError, UsageError, refuse_unknown
 from busbw.runs import files, store
 from busbw.runs.records import Record
 from busbw.units import listed
-from busbw_analysis.data.likeness import CHECKED
+from busbw_analysis.data.likeness import CHECKED, SOFTWARE
 
 _FOLDER: Final = "baselines"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -57,7 +57,11 @@ class Baseline(Record, frozen=True, kw_only=True):
 def baseline_of(pooled: Sequence[store.StoredRun], results_dir: Path) -> Baseline:
     """The baseline of pooled runs."""
     first = pooled[0].run
-    facts = {name: str(value) for name, value_of in CHECKED if (value := value_of(first)) is not None}
+    facts = {
+        name: str(value)
+        for name, value_of in CHECKED
+        if name not in SOFTWARE and (value := value_of(first)) is not None
+    }
     whole = results_dir.resolve()
     runs = []
     for stored in pooled:

@@ -9,7 +9,7 @@ from busbw.ops import PAIRED
 from busbw.runs.records import Case
 from busbw.units import format_rate, format_time
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.likeness import differences
+from busbw_analysis.data.likeness import SOFTWARE, Difference, differences
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import key_of
 from busbw_analysis.data.summary import CaseSummary
@@ -86,10 +86,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The tests of a rule, and its gaps."""
+    """The tests of a rule, its gaps, and the software that changed since the baseline."""
 
     tests: tuple[Test, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    changed: tuple[Difference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +240,9 @@ def _ratio_to_baseline(evidence: Evidence, rule: Limited) -> Measured:
     if not common:
         nothing = Gap("no-common-case", "no case has a result in the baseline and in the run")
         return Measured(gaps=_unlike(*sides) or (nothing,))
+    changed = tuple(each for each in _differences(*sides) if each.key in SOFTWARE)
     try:
-        comparison = compare(*sides, within=rule.limit - 1)
+        comparison = compare(*sides, within=rule.limit - 1, allow={each.name for each in changed})
     except UnlikeRuns:
         return Measured(gaps=_unlike(*sides))
     by_case = {summary.case: summary for summary in sides[0].summaries}
@@ -249,7 +251,8 @@ def _ratio_to_baseline(evidence: Evidence, rule: Limited) -> Measured:
         for band in comparison.bands
     )
     lost = tuple(case_name(left.case) for left in comparison.left_out if left.unjudged)
-    return Measured(tests, (Gap("no-result", "the baseline has a result, the run has none", lost),) if lost else ())
+    gaps = (Gap("no-result", "the baseline has a result, the run has none", lost),) if lost else ()
+    return Measured(tests, gaps, changed)
 
 
 def _between_runs(baseline: Dataset, band: Compared, by_case: Mapping[Case, CaseSummary]) -> tuple[int, float]:
@@ -264,10 +267,16 @@ def _band_name(band: Compared) -> str:
     return label(band.case) if band.band == "no size" else f"{label(band.case)} {band.band}"
 
 
+def _differences(baseline: Dataset, measured: Dataset) -> tuple[Difference, ...]:
+    """What both sides recorded and differs, once for each pair of values."""
+    every = [each for run in measured.runs for each in differences(baseline.runs[0], run) if each.unknown_in is None]
+    return tuple({(each.name, each.values): each for each in every}.values())
+
+
 def _unlike(baseline: Dataset, measured: Dataset) -> tuple[Gap, ...]:
     """What makes the runs another kind of machine, or other settings, than the baseline."""
-    every = [each for run in measured.runs for each in differences(baseline.runs[0], run) if each.unknown_in is None]
-    return tuple(Gap("unlike-runs", text) for text in dict.fromkeys(difference.text for difference in every))
+    unlike = [each for each in _differences(baseline, measured) if each.key not in SOFTWARE]
+    return tuple(Gap("unlike-runs", difference.text) for difference in unlike)
 
 
 def _missing(evidence: Evidence, rule: Limited) -> Measured:

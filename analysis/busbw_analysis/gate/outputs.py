@@ -59,7 +59,9 @@ def sentence(gate: Gate, verdict: Verdict) -> str:
     rule = verdict.rule
     said = {"pass": _passed, "fail": _failed, "cannot tell": _doubted}[verdict.state](gate, verdict)
     warning = "" if rule.severity == "error" else "warning only: "
-    return plain_text(f"{warning}{rule.title}: {said}")
+    changes = listed(f"{each.name} {each.values[0]} → {each.values[1]}" for each in verdict.changed)
+    since = f"; changed since the baseline: {changes}" if changes else ""
+    return plain_text(f"{warning}{rule.title}: {said}{since}")
 
 
 def _value(verdict: Verdict, test: Test) -> str:
@@ -159,6 +161,7 @@ def _rule(gate: Gate, verdict: Verdict) -> JSON:
         "smallest": verdict.smallest,
         "launches_needed": verdict.needed,
         "gaps": plain(verdict.gaps),
+        "changed": [{"key": each.name, "values": plain(each.values)} for each in verdict.changed],
         "tests": [
             {
                 "subject": test.subject,

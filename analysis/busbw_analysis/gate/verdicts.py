@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from busbw_analysis.data.likeness import Difference
 from busbw_analysis.diagnosis.hypothesis_tests import holm
 from busbw_analysis.gate.launch_tests import CountTest, State, Test
 from busbw_analysis.gate.metrics import Evidence, Gap, Measured
@@ -28,6 +29,7 @@ class Verdict:
     smallest: of a pass: an increase of this share, in whatever case, would have failed with probability 80 %; None: it
         counts cases.
     needed: launches that would decide all undecided tests; None: nothing is undecided, or launches do not help.
+    changed: software that is another one than that of the baseline.
     """
 
     rule: Rule
@@ -38,6 +40,7 @@ class Verdict:
     gaps: tuple[Gap, ...]
     smallest: float | None
     needed: int | None
+    changed: tuple[Difference, ...] = ()
 
     @property
     def decisive(self) -> tuple[Test, ...]:
@@ -113,4 +116,5 @@ def _verdict(rule: Rule, measured: Measured, adjusted: Sequence[float | None], f
         gaps=gaps,
         smallest=max(whole) if state == "pass" and whole and len(whole) == len(seen) else None,
         needed=max(launches) if launches and len(launches) == len(counts) else None,
+        changed=measured.changed,
     )
