@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from busbw.escape import plain_text
+from busbw.runs.described import variables_over_hosts
 from busbw.runs.records import JSON, Run
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.likeness import CHECKED, is_unknown
@@ -37,8 +38,10 @@ def facts_of(run: Run) -> dict[str, str]:
         if key not in _PASSING
     )
     log = run.imported
+    variables = variables_over_hosts(run.environments) if log is None else {}
     of_run: dict[str, JSON] = {
         **{name: value_of(run) for name, value_of in CHECKED if name not in _OF_CASES},
+        "variables": {variable.in_words: value for variable, value in variables.items()},
         "label": run.label,
         "launcher": run.launcher,
         "plan": {name: run.plan.get(name) for name in _OF_PLAN},

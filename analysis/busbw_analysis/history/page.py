@@ -92,9 +92,10 @@ def _step_in_words(one: TrendStep) -> str:
     step, runs = one.step, one.trend.runs
     first, last = runs[step.low].run, runs[step.high].run
     where = f"at run {first}" if first == last else f"between run {first} and run {last}"
+    p_value = "p < 0.001" if step.p_value < 0.001 else f"p = {step.p_value:.1g}"
     return (
         f"{one.first.date}: {format_time(step.before)} → {format_time(step.after)} ({100 * (one.ratio - 1):+.1f} %, "
-        f"p = {step.p_value:.1g}), with 95 % {where}."
+        f"{p_value}), with 95 % {where}."
     )
 
 
