@@ -46,6 +46,16 @@ def test_several_steps_are_dated_with_the_levels_beside_them() -> None:
     assert all(step.low <= step.at <= step.high and step.p_value < 1e-9 for step in steps)
 
 
+@pytest.mark.parametrize("count", [1_001, 3_500, 10_000])
+def test_steps_of_a_long_history_are_dated_to_the_run(count: int) -> None:
+    draw = np.random.default_rng(count)
+    logs = draw.normal(0, 0.01, count)
+    places = [count // 3 + 1, 2 * count // 3 + 2]
+    for place in places:
+        logs[place:] += 0.1
+    assert at(np.exp(logs)) == places
+
+
 def test_the_interval_holds_the_step_in_95_percent() -> None:
     generator = np.random.default_rng(6)
     held = total = 0

@@ -14,9 +14,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from busbw.errors import AnalysisError
 from busbw_analysis.data.distributions import normal_quantile, student_quantile, student_tail
@@ -32,6 +33,8 @@ SOON: Final = 10
 
 _LEAST: Final = 3
 """Runs in a segment."""
+_MOST_BOUNDS: Final = 1000
+"""Places at which bounds are tried; the time grows with its square."""
 _PENALTY: Final = 3.0
 """Of a segment, in variances × log(runs): lower than that of the test, which decides."""
 _WINDOW: Final = 3
@@ -49,6 +52,9 @@ _DATE: Final = 11.03
 """95 % quantile of the location of the maximum of a two-sided Brownian motion with drift (Bai 1997)."""
 _MAD: Final = 1 / normal_quantile(0.75)
 """Standard deviation of normal values over their median absolute deviation."""
+
+Places: TypeAlias = int | npt.NDArray[np.int64]
+"""Indices between values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,23 +144,37 @@ def _without_spikes(logs: Floats, scale: float) -> Floats:
 
 
 def _segmentation(logs: Floats, penalty: float) -> list[int]:
-    """Bounds of the segments, 0 and the end included, with the least sum of squared residuals and penalties."""
+    """Bounds of the segments, 0 and the end included, with the least sum of squared residuals and penalties.
+
+    Of more than ``_MOST_BOUNDS`` values, bounds are first tried at every k-th, and then each moved to the best between.
+    """
     count = len(logs)
     sums, squares = (np.concatenate([[0.0], np.cumsum(logs**power)]) for power in (1, 2))
-    # Least cost of the values before an index; not between 0 and the end of the first segment.
-    cost = np.full(count + 1, np.inf)
+
+    def residuals(begin: Places, end: Places) -> Floats:
+        cost: Floats = squares[end] - squares[begin] - (sums[end] - sums[begin]) ** 2 / (end - begin)
+        return cost
+
+    stride = -(-count // _MOST_BOUNDS)
+    places = np.unique(np.append(np.arange(0, count, stride), count))
+    # Least cost of the values before a place; not between 0 and the end of the first segment.
+    cost = np.full(len(places), np.inf)
     cost[0] = 0.0
-    begins = np.zeros(count + 1, dtype=np.int64)
-    lengths = np.arange(count, 0, -1)
-    for end in range(_LEAST, count + 1):
-        last = end - _LEAST + 1
-        residuals = squares[end] - squares[:last] - (sums[end] - sums[:last]) ** 2 / lengths[count - end :][:last]
-        totals = cost[:last] + residuals
-        begins[end] = totals.argmin()
-        cost[end] = totals[begins[end]] + penalty
-    bounds = [count]
-    while bounds[0]:
-        bounds.insert(0, int(begins[bounds[0]]))
+    begins = np.zeros(len(places), dtype=np.int64)
+    for number, end in enumerate(places):
+        last = int(np.searchsorted(places, end - _LEAST, side="right"))
+        if last:
+            totals = cost[:last] + residuals(places[:last], end)
+            begins[number] = totals.argmin()
+            cost[number] = totals[begins[number]] + penalty
+    numbers = [len(places) - 1]
+    while numbers[0]:
+        numbers.insert(0, int(begins[numbers[0]]))
+    bounds = [int(places[number]) for number in numbers]
+    for number in range(1, len(bounds) - 1) if stride > 1 else ():
+        begin, at, end = bounds[number - 1 : number + 2]
+        near = np.arange(max(begin + _LEAST, at - stride), min(end - _LEAST, at + stride) + 1)
+        bounds[number] = int(near[(residuals(begin, near) + residuals(near, end)).argmin()])
     return bounds
 
 
