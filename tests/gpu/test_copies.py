@@ -167,6 +167,7 @@ def run_command(folder: Path, *arguments: str) -> store.StoredRun:
     return store.read(made)
 
 
+@pytest.mark.alone  # beside three others it comes near the limit of a command
 @heavy
 def test_the_suite_runs_on_one_gpu_and_says_why_it_has_no_pair(tmp_path: Path) -> None:
     size = "1MiB" if REAL else "64KiB"
