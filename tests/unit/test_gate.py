@@ -517,10 +517,45 @@ def test_a_notifier_gets_the_line_without_a_shell_and_cannot_change_the_status(r
     assert result.exit_code == 0
     assert "status 7" in result.stderr
     argv, _, line = heard.read_text().partition("]")
-    assert argv.startswith("[';', '$HOME', 'busbw gate: PASS")
+    assert argv == "[';', '$HOME'"
     assert json.loads(line)["healthy"] is True
     for command in ("/no/such/program", "false"):
         assert busbw(results, "gate", two, "--baseline", one, "--notify-command", command).exit_code == 0
+
+
+def test_a_baseline_counts_beside_rules_that_are_not_about_it(results: Path, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nmetric = "busbw"\nop = "all_reduce"\nat_least = "1B/s"\n')
+    one, two = stored(results, run_of(1), run_of(2, slower(1.5)))
+    assert busbw(results, "gate", two, "--rules", str(rules)).exit_code == 0
+    result = busbw(results, "gate", two, "--rules", str(rules), "--baseline", one, "--json")
+    assert result.exit_code == 1
+    assert [rule["metric"] for rule in json.loads(result.stdout)["rules"]] == [
+        *("busbw", "ratio_to_baseline", "missing_cases")
+    ]
+    rules.write_text('[[rule]]\nmetric = "ratio_to_baseline"\nat_most = "2"\n')
+    assert busbw(results, "gate", two, "--rules", str(rules), "--baseline", one).exit_code == 0
+    assert busbw(results, "gate", two, "--rules", str(rules), "--baseline", one, "--within", "1%").exit_code == 2
+
+
+def test_runs_that_scatter_too_much_give_no_rules(results: Path) -> None:
+    noisy = [slower(factor) for factor in (0.2, 1.0, 5.0)]
+    runs = stored(results, *(run_of(seed, world) for seed, world in enumerate(noisy)))
+    assert busbw(results, "rules", "suggest", *runs).exit_code == 2
+
+
+def test_refusals_of_a_gate_offer_only_what_it_has(results: Path) -> None:
+    one, two = stored(results, run_of(1), run_of(2, machine=Machine(name="other")))
+    result = busbw(results, "gate", one, two, "--baseline", one)
+    assert result.exit_code == 2
+    assert "--force" not in result.stderr
+
+
+def test_a_baseline_names_variables(results: Path) -> None:
+    machine = Machine(facts={"variables": {"NCCL_ALGO": "Ring"}})
+    (one,) = stored(results, run_of(1, machine=machine))
+    assert busbw(results, "baseline", "set", "night", one).exit_code == 0
+    assert "NCCL_ALGO Ring" in busbw(results, "baseline", "show", "night").stdout
 
 
 @pytest.mark.parametrize(
@@ -588,7 +623,7 @@ def test_rules_are_suggested_checked_and_used(results: Path, tmp_path: Path) -> 
     runs, rules = stored(results, *(run_of(seed) for seed in range(4))), tmp_path / "r.toml"
     assert busbw(results, "rules", "suggest", *runs[:3], "--output", rules).exit_code == 0
     checked = CliRunner().invoke(main, ["rules", "check", str(rules)])
-    assert (checked.exit_code, checked.stdout.count("error: ")) == (0, 5)
+    assert (checked.exit_code, checked.stdout.count("severity error")) == (0, 5)
     assert busbw(results, "gate", runs[3], "--rules", rules).exit_code == 0
     rules.write_text("[[rule]]\n")
     assert CliRunner().invoke(main, ["rules", "check", str(rules)]).exit_code == 2

@@ -42,7 +42,7 @@ _SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 @click.option("--baseline", metavar="NAME|RUN", help="Baseline (busbw baseline list), or a run, to compare with.")
 @click.option(
     "--within",
-    help="Without --rules: the slowdown that counts as equal; a slowdown of 10%, or of this if it is more, must be "
+    help="With --baseline: the slowdown that counts as equal; a slowdown of 10%, or of this if it is more, must be "
     "detectable.  [default: 5%]",
 )
 @click.option("--junit", type=FILE, help="Also write JUnit XML to this file.")
@@ -50,8 +50,7 @@ _SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 @click.option(
     "--notify-command",
     metavar="ARGV",
-    help="Also run this command (split like a shell does, but without one), with the outcome as its last argument "
-    "and the JSON on its standard input.",
+    help="Also run this command (split like a shell does, but without one), with the JSON on its standard input.",
 )
 @results_dir_option
 @peaks_option
@@ -71,11 +70,13 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
 ) -> None:
     """Decide whether RUN... passes: by rules, by a baseline, or both. Several runs are pooled.
 
-    A healthy machine whose runs differ no more than their launches fails less than 1 in 1,000 gates. Without --rules,
-    no band of sizes may be slower than the baseline, and no case may be missing. Exit status: 0 pass, 1 fail, 3 cannot
-    tell, 2 not usable as asked.
+    A healthy machine whose runs differ no more than their launches fails less than 1 in 1,000 gates. With --baseline,
+    no band of sizes may be slower than it, and no case may be missing, unless rules say otherwise. Exit status: 0 pass,
+    1 fail, 3 cannot tell, 2 not usable as asked.
     """
     notifier = _argv(notify_command)
+    if junit is not None and not junit.absolute().parent.is_dir():
+        raise UsageError(f"--junit {junit}: there is no folder {junit.parent}")
     rules = _rules(rules_file, baseline, within)
     before = None if baseline is None else _pooled(results_dir, _baseline_runs(results_dir, baseline))
     dataset = _pooled(results_dir, runs)
@@ -95,25 +96,33 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
             echo(annotation, err=as_json)
         _append_summary(outputs.summary(result, names))
     if notifier:
-        _notify(notifier, f"busbw gate: {outputs.headline(result)}", line)
+        _notify(notifier, line)
     click.get_current_context().exit(result.code)
 
 
 def _rules(file: Path | None, baseline: str | None, within: str | None) -> Sequence[Rule]:
-    if file is not None:
-        if within is not None:
-            raise UsageError("--within is the limit of a gate without --rules; write it into the rules as at_most")
-        return read_rules(file)
+    """The rules of the file, and those of a baseline whose metrics the file does not have."""
+    own = () if file is None else read_rules(file)
     if baseline is None:
-        raise UsageError("nothing to judge by: give --rules FILE (busbw rules suggest writes one) or --baseline NAME")
+        if file is None:
+            raise UsageError(
+                "nothing to judge by: give --rules FILE (busbw rules suggest writes one) or --baseline NAME"
+            )
+        if within is not None:
+            raise UsageError("--within is how much slower than --baseline is equal; give a baseline")
+        return own
     try:
         equal = parse_share(within or "5%")
     except UsageError as error:
         raise UsageError(f"--within {error}") from error
-    return (
+    of_baseline = (
         Rule(metric="ratio_to_baseline", at_most=f"{1 + equal:.6g}", detect=f"{max(DETECT, equal):.6g}"),
         Rule(metric="missing_cases", at_most="0"),
     )
+    named = {rule.metric for rule in own}
+    if within is not None and "ratio_to_baseline" in named:
+        raise UsageError("--within and a rule of ratio_to_baseline: give one of them")
+    return (*own, *(rule for rule in of_baseline if rule.metric not in named))
 
 
 def _baseline_runs(results_dir: Path, name: str) -> list[str]:
@@ -132,7 +141,7 @@ def _baseline_runs(results_dir: Path, name: str) -> list[str]:
 
 def _pooled(results_dir: Path, runs: Sequence[str]) -> Dataset:
     try:
-        return pool(options.read_runs(results_dir, runs))
+        return pool(options.read_runs(results_dir, runs), force=None)
     except UnlikeRuns as error:  # status 1 would look like a gate that fails
         raise UsageError(str(error), code=error.code) from error
 
@@ -148,11 +157,11 @@ def _argv(command: str | None) -> list[str]:
     return words
 
 
-def _notify(argv: Sequence[str], message: str, line: str) -> None:
+def _notify(argv: Sequence[str], line: str) -> None:
     """Run a notifier. Its failure is a warning: it says nothing about the machine."""
     try:
         done = subprocess.run(
-            [*argv, message], input=f"{line}\n", capture_output=True, text=True, timeout=_NOTIFY_SECONDS, check=False
+            argv, input=f"{line}\n", capture_output=True, text=True, timeout=_NOTIFY_SECONDS, check=False
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         echo(f"warning: --notify-command: {error}", err=True)
@@ -206,8 +215,12 @@ def suggest(*, runs: tuple[str, ...], results_dir: Path, output: Path | None) ->
 @click.argument("file", metavar="FILE", type=FILE)
 def check(*, file: Path) -> None:
     """Say what the rules in FILE mean, or every mistake in it."""
-    for rule in read_rules(file):
-        echo(plain_text(f"{rule.severity}: {rule.title}"))
+    rules = read_rules(file)
+    if not rules:
+        raise UsageError(f"{file} has no [[rule]]")
+    for rule in rules:
+        name = "" if rule.name is None else f"{rule.name}: "
+        echo(plain_text(f"{name}{rule.meaning} (severity {rule.severity})"))
 
 
 # --- baselines -----------------------------------------------------------------------------------------------------

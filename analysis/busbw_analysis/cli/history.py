@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import click
 
-from busbw.errors import UsageError
+from busbw.errors import UsageError, refuse_unknown
 from busbw.escape import as_cell, echo, echo_toned, plain_text
+from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, as_json_option, results_dir_option
@@ -33,7 +34,15 @@ _SHARD: Final = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 _MANY: Final = 100
 """Runs that are not indexed, from which on it is worth saying."""
 
-_DAY: Final = click.DateTime(["%Y-%m-%d"])
+
+def _day(text: str) -> datetime:
+    """Raises UsageError for what is no day."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%d")  # noqa: DTZ007 - stored times are UTC without their zone
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no day; expected year, month and day, such as 2026-03-01") from error
+
+
 _engine_option = click.option(
     "--engine", metavar="dask:ADDRESS", help="Read runs on the workers of this Dask scheduler.  [default: this machine]"
 )
@@ -81,8 +90,10 @@ def _say_what_is_missing(views: Views) -> None:
 @click.option("--machine", help="Only runs on this machine.")
 @click.option("--backend", help="Only this backend.")
 @click.option("--label", help="Only runs with this label.")
-@click.option("--since", type=_DAY, metavar="DAY", help="Only runs from this day on, such as 2026-03-01 (UTC).")
-@click.option("--until", type=_DAY, metavar="DAY", help="Only runs up to this day.")
+@click.option(
+    "--since", callback=parsed(_day), metavar="DAY", help="Only runs from this day on, such as 2026-03-01 (UTC)."
+)
+@click.option("--until", callback=parsed(_day), metavar="DAY", help="Only runs up to this day.")
 @click.option("--html", "page", type=FILE, metavar="FILE", help="Also write a page with a figure of each case.")
 @_engine_option
 @results_dir_option
@@ -109,8 +120,12 @@ def history(  # noqa: PLR0913 - click hands every option over by name
     folders = [store.find(results_dir, run) for run in runs] or list(store.folders(results_dir))
     if not folders:
         raise UsageError(f"there are no runs in {results_dir}; measure one, or give --results-dir", code="no-such-run")
+    named = tuple(name.strip() for name in ops.split(",") if name.strip())
+    for name in named:
+        if name not in OPS:
+            refuse_unknown("--op", name, OPS)
     selection = Selection(
-        ops=tuple(name.strip() for name in ops.split(",") if name.strip()),
+        ops=named,
         sizes=sizes or (),
         machine=machine,
         backend=backend,

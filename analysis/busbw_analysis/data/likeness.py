@@ -224,12 +224,15 @@ def refuse_unknown_names(names: Iterable[str], runs: Iterable[Run]) -> None:
             refuse_unknown("--allow", name, known)
 
 
-def notices_of(dissimilar: Sequence[Difference], *, force: bool) -> list[str]:
-    """``dissimilar`` as notices. Raises UnlikeRuns for a difference that both runs recorded, unless ``force``."""
+def notices_of(dissimilar: Sequence[Difference], *, force: bool | None) -> list[str]:
+    """``dissimilar`` as notices. Raises UnlikeRuns for a difference that both runs recorded, unless ``force``; None:
+    nothing can force it.
+    """
     unlike = [difference for difference in dissimilar if difference.unknown_in is None]
     if unlike and not force:
         text = "; ".join(difference.text for difference in unlike if difference.key == unlike[0].key)  # every variable
-        message = f"these runs may not be pooled: {text}; analyse them one by one, or pool them anyway with --force"
+        hint = "take them one by one" if force is None else "analyse them one by one, or pool them anyway with --force"
+        message = f"these runs may not be pooled: {text}; {hint}"
         raise UnlikeRuns(message)
     return [each.text if each.unknown_in is not None else f"pooled although {each.text}" for each in dissimilar]
 

@@ -81,7 +81,7 @@ def load(paths: Sequence[Path], *, force: bool = False) -> Dataset:
     return pool(map(read_summarised, paths), force=force)
 
 
-def pool(inputs: Iterable[store.StoredRun | Summarised], *, force: bool = False) -> Dataset:
+def pool(inputs: Iterable[store.StoredRun | Summarised], *, force: bool | None = False) -> Dataset:
     """``load`` for runs that are already read. Control characters in their text are escaped here, for all later use."""
     summarised = _apart(list(map(summary_of, inputs)))
     runs = tuple(run.stored if run.is_plain else plain_run(run.stored) for run in summarised)

@@ -287,7 +287,8 @@ def _unlike(
             yield Finding("note", "not-different", (f"--allow {name}: A and B do not differ in it",))
     refused = [difference for difference in known if difference not in across]
     if refused and not force:
-        raise UnlikeRuns(_refusal(refused, allow, comparable=comparable))
+        needed = [name for name in allow if any(name in {each.key, each.name} for each in known)]
+        raise UnlikeRuns(_refusal(refused, needed, comparable=comparable))
     texts = dict.fromkeys(difference.text for difference in refused)
     yield from (Finding("caution", "forced", (f"compared by force although {text}",)) for text in texts)
 

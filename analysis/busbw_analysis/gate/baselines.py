@@ -1,7 +1,7 @@
 """Named baselines: which runs a gate compares with, in ``baselines/NAME.json`` of the results folder."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -58,7 +58,7 @@ def baseline_of(pooled: Sequence[store.StoredRun], results_dir: Path) -> Baselin
     """The baseline of pooled runs."""
     first = pooled[0].run
     facts = {
-        name: str(value)
+        name: _in_words(value)
         for name, value_of in CHECKED
         if name not in SOFTWARE and (value := value_of(first)) is not None
     }
@@ -71,6 +71,12 @@ def baseline_of(pooled: Sequence[store.StoredRun], results_dir: Path) -> Baselin
         folder = path.relative_to(whole) if inside else path
         runs.append(BaselineRun(id=stored.run.id, folder=str(folder), launches=launches))
     return Baseline(version=VERSION, set=store.utc_now(), machine=first.machine, facts=facts, runs=tuple(runs))
+
+
+def _in_words(value: object) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    return ", ".join(f"{name.in_words} {of_name}" for name, of_name in value.items())
 
 
 def names(results_dir: Path) -> list[str]:

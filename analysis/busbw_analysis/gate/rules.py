@@ -65,8 +65,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def title(self) -> str:
         """The name, or the rule in words."""
-        if self.name is not None:
-            return self.name
+        return self.meaning if self.name is None else self.name
+
+    @property
+    def meaning(self) -> str:
+        """The rule in words."""
         about = [part for key in _FILTERS if (part := getattr(self, key)) is not None]
         limit = WORDS[self.row.unit](self.limit)
         return " ".join([*about, self.metric, self.row.sign, limit])

@@ -6,6 +6,7 @@ whichever is farther. So few runs give wide limits.
 """
 
 import math
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from busbw.units import counted, format_size
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.diagnosis.compare import launch_values
+from busbw_analysis.diagnosis.hypothesis_tests import percent
 from busbw_analysis.gate.launch_tests import ERROR_RATE, FEWEST_RUNS, LEAST_SCATTER, bound
 from busbw_analysis.gate.rules import Rule, written
 
@@ -29,6 +31,8 @@ _TIGHT: Final = 0.1
 """A slowdown that rules should find: how many runs would do is said of wider ones."""
 _MARGIN: Final = math.log1p(_TIGHT)
 _MOST_RUNS: Final = 100
+_MOST_LIMIT: Final = 1.0
+"""A limit that lets a larger slowdown pass, as a share, is none."""
 _DIGITS: Final = 3
 
 
@@ -87,13 +91,25 @@ def suggested(dataset: Dataset) -> Suggestion:
     if any(summary.check.state == "verified" for summary in dataset.summaries):
         rules.append(Rule(metric="wrong_data", at_most="0"))
     rules.append(Rule(metric="missing_cases", at_most="0"))
-    smallest = math.expm1(max(reach for _, reach in reaches))
+    smallest = _slowdown(max(reach for _, reach in reaches))
     scatter = max(scatter for scatter, _ in reaches)
     at = bisect_left(
         range(count, _MOST_RUNS), True, key=lambda runs: bound(runs, ERROR_RATE / len(keys)) * scatter <= _MARGIN
     )
     needed = count + at if count + at < _MOST_RUNS else None
+    if smallest > _MOST_LIMIT:
+        more = f"{needed} runs that scatter like these would find 10 %" if needed else "take a quieter machine"
+        raise UsageError(
+            f"{counted(count, 'run')} that scatter so much give limits that only a slowdown of {percent(smallest)} "
+            f"would fail; {more}",
+            code="too-much-scatter",
+        )
     return Suggestion(tuple(rules), smallest, count, needed, tuple(_comments(dataset, smallest)))
+
+
+def _slowdown(reach: float) -> float:
+    """A logarithm of a ratio as a share."""
+    return math.expm1(min(reach, math.log(sys.float_info.max)))
 
 
 def _limited(dataset: Dataset) -> list[_Limited]:

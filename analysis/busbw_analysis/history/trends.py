@@ -205,7 +205,7 @@ _OF_RUNS: Final = """
     )
     SELECT
         series, run, median(time_ns) AS time_ns, min(time_ns) AS low_ns, max(time_ns) AS high_ns,
-        median(busbw) AS busbw, count(*) AS launches
+        median(busbw * time_ns) / median(time_ns) AS busbw, count(*) AS launches
     FROM of_launches GROUP BY ALL
 """
 """What has a value per case and run."""

@@ -94,9 +94,9 @@ def _of_group(waits: Sequence[_Wait], silent: Sequence[int]) -> Iterator[str]:
     elif behind or len(works) > 1:
         late = behind or [wait.rank for wait in works[min(works)]]
         yield f"{_ranks(late)} behind the others: look there for late data, an exception, an earlier call that hangs"
-    elif silent:
+    if silent:
         yield f"{_ranks(silent)} without a timeout: crashed, busy elsewhere, or not in this log; look there first"
-    elif len(waits) > 1:
+    elif len(waits) > 1 and len(works) == 1 and not branches and not behind:
         yield (
             f"all {len(waits)} have made the same call and none completed it. If the group has no other ranks, the "
             "network or a GPU hangs; messages of NCCL_DEBUG=INFO, error counters of links and Xid errors of GPUs say "
