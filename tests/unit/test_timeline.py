@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from msgspec import structs
 from testing.narrow import require
 from testing.synthetic import World, case, synthetic_run
 
@@ -116,7 +117,8 @@ def test_few_windows_are_not_judged() -> None:
 
 def endured(level: Level) -> StoredRun:
     stored = synthetic_run([CASE], World(), launches=1, blocks=2)
-    return replace(stored, rows=(*stored.rows[:-1], *windows(level, count=200), stored.rows[-1]))
+    run = structs.replace(stored.run, plan={**stored.run.plan, "duration": "8h"})
+    return replace(stored, run=run, rows=(*stored.rows[:-1], *windows(level, count=200), stored.rows[-1]))
 
 
 @pytest.mark.parametrize(
@@ -134,6 +136,7 @@ def test_findings_and_answer_of_a_run_with_a_duration(level: Level, codes: set[s
     assert [line.windows for _, line in judgement.of(Endurance).lines] == [200]
     answer = answer_of(judgement)
     assert "Over time" in dict(answer.lines)
+    assert "--launches" not in str(answer.lines), "it is one launch"
     (over_time,) = document(judgement, answer)["endurance"]
     assert [over_time["windows"], bool(over_time["drift"]), bool(over_time["moves"]), bool(over_time["spells"])] == [
         200,

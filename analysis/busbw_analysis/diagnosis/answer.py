@@ -531,7 +531,11 @@ def decide_more(judgement: Judgement) -> str:
 
 
 def more_launches(judgement: Judgement) -> str:
-    """The difference that more launches could detect; "" if no affordable number of launches helps."""
+    """The difference that more launches could detect; "" if no affordable number of launches helps, or if a run has a
+    duration, which is one launch.
+    """
+    if any(stored.run.plan.get("duration") is not None for stored in judgement.runs):
+        return ""
     scatter = scatter_of(judgement)
     if scatter is None:
         return "--launches 6 would give every time a confidence interval"
