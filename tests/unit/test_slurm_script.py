@@ -184,7 +184,7 @@ def test_the_first_night_becomes_the_baseline_and_the_next_one_passes_its_gate(t
 def test_a_night_takes_rules_and_a_notifier_as_whole_words(tmp_path: Path) -> None:
     night(tmp_path)
     ended = night(tmp_path, RULES="my rules.toml", NOTIFY="mail -s 'a night' me", BASELINE="other")
-    asked = "gate {} --baseline other --rules my rules.toml --notify-command mail -s 'a night' me"
+    asked = "gate {} --baseline other --within 10% --rules my rules.toml --notify-command mail -s 'a night' me"
     assert f"asked: {asked.format(tmp_path / 'runs/tonight')}" in ended.stdout
 
 
