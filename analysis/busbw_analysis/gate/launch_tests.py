@@ -411,9 +411,9 @@ class CountTest:
         """The difference to the limit: the more, the worse."""
         return self.value - self.limit
 
-    def doubt(self, tests: int) -> Doubt:
-        """A count is never in doubt."""
-        raise NotImplementedError
+    def doubt(self, tests: int) -> Doubt:  # noqa: ARG002
+        """Raises ValueError: a count is never in doubt."""
+        raise ValueError("a count passes or fails")
 
     def state(self, adjusted: float | None, tests: int, detect: float | None) -> State:  # noqa: ARG002 - as of all tests
         """Whether more cases are counted than allowed."""

@@ -39,8 +39,8 @@ def outcome(gate: Gate) -> str:
     binding, decisive = _binding(gate), _decisive(gate)
     if gate.state == "pass":
         seen = [verdict.smallest for verdict in binding if verdict.smallest is not None]
-        found = f"; would have found a slowdown of {percent(max(seen))}" if seen else ""
-        return f"{WORD[gate.state]}: {counted(len(binding), 'rule')}{found}"
+        power = f"; would have found a slowdown of {percent(max(seen))}" if seen else ""
+        return f"{WORD[gate.state]}: {counted(len(binding), 'rule')}{power}"
     if not decisive:
         return f"{WORD[gate.state]}: {gate.gaps[0].reason}"
     return f"{WORD[gate.state]}, {len(decisive)} of {counted(len(binding), 'rule')}"
@@ -83,8 +83,8 @@ def _passed(_gate: Gate, verdict: Verdict) -> str:
         return f"{len(worst.names)} of {counted(worst.looked_at, 'case')}"
     many = f", worst of {len(verdict.tests)}" if len(verdict.tests) > 1 else ""
     what = "an increase" if verdict.rule.metric == "skew" else "a slowdown"
-    found = "" if verdict.smallest is None else f"; would have found {what} of {percent(verdict.smallest)}"
-    return f"{_value(verdict, worst)}{many}{found}"
+    power = "" if verdict.smallest is None else f"; would have found {what} of {percent(verdict.smallest)}"
+    return f"{_value(verdict, worst)}{many}{power}"
 
 
 def _failed(_gate: Gate, verdict: Verdict) -> str:

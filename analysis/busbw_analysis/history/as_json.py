@@ -13,7 +13,10 @@ def document(history: History) -> dict[str, JSON]:
     return {
         "runs": history.runs,
         "moments": [_moment(moment) for moment in history.moments],
-        "trends": [_trend(trend, [one for one in history.steps if one.trend is trend]) for trend in history.trends],
+        "trends": [
+            _trend(trend, [trend_step for trend_step in history.steps if trend_step.trend is trend])
+            for trend in history.trends
+        ],
     }
 
 
@@ -23,7 +26,7 @@ def _moment(moment: Moment) -> dict[str, JSON]:
         "first_run": moment.first.run,
         "last_run_before": moment.last.run,
         **values_of(moment, "slower", "lasting", "changes"),
-        "cases": [{"series": one.trend.series, "ratio": one.ratio} for one in moment.steps],
+        "cases": [{"series": trend_step.trend.series, "ratio": trend_step.ratio} for trend_step in moment.steps],
     }
 
 
@@ -41,5 +44,8 @@ def _trend(trend: Trend, steps: list[TrendStep]) -> dict[str, JSON]:
             }
             for place, run in enumerate(trend.runs)
         ],
-        "steps": [{**plain(one.step), "ratio": one.ratio, "changes": plain(one.changes)} for one in steps],
+        "steps": [
+            {**plain(trend_step.step), "ratio": trend_step.ratio, "changes": plain(trend_step.changes)}
+            for trend_step in steps
+        ],
     }

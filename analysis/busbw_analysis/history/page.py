@@ -77,25 +77,25 @@ def page_of(history: History) -> str:
 
 
 def _section(number: int, trend: Trend, names: dict[str, str], history: History) -> Section:
-    steps = [one for one in history.steps if one.trend is trend]
+    steps = [trend_step for trend_step in history.steps if trend_step.trend is trend]
     size = f" at {format_size(trend.case.size_bytes)}" if trend.case.size_bytes else ""
     title = f"{names[trend.series]}{size}"
     blocks: list[Block] = [_figure(f"trend-{number}", title, trend, steps)]
-    for place, one in enumerate(steps, 1):
-        blocks.append(Paragraph(f"Step {place}, {_step_in_words(one)}"))
-        if one.changes:
-            blocks.append(_changes(place, one.changes))
+    for place, trend_step in enumerate(steps, 1):
+        blocks.append(Paragraph(f"Step {place}, {_step_in_words(trend_step)}"))
+        if trend_step.changes:
+            blocks.append(_changes(place, trend_step.changes))
     return Section(f"case-{number}", title, tuple(blocks))
 
 
-def _step_in_words(one: TrendStep) -> str:
-    step, runs = one.step, one.trend.runs
+def _step_in_words(trend_step: TrendStep) -> str:
+    step, runs = trend_step.step, trend_step.trend.runs
     first, last = runs[step.low].run, runs[step.high].run
     where = f"at run {first}" if first == last else f"between run {first} and run {last}"
     p_value = "p < 0.001" if step.p_value < 0.001 else f"p = {step.p_value:.1g}"
     return (
-        f"{one.first.date}: {format_time(step.before)} → {format_time(step.after)} ({100 * (one.ratio - 1):+.1f} %, "
-        f"{p_value}), with 95 % {where}."
+        f"{trend_step.first.date}: {format_time(step.before)} → {format_time(step.after)} "
+        f"({100 * (trend_step.ratio - 1):+.1f} %, {p_value}), with 95 % {where}."
     )
 
 
@@ -118,13 +118,16 @@ def _figure(identity: str, title: str, trend: Trend, steps: Sequence[TrendStep])
         shown = _positions(axes, trend, first)
         _draw(axes, trend, shown, steps)
         head(axes, "Time of a call, median over launches", -0.118)
-        tips = {series_id(0): [_tip(trend, one.place) for one in shown]}
+        tips = {series_id(0): [_tip(trend, mark.place) for mark in shown]}
         description = f"{title}: time of a call over {counted(len(shown), 'run')}, {counted(len(steps), 'step')}."
         picture = inline(figure, identity, title, description, tips)
     legend = [LegendEntry(swatch(0, "points"), "a run, with the range of its launches", series_id(0))]
     legend += [
-        LegendEntry(sample(_LINE), f"{place}: {one.first.date}, {100 * (one.ratio - 1):+.0f} %: {cause(one.changes)}")
-        for place, one in enumerate(steps, 1)
+        LegendEntry(
+            sample(_LINE),
+            f"{place}: {trend_step.first.date}, {100 * (trend_step.ratio - 1):+.0f} %: {cause(trend_step.changes)}",
+        )
+        for place, trend_step in enumerate(steps, 1)
     ]
     caption = f"The last {_MOST_POINTS} of {len(trend.runs)} runs." if first else ""
     return Figure(caption, (picture,), tuple(legend), _numbers(title, trend))
@@ -152,16 +155,16 @@ def _positions(axes: "Axes", trend: Trend, first: int) -> list[_Shown]:
 
 def _draw(axes: "Axes", trend: Trend, shown: Sequence[_Shown], steps: Sequence[TrendStep]) -> None:
     """Points with the range of their launches, the level of each segment, and the steps with their intervals."""
-    places = np.asarray([one.place for one in shown])
-    at = {one.place: one.x for one in shown}
+    places = np.asarray([mark.place for mark in shown])
+    at = {mark.place: mark.x for mark in shown}
     low, high = trend.low_ns[places], trend.high_ns[places]
-    bars = axes.vlines([one.x for one in shown], low, high, color=SERIES[0], linewidth=1.1, alpha=0.45, zorder=3)
+    bars = axes.vlines([mark.x for mark in shown], low, high, color=SERIES[0], linewidth=1.1, alpha=0.45, zorder=3)
     bars.set_gid(f"bars {series_id(0)}")
     margin = 0.08 * max(float(high.max() - low.min()), 0.05 * float(high.max()))
     axes.set_ylim(float(low.min()) - margin, float(high.max()) + 2 * margin)
     axes.yaxis.set_major_formatter(lambda value, _place: format_time(value) if value > 0 else "")
-    for number, one in enumerate(steps, 1):
-        step = one.step
+    for number, trend_step in enumerate(steps, 1):
+        step = trend_step.step
         if step.at - 1 not in at:
             continue
         middle = (at[step.at - 1] + at[step.at]) / 2

@@ -66,7 +66,7 @@ def answer_lines(history: History) -> list[tuple[str, str]]:
     if len(moments) > MOST_MOMENTS:
         lines.append(("earlier", f"{counted(len(moments) - MOST_MOMENTS, 'more moment')} with steps"))
     of = f"{counted(len(history.trends), 'case')} over {counted(history.runs, 'run')}"
-    stepped = len({one.trend.series for one in history.steps})
+    stepped = len({trend_step.trend.series for trend_step in history.steps})
     return [*lines, ("cases", f"{stepped} of {of} stepped" if stepped else f"no step in {of}")]
 
 
@@ -76,13 +76,13 @@ def _line(moment: Moment, names: dict[str, str]) -> tuple[str, str]:
 
 
 def _cases(steps: Sequence[TrendStep], names: dict[str, str]) -> str:
-    sizes = by_key((names[one.trend.series], one.trend.case.size_bytes) for one in steps)
+    sizes = by_key((names[trend_step.trend.series], trend_step.trend.case.size_bytes) for trend_step in steps)
     parts = [f"{name} at {listed(map(format_size, sorted(of)), 3)}" if any(of) else name for name, of in sizes.items()]
     return f"{listed(parts, 3)} {'is' if len(steps) == 1 else 'are'}"
 
 
 def _changed(moment: Moment) -> str:
-    shares = [f"{100 * abs(one.ratio - 1):.0f}" for one in moment.steps][::-1]
+    shares = [f"{100 * abs(trend_step.ratio - 1):.0f}" for trend_step in moment.steps][::-1]
     span = shares[0] if shares[0] == shares[-1] else f"{shares[0]} to {shares[-1]}"
     over = "" if moment.lasting else ", until a later step"
     return f"{span} % {'slower' if moment.slower else 'faster'}{over}"

@@ -193,7 +193,7 @@ def history_of(views: Views, selection: Selection | None = None) -> History:
         for place, series in enumerate(table["series"].tolist())
     ]
     trends.sort(key=lambda trend: (trend.machine_kind, trend.tool, trend.case.op, trend.case.size_bytes, trend.series))
-    steps = tuple(one for trend in trends for one in steps_with_changes(trend))
+    steps = tuple(trend_step for trend in trends for trend_step in steps_with_changes(trend))
     return History(len(runs), tuple(trends), steps)
 
 
@@ -303,7 +303,10 @@ def _changes_at(
     )
     yield from (
         change
-        for distance, change in sorted(near, key=lambda one: (not one[1].inside, one[1].elsewhere, one[0], one[1].key))
+        for distance, change in sorted(
+            near,
+            key=lambda row: (not row[1].inside, row[1].elsewhere, row[0], row[1].key),
+        )
     )
 
 
@@ -312,30 +315,34 @@ def moments_of(steps: Iterable[TrendStep]) -> tuple[Moment, ...]:
     lies within its interval.
     """
     groups: list[list[TrendStep]] = []
-    for one in sorted(steps, key=lambda one: (one.step.high - one.step.low, one.step.p_value)):
-        fitting = (group for group in groups if _is_at(one, group[0]))
+    for trend_step in sorted(
+        steps, key=lambda trend_step: (trend_step.step.high - trend_step.step.low, trend_step.step.p_value)
+    ):
+        fitting = (group for group in groups if _is_at(trend_step, group[0]))
         if (group := next(fitting, None)) is None:
             groups.append(group := [])
-        group.append(one)
+        group.append(trend_step)
     moments = (_moment(group) for group in groups)
     return tuple(sorted(moments, key=lambda moment: (str(moment.first.started), moment.first.run), reverse=True))
 
 
-def _is_at(one: TrendStep, other: TrendStep) -> bool:
-    """Whether ``one`` is of the same direction and moment as ``other``."""
-    within = one.trend.runs[one.step.low : one.step.high + 1]
-    same = other.first in within or one.last == other.last
-    return (one.ratio > 1) == (other.ratio > 1) and same and one.trend.machine == other.trend.machine
+def _is_at(trend_step: TrendStep, other: TrendStep) -> bool:
+    """Whether ``trend_step`` is of the same direction and moment as ``other``."""
+    within = trend_step.trend.runs[trend_step.step.low : trend_step.step.high + 1]
+    same = other.first in within or trend_step.last == other.last
+    return (trend_step.ratio > 1) == (other.ratio > 1) and same and trend_step.trend.machine == other.trend.machine
 
 
 def _moment(group: Sequence[TrendStep]) -> Moment:
-    counted = by_key(((change.key, change.before, change.after), change) for one in group for change in one.changes)
+    counted = by_key(
+        ((change.key, change.before, change.after), change) for trend_step in group for change in trend_step.changes
+    )
     often = [changes[0] for changes in counted.values() if sum(change.inside for change in changes) * 2 > len(group)]
     return Moment(
         first=group[0].first,
         last=group[0].last,
         slower=group[0].ratio > 1,
-        steps=tuple(sorted(group, key=lambda one: -abs(np.log(one.ratio)))),
+        steps=tuple(sorted(group, key=lambda trend_step: -abs(np.log(trend_step.ratio)))),
         changes=tuple(sorted(often, key=lambda change: (change.elsewhere, change.key))),
-        lasting=any(one.step is one.trend.steps[-1] for one in group),
+        lasting=any(trend_step.step is trend_step.trend.steps[-1] for trend_step in group),
     )
