@@ -260,7 +260,8 @@ def check_label(label: str) -> str:
 
 
 def _duration(text: str) -> None:
-    within(1, _LONGEST_DURATION_SECONDS)(units.parse_span(text))
+    if not 1 <= units.parse_span(text) <= _LONGEST_DURATION_SECONDS:
+        raise UsageError(f"{text!r} is not allowed; use 1s to {_LONGEST_DURATION_SECONDS / 3600:.0f}h, such as 8h")
 
 
 def _sweeps(sweeps: Sequence[object]) -> None:
