@@ -23,7 +23,8 @@ _NO_LINE_END: Final = re.compile(f"[\x00-\x09\x0b-\x1f{_UNPRINTED}]")
 
 def plain_text(text: str) -> str:
     r"""``text`` on one line, with every control character escaped, such as ``\x1b``."""
-    return _CONTROL.sub(_escaped, _SPACE.sub(" ", text))
+    # Most texts are printable, and a list of runs has a hundred thousand.
+    return text if text.isprintable() else _CONTROL.sub(_escaped, _SPACE.sub(" ", text))
 
 
 def as_cell(text: str) -> str:
