@@ -32,7 +32,7 @@ $(installed): pyproject.toml constraints.txt
 	@test -x $(venv)/bin/python || $(PYTHON) -m venv $(venv)
 	@echo "Installing into $(venv); the first time this downloads torch."
 	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
-	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[mpi]'
+	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[run,report,mpi]'
 	@touch $@
 
 $(developed): $(installed)

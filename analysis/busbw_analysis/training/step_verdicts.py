@@ -14,6 +14,7 @@ from busbw.ops.training import workload_in_words
 from busbw.runs.records import RankMemory
 from busbw.units import about_size, format_flop, format_seconds, format_size, format_time, signed_time
 from busbw.workloads.shapes import StepShape
+from busbw_analysis.data.rank_statistics import kendall
 from busbw_analysis.diagnosis.curves import MODEL_TOLERANCE
 from busbw_analysis.diagnosis.verdicts import Status, by_tolerance, over_interval
 from busbw_analysis.report.document import (
@@ -224,10 +225,8 @@ def _overlap(op: str, step: Step) -> float:
 
 def order_kept(verdicts: Sequence[StepVerdict]) -> float:
     """Kendall's τ-b of predicted and measured times."""
-    from scipy.stats import kendalltau  # noqa: PLC0415 - most commands do without
-
     times = [(verdict.step.step_ns, verdict.predicted_ns) for verdict in verdicts if verdict.predicted_ns is not None]
-    return float(kendalltau(*zip(*times, strict=True)).statistic)
+    return kendall(*zip(*times, strict=True)).tau
 
 
 _HOW: Final = (
