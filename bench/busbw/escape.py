@@ -93,14 +93,18 @@ def say(text: object) -> None:
 _COLOURS: Final = {"good": "green", "caution": "yellow", "bad": "red", "bar": "cyan"}
 
 
-def echo_toned(lines: Iterable[Iterable[tuple[str, str]]]) -> None:
+def echo_toned(lines: Iterable[Iterable[tuple[str, str]]], *, err: bool = False, bold: bool = False) -> None:
     """Print lines of (text, tone) parts. The tones ``good``, ``caution``, ``bad``, ``bar`` and ``quiet`` have colours
-    if stdout is a terminal and ``NO_COLOR`` is not set.
+    if the output is a terminal and ``NO_COLOR`` is not set.
     """
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    stream = sys.stderr if err else sys.stdout
+    coloured = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     for line in lines:
-        texts = (click.style(plain_text(text), fg=_COLOURS.get(tone), dim=tone == "quiet") for text, tone in line)
-        click.echo("".join(texts), color=coloured)  # removes the colours if ``coloured`` is False
+        styled = (
+            click.style(plain_text(text), fg=_COLOURS.get(tone), dim=tone == "quiet" or None, bold=bold or None)
+            for text, tone in line
+        )
+        click.echo("".join(styled), color=coloured, err=err)  # removes the colours if ``coloured`` is False
 
 
 def _escaped(match: re.Match[str]) -> str:
