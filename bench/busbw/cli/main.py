@@ -60,6 +60,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "System": {
         "list": ("busbw.cli.listing", "List ops, algorithms, backends, suites, launchers or runs."),
+        "schema": ("busbw.cli.schema", "Print the JSON Schema of a stored file."),
         "doctor": ("busbw.cli.machine", "Describe this machine: which backends can run here, and why others cannot."),
         "peaks": (
             "busbw.cli.machine",
