@@ -21,6 +21,7 @@ from busbw.ops.groups import Ranks, Round, pair_rounds, split_world
 from busbw.ops.settings import run_together
 from busbw.runs.plan import Timing
 from busbw.runs.records import Case, FailureCause
+from busbw.system.counters import CounterWatch
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +39,7 @@ class Bench:
     hosts: host of each rank.
     work: computation that runs concurrently with a communication.
     traces: folder into which rank 0 writes profiler traces of training steps (None: no traces).
+    counters: counters of this host since the start of the launch.
     """
 
     backend: Backend
@@ -49,6 +51,7 @@ class Bench:
     hosts: tuple[str, ...] = ()
     work: ComputeLoad = field(default_factory=ComputeLoad)
     traces: Path | None = None
+    counters: CounterWatch = field(default_factory=CounterWatch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     if op.members == "all":
         bench.backend.use_groups(rounds[0])
     bench.common.renew()
-    watch = InterferenceMonitor(bench.backend, bench.hosts)
+    watch = InterferenceMonitor(bench.backend, bench.hosts, counters=bench.counters)
     sets = _sets(bench, case)
     settings = RoundSettings(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case), sets)
     done: list[tuple[RoundResult, Check, int]] = []
