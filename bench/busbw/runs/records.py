@@ -369,7 +369,7 @@ class CounterDelta(Record, frozen=True, kw_only=True):
     name: str
     device: str
     port: Natural | None = None
-    delta: Annotated[int, msgspec.Meta(ge=1, le=2**63)]
+    delta: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 
 
 class HostConditions(FiniteRecord, frozen=True, kw_only=True):
@@ -556,6 +556,7 @@ class Window(FiniteRecord, frozen=True, kw_only=True, tag="window", tag_field="k
     count: number of samples
     min_ns, mean_ns, max_ns: of the samples
     quantiles_ns: of the samples, at ``QUANTILES``
+    counters: host → its counters that moved
     """
 
     case: Case
@@ -569,6 +570,7 @@ class Window(FiniteRecord, frozen=True, kw_only=True, tag="window", tag_field="k
     mean_ns: _PrintedNs
     max_ns: _PrintedNs
     quantiles_ns: tuple[_PrintedNs, ...]
+    counters: dict[str, tuple[CounterDelta, ...]] = {}
 
 
 class Imported(FiniteRecord, frozen=True, kw_only=True, tag="imported", tag_field="kind"):
