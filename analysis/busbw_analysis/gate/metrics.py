@@ -8,6 +8,7 @@ from busbw.errors import UnlikeRuns
 from busbw.ops import PAIRED
 from busbw.runs.records import Case
 from busbw.units import format_rate, format_time
+from busbw_analysis.data.counters import moved_in
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.likeness import SOFTWARE, Difference, differences
 from busbw_analysis.data.load import Dataset
@@ -24,6 +25,7 @@ from busbw_analysis.gate.launch_tests import (
     LAUNCH_SCATTER,
     BaselineTest,
     CountTest,
+    FewestTest,
     LimitTest,
     Test,
     scatter_between,
@@ -302,6 +304,23 @@ def _wrong_data(evidence: Evidence, rule: Limited) -> Measured:
     return _counted(wrong, len(checked), rule)
 
 
+def _counters(evidence: Evidence, rule: Limited) -> Measured:
+    """Counters of errors that moved on any host, whatever case was measured then."""
+    errors = [moved for moved in moved_in(evidence.measured.runs) if moved.kind == "error"]
+    names = tuple(f"{moved.host} {moved.in_words}" for moved in errors)
+    return Measured((CountTest(names, None, rule.limit, "counter"),))
+
+
+def _gpus(evidence: Evidence, rule: Limited) -> Measured:
+    """GPUs that work on each host: those that NVML reports without an error."""
+    facts = evidence.measured.facts
+    working = {
+        host: sum(gpu.error is None for gpu in facts.environment(host).pci.gpus) for host in dict.fromkeys(facts.hosts)
+    }
+    names = tuple(f"{host} has {count}" for host, count in working.items() if count < rule.limit)
+    return Measured((FewestTest(names, None, rule.limit, "GPU", fewest=min(working.values())),))
+
+
 def _counted(names: Sequence[str], looked_at: int, rule: Limited) -> Measured:
     return Measured((CountTest(tuple(names), looked_at, rule.limit),) if looked_at else ())
 
@@ -320,6 +339,8 @@ METRICS: Final[Mapping[str, Metric]] = {
         "share", "at_most", "how far apart ranks enter a call, over its time", _per_launch(_skew, 1, _SKEW_SCATTER)
     ),
     "wrong_data": Metric("count", "at_most", "cases with wrong data", _wrong_data),
+    "counters": Metric("count", "at_most", "counters of errors that moved on the hosts", _counters),
+    "gpus": Metric("count", "at_least", "GPUs that work on the host with the fewest", _gpus),
     "missing_cases": Metric("count", "at_most", "cases of the plan or the baseline without a result", _missing),
 }
 """Name in a rule → its row."""
