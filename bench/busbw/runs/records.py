@@ -617,13 +617,17 @@ class Skipped(Record, frozen=True, kw_only=True, tag="skipped", tag_field="kind"
 
 
 class Failed(Record, frozen=True, kw_only=True, tag="failed", tag_field="kind"):
-    """A block that was tried but gave no trustworthy result, with the error message and its cause."""
+    """A block that was tried but gave no trustworthy result, with the error message and its cause.
+
+    ranks: those with wrong data; empty for other causes
+    """
 
     case: Case
     launch: Natural
     block: Natural
     error: str
     cause: FailureCause
+    ranks: tuple[Natural, ...] = ()
 
     @property
     def transient(self) -> bool:
