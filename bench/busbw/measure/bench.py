@@ -122,7 +122,7 @@ class WrongData(CaseFailed):
     def __init__(self, bench: Bench, what: str, ranks: Sequence[int]) -> None:
         hosts = bench.hosts
         names = [f"rank {rank}{f' (host {hosts[rank]})' if hosts else ''}" for rank in ranks]
-        super().__init__(f"{what}: {listed(names, _MOST_RANKS)}")
+        super().__init__(f"{what} on {listed(names, _MOST_RANKS)}")
         self.ranks = tuple(ranks)
 
 

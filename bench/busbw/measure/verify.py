@@ -63,8 +63,7 @@ def _compare(bench: Bench, part: Part | None, when: str) -> None:
         own = ("", "") if make is None else make()
     signatures = records_of_every_rank(bench.backend, own, tuple[str, str])
     if ranks := unlike(signatures):
-        others = "results that other ranks do not have"
-        raise WrongData(bench, f"wrong data {when}: {others}", ranks)
+        raise WrongData(bench, f"wrong data {when}: other results than most ranks of the same kind", ranks)
 
 
 def unlike(signatures: Sequence[tuple[str, str]]) -> tuple[int, ...]:
