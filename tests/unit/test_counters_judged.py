@@ -112,7 +112,7 @@ def test_a_gate_can_forbid_errors(counts: Counts, code: int, value: int) -> None
 
 @pytest.mark.parametrize(("wanted", "code"), [("7", 0), ("8", 1)])
 def test_a_gate_can_ask_for_a_number_of_gpus_that_work(wanted: str, code: int) -> None:
-    gpus = tuple(GpuFacts(address=f"0000:{bus:02x}:00.0", error="GPU is lost" if bus == 3 else None) for bus in range(8))
+    gpus = tuple(GpuFacts(address=f"0000:{bus:02x}:00.0", broken=bus == 3) for bus in range(8))
     stored = run_with({})
     hosts = {
         host: msgspec.structs.replace(facts, pci=PciFacts(gpus=gpus)) for host, facts in stored.run.environments.items()

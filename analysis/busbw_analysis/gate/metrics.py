@@ -312,10 +312,10 @@ def _counters(evidence: Evidence, rule: Limited) -> Measured:
 
 
 def _gpus(evidence: Evidence, rule: Limited) -> Measured:
-    """GPUs that work on each host: those that NVML reports without an error."""
+    """GPUs that work on each host: those that the kernel lists, without those that NVML calls broken."""
     facts = evidence.measured.facts
     working = {
-        host: sum(gpu.error is None for gpu in facts.environment(host).pci.gpus) for host in dict.fromkeys(facts.hosts)
+        host: sum(not gpu.broken for gpu in facts.environment(host).pci.gpus) for host in dict.fromkeys(facts.hosts)
     }
     names = tuple(f"{host} has {count}" for host, count in working.items() if count < rule.limit)
     return Measured((FewestTest(names, None, rule.limit, "GPU", fewest=min(working.values())),))
