@@ -78,8 +78,8 @@ def measured_here(seconds: float = SECONDS) -> Iterator[NodeRun]:
         late, said = _run(argv, own_variables(os.environ), seconds)
         made = list(store.folders(Path(results)))
         if not made:
-            why = said.strip().splitlines()[-1:] or ["it ended without a message"]
-            raise UsageError(f"--prolog: nothing was measured: {why[0]}", code="prolog")
+            why = f"its {seconds:.0f} s were over" if late else said.strip() or "it ended without a message"
+            raise UsageError(f"--prolog: nothing was measured: {why}", code="prolog")
         yield NodeRun(made[0], late, facts)
 
 
