@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def test_every_counter_of_a_file_is_in_the_layouts_or_of_tcp(laid_out: Callable[
 
 def test_reading_takes_a_twentieth_of_the_time_at_most_and_loses_nothing(tmp_path: Path) -> None:
     write(tmp_path, {f"{PORT}/counters/symbol_error": 0})
-    # A reading takes 1 s. The first question comes 10 s after it, the second 20 s, the third 1 s after the next reading.
+    # A reading takes 1 s. The first question comes 10 s after it, the second 20 s, the third 1 s after the next.
     watch = CounterWatch(tmp_path, moments(0.0, 1.0, 11.0, 21.0, 21.0, 22.0, 23.0))
     write(tmp_path, {f"{PORT}/counters/symbol_error": 5})
     assert not watch.moved()
@@ -117,7 +117,9 @@ def test_a_host_is_read_once_and_each_gpu_by_its_rank(tmp_path: Path) -> None:
     write(tmp_path, {f"{PORT}/counters/symbol_error": 0})
 
     def work(backend: FakeBackend) -> object:
-        counts = iter([{("pcie_replay", None): 3}, {("pcie_replay", None): 3 + backend.rank, ("xid", 79): 1}])
+        counts: Iterator[Mapping[tuple[str, int | None], int]] = iter(
+            [{("pcie_replay", None): 3}, {("pcie_replay", None): 3 + backend.rank, ("xid", 79): 1}]
+        )
         backend.conditions = lambda: DeviceConditions(  # type: ignore[method-assign]
             backend.rank, None, counts=next(counts)
         )

@@ -38,8 +38,13 @@ def run_with(counts: Counts, slow_ranks: tuple[int, ...] = ()) -> StoredRun:
     def change(block: Measurement) -> Measurement:
         conditions = tuple(
             HostConditions(
-                **{"host": host, "load_before": 0.0, "load_after": 0.0, "switches": (0,)},  # type: ignore[arg-type]
-                **dict.fromkeys(("busy_share", "foreign_share", "steal_share")),  # type: ignore[arg-type]
+                host=host,
+                load_before=0.0,
+                load_after=0.0,
+                switches=(0,),
+                busy_share=None,
+                foreign_share=None,
+                steal_share=None,
                 counters=moved(counts, host),
             )
             for host in HOSTS
@@ -85,8 +90,17 @@ def test_deltas_add_up_over_blocks_and_windows_hold_those_of_their_blocks() -> N
     (two,) = {row.delta for row in moved_in((stored,)) if row.name == "link_downed"}
     assert two == 2
     window = Window(
-        **{"case": MATRIX, "launch": 0, "begin_ns": 0, "end_ns": 9, "started": "", "blocks": 3, "count": 9},  # type: ignore[arg-type]
-        **{"min_ns": 1.0, "mean_ns": 1.0, "max_ns": 1.0, "quantiles_ns": (1.0,) * 7},  # type: ignore[arg-type]
+        case=MATRIX,
+        launch=0,
+        begin_ns=0,
+        end_ns=9,
+        started="",
+        blocks=3,
+        count=9,
+        min_ns=1.0,
+        mean_ns=1.0,
+        max_ns=1.0,
+        quantiles_ns=(1.0,) * 7,
         counters={"n1": moved({"n1": {LINK: 7}}, "n1")},
     )
     longer = StoredRun(stored.path, stored.run, (*stored.rows, window), stored.warnings)

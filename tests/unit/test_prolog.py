@@ -40,8 +40,8 @@ def test_the_run_is_that_of_this_node_whoever_started_the_check() -> None:
     assert own_variables({**dict.fromkeys(of_job, "1"), **kept}) == kept
 
 
-@pytest.mark.parametrize(("seconds", "late"), [(20.0, False), (0.3, True)])
-def test_a_run_that_takes_too_long_is_asked_to_end(seconds: float, *, late: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seconds", "late"), [(60.0, False), (3.0, True)])
+def test_a_run_that_takes_too_long_is_asked_to_end(seconds: float, *, late: bool) -> None:
     """It may still write what it has; this one needs 0.1 s for it."""
     program = (
         "import signal, sys, time\n"
@@ -49,7 +49,7 @@ def test_a_run_that_takes_too_long_is_asked_to_end(seconds: float, *, late: bool
         f"time.sleep({60 if late else 0})\n"
     )
     began = time.monotonic()
-    assert prolog._run([sys.executable, "-c", program], dict(os.environ), max(seconds, 0.3) + late * 2) == (
+    assert prolog._run([sys.executable, "-c", program], dict(os.environ), seconds) == (
         late,
         "kept\n" if late else "",
     )
@@ -171,7 +171,7 @@ def script(folder: Path, text: str, *arguments: str, **variables: str) -> subpro
 def test_a_prolog_takes_out_only_a_node_that_fails(
     tmp_path: Path, line: str, status: int, seen: int, drain: str
 ) -> None:
-    program(tmp_path, "busbw", f'echo "$*" > {tmp_path}/asked\necho \'{line}\'\nexit {status}')
+    program(tmp_path, "busbw", f"echo \"$*\" > {tmp_path}/asked\necho '{line}'\nexit {status}")
     program(tmp_path, "scontrol", f'printf "%s\\n" "$@" > {tmp_path}/drained')
     text = (ROOT / "slurm/prolog.sh").read_text(encoding="utf-8")
     ended = script(tmp_path, text, RULES="my rules.toml", DRAIN=drain)
@@ -187,7 +187,8 @@ def test_a_prolog_takes_out_only_a_node_that_fails(
 @pytest.mark.parametrize(("bad", "status"), [((), 0), ((1, 2), 1)])
 def test_a_job_checks_its_nodes_and_lists_those_that_fail(tmp_path: Path, bad: tuple[int, ...], status: int) -> None:
     program(tmp_path, "busbw", 'eval "line=\\$LINE_$SLURMD_NODENAME"; echo "$line"')
-    program(tmp_path, "srun", 'while [ "$1" != bash ]; do shift; done\nfor n in 0 1 2 3; do SLURMD_NODENAME=$n "$@"; done')
+    each = 'for n in 0 1 2 3; do SLURMD_NODENAME=$n "$@"; done'
+    program(tmp_path, "srun", f'while [ "$1" != bash ]; do shift; done\n{each}')
     program(tmp_path, "scontrol", 'echo "n[$3]"')
     of_nodes = {f"LINE_{number}": FAIL if number in bad else PASS for number in range(3)} | {"LINE_3": ""}
     text = (ROOT / "slurm/health.sbatch").read_text(encoding="utf-8")
@@ -214,8 +215,8 @@ def strict(schema: Any) -> Any:  # noqa: ANN401 - JSON
     if not isinstance(schema, dict):
         return schema
     closed = {key: strict(part) for key, part in schema.items()}
-    open_ = {"additionalProperties", "x-kubernetes-preserve-unknown-fields"} & set(schema)
-    return closed | ({"additionalProperties": False} if isinstance(schema.get("properties"), dict) and not open_ else {})
+    known = isinstance(schema.get("properties"), dict) and "additionalProperties" not in schema
+    return closed | ({"additionalProperties": False} if known else {})
 
 
 def flaws(document: Any) -> list[str]:  # noqa: ANN401 - JSON

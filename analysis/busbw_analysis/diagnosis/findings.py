@@ -33,7 +33,8 @@ Severity = Literal["bad", "caution", "note"]
 
 CODES: Final = (
     *("wrong-data", "failed", "no-end", "interrupted", "unknown-op"),
-    *("counters-slow-host", "store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair"),
+    *("store", "not-checked", "shared-resources", "counters-slow-host"),
+    *("straggler", "slow-host", "slow-rank", "slow-pair"),
     *("slow-gpu", "slow-nic", "counters", "collapse", "asymmetric", "oversubscribed"),
     *(
         "disturbed",

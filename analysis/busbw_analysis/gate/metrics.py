@@ -32,7 +32,7 @@ from busbw_analysis.gate.launch_tests import (
 )
 from busbw_analysis.peaks.peaks import Peak
 
-Unit = Literal["rate", "time", "share", "ratio", "count"]
+Unit = Literal["rate", "time", "share", "ratio", "count", "devices"]
 Bound = Literal["at_least", "at_most"]
 
 WORDS: Final[Mapping[Unit, Callable[[float], str]]] = {
@@ -41,6 +41,7 @@ WORDS: Final[Mapping[Unit, Callable[[float], str]]] = {
     "share": lambda share: f"{100 * share:.3g} %",
     "ratio": lambda ratio: f"{ratio:.3g}×",
     "count": lambda count: f"{count:.0f}",
+    "devices": lambda count: f"{count:.0f}",
 }
 """How a value is written; times are in ns, rates in B/s."""
 
@@ -340,7 +341,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     ),
     "wrong_data": Metric("count", "at_most", "cases with wrong data", _wrong_data),
     "counters": Metric("count", "at_most", "counters of errors that moved on the hosts", _counters),
-    "gpus": Metric("count", "at_least", "GPUs that work on the host with the fewest", _gpus),
+    "gpus": Metric("devices", "at_least", "GPUs that work on the host with the fewest", _gpus),
     "missing_cases": Metric("count", "at_most", "cases of the plan or the baseline without a result", _missing),
 }
 """Name in a rule → its row."""

@@ -100,8 +100,6 @@ def _bind(bound: Bound) -> Operation:
 OPERATIONS: dict[str, Local] = {
     "signature": Local(
         _bind,
-        Limits(
-            modes=("isolated", "barriers"), caches=("warm",), dtypes=("float32", "float64", "float16", "bfloat16")
-        ),
+        Limits(modes=("isolated", "barriers"), caches=("warm",), dtypes=("float32", "float64", "float16", "bfloat16")),
     )
 }
