@@ -139,7 +139,7 @@ def test_a_gate_judges_runs_or_this_node(arguments: tuple[str, ...]) -> None:
 
 def test_time_that_was_over_after_all_cases_is_no_gap(tmp_path: Path) -> None:
     dataset = pool((synthetic_run(CASES, launches=2),))
-    assert node(tmp_path, late=True).gaps(dataset) == ()
+    assert node(tmp_path, late=True).gaps(dataset.summaries) == ()
 
 
 # --- scripts ---------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
         evidence = Evidence(judge_with_selftest(dataset, catalogue(peaks_file)), dataset, before)
         result = gate_of(rules if node is None else _with(rules, node.rules), evidence)
         if node is not None:
-            result = replace(result, gaps=(*result.gaps, *node.gaps(dataset)))
+            result = replace(result, gaps=(*result.gaps, *node.gaps(dataset.summaries)))
     names = [stored.run.id for stored in dataset.runs]
     document = outputs.document(result, names, list(dict.fromkeys(dataset.facts.hosts)), baseline)
     line = json.dumps(plain(document), ensure_ascii=False, allow_nan=False)

@@ -15,7 +15,7 @@ from busbw.errors import UsageError
 from busbw.runs import store
 from busbw.runs.facts import HostFacts
 from busbw.system.environment import host_facts
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.findings import case_name
 from busbw_analysis.gate.metrics import Gap
 from busbw_analysis.gate.rules import Rule
@@ -57,9 +57,9 @@ class NodeRun:
             *([] if self.late else [Rule(metric="missing_cases", at_most="0")]),
         )
 
-    def gaps(self, dataset: Dataset) -> tuple[Gap, ...]:
+    def gaps(self, summaries: Sequence[CaseSummary]) -> tuple[Gap, ...]:
         """The cases that were not reached in time: the check cannot tell."""
-        names = tuple(case_name(summary.case) for summary in dataset.summaries if summary.state == "not reached")
+        names = tuple(case_name(summary.case) for summary in summaries if summary.state == "not reached")
         reason = f"{SECONDS:.0f} s were over before these cases were measured"
         return (Gap("time-limit", reason, names),) if self.late and names else ()
 
