@@ -60,9 +60,9 @@ def test_a_night_is_held_against_the_first_one(site: Site) -> None:
 
 @pytest.mark.timeout(300)
 def test_nodes_that_fail_their_health_check_are_listed(site: Site) -> None:
-    """No memory copies 1 PB/s, so both nodes fail; each is checked on its own, whatever job it is in."""
-    rules = site.folder / "fast.toml"
-    rules.write_text('[[rule]]\nop = "memory_copy"\nmetric = "algbw"\nat_least = "1PB/s"\n', encoding="utf-8")
+    """Neither node has a GPU, so both fail; each is checked on its own, whatever job it is in."""
+    rules = site.folder / "gpus.toml"
+    rules.write_text('[[rule]]\nmetric = "gpus"\nat_least = "1"\n', encoding="utf-8")
     job = site.ended(site.shipped("health", ("--nodelist=n1,n2",), ("--rules", str(rules))))
     log = site.log(job.number)
     assert (job.state, job.exit_code) == ("FAILED", 1), log
