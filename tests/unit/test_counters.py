@@ -58,6 +58,7 @@ def test_counters_that_moved_are_named_with_device_and_port(laid_out: Callable[[
             "sys/class/infiniband/rdmap16s27/ports/1/hw_counters/retrans_pkts": 8,
             "sys/class/net/eth0/statistics/rx_crc_errors": 4,
             "sys/class/net/eth0/carrier_down_count": 2,
+            "sys/class/net/docker0/carrier_down_count": 5,  # with the last container
             "sys/devices/system/edac/mc/mc1/ue_count": 1,
             "proc/net/snmp": SNMP.format(1, 42, 1),
             "proc/net/netstat": "TcpExt: TCPTimeouts\nTcpExt: 10",

@@ -34,7 +34,8 @@ class Counter:
 
 _PORT: Final = "sys/class/infiniband/*/ports/*/counters"
 _HARDWARE: Final = "sys/class/infiniband/*/ports/*/hw_counters"
-_DEVICE: Final = "sys/class/net/*/statistics"
+_INTERFACE: Final = "sys/class/net/*"
+_DEVICE: Final = f"{_INTERFACE}/statistics"
 _EDAC: Final = "sys/devices/system/edac/mc/mc*"
 _SNMP: Final = "proc/net/snmp"
 _NETSTAT: Final = "proc/net/netstat"
@@ -75,9 +76,9 @@ COUNTERS: Final[Mapping[str, Counter]] = {
     "rx_missed_errors": Counter(_DEVICE, "packets", "congestion", "packets were dropped before the host took them"),
     "rx_dropped": Counter(_DEVICE, "packets", "congestion", "the kernel dropped incoming packets"),
     "tx_dropped": Counter(_DEVICE, "packets", "congestion", "the kernel dropped outgoing packets"),
-    "carrier_down_count": Counter("sys/class/net/*", "events", "error", "the link went down"),
+    "carrier_down_count": Counter(_INTERFACE, "events", "error", "the link went down"),
     "RetransSegs": Counter(_SNMP, "packets", "repair", "TCP sent segments again"),
-    "InErrs": Counter(_SNMP, "packets", "error", "TCP received bad segments"),
+    "InErrs": Counter(_SNMP, "packets", "repair", "TCP dropped bad segments"),
     "TCPTimeouts": Counter(_NETSTAT, "events", "repair", "TCP's retransmission timer expired"),
     "TCPSynRetrans": Counter(_NETSTAT, "packets", "repair", "TCP repeated the start of a connection"),
     "ce_count": Counter(_EDAC, "events", "repair", "host memory was corrected (ECC)"),
@@ -141,9 +142,13 @@ def deltas(before: Mapping[Place, int], after: Mapping[Place, int]) -> tuple[Cou
 
 
 def _files_below(root: Path) -> Iterator[tuple[Place, Path]]:
-    """The files of counters that this host has, in the order of ``COUNTERS``."""
+    """The files of counters that this host has, in the order of ``COUNTERS``. Bridges and other interfaces without a
+    device are left out: they go up and down with containers.
+    """
     patterns = dict.fromkeys(row.path for row in COUNTERS.values() if row.path not in {_SNMP, _NETSTAT, None})
     folders = {pattern: sorted(root.glob(pattern)) for pattern in patterns}
+    for pattern, device in ((_INTERFACE, "device"), (_DEVICE, "../device")):
+        folders[pattern] = [folder for folder in folders[pattern] if (folder / device).exists()]
     for name, row in COUNTERS.items():
         for folder in folders.get(row.path or "", ()):
             if (folder / name).is_file():
