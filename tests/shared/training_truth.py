@@ -1,0 +1,223 @@
+"""Training steps that others have measured, what busbw predicts for them, and scores of the predictions.
+
+``tests/data/training/truth`` has the rows with their sources. A row belongs to the part that parameters may be fitted
+on, or to the part that is only scored, by a checksum of its text.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from statistics import mean, median
+from typing import Final, Literal
+from zlib import crc32
+
+import msgspec
+
+from busbw.system.catalog import catalogue
+from busbw.system.named import card_named, gpu_named
+from busbw.workloads.model_rows import Model, models
+from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.machine import machine_of
+from busbw_analysis.training.memory import memory
+from busbw_analysis.training.step_time import Machine, step_time
+
+FOLDER: Final = Path(__file__).parents[1] / "data" / "training" / "truth"
+Part = Literal["fit", "check"]
+_GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The mean absolute error of another simulator on all rows of a set, in percent (None: not published)."""
+
+    name: str
+    seconds: float
+    memory: float | None = None
+
+
+ANCHORS: Final[dict[str, Anchor]] = {
+    "vtrain-multi": Anchor("vTrain", 14.7),
+    "vtrain-single": Anchor("vTrain", 8.4),
+    "simumax-b200": Anchor("SimuMax", 5.3, 0.4),
+}
+"""By set. vTrain states means (https://arxiv.org/abs/2312.12391, section IV)."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured step.
+
+    group: rows that differ in their layout alone.
+    seconds: measured; bytes: peak memory of a rank, if measured.
+    """
+
+    of: str
+    group: str
+    part: Part
+    step: Step
+    machine: Machine
+    seconds: float
+    bytes: float | None = None
+
+    @property
+    def predicted(self) -> float:
+        """Seconds of the step."""
+        return step_time(self.step, self.machine).total
+
+    @property
+    def predicted_bytes(self) -> float:
+        """Peak memory of a rank."""
+        return memory(self.step).total
+
+
+def _lines(name: str) -> Iterator[tuple[Part, dict[str, str]]]:
+    text = (FOLDER / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    for line, row in zip(text[1:], csv.DictReader(text), strict=True):
+        yield ("check" if crc32(line.encode()) % 2 else "fit"), row
+
+
+@cache
+def _machine(gpu: str, card: str, gpus: int) -> Machine:
+    found = catalogue()
+    network = card_named(found, card, "--network")
+    return machine_of("bfloat16", gpus, None, network=network, gpu=gpu_named(found, gpu), causal=False).machine
+
+
+def gpt(layers: int, hidden: int, heads: int, sequence: int) -> Model:
+    """A GPT of Megatron-LM with a padded vocabulary."""
+    head = hidden // heads
+    shape = {"hidden": hidden, "heads": heads, "kv_heads": heads, "head_dim": head, "ffn": 4 * hidden}
+    more = {"layers": layers, "sequence": sequence, "positions": sequence, "vocabulary": 51200}
+    return msgspec.structs.replace(models()["GPT-3 175B"], **shape, **more)
+
+
+def _vtrain(name: str) -> Iterator[Row]:
+    keys = ("# GPUs", "global batch", "micro batch", "hidden size", "attention heads", "# layers", "sequence length")
+    degrees = ("tensor parallelism", "data parallelism", "pipeline parallelism")
+    for part, row in _lines(name):
+        gpus, batch, micro, hidden, heads, layers, sequence = (int(row[key]) for key in keys)
+        tp, dp, pp = (int(row[key]) for key in degrees)
+        model = gpt(layers, hidden, heads, sequence)
+        layout = Layout(
+            dp=dp, tp=tp, pp=pp, micro_batches=batch // dp // micro, recompute="full", scatter_gather=tp > 1 < pp
+        )
+        step = Step(model, layout, batch, sequence)
+        group = f"{layers} × {hidden}, {sequence}, {batch}, {gpus}"
+        yield Row(
+            name, group, part, step, _machine("A100 SXM4 80 GB", "4X EDR", gpus), float(row["iteration time (ms)"]) / 1e3
+        )
+
+
+_CASE: Final = re.compile(r"(tp|pp|dp|cp|l|mbc|seq)(\d+)")
+
+
+def _simumax() -> Iterator[Row]:
+    for part, row in _lines("simumax-b200"):
+        case = row["case"]
+        given = {key: int(value) for key, value in _CASE.findall(case.split("b_", 1)[1])}
+        full = models()["Llama 3 70B" if "70b" in case else "Llama 3 405B"]
+        sequence, count = given.get("seq", 4096), given["mbc"]
+        tp, pp, dp, cp = (given.get(key, 1) for key in ("tp", "pp", "dp", "cp"))
+        layout = Layout(
+            dp=dp, tp=tp, pp=pp, cp=cp, zero=1, micro_batches=count, sequence_parallel=tp > 1, context="ulysses"
+        )
+        model = msgspec.structs.replace(full, layers=given["l"])
+        step = Step(model, layout, count * dp, sequence, "float32")
+        machine = msgspec_replace(_machine("B200 SXM", "4X NDR", 8))
+        group = f"{model.name}, {given['l']}, {sequence}"
+        yield Row(
+            "simumax-b200",
+            group,
+            part,
+            step,
+            machine,
+            float(row["measured step (ms)"]) / 1e3,
+            float(row["measured peak memory (GiB)"]) * _GIB,
+        )
+
+
+def msgspec_replace(machine: Machine) -> Machine:
+    """With causal attention, as Llama's."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    return replace(machine, causal=True)
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """All rows."""
+    return (*_vtrain("vtrain-multi"), *_vtrain("vtrain-single"), *_simumax())
+
+
+# --- scores --------------------------------------------------------------------------------------------------------
+
+
+def kendall(pairs: Iterable[tuple[float, float]]) -> float:
+    """Kendall's τ-a of (predicted, measured)."""
+    signs = [
+        (one[0] - other[0]) * (one[1] - other[1]) for one, other in combinations(list(pairs), 2)
+    ]
+    return sum((value > 0) - (value < 0) for value in signs) / len(signs)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors of a set of rows in percent; ``None`` where a set has nothing to compare.
+
+    mean, median: absolute error of the step's time. bias: median error with its sign.
+    order: median τ over groups with at least five layouts. regret: by how much the predicted best is slower than the
+    true best, median of these groups. memory: median absolute error of the peak memory.
+    """
+
+    of: str
+    part: str
+    count: int
+    mean: float
+    median: float
+    bias: float
+    order: float | None
+    regret: float | None
+    memory: float | None
+
+
+def score(of: str, part: str, chosen: list[Row], times: Mapping[int, float]) -> Score:
+    """The score of ``chosen`` rows, whose predicted times are in ``times`` by ``id``."""
+    errors = [100 * (times[id(row)] / row.seconds - 1) for row in chosen]
+    groups: dict[str, list[Row]] = {}
+    for row in chosen:
+        groups.setdefault(row.group, []).append(row)
+    large = [group for group in groups.values() if len(group) >= 5]
+    order = [kendall((times[id(row)], row.seconds) for row in group) for group in large]
+    regret = [
+        100 * (min(group, key=lambda row: times[id(row)]).seconds / min(row.seconds for row in group) - 1)
+        for group in large
+    ]
+    sizes = [abs(100 * (row.predicted_bytes / row.bytes - 1)) for row in chosen if row.bytes is not None]
+    return Score(
+        of,
+        part,
+        len(chosen),
+        mean(map(abs, errors)),
+        median(map(abs, errors)),
+        median(errors),
+        median(order) if order else None,
+        median(regret) if regret else None,
+        median(sizes) if sizes else None,
+    )
+
+
+def scores() -> list[Score]:
+    """The score of each set and part."""
+    times = {id(row): row.predicted for row in rows()}
+    return [
+        score(of, part, chosen, times)
+        for of in ANCHORS
+        for part in ("fit", "check", "all")
+        if (chosen := [row for row in rows() if row.of == of and part in {row.part, "all"}])
+    ]
