@@ -13,6 +13,7 @@ from busbw.units import format_flop, format_rate
 from busbw_analysis.data.sources import find
 from busbw_analysis.models.networks import Specification
 from busbw_analysis.predict import Questions, read_results
+from busbw_analysis.training.kernels import Speed
 from busbw_analysis.training.memory import Room, gpu_of_runs, least_memory, memory_of_gpu
 from busbw_analysis.training.prices import OVERLAP, Described, Measured, Prices, Rates, rates_of, slowdown_of
 from busbw_analysis.training.step_time import Machine
@@ -92,7 +93,7 @@ def machine_of(  # noqa: PLR0913 - one argument for each option
     )
     assumed["memory"] = capacity
     memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
-    machine = Machine(rate, per_host, prices, hidden, memory_rate, causal, slowdown)
+    machine = Machine(Speed(rate, memory_rate), per_host, prices, hidden, causal, slowdown)
     return PlannedMachine(machine, None if room is None else room.bytes, peak, assumed)
 
 
