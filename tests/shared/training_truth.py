@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -86,7 +86,7 @@ def _lines(name: str) -> Iterator[tuple[Part, dict[str, str]]]:
 def _machine(gpu: str, card: str, gpus: int) -> Machine:
     found = catalogue()
     network = card_named(found, card, "--network")
-    return machine_of("bfloat16", gpus, None, network=network, gpu=gpu_named(found, gpu), causal=False).machine
+    return machine_of("bfloat16", gpus, None, network=network, gpu=gpu_named(found, gpu), overlap=0.0, causal=False).machine
 
 
 def gpt(layers: int, hidden: int, heads: int, sequence: int) -> Model:
@@ -129,7 +129,7 @@ def _simumax() -> Iterator[Row]:
         )
         model = msgspec.structs.replace(full, layers=given["l"])
         step = Step(model, layout, count * dp, sequence, "float32")
-        machine = msgspec_replace(_machine("B200 SXM", "4X NDR", 8))
+        machine = replace(_machine("B200 SXM", "4X NDR", 8), causal=True)
         group = f"{model.name}, {given['l']}, {sequence}"
         yield Row(
             "simumax-b200",
@@ -140,13 +140,6 @@ def _simumax() -> Iterator[Row]:
             float(row["measured step (ms)"]) / 1e3,
             float(row["measured peak memory (GiB)"]) * _GIB,
         )
-
-
-def msgspec_replace(machine: Machine) -> Machine:
-    """With causal attention, as Llama's."""
-    from dataclasses import replace  # noqa: PLC0415
-
-    return replace(machine, causal=True)
 
 
 @cache

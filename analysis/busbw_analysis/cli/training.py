@@ -476,12 +476,12 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     if plot is not None:
         plans.save_plan(plot, kept, grown)
         echo(f"plot: {plot}", err=True)
-    peak = on.peak or machine.flop_per_second
+    peak = on.peak or machine.speed.flop_per_second
     document: dict[str, JSON] = {
         "model": row.name,
         **values_of(request, "gpus", "batch", "sequence"),
         "assumed": assumed,
-        "flop_per_second": machine.flop_per_second,
+        "flop_per_second": machine.speed.flop_per_second,
         "peak_flop_per_second": on.peak,
         **values_of(machine, "overlap", "slowdown"),
         "gpu_memory_bytes": on.room,

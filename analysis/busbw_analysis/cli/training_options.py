@@ -32,7 +32,7 @@ from busbw_analysis.training.layout import (
     default_gradients,
     divisors,
 )
-from busbw_analysis.training.machine import OF_DATASHEET, Cards, GivenNetwork, Share
+from busbw_analysis.training.machine import Cards, GivenNetwork, Share
 from busbw_analysis.training.memory import Kernels
 from busbw_analysis.training.prices import OVERLAP
 
@@ -349,7 +349,7 @@ def machine_options(command: Command) -> Command:
             click.option(
                 "--achieved",
                 callback=parsed(achieved_of),
-                help=f"{rate}  [default: 100% of the measured rate, or {OF_DATASHEET:.0%} of the datasheet's]",
+                help=f"{rate}  [default: the measured rate, or by shape as of --gpu]",
             ),
             click.option(
                 "--overlap",

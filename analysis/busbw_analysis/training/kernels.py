@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from busbw.system.catalog import Gpu, Products
 from busbw.workloads.model_rows import Model
 from busbw_analysis.training.layout import Step
 
-_TILE = 128
+_TILE: Final = 128
 """Rows and columns of the part of a product that a processor computes at once (CUTLASS's default)."""
 
 
@@ -26,19 +27,16 @@ class Speed:
     memory: B/s, reads and writes (None: not counted).
     processors: tiles that are computed at once; 1: no quantisation.
     depth: multiplications deep, what a tile takes before and after its product.
-    attention: shares of ``flop_per_second`` in the forward and backward pass of fused attention.
+    attention: FLOP/s in the forward and backward pass of fused attention (None: as in products).
     launch: seconds of the host for a kernel.
-    step: seconds of the host for a step.
     """
 
     flop_per_second: float
     memory: float | None = None
     processors: int = 1
     depth: float = 0.0
-    attention: tuple[float, float] = (1.0, 1.0)
+    attention: tuple[float, float] | None = None
     launch: float = 0.0
-    step: float = 0.0
-    call: float = 5.0
 
     def product(self, m: float, n: float, k: float, count: float = 1.0, kept: int = 2) -> float:
         """Seconds of ``count`` products m × k by k × n on the GPU. kept: bytes moved for each element of the result."""
@@ -53,6 +51,40 @@ class Speed:
     def moved(self, bytes_: float) -> float:
         """Seconds to read and write ``bytes_``."""
         return 0.0 if self.memory is None else bytes_ / self.memory
+
+
+_ATTENTION: Final = 0.56, 0.37
+"""Shares of the datasheet's FLOP/s in fused attention, causal, forward and backward, by the tables of ``_ASSUMED``."""
+_MEMORY: Final = 0.666
+"""Share of the datasheet's memory rate in norms, sums and activations, as in SimuMax's system of a B200."""
+_LAUNCH: Final = 62e-6
+"""Seconds of the host for a kernel with what Megatron-LM does around it: fitted to measured steps (docs/training.md)."""
+_ASSUMED: Final = Products(
+    processors=128,
+    share=0.7,
+    depth=150,
+    source="https://github.com/MooreThreads/SimuMax/tree/4dcaae513ba7679d56c116a17cd4a691ec41e252/configs/system",
+)
+"""For GPUs without a row: between an A100 (0.77) and a B200 (0.49)."""
+
+
+def memory_of(gpu: Gpu) -> float:
+    """B/s that kernels reach, reads and writes."""
+    return _MEMORY * gpu.memory_bytes_per_second
+
+
+def speed_of(gpu: Gpu, dtype: str, share: float | None = None) -> Speed:
+    """The speed of a GPU. share: of the datasheet's FLOP/s in products of all shapes (None: by shape)."""
+    products, peak = gpu.products or _ASSUMED, gpu.flops[dtype]
+    by_shape = share is None
+    return Speed(
+        peak * (products.share if share is None else share),
+        memory_of(gpu),
+        products.processors if by_shape else 1,
+        products.depth if by_shape else 0.0,
+        (_ATTENTION[0] * peak, _ATTENTION[1] * peak),
+        _LAUNCH,
+    )
 
 
 class Pass(NamedTuple):
@@ -145,7 +177,7 @@ def _attention(model: Model, at: Shape, speed: Speed) -> tuple[Pass, Pass]:
     pairs = heads * float(at.sequence) * at.sequence
     if at.fused:
         seen = pairs * (at.sequence + 1) / (2 * at.sequence) if at.causal else pairs
-        forward, backward = (speed.flop_per_second * share for share in speed.attention)
+        forward, backward = speed.attention or (speed.flop_per_second, speed.flop_per_second)
         return Pass(2 * seen * width / forward, 1), Pass(4 * seen * width / backward, 2)
     s, d = at.sequence, width / 2
     forward = speed.product(s, s, d, heads) + speed.product(s, d, s, heads)

@@ -424,7 +424,7 @@ def plan_headline(plan: Plan, machine: Machine, peak: float) -> str:
     ends, calls = best.ends(machine), len(best.time.prices)
     interval = "no interval" if ends is None else f"{format_seconds(ends[0])} to {format_seconds(ends[1])}, 95 %"
     share = percent_of(best.share_of_peak(peak, causal=machine.causal))
-    of_peak = f"{share} % of the peak, " if peak != machine.flop_per_second else ""
+    of_peak = f"{share} % of the peak, " if peak != machine.speed.flop_per_second else ""
     layout = short_words(best.step.layout, best.step.micro_batch)
     trust = []
     if best.not_validated:
@@ -461,7 +461,7 @@ def plan_tables(
     best = kept[0]
     origins = ", ".join(sorted({price.origin for price in best.time.prices}))
     extrapolated = best.extrapolated
-    by_what = "the datasheet" if peak != machine.flop_per_second else "the rate below"
+    by_what = "the datasheet" if peak != machine.speed.flop_per_second else "the rate below"
     notes = [
         f"{plan.tried} steps were timed, {plan.too_large} do not fit; one layout is shown per choice of degrees",
         *(f"left out, {count} times: {why}" for why, count in list(plan.refused.items())[:_MOST_NOTES]),
@@ -593,7 +593,7 @@ def planned_model(questions: Questions, model: Model) -> Iterator[Block]:
         yield Paragraph(f"{model.name}: {error}. See busbw training plan --from RUN.")
         return
     assumed = {**on.assumed, "gradients": f"{gradients}, {AS_FRAMEWORKS}", **assumed_settings(request)}
-    best, peak = planned.layouts[0], on.peak or on.machine.flop_per_second
+    best, peak = planned.layouts[0], on.peak or on.machine.speed.flop_per_second
     yield Paragraph(plan_headline(planned, on.machine, peak))
     yield from plan_tables(request, planned, planned.layouts[:_TOP], on.machine, peak, assumed)
     yield from change_tables(sensitivity(best, on.machine), scaling(best, on.machine, on.room), best)

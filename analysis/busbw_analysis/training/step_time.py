@@ -166,7 +166,7 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
     for dimension, taken in late.items():
         exposed[dimension] = exposed.get(dimension, 0.0) + taken
     compute = m * busy.compute + (machine.slowdown - 1) * sum(hidden.values())
-    optimizer = machine.speed.moved(optimizer_work(step, slowest)[1]) + machine.speed.step
+    optimizer = machine.speed.moved(optimizer_work(step, slowest)[1])
     return StepTime(compute, bubble, optimizer, exposed, hidden, tuple(prices.values()))
 
 
@@ -202,19 +202,16 @@ def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _
 
     waits: dict[Dimension, float] = {}
     busy = {"forward": 0.0, "backward": 0.0}
-    calls = {"forward": 0.0, "backward": 0.0}
     for row in rows:
         side = "backward" if row.phase == "backward" else "forward"
         if not row.hideable:
             taken = row.messages * seconds(row) / layout.micro_batches
             waits[row.dimension] = waits.get(row.dimension, 0.0) + taken
             busy[side] += taken
-            calls[side] += row.messages / layout.micro_batches
 
     def seconds_of(one: Pass, side: str = "") -> float:
         """On the GPU, or as much as the host needs beyond that and the calls that it waits for."""
-        host = (one.kernels + speed.call * calls.get(side, 0.0)) * speed.launch
-        return max(one.seconds / scenario.compute, host - busy.get(side, 0.0))
+        return max(one.seconds / scenario.compute, one.kernels * speed.launch - busy.get(side, 0.0))
 
     return _Stage(
         seconds_of(forward, "forward"),
