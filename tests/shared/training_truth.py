@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import csv
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from zlib import crc32
 
 import msgspec
 
 from busbw.system.catalog import catalogue
 from busbw.system.named import card_named, gpu_named
-from busbw.workloads.model_rows import Model, models
+from busbw.workloads.model_rows import Model, flop_per_token, models
+from busbw_analysis.cli.training_options import network_named
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.machine import machine_of
 from busbw_analysis.training.memory import memory
@@ -45,6 +47,7 @@ ANCHORS: Final[dict[str, Anchor]] = {
     "vtrain-multi": Anchor("vTrain", 14.7),
     "vtrain-single": Anchor("vTrain", 8.4),
     "simumax-b200": Anchor("SimuMax", 5.3, 0.4),
+    "published": Anchor("Calculon, on its 8 of Korthikanti et al.", 3.65),
 }
 """By set. vTrain states means (https://arxiv.org/abs/2312.12391, section IV)."""
 
@@ -69,6 +72,11 @@ class Row:
     def predicted(self) -> float:
         """Seconds of the step."""
         return step_time(self.step, self.machine).total
+
+    @property
+    def off(self) -> float:
+        """Share of the measured time that the predicted one is more."""
+        return self.predicted / self.seconds - 1
 
     @property
     def predicted_bytes(self) -> float:
@@ -142,10 +150,51 @@ def _simumax() -> Iterator[Row]:
         )
 
 
+_REPORTS: Final = Path(__file__).parents[1] / "models" / "published_steps.toml"
+
+
+def reports() -> list[dict[str, Any]]:
+    """Published steps of whole clusters, by paper."""
+    return tomllib.loads(_REPORTS.read_text(encoding="utf-8"))["report"]
+
+
+def published(report: Mapping[str, Any], number: int, **changed: Any) -> Row:
+    """A row of a report. Its seconds may be given as FLOP/s of a GPU: Megatron's FLOP are those of its equation 3, with
+    the forward pass computed twice.
+    """
+    given = {**report, **dict(zip(report["columns"], report["rows"][number], strict=True)), **changed}
+    model = models()[given["model"]]
+    if "hidden" in given:
+        own = gpt(given["layers"], given["hidden"], given["heads"], given["sequence"])
+        keys = ("vocabulary", "kv_heads", "dropout")
+        model = msgspec.structs.replace(own, **{key: given[key] for key in keys if key in given})
+    how = dict(given["layout"])
+    if how.get("scatter_gather"):
+        how["scatter_gather"] = given["tp"] > 1 < given["pp"]
+    degrees = {name: given[name] for name in ("dp", "tp", "pp", "cp", "interleave") if name in given}
+    layout = Layout(**how, **degrees, micro_batches=given["batch"] // given["dp"] // given["micro_batch"])
+    step = Step(model, layout, given["batch"], given["sequence"])
+    network, gpu = network_named(given["nic"]), gpu_named(catalogue(), given["gpu"])
+    causal = not model.dropout
+    on = machine_of(
+        "bfloat16", layout.gpus, None, network=network, gpu=gpu, overlap=given["overlap"], causal=causal
+    ).machine
+    seconds = given["seconds"] if "seconds" in given else _flop(step, causal=causal) / layout.gpus / given["tflops"] / 1e12
+    return Row("published", report["name"], "check", step, on, seconds)
+
+
+def _flop(step: Step, *, causal: bool) -> float:
+    model, s, h, layers = step.model, step.sequence, step.model.hidden, step.model.layers
+    if causal:
+        return flop_per_token(model, s, causal=True) * step.batch * s
+    return 96.0 * step.batch * s * layers * h**2 * (1 + s / (6 * h) + model.vocabulary / (16 * layers * h))
+
+
 @cache
 def rows() -> tuple[Row, ...]:
     """All rows."""
-    return (*_vtrain("vtrain-multi"), *_vtrain("vtrain-single"), *_simumax())
+    papers = (published(report, number) for report in reports() for number in range(len(report["rows"])))
+    return (*_vtrain("vtrain-multi"), *_vtrain("vtrain-single"), *_simumax(), *papers)
 
 
 # --- scores --------------------------------------------------------------------------------------------------------
