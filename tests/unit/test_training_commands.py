@@ -30,6 +30,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.networks import parse_network
 from busbw_analysis.node.slice import Node
 from busbw_analysis.predict import Questions, read_results
+from busbw_analysis.training.kernels import Speed
 from busbw_analysis.training.layout import Layout, Step, layout_text
 from busbw_analysis.training.limits import Constants
 from busbw_analysis.training.plan import FIXED
@@ -238,7 +239,7 @@ def test_a_layout_and_a_model_are_files_too(tmp_path: Path) -> None:
 def test_a_card_is_a_network_of_a_roofline_too() -> None:
     words = "roofline --model 'Llama 3 8B' --layout dp=64 --batch 64 --network"
     named = asked(f"{words} '4X NDR'")["rates"]
-    described = "rail:nic=4X NDR,inner=H100 SXM5,delay=5us,inner_delay=2us"
+    described = "rail:nic=4X NDR,inner=H100 SXM5,delay=41us,inner_delay=41us"
     assert named == pytest.approx(asked(f"{words} '{described}'")["rates"])
 
 
@@ -472,7 +473,7 @@ def test_no_step_is_planned_below_the_roofline(
     layout = Layout(micro_batches=micro_batches, **degrees)
     step = Step(msgspec.structs.replace(models()["Llama 3 8B"], heads=64, kv_heads=64), layout, 8 * layout.dp, 8192)
     rates = Rates(inner, outer, 0.0, 0.0, per_host)
-    planned = step_time(step, Machine(PEAK, per_host, Described(rates), 1.0, causal=True)).total
+    planned = step_time(step, Machine(Speed(PEAK), per_host, Described(rates), 1.0, causal=True)).total
     found = wires_of_step(step, rates)
     for phase in phases(step, causal=True):
         if phase.dimension is not None:

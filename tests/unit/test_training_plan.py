@@ -29,6 +29,7 @@ from busbw_analysis.models import simulate
 from busbw_analysis.models.networks import Flat, Placement
 from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training import plan as plans
+from busbw_analysis.training.kernels import Speed
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.memory import gpu_of_runs, memory
 from busbw_analysis.training.prices import Described, Group, Measured, Price, Rates, group_of, slowdown_of
@@ -56,7 +57,7 @@ class Fixed:
 
 
 def machine(prices: Any = None, **more: Any) -> Machine:  # noqa: ANN401 - of a machine
-    return Machine(**{"flop_per_second": 1e9, "per_host": 4, "prices": prices or Fixed(), **more})
+    return Machine(**{"speed": Speed(1e9), "per_host": 4, "prices": prices or Fixed(), **more})
 
 
 # --- where groups are ----------------------------------------------------------------------------------------------
@@ -290,7 +291,7 @@ def test_the_plan_is_what_a_search_through_everything_finds(model: Model, room: 
 
 
 def test_zero_is_tried_as_the_optimizer_takes_time_too() -> None:
-    on = machine(Described(RATES), memory_bytes_per_second=1e3)
+    on = machine(Described(RATES), speed=Speed(1e9, 1e3))
     for replicas, zero in ((1, 0), (4, 1)):
         (one,) = plans.plan(wanted(gpus=replicas * 2, fixed={"dp": replicas, "tp": 2, "pp": 1, "cp": 1}), on).layouts
         assert one.step.layout.zero == zero
@@ -361,7 +362,7 @@ def test_scaling_keeps_the_batch_of_a_rank_or_of_all() -> None:
     assert [time.compute * gpus for gpus, time in strong.points] == pytest.approx([8 * one.time.compute] * 8)
     assert not any(time.exposed.get("cp") for _, time in strong.points[:5])
     assert all(time.exposed["cp"] for _, time in strong.points[5:])
-    slow = Machine(1e15, 4, Described(RATES), 0.0)
+    slow = Machine(Speed(1e15), 4, Described(RATES), 0.0)
     assert plans.scaling(one, slow)[0].takes_over == 2
 
 
@@ -389,7 +390,7 @@ def test_the_busiest_experts_compute_more() -> None:
 
 def test_sixteen_thousand_gpus_are_few_thousand_steps() -> None:
     llama = models()["Llama 3 405B"]
-    on = Machine(600e12, 8, Described(Rates(400e9, 47e9, 2e-6, 5e-6, 8)), 0.8)
+    on = Machine(Speed(600e12), 8, Described(Rates(400e9, 47e9, 2e-6, 5e-6, 8)), 0.8)
     found = plans.plan(wanted(llama, 16384, batch=2048, sequence=8192, room=80e9), on)
     assert found.tried < 5000
     best = found.layouts[0]

@@ -15,6 +15,7 @@ from typing import Final, Literal
 from busbw.errors import AnalysisError, UsageError
 from busbw.system.catalog import Gpu, catalogue
 from busbw.system.detect import row_of
+from busbw.workloads import model_rows
 from busbw.workloads.model_rows import parameters
 from busbw_analysis.models.results import Results
 from busbw_analysis.report.document import Column, Table, table
@@ -72,7 +73,7 @@ def per_parameter(width: int, gradient: int, optimizer: Optimizer, zero: int, ra
 class Memory:
     """Bytes on one rank of a pipeline stage.
 
-    activations: of all micro-batches in flight.
+    activations: of all micro-batches in flight, and what a layer computes with.
     under_way: number of micro-batches in flight.
     """
 
@@ -119,6 +120,7 @@ def _of_stage(step: Step, stage: int, optimizer: Optimizer, kernels: Kernels) ->
     if kernels == "eager" and layout.pp > 1:
         given = _given(step, stage, count)
         kept = max(kept + given, 2 * given)  # after a step the last stage joins its outputs
+    kept += _passing(step, stage, kernels)
     return Memory(stage, weights, gradients, states, kept, _buffers(step, stage, kernels), count)
 
 
@@ -215,8 +217,39 @@ def _ends(step: Step, stage: int, count: float, kernels: Kernels) -> float:
     if stage < layout.pp - 1 or not model.vocabulary:
         return first
     ends = 2 * model.width_bytes * step.tokens * model.hidden / split
-    logits = 4 if kernels == "eager" and layout.tp > 1 else 1
-    return first + ends + logits * _WIDE * step.tokens * -(-model.vocabulary // layout.tp)
+    logits = 4 if kernels == "eager" and layout.tp > 1 else 0 if kernels == "flash" else 1
+    return first + ends + logits * _logits(step)
+
+
+def _logits(step: Step) -> float:
+    """Bytes of one rank's logits of a micro-batch in float32."""
+    return float(_WIDE * step.tokens * -(-step.model.vocabulary // step.layout.tp))
+
+
+def _passing(step: Step, stage: int, kernels: Kernels) -> float:
+    """Tensors that live for a moment between fused kernels.
+
+    The larger of the logits and of a layer's backward pass: gradients of the inside of the feed-forward network and its
+    product once more, and four tensors as wide as the model, whole on each rank (inputs and gradients). Fused kernels
+    that add to gradients also leave an empty gradient for each shape of weights (in SimuMax, "dummy wgrad").
+    """
+    if kernels != "flash":
+        return 0.0
+    layout, model = step.layout, step.model
+    last = stage == layout.pp - 1 and model.vocabulary > 0
+    dense, expert = step.layers_of(stage)
+    inner = model.ffn if dense else 0
+    if expert:
+        inner = max(inner, model.expert_ffn * (round(model.top_k * step.imbalance) + model.shared_experts))
+    backward = model.width_bytes * step.tokens * ((2 + 2 * model.gated) * inner / layout.tp + 4 * model.hidden)
+    if layout.zero == 3:
+        return max(backward, last * _logits(step))
+    attention = model_rows.attention(model).split
+    around = model_rows.dense_ffn(model).split if dense else 0
+    experts = model.experts // layout.ep * model_rows.one_expert(model) if expert else 0
+    head = model.vocabulary * model.hidden if last else 0
+    empty = model.width_bytes * (attention + around + experts + head) / layout.tp
+    return max(backward, last * _logits(step)) + empty
 
 
 def _given(step: Step, stage: int, count: float) -> float:

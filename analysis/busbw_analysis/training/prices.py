@@ -33,7 +33,6 @@ class Rates:
     inner_delay: float
     outer_delay: float
     per_host: int
-    call: float = 0.0
 
 
 def rates_of(specification: Specification, ranks: int, per_host: int) -> Rates:
@@ -169,16 +168,16 @@ class Described:
         rates, far = self.rates, group.hosts > 1
         if op == "send_recv":
             delay = rates.outer_delay if far else rates.inner_delay
-            return Price(rates.call + delay, max(wires_of(op, size_bytes, group, rates)), far, self.origin)
+            return Price(delay, max(wires_of(op, size_bytes, group, rates)), far, self.origin)
         by_ring = (group.hosts - 1) * rates.outer_delay + (group.ranks - group.hosts) * rates.inner_delay
         if op in PERSONALISED:
-            return Price(rates.call + by_ring, max(wires_of(op, size_bytes, group, rates)), far, self.origin)
+            return Price(by_ring, max(wires_of(op, size_bytes, group, rates)), far, self.origin)
         times = 2 if op == "all_reduce" else 1
         out, inside = (group.hosts - 1).bit_length(), (group.each - 1).bit_length()
         doublings = out * rates.outer_delay + inside * rates.inner_delay
         card = min(rates.inner, rates.outer * group.each) if far else rates.inner
         moving = (bus_factor(op, group.ranks) or 0.0) * size_bytes / card
-        return Price(rates.call + times * min(by_ring, doublings), moving, far, self.origin)
+        return Price(times * min(by_ring, doublings), moving, far, self.origin)
 
 
 _SIZES: Final = tuple(1 << power for power in range(10, 37, 2))
