@@ -41,11 +41,10 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A machine as measured steps say it is. deviation: standard deviation of the logarithm of a predicted step."""
+    """A machine as measured steps say it is."""
 
     machine: Machine
     factors: tuple[Factor, ...]
-    deviation: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,8 @@ def calibrate(machine: Machine, measured: Sequence[tuple[Step, float]]) -> Calib
         Factor(name, exp(value), exp(value - _95 * spread), exp(value + _95 * spread), bool(spread < _DETERMINED * was))
         for (name, was), value, spread in zip(_UNCERTAIN.items(), at, deviations, strict=True)
     )
-    return Calibration(slower(machine, *(exp(value) for value in at)), factors, float(np.hypot(_STEP, deviations[0])))
+    calibrated = slower(machine, *(exp(value) for value in at))
+    return Calibration(replace(calibrated, deviation=float(np.hypot(_STEP, deviations[0]))), factors)
 
 
 def _linear(

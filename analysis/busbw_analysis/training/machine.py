@@ -92,7 +92,7 @@ def machine_of(  # noqa: PLR0913 - one argument for each option
         "not checked: give --gpu or --gpu-memory" if room is None else f"{room.bytes / 1e9:.4g} GB of {room.in_words}"
     )
     assumed["memory"] = capacity
-    machine = Machine(speed, per_host, prices, hidden, causal, slowdown)
+    machine = Machine(speed, per_host, prices, hidden, causal, slowdown, gpu.name if gpu and speed.launch else None)
     return PlannedMachine(machine, None if room is None else room.bytes, peak, assumed)
 
 

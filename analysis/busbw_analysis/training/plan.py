@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from busbw.errors import AnalysisError, UsageError
-from busbw.units import format_seconds
+from busbw.units import counted, format_seconds
 from busbw.workloads.model_rows import Model, flop_per_token
 from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Block, Column, Paragraph, Table, table
 from busbw_analysis.report.plots import save
+from busbw_analysis.training.held import interval, never_held
 from busbw_analysis.training.layout import (
     AS_FRAMEWORKS,
     Layout,
@@ -50,6 +51,10 @@ more.
 """
 _SEQUENCES: Final = (1, 2, 4)
 """Sequences per micro-batch to try."""
+_OF_SEQUENCE: Final = 8192
+"""Least tokens of a sequence on a rank with cp: what Llama 3 has in its longest (arXiv:2407.21783, table 4). Shorter
+sequences are divided by nobody, because ranks then wait for each other in every layer.
+"""
 _MOST_NOTES: Final = 6
 _TOP: Final = 5
 """Layouts of a plan in a report."""
@@ -91,10 +96,12 @@ class Planned:
         return flop / (self.time.total * self.step.layout.gpus * flop_per_second)
 
     def ends(self, machine: Machine) -> tuple[float, float] | None:
-        """The step time with all calls at the low or high end of their interval; None without calls or if an interval
-        is missing.
+        """The 95 % interval of the step time: all calls at the low or high end of theirs, or as far as such steps were
+        from measured ones; None if neither is known.
         """
-        if not self.time.prices or any(price.low is None or price.high is None for price in self.time.prices):
+        if machine.deviation is not None or any(price.low is None or price.high is None for price in self.time.prices):
+            return interval(self.step, machine, self.time.total)
+        if not self.time.prices:
             return None
         low, high = (step_time(self.step, machine, Scenario(end=end)).total for end in ("low", "high"))
         return low, high
@@ -175,6 +182,9 @@ def plan(request: Wanted, machine: Machine) -> Plan:
     search = _Search(request, machine)
     for choices in _choices(request, machine.per_host):
         search.among(choices)
+    if not search.best and "cp" not in request.fixed:
+        for choices in _choices(request, machine.per_host, short=True):
+            search.among(choices)
     what = f"{request.model.name} on {request.gpus} GPUs"
     if search.least is None or search.smallest is None:
         fixed = ", ".join(f"{name} {value}" for name, value in request.fixed.items())
@@ -224,14 +234,18 @@ def _dividing(request: Wanted) -> Iterator[Layout]:
     return (layout for layout in layouts(model, request.gpus, base) if request.batch % layout.dp == 0)
 
 
-def _choices(request: Wanted, per_host: int) -> Iterator[list[Step]]:
+def _choices(request: Wanted, per_host: int, *, short: bool = False) -> Iterator[list[Step]]:
     """Steps for every choice of degrees, micro-batch and interleaved parts.
 
-    Each list has more and more recomputation and zero, and needs less and less memory.
+    Each list has more and more recomputation and zero, and needs less and less memory. short: only those in which cp
+    leaves a rank less than ``_OF_SEQUENCE`` tokens of a sequence, which are tried if nothing else fits.
     """
+    most = None if "cp" in request.fixed else max(1, request.sequence // _OF_SEQUENCE)
     fixed = {name: value for name, value in request.fixed.items() if name in DIMENSIONS}
     for layout in _dividing(request):
         if any(getattr(layout, name) != value for name, value in fixed.items()):
+            continue
+        if most is not None and (layout.cp > most) != short:
             continue
         whole = request.batch // layout.dp
         for sequences in _given(request.fixed.get("micro_batch"), _SEQUENCES):
@@ -410,12 +424,12 @@ def dimensions_used(layouts: Sequence[Planned]) -> tuple[Dimension, ...]:
 
 
 def short_words(layout: Layout, micro_batch: int) -> str:
-    """``dp 64, tp 8, pp 4, in 2 parts, zero 1; 16 × 1``: degrees above 1, then micro-batches × sequences in each."""
+    """``dp 64, tp 8, pp 4, 2 parts a stage, ZeRO 1; 16 micro-batches of 1``: degrees above 1, then what a replica computes."""
     degrees = [f"{name} {value}" for name in ("dp", "tp", "pp", "cp", "ep") if (value := getattr(layout, name)) > 1]
-    parts = [f"in {layout.interleave} parts"] if layout.interleave > 1 else []
-    zero = [f"zero {layout.zero}"] if layout.zero else []
+    parts = [f"{layout.interleave} parts a stage"] if layout.interleave > 1 else []
+    zero = [f"ZeRO {layout.zero}"] if layout.zero else []
     again = [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
-    return f"{', '.join([*(degrees or ['dp 1']), *parts, *zero, *again])}; {layout.micro_batches} × {micro_batch}"
+    return f"{', '.join([*(degrees or ['dp 1']), *parts, *zero, *again])}; {counted(layout.micro_batches, 'micro-batch', 'micro-batches')} of {micro_batch}"
 
 
 def plan_headline(plan: Plan, machine: Machine, peak: float) -> str:
@@ -448,7 +462,7 @@ def plan_tables(
         return Column(name, lambda planned: planned.time.parts[name] or None, format_seconds)
 
     columns: tuple[Column[Planned], ...] = (
-        Column("layout; micro-batches", lambda planned: short_words(planned.step.layout, planned.step.micro_batch)),
+        Column("layout", lambda planned: short_words(planned.step.layout, planned.step.micro_batch)),
         Column("step", lambda planned: planned.time.total, format_seconds),
         *([Column("95 %", interval, str)] if any(map(interval, kept)) else []),
         Column("compute", lambda planned: planned.time.compute, format_seconds),

@@ -33,6 +33,8 @@ class Machine:
     prices: times of calls.
     overlap: share of a call that concurrent computation hides.
     slowdown: factor by which computation takes longer meanwhile.
+    gpu: whose datasheet ``speed`` is of (None: it was measured or given).
+    deviation: standard deviation of the logarithm of a step, once measured steps have calibrated it.
     """
 
     speed: Speed
@@ -41,6 +43,8 @@ class Machine:
     overlap: float = 1.0
     causal: bool = True
     slowdown: float = 1.0
+    gpu: str | None = None
+    deviation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
