@@ -17,7 +17,7 @@ from busbw.ops.base import Context, Schedule
 from busbw.runs.records import DTYPE_BYTES
 from busbw.system.catalog import catalogue
 from busbw.system.named import card_named, gpu_named
-from busbw.units import parse_size
+from busbw.units import parse_size, parse_time
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model, Sample
 from busbw_analysis.cli.options import Command, Option, choice_option, parsed, run_option, with_options
@@ -262,6 +262,15 @@ def step_of(model: Model, settings: Mapping[str, Any], batch: int, sequence: int
         )
     layout = Layout(**of_layout, micro_batches=micro_batches)
     return Step(model, layout, batch, sequence, gradients, settings.get("imbalance", 1.0)), assumed
+
+
+def measured_step(text: str, model: Model, batch: int, sequence: int) -> tuple[Step, float]:
+    """The step and the seconds of ``tp=8,pp=8,dp=16: 31.5s``. Raises UsageError."""
+    layout, colon, seconds = text.rpartition(":")
+    if not colon:
+        raise UsageError(f"measured {text!r}: expected LAYOUT:TIME, such as 'tp=8,pp=8,dp=16: 31.5s'", code="layout")
+    step, _ = step_of(model, layout_settings(layout, LAYOUT_KEYS), batch, sequence)
+    return step, parse_time(seconds.replace(" ", ""))
 
 
 def gradients_of(model: Model, settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:

@@ -37,8 +37,8 @@ def kind_of(step: Step, per_host: int) -> Kind:
 def never_held(step: Step, machine: Machine) -> Iterator[str]:
     """In which respects no such step was ever held against a measurement."""
     layout = step.layout
-    if machine.gpu not in GPUS:
-        yield f"on {machine.gpu or 'this GPU'}"
+    if machine.gpu is not None and machine.gpu not in GPUS:
+        yield f"on {machine.gpu}"
     if step.model.experts:
         yield "with experts"
     if layout.cp > 1 and layout.context == "ring":

@@ -36,7 +36,7 @@ class Share(float):
 class PlannedMachine:
     """The machine of a plan.
 
-    room: memory of a GPU in bytes. peak: its datasheet FLOP/s. Both are None if unknown.
+    room: memory of a GPU for tensors in bytes. peak: its datasheet FLOP/s. Both are None if unknown.
     assumed: where each speed is from, in words.
     """
 
@@ -89,11 +89,11 @@ def machine_of(  # noqa: PLR0913 - one argument for each option
     slowdown, assumed["slowdown"] = slowdown_of(run)
     room = room_of(gpu, gpu_memory)
     capacity = (
-        "not checked: give --gpu or --gpu-memory" if room is None else f"{room.bytes / 1e9:.4g} GB of {room.in_words}"
+        "not checked: give --gpu or --gpu-memory" if room is None else f"{room.usable / 1e9:.4g} of {room.bytes / 1e9:.4g} GB of {room.in_words}"
     )
     assumed["memory"] = capacity
     machine = Machine(speed, per_host, prices, hidden, causal, slowdown, gpu.name if gpu and speed.launch else None)
-    return PlannedMachine(machine, None if room is None else room.bytes, peak, assumed)
+    return PlannedMachine(machine, None if room is None else room.usable, peak, assumed)
 
 
 def room_of(gpu: Gpu | None, gpu_memory: int | None) -> Room | None:

@@ -38,6 +38,8 @@ Kernels = Literal["scores", "flash", "eager"]
 _STATES: Final[dict[str, int]] = {"adam": 2, "momentum": 1, "sgd": 0}
 """float32 numbers that an optimizer keeps per parameter, in addition to a float32 copy of narrower weights."""
 _WIDE: Final = 4
+_RESERVED: Final = 0.05
+"""Assumed share of a GPU's memory that is not for tensors."""
 
 CHECKPOINT_BYTES: Final = (14, 12, 2)
 """Bytes per parameter: 16-bit weights with copy and both Adam states, the copy and states alone, the weights."""
@@ -351,6 +353,11 @@ class Room:
     source: str
 
     @property
+    def usable(self) -> float:
+        """Bytes for tensors: without CUDA's context, NCCL's buffers, and the gaps of an allocator."""
+        return (1 - _RESERVED) * self.bytes
+
+    @property
     def in_words(self) -> str:
         """``H100 SXM5, by its driver``."""
         return f"{self.what}, {self.source}"
@@ -393,10 +400,11 @@ def memory_headline(needed: Memory, room: Room | None, other: Step | None) -> st
     of_it = f"{gigabytes(needed.total)}, {percent_of(getattr(needed, most) / needed.total)} % of it {most}"
     if room is None:
         return f"A rank needs {of_it}; give --gpu to check whether it fits"
-    fits = "Fits" if needed.total <= room.bytes else "Does not fit"
+    fits = "Fits" if needed.total <= room.usable else "Does not fit"
     would = "" if other is None else f"; this layout fits: --layout {layout_text(other)}"
     share = percent_of(needed.total / room.bytes)
-    return f"{fits} {gigabytes(room.bytes)} of {room.in_words}: a rank needs {of_it}, {share} % of the memory{would}"
+    kept = f"{_RESERVED:.0%} kept for libraries"
+    return f"{fits} {gigabytes(room.bytes)} of {room.in_words}, {kept}: a rank needs {of_it}, {share} % of the memory{would}"
 
 
 def memory_table(

@@ -17,6 +17,7 @@ from busbw.workloads.model_rows import Model, flop_per_token
 from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Block, Column, Paragraph, Table, table
 from busbw_analysis.report.plots import save
+from busbw_analysis.training.calibration import calibrate
 from busbw_analysis.training.held import interval, never_held
 from busbw_analysis.training.layout import (
     AS_FRAMEWORKS,
@@ -298,6 +299,57 @@ def sensitivity(planned: Planned, machine: Machine) -> dict[str, float]:
     now, has_latency = planned.time.total, any(price.latency for price in planned.time.prices)
     scenarios = [scenario for scenario in SCENARIOS if has_latency or scenario.latency == 1]
     return {scenario.name: step_time(planned.step, machine, scenario).total / now - 1 for scenario in scenarios}
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What to know of the fastest layout.
+
+    low_seconds, high_seconds: its 95 % interval (None: unknown). gains: relative change of its time with twice the
+    network, memory rate or GPU. narrowed_seconds: half of the interval, once a step of it is measured.
+    """
+
+    low_seconds: float | None
+    high_seconds: float | None
+    gains: Mapping[str, float]
+    narrowed_seconds: float
+    never_held: Sequence[str]
+
+
+def closing(best: Planned, machine: Machine) -> Closing:
+    """What limits the fastest layout, what would make it faster, and what one measured step of it would tell."""
+    step, now = best.step, best.time.total
+    ends = best.ends(machine) or (None, None)
+    memory_rate = machine.speed.memory
+    wider = replace(machine.speed, memory=None if memory_rate is None else 2 * memory_rate)
+    times = {
+        "network": step_time(step, machine, Scenario("", between=2.0, inside=2.0, latency=0.5)),
+        "memory": step_time(step, replace(machine, speed=wider)),
+        "GPU": step_time(step, machine, Scenario("", compute=2.0)),
+    }
+    once = interval(step, calibrate(machine, [(step, now)]).machine, now)
+    return Closing(
+        *ends,
+        {name: time.total / now - 1 for name, time in times.items()},
+        0.0 if once is None else (once[1] - once[0]) / 2,
+        tuple(never_held(step, machine)),
+    )
+
+
+def closing_words(best: Planned, summary: Closing) -> str:
+    """``summary`` as one sentence."""
+    layout, now = short_words(best.step.layout, best.step.micro_batch), best.time.total
+    low, high = summary.low_seconds, summary.high_seconds
+    within = "" if low is None or high is None else f" ({format_seconds(low)} to {format_seconds(high)})"
+    gains = ", ".join(
+        f"{name} {format_seconds(now * (1 + change))} ({change:+.0%})" for name, change in summary.gains.items()
+    )
+    narrowed = f"± {format_seconds(summary.narrowed_seconds)} (± {summary.narrowed_seconds / now:.0%})"
+    never = f"; no step {' or '.join(summary.never_held)} was ever held against a measurement" * bool(summary.never_held)
+    return (
+        f"{layout} takes {format_seconds(now)}{within}, limited by {best.time.binds}; with twice the {gains}; one "
+        f"measured step of it (--measured) would narrow that to {narrowed}{never}."
+    )
 
 
 @dataclass(frozen=True, slots=True)
