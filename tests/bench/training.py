@@ -1,22 +1,21 @@
 """How far predicted training steps are from measured ones, beside other simulators: ``make bench-training``."""
 
-from training_truth import ANCHORS, scores
+from training_truth import ANCHORS, FITTED, scores
 
 
-def _percent(value: float | None) -> str:
-    return "      –" if value is None else f"{value:6.1f}%"
+def _number(value: float | None, form: str = "6.1f") -> str:
+    return "     –" if value is None else format(value, form)
 
 
 def main() -> None:
-    """Print a line for each set and part."""
-    print(f"{'set':14} {'part':6} {'rows':>4}    mean  median    bias   τ     regret  memory  anchor")
+    """Print a line for each set and part, in percent but for τ."""
+    print(f"{len(FITTED)} free parameters, fitted to the part 'fit' of vTrain's rows: {FITTED}")
+    print("set            part   rows   mean median   bias  after      τ regret within memory  anchor")
     for row in scores():
-        anchor = ANCHORS[row.of]
-        tau = "   –" if row.order is None else f"{row.order:.2f}"
-        print(
-            f"{row.of:14} {row.part:6} {row.count:4} {_percent(row.mean)} {_percent(row.median)} {_percent(row.bias)} "
-            f"{tau} {_percent(row.regret)} {_percent(row.memory)}  {anchor.name} {anchor.seconds} %"
-        )
+        anchor, tau = ANCHORS[row.of], _number(row.order, "6.2f")
+        errors = " ".join(map(_number, (row.mean, row.median, row.bias, row.after)))
+        rest = " ".join(map(_number, (row.regret, row.covered, row.memory)))
+        print(f"{row.of:14} {row.part:6} {row.count:4} {errors} {tau} {rest}  {anchor.name} {anchor.seconds}")
 
 
 if __name__ == "__main__":

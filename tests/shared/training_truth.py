@@ -25,7 +25,10 @@ from busbw.system.named import card_named, gpu_named
 from busbw.workloads.model_rows import Model, flop_per_token, models
 from busbw_analysis.cli.training_options import network_named
 from busbw_analysis.training.layout import Layout, Step
-from busbw_analysis.training.machine import machine_of
+from busbw_analysis.training import kernels
+from busbw_analysis.training.calibration import calibrate
+from busbw_analysis.training.held import Kind, kind_of
+from busbw_analysis.training.machine import DELAYS, machine_of
 from busbw_analysis.training.memory import memory
 from busbw_analysis.training.step_time import Machine, step_time
 
@@ -171,9 +174,10 @@ def published(report: Mapping[str, Any], number: int, **changed: Any) -> Row:
     how = dict(given["layout"])
     if how.get("scatter_gather"):
         how["scatter_gather"] = given["tp"] > 1 < given["pp"]
-    degrees = {name: given[name] for name in ("dp", "tp", "pp", "cp", "interleave") if name in given}
+    degrees = {name: given[name] for name in ("dp", "tp", "pp", "cp", "ep", "interleave") if name in given}
     layout = Layout(**how, **degrees, micro_batches=given["batch"] // given["dp"] // given["micro_batch"])
-    step = Step(model, layout, given["batch"], given["sequence"])
+    per_host = 8 if model.nodes_per_token else None
+    step = Step(model, layout, given["batch"], given["sequence"], ranks_per_host=per_host)
     network, gpu = network_named(given["nic"]), gpu_named(catalogue(), given["gpu"])
     causal = not model.dropout
     on = machine_of(
@@ -199,12 +203,13 @@ def rows() -> tuple[Row, ...]:
 
 # --- scores --------------------------------------------------------------------------------------------------------
 
+FITTED: Final = {"seconds of the host for a kernel": kernels.LAUNCH, "delay of a call": DELAYS[0]}
+"""Everything that was fitted to steps: to the part "fit" of vTrain's rows, by least squares of logarithms."""
+
 
 def kendall(pairs: Iterable[tuple[float, float]]) -> float:
     """Kendall's τ-a of (predicted, measured)."""
-    signs = [
-        (one[0] - other[0]) * (one[1] - other[1]) for one, other in combinations(list(pairs), 2)
-    ]
+    signs = [(one[0] - other[0]) * (one[1] - other[1]) for one, other in combinations(list(pairs), 2)]
     return sum((value > 0) - (value < 0) for value in signs) / len(signs)
 
 
@@ -212,9 +217,11 @@ def kendall(pairs: Iterable[tuple[float, float]]) -> float:
 class Score:
     """Errors of a set of rows in percent; ``None`` where a set has nothing to compare.
 
-    mean, median: absolute error of the step's time. bias: median error with its sign.
+    mean, median: absolute error of the step's time. bias: median error with its sign. after: mean absolute error of the
+    others, once the first row of each model has calibrated the machine.
     order: median τ over groups with at least five layouts. regret: by how much the predicted best is slower than the
-    true best, median of these groups. memory: median absolute error of the peak memory.
+    true best, median of these groups. covered: rows within their 95 % interval.
+    memory: mean absolute error of the peak memory.
     """
 
     of: str
@@ -223,24 +230,33 @@ class Score:
     mean: float
     median: float
     bias: float
+    after: float | None
     order: float | None
     regret: float | None
+    covered: float
     memory: float | None
 
 
-def score(of: str, part: str, chosen: list[Row], times: Mapping[int, float]) -> Score:
-    """The score of ``chosen`` rows, whose predicted times are in ``times`` by ``id``."""
-    errors = [100 * (times[id(row)] / row.seconds - 1) for row in chosen]
-    groups: dict[str, list[Row]] = {}
-    for row in chosen:
-        groups.setdefault(row.group, []).append(row)
-    large = [group for group in groups.values() if len(group) >= 5]
-    order = [kendall((times[id(row)], row.seconds) for row in group) for group in large]
+@cache
+def _predicted(of: str) -> Mapping[int, float]:
+    return {number: row.predicted for number, row in enumerate(rows()) if row.of == of}
+
+
+def score(of: str, part: str) -> Score:
+    """The score of the rows of a set in a part, or in "all"."""
+    chosen = [(rows()[number], time) for number, time in _predicted(of).items() if part in {rows()[number].part, "all"}]
+    errors = [100 * (time / row.seconds - 1) for row, time in chosen]
+    groups: dict[str, list[tuple[Row, float]]] = {}
+    for row, time in chosen:
+        groups.setdefault(row.group, []).append((row, time))
+    large = [group for group in groups.values() if len(group) >= 5 and of != "published"]
+    order = [kendall((time, row.seconds) for row, time in group) for group in large]
     regret = [
-        100 * (min(group, key=lambda row: times[id(row)]).seconds / min(row.seconds for row in group) - 1)
+        100 * (min(group, key=lambda each: each[1])[0].seconds / min(row.seconds for row, _ in group) - 1)
         for group in large
     ]
-    sizes = [abs(100 * (row.predicted_bytes / row.bytes - 1)) for row in chosen if row.bytes is not None]
+    inside = [low <= row.seconds <= high for row, time in chosen for low, high in [within(row, time)]]
+    sizes = [abs(100 * (row.predicted_bytes / row.bytes - 1)) for row, _ in chosen if row.bytes is not None]
     return Score(
         of,
         part,
@@ -248,18 +264,52 @@ def score(of: str, part: str, chosen: list[Row], times: Mapping[int, float]) -> 
         mean(map(abs, errors)),
         median(map(abs, errors)),
         median(errors),
+        after_one([row for row, _ in chosen]) if of in {"vtrain-multi", "simumax-b200"} else None,
         median(order) if order else None,
         median(regret) if regret else None,
-        median(sizes) if sizes else None,
+        100 * mean(inside),
+        mean(sizes) if sizes else None,
     )
+
+
+def within(row: Row, time: float) -> tuple[float, float]:
+    """The 95 % interval of a predicted time."""
+    kind: Kind = kind_of(row.step, row.machine.per_host)
+    return time * kind.low, time * kind.high
+
+
+def after_one(chosen: list[Row]) -> float:
+    """Mean absolute error in percent of all rows but the first of each model, which calibrates the machine."""
+    models_: dict[str, list[Row]] = {}
+    for row in chosen:
+        models_.setdefault(f"{row.step.model.layers} × {row.step.model.hidden}", []).append(row)
+    errors = []
+    for first, *others in models_.values():
+        on = calibrate(first.machine, [(first.step, first.seconds)]).machine
+        errors += [abs(100 * (step_time(row.step, on).total / row.seconds - 1)) for row in others]
+    return mean(errors)
 
 
 def scores() -> list[Score]:
     """The score of each set and part."""
-    times = {id(row): row.predicted for row in rows()}
-    return [
-        score(of, part, chosen, times)
-        for of in ANCHORS
-        for part in ("fit", "check", "all")
-        if (chosen := [row for row in rows() if row.of == of and part in {row.part, "all"}])
-    ]
+    return [score(of, part) for of in ANCHORS for part in ("fit", "check", "all") if of != "published" or part == "all"]
+
+
+def table_of_scores() -> Iterator[str]:
+    """The scores of parts that nothing was fitted to, as a table of docs/training.md."""
+
+    def shown(value: float | None, unit: str = "") -> str:
+        return "–" if value is None else f"{value:.1f}{unit}"
+
+    yield from (
+        "| set | steps | error (mean) | median | after one step | τ | regret | in interval | memory | anchor, all rows |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    )
+    for of, anchor in ANCHORS.items():
+        row = score(of, "all" if of == "published" else "check")
+        known = f"{anchor.name} {anchor.seconds} %" + ("" if anchor.memory is None else f", memory {anchor.memory} %")
+        yield (
+            f"| {of} | {row.count} | {shown(row.mean)} % | {shown(row.median)} % | {shown(row.after, ' %')} | "
+            f"{'–' if row.order is None else f'{row.order:.2f}'} | {shown(row.regret, ' %')} | {row.covered:.0f} % | "
+            f"{shown(row.memory, ' %')} | {known} |"
+        )

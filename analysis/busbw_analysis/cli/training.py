@@ -469,7 +469,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         gpus=gpus,
         batch=batch or row.batch,
         sequence=seq or row.sequence,
-        like=Layout(**{name: settings[name] for name in ("recompute", "schedule", "context") if name in settings}),
+        like=Layout(**{name: settings[name] for name in plans.LIKE if name in settings}),
         fixed={name: settings[name] for name in plans.FIXED if name in settings},
         sequence_parallel=settings.get("sequence_parallel", True),
         room=on.room,

@@ -159,6 +159,9 @@ LAYOUT_KEYS: Final[dict[str, Key]] = {
     "context": Key(choice(get_args(Context)), "Attention across cp: ring or ulysses.", "ring"),
     "sync": Key(choice(get_args(Sync)), "Gradients are reduced in: every or last micro-batch.", "last, zero=3: every"),
     "reshard": Key(yes_or_no, "zero=3 gathers weights in each pass of each micro-batch; no: once.", "yes"),
+    "fp8": Key(yes_or_no, "Products of layers, and tokens on their way to experts, in float8.", "no"),
+    "hide_experts": Key(yes_or_no, "Traffic of experts can overlap with computation.", "no"),
+    "zero_bubble": Key(yes_or_no, "Gradients of weights fill the pipeline's bubble.", "no"),
     "gradients": Key(
         choice(tuple(DTYPE_BYTES)), "Type of gradients, such as bfloat16.", "float32, or as wider weights"
     ),
@@ -169,7 +172,7 @@ PLAN_KEYS: Final[dict[str, Key]] = {
     **{name: replace(LAYOUT_KEYS[name], default="searched") for name in _SEARCHED},
     "sequence_parallel": replace(LAYOUT_KEYS["sequence_parallel"], default="yes where possible"),
     "recompute": replace(LAYOUT_KEYS["recompute"], default="none, or full where memory needs it"),
-    **{name: LAYOUT_KEYS[name] for name in ("schedule", "context", "gradients")},
+    **{name: LAYOUT_KEYS[name] for name in ("schedule", "context", "fp8", "hide_experts", "zero_bubble", "gradients")},
     "uneven": replace(LAYOUT_KEYS["uneven"], read=choice(("yes",)), default="yes"),
 }
 """Settings that a plan can be given; it derives all others."""

@@ -29,6 +29,7 @@ class Speed:
     depth: multiplications deep, what a tile takes before and after its product.
     attention: FLOP/s in the forward and backward pass of fused attention (None: as in products).
     launch: seconds of the host for a kernel.
+    float8: by how much faster products of float8 are.
     """
 
     flop_per_second: float
@@ -37,15 +38,22 @@ class Speed:
     depth: float = 0.0
     attention: tuple[float, float] | None = None
     launch: float = 0.0
+    float8: float = 1.0
 
-    def product(self, m: float, n: float, k: float, count: float = 1.0, kept: int = 2) -> float:
-        """Seconds of ``count`` products m × k by k × n on the GPU. kept: bytes moved for each element of the result."""
+    def product(self, m: float, n: float, k: float, count: float = 1.0, kept: int = 2, *, fp8: bool = False) -> float:
+        """Seconds of ``count`` products m × k by k × n on the GPU. kept: bytes moved for each element of the result.
+
+        In float8 both factors are also read in 16 bits and written in 8.
+        """
         if self.processors == 1:
             multiplied = count * m * n
         else:
             tiles = count * ceil(m / _TILE) * ceil(n / _TILE)
             multiplied = ceil(tiles / self.processors) * self.processors * float(_TILE * _TILE)
         seconds = 2 * multiplied * (k + self.depth) / self.flop_per_second
+        if fp8:
+            factors = count * (m + n) * k
+            return max(seconds / self.float8, self.moved(factors + count * kept * m * n)) + self.moved(3 * factors)
         return max(seconds, self.moved(count * (2 * (m + n) * k + kept * m * n)))
 
     def moved(self, bytes_: float) -> float:
@@ -57,7 +65,7 @@ _ATTENTION: Final = 0.56, 0.37
 """Shares of the datasheet's FLOP/s in fused attention, causal, forward and backward, by the tables of ``_ASSUMED``."""
 _MEMORY: Final = 0.666
 """Share of the datasheet's memory rate in norms, sums and activations, as in SimuMax's system of a B200."""
-_LAUNCH: Final = 62e-6
+LAUNCH: Final = 62e-6
 """Seconds of the host for a kernel with what Megatron-LM does around it: fitted to measured steps (docs/training.md)."""
 _ASSUMED: Final = Products(
     processors=128,
@@ -83,7 +91,8 @@ def speed_of(gpu: Gpu, dtype: str, share: float | None = None) -> Speed:
         products.processors if by_shape else 1,
         products.depth if by_shape else 0.0,
         (_ATTENTION[0] * peak, _ATTENTION[1] * peak),
-        _LAUNCH,
+        LAUNCH,
+        gpu.flops.get("float8", peak) / peak,
     )
 
 
@@ -121,6 +130,7 @@ class Shape(NamedTuple):
     gradient_bytes: int
     fused: bool
     causal: bool
+    fp8: bool
 
 
 def shape_of(step: Step, *, fused: bool, causal: bool) -> Shape:
@@ -139,6 +149,7 @@ def shape_of(step: Step, *, fused: bool, causal: bool) -> Shape:
         step.gradient_bytes,
         fused,
         causal,
+        layout.fp8,
     )
 
 
@@ -192,9 +203,9 @@ def layer(model: Model, at: Shape, speed: Speed, experts: bool) -> Block:  # noq
     """One layer. Bytes of norms, residual sums, activations and rotations are counted as fused kernels move them."""
     own, tokens, h = at.own_tokens, at.tokens, model.hidden
     products = list(_products(model, at, experts=experts))
-    forward = sum(speed.product(m, n, k, count) for m, n, k, count in products)
+    forward = sum(speed.product(m, n, k, count, fp8=at.fp8) for m, n, k, count in products)
     backward = sum(
-        speed.product(m, k, n, count) + speed.product(n, k, m, count, 2 * at.gradient_bytes)
+        speed.product(m, k, n, count, fp8=at.fp8) + speed.product(n, k, m, count, 2 * at.gradient_bytes, fp8=at.fp8)
         for m, n, k, count in products
     )
     blocks = 1 + (model.heads > 0)

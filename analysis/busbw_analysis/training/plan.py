@@ -45,6 +45,8 @@ SAID: Final = "TP > CP > PP > DP"
 _SAID_ORDER: Final[tuple[Dimension, ...]] = ("tp", "cp", "pp", "dp")
 FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "micro_batch")
 """Settings that are searched unless ``Wanted.fixed`` has them."""
+LIKE: Final = ("recompute", "schedule", "context", "fp8", "hide_experts", "zero_bubble")
+"""Settings that are the same in every layout of a plan."""
 _PARTS: Final = (1, 2, 3, 4, 6, 8)
 _SMALL_BUBBLE: Final = 0.02
 """Interleaved parts of a stage to try; once the bubble is below this share, more parts are not tried, because they send

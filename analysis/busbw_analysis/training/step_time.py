@@ -72,6 +72,8 @@ class Scenario:
         return price.latency * latency + price.moving / (self.between if price.far else self.inside)
 
 
+_LEFT: Final = 1 / 3
+"""Share of a bubble that gradients of weights do not fill, with passes for inputs and weights as long as forward."""
 AS_IT_IS: Final = Scenario()
 
 
@@ -160,7 +162,7 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
     slowest = max(stages, key=lambda stage: stages[stage].seconds)
     busy = stages[slowest]
     together = sum(count * stages[stage].seconds for stage, count in step.kinds.items())
-    bubble = max(0.0, together - busy.seconds) / layout.interleave
+    bubble = max(0.0, together - busy.seconds) / layout.interleave * (_LEFT if layout.zero_bubble else 1.0)
     exposed = {dimension: m * taken for dimension, taken in busy.waits.items()}
     messages = [row for row in rows[slowest] if row.dimension == "pp" and row.op == "send_recv"]
     if messages:
