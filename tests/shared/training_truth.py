@@ -24,10 +24,10 @@ from busbw.system.catalog import catalogue
 from busbw.system.named import card_named, gpu_named
 from busbw.workloads.model_rows import Model, flop_per_token, models
 from busbw_analysis.cli.training_options import network_named
-from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training import kernels
 from busbw_analysis.training.calibration import calibrate
 from busbw_analysis.training.held import Kind, kind_of
+from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.machine import DELAYS, machine_of
 from busbw_analysis.training.memory import memory
 from busbw_analysis.training.step_time import Machine, step_time
@@ -97,7 +97,9 @@ def _lines(name: str) -> Iterator[tuple[Part, dict[str, str]]]:
 def _machine(gpu: str, card: str, gpus: int) -> Machine:
     found = catalogue()
     network = card_named(found, card, "--network")
-    return machine_of("bfloat16", gpus, None, network=network, gpu=gpu_named(found, gpu), overlap=0.0, causal=False).machine
+    return machine_of(
+        "bfloat16", gpus, None, network=network, gpu=gpu_named(found, gpu), overlap=0.0, causal=False
+    ).machine
 
 
 def gpt(layers: int, hidden: int, heads: int, sequence: int) -> Model:
@@ -121,7 +123,12 @@ def _vtrain(name: str) -> Iterator[Row]:
         step = Step(model, layout, batch, sequence)
         group = f"{layers} × {hidden}, {sequence}, {batch}, {gpus}"
         yield Row(
-            name, group, part, step, _machine("A100 SXM4 80 GB", "4X EDR", gpus), float(row["iteration time (ms)"]) / 1e3
+            name,
+            group,
+            part,
+            step,
+            _machine("A100 SXM4 80 GB", "4X EDR", gpus),
+            float(row["iteration time (ms)"]) / 1e3,
         )
 
 
@@ -158,14 +165,15 @@ _REPORTS: Final = Path(__file__).parents[1] / "models" / "published_steps.toml"
 
 def reports() -> list[dict[str, Any]]:
     """Published steps of whole clusters, by paper."""
-    return tomllib.loads(_REPORTS.read_text(encoding="utf-8"))["report"]
+    read: list[dict[str, Any]] = tomllib.loads(_REPORTS.read_text(encoding="utf-8"))["report"]
+    return read
 
 
-def published(report: Mapping[str, Any], number: int, **changed: Any) -> Row:
+def published(report: Mapping[str, Any], number: int) -> Row:
     """A row of a report. Its seconds may be given as FLOP/s of a GPU: Megatron's FLOP are those of its equation 3, with
     the forward pass computed twice.
     """
-    given = {**report, **dict(zip(report["columns"], report["rows"][number], strict=True)), **changed}
+    given = {**report, **dict(zip(report["columns"], report["rows"][number], strict=True))}
     model = models()[given["model"]]
     if "hidden" in given:
         own = gpt(given["layers"], given["hidden"], given["heads"], given["sequence"])
@@ -183,7 +191,9 @@ def published(report: Mapping[str, Any], number: int, **changed: Any) -> Row:
     on = machine_of(
         "bfloat16", layout.gpus, None, network=network, gpu=gpu, overlap=given["overlap"], causal=causal
     ).machine
-    seconds = given["seconds"] if "seconds" in given else _flop(step, causal=causal) / layout.gpus / given["tflops"] / 1e12
+    seconds = (
+        given["seconds"] if "seconds" in given else _flop(step, causal=causal) / layout.gpus / given["tflops"] / 1e12
+    )
     return Row("published", report["name"], "check", step, on, seconds)
 
 
@@ -302,7 +312,7 @@ def table_of_scores() -> Iterator[str]:
         return "–" if value is None else f"{value:.1f}{unit}"
 
     yield from (
-        "| set | steps | error (mean) | median | after one step | τ | regret | in interval | memory | anchor, all rows |",
+        "| set | steps | mean error | median | after one step | τ | regret | in interval | memory | anchor, all rows |",
         "|---|---|---|---|---|---|---|---|---|---|",
     )
     for of, anchor in ANCHORS.items():

@@ -116,7 +116,7 @@ def test_memory_says_what_fits() -> None:
     assert (fits["fits"], fits["would_fit"]) == (True, None)
     too_small = asked("memory --model 'Llama 3 8B' --layout dp=8,gradients=bfloat16 --batch 8 --gpu-memory 80GiB")
     assert too_small["fits"] is False
-    assert too_small["would_fit"]["zero"] == 1
+    assert too_small["would_fit"]["zero"] == 2
 
 
 @pytest.mark.parametrize(
@@ -151,13 +151,13 @@ looked_up = "2026-11"
     assert asked(f"memory {RING} --gpu 'Fast 9000'")["gpu_memory"]["bytes"] == 1e12
 
 
-def test_the_interleaved_layout_of_llama_3_fits_the_memory_of_its_gpus() -> None:
-    """8192 H100 (arXiv:2407.21783, table 4), gradients reduced in every micro-batch: not in 80 GB, but in 81559 MiB."""
+def test_the_interleaved_layout_of_llama_3_fills_its_gpus() -> None:
+    """8192 H100 (arXiv:2407.21783, table 4), gradients reduced in every micro-batch: within 1 % of 81559 MiB."""
     degrees = "--layout dp=64,tp=8,pp=16,interleave=7,uneven=yes,sequence-parallel=yes,zero=2,sync=every"
     found = asked(f"memory --model 'Llama 3 405B' {degrees} --batch 2048 --gpu 'H100 SXM5'")
     assert found["micro_batch"] == 1
-    assert found["fits"]
-    assert 80e9 < found["memory"]["total"] < 81559 << 20
+    assert found["memory"]["total"] == pytest.approx(81559 << 20, rel=0.01)
+    assert not found["fits"], "libraries need a part of it"
 
 
 def test_defaults_are_those_of_the_frameworks_and_are_named() -> None:

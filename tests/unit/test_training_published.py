@@ -44,8 +44,8 @@ def test_there_are_three_reports_or_more_with_their_tables() -> None:
         assert report["assumed"]
 
 
-def _llama(number: int, **changed: Any) -> Row:
-    return published(next(report for report in REPORTS if report["name"] == "Llama 3"), number, **changed)
+def _llama(number: int) -> Row:
+    return published(next(report for report in REPORTS if report["name"] == "Llama 3"), number)
 
 
 def test_flop_of_full_attention_would_make_the_step_of_long_sequences_longer() -> None:

@@ -11,6 +11,7 @@ from math import exp, log
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from busbw_analysis.training.layout import Step
 from busbw_analysis.training.prices import Group, Price, Prices
@@ -25,6 +26,9 @@ _DETERMINED: Final = 0.7
 _FREEDOM: Final = 4
 """Degrees of freedom of Student's t, so that a step far from all others moves little (section 17.2)."""
 _TURNS: Final = 6
+_SMALL: Final = 0.01
+"""Difference of a logarithm, for slopes."""
+_Array = NDArray[np.float64]
 _95: Final = 1.96
 
 
@@ -79,13 +83,12 @@ def slower(machine: Machine, kernels: float, calls: float) -> Machine:
 def calibrate(machine: Machine, measured: Sequence[tuple[Step, float]]) -> Calibration:
     """The machine on which ``measured`` steps take the given seconds, as far as its uncertainty allows."""
     prior = np.diag([1 / deviation**2 for deviation in _UNCERTAIN.values()])
-    at = np.zeros(len(_UNCERTAIN))
-    slopes, left = _linear(machine, measured, at)
+    at, precision = np.zeros(len(_UNCERTAIN)), prior
     for _ in range(_TURNS):
+        slopes, left = _linear(machine, measured, at)
         weights = (_FREEDOM + 1) / (_FREEDOM + (left / _STEP) ** 2) / _STEP**2
         precision = prior + (slopes.T * weights) @ slopes
         at = at + np.linalg.solve(precision, slopes.T @ (weights * left) - prior @ at)
-        slopes, left = _linear(machine, measured, at)
     covariance = np.linalg.inv(precision)
     deviations = np.sqrt(np.diag(covariance))
     factors = tuple(
@@ -96,19 +99,16 @@ def calibrate(machine: Machine, measured: Sequence[tuple[Step, float]]) -> Calib
     return Calibration(replace(calibrated, deviation=float(np.hypot(_STEP, deviations[0]))), factors)
 
 
-def _linear(
-    machine: Machine, measured: Sequence[tuple[Step, float]], at: "np.ndarray[tuple[int], np.dtype[np.float64]]"
-) -> "tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]]":
+def _linear(machine: Machine, measured: Sequence[tuple[Step, float]], at: _Array) -> tuple[_Array, _Array]:
     """The slopes of the logarithms of the steps' times by those of both factors, and what the times still lack."""
-    small = 0.01
 
-    def logs(where: Sequence[float]) -> list[float]:
+    def logs(where: _Array) -> _Array:
         on = slower(machine, *(exp(value) for value in where))
-        return [log(step_time(step, on).total) for step, _ in measured]
+        return np.array([log(step_time(step, on).total) for step, _ in measured], np.float64)
 
-    now = np.array(logs(at))
-    slopes = [(np.array(logs(at + small * unit)) - now) / small for unit in np.eye(len(at))]
-    return np.array(slopes).T, np.array([log(seconds) for _, seconds in measured]) - now
+    now = logs(at)
+    slopes = [(logs(at + _SMALL * unit) - now) / _SMALL for unit in np.eye(len(at))]
+    return np.array(slopes).T, np.array([log(seconds) for _, seconds in measured], np.float64) - now
 
 
 def factors_in_words(factors: Sequence[Factor]) -> Mapping[str, str]:

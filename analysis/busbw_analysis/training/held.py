@@ -1,7 +1,7 @@
 """How far predicted steps were from measured ones, by kind, and what was never held against a measurement.
 
-The rows are those of ``tests/data/training/truth`` that nothing was fitted to but two numbers (``kernels.py``: the host's
-time of a kernel, ``machine.py``: the delay of a call); ``tests/unit/test_training_truth.py`` holds both to this table.
+The rows are those of ``tests/data/training/truth``. Two numbers were fitted to half of them: ``LAUNCH`` of
+``kernels.py`` and ``DELAYS`` of ``machine.py``. ``tests/unit/test_training_truth.py`` holds the rows to this.
 """
 
 from collections.abc import Iterator

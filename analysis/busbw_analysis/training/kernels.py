@@ -66,7 +66,7 @@ _ATTENTION: Final = 0.56, 0.37
 _MEMORY: Final = 0.666
 """Share of the datasheet's memory rate in norms, sums and activations, as in SimuMax's system of a B200."""
 LAUNCH: Final = 62e-6
-"""Seconds of the host for a kernel with what Megatron-LM does around it: fitted to measured steps (docs/training.md)."""
+"""Seconds of the host for a kernel and what Megatron-LM does around it: fitted to measured steps (docs/training.md)."""
 _ASSUMED: Final = Products(
     processors=128,
     share=0.7,

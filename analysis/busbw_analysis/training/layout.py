@@ -102,6 +102,9 @@ class Layout:
             _divides("shard", self.shard, self.replicas, f"dp · cp = {self.replicas} ranks")
             if self.ep > 1:
                 _refuse(f"shard {self.shard} with ep {self.ep}: use only one of them; ep has groups of its own")
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
         if self.interleave > 1:
             if self.pp == 1 or self.schedule == "gpipe":
                 _refuse(f"interleave {self.interleave}: it needs pp of 2 or more and schedule 1f1b; else use 1")

@@ -20,8 +20,8 @@ from busbw_analysis.training.step_time import Machine
 
 PER_HOST: Final = 8
 DELAYS: Final = 41e-6, 41e-6
-"""Latency in seconds inside a host and between hosts, for catalogue rows that have only a rate: fitted to measured steps
-(docs/training.md). It includes waiting for the slowest rank of a group.
+"""Latency in seconds inside a host and between hosts, for catalogue rows that have only a rate: fitted to measured
+steps (docs/training.md). It includes waiting for the slowest rank of a group.
 """
 Cards = Literal["shared", "own"]
 GivenNetwork = Specification | HardwarePeak
@@ -89,7 +89,9 @@ def machine_of(  # noqa: PLR0913 - one argument for each option
     slowdown, assumed["slowdown"] = slowdown_of(run)
     room = room_of(gpu, gpu_memory)
     capacity = (
-        "not checked: give --gpu or --gpu-memory" if room is None else f"{room.usable / 1e9:.4g} of {room.bytes / 1e9:.4g} GB of {room.in_words}"
+        "not checked: give --gpu or --gpu-memory"
+        if room is None
+        else f"{room.usable / 1e9:.4g} of {room.bytes / 1e9:.4g} GB of {room.in_words}"
     )
     assumed["memory"] = capacity
     machine = Machine(speed, per_host, prices, hidden, causal, slowdown, gpu.name if gpu and speed.launch else None)

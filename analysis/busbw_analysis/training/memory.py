@@ -404,7 +404,8 @@ def memory_headline(needed: Memory, room: Room | None, other: Step | None) -> st
     would = "" if other is None else f"; this layout fits: --layout {layout_text(other)}"
     share = percent_of(needed.total / room.bytes)
     kept = f"{_RESERVED:.0%} kept for libraries"
-    return f"{fits} {gigabytes(room.bytes)} of {room.in_words}, {kept}: a rank needs {of_it}, {share} % of the memory{would}"
+    whole = f"{gigabytes(room.bytes)} of {room.in_words}, {kept}"
+    return f"{fits} {whole}: a rank needs {of_it}, {share} % of the memory{would}"
 
 
 def memory_table(

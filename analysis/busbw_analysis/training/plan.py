@@ -54,7 +54,7 @@ more.
 """
 _SEQUENCES: Final = (1, 2, 4)
 """Sequences per micro-batch to try."""
-_OF_SEQUENCE: Final = 8192
+OF_SEQUENCE: Final = 8192
 """Least tokens of a sequence on a rank with cp: what Llama 3 has in its longest (arXiv:2407.21783, table 4). Shorter
 sequences are divided by nobody, because ranks then wait for each other in every layer.
 """
@@ -71,6 +71,7 @@ class Wanted:
     fixed: degrees that the user gave.
     sequence_parallel: use it wherever tp is 2 or more.
     room: memory of a GPU in bytes; None: memory is not checked.
+    of_sequence: least tokens of a sequence on a rank with cp, unless cp is fixed or nothing else fits.
     """
 
     model: Model
@@ -81,6 +82,7 @@ class Wanted:
     fixed: Mapping[str, int]
     sequence_parallel: bool = True
     room: float | None = None
+    of_sequence: int = OF_SEQUENCE
     kernels: Kernels | None = None
     gradients: str | None = None
 
@@ -241,9 +243,9 @@ def _choices(request: Wanted, per_host: int, *, short: bool = False) -> Iterator
     """Steps for every choice of degrees, micro-batch and interleaved parts.
 
     Each list has more and more recomputation and zero, and needs less and less memory. short: only those in which cp
-    leaves a rank less than ``_OF_SEQUENCE`` tokens of a sequence, which are tried if nothing else fits.
+    leaves a rank less than ``of_sequence`` tokens of a sequence, which are tried if nothing else fits.
     """
-    most = None if "cp" in request.fixed else max(1, request.sequence // _OF_SEQUENCE)
+    most = None if "cp" in request.fixed else max(1, request.sequence // request.of_sequence)
     fixed = {name: value for name, value in request.fixed.items() if name in DIMENSIONS}
     for layout in _dividing(request):
         if any(getattr(layout, name) != value for name, value in fixed.items()):
@@ -321,7 +323,7 @@ class Closing:
 def closing(best: Planned, machine: Machine) -> Closing:
     """What limits the fastest layout, what would make it faster, and what one measured step of it would tell."""
     step, now = best.step, best.time.total
-    ends = best.ends(machine) or (None, None)
+    low, high = best.ends(machine) or (None, None)
     memory_rate = machine.speed.memory
     wider = replace(machine.speed, memory=None if memory_rate is None else 2 * memory_rate)
     times = {
@@ -331,7 +333,8 @@ def closing(best: Planned, machine: Machine) -> Closing:
     }
     once = interval(step, calibrate(machine, [(step, now)]).machine, now)
     return Closing(
-        *ends,
+        low,
+        high,
         {name: time.total / now - 1 for name, time in times.items()},
         0.0 if once is None else (once[1] - once[0]) / 2,
         tuple(never_held(step, machine)),
@@ -347,7 +350,9 @@ def closing_words(best: Planned, summary: Closing) -> str:
         f"{name} {format_seconds(now * (1 + change))} ({change:+.0%})" for name, change in summary.gains.items()
     )
     narrowed = f"± {format_seconds(summary.narrowed_seconds)} (± {summary.narrowed_seconds / now:.0%})"
-    never = f"; no step {' or '.join(summary.never_held)} was ever held against a measurement" * bool(summary.never_held)
+    never = f"; no step {' or '.join(summary.never_held)} was ever held against a measurement" * bool(
+        summary.never_held
+    )
     return (
         f"{layout} takes {format_seconds(now)}{within}, limited by {best.time.binds}; with twice the {gains}; one "
         f"measured step of it (--measured) would narrow that to {narrowed}{never}."
@@ -478,12 +483,13 @@ def dimensions_used(layouts: Sequence[Planned]) -> tuple[Dimension, ...]:
 
 
 def short_words(layout: Layout, micro_batch: int) -> str:
-    """``dp 64, tp 8, pp 4, 2 parts a stage, ZeRO 1; 16 micro-batches of 1``: degrees above 1, then what a replica computes."""
+    """``dp 64, tp 8, pp 4, 2 parts a stage, ZeRO 1; 16 micro-batches of 1``: degrees above 1, and a replica's."""
     degrees = [f"{name} {value}" for name in ("dp", "tp", "pp", "cp", "ep") if (value := getattr(layout, name)) > 1]
     parts = [f"{layout.interleave} parts a stage"] if layout.interleave > 1 else []
     zero = [f"ZeRO {layout.zero}"] if layout.zero else []
     again = [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
-    return f"{', '.join([*(degrees or ['dp 1']), *parts, *zero, *again])}; {counted(layout.micro_batches, 'micro-batch', 'micro-batches')} of {micro_batch}"
+    computed = f"{counted(layout.micro_batches, 'micro-batch', 'micro-batches')} of {micro_batch}"
+    return f"{', '.join([*(degrees or ['dp 1']), *parts, *zero, *again])}; {computed}"
 
 
 def plan_headline(plan: Plan, machine: Machine, peak: float) -> str:

@@ -193,7 +193,7 @@ def hops_in_a_row(step: Step) -> float:
 def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _Rows, seconds: _Seconds) -> _Stage:
     speed, layout, model = machine.speed, step.layout, step.model
     at = shape_of(step, fused=not model.dropout, causal=machine.causal)
-    forward = backward = behind = Pass()
+    forward = backward = Pass()
     scores = [Pass(), Pass()]
     for count, experts in zip(step.layers_of(stage), (False, True), strict=True):
         if count:
