@@ -23,6 +23,7 @@ from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs.store import read
 from busbw.workloads.model_rows import Model, flop_per_token, models, one_expert
 from busbw_analysis.cli.training import training
+from busbw_analysis.cli.training_options import network_named
 from busbw_analysis.data.sources import find
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.models import simulate
@@ -31,6 +32,7 @@ from busbw_analysis.predict import Questions, read_results
 from busbw_analysis.training import plan as plans
 from busbw_analysis.training.kernels import Speed
 from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.machine import machine_of
 from busbw_analysis.training.memory import gpu_of_runs, memory
 from busbw_analysis.training.prices import Described, Group, Measured, Price, Rates, group_of, slowdown_of
 from busbw_analysis.training.step_time import Machine, Scenario, hops_in_a_row, step_time

@@ -171,7 +171,7 @@ _SEARCHED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interl
 PLAN_KEYS: Final[dict[str, Key]] = {
     **{name: replace(LAYOUT_KEYS[name], default="searched") for name in _SEARCHED},
     "sequence_parallel": replace(LAYOUT_KEYS["sequence_parallel"], default="yes where possible"),
-    "recompute": replace(LAYOUT_KEYS["recompute"], default="none, or full where memory needs it"),
+    "recompute": replace(LAYOUT_KEYS["recompute"], default="none, or where memory needs it selective, then full"),
     **{name: LAYOUT_KEYS[name] for name in ("schedule", "context", "fp8", "hide_experts", "zero_bubble", "gradients")},
     "uneven": replace(LAYOUT_KEYS["uneven"], read=choice(("yes",)), default="yes"),
 }

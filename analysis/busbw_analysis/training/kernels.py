@@ -107,13 +107,20 @@ class Pass(NamedTuple):
         return Pass(self.seconds + times * other.seconds, self.kernels + times * other.kernels)
 
 
+_NOTHING: Final = Pass()
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Forward and backward pass of one layer, or of the head, in one micro-batch, and the attention in them."""
+    """Forward and backward pass of one layer, or of the head, in one micro-batch, and what is in them.
+
+    attention: scores and weighted values, forward and backward. light: norms and activations, forward.
+    """
 
     forward: Pass
     backward: Pass
-    attention: tuple[Pass, Pass] = (Pass(), Pass())
+    attention: tuple[Pass, Pass] = (_NOTHING, _NOTHING)
+    light: Pass = _NOTHING
 
 
 class Shape(NamedTuple):
@@ -222,7 +229,8 @@ def layer(model: Model, at: Shape, speed: Speed, experts: bool) -> Block:  # noq
     count = len(products) + 2.0 * blocks + 3
     ahead = Pass(forward + speed.moved(moved), count).and_then(attention[0])
     behind = Pass(backward + speed.moved(back), 2 * count).and_then(attention[1])
-    return Block(ahead, behind, attention)
+    light = Pass(speed.moved(4 * whole + inner * (6 if model.gated else 4)), blocks + 1.0)
+    return Block(ahead, behind, attention, light)
 
 
 def head(model: Model, at: Shape, speed: Speed) -> Block:

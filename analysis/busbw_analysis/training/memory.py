@@ -160,7 +160,8 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
     Split over tensor ranks: queries, keys, values, the output of attention, scores, and the inside of the feed-forward
     network. Whole on each, unless sequence parallelism splits them: the inputs of norms, of attention and of the
     feed-forward network, and masks of dropout. This gives s b h (10 + 24/t + 5 a s/(h t)) without and (34 + 5 a s/h)/t
-    with sequence parallelism (sections 4.1, 4.2). Selective recomputation omits the scores (section 5).
+    with sequence parallelism (sections 4.1, 4.2). Selective recomputation omits the scores (section 5), or with fused
+    attention the outputs of norms and of activations (https://arxiv.org/abs/2412.19437, section 3.2.3).
 
     A gated network keeps two inner tensors and their product. Single operations also keep what their derivatives need:
     the gate's activation, the output of an RMS norm before its weight, keys and values repeated for all heads, and
@@ -169,11 +170,13 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
     layout, model = step.layout, step.model
     width, tokens, h = model.width_bytes, step.tokens, model.hidden
     whole = split = 0.0
+    again = layout.recompute == "selective" and kernels == "flash"
+    normed = model.norm != "none" and not again
     if model.heads:
         q, v = model.heads * model.key_dim, model.heads * model.head_value_dim
         keys = model.heads if model.kv_rank else model.kv_heads
         split += width * tokens * (q + keys * (model.key_dim + model.head_value_dim) + v)
-        whole += width * tokens * (h * (1 + (model.norm != "none")) + model.q_rank + model.kv_rank)
+        whole += width * tokens * (h * (1 + normed) + model.q_rank + model.kv_rank)
         whole += tokens * h * model.dropout
         pairs = float(tokens) * step.sequence * model.heads
         if kernels == "scores" and layout.recompute != "selective":
@@ -189,9 +192,9 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
             repeated = (model.heads - keys) * (model.key_dim + model.head_value_dim)
             split += width * tokens * (repeated + v)
             whole += width * tokens * h * (model.norm == "rms")
-    inner = 2 + model.gated * (2 if kernels == "eager" else 1)
+    inner = 2 + model.gated * (2 if kernels == "eager" else 1) - again
     whole += width * tokens * h * (kernels == "eager" and model.norm == "rms")
-    whole += width * tokens * h * (1 + (model.norm != "none")) + tokens * h * model.dropout
+    whole += width * tokens * h * (1 + normed) + tokens * h * model.dropout
     if experts:
         routed = tokens * model.top_k * step.imbalance
         split += width * inner * model.expert_ffn * (routed + tokens * model.shared_experts)

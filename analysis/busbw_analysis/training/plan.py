@@ -270,7 +270,9 @@ def _steps(request: Wanted, layout: Layout, per_host: int, micro_batches: int, p
     model, pp = request.model, layout.pp
     if parts > 1 and (pp == 1 or micro_batches % pp or pp * parts > model.layers or layout.schedule == "gpipe"):
         return
-    stages: tuple[Recompute, ...] = ("none", "full") if request.like.recompute == "none" else (request.like.recompute,)
+    stages: tuple[Recompute, ...] = (
+        ("none", "selective", "full") if request.like.recompute == "none" else (request.like.recompute,)
+    )
     split = request.sequence_parallel and layout.tp > 1 and request.sequence % (layout.tp * layout.cp) == 0
     limited = layout.ep % max(1, per_host // layout.tp) == 0  # else a host would have a part of a group
     uneven, hosts = model.layers % (pp * parts) > 0, per_host if limited else None

@@ -193,14 +193,15 @@ def hops_in_a_row(step: Step) -> float:
 def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _Rows, seconds: _Seconds) -> _Stage:
     speed, layout, model = machine.speed, step.layout, step.model
     at = shape_of(step, fused=not model.dropout, causal=machine.causal)
-    forward = backward = Pass()
+    forward = backward = light = Pass()
     scores = [Pass(), Pass()]
     for count, experts in zip(step.layers_of(stage), (False, True), strict=True):
         if count:
             block = layer(model, at, speed, experts)
+            light = light.and_then(block.light, count)
             forward, backward = forward.and_then(block.forward, count), backward.and_then(block.backward, count)
             scores = [whole.and_then(own, count) for whole, own in zip(scores, block.attention, strict=True)]
-    again = {"none": Pass(), "selective": scores[0], "full": forward}[layout.recompute]
+    again = {"none": Pass(), "selective": scores[0] if model.dropout else light, "full": forward}[layout.recompute]
     backward = backward.and_then(again)
     if stage == layout.pp - 1:
         ends = head(model, at, speed)
