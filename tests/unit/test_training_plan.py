@@ -275,7 +275,7 @@ def test_the_plan_is_what_a_search_through_everything_finds(model: Model, room: 
     found = plans.plan(wanted(model, room=room), on)
     best: dict[tuple[int, ...], float] = {}
     degrees = product((1, 2, 4, 8), repeat=5)
-    ways = list(product((1, 2, 3, 4, 6, 8), (1, 2, 4), (0, 1, 2, 3), ("none", "full")))
+    ways = list(product((1, 2, 3, 4, 6, 8), (1, 2, 4), (0, 1, 2, 3), ("none", "selective", "full")))
     for dp, tp, pp, cp, ep in degrees:
         if dp * tp * pp * cp != 8 or 16 % dp:
             continue
