@@ -21,7 +21,7 @@ _UNCERTAIN: Final = {"kernels": 0.07, "calls": 0.4}
 """Standard deviations of the logarithms of both factors before a step is measured."""
 _STEP: Final = 0.06
 """Standard deviation of the logarithm of a step's time that both factors leave: that of measured steps of one model."""
-_DETERMINED: Final = 0.7
+_DETERMINED: Final = 0.8
 """A factor is determined if its standard deviation falls below this share of what it was."""
 _FREEDOM: Final = 4
 """Degrees of freedom of Student's t, so that a step far from all others moves little (section 17.2)."""
