@@ -402,7 +402,7 @@ def test_the_busiest_experts_compute_more() -> None:
 def test_sixteen_thousand_gpus_are_few_thousand_steps() -> None:
     llama = models()["Llama 3 405B"]
     on = Machine(Speed(600e12), 8, Described(Rates(400e9, 47e9, 2e-6, 5e-6, 8)), 0.8)
-    found = plans.plan(wanted(llama, 16384, batch=2048, sequence=8192, room=80e9), on)
+    found = plans.plan(wanted(llama, 16384, batch=2048, sequence=8192, room=80e9, of_sequence=8192), on)
     assert found.tried < 5000
     best = found.layouts[0]
     assert best.step.layout.gpus == 16384
