@@ -41,8 +41,6 @@ def never_held(step: Step, machine: Machine) -> Iterator[str]:
         yield f"on {machine.gpu}"
     if step.model.experts:
         yield "with experts"
-    if layout.cp > 1 and layout.context == "ring":
-        yield "with ring attention on several layouts"
     if layout.gpus > MOST_GPUS:
         yield f"on more than {MOST_GPUS} GPUs"
     if layout.schedule == "gpipe":
