@@ -13,14 +13,14 @@ from busbw_analysis.fleet.rounds import FRESH, Fleet, Floats, Ints, Round
 
 LARGEST: Final = 50.0
 """Largest slowdown that the alternative expects."""
-OUTLIERS: Final = 0.05
+OUTLIERS: Final = 0.1
 """Share of single times of a healthy node that may be anything. Of the launches in ``tests/data/launches.json``, 1 % to
 3 % are beyond four robust standard deviations."""
 _FREEDOM: Final = 4
 _MAD_TO_SCALE: Final = 1 / 0.741
 """Student's t with 4 degrees of freedom has a median absolute deviation of 0.741 scales."""
 _LEAST_SCALE: Final = 0.01
-_RANGE: Final = 10.0
+_RANGE: Final = 3.0
 """An outlier is anywhere in so many units of the logarithm: a factor of 150 up or down."""
 _GRID: Final = 16
 _SPREADS: Final = 2
@@ -156,8 +156,11 @@ def suspects_alone(rounds: list[Round], within: float) -> Suspects:
 
 
 def _scale(errors: Floats) -> float:
-    """Robust scale of Student's t."""
-    return max(_LEAST_SCALE, _MAD_TO_SCALE * float(np.median(np.abs(errors)))) if len(errors) else _LEAST_SCALE
+    """Robust scale of Student's t, larger by two standard errors because few errors may look alike by chance."""
+    if not len(errors):
+        return _LEAST_SCALE
+    caution = 1 + 2 / np.sqrt(len(errors))
+    return float(max(_LEAST_SCALE, caution * _MAD_TO_SCALE * np.median(np.abs(errors))))
 
 
 # --- evidence --------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The rounds of a fleet, one after the other: a decision on arrays alone, which runs, simulations and replays share."""
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Final
@@ -281,7 +282,7 @@ def _blocks(fleet: Fleet, rounds: list[Round], good: Ints, within: float) -> tup
     for each in rounds:
         if each.stage in {"pairs", "held out"}:
             logs[each.sender, each.receiver] = np.log(each.seconds)
-    logs = np.nanmean(np.stack([logs, logs.T])[:, good][:, :, good], axis=0) if len(good) else logs
+    logs = ((logs + logs.T) / 2)[np.ix_(good, good)]
     off = ~np.eye(len(good), dtype=np.bool_)
     if len(good) < 2 * _LEAST_SIDE or np.isnan(logs[off]).any():
         return None
@@ -342,7 +343,8 @@ def cut_evidence(rounds: list[Round], scale: float, within: float) -> Cut | None
     if not turns:
         return None
     ratios = across[: 2 * turns].reshape(turns, 2) - np.asarray(halves)[:turns, np.newaxis]
-    ways = [log_evidence(ratios[np.newaxis, 1:, way], scale, within)[0] for way in (0, 1)]
+    # A ratio has the errors of two medians.
+    ways = [log_evidence(ratios[np.newaxis, 1:, way], math.sqrt(2) * scale, within)[0] for way in (0, 1)]
     slow = bool(np.nanmax(ratios[0]) > within)
     return Cut(float(np.nanmax(ratios[0])), np.asarray([ways[0] + ways[1], *ways]), ratios[1:], slow)
 
