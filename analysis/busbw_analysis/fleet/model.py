@@ -38,6 +38,7 @@ class Suspects:
 
     nodes: their numbers
     links: pairs (k × 2) that stand out from both of their nodes; the smaller number first
+    excess: of each node, logarithm of the slowdown that made it suspect; of each link in ``excess_of_links``
     scale: of the error of a single time (logarithm)
     level: usual logarithm of a time, by kind of path
     """
@@ -46,6 +47,8 @@ class Suspects:
     links: Ints
     scale: float
     level: Floats
+    excess: Floats
+    excess_of_links: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,13 +129,14 @@ def suspects_of_pairs(fleet: Fleet, rounds: list[Round], within: float) -> Suspe
     large = effects.max(axis=0) > within / 2
     nodes = np.flatnonzero(large & (worst > _NODE_SIGMAS))
     nodes = nodes[np.argsort(-worst[nodes])][: fleet.count // 2]
-    return Suspects(nodes, _links(fleet, rounds, level, effects, scale, within), scale, level)
+    links, excess = _links(fleet, rounds, level, effects, scale, within)
+    return Suspects(nodes, links, scale, level, effects.max(axis=0)[nodes], excess)
 
 
 def _links(
     fleet: Fleet, rounds: list[Round], level: Floats, effects: Floats, scale: float, within: float
-) -> Ints:
-    """Pairs that stand out from the effects of their nodes, the worst first."""
+) -> tuple[Ints, Floats]:
+    """Pairs that stand out from the effects of their nodes, the worst first, and by how much."""
     data = data_of(fleet, [each for each in rounds if each.stage in {"pairs", "held out"}])
     own = without_levels(data, level, np.ones(len(data.log), dtype=np.bool_))
     own = own - effects[0][data.sender] - effects[1][data.receiver]
@@ -140,19 +144,20 @@ def _links(
     out = out[np.argsort(-own[out])]
     pairs = np.sort(np.stack([data.sender[out], data.receiver[out]], axis=1), axis=1)
     _, first = np.unique(pairs, axis=0, return_index=True)
-    return np.asarray(pairs[np.sort(first)][: max(1, fleet.count // 8)])
+    first = np.sort(first)[: max(1, fleet.count // 8)]
+    return pairs[first], own[out][first]
 
 
 def suspects_alone(rounds: list[Round], within: float) -> Suspects:
     """Suspects of the first rounds in which every node ran a case alone."""
     first = next((each for each in rounds if each.stage == "alone"), None)
-    if first is None:
-        return Suspects(np.zeros(0, np.int64), np.zeros((0, 2), np.int64), _LEAST_SCALE, np.zeros(2))
-    logs = np.log(first.seconds)
+    logs = np.zeros(0) if first is None else np.log(first.seconds)
     level = float(np.nanmedian(logs)) if np.isfinite(logs).any() else 0.0
     scale = _scale(logs[np.isfinite(logs)] - level)
-    far = logs - level > max(within / 2, _ALONE_SIGMAS * scale)
-    return Suspects(first.sender[far], np.zeros((0, 2), np.int64), scale, np.asarray([level, level]))
+    far = np.flatnonzero(logs - level > max(within / 2, _ALONE_SIGMAS * scale))
+    nodes = np.zeros(0, np.int64) if first is None else first.sender[far]
+    links, excess = np.zeros((0, 2), np.int64), (logs - level)[far]
+    return Suspects(nodes, links, scale, np.asarray([level, level]), excess, np.zeros(0))
 
 
 def _scale(errors: Floats) -> float:

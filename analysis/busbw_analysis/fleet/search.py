@@ -36,14 +36,18 @@ ERROR_RATE: Final = 0.01
 """Share of healthy fleets in which anything is accused, at most."""
 MOST_ROUNDS: Final = 40
 """Of a fleet with more than ``FULL`` nodes; failed rounds that are repeated in parts come on top."""
-_TURNS: Final = 6
-"""Times that suspects are measured, both ways, unless they are decided before."""
+_TURNS: Final = 8
+"""Times that suspects are measured (pairs: both ways), unless they are decided before."""
+PARTNERS: Final = 2
+"""A node is accused with so many partners at least: with one, its link may be slow instead."""
 _TURNS_WITHIN, _TURNS_CUT, _NARROWINGS = 2, 4, 4
 _DOUBT: Final = 0.1
 """Evidence below which a suspect is cleared."""
 _MARGIN: Final = 2.0
 """Logarithm of the evidence that is measured beyond the limit, because other cases may have suspects too."""
 _MOST_PARTS: Final = 40
+_OF_PAIRS: Final = 24
+"""Rounds of a large fleet that nodes alone leave to the pairs."""
 _LEAST_SIDE: Final = 2
 SHARE_OF_SWITCH: Final = 0.75
 """Share of a switch's nodes that must be bad for the switch to be."""
@@ -132,9 +136,9 @@ class Search:
     def _alone(self, case: int) -> Rounds:
         yield from self._ask(everybody(self.fleet, case, "alone"))
         suspects = suspects_alone(self.of_case(case), self.options.within)
-        for _ in range(_TURNS - 2):
+        for _ in range(_TURNS):
             evidence = evidence_alone(self.fleet, self.of_case(case), suspects, self.options.within)
-            if not open_tests(evidence).any():
+            if not open_tests(evidence).any() or not self._room(_OF_PAIRS):
                 break
             yield from self._ask(everybody(self.fleet, case, "alone again"))
 
@@ -233,8 +237,9 @@ def open_suspects(fleet: Fleet, rounds: list[Round], suspects: Suspects, within:
     """The nodes and links that more rounds have to decide. A link waits for its nodes."""
     tested = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within)
     cleared = tested.total <= np.log(_DOUBT)
-    nodes = suspects.nodes[open_tests(tested)]
-    waiting = np.isin(suspects.links, suspects.nodes[~cleared | open_tests(tested)]).any(axis=1)
+    is_open = open_tests(tested) | (~cleared & (tested.partners < PARTNERS))
+    nodes = suspects.nodes[is_open]
+    waiting = np.isin(suspects.links, suspects.nodes[~cleared | is_open]).any(axis=1)
     links = suspects.links[open_tests(evidence_of_links(fleet, rounds, suspects, within)) & ~waiting]
     return nodes, links
 
