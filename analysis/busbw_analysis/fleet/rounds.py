@@ -127,7 +127,7 @@ def against_good(
 ) -> Round:
     """Suspects against good nodes, suspected links by themselves, and the rest among each other as controls.
 
-    nodes: suspects that are open; links: open pairs (k × 2) of nodes that are none; suspects: all that are no partner
+    nodes: suspects that are open; links: open pairs (k × 2), which come first; suspects: all that are no partner
     turn: number of the round among its kind; a suspect has another partner in each as long as there are any
     """
     busy = np.zeros(fleet.count, dtype=np.bool_)
@@ -137,6 +137,7 @@ def against_good(
             busy[[first, second]] = True
             chosen.append((first, second))
     direct = np.asarray(chosen, dtype=np.int64).reshape(-1, 2)
+    nodes = nodes[~busy[nodes]]
     free = ~busy
     free[suspects] = False
     good = np.flatnonzero(free)

@@ -46,8 +46,10 @@ _DOUBT: Final = 0.1
 _MARGIN: Final = 2.0
 """Logarithm of the evidence that is measured beyond the limit, because other cases may have suspects too."""
 _MOST_PARTS: Final = 40
-_OF_PAIRS: Final = 24
-"""Rounds of a large fleet that nodes alone leave to the pairs."""
+_OF_PAIRS, _OF_CUT = 28, 5
+"""Rounds of a large fleet that nodes alone leave to the pairs, and these to switches and the cut."""
+_TURN_OF_LINKS: Final = 3
+"""In every third turn, suspected links come before their nodes, which may be suspects as well."""
 _LEAST_SIDE: Final = 2
 SHARE_OF_SWITCH: Final = 0.75
 """Share of a switch's nodes that must be bad for the switch to be."""
@@ -159,9 +161,10 @@ class Search:
         fleet, within = self.fleet, self.options.within
         suspects = suspects_of_pairs(fleet, self.of_case(case), within)
         for turn in range(_TURNS):
-            if not self._room(2):
+            if not self._room(2 + _OF_CUT):
                 return
-            nodes, links = open_suspects(fleet, self.of_case(case), suspects, within)
+            first = turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1
+            nodes, links = open_suspects(fleet, self.of_case(case), suspects, within, links_first=first)
             if not len(nodes) and not len(links):
                 return
             asked = against_good(fleet, case, nodes, links, suspects.nodes, turn, self._generator)
@@ -173,7 +176,7 @@ class Search:
         fleet, rounds = self.fleet, self.of_case(case)
         if len(fleet.switches) < 2 or not len(bad_switches(fleet, bad_nodes(fleet, rounds, self.options.within))):
             return
-        for _ in range(_TURNS_WITHIN):
+        for _ in range(1 if self._large else _TURNS_WITHIN):
             asked = matchings_within(fleet, np.flatnonzero(fleet.leaf >= 0), case, "within", self._generator)
             yield from self._ask(asked)
             yield from self._ask(asked.turned)
@@ -233,14 +236,17 @@ def open_tests(evidence: Evidences) -> np.ndarray:
     return np.asarray(~seen | ((total < limit) & (total > np.log(_DOUBT))))
 
 
-def open_suspects(fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float) -> tuple[Ints, Ints]:
-    """The nodes and links that more rounds have to decide. A link waits for its nodes."""
+def open_suspects(
+    fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float, *, links_first: bool
+) -> tuple[Ints, Ints]:
+    """The nodes and links that more rounds have to decide. A link waits for its nodes, or comes before them."""
     tested = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within)
     cleared = tested.total <= np.log(_DOUBT)
     is_open = open_tests(tested) | (~cleared & (tested.partners < PARTNERS))
     nodes = suspects.nodes[is_open]
-    waiting = np.isin(suspects.links, suspects.nodes[~cleared | is_open]).any(axis=1)
-    links = suspects.links[open_tests(evidence_of_links(fleet, rounds, suspects, within)) & ~waiting]
+    links = suspects.links[open_tests(evidence_of_links(fleet, rounds, suspects, within))]
+    if not links_first:
+        links = links[~np.isin(links, suspects.nodes[~cleared | is_open]).any(axis=1)]
     return nodes, links
 
 

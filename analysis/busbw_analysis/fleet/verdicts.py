@@ -18,7 +18,7 @@ from busbw_analysis.fleet.model import (
     suspects_of_pairs,
     without_levels,
 )
-from busbw_analysis.fleet.rounds import Fleet, Floats, Ints, Round
+from busbw_analysis.fleet.rounds import FULL, Fleet, Floats, Ints, Round
 from busbw_analysis.fleet.search import ERROR_RATE, PARTNERS, Options, bad_switches, cut_evidence, log_median, usual_within
 
 Kind = Literal["failed", "device", "alone", "node", "link", "switch", "trunk", "undecided"]
@@ -32,7 +32,8 @@ PRIOR: Final[dict[Kind, float]] = {"alone": 0.01, "node": 0.01, "link": 0.001, "
 upper end of the 0.1 % to 2 % of nodes that operators report. Evidence of accused ones outweighs it by far."""
 LEAST_NODES: Final = 4
 """Of fewer nodes, the usual time is not known."""
-_LIKELY: Final = 0.5
+_LIKELY: Final = 0.1
+"""Adjusted error below which a suspect is undecided, not cleared."""
 _ALL_FAILED: Final = 2
 
 
@@ -169,7 +170,7 @@ def judge(
         tests = []
     verdicts = [Verdict("device", (node,), device=device) for node, device in devices]
     verdicts += _failed(rounds)
-    verdicts += _merged(list(_decided(tests, options)))
+    verdicts += _merged(list(_decided(tests, options, small=fleet.count <= FULL)))
     order = ("failed", "device", "switch", "trunk", "alone", "node", "link", "undecided")
     ranked = sorted(verdicts, key=lambda verdict: (order.index(verdict.kind), -verdict.ratio))
     return FleetJudgement(fleet, tuple(ranked), tuple(rounds), len(tests))
@@ -201,8 +202,9 @@ def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_
         if fleet.leaf[node] not in switches or fleet.leaf[node] < 0:
             yield _test("node", (node,), case, evidence, row, suspects, float(suspects.excess[row]))
     of_links = evidence_of_links(fleet, rounds, suspects, within)
+    doubtful = suspects.nodes[evidence.total > 0]
     for row, pair in enumerate(suspects.links.tolist()):
-        if not np.isin(pair, bad).any():
+        if not np.isin(pair, doubtful).any():
             yield _test("link", tuple(pair), case, of_links, row, suspects, float(suspects.excess_of_links[row]))
     cut = cut_evidence(rounds, suspects.scale, within)
     if cut is not None and cut.slow:
@@ -274,8 +276,8 @@ def _cut(rounds: list[Round], suspects: Suspects, within: float) -> _Test:
     return _Test(verdict, cut.log, bool(len(cut.times)), len(nodes), cut.first)
 
 
-def _decided(tests: list[_Test], options: Options) -> Iterator[Verdict]:
-    """Accused suspects, and those that are likely but not sure."""
+def _decided(tests: list[_Test], options: Options, *, small: bool) -> Iterator[Verdict]:
+    """Accused suspects, and those that are likely but not sure; of a large fleet only if measured again."""
     totals = np.asarray([test.total for test in tests])
     order = np.argsort(-totals, kind="stable")
     adjusted = 0.0
@@ -287,7 +289,7 @@ def _decided(tests: list[_Test], options: Options) -> Iterator[Verdict]:
         lone = test.verdict.kind == "node" and test.partners < PARTNERS
         if test.fresh and adjusted <= ERROR_RATE and not lone:
             yield replace(test.verdict, probability=posterior * test.verdict.probability, error=adjusted)
-        elif (test.fresh and posterior > _LIKELY) or (not test.fresh and test.excess > options.within):
+        elif (test.fresh and adjusted <= _LIKELY) or (small and not test.fresh and test.excess > options.within):
             pairs = test.verdict.nodes if len(test.verdict.nodes) == 2 else (test.verdict.nodes[0], -1)
             next_pairs = () if test.verdict.kind in {"alone", "trunk"} else ((pairs[0], pairs[1]),)
             yield replace(test.verdict, kind="undecided", probability=posterior, error=adjusted, next_pairs=next_pairs)
