@@ -79,7 +79,9 @@ class Part:
 
 
 def rounds_of(case: Case) -> tuple[Round, ...]:
-    """Groups of ranks that call concurrently, for each round. Only the pair matrix has more than one round."""
+    """Groups of ranks that call concurrently, for each round of a case whose groups are not asked for. Only the pair
+    matrix has more than one round.
+    """
     op = OPS[case.op]
     groups = split_world(case.group, case.ranks)
     if op.members == "all":

@@ -21,6 +21,7 @@ from busbw.measure.verify import check_case
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Round
+from busbw.ops.settings import explicit_algorithm
 from busbw.runs.causes import failed
 from busbw.runs.records import Case, Check, Failed, Measurement, Supplement, least_good
 from busbw.runs.store import utc_now
@@ -31,17 +32,20 @@ _CACHES_TO_SWEEP = 2
 """Size of rotating buffers, or of memory written between samples, as a multiple of the last-level cache."""
 
 
-def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -> Measurement | Failed:
+def measure(
+    bench: Bench, case: Case, matrix: Matrix, launch: int, block: int, asked: Round | None = None
+) -> Measurement | Failed:
     """Measure one block of ``case``. Collective; every rank gets the same record.
 
     matrix: traffic of an uneven op, elements.
+    asked: the groups that a controller asks for (None: those of the case).
     Returns ``Failed`` for wrong data, or an op that raises on every rank. Raises BackendError when ranks no longer
     agree (one died, hung or raised alone) and ClockError when the clock went backwards.
     """
     op = OPS[case.op]
-    rounds = rounds_of(case)
+    rounds = rounds_of(case) if asked is None else (asked,)
     started, began = utc_now(), bench.clock.now_ns()
-    if op.members == "all":
+    if op.members == "all" and not op.local and explicit_algorithm(case.settings) is None:
         bench.backend.use_groups(rounds[0])
     bench.common.renew()
     watch = InterferenceMonitor(bench.backend, bench.hosts)
@@ -87,13 +91,13 @@ def _round(
 
     Raises CaseFailed, on every rank.
     """
-    check, call_ns = check_case(bench, op, case, part, settings.sets, "before timing")
+    check, call_ns = check_case(bench, op, case, groups, part, settings.sets, "before timing")
     if part is not None and op.reduces and case.in_place:
         with explained(bench.backend):
             for buffers in part.sets:
                 settle(buffers.send, case.redop or "sum")
     result = sample(bench, op, case, groups, part, matrix, settings)
-    check_case(bench, op, case, part, settings.sets, "after timing")
+    check_case(bench, op, case, groups, part, settings.sets, "after timing")
     return result, check, call_ns
 
 

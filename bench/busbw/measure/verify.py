@@ -8,18 +8,21 @@ from busbw.backends.base import Call, Operation, do_nothing, explained
 from busbw.backends.compiled_loop import row_of
 from busbw.backends.patterns import Unverifiable, count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
-from busbw.measure.bench import Bench, BufferSet, CaseFailed, Part, WrongData, fail_together, rounds_of
+from busbw.measure.bench import Bench, BufferSet, CaseFailed, Part, WrongData, fail_together
 from busbw.ops.base import Op
+from busbw.ops.groups import Round
 from busbw.runs.records import Case, Check
 
 
-def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, when: str) -> tuple[Check, int]:
+def check_case(
+    bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, sets: int, when: str
+) -> tuple[Check, int]:
     """Make one untimed call per buffer set on fresh data and check it. Also returns the first call's duration, ns.
 
     Raises CaseFailed, on all ranks, when the op raised on every rank, and WrongData when data are wrong (the message
     names ``when``). In mode overlap the call is posted and then waited for, as in the samples.
     """
-    reason = _unverifiable(op, case)
+    reason = _unverifiable(op, case, groups)
     wrong = first_ns = 0
     for number in range(sets):
         error, call_ns, unchecked, own_wrong = "", 0, "", 0
@@ -127,13 +130,13 @@ def _wrong_everywhere(bench: Bench, error: str, unchecked: str, wrong: int, *, t
     raise CaseFailed(f"{what} raised on {count} of {taking_part} ranks: rank {first} says: {errors[first]}")
 
 
-def _unverifiable(op: Op, case: Case) -> str | None:
+def _unverifiable(op: Op, case: Case, groups: Round) -> str | None:
     if op.splits:
         return None
     if not op.sized or case.dtype is None:
         return "there are no data"
     try:
-        for group in {len(group) for groups in rounds_of(case) for group in groups}:
+        for group in set(map(len, groups)):
             pattern(group, case.dtype, case.redop, 0)
     except Unverifiable as reason:
         return str(reason)
