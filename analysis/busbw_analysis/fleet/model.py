@@ -76,6 +76,11 @@ def data_of(fleet: Fleet, rounds: list[Round]) -> Data:
     return Data(turn[kept], sender, receiver, fleet.path(sender, receiver), np.log(seconds[kept]))
 
 
+def logs_of(seconds: Floats) -> Floats:
+    """Logarithms; NaN where nothing was measured."""
+    return np.asarray(np.log(np.where(seconds > 0, seconds, np.nan)))
+
+
 def medians(values: Floats, keys: Ints, count: int) -> Floats:
     """The median of ``values`` with each key 0 … count − 1; NaN without any."""
     order = np.lexsort((values, keys))
@@ -151,7 +156,7 @@ def _links(
 def suspects_alone(rounds: list[Round], within: float) -> Suspects:
     """Suspects of the first rounds in which every node ran a case alone."""
     first = next((each for each in rounds if each.stage == "alone"), None)
-    logs = np.zeros(0) if first is None else np.log(first.seconds)
+    logs = np.zeros(0) if first is None else logs_of(first.seconds)
     level = float(np.nanmedian(logs)) if np.isfinite(logs).any() else 0.0
     scale = _scale(logs[np.isfinite(logs)] - level)
     far = np.flatnonzero(logs - level > max(within / 2, _ALONE_SIGMAS * scale))
@@ -272,7 +277,7 @@ def evidence_alone(fleet: Fleet, rounds: list[Round], suspects: Suspects, within
     control[suspects.nodes] = False
     for column, each in enumerate(again):
         values = np.full(fleet.count, np.nan)
-        values[each.sender] = np.log(each.seconds)
+        values[each.sender] = logs_of(each.seconds)
         usual = values[control]
         level = np.nanmedian(usual) if np.isfinite(usual).sum() >= _LEAST_CONTROLS else suspects.level[0]
         logs[:, column] = (values - level)[suspects.nodes]

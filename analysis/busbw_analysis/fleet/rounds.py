@@ -82,7 +82,7 @@ class Fleet:
 
     def path(self, sender: Ints, receiver: Ints) -> Ints:
         """Kind of each pair's path: 0 below one switch or unknown, 1 between switches."""
-        return (self.leaf[sender] != self.leaf[receiver]).astype(np.int64)
+        return np.asarray(self.leaf[sender] != self.leaf[receiver], dtype=np.int64)
 
 
 def everybody(fleet: Fleet, case: int, stage: Stage) -> Round:
@@ -111,7 +111,9 @@ def matching(nodes: Ints, case: int, stage: Stage, generator: np.random.Generato
 
 def matchings_within(fleet: Fleet, nodes: Ints, case: int, stage: Stage, generator: np.random.Generator) -> Round:
     """A random matching of ``nodes`` below each switch, of all switches at the same time."""
-    parts = [matching(nodes[fleet.leaf[nodes] == leaf], case, stage, generator) for leaf in np.unique(fleet.leaf[nodes])]
+    parts = [
+        matching(nodes[fleet.leaf[nodes] == leaf], case, stage, generator) for leaf in np.unique(fleet.leaf[nodes])
+    ]
     return joined(parts)
 
 

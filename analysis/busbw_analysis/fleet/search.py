@@ -14,6 +14,7 @@ from busbw_analysis.fleet.model import (
     evidence_of_links,
     evidence_of_nodes,
     log_evidence,
+    logs_of,
     suspects_alone,
     suspects_of_pairs,
 )
@@ -262,7 +263,7 @@ def bad_switches(fleet: Fleet, bad: Ints) -> Ints:
     below = fleet.leaf >= 0
     members = np.bincount(fleet.leaf[below], minlength=len(fleet.switches))
     numbers = np.bincount(fleet.leaf[bad][fleet.leaf[bad] >= 0], minlength=len(fleet.switches))
-    return np.flatnonzero((members >= _LEAST_BELOW) & (numbers >= SHARE_OF_SWITCH * members))
+    return np.asarray(np.flatnonzero((members >= _LEAST_BELOW) & (numbers >= SHARE_OF_SWITCH * members)))
 
 
 def scale_of(fleet: Fleet, rounds: list[Round], within: float) -> float:
@@ -292,7 +293,7 @@ def _blocks(fleet: Fleet, rounds: list[Round], good: Ints, within: float) -> tup
     logs = np.full((fleet.count, fleet.count), np.nan)
     for each in rounds:
         if each.stage in {"pairs", "held out"}:
-            logs[each.sender, each.receiver] = np.log(each.seconds)
+            logs[each.sender, each.receiver] = logs_of(each.seconds)
     logs = ((logs + logs.T) / 2)[np.ix_(good, good)]
     off = ~np.eye(len(good), dtype=np.bool_)
     if len(good) < 2 * _LEAST_SIDE or np.isnan(logs[off]).any():

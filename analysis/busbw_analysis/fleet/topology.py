@@ -85,9 +85,7 @@ def _keys(line: list[str], path: Path) -> dict[str, str]:
 
 
 def _of_slurm(rows: list[dict[str, str]]) -> dict[str, Path_]:
-    above = {
-        child: row["switchname"] for row in rows if "switches" in row for child in expand(row["switches"])
-    }
+    above = {child: row["switchname"] for row in rows if "switches" in row for child in expand(row["switches"])}
     paths: dict[str, Path_] = {}
     for row in rows:
         path = [row["switchname"]]

@@ -14,12 +14,22 @@ from busbw_analysis.fleet.model import (
     evidence_of_links,
     evidence_of_nodes,
     log_evidence,
+    medians,
     suspects_alone,
     suspects_of_pairs,
     without_levels,
 )
-from busbw_analysis.fleet.rounds import FULL, Fleet, Floats, Ints, Round
-from busbw_analysis.fleet.search import ERROR_RATE, PARTNERS, Options, bad_switches, cut_evidence, log_median, usual_within
+from busbw_analysis.fleet.rounds import FRESH, FULL, Fleet, Floats, Round
+from busbw_analysis.fleet.search import (
+    ERROR_RATE,
+    PARTNERS,
+    Cut,
+    Options,
+    bad_switches,
+    cut_evidence,
+    log_median,
+    usual_within,
+)
 
 Kind = Literal["failed", "device", "alone", "node", "link", "switch", "trunk", "undecided"]
 """failed: cannot be measured; device: fewer of a kind than other nodes; alone: slow by itself; trunk: pairs across a
@@ -208,7 +218,7 @@ def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_
             yield _test("link", tuple(pair), case, of_links, row, suspects, float(suspects.excess_of_links[row]))
     cut = cut_evidence(rounds, suspects.scale, within)
     if cut is not None and cut.slow:
-        yield _cut(rounds, suspects, within)
+        yield _cut(rounds, cut, within)
 
 
 def _test(
@@ -252,10 +262,8 @@ def _switch(
     return _Test(verdict, log, fresh=True, partners=len(members), excess=0.0)
 
 
-def _cut(rounds: list[Round], suspects: Suspects, within: float) -> _Test:
+def _cut(rounds: list[Round], cut: Cut, within: float) -> _Test:
     """A cut whose pairs are slow together, narrowed to the smallest set that is."""
-    cut = cut_evidence(rounds, suspects.scale, within)
-    assert cut is not None  # the caller has seen it
     usual = usual_within(rounds)
     across = [each for each in rounds if each.stage == "cross"]
     narrow = [each for each in rounds if each.stage == "narrow" and log_median(each) - usual > within]
@@ -341,11 +349,11 @@ def _failed(rounds: Sequence[Round]) -> Iterator[Verdict]:
     yield from (Verdict("failed", pair) for pair in sorted(pairs) if not bad & set(pair))
 
 
-def nodes_of(numbers: Iterable[int], fleet: Fleet) -> list[str]:
-    """Their names; −1 is any good node."""
-    return ["any good node" if number < 0 else fleet.names[number] for number in numbers]
-
-
-def heat_order(fleet: Fleet) -> Ints:
-    """The nodes ordered by switch."""
-    return np.argsort(fleet.leaf, kind="stable")
+def ratios(judgement: FleetJudgement, case: int) -> Floats:
+    """Time over the usual of every pair of a case (n × n, from rows to columns; NaN: not measured): the last one."""
+    fleet, rounds = judgement.fleet, _of(judgement.rounds, case)
+    data = data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
+    matrix = np.full((fleet.count, fleet.count), np.nan)
+    level = medians(data.log, data.path, 2)
+    matrix[data.sender, data.receiver] = np.exp(data.log - level[data.path])
+    return matrix
