@@ -27,6 +27,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """What a round has to know before its samples, the same on every rank but for ``origin``.
+
+    estimate_ns: duration of a call on the slowest rank.
+    each_ns: duration of a sample of one call with its start.
+    calls: calls per sample.
+    compiled: whether the compiled loop makes the calls.
+    origin: moment from which entries count, on the common clock; if clocks are not comparable, each rank's own.
+    """
+
+    estimate_ns: int
+    each_ns: int
+    calls: int
+    compiled: bool
+    origin: int
+
+
+@dataclass(frozen=True, slots=True)
 class Bench:
     """A rank's measuring context.
 
@@ -38,6 +56,7 @@ class Bench:
     hosts: host of each rank.
     work: computation that runs concurrently with a communication.
     traces: folder into which rank 0 writes profiler traces of training steps (None: no traces).
+    paces: what the rounds that a controller asks for need not find again, by case and ranks of the largest group.
     """
 
     backend: Backend
@@ -49,6 +68,7 @@ class Bench:
     hosts: tuple[str, ...] = ()
     work: ComputeLoad = field(default_factory=ComputeLoad)
     traces: Path | None = None
+    paces: dict[tuple[Case, int], Pace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

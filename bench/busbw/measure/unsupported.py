@@ -75,10 +75,16 @@ def unsuited(case: Case, place: Place) -> str | None:
         return f"root {case.root} is not in every group; the smallest has {smallest} ranks"
     if op.uneven and len({len(group) for group in groups}) > 1:
         return f"{op.name} needs groups of equal size; these have {sorted({len(group) for group in groups})} ranks"
-    if case.group == ASKED and (op.members == "pairs" or op.in_blocks or op.splits or (op.stores and not op.local)):
-        return f"{op.name} depends on groups that are known before, so no controller can choose them"
-    reason = _host_layout(case, place) or _no_numa_node(case, place) or out_of_memory(case, place)
+    reason = (
+        _unaskable(op, case) or _host_layout(case, place) or _no_numa_node(case, place) or out_of_memory(case, place)
+    )
     return reason or _mode_conflict(case, place)
+
+
+def _unaskable(op: Op, case: Case) -> str | None:
+    """Reason why no controller can choose the groups of ``case``, or None."""
+    fixed = op.members == "pairs" or op.in_blocks or op.splits or (op.stores and not op.local)
+    return f"{op.name} needs to know its groups before a run" if case.group == ASKED and fixed else None
 
 
 def _too_few_ranks(op: Op, case: Case, groups: Sequence[Ranks]) -> str | None:

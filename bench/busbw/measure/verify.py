@@ -28,9 +28,12 @@ def check_case(
         error, call_ns, unchecked, own_wrong = "", 0, "", 0
         buffer_set = None if part is None else part.sets[number]
         # All ranks agree after each preparation: the second may be a barrier, which every rank must reach.
-        prepare = None if buffer_set is None else buffer_set.operation.prepare
-        for make in (partial(_refresh, case, part, buffer_set), prepare or do_nothing):
-            fail_together(bench, _error_of(bench, make), "cannot be prepared")
+        steps: list[Call] = [partial(_refresh, case, part, buffer_set)]
+        if op.stores or op.fresh or op.splits:
+            prepare = None if buffer_set is None else buffer_set.operation.prepare
+            steps.append(prepare or do_nothing)
+        for step in steps:
+            fail_together(bench, _error_of(bench, step), "cannot be prepared")
         with explained(bench.backend):
             if bench.backend.device is not None:
                 bench.backend.device.synchronise()

@@ -31,9 +31,9 @@ _COLOUR: dict[str, Callable[[int, int], int]] = {
 def split_world(spec: str, ranks: int) -> Round:
     """The groups into which ``spec`` splits ranks 0 … ``ranks`` − 1.
 
-    ``all``, and ``asked``, whose groups are not known before; ``div:2``, ``mod:2``, ``and:0x7``, ``or:0x7``: ranks with the same value form a group (NCCL_TESTS_SPLIT);
-    or a list, ``0,1;2,3``: unlisted ranks stay idle. Raises UsageError for any other text, for a rank that does not
-    exist, and for a rank that is listed twice.
+    ``all``, and ``asked``, whose groups are not known before; ``div:2``, ``mod:2``, ``and:0x7``, ``or:0x7``: ranks with
+    the same value form a group (NCCL_TESTS_SPLIT); or a list, ``0,1;2,3``: unlisted ranks stay idle. Raises UsageError
+    for any other text, for a rank that does not exist, and for a rank that is listed twice.
     """
     if spec in {ALL, ASKED}:
         return (tuple(range(ranks)),)

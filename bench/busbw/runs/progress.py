@@ -255,8 +255,8 @@ def line_of(outlined: Outline) -> RunLine:
 
 
 def progress_of(stored: StoredRun | Outline) -> Progress:
-    """The progress of a run. A plan (of a log) may lack the number of blocks or launches: the run is assumed to have all
-    of them, as is one whose controller chose its blocks.
+    """The progress of a run. If its plan (of a log) lacks the number of blocks or launches, the run is assumed
+    to have all of them, as is one whose controller chose its blocks.
     """
     outlined = outline_of(stored) if isinstance(stored, StoredRun) else stored
     run = outlined.run
