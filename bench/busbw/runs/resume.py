@@ -178,8 +178,10 @@ def refuse_other_environment(run: Run, *, launcher: str, ranks: int, host: str, 
 
 def command_resuming(run: Run, name: str = "") -> str:
     """The command that completes ``run`` (``name``: its folder, quoted for a shell) with the ranks and launcher of the
-    run; … stands for the options that name several hosts.
+    run; … stands for the options that name several hosts. A run with a controller is not completed, only judged.
     """
+    if (controller := run.plan.get("controller")) is not None:
+        return f"busbw {controller} {name or run.id}"
     hosts = len(set(run.hosts)) or 1
     nodes, more = (f"--nnodes {hosts} ", " …") if hosts > 1 else ("", "")
     command = {
