@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
@@ -88,7 +88,8 @@ def group_times(row: Measurement) -> list[tuple[tuple[int, ...], float]]:
     ends = np.cumsum(columns.length)
     starts = ends - columns.length
     times = [float(np.median(columns.slowest[start:end])) for start, end in zip(starts, ends, strict=True)]
-    ranks = [tuple(columns.ranks.flat[start:end].tolist()) for start, end in pairwise(columns.ranks.starts.tolist())]
+    flat = columns.ranks.flat.tolist()
+    ranks: list[tuple[int, ...]] = [tuple(flat[start:end]) for start, end in pairwise(columns.ranks.starts.tolist())]
     return [(members, 1e-9 * time / row.calls) for members, time in zip(ranks, times, strict=True)]
 
 
@@ -107,6 +108,8 @@ class FleetController:
     def begin(self, cases: Sequence[Case], hosts: Sequence[str], facts: Mapping[str, HostFacts]) -> None:
         """As in ``Controller``."""
         names, self._ranks = nodes_of_ranks(hosts)
+        if self.plan is not None:
+            self.options = replace(self.options, sample=self.plan.matchings, seed=self.plan.seed)
         several = all(len(ranks) > 1 for ranks in self._ranks)
         self._cases = tuple(cases)
         self._devices = missing_devices(names, facts)
@@ -174,23 +177,31 @@ def judged(
     names: for each run, text that names its two hosts if the run itself does not; None: none
     """
     if len(runs) == 1 and any(case.group == ASKED for case in runs[0].run.cases):
-        return _replayed(runs[0], options, topology)
+        replayed = _replayed(runs[0], options, topology)
+        if replayed is not None:
+            return replayed
     return _of_pairs(runs, names, options, topology)
 
 
-def _replayed(stored: StoredRun, options: Options, topology: Mapping[str, Path_] | None) -> Judged:
+def _replayed(stored: StoredRun, options: Options, topology: Mapping[str, Path_] | None) -> Judged | None:
+    """The verdicts of the rows through the controller; None if with these options it would have asked for others."""
     run = stored.run
-    controller = FleetController(options=options, topology=topology)
+    kept = replace(options, sample=run.plan.get("matchings"), seed=run.plan.get("seed", options.seed))
+    controller = FleetController(options=kept, topology=topology)
     controller.begin(run.cases, run.hosts, run.environments)
     skipped = {row.case: row for row in stored.rows if isinstance(row, Skipped)}
     ask = controller.asked
     for row in (row for row in stored.rows if isinstance(row, Measurement | Failed)):
         while ask is not None and (why := skipped.get(run.cases[ask.case])) is not None:
             ask = controller.next(why)
-        if ask is None or run.cases[ask.case] != row.case:
-            break
+        if ask is None or run.cases[ask.case] != row.case or not _answers(ask, row):
+            return None
         ask = controller.next(row)
     return Judged(controller.judgement, run.cases)
+
+
+def _answers(ask: Ask, row: Measurement | Failed) -> bool:
+    return isinstance(row, Failed) or {ranks for ranks, _ in group_times(row)} == set(ask.groups)
 
 
 @dataclass(frozen=True, slots=True)

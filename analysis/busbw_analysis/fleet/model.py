@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from busbw_analysis.fleet.rounds import FRESH, Fleet, Floats, Ints, Round
+from busbw_analysis.fleet.rounds import FRESH, Fleet, Floats, Ints, Round, Truths
 
 LARGEST: Final = 50.0
 """Largest slowdown that the alternative expects."""
@@ -94,9 +94,11 @@ def medians(values: Floats, keys: Ints, count: int) -> Floats:
     return result
 
 
-def without_levels(data: Data, level: Floats, control: np.ndarray) -> Floats:
-    """The logarithms without the level of their path: that of their round if enough ``control`` pairs show it, so that
-    a moment in which all is slow accuses nobody."""
+def without_levels(data: Data, level: Floats, control: Truths) -> Floats:
+    """The logarithms without the level of their path: that of their round if enough ``control`` pairs show it.
+
+    So a moment in which everything is slow accuses nobody.
+    """
     if not len(data.log):
         return data.log
     key = 2 * data.turn + data.path
@@ -286,7 +288,7 @@ def evidence_alone(fleet: Fleet, rounds: list[Round], suspects: Suspects, within
     return Evidences(logs, logs[:, :0], np.zeros(len(one), np.int64), np.stack([one + np.log(3), none, none], axis=1))
 
 
-def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data, Floats, np.ndarray]:
+def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data, Floats, Truths]:
     """The data after the suspicion, their logarithms over the usual, and which nodes are suspect."""
     data = data_of(fleet, [each for each in rounds if each.stage in FRESH])
     bad = np.zeros(fleet.count, dtype=np.bool_)

@@ -204,6 +204,16 @@ def _shade(value: float) -> str:
     return _SHADES[1 + sum(value > limit for limit in _STEPS)]
 
 
+def cost_sentence(cost: Cost) -> str:
+    """What a step loses, and to what it refers."""
+    factors = {"compute": cost.compute, "traffic between hosts": cost.network}
+    slower = listed(f"{what} takes {three_digits(by)} times as long" for what, by in factors.items() if by > 1)
+    return (
+        f"a training step takes {cost.share:.1%} longer with it: {format_seconds(cost.slow_seconds)} instead of "
+        f"{format_seconds(cost.usual_seconds)} of the planner's model, in which all ranks wait for the slowest and {slower}"
+    )
+
+
 def document(judged: Judged, options: Options, runs: list[str], cost: Cost | None) -> dict[str, JSON]:
     """The judgement as JSON, with an object for each bad node as ``busbw gate --json`` has."""
     judgement = judged.judgement

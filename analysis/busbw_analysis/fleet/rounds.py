@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Truths = npt.NDArray[np.bool_]
 
 Stage = Literal["alone", "alone again", "pairs", "held out", "suspects", "within", "cross", "halves", "narrow"]
 """Why a round is measured. alone: every node by itself, and again for suspects; pairs: the schedule that finds

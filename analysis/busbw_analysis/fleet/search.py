@@ -25,6 +25,7 @@ from busbw_analysis.fleet.rounds import (
     Floats,
     Ints,
     Round,
+    Truths,
     against_good,
     everybody,
     joined,
@@ -173,7 +174,7 @@ class Search:
             yield from self._ask(asked.turned)
 
     def _within(self, case: int) -> Rounds:
-        """Pairs below each switch, if most nodes of one are bad: is it the switch or its trunk?"""
+        """Measure pairs below each switch if most nodes of one are bad, to tell the switch from its trunk."""
         fleet, rounds = self.fleet, self.of_case(case)
         if len(fleet.switches) < 2 or not len(bad_switches(fleet, bad_nodes(fleet, rounds, self.options.within))):
             return
@@ -229,7 +230,7 @@ class Search:
 # --- what the rounds so far say ----------------------------------------------------------------------------------------
 
 
-def open_tests(evidence: Evidences) -> np.ndarray:
+def open_tests(evidence: Evidences) -> Truths:
     """Which suspects are neither accused nor cleared."""
     total = evidence.total
     seen = np.isfinite(evidence.out).any(axis=1) | np.isfinite(evidence.back).any(axis=1)
@@ -272,8 +273,11 @@ def scale_of(fleet: Fleet, rounds: list[Round], within: float) -> float:
 
 
 def sides_of(fleet: Fleet, rounds: list[Round], good: Ints, within: float) -> tuple[Ints, Ints]:
-    """The sides of the cut that is tested: of the known switches, the boundary nearest to the middle; else the blocks
-    that a full matrix shows, else the first and second half of the nodes in their order."""
+    """The sides of the cut that is tested.
+
+    Of the known switches, the boundary nearest to the middle; else the blocks
+    that a full matrix shows, else the first and second half of the nodes in their order.
+    """
     if len(fleet.switches) > 1:
         good = good[np.argsort(fleet.leaf[good], kind="stable")]
         ends = np.flatnonzero(np.diff(fleet.leaf[good])) + 1
