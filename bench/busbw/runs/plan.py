@@ -279,6 +279,7 @@ class Plan(Keyed, frozen=True, kw_only=True):
     duration: such as ``8h``: one launch repeats all cases for that long, and its blocks are spread over it; None: once
     path: folder, on every host, below which storage ops create their files; None: not given
     controller: chooses the groups of each round while the run measures, see ``runs.asked``; None: the plan does
+    matchings: random matchings of all ranks that the controller begins with; None: it chooses
     record_trace: also write a trace of one training step by the library's profiler
     """
 
@@ -291,6 +292,7 @@ class Plan(Keyed, frozen=True, kw_only=True):
     seed: Annotated[int, Key(within(-limits.LARGEST_SEED, limits.LARGEST_SEED))] = 1
     path: Annotated[str | None, Key(_path, taken_by=lambda op: op.stores)] = None
     controller: Annotated[str | None, Key(among("controller", CONTROLLERS))] = None
+    matchings: Annotated[int | None, Key(within(1, limits.MOST_RANKS))] = None
     record_trace: Annotated[bool, Key(taken_by=lambda op: bool(op.splits))] = False
     timing: Timing = Timing()
     sweep: Annotated[tuple[Sweep, ...], Key(_sweeps, any_length=True)]

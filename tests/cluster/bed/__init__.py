@@ -15,6 +15,17 @@ from bed.ranks import Fault, RankEnd, Ranks
 from bed.whole import HEAD, Bed, Job
 
 __all__ = [
-    *("HEAD", "Bed", "BedError", "Cable", "Fault", "Job", "Network", "Path", "RankEnd", "Ranks", "Trunk"),
-    *("both_ways", "missing"),
+    "HEAD",
+    "Bed",
+    "BedError",
+    "Cable",
+    "Fault",
+    "Job",
+    "Network",
+    "Path",
+    "RankEnd",
+    "Ranks",
+    "Trunk",
+    "both_ways",
+    "missing",
 ]

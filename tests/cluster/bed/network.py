@@ -99,4 +99,5 @@ class Network:
 
 
 def _cable_line(host: str, cable: Cable) -> str:
-    return f"cable {host} {cable.up_mbit} {cable.down_mbit} {round((cable.delay_ms or 0.0) * 1e6)} {1 if cable.cut else cable.lost}"
+    lost = 1 if cable.cut else cable.lost
+    return f"cable {host} {cable.up_mbit} {cable.down_mbit} {round((cable.delay_ms or 0.0) * 1e6)} {lost}"

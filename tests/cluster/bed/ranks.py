@@ -70,8 +70,8 @@ class Ranks:
         environment: Mapping[str, str] | None = None,
         faults: Mapping[str, Fault] = MappingProxyType({}),
     ) -> list[RankEnd]:
-        """A ``command`` of busbw with these arguments, a rank on each of ``hosts`` (default: all), until all have ended;
-        those named in ``faults`` are slow. Raises BedError when the forking process has ended.
+        """A ``command`` of busbw with these arguments, a rank on each of ``hosts`` (default: all), until all have
+        ended; those named in ``faults`` are slow. Raises BedError when the forking process has ended.
         """
         hosts = hosts or self.bed.names
         told = self.results / "told"

@@ -2,8 +2,8 @@
 
 Reads orders from its standard input, one JSON object a line, and answers each with the exit codes of its ranks:
 ``arguments`` of ``busbw``, ``folder`` to work in, and for every rank the process that is its ``host``, its
-``environment``, its ``fault`` or null, and the files for ``output`` and ``error``. What runs in a rank is the command as it is, from its first
-line on.
+``environment``, its ``fault`` or null, and the files for ``output`` and ``error``. What runs in a rank is the command
+as it is, from its first line on.
 """
 
 import atexit
