@@ -19,7 +19,7 @@ developed := $(venv)/.developed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents lint format drawings bench bench-fit bench-gates bench-gpu gpu-acceptance bench-metrology bench-scale clean
+.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents lint format drawings bench bench-fit bench-fleet bench-gates bench-gpu gpu-acceptance bench-metrology bench-scale clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -127,6 +127,9 @@ gpu-acceptance: $(developed) ## on a machine with GPUs: all that must be seen th
 
 bench-metrology: $(installed) ## error rates of the statistics on simulated data
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/metrology.py
+
+bench-fleet: $(installed) ## how often faulty and healthy fleets are judged rightly on the test bed: an hour, resumable
+	PYTHONPATH=tests/shared:tests/cluster $(venv)/bin/python tests/bench/fleet_bed.py
 
 bench-scale: $(installed) ## time and memory of the analysis for many ranks, pairs, samples and runs: minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/scale.py
