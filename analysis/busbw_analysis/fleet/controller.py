@@ -157,7 +157,7 @@ class FleetController:
         return judge(self.search.fleet, self.search.rounds, self.options, self._devices)
 
 
-# --- stored runs and logs ----------------------------------------------------------------------------------------------
+# --- stored runs and logs --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ from typing import Final
 import numpy as np
 
 from busbw.escape import plain_text
-from busbw.runs.cases import in_words
+from busbw.ops import OPS
 from busbw.runs.records import JSON
-from busbw.units import counted, format_seconds, format_time, listed
+from busbw.units import counted, format_seconds, format_size, format_time, listed
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.fleet.controller import Judged
 from busbw_analysis.fleet.cost import Cost
 from busbw_analysis.fleet.search import ERROR_RATE, Options
 from busbw_analysis.fleet.topology import compressed
-from busbw_analysis.fleet.verdicts import LEAST_NODES, Kind, Verdict, Way, ratios
+from busbw_analysis.fleet.verdicts import LEAST_NODES, Evidence, Kind, Verdict, Way, ratios
 from busbw_analysis.report.document import Column, Table, table, three_digits
 
 CHECK: Final = "busbw-fleet"
@@ -93,12 +93,18 @@ def _missing(verdict: Verdict) -> str:
 
 def _numbers(judged: Judged, verdict: Verdict) -> str:
     parts = [
-        f"{in_words(judged.cases[each.case])} takes {three_digits(each.ratio)} times as long as usual "
+        f"{_case(judged, each)} takes {three_digits(each.ratio)} times as long as usual "
         f"({format_time(1e9 * each.measured_seconds)} instead of {format_time(1e9 * each.usual_seconds)}"
         f", {counted(each.rounds, 'time')})"
         for each in sorted(verdict.evidence, key=lambda each: -each.ratio)[:1]
     ]
     return "".join(f"; {part}" for part in parts)
+
+
+def _case(judged: Judged, evidence: Evidence) -> str:
+    case = judged.cases[evidence.case]
+    sized = case.op in OPS and OPS[case.op].sized
+    return f"{case.op} at {format_size(case.size_bytes)}" if sized else case.op
 
 
 def _sureness(verdict: Verdict) -> str:
@@ -159,7 +165,7 @@ def verdict_table(judged: Judged) -> Table:
         Column("Verdict", lambda row: _KINDS[row.kind]),
         Column("Where", lambda row: row.switch or compressed(_names(judged, row))),
         Column("Direction", lambda row: _WAYS[row.way] if row.kind in {"node", "link", "switch", "trunk"} else None),
-        Column("Case", lambda row: in_words(judged.cases[row.evidence[0].case]) if row.evidence else _missing(row)),
+        Column("Case", lambda row: _case(judged, row.evidence[0]) if row.evidence else _missing(row)),
         Column("Usual", lambda row: first(row, "usual_seconds"), format_seconds),
         Column("Measured", lambda row: first(row, "measured_seconds"), format_seconds),
         Column("Times", lambda row: first(row, "ratio"), three_digits),
@@ -210,7 +216,7 @@ def cost_sentence(cost: Cost) -> str:
     slower = listed(f"{what} takes {three_digits(by)} times as long" for what, by in factors.items() if by > 1)
     return (
         f"a training step takes {cost.share:.1%} longer with it: {format_seconds(cost.slow_seconds)} instead of "
-        f"{format_seconds(cost.usual_seconds)} of the planner's model, in which all ranks wait for the slowest and {slower}"
+        f"{format_seconds(cost.usual_seconds)} by the planner's model: all ranks wait for the slowest, and {slower}"
     )
 
 

@@ -87,6 +87,7 @@ class Search:
         self.rounds: list[Round] = []
         self._generator = np.random.default_rng(options.seed)
         self._parts = 0
+        self._failed_with: dict[int, set[int]] = {}
         self._stages = self._all()
         self.asked: Round | None = next(self._stages, None)
 
@@ -107,12 +108,20 @@ class Search:
         return not self._large or len(self.rounds) + rounds <= MOST_ROUNDS + self._parts
 
     def _ask(self, asked: Round) -> Rounds:
-        """Measure a round; if it fails as a whole, halves of it, to find the pair that fails."""
+        """Measure a round; if it fails as a whole, halves of it, to find the pair that fails. Nodes that fail alone or
+        with several partners take part in no more rounds.
+        """
+        dead = [node for node, partners in self._failed_with.items() if node in partners or len(partners) > 1]
+        asked = asked.without(np.asarray(dead, dtype=np.int64))
         if not len(asked.sender):
             return
         outcome = yield asked
         self.rounds.append(outcome)
         half = len(asked.sender) // 2
+        if len(asked.sender) == 1 and np.isnan(outcome.seconds[0]):
+            first, second = int(asked.sender[0]), int(asked.receiver[0])
+            self._failed_with.setdefault(first, set()).add(second)
+            self._failed_with.setdefault(second, set()).add(first)
         if np.isnan(outcome.seconds).all() and half and self._parts < _MOST_PARTS:
             self._parts += 2
             yield from self._ask(asked.part(0, half))
@@ -191,12 +200,12 @@ class Search:
         sides = sides_of(fleet, self.of_case(case), np.flatnonzero(good), within)
         if min(map(len, sides)) < _LEAST_SIDE:
             return
-        asked = joined([matching(side, case, "halves", self._generator) for side in sides])
+        asked = self._across(case, sides, 0)
         for _ in range(_TURNS_CUT):
             if not self._room(3):
                 return
-            asked = self._across(case, sides)
             halves = joined([matching(side, case, "halves", self._generator) for side in sides])
+            asked = self._across(case, sides, len(halves.sender))
             for each in (asked, asked.turned, halves):
                 yield from self._ask(each)
             cut = cut_evidence(self.of_case(case), scale_of(fleet, self.of_case(case), within), within)
@@ -205,9 +214,10 @@ class Search:
         if cut_is_bad(self.of_case(case), fleet, within):
             yield from self._narrow(asked, within)
 
-    def _across(self, case: int, sides: tuple[Ints, Ints]) -> Round:
+    def _across(self, case: int, sides: tuple[Ints, Ints], most: int) -> Round:
+        """Pairs across a cut, as many as there are within its sides."""
         first, second = (self._generator.permutation(side) for side in sides)
-        count = min(len(first), len(second))
+        count = min(len(first), len(second), most)
         return Round.of(case, "cross", first[:count], second[:count])
 
     def _narrow(self, asked: Round, within: float) -> Rounds:
@@ -227,7 +237,7 @@ class Search:
             asked = parts[worst]
 
 
-# --- what the rounds so far say ----------------------------------------------------------------------------------------
+# --- what the rounds so far say --------------------------------------------------------------------------------------
 
 
 def open_tests(evidence: Evidences) -> Truths:
@@ -256,7 +266,7 @@ def bad_nodes(fleet: Fleet, rounds: list[Round], within: float) -> Ints:
     """Suspects of a case that new data accuse (without regard to other cases)."""
     suspects = suspects_of_pairs(fleet, rounds, within)
     total = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within).total
-    return suspects.nodes[total > np.log(max(1, len(total)) / ERROR_RATE)]
+    return np.asarray(suspects.nodes[total > np.log(max(1, len(total)) / ERROR_RATE)])
 
 
 def bad_switches(fleet: Fleet, bad: Ints) -> Ints:
@@ -264,7 +274,8 @@ def bad_switches(fleet: Fleet, bad: Ints) -> Ints:
     below = fleet.leaf >= 0
     members = np.bincount(fleet.leaf[below], minlength=len(fleet.switches))
     numbers = np.bincount(fleet.leaf[bad][fleet.leaf[bad] >= 0], minlength=len(fleet.switches))
-    return np.asarray(np.flatnonzero((members >= _LEAST_BELOW) & (numbers >= SHARE_OF_SWITCH * members)))
+    chosen = (members >= _LEAST_BELOW) & (numbers >= SHARE_OF_SWITCH * members)
+    return np.asarray(np.flatnonzero(chosen), dtype=np.int64)
 
 
 def scale_of(fleet: Fleet, rounds: list[Round], within: float) -> float:
@@ -356,13 +367,22 @@ def cut_evidence(rounds: list[Round], scale: float, within: float) -> Cut | None
     halves = [log_median(each) for each in rounds if each.stage == "halves"]
     across = np.asarray([log_median(each) for each in rounds if each.stage == "cross"])
     turns = min(len(halves), len(across) // 2)
-    if not turns:
+    if not turns or np.isnan([*halves[:turns], *across[: 2 * turns]]).any():
         return None
     ratios = across[: 2 * turns].reshape(turns, 2) - np.asarray(halves)[:turns, np.newaxis]
     # A ratio has the errors of two medians.
     ways = [log_evidence(ratios[np.newaxis, 1:, way], math.sqrt(2) * scale, within)[0] for way in (0, 1)]
-    slow = bool(np.nanmax(ratios[0]) > within)
-    return Cut(float(np.nanmax(ratios[0])), np.asarray([ways[0] + ways[1], *ways]), ratios[1:], slow)
+    slow = bool(ratios[0].max() > within)
+    return Cut(float(ratios[0].max()), np.asarray([ways[0] + ways[1], *ways]), ratios[1:], slow)
+
+
+def across_of(fleet: Fleet, rounds: list[Round]) -> Floats:
+    """The side of each node in the cut that was tested: 1 or −1; 0 for a node in neither."""
+    sides = np.zeros(fleet.count)
+    for number, each in enumerate(each for each in rounds if each.stage == "cross"):
+        sign = 1 - 2 * (number % 2)
+        sides[each.sender], sides[each.receiver] = sign, -sign
+    return sides
 
 
 def cut_is_bad(rounds: list[Round], fleet: Fleet, within: float) -> bool:
