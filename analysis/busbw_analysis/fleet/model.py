@@ -44,6 +44,7 @@ class Suspects:
     excess: of each node, logarithm of the slowdown that made it suspect; of each link in ``excess_of_links``
     scale: of the error of a single time (logarithm)
     level: usual logarithm of a time, by kind of path
+    clear: nodes that are so slow that their times say nothing of the others
     """
 
     nodes: Ints
@@ -52,6 +53,7 @@ class Suspects:
     level: Floats
     excess: Floats
     excess_of_links: Floats
+    clear: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +142,7 @@ def suspects_of_pairs(fleet: Fleet, rounds: list[Round], within: float) -> Suspe
     nodes = np.flatnonzero((effects.max(axis=0) > within / 2) & (worst > _NODE_SIGMAS))
     nodes = nodes[np.argsort(-worst[nodes])][: fleet.count // 2]
     links, excess = _links(fleet, rounds, level, effects, scale, within)
-    return Suspects(nodes, links, scale, level, effects.max(axis=0)[nodes], excess)
+    return Suspects(nodes, links, scale, level, effects.max(axis=0)[nodes], excess, np.flatnonzero(slow))
 
 
 def _levels(data: Data, control: Truths, otherwise: Floats) -> Floats:
@@ -192,7 +194,7 @@ def suspects_alone(rounds: list[Round], within: float) -> Suspects:
     scale = _scale(logs[np.isfinite(logs)] - level)
     far = np.flatnonzero(logs - level > max(within / 2, _ALONE_SIGMAS * scale))
     links, excess = np.zeros((0, 2), np.int64), (logs - level)[far]
-    return Suspects(ran[far], links, scale, np.asarray([level, level]), excess, np.zeros(0))
+    return Suspects(ran[far], links, scale, np.asarray([level, level]), excess, np.zeros(0), ran[far])
 
 
 def _scale(errors: Floats) -> float:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -52,10 +52,13 @@ _OF_PAIRS, _OF_CUT = 28, 5
 """Rounds of a large fleet that nodes alone leave to the pairs, and these to switches and the cut."""
 _TURN_OF_LINKS: Final = 3
 """In every third turn, suspected links come before their nodes, which may be suspects as well."""
-_LEAST_SIDE: Final = 2
+_LEAST_SIDE, _ENOUGH = 2, 8
 SHARE_OF_SWITCH: Final = 0.75
 """Share of a switch's nodes that must be bad for the switch to be."""
 _LEAST_BELOW: Final = 3
+_OF_ROUND: Final = 0.05
+"""Scatter that all pairs of a round have in common."""
+_MEDIAN_OVER_MEAN: Final = 1.2533
 _BLOCKS: Final = 0.25
 """Least share of the nodes on one side of a cut that the times show."""
 
@@ -137,10 +140,13 @@ class Search:
             if place and self._large:
                 break
             yield from self._pairs(case, sample=place > 0)
+            if not self._large and not place:
+                yield from self._cut(case)
             yield from self._suspects(case)
         for case in self.fleet.pairs[:1]:
             yield from self._within(case)
-            yield from self._cut(case)
+            if self._large:
+                yield from self._cut(case)
 
     def of_case(self, case: int) -> list[Round]:
         """The measured rounds of a case."""
@@ -169,7 +175,8 @@ class Search:
 
     def _suspects(self, case: int) -> Rounds:
         """Suspects against good nodes, all at the same time, until each is decided."""
-        fleet, within = self.fleet, self.options.within
+        within = self.options.within
+        fleet = with_sides(self.fleet, self.of_case(case), within)
         suspects = suspects_of_pairs(fleet, self.of_case(case), within)
         for turn in range(_TURNS):
             if not self._room(2 + _OF_CUT):
@@ -196,7 +203,9 @@ class Search:
         """All pairs across a cut at once against as many within its sides; narrowed if the former are slow."""
         fleet, within = self.fleet, self.options.within
         good = np.ones(fleet.count, dtype=np.bool_)
-        good[bad_nodes(fleet, self.of_case(case), within)] = False
+        # Medians over enough pairs outvote slow nodes, which may only look so because of the cut.
+        if fleet.switches or fleet.count < _ENOUGH:
+            good[suspects_of_pairs(fleet, self.of_case(case), within).clear] = False
         sides = sides_of(fleet, self.of_case(case), np.flatnonzero(good), within)
         if min(map(len, sides)) < _LEAST_SIDE:
             return
@@ -222,6 +231,8 @@ class Search:
 
     def _narrow(self, asked: Round, within: float) -> Rounds:
         """Halves of the pairs across, as long as one of them is slow too."""
+        across = [log_median(each) for each in self.of_case(asked.case) if each.stage == "cross"]
+        ratio = float(np.median(across)) - usual_within(self.of_case(asked.case))
         for _ in range(_NARROWINGS):
             half = len(asked.sender) // 2
             if not half or not self._room(2):
@@ -232,7 +243,7 @@ class Search:
                 yield from self._ask(Round.of(part.case, "narrow", part.sender, part.receiver))
                 slow.append(log_median(self.rounds[-1]) - usual_within(self.of_case(asked.case)))
             worst = int(np.argmax(slow))
-            if not slow[worst] > within:
+            if not slow[worst] > max(within, ratio / 2):
                 return
             asked = parts[worst]
 
@@ -278,9 +289,17 @@ def bad_switches(fleet: Fleet, bad: Ints) -> Ints:
     return np.asarray(np.flatnonzero(chosen), dtype=np.int64)
 
 
+def with_sides(fleet: Fleet, rounds: list[Round], within: float) -> Fleet:
+    """``fleet`` with the sides of a cut as its switches, if no others are known and pairs across it are slow."""
+    slow = [log_median(each) - usual_within(rounds) > within for each in rounds if each.stage == "cross"]
+    if fleet.switches or not any(slow):
+        return fleet
+    return replace(fleet, leaf=(across_of(fleet, rounds) > 0).astype(np.int64))
+
+
 def scale_of(fleet: Fleet, rounds: list[Round], within: float) -> float:
     """Scale of the error of a single time."""
-    return suspects_of_pairs(fleet, rounds, within).scale
+    return suspects_of_pairs(with_sides(fleet, rounds, within), rounds, within).scale
 
 
 def sides_of(fleet: Fleet, rounds: list[Round], good: Ints, within: float) -> tuple[Ints, Ints]:
@@ -313,15 +332,13 @@ def _blocks(fleet: Fleet, rounds: list[Round], good: Ints, within: float) -> tup
     off = ~np.eye(len(good), dtype=np.bool_)
     if len(good) < 2 * _LEAST_SIDE or np.isnan(logs[off]).any():
         return None
-    centred = np.where(off, logs - np.median(logs[off]), 0.0)
-    centred = centred - centred.sum(axis=0) / (len(good) - 1) - (centred.sum(axis=1) / (len(good) - 1))[:, np.newaxis]
-    np.fill_diagonal(centred, 0.0)
-    _, vectors = np.linalg.eigh((centred + centred.T) / 2)
+    centre = np.eye(len(good)) - 1 / len(good)
+    _, vectors = np.linalg.eigh(centre @ np.where(off, logs, logs[off].mean()) @ centre)
     side = vectors[:, 0] > 0
     if not _BLOCKS <= side.mean() <= 1 - _BLOCKS:
         return None
     across = side[:, np.newaxis] != side
-    differ = np.median(logs[across]) - np.median(logs[~across & off])
+    differ = logs[across].mean() - logs[~across & off].mean()
     return (good[side], good[~side]) if differ > within / 2 else None
 
 
@@ -370,8 +387,10 @@ def cut_evidence(rounds: list[Round], scale: float, within: float) -> Cut | None
     if not turns or np.isnan([*halves[:turns], *across[: 2 * turns]]).any():
         return None
     ratios = across[: 2 * turns].reshape(turns, 2) - np.asarray(halves)[:turns, np.newaxis]
-    # A ratio has the errors of two medians.
-    ways = [log_evidence(ratios[np.newaxis, 1:, way], math.sqrt(2) * scale, within)[0] for way in (0, 1)]
+    # A ratio has the errors of two medians over so many pairs, and what all pairs of a round have in common.
+    pairs = min(len(each.sender) for each in rounds if each.stage in {"cross", "halves"})
+    error = max(_OF_ROUND, _MEDIAN_OVER_MEAN * math.sqrt(2 / pairs) * scale)
+    ways = [log_evidence(ratios[np.newaxis, 1:, way], error, within)[0] for way in (0, 1)]
     slow = bool(ratios[0].max() > within)
     return Cut(float(ratios[0].max()), np.asarray([ways[0] + ways[1], *ways]), ratios[1:], slow)
 

@@ -31,6 +31,7 @@ from busbw_analysis.fleet.search import (
     cut_is_bad,
     log_median,
     usual_within,
+    with_sides,
 )
 
 Kind = Literal["failed", "device", "alone", "node", "link", "switch", "trunk", "undecided"]
@@ -211,6 +212,7 @@ def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_
     if not rounds:
         return
     within, case = options.within, rounds[0].case
+    fleet = with_sides(fleet, rounds, within)
     suspects = suspects_of_pairs(fleet, rounds, within)
     evidence = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within)
     limit = np.log(max(1, len(suspects.nodes)) / ERROR_RATE)
@@ -226,9 +228,9 @@ def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_
     doubtful = suspects.nodes[evidence.total > 0]
     cut = cut_evidence(rounds, suspects.scale, within)
     # Pairs across a bad cut are slow, too.
-    side = across_of(fleet, rounds) if cut_is_bad(rounds, fleet, within) else np.zeros(fleet.count)
+    side = across_of(fleet, rounds) if cut_is_bad(rounds, fleet, within) else np.ones(fleet.count)
     for row, pair in enumerate(suspects.links.tolist()):
-        if not np.isin(pair, doubtful).any() and side[pair[0]] * side[pair[1]] >= 0:
+        if not np.isin(pair, doubtful).any() and side[pair[0]] * side[pair[1]] > 0:
             test = _test("link", tuple(pair), case, of_links, row, suspects, float(suspects.excess_of_links[row]))
             yield replace(test, is_far=_is_far(rounds, "suspects", test, suspects, options))
     if cut is not None and cut.slow:
@@ -287,9 +289,10 @@ def _cut(rounds: list[Round], cut: Cut, within: float) -> _Test:
     """A cut whose pairs are slow together, narrowed to the smallest set that is."""
     usual = usual_within(rounds)
     across = [each for each in rounds if each.stage == "cross"]
-    narrow = [each for each in rounds if each.stage == "narrow" and log_median(each) - usual > within]
-    smallest = min([across[-1], *narrow], key=lambda each: len(each.sender))
     times = cut.times.ravel() if len(cut.times) else np.asarray([cut.first])
+    slow = max(within, float(np.median(times)) / 2)
+    narrow = [each for each in rounds if each.stage == "narrow" and log_median(each) - usual > slow]
+    smallest = min([across[-1], *narrow], key=lambda each: len(each.sender))
     ratio = float(np.exp(np.median(times)))
     seconds = float(np.exp(usual))
     nodes = tuple(np.concatenate([smallest.sender, smallest.receiver]).tolist())
