@@ -45,7 +45,7 @@ PARTNERS: Final = 2
 _TURNS_WITHIN, _TURNS_CUT, _NARROWINGS = 2, 4, 4
 _DOUBT: Final = 0.1
 """Evidence below which a suspect is cleared."""
-_MARGIN: Final = 2.0
+_MARGIN: Final = 4.0
 """Logarithm of the evidence that is measured beyond the limit, because other cases may have suspects too."""
 _MOST_PARTS: Final = 40
 _OF_PAIRS, _OF_CUT = 28, 5
