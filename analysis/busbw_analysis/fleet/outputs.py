@@ -32,6 +32,7 @@ _KINDS: Final[dict[Kind, str]] = {
 }
 _WAYS: Final[dict[Way, str]] = {"both": "both ways", "out": "sending", "in": "receiving"}
 _MOST_NAMED: Final = 3
+_LEAST_ERROR: Final = 1e-4
 _MOST_IN_A_MAP: Final = 20
 _SHADES: Final = " ·░▒▓█"
 """Up to 1.15, 1.5, 2, 3 and 5 times the usual time, and above; nothing measured is a blank."""
@@ -68,7 +69,7 @@ def _subject(judged: Judged, verdict: Verdict) -> str:
     names = _names(judged, verdict)
     what = {
         "failed": "cannot be measured" if len(names) == 1 else "fail together, and work with others",
-        "device": "" if verdict.device is None else _missing(verdict),
+        "device": f"has {_missing(verdict)}",
         "alone": "is slow by itself",
         "node": f"is slow {_WAYS[verdict.way]}",
         "link": "the link is slow" if verdict.way == "both" else "is slow in this direction",
@@ -83,7 +84,9 @@ def _subject(judged: Judged, verdict: Verdict) -> str:
         sides = f"{compressed(names[:half])} and {compressed(names[half:])}"
         pairs = counted(verdict.at_once, "pair")
         return f"together they fail: {pairs} at once between {sides} are slow, as many within each side are not"
-    return f"{(' → ' if verdict.kind == 'link' and verdict.way == 'out' else ' ↔ ').join(names)}: {what}"
+    if verdict.kind == "link":
+        return f"{(' ↔ ' if verdict.way == 'both' else ' → ').join(names)}: {what}"
+    return f"{listed(names)} {what}"
 
 
 def _missing(verdict: Verdict) -> str:
@@ -120,7 +123,7 @@ def _percent(probability: float) -> str:
 
 
 def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
-    """Labelled lines: the answer, then each further verdict, what to do, and the rounds that would decide."""
+    """Labelled lines: the answer, then each further verdict, and the rounds that would decide."""
     judgement = judged.judgement
     rows = [("fleet", headline(judged, options))]
     rows += [(_KINDS[verdict.kind], sentence(judged, verdict)) for verdict in judgement.verdicts[1:_MOST_NAMED]]
@@ -130,8 +133,6 @@ def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
     if undecided:
         names = [" and ".join(_partner(judged, node) for node in pair) for pair in undecided[:_MOST_NAMED]]
         rows.append(("measure next", listed(names)))
-    if judgement.bad_nodes:
-        rows += [("exclude", exclude(judged)), *(("drain", line) for line in drain(judged))]
     return rows
 
 
@@ -171,7 +172,7 @@ def verdict_table(judged: Judged) -> Table:
         Column("Times", lambda row: first(row, "ratio"), three_digits),
         Column("Samples", lambda row: first(row, "rounds"), str),
         Column("Probability", lambda row: row.probability if row.error is not None else None, _percent),
-        Column("Error", lambda row: row.error, three_digits),
+        Column("Error", lambda row: row.error, lambda error: "< 0.0001" if error < _LEAST_ERROR else f"{error:.4f}"),
     )
     note = (
         f"Error: probability of such data if nothing is wrong, adjusted for all {judged.judgement.tests} suspects; "
