@@ -141,7 +141,12 @@ def _print(result: Judged, chosen: Options, cost: Cost | None) -> None:
     if cost is not None:
         lines.append(("cost", outputs.cost_sentence(cost)))
     echo(render_lines(lines))
+    if result.judgement.bad_nodes:  # not wrapped, to be copied
+        echo(f"\n--exclude={outputs.exclude(result)}")
+        for command in outputs.drain(result):
+            echo(command)
     if result.judgement.verdicts:
         echo(f"\n{render([outputs.verdict_table(result)])}")
+    echo("")
     for line in outputs.heat_lines(result):
         echo(line)

@@ -130,7 +130,8 @@ class FleetController:
         case = self._cases[asked.case]
         if asked.stage not in {"alone", "alone again"}:
             pairs = zip(asked.sender.tolist(), asked.receiver.tolist(), strict=True)
-            groups = tuple((self._ranks[sender][0], self._ranks[receiver][0]) for sender, receiver in pairs)
+            first = [ranks[0] for ranks in self._ranks]
+            groups: Members = tuple((first[sender], first[receiver]) for sender, receiver in pairs)
         elif OPS[case.op].local:
             groups = tuple((rank,) for node in asked.sender.tolist() for rank in self._ranks[node])
         else:
@@ -157,7 +158,7 @@ class FleetController:
         return judge(self.search.fleet, self.search.rounds, self.options, self._devices)
 
 
-# --- stored runs and logs ----------------------------------------------------------------------------------------------
+# --- stored runs and logs --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

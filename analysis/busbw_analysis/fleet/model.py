@@ -28,8 +28,11 @@ _NULLS: Final = (0.0, 0.25, 0.5)
 _SWEEPS: Final = 4
 _LEAST_CONTROLS: Final = 8
 _MEDIAN_OVER_MEAN: Final = 1.2533
-_NODE_SIGMAS, _LINK_SIGMAS, _ALONE_SIGMAS = 1.5, 5.0, 2.0
+_NODE_SIGMAS, _LINK_SIGMAS, _ALONE_SIGMAS = 1.5, 2.0, 2.0
 """How far out a suspect is. A healthy suspect only costs a place in rounds that are measured anyway."""
+
+_SLOW_SIGMAS: Final = 4.0
+_MAD_TO_SIGMA: Final = 1.4826
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +44,7 @@ class Suspects:
     excess: of each node, logarithm of the slowdown that made it suspect; of each link in ``excess_of_links``
     scale: of the error of a single time (logarithm)
     level: usual logarithm of a time, by kind of path
+    clear: nodes that are so slow that their times say nothing of the others
     """
 
     nodes: Ints
@@ -49,6 +53,7 @@ class Suspects:
     level: Floats
     excess: Floats
     excess_of_links: Floats
+    clear: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,55 +121,80 @@ def suspects_of_pairs(fleet: Fleet, rounds: list[Round], within: float) -> Suspe
     within: logarithm of the least slowdown that counts
     """
     data = data_of(fleet, [each for each in rounds if each.stage == "pairs"])
-    level = medians(data.log, data.path, 2)
-    level = np.where(np.isnan(level), np.nanmean(level) if len(data.log) else 0.0, level)
-    rest = without_levels(data, level, np.ones(len(data.log), dtype=np.bool_))
-    sides, effects = (data.sender, data.receiver), np.zeros((2, fleet.count))
-    numbers = np.stack([np.bincount(side, minlength=fleet.count) for side in sides])
-    left = rest.copy()
+    every = np.ones(len(data.log), dtype=np.bool_)
+    level = _levels(data, every, np.zeros(2))
+    # Not by round: below a bad switch, the median of a round may be that of slow pairs.
+    effects = _effects(fleet, data, data.log - level[data.path])
+    # Pairs of nodes that are clearly slow say nothing of the usual, though they may be half of all: below a bad switch.
+    largest = effects.max(axis=0)
+    slow = largest > max(within, _SLOW_SIGMAS * float(np.median(np.abs(largest))) * _MAD_TO_SIGMA)
+    control = ~slow[data.sender] & ~slow[data.receiver]
+    if control.sum() < _LEAST_CONTROLS:
+        control = every
+    level = _levels(data, control, level)
+    rest = without_levels(data, level, control)
+    effects = _effects(fleet, data, rest)
+    scale = _scale(rest[control] - np.median(rest[control])) if control.any() else _LEAST_SCALE
+    numbers = np.stack([np.bincount(side, minlength=fleet.count) for side in (data.sender, data.receiver)])
+    error = _MEDIAN_OVER_MEAN * scale / np.sqrt(np.maximum(numbers, 1))
+    both = effects.mean(axis=0) / (np.sqrt((error**2).sum(axis=0)) / 2)
+    worst = np.maximum((effects / error).max(axis=0), both)
+    nodes = np.flatnonzero((effects.max(axis=0) > within / 2) & (worst > _NODE_SIGMAS))
+    nodes = nodes[np.argsort(-worst[nodes])][: fleet.count // 2]
+    links, excess = _links(fleet, rounds, level, effects, scale, within)
+    return Suspects(nodes, links, scale, level, effects.max(axis=0)[nodes], excess, np.flatnonzero(slow))
+
+
+def _levels(data: Data, control: Truths, otherwise: Floats) -> Floats:
+    """The median logarithm of each kind of path; without any, of the other kind."""
+    level = medians(data.log[control], data.path[control], 2)
+    known = level[np.isfinite(level)]
+    return np.where(np.isnan(level), known.mean() if len(known) else otherwise, level)
+
+
+def _effects(fleet: Fleet, data: Data, rest: Floats) -> Floats:
+    """How much longer each node takes as sender and as receiver (2 × nodes): median polish of sparse rounds."""
+    sides, effects, left = (data.sender, data.receiver), np.zeros((2, fleet.count)), rest.copy()
     for _ in range(_SWEEPS):
         for place, side in enumerate(sides):
             step = np.nan_to_num(medians(left, side, fleet.count))
             effects[place] += step
             left -= step[side]
         effects -= np.median(effects, axis=1, keepdims=True)
-    typical = rest - np.median(rest) if len(rest) else rest
-    scale = _scale(typical)
-    error = _MEDIAN_OVER_MEAN * scale / np.sqrt(np.maximum(numbers, 1))
-    both = effects.mean(axis=0) / (np.sqrt((error**2).sum(axis=0)) / 2)
-    worst = np.maximum((effects / error).max(axis=0), both)
-    large = effects.max(axis=0) > within / 2
-    nodes = np.flatnonzero(large & (worst > _NODE_SIGMAS))
-    nodes = nodes[np.argsort(-worst[nodes])][: fleet.count // 2]
-    links, excess = _links(fleet, rounds, level, effects, scale, within)
-    return Suspects(nodes, links, scale, level, effects.max(axis=0)[nodes], excess)
+    return effects
 
 
 def _links(
     fleet: Fleet, rounds: list[Round], level: Floats, effects: Floats, scale: float, within: float
 ) -> tuple[Ints, Floats]:
-    """Pairs that stand out from the effects of their nodes, the worst first, and by how much."""
+    """Pairs that stand out from the effects of their nodes in one direction, or in the mean of both; the worst first,
+    and by how much.
+    """
     data = data_of(fleet, [each for each in rounds if each.stage in {"pairs", "held out"}])
     own = without_levels(data, level, np.ones(len(data.log), dtype=np.bool_))
     own = own - effects[0][data.sender] - effects[1][data.receiver]
-    out = np.flatnonzero(own > max(within, _LINK_SIGMAS * scale))
-    out = out[np.argsort(-own[out])]
-    pairs = np.sort(np.stack([data.sender[out], data.receiver[out]], axis=1), axis=1)
-    _, first = np.unique(pairs, axis=0, return_index=True)
-    first = np.sort(first)[: max(1, fleet.count // 8)]
-    return pairs[first], own[out][first]
+    smaller, larger = np.minimum(data.sender, data.receiver), np.maximum(data.sender, data.receiver)
+    keys, number = np.unique(smaller * fleet.count + larger, return_inverse=True)
+    times = np.bincount(number, minlength=len(keys))
+    mean = np.bincount(number, own, minlength=len(keys)) / times
+    most = np.full(len(keys), -np.inf)
+    np.maximum.at(most, number, own)
+    excess = np.maximum(most, mean * np.sqrt(times))
+    out = np.flatnonzero(excess > max(within, _LINK_SIGMAS * scale))
+    out = out[np.argsort(-excess[out], kind="stable")][: max(1, fleet.count // 2)]
+    return np.stack([keys[out] // fleet.count, keys[out] % fleet.count], axis=1), np.maximum(most, mean)[out]
 
 
 def suspects_alone(rounds: list[Round], within: float) -> Suspects:
     """Suspects of the first rounds in which every node ran a case alone."""
-    first = next((each for each in rounds if each.stage == "alone"), None)
-    logs = np.zeros(0) if first is None else logs_of(first.seconds)
+    first = [each for each in rounds if each.stage == "alone"]
+    logs = logs_of(np.concatenate([np.zeros(0), *(each.seconds for each in first)]))
+    ran = np.concatenate([np.zeros(0, np.int64), *(each.sender for each in first)])
     level = float(np.nanmedian(logs)) if np.isfinite(logs).any() else 0.0
     scale = _scale(logs[np.isfinite(logs)] - level)
     far = np.flatnonzero(logs - level > max(within / 2, _ALONE_SIGMAS * scale))
-    nodes = np.zeros(0, np.int64) if first is None else first.sender[far]
     links, excess = np.zeros((0, 2), np.int64), (logs - level)[far]
-    return Suspects(nodes, links, scale, np.asarray([level, level]), excess, np.zeros(0))
+    return Suspects(ran[far], links, scale, np.asarray([level, level]), excess, np.zeros(0), ran[far])
 
 
 def _scale(errors: Floats) -> float:
@@ -196,7 +226,7 @@ class Evidences:
     @property
     def total(self) -> Floats:
         """Log of the evidence that anything is slow: the mean of the three, which have equal priors."""
-        return np.logaddexp.reduce(self.log, axis=1) - np.log(self.log.shape[1])
+        return np.asarray(np.logaddexp.reduce(self.log, axis=1) - np.log(self.log.shape[1]))
 
 
 def log_evidence(errors: Floats, scale: float, within: float) -> Floats:

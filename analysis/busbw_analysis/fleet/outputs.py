@@ -8,15 +8,15 @@ from typing import Final
 import numpy as np
 
 from busbw.escape import plain_text
-from busbw.runs.cases import in_words
+from busbw.ops import OPS
 from busbw.runs.records import JSON
-from busbw.units import counted, format_seconds, format_time, listed
+from busbw.units import counted, format_seconds, format_size, format_time, listed
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.fleet.controller import Judged
 from busbw_analysis.fleet.cost import Cost
 from busbw_analysis.fleet.search import ERROR_RATE, Options
 from busbw_analysis.fleet.topology import compressed
-from busbw_analysis.fleet.verdicts import LEAST_NODES, Kind, Verdict, Way, ratios
+from busbw_analysis.fleet.verdicts import LEAST_NODES, Evidence, Kind, Verdict, Way, ratios
 from busbw_analysis.report.document import Column, Table, table, three_digits
 
 CHECK: Final = "busbw-fleet"
@@ -32,6 +32,7 @@ _KINDS: Final[dict[Kind, str]] = {
 }
 _WAYS: Final[dict[Way, str]] = {"both": "both ways", "out": "sending", "in": "receiving"}
 _MOST_NAMED: Final = 3
+_LEAST_ERROR: Final = 1e-4
 _MOST_IN_A_MAP: Final = 20
 _SHADES: Final = " ·░▒▓█"
 """Up to 1.15, 1.5, 2, 3 and 5 times the usual time, and above; nothing measured is a blank."""
@@ -68,7 +69,7 @@ def _subject(judged: Judged, verdict: Verdict) -> str:
     names = _names(judged, verdict)
     what = {
         "failed": "cannot be measured" if len(names) == 1 else "fail together, and work with others",
-        "device": "" if verdict.device is None else _missing(verdict),
+        "device": f"has {_missing(verdict)}",
         "alone": "is slow by itself",
         "node": f"is slow {_WAYS[verdict.way]}",
         "link": "the link is slow" if verdict.way == "both" else "is slow in this direction",
@@ -83,7 +84,9 @@ def _subject(judged: Judged, verdict: Verdict) -> str:
         sides = f"{compressed(names[:half])} and {compressed(names[half:])}"
         pairs = counted(verdict.at_once, "pair")
         return f"together they fail: {pairs} at once between {sides} are slow, as many within each side are not"
-    return f"{(' → ' if verdict.kind == 'link' and verdict.way == 'out' else ' ↔ ').join(names)}: {what}"
+    if verdict.kind == "link":
+        return f"{(' ↔ ' if verdict.way == 'both' else ' → ').join(names)}: {what}"
+    return f"{listed(names)} {what}"
 
 
 def _missing(verdict: Verdict) -> str:
@@ -93,12 +96,18 @@ def _missing(verdict: Verdict) -> str:
 
 def _numbers(judged: Judged, verdict: Verdict) -> str:
     parts = [
-        f"{in_words(judged.cases[each.case])} takes {three_digits(each.ratio)} times as long as usual "
+        f"{_case(judged, each)} takes {three_digits(each.ratio)} times as long as usual "
         f"({format_time(1e9 * each.measured_seconds)} instead of {format_time(1e9 * each.usual_seconds)}"
         f", {counted(each.rounds, 'time')})"
         for each in sorted(verdict.evidence, key=lambda each: -each.ratio)[:1]
     ]
     return "".join(f"; {part}" for part in parts)
+
+
+def _case(judged: Judged, evidence: Evidence) -> str:
+    case = judged.cases[evidence.case]
+    sized = case.op in OPS and OPS[case.op].sized
+    return f"{case.op} at {format_size(case.size_bytes)}" if sized else case.op
 
 
 def _sureness(verdict: Verdict) -> str:
@@ -114,7 +123,7 @@ def _percent(probability: float) -> str:
 
 
 def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
-    """Labelled lines: the answer, then each further verdict, what to do, and the rounds that would decide."""
+    """Labelled lines: the answer, then each further verdict, and the rounds that would decide."""
     judgement = judged.judgement
     rows = [("fleet", headline(judged, options))]
     rows += [(_KINDS[verdict.kind], sentence(judged, verdict)) for verdict in judgement.verdicts[1:_MOST_NAMED]]
@@ -124,8 +133,6 @@ def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
     if undecided:
         names = [" and ".join(_partner(judged, node) for node in pair) for pair in undecided[:_MOST_NAMED]]
         rows.append(("measure next", listed(names)))
-    if judgement.bad_nodes:
-        rows += [("exclude", exclude(judged)), *(("drain", line) for line in drain(judged))]
     return rows
 
 
@@ -159,13 +166,13 @@ def verdict_table(judged: Judged) -> Table:
         Column("Verdict", lambda row: _KINDS[row.kind]),
         Column("Where", lambda row: row.switch or compressed(_names(judged, row))),
         Column("Direction", lambda row: _WAYS[row.way] if row.kind in {"node", "link", "switch", "trunk"} else None),
-        Column("Case", lambda row: in_words(judged.cases[row.evidence[0].case]) if row.evidence else _missing(row)),
+        Column("Case", lambda row: _case(judged, row.evidence[0]) if row.evidence else _missing(row)),
         Column("Usual", lambda row: first(row, "usual_seconds"), format_seconds),
         Column("Measured", lambda row: first(row, "measured_seconds"), format_seconds),
         Column("Times", lambda row: first(row, "ratio"), three_digits),
         Column("Samples", lambda row: first(row, "rounds"), str),
         Column("Probability", lambda row: row.probability if row.error is not None else None, _percent),
-        Column("Error", lambda row: row.error, three_digits),
+        Column("Error", lambda row: row.error, lambda error: "< 0.0001" if error < _LEAST_ERROR else f"{error:.4f}"),
     )
     note = (
         f"Error: probability of such data if nothing is wrong, adjusted for all {judged.judgement.tests} suspects; "
@@ -210,7 +217,7 @@ def cost_sentence(cost: Cost) -> str:
     slower = listed(f"{what} takes {three_digits(by)} times as long" for what, by in factors.items() if by > 1)
     return (
         f"a training step takes {cost.share:.1%} longer with it: {format_seconds(cost.slow_seconds)} instead of "
-        f"{format_seconds(cost.usual_seconds)} of the planner's model, in which all ranks wait for the slowest and {slower}"
+        f"{format_seconds(cost.usual_seconds)} by the planner's model: all ranks wait for the slowest, and {slower}"
     )
 
 

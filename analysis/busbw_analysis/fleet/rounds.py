@@ -21,6 +21,7 @@ FRESH: Final[tuple[Stage, ...]] = ("held out", "suspects")
 """Stages whose data confirm a suspect of the pairs."""
 FULL: Final = 32
 """Up to so many nodes, every pair is measured; of more, random matchings."""
+_NODES_PER_LINK: Final = 4
 SAMPLES: Final = 4
 """Matchings of a large fleet, both ways: the median over 4 partners outvotes a bad one."""
 
@@ -53,6 +54,11 @@ class Round:
     def part(self, first: int, last: int) -> "Round":
         """Some of its pairs, to be measured."""
         return Round.of(self.case, self.stage, self.sender[first:last], self.receiver[first:last])
+
+    def without(self, nodes: Ints) -> "Round":
+        """The pairs that have none of ``nodes``, to be measured."""
+        kept = ~(np.isin(self.sender, nodes) | np.isin(self.receiver, nodes))
+        return Round.of(self.case, self.stage, self.sender[kept], self.receiver[kept])
 
     def measured(self, seconds: Floats) -> "Round":
         """The round with its times."""
@@ -134,9 +140,11 @@ def against_good(
     turn: number of the round among its kind; a suspect has another partner in each as long as there are any
     """
     busy = np.zeros(fleet.count, dtype=np.bool_)
-    chosen = []
+    chosen: list[tuple[int, int]] = []
+    # The others are controls.
+    most = max(1, fleet.count // _NODES_PER_LINK)
     for first, second in links.tolist():
-        if not busy[first] and not busy[second]:
+        if not busy[first] and not busy[second] and len(chosen) < most:
             busy[[first, second]] = True
             chosen.append((first, second))
     direct = np.asarray(chosen, dtype=np.int64).reshape(-1, 2)

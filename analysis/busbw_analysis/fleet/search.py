@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -45,17 +45,20 @@ PARTNERS: Final = 2
 _TURNS_WITHIN, _TURNS_CUT, _NARROWINGS = 2, 4, 4
 _DOUBT: Final = 0.1
 """Evidence below which a suspect is cleared."""
-_MARGIN: Final = 2.0
+_MARGIN: Final = 4.0
 """Logarithm of the evidence that is measured beyond the limit, because other cases may have suspects too."""
 _MOST_PARTS: Final = 40
 _OF_PAIRS, _OF_CUT = 28, 5
 """Rounds of a large fleet that nodes alone leave to the pairs, and these to switches and the cut."""
 _TURN_OF_LINKS: Final = 3
 """In every third turn, suspected links come before their nodes, which may be suspects as well."""
-_LEAST_SIDE: Final = 2
+_LEAST_SIDE, _ENOUGH = 2, 8
 SHARE_OF_SWITCH: Final = 0.75
 """Share of a switch's nodes that must be bad for the switch to be."""
 _LEAST_BELOW: Final = 3
+_OF_ROUND: Final = 0.05
+"""Scatter that all pairs of a round have in common."""
+_MEDIAN_OVER_MEAN: Final = 1.2533
 _BLOCKS: Final = 0.25
 """Least share of the nodes on one side of a cut that the times show."""
 
@@ -87,6 +90,7 @@ class Search:
         self.rounds: list[Round] = []
         self._generator = np.random.default_rng(options.seed)
         self._parts = 0
+        self._failed_with: dict[int, set[int]] = {}
         self._stages = self._all()
         self.asked: Round | None = next(self._stages, None)
 
@@ -107,12 +111,20 @@ class Search:
         return not self._large or len(self.rounds) + rounds <= MOST_ROUNDS + self._parts
 
     def _ask(self, asked: Round) -> Rounds:
-        """Measure a round; if it fails as a whole, halves of it, to find the pair that fails."""
+        """Measure a round; if it fails as a whole, halves of it, to find the pair that fails. Nodes that fail alone or
+        with several partners take part in no more rounds.
+        """
+        dead = [node for node, partners in self._failed_with.items() if node in partners or len(partners) > 1]
+        asked = asked.without(np.asarray(dead, dtype=np.int64))
         if not len(asked.sender):
             return
         outcome = yield asked
         self.rounds.append(outcome)
         half = len(asked.sender) // 2
+        if len(asked.sender) == 1 and np.isnan(outcome.seconds[0]):
+            first, second = int(asked.sender[0]), int(asked.receiver[0])
+            self._failed_with.setdefault(first, set()).add(second)
+            self._failed_with.setdefault(second, set()).add(first)
         if np.isnan(outcome.seconds).all() and half and self._parts < _MOST_PARTS:
             self._parts += 2
             yield from self._ask(asked.part(0, half))
@@ -128,10 +140,13 @@ class Search:
             if place and self._large:
                 break
             yield from self._pairs(case, sample=place > 0)
+            if not self._large and not place:
+                yield from self._cut(case)
             yield from self._suspects(case)
         for case in self.fleet.pairs[:1]:
             yield from self._within(case)
-            yield from self._cut(case)
+            if self._large:
+                yield from self._cut(case)
 
     def of_case(self, case: int) -> list[Round]:
         """The measured rounds of a case."""
@@ -160,7 +175,8 @@ class Search:
 
     def _suspects(self, case: int) -> Rounds:
         """Suspects against good nodes, all at the same time, until each is decided."""
-        fleet, within = self.fleet, self.options.within
+        within = self.options.within
+        fleet = with_sides(self.fleet, self.of_case(case), within)
         suspects = suspects_of_pairs(fleet, self.of_case(case), within)
         for turn in range(_TURNS):
             if not self._room(2 + _OF_CUT):
@@ -187,16 +203,18 @@ class Search:
         """All pairs across a cut at once against as many within its sides; narrowed if the former are slow."""
         fleet, within = self.fleet, self.options.within
         good = np.ones(fleet.count, dtype=np.bool_)
-        good[bad_nodes(fleet, self.of_case(case), within)] = False
+        # Medians over enough pairs outvote slow nodes, which may only look so because of the cut.
+        if fleet.switches or fleet.count < _ENOUGH:
+            good[suspects_of_pairs(fleet, self.of_case(case), within).clear] = False
         sides = sides_of(fleet, self.of_case(case), np.flatnonzero(good), within)
         if min(map(len, sides)) < _LEAST_SIDE:
             return
-        asked = joined([matching(side, case, "halves", self._generator) for side in sides])
+        asked = self._across(case, sides, 0)
         for _ in range(_TURNS_CUT):
             if not self._room(3):
                 return
-            asked = self._across(case, sides)
             halves = joined([matching(side, case, "halves", self._generator) for side in sides])
+            asked = self._across(case, sides, len(halves.sender))
             for each in (asked, asked.turned, halves):
                 yield from self._ask(each)
             cut = cut_evidence(self.of_case(case), scale_of(fleet, self.of_case(case), within), within)
@@ -205,13 +223,16 @@ class Search:
         if cut_is_bad(self.of_case(case), fleet, within):
             yield from self._narrow(asked, within)
 
-    def _across(self, case: int, sides: tuple[Ints, Ints]) -> Round:
+    def _across(self, case: int, sides: tuple[Ints, Ints], most: int) -> Round:
+        """Pairs across a cut, as many as there are within its sides."""
         first, second = (self._generator.permutation(side) for side in sides)
-        count = min(len(first), len(second))
+        count = min(len(first), len(second), most)
         return Round.of(case, "cross", first[:count], second[:count])
 
     def _narrow(self, asked: Round, within: float) -> Rounds:
         """Halves of the pairs across, as long as one of them is slow too."""
+        across = [log_median(each) for each in self.of_case(asked.case) if each.stage == "cross"]
+        ratio = float(np.median(across)) - usual_within(self.of_case(asked.case))
         for _ in range(_NARROWINGS):
             half = len(asked.sender) // 2
             if not half or not self._room(2):
@@ -222,12 +243,12 @@ class Search:
                 yield from self._ask(Round.of(part.case, "narrow", part.sender, part.receiver))
                 slow.append(log_median(self.rounds[-1]) - usual_within(self.of_case(asked.case)))
             worst = int(np.argmax(slow))
-            if not slow[worst] > within:
+            if not slow[worst] > max(within, ratio / 2):
                 return
             asked = parts[worst]
 
 
-# --- what the rounds so far say ----------------------------------------------------------------------------------------
+# --- what the rounds so far say --------------------------------------------------------------------------------------
 
 
 def open_tests(evidence: Evidences) -> Truths:
@@ -256,7 +277,7 @@ def bad_nodes(fleet: Fleet, rounds: list[Round], within: float) -> Ints:
     """Suspects of a case that new data accuse (without regard to other cases)."""
     suspects = suspects_of_pairs(fleet, rounds, within)
     total = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within).total
-    return suspects.nodes[total > np.log(max(1, len(total)) / ERROR_RATE)]
+    return np.asarray(suspects.nodes[total > np.log(max(1, len(total)) / ERROR_RATE)])
 
 
 def bad_switches(fleet: Fleet, bad: Ints) -> Ints:
@@ -264,12 +285,21 @@ def bad_switches(fleet: Fleet, bad: Ints) -> Ints:
     below = fleet.leaf >= 0
     members = np.bincount(fleet.leaf[below], minlength=len(fleet.switches))
     numbers = np.bincount(fleet.leaf[bad][fleet.leaf[bad] >= 0], minlength=len(fleet.switches))
-    return np.asarray(np.flatnonzero((members >= _LEAST_BELOW) & (numbers >= SHARE_OF_SWITCH * members)))
+    chosen = (members >= _LEAST_BELOW) & (numbers >= SHARE_OF_SWITCH * members)
+    return np.asarray(np.flatnonzero(chosen), dtype=np.int64)
+
+
+def with_sides(fleet: Fleet, rounds: list[Round], within: float) -> Fleet:
+    """``fleet`` with the sides of a cut as its switches, if no others are known and pairs across it are slow."""
+    slow = [log_median(each) - usual_within(rounds) > within for each in rounds if each.stage == "cross"]
+    if fleet.switches or not any(slow):
+        return fleet
+    return replace(fleet, leaf=(across_of(fleet, rounds) > 0).astype(np.int64))
 
 
 def scale_of(fleet: Fleet, rounds: list[Round], within: float) -> float:
     """Scale of the error of a single time."""
-    return suspects_of_pairs(fleet, rounds, within).scale
+    return suspects_of_pairs(with_sides(fleet, rounds, within), rounds, within).scale
 
 
 def sides_of(fleet: Fleet, rounds: list[Round], good: Ints, within: float) -> tuple[Ints, Ints]:
@@ -302,15 +332,13 @@ def _blocks(fleet: Fleet, rounds: list[Round], good: Ints, within: float) -> tup
     off = ~np.eye(len(good), dtype=np.bool_)
     if len(good) < 2 * _LEAST_SIDE or np.isnan(logs[off]).any():
         return None
-    centred = np.where(off, logs - np.median(logs[off]), 0.0)
-    centred = centred - centred.sum(axis=0) / (len(good) - 1) - (centred.sum(axis=1) / (len(good) - 1))[:, np.newaxis]
-    np.fill_diagonal(centred, 0.0)
-    _, vectors = np.linalg.eigh((centred + centred.T) / 2)
+    centre = np.eye(len(good)) - 1 / len(good)
+    _, vectors = np.linalg.eigh(centre @ np.where(off, logs, logs[off].mean()) @ centre)
     side = vectors[:, 0] > 0
     if not _BLOCKS <= side.mean() <= 1 - _BLOCKS:
         return None
     across = side[:, np.newaxis] != side
-    differ = np.median(logs[across]) - np.median(logs[~across & off])
+    differ = logs[across].mean() - logs[~across & off].mean()
     return (good[side], good[~side]) if differ > within / 2 else None
 
 
@@ -356,13 +384,24 @@ def cut_evidence(rounds: list[Round], scale: float, within: float) -> Cut | None
     halves = [log_median(each) for each in rounds if each.stage == "halves"]
     across = np.asarray([log_median(each) for each in rounds if each.stage == "cross"])
     turns = min(len(halves), len(across) // 2)
-    if not turns:
+    if not turns or np.isnan([*halves[:turns], *across[: 2 * turns]]).any():
         return None
     ratios = across[: 2 * turns].reshape(turns, 2) - np.asarray(halves)[:turns, np.newaxis]
-    # A ratio has the errors of two medians.
-    ways = [log_evidence(ratios[np.newaxis, 1:, way], math.sqrt(2) * scale, within)[0] for way in (0, 1)]
-    slow = bool(np.nanmax(ratios[0]) > within)
-    return Cut(float(np.nanmax(ratios[0])), np.asarray([ways[0] + ways[1], *ways]), ratios[1:], slow)
+    # A ratio has the errors of two medians over so many pairs, and what all pairs of a round have in common.
+    pairs = min(len(each.sender) for each in rounds if each.stage in {"cross", "halves"})
+    error = max(_OF_ROUND, _MEDIAN_OVER_MEAN * math.sqrt(2 / pairs) * scale)
+    ways = [log_evidence(ratios[np.newaxis, 1:, way], error, within)[0] for way in (0, 1)]
+    slow = bool(ratios[0].max() > within)
+    return Cut(float(ratios[0].max()), np.asarray([ways[0] + ways[1], *ways]), ratios[1:], slow)
+
+
+def across_of(fleet: Fleet, rounds: list[Round]) -> Floats:
+    """The side of each node in the cut that was tested: 1 or −1; 0 for a node in neither."""
+    sides = np.zeros(fleet.count)
+    for number, each in enumerate(each for each in rounds if each.stage == "cross"):
+        sign = 1 - 2 * (number % 2)
+        sides[each.sender], sides[each.receiver] = sign, -sign
+    return sides
 
 
 def cut_is_bad(rounds: list[Round], fleet: Fleet, within: float) -> bool:

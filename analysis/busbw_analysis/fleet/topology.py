@@ -43,15 +43,15 @@ def _numbers(ranges: str, part: str) -> Iterator[str]:
 
 def compressed(names: Iterable[str]) -> str:
     """The hosts as Slurm writes them (``n[01-03],login``), for ``--exclude``."""
+    matches = {name: _NUMBERED.fullmatch(name) for name in dict.fromkeys(names)}
+    parts = [(match[1], match[2]) for match in matches.values() if match is not None]
+    padded = {(stem, len(digits)) for stem, digits in parts if len(digits) > 1 and digits[0] == "0"}
     numbered: dict[tuple[str, int], list[int]] = {}
-    plain = []
-    for name in dict.fromkeys(names):
-        match = _NUMBERED.fullmatch(name)
-        if match is None:
-            plain.append(name)
-        else:
-            numbered.setdefault((match[1], len(match[2])), []).append(int(match[2]))
-    return ",".join([*(_bracketed(*key, numbers) for key, numbers in sorted(numbered.items())), *sorted(plain)])
+    for stem, digits in parts:
+        width = len(digits) if (stem, len(digits)) in padded else 0
+        numbered.setdefault((stem, width), []).append(int(digits))
+    plain = sorted(name for name, match in matches.items() if match is None)
+    return ",".join([*(_bracketed(*key, numbers) for key, numbers in sorted(numbered.items())), *plain])
 
 
 def _bracketed(stem: str, width: int, numbers: list[int]) -> str:

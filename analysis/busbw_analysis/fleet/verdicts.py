@@ -19,16 +19,19 @@ from busbw_analysis.fleet.model import (
     suspects_of_pairs,
     without_levels,
 )
-from busbw_analysis.fleet.rounds import FRESH, FULL, Fleet, Floats, Round
+from busbw_analysis.fleet.rounds import FRESH, Fleet, Floats, Round, Stage
 from busbw_analysis.fleet.search import (
     ERROR_RATE,
     PARTNERS,
     Cut,
     Options,
+    across_of,
     bad_switches,
     cut_evidence,
+    cut_is_bad,
     log_median,
     usual_within,
+    with_sides,
 )
 
 Kind = Literal["failed", "device", "alone", "node", "link", "switch", "trunk", "undecided"]
@@ -42,6 +45,7 @@ PRIOR: Final[dict[Kind, float]] = {"alone": 0.01, "node": 0.01, "link": 0.001, "
 upper end of the 0.1 % to 2 % of nodes that operators report. Evidence of accused ones outweighs it by far."""
 LEAST_NODES: Final = 4
 """Of fewer nodes, the usual time is not known."""
+_FAR_SIGMAS: Final = 4.0
 _LIKELY: Final = 0.1
 """Adjusted error below which a suspect is undecided, not cleared."""
 _ALL_FAILED: Final = 2
@@ -150,13 +154,19 @@ class FleetJudgement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Test:
-    """A suspect. log: of the evidence by way; fresh: whether there are new data; excess: why it is a suspect."""
+    """A suspect.
+
+    log: of the evidence by way
+    times: number of new data
+    partners: different nodes behind them
+    is_far: whether the data that made it a suspect are all there are, and it stands out from them
+    """
 
     verdict: Verdict
     log: Floats
-    fresh: bool
+    times: int
     partners: int
-    excess: float
+    is_far: bool = False
 
     @property
     def total(self) -> float:
@@ -180,7 +190,7 @@ def judge(
         tests = []
     verdicts = [Verdict("device", (node,), device=device) for node, device in devices]
     verdicts += _failed(rounds)
-    verdicts += _merged(list(_decided(tests, options, small=fleet.count <= FULL)))
+    verdicts += _merged(list(_decided(tests)))
     order = ("failed", "device", "switch", "trunk", "alone", "node", "link", "undecided")
     ranked = sorted(verdicts, key=lambda verdict: (order.index(verdict.kind), -verdict.ratio))
     return FleetJudgement(fleet, tuple(ranked), tuple(rounds), len(tests))
@@ -194,13 +204,15 @@ def _alone(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Tes
     suspects = suspects_alone(rounds, options.within)
     evidence = evidence_alone(fleet, rounds, suspects, options.within)
     for row, node in enumerate(suspects.nodes.tolist()):
-        yield _test("alone", (node,), rounds[0].case, evidence, row, suspects, float(suspects.excess[row]))
+        test = _test("alone", (node,), rounds[0].case, evidence, row, suspects, float(suspects.excess[row]))
+        yield replace(test, is_far=_is_far(rounds, "alone again", test, suspects, options))
 
 
 def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Test]:
     if not rounds:
         return
     within, case = options.within, rounds[0].case
+    fleet = with_sides(fleet, rounds, within)
     suspects = suspects_of_pairs(fleet, rounds, within)
     evidence = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within)
     limit = np.log(max(1, len(suspects.nodes)) / ERROR_RATE)
@@ -210,15 +222,26 @@ def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_
         yield _switch(fleet, rounds, suspects, evidence, switch, within)
     for row, node in enumerate(suspects.nodes.tolist()):
         if fleet.leaf[node] not in switches or fleet.leaf[node] < 0:
-            yield _test("node", (node,), case, evidence, row, suspects, float(suspects.excess[row]))
+            test = _test("node", (node,), case, evidence, row, suspects, float(suspects.excess[row]))
+            yield replace(test, is_far=_is_far(rounds, "suspects", test, suspects, options))
     of_links = evidence_of_links(fleet, rounds, suspects, within)
     doubtful = suspects.nodes[evidence.total > 0]
-    for row, pair in enumerate(suspects.links.tolist()):
-        if not np.isin(pair, doubtful).any():
-            yield _test("link", tuple(pair), case, of_links, row, suspects, float(suspects.excess_of_links[row]))
     cut = cut_evidence(rounds, suspects.scale, within)
+    # Pairs across a bad cut are slow, too.
+    side = across_of(fleet, rounds) if cut_is_bad(rounds, fleet, within) else np.ones(fleet.count)
+    for row, pair in enumerate(suspects.links.tolist()):
+        if not np.isin(pair, doubtful).any() and side[pair[0]] * side[pair[1]] > 0:
+            test = _test("link", tuple(pair), case, of_links, row, suspects, float(suspects.excess_of_links[row]))
+            yield replace(test, is_far=_is_far(rounds, "suspects", test, suspects, options))
     if cut is not None and cut.slow:
         yield _cut(rounds, cut, within)
+
+
+def _is_far(rounds: list[Round], again: Stage, test: _Test, suspects: Suspects, options: Options) -> bool:
+    """Whether nothing was measured again, and the suspect stands out from what was."""
+    excess = np.log(test.verdict.ratio)
+    measured_again = any(each.stage == again for each in rounds)
+    return not test.times and not measured_again and excess > max(options.within, _FAR_SIGMAS * suspects.scale)
 
 
 def _test(
@@ -237,7 +260,7 @@ def _test(
     found = (Evidence(case, usual * ratio, usual, ratio, len(times)),)
     share = float(np.exp(log.max() - np.logaddexp.reduce(log)))
     verdict = Verdict(kind, nodes, way, probability=share, evidence=found)
-    return _Test(verdict, log, bool(len(times)), int(evidence.partners[row]), excess)
+    return _Test(verdict, log, len(times), int(evidence.partners[row]))
 
 
 def _switch(
@@ -259,16 +282,17 @@ def _switch(
     ratio = float(np.exp(np.median(ratios)))
     found = replace(test.verdict.evidence[0], measured_seconds=usual * ratio, ratio=ratio)
     verdict = replace(test.verdict, nodes=members, way=way, switch=fleet.switches[switch], evidence=(found,))
-    return _Test(verdict, log, fresh=True, partners=len(members), excess=0.0)
+    return _Test(verdict, log, test.times, len(members))
 
 
 def _cut(rounds: list[Round], cut: Cut, within: float) -> _Test:
     """A cut whose pairs are slow together, narrowed to the smallest set that is."""
     usual = usual_within(rounds)
     across = [each for each in rounds if each.stage == "cross"]
-    narrow = [each for each in rounds if each.stage == "narrow" and log_median(each) - usual > within]
-    smallest = min([across[-1], *narrow], key=lambda each: len(each.sender))
     times = cut.times.ravel() if len(cut.times) else np.asarray([cut.first])
+    slow = max(within, float(np.median(times)) / 2)
+    narrow = [each for each in rounds if each.stage == "narrow" and log_median(each) - usual > slow]
+    smallest = min([across[-1], *narrow], key=lambda each: len(each.sender))
     ratio = float(np.exp(np.median(times)))
     seconds = float(np.exp(usual))
     nodes = tuple(np.concatenate([smallest.sender, smallest.receiver]).tolist())
@@ -281,11 +305,11 @@ def _cut(rounds: list[Round], cut: Cut, within: float) -> _Test:
         evidence=(Evidence(rounds[0].case, seconds * ratio, seconds, ratio, cut.times.size),),
         at_once=len(smallest.sender),
     )
-    return _Test(verdict, cut.log, bool(len(cut.times)), len(nodes), cut.first)
+    return _Test(verdict, cut.log, cut.times.size, len(nodes))
 
 
-def _decided(tests: list[_Test], options: Options, *, small: bool) -> Iterator[Verdict]:
-    """Accused suspects, and those that are likely but not sure; of a large fleet only if measured again."""
+def _decided(tests: list[_Test]) -> Iterator[Verdict]:
+    """Accused suspects, and those that are likely but not sure."""
     totals = np.asarray([test.total for test in tests])
     order = np.argsort(-totals, kind="stable")
     adjusted = 0.0
@@ -295,9 +319,9 @@ def _decided(tests: list[_Test], options: Options, *, small: bool) -> Iterator[V
         posterior = _posterior(PRIOR[test.verdict.kind], test.total)
         # One partner leaves open whether its link is slow instead.
         lone = test.verdict.kind == "node" and test.partners < PARTNERS
-        if test.fresh and adjusted <= ERROR_RATE and not lone:
+        if test.times and adjusted <= ERROR_RATE and not lone:
             yield replace(test.verdict, probability=posterior * test.verdict.probability, error=adjusted)
-        elif (test.fresh and adjusted <= _LIKELY) or (small and not test.fresh and test.excess > options.within):
+        elif test.is_far or (test.times and adjusted <= _LIKELY):
             pairs = test.verdict.nodes if len(test.verdict.nodes) == 2 else (test.verdict.nodes[0], -1)
             next_pairs = () if test.verdict.kind in {"alone", "trunk"} else ((pairs[0], pairs[1]),)
             yield replace(test.verdict, kind="undecided", probability=posterior, error=adjusted, next_pairs=next_pairs)
