@@ -116,8 +116,9 @@ bench: $(installed) ## measure the overhead of busbw, as ratios
 bench-fit: $(installed) ## accuracy of fits and coverage of their intervals: 10 to 20 minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/fits.py
 
-bench-fleet: $(installed) ## recall and precision of busbw fleet on simulated fleets, beside the field's ways: 15 minutes
+bench-fleet: $(installed) ## recall and precision of busbw fleet: simulated, beside the field's ways: 15 minutes; on the test bed: 2 hours, resumable
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/fleet.py
+	PYTHONPATH=tests/shared:tests/cluster $(venv)/bin/python tests/bench/fleet_bed.py
 
 bench-gates: $(installed) ## error rates of gates, on resampled launches and on REAL=10 real runs: 15 minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/gates.py --real $(or $(REAL),10)
@@ -130,9 +131,6 @@ gpu-acceptance: $(developed) ## on a machine with GPUs: all that must be seen th
 
 bench-metrology: $(installed) ## error rates of the statistics on simulated data
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/metrology.py
-
-bench-fleet: $(installed) ## how often faulty and healthy fleets are judged rightly on the test bed: an hour, resumable
-	PYTHONPATH=tests/shared:tests/cluster $(venv)/bin/python tests/bench/fleet_bed.py
 
 bench-scale: $(installed) ## time and memory of the analysis for many ranks, pairs, samples and runs: minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/scale.py

@@ -22,6 +22,7 @@ from busbw.measure.unsupported import anywhere, unsuited
 from busbw.ops.base import Op
 from busbw.runs import asked, resume, store
 from busbw.runs.asked import Ask
+from busbw.runs.cases import estimated_seconds, expand
 from busbw.runs.facts import HostFacts
 from busbw.runs.plan import Plan, Sweep, read_suite
 from busbw.runs.progress import progress_of
@@ -263,6 +264,12 @@ def test_the_suite_asks_for_all_its_groups_and_takes_few_samples() -> None:
     assert {sweep.groups for sweep in suite.sweep} == {"asked"}
     assert {sweep.sync for sweep in suite.sweep} == {"none"}
     assert suite.timing.max_samples <= 5
+    # 30 rounds of two sizes took 10 to 14 s on 16 hosts of the test bed; 10,000 nodes have 40 rounds.
+    seconds = [
+        estimated_seconds(suite, expand(suite, ranks, ranks).cases, lambda _case: 0.0) for ranks in (16, 1_000, 10_000)
+    ]
+    assert 7 < seconds[0] < 28
+    assert seconds[1] == seconds[2] < 60
 
 
 def test_a_controller_that_fails_leaves_the_error_of_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
