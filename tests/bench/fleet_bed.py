@@ -69,7 +69,7 @@ def main() -> None:
         with Bed(hosts=HOSTS, shared=[results]) as bed, Ranks(bed, results) as ranks:
             fleets = Fleets(bed, ranks, results)
             for kind, seed in lacking(done, options.fleets, options.kinds):
-                outcome = fleets.outcome(fleet_of(kind, seed))
+                outcome = fleets.outcome(fleet_of(kind, seed, bed.names))
                 with FILE.open("ab") as file:
                     file.write(msgspec.json.encode(Line(kind, seed, outcome)) + b"\n")
                 sys.stderr.write(f"{kind} {seed}: {'right' if outcome.right else outcome.named or 'missed'}\n")

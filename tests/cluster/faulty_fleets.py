@@ -1,10 +1,10 @@
-"""Fleets of 16 virtual hosts with one fault, drawn by a seed, and what busbw says of them."""
+"""Fleets of virtual hosts with one fault, drawn by a seed, and what busbw says of them."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
@@ -21,13 +21,13 @@ from busbw.runs import store
 from busbw.runs.plan import read_suite
 
 HOSTS = 16
+"""Of a fleet whose verdicts are counted."""
 _MBIT = 50.0
 """Of every cable: the bed carries 1 Gbit/s in all, and 8 hosts send at once."""
 _SLOW_MBIT = _MBIT / 2
 _DELAY_MS = 0.2
 _LATE_SECONDS = 4e-3
 _LOST = 0.03
-_NAMES = [f"n{number}" for number in range(1, HOSTS + 1)]
 
 _ASKED = {"groups": "asked", "sync": "none"}
 PLAN = plan_text(
@@ -64,59 +64,59 @@ def _network(
     return Network(_MBIT, _DELAY_MS, cables or {}, paths, trunk)
 
 
-def _host(draw: random.Random) -> Truth:
-    name = draw.choice(_NAMES)
+def _host(draw: random.Random, names: Sequence[str]) -> Truth:
+    name = draw.choice(names)
     cable = Cable(up_mbit=_SLOW_MBIT, down_mbit=_SLOW_MBIT)
     return Truth(_network({name: cable}), frozenset({("node", (name,), "both")}))
 
 
-def _sender(draw: random.Random) -> Truth:
-    name = draw.choice(_NAMES)
+def _sender(draw: random.Random, names: Sequence[str]) -> Truth:
+    name = draw.choice(names)
     return Truth(_network({name: Cable(up_mbit=_SLOW_MBIT)}), frozenset({("node", (name,), "out")}))
 
 
-def _receiver(draw: random.Random) -> Truth:
-    name = draw.choice(_NAMES)
+def _receiver(draw: random.Random, names: Sequence[str]) -> Truth:
+    name = draw.choice(names)
     return Truth(_network({name: Cable(down_mbit=_SLOW_MBIT)}), frozenset({("node", (name,), "in")}))
 
 
-def _pair(draw: random.Random) -> Truth:
-    one, other = draw.sample(_NAMES, 2)
+def _pair(draw: random.Random, names: Sequence[str]) -> Truth:
+    one, other = draw.sample(names, 2)
     right = frozenset({("link", (one, other), "both"), ("link", (other, one), "both")})
     return Truth(_network(paths=both_ways(one, other, rate_mbit=_SLOW_MBIT)), right)
 
 
-def _direction(draw: random.Random) -> Truth:
-    one, other = draw.sample(_NAMES, 2)
+def _direction(draw: random.Random, names: Sequence[str]) -> Truth:
+    one, other = draw.sample(names, 2)
     path = Way(one, other, rate_mbit=_SLOW_MBIT)
     return Truth(_network(paths=(path,)), frozenset({("link", (one, other), "out")}))
 
 
-def _lossy(draw: random.Random) -> Truth:
-    name = draw.choice(_NAMES)
+def _lossy(draw: random.Random, names: Sequence[str]) -> Truth:
+    name = draw.choice(names)
     return Truth(_network({name: Cable(lost=_LOST)}), frozenset({("node", (name,), "both")}))
 
 
-def _late(draw: random.Random) -> Truth:
-    name = draw.choice(_NAMES)
+def _late(draw: random.Random, names: Sequence[str]) -> Truth:
+    name = draw.choice(names)
     right = frozenset({("alone", (name,), "both"), ("node", (name,), "both")})
     return Truth(_network(), right, {name: Fault(seconds=_LATE_SECONDS)})
 
 
-def _memory(draw: random.Random) -> Truth:
-    name = draw.choice(_NAMES)
+def _memory(draw: random.Random, names: Sequence[str]) -> Truth:
+    name = draw.choice(names)
     return Truth(_network(), frozenset({("alone", (name,), "both")}), {name: Fault(times=2)})
 
 
-def _halves(draw: random.Random) -> Truth:
+def _halves(draw: random.Random, names: Sequence[str]) -> Truth:
     del draw
-    behind = _NAMES[: HOSTS // 2]
+    behind = names[: len(names) // 2]
     trunk = Trunk(behind, _MBIT * len(behind) / 2)
     return Truth(_network(trunk=trunk), frozenset({("trunk", (), "both")}), any_nodes=True)
 
 
-KINDS: dict[str, Callable[[random.Random], Truth]] = {
-    "healthy": lambda _draw: Truth(_network()),
+KINDS: dict[str, Callable[[random.Random, Sequence[str]], Truth]] = {
+    "healthy": lambda _draw, _names: Truth(_network()),
     "slow host": _host,
     "slow sender": _sender,
     "slow receiver": _receiver,
@@ -144,9 +144,9 @@ class Outcome:
     seconds: float
 
 
-def fleet_of(kind: str, seed: int) -> Truth:
+def fleet_of(kind: str, seed: int, hosts: Sequence[str]) -> Truth:
     """The fleet of this kind and seed."""
-    return KINDS[kind](random.Random(f"{kind} {seed}"))
+    return KINDS[kind](random.Random(f"{kind} {seed}"), hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Fleets:
         plan = results / "plan.toml"
         plan.write_text(PLAN)
         ends = self.ranks.run("--plan", plan, "--quiet", "--results-dir", results, faults=truth.faults)
-        assert [end.code for end in ends] == [0] * HOSTS, ends
+        assert [end.code for end in ends] == [0] * len(ends), ends
         (folder,) = store.folders(results)
         # In this process: a fresh one takes longer to load scipy than to judge.
         told = CliRunner().invoke(main, ["fleet", str(folder), "--json"])
