@@ -70,7 +70,7 @@ def planted(
 
 
 def by_threshold(world: World, generator: np.random.Generator) -> set[int]:
-    """Alone once. Pairs once, both nodes of a slow pair again with a good one: slow again is bad (as DLRover's check)."""
+    """Alone once. Pairs once, the nodes of a slow pair again with a good one: slow again is bad (DLRover's check)."""
     nodes = np.arange(world.fleet.count)
     first = matching(nodes, PAIRS, "pairs", generator)
     times = world.seconds(first, generator)
