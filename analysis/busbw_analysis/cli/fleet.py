@@ -141,7 +141,7 @@ def _print(result: Judged, chosen: Options, cost: Cost | None) -> None:
     if cost is not None:
         lines.append(("cost", outputs.cost_sentence(cost)))
     echo(render_lines(lines))
-    if result.judgement.bad_nodes:  # not wrapped, to be copied
+    if outputs.exclude(result):  # not wrapped, to be copied
         echo(f"\n--exclude={outputs.exclude(result)}")
         for command in outputs.drain(result):
             echo(command)
