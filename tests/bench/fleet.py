@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from testing.fleets import NODE_FAULTS, PAIRS, World, fleet_of, judged, scatter
+from testing.fleets import ALONE, NODE_FAULTS, PAIRS, World, fleet_of, judged, scatter
 
-from busbw_analysis.fleet.rounds import Floats, Round, matching
+from busbw_analysis.fleet.rounds import Floats, Round, everybody, matching
 from busbw_analysis.fleet.verdicts import FleetJudgement
 
 LIMIT: Final = 1 / 0.85
@@ -70,7 +70,7 @@ def planted(
 
 
 def by_threshold(world: World, generator: np.random.Generator) -> set[int]:
-    """Pairs once; both nodes of a slow pair again with a good one; slow again is bad (as DLRover's network check)."""
+    """Alone once. Pairs once, the nodes of a slow pair again with a good one: slow again is bad (DLRover's check)."""
     nodes = np.arange(world.fleet.count)
     first = matching(nodes, PAIRS, "pairs", generator)
     times = world.seconds(first, generator)
@@ -79,7 +79,13 @@ def by_threshold(world: World, generator: np.random.Generator) -> set[int]:
     good = generator.permutation(np.concatenate([first.sender[~slow], first.receiver[~slow]]))[: len(suspects)]
     again = Round.of(PAIRS, "pairs", suspects[: len(good)], good)
     second = world.seconds(again, generator)
-    return set(again.sender[second > LIMIT * np.median(times)].tolist())
+    return set(again.sender[second > LIMIT * np.median(times)].tolist()) | slow_alone(world, generator)
+
+
+def slow_alone(world: World, generator: np.random.Generator) -> set[int]:
+    """Nodes that take longer than the limit by themselves, in a single look."""
+    times = world.seconds(everybody(world.fleet, ALONE, "alone"), generator)
+    return set(np.flatnonzero(times > LIMIT * np.median(times)).tolist())
 
 
 def by_bisection(world: World, generator: np.random.Generator) -> set[int]:
@@ -100,7 +106,7 @@ def by_bisection(world: World, generator: np.random.Generator) -> set[int]:
                     bad |= set(half.tolist())
                 else:
                     groups.append(half)
-    return bad
+    return bad | slow_alone(world, generator)
 
 
 def named(judgement: FleetJudgement) -> set[int]:

@@ -66,6 +66,8 @@ def fleet(  # noqa: PLR0913 - click hands every option over by name
     """
     if runs and (given := [name for name, value in _measuring(backend, ranks, sample).items() if value is not None]):
         raise UsageError(f"--{given[0]} is for measuring; leave RUN out")
+    if model is None and (settings or network is not None):
+        raise UsageError("--layout and --network say what a model loses; give --model too")
     chosen = Options(within=-math.log1p(-_share(within)))
     places = None if topology is None else read_topology(topology)
     if not runs:
@@ -128,8 +130,6 @@ def _cost(
     result: Judged, model: Model | None, settings: Mapping[str, Any], network: GivenNetwork | None
 ) -> Cost | None:
     if model is None:
-        if settings or network is not None:
-            raise UsageError("--layout and --network say what a model loses; give --model too")
         return None
     step, _ = inputs.step_of(model, settings, model.batch, model.sequence)
     machine = machine_of(model.dtype, step.layout.gpus, None, network=network).machine
@@ -141,7 +141,7 @@ def _print(result: Judged, chosen: Options, cost: Cost | None) -> None:
     if cost is not None:
         lines.append(("cost", outputs.cost_sentence(cost)))
     echo(render_lines(lines))
-    if result.judgement.bad_nodes:  # not wrapped, to be copied
+    if outputs.exclude(result):  # not wrapped, to be copied
         echo(f"\n--exclude={outputs.exclude(result)}")
         for command in outputs.drain(result):
             echo(command)

@@ -54,6 +54,7 @@ def fleet_of(
     topology: Mapping[str, Path_] | None = None,
     *,
     several_ranks: bool = False,
+    are_hosts: bool = True,
 ) -> Fleet:
     """The nodes with their switches: of ``topology``, else as Slurm told the ranks.
 
@@ -67,7 +68,12 @@ def fleet_of(
     alone = [place for place, _, op in asked if op.local or (several_ranks and op.members == _COLLECTIVE)]
     pairs = sorted(((-case.size_bytes, place) for place, case, op in asked if op.members == "ends"))
     return Fleet(
-        tuple(names), leaf, tuple(path[-1] for path in switches), tuple(alone), tuple(place for _, place in pairs)
+        tuple(names),
+        leaf,
+        tuple(path[-1] for path in switches),
+        tuple(alone),
+        tuple(place for _, place in pairs),
+        are_hosts,
     )
 
 
@@ -113,7 +119,10 @@ class FleetController:
         several = all(len(ranks) > 1 for ranks in self._ranks)
         self._cases = tuple(cases)
         self._devices = missing_devices(names, facts)
-        self.search = Search(fleet_of(names, cases, facts, self.topology, several_ranks=several), self.options)
+        fleet = fleet_of(
+            names, cases, facts, self.topology, several_ranks=several, are_hosts=len(set(hosts)) == len(names)
+        )
+        self.search = Search(fleet, self.options)
 
     def next(self, measured: Measurement | Failed | Skipped | None) -> Ask | None:
         """As in ``Controller``."""

@@ -141,13 +141,14 @@ def _partner(judged: Judged, node: int) -> str:
 
 
 def exclude(judged: Judged) -> str:
-    """The bad nodes as ``--exclude`` takes them."""
-    return compressed(judged.judgement.fleet.names[node] for node in judged.judgement.bad_nodes)
+    """The bad nodes as ``--exclude`` takes them; empty if nodes are ranks of one host."""
+    fleet = judged.judgement.fleet
+    return compressed(fleet.names[node] for node in judged.judgement.bad_nodes if fleet.are_hosts)
 
 
 def drain(judged: Judged) -> Iterator[str]:
     """Commands that drain the bad nodes; they are printed and never run."""
-    bad = set(judged.judgement.bad_nodes)
+    bad = set(judged.judgement.bad_nodes) if judged.judgement.fleet.are_hosts else set()
     for verdict in judged.judgement.accused:
         nodes = [judged.judgement.fleet.names[node] for node in verdict.nodes if node in bad]
         bad -= set(verdict.nodes)

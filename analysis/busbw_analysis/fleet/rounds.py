@@ -74,6 +74,7 @@ class Fleet:
     switches: names of the leaf switches, neighbours beside each other
     alone: places of the cases that a node runs by itself
     pairs: places of the cases of pairs, the largest messages first
+    are_hosts: whether nodes are hosts; else ranks of one host
     """
 
     names: tuple[str, ...]
@@ -81,6 +82,7 @@ class Fleet:
     switches: tuple[str, ...] = ()
     alone: tuple[int, ...] = ()
     pairs: tuple[int, ...] = ()
+    are_hosts: bool = True
 
     @property
     def count(self) -> int:

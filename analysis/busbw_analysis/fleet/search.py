@@ -48,8 +48,8 @@ _DOUBT: Final = 0.1
 _MARGIN: Final = 4.0
 """Logarithm of the evidence that is measured beyond the limit, because other cases may have suspects too."""
 _MOST_PARTS: Final = 40
-_OF_PAIRS, _OF_CUT = 28, 5
-"""Rounds of a large fleet that nodes alone leave to the pairs, and these to switches and the cut."""
+_OF_PAIRS, _OF_CUT = 20, 5
+"""Rounds of a large fleet that nodes alone leave to suspects of pairs, and these to switches and the cut."""
 _TURN_OF_LINKS: Final = 3
 """In every third turn, suspected links come before their nodes, which may be suspects as well."""
 _LEAST_SIDE, _ENOUGH = 2, 8
@@ -132,18 +132,21 @@ class Search:
 
     def _all(self) -> Rounds:
         for case in self.fleet.alone:
-            yield from self._alone(case)
-        if self.fleet.count == 1:
-            return
-        for place, case in enumerate(self.fleet.pairs):
+            yield from self._ask(everybody(self.fleet, case, "alone"))
+        pairs = self.fleet.pairs if self.fleet.count > 1 else ()
+        if not pairs:
+            yield from self._alone_again()
+        for place, case in enumerate(pairs):
             # A large fleet takes the largest messages only, because its rounds are limited.
             if place and self._large:
                 break
             yield from self._pairs(case, sample=place > 0)
+            if not place:
+                yield from self._alone_again()
             if not self._large and not place:
                 yield from self._cut(case)
             yield from self._suspects(case)
-        for case in self.fleet.pairs[:1]:
+        for case in pairs[:1]:
             yield from self._within(case)
             if self._large:
                 yield from self._cut(case)
@@ -152,14 +155,15 @@ class Search:
         """The measured rounds of a case."""
         return [each for each in self.rounds if each.case == case]
 
-    def _alone(self, case: int) -> Rounds:
-        yield from self._ask(everybody(self.fleet, case, "alone"))
-        suspects = suspects_alone(self.of_case(case), self.options.within)
-        for _ in range(_TURNS):
-            evidence = evidence_alone(self.fleet, self.of_case(case), suspects, self.options.within)
-            if not open_tests(evidence).any() or not self._room(_OF_PAIRS):
-                break
-            yield from self._ask(everybody(self.fleet, case, "alone again"))
+    def _alone_again(self) -> Rounds:
+        """Suspects among the nodes alone: some time after the first look, because a slow moment may last seconds."""
+        for case in self.fleet.alone:
+            suspects = suspects_alone(self.of_case(case), self.options.within)
+            for _ in range(_TURNS):
+                evidence = evidence_alone(self.fleet, self.of_case(case), suspects, self.options.within)
+                if not open_tests(evidence).any() or not self._room(_OF_PAIRS):
+                    break
+                yield from self._ask(everybody(self.fleet, case, "alone again"))
 
     def _pairs(self, case: int, *, sample: bool) -> Rounds:
         """Every pair both ways, or random matchings."""
