@@ -19,7 +19,7 @@ developed := $(venv)/.developed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents lint format drawings bench bench-fit bench-gates bench-gpu gpu-acceptance bench-metrology bench-scale bench-training dist clean
+.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents lint format drawings bench bench-fit bench-fleet bench-gates bench-gpu gpu-acceptance bench-metrology bench-scale bench-training dist clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +115,10 @@ bench: $(installed) ## measure the overhead of busbw, as ratios
 
 bench-fit: $(installed) ## accuracy of fits and coverage of their intervals: 10 to 20 minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/fits.py
+
+bench-fleet: $(installed) ## recall and precision of busbw fleet: simulated, beside the field's ways: 15 minutes; on the test bed: 2 hours, resumable
+	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/fleet.py
+	PYTHONPATH=tests/shared:tests/cluster $(venv)/bin/python tests/bench/fleet_bed.py
 
 bench-gates: $(installed) ## error rates of gates, on resampled launches and on REAL=10 real runs: 15 minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/gates.py --real $(or $(REAL),10)
