@@ -29,17 +29,7 @@ def check_case(
     for number in range(sets):
         error, call_ns, unchecked, own_wrong = "", 0, "", 0
         buffer_set = None if part is None else part.sets[number]
-        # All ranks agree after each preparation: the second may be a barrier, which every rank must reach.
-        steps: list[Call] = [partial(_refresh, case, part, buffer_set)]
-        if op.stores or op.fresh or op.splits:
-            prepare = None if buffer_set is None else buffer_set.operation.prepare
-            steps.append(prepare or do_nothing)
-        for step in steps:
-            fail_together(bench, _error_of(bench, step), "cannot be prepared")
-        with explained(bench.backend):
-            if bench.backend.device is not None:
-                bench.backend.device.synchronise()
-            bench.backend.barrier()
+        _prepare(bench, op, case, part, buffer_set)
         if part is not None and buffer_set is not None:
             error, call_ns = _attempt(bench, case, buffer_set.operation, compiled=part.row is not None)
             if not error:
@@ -60,6 +50,21 @@ def check_case(
     if op.repeatable:
         _compare(bench, part, when)
     return Check(state="verified"), first_ns
+
+
+def _prepare(bench: Bench, op: Op, case: Case, part: Part | None, buffer_set: BufferSet | None) -> None:
+    """Fresh data on every rank, and then all ranks at the same place. Raises CaseFailed on all ranks."""
+    # All ranks agree after each preparation: the second may be a barrier, which every rank must reach.
+    steps: list[Call] = [partial(_refresh, case, part, buffer_set)]
+    if op.stores or op.fresh or op.splits:
+        prepare = None if buffer_set is None else buffer_set.operation.prepare
+        steps.append(prepare or do_nothing)
+    for step in steps:
+        fail_together(bench, _error_of(bench, step), "cannot be prepared")
+    with explained(bench.backend):
+        if bench.backend.device is not None:
+            bench.backend.device.synchronise()
+        bench.backend.barrier()
 
 
 def _compare(bench: Bench, part: Part | None, when: str) -> None:
