@@ -184,19 +184,27 @@ def test_a_prolog_takes_out_only_a_node_that_fails(
         assert drained.read_text().splitlines()[:3] == ["update", "NodeName=n7", "State=DRAIN"]
 
 
-@pytest.mark.parametrize(("bad", "status"), [((), 0), ((1, 2), 1)])
-def test_a_job_checks_its_nodes_and_lists_those_that_fail(tmp_path: Path, bad: tuple[int, ...], status: int) -> None:
+@pytest.mark.parametrize(
+    ("silent", "bad", "status"), [((), (), 0), ((3,), (), 3), ((3,), (1, 2), 1), ((), (1, 2), 1), ((0, 1, 2, 3), (), 3)]
+)
+def test_a_job_lists_nodes_that_fail_and_names_those_that_say_nothing(
+    tmp_path: Path, silent: tuple[int, ...], bad: tuple[int, ...], status: int
+) -> None:
     program(tmp_path, "busbw", 'eval "line=\\$LINE_$SLURMD_NODENAME"; echo "$line"')
     each = 'for n in 0 1 2 3; do SLURMD_NODENAME=$n "$@"; done'
     program(tmp_path, "srun", f'while [ "$1" != bash ]; do shift; done\n{each}')
-    program(tmp_path, "scontrol", 'echo "n[$3]"')
-    of_nodes = {f"LINE_{number}": FAIL if number in bad else PASS for number in range(3)} | {"LINE_3": ""}
+    program(tmp_path, "scontrol", '[ "$2" = hostnames ] && echo "$3" | tr , "\\n" || echo "n[$3]"')
+    answers = {number: "" if number in silent else FAIL if number in bad else PASS for number in range(4)}
     text = (ROOT / "slurm/health.sbatch").read_text(encoding="utf-8")
-    ended = script(tmp_path, text, SLURM_JOB_NUM_NODES="4", **of_nodes)
+    of_nodes = {f"LINE_{number}": answer for number, answer in answers.items()}
+    ended = script(tmp_path, text, SLURM_JOB_NODELIST="0,1,2,3", **of_nodes)
     code, said = lines(ended)
     assert code == status, ended.stderr
-    assert [json.loads(line) for line in said[:4]] == [*(json.loads(of_nodes[f"LINE_{n}"]) for n in range(3)), None]
-    assert said[4:] == (["--exclude=n[1,2]"] if bad else [])
+    assert [json.loads(line) for line in said if line.startswith("{")] == [
+        json.loads(answer) for answer in answers.values() if answer
+    ]
+    assert said[-1:] == ["--exclude=n[1,2]"] or not bad
+    assert ended.stderr.strip().rpartition(": ")[2] == (f"n[{','.join(map(str, silent))}]" if silent else "")
 
 
 # --- Kubernetes ------------------------------------------------------------------------------------------------
@@ -262,3 +270,13 @@ def test_the_init_container_stops_only_on_a_node_that_fails(tmp_path: Path, line
     ended = script(tmp_path, health["args"][0], NODE_NAME="n7", RULES="r.toml", MESSAGE=str(message))
     assert ended.returncode == seen
     assert message.read_text() == f"n7 {line or 'was not judged'}\n"
+
+
+def test_folders_of_checks_that_were_killed_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(prolog, "gettempdir", lambda: str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for name in (f"busbw-prolog-{ended.pid}-a", f"busbw-prolog-{os.getpid()}-b", "busbw-prolog-c"):
+        (tmp_path / name).mkdir()
+    prolog._remove_abandoned()
+    assert {folder.name for folder in tmp_path.iterdir()} == {f"busbw-prolog-{os.getpid()}-b", "busbw-prolog-c"}

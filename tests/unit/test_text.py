@@ -79,6 +79,7 @@ READERS: Final[dict[str, str]] = {
     "busbw/backends/pytorch/training/observer.py": "torch's names of functions",
     "busbw/backends/side_channel.py": "addresses, descriptors and messages of the system and of torch",
     "busbw/system/counters.py": "counters of the kernel",
+    "busbw_analysis/gate/prolog.py": "names of folders of checks that were killed",
     "busbw_analysis/gate/prolog.py:own_variables": "names of variables of launchers",
     "busbw/launch/launchers.py": "variables of launchers",
     "busbw/launch/local.py:_Rank": "the state of a process",

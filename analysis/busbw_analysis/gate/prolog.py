@@ -1,6 +1,8 @@
 """Health check of this node: a short run of its own, and the rules that every node has to keep."""
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Final
+
+import psutil
 
 from busbw.errors import UsageError
 from busbw.runs import store
@@ -25,6 +29,10 @@ SECONDS: Final = 20.0
 _ENDING_SECONDS: Final = 5.0
 _TIMEOUT_SECONDS: Final = 10
 """Limit of every wait for a rank: a GPU that does not answer is named within the time."""
+
+_PREFIX: Final = "busbw-prolog-"
+"""Of the folders of checks; the number of their process follows."""
+_FOLDER: Final = re.compile(rf"{_PREFIX}([0-9]+)-.*")
 
 _OF_LAUNCHERS: Final = (
     *("SLURM_", "PMI_", "PMIX_", "OMPI_COMM_WORLD_", "MPI_LOCAL", "FLUX_", "JSM_", "PALS_", "TORCHELASTIC_"),
@@ -72,7 +80,8 @@ def measured_here(seconds: float = SECONDS) -> Iterator[NodeRun]:
     """
     facts = host_facts()
     suite = "prolog-gpu" if facts.pci.gpus else "prolog"
-    with TemporaryDirectory(prefix="busbw-prolog-") as results:
+    _remove_abandoned()
+    with TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as results:
         argv = [sys.executable, "-m", "busbw", "run", "--suite", suite, "--no-baseline", "--quiet"]
         argv += ["--timeout", str(_TIMEOUT_SECONDS), "--results-dir", results]
         late, said = _run(argv, own_variables(os.environ), seconds)
@@ -81,6 +90,14 @@ def measured_here(seconds: float = SECONDS) -> Iterator[NodeRun]:
             why = f"its {seconds:.0f} s were over" if late else said.strip() or "it ended without a message"
             raise UsageError(f"--prolog: nothing was measured: {why}", code="prolog")
         yield NodeRun(made[0], late, facts)
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders of checks that were killed: on a node with a sick device, each would leave another."""
+    for folder in Path(gettempdir()).glob(f"{_PREFIX}*-*"):
+        match = _FOLDER.fullmatch(folder.name)
+        if match and not psutil.pid_exists(int(match[1])):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def own_variables(variables: Mapping[str, str]) -> dict[str, str]:
