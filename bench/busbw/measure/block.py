@@ -44,7 +44,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     if op.members == "all":
         bench.backend.use_groups(rounds[0])
     bench.common.renew()
-    watch = InterferenceMonitor(bench.backend, bench.hosts)
+    watch = InterferenceMonitor(bench.backend, bench.hosts, counters=bench.counters)
     sets = _sets(bench, case)
     settings = RoundSettings(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case), sets)
     done: list[tuple[RoundResult, Check, int]] = []
@@ -55,7 +55,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
                 done.append(_round(bench, op, case, groups, part, matrix, settings))
                 supplement = measure_supplement(bench, case, part, launch, settings.budget)
         except CaseFailed as reason:
-            return failed(case, launch, block, str(reason), reason.cause)
+            return failed(case, launch, block, str(reason), reason.cause, reason.ranks)
         settings = dataclasses.replace(settings, calls=done[0][0].calls)
     results, checks, first_calls_ns = zip(*done, strict=True)
     clock_error_ns = bench.common.error_ns()  # to rank 0's clock
