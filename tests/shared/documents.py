@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 from drawing_tool import documented
+from gallery import gallery
 
 from busbw.ops import OPS
 from busbw.ops.base import Op
@@ -203,6 +204,7 @@ PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "bounds": bounds,
     "exchanges": exchange_methods,
     "metrics": metrics,
+    "gallery": gallery,
     **{kind.__name__: partial(fields, kind) for kind in _WHOLE},
     **{kind.__name__: partial(fields, kind, "named") for kind in _OUTLINED},
     "runs": partial(columns, OF_RUNS),
