@@ -19,7 +19,7 @@ developed := $(venv)/.developed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents gallery lint format drawings bench bench-fit bench-gates bench-gpu gpu-acceptance bench-metrology bench-scale dist clean
+.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents gallery man lint format drawings bench bench-fit bench-gates bench-gpu gpu-acceptance bench-metrology bench-scale dist clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ gallery: documents ## docs/gallery.md: judge twelve public measurements anew (a 
 
 drawings: $(installed) ## regenerate the drawings of algorithms in docs/drawings
 	$(venv)/bin/python tests/models/drawing_tool.py docs/drawings
+
+man: $(installed) ## build/man: a man page of every command
+	$(venv)/bin/python tests/shared/man_pages.py build/man
 
 format: $(developed) ## format the sources
 	$(venv)/bin/ruff check --fix

@@ -16,6 +16,7 @@ SCHEMAS = {
     "vendor.github-issue-forms": ".github/ISSUE_TEMPLATE/[!c]*.yml",
     "vendor.github-issue-config": ".github/ISSUE_TEMPLATE/config.yml",
     "vendor.citation-file-format": "CITATION.cff",
+    "vendor.github-actions": "docs/deploy/gate/action.yml",
 }
 
 
