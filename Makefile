@@ -19,7 +19,7 @@ developed := $(venv)/.developed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents gallery man lint format drawings bench bench-fit bench-gates bench-gpu gpu-acceptance bench-metrology bench-scale dist clean
+.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents gallery man site lint format drawings bench bench-fit bench-fleet bench-gates bench-gpu gpu-acceptance bench-metrology bench-scale bench-training dist clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,6 +121,10 @@ bench: $(installed) ## measure the overhead of busbw, as ratios
 bench-fit: $(installed) ## accuracy of fits and coverage of their intervals: 10 to 20 minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/fits.py
 
+bench-fleet: $(installed) ## recall and precision of busbw fleet: simulated, beside the field's ways: 15 minutes; on the test bed: 2 hours, resumable
+	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/fleet.py
+	PYTHONPATH=tests/shared:tests/cluster $(venv)/bin/python tests/bench/fleet_bed.py
+
 bench-gates: $(installed) ## error rates of gates, on resampled launches and on REAL=10 real runs: 15 minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/gates.py --real $(or $(REAL),10)
 
@@ -135,6 +139,9 @@ bench-metrology: $(installed) ## error rates of the statistics on simulated data
 
 bench-scale: $(installed) ## time and memory of the analysis for many ranks, pairs, samples and runs: minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/scale.py
+
+bench-training: $(installed) ## predicted training steps against published ones, beside other simulators: a minute
+	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/training.py
 
 dist: $(developed) ## dist/: wheel and sdist, the same bytes for the same commit
 	rm -rf dist

@@ -48,6 +48,8 @@ READERS: Final[dict[str, str]] = {
     "busbw_analysis/cli/training_options.py": "names of files and models, networks and percentages as users write them",
     "busbw_analysis/cli/simulate.py": "algorithms and placements that users type",
     "busbw_analysis/models/networks.py": "networks as users write them",
+    "busbw_analysis/fleet/controller.py:two_hosts": "names that users give to logs",
+    "busbw_analysis/fleet/topology.py": "lists of hosts, and Slurm's topology.conf",
     "busbw_analysis/gate/baselines.py:_NAME": "names that users type",
     "busbw_analysis/gate/rules.py": "sizes as users write them",
     # files that people write, and those of runs

@@ -29,6 +29,7 @@ from busbw_analysis.report.document import (
     table,
     three_digits,
 )
+from busbw_analysis.training.kernels import Speed
 from busbw_analysis.training.layout import Step
 from busbw_analysis.training.memory import Memory
 from busbw_analysis.training.plan import SCENARIOS
@@ -192,7 +193,7 @@ def _predict(verdict: StepVerdict, prices: Measured, scenario: Scenario) -> Step
     step, wait_ns = step_of(measured.op, measured.workload), measured.workload.wait_ns
     seconds = (measured.compute_ns if wait_ns is None else wait_ns) / 1e9
     rate = StepShape(measured.workload).flop / measured.ranks / seconds
-    machine = Machine(rate, prices.per_host, prices, _overlap(measured.op, step), causal=False)
+    machine = Machine(Speed(rate), prices.per_host, prices, _overlap(measured.op, step), causal=False)
     rows = [row for stage in step.kinds for row in traffic(step, stage)]
     groups = [(row, group_of(step.layout, row, prices.per_host)) for row in rows]
     largest_bytes = max((prices.together(row.size_bytes, group) for row, group in groups), default=0)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 _Record = TypeVar("_Record")
+_MOST_AT_ONCE: Final = 1024
+"""Bytes of a broadcast that share a message with its length."""
 
 Vector = npt.NDArray[np.int64]
 Call = Callable[[], object]
@@ -332,6 +334,21 @@ def records_of_every_rank(backend: Backend, mine: object, kind: type[_Record]) -
     """Gather ``mine`` of every rank on every rank, decoded as ``kind``. Raises BackendError."""
     texts = backend.share(msgspec.json.encode(mine).decode())
     return [msgspec.json.decode(text, type=kind) for text in texts]
+
+
+def broadcast(backend: Backend, text: str, *, flag: bool) -> tuple[str, bool]:
+    """The ``text`` of rank 0 on every rank, and whether any rank has the ``flag``. Collective. Raises BackendError.
+
+    A text of up to ``_MOST_AT_ONCE`` bytes takes one reduction, as it has no zero bytes at its end.
+    """
+    mine = text.encode() if backend.rank == 0 else b""
+    head = np.frombuffer(mine[:_MOST_AT_ONCE].ljust(_MOST_AT_ONCE, b"\0"), dtype=np.int64)
+    flags, length, *words = backend.reduce(np.asarray([flag, len(mine), *head], dtype=np.int64), "sum")
+    whole = np.asarray(words, dtype=np.int64).tobytes()
+    if length > _MOST_AT_ONCE:
+        rest = mine[_MOST_AT_ONCE:].ljust(8 * (int(length - _MOST_AT_ONCE + 7) // 8), b"\0")
+        whole += backend.reduce(np.frombuffer(rest, dtype=np.int64), "sum").tobytes()
+    return whole[: int(length)].decode(), bool(flags)
 
 
 def of_every_rank(backend: Backend, mine: Sequence[int]) -> Vector:

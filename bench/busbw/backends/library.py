@@ -81,7 +81,6 @@ class LibraryBackend(Backend):
             folder=world.folder,
             peer=self.peer_in(bound.group),
             local_rank=world.local_rank,
-            comm=self.comm(op, bound.group),
         )
         if case.dtype in FLOAT8 and not op.reduces:
             bound = replace(bound, send=bound.send.view(torch.uint8), receive=bound.receive.view(torch.uint8))
@@ -91,7 +90,7 @@ class LibraryBackend(Backend):
             return sockets.bind(op, bound, self.share, world.timeout_seconds)
         if isinstance(case.settings, AlgorithmSettings):
             return scheduled.bind(op, bound, self.exchange(case))
-        return self.calls[op.name](bound)
+        return self.calls[op.name](replace(bound, comm=self.comm(op, bound.group)))
 
     @abstractmethod
     def exchange(self, case: Case) -> Exchange:

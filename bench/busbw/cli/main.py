@@ -15,6 +15,7 @@ from busbw.escape import echo, plain_text
 _JUDGE = "busbw_analysis.cli.main"
 _HISTORY = "busbw_analysis.cli.history"
 _GATE = "busbw_analysis.cli.gate"
+_FLEET = "busbw_analysis.cli.fleet"
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Measure": {
@@ -29,6 +30,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "index": (_HISTORY, "Gather the summaries of all runs, so that history, sql and list runs are fast."),
         "sql": (_HISTORY, "Query all runs with SQL."),
         "gate": (_GATE, "Decide whether a run passes, by rules or a baseline: pass, fail or cannot tell."),
+        "fleet": (_FLEET, "Name the slow nodes, links and switches of a fleet, measured now or stored."),
         "rules": (_GATE, "Write rules for busbw gate from healthy runs, or check a file of rules."),
         "baseline": (_GATE, "Name runs that busbw gate compares with."),
         "import": ("busbw_analysis.cli.exchange", "Convert logs of other tools to runs."),

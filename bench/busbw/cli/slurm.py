@@ -26,7 +26,7 @@ from busbw.workloads.shapes import step_seconds
 
 _OPTIONS = [
     option("--nodes", "Nodes of the job; several numbers submit a job array with one run for each.", metavar="N[,N…]"),
-    option("--ranks-per-node", "Ranks per node.", click.IntRange(min=1)),
+    option("--ranks-per-node", "Ranks per node.  [default: 1 for the suite fleet]", click.IntRange(min=1)),
     option("--resume", "Complete this run (folder, name or latest) on its nodes.", metavar="RUN"),
     option("--backend", "Communication library (busbw list backends).  [default: the plan's]"),
     option("--launches", "Repetitions in new processes, a step each.  [default: the plan's]", click.IntRange(min=1)),

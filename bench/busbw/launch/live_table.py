@@ -103,7 +103,7 @@ class LiveTable(Listener):
                 self._print(f"# caution: {caution}")
             for note in cases.adjusted:
                 self._print(f"# size rounded: {note}")
-            if self._live is None:
+            if self._live is None and self._plan.controller is None:
                 self._print(header())
         dtypes, redops = ({case.dtype for case in cases.cases}, {case.redop for case in cases.cases})
         values: dict[Detail, set[str | None]] = {"dtype": dtypes, "redop": redops}
@@ -114,10 +114,10 @@ class LiveTable(Listener):
     def block_begins(self, case: Case, launch: int, block: int) -> None:
         """Update the progress bar."""
         super().block_begins(case, launch, block)
-        total = self._blocks * self._launches
+        total = self._blocks * self._launches if self._plan.controller is None else None
         before = self._blocks * self._launch + self._done
         spent = time.monotonic() - self._began
-        left = format_span(spent / before * (total - before)) if before else "?"
+        left = format_span(spent / before * (total - before)) if before and total is not None else "?"
         if self._live is not None:
             self._progress.update(self._task, total=total, completed=before, left=left, case=in_words(case))
             self._live.update(Group(self._overview(), self._progress), refresh=True)
@@ -129,6 +129,8 @@ class LiveTable(Listener):
             self._print(f"{_first_columns(row.case)}{_timing(row.case, self._shown_fields)}  skipped: {row.reason}")
             return
         self._done += 1
+        if self._plan.controller is not None and isinstance(row, Measurement):
+            return  # one of many rounds, which mean something only together
         if isinstance(row, Failed):
             # The other blocks of a failed case are no longer measured.
             self._done += self._blocks_of[row.case] - len(self._pending.pop(row.case, [])) - 1

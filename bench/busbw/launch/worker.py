@@ -1,6 +1,7 @@
 """One rank of a launch: connect the backend, exchange facts, measure block after block; rank 0 writes the results."""
 
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import busbw
 from busbw.backends.base import Backend, BackendRow, World, explained
 from busbw.backends.compiled_loop import Row, nothing, row_of
 from busbw.errors import BackendError, LaunchError, RankFailure
+from busbw.launch.asked import AskedRounds
 from busbw.launch.run_session import Listener
 from busbw.measure.bench import Bench, agreed
 from busbw.measure.block import measure
@@ -296,7 +298,10 @@ class _Launch:
             hosts=survey.hosts,
             traces=job.folder if job.plan.record_trace else None,
         )
-        outcome = self._measure_blocks(bench, decision, record)
+        if job.plan.controller is None:
+            outcome = self._measure_blocks(bench, decision, record)
+        else:
+            outcome = self._measure_rounds(bench, decision, survey, record)
         self.listener.launch_ended()
         return outcome
 
@@ -363,6 +368,35 @@ class _Launch:
                 windows.add(row, begin_ns, now_ns())
         windows.close(now_ns())
         return Outcome(measured, len(void))
+
+    def _measure_rounds(
+        self, bench: Bench, decision: _Decision, survey: _Survey, record: Callable[[Measurement | Failed], None]
+    ) -> Outcome:
+        """Measure the rounds that the plan's controller asks for. Raises LaunchError, too."""
+        job, cases = self.job, decision.cases.cases
+        rounds = AskedRounds(bench.backend, cases, decision.skipped)
+        if bench.backend.rank == 0:
+            rounds.begin(job.plan, survey.hosts, survey.facts)
+        measured = 0
+        failed: set[Case] = set()
+        row: Measurement | Failed | None = None
+        for number in itertools.count():
+            self.doing = "the choice of a round"
+            ask, stopped = rounds.next(row, stop=job.asked_to_end is not None and job.asked_to_end())
+            if ask is None or stopped:
+                return Outcome(measured, len(failed), stopped=stopped)
+            case = cases[ask.case]
+            self.doing = in_words(case)
+            self.listener.block_begins(case, job.launch, number)
+            if case in decision.hindered:
+                error = decision.hindered[case]
+                row = Failed(case=case, launch=job.launch, block=number, error=error, cause="environment")
+            else:
+                row = measure(bench, case, (), job.launch, number, ask.groups)
+            record(row)
+            measured += isinstance(row, Measurement)
+            failed |= {case} if isinstance(row, Failed) else set()
+        raise AssertionError  # the count has no end
 
     def _repeated(self, decision: _Decision) -> tuple[Case, ...]:
         """The cases that are measured until the duration of the plan is over: not those that are only references."""

@@ -32,6 +32,24 @@ _MOST_RANKS = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """What a round has to know before its samples, the same on every rank but for ``origin``.
+
+    estimate_ns: duration of a call on the slowest rank.
+    each_ns: duration of a sample of one call with its start.
+    calls: calls per sample.
+    compiled: whether the compiled loop makes the calls.
+    origin: moment from which entries count, on the common clock; if clocks are not comparable, each rank's own.
+    """
+
+    estimate_ns: int
+    each_ns: int
+    calls: int
+    compiled: bool
+    origin: int
+
+
+@dataclass(frozen=True, slots=True)
 class Bench:
     """A rank's measuring context.
 
@@ -44,6 +62,7 @@ class Bench:
     work: computation that runs concurrently with a communication.
     traces: folder into which rank 0 writes profiler traces of training steps (None: no traces).
     counters: counters of this host since the start of the launch.
+    paces: what the rounds that a controller asks for need not find again, by case and ranks of the largest group.
     """
 
     backend: Backend
@@ -56,6 +75,7 @@ class Bench:
     work: ComputeLoad = field(default_factory=ComputeLoad)
     traces: Path | None = None
     counters: CounterWatch = field(default_factory=CounterWatch)
+    paces: dict[tuple[Case, int], Pace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +106,9 @@ class Part:
 
 
 def rounds_of(case: Case) -> tuple[Round, ...]:
-    """Groups of ranks that call concurrently, for each round. Only the pair matrix has more than one round."""
+    """Groups of ranks that call concurrently, for each round of a case whose groups are not asked for. Only the pair
+    matrix has more than one round.
+    """
     op = OPS[case.op]
     groups = split_world(case.group, case.ranks)
     if op.members == "all":

@@ -61,8 +61,9 @@ class Batch:
         return durations(self.samples, "host" if self.timed_by == "device" else "device")
 
 
-def reduce_batch(backend: Backend, groups: Round, taken: Batch) -> Vector:
-    """Reduce one batch over all ranks with a single max-reduction; returns rows × groups × samples. Collective.
+def reduce_batch(backend: Backend, groups: Round, taken: Batch, elapsed_ns: int) -> tuple[Vector, int]:
+    """Reduce one batch over all ranks with a single max-reduction; returns rows × groups × samples, and the most of
+    ``elapsed_ns``. Collective.
 
     Durations and entries are packed with the rank in the low digits (value · size + rank), so the extreme value
     carries its owner. Negated rows give minima. Times count from a common origin, so packing cannot overflow.
@@ -89,7 +90,8 @@ def reduce_batch(backend: Backend, groups: Round, taken: Batch) -> Vector:
     for number, group in enumerate(groups):
         if rank in group:
             mine[:, number] = rows
-    return backend.reduce(mine.reshape(-1), "max").reshape(mine.shape)
+    reduced = backend.reduce(np.append(mine.reshape(-1), elapsed_ns), "max")
+    return reduced[:-1].reshape(mine.shape), int(reduced[-1])
 
 
 @dataclass(frozen=True, slots=True)

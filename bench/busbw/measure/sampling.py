@@ -15,7 +15,7 @@ import numpy as np
 
 from busbw.backends.base import Call, Vector, explained, in_order
 from busbw.measure import loops, stopping
-from busbw.measure.bench import Bench, Part, agreed, fail_together
+from busbw.measure.bench import Bench, Pace, Part, agreed, fail_together
 from busbw.measure.loops import STARTS_OVERLAPPED, DeviceWork, Hold, Loop, Samples, idle, require_time
 from busbw.measure.reduction import Batch, durations, gather_ranks, record_group, reduce_batch, timed_by
 from busbw.measure.stopping import ROWED, Budget
@@ -33,17 +33,20 @@ class RoundResult:
     """Samples of one round of groups, reduced over all ranks; identical on every rank.
 
     groups: samples of each group.
-    calls: calls per sample.
+    pace: with which they were taken.
     warmup_calls: calls made before the first sample.
     stop_reason: why sampling ended.
-    loop: which loop made the calls (compiled or Python).
     """
 
     groups: tuple[GroupSamples, ...]
-    calls: int
+    pace: Pace
     warmup_calls: int
     stop_reason: StopReason
-    loop: LoopKind
+
+    @property
+    def loop(self) -> LoopKind:
+        """Which loop made the calls."""
+        return "compiled" if self.pace.compiled else "python"
 
 
 class _Sampler:
@@ -183,12 +186,14 @@ class RoundSettings:
     flush: evicts the data from the caches before each sample (None: nothing does).
     sets: number of buffer sets that are used in turn.
     calls: calls per sample (None: the first round determines it for all).
+    pace: of an earlier round with like groups, which this one need not find again (None: it has to).
     """
 
     budget: Budget
     flush: Call | None = None
     sets: int = 1
     calls: int | None = None
+    pace: Pace | None = None
 
 
 def sample(
@@ -201,22 +206,14 @@ def sample(
     """
     budget, device = settings.budget, bench.backend.device
     sampler = _Sampler(bench, case, part, settings.flush)
-    once = sampler.batch(1, 0)
-    by_python = part is not None and part.row is None
-    estimate, anywhere = map(int, agreed(bench, [int((once.exits - once.entries)[0]), by_python]))
-    sampler.compiled = not anywhere  # the same loop on all ranks
-    warmup = stopping.warmup_calls(bench.timing, estimate)
-    began = bench.clock.now_ns()
-    warm = sampler.batch(warmup, estimate)
-    spent = bench.clock.now_ns() - began
-    by = timed_by(case)
-    estimate, pace = map(int, agreed(bench, [int(np.median(durations(warm, by))), spent // warmup]))
-    # These ops are prepared once per sample, so a second call would find nothing prepared.
-    calls = 1
-    if not (op.stores or op.fresh):
-        timer_ns = device.tick_ns if device is not None and by == "device" else bench.timer_ns
-        calls = stopping.calls_per_sample(case.mode, estimate, timer_ns, budget, case.cache)
-    error = sampler.settle(settings.calls or calls)
+    if settings.pace is None:
+        found, warmup = _find_pace(bench, op, case, part, sampler, settings)
+    else:
+        found, warmup = settings.pace, bench.timing.warmup_calls
+        sampler.compiled = found.compiled
+        sampler.batch(warmup, found.each_ns)
+    estimate, pace, by = found.estimate_ns, found.each_ns, timed_by(case)
+    error = sampler.settle(found.calls)
     if device is not None and case.mode in _CAPTURED:
         fail_together(bench, error, "cannot be captured")
     if device is not None and case.mode in ROWED:
@@ -226,7 +223,9 @@ def sample(
     before = sampler.balance(budget, pace) if case.mode == "overlap" else None
     # Each sample has one barrier, however many calls it has.
     pace = pace - estimate + sampler.calls * estimate if before is None else 2 * pace + int(np.median(before))
-    seen, batches, reason = _sample_until_done(bench, groups, sampler, budget, sampler.calls * estimate, pace)
+    seen, batches, reason = _sample_until_done(
+        bench, groups, sampler, budget, sampler.calls * estimate, pace, found.origin
+    )
     alone_ns: int | None = None
     if before is not None:
         # The machine may have changed meanwhile, so the reference is measured before and after the samples.
@@ -236,20 +235,41 @@ def sample(
         record_group(bench, case, group, matrix, seen[:, number], per_rank, alone_ns)
         for number, group in enumerate(groups)
     )
-    return RoundResult(recorded, sampler.calls, warmup, reason, "python" if anywhere else "compiled")
+    return RoundResult(recorded, found, warmup, reason)
+
+
+def _find_pace(
+    bench: Bench, op: Op, case: Case, part: Part | None, sampler: _Sampler, settings: RoundSettings
+) -> tuple[Pace, int]:
+    """Warm up; returns the pace, and the number of calls that it took."""
+    device, by = bench.backend.device, timed_by(case)
+    once = sampler.batch(1, 0)
+    by_python = part is not None and part.row is None
+    estimate, anywhere = map(int, agreed(bench, [int((once.exits - once.entries)[0]), by_python]))
+    sampler.compiled = not anywhere  # the same loop on all ranks
+    warmup = stopping.warmup_calls(bench.timing, estimate)
+    began = bench.clock.now_ns()
+    warm = sampler.batch(warmup, estimate)
+    ended = bench.clock.now_ns()
+    now = int(bench.common.common(np.asarray([ended], dtype=np.int64))[0])
+    own = [int(np.median(durations(warm, by))), (ended - began) // warmup, -now]
+    estimate, each, earliest = map(int, agreed(bench, own))
+    # These ops are prepared once per sample, so a second call would find nothing prepared.
+    calls = 1
+    if not (op.stores or op.fresh):
+        timer_ns = device.tick_ns if device is not None and by == "device" else bench.timer_ns
+        calls = stopping.calls_per_sample(case.mode, estimate, timer_ns, settings.budget, case.cache)
+    origin = -earliest if bench.common.comparable else now
+    return Pace(estimate, each, settings.calls or calls, sampler.compiled, origin), warmup
 
 
 def _sample_until_done(
-    bench: Bench, groups: Round, sampler: _Sampler, budget: Budget, estimate_ns: int, pace_ns: int
+    bench: Bench, groups: Round, sampler: _Sampler, budget: Budget, estimate_ns: int, pace_ns: int, origin: int
 ) -> tuple[Vector, list[Batch], StopReason]:
     """Take batches of samples until the stopping rule is met; returns all of them as ``reduce_batch`` does."""
     batches: list[Batch] = []
     seen: list[Vector] = []
     began = bench.clock.now_ns()
-    # The origin is the earliest start of any rank; if clocks are not comparable, each rank uses its own.
-    origin = int(bench.common.common(np.asarray([began], dtype=np.int64))[0])
-    if bench.common.comparable:
-        origin = -int(agreed(bench, [-origin])[0])
     more, precision = stopping.first_batch(budget, estimate_ns, pace_ns), bench.timing.precision
     if sampler.case.sync == "window":
         # The window length is adapted after each batch; ranks could miss all of a large first batch.
@@ -259,9 +279,9 @@ def _sample_until_done(
         entries, exits = bench.common.common(samples.entries), bench.common.common(samples.exits)
         late = sampler.missed(samples)
         batches.append(Batch(samples, entries - origin, exits - origin, late, timed_by(sampler.case)))
-        seen.append(reduce_batch(bench.backend, groups, batches[-1]))
+        reduced, elapsed = reduce_batch(bench.backend, groups, batches[-1], bench.clock.now_ns() - began)
+        seen.append(reduced)
         everything = np.concatenate(seen, axis=-1)
-        elapsed = int(agreed(bench, [bench.clock.now_ns() - began])[0])
         reason = stopping.stop_reason(budget, everything[0], elapsed, precision, len(batches))
         if reason is not None:
             return everything, batches, reason

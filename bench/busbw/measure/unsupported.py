@@ -12,7 +12,7 @@ from busbw.measure.stopping import ROWED
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.base import Layout, Op, Share, first_reason
-from busbw.ops.groups import Ranks, split_world
+from busbw.ops.groups import ASKED, Ranks, split_world
 from busbw.ops.settings import MOST_NODES, TrafficSettings, explicit_algorithm, host_settings, run_together
 from busbw.ops.traffic import imbalanced
 from busbw.runs.records import DTYPE_BYTES, Case
@@ -75,8 +75,16 @@ def unsuited(case: Case, place: Place) -> str | None:
         return f"root {case.root} is not in every group; the smallest has {smallest} ranks"
     if op.uneven and len({len(group) for group in groups}) > 1:
         return f"{op.name} needs groups of equal size; these have {sorted({len(group) for group in groups})} ranks"
-    reason = _host_layout(case, place) or _no_numa_node(case, place) or out_of_memory(case, place)
+    reason = (
+        _unaskable(op, case) or _host_layout(case, place) or _no_numa_node(case, place) or out_of_memory(case, place)
+    )
     return reason or _mode_conflict(case, place)
+
+
+def _unaskable(op: Op, case: Case) -> str | None:
+    """Reason why no controller can choose the groups of ``case``, or None."""
+    fixed = op.members == "pairs" or op.in_blocks or op.splits or (op.stores and not op.local)
+    return f"{op.name} needs to know its groups before a run" if case.group == ASKED and fixed else None
 
 
 def _too_few_ranks(op: Op, case: Case, groups: Sequence[Ranks]) -> str | None:
@@ -161,6 +169,9 @@ def _buffer_bytes(op: Op, case: Case) -> Iterator[tuple[int, int]]:
     """Every rank that has buffers at the same time, and their bytes."""
     sets = _SETS_IN_TURNS if case.cache == "rotating" else 1
     groups = split_world(case.group, case.ranks)
+    if case.group == ASKED and op.members == "ends":  # each rank may be the end of a pair
+        yield from ((rank, sets * _bytes_of(op, case, 0, 2)) for rank in range(case.ranks))
+        return
     if op.members == "pairs":
         # A rank is in one pair at a time, in which it has either the send or the receive buffer.
         paired = [group[: len(group) // 2 * 2] for group in groups] if run_together(case.settings) else [groups[0][:2]]

@@ -10,30 +10,26 @@ from busbw.backends.base import Call, Operation, do_nothing, explained, of_every
 from busbw.backends.compiled_loop import row_of
 from busbw.backends.patterns import Unverifiable, count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
-from busbw.measure.bench import Bench, BufferSet, CaseFailed, Part, WrongData, fail_together, rounds_of
+from busbw.measure.bench import Bench, BufferSet, CaseFailed, Part, WrongData, fail_together
 from busbw.ops.base import Op
+from busbw.ops.groups import Round
 from busbw.runs.records import Case, Check
 
 
-def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, when: str) -> tuple[Check, int]:
+def check_case(
+    bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, sets: int, when: str
+) -> tuple[Check, int]:
     """Make one untimed call per buffer set on fresh data and check it. Also returns the first call's duration, ns.
 
     Raises CaseFailed, on all ranks, when the op raised on every rank, and WrongData when data are wrong (the message
     names ``when``). In mode overlap the call is posted and then waited for, as in the samples.
     """
-    reason = _unverifiable(op, case)
+    reason = _unverifiable(op, case, groups)
     wrong = wrong_here = first_ns = 0
     for number in range(sets):
         error, call_ns, unchecked, own_wrong = "", 0, "", 0
         buffer_set = None if part is None else part.sets[number]
-        # All ranks agree after each preparation: the second may be a barrier, which every rank must reach.
-        prepare = None if buffer_set is None else buffer_set.operation.prepare
-        for make in (partial(_refresh, case, part, buffer_set), prepare or do_nothing):
-            fail_together(bench, _error_of(bench, make), "cannot be prepared")
-        with explained(bench.backend):
-            if bench.backend.device is not None:
-                bench.backend.device.synchronise()
-            bench.backend.barrier()
+        _prepare(bench, op, case, part, buffer_set)
         if part is not None and buffer_set is not None:
             error, call_ns = _attempt(bench, case, buffer_set.operation, compiled=part.row is not None)
             if not error:
@@ -54,6 +50,21 @@ def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, w
     if op.repeatable:
         _compare(bench, part, when)
     return Check(state="verified"), first_ns
+
+
+def _prepare(bench: Bench, op: Op, case: Case, part: Part | None, buffer_set: BufferSet | None) -> None:
+    """Fresh data on every rank, and then all ranks at the same place. Raises CaseFailed on all ranks."""
+    # All ranks agree after each preparation: the second may be a barrier, which every rank must reach.
+    steps: list[Call] = [partial(_refresh, case, part, buffer_set)]
+    if op.stores or op.fresh or op.splits:
+        prepare = None if buffer_set is None else buffer_set.operation.prepare
+        steps.append(prepare or do_nothing)
+    for step in steps:
+        fail_together(bench, _error_of(bench, step), "cannot be prepared")
+    with explained(bench.backend):
+        if bench.backend.device is not None:
+            bench.backend.device.synchronise()
+        bench.backend.barrier()
 
 
 def _compare(bench: Bench, part: Part | None, when: str) -> None:
@@ -156,13 +167,13 @@ def _wrong_everywhere(bench: Bench, error: str, unchecked: str, wrong: int, *, t
     raise CaseFailed(f"{what} raised on {count} of {taking_part} ranks: rank {first} says: {errors[first]}")
 
 
-def _unverifiable(op: Op, case: Case) -> str | None:
+def _unverifiable(op: Op, case: Case, groups: Round) -> str | None:
     if op.splits:
         return None
     if not op.sized or case.dtype is None:
         return "there are no data"
     try:
-        for group in {len(group) for groups in rounds_of(case) for group in groups}:
+        for group in set(map(len, groups)):
             pattern(group, case.dtype, case.redop, 0)
     except Unverifiable as reason:
         return str(reason)

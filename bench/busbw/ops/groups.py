@@ -13,6 +13,8 @@ Round = tuple[Ranks, ...]
 ALL = "all"
 EACH = "each"
 """Every rank alone, one after the other: one case per rank."""
+ASKED = "asked"
+"""The groups are chosen while the run measures (``runs.asked``)."""
 # 010 is 8 in C and 10 to people, so it is refused.
 _MASK = re.compile(r"(and|or|mod|div):(0x[0-9a-f]{1,8}|0|[1-9][0-9]{0,8})", re.IGNORECASE | re.ASCII)
 _LIST = re.compile(r"[0-9]{1,9}([,;][0-9]{1,9})*+")
@@ -29,11 +31,11 @@ _COLOUR: dict[str, Callable[[int, int], int]] = {
 def split_world(spec: str, ranks: int) -> Round:
     """The groups into which ``spec`` splits ranks 0 … ``ranks`` − 1.
 
-    ``all``; ``div:2``, ``mod:2``, ``and:0x7``, ``or:0x7``: ranks with the same value form a group (NCCL_TESTS_SPLIT);
-    or a list, ``0,1;2,3``: unlisted ranks stay idle. Raises UsageError for any other text, for a rank that does not
-    exist, and for a rank that is listed twice.
+    ``all``, and ``asked``, whose groups are not known before; ``div:2``, ``mod:2``, ``and:0x7``, ``or:0x7``: ranks with
+    the same value form a group (NCCL_TESTS_SPLIT); or a list, ``0,1;2,3``: unlisted ranks stay idle. Raises UsageError
+    for any other text, for a rank that does not exist, and for a rank that is listed twice.
     """
-    if spec == ALL:
+    if spec in {ALL, ASKED}:
         return (tuple(range(ranks)),)
     mask = _MASK.fullmatch(spec)
     if mask is not None:

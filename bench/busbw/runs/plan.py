@@ -17,10 +17,11 @@ from busbw.errors import UsageError, nearest, refuse_unknown, what_is_known
 from busbw.ops import OPS, limits, op_named
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 from busbw.ops.base import Op
-from busbw.ops.groups import ALL
+from busbw.ops.groups import ALL, ASKED
 from busbw.ops.settings import MOST_NODES, Pairs, Pinning, accesses, parse_threads
 from busbw.ops.traffic import Weights, checked_weights, imbalanced, read_weights
 from busbw.ops.training import EVERY_EXCHANGE, EXCHANGE, parse_compute, parse_exchange, parse_slow
+from busbw.runs.asked import CONTROLLERS
 from busbw.runs.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Sync
 
 _LONGEST_DURATION_SECONDS: Final = 30 * limits.LONGEST_SECONDS
@@ -188,7 +189,7 @@ class Sweep(Keyed, frozen=True, kw_only=True):
     modes, sync, cache, pre_enqueue: how calls are timed, see ``records.Case``
     registered: of calls between ranks: whether the buffers are registered with the library
     in_place: whether the send buffer is the receive buffer (native: the op's default)
-    groups: split of the ranks, as in ``ops.groups``
+    groups: split of the ranks, as in ``ops.groups``; ``asked`` in a plan with a controller
     baseline: measured only as a reference for models and peaks of the other sweeps
     imbalance, traffic: of all_to_all_v, and the matrix of weights that replaces it
     pairs: whether disjoint pairs of a matrix run concurrently
@@ -277,6 +278,8 @@ class Plan(Keyed, frozen=True, kw_only=True):
     ranks: None: as many as the machine or the launcher provides
     duration: such as ``8h``: one launch repeats all cases for that long, and its blocks are spread over it; None: once
     path: folder, on every host, below which storage ops create their files; None: not given
+    controller: chooses the groups of each round while the run measures, see ``runs.asked``; None: the plan does
+    matchings: random matchings of all ranks that the controller begins with; None: it chooses
     record_trace: also write a trace of one training step by the library's profiler
     """
 
@@ -288,6 +291,8 @@ class Plan(Keyed, frozen=True, kw_only=True):
     duration: Annotated[str | None, Key(_duration)] = None
     seed: Annotated[int, Key(within(-limits.LARGEST_SEED, limits.LARGEST_SEED))] = 1
     path: Annotated[str | None, Key(_path, taken_by=lambda op: op.stores)] = None
+    controller: Annotated[str | None, Key(among("controller", CONTROLLERS))] = None
+    matchings: Annotated[int | None, Key(within(1, limits.MOST_RANKS))] = None
     record_trace: Annotated[bool, Key(taken_by=lambda op: bool(op.splits))] = False
     timing: Timing = Timing()
     sweep: Annotated[tuple[Sweep, ...], Key(_sweeps, any_length=True)]
@@ -296,6 +301,7 @@ class Plan(Keyed, frozen=True, kw_only=True):
         super().__post_init__()
         if self.duration is not None and self.launches > 1:
             raise UsageError(f"key 'duration': a run of {self.duration} is one launch; given {self.launches} launches")
+        self._check_controller()
         # Checked over the whole plan: a suite may mix sweeps of ops with and without algorithms.
         ops = {op: None for sweep in self.sweep for op in sweep.ops}
         available = {name for op in ops for name in ALGORITHMS.get(op, {})} | {LIBRARY, ALL_ALGORITHMS}
@@ -304,6 +310,17 @@ class Plan(Keyed, frozen=True, kw_only=True):
             raise UsageError(
                 f"key 'algorithms': {', '.join(unavailable)} is not an algorithm of {', '.join(ops)}; "
                 "busbw list algorithms shows those of each op"
+            )
+
+    def _check_controller(self) -> None:
+        """Raise UsageError if a controller and the sweeps do not fit each other."""
+        asked = [sweep.groups == ASKED for sweep in self.sweep]
+        if self.controller is None and any(asked):
+            raise UsageError(f"key 'groups': {ASKED} needs a plan with a controller, such as the suite fleet")
+        if self.controller is not None and (not all(asked) or self.launches > 1 or self.duration is not None):
+            raise UsageError(
+                f"key 'controller': {self.controller} chooses the rounds of one launch without a duration, and the "
+                f"groups of every sweep: use groups = {ASKED!r}"
             )
 
     @property

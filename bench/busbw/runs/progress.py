@@ -256,7 +256,7 @@ def line_of(outlined: Outline) -> RunLine:
 
 def progress_of(stored: StoredRun | Outline) -> Progress:
     """The progress of a run. If its plan (of a log) lacks the number of blocks or launches, the run is assumed
-    to have all of them.
+    to have all of them, as is one whose controller chose its blocks.
     """
     outlined = outline_of(stored) if isinstance(stored, StoredRun) else stored
     run = outlined.run
@@ -268,9 +268,10 @@ def progress_of(stored: StoredRun | Outline) -> Progress:
     there: dict[int, set[CaseBlock]] = {launch: set() for launch in sorted(set(origin.values()))}
     for launch, case, block in outlined.blocks:
         there.setdefault(origin.get(launch, launch), set()).add((case, block))
+    whole = {(case, block) for case in run.cases if case not in outlined.out for block in range(blocks)}
     return Progress(
         planned=run.plan.get("launches") or len(there),
-        whole=frozenset((case, block) for case in run.cases if case not in outlined.out for block in range(blocks)),
+        whole=frozenset(whole if run.plan.get("controller") is None else set().union(*there.values())),
         there={launch: frozenset(measured) for launch, measured in there.items()},
         origin=origin,
         end=outlined.end,

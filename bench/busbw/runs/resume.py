@@ -141,6 +141,8 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
         plan = msgspec.convert(run.plan, Plan)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         raise StoreError(f"the plan stored with run {run.id} cannot be executed by this busbw: {error}") from error
+    if plan.controller is not None:
+        raise UsageError(f"run {run.id} has a controller, which chose its rounds by what was measured; {_START_ANEW}")
     launch_count = plan.launches if launches is None else launches
     seconds = plan.timing.timeout_seconds if timeout_seconds is None else timeout_seconds
     with naming_options():
@@ -176,8 +178,10 @@ def refuse_other_environment(run: Run, *, launcher: str, ranks: int, host: str, 
 
 def command_resuming(run: Run, name: str = "") -> str:
     """The command that completes ``run`` (``name``: its folder, quoted for a shell) with the ranks and launcher of the
-    run; … stands for the options that name several hosts.
+    run; … stands for the options that name several hosts. A run with a controller is not completed, only judged.
     """
+    if (controller := run.plan.get("controller")) is not None:
+        return f"busbw {controller} {name or run.id}"
     hosts = len(set(run.hosts)) or 1
     nodes, more = (f"--nnodes {hosts} ", " …") if hosts > 1 else ("", "")
     command = {

@@ -72,6 +72,7 @@ def shape_of(nodes: str, ranks_per_node: int) -> Shape:
 def new_order(selector: str, nodes: str | None, ranks_per_node: int | None, changes: Mapping[str, Any]) -> JobRequest:
     """A job for a new run of ``selector``, a shipped suite or a TOML file, with ``changes`` to the plan's fields.
 
+    A plan with a controller has one rank a node by default.
     Raises UsageError for a plan that does not exist or cannot be changed so, for missing ``nodes`` or
     ``ranks_per_node``, and when the plan does not fit them. Whether ``path`` is writable is only checked on the nodes,
     because it may be local to them.
@@ -83,6 +84,8 @@ def new_order(selector: str, nodes: str | None, ranks_per_node: int | None, chan
         new_plan = plan.override(base, **changes)
         new_plan.require_path()
     device = backend_named(new_plan.backend).device
+    if ranks_per_node is None and new_plan.controller is not None:
+        ranks_per_node = 1
     if nodes is None or ranks_per_node is None:
         lacking = {"--nodes N": nodes, "--ranks-per-node R": ranks_per_node}
         raise UsageError(f"{selector}: give {' and '.join(name for name, given in lacking.items() if given is None)}")

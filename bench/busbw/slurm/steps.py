@@ -40,7 +40,7 @@ def carry_out(
 
     A complete launch is followed by the next one. An interrupted launch ends the job; the next job can resume the run.
     The steps get a secret of this job, unless the user has set one. A requeued job continues the run that it began if
-    it has the same nodes, else it begins a new one.
+    it has the same nodes and its plan no controller, else it begins a new one.
 
     Raises LaunchError when a step succeeded without a run in ``results_dir``, and UsageError when ``command`` does not
     contain ``busbw run``.
@@ -52,7 +52,10 @@ def carry_out(
     folder = store.find(results_dir, selector) if selector else None
     if folder is None and int(variables.get(_RESTARTS, "0") or 0) > 0:
         folder = _begun(runs, variables)
-        if folder is None:
+        if folder is not None and outline(folder).run.plan.get("controller") is not None:
+            say(f"requeued; run {folder.name} has a controller and cannot be continued, so a new run begins")
+            folder = None
+        elif folder is None:
             say(f"requeued; no run of this job on these nodes in {results_dir}, so a new run begins")
         else:
             say(f"requeued; continuing run {folder.name}")

@@ -274,7 +274,7 @@ class FakeBackend:
         """The op by its meaning, and as long as the script says."""
         op, case, group, me = OPS[bound.case.op], bound.case, bound.group, bound.me
         send, receive, traffic = bound.send, bound.receive, bound.traffic
-        if op.members == "all" and group not in self._groups:
+        if op.members == "all" and not op.local and group not in self._groups:
             message = f"group {group} was never made; use_groups comes before bind"
             raise BackendError(message)
         meeting = self._world.group(group)

@@ -5,9 +5,12 @@ Control traffic always uses Gloo, in a separate process group.
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
+from threading import Thread
 from typing import Literal
 
 import numpy as np
@@ -116,13 +119,58 @@ class TorchBackend(LibraryBackend):
         """All-reduce of int64 values on the control group."""
         self.progressed()
         buffer = torch.from_numpy(np.array(values, dtype=np.int64))
+        all_reduce = partial(self._doubled if buffer.nbytes <= _MOST_DOUBLED_BYTES else self._by_gloo, buffer, how)
         with explained(self):
-            work = dist.all_reduce(buffer, REDUCTIONS[how], group=self._control, async_op=wary)
-            if work is not None:
-                wait_warily(work.is_completed, self._store, self.size, self._world.key)
-                work.wait()
-        result: Vector = buffer.numpy()
+            result: Vector = (self._warily(all_reduce) if wary else all_reduce()).numpy()
         return result
+
+    def _warily(self, all_reduce: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The result of ``all_reduce``. Raises BackendError as soon as any rank has given up."""
+        result: Future[torch.Tensor] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(all_reduce())
+            except RuntimeError as error:
+                result.set_exception(error)
+
+        Thread(target=run, name="busbw-reduce", daemon=True).start()
+        wait_warily(result.done, self._store, self.size, self._world.key)
+        return result.result()
+
+    def _by_gloo(self, buffer: torch.Tensor, how: Literal["max", "sum"]) -> torch.Tensor:
+        dist.all_reduce(buffer, REDUCTIONS[how], group=self._control)
+        return buffer
+
+    def _doubled(self, buffer: torch.Tensor, how: Literal["max", "sum"]) -> torch.Tensor:
+        """All-reduce by recursive doubling (Thakur et al. 2005): ⌈lg n⌉ messages one after the other, where Gloo's ring
+        has 2(n − 1), each of which waits for a note that it is expected. Here all receives are posted before.
+
+        Ranks beyond a power of two hand their values to a partner below it.
+        """
+        rank, whole = self.rank, 1 << (self.size.bit_length() - 1)
+        combine = torch.maximum if how == "max" else torch.add
+        if rank >= whole:
+            result = torch.empty_like(buffer)
+            coming = dist.irecv(result, rank - whole, group=self._control)
+            dist.send(buffer, rank - whole, group=self._control)
+            _wait_for(coming)
+            return result
+        partners = [rank ^ (1 << step) for step in range(whole.bit_length() - 1)]
+        received = [torch.empty_like(buffer) for _ in partners]
+        expected = [
+            dist.irecv(into, partner, group=self._control) for into, partner in zip(received, partners, strict=True)
+        ]
+        if rank + whole < self.size:
+            beyond = torch.empty_like(buffer)
+            dist.recv(beyond, rank + whole, group=self._control)
+            buffer = combine(buffer, beyond)
+        for into, partner, coming in zip(received, partners, expected, strict=True):
+            _wait_for(dist.isend(buffer, partner, group=self._control), coming)
+            buffer = combine(buffer, into)
+        if rank + whole < self.size:
+            dist.send(buffer, rank + whole, group=self._control)
+        return buffer
 
     def send(self, to: int, values: Sequence[int]) -> None:
         """Send on the control group."""
@@ -142,9 +190,7 @@ class TorchBackend(LibraryBackend):
         self.progressed()
         coming = dist.irecv(self._here[:1], source, group=self._control)
         going = dist.isend(self._here[1:], to, group=self._control)
-        for work in (coming, going):
-            if work is not None:
-                work.wait()
+        _wait_for(coming, going)
 
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` on the launcher's store, close all other connections, and collect the other ranks' reports."""
@@ -183,6 +229,15 @@ class GlooBackend(TorchBackend):
         """2 for reduce_scatter: ProcessGroupGloo clones the input, all-reduces all of it and keeps a slice."""
         return 2.0 if op.name == "reduce_scatter" else 1.0
 
+
+def _wait_for(*works: dist.Work | None) -> None:
+    for work in works:
+        if work is not None:
+            work.wait()
+
+
+_MOST_DOUBLED_BYTES = 64 << 10
+"""Longest vector of control traffic that recursive doubling reduces: it sends ⌈lg n⌉ times the vector, a ring twice."""
 
 _TIMEOUTS = 2
 """Timeouts that ranks may take to connect or to shut down; Gloo itself waits for five, for each of its groups."""

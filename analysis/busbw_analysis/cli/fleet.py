@@ -1,0 +1,152 @@
+"""``busbw fleet``: which node, link or switch is slow, how sure that is, and what it costs."""
+
+import importlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from busbw.errors import UsageError
+from busbw.escape import echo
+from busbw.runs import store
+from busbw.runs.plan import override, read_suite
+from busbw.shared_options import FILE, as_json_option, results_dir_option
+from busbw.units import parse_share
+from busbw.workloads.model_rows import Model
+from busbw_analysis.cli import options
+from busbw_analysis.cli import training_options as inputs
+from busbw_analysis.data.as_json import plain
+from busbw_analysis.fleet import outputs
+from busbw_analysis.fleet.controller import Judged, judged
+from busbw_analysis.fleet.cost import Cost, cost_of
+from busbw_analysis.fleet.search import Options
+from busbw_analysis.fleet.topology import read_topology
+from busbw_analysis.report.to_terminal import render, render_lines
+from busbw_analysis.training.machine import GivenNetwork, machine_of
+
+_SUITE: Final = "fleet"
+
+
+@click.command(cls=options.WithKeys, keys={"--layout": inputs.LAYOUT_KEYS})
+@click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=options.names_of_runs)
+@click.option("--backend", help="Without RUN: communication library.  [default: gloo]")
+@click.option("--ranks", type=int, help="Without RUN or a launcher: number of local ranks.")
+@click.option("--sample", type=click.IntRange(1), help="Without RUN: random matchings instead of all pairs.")
+@click.option("--topology", type=FILE, help="topology.conf, or lines of a node and its switch.  [default: Slurm's]")
+@click.option("--within", default="15%", show_default=True, help="A rate lower by less counts as equal.")
+@inputs.model_option()
+@inputs.layout_option(inputs.LAYOUT_KEYS, "With --model and --network: what a training step in this layout loses")
+@inputs.network_option()
+@click.option("--json-lines", is_flag=True, help="Print one line of JSON per node, for controllers.")
+@results_dir_option
+@as_json_option
+def fleet(  # noqa: PLR0913 - click hands every option over by name
+    *,
+    runs: tuple[str, ...],
+    backend: str | None,
+    ranks: int | None,
+    sample: int | None,
+    topology: Path | None,
+    within: str,
+    model: Model | None,
+    settings: Mapping[str, Any] | None,
+    network: GivenNetwork | None,
+    json_lines: bool,
+    results_dir: Path,
+    as_json: bool,
+) -> None:
+    """Name the slow nodes, links, directions and switches of a fleet, and how sure that is.
+
+    Without RUN, the nodes of the launcher are measured (torchrun, mpirun, srun; one rank per node or per GPU). With
+    RUN, a stored run is judged again, or logs of pairs of nodes, one or more to a file. A healthy fleet is accused in
+    at most 1 of 100 cases. Exit status: 0 nothing is slow, 1 something is, 3 cannot tell.
+    """
+    if runs and (given := [name for name, value in _measuring(backend, ranks, sample).items() if value is not None]):
+        raise UsageError(f"--{given[0]} is for measuring; leave RUN out")
+    if model is None and (settings or network is not None):
+        raise UsageError("--layout and --network say what a model loses; give --model too")
+    chosen = Options(within=-math.log1p(-_share(within)))
+    places = None if topology is None else read_topology(topology)
+    if not runs:
+        folder = measured(_measuring(backend, ranks, sample), results_dir)
+        if folder is None:
+            return
+        runs = (str(folder),)
+    else:
+        runs = tuple(log for run in runs for log in options.several(click.get_current_context(), run))
+    stored = [_with_samples(summary) for summary in options.read_runs(results_dir, runs)]
+    result = judged(stored, [run if Path(run).is_file() else None for run in runs], chosen, places)
+    cost = _cost(result, model, settings or {}, network)
+    names = [run.run.id for run in stored]
+    if json_lines:
+        for row in outputs.node_documents(result, names):
+            echo(json.dumps(plain(row), ensure_ascii=False, allow_nan=False))
+    elif as_json:
+        options.print_json(outputs.document(result, chosen, names, cost))
+    else:
+        _print(result, chosen, cost)
+    click.get_current_context().exit(result.judgement.code)
+
+
+def _measuring(backend: str | None, ranks: int | None, sample: int | None) -> dict[str, Any]:
+    return {"backend": backend, "ranks": ranks, "sample": sample}
+
+
+def _share(text: str) -> float:
+    try:
+        return parse_share(text)
+    except UsageError as error:
+        raise UsageError(f"--within {error}") from error
+
+
+def _with_samples(summary: Any) -> store.StoredRun:  # noqa: ANN401 - data.kept is heavy
+    samples: store.StoredRun | None = summary.samples
+    return samples or store.read(summary.stored.path)
+
+
+def measured(given: Mapping[str, Any], results_dir: Path) -> Path | None:
+    """The folder of a run of the suite ``fleet`` on the ranks of the launcher, or on local ranks; None on other ranks.
+
+    The instrument is loaded by name, as it loads the analysis: neither imports the other.
+    """
+    launch = importlib.import_module("busbw.launch")
+    session = importlib.import_module("busbw.launch.run_session")
+    measuring = importlib.import_module("busbw.cli.measuring")
+    changes = {"backend": given["backend"], "ranks": given["ranks"], "matchings": given["sample"]}
+    plan = override(read_suite(_SUITE), ops=(), **changes)
+    world_settings = session.Settings(results_dir, quiet=True)
+    with measuring.report_interruption(), launch.session(world_settings, plan.timing.timeout_seconds) as world:
+        if world.attached is not None and not world.attached.info.lead:
+            importlib.import_module("busbw.launch.attach").run_rank(world.attached)
+            return None
+        folder: Path = launch.execute(plan, world).folder
+        return folder
+
+
+def _cost(
+    result: Judged, model: Model | None, settings: Mapping[str, Any], network: GivenNetwork | None
+) -> Cost | None:
+    if model is None:
+        return None
+    step, _ = inputs.step_of(model, settings, model.batch, model.sequence)
+    machine = machine_of(model.dtype, step.layout.gpus, None, network=network).machine
+    return cost_of(result.judgement, step, machine)
+
+
+def _print(result: Judged, chosen: Options, cost: Cost | None) -> None:
+    lines = outputs.lines(result, chosen)
+    if cost is not None:
+        lines.append(("cost", outputs.cost_sentence(cost)))
+    echo(render_lines(lines))
+    if outputs.exclude(result):  # not wrapped, to be copied
+        echo(f"\n--exclude={outputs.exclude(result)}")
+        for command in outputs.drain(result):
+            echo(command)
+    if result.judgement.verdicts:
+        echo(f"\n{render([outputs.verdict_table(result)])}")
+    echo("")
+    for line in outputs.heat_lines(result):
+        echo(line)

@@ -1,0 +1,313 @@
+"""From a run's ranks and rows to a fleet's nodes and rounds, and back: the controller of a run, and its replay."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from busbw.ops import OPS
+from busbw.ops.groups import ASKED
+from busbw.runs.asked import Ask
+from busbw.runs.facts import UNKNOWN_HOST, HostFacts
+from busbw.runs.plan import Plan
+from busbw.runs.records import Case, Failed, Imported, Measurement, Run, Skipped
+from busbw.runs.store import StoredRun
+from busbw_analysis.data.block_columns import columns_of
+from busbw_analysis.fleet.rounds import Fleet, Floats, Round, Stage
+from busbw_analysis.fleet.search import Options, Search
+from busbw_analysis.fleet.topology import Path_
+from busbw_analysis.fleet.verdicts import Device, FleetJudgement, judge
+
+Members = tuple[tuple[int, ...], ...]
+"""The ranks of each node."""
+
+_DEVICES: Final[dict[str, Callable[[HostFacts], int]]] = {
+    "GPUs": lambda facts: sum(not gpu.broken for gpu in facts.pci.gpus),
+    "RDMA ports that are up": lambda facts: sum(bool(port.up) for port in facts.rdma),
+    "network cards that are up": lambda facts: sum(bool(nic.up) and nic.kind == "physical" for nic in facts.nics),
+    "NVMe drives": lambda facts: len(facts.pci.drives),
+    "cores": lambda facts: facts.cpu.physical_cores or 0,
+}
+"""What is counted on every node → its number."""
+_LEAST_ALIKE: Final = 3
+_COLLECTIVE: Final = "all"
+
+
+def nodes_of_ranks(hosts: Sequence[str]) -> tuple[tuple[str, ...], Members]:
+    """Names of the nodes and their ranks: hosts, or single ranks if all are on one host."""
+    names = tuple(dict.fromkeys(hosts))
+    if len(names) == 1:
+        return tuple(f"rank {rank}" for rank in range(len(hosts))), tuple((rank,) for rank in range(len(hosts)))
+    ranks: dict[str, list[int]] = {name: [] for name in names}
+    for rank, host in enumerate(hosts):
+        ranks[host].append(rank)
+    return names, tuple(map(tuple, ranks.values()))
+
+
+def fleet_of(
+    names: Sequence[str],
+    cases: Sequence[Case],
+    facts: Mapping[str, HostFacts],
+    topology: Mapping[str, Path_] | None = None,
+    *,
+    several_ranks: bool = False,
+    are_hosts: bool = True,
+) -> Fleet:
+    """The nodes with their switches: of ``topology``, else as Slurm told the ranks.
+
+    several_ranks: every node has several, so that collectives can be measured inside
+    """
+    told = {name: node.switches for name in names if (node := facts.get(name, UNKNOWN_HOST).node) and node.switches}
+    paths = told if topology is None else topology
+    switches = sorted({paths[name] for name in names if name in paths})
+    leaf = np.asarray([switches.index(paths[name]) if name in paths else -1 for name in names], dtype=np.int64)
+    asked = [(place, case, OPS[case.op]) for place, case in enumerate(cases) if case.op in OPS]
+    alone = [place for place, _, op in asked if op.local or (several_ranks and op.members == _COLLECTIVE)]
+    pairs = sorted(((-case.size_bytes, place) for place, case, op in asked if op.members == "ends"))
+    return Fleet(
+        tuple(names),
+        leaf,
+        tuple(path[-1] for path in switches),
+        tuple(alone),
+        tuple(place for _, place in pairs),
+        are_hosts,
+    )
+
+
+def missing_devices(names: Sequence[str], facts: Mapping[str, HostFacts]) -> list[tuple[int, Device]]:
+    """Nodes that have fewer of a kind of device than most nodes have, by number."""
+    found = []
+    for what, count_of in _DEVICES.items():
+        counts = [count_of(facts[name]) if name in facts else 0 for name in names]
+        usual, alike = Counter(counts).most_common(1)[0] if counts else (0, 0)
+        if alike >= _LEAST_ALIKE and 2 * alike > len(counts):
+            found += [(node, Device(what, count, usual)) for node, count in enumerate(counts) if count < usual]
+    return found
+
+
+def group_times(row: Measurement) -> list[tuple[tuple[int, ...], float]]:
+    """The ranks of each group of a block, and the median time of a call in seconds."""
+    columns = columns_of(row)
+    ends = np.cumsum(columns.length)
+    starts = ends - columns.length
+    times = [float(np.median(columns.slowest[start:end])) for start, end in zip(starts, ends, strict=True)]
+    flat = columns.ranks.flat.tolist()
+    ranks: list[tuple[int, ...]] = [tuple(flat[start:end]) for start, end in pairwise(columns.ranks.starts.tolist())]
+    return [(members, 1e-9 * time / row.calls) for members, time in zip(ranks, times, strict=True)]
+
+
+@dataclass(slots=True)
+class FleetController:
+    """A ``Controller`` (``busbw.runs.asked``) that finds what is slow in a fleet."""
+
+    plan: Plan | None = None
+    options: Options = field(default_factory=Options)
+    topology: Mapping[str, Path_] | None = None
+    search: Search = field(init=False)
+    _cases: tuple[Case, ...] = field(default=(), init=False)
+    _ranks: Members = field(default=(), init=False)
+    _devices: list[tuple[int, Device]] = field(default_factory=list, init=False)
+
+    def begin(self, cases: Sequence[Case], hosts: Sequence[str], facts: Mapping[str, HostFacts]) -> None:
+        """As in ``Controller``."""
+        names, self._ranks = nodes_of_ranks(hosts)
+        if self.plan is not None:
+            self.options = replace(self.options, sample=self.plan.matchings, seed=self.plan.seed)
+        several = all(len(ranks) > 1 for ranks in self._ranks)
+        self._cases = tuple(cases)
+        self._devices = missing_devices(names, facts)
+        fleet = fleet_of(
+            names, cases, facts, self.topology, several_ranks=several, are_hosts=len(set(hosts)) == len(names)
+        )
+        self.search = Search(fleet, self.options)
+
+    def next(self, measured: Measurement | Failed | Skipped | None) -> Ask | None:
+        """As in ``Controller``."""
+        if measured is not None and self.search.asked is not None:
+            self.search.tell(self._seconds(self.search.asked, measured))
+        return self.asked
+
+    @property
+    def asked(self) -> Ask | None:
+        """The round that is to be measured."""
+        asked = self.search.asked
+        if asked is None:
+            return None
+        case = self._cases[asked.case]
+        if asked.stage not in {"alone", "alone again"}:
+            pairs = zip(asked.sender.tolist(), asked.receiver.tolist(), strict=True)
+            first = [ranks[0] for ranks in self._ranks]
+            groups: Members = tuple((first[sender], first[receiver]) for sender, receiver in pairs)
+        elif OPS[case.op].local:
+            groups = tuple((rank,) for node in asked.sender.tolist() for rank in self._ranks[node])
+        else:
+            groups = tuple(self._ranks[node] for node in asked.sender.tolist())
+        return Ask(case=asked.case, groups=groups)
+
+    def _seconds(self, asked: Round, measured: Measurement | Failed | Skipped) -> Floats:
+        """The times of the pairs of ``asked``: NaN where one failed, 0 where none can be measured. A node alone is as
+        slow as its slowest rank.
+        """
+        if not isinstance(measured, Measurement):
+            return np.full(len(asked.sender), 0.0 if isinstance(measured, Skipped) else np.nan)
+        node_of = {rank: node for node, ranks in enumerate(self._ranks) for rank in ranks}
+        times: dict[tuple[int, int], float] = {}
+        for ranks, seconds in group_times(measured):
+            pair = (node_of[ranks[0]], node_of[ranks[-1]])
+            times[pair] = max(seconds, times.get(pair, 0.0))
+        pairs = zip(asked.sender.tolist(), asked.receiver.tolist(), strict=True)
+        return np.asarray([times.get(pair, np.nan) for pair in pairs])
+
+    @property
+    def judgement(self) -> FleetJudgement:
+        """The verdicts of the rounds so far."""
+        return judge(self.search.fleet, self.search.rounds, self.options, self._devices)
+
+
+# --- stored runs and logs --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A judged fleet, and the cases that its rounds name by place."""
+
+    judgement: FleetJudgement
+    cases: tuple[Case, ...]
+
+
+def judged(
+    runs: Sequence[StoredRun], names: Sequence[str | None], options: Options, topology: Mapping[str, Path_] | None
+) -> Judged:
+    """The verdicts of a stored fleet run, whose rows are taken through the controller again, or of any runs and logs of
+    pairs.
+
+    names: for each run, text that names its two hosts if the run itself does not; None: none
+    """
+    if len(runs) == 1 and any(case.group == ASKED for case in runs[0].run.cases):
+        replayed = _replayed(runs[0], options, topology)
+        if replayed is not None:
+            return replayed
+    return _of_pairs(runs, names, options, topology)
+
+
+def _replayed(stored: StoredRun, options: Options, topology: Mapping[str, Path_] | None) -> Judged | None:
+    """The verdicts of the rows through the controller; None if with these options it would have asked for others."""
+    run = stored.run
+    kept = replace(options, sample=run.plan.get("matchings"), seed=run.plan.get("seed", options.seed))
+    controller = FleetController(options=kept, topology=topology)
+    controller.begin(run.cases, run.hosts, run.environments)
+    skipped = {row.case: row for row in stored.rows if isinstance(row, Skipped)}
+    ask = controller.asked
+    for row in (row for row in stored.rows if isinstance(row, Measurement | Failed)):
+        while ask is not None and (why := skipped.get(run.cases[ask.case])) is not None:
+            ask = controller.next(why)
+        if ask is None or run.cases[ask.case] != row.case or not _answers(ask, row):
+            return None
+        ask = controller.next(row)
+    return Judged(controller.judgement, run.cases)
+
+
+def _answers(ask: Ask, row: Measurement | Failed) -> bool:
+    return isinstance(row, Failed) or {ranks for ranks, _ in group_times(row)} == set(ask.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Time:
+    """A time of a case between two nodes, or of a node alone."""
+
+    case: Case
+    sender: str
+    receiver: str
+    seconds: float
+
+
+def _of_pairs(
+    runs: Sequence[StoredRun],
+    names: Sequence[str | None],
+    options: Options,
+    topology: Mapping[str, Path_] | None,
+) -> Judged:
+    """Verdicts on pairs that were measured without a controller: half of them find suspects, the others confirm them.
+
+    If pairs were measured several times, the first times find and the others confirm.
+    """
+    times = [time for stored, name in zip(runs, names, strict=True) for time in _times(stored, name)]
+    nodes = tuple(dict.fromkeys(name for time in times for name in (time.sender, time.receiver)))
+    number = {name: place for place, name in enumerate(nodes)}
+    cases = _ends_of_sizes(dict.fromkeys(time.case for time in times))
+    facts = {name: each for stored in runs for name, each in stored.run.environments.items()}
+    rounds = [each for place, case in enumerate(cases) for each in _rounds(place, case, times, number)]
+    places = {stage: tuple({each.case for each in rounds if each.stage == stage}) for stage in ("alone", "pairs")}
+    fleet = fleet_of(nodes, (), facts, topology)
+    whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"])
+    return Judged(judge(whole, rounds, options, missing_devices(nodes, facts)), cases)
+
+
+def _ends_of_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
+    """The cases of the largest and the smallest size of each operation: latency and bandwidth."""
+    by_op: dict[tuple[str, str | None], list[Case]] = {}
+    for case in cases:
+        by_op.setdefault((case.op, case.tool_op), []).append(case)
+    sizes = {op: {case.size_bytes for case in members} for op, members in by_op.items()}
+    return tuple(
+        case for op, members in by_op.items() for case in members if case.size_bytes in {min(sizes[op]), max(sizes[op])}
+    )
+
+
+def _times(stored: StoredRun, name: str | None) -> Iterable[_Time]:
+    """The times of one or two nodes in a run."""
+    nodes, ranks = nodes_of_ranks(_hosts(stored.run, name))
+    node_of = {rank: nodes[node] for node, members in enumerate(ranks) for rank in members}
+    for row in stored.rows:
+        if not isinstance(row, Measurement | Imported):
+            continue
+        of_groups = [(row.ranks, 1e-9 * row.time_ns)] if isinstance(row, Imported) else group_times(row)
+        for members, seconds in of_groups:
+            inside = list(dict.fromkeys(node_of[rank] for rank in members if rank in node_of))
+            if inside and len(inside) <= 2:
+                yield _Time(row.case, inside[0], inside[-1], seconds)
+
+
+def _hosts(run: Run, name: str | None) -> Sequence[str]:
+    """The host of each rank: of the run, or half of the ranks on each of the two that ``name`` names."""
+    pair = () if name is None or len(set(run.hosts)) > 1 else two_hosts(name)
+    ranks = max(len(run.hosts), 2)
+    return [pair[2 * rank // ranks] for rank in range(ranks)] if pair else run.hosts
+
+
+def two_hosts(name: str) -> tuple[str, ...]:
+    """The two hosts in the name of a log, such as ``n1_n2.txt`` or ``n1--n2.log``; empty if it names others."""
+    stem = name.rpartition("/")[2].partition(".")[0]
+    for between in ("--", "__", "_to_", "-to-", ",", "_"):
+        parts = tuple(part for part in stem.split(between) if part)
+        if len(parts) == 2 and parts[0] != parts[1]:
+            return parts
+    return ()
+
+
+def _rounds(place: int, case: Case, times: Sequence[_Time], number: Mapping[str, int]) -> Iterable[Round]:
+    """The times of a case as rounds that find suspects, and such that confirm them."""
+    own = [(number[time.sender], number[time.receiver], time.seconds) for time in times if time.case == case]
+    symmetric = case.op in OPS and OPS[case.op].members == _COLLECTIVE
+    seen: Counter[tuple[int, int]] = Counter()
+    rows: list[tuple[Stage, int, int, float]] = []
+    several = len({pair[:2] for pair in own}) < len(own)
+    for first, second, seconds in own:
+        # A collective has no direction: half of a node's pairs count as sent.
+        swap = symmetric and ((first + second) // 2) % 2 == 1
+        pair = (second, first) if swap else (first, second)
+        again = seen[pair] > 0
+        seen[pair] += 1
+        if first == second:
+            stage: Stage = "alone again" if again else "alone"
+        elif several:
+            stage = "suspects" if again else "pairs"
+        else:
+            stage = "held out" if (first + second) % 2 else "pairs"
+        rows.append((stage, *pair, seconds))
+    for stage in dict.fromkeys(row[0] for row in rows):
+        table = np.asarray([row[1:] for row in rows if row[0] == stage], dtype=np.float64)
+        yield Round(place, stage, table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2])

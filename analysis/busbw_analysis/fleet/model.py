@@ -1,0 +1,341 @@
+"""The statistics of a fleet: effects of nodes in sparse rounds, whom they make suspect, and the evidence of new data.
+
+The logarithm of a time is level (of the kind of path, in the round) + sender + receiver + pair + error, as in
+``diagnosis/pairs.py`` for full matrices.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from busbw_analysis.fleet.rounds import FRESH, Fleet, Floats, Ints, Round, Truths
+
+LARGEST: Final = 50.0
+"""Largest slowdown that the alternative expects."""
+OUTLIERS: Final = 0.1
+"""Share of single times of a healthy node that may be anything. Of the launches in ``tests/data/launches.json``, 1 % to
+3 % are beyond four robust standard deviations."""
+_FREEDOM: Final = 4
+_MAD_TO_SCALE: Final = 1 / 0.741
+"""Student's t with 4 degrees of freedom has a median absolute deviation of 0.741 scales."""
+_LEAST_SCALE: Final = 0.01
+_RANGE: Final = 3.0
+"""An outlier is anywhere in so many units of the logarithm: a factor of 150 up or down."""
+_GRID: Final = 16
+_SPREADS: Final = 2
+_NULLS: Final = (0.0, 0.25, 0.5)
+_SWEEPS: Final = 4
+_LEAST_CONTROLS: Final = 8
+_MEDIAN_OVER_MEAN: Final = 1.2533
+_NODE_SIGMAS, _LINK_SIGMAS, _ALONE_SIGMAS = 1.5, 2.0, 2.0
+"""How far out a suspect is. A healthy suspect only costs a place in rounds that are measured anyway."""
+
+_SLOW_SIGMAS: Final = 4.0
+_MAD_TO_SIGMA: Final = 1.4826
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Suspects:
+    """Whom the schedule of pairs (or of nodes alone) of a case makes suspect, the worst first.
+
+    nodes: their numbers
+    links: pairs (k × 2) that stand out from both of their nodes; the smaller number first
+    excess: of each node, logarithm of the slowdown that made it suspect; of each link in ``excess_of_links``
+    scale: of the error of a single time (logarithm)
+    level: usual logarithm of a time, by kind of path
+    clear: nodes that are so slow that their times say nothing of the others
+    """
+
+    nodes: Ints
+    links: Ints
+    scale: float
+    level: Floats
+    excess: Floats
+    excess_of_links: Floats
+    clear: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Data:
+    """All times of some rounds, concatenated, by round; times that failed are left out."""
+
+    turn: Ints
+    sender: Ints
+    receiver: Ints
+    path: Ints
+    log: Floats
+
+
+def data_of(fleet: Fleet, rounds: list[Round]) -> Data:
+    """The times of ``rounds``."""
+    if not rounds:
+        none = np.zeros(0, dtype=np.int64)
+        return Data(none, none, none, none, np.zeros(0))
+    turn = np.repeat(np.arange(len(rounds)), [len(each.sender) for each in rounds])
+    sender, receiver, seconds = (
+        np.concatenate([getattr(each, name) for each in rounds]) for name in ("sender", "receiver", "seconds")
+    )
+    kept = seconds > 0
+    sender, receiver = sender[kept], receiver[kept]
+    return Data(turn[kept], sender, receiver, fleet.path(sender, receiver), np.log(seconds[kept]))
+
+
+def logs_of(seconds: Floats) -> Floats:
+    """Logarithms; NaN where nothing was measured."""
+    return np.asarray(np.log(np.where(seconds > 0, seconds, np.nan)))
+
+
+def medians(values: Floats, keys: Ints, count: int) -> Floats:
+    """The median of ``values`` with each key 0 … count − 1; NaN without any."""
+    order = np.lexsort((values, keys))
+    numbers = np.bincount(keys, minlength=count)
+    ends = np.cumsum(numbers)
+    result = np.full(count, np.nan)
+    some = numbers > 0
+    start, number = (ends - numbers)[some], numbers[some]
+    ranked = values[order]
+    result[some] = (ranked[start + (number - 1) // 2] + ranked[start + number // 2]) / 2
+    return result
+
+
+def without_levels(data: Data, level: Floats, control: Truths) -> Floats:
+    """The logarithms without the level of their path: that of their round if enough ``control`` pairs show it.
+
+    So a moment in which everything is slow accuses nobody.
+    """
+    if not len(data.log):
+        return data.log
+    key = 2 * data.turn + data.path
+    count = int(key.max()) + 1
+    numbers = np.bincount(key[control], minlength=count)
+    of_round = medians(data.log[control], key[control], count)
+    known = numbers >= _LEAST_CONTROLS
+    of_round = np.where(known, of_round, np.resize(level, count + count % 2)[:count])
+    return np.asarray(data.log - of_round[key])
+
+
+def suspects_of_pairs(fleet: Fleet, rounds: list[Round], within: float) -> Suspects:
+    """Suspects of the rounds of one case.
+
+    within: logarithm of the least slowdown that counts
+    """
+    data = data_of(fleet, [each for each in rounds if each.stage == "pairs"])
+    every = np.ones(len(data.log), dtype=np.bool_)
+    level = _levels(data, every, np.zeros(2))
+    # Not by round: below a bad switch, the median of a round may be that of slow pairs.
+    effects = _effects(fleet, data, data.log - level[data.path])
+    # Pairs of nodes that are clearly slow say nothing of the usual, though they may be half of all: below a bad switch.
+    largest = effects.max(axis=0)
+    slow = largest > max(within, _SLOW_SIGMAS * float(np.median(np.abs(largest))) * _MAD_TO_SIGMA)
+    control = ~slow[data.sender] & ~slow[data.receiver]
+    if control.sum() < _LEAST_CONTROLS:
+        control = every
+    level = _levels(data, control, level)
+    rest = without_levels(data, level, control)
+    effects = _effects(fleet, data, rest)
+    scale = _scale(rest[control] - np.median(rest[control])) if control.any() else _LEAST_SCALE
+    numbers = np.stack([np.bincount(side, minlength=fleet.count) for side in (data.sender, data.receiver)])
+    error = _MEDIAN_OVER_MEAN * scale / np.sqrt(np.maximum(numbers, 1))
+    both = effects.mean(axis=0) / (np.sqrt((error**2).sum(axis=0)) / 2)
+    worst = np.maximum((effects / error).max(axis=0), both)
+    nodes = np.flatnonzero((effects.max(axis=0) > within / 2) & (worst > _NODE_SIGMAS))
+    nodes = nodes[np.argsort(-worst[nodes])][: fleet.count // 2]
+    links, excess = _links(fleet, rounds, level, effects, scale, within)
+    return Suspects(nodes, links, scale, level, effects.max(axis=0)[nodes], excess, np.flatnonzero(slow))
+
+
+def _levels(data: Data, control: Truths, otherwise: Floats) -> Floats:
+    """The median logarithm of each kind of path; without any, of the other kind."""
+    level = medians(data.log[control], data.path[control], 2)
+    known = level[np.isfinite(level)]
+    return np.where(np.isnan(level), known.mean() if len(known) else otherwise, level)
+
+
+def _effects(fleet: Fleet, data: Data, rest: Floats) -> Floats:
+    """How much longer each node takes as sender and as receiver (2 × nodes): median polish of sparse rounds."""
+    sides, effects, left = (data.sender, data.receiver), np.zeros((2, fleet.count)), rest.copy()
+    for _ in range(_SWEEPS):
+        for place, side in enumerate(sides):
+            step = np.nan_to_num(medians(left, side, fleet.count))
+            effects[place] += step
+            left -= step[side]
+        effects -= np.median(effects, axis=1, keepdims=True)
+    return effects
+
+
+def _links(
+    fleet: Fleet, rounds: list[Round], level: Floats, effects: Floats, scale: float, within: float
+) -> tuple[Ints, Floats]:
+    """Pairs that stand out from the effects of their nodes in one direction, or in the mean of both; the worst first,
+    and by how much.
+    """
+    data = data_of(fleet, [each for each in rounds if each.stage in {"pairs", "held out"}])
+    own = without_levels(data, level, np.ones(len(data.log), dtype=np.bool_))
+    own = own - effects[0][data.sender] - effects[1][data.receiver]
+    smaller, larger = np.minimum(data.sender, data.receiver), np.maximum(data.sender, data.receiver)
+    keys, number = np.unique(smaller * fleet.count + larger, return_inverse=True)
+    times = np.bincount(number, minlength=len(keys))
+    mean = np.bincount(number, own, minlength=len(keys)) / times
+    most = np.full(len(keys), -np.inf)
+    np.maximum.at(most, number, own)
+    excess = np.maximum(most, mean * np.sqrt(times))
+    out = np.flatnonzero(excess > max(within, _LINK_SIGMAS * scale))
+    out = out[np.argsort(-excess[out], kind="stable")][: max(1, fleet.count // 2)]
+    return np.stack([keys[out] // fleet.count, keys[out] % fleet.count], axis=1), np.maximum(most, mean)[out]
+
+
+def suspects_alone(rounds: list[Round], within: float) -> Suspects:
+    """Suspects of the first rounds in which every node ran a case alone."""
+    first = [each for each in rounds if each.stage == "alone"]
+    logs = logs_of(np.concatenate([np.zeros(0), *(each.seconds for each in first)]))
+    ran = np.concatenate([np.zeros(0, np.int64), *(each.sender for each in first)])
+    level = float(np.nanmedian(logs)) if np.isfinite(logs).any() else 0.0
+    scale = _scale(logs[np.isfinite(logs)] - level)
+    far = np.flatnonzero(logs - level > max(within / 2, _ALONE_SIGMAS * scale))
+    links, excess = np.zeros((0, 2), np.int64), (logs - level)[far]
+    return Suspects(ran[far], links, scale, np.asarray([level, level]), excess, np.zeros(0), ran[far])
+
+
+def _scale(errors: Floats) -> float:
+    """Robust scale of Student's t, larger by two standard errors because few errors may look alike by chance."""
+    if not len(errors):
+        return _LEAST_SCALE
+    caution = 1 + 2 / np.sqrt(len(errors))
+    return float(max(_LEAST_SCALE, caution * _MAD_TO_SCALE * np.median(np.abs(errors))))
+
+
+# --- evidence --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidences:
+    """New data on suspects, one row for each.
+
+    out, back: logarithms of time over usual, tests × times, NaN behind the last: as sender and as receiver (of a link:
+    from the smaller number and to it)
+    partners: number of different other nodes behind them
+    log: log of the evidence for slow both ways, out only and back only (tests × 3)
+    """
+
+    out: Floats
+    back: Floats
+    partners: Ints
+    log: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Log of the evidence that anything is slow: the mean of the three, which have equal priors."""
+        return np.asarray(np.logaddexp.reduce(self.log, axis=1) - np.log(self.log.shape[1]))
+
+
+def log_evidence(errors: Floats, scale: float, within: float) -> Floats:
+    """Log of the evidence against "not slower than half of ``within``" in each row of ``errors`` (NaN: none).
+
+    E = ∫ L(δ) π(δ) dδ / max L(δ₀): the likelihood of a slowdown δ averaged over δ from ``within`` to ``LARGEST``, over
+    the largest likelihood of a δ₀ from 0 to half of ``within``. Such an E exceeds 1/α with a probability of at most α
+    if nothing is wrong, whenever one stops to look (Ville's inequality; universal inference: Wasserman, Ramdas and
+    Balakrishnan 2020, https://arxiv.org/abs/1912.11436; e-values: Vovk and Wang 2021, https://arxiv.org/abs/1912.06116).
+    It is also a Bayes factor, so prior odds times E are posterior odds. L is Student's t with 4 degrees of freedom
+    (Lange, Little and Taylor 1989, doi:10.1080/01621459.1989.10478852) mixed with ``OUTLIERS`` anywhere, so a single
+    slow moment is worth a factor of at most 1/``OUTLIERS``. A second spread, half of δ, is for faults that come and go.
+    """
+    shifts = np.geomspace(within, np.log(LARGEST), _GRID)
+    spreads = np.stack([np.full(_GRID, scale), np.maximum(scale, shifts / 2)], axis=1)
+    alternatives = _likelihood(errors, np.repeat(shifts, _SPREADS), spreads.ravel())
+    null = _likelihood(errors, within * np.asarray(_NULLS), np.full(len(_NULLS), scale))
+    mean = np.logaddexp.reduce(alternatives, axis=1) - np.log(alternatives.shape[1])
+    return np.asarray(mean - null.max(axis=1))
+
+
+def _likelihood(errors: Floats, shifts: Floats, scales: Floats) -> Floats:
+    """Log likelihood of each row (rows × times) for each shift and scale: rows × shifts."""
+    z = (errors[:, :, np.newaxis] - shifts) / scales
+    # The constant of Student's t with 4 degrees of freedom is 3/8.
+    inside = 0.375 * (1 + z**2 / _FREEDOM) ** (-(_FREEDOM + 1) / 2) / scales
+    logs = np.log((1 - OUTLIERS) * inside + OUTLIERS / _RANGE)
+    return np.asarray(np.where(np.isnan(z), 0.0, logs).sum(axis=1))
+
+
+def evidences(out: Floats, back: Floats, partners: Ints, scale: float, within: float) -> Evidences:
+    """The evidence of times in both directions."""
+    one, other = (log_evidence(errors, scale, within) for errors in (out, back))
+    return Evidences(out, back, partners, np.stack([one + other, one, other], axis=1))
+
+
+def evidence_of_nodes(fleet: Fleet, rounds: list[Round], suspects: Suspects, nodes: Ints, within: float) -> Evidences:
+    """The evidence of rounds after the suspicion, against partners that are no suspects."""
+    data, errors, bad = _fresh(fleet, rounds, suspects)
+    out = (bad[data.sender]) & ~bad[data.receiver]
+    back = (bad[data.receiver]) & ~bad[data.sender]
+    rows = np.full(fleet.count, -1)
+    rows[nodes] = np.arange(len(nodes))
+    columns = [
+        _table(rows[side[chosen]], errors[chosen], len(nodes))
+        for chosen, side in ((out, data.sender), (back, data.receiver))
+    ]
+    met = np.unique(
+        np.concatenate(
+            [
+                np.stack([data.sender[out], data.receiver[out]], axis=1),
+                np.stack([data.receiver[back], data.sender[back]], axis=1),
+            ]
+        ),
+        axis=0,
+    )
+    partners = np.bincount(met[:, 0], minlength=fleet.count)[nodes]
+    return evidences(columns[0], columns[1], partners, suspects.scale, within)
+
+
+def evidence_of_links(fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float) -> Evidences:
+    """The evidence of rounds in which the suspected links were measured again."""
+    again = [each for each in rounds if each.stage != "held out"]
+    data, errors, _ = _fresh(fleet, again, suspects)
+    number = {(first, second): row for row, (first, second) in enumerate(suspects.links.tolist())}
+    count = len(number)
+    pairs = list(zip(data.sender.tolist(), data.receiver.tolist(), strict=True))
+    out, back = (
+        _table(np.asarray([number.get(pair, -1) for pair in ordered], dtype=np.int64), errors, count)
+        for ordered in (pairs, [(second, first) for first, second in pairs])
+    )
+    return evidences(out, back, np.ones(count, dtype=np.int64), suspects.scale, within)
+
+
+def evidence_alone(fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float) -> Evidences:
+    """The evidence of further rounds in which every node ran a case alone."""
+    again = [each for each in rounds if each.stage == "alone again"]
+    logs = np.full((len(suspects.nodes), len(again)), np.nan)
+    control = np.ones(fleet.count, dtype=np.bool_)
+    control[suspects.nodes] = False
+    for column, each in enumerate(again):
+        values = np.full(fleet.count, np.nan)
+        values[each.sender] = logs_of(each.seconds)
+        usual = values[control]
+        level = np.nanmedian(usual) if np.isfinite(usual).sum() >= _LEAST_CONTROLS else suspects.level[0]
+        logs[:, column] = (values - level)[suspects.nodes]
+    one = log_evidence(logs, suspects.scale, within)
+    none = np.full(len(one), -np.inf)
+    return Evidences(logs, logs[:, :0], np.zeros(len(one), np.int64), np.stack([one + np.log(3), none, none], axis=1))
+
+
+def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data, Floats, Truths]:
+    """The data after the suspicion, their logarithms over the usual, and which nodes are suspect."""
+    data = data_of(fleet, [each for each in rounds if each.stage in FRESH])
+    bad = np.zeros(fleet.count, dtype=np.bool_)
+    bad[suspects.nodes] = True
+    linked = bad.copy()
+    linked[suspects.links.ravel()] = True
+    errors = without_levels(data, suspects.level, ~linked[data.sender] & ~linked[data.receiver])
+    return data, errors, bad
+
+
+def _table(rows: Ints, values: Floats, count: int) -> Floats:
+    """``values`` by row (-1: none) as a table with NaN behind the last of each."""
+    kept = rows >= 0
+    rows, values = rows[kept], values[kept]
+    order = np.argsort(rows, kind="stable")
+    numbers = np.bincount(rows, minlength=count)
+    table = np.full((count, int(numbers.max(initial=0))), np.nan)
+    starts = np.cumsum(numbers) - numbers
+    table[rows[order], np.arange(len(order)) - np.repeat(starts, numbers)] = values[order]
+    return table

@@ -1,0 +1,281 @@
+"""What a judged fleet says: sentences, a table, a heat map, node lists for Slurm, and JSON for controllers."""
+
+import math
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from busbw.escape import plain_text
+from busbw.ops import OPS
+from busbw.runs.records import JSON
+from busbw.units import counted, format_seconds, format_size, format_time, listed
+from busbw_analysis.data.as_json import plain
+from busbw_analysis.fleet.controller import Judged
+from busbw_analysis.fleet.cost import Cost
+from busbw_analysis.fleet.search import ERROR_RATE, Options
+from busbw_analysis.fleet.topology import compressed
+from busbw_analysis.fleet.verdicts import LEAST_NODES, Evidence, Kind, Verdict, Way, ratios
+from busbw_analysis.report.document import Column, Table, table, three_digits
+
+CHECK: Final = "busbw-fleet"
+_KINDS: Final[dict[Kind, str]] = {
+    "failed": "failed",
+    "device": "missing device",
+    "alone": "slow alone",
+    "node": "node",
+    "link": "link",
+    "switch": "switch",
+    "trunk": "trunk",
+    "undecided": "undecided",
+}
+_WAYS: Final[dict[Way, str]] = {"both": "both ways", "out": "sending", "in": "receiving"}
+_MOST_NAMED: Final = 3
+_LEAST_ERROR: Final = 1e-4
+_MOST_IN_A_MAP: Final = 20
+_SHADES: Final = " ·░▒▓█"
+"""Up to 1.15, 1.5, 2, 3 and 5 times the usual time, and above; nothing measured is a blank."""
+_STEPS: Final = (1.15, 1.5, 2.0, 3.0)
+
+
+def headline(judged: Judged, options: Options) -> str:
+    """The answer in a sentence."""
+    judgement = judged.judgement
+    many = f"{counted(judgement.fleet.count, 'node')}, {counted(len(judgement.rounds), 'round')}"
+    if judgement.accused:
+        first, *others = judgement.accused
+        more = f"; {len(others)} more" if others else ""
+        return f"{sentence(judged, first)}{more} ({many})"
+    if not judgement.is_comparable:
+        return f"cannot tell: {many}, but it takes {LEAST_NODES} measured nodes to know what is usual"
+    if judgement.verdicts:
+        return f"cannot tell: {sentence(judged, judgement.verdicts[0])} ({many})"
+    slower = f"{math.expm1(options.within):.0%}"
+    suspects = f"{counted(judgement.tests, 'suspect')} cleared"
+    return f"nothing takes {slower} longer than usual or more: {many}, {suspects}"
+
+
+def sentence(judged: Judged, verdict: Verdict) -> str:
+    """A verdict with its numbers, without a full stop."""
+    return plain_text(f"{_subject(judged, verdict)}{_numbers(judged, verdict)}{_sureness(verdict)}")
+
+
+def _names(judged: Judged, verdict: Verdict) -> list[str]:
+    return [judged.judgement.fleet.names[node] for node in verdict.nodes]
+
+
+def _subject(judged: Judged, verdict: Verdict) -> str:
+    names = _names(judged, verdict)
+    what = {
+        "failed": "cannot be measured" if len(names) == 1 else "fail together, and work with others",
+        "device": f"has {_missing(verdict)}",
+        "alone": "is slow by itself",
+        "node": f"is slow {_WAYS[verdict.way]}",
+        "link": "the link is slow" if verdict.way == "both" else "is slow in this direction",
+        "switch": f"switch {verdict.switch} is slow",
+        "trunk": f"the trunk of switch {verdict.switch} is slow, pairs below it are not",
+        "undecided": "may be slow",
+    }[verdict.kind]
+    if verdict.switch is not None:
+        return f"{what}, {_WAYS[verdict.way]} ({compressed(names)})"
+    if verdict.at_once:
+        half = len(names) // 2
+        sides = f"{compressed(names[:half])} and {compressed(names[half:])}"
+        pairs = counted(verdict.at_once, "pair")
+        return f"together they fail: {pairs} at once between {sides} are slow, as many within each side are not"
+    if verdict.kind == "link":
+        return f"{(' ↔ ' if verdict.way == 'both' else ' → ').join(names)}: {what}"
+    return f"{listed(names)} {what}"
+
+
+def _missing(verdict: Verdict) -> str:
+    device = verdict.device
+    return "" if device is None else f"{device.count} {device.what}, others have {device.usual}"
+
+
+def _numbers(judged: Judged, verdict: Verdict) -> str:
+    parts = [
+        f"{_case(judged, each)} takes {three_digits(each.ratio)} times as long as usual "
+        f"({format_time(1e9 * each.measured_seconds)} instead of {format_time(1e9 * each.usual_seconds)}"
+        f", {counted(each.rounds, 'time')})"
+        for each in sorted(verdict.evidence, key=lambda each: -each.ratio)[:1]
+    ]
+    return "".join(f"; {part}" for part in parts)
+
+
+def _case(judged: Judged, evidence: Evidence) -> str:
+    case = judged.cases[evidence.case]
+    sized = case.op in OPS and OPS[case.op].sized
+    return f"{case.op} at {format_size(case.size_bytes)}" if sized else case.op
+
+
+def _sureness(verdict: Verdict) -> str:
+    if verdict.error is None:
+        return ""
+    if verdict.accuses:
+        return f"; {_percent(verdict.probability)} sure"
+    return "; one more round would decide" if verdict.next_pairs else "; more rounds would decide"
+
+
+def _percent(probability: float) -> str:
+    return f"{probability:.1%}" if probability < 0.9995 else "more than 99.9%"
+
+
+def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
+    """Labelled lines: the answer, then each further verdict, and the rounds that would decide."""
+    judgement = judged.judgement
+    rows = [("fleet", headline(judged, options))]
+    rows += [(_KINDS[verdict.kind], sentence(judged, verdict)) for verdict in judgement.verdicts[1:_MOST_NAMED]]
+    if len(judgement.verdicts) > _MOST_NAMED:
+        rows.append(("more", f"{len(judgement.verdicts) - _MOST_NAMED} more verdicts are in the table"))
+    undecided = [pair for verdict in judgement.verdicts for pair in verdict.next_pairs]
+    if undecided:
+        names = [" and ".join(_partner(judged, node) for node in pair) for pair in undecided[:_MOST_NAMED]]
+        rows.append(("measure next", listed(names)))
+    return rows
+
+
+def _partner(judged: Judged, node: int) -> str:
+    return "any good node" if node < 0 else judged.judgement.fleet.names[node]
+
+
+def exclude(judged: Judged) -> str:
+    """The bad nodes as ``--exclude`` takes them; empty if nodes are ranks of one host."""
+    fleet = judged.judgement.fleet
+    return compressed(fleet.names[node] for node in judged.judgement.bad_nodes if fleet.are_hosts)
+
+
+def drain(judged: Judged) -> Iterator[str]:
+    """Commands that drain the bad nodes; they are printed and never run."""
+    bad = set(judged.judgement.bad_nodes) if judged.judgement.fleet.are_hosts else set()
+    for verdict in judged.judgement.accused:
+        nodes = [judged.judgement.fleet.names[node] for node in verdict.nodes if node in bad]
+        bad -= set(verdict.nodes)
+        if nodes:
+            reason = shlex.quote(f"busbw: {sentence(judged, verdict)}")
+            yield f"scontrol update NodeName={shlex.quote(compressed(nodes))} State=DRAIN Reason={reason}"
+
+
+def verdict_table(judged: Judged) -> Table:
+    """All verdicts with their numbers."""
+
+    def first(verdict: Verdict, name: str) -> float | None:
+        return getattr(verdict.evidence[0], name) if verdict.evidence else None
+
+    columns: tuple[Column[Verdict], ...] = (
+        Column("Verdict", lambda row: _KINDS[row.kind]),
+        Column("Where", lambda row: row.switch or compressed(_names(judged, row))),
+        Column("Direction", lambda row: _WAYS[row.way] if row.kind in {"node", "link", "switch", "trunk"} else None),
+        Column("Case", lambda row: _case(judged, row.evidence[0]) if row.evidence else _missing(row)),
+        Column("Usual", lambda row: first(row, "usual_seconds"), format_seconds),
+        Column("Measured", lambda row: first(row, "measured_seconds"), format_seconds),
+        Column("Times", lambda row: first(row, "ratio"), three_digits),
+        Column("Samples", lambda row: first(row, "rounds"), str),
+        Column("Probability", lambda row: row.probability if row.error is not None else None, _percent),
+        Column("Error", lambda row: row.error, lambda error: "< 0.0001" if error < _LEAST_ERROR else f"{error:.4f}"),
+    )
+    note = (
+        f"Error: probability of such data if nothing is wrong, adjusted for all {judged.judgement.tests} suspects; "
+        f"below {ERROR_RATE:.0%} a suspect is accused. Data that made it a suspect do not count"
+    )
+    return table("", columns, judged.judgement.verdicts, note, row_headers=2)
+
+
+def heat_nodes(judged: Judged, most: int) -> list[int]:
+    """The nodes of a heat map, ordered by switch: all, or if they are too many those of verdicts."""
+    judgement = judged.judgement
+    order = [int(node) for node in np.argsort(judgement.fleet.leaf, kind="stable")]
+    if len(order) > most:
+        named = list(dict.fromkeys(node for verdict in judgement.verdicts for node in verdict.nodes))[:most]
+        order = [node for node in order if node in named]
+    return order
+
+
+def heat_lines(judged: Judged) -> Iterator[str]:
+    """A heat map of blocks: from rows to columns, time over the usual of the largest messages."""
+    judgement = judged.judgement
+    nodes = heat_nodes(judged, _MOST_IN_A_MAP)
+    if not judgement.fleet.pairs or len(nodes) < 2:
+        return
+    matrix = ratios(judgement, judgement.fleet.pairs[0])[np.ix_(nodes, nodes)]
+    names = [judgement.fleet.names[node] for node in nodes]
+    width = max(map(len, names))
+    limits = " ".join(f"{shade}{shade} above {limit:g}" for limit, shade in zip(_STEPS, _SHADES[2:], strict=True))
+    yield f"{''.ljust(width)}  from rows to columns, time over usual: {_SHADES[1] * 2} less, {limits}"
+    for name, row in zip(names, matrix, strict=True):
+        cells = "".join(2 * (_SHADES[0] if math.isnan(value) else _shade(value)) for value in row.tolist())
+        yield plain_text(f"{name.rjust(width)}  {cells}").rstrip()
+
+
+def _shade(value: float) -> str:
+    return _SHADES[1 + sum(value > limit for limit in _STEPS)]
+
+
+def cost_sentence(cost: Cost) -> str:
+    """What a step loses, and to what it refers."""
+    factors = {"compute": cost.compute, "traffic between hosts": cost.network}
+    slower = listed(f"{what} takes {three_digits(by)} times as long" for what, by in factors.items() if by > 1)
+    return (
+        f"a training step takes {cost.share:.1%} longer with it: {format_seconds(cost.slow_seconds)} instead of "
+        f"{format_seconds(cost.usual_seconds)} by the planner's model: all ranks wait for the slowest, and {slower}"
+    )
+
+
+def document(judged: Judged, options: Options, runs: list[str], cost: Cost | None) -> dict[str, JSON]:
+    """The judgement as JSON, with an object for each bad node as ``busbw gate --json`` has."""
+    judgement = judged.judgement
+    return {
+        **_head(judged, options, runs),
+        "nodes": list(judgement.fleet.names),
+        "rounds": len(judgement.rounds),
+        "tests": judgement.tests,
+        "error_rate": ERROR_RATE,
+        "within": math.expm1(options.within),
+        "exclude": exclude(judged),
+        "drain": list(drain(judged)),
+        "cost": plain(cost),
+        "verdicts": [_verdict(judged, verdict) for verdict in judgement.verdicts],
+    }
+
+
+def _head(judged: Judged, options: Options, runs: list[str]) -> dict[str, JSON]:
+    code = judged.judgement.code
+    return {
+        "check": CHECK,
+        "healthy": {0: True, 1: False}.get(code),
+        "message": headline(judged, options),
+        "exit_code": code,
+        "runs": runs,
+    }
+
+
+def _verdict(judged: Judged, verdict: Verdict) -> dict[str, JSON]:
+    names = judged.judgement.fleet.names
+    return {
+        **plain(verdict),
+        "nodes": _names(judged, verdict),
+        "evidence": [{**plain(each), "case": plain(judged.cases[each.case])} for each in verdict.evidence],
+        "next_pairs": [[None if node < 0 else names[node] for node in pair] for pair in verdict.next_pairs],
+        "message": sentence(judged, verdict),
+    }
+
+
+def node_documents(judged: Judged, runs: list[str]) -> Iterator[dict[str, JSON]]:
+    """One object for every node, for controllers: ``healthy`` is null if that cannot be told."""
+    judgement = judged.judgement
+    bad = set(judgement.bad_nodes)
+    for node, name in enumerate(judgement.fleet.names):
+        own = [verdict for verdict in judgement.verdicts if node in verdict.nodes]
+        accused = [verdict for verdict in own if verdict.accuses and node in bad]
+        state = False if accused else None if own or not judgement.is_comparable else True
+        chosen = (accused or own)[:1]
+        yield {
+            "check": CHECK,
+            "healthy": state,
+            "node": name,
+            "message": sentence(judged, chosen[0]) if chosen else "as fast as the others",
+            "exit_code": {True: 0, False: 1, None: 3}[state],
+            "runs": runs,
+            "verdicts": [_verdict(judged, verdict) for verdict in own],
+        }

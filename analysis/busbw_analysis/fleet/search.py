@@ -1,0 +1,414 @@
+"""The rounds of a fleet, one after the other: a decision on arrays alone, which runs, simulations and replays share."""
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from busbw_analysis.fleet.model import (
+    Evidences,
+    Suspects,
+    evidence_alone,
+    evidence_of_links,
+    evidence_of_nodes,
+    log_evidence,
+    logs_of,
+    suspects_alone,
+    suspects_of_pairs,
+)
+from busbw_analysis.fleet.rounds import (
+    FULL,
+    SAMPLES,
+    Fleet,
+    Floats,
+    Ints,
+    Round,
+    Truths,
+    against_good,
+    everybody,
+    joined,
+    matching,
+    matchings_within,
+    tournament,
+)
+
+ERROR_RATE: Final = 0.01
+"""Share of healthy fleets in which anything is accused, at most."""
+MOST_ROUNDS: Final = 40
+"""Of a fleet with more than ``FULL`` nodes; failed rounds that are repeated in parts come on top."""
+_TURNS: Final = 8
+"""Times that suspects are measured (pairs: both ways), unless they are decided before."""
+PARTNERS: Final = 2
+"""A node is accused with so many partners at least: with one, its link may be slow instead."""
+_TURNS_WITHIN, _TURNS_CUT, _NARROWINGS = 2, 4, 4
+_DOUBT: Final = 0.1
+"""Evidence below which a suspect is cleared."""
+_MARGIN: Final = 4.0
+"""Logarithm of the evidence that is measured beyond the limit, because other cases may have suspects too."""
+_MOST_PARTS: Final = 40
+_OF_PAIRS, _OF_CUT = 20, 5
+"""Rounds of a large fleet that nodes alone leave to suspects of pairs, and these to switches and the cut."""
+_TURN_OF_LINKS: Final = 3
+"""In every third turn, suspected links come before their nodes, which may be suspects as well."""
+_LEAST_SIDE, _ENOUGH = 2, 8
+SHARE_OF_SWITCH: Final = 0.75
+"""Share of a switch's nodes that must be bad for the switch to be."""
+_LEAST_BELOW: Final = 3
+_OF_ROUND: Final = 0.05
+"""Scatter that all pairs of a round have in common."""
+_MEDIAN_OVER_MEAN: Final = 1.2533
+_BLOCKS: Final = 0.25
+"""Least share of the nodes on one side of a cut that the times show."""
+
+Rounds = Generator[Round, Round, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user chose.
+
+    within: logarithm of the least slowdown that counts
+    sample: random matchings instead of all pairs; None: all, up to ``FULL`` nodes
+    seed: of the random matchings
+    """
+
+    within: float = float(np.log(1 / 0.85))
+    sample: int | None = None
+    seed: int = 1
+
+
+class Search:
+    """Chooses rounds until the question is answered.
+
+    rounds: those that were measured so far
+    """
+
+    def __init__(self, fleet: Fleet, options: Options) -> None:
+        self.fleet, self.options = fleet, options
+        self.rounds: list[Round] = []
+        self._generator = np.random.default_rng(options.seed)
+        self._parts = 0
+        self._failed_with: dict[int, set[int]] = {}
+        self._stages = self._all()
+        self.asked: Round | None = next(self._stages, None)
+
+    def tell(self, seconds: Floats) -> None:
+        """Take the times of the pairs of ``asked`` (NaN: failed), and choose the next round; None: answered."""
+        if self.asked is None:
+            raise ValueError("no round was asked")
+        try:
+            self.asked = self._stages.send(self.asked.measured(seconds))
+        except StopIteration:
+            self.asked = None
+
+    @property
+    def _large(self) -> bool:
+        return self.fleet.count > FULL or self.options.sample is not None
+
+    def _room(self, rounds: int) -> bool:
+        return not self._large or len(self.rounds) + rounds <= MOST_ROUNDS + self._parts
+
+    def _ask(self, asked: Round) -> Rounds:
+        """Measure a round; if it fails as a whole, halves of it, to find the pair that fails. Nodes that fail alone or
+        with several partners take part in no more rounds.
+        """
+        dead = [node for node, partners in self._failed_with.items() if node in partners or len(partners) > 1]
+        asked = asked.without(np.asarray(dead, dtype=np.int64))
+        if not len(asked.sender):
+            return
+        outcome = yield asked
+        self.rounds.append(outcome)
+        half = len(asked.sender) // 2
+        if len(asked.sender) == 1 and np.isnan(outcome.seconds[0]):
+            first, second = int(asked.sender[0]), int(asked.receiver[0])
+            self._failed_with.setdefault(first, set()).add(second)
+            self._failed_with.setdefault(second, set()).add(first)
+        if np.isnan(outcome.seconds).all() and half and self._parts < _MOST_PARTS:
+            self._parts += 2
+            yield from self._ask(asked.part(0, half))
+            yield from self._ask(asked.part(half, len(asked.sender)))
+
+    def _all(self) -> Rounds:
+        for case in self.fleet.alone:
+            yield from self._ask(everybody(self.fleet, case, "alone"))
+        pairs = self.fleet.pairs if self.fleet.count > 1 else ()
+        if not pairs:
+            yield from self._alone_again()
+        for place, case in enumerate(pairs):
+            # A large fleet takes the largest messages only, because its rounds are limited.
+            if place and self._large:
+                break
+            yield from self._pairs(case, sample=place > 0)
+            if not place:
+                yield from self._alone_again()
+            if not self._large and not place:
+                yield from self._cut(case)
+            yield from self._suspects(case)
+        for case in pairs[:1]:
+            yield from self._within(case)
+            if self._large:
+                yield from self._cut(case)
+
+    def of_case(self, case: int) -> list[Round]:
+        """The measured rounds of a case."""
+        return [each for each in self.rounds if each.case == case]
+
+    def _alone_again(self) -> Rounds:
+        """Suspects among the nodes alone: some time after the first look, because a slow moment may last seconds."""
+        for case in self.fleet.alone:
+            suspects = suspects_alone(self.of_case(case), self.options.within)
+            for _ in range(_TURNS):
+                evidence = evidence_alone(self.fleet, self.of_case(case), suspects, self.options.within)
+                if not open_tests(evidence).any() or not self._room(_OF_PAIRS):
+                    break
+                yield from self._ask(everybody(self.fleet, case, "alone again"))
+
+    def _pairs(self, case: int, *, sample: bool) -> Rounds:
+        """Every pair both ways, or random matchings."""
+        nodes = np.arange(self.fleet.count)
+        count = SAMPLES if self.options.sample is None else self.options.sample
+        if sample or self._large:
+            schedule = [matching(nodes, case, "pairs", self._generator) for _ in range(count)]
+        else:
+            schedule = list(tournament(self.fleet.count, case))
+        for each in schedule:
+            yield from self._ask(each)
+            yield from self._ask(each.turned)
+
+    def _suspects(self, case: int) -> Rounds:
+        """Suspects against good nodes, all at the same time, until each is decided."""
+        within = self.options.within
+        fleet = with_sides(self.fleet, self.of_case(case), within)
+        suspects = suspects_of_pairs(fleet, self.of_case(case), within)
+        for turn in range(_TURNS):
+            if not self._room(2 + _OF_CUT):
+                return
+            first = turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1
+            nodes, links = open_suspects(fleet, self.of_case(case), suspects, within, links_first=first)
+            if not len(nodes) and not len(links):
+                return
+            asked = against_good(fleet, case, nodes, links, suspects.nodes, turn, self._generator)
+            yield from self._ask(asked)
+            yield from self._ask(asked.turned)
+
+    def _within(self, case: int) -> Rounds:
+        """Measure pairs below each switch if most nodes of one are bad, to tell the switch from its trunk."""
+        fleet, rounds = self.fleet, self.of_case(case)
+        if len(fleet.switches) < 2 or not len(bad_switches(fleet, bad_nodes(fleet, rounds, self.options.within))):
+            return
+        for _ in range(1 if self._large else _TURNS_WITHIN):
+            asked = matchings_within(fleet, np.flatnonzero(fleet.leaf >= 0), case, "within", self._generator)
+            yield from self._ask(asked)
+            yield from self._ask(asked.turned)
+
+    def _cut(self, case: int) -> Rounds:
+        """All pairs across a cut at once against as many within its sides; narrowed if the former are slow."""
+        fleet, within = self.fleet, self.options.within
+        good = np.ones(fleet.count, dtype=np.bool_)
+        # Medians over enough pairs outvote slow nodes, which may only look so because of the cut.
+        if fleet.switches or fleet.count < _ENOUGH:
+            good[suspects_of_pairs(fleet, self.of_case(case), within).clear] = False
+        sides = sides_of(fleet, self.of_case(case), np.flatnonzero(good), within)
+        if min(map(len, sides)) < _LEAST_SIDE:
+            return
+        asked = self._across(case, sides, 0)
+        for _ in range(_TURNS_CUT):
+            if not self._room(3):
+                return
+            halves = joined([matching(side, case, "halves", self._generator) for side in sides])
+            asked = self._across(case, sides, len(halves.sender))
+            for each in (asked, asked.turned, halves):
+                yield from self._ask(each)
+            cut = cut_evidence(self.of_case(case), scale_of(fleet, self.of_case(case), within), within)
+            if cut is None or not cut.is_open:
+                break
+        if cut_is_bad(self.of_case(case), fleet, within):
+            yield from self._narrow(asked, within)
+
+    def _across(self, case: int, sides: tuple[Ints, Ints], most: int) -> Round:
+        """Pairs across a cut, as many as there are within its sides."""
+        first, second = (self._generator.permutation(side) for side in sides)
+        count = min(len(first), len(second), most)
+        return Round.of(case, "cross", first[:count], second[:count])
+
+    def _narrow(self, asked: Round, within: float) -> Rounds:
+        """Halves of the pairs across, as long as one of them is slow too."""
+        across = [log_median(each) for each in self.of_case(asked.case) if each.stage == "cross"]
+        ratio = float(np.median(across)) - usual_within(self.of_case(asked.case))
+        for _ in range(_NARROWINGS):
+            half = len(asked.sender) // 2
+            if not half or not self._room(2):
+                return
+            parts = [asked.part(0, half), asked.part(half, len(asked.sender))]
+            slow = []
+            for part in parts:
+                yield from self._ask(Round.of(part.case, "narrow", part.sender, part.receiver))
+                slow.append(log_median(self.rounds[-1]) - usual_within(self.of_case(asked.case)))
+            worst = int(np.argmax(slow))
+            if not slow[worst] > max(within, ratio / 2):
+                return
+            asked = parts[worst]
+
+
+# --- what the rounds so far say --------------------------------------------------------------------------------------
+
+
+def open_tests(evidence: Evidences) -> Truths:
+    """Which suspects are neither accused nor cleared."""
+    total = evidence.total
+    seen = np.isfinite(evidence.out).any(axis=1) | np.isfinite(evidence.back).any(axis=1)
+    limit = np.log(max(1, len(total)) / ERROR_RATE) + _MARGIN
+    return np.asarray(~seen | ((total < limit) & (total > np.log(_DOUBT))))
+
+
+def open_suspects(
+    fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float, *, links_first: bool
+) -> tuple[Ints, Ints]:
+    """The nodes and links that more rounds have to decide. A link waits for its nodes, or comes before them."""
+    tested = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within)
+    cleared = tested.total <= np.log(_DOUBT)
+    is_open = open_tests(tested) | (~cleared & (tested.partners < PARTNERS))
+    nodes = suspects.nodes[is_open]
+    links = suspects.links[open_tests(evidence_of_links(fleet, rounds, suspects, within))]
+    if not links_first:
+        links = links[~np.isin(links, suspects.nodes[~cleared | is_open]).any(axis=1)]
+    return nodes, links
+
+
+def bad_nodes(fleet: Fleet, rounds: list[Round], within: float) -> Ints:
+    """Suspects of a case that new data accuse (without regard to other cases)."""
+    suspects = suspects_of_pairs(fleet, rounds, within)
+    total = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within).total
+    return np.asarray(suspects.nodes[total > np.log(max(1, len(total)) / ERROR_RATE)])
+
+
+def bad_switches(fleet: Fleet, bad: Ints) -> Ints:
+    """Numbers of the switches most of whose nodes are bad, unless most nodes of all are."""
+    below = fleet.leaf >= 0
+    members = np.bincount(fleet.leaf[below], minlength=len(fleet.switches))
+    numbers = np.bincount(fleet.leaf[bad][fleet.leaf[bad] >= 0], minlength=len(fleet.switches))
+    chosen = (members >= _LEAST_BELOW) & (numbers >= SHARE_OF_SWITCH * members)
+    return np.asarray(np.flatnonzero(chosen), dtype=np.int64)
+
+
+def with_sides(fleet: Fleet, rounds: list[Round], within: float) -> Fleet:
+    """``fleet`` with the sides of a cut as its switches, if no others are known and pairs across it are slow."""
+    slow = [log_median(each) - usual_within(rounds) > within for each in rounds if each.stage == "cross"]
+    if fleet.switches or not any(slow):
+        return fleet
+    return replace(fleet, leaf=(across_of(fleet, rounds) > 0).astype(np.int64))
+
+
+def scale_of(fleet: Fleet, rounds: list[Round], within: float) -> float:
+    """Scale of the error of a single time."""
+    return suspects_of_pairs(with_sides(fleet, rounds, within), rounds, within).scale
+
+
+def sides_of(fleet: Fleet, rounds: list[Round], good: Ints, within: float) -> tuple[Ints, Ints]:
+    """The sides of the cut that is tested.
+
+    Of the known switches, the boundary nearest to the middle; else the blocks
+    that a full matrix shows, else the first and second half of the nodes in their order.
+    """
+    if len(fleet.switches) > 1:
+        good = good[np.argsort(fleet.leaf[good], kind="stable")]
+        ends = np.flatnonzero(np.diff(fleet.leaf[good])) + 1
+        if len(ends):
+            middle = int(ends[np.argmin(np.abs(ends - len(good) / 2))])
+            return good[:middle], good[middle:]
+    blocks = _blocks(fleet, rounds, good, within) if fleet.count <= FULL else None
+    return blocks or (good[: len(good) // 2], good[len(good) // 2 :])
+
+
+def _blocks(fleet: Fleet, rounds: list[Round], good: Ints, within: float) -> tuple[Ints, Ints] | None:
+    """Two blocks of nodes between which pairs are slower than inside; None if the matrix is not full or shows none.
+
+    The matrix of logarithms, centred in rows and columns, is −d v vᵀ for blocks v = ±1 that differ by 2 d, so its most
+    negative eigenvalue has v as its vector (spectral bisection: Fiedler 1973).
+    """
+    logs = np.full((fleet.count, fleet.count), np.nan)
+    for each in rounds:
+        if each.stage in {"pairs", "held out"}:
+            logs[each.sender, each.receiver] = logs_of(each.seconds)
+    logs = ((logs + logs.T) / 2)[np.ix_(good, good)]
+    off = ~np.eye(len(good), dtype=np.bool_)
+    if len(good) < 2 * _LEAST_SIDE or np.isnan(logs[off]).any():
+        return None
+    centre = np.eye(len(good)) - 1 / len(good)
+    _, vectors = np.linalg.eigh(centre @ np.where(off, logs, logs[off].mean()) @ centre)
+    side = vectors[:, 0] > 0
+    if not _BLOCKS <= side.mean() <= 1 - _BLOCKS:
+        return None
+    across = side[:, np.newaxis] != side
+    differ = logs[across].mean() - logs[~across & off].mean()
+    return (good[side], good[~side]) if differ > within / 2 else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """Pairs across a cut against as many within its sides.
+
+    first: log ratio of the medians of the first rounds, which found it
+    log: log of the evidence of the later rounds: both ways, out, back
+    times: log ratios of the later rounds
+    """
+
+    first: float
+    log: Floats
+    times: Floats
+    slow: bool
+
+    @property
+    def total(self) -> float:
+        """Log of the evidence that the pairs across are slow."""
+        return float(np.logaddexp.reduce(self.log) - np.log(len(self.log)))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it needs another round."""
+        limit = np.log(1 / ERROR_RATE) + _MARGIN
+        return self.slow and (not len(self.times) or np.log(_DOUBT) < self.total < limit)
+
+
+def log_median(measured: Round) -> float:
+    """Median logarithm of the times of a round; NaN without any."""
+    times = measured.seconds[measured.seconds > 0]
+    return float(np.median(np.log(times))) if len(times) else float("nan")
+
+
+def usual_within(rounds: list[Round]) -> float:
+    """Median logarithm of the pairs within the sides of the cut."""
+    return float(np.median([log_median(each) for each in rounds if each.stage == "halves"]))
+
+
+def cut_evidence(rounds: list[Round], scale: float, within: float) -> Cut | None:
+    """The cut of a case; None if none was measured. Its pairs share a limit, so each round counts as a single time."""
+    halves = [log_median(each) for each in rounds if each.stage == "halves"]
+    across = np.asarray([log_median(each) for each in rounds if each.stage == "cross"])
+    turns = min(len(halves), len(across) // 2)
+    if not turns or np.isnan([*halves[:turns], *across[: 2 * turns]]).any():
+        return None
+    ratios = across[: 2 * turns].reshape(turns, 2) - np.asarray(halves)[:turns, np.newaxis]
+    # A ratio has the errors of two medians over so many pairs, and what all pairs of a round have in common.
+    pairs = min(len(each.sender) for each in rounds if each.stage in {"cross", "halves"})
+    error = max(_OF_ROUND, _MEDIAN_OVER_MEAN * math.sqrt(2 / pairs) * scale)
+    ways = [log_evidence(ratios[np.newaxis, 1:, way], error, within)[0] for way in (0, 1)]
+    slow = bool(ratios[0].max() > within)
+    return Cut(float(ratios[0].max()), np.asarray([ways[0] + ways[1], *ways]), ratios[1:], slow)
+
+
+def across_of(fleet: Fleet, rounds: list[Round]) -> Floats:
+    """The side of each node in the cut that was tested: 1 or −1; 0 for a node in neither."""
+    sides = np.zeros(fleet.count)
+    for number, each in enumerate(each for each in rounds if each.stage == "cross"):
+        sign = 1 - 2 * (number % 2)
+        sides[each.sender], sides[each.receiver] = sign, -sign
+    return sides
+
+
+def cut_is_bad(rounds: list[Round], fleet: Fleet, within: float) -> bool:
+    """Whether new data accuse the cut of a case."""
+    cut = cut_evidence(rounds, scale_of(fleet, rounds, within), within)
+    return cut is not None and cut.slow and len(cut.times) > 0 and cut.total > np.log(1 / ERROR_RATE)

@@ -1,0 +1,383 @@
+"""Verdicts on a fleet: what is slow, how sure that is, and the numbers behind it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+
+from busbw_analysis.fleet.model import (
+    Evidences,
+    Suspects,
+    data_of,
+    evidence_alone,
+    evidence_of_links,
+    evidence_of_nodes,
+    log_evidence,
+    medians,
+    suspects_alone,
+    suspects_of_pairs,
+    without_levels,
+)
+from busbw_analysis.fleet.rounds import FRESH, Fleet, Floats, Round, Stage
+from busbw_analysis.fleet.search import (
+    ERROR_RATE,
+    PARTNERS,
+    Cut,
+    Options,
+    across_of,
+    bad_switches,
+    cut_evidence,
+    cut_is_bad,
+    log_median,
+    usual_within,
+    with_sides,
+)
+
+Kind = Literal["failed", "device", "alone", "node", "link", "switch", "trunk", "undecided"]
+"""failed: cannot be measured; device: fewer of a kind than other nodes; alone: slow by itself; trunk: pairs across a
+cut, or between a switch and the others, are slow together; undecided: a node or its link."""
+Way = Literal["both", "out", "in"]
+WAYS: Final[tuple[Way, ...]] = ("both", "out", "in")
+
+PRIOR: Final[dict[Kind, float]] = {"alone": 0.01, "node": 0.01, "link": 0.001, "switch": 0.001, "trunk": 0.001}
+"""Share of nodes, of the pairs of a node, and of switches that are bad before anything is measured: assumed, at the
+upper end of the 0.1 % to 2 % of nodes that operators report. Evidence of accused ones outweighs it by far."""
+LEAST_NODES: Final = 4
+"""Of fewer nodes, the usual time is not known."""
+_FAR_SIGMAS: Final = 4.0
+_LIKELY: Final = 0.1
+"""Adjusted error below which a suspect is undecided, not cleared."""
+_ALL_FAILED: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was measured of a suspect in a case, after it was one.
+
+    case: place in the run's cases
+    measured_seconds, usual_seconds: median time, and that of the others
+    ratio: measured over usual
+    rounds: number of times
+    """
+
+    case: int
+    measured_seconds: float
+    usual_seconds: float
+    ratio: float
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A count that differs from the other nodes': ``count`` of ``what`` instead of ``usual``."""
+
+    what: str
+    count: int
+    usual: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Something that is slow, missing or failed, or may be.
+
+    nodes: their numbers; of a link its two nodes, sender first if one direction is slow
+    way: of a node sending or receiving, of a link from the first to the second; of a cut from its first side
+    switch: name of the switch, or None
+    probability: posterior, from ``PRIOR`` and the evidence
+    error: probability of so much evidence if nothing is wrong, adjusted for all suspects (Holm); None: counted, not
+        measured
+    next_pairs: pairs that would decide
+    at_once: fewest pairs of a cut that were slow together; 0: not a cut
+    """
+
+    kind: Kind
+    nodes: tuple[int, ...]
+    way: Way = "both"
+    switch: str | None = None
+    probability: float = 1.0
+    error: float | None = None
+    evidence: tuple[Evidence, ...] = ()
+    device: Device | None = None
+    next_pairs: tuple[tuple[int, int], ...] = ()
+    at_once: int = 0
+
+    @property
+    def accuses(self) -> bool:
+        """Whether it names something as bad."""
+        return self.kind != "undecided"
+
+    @property
+    def ratio(self) -> float:
+        """The largest measured over usual time; 1 without evidence."""
+        return max((each.ratio for each in self.evidence), default=1.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FleetJudgement:
+    """All verdicts of a fleet, the surest and slowest first.
+
+    rounds: measured rounds
+    tests: suspects that were tested
+    """
+
+    fleet: Fleet
+    verdicts: tuple[Verdict, ...]
+    rounds: tuple[Round, ...]
+    tests: int
+
+    @property
+    def accused(self) -> tuple[Verdict, ...]:
+        """Verdicts that name something as bad."""
+        return tuple(verdict for verdict in self.verdicts if verdict.accuses)
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether there are enough nodes that were measured."""
+        measured = {int(node) for each in self.rounds for node in each.sender[np.isfinite(each.seconds)]}
+        return len(measured) >= LEAST_NODES
+
+    @property
+    def bad_nodes(self) -> tuple[int, ...]:
+        """Nodes to leave out: those of every verdict but cuts without a switch, of a link only the first."""
+        verdicts = [verdict for verdict in self.accused if verdict.kind != "trunk" or verdict.switch is not None]
+        nodes = [verdict.nodes[:1] if verdict.kind == "link" else verdict.nodes for verdict in verdicts]
+        return tuple(sorted({node for some in nodes for node in some}))
+
+    @property
+    def code(self) -> int:
+        """Exit status: 1 if anything is bad, 3 if that cannot be told, else 0."""
+        if self.accused:
+            return 1
+        return 0 if self.is_comparable and not self.verdicts else 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Test:
+    """A suspect.
+
+    log: of the evidence by way
+    times: number of new data
+    partners: different nodes behind them
+    is_far: whether the data that made it a suspect are all there are, and it stands out from them
+    """
+
+    verdict: Verdict
+    log: Floats
+    times: int
+    partners: int
+    is_far: bool = False
+
+    @property
+    def total(self) -> float:
+        return float(np.logaddexp.reduce(self.log) - np.log(len(self.log)))
+
+
+def judge(
+    fleet: Fleet, rounds: Sequence[Round], options: Options, devices: Iterable[tuple[int, Device]] = ()
+) -> FleetJudgement:
+    """The verdicts of the rounds of a search.
+
+    devices: missing devices by node
+    A node is accused by data that were measured after it became suspect, with a family-wise error of ``ERROR_RATE``:
+    1/E is a p value (Markov's inequality), and Holm's procedure goes over all suspects of all cases.
+    """
+    tests = [
+        *(test for case in fleet.alone for test in _alone(fleet, _of(rounds, case), options)),
+        *(test for case in fleet.pairs for test in _of_pairs(fleet, _of(rounds, case), options)),
+    ]
+    if fleet.count < LEAST_NODES:
+        tests = []
+    verdicts = [Verdict("device", (node,), device=device) for node, device in devices]
+    verdicts += _failed(rounds)
+    verdicts += _merged(list(_decided(tests)))
+    order = ("failed", "device", "switch", "trunk", "alone", "node", "link", "undecided")
+    ranked = sorted(verdicts, key=lambda verdict: (order.index(verdict.kind), -verdict.ratio))
+    return FleetJudgement(fleet, tuple(ranked), tuple(rounds), len(tests))
+
+
+def _of(rounds: Sequence[Round], case: int) -> list[Round]:
+    return [each for each in rounds if each.case == case]
+
+
+def _alone(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Test]:
+    suspects = suspects_alone(rounds, options.within)
+    evidence = evidence_alone(fleet, rounds, suspects, options.within)
+    for row, node in enumerate(suspects.nodes.tolist()):
+        test = _test("alone", (node,), rounds[0].case, evidence, row, suspects, float(suspects.excess[row]))
+        yield replace(test, is_far=_is_far(rounds, "alone again", test, suspects, options))
+
+
+def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Test]:
+    if not rounds:
+        return
+    within, case = options.within, rounds[0].case
+    fleet = with_sides(fleet, rounds, within)
+    suspects = suspects_of_pairs(fleet, rounds, within)
+    evidence = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within)
+    limit = np.log(max(1, len(suspects.nodes)) / ERROR_RATE)
+    bad = suspects.nodes[evidence.total > limit]
+    switches = bad_switches(fleet, bad) if len(fleet.switches) > 1 else np.zeros(0, dtype=np.int64)
+    for switch in switches.tolist():
+        yield _switch(fleet, rounds, suspects, evidence, switch, within)
+    for row, node in enumerate(suspects.nodes.tolist()):
+        if fleet.leaf[node] not in switches or fleet.leaf[node] < 0:
+            test = _test("node", (node,), case, evidence, row, suspects, float(suspects.excess[row]))
+            yield replace(test, is_far=_is_far(rounds, "suspects", test, suspects, options))
+    of_links = evidence_of_links(fleet, rounds, suspects, within)
+    doubtful = suspects.nodes[evidence.total > 0]
+    cut = cut_evidence(rounds, suspects.scale, within)
+    # Pairs across a bad cut are slow, too.
+    side = across_of(fleet, rounds) if cut_is_bad(rounds, fleet, within) else np.ones(fleet.count)
+    for row, pair in enumerate(suspects.links.tolist()):
+        if not np.isin(pair, doubtful).any() and side[pair[0]] * side[pair[1]] > 0:
+            test = _test("link", tuple(pair), case, of_links, row, suspects, float(suspects.excess_of_links[row]))
+            yield replace(test, is_far=_is_far(rounds, "suspects", test, suspects, options))
+    if cut is not None and cut.slow:
+        yield _cut(rounds, cut, within)
+
+
+def _is_far(rounds: list[Round], again: Stage, test: _Test, suspects: Suspects, options: Options) -> bool:
+    """Whether nothing was measured again, and the suspect stands out from what was."""
+    excess = np.log(test.verdict.ratio)
+    measured_again = any(each.stage == again for each in rounds)
+    return not test.times and not measured_again and excess > max(options.within, _FAR_SIGMAS * suspects.scale)
+
+
+def _test(
+    kind: Kind, nodes: tuple[int, ...], case: int, evidence: Evidences, row: int, suspects: Suspects, excess: float
+) -> _Test:
+    """A node or link with its evidence, in its most probable direction."""
+    log = evidence.log[row]
+    way = WAYS[int(np.argmax(log))]
+    chosen = {"both": (evidence.out, evidence.back), "out": (evidence.out,), "in": (evidence.back,)}[way]
+    times = np.concatenate([side[row] for side in chosen])
+    times = times[np.isfinite(times)]
+    usual = float(np.exp(suspects.level[-1 if np.isfinite(suspects.level[-1]) else 0]))
+    ratio = float(np.exp(np.median(times))) if len(times) else float(np.exp(excess))
+    if kind == "link" and way == "in":
+        nodes, way = nodes[::-1], "out"
+    found = (Evidence(case, usual * ratio, usual, ratio, len(times)),)
+    share = float(np.exp(log.max() - np.logaddexp.reduce(log)))
+    verdict = Verdict(kind, nodes, way, probability=share, evidence=found)
+    return _Test(verdict, log, len(times), int(evidence.partners[row]))
+
+
+def _switch(
+    fleet: Fleet, rounds: list[Round], suspects: Suspects, evidence: Evidences, switch: int, within: float
+) -> _Test:
+    """A switch most of whose nodes are bad: it, if pairs below it are slow too, else its trunk."""
+    below = fleet.leaf == switch
+    rows = np.flatnonzero(below[suspects.nodes])
+    log = np.logaddexp.reduce(evidence.log[rows], axis=0) - np.log(len(rows))
+    data = data_of(fleet, [each for each in rounds if each.stage == "within"])
+    inside = below[data.sender]
+    errors = without_levels(data, suspects.level, ~inside)[inside]
+    is_switch = log_evidence(errors[np.newaxis], suspects.scale, within)[0] > np.log(1 / ERROR_RATE)
+    members = tuple(np.flatnonzero(below).tolist())
+    test = _test("switch" if is_switch else "trunk", members, rounds[0].case, evidence, int(rows[0]), suspects, 0.0)
+    way = WAYS[int(np.argmax(log))]
+    ratios = [np.nanmedian(np.concatenate([evidence.out[row], evidence.back[row]])) for row in rows]
+    usual = test.verdict.evidence[0].usual_seconds
+    ratio = float(np.exp(np.median(ratios)))
+    found = replace(test.verdict.evidence[0], measured_seconds=usual * ratio, ratio=ratio)
+    verdict = replace(test.verdict, nodes=members, way=way, switch=fleet.switches[switch], evidence=(found,))
+    return _Test(verdict, log, test.times, len(members))
+
+
+def _cut(rounds: list[Round], cut: Cut, within: float) -> _Test:
+    """A cut whose pairs are slow together, narrowed to the smallest set that is."""
+    usual = usual_within(rounds)
+    across = [each for each in rounds if each.stage == "cross"]
+    times = cut.times.ravel() if len(cut.times) else np.asarray([cut.first])
+    slow = max(within, float(np.median(times)) / 2)
+    narrow = [each for each in rounds if each.stage == "narrow" and log_median(each) - usual > slow]
+    smallest = min([across[-1], *narrow], key=lambda each: len(each.sender))
+    ratio = float(np.exp(np.median(times)))
+    seconds = float(np.exp(usual))
+    nodes = tuple(np.concatenate([smallest.sender, smallest.receiver]).tolist())
+    share = float(np.exp(cut.log.max() - np.logaddexp.reduce(cut.log)))
+    verdict = Verdict(
+        "trunk",
+        nodes,
+        WAYS[int(np.argmax(cut.log))],
+        probability=share,
+        evidence=(Evidence(rounds[0].case, seconds * ratio, seconds, ratio, cut.times.size),),
+        at_once=len(smallest.sender),
+    )
+    return _Test(verdict, cut.log, cut.times.size, len(nodes))
+
+
+def _decided(tests: list[_Test]) -> Iterator[Verdict]:
+    """Accused suspects, and those that are likely but not sure."""
+    totals = np.asarray([test.total for test in tests])
+    order = np.argsort(-totals, kind="stable")
+    adjusted = 0.0
+    for place, row in enumerate(order.tolist()):
+        test = tests[row]
+        adjusted = max(adjusted, min(1.0, (len(tests) - place) * float(np.exp(min(0.0, -test.total)))))
+        posterior = _posterior(PRIOR[test.verdict.kind], test.total)
+        # One partner leaves open whether its link is slow instead.
+        lone = test.verdict.kind == "node" and test.partners < PARTNERS
+        if test.times and adjusted <= ERROR_RATE and not lone:
+            yield replace(test.verdict, probability=posterior * test.verdict.probability, error=adjusted)
+        elif test.is_far or (test.times and adjusted <= _LIKELY):
+            pairs = test.verdict.nodes if len(test.verdict.nodes) == 2 else (test.verdict.nodes[0], -1)
+            next_pairs = () if test.verdict.kind in {"alone", "trunk"} else ((pairs[0], pairs[1]),)
+            yield replace(test.verdict, kind="undecided", probability=posterior, error=adjusted, next_pairs=next_pairs)
+
+
+def _posterior(prior: float, log_evidence_: float) -> float:
+    """Probability after the evidence: odds times evidence."""
+    log_odds = np.log(prior / (1 - prior)) + log_evidence_
+    return float(1 / (1 + np.exp(-np.clip(log_odds, -700, 700))))
+
+
+def _merged(verdicts: list[Verdict]) -> Iterator[Verdict]:
+    """One verdict for each subject. A node that is slow by itself explains its pairs, and two cases the same node."""
+    by_subject: dict[tuple[object, ...], list[Verdict]] = {}
+    for verdict in verdicts:
+        single = verdict.kind in {"alone", "node"}
+        key = (single, verdict.nodes, verdict.kind if not single else "") if verdict.accuses else (verdict,)
+        by_subject.setdefault(key, []).append(verdict)
+    named = {verdict.nodes[0] for verdict in verdicts if verdict.accuses and len(verdict.nodes) == 1}
+    for members in by_subject.values():
+        first = min(members, key=lambda verdict: (verdict.kind != "alone", verdict.error))
+        same = [verdict for verdict in members if verdict.kind == first.kind]
+        way: Way = first.way if len({verdict.way for verdict in same}) == 1 else "both"
+        evidence = tuple(each for verdict in members for each in verdict.evidence)
+        if first.accuses or not named & set(first.nodes):
+            yield replace(first, way=way, evidence=evidence)
+
+
+def _failed(rounds: Sequence[Round]) -> Iterator[Verdict]:
+    """Nodes that fail alone or with several partners, and pairs that fail.
+
+    Of a round that failed as a whole, its parts say which pair did.
+    """
+    partners: dict[int, set[int]] = {}
+    pairs = set()
+    worked: set[int] = set()
+    for each in rounds:
+        failed = np.isnan(each.seconds)
+        worked.update(each.sender[~failed].tolist(), each.receiver[~failed].tolist())
+        if failed.all() and len(failed) > 1:
+            continue
+        for sender, receiver in zip(each.sender[failed].tolist(), each.receiver[failed].tolist(), strict=True):
+            pairs.add((min(sender, receiver), max(sender, receiver)))
+            partners.setdefault(sender, set()).add(receiver)
+            partners.setdefault(receiver, set()).add(sender)
+    bad = {node for node, others in partners.items() if node in others or len(others) >= _ALL_FAILED}
+    bad |= {node for node in partners if node not in worked}
+    yield from (Verdict("failed", (node,)) for node in sorted(bad))
+    yield from (Verdict("failed", pair) for pair in sorted(pairs) if not bad & set(pair))
+
+
+def ratios(judgement: FleetJudgement, case: int) -> Floats:
+    """Time over the usual of every pair of a case (n × n, from rows to columns; NaN: not measured): the last one."""
+    fleet, rounds = judgement.fleet, _of(judgement.rounds, case)
+    data = data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
+    matrix = np.full((fleet.count, fleet.count), np.nan)
+    level = medians(data.log, data.path, 2)
+    matrix[data.sender, data.receiver] = np.exp(data.log - level[data.path])
+    return matrix

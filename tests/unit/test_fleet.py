@@ -1,0 +1,165 @@
+"""Fleets of known truth: what a search names, what it asks, and that healthy ones are left alone."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from testing.fleets import ALONE, NODE_FAULTS, PAIRS, World, fleet_of, judged, scatter, searched
+
+from busbw_analysis.fleet.model import log_evidence, medians
+from busbw_analysis.fleet.rounds import Fleet, Round, tournament
+from busbw_analysis.fleet.search import ERROR_RATE, MOST_ROUNDS, Options, Search
+from busbw_analysis.fleet.verdicts import Verdict, judge
+
+QUIET = scatter(0.3)
+TWICE = math.log(2)
+
+
+def world(count: int = 16, below: int = 0, **faults: object) -> World:
+    return World(fleet_of(count, below), QUIET, **faults)  # type: ignore[arg-type]
+
+
+def only(truth: World, seed: int = 1) -> Verdict:
+    (verdict,) = judged(truth, seed).verdicts
+    return verdict
+
+
+@pytest.mark.parametrize(("kind", "way"), [("both ways", "both"), ("sending", "out"), ("receiving", "in")])
+def test_a_slow_node_is_named_with_its_direction(kind: str, way: str) -> None:
+    truth = world()
+    NODE_FAULTS[kind](truth, 5, TWICE)
+    verdict = only(truth)
+    assert (verdict.kind, verdict.nodes, verdict.way) == ("node", (5,), way)
+    assert verdict.ratio == pytest.approx(2, rel=0.1)
+    assert verdict.error is not None
+    assert verdict.error <= ERROR_RATE
+    assert verdict.probability > 0.9
+
+
+def test_a_node_that_is_slow_alone_is_told_from_slow_links() -> None:
+    verdict = only(world(alone={5: TWICE}))
+    assert (verdict.kind, verdict.nodes, verdict.evidence[0].case) == ("alone", (5,), ALONE)
+
+
+@pytest.mark.parametrize(
+    ("links", "nodes", "way"),
+    [({(2, 9): TWICE, (9, 2): TWICE}, (2, 9), "both"), ({(9, 2): TWICE}, (9, 2), "out")],
+)
+def test_a_slow_link_accuses_neither_of_its_nodes(links: dict[tuple[int, int], float], nodes: object, way: str) -> None:
+    verdict = only(world(links=links))
+    assert (verdict.kind, verdict.nodes, verdict.way) == ("link", nodes, way)
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("switches", "switch"), ("trunks", "trunk")])
+def test_a_switch_is_told_from_its_trunk_by_the_pairs_below_it(fault: str, kind: str) -> None:
+    verdict = only(world(32, 8, **{fault: {1: TWICE}}))
+    assert (verdict.kind, verdict.switch, verdict.nodes) == (kind, "s1", tuple(range(8, 16)))
+
+
+@pytest.mark.parametrize("side", [frozenset(range(8)), frozenset(range(0, 16, 2))])
+def test_halves_that_fail_together_are_found_without_a_topology(side: frozenset[int]) -> None:
+    verdict = only(world(cut=(side, TWICE, 4)))
+    assert (verdict.kind, verdict.at_once) == ("trunk", 8)
+    assert {node in side for node in verdict.nodes[:8]} in ({True}, {False})
+
+
+def test_a_cut_is_narrowed_to_the_fewest_pairs_that_fail_together() -> None:
+    assert only(world(cut=(frozenset(range(8)), TWICE, 2))).at_once == 4
+
+
+def test_a_dead_node_is_found_among_failing_rounds_and_left_out() -> None:
+    search = searched(world(dead=frozenset([5])), 1)
+    (verdict,) = judge(search.fleet, search.rounds, search.options).verdicts
+    assert (verdict.kind, verdict.nodes) == ("failed", (5,))
+    assert not any(5 in each.sender for each in search.rounds if each.case == PAIRS)
+
+
+@pytest.mark.parametrize("count", [4, 8, 16])
+def test_healthy_fleets_with_the_scatter_of_real_launches_are_left_alone(count: int) -> None:
+    accused = sum(bool(judged(World(fleet_of(count), scatter()), seed).accused) for seed in range(25))
+    assert accused <= 2  # of 25 at a rate of 1 %, 3 or more happen in 0.2 % of all cases
+
+
+def test_a_thousand_nodes_take_few_rounds_and_all_bad_ones_are_named() -> None:
+    truth = world(1000, 32)
+    for place, node in enumerate(range(7, 1000, 100)):
+        list(NODE_FAULTS.values())[place % 4](truth, node, math.log(1.5))
+    judgement = judged(truth, 1)
+    assert judgement.bad_nodes == tuple(range(7, 1000, 100))
+    assert len(judgement.rounds) <= MOST_ROUNDS
+
+
+def test_a_node_is_accused_by_new_data_only() -> None:
+    truth = world()
+    NODE_FAULTS["both ways"](truth, 5, TWICE)
+    search = searched(truth, 1)
+    before = [each for each in search.rounds if each.stage in {"alone", "pairs"}]
+    judgement = judge(search.fleet, before, search.options)
+    assert not judgement.accused
+    assert {node for verdict in judgement.verdicts for node in verdict.nodes} >= {5}
+    assert judgement.code == 3
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_too_few_nodes_do_not_know_what_is_usual(count: int) -> None:
+    truth = world(count)
+    NODE_FAULTS["both ways"](truth, 0, TWICE)
+    judgement = judged(truth, 1)
+    assert (judgement.verdicts, judgement.code) == ((), 3)
+
+
+def test_two_cases_of_a_node_are_one_verdict() -> None:
+    fleet = fleet_of(16)
+    truth = World(Fleet(fleet.names, fleet.leaf, (), (), (PAIRS, PAIRS + 1)), QUIET)
+    NODE_FAULTS["both ways"](truth, 5, TWICE)
+    verdict = only(truth)
+    assert {each.case for each in verdict.evidence} == {PAIRS, PAIRS + 1}
+
+
+def test_every_pair_has_its_turn_once() -> None:
+    for count in (5, 8):
+        rounds = list(tournament(count, 0))
+        pairs = {frozenset(pair) for each in rounds for pair in zip(each.sender, each.receiver, strict=True)}
+        assert len(pairs) == count * (count - 1) // 2 == sum(len(each.sender) for each in rounds)
+        assert len(rounds) == count - 1 + count % 2
+
+
+def test_rounds_have_each_node_once() -> None:
+    truth = world(33, 8, links={(2, 9): TWICE}, out={4: TWICE})
+    for each in searched(truth, 3).rounds:
+        nodes = each.sender if each.case == ALONE else np.concatenate([each.sender, each.receiver])
+        assert len(np.unique(nodes)) == len(nodes)
+
+
+def test_the_evidence_of_chance_exceeds_its_limit_as_rarely_as_promised() -> None:
+    generator = np.random.default_rng(1)
+    errors = generator.standard_t(4, (20_000, 6)) * 0.1
+    evidence = log_evidence(errors, 0.1, 0.16)
+    for limit in (10, 100):
+        assert (evidence > math.log(limit)).mean() <= 1 / limit
+    assert np.median(log_evidence(errors + TWICE, 0.1, 0.16)) > math.log(1000)
+
+
+def test_a_single_slow_moment_is_no_evidence() -> None:
+    errors = np.zeros((1, 4))
+    errors[0, 0] = math.log(5)
+    assert log_evidence(errors, 0.05, 0.16)[0] < 0
+
+
+def test_medians_by_key() -> None:
+    values = medians(np.asarray([3.0, 1.0, 2.0, 8.0, 4.0]), np.asarray([0, 0, 0, 2, 2]), 3)
+    np.testing.assert_array_equal(values, [2.0, np.nan, 6.0])
+
+
+def test_a_round_that_was_not_asked_is_refused() -> None:
+    search = Search(Fleet(("n0",), np.asarray([-1])), Options())
+    assert search.asked is None
+    with pytest.raises(ValueError, match="no round"):
+        search.tell(np.zeros(1))
+
+
+@pytest.mark.parametrize("turn", [lambda each: each.turned, lambda each: each.part(0, 1)])
+def test_parts_of_a_round_have_no_times_yet(turn: Callable[[Round], Round]) -> None:
+    asked = Round(1, "pairs", np.asarray([0, 1]), np.asarray([2, 3]), np.ones(2))
+    assert np.isnan(turn(asked).seconds).all()

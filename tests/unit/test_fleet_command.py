@@ -1,0 +1,274 @@
+"""``busbw fleet`` on stored runs and logs, the controller that asks for their rounds, and lists of hosts."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from testing.fleets import scatter
+from testing.synthetic import Machine, case, synthetic_run, write_synthetic
+
+from busbw.cli.main import main as busbw
+from busbw.errors import UsageError
+from busbw.ops import OPS
+from busbw.ops.groups import ASKED
+from busbw.runs.facts import GpuFacts, HostFacts, NodeFacts, PciFacts
+from busbw.runs.records import QUANTILES, Case, Check, Ended, GroupSamples, Measurement, RankSamples, Row, Skipped
+from busbw.runs.store import StoredRun
+from busbw_analysis.fleet.controller import FleetController, fleet_of, missing_devices, two_hosts
+from busbw_analysis.fleet.cost import cost_of
+from busbw_analysis.fleet.topology import compressed, expand, read_topology
+from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.machine import machine_of
+
+HOSTS = tuple(f"n{number:02}" for number in range(8))
+ALONE = case("memory_copy", 1 << 20, 16, group=ASKED, nodes=8)
+PAIR = case("pair_uni", 1 << 22, 16, group=ASKED, nodes=8)
+GPU = case("host_to_device", 1 << 20, 16, group=ASKED, nodes=8)
+TWICE = 2.0
+
+
+def block(of: Case, number: int, times: Mapping[tuple[int, ...], float]) -> Measurement:
+    """A row with the time of a call, in seconds, of each group."""
+    groups = []
+    for ranks, seconds in times.items():
+        samples = (round(1e9 * seconds),) * 5
+        per_rank = tuple(
+            RankSamples(rank=rank, quantiles_ns=(samples[0],) * len(QUANTILES), samples_ns=samples) for rank in ranks
+        )
+        groups.append(
+            GroupSamples(
+                ranks=ranks,
+                bus_factor=OPS[of.op].factor(len(ranks)),
+                wire_bytes=float(OPS[of.op].wire_bytes(len(ranks), of.size_bytes)),
+                slowest_ns=samples,
+                fastest_ns=samples,
+                fastest_rank=(ranks[0],) * 5,
+                arrival_skew_ns=None,
+                exit_span_ns=None,
+                per_rank=per_rank,
+            )
+        )
+    return Measurement(
+        case=of,
+        launch=0,
+        block=number,
+        calls=OPS[of.op].trips,
+        first_call_ns=1,
+        warmup_calls=0,
+        stop_reason="sample_limit",
+        check=Check(state="verified"),
+        started="2026-01-02T03:04:05.000Z",
+        elapsed_ns=1,
+        groups=tuple(groups),
+    )
+
+
+def fleet_run(slow: Mapping[str, float], seed: int = 1) -> tuple[StoredRun, FleetController]:
+    """A run of two ranks on each host, of which some are slow in all of their pairs, and its controller."""
+    template = synthetic_run([ALONE, GPU, PAIR], machine=Machine(hosts=HOSTS), launches=1, samples=5)
+    run, launch = template.run, template.rows[0]
+    controller = FleetController()
+    controller.begin(run.cases, run.hosts, run.environments)
+    generator = np.random.default_rng(seed)
+    errors = scatter(0.3)
+    rows: list[Row] = [launch, Skipped(case=GPU, reason="no GPU")]
+    ask = controller.next(None)
+    while ask is not None:
+        of = run.cases[ask.case]
+        if of == GPU:
+            ask = controller.next(Skipped(case=of, reason="no GPU"))
+            continue
+        times = {}
+        for ranks in ask.groups:
+            factor = math.prod(slow.get(run.hosts[rank], 1.0) for rank in ranks) if of == PAIR else 1.0
+            times[ranks] = 0.01 * factor * math.exp(generator.choice(errors))
+        rows.append(block(of, len(rows), times))
+        ask = controller.next(rows[-1])  # type: ignore[arg-type]
+    rows.append(Ended(status="complete", reason=None, ended="2026-01-02T03:05:05.000Z"))
+    return replace(template, rows=tuple(rows)), controller
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(busbw, ["fleet", *words], catch_exceptions=False)
+
+
+def test_a_stored_run_is_judged_as_its_controller_did(tmp_path: Path) -> None:
+    stored, controller = fleet_run({"n03": TWICE})
+    folder = write_synthetic(tmp_path, stored)
+    result = invoke(str(folder), "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["healthy"], document["exclude"]) == (1, False, "n03")
+    (verdict,) = document["verdicts"]
+    assert (verdict["kind"], verdict["nodes"], verdict["way"]) == ("node", ["n03"], "both")
+    (own,) = controller.judgement.verdicts
+    assert own.probability == pytest.approx(verdict["probability"])
+    assert own.error == pytest.approx(verdict["error"])
+    assert own.ratio == pytest.approx(verdict["evidence"][0]["ratio"])
+    assert document["rounds"] == len(controller.judgement.rounds)
+    assert document["drain"][0].startswith("scontrol update NodeName=n03 State=DRAIN Reason=")
+
+
+def test_a_healthy_run_passes_and_each_node_has_a_line(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, fleet_run({})[0])
+    result = invoke(str(folder), "--json-lines")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert result.exit_code == 0
+    assert [(row["node"], row["healthy"], row["exit_code"]) for row in rows] == [(host, True, 0) for host in HOSTS]
+
+
+def test_a_terminal_gets_the_answer_first_and_the_map_last(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, fleet_run({"n03": TWICE})[0])
+    lines = invoke(str(folder)).stdout.splitlines()
+    assert "n03" in lines[0]
+    assert "--exclude=n03" in lines
+    assert [line.split()[0] for line in lines[-8:]] == list(HOSTS)
+
+
+def test_a_report_of_a_fleet_is_written(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, fleet_run({"n03": TWICE})[0])
+    result = CliRunner().invoke(busbw, ["report", str(folder)], catch_exceptions=False)
+    assert (result.exit_code, (folder / "report.html").is_file()) == (0, True)
+
+
+def test_a_controller_asks_the_first_rank_of_a_host_for_pairs_and_all_for_the_rest() -> None:
+    controller = FleetController()
+    hosts = [host for host in HOSTS for _ in range(2)]
+    controller.begin([ALONE, PAIR, case("all_reduce", 1 << 20, 16, group=ASKED, nodes=8)], hosts, {})
+    assert controller.search.fleet.alone == (0, 2)
+    ask = controller.next(None)
+    assert ask is not None
+    assert (ask.case, ask.groups) == (0, tuple((rank,) for rank in range(16)))
+    controller.next(block(ALONE, 0, {(rank,): 0.01 for rank in range(16)}))
+    collective = controller.asked
+    assert collective is not None
+    assert (collective.case, collective.groups) == (2, tuple((rank, rank + 1) for rank in range(0, 16, 2)))
+
+
+def test_ranks_of_a_single_host_are_the_nodes() -> None:
+    controller = FleetController()
+    controller.begin([ALONE, PAIR], ["here"] * 4, {})
+    assert controller.search.fleet.names == tuple(f"rank {rank}" for rank in range(4))
+
+
+def test_a_node_with_fewer_gpus_than_the_others_is_named() -> None:
+    def host(gpus: int) -> HostFacts:
+        return HostFacts(pci=PciFacts(gpus=tuple(GpuFacts(address=str(number)) for number in range(gpus))))
+
+    facts = {name: host(7 if name == "n05" else 8) for name in HOSTS}
+    ((node, device),) = missing_devices(HOSTS, facts)
+    assert (node, device.what, device.count, device.usual) == (5, "GPUs", 7, 8)
+    assert not missing_devices(HOSTS[:2], {"n00": host(7), "n01": host(8)})
+
+
+def test_switches_come_from_slurm_or_from_a_file(tmp_path: Path) -> None:
+    facts = {
+        host: HostFacts(node=NodeFacts(name=host, switches=("top", f"leaf{number // 4}")))
+        for number, host in enumerate(HOSTS)
+    }
+    fleet = fleet_of(HOSTS, (), facts)
+    assert (fleet.switches, fleet.leaf.tolist()) == (("leaf0", "leaf1"), [0] * 4 + [1] * 4)
+    file = tmp_path / "topology.conf"
+    file.write_text(
+        "# two\nSwitchName=a Nodes=n[00-01]\nSwitchName=b Nodes=n[02-07] LinkSpeed=1\nSwitchName=t Switches=[a-b]"
+    )
+    with pytest.raises(UsageError):
+        read_topology(file)
+    file.write_text("SwitchName=s1 Nodes=n[00-01]\nSwitchName=s2 Nodes=n[02-07]\nSwitchName=t Switches=s[1-2]\n")
+    paths = read_topology(file)
+    assert (paths["n01"], paths["n07"]) == (("t", "s1"), ("t", "s2"))
+    assert fleet_of(HOSTS, (), facts, paths).leaf.tolist() == [0] * 2 + [1] * 6
+    file.write_text("n[00-03] s1\nn[04-07] s2\n")
+    assert read_topology(file)["n04"] == ("s2",)
+
+
+@pytest.mark.parametrize("text", ["SwitchName=s1 Nodes=n[3-1]", "Nodes=n1", "a b c", ""])
+def test_a_topology_with_a_mistake_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "topology.conf"
+    file.write_text(text)
+    with pytest.raises(UsageError):
+        read_topology(file)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (("n1", "n2", "n3", "n7"), "n[1-3,7]"),
+        (("n01", "n02", "m5"), "m5,n[01-02]"),
+        (("n9", "n10"), "n[9-10]"),
+        (("login", "n09", "n10"), "n[09-10],login"),
+    ],
+)
+def test_host_lists_are_compressed_and_expanded(names: tuple[str, ...], text: str) -> None:
+    assert compressed(names) == text
+    assert sorted(expand(compressed(names))) == sorted(names)
+
+
+def test_a_list_of_hosts_may_have_several_brackets() -> None:
+    assert expand("r[1-2]n[08-09],x") == ("r1n08", "r1n09", "r2n08", "r2n09", "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts"), [("logs/n1_n2.txt", ("n1", "n2")), ("a-1--b-2.log", ("a-1", "b-2")), ("all.log", ())]
+)
+def test_names_of_logs_name_their_hosts(name: str, hosts: tuple[str, ...]) -> None:
+    assert two_hosts(name) == hosts
+
+
+def pair_logs(folder: Path, slow: str, repeats: int = 1) -> list[str]:
+    """A log of OSU's bandwidth test for each pair of hosts; those of one host are slow."""
+    generator = np.random.default_rng(2)
+    paths = []
+    for again in range(repeats):
+        for place, first in enumerate(HOSTS):
+            for second in HOSTS[place + 1 :]:
+                rate = 10_000 * math.exp(generator.normal(0, 0.02)) / (TWICE if slow in {first, second} else 1)
+                path = folder / f"{first}_{second}.{again}.txt"
+                path.write_text(f"# OSU MPI Bandwidth Test v7.4\n# Size      Bandwidth (MB/s)\n4194304   {rate:.2f}\n")
+                paths.append(str(path))
+    return paths
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_logs_of_pairs_name_the_slow_node(tmp_path: Path, repeats: int) -> None:
+    result = invoke(*pair_logs(tmp_path, "n03", repeats), "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["exclude"]) == (1, "n03")
+    assert document["verdicts"][0]["kind"] == "node"
+
+
+def test_a_link_that_was_measured_once_is_undecided_and_the_next_pair_is_named(tmp_path: Path) -> None:
+    paths = pair_logs(tmp_path, "none")
+    slow = tmp_path / "n01_n06.0.txt"
+    slow.write_text("# OSU MPI Bandwidth Test v7.4\n# Size      Bandwidth (MB/s)\n4194304   3000.00\n")
+    document = json.loads(invoke(*paths, "--json").stdout)
+    assert document["exit_code"] == 3
+    assert [verdict["next_pairs"] for verdict in document["verdicts"]] == [[["n01", "n06"]]]
+
+
+def test_options_of_measuring_are_refused_with_a_run(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, fleet_run({})[0])
+    assert invoke(str(folder), "--ranks", "4").exit_code == 2
+    assert invoke(str(folder), "--layout", "dp=8").exit_code == 2
+
+
+def test_a_slow_node_costs_what_the_planner_computes_with_its_rates(tmp_path: Path) -> None:
+    from busbw.workloads import model_rows  # noqa: PLC0415 - reads all models
+    from busbw_analysis.cli.training_options import network_named  # noqa: PLC0415 - reads the catalogue
+
+    model = model_rows.named(model_rows.models(), "Llama 3 8B")
+    step = Step(model, Layout(dp=16, tp=8), 128, 8192, "float32")
+    machine = machine_of(model.dtype, 128, None, network=network_named("4X NDR")).machine
+    cost = cost_of(fleet_run({"n03": TWICE})[1].judgement, step, machine)
+    assert cost is not None
+    assert cost.network == pytest.approx(TWICE, rel=0.1)
+    assert cost.compute == 1
+    assert 0 < cost.share < TWICE - 1
+    assert cost_of(fleet_run({})[1].judgement, step, machine) is None
+    folder = write_synthetic(tmp_path, fleet_run({"n03": TWICE})[0])
+    words = ["--model", "Llama 3 8B,layers=32", "--layout", "dp=16,tp=8", "--network", "4X NDR", "--json"]
+    assert json.loads(invoke(str(folder), *words).stdout)["cost"]["network"] == pytest.approx(cost.network)
