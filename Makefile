@@ -105,6 +105,15 @@ gallery: documents ## docs/gallery.md: judge twelve public measurements anew (a 
 drawings: $(installed) ## regenerate the drawings of algorithms in docs/drawings
 	$(venv)/bin/python tests/models/drawing_tool.py docs/drawings
 
+# The links of the documents lead to files beside docs/, too. `no-run` is a word of the tests; MkDocs knows no such fence.
+site := build/site-source
+site: $(installed) ## build/site: the documents as a site; without network
+	$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[docs]'
+	rm -rf $(site) && mkdir -p $(site)
+	cp -r --parents *.md LICENSE docs slurm tests/cluster/README.md results/README.md $(site)
+	find $(site) -name '*.md' -exec sed -i 's/^```sh no-run$$/```sh/' {} +
+	$(venv)/bin/python -m mkdocs build --quiet --strict
+
 man: $(installed) ## build/man: a man page of every command
 	$(venv)/bin/python tests/shared/man_pages.py build/man
 
