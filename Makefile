@@ -19,7 +19,7 @@ developed := $(venv)/.developed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents lint format drawings bench bench-fit bench-fleet bench-gates bench-gpu gpu-acceptance bench-metrology bench-scale bench-training dist clean
+.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents gallery man site lint format drawings bench bench-fit bench-fleet bench-gates bench-gpu gpu-acceptance bench-metrology bench-scale bench-training dist clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,8 +100,22 @@ golden: $(installed) ## regenerate tests/golden, the expected output of every co
 documents: $(installed) ## regenerate the tables in docs/ that rows and records define
 	PYTHONPATH=tests/models $(venv)/bin/python tests/shared/documents.py
 
+gallery: documents ## docs/gallery.md: judge twelve public measurements anew (a part of the documents)
+
 drawings: $(installed) ## regenerate the drawings of algorithms in docs/drawings
 	$(venv)/bin/python tests/models/drawing_tool.py docs/drawings
+
+# The links of the documents lead to files beside docs/, too. `no-run` is a word of the tests; MkDocs knows no such fence.
+site := build/site-source
+site: $(installed) ## build/site: the documents as a site; without network
+	$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[docs]'
+	rm -rf $(site) && mkdir -p $(site)
+	cp -r --parents *.md LICENSE docs slurm tests/cluster/README.md results/README.md $(site)
+	find $(site) -name '*.md' -exec sed -i 's/^```sh no-run$$/```sh/' {} +
+	$(venv)/bin/python -m mkdocs build --quiet --strict
+
+man: $(installed) ## build/man: a man page of every command
+	$(venv)/bin/python tests/shared/man_pages.py build/man
 
 format: $(developed) ## format the sources
 	$(venv)/bin/ruff check --fix

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from busbw.units import format_rate, format_size
 
 SAMPLE = next((Path(__file__).parents[2] / "results/samples/vm").iterdir())
 PHONE = 400
+AXE = (resources.files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
 
 pytestmark = needs_chromium
 
@@ -188,6 +190,26 @@ def brightness(colour: str) -> float:
 def test_on_paper_it_has_at_most_six_pages(page: Browser) -> None:
     pages = re.findall(rb"/Type\s*/Page\b", page.paper())
     assert 1 <= len(pages) <= 6
+
+
+@pytest.mark.parametrize(
+    ("name", "dark"),
+    [("comparison", False), ("comparison", True), pytest.param("report", False, marks=pytest.mark.slow)],
+)
+def test_it_passes_axe(browser: Browser, name: str, request: pytest.FixtureRequest, *, dark: bool) -> None:
+    """Names, roles, headings and contrast. Shadows of tables hide the background from axe, so they are left out."""
+    browser.open(request.getfixturevalue(name), dark=dark)
+    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    browser.run("document.querySelectorAll('.scroll').forEach(one => { one.style.backgroundImage = 'none'; })")
+    browser.run(f"{AXE};0")
+    checked = browser.run(
+        """axe.run(document, {resultTypes: ["violations"]}).then(({violations, passes}) => ({
+            passed: passes.map(rule => rule.id),
+            violated: violations.map(rule => [rule.id, rule.nodes.map(node => node.html.slice(0, 120))]),
+        }))"""
+    )
+    assert checked["violated"] == []
+    assert {"color-contrast", "html-has-lang", "landmark-unique", "empty-table-header"} <= set(checked["passed"])
 
 
 def test_without_scripts_everything_can_still_be_read(browser: Browser, report: Path) -> None:

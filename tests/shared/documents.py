@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 from drawing_tool import documented
+from gallery import gallery
 from training_truth import table_of_scores
 
 from busbw.ops import OPS
@@ -205,6 +206,7 @@ PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "exchanges": exchange_methods,
     "scores": table_of_scores,
     "metrics": metrics,
+    "gallery": gallery,
     **{kind.__name__: partial(fields, kind) for kind in _WHOLE},
     **{kind.__name__: partial(fields, kind, "named") for kind in _OUTLINED},
     "runs": partial(columns, OF_RUNS),

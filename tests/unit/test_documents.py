@@ -125,7 +125,7 @@ def test_the_plan_in_the_documentation_is_one() -> None:
     assert undocumented == []
 
 
-@pytest.mark.parametrize("path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "results/README.md"]))
+@pytest.mark.parametrize("path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "results/README.md"]))
 def test_links_inside_the_project_lead_somewhere(path: Path) -> None:
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
@@ -140,7 +140,7 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "results/README.md"]))
+@pytest.mark.parametrize("path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "results/README.md"]))
 def test_links_to_a_heading_find_it(path: Path) -> None:
     links = re.findall(r"\]\(([^)\s:#]*)#([^)\s]+)\)", path.read_text(encoding="utf-8"))
     pages = {target: (path.parent / target if target else path).read_text(encoding="utf-8") for target, _ in links}

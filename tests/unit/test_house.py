@@ -1,5 +1,6 @@
 """What strangers meet first: workflows, templates and the facts of a release agree with the project."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -16,6 +17,7 @@ SCHEMAS = {
     "vendor.github-issue-forms": ".github/ISSUE_TEMPLATE/[!c]*.yml",
     "vendor.github-issue-config": ".github/ISSUE_TEMPLATE/config.yml",
     "vendor.citation-file-format": "CITATION.cff",
+    "vendor.github-actions": "docs/deploy/gate/action.yml",
 }
 
 
@@ -50,3 +52,9 @@ def test_a_commit_is_checked_as_the_gate_checks_it() -> None:
     (hook,) = [hook for repo in read(".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]]
     assert hook["entry"] == "make lint"
     assert "make --jobs 2 --output-sync lint" in (ROOT / ".ci/run").read_text()
+
+
+def test_the_site_leads_to_every_document() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    pages = {str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")}
+    assert sorted(re.findall(r"(docs/\S+\.md)$", nav, re.MULTILINE)) == sorted(pages)

@@ -210,9 +210,9 @@ def test_a_job_lists_nodes_that_fail_and_names_those_that_say_nothing(
 # --- Kubernetes ------------------------------------------------------------------------------------------------
 
 
-def documents() -> list[Any]:
+def documents(name: str = "jobset") -> list[Any]:
     yaml = pytest.importorskip("yaml")
-    text = (ROOT / "docs/deploy/kubernetes/jobset.yaml").read_text(encoding="utf-8")
+    text = (ROOT / f"docs/deploy/kubernetes/{name}.yaml").read_text(encoding="utf-8")
     return list(yaml.safe_load_all(text))
 
 
@@ -229,17 +229,25 @@ def strict(schema: Any) -> Any:  # noqa: ANN401 - JSON
 
 def flaws(document: Any) -> list[str]:  # noqa: ANN401 - JSON
     jsonschema = pytest.importorskip("jsonschema")
-    name = {"JobSet": "jobset-v1alpha2", "ConfigMap": "configmap-v1"}[document["kind"]]
+    names = {"JobSet": "jobset-v1alpha2", "ConfigMap": "configmap-v1", "TrainJob": "trainjob-v1alpha1"}
+    name = names[document["kind"]]
     schema = json.loads((ROOT / f"tests/data/kubernetes/{name}.json").read_text(encoding="utf-8"))
-    if name == "jobset-v1alpha2":  # the CRD leaves the metadata of all objects to the server
+    if name != "configmap-v1":  # a CRD leaves the metadata of all objects to the server
         schema["properties"]["metadata"] = {"type": "object"}
     errors = jsonschema.Draft202012Validator(strict(schema)).iter_errors(document)
     return [f"{error.json_path}: {error.message}" for error in errors]
 
 
-def test_the_jobset_is_valid() -> None:
-    for document in documents():
+@pytest.mark.parametrize("name", ["jobset", "trainjob"])
+def test_the_manifests_are_valid(name: str) -> None:
+    for document in documents(name):
         assert flaws(document) == []
+
+
+def test_the_schema_of_a_trainjob_refuses_mistakes() -> None:
+    (document,) = documents("trainjob")
+    document["spec"]["trainer"] |= {"numNodes": "two", "nodes": 2}
+    assert len(flaws(document)) == 2
 
 
 @pytest.mark.parametrize(
