@@ -142,8 +142,8 @@ _TABLE = r'''
 -r"\1", match["first"])
 +r"\1", match["first"], count=1)
 @ bench/busbw/escape.py: what a run folder says reaches the terminal as it is [terminal]
--return _CONTROL.sub(_escaped, _SPACE.sub(" ", text))
-+return _SPACE.sub(" ", text)
+-_CONTROL.sub(_escaped, _SPACE.sub(" ", text))
++_SPACE.sub(" ", text)
 @ bench/busbw/system/dimms.py: memory at the speed that is printed on it [detect]
 -else number(0x20, 2)
 +else number(0x15, 2)
