@@ -116,8 +116,9 @@ bench: $(installed) ## measure the overhead of busbw, as ratios
 bench-fit: $(installed) ## accuracy of fits and coverage of their intervals: 10 to 20 minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/fits.py
 
-bench-fleet: $(installed) ## recall and precision of busbw fleet on simulated fleets, beside the field's ways: 15 minutes
+bench-fleet: $(installed) ## recall and precision of busbw fleet: simulated, beside the field's ways: 15 minutes; on the test bed: 2 hours, resumable
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/fleet.py
+	PYTHONPATH=tests/shared:tests/cluster $(venv)/bin/python tests/bench/fleet_bed.py
 
 bench-gates: $(installed) ## error rates of gates, on resampled launches and on REAL=10 real runs: 15 minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/gates.py --real $(or $(REAL),10)

@@ -88,6 +88,14 @@ def test_a_plan_of_ones_own_is_handed_over_by_its_whole_path(slurm: Path) -> Non
     assert "--job-name=busbw-mine\n" in text
 
 
+def test_a_fleet_has_a_rank_a_node_unless_more_are_asked_for() -> None:
+    text = busbw("submit", "fleet", "--nodes", "4", "--dry-run").stdout
+    assert " run --suite fleet --ranks 4\n" in text
+    assert "--ntasks-per-node=1\n" in text
+    text = busbw("submit", "fleet", "--nodes", "4", "--ranks-per-node", "8", "--backend", "nccl", "--dry-run").stdout
+    assert " run --suite fleet --backend nccl --ranks 32\n" in text
+
+
 def test_a_path_is_handed_over_whole_and_is_not_looked_for_where_the_job_is_submitted(slurm: Path) -> None:
     text = busbw("submit", "storage", *WORLD, "--path", "my scratch", "--dry-run").stdout
     assert f" run --suite storage --path '{slurm}/my scratch' --ranks 8\n" in text

@@ -198,6 +198,16 @@ def test_a_job_that_was_requeued_onto_other_nodes_begins_another_run(
     assert "requeued" in capsys.readouterr().err
 
 
+def test_a_job_that_was_requeued_begins_another_run_if_a_controller_chose_the_rounds(results: Path) -> None:
+    stored = run_of()
+    asked = msgspec.structs.replace(stored.run, plan={**stored.run.plan, "controller": "fleet"})
+    before = write(results, StoredRun(stored.path, asked, stored.rows, ()), stored.rows[:2])
+    steps = Steps("well")
+    folder, code = carry_out([*RUN, "--suite", "fleet"], results, {**JOB, "SLURM_RESTART_COUNT": "1"}, steps)
+    assert (folder != before, code) == (True, 0)
+    assert steps.told[0] == ["--suite", "fleet"]
+
+
 def test_a_run_that_is_resumed_is_gone_on_with_until_it_is_whole(results: Path) -> None:
     stored = run_of(job="7")
     before = write(results, stored, stored.rows[:2])

@@ -335,7 +335,7 @@ def conclude(result: Result, *, empty: bool, quiet: bool, as_json: bool) -> None
     except OSError:
         echo(f"results: {folder}", err=True)
         raise
-    echo(f"results: {folder}\nnext:    busbw report {folder}", err=True)
+    echo(f"results: {folder}\nnext:    busbw {_next_command(result.folder)} {folder}", err=True)
     if result.failed and not result.whole:
         echo(f"busbw: {result.failed} case(s) failed; busbw show {folder} lists them with the reason", err=True)
     elif empty:
@@ -344,6 +344,13 @@ def conclude(result: Result, *, empty: bool, quiet: bool, as_json: bool) -> None
         first = f": {reasons[0]}" if reasons else ""
         more = f"; busbw show {folder} lists the reasons" if len(reasons) != 1 else ""
         echo(f"busbw: {what} cases were skipped{first}{more}", err=True)
+
+
+def _next_command(folder: Path) -> str:
+    """The command that judges the run: that of its controller, if it has one."""
+    with suppress(BusbwError, OSError):
+        return str(store.read_run(folder).plan.get("controller") or "report")
+    return "report"
 
 
 def _reasons(folder: Path) -> list[str]:

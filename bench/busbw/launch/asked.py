@@ -1,5 +1,6 @@
 """The rounds of a controller: rank 0 asks it, and every rank learns what to measure next."""
 
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -8,10 +9,17 @@ import msgspec
 from busbw.backends.base import Backend, broadcast
 from busbw.errors import LaunchError
 from busbw.ops import OPS
-from busbw.runs.asked import Ask, Controller, controller_of
+from busbw.runs.asked import CONTROLLERS, Ask, Controller
 from busbw.runs.facts import HostFacts
 from busbw.runs.plan import Plan
 from busbw.runs.records import Case, Failed, Measurement, Skipped
+
+
+def controller_of(plan: Plan) -> Controller:
+    """The controller of ``plan``, which names one."""
+    module, name = CONTROLLERS[str(plan.controller)]
+    controller: Controller = getattr(importlib.import_module(module), name)(plan)
+    return controller
 
 
 @dataclass(slots=True)
@@ -29,9 +37,9 @@ class AskedRounds:
 
     def begin(self, plan: Plan, hosts: Sequence[str], facts: Mapping[str, HostFacts]) -> None:
         """Load the controller of ``plan``, on rank 0."""
-        self._controller = controller_of(plan)
-        if self._controller is not None:
-            self._controller.begin(self.cases, hosts, facts)
+        controller = controller_of(plan)
+        controller.begin(self.cases, hosts, facts)
+        self._controller = controller
 
     def next(self, measured: Measurement | Failed | None, *, stop: bool) -> tuple[Ask | None, bool]:
         """The next round (None: there is none), and whether any rank is to ``stop``. Collective.

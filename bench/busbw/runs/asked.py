@@ -3,17 +3,13 @@
 The instrument judges nothing: controllers belong to the analysis and are loaded by name, on rank 0 only.
 """
 
-import importlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from busbw.runs.facts import HostFacts
 from busbw.runs.records import Case, Failed, Measurement, Record, Skipped
-
-if TYPE_CHECKING:
-    from busbw.runs.plan import Plan
 
 CONTROLLERS: Final[dict[str, tuple[str, str]]] = {
     "fleet": ("busbw_analysis.fleet.controller", "FleetController"),
@@ -47,12 +43,3 @@ class Controller(Protocol):
 
     def next(self, measured: Measurement | Failed | Skipped | None) -> Ask | None:
         """The next round, given the outcome of the one before (None at the start); None: the question is answered."""
-
-
-def controller_of(plan: "Plan") -> Controller | None:
-    """The controller of ``plan``; None if the plan has none."""
-    if plan.controller is None:
-        return None
-    module, name = CONTROLLERS[plan.controller]
-    controller: Controller = getattr(importlib.import_module(module), name)(plan)
-    return controller

@@ -12,7 +12,7 @@ from busbw.errors import UsageError
 from busbw.ops import OPS, limits, traffic, training
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 from busbw.ops.base import Matrix, Op, Shape, Split
-from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
+from busbw.ops.groups import ASKED, EACH, Round, in_turn, number_of_rounds, split_world
 from busbw.ops.settings import (
     AlgorithmSettings,
     HostSettings,
@@ -39,6 +39,9 @@ _TRAINING_START_SECONDS = 2.0
 """Time to build a training step and to compute it in one process, and to load what it needs: measured with 2 Gloo ranks
 on 2 cores.
 """
+
+_MOST_PAIRED = 32
+"""Ranks of which a controller asks for all pairs; of more, it asks for some, in fewer rounds."""
 
 _PASSES = 7
 """Passes of a block over its files besides its samples: two checks write and read them; the first call, the warm-up
@@ -260,9 +263,10 @@ def estimated_seconds(plan: Plan, cases: Sequence[Case], step_seconds: Callable[
     per_round = timing.blocks * (2 * timing.warmup_seconds + _BLOCK_OVERHEAD_SECONDS)
     steps = [case for case in cases if OPS[case.op].splits]
     others = [case for case in cases if not OPS[case.op].splits]
-    sampled = sum(timing.max_seconds * (1.0 + _BALANCING * (case.mode == "overlap")) for case in others)
+    asked = {case: _asked_rounds(case) for case in others}
+    sampled = sum(asked[case] * timing.max_seconds * (1.0 + _BALANCING * (case.mode == "overlap")) for case in others)
     around = sum(
-        _rounds(case.op, case.group, case.ranks, together=run_together(case.settings)) * per_round
+        asked[case] * _rounds(case.op, case.group, case.ranks, together=run_together(case.settings)) * per_round
         + timing.blocks * _file_seconds(case)
         for case in others
     )
@@ -287,6 +291,15 @@ def _file_seconds(case: Case) -> float:
     of_a_host = math.ceil(case.ranks / case.nodes) * case.size_bytes
     checked = case.size_bytes / _CHECKED_BYTES_PER_SECOND
     return _PASSES * of_a_host / _STORAGE_BYTES_PER_SECOND + checked + _OTHER_TOOL_SECONDS * op.local
+
+
+def _asked_rounds(case: Case) -> int:
+    """How often a controller asks for ``case``, if there is one: for the pairs of all ranks both ways, or of the most
+    for which it does.
+    """
+    if case.group != ASKED or OPS[case.op].members != "ends":
+        return 1
+    return number_of_rounds(min(case.ranks, _MOST_PAIRED), together=True)
 
 
 @lru_cache

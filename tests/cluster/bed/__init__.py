@@ -9,9 +9,23 @@ README.md in the folder above says more.
 """
 
 from bed.hosts import BedError
-from bed.network import Cable, Network, Path, both_ways
+from bed.network import Cable, Network, Path, Trunk, both_ways
 from bed.prerequisites import missing
-from bed.ranks import RankEnd, Ranks
+from bed.ranks import Fault, RankEnd, Ranks
 from bed.whole import HEAD, Bed, Job
 
-__all__ = ["HEAD", "Bed", "BedError", "Cable", "Job", "Network", "Path", "RankEnd", "Ranks", "both_ways", "missing"]
+__all__ = [
+    "HEAD",
+    "Bed",
+    "BedError",
+    "Cable",
+    "Fault",
+    "Job",
+    "Network",
+    "Path",
+    "RankEnd",
+    "Ranks",
+    "Trunk",
+    "both_ways",
+    "missing",
+]

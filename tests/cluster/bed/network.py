@@ -9,13 +9,23 @@ from dataclasses import dataclass, field, replace
 @dataclass(frozen=True, slots=True)
 class Cable:
     """The cable of one host, from the host's point of view: Mbit/s up and down (0: unlimited), the milliseconds that it
-    adds to a way (one way), and whether it is cut. None stands for what is usual in the network.
+    adds to a way (one way), whether it is cut, and the share of frames that it loses. None stands for what is usual in
+    the network.
     """
 
     up_mbit: float | None = None
     down_mbit: float | None = None
     delay_ms: float | None = None
     cut: bool = False
+    lost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trunk:
+    """What all ways between ``behind`` and the other hosts share: Mbit/s in each direction."""
+
+    behind: Sequence[str]
+    rate_mbit: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,7 @@ class Network:
     delay_ms: float = 0.0
     cables: Mapping[str, Cable] = field(default_factory=dict)
     paths: Sequence[Path] = ()
+    trunk: Trunk | None = None
 
     def with_cut(self, host: str, *, cut: bool) -> Network:
         """This network, with the cable of one host cut or mended."""
@@ -56,7 +67,13 @@ class Network:
 
     def configuration(self, hosts: Sequence[str], head: str) -> str:
         """The lines that the switch reads (switch.c). Raises ValueError for a host that there is not."""
-        named = {*self.cables, *(path.source for path in self.paths), *(path.destination for path in self.paths)}
+        behind = () if self.trunk is None else self.trunk.behind
+        named = {
+            *self.cables,
+            *behind,
+            *(path.source for path in self.paths),
+            *(path.destination for path in self.paths),
+        }
         if unknown := sorted(named - {*hosts, head}):
             message = f"no host {', '.join(unknown)}; there are {', '.join((head, *hosts))}"
             raise ValueError(message)
@@ -65,6 +82,7 @@ class Network:
             f"path {path.source} {path.destination} {path.rate_mbit} {round(path.delay_ms * 1e6)}"
             for path in self.paths
         ]
+        lines += [f"trunk {host} {self.trunk.rate_mbit}" for host in behind if self.trunk is not None]
         return "".join(f"{line}\n" for line in lines)
 
     def _whole(self, host: str, head: str) -> Cable:
@@ -76,8 +94,10 @@ class Network:
             usual.down_mbit if own.down_mbit is None else own.down_mbit,
             usual.delay_ms if own.delay_ms is None else own.delay_ms,
             own.cut,
+            own.lost,
         )
 
 
 def _cable_line(host: str, cable: Cable) -> str:
-    return f"cable {host} {cable.up_mbit} {cable.down_mbit} {round((cable.delay_ms or 0.0) * 1e6)} {int(cable.cut)}"
+    lost = 1 if cable.cut else cable.lost
+    return f"cable {host} {cable.up_mbit} {cable.down_mbit} {round((cable.delay_ms or 0.0) * 1e6)} {lost}"

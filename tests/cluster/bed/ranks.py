@@ -7,9 +7,9 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from bed.hosts import BedError
@@ -26,6 +26,14 @@ class RankEnd:
     code: int
     out: str
     err: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a host, as ``busbw.backends.faults.SlowBackend`` has it."""
+
+    seconds: float = 0.0
+    times: int = 1
 
 
 @dataclass(slots=True)
@@ -55,10 +63,15 @@ class Ranks:
         self._server.communicate()
 
     def run(
-        self, *arguments: str | Path, hosts: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
+        self,
+        *arguments: str | Path,
+        command: str = "run",
+        hosts: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        faults: Mapping[str, Fault] = MappingProxyType({}),
     ) -> list[RankEnd]:
-        """``busbw run`` with these arguments, a rank on each of ``hosts`` (default: all), until all have ended.
-        Raises BedError when the forking process has ended.
+        """A ``command`` of busbw with these arguments, a rank on each of ``hosts`` (default: all), until all have
+        ended; those named in ``faults`` are slow. Raises BedError when the forking process has ended.
         """
         hosts = hosts or self.bed.names
         told = self.results / "told"
@@ -81,10 +94,11 @@ class Ranks:
                 "environment": {**world, "RANK": str(rank)},
                 "output": str(told / f"{stem}.{rank}.out"),
                 "error": str(told / f"{stem}.{rank}.err"),
+                "fault": asdict(faults[host]) if host in faults else None,
             }
             for rank, host in enumerate(hosts)
         ]
-        order = {"arguments": ["run", *map(str, arguments)], "folder": str(self.results), "ranks": ranks}
+        order = {"arguments": [command, *map(str, arguments)], "folder": str(self.results), "ranks": ranks}
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(order) + "\n")

@@ -5,13 +5,15 @@
  * The configuration is read at the start, and again on SIGHUP, after which "applied GENERATION" is printed:
  *
  *     host NAME NAMESPACE                                  a host and the file of its network namespace; the first read counts
- *     cable NAME UP_MBIT DOWN_MBIT DELAY_NS CUT            how its cable is: 0 Mbit/s is unlimited, CUT 1 loses every frame
+ *     cable NAME UP_MBIT DOWN_MBIT DELAY_NS LOST           how its cable is: 0 Mbit/s is unlimited, LOST is the share of
+ *                                                          its frames that are lost, each way (1: it is cut)
  *     path SOURCE DESTINATION MBIT DELAY_NS                what the way from one host to another has on top, in this direction
+ *     trunk NAME MBIT                                      this host is behind the trunk, which carries so much each way
  *     generation NUMBER                                    comes back in "applied"
  *
  * Each host gets a TAP device eth0. A frame leaves its host at the rate up, waits for the delays of both cables and of the
- * path, and arrives at the rate down; between idle cables of equal rate it is serialised once (cut-through). Nothing is
- * ever dropped but by a cut: a frame is not taken from the device of a host whose cable is busy. So that TCP sees what waits,
+ * path, and arrives at the rate down; between idle cables of equal rate it is serialised once (cut-through). Frames between
+ * a host behind the trunk and one before it share the trunk. Nothing is dropped but by a cable that loses it: a frame is not taken from the device of a host whose cable is busy. So that TCP sees what waits,
  * the host itself sends no faster than its cable (hosts.py).
  * Host number i (from 1) owns the address 02:00:00:00:00:i, so that finding the receiver is reading a byte.
  * The switch ends with its standard input, so that it cannot outlive whoever started it. */
@@ -49,13 +51,14 @@ struct frame {
 struct cable {
     double up, down; /* Mbit/s */
     int64_t delay;   /* ns from host to switch */
-    int cut;
+    double lost;     /* share of the frames */
 };
 
 static struct host {
     char name[64];
     int tap;
     struct cable cable;
+    int behind; /* the trunk */
     int64_t up_free, down_free; /* when the last frame given to the cable will have passed */
     struct frame *first, *last; /* on their way to this host, by arrival */
 } hosts[MOST_HOSTS];
@@ -63,7 +66,7 @@ static struct host {
 static struct path {
     double rate;
     int64_t delay, free;
-} paths[MOST_HOSTS][MOST_HOSTS];
+} paths[MOST_HOSTS][MOST_HOSTS], trunks[2]; /* of trunks, the way out of each side */
 
 static int count;
 static volatile sig_atomic_t reread;
@@ -106,21 +109,25 @@ static int numbered(const char *name) {
 
 static void configure(const char *file, int first_time) {
     char line[512], one[256], other[256], generation[64] = "0";
-    double up, down;
+    double up, down, lost;
     long long delay;
-    int cut;
     FILE *configuration = fopen(file, "r");
     if (!configuration) fail("cannot read", file);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+        hosts[i].behind = 0;
         for (int j = 0; j < count; j++) paths[i][j].rate = paths[i][j].delay = 0;
+    }
     while (fgets(line, sizeof line, configuration)) {
         if (sscanf(line, "host %63s %255s", one, other) == 2) {
             if (!first_time) continue;
             if (count == MOST_HOSTS) fail("too many hosts at", one);
             strcpy(hosts[count].name, one);
             hosts[count++].tap = open_tap(other);
-        } else if (sscanf(line, "cable %63s %lf %lf %lld %d", one, &up, &down, &delay, &cut) == 5) {
-            hosts[numbered(one)].cable = (struct cable){up, down, delay, cut};
+        } else if (sscanf(line, "cable %63s %lf %lf %lld %lf", one, &up, &down, &delay, &lost) == 5) {
+            hosts[numbered(one)].cable = (struct cable){up, down, delay, lost};
+        } else if (sscanf(line, "trunk %63s %lf", one, &up) == 2) {
+            hosts[numbered(one)].behind = 1;
+            trunks[0].rate = trunks[1].rate = up;
         } else if (sscanf(line, "path %63s %63s %lf %lld", one, other, &up, &delay) == 4) {
             struct path *path = &paths[numbered(one)][numbered(other)];
             path->rate = up;
@@ -147,10 +154,14 @@ static int64_t through(int64_t *free, int64_t here, int64_t *before, int64_t alo
 static void forward(int source, int destination, const unsigned char *bytes, int length) {
     struct host *from = &hosts[source], *to = &hosts[destination];
     struct path *path = &paths[source][destination];
-    if (from->cable.cut || to->cable.cut) return;
+    if (drand48() < from->cable.lost || drand48() < to->cable.lost) return;
     int64_t before = passing(length, from->cable.up);
     int64_t here = from->up_free + from->cable.delay + path->delay + to->cable.delay;
     here = through(&path->free, here, &before, passing(length, path->rate));
+    if (from->behind != to->behind) {
+        struct path *trunk = &trunks[from->behind];
+        here = through(&trunk->free, here, &before, passing(length, trunk->rate));
+    }
     here = through(&to->down_free, here, &before, passing(length, to->cable.down));
     struct frame *frame = malloc(sizeof *frame + length);
     if (!frame) fail("no memory for a frame to", to->name);

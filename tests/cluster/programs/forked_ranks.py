@@ -2,8 +2,8 @@
 
 Reads orders from its standard input, one JSON object a line, and answers each with the exit codes of its ranks:
 ``arguments`` of ``busbw``, ``folder`` to work in, and for every rank the process that is its ``host``, its
-``environment``, and the files for ``output`` and ``error``. What runs in a rank is the command as it is, from its first
-line on.
+``environment``, its ``fault`` or null, and the files for ``output`` and ``error``. What runs in a rank is the command
+as it is, from its first line on.
 """
 
 import atexit
@@ -13,13 +13,15 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 # What every rank needs is here before they fork.
 import torch.distributed.fsdp
 import torch.distributed.pipelining  # noqa: F401
 
-from busbw.backends import compiled_loop  # noqa: F401
+from busbw.backends import BACKENDS, compiled_loop  # noqa: F401
+from busbw.backends.faults import SlowBackend, wrapped
 from busbw.backends.pytorch import backend  # noqa: F401
 from busbw.cli.main import main
 from busbw.launch import (  # noqa: F401
@@ -55,6 +57,8 @@ def be_rank(order: Mapping[str, Any], rank: Mapping[str, Any]) -> None:
     os.chdir(order["folder"])
     for number, name in ((0, os.devnull), (1, rank["output"]), (2, rank["error"])):
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o644), number)
+    if rank["fault"] is not None:
+        BACKENDS["gloo"] = wrapped(BACKENDS["gloo"], partial(SlowBackend, **rank["fault"]))
     try:
         main(order["arguments"], prog_name="busbw")
     except SystemExit as ended:

@@ -42,18 +42,17 @@ def _skews(rows: Vector, size: int) -> dict[str, Vector]:
     return {"arrival skew": last_in + first_in, "exit span": last_out - last_in, "exit skew": last_out + first_out}
 
 
-def _reduced(backend: Backend, groups: Round, taken: Batch) -> Vector:
+def _reduced(backend: Backend, groups: Round, taken: Batch, elapsed_ns: int) -> tuple[Vector, int]:
     """What was seen, held to what is seen by the clock that all ranks truly share."""
-    seen = reduce_batch(backend, groups, taken)
-    truth = reduce_batch(
-        backend, groups, dataclasses.replace(taken, entries=taken.samples.entries, exits=taken.samples.exits)
-    )
+    seen, longest_ns = reduce_batch(backend, groups, taken, elapsed_ns)
+    true_times = dataclasses.replace(taken, entries=taken.samples.entries, exits=taken.samples.exits)
+    truth, _ = reduce_batch(backend, groups, true_times, elapsed_ns)
     (error,) = backend.reduce(np.asarray([_CLOCKS[0].common.error_ns()], dtype=np.int64), "max")
     true = _skews(truth, backend.size)
     for name, skews in _skews(seen, backend.size).items():
         off = int(np.abs(skews - true[name]).max())
         _hold(off <= 2 * error, f"{name} is {off} ns from the truth, its bound is {2 * error} ns")
-    return seen
+    return seen, longest_ns
 
 
 def _hold(promise: bool, words: str) -> None:  # noqa: FBT001 - reads like an assertion, which it is, even under -O

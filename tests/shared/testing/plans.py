@@ -23,7 +23,17 @@ def sweep(ops: str, sizes: str | None = None, /, **keys: object) -> str:
     return "\n".join(["", "[[sweep]]", *(f"{key} = {json.dumps(value)}" for key, value in given.items()), ""])
 
 
-def plan_text(*sweeps: str, timing: Mapping[str, float] = QUICK, name: str = "test") -> str:
+def plan_text(
+    *sweeps: str, timing: Mapping[str, float] = QUICK, name: str = "test", controller: str | None = None
+) -> str:
     """A plan of these sweeps."""
-    lines = [f"name = {json.dumps(name)}", "", "[timing]", *(f"{key} = {value}" for key, value in timing.items()), ""]
+    chosen = [] if controller is None else [f"controller = {json.dumps(controller)}"]
+    lines = [
+        f"name = {json.dumps(name)}",
+        *chosen,
+        "",
+        "[timing]",
+        *(f"{key} = {value}" for key, value in timing.items()),
+        "",
+    ]
     return "\n".join(lines) + "".join(sweeps)
