@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from testing.fleets import ALONE, NODE_FAULTS, PAIRS, World, fleet_of, judged, scatter, searched
 
-from busbw_analysis.fleet.model import log_evidence, medians
+from busbw_analysis.fleet.model import Noise, log_evidence, medians
 from busbw_analysis.fleet.rounds import Fleet, Round, tournament
 from busbw_analysis.fleet.search import ERROR_RATE, MOST_ROUNDS, Options, Search
 from busbw_analysis.fleet.verdicts import Verdict, judge
@@ -135,16 +135,16 @@ def test_rounds_have_each_node_once() -> None:
 def test_the_evidence_of_chance_exceeds_its_limit_as_rarely_as_promised() -> None:
     generator = np.random.default_rng(1)
     errors = generator.standard_t(4, (20_000, 6)) * 0.1
-    evidence = log_evidence(errors, 0.1, 0.16)
+    evidence = log_evidence(errors, Noise(0.1), 0.16)
     for limit in (10, 100):
         assert (evidence > math.log(limit)).mean() <= 1 / limit
-    assert np.median(log_evidence(errors + TWICE, 0.1, 0.16)) > math.log(1000)
+    assert np.median(log_evidence(errors + TWICE, Noise(0.1), 0.16)) > math.log(1000)
 
 
 def test_a_single_slow_moment_is_no_evidence() -> None:
     errors = np.zeros((1, 4))
     errors[0, 0] = math.log(5)
-    assert log_evidence(errors, 0.05, 0.16)[0] < 0
+    assert log_evidence(errors, Noise(0.05), 0.16)[0] < 0
 
 
 def test_medians_by_key() -> None:

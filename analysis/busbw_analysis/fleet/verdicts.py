@@ -8,6 +8,7 @@ import numpy as np
 
 from busbw_analysis.fleet.model import (
     Evidences,
+    Noise,
     Suspects,
     data_of,
     evidence_alone,
@@ -273,7 +274,7 @@ def _switch(
     data = data_of(fleet, [each for each in rounds if each.stage == "within"])
     inside = below[data.sender]
     errors = without_levels(data, suspects.level, ~inside)[inside]
-    is_switch = log_evidence(errors[np.newaxis], suspects.scale, within)[0] > np.log(1 / ERROR_RATE)
+    is_switch = log_evidence(errors[np.newaxis], Noise(suspects.scale), within)[0] > np.log(1 / ERROR_RATE)
     members = tuple(np.flatnonzero(below).tolist())
     test = _test("switch" if is_switch else "trunk", members, rounds[0].case, evidence, int(rows[0]), suspects, 0.0)
     way = WAYS[int(np.argmax(log))]
