@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -239,6 +240,23 @@ def test_logs_of_pairs_name_the_slow_node(tmp_path: Path, repeats: int) -> None:
     document = json.loads(result.stdout)
     assert (result.exit_code, document["exclude"]) == (1, "n03")
     assert document["verdicts"][0]["kind"] == "node"
+
+
+def test_pairs_of_hosts_of_superbench_name_the_slow_node(tmp_path: Path) -> None:
+    """Names as ``ib_validation_performance.py`` of SuperBench 0.12 writes them, a pair of which failed."""
+    generator, record = np.random.default_rng(3), {"node": "n00", "ib-traffic/return_code:0": 0.0}
+    for first, second in combinations(HOSTS, 2):
+        rate = 46.2 * math.exp(generator.normal(0, 0.02)) / (TWICE if "n03" in {first, second} else 1)
+        name = f"ib-traffic/ib_write_bw_8388608_gpu-to-gpu_{len(record) // 4}_{len(record) % 4}:{first}_{second}:0"
+        record[name] = -1.0 if (first, second) == ("n01", "n06") else rate
+    path = tmp_path / "results-summary.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    document = json.loads(invoke(str(path), "--json").stdout)
+    (verdict,) = document["verdicts"]
+    assert (document["exit_code"], sorted(document["nodes"])) == (1, sorted(HOSTS))
+    assert (verdict["kind"], verdict["nodes"]) == ("node", ["n03"])
+    assert verdict["evidence"][0]["case"]["size_bytes"] == 8 << 20
+    assert verdict["evidence"][0]["usual_seconds"] == pytest.approx((8 << 20) / 46.2e9, rel=0.05)
 
 
 def test_a_link_that_was_measured_once_is_undecided_and_the_next_pair_is_named(tmp_path: Path) -> None:

@@ -108,6 +108,11 @@ class Fleet:
         """Number of nodes."""
         return len(self.names)
 
+    @property
+    def noun(self) -> str:
+        """What a node is."""
+        return "node" if self.are_hosts else "rank"
+
     def path(self, sender: Ints, receiver: Ints) -> Ints:
         """Kind of each pair's path: 0 below one switch or unknown, 1 between switches."""
         return np.asarray(self.leaf[sender] != self.leaf[receiver], dtype=np.int64)
