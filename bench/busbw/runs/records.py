@@ -110,7 +110,7 @@ Settings: TypeAlias = AlgorithmSettings | HostSettings | Access | PairSettings |
 class Configuration(Record, frozen=True, kw_only=True):
     """All settings of a case but its size and ranks: what the cases of a curve have in common.
 
-    group: split of the ranks, ``all`` or one such as ``div:2``
+    group: split of the ranks, ``all`` or one such as ``div:2``; ``asked``: a controller chose the groups of each row
     dtype, redop: None if the op has none
     mode, sync, cache: how the call is timed, which changes the result as much as the library does
     pre_enqueue: the device's stream was blocked until all calls were enqueued, so that launch overhead is not timed
