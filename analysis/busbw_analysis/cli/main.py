@@ -25,6 +25,7 @@ from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.compare_within import compare_within, settings_varied
 from busbw_analysis.diagnosis.findings import ranked
 from busbw_analysis.diagnosis.judge import Finding, Judgement
+from busbw_analysis.fleet.slice import FleetRun
 from busbw_analysis.predict import read_groups
 from busbw_analysis.report import compare as compare_tables
 from busbw_analysis.report.document import Block, Section
@@ -54,7 +55,8 @@ def _cases(judgement: Judgement) -> dict[str, JSON]:
 
 
 def _table(judgement: Judgement) -> list[Block]:
-    return [*show_blocks(show_rows(judgement), *about(judgement))]
+    fleet = judgement.of(FleetRun)
+    return fleet.blocks if fleet.judged is not None else [*show_blocks(show_rows(judgement), *about(judgement))]
 
 
 def print_run(folder: Path) -> None:
