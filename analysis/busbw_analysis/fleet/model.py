@@ -4,6 +4,7 @@ The logarithm of a time is level (of the kind of path, in the round) + sender + 
 ``diagnosis/pairs.py`` for full matrices.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,11 @@ _SPREADS: Final = 2
 _NULLS: Final = (0.0, 0.25, 0.5)
 _SWEEPS: Final = 4
 _LEAST_CONTROLS: Final = 8
+_LEAST_GOOD: Final = 6
+"""Pairs of three good nodes, both ways: of four nodes, one is bad."""
+_WEIGHT_IF_BUSY: Final = 1 / 3
+"""Where programs compete for CPUs. Moments of four rounds, seen in every second, have a correlation of 0.75² from one
+time to the next, so n times are worth n (1 − 0.56) / (1 + 0.56)."""
 _MEDIAN_OVER_MEAN: Final = 1.2533
 _NODE_SIGMAS, _LINK_SIGMAS, _ALONE_SIGMAS = 1.5, 2.0, 2.0
 """How far out a suspect is. A healthy suspect only costs a place in rounds that are measured anyway."""
@@ -128,7 +134,7 @@ def suspects_of_pairs(fleet: Fleet, rounds: list[Round], within: float) -> Suspe
     largest = effects.max(axis=0)
     slow = largest > max(within, _SLOW_SIGMAS * float(np.median(np.abs(largest))) * _MAD_TO_SIGMA)
     control = ~slow[data.sender] & ~slow[data.receiver]
-    if control.sum() < _LEAST_CONTROLS:
+    if control.sum() < _LEAST_GOOD:
         control = every
     level = _levels(data, control, level)
     rest = without_levels(data, level, control)
@@ -234,18 +240,26 @@ class Noise:
 
     scale: of their logarithm
     outliers: share that is anything
+    weight: independent times per time: below 1 where slow moments last several rounds
     """
 
     scale: float
     outliers: float = OUTLIERS
+    weight: float = 1.0
 
 
-def noise_of(controls: Floats, scale: float) -> Noise:
+def noise_of(controls: Floats, scale: float, again: list[Round]) -> Noise:
     """The noise of ``controls``, at least that of what made a suspect: where programs compete, it is larger later."""
     scale = max(scale, _scale(controls))
     out = np.count_nonzero(np.abs(controls) > _SLOW_SIGMAS * scale)
     # As if 10 more had been seen, with the usual share.
-    return Noise(scale, max(OUTLIERS, (out + 10 * OUTLIERS) / (len(controls) + 10)))
+    share = max(OUTLIERS, (out + 10 * OUTLIERS) / (len(controls) + 10))
+    return Noise(scale, share, weight_of(again))
+
+
+def weight_of(again: Iterable[Round]) -> float:
+    """The weight of the times of some rounds."""
+    return _WEIGHT_IF_BUSY if any(each.busy for each in again) else 1.0
 
 
 def log_evidence(errors: Floats, noise: Noise, within: float) -> Floats:
@@ -262,19 +276,19 @@ def log_evidence(errors: Floats, noise: Noise, within: float) -> Floats:
     scale = noise.scale
     shifts = np.geomspace(within, np.log(LARGEST), _GRID)
     spreads = np.stack([np.full(_GRID, scale), np.maximum(scale, shifts / 2)], axis=1)
-    alternatives = _likelihood(errors, np.repeat(shifts, _SPREADS), spreads.ravel(), noise.outliers)
-    null = _likelihood(errors, within * np.asarray(_NULLS), np.full(len(_NULLS), scale), noise.outliers)
+    alternatives = _likelihood(errors, np.repeat(shifts, _SPREADS), spreads.ravel(), noise)
+    null = _likelihood(errors, within * np.asarray(_NULLS), np.full(len(_NULLS), scale), noise)
     mean = np.logaddexp.reduce(alternatives, axis=1) - np.log(alternatives.shape[1])
     return np.asarray(mean - null.max(axis=1))
 
 
-def _likelihood(errors: Floats, shifts: Floats, scales: Floats, outliers: float) -> Floats:
+def _likelihood(errors: Floats, shifts: Floats, scales: Floats, noise: Noise) -> Floats:
     """Log likelihood of each row (rows × times) for each shift and scale: rows × shifts."""
     z = (errors[:, :, np.newaxis] - shifts) / scales
     # The constant of Student's t with 4 degrees of freedom is 3/8.
     inside = 0.375 * (1 + z**2 / _FREEDOM) ** (-(_FREEDOM + 1) / 2) / scales
-    logs = np.log((1 - outliers) * inside + outliers / _RANGE)
-    return np.asarray(np.where(np.isnan(z), 0.0, logs).sum(axis=1))
+    logs = np.log((1 - noise.outliers) * inside + noise.outliers / _RANGE)
+    return np.asarray(noise.weight * np.where(np.isnan(z), 0.0, logs).sum(axis=1))
 
 
 def evidences(out: Floats, back: Floats, partners: Ints, noise: Noise, within: float) -> Evidences:
@@ -332,21 +346,22 @@ def evidence_alone(fleet: Fleet, rounds: list[Round], suspects: Suspects, within
         usual = every[control, column]
         every[:, column] -= np.nanmedian(usual) if np.isfinite(usual).sum() >= _LEAST_CONTROLS else suspects.level[0]
     logs, usual = every[suspects.nodes], every[control]
-    one = log_evidence(logs, noise_of(usual[np.isfinite(usual)], suspects.scale), within)
+    one = log_evidence(logs, noise_of(usual[np.isfinite(usual)], suspects.scale, again), within)
     none = np.full(len(one), -np.inf)
     return Evidences(logs, logs[:, :0], np.zeros(len(one), np.int64), np.stack([one + np.log(3), none, none], axis=1))
 
 
 def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data, Floats, Truths, Noise]:
     """The data after the suspicion, their logarithms over the usual, which nodes are suspect, and how others err."""
-    data = data_of(fleet, [each for each in rounds if each.stage in FRESH])
+    again = [each for each in rounds if each.stage in FRESH]
+    data = data_of(fleet, again)
     bad = np.zeros(fleet.count, dtype=np.bool_)
     bad[suspects.nodes] = True
     linked = bad.copy()
     linked[suspects.links.ravel()] = True
     control = ~linked[data.sender] & ~linked[data.receiver]
     errors = without_levels(data, suspects.level, control)
-    return data, errors, bad, noise_of(errors[control], suspects.scale)
+    return data, errors, bad, noise_of(errors[control], suspects.scale, again)
 
 
 def _table(rows: Ints, values: Floats, count: int) -> Floats:

@@ -100,7 +100,7 @@ def _numbers(judged: Judged, verdict: Verdict) -> str:
         f"{_case(judged, each)} takes {three_digits(each.ratio)} times as long as usual "
         f"({format_time(1e9 * each.measured_seconds)} instead of {format_time(1e9 * each.usual_seconds)}"
         f", {counted(each.rounds, 'time')})"
-        for each in sorted(verdict.evidence, key=lambda each: -each.ratio)[:1]
+        for each in verdict.evidence[:1]
     ]
     return "".join(f"; {part}" for part in parts)
 
@@ -134,8 +134,10 @@ def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
     if len(judgement.verdicts) > _MOST_NAMED:
         rows.append(("more", f"{len(judgement.verdicts) - _MOST_NAMED} more verdicts are in the table"))
     undecided = [pair for verdict in judgement.verdicts for pair in verdict.next_pairs if not verdict.busy]
-    if any(verdict.busy for verdict in judgement.verdicts):
-        rows.append(("next", f"stop the other programs and run busbw fleet again"))
+    busy = sum(each.busy for each in judgement.rounds)
+    if busy and judgement.code != 1:
+        what = f"other programs took the CPUs in {counted(busy, 'round')}: slow ones may hide"
+        rows.append(("next", f"{what}; stop them and run busbw fleet again"))
     if undecided:
         names = [" and ".join(_partner(judged, node) for node in pair) for pair in undecided[:_MOST_NAMED]]
         rows.append(("measure next", listed(names)))

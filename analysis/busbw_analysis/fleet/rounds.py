@@ -11,7 +11,9 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
 
-Stage = Literal["alone", "alone again", "pairs", "held out", "suspects", "within", "cross", "halves", "narrow", "between"]
+Stage = Literal[
+    "alone", "alone again", "pairs", "held out", "suspects", "within", "cross", "halves", "narrow", "between"
+]
 """Why a round is measured. alone: every node by itself, and again for suspects; pairs: the schedule that finds
 suspects; suspects: each against a good node; within: pairs below one switch; cross, halves: pairs across a cut, and as
 many inside of its sides; narrow: part of the pairs across. held out: pairs that another program measured, which find no

@@ -18,6 +18,7 @@ from busbw_analysis.fleet.model import (
     logs_of,
     suspects_alone,
     suspects_of_pairs,
+    weight_of,
 )
 from busbw_analysis.fleet.rounds import (
     FULL,
@@ -39,7 +40,7 @@ ERROR_RATE: Final = 0.01
 """Share of healthy fleets in which anything is accused, at most."""
 MOST_ROUNDS: Final = 40
 """Of a fleet with more than ``FULL`` nodes; failed rounds that are repeated in parts come on top."""
-_TURNS: Final = 8
+_TURNS, _TURNS_IF_BUSY = 8, 16
 """Times that suspects are measured (pairs: both ways), unless they are decided before."""
 PARTNERS: Final = 2
 """A node is accused with so many partners at least: with one, its link may be slow instead."""
@@ -175,7 +176,8 @@ class Search:
         alone = {case: suspects_alone(self.of_case(case), within) for case in self.fleet.alone}
         fleets = {case: with_sides(self.fleet, self.of_case(case), within) for case in pairs}
         suspects = {case: suspects_of_pairs(fleets[case], self.of_case(case), within) for case in pairs}
-        for turn in range(_TURNS):
+        turn = 0
+        while turn < (_TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else _TURNS):
             asked = []
             for case in self.fleet.alone if not pairs or self._room(_OF_PAIRS) else ():
                 evidence = evidence_alone(self.fleet, self.of_case(case), alone[case], within)
@@ -198,6 +200,7 @@ class Search:
                     yield from self._between(each.case, pairs)
             if not asked:
                 return
+            turn += 1
 
     def _between(self, case: int, pairs: Sequence[int]) -> Rounds:
         """A round of another case."""
@@ -409,7 +412,8 @@ def cut_evidence(rounds: list[Round], scale: float, within: float) -> Cut | None
     # A ratio has the errors of two medians over so many pairs, and what all pairs of a round have in common.
     pairs = min(len(each.sender) for each in rounds if each.stage in {"cross", "halves"})
     error = max(_OF_ROUND, _MEDIAN_OVER_MEAN * math.sqrt(2 / pairs) * scale)
-    ways = [log_evidence(ratios[np.newaxis, 1:, way], Noise(error), within)[0] for way in (0, 1)]
+    noise = Noise(error, weight=weight_of(each for each in rounds if each.stage == "cross"))
+    ways = [log_evidence(ratios[np.newaxis, 1:, way], noise, within)[0] for way in (0, 1)]
     slow = bool(ratios[0].max() > within)
     return Cut(float(ratios[0].max()), np.asarray([ways[0] + ways[1], *ways]), ratios[1:], slow)
 

@@ -9,6 +9,7 @@ import numpy as np
 from busbw.runs import store
 from busbw.runs.records import JSON
 from busbw.workloads.model_rows import Model
+from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import AnswerPart, CaseNumber, Cause, Evidence, Finding, Judgement
 from busbw_analysis.fleet import outputs
@@ -40,29 +41,17 @@ class FleetRun:
 
     def answer(self, _judgement: Judgement, _causes: Sequence[Cause]) -> AnswerPart:
         """The answer of ``busbw fleet``."""
-        return AnswerPart() if self.judged is None else AnswerPart(shown_instead=outputs.headline(self.judged, Options()))
+        return AnswerPart(shown_instead=outputs.headline(self.judged, Options()) if self.judged is not None else "")
 
     @property
     def blocks(self) -> list[Block]:
-        """The verdicts, and all pairs as a figure; empty without a fleet."""
+        """The verdicts, without the first in words; empty without a fleet."""
         if self.judged is None:
             return []
-        lines = outputs.lines(self.judged, Options())
-        blocks: list[Block] = [Paragraph(f"{label}: {text}") for label, text in lines[1:]]
-        if self.judged.judgement.verdicts:
-            blocks.append(outputs.verdict_table(self.judged))
-        return blocks
-
-    @property
-    def map(self) -> list[Block]:
-        """Every pair as a cell, ordered by switch; empty without pairs."""
-        fleet = self.judged.judgement.fleet if self.judged is not None else None
-        nodes = outputs.heat_nodes(self.judged, _MOST_IN_A_MAP) if self.judged is not None else []
-        if self.judged is None or fleet is None or not fleet.pairs or len(nodes) < 2:
-            return []
-        times = ratios(self.judged.judgement, fleet.pairs[0])[np.ix_(nodes, nodes)]
-        switches = [fleet.switches[leaf] if (leaf := int(fleet.leaf[node])) >= 0 else "" for node in nodes]
-        return [heatmap("Time over the usual", [fleet.names[node] for node in nodes], times, "", switches, folded=False)]
+        blocks: list[Block] = [
+            Paragraph(f"{label}: {text}.") for label, text in outputs.lines(self.judged, Options())[1:]
+        ]
+        return [*blocks, outputs.verdict_table(self.judged)] if self.judged.judgement.verdicts else blocks
 
 
 def judge_fleet(evidence: Evidence) -> FleetRun:
@@ -77,9 +66,20 @@ def _sections(judgement: Judgement, _models: Sequence[Model]) -> Iterator[Placed
     found = judgement.of(FleetRun)
     section = None
     if found.judged is not None:
-        answer = Paragraph(outputs.headline(found.judged, Options()))
-        section = Section("fleet", "Fleet", (answer, *found.blocks, *found.map))
-    yield Placed("asked", "always", section)
+        answer = Paragraph(f"{capitalised(outputs.headline(found.judged, Options()))}.")
+        section = Section("fleet", "Fleet", (answer, *found.blocks, *_map(found.judged)))
+    yield Placed("answer", "always", section)
+
+
+def _map(fleet_run: Judged) -> Iterator[Block]:
+    """Every pair as a cell, ordered by switch."""
+    judgement, nodes = fleet_run.judgement, outputs.heat_nodes(fleet_run, _MOST_IN_A_MAP)
+    fleet = judgement.fleet
+    if fleet.pairs and len(nodes) > 1:
+        times = ratios(judgement, fleet.pairs[0])[np.ix_(nodes, nodes)]
+        switches = [fleet.switches[fleet.leaf[node]] if fleet.leaf[node] >= 0 else "" for node in nodes]
+        names = [fleet.names[node] for node in nodes]
+        yield heatmap("Time of the largest messages over the usual", names, times, "times", switches, folded=False)
 
 
 def _as_json(judgement: Judgement, _answer: Answer) -> dict[str, JSON]:

@@ -367,12 +367,15 @@ def _merged(verdicts: list[Verdict]) -> Iterator[Verdict]:
         key = (single, verdict.nodes, verdict.kind if not single else "") if verdict.accuses else (verdict,)
         by_subject.setdefault(key, []).append(verdict)
     named = {verdict.nodes[0] for verdict in verdicts if verdict.accuses and len(verdict.nodes) == 1}
+    doubtful = {verdict.nodes[0] for verdict in verdicts if len(verdict.nodes) == 1}
     for members in by_subject.values():
         first = min(members, key=lambda verdict: (verdict.kind != "alone", verdict.error))
         same = [verdict for verdict in members if verdict.kind == first.kind]
         way: Way = first.way if len({verdict.way for verdict in same}) == 1 else "both"
-        evidence = tuple(each for verdict in members for each in verdict.evidence)
-        if first.accuses or not named & set(first.nodes):
+        ordered = sorted(members, key=lambda verdict: (verdict.kind != first.kind, -verdict.ratio))
+        evidence = tuple(each for verdict in ordered for each in verdict.evidence)
+        explained = named if len(first.nodes) == 1 else doubtful
+        if first.accuses or not explained & set(first.nodes):
             yield replace(first, way=way, evidence=evidence)
 
 

@@ -2,10 +2,10 @@
 
 Collectives are named ``nccl-bw…/allreduce_8192_busbw:0``, or ``allreduce_0_1:8192_busbw:0`` for groups of nodes: the
 first number counts groups that ran one after the other, the second concurrent groups. Times are microseconds,
-bandwidths GB/s as in nccl-tests. Pairs of hosts are named ``ib-traffic/ib_write_bw_8388608_cpu-to-cpu_0_1:n2_n5:0``: the
-program of perftest, its size and memory, the number of the round and of the pair in it, server and client, and the
-rank on the client; −1 is a failure. Source: ``cuda_nccl_bw_performance.py`` and ``ib_validation_performance.py`` of
-microsoft/superbenchmark.
+bandwidths GB/s as in nccl-tests. Pairs of hosts are named ``ib-traffic/ib_write_bw_8388608_cpu-to-cpu_0_1:n2_n5:0``:
+the program of perftest, its size and memory, the number of the round and of the pair in it, server and client, and
+the rank on the client; −1 is a failure. Source: ``cuda_nccl_bw_performance.py`` and ``ib_validation_performance.py``
+of microsoft/superbenchmark.
 """
 
 import re
