@@ -19,7 +19,7 @@ developed := $(venv)/.developed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents lint format drawings bench bench-fit bench-fleet bench-gates bench-gpu gpu-acceptance bench-metrology bench-scale clean
+.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden documents lint format drawings bench bench-fit bench-fleet bench-gates bench-gpu gpu-acceptance bench-metrology bench-scale bench-training dist clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ $(installed): pyproject.toml constraints.txt
 	@test -x $(venv)/bin/python || $(PYTHON) -m venv $(venv)
 	@echo "Installing into $(venv); the first time this downloads torch."
 	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
-	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[mpi]'
+	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[run,report,mpi]'
 	@touch $@
 
 $(developed): $(installed)
@@ -134,6 +134,14 @@ bench-metrology: $(installed) ## error rates of the statistics on simulated data
 
 bench-scale: $(installed) ## time and memory of the analysis for many ranks, pairs, samples and runs: minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/scale.py
+
+bench-training: $(installed) ## predicted training steps against published ones, beside other simulators: a minute
+	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/training.py
+
+dist: $(developed) ## dist/: wheel and sdist, the same bytes for the same commit
+	rm -rf dist
+	$(venv)/bin/python -m hatchling build -d dist
+	$(venv)/bin/twine check --strict dist/*
 
 clean: ## remove .venv and caches, but not results/
 	rm -rf $(venv) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -23,7 +23,8 @@ _NO_LINE_END: Final = re.compile(f"[\x00-\x09\x0b-\x1f{_UNPRINTED}]")
 
 def plain_text(text: str) -> str:
     r"""``text`` on one line, with every control character escaped, such as ``\x1b``."""
-    return _CONTROL.sub(_escaped, _SPACE.sub(" ", text))
+    # Most texts are printable, and a list of runs has a hundred thousand.
+    return text if text.isprintable() else _CONTROL.sub(_escaped, _SPACE.sub(" ", text))
 
 
 def as_cell(text: str) -> str:
@@ -92,14 +93,18 @@ def say(text: object) -> None:
 _COLOURS: Final = {"good": "green", "caution": "yellow", "bad": "red", "bar": "cyan"}
 
 
-def echo_toned(lines: Iterable[Iterable[tuple[str, str]]]) -> None:
+def echo_toned(lines: Iterable[Iterable[tuple[str, str]]], *, err: bool = False, bold: bool = False) -> None:
     """Print lines of (text, tone) parts. The tones ``good``, ``caution``, ``bad``, ``bar`` and ``quiet`` have colours
-    if stdout is a terminal and ``NO_COLOR`` is not set.
+    if the output is a terminal and ``NO_COLOR`` is not set.
     """
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    stream = sys.stderr if err else sys.stdout
+    coloured = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     for line in lines:
-        texts = (click.style(plain_text(text), fg=_COLOURS.get(tone), dim=tone == "quiet") for text, tone in line)
-        click.echo("".join(texts), color=coloured)  # removes the colours if ``coloured`` is False
+        styled = (
+            click.style(plain_text(text), fg=_COLOURS.get(tone), dim=tone == "quiet" or None, bold=bold or None)
+            for text, tone in line
+        )
+        click.echo("".join(styled), color=coloured, err=err)  # removes the colours if ``coloured`` is False
 
 
 def _escaped(match: re.Match[str]) -> str:

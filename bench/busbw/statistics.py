@@ -53,7 +53,7 @@ def median_interval(values: npt.ArrayLike, confidence: float = 0.95, tau: float 
 def spread(values: npt.ArrayLike) -> float:
     """Half of p95 − p5, relative to the median: 0.1 if nine in ten ``values`` lie within about ± 10 % of it.
 
-    The live table, ``show`` and the report use this definition for the samples of a launch.
+    ``show`` and the report use this definition for the samples of a launch.
     """
     return float(spreads(np.asarray(values, dtype=np.float64)[np.newaxis])[0])
 

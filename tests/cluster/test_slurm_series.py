@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from bed.whole import Job
 from slurm_site import Site, assert_whole, until
@@ -54,3 +56,17 @@ def test_a_night_is_held_against_the_first_one(site: Site) -> None:
     assert "all_reduce" in site.log(third.number).rpartition("launch is complete")[2]
     assert len(list(store.folders(nights))) in {3, 4}
     assert baseline.name in (nights / "baselines/nightly.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.timeout(300)
+def test_nodes_that_fail_their_health_check_are_listed(site: Site) -> None:
+    """Neither node has a GPU, so both fail; each is checked on its own, whatever job it is in."""
+    rules = site.folder / "gpus.toml"
+    rules.write_text('[[rule]]\nmetric = "gpus"\nat_least = "1"\n', encoding="utf-8")
+    job = site.ended(site.shipped("health", ("--nodelist=n1,n2",), ("--rules", str(rules))))
+    log = site.log(job.number)
+    assert (job.state, job.exit_code) == ("FAILED", 1), log
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    assert {line["node"] for line in lines} == {"n1", "n2"}
+    assert not any(line["healthy"] for line in lines)
+    assert log.splitlines()[-1] == "--exclude=n[1-2]"

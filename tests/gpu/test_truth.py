@@ -99,12 +99,14 @@ def test_a_throttled_gpu_is_as_slow_as_it_is(measured: Measure, state: State) ->
     assert time_of(measured(one_case("memory_copy"))) == pytest.approx(known, rel=0.01)
 
 
-def test_a_kernel_that_goes_wrong_while_data_are_checked_is_no_time(measured: Measure, state: State) -> None:
+@pytest.mark.parametrize("op", ["memory_copy", "signature"])
+def test_a_kernel_that_goes_wrong_while_data_are_checked_is_no_time(measured: Measure, state: State, op: str) -> None:
     wrong = 0
-    for kernel in range(1, 12):  # fillings, then the call that is checked
+    asked = one_case(op) if op == "memory_copy" else one_case(op, "isolated", pre_enqueue=False)
+    for kernel in range(1, 12) if op == "memory_copy" else range(30, 60, 3):  # fillings, then the call that is checked
         state.machine = replace(TRUTH, faults=Faults(corrupted={0: state.gpus[0].kernels + kernel}))
         try:
-            measured(one_case("memory_copy"))
+            measured(asked)
         except AssertionError as failure:
             assert "wrong_data" in str(failure)  # noqa: PT017 - what is not wrong is measured
             wrong += 1

@@ -164,14 +164,16 @@ def test_a_bug_on_one_rank_is_told_and_nobody_else_is_blamed(commands: Commands)
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "words", "ranks"),
     [
-        ("corrupt", "wrong data before timing: 3 elements differ"),
-        ("corrupt-later", "wrong data after timing: 1 elements differ"),
-        ("raise-everywhere", "the operation raised on every rank: this library does not like it"),
+        ("corrupt", "wrong data before timing: 3 elements differ on rank 1", (1,)),
+        ("corrupt-later", "wrong data after timing: 1 elements differ on rank 1", (1,)),
+        ("raise-everywhere", "the operation raised on every rank: this library does not like it", ()),
     ],
 )
-def test_a_case_that_fails_everywhere_fails_alone(commands: Commands, fault: str, words: str) -> None:
+def test_a_case_that_fails_everywhere_fails_alone(
+    commands: Commands, fault: str, words: str, ranks: tuple[int, ...]
+) -> None:
     plan = commands.sweep("broadcast,all_reduce,all_gather", "1KiB,2KiB")
     finished = _with_fault(commands, fault, "run", "--plan", plan, "--ranks", "3", "--launches", "2")
     assert finished.code == 1, finished.told
@@ -180,11 +182,22 @@ def test_a_case_that_fails_everywhere_fails_alone(commands: Commands, fault: str
     failed = {(row.case.op, row.case.size_bytes, row.launch) for row in run.failed}
     assert failed == {("broadcast", size, launch) for size in (1024, 2048) for launch in (0, 1)}
     assert len(run.failed) == len(failed)
-    assert {row.error for row in run.failed} == {words}
+    assert all(row.error.startswith(words) for row in run.failed)
+    assert {row.ranks for row in run.failed} == {ranks}
     assert {row.case.op for row in run.measurements} == {"all_reduce", "all_gather"}
     assert len(run.measurements) == 2 * 2 * 2 * 2
     assert not run.not_reached
     assert require(run.end).status == "failed"
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_a_bit_that_flips_once_names_its_rank_and_host(commands: Commands, backend: str) -> None:
+    options = ["--op", "signature", "--sizes", "4KiB", "--backend", backend, "--ranks", "3", "--launches", "1"]
+    finished = _with_fault(commands, "flip", "run", *options, "--no-baseline")
+    assert finished.code == 1, finished.told
+    (row,) = commands.read().failed
+    assert (row.cause, row.ranks) == ("wrong_data", (1,))
+    assert f"rank 1 (host {_HOST})" in row.error
 
 
 def test_a_size_that_no_memory_holds_is_refused_before_anything_starts(commands: Commands) -> None:

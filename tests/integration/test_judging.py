@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -107,3 +108,15 @@ def test_a_run_that_does_not_exist_is_named(commands: Commands) -> None:
     assert finished.code == 2, finished.told
     assert "latest" in finished.err
     assert "Traceback" not in finished.err
+
+
+@pytest.mark.slow
+def test_a_node_is_checked_whatever_job_is_around_it(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine its time may be over before anything is measured."""
+    for name in ("SLURM_PROCID", "RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "1")
+    finished = commands.run("gate", "--prolog", "--json")
+    assert finished.code in {0, 3}, finished.told
+    document = json.loads(finished.out)
+    assert document["healthy"] is {0: True, 3: None}[finished.code]
+    assert document["node"] == socket.gethostname()

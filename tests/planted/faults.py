@@ -83,7 +83,7 @@ _TABLE = r'''
 @ bench/busbw/statistics.py: mean instead of the median [statistics]
 -median = float(np.median(ordered))
 +median = float(np.mean(ordered))
-@ bench/busbw/statistics.py: spread by quartiles [statistics live_table]
+@ bench/busbw/statistics.py: spread by quartiles [statistics]
 -(0.05, 0.5, 0.95)
 +(0.25, 0.5, 0.75)
 @ bench/busbw/statistics.py: autocorrelation time half as long [statistics]

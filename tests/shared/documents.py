@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 from drawing_tool import documented
+from training_truth import table_of_scores
 
 from busbw.ops import OPS
 from busbw.ops.base import Op
@@ -202,6 +203,7 @@ PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "libraries": partial(drawn, library_algorithms.OF_LIBRARIES),
     "bounds": bounds,
     "exchanges": exchange_methods,
+    "scores": table_of_scores,
     "metrics": metrics,
     **{kind.__name__: partial(fields, kind) for kind in _WHOLE},
     **{kind.__name__: partial(fields, kind, "named") for kind in _OUTLINED},

@@ -208,7 +208,7 @@ def test_a_hypervisor_shows_in_the_flags(
 )
 def test_the_model_of_the_cpu(monkeypatch: pytest.MonkeyPatch, cpuinfo: str, model: str) -> None:
     reading(monkeypatch, {"/proc/cpuinfo": cpuinfo})
-    assert environment._cpu_model() == model
+    assert environment.cpu_model() == model
 
 
 @pytest.mark.parametrize(

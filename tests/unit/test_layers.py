@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import busbw
+from busbw.cli.main import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "pandas", "matplotlib", "scipy", "numpy", "mpi4py")
@@ -88,6 +89,49 @@ def test_a_module_loads_nothing_that_it_does_not_need(statement: str, unwanted: 
 )
 def test_a_command_loads_nothing_that_it_does_not_need(arguments: str, unwanted: Iterable[str]) -> None:
     assert loaded_by(COMMAND, *arguments.split()).isdisjoint(unwanted)
+
+
+WITHOUT_EXTRAS = f"import sys; sys.modules.update(dict.fromkeys({tuple(EXTRAS)})); {COMMAND}"
+"""Runs a command as where no extra is installed: importing from None raises ModuleNotFoundError."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "show tests/data/logs/nccl-tests-2.19.txt",
+        "show results/samples/vm/20261121T081628.085Z-4ad500",
+        "fit tests/data/logs/nccl-tests-2.19.txt",
+        "export results/samples/vm/20261121T081628.085Z-4ad500 --to csv",
+        "training plan --help",
+        "list backends",
+        "doctor",
+    ],
+)
+def test_what_does_not_measure_or_draw_needs_no_extra(arguments: str) -> None:
+    words = [str(ROOT / word) if (ROOT / word).exists() else word for word in arguments.split()]
+    loaded_by(WITHOUT_EXTRAS, *words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        ("run --op barrier --ranks 2", "run"),
+        ("selftest", "run"),
+        ("report results/samples/vm/20261121T081628.085Z-4ad500 --output nowhere", "report"),
+    ],
+)
+def test_who_needs_an_extra_learns_how_to_install_it(arguments: str, extra: str, tmp_path: Path) -> None:
+    words = [str(ROOT / word) if (ROOT / word).exists() else word for word in arguments.split()]
+    source = PROBE.format(paths=[path for path in sys.path if path], arguments=words, statement=WITHOUT_EXTRAS)
+    ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert f"pip install 'busbw[{extra}]'" in ran.stderr, ran.stderr
+
+
+def test_every_optional_package_has_its_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    distributions = {"pynvml": "nvidia-ml-py"}
+    for package, extra in EXTRAS.items():
+        assert any(wanted.startswith(distributions.get(package, package)) for wanted in extras[extra]), package
 
 
 def test_the_contract_of_the_analysis_forgets_no_package() -> None:

@@ -78,6 +78,8 @@ READERS: Final[dict[str, str]] = {
     "busbw/backends/pytorch/training/network.py": "torch's names of parameters; the other split is that of tensors",
     "busbw/backends/pytorch/training/observer.py": "torch's names of functions",
     "busbw/backends/side_channel.py": "addresses, descriptors and messages of the system and of torch",
+    "busbw/system/counters.py": "counters of the kernel",
+    "busbw_analysis/gate/prolog.py:own_variables": "names of variables of launchers",
     "busbw/launch/launchers.py": "variables of launchers",
     "busbw/launch/local.py:_Rank": "the state of a process",
     "busbw/launch/mpi_stub.py": "variables of launchers",

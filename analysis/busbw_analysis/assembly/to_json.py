@@ -46,6 +46,7 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "report": LAYOUT,
         "answer": answer_fields(answer),
         "warnings": [plain(finding.as_json()) for finding in judgement.findings],
+        "counters": plain(judgement.results.counters),
         "runs": _runs(judgement.runs),
         "counts": {state: states[state] for state in get_args(CaseState)},
         "best": plain(judgement.best),

@@ -5,6 +5,8 @@ import os
 import shlex
 import subprocess
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +27,7 @@ from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.hypothesis_tests import percent
 from busbw_analysis.gate import baselines, outputs
 from busbw_analysis.gate.metrics import Evidence
+from busbw_analysis.gate.prolog import measured_here
 from busbw_analysis.gate.rules import Rule, read_rules
 from busbw_analysis.gate.suggestion import suggested
 from busbw_analysis.gate.verdicts import gate_of
@@ -37,7 +40,12 @@ _SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 
 
 @click.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=options.names_of_runs)
+@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=options.names_of_runs)
+@click.option(
+    "--prolog",
+    is_flag=True,
+    help="Health check: measure this node for at most 30 s, without a network, and judge that run.",
+)
 @click.option("--rules", "rules_file", type=FILE, help="TOML file of rules; see busbw rules.")
 @click.option("--baseline", metavar="NAME|RUN", help="Baseline (busbw baseline list), or a run, to compare with.")
 @click.option(
@@ -58,6 +66,7 @@ _SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 def gate(  # noqa: PLR0913 - click hands every option over by name
     *,
     runs: tuple[str, ...],
+    prolog: bool,
     rules_file: Path | None,
     baseline: str | None,
     within: str | None,
@@ -71,19 +80,25 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
     """Decide whether RUN... passes: by rules, by a baseline, or both. Several runs are pooled.
 
     A healthy machine whose runs differ no more than their launches fails less than 1 in 1,000 gates. With --baseline,
-    no band of sizes may be slower than it, and no case may be missing, unless rules say otherwise. Exit status: 0 pass,
-    1 fail, 3 cannot tell, 2 not usable as asked.
+    no band of sizes may be slower than it, and no case may be missing, unless rules say otherwise. With --prolog, data
+    must be right, no counter of errors may move, and no GPU or case may be missing, unless rules say otherwise. Exit
+    status: 0 pass, 1 fail, 3 cannot tell, 2 not usable as asked.
     """
+    if prolog == bool(runs):
+        raise UsageError("give a RUN, or --prolog to measure this node; not both")
     notifier = _argv(notify_command)
     if junit is not None and not junit.absolute().parent.is_dir():
         raise UsageError(f"--junit {junit}: there is no folder {junit.parent}")
-    rules = _rules(rules_file, baseline, within)
+    rules = _rules(rules_file, baseline, within, alone=not prolog)
     before = None if baseline is None else _pooled(results_dir, _baseline_runs(results_dir, baseline))
-    dataset = _pooled(results_dir, runs)
-    for notice in dataset.notices:
-        echo(f"caution: {notice}", err=True)
-    evidence = Evidence(judge_with_selftest(dataset, catalogue(peaks_file)), dataset, before)
-    result = gate_of(rules, evidence)
+    with measured_here() if prolog else nullcontext() as node:
+        dataset = _pooled(results_dir, runs if node is None else (str(node.folder),))
+        for notice in dataset.notices:
+            echo(f"caution: {notice}", err=True)
+        evidence = Evidence(judge_with_selftest(dataset, catalogue(peaks_file)), dataset, before)
+        result = gate_of(rules if node is None else _with(rules, node.rules), evidence)
+        if node is not None:
+            result = replace(result, gaps=(*result.gaps, *node.gaps(dataset.summaries)))
     names = [stored.run.id for stored in dataset.runs]
     document = outputs.document(result, names, list(dict.fromkeys(dataset.facts.hosts)), baseline)
     line = json.dumps(plain(document), ensure_ascii=False, allow_nan=False)
@@ -100,11 +115,19 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
     click.get_current_context().exit(result.code)
 
 
-def _rules(file: Path | None, baseline: str | None, within: str | None) -> Sequence[Rule]:
-    """The rules of the file, and those of a baseline whose metrics the file does not have."""
+def _with(own: Sequence[Rule], usual: Sequence[Rule]) -> Sequence[Rule]:
+    """``own``, and the ``usual`` rules whose metrics they do not have."""
+    named = {rule.metric for rule in own}
+    return (*own, *(rule for rule in usual if rule.metric not in named))
+
+
+def _rules(file: Path | None, baseline: str | None, within: str | None, *, alone: bool) -> Sequence[Rule]:
+    """The rules of the file, and those of a baseline whose metrics the file does not have; ``alone``: there are no
+    others.
+    """
     own = () if file is None else read_rules(file)
     if baseline is None:
-        if file is None:
+        if file is None and alone:
             raise UsageError(
                 "nothing to judge by: give --rules FILE (busbw rules suggest writes one) or --baseline NAME"
             )
@@ -119,10 +142,9 @@ def _rules(file: Path | None, baseline: str | None, within: str | None) -> Seque
         Rule(metric="ratio_to_baseline", at_most=f"{1 + equal:.6g}", detect=f"{max(DETECT, equal):.6g}"),
         Rule(metric="missing_cases", at_most="0"),
     )
-    named = {rule.metric for rule in own}
-    if within is not None and "ratio_to_baseline" in named:
+    if within is not None and any(rule.metric == "ratio_to_baseline" for rule in own):
         raise UsageError("--within and a rule of ratio_to_baseline: give one of them")
-    return (*own, *(rule for rule in of_baseline if rule.metric not in named))
+    return _with(own, of_baseline)
 
 
 def _baseline_runs(results_dir: Path, name: str) -> list[str]:

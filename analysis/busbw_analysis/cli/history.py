@@ -135,6 +135,8 @@ def history(  # noqa: PLR0913 - click hands every option over by name
     )
     with engine_of(engine) as workers, views_of(results_dir, folders, workers) as views:
         _say_what_is_missing(views)
+        for name, value in (("machine", machine), ("backend", backend), ("label", label)):
+            _refuse_absent(views, name, value)
         trends = history_of(views, selection)
     if page is not None:
         from busbw_analysis.assembly.compose import write_text  # noqa: PLC0415 - with matplotlib
@@ -149,6 +151,16 @@ def history(  # noqa: PLR0913 - click hands every option over by name
     if trends.trends:
         echo("")
         echo_toned(lines([case_table(trends)]))
+
+
+def _refuse_absent(views: Views, name: str, value: str | None) -> None:
+    """Raise UsageError if no run has this ``value`` of a column, which otherwise looks like a history without runs."""
+    if value is None:
+        return
+    query = f"SELECT DISTINCT {name} FROM launches WHERE {name} IS NOT NULL ORDER BY 1"  # noqa: S608 - a name of ours
+    known = [str(row[0]) for row in views.answer(query)[1]]
+    if value not in known:
+        refuse_unknown(f"--{name}", value, known)
 
 
 @click.command()

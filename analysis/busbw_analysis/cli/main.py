@@ -28,7 +28,7 @@ from busbw_analysis.diagnosis.judge import Finding, Judgement
 from busbw_analysis.fleet.slice import FleetRun
 from busbw_analysis.predict import read_groups
 from busbw_analysis.report import compare as compare_tables
-from busbw_analysis.report.document import Block, Section
+from busbw_analysis.report.document import TONES, Block, Section
 from busbw_analysis.report.fits import crossing_table, fits_table, names_apart, nccl_choices, nccl_table
 from busbw_analysis.report.show import about, show_blocks, show_rows
 from busbw_analysis.report.to_terminal import lines, render_lines
@@ -36,8 +36,19 @@ from busbw_analysis.report.to_terminal import lines, render_lines
 
 @click.command()
 @options.run_options
+@click.option("--all", "every", is_flag=True, help="Also the cases that were measured only as a reference for others.")
+@click.option("--explain", is_flag=True, help="Say what columns and flags mean.")
 @as_json_option
-def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, force: bool, as_json: bool) -> None:
+def show(
+    *,
+    runs: tuple[str, ...],
+    results_dir: Path,
+    peaks_file: Path | None,
+    force: bool,
+    every: bool,
+    explain: bool,
+    as_json: bool,
+) -> None:
     """Print the table of RUN...: every case with its rate, interval, skew and share of the peak.
 
     RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
@@ -46,7 +57,8 @@ def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, f
     answer = answer_of(judgement)
     if not as_json:
         echo(f"{render_lines(answer.lines, '# ')}\n")
-    _print([judgement], _cases(judgement), _table(judgement), answer.findings, as_json=as_json)
+    blocks = _table(judgement, every=every, explain=explain)
+    _print([judgement], _cases(judgement), blocks, answer.findings, as_json=as_json)
 
 
 def _cases(judgement: Judgement) -> dict[str, JSON]:
@@ -54,9 +66,13 @@ def _cases(judgement: Judgement) -> dict[str, JSON]:
     return {"answer": answer, "best": judgement.best, "cases": [row.document for row in show_rows(judgement)]}
 
 
-def _table(judgement: Judgement) -> list[Block]:
+def _table(judgement: Judgement, *, every: bool = False, explain: bool = False) -> list[Block]:
     fleet = judgement.of(FleetRun)
-    return fleet.blocks if fleet.judged is not None else [*show_blocks(show_rows(judgement), *about(judgement))]
+    if fleet.judged is not None and not every:
+        return fleet.blocks
+    rows = show_rows(judgement)
+    references = frozenset() if every else frozenset(row.case.op for row in rows) - judgement.asked
+    return [*show_blocks(rows, *about(judgement), references=references, explain=explain)]
 
 
 def print_run(folder: Path) -> None:
@@ -67,8 +83,13 @@ def print_run(folder: Path) -> None:
     judgement = judgement_of([str(folder)], folder.parent, None, force=False)
     echo_toned(lines(_table(judgement)))
     answer = answer_of(judgement)
-    summary = [render_lines(answer.lines), *(f"{finding.severity}: {finding.text}" for finding in answer.opened)]
-    echo("\n" + "\n".join(summary), err=True)
+    first, *others = answer.brief
+    width = max(len(label) for label, _ in answer.brief)
+    headline = render_lines([first], width=width).split("\n")
+    echo("", err=True)
+    echo_toned(([(line, TONES[answer.status])] for line in headline), err=True, bold=True)
+    rest = [render_lines(others, width=width)] if others else []
+    echo("\n".join([*rest, *(f"{finding.severity}: {finding.text}" for finding in answer.opened)]), err=True)
 
 
 def shown(folder: Path) -> JSON:

@@ -27,11 +27,12 @@ from busbw_analysis.data.sources import find, opened_log
 from busbw_analysis.node.slice import Node
 from busbw_analysis.node.storage import Stored, fastest
 from busbw_analysis.predict import Questions, read_results
-from busbw_analysis.report.document import Column, Paragraph, Table, table
+from busbw_analysis.report.document import Block, Column, Paragraph, Table, table
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import log as logs
 from busbw_analysis.training import plan as plans
 from busbw_analysis.training import storage as disks
+from busbw_analysis.training.calibration import calibrate, factors_in_words
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.machine import PER_HOST, GivenNetwork, machine_of, rates_given, room_in, room_of
 from busbw_analysis.training.memory import (
@@ -170,8 +171,8 @@ def memory(
     """
     needed = memory_of(step, kernels=kernels)
     room = room_of(gpu, gpu_memory) or room_in(run, results_dir)
-    fits = None if room is None else needed.total <= room.bytes
-    other = None if fits is not False or room is None else what_fits(step, room.bytes, kernels)
+    fits = None if room is None else needed.total <= room.usable
+    other = None if fits is not False or room is None else what_fits(step, room.usable, kernels)
     group, gradient = step.layout.shard or step.layout.replicas, step.gradient_bytes
     by_zero = [per_parameter(step.model.width_bytes, gradient, "adam", zero, group).total for zero in range(4)]
     saved = {per: per * model_rows.parameters(step.model) for per in CHECKPOINT_BYTES}
@@ -428,6 +429,13 @@ def _rate(given: float | None, files: Sequence[Stored], op: str) -> disks.Rate |
 @inputs.machine_options
 @inputs.kernels_option
 @click.option("--top", type=inputs.MANY, default=10, show_default=True, help="Number of layouts to show.")
+@click.option(
+    "--measured",
+    "timed",
+    metavar="LAYOUT:TIME",
+    multiple=True,
+    help="A step that was measured, such as 'tp=8,pp=8,dp=16: 31.5s'; repeat for more. They calibrate the machine.",
+)
 @click.option("--compare-rules", "rules", is_flag=True, help="Check whether the order TP > CP > PP > DP holds here.")
 @options.plot_option
 @results_dir_option
@@ -444,6 +452,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     kernels: Kernels | None,
     top: int,
     rules: bool,
+    timed: tuple[str, ...],
     plot: Path | None,
     results_dir: Path,
     force: bool,
@@ -460,7 +469,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         gpus=gpus,
         batch=batch or row.batch,
         sequence=seq or row.sequence,
-        like=Layout(**{name: settings[name] for name in ("recompute", "schedule", "context") if name in settings}),
+        like=Layout(**{name: settings[name] for name in plans.LIKE if name in settings}),
         fixed={name: settings[name] for name in plans.FIXED if name in settings},
         sequence_parallel=settings.get("sequence_parallel", True),
         room=on.room,
@@ -468,34 +477,42 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         gradients=gradients,
     )
     assumed = {**on.assumed, **assumed, **plans.assumed_settings(request)}
-    plan, machine = plans.plan(request, on.machine), on.machine
+    calibration = None
+    if steps := [inputs.measured_step(text, row, request.batch, request.sequence) for text in timed]:
+        calibration = calibrate(on.machine, steps)
+        assumed |= factors_in_words(calibration.factors)
+    machine = on.machine if calibration is None else calibration.machine
+    plan = plans.plan(request, machine)
     best, kept = plan.layouts[0], plan.layouts[:top]
     grown = plans.scaling(best, machine, on.room, kernels)
     orders = plans.compare_rules(compared := plans.with_most_dimensions(plan), machine) if rules else ()
-    changes = plans.sensitivity(best, machine)
+    changes, summary = plans.sensitivity(best, machine), plans.closing(best, machine)
     if plot is not None:
         plans.save_plan(plot, kept, grown)
         echo(f"plot: {plot}", err=True)
-    peak = on.peak or machine.flop_per_second
+    peak = on.peak or machine.speed.flop_per_second
     document: dict[str, JSON] = {
         "model": row.name,
         **values_of(request, "gpus", "batch", "sequence"),
         "assumed": assumed,
-        "flop_per_second": machine.flop_per_second,
+        "flop_per_second": machine.speed.flop_per_second,
         "peak_flop_per_second": on.peak,
         **values_of(machine, "overlap", "slowdown"),
         "gpu_memory_bytes": on.room,
         **values_of(plan, "tried", "too_large", "refused"),
         "layouts": [_document(planned, machine, on.peak) for planned in kept],
         "sensitivity": changes,
+        "closing": summary,
+        "calibration": calibration and calibration.factors,
         "rules": {"layout": compared.step.layout, "orders": [_order(order) for order in orders]} if rules else None,
         "scaling": {scaled.kind: _scaled(scaled) for scaled in grown},
     }
-    shown = [
+    shown: list[Block] = [
         *plans.plan_tables(request, plan, kept, machine, peak, assumed),
         *plans.change_tables(changes, grown, best),
     ]
     shown += plans.rules_tables(compared, orders) if rules else []
+    shown.append(Paragraph(plans.closing_words(best, summary)))
     print_answer(plans.plan_headline(plan, machine, peak), document, shown, as_json=as_json)
 
 

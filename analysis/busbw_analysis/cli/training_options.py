@@ -17,7 +17,7 @@ from busbw.ops.base import Context, Schedule
 from busbw.runs.records import DTYPE_BYTES
 from busbw.system.catalog import catalogue
 from busbw.system.named import card_named, gpu_named
-from busbw.units import parse_size
+from busbw.units import parse_size, parse_time
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model, Sample
 from busbw_analysis.cli.options import Command, Option, choice_option, parsed, run_option, with_options
@@ -32,7 +32,7 @@ from busbw_analysis.training.layout import (
     default_gradients,
     divisors,
 )
-from busbw_analysis.training.machine import OF_DATASHEET, Cards, GivenNetwork, Share
+from busbw_analysis.training.machine import Cards, GivenNetwork, Share
 from busbw_analysis.training.memory import Kernels
 from busbw_analysis.training.prices import OVERLAP
 
@@ -159,6 +159,9 @@ LAYOUT_KEYS: Final[dict[str, Key]] = {
     "context": Key(choice(get_args(Context)), "Attention across cp: ring or ulysses.", "ring"),
     "sync": Key(choice(get_args(Sync)), "Gradients are reduced in: every or last micro-batch.", "last, zero=3: every"),
     "reshard": Key(yes_or_no, "zero=3 gathers weights in each pass of each micro-batch; no: once.", "yes"),
+    "fp8": Key(yes_or_no, "Products of layers, and tokens on their way to experts, in float8.", "no"),
+    "hide_experts": Key(yes_or_no, "Traffic of experts can overlap with computation.", "no"),
+    "zero_bubble": Key(yes_or_no, "Gradients of weights fill the pipeline's bubble.", "no"),
     "gradients": Key(
         choice(tuple(DTYPE_BYTES)), "Type of gradients, such as bfloat16.", "float32, or as wider weights"
     ),
@@ -168,8 +171,8 @@ _SEARCHED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interl
 PLAN_KEYS: Final[dict[str, Key]] = {
     **{name: replace(LAYOUT_KEYS[name], default="searched") for name in _SEARCHED},
     "sequence_parallel": replace(LAYOUT_KEYS["sequence_parallel"], default="yes where possible"),
-    "recompute": replace(LAYOUT_KEYS["recompute"], default="none, or full where memory needs it"),
-    **{name: LAYOUT_KEYS[name] for name in ("schedule", "context", "gradients")},
+    "recompute": replace(LAYOUT_KEYS["recompute"], default="none, or where memory needs it selective, then full"),
+    **{name: LAYOUT_KEYS[name] for name in ("schedule", "context", "fp8", "hide_experts", "zero_bubble", "gradients")},
     "uneven": replace(LAYOUT_KEYS["uneven"], read=choice(("yes",)), default="yes"),
 }
 """Settings that a plan can be given; it derives all others."""
@@ -264,6 +267,15 @@ def step_of(model: Model, settings: Mapping[str, Any], batch: int, sequence: int
     return Step(model, layout, batch, sequence, gradients, settings.get("imbalance", 1.0)), assumed
 
 
+def measured_step(text: str, model: Model, batch: int, sequence: int) -> tuple[Step, float]:
+    """The step and the seconds of ``tp=8,pp=8,dp=16: 31.5s``. Raises UsageError."""
+    layout, colon, seconds = text.rpartition(":")
+    if not colon:
+        raise UsageError(f"measured {text!r}: expected LAYOUT:TIME, such as 'tp=8,pp=8,dp=16: 31.5s'", code="layout")
+    step, _ = step_of(model, layout_settings(layout, LAYOUT_KEYS), batch, sequence)
+    return step, parse_time(seconds.replace(" ", ""))
+
+
 def gradients_of(model: Model, settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """The type of gradients in ``settings``, or the default, which is then named as assumed."""
     if "gradients" in settings:
@@ -349,7 +361,7 @@ def machine_options(command: Command) -> Command:
             click.option(
                 "--achieved",
                 callback=parsed(achieved_of),
-                help=f"{rate}  [default: 100% of the measured rate, or {OF_DATASHEET:.0%} of the datasheet's]",
+                help=f"{rate}  [default: the measured rate, or by shape as of --gpu]",
             ),
             click.option(
                 "--overlap",

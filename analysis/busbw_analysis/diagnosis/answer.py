@@ -129,6 +129,13 @@ class Answer:
         return tuple((label, text) for label, text in every if text)
 
     @property
+    def brief(self) -> tuple[tuple[str, str], ...]:
+        """The same in at most four lines, for the end of a run."""
+        every = dict(self.lines)
+        lines = {"Answer": self.answer, **{label: every.get(label, "") for label in ("Why", "Do", "Trust")}}
+        return tuple((label, text) for label, text in lines.items() if text)
+
+    @property
     def opened(self) -> tuple[Finding, ...]:
         """The findings to show."""
         return self.findings[:OPEN_FINDINGS]
@@ -153,7 +160,7 @@ def answer_of(judgement: Judgement) -> Answer:
     undecided = lacks_launches(judgement, verdicts)
     more = decide_more(judgement) if undecided else ""
     confidence, trust = trust_in(judgement, advise=not undecided)
-    bands = tuple(_by_band(verdicts))
+    bands = tuple(_by_band([row for row in verdicts if row.op in judgement.asked or row.status == "slower"]))
     named = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     contrast = any(cause.code in {"slow-link", *CONTRASTS} for cause in causes)
     status = "explained" if contrast and status == "not judged" else status

@@ -307,6 +307,11 @@ _RULES: Final = (
     ),
     _Rule("oversubscribed", _fewer_ranks, lambda *_: True),
     _Rule(
+        "counters-slow-host",
+        "check that device of the slow host: cable, port, slot or module, then run again",
+        lambda *_: True,
+    ),
+    _Rule(
         "straggler",
         "check the host of that rank: load, clock frequency, core binding",
         lambda _, verdict: verdict.op in SYNCHRONISING,

@@ -1,6 +1,7 @@
 """Findings: warnings in plain words, each with the numbers that support it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Final, Literal, get_args
@@ -14,6 +15,7 @@ from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
 from busbw.units import counted, format_size, format_time, listed
+from busbw_analysis.data.counters import Moved
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary
@@ -32,8 +34,9 @@ Severity = Literal["bad", "caution", "note"]
 
 CODES: Final = (
     *("wrong-data", "failed", "no-end", "interrupted", "unknown-op"),
-    *("store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair"),
-    *("slow-gpu", "slow-nic", "collapse", "asymmetric", "oversubscribed"),
+    *("store", "not-checked", "shared-resources", "counters-slow-host"),
+    *("straggler", "slow-host", "slow-rank", "slow-pair"),
+    *("slow-gpu", "slow-nic", "counters", "collapse", "asymmetric", "oversubscribed"),
     *(
         "disturbed",
         "throttled",
@@ -56,6 +59,8 @@ _LAUNCHES_APART = 1.5
 _DRIFTING_SHARE = 0.25
 _DISTURBED_SHARE = 0.1
 """A machine is busy if more than this share of its cases is disturbed."""
+_MORE_THAN_ELSEWHERE = 2
+"""How many times the largest of the other hosts a counter has to move by to be evidence against a host."""
 _MOST_LINKS = 4
 """Number of findings on the links of a host that are listed; more of them usually have one cause."""
 
@@ -103,16 +108,18 @@ def findings_on(
     runs, facts, summaries = results.runs, results.facts, results.cases
     measured = [summary for summary in summaries if summary.state == "measured"]
     lost = [stored for stored in runs if any(row.transient for row in stored.failed)]
+    contrasts = tuple(contrasts_in(results.series, matrices, facts, rows))
+    slow = {host for contrast in contrasts for host in contrast.hosts}
+    slow |= {facts.hosts[rank] for matrix in matrices for outlier in matrix.outliers for rank in outlier.ranks}
+    slow |= {member.host for group in results.lateness for member in group.flagged if member.host is not None}
+    on_slow = _telling(results.counters, slow)
     findings = [
         *_imported(runs, measured),
         *_ends(runs),
         *_of_cases(summaries, " and ".join(map(resuming, lost))),
         *_shared_resources(facts),
         *_slow_pairs(matrices),
-        *(
-            Finding("caution", contrast.code, (contrast.claim,))
-            for contrast in contrasts_in(results.series, matrices, facts, rows)
-        ),
+        *(Finding("caution", contrast.code, (contrast.claim,)) for contrast in contrasts),
         *disturbances(measured),
     ]
     of_one_kind: tuple[tuple[Severity, str, Iterable[tuple[str, ...]]], ...] = (
@@ -126,6 +133,8 @@ def findings_on(
         ("caution", "self-test", _tested(selftest, runs)),
         ("note", "adjusted", ((text,) for stored in runs for text in stored.run.adjusted)),
         ("caution", "hardware", _links(facts, rows)),
+        ("caution", "counters-slow-host", _counters(on_slow)),
+        ("caution", "counters", _counters([m for m in results.counters if m.kind == "error" and m.host not in slow])),
     )
     findings += [Finding(severity, code, claims) for severity, code, each in of_one_kind for claims in each]
     return ranked(dict.fromkeys(findings))
@@ -285,6 +294,30 @@ def _straggler(group: GroupLateness, member: RankLateness, worst: str) -> tuple[
         evidence,
         *([f"All ranks of host {member.host} are stragglers"] if together else []),
     )
+
+
+def _telling(counters: Sequence[Moved], slow: Collection[str]) -> list[Moved]:
+    """The counters of ``slow`` hosts: all errors; of the others those that moved more than elsewhere, because a few
+    retransmissions and queues that are full for a moment are usual.
+    """
+    elsewhere: Counter[str] = Counter()
+    for moved in counters:
+        if moved.host not in slow:
+            elsewhere[moved.name] = max(elsewhere[moved.name], moved.delta)
+    return [
+        moved
+        for moved in counters
+        if moved.host in slow and (moved.kind == "error" or moved.delta > _MORE_THAN_ELSEWHERE * elsewhere[moved.name])
+    ]
+
+
+def _counters(counters: Sequence[Moved]) -> Iterator[tuple[str, ...]]:
+    """The counters of each host that moved; of the first hosts, and the names of the others."""
+    by_host = by_key((moved.host, moved.in_words) for moved in counters)
+    for host, of_host in list(by_host.items())[:_EXAMPLES]:
+        yield (f"On {host} counters moved during the run: {listed(of_host, _EXAMPLES)}",)
+    if more := list(by_host)[_EXAMPLES:]:
+        yield (f"Counters of the same kinds moved on {listed(more, _EXAMPLES)}",)
 
 
 def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:

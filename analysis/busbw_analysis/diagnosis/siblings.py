@@ -49,12 +49,14 @@ class Contrast:
     name: of the slow part, or the operation.
     ratio: its rate over that of the others.
     claim: what is slow, without a full stop.
+    hosts: the hosts of the slow part; empty if there is no such part.
     """
 
     code: Code
     name: str
     ratio: float
     claim: str
+    hosts: tuple[str, ...] = ()
 
 
 def contrasts_in(
@@ -136,7 +138,7 @@ def _slow_parts(series: Iterable[Series], facts: Facts, rows: Catalogue) -> Iter
             )
             fits = _pcie(part.rate, usual, rows) if key.op in TO_THE_HOST else ""
             code: Code = "slow-gpu" if of_gpu or key.device != "cpu" else "slow-nic"
-            yield Contrast(code, name, ratio, f"{claim}{fits}")
+            yield Contrast(code, name, ratio, f"{claim}{fits}", part.hosts)
 
 
 def _gpu(part: _Part, facts: Facts, device: str) -> str:
@@ -193,9 +195,9 @@ def _slow_hosts(series: Iterable[Series], facts: Facts) -> Iterator[Contrast]:
             f"{listed((part.name for part in normal), _MOST_NAMED)}"
         )
         also = [f"host {other} ({format_rate(median(part.rate for part in parts))})" for other, parts in more]
-        yield Contrast(
-            "slow-host", name, rate / usual, f"{claim}; so is {listed(also, _MOST_NAMED)}" if also else claim
-        )
+        suspected = tuple({host: None for part in of_name for host in part.hosts if host not in cleared})
+        whole = f"{claim}; so is {listed(also, _MOST_NAMED)}" if also else claim
+        yield Contrast("slow-host", name, rate / usual, whole, suspected)
 
 
 # --- sizes and directions ----------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from busbw.errors import AnalysisError
 from busbw.ops import ARITHMETIC, LOCAL, STORING
 from busbw.units import counted, format_size, format_time
 from busbw_analysis.data.intervals import tail_of_medians
+from busbw_analysis.data.rank_statistics import kendall
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.score import VALID_LAUNCHES, VALID_SIZES, Validation, validation
@@ -252,9 +253,7 @@ def _falls(sizes: np.ndarray, times: np.ndarray) -> bool:
     first = sizes[0] / sizes[-1]
     if beta * (1 - first) >= -_FALL * (alpha + beta * first):
         return False
-    from scipy.stats import kendalltau  # noqa: PLC0415 - takes long to load, and hardly any curve falls
-
-    return bool(kendalltau(sizes, times, alternative="less").pvalue < _BY_CHANCE)
+    return kendall(sizes, times).p_falls < _BY_CHANCE
 
 
 def launch_matrix(by_size: Sequence[Sequence[float]]) -> Floats:

@@ -14,6 +14,7 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
+from busbw.units import counted
 from busbw_analysis.data.distributions import (
     binomial_tail,
     normal_below,
@@ -371,25 +372,34 @@ def scatter_between(runs: Sequence[Launches]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CountTest:
-    """A number of cases, which is known exactly.
+    """A number of cases, counters or hosts, which is known exactly.
 
-    names: the cases that are counted.
-    looked_at: the number of cases that could have been.
+    names: what is counted.
+    looked_at: how many could have been; None: any number.
+    what: what is counted, as a singular noun.
     """
 
     names: tuple[str, ...]
-    looked_at: int
+    looked_at: int | None
     limit: float
+    what: str = "case"
 
     @property
     def subject(self) -> str:
-        """The first case that is counted."""
+        """The first that is counted."""
         return self.names[0] if self.names else ""
 
     @property
     def value(self) -> float:
-        """The number of cases."""
+        """How many are counted."""
         return len(self.names)
+
+    @property
+    def amount(self) -> str:
+        """The value in words."""
+        if self.looked_at is None:
+            return counted(len(self.names), self.what)
+        return f"{len(self.names)} of {counted(self.looked_at, self.what)}"
 
     @property
     def ends(self) -> None:
@@ -416,8 +426,8 @@ class CountTest:
         raise ValueError("a count passes or fails")
 
     def state(self, adjusted: float | None, tests: int, detect: float | None) -> State:  # noqa: ARG002 - as of all tests
-        """Whether more cases are counted than allowed."""
-        return "fail" if self.value > self.limit else "pass"
+        """Whether the limit is exceeded."""
+        return "fail" if self.excess > 0 else "pass"
 
     def smallest(self, tests: int) -> None:  # noqa: ARG002
         """A count sees no slowdown."""
@@ -426,3 +436,29 @@ class CountTest:
     def needed(self, tests: int, detect: float | None) -> None:  # noqa: ARG002
         """A count is decided."""
         return
+
+
+@dataclass(frozen=True, slots=True)
+class FewestTest(CountTest):
+    """The number of devices of the host with the fewest of them, which must not be below the limit.
+
+    names: hosts with too few.
+    fewest: that number.
+    """
+
+    fewest: int = 0
+
+    @property
+    def value(self) -> float:
+        """The number of devices."""
+        return self.fewest
+
+    @property
+    def amount(self) -> str:
+        """The value in words."""
+        return counted(self.fewest, self.what)
+
+    @property
+    def excess(self) -> float:
+        """How many are missing."""
+        return self.limit - self.fewest

@@ -8,6 +8,7 @@ from busbw.errors import UnlikeRuns
 from busbw.ops import PAIRED
 from busbw.runs.records import Case
 from busbw.units import format_rate, format_time
+from busbw_analysis.data.counters import moved_in
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.likeness import SOFTWARE, Difference, differences
 from busbw_analysis.data.load import Dataset
@@ -24,13 +25,14 @@ from busbw_analysis.gate.launch_tests import (
     LAUNCH_SCATTER,
     BaselineTest,
     CountTest,
+    FewestTest,
     LimitTest,
     Test,
     scatter_between,
 )
 from busbw_analysis.peaks.peaks import Peak
 
-Unit = Literal["rate", "time", "share", "ratio", "count"]
+Unit = Literal["rate", "time", "share", "ratio", "count", "devices"]
 Bound = Literal["at_least", "at_most"]
 
 WORDS: Final[Mapping[Unit, Callable[[float], str]]] = {
@@ -39,6 +41,7 @@ WORDS: Final[Mapping[Unit, Callable[[float], str]]] = {
     "share": lambda share: f"{100 * share:.3g} %",
     "ratio": lambda ratio: f"{ratio:.3g}×",
     "count": lambda count: f"{count:.0f}",
+    "devices": lambda count: f"{count:.0f}",
 }
 """How a value is written; times are in ns, rates in B/s."""
 
@@ -302,6 +305,23 @@ def _wrong_data(evidence: Evidence, rule: Limited) -> Measured:
     return _counted(wrong, len(checked), rule)
 
 
+def _counters(evidence: Evidence, rule: Limited) -> Measured:
+    """Counters of errors that moved on any host, whatever case was measured then."""
+    errors = [moved for moved in moved_in(evidence.measured.runs) if moved.kind == "error"]
+    names = tuple(f"{moved.host} {moved.in_words}" for moved in errors)
+    return Measured((CountTest(names, None, rule.limit, "counter"),))
+
+
+def _gpus(evidence: Evidence, rule: Limited) -> Measured:
+    """GPUs that work on each host: those that the kernel lists, without those that NVML calls broken."""
+    facts = evidence.measured.facts
+    working = {
+        host: sum(not gpu.broken for gpu in facts.environment(host).pci.gpus) for host in dict.fromkeys(facts.hosts)
+    }
+    names = tuple(f"{host} has {count}" for host, count in working.items() if count < rule.limit)
+    return Measured((FewestTest(names, None, rule.limit, "GPU", fewest=min(working.values())),))
+
+
 def _counted(names: Sequence[str], looked_at: int, rule: Limited) -> Measured:
     return Measured((CountTest(tuple(names), looked_at, rule.limit),) if looked_at else ())
 
@@ -320,6 +340,8 @@ METRICS: Final[Mapping[str, Metric]] = {
         "share", "at_most", "how far apart ranks enter a call, over its time", _per_launch(_skew, 1, _SKEW_SCATTER)
     ),
     "wrong_data": Metric("count", "at_most", "cases with wrong data", _wrong_data),
+    "counters": Metric("count", "at_most", "counters of errors that moved on the hosts", _counters),
+    "gpus": Metric("devices", "at_least", "GPUs that work on the host with the fewest", _gpus),
     "missing_cases": Metric("count", "at_most", "cases of the plan or the baseline without a result", _missing),
 }
 """Name in a rule → its row."""

@@ -80,7 +80,7 @@ def _launches(test: Test) -> str:
 def _passed(_gate: Gate, verdict: Verdict) -> str:
     worst = verdict.tests[0]
     if isinstance(worst, CountTest):
-        return f"{len(worst.names)} of {counted(worst.looked_at, 'case')}"
+        return worst.amount
     many = f", worst of {len(verdict.tests)}" if len(verdict.tests) > 1 else ""
     what = "an increase" if verdict.rule.metric == "skew" else "a slowdown"
     power = "" if verdict.smallest is None else f"; would have found {what} of {percent(verdict.smallest)}"
@@ -91,7 +91,7 @@ def _failed(_gate: Gate, verdict: Verdict) -> str:
     decisive = verdict.decisive
     worst = decisive[0]
     if isinstance(worst, CountTest):
-        return f"{len(worst.names)} of {counted(worst.looked_at, 'case')}: {listed(worst.names, _NAMED)}"
+        return f"{worst.amount}: {listed(worst.names, _NAMED)}"
     others = f"; {len(decisive)} of {len(verdict.tests)} fail" if len(verdict.tests) > 1 else ""
     others += "; slower, and not shown to stay within" if worst.excess <= 0 else ""
     return f"{_value(verdict, worst)}{others}"

@@ -143,10 +143,18 @@ _READ: Final[Mapping[Unit, Callable[[str], float]]] = {
     "share": _positive_share,
     "ratio": _ratio,
     "count": _count,
+    "devices": _count,
 }
 """Unit → reads a limit; raises UsageError."""
 
-EXAMPLES: Final[Mapping[Unit, str]] = {"rate": "380GB/s", "time": "25us", "share": "90%", "ratio": "1.10", "count": "0"}
+EXAMPLES: Final[Mapping[Unit, str]] = {
+    "rate": "380GB/s",
+    "time": "25us",
+    "share": "90%",
+    "ratio": "1.10",
+    "count": "0",
+    "devices": "8",
+}
 
 
 # --- reading and writing -------------------------------------------------------------------------------------------

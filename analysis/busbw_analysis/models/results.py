@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from busbw.runs.store import StoredRun
+from busbw_analysis.data.counters import Moved, moved_in
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.lateness import GroupLateness
 from busbw_analysis.data.load import Dataset
@@ -27,6 +28,7 @@ class Results:
     library: the MPI library; None if the backend is not MPI
     lateness: how late the ranks of each group arrive
     notices: warnings about the data: torn lines, facts that only some runs recorded, overruled differences
+    counters: counters of the hosts that moved
     """
 
     runs: tuple[StoredRun, ...]
@@ -38,6 +40,7 @@ class Results:
     library: Library | Unavailable | None
     lateness: tuple[GroupLateness, ...]
     notices: tuple[str, ...]
+    counters: tuple[Moved, ...]
 
 
 def results_of(dataset: Dataset) -> Results:
@@ -54,4 +57,5 @@ def results_of(dataset: Dataset) -> Results:
         library=library_of_run(facts),
         lateness=dataset.lateness,
         notices=dataset.notices,
+        counters=moved_in(dataset.runs),
     )

@@ -1,7 +1,7 @@
 """The cases of a run: rows in base units for JSON, and tables for people."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import groupby
@@ -27,6 +27,8 @@ from busbw_analysis.report.document import Cell, Column, Paragraph, Table, perce
 
 _BAR: Final = 12
 """Length of the longest bar, in characters."""
+_SMALL_BYTES: Final = 4096
+"""Up to this size, the time of a reference is shown, because it is the latency."""
 _EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
 
 _OF_CASE: Final = (
@@ -206,7 +208,7 @@ def common_flags(every: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], str]:
     counts = Counter(flag for flags in every for flag in flags)
     common = {flag: count for flag, count in counts.items() if len(every) > 1 and 2 * count > len(every)}
     named = ", ".join(f"{flag} ({count})" for flag, count in common.items())
-    return tuple(common), f"flags of most of the {len(every)} rows, not repeated there: {named}" if named else ""
+    return tuple(common), f"flags of most of the {counted(len(every), 'row')}: {named}" if named else ""
 
 
 def _title(row: ShownRow, common: Collection[str]) -> str:
@@ -351,11 +353,16 @@ def about(judgement: Judgement) -> tuple[str, ...]:
     )
 
 
-def show_blocks(rows: Sequence[ShownRow], *introduction: str) -> list[Paragraph | Table]:
+def show_blocks(
+    rows: Sequence[ShownRow], *introduction: str, references: Container[str] = (), explain: bool = True
+) -> list[Paragraph | Table]:
     """``rows`` of ``show_rows`` as one table per operation and setting, in the order of the plan.
 
-    Facts that hold for all rows follow ``introduction`` once.
+    Facts that hold for all rows follow ``introduction`` once. ``references`` are ops that are one line together;
+    ``explain``: with the meaning of flags and columns.
     """
+    beside = [row for row in rows if row.case.op in references]
+    rows = [row for row in rows if row.case.op not in references]
     dtypes, redops = {row.case.dtype for row in rows} - {None}, {row.case.redop for row in rows}
     same = {name: value for name, value in (("dtype", dtypes), ("redop", redops)) if len(value) == 1}
     launches = {row.launches for row in rows if row.launches is not None}
@@ -370,7 +377,27 @@ def show_blocks(rows: Sequence[ShownRow], *introduction: str) -> list[Paragraph 
         ]
         notes = (*_by_size(members, _reason), _peaks(members), *empty, flagged)
         blocks.append(table(title, _columns(members, launches), members, *notes))
-    return [*blocks, Paragraph("\n".join([*filter(None, [flags_note]), *_notes(rows)]))]
+    meaning = _notes(rows) if explain else ("busbw show --explain says what columns and flags mean",)
+    notes = (_in_one_line(beside), flags_note, *meaning)
+    return [*blocks, Paragraph(text)] if (text := "\n".join(filter(None, notes))) else blocks
+
+
+def _in_one_line(rows: Sequence[ShownRow]) -> str:
+    """The time of the smallest messages and the rate of the largest ones, by op; empty without ``rows``."""
+    shown = []
+    for op, members in grouped([row for row in rows if row.row != "total"], lambda row: row.case.op).items():
+        ordered = sorted(members, key=lambda row: row.case.size_bytes)
+        small, large = ordered[0], ordered[-1]
+        rate = large.algbw if large.busbw is None else large.busbw
+        texts = [
+            f"{format_time(small.time_ns)} at {format_size(small.case.size_bytes)}"
+            if small.time_ns is not None and small.case.size_bytes <= _SMALL_BYTES
+            else "",
+            f"{format_rate(rate)} at {format_size(large.case.size_bytes)}" if rate and large.case.size_bytes else "",
+            *dict.fromkeys(filter(None, (_state(row).text for row in members))),
+        ]
+        shown.append(f"{op} {', '.join(filter(None, texts))}")
+    return f"reference (--all shows its tables): {'; '.join(shown)}" if shown else ""
 
 
 def _notes(rows: Sequence[ShownRow]) -> Iterator[str]:

@@ -27,9 +27,11 @@ def _prose_width() -> int:
     return min(output_columns(), _WIDEST_PROSE)
 
 
-def render_lines(labelled: Sequence[tuple[str, str]], start: str = "") -> str:
-    """Labels in a column of their own and their sentences, wrapped; every line begins with ``start``."""
-    width = 2 + max(len(label) for label, _ in labelled)
+def render_lines(labelled: Sequence[tuple[str, str]], start: str = "", width: int = 0) -> str:
+    """Labels in a column of their own, at least ``width`` wide, and their sentences, wrapped; every line begins with
+    ``start``.
+    """
+    width = 2 + max(width, *(len(label) for label, _ in labelled))
     later = start + " " * width
     room = _prose_width()
     return "\n".join(

@@ -52,6 +52,11 @@ class Layout:
     scatter_gather: 1/tp of the tensor crosses a pipeline boundary and is then gathered
     (https://arxiv.org/abs/2104.04473, section 4.1).
     sync: reduce gradients in every micro-batch or in the last; default: every with zero 3, else last.
+    fp8: products of layers take float8, and tokens go to their experts in it; attention, head and states do not
+    (https://arxiv.org/abs/2412.19437, section 3.3).
+    hide_experts: tokens travel to and from experts while others are computed (section 3.2.1).
+    zero_bubble: gradients of weights are computed while a stage would wait, which leaves (p−1)(T_F + T_B − T_W) of the
+    bubble (https://arxiv.org/abs/2401.10241, table 1).
     reshard: zero 3 gathers weights again for the backward pass, and in every micro-batch.
     """
 
@@ -74,6 +79,9 @@ class Layout:
     context: Context = "ring"
     sync: Sync | None = None
     reshard: bool = True
+    fp8: bool = False
+    hide_experts: bool = False
+    zero_bubble: bool = False
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "micro_batches", "interleave"):
@@ -94,6 +102,9 @@ class Layout:
             _divides("shard", self.shard, self.replicas, f"dp · cp = {self.replicas} ranks")
             if self.ep > 1:
                 _refuse(f"shard {self.shard} with ep {self.ep}: use only one of them; ep has groups of its own")
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
         if self.interleave > 1:
             if self.pp == 1 or self.schedule == "gpipe":
                 _refuse(f"interleave {self.interleave}: it needs pp of 2 or more and schedule 1f1b; else use 1")
@@ -101,6 +112,10 @@ class Layout:
                 _refuse(f"{self.micro_batches} micro-batches: interleaving needs a multiple of pp = {self.pp}")
         if self.sequence_parallel and self.tp == 1:
             _refuse("sequence parallelism with tp 1: it needs tp of 2 or more, whose ranks share the sequence")
+        if self.hide_experts and self.ep == 1:
+            _refuse("hide-experts with ep 1: there is no traffic to hide; use ep of 2 or more")
+        if self.zero_bubble and (self.pp == 1 or self.schedule == "gpipe"):
+            _refuse("zero-bubble: it needs pp of 2 or more and schedule 1f1b")
         if self.scatter_gather and (self.tp == 1 or self.pp == 1):
             _refuse("scatter-gather: it needs tp and pp of 2 or more")
 

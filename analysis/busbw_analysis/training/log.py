@@ -9,11 +9,11 @@ from statistics import median
 from typing import Final
 
 import numpy as np
-from scipy.stats import theilslopes
 
 from busbw.errors import LogError
 from busbw.system.catalog import Gpu
 from busbw.units import counted, format_time, listed
+from busbw_analysis.data.rank_statistics import theil_sen
 from busbw_analysis.data.readers.training import StepLine, TrainingLog, Unit
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.report.document import Column, Table, table
@@ -178,8 +178,7 @@ def _drift(steps: Sequence[int], costs: np.ndarray, limit: float) -> Drift | Non
     span = numbers.max() - numbers.min()
     if not span:
         return None
-    fit = theilslopes(np.log(costs[usual]), numbers, 0.95)
-    share, low, high = (math.expm1(slope * span) for slope in (fit.slope, fit.low_slope, fit.high_slope))
+    share, low, high = (math.expm1(slope * span) for slope in theil_sen(numbers, np.log(costs[usual])))
     return Drift(share, low, high)
 
 

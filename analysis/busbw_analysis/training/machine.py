@@ -13,15 +13,16 @@ from busbw.units import format_flop, format_rate
 from busbw_analysis.data.sources import find
 from busbw_analysis.models.networks import Specification
 from busbw_analysis.predict import Questions, read_results
+from busbw_analysis.training.kernels import Speed, memory_of, speed_of
 from busbw_analysis.training.memory import Room, gpu_of_runs, least_memory, memory_of_gpu
 from busbw_analysis.training.prices import OVERLAP, Described, Measured, Prices, Rates, rates_of, slowdown_of
 from busbw_analysis.training.step_time import Machine
 
 PER_HOST: Final = 8
-DELAYS: Final = 2e-6, 5e-6
-"""Assumed latency in seconds inside a host and between hosts, for catalogue rows that have only a rate."""
-OF_DATASHEET: Final = 0.6
-"""Assumed fraction of the datasheet's FLOP/s that matrix products reach."""
+DELAYS: Final = 41e-6, 41e-6
+"""Latency in seconds inside a host and between hosts, for catalogue rows that have only a rate: fitted to measured
+steps (docs/training.md). It includes waiting for the slowest rank of a group.
+"""
 Cards = Literal["shared", "own"]
 GivenNetwork = Specification | HardwarePeak
 """A network: described, or by the card of each GPU, whose links inside a node are those of the GPU."""
@@ -35,7 +36,7 @@ class Share(float):
 class PlannedMachine:
     """The machine of a plan.
 
-    room: memory of a GPU in bytes. peak: its datasheet FLOP/s. Both are None if unknown.
+    room: memory of a GPU for tensors in bytes. peak: its datasheet FLOP/s. Both are None if unknown.
     assumed: where each speed is from, in words.
     """
 
@@ -83,17 +84,18 @@ def machine_of(  # noqa: PLR0913 - one argument for each option
         raise UsageError(
             "give --from RUN or --network, such as rail:nic=50GB/s,inner=450GB/s or '4X NDR'", code="network"
         )
-    rate, peak, assumed["compute"] = _rate(dtype, gpu, run, achieved)
+    speed, peak, assumed["compute"] = _speed(dtype, gpu, run, achieved)
     hidden, assumed["overlap"] = _overlap(run, overlap)
     slowdown, assumed["slowdown"] = slowdown_of(run)
     room = room_of(gpu, gpu_memory)
     capacity = (
-        "not checked: give --gpu or --gpu-memory" if room is None else f"{room.bytes / 1e9:.4g} GB of {room.in_words}"
+        "not checked: give --gpu or --gpu-memory"
+        if room is None
+        else f"{room.usable / 1e9:.4g} of {room.bytes / 1e9:.4g} GB of {room.in_words}"
     )
     assumed["memory"] = capacity
-    memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
-    machine = Machine(rate, per_host, prices, hidden, memory_rate, causal, slowdown)
-    return PlannedMachine(machine, None if room is None else room.bytes, peak, assumed)
+    machine = Machine(speed, per_host, prices, hidden, causal, slowdown, gpu.name if gpu and speed.launch else None)
+    return PlannedMachine(machine, None if room is None else room.usable, peak, assumed)
 
 
 def room_of(gpu: Gpu | None, gpu_memory: int | None) -> Room | None:
@@ -161,15 +163,18 @@ def _describe(network: GivenNetwork, gpu: Gpu | None, gpus: int, per_host: int) 
     return Described(Rates(inner, outer, *DELAYS, per_host), words)
 
 
-def _rate(dtype: str, gpu: Gpu | None, run: Measured | None, achieved: float | None) -> tuple[float, float | None, str]:
-    """FLOP/s of a rank, FLOP/s of the datasheet (None if unknown), and a description of the first."""
+def _speed(
+    dtype: str, gpu: Gpu | None, run: Measured | None, achieved: float | None
+) -> tuple[Speed, float | None, str]:
+    """The speed of a rank, FLOP/s of the datasheet (None if unknown), and a description of the first."""
     peak = None if gpu is None else gpu.flops.get(dtype)
+    memory = None if gpu is None else memory_of(gpu)
     if achieved is not None and not isinstance(achieved, Share):
-        return achieved, peak, f"{format_flop(achieved)} per rank, as given"
+        return Speed(achieved, memory), peak, f"{format_flop(achieved)} per rank, as given"
     measured = None if run is None else run.flop_per_second(dtype)
     if measured is not None:
         share = achieved or 1.0
-        return share * measured[0], peak, f"{share:.0%} of {measured[1]}"
+        return Speed(share * measured[0], memory), peak, f"{share:.0%} of {measured[1]}"
     if gpu is None:
         measure = " ".join(matmul_command(run, dtype))
         raise UsageError(
@@ -179,9 +184,10 @@ def _rate(dtype: str, gpu: Gpu | None, run: Measured | None, achieved: float | N
         )
     if peak is None:
         raise UsageError(f"{gpu.name} has no rate for {dtype}; it has {', '.join(gpu.flops)}", code="gpu")
-    share = achieved or OF_DATASHEET
-    origin = "given" if achieved else "assumed"
-    return share * peak, peak, f"{share:.0%} ({origin}) of {format_flop(peak)} of {gpu.name} ({dtype})"
+    speed = speed_of(gpu, dtype, achieved)
+    of = f"{speed.flop_per_second / peak:.1%} of {format_flop(peak)} of {gpu.name} ({dtype})"
+    how = "as given" if achieved else "less in small products" + ("" if gpu.products else "; assumed")
+    return speed, peak, f"{of}, {how}"
 
 
 def matmul_command(run: Measured | None, dtype: str) -> Sequence[str]:

@@ -15,6 +15,7 @@ from typing import Final, Literal
 from busbw.errors import AnalysisError, UsageError
 from busbw.system.catalog import Gpu, catalogue
 from busbw.system.detect import row_of
+from busbw.workloads import model_rows
 from busbw.workloads.model_rows import parameters
 from busbw_analysis.models.results import Results
 from busbw_analysis.report.document import Column, Table, table
@@ -37,6 +38,8 @@ Kernels = Literal["scores", "flash", "eager"]
 _STATES: Final[dict[str, int]] = {"adam": 2, "momentum": 1, "sgd": 0}
 """float32 numbers that an optimizer keeps per parameter, in addition to a float32 copy of narrower weights."""
 _WIDE: Final = 4
+_RESERVED: Final = 0.05
+"""Assumed share of a GPU's memory that is not for tensors."""
 
 CHECKPOINT_BYTES: Final = (14, 12, 2)
 """Bytes per parameter: 16-bit weights with copy and both Adam states, the copy and states alone, the weights."""
@@ -72,7 +75,7 @@ def per_parameter(width: int, gradient: int, optimizer: Optimizer, zero: int, ra
 class Memory:
     """Bytes on one rank of a pipeline stage.
 
-    activations: of all micro-batches in flight.
+    activations: of all micro-batches in flight, and what a layer computes with.
     under_way: number of micro-batches in flight.
     """
 
@@ -119,6 +122,7 @@ def _of_stage(step: Step, stage: int, optimizer: Optimizer, kernels: Kernels) ->
     if kernels == "eager" and layout.pp > 1:
         given = _given(step, stage, count)
         kept = max(kept + given, 2 * given)  # after a step the last stage joins its outputs
+    kept += _passing(step, stage, kernels)
     return Memory(stage, weights, gradients, states, kept, _buffers(step, stage, kernels), count)
 
 
@@ -156,7 +160,8 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
     Split over tensor ranks: queries, keys, values, the output of attention, scores, and the inside of the feed-forward
     network. Whole on each, unless sequence parallelism splits them: the inputs of norms, of attention and of the
     feed-forward network, and masks of dropout. This gives s b h (10 + 24/t + 5 a s/(h t)) without and (34 + 5 a s/h)/t
-    with sequence parallelism (sections 4.1, 4.2). Selective recomputation omits the scores (section 5).
+    with sequence parallelism (sections 4.1, 4.2). Selective recomputation omits the scores (section 5), or with fused
+    attention the outputs of norms and of activations (https://arxiv.org/abs/2412.19437, section 3.2.3).
 
     A gated network keeps two inner tensors and their product. Single operations also keep what their derivatives need:
     the gate's activation, the output of an RMS norm before its weight, keys and values repeated for all heads, and
@@ -165,11 +170,13 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
     layout, model = step.layout, step.model
     width, tokens, h = model.width_bytes, step.tokens, model.hidden
     whole = split = 0.0
+    again = layout.recompute == "selective" and kernels == "flash"
+    normed = model.norm != "none" and not again
     if model.heads:
         q, v = model.heads * model.key_dim, model.heads * model.head_value_dim
         keys = model.heads if model.kv_rank else model.kv_heads
         split += width * tokens * (q + keys * (model.key_dim + model.head_value_dim) + v)
-        whole += width * tokens * (h * (1 + (model.norm != "none")) + model.q_rank + model.kv_rank)
+        whole += width * tokens * (h * (1 + normed) + model.q_rank + model.kv_rank)
         whole += tokens * h * model.dropout
         pairs = float(tokens) * step.sequence * model.heads
         if kernels == "scores" and layout.recompute != "selective":
@@ -185,9 +192,9 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
             repeated = (model.heads - keys) * (model.key_dim + model.head_value_dim)
             split += width * tokens * (repeated + v)
             whole += width * tokens * h * (model.norm == "rms")
-    inner = 2 + model.gated * (2 if kernels == "eager" else 1)
+    inner = 2 + model.gated * (2 if kernels == "eager" else 1) - again
     whole += width * tokens * h * (kernels == "eager" and model.norm == "rms")
-    whole += width * tokens * h * (1 + (model.norm != "none")) + tokens * h * model.dropout
+    whole += width * tokens * h * (1 + normed) + tokens * h * model.dropout
     if experts:
         routed = tokens * model.top_k * step.imbalance
         split += width * inner * model.expert_ffn * (routed + tokens * model.shared_experts)
@@ -215,8 +222,39 @@ def _ends(step: Step, stage: int, count: float, kernels: Kernels) -> float:
     if stage < layout.pp - 1 or not model.vocabulary:
         return first
     ends = 2 * model.width_bytes * step.tokens * model.hidden / split
-    logits = 4 if kernels == "eager" and layout.tp > 1 else 1
-    return first + ends + logits * _WIDE * step.tokens * -(-model.vocabulary // layout.tp)
+    logits = 4 if kernels == "eager" and layout.tp > 1 else 0 if kernels == "flash" else 1
+    return first + ends + logits * _logits(step)
+
+
+def _logits(step: Step) -> float:
+    """Bytes of one rank's logits of a micro-batch in float32."""
+    return float(_WIDE * step.tokens * -(-step.model.vocabulary // step.layout.tp))
+
+
+def _passing(step: Step, stage: int, kernels: Kernels) -> float:
+    """Tensors that live for a moment between fused kernels.
+
+    The larger of the logits and of a layer's backward pass: gradients of the inside of the feed-forward network and its
+    product once more, and four tensors as wide as the model, whole on each rank (inputs and gradients). Fused kernels
+    that add to gradients also leave an empty gradient for each shape of weights (in SimuMax, "dummy wgrad").
+    """
+    if kernels != "flash":
+        return 0.0
+    layout, model = step.layout, step.model
+    last = stage == layout.pp - 1 and model.vocabulary > 0
+    dense, expert = step.layers_of(stage)
+    inner = model.ffn if dense else 0
+    if expert:
+        inner = max(inner, model.expert_ffn * (round(model.top_k * step.imbalance) + model.shared_experts))
+    backward = model.width_bytes * step.tokens * ((2 + 2 * model.gated) * inner / layout.tp + 4 * model.hidden)
+    if layout.zero == 3:
+        return max(backward, last * _logits(step))
+    attention = model_rows.attention(model).split
+    around = model_rows.dense_ffn(model).split if dense else 0
+    experts = model.experts // layout.ep * model_rows.one_expert(model) if expert else 0
+    head = model.vocabulary * model.hidden if last else 0
+    empty = model.width_bytes * (attention + around + experts + head) / layout.tp
+    return max(backward, last * _logits(step)) + empty
 
 
 def _given(step: Step, stage: int, count: float) -> float:
@@ -318,6 +356,11 @@ class Room:
     source: str
 
     @property
+    def usable(self) -> float:
+        """Bytes for tensors: without CUDA's context, NCCL's buffers, and the gaps of an allocator."""
+        return (1 - _RESERVED) * self.bytes
+
+    @property
     def in_words(self) -> str:
         """``H100 SXM5, by its driver``."""
         return f"{self.what}, {self.source}"
@@ -360,10 +403,12 @@ def memory_headline(needed: Memory, room: Room | None, other: Step | None) -> st
     of_it = f"{gigabytes(needed.total)}, {percent_of(getattr(needed, most) / needed.total)} % of it {most}"
     if room is None:
         return f"A rank needs {of_it}; give --gpu to check whether it fits"
-    fits = "Fits" if needed.total <= room.bytes else "Does not fit"
+    fits = "Fits" if needed.total <= room.usable else "Does not fit"
     would = "" if other is None else f"; this layout fits: --layout {layout_text(other)}"
     share = percent_of(needed.total / room.bytes)
-    return f"{fits} {gigabytes(room.bytes)} of {room.in_words}: a rank needs {of_it}, {share} % of the memory{would}"
+    kept = f"{_RESERVED:.0%} kept for libraries"
+    whole = f"{gigabytes(room.bytes)} of {room.in_words}, {kept}"
+    return f"{fits} {whole}: a rank needs {of_it}, {share} % of the memory{would}"
 
 
 def memory_table(

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from busbw.errors import AnalysisError, UsageError
-from busbw.units import format_seconds
+from busbw.units import counted, format_seconds
 from busbw.workloads.model_rows import Model, flop_per_token
 from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Block, Column, Paragraph, Table, table
 from busbw_analysis.report.plots import save
+from busbw_analysis.training.calibration import calibrate
+from busbw_analysis.training.held import interval, never_held
 from busbw_analysis.training.layout import (
     AS_FRAMEWORKS,
     Layout,
@@ -43,6 +45,8 @@ SAID: Final = "TP > CP > PP > DP"
 _SAID_ORDER: Final[tuple[Dimension, ...]] = ("tp", "cp", "pp", "dp")
 FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "micro_batch")
 """Settings that are searched unless ``Wanted.fixed`` has them."""
+LIKE: Final = ("recompute", "schedule", "context", "fp8", "hide_experts", "zero_bubble")
+"""Settings that are the same in every layout of a plan."""
 _PARTS: Final = (1, 2, 3, 4, 6, 8)
 _SMALL_BUBBLE: Final = 0.02
 """Interleaved parts of a stage to try; once the bubble is below this share, more parts are not tried, because they send
@@ -50,6 +54,10 @@ more.
 """
 _SEQUENCES: Final = (1, 2, 4)
 """Sequences per micro-batch to try."""
+OF_SEQUENCE: Final = 8192
+"""Least tokens of a sequence on a rank with cp: what Llama 3 has in its longest (arXiv:2407.21783, table 4). Shorter
+sequences are divided by nobody, because ranks then wait for each other in every layer.
+"""
 _MOST_NOTES: Final = 6
 _TOP: Final = 5
 """Layouts of a plan in a report."""
@@ -63,6 +71,7 @@ class Wanted:
     fixed: degrees that the user gave.
     sequence_parallel: use it wherever tp is 2 or more.
     room: memory of a GPU in bytes; None: memory is not checked.
+    of_sequence: least tokens of a sequence on a rank with cp, unless cp is fixed or nothing else fits.
     """
 
     model: Model
@@ -73,6 +82,7 @@ class Wanted:
     fixed: Mapping[str, int]
     sequence_parallel: bool = True
     room: float | None = None
+    of_sequence: int = OF_SEQUENCE
     kernels: Kernels | None = None
     gradients: str | None = None
 
@@ -91,10 +101,12 @@ class Planned:
         return flop / (self.time.total * self.step.layout.gpus * flop_per_second)
 
     def ends(self, machine: Machine) -> tuple[float, float] | None:
-        """The step time with all calls at the low or high end of their interval; None without calls or if an interval
-        is missing.
+        """The 95 % interval of the step time: all calls at the low or high end of theirs, or as far as such steps were
+        from measured ones; None if neither is known.
         """
-        if not self.time.prices or any(price.low is None or price.high is None for price in self.time.prices):
+        if machine.deviation is not None or any(price.low is None or price.high is None for price in self.time.prices):
+            return interval(self.step, machine, self.time.total)
+        if not self.time.prices:
             return None
         low, high = (step_time(self.step, machine, Scenario(end=end)).total for end in ("low", "high"))
         return low, high
@@ -175,6 +187,9 @@ def plan(request: Wanted, machine: Machine) -> Plan:
     search = _Search(request, machine)
     for choices in _choices(request, machine.per_host):
         search.among(choices)
+    if not search.best and "cp" not in request.fixed:
+        for choices in _choices(request, machine.per_host, short=True):
+            search.among(choices)
     what = f"{request.model.name} on {request.gpus} GPUs"
     if search.least is None or search.smallest is None:
         fixed = ", ".join(f"{name} {value}" for name, value in request.fixed.items())
@@ -224,14 +239,18 @@ def _dividing(request: Wanted) -> Iterator[Layout]:
     return (layout for layout in layouts(model, request.gpus, base) if request.batch % layout.dp == 0)
 
 
-def _choices(request: Wanted, per_host: int) -> Iterator[list[Step]]:
+def _choices(request: Wanted, per_host: int, *, short: bool = False) -> Iterator[list[Step]]:
     """Steps for every choice of degrees, micro-batch and interleaved parts.
 
-    Each list has more and more recomputation and zero, and needs less and less memory.
+    Each list has more and more recomputation and zero, and needs less and less memory. short: only those in which cp
+    leaves a rank less than ``of_sequence`` tokens of a sequence, which are tried if nothing else fits.
     """
+    most = None if "cp" in request.fixed else max(1, request.sequence // request.of_sequence)
     fixed = {name: value for name, value in request.fixed.items() if name in DIMENSIONS}
     for layout in _dividing(request):
         if any(getattr(layout, name) != value for name, value in fixed.items()):
+            continue
+        if most is not None and (layout.cp > most) != short:
             continue
         whole = request.batch // layout.dp
         for sequences in _given(request.fixed.get("micro_batch"), _SEQUENCES):
@@ -251,7 +270,9 @@ def _steps(request: Wanted, layout: Layout, per_host: int, micro_batches: int, p
     model, pp = request.model, layout.pp
     if parts > 1 and (pp == 1 or micro_batches % pp or pp * parts > model.layers or layout.schedule == "gpipe"):
         return
-    stages: tuple[Recompute, ...] = ("none", "full") if request.like.recompute == "none" else (request.like.recompute,)
+    stages: tuple[Recompute, ...] = (
+        ("none", "selective", "full") if request.like.recompute == "none" else (request.like.recompute,)
+    )
     split = request.sequence_parallel and layout.tp > 1 and request.sequence % (layout.tp * layout.cp) == 0
     limited = layout.ep % max(1, per_host // layout.tp) == 0  # else a host would have a part of a group
     uneven, hosts = model.layers % (pp * parts) > 0, per_host if limited else None
@@ -284,6 +305,60 @@ def sensitivity(planned: Planned, machine: Machine) -> dict[str, float]:
     now, has_latency = planned.time.total, any(price.latency for price in planned.time.prices)
     scenarios = [scenario for scenario in SCENARIOS if has_latency or scenario.latency == 1]
     return {scenario.name: step_time(planned.step, machine, scenario).total / now - 1 for scenario in scenarios}
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What to know of the fastest layout.
+
+    low_seconds, high_seconds: its 95 % interval (None: unknown). gains: relative change of its time with twice the
+    network, memory rate or GPU. narrowed_seconds: half of the interval, once a step of it is measured.
+    """
+
+    low_seconds: float | None
+    high_seconds: float | None
+    gains: Mapping[str, float]
+    narrowed_seconds: float
+    never_held: Sequence[str]
+
+
+def closing(best: Planned, machine: Machine) -> Closing:
+    """What limits the fastest layout, what would make it faster, and what one measured step of it would tell."""
+    step, now = best.step, best.time.total
+    low, high = best.ends(machine) or (None, None)
+    memory_rate = machine.speed.memory
+    wider = replace(machine.speed, memory=None if memory_rate is None else 2 * memory_rate)
+    times = {
+        "network": step_time(step, machine, Scenario("", between=2.0, inside=2.0, latency=0.5)),
+        "memory": step_time(step, replace(machine, speed=wider)),
+        "GPU": step_time(step, machine, Scenario("", compute=2.0)),
+    }
+    once = interval(step, calibrate(machine, [(step, now)]).machine, now)
+    return Closing(
+        low,
+        high,
+        {name: time.total / now - 1 for name, time in times.items()},
+        0.0 if once is None else (once[1] - once[0]) / 2,
+        tuple(never_held(step, machine)),
+    )
+
+
+def closing_words(best: Planned, summary: Closing) -> str:
+    """``summary`` as one sentence."""
+    layout, now = short_words(best.step.layout, best.step.micro_batch), best.time.total
+    low, high = summary.low_seconds, summary.high_seconds
+    within = "" if low is None or high is None else f" ({format_seconds(low)} to {format_seconds(high)})"
+    gains = ", ".join(
+        f"{name} {format_seconds(now * (1 + change))} ({change:+.0%})" for name, change in summary.gains.items()
+    )
+    narrowed = f"± {format_seconds(summary.narrowed_seconds)} (± {summary.narrowed_seconds / now:.0%})"
+    never = f"; no step {' or '.join(summary.never_held)} was ever held against a measurement" * bool(
+        summary.never_held
+    )
+    return (
+        f"{layout} takes {format_seconds(now)}{within}, limited by {best.time.binds}; with twice the {gains}; one "
+        f"measured step of it (--measured) would narrow that to {narrowed}{never}."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,12 +485,13 @@ def dimensions_used(layouts: Sequence[Planned]) -> tuple[Dimension, ...]:
 
 
 def short_words(layout: Layout, micro_batch: int) -> str:
-    """``dp 64, tp 8, pp 4, in 2 parts, zero 1; 16 × 1``: degrees above 1, then micro-batches × sequences in each."""
+    """``dp 64, tp 8, pp 4, 2 parts a stage, ZeRO 1; 16 micro-batches of 1``: degrees above 1, and a replica's."""
     degrees = [f"{name} {value}" for name in ("dp", "tp", "pp", "cp", "ep") if (value := getattr(layout, name)) > 1]
-    parts = [f"in {layout.interleave} parts"] if layout.interleave > 1 else []
-    zero = [f"zero {layout.zero}"] if layout.zero else []
+    parts = [f"{layout.interleave} parts a stage"] if layout.interleave > 1 else []
+    zero = [f"ZeRO {layout.zero}"] if layout.zero else []
     again = [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
-    return f"{', '.join([*(degrees or ['dp 1']), *parts, *zero, *again])}; {layout.micro_batches} × {micro_batch}"
+    computed = f"{counted(layout.micro_batches, 'micro-batch', 'micro-batches')} of {micro_batch}"
+    return f"{', '.join([*(degrees or ['dp 1']), *parts, *zero, *again])}; {computed}"
 
 
 def plan_headline(plan: Plan, machine: Machine, peak: float) -> str:
@@ -424,7 +500,7 @@ def plan_headline(plan: Plan, machine: Machine, peak: float) -> str:
     ends, calls = best.ends(machine), len(best.time.prices)
     interval = "no interval" if ends is None else f"{format_seconds(ends[0])} to {format_seconds(ends[1])}, 95 %"
     share = percent_of(best.share_of_peak(peak, causal=machine.causal))
-    of_peak = f"{share} % of the peak, " if peak != machine.flop_per_second else ""
+    of_peak = f"{share} % of the peak, " if peak != machine.speed.flop_per_second else ""
     layout = short_words(best.step.layout, best.step.micro_batch)
     trust = []
     if best.not_validated:
@@ -448,7 +524,7 @@ def plan_tables(
         return Column(name, lambda planned: planned.time.parts[name] or None, format_seconds)
 
     columns: tuple[Column[Planned], ...] = (
-        Column("layout; micro-batches", lambda planned: short_words(planned.step.layout, planned.step.micro_batch)),
+        Column("layout", lambda planned: short_words(planned.step.layout, planned.step.micro_batch)),
         Column("step", lambda planned: planned.time.total, format_seconds),
         *([Column("95 %", interval, str)] if any(map(interval, kept)) else []),
         Column("compute", lambda planned: planned.time.compute, format_seconds),
@@ -461,7 +537,7 @@ def plan_tables(
     best = kept[0]
     origins = ", ".join(sorted({price.origin for price in best.time.prices}))
     extrapolated = best.extrapolated
-    by_what = "the datasheet" if peak != machine.flop_per_second else "the rate below"
+    by_what = "the datasheet" if peak != machine.speed.flop_per_second else "the rate below"
     notes = [
         f"{plan.tried} steps were timed, {plan.too_large} do not fit; one layout is shown per choice of degrees",
         *(f"left out, {count} times: {why}" for why, count in list(plan.refused.items())[:_MOST_NOTES]),
@@ -593,7 +669,7 @@ def planned_model(questions: Questions, model: Model) -> Iterator[Block]:
         yield Paragraph(f"{model.name}: {error}. See busbw training plan --from RUN.")
         return
     assumed = {**on.assumed, "gradients": f"{gradients}, {AS_FRAMEWORKS}", **assumed_settings(request)}
-    best, peak = planned.layouts[0], on.peak or on.machine.flop_per_second
+    best, peak = planned.layouts[0], on.peak or on.machine.speed.flop_per_second
     yield Paragraph(plan_headline(planned, on.machine, peak))
     yield from plan_tables(request, planned, planned.layouts[:_TOP], on.machine, peak, assumed)
     yield from change_tables(sensitivity(best, on.machine), scaling(best, on.machine, on.room), best)

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from busbw_analysis.training.kernels import Pass, Speed, head, layer, shape_of
 from busbw_analysis.training.layout import Step
 from busbw_analysis.training.prices import Group, Price, Prices, group_of
-from busbw_analysis.training.roofline import optimizer_work, products_of, scores_of
+from busbw_analysis.training.roofline import optimizer_work
 from busbw_analysis.training.traffic import DIMENSIONS, Dimension, Traffic, traffic
 
 End = Literal["value", "low", "high"]
@@ -27,21 +28,23 @@ _Parts = dict[Dimension, float]
 class Machine:
     """Speeds of a machine.
 
-    flop_per_second: achieved by a rank in matrix products.
+    speed: of a rank in kernels.
     per_host: ranks per host.
     prices: times of calls.
     overlap: share of a call that concurrent computation hides.
-    memory_bytes_per_second: of a rank, for the optimizer (None: not counted).
     slowdown: factor by which computation takes longer meanwhile.
+    gpu: whose datasheet ``speed`` is of (None: it was measured or given).
+    deviation: standard deviation of the logarithm of a step, once measured steps have calibrated it.
     """
 
-    flop_per_second: float
+    speed: Speed
     per_host: int
     prices: Prices
     overlap: float = 1.0
-    memory_bytes_per_second: float | None = None
     causal: bool = True
     slowdown: float = 1.0
+    gpu: str | None = None
+    deviation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ class Scenario:
         return price.latency * latency + price.moving / (self.between if price.far else self.inside)
 
 
+_LEFT: Final = 1 / 3
+"""Share of a bubble that gradients of weights do not fill, with passes for inputs and weights as long as forward."""
 AS_IT_IS: Final = Scenario()
 
 
@@ -157,7 +162,7 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
     slowest = max(stages, key=lambda stage: stages[stage].seconds)
     busy = stages[slowest]
     together = sum(count * stages[stage].seconds for stage, count in step.kinds.items())
-    bubble = max(0.0, together - busy.seconds) / layout.interleave
+    bubble = max(0.0, together - busy.seconds) / layout.interleave * (_LEFT if layout.zero_bubble else 1.0)
     exposed = {dimension: m * taken for dimension, taken in busy.waits.items()}
     messages = [row for row in rows[slowest] if row.dimension == "pp" and row.op == "send_recv"]
     if messages:
@@ -167,8 +172,7 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
     for dimension, taken in late.items():
         exposed[dimension] = exposed.get(dimension, 0.0) + taken
     compute = m * busy.compute + (machine.slowdown - 1) * sum(hidden.values())
-    memory = machine.memory_bytes_per_second
-    optimizer = 0.0 if memory is None else optimizer_work(step, slowest)[1] / memory
+    optimizer = machine.speed.moved(optimizer_work(step, slowest)[1])
     return StepTime(compute, bubble, optimizer, exposed, hidden, tuple(prices.values()))
 
 
@@ -187,17 +191,41 @@ def hops_in_a_row(step: Step) -> float:
 
 
 def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _Rows, seconds: _Seconds) -> _Stage:
-    rate = machine.flop_per_second * scenario.compute
-    products, _ = products_of(step, stage)
-    scores = scores_of(step, stage, causal=machine.causal) / rate
-    forward = 2 * products / rate + scores
-    again = {"none": 0.0, "selective": scores, "full": forward}[step.layout.recompute]
+    speed, layout, model = machine.speed, step.layout, step.model
+    at = shape_of(step, fused=not model.dropout, causal=machine.causal)
+    forward = backward = light = Pass()
+    scores = [Pass(), Pass()]
+    for count, experts in zip(step.layers_of(stage), (False, True), strict=True):
+        if count:
+            block = layer(model, at, speed, experts)
+            light = light.and_then(block.light, count)
+            forward, backward = forward.and_then(block.forward, count), backward.and_then(block.backward, count)
+            scores = [whole.and_then(own, count) for whole, own in zip(scores, block.attention, strict=True)]
+    again = {"none": Pass(), "selective": scores[0] if model.dropout else light, "full": forward}[layout.recompute]
+    backward = backward.and_then(again)
+    if stage == layout.pp - 1:
+        ends = head(model, at, speed)
+        forward, backward = forward.and_then(ends.forward), backward.and_then(ends.backward)
+
     waits: dict[Dimension, float] = {}
+    busy = {"forward": 0.0, "backward": 0.0}
     for row in rows:
+        side = "backward" if row.phase == "backward" else "forward"
         if not row.hideable:
-            taken = row.messages * seconds(row) / step.layout.micro_batches
+            taken = row.messages * seconds(row) / layout.micro_batches
             waits[row.dimension] = waits.get(row.dimension, 0.0) + taken
-    return _Stage(forward, 2 * forward + again, (scores, 2 * scores), waits)
+            busy[side] += taken
+
+    def seconds_of(one: Pass, side: str = "") -> float:
+        """On the GPU, or as much as the host needs beyond that and the calls that it waits for."""
+        return max(one.seconds / scenario.compute, one.kernels * speed.launch - busy.get(side, 0.0))
+
+    return _Stage(
+        seconds_of(forward, "forward"),
+        seconds_of(backward, "backward"),
+        (seconds_of(scores[0]), seconds_of(scores[1])),
+        waits,
+    )
 
 
 def _overlapped(step: Step, busy: _Stage, rows: _Rows, share: float, seconds: _Seconds) -> tuple[_Parts, _Parts]:

@@ -14,6 +14,7 @@ from busbw.ops.training import workload_in_words
 from busbw.runs.records import RankMemory
 from busbw.units import about_size, format_flop, format_seconds, format_size, format_time, signed_time
 from busbw.workloads.shapes import StepShape
+from busbw_analysis.data.rank_statistics import kendall
 from busbw_analysis.diagnosis.curves import MODEL_TOLERANCE
 from busbw_analysis.diagnosis.verdicts import Status, by_tolerance, over_interval
 from busbw_analysis.report.document import (
@@ -28,6 +29,7 @@ from busbw_analysis.report.document import (
     table,
     three_digits,
 )
+from busbw_analysis.training.kernels import Speed
 from busbw_analysis.training.layout import Step
 from busbw_analysis.training.memory import Memory
 from busbw_analysis.training.plan import SCENARIOS
@@ -191,7 +193,7 @@ def _predict(verdict: StepVerdict, prices: Measured, scenario: Scenario) -> Step
     step, wait_ns = step_of(measured.op, measured.workload), measured.workload.wait_ns
     seconds = (measured.compute_ns if wait_ns is None else wait_ns) / 1e9
     rate = StepShape(measured.workload).flop / measured.ranks / seconds
-    machine = Machine(rate, prices.per_host, prices, _overlap(measured.op, step), causal=False)
+    machine = Machine(Speed(rate), prices.per_host, prices, _overlap(measured.op, step), causal=False)
     rows = [row for stage in step.kinds for row in traffic(step, stage)]
     groups = [(row, group_of(step.layout, row, prices.per_host)) for row in rows]
     largest_bytes = max((prices.together(row.size_bytes, group) for row, group in groups), default=0)
@@ -224,10 +226,8 @@ def _overlap(op: str, step: Step) -> float:
 
 def order_kept(verdicts: Sequence[StepVerdict]) -> float:
     """Kendall's τ-b of predicted and measured times."""
-    from scipy.stats import kendalltau  # noqa: PLC0415 - most commands do without
-
     times = [(verdict.step.step_ns, verdict.predicted_ns) for verdict in verdicts if verdict.predicted_ns is not None]
-    return float(kendalltau(*zip(*times, strict=True)).statistic)
+    return kendall(*zip(*times, strict=True)).tau
 
 
 _HOW: Final = (

@@ -309,7 +309,8 @@ def _experts(step: Step, stage: int) -> Iterator[Traffic]:
     layout, model = step.layout, step.model
     calls = step.layers_of(stage)[1] * layout.micro_batches
     again = 2 if layout.recompute == "full" else 1
-    token = step.own_tokens * model.hidden * model.width_bytes * step.imbalance
+    elements = step.own_tokens * model.hidden * step.imbalance
+    token, narrow = elements * model.width_bytes, elements * (1 if layout.fp8 else model.width_bytes)
     e, per_host = layout.ep, step.ep_per_host
     parts = [("", e, round(token * model.top_k), "(e−1)/e k b s h w", EXPERTS, layout.tp)]
     if per_host is not None and model.nodes_per_token and per_host < e:
@@ -321,10 +322,10 @@ def _experts(step: Step, stage: int) -> Iterator[Traffic]:
         ]
     op = "all_to_all" if step.imbalance == 1 else "all_to_all_v"
     for where, ranks, size, formula, source, stride in parts:
-        for what in ("dispatch", "combine"):
-            name = what + where
-            yield Traffic("ep", name, op, ranks, size, calls, "forward", False, formula, source, stride)
-            yield Traffic("ep", name, op, ranks, size, calls * again, "backward", False, formula, source, stride)
+        for what, own in (("dispatch", round(size * narrow / token)), ("combine", size)):
+            name, hidden = what + where, layout.hide_experts
+            yield Traffic("ep", name, op, ranks, own, calls, "forward", hidden, formula, source, stride)
+            yield Traffic("ep", name, op, ranks, own, calls * again, "backward", hidden, formula, source, stride)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,11 @@ def _lazily(module: str, name: str) -> Callable[..., Any]:
     return called
 
 
+_NO_TORCH = "torch is not installed: pip install 'busbw[run]'"
+
+
 def _torch_missing() -> str | None:
-    return None if importlib.util.find_spec("torch") else "torch is not installed"
+    return None if importlib.util.find_spec("torch") else _NO_TORCH
 
 
 def _gloo_missing() -> str | None:
@@ -51,7 +54,7 @@ def _cuda_missing(what: str) -> str | None:
     torch would initialise CUDA in this process, which is going to fork the ranks.
     """
     if _torch_version_file() is None:
-        return "torch is not installed"
+        return _NO_TORCH
     reasons = []
     if not _device_files():
         reasons.append("there is no CUDA device")

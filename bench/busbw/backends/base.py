@@ -67,6 +67,8 @@ class Operation:
         or of another device (None: the given ones).
     parts: prepares the runs of the parts of a training step, after sampling; collective (None: it is no such step).
     choice: makes the call once more, after sampling, and returns what the library chose for it (None: it cannot tell).
+    signature: after a call, what has to be equal for results to be equal, and the hash of the results (None: they need
+        not be equal on other ranks).
     other_tool: runs another tool on the same operation, after sampling, with a time limit in seconds (None: there is
         none); returns None if the tool cannot.
     """
@@ -80,6 +82,7 @@ class Operation:
     buffers: "tuple[torch.Tensor, torch.Tensor] | None" = None
     parts: "Callable[[], Parts] | None" = None
     choice: Callable[[], NcclChoice | None] | None = None
+    signature: Callable[[], tuple[str, str]] | None = None
     other_tool: Callable[[float], CrossCheck | None] | None = None
 
 

@@ -53,8 +53,8 @@ def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
     if what == "runs":
         folders = list(store.folders(results_dir))
         # Reading thousands of runs takes minutes; most have a summary with their line of this list.
-        kept = [folder for folder in folders if (folder / store.SUMMARY_FILE).is_file()]
-        lines: dict[Path, RunLine] = importlib.import_module(_SUMMARIES).lines_of(kept) if kept else {}
+        summarised = any((folder / store.SUMMARY_FILE).is_file() for folder in folders)
+        lines: dict[Path, RunLine] = importlib.import_module(_SUMMARIES).lines_of(folders) if summarised else {}
         return _runs({folder: lines.get(folder) or _line(folder) for folder in folders})
     lists = {"ops": _ops, "algorithms": _algorithms, "backends": backends, "suites": _suites, "launchers": launchers}
     return lists[what]()

@@ -62,6 +62,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "System": {
         "list": ("busbw.cli.listing", "List ops, algorithms, backends, suites, launchers or runs."),
+        "schema": ("busbw.cli.schema", "Print the JSON Schema of a stored file."),
         "doctor": ("busbw.cli.machine", "Describe this machine: which backends can run here, and why others cannot."),
         "peaks": (
             "busbw.cli.machine",
@@ -69,9 +70,12 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
 }
-"""Heading in the help → name → module and line in the help. Commands are imported one at a time, so that only the
-analysis loads scipy and matplotlib.
+"""Heading in the help → name → module and line in the help. Commands are imported one at a time, so that none
+needs what another loads.
 """
+
+EXTRAS = {"torch": "run", "matplotlib": "report", "mpi4py": "mpi", "distributed": "dask", "pynvml": "gpu"}
+"""Optional package → the extra of busbw that installs it."""
 
 _ROWS = {name: row for commands in COMMANDS.values() for name, row in commands.items()}
 
@@ -149,6 +153,12 @@ class _Commands(click.Group):
             for note in getattr(error, "__notes__", ()):
                 echo(f"  {plain_text(note)}", err=True)
             ctx.exit(2 if isinstance(error, UsageError) else 1)
+        except ModuleNotFoundError as error:
+            extra = EXTRAS.get(error.name or "")
+            if extra is None:
+                raise
+            echo(f"busbw: this needs {error.name}, which is not installed: pip install 'busbw[{extra}]'", err=True)
+            ctx.exit(2)
         except KeyboardInterrupt:
             echo("busbw: interrupted", err=True)
             ctx.exit(1)

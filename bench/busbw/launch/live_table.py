@@ -1,15 +1,19 @@
-"""The progress on stderr during a run: a line per case and, on a terminal, a progress bar."""
+"""The progress on stderr during a run: a line per case; on a terminal, a line per operation, redrawn, and a bar."""
 
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
-from typing import TextIO
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TextIO
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
 
 from busbw.escape import plain_text
 from busbw.launch.run_session import Listener
@@ -20,13 +24,14 @@ from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
 from busbw.runs.records import Case, Detail, Failed, Measurement, Skipped, case_in_words
 from busbw.runs.resume import Remaining
-from busbw.statistics import spread
+from busbw.statistics import autocorrelation_time, median_interval
 from busbw.units import about_size, counted, format_rate, format_size, format_span, format_time
 
 _SIZE_WIDTH = 9
 _FIRST = f"  {{:18}} {{:>{_SIZE_WIDTH}}}"
-_VALUES = {"time": 8, "rate": 9, "check": 6, "spread": 7, "launch": 6}
+_VALUES = {"time": 8, "rate": 9, "check": 6, "±": 7, "launch": 6}
 """The columns of the table: operation and size, then the measured values with their widths."""
+_BARS: Final = "▁▂▃▄▅▆▇█"
 _TYPES: frozenset[Detail] = frozenset({"dtype", "redop"})
 """Details that are shown only if they differ between the cases."""
 
@@ -35,7 +40,9 @@ Times = npt.NDArray[np.float64]
 
 
 class LiveTable(Listener):
-    """Prints a line when the last block of a case is measured, once per launch, and a progress bar."""
+    """Prints a line when the last block of a case is measured, once per launch; on a terminal, it draws a line for each
+    operation instead: its rates by size as bars, and its last case.
+    """
 
     def __init__(
         self,
@@ -70,9 +77,10 @@ class LiveTable(Listener):
             TextColumn("{task.fields[left]} left · {task.fields[case]}"),
             console=console,
             auto_refresh=False,
-            transient=True,
-            disable=not console.is_terminal,
         )
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._of_ops: defaultdict[str, dict[int, _Slowest]] = defaultdict(dict)
         self._task = self._progress.add_task(
             "run", total=None, launch=f"{launch + 1}/{self._shown_launches}", left="?", case=""
         )
@@ -95,12 +103,13 @@ class LiveTable(Listener):
                 self._print(f"# caution: {caution}")
             for note in cases.adjusted:
                 self._print(f"# size rounded: {note}")
-            if self._plan.controller is None:
+            if self._live is None and self._plan.controller is None:
                 self._print(header())
         dtypes, redops = ({case.dtype for case in cases.cases}, {case.redop for case in cases.cases})
         values: dict[Detail, set[str | None]] = {"dtype": dtypes, "redop": redops}
         self._shown_fields = frozenset(name for name, of_cases in values.items() if len(of_cases - {None}) > 1)
-        self._progress.start()
+        if self._live is not None:
+            self._live.start()
 
     def block_begins(self, case: Case, launch: int, block: int) -> None:
         """Update the progress bar."""
@@ -109,7 +118,9 @@ class LiveTable(Listener):
         before = self._blocks * self._launch + self._done
         spent = time.monotonic() - self._began
         left = format_span(spent / before * (total - before)) if before and total is not None else "?"
-        self._progress.update(self._task, total=total, completed=before, left=left, case=in_words(case), refresh=True)
+        if self._live is not None:
+            self._progress.update(self._task, total=total, completed=before, left=left, case=in_words(case))
+            self._live.update(Group(self._overview(), self._progress), refresh=True)
 
     def row_written(self, row: Measurement | Skipped | Failed) -> None:
         """Print the case if it is complete."""
@@ -128,12 +139,27 @@ class LiveTable(Listener):
         blocks = self._pending[row.case]
         blocks.append(row)
         if len(blocks) == self._blocks_of[row.case]:
-            self._print(line(blocks, self._shown_launches, self._shown_fields))
+            if self._live is None:
+                self._print(line(blocks, self._shown_launches, self._shown_fields))
+            else:
+                name = f"{row.case.op}{_timing(row.case, self._shown_fields)}"
+                self._of_ops[name][row.case.size_bytes] = _slowest(blocks)
             del self._pending[row.case]
 
     def launch_ended(self) -> None:
-        """Remove the progress bar."""
-        self._progress.stop()
+        """Remove what is redrawn."""
+        if self._live is not None:
+            self._live.stop()
+
+    def _overview(self) -> Table:
+        """A line for each operation: its rates by size as bars, and its last case."""
+        table = Table.grid(padding=(0, 2))
+        for name, of_sizes in self._of_ops.items():
+            size, last = next(reversed(of_sizes.items()))
+            rates = [of_size.rate for _, of_size in sorted(of_sizes.items()) if of_size.rate is not None]
+            texts = [format_size(size) if size else "", format_time(last.time_ns), format_rate(last.rate)]
+            table.add_row(*map(Text, (name, _bars(rates), *texts, last.half_width)))
+        return table
 
     def _print(self, text: str) -> None:
         """Print a line above the bar."""
@@ -145,10 +171,24 @@ def header() -> str:
     return f"#{_FIRST.format('op', 'size')[1:]}{_in_columns({name: name for name in _VALUES})}"
 
 
-def line(blocks: list[Measurement], launches: int, shown_fields: frozenset[Detail] = frozenset()) -> str:
-    """The line of one case in one launch: that of the slowest group or pair if it has several. ``shown_fields`` are
-    fields of a case to print.
+@dataclass(frozen=True, slots=True)
+class _Slowest:
+    """The slowest group or pair of a case in one launch.
+
+    ranks, groups: its ranks, and of how many groups it is one
+    time_ns: median time of a call
+    half_width: distance of the farther end of the median's 95 % interval, over the median, as text
+    rate: bus bandwidth, or bytes over time without a wire, B/s; None without a size
     """
+
+    ranks: Ranks
+    groups: int
+    time_ns: float
+    half_width: str
+    rate: float | None
+
+
+def _slowest(blocks: Sequence[Measurement]) -> _Slowest:
     case = blocks[0].case
     by_group: defaultdict[Ranks, list[Times]] = defaultdict(list)
     for block in blocks:
@@ -156,21 +196,44 @@ def line(blocks: list[Measurement], launches: int, shown_fields: frozenset[Detai
             by_group[group.ranks].append(np.asarray(group.slowest_ns) / block.calls)
     joined = {ranks: np.concatenate(times) for ranks, times in by_group.items()}
     ranks, times = max(joined.items(), key=lambda of_group: float(np.median(of_group[1])))
-    median = float(np.median(times))
+    # The same interval as that of the final table of a single launch.
+    found = median_interval(times, tau=autocorrelation_time(times))
+    median = found.median
+    ends = None if found.low is None or found.high is None else (median - found.low, found.high - median)
     # An overlapped sample includes computation, so that its time gives no rate.
     sized = case.size_bytes > 0 and case.mode != "overlap"
-    factor = OPS[case.op].factor(len(ranks)) or 1.0
+    return _Slowest(
+        ranks=ranks,
+        groups=len(joined),
+        time_ns=median,
+        half_width="–" if ends is None else f"±{max(ends) / median:.0%}",
+        rate=(OPS[case.op].factor(len(ranks)) or 1.0) * case.size_bytes / median * 1e9 if sized else None,
+    )
+
+
+def _bars(rates: Sequence[float]) -> str:
+    """``rates`` relative to the highest, a character each."""
+    most = max(rates, default=0.0)
+    return "".join(_BARS[min(int(len(_BARS) * rate / most), len(_BARS) - 1)] for rate in rates)
+
+
+def line(blocks: list[Measurement], launches: int, shown_fields: frozenset[Detail] = frozenset()) -> str:
+    """The line of one case in one launch: that of the slowest group or pair if it has several. ``shown_fields`` are
+    fields of a case to print.
+    """
+    case, slowest = blocks[0].case, _slowest(blocks)
     texts = {
-        "time": format_time(median),
-        "rate": format_rate(factor * case.size_bytes / median * 1e9 if sized else None),
+        "time": format_time(slowest.time_ns),
+        "rate": format_rate(slowest.rate),
         "check": {"verified": "ok", "wrong": "WRONG", "not checked": "–"}[blocks[0].check.state],
-        "spread": f"±{spread(times):.0%}",
+        "±": slowest.half_width,
         "launch": f"{blocks[0].launch + 1}/{launches}",
     }
     of_pairs = OPS[case.op].members == "pairs"
-    named = (" → " if of_pairs else ",").join(map(str, ranks))
-    slowest = f"  slowest of {len(joined)} {'pairs' if of_pairs else 'groups'}: {named}" if len(joined) > 1 else ""
-    return f"{_first_columns(case)}{_in_columns(texts)}{slowest}{_timing(case, shown_fields)}"
+    named = (" → " if of_pairs else ",").join(map(str, slowest.ranks))
+    kind = "pairs" if of_pairs else "groups"
+    which = f"  slowest of {slowest.groups} {kind}: {named}" if slowest.groups > 1 else ""
+    return f"{_first_columns(case)}{_in_columns(texts)}{which}{_timing(case, shown_fields)}"
 
 
 def _in_columns(texts: Mapping[str, str]) -> str:

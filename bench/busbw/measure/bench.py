@@ -21,9 +21,14 @@ from busbw.ops.groups import Ranks, Round, pair_rounds, split_world
 from busbw.ops.settings import run_together
 from busbw.runs.plan import Timing
 from busbw.runs.records import Case, FailureCause
+from busbw.system.counters import CounterWatch
+from busbw.units import listed
 
 if TYPE_CHECKING:
     import torch
+
+_MOST_RANKS = 4
+"""Most ranks that a message names; the record has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class Bench:
     hosts: host of each rank.
     work: computation that runs concurrently with a communication.
     traces: folder into which rank 0 writes profiler traces of training steps (None: no traces).
+    counters: counters of this host since the start of the launch.
     paces: what the rounds that a controller asks for need not find again, by case and ranks of the largest group.
     """
 
@@ -68,6 +74,7 @@ class Bench:
     hosts: tuple[str, ...] = ()
     work: ComputeLoad = field(default_factory=ComputeLoad)
     traces: Path | None = None
+    counters: CounterWatch = field(default_factory=CounterWatch)
     paces: dict[tuple[Case, int], Pace] = field(default_factory=dict)
 
 
@@ -121,15 +128,24 @@ def agreed(bench: Bench, values: Sequence[int]) -> Vector:
 
 
 class CaseFailed(Exception):
-    """A case has no result; raised on all ranks, with the reason. ``cause``: its code, if it is known."""
+    """A case has no result; raised on all ranks, with the reason. ``cause``: its code, if it is known; ``ranks``: with
+    wrong data.
+    """
 
     cause: FailureCause | None = None
+    ranks: tuple[int, ...] = ()
 
 
 class WrongData(CaseFailed):
-    """The check of a case's data failed."""
+    """The check of a case's data failed on ``ranks``."""
 
     cause = "wrong_data"
+
+    def __init__(self, bench: Bench, what: str, ranks: Sequence[int]) -> None:
+        hosts = bench.hosts
+        names = [f"rank {rank}{f' (host {hosts[rank]})' if hosts else ''}" for rank in ranks]
+        super().__init__(f"{what} on {listed(names, _MOST_RANKS)}")
+        self.ranks = tuple(ranks)
 
 
 def fail_together(bench: Bench, error: str, what: str) -> None:

@@ -52,7 +52,7 @@ def measure(
     pace = None if asked is None else bench.paces.get(like)
     if pace is None:
         bench.common.renew()
-    watch = InterferenceMonitor(bench.backend, bench.hosts)
+    watch = InterferenceMonitor(bench.backend, bench.hosts, counters=bench.counters)
     sets = _sets(bench, case)
     settings = RoundSettings(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case), sets, pace=pace)
     done: list[tuple[RoundResult, Check, int]] = []
@@ -63,7 +63,7 @@ def measure(
                 done.append(_round(bench, op, case, groups, part, matrix, settings, again=asked is None))
                 supplement = measure_supplement(bench, case, part, launch, settings.budget)
         except CaseFailed as reason:
-            return failed(case, launch, block, str(reason), reason.cause)
+            return failed(case, launch, block, str(reason), reason.cause, reason.ranks)
         settings = dataclasses.replace(settings, calls=done[0][0].pace.calls)
     results, checks, first_calls_ns = zip(*done, strict=True)
     if asked is not None:

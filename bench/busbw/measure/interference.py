@@ -1,4 +1,5 @@
-"""System interference during a block: load, foreign and stolen CPU time, preemptions, frequencies, GPU throttling.
+"""System interference during a block: load, foreign and stolen CPU time, preemptions, frequencies, GPU throttling,
+counters of errors.
 
 The values are read before and after a block, never during it, and stored with the samples. No sample is dropped
 because of them; they show which numbers were taken on a busy machine.
@@ -14,7 +15,8 @@ import psutil
 
 from busbw.backends.base import Backend, records_of_every_rank
 from busbw.measure.loops import switches
-from busbw.runs.records import GpuConditions, HostConditions
+from busbw.runs.records import CounterDelta, GpuConditions, HostConditions
+from busbw.system.counters import CounterWatch, deltas
 from busbw.system.device import DeviceConditions, reasons_in_words
 
 _LEAST_LIMITED = 0.01
@@ -73,20 +75,33 @@ def _mhz() -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one rank saw: its readings, the cores of its host, and its GPU (None: no GPU, or unknown)."""
+    """What one rank saw: its readings, the cores of its host, its GPU (None: no GPU, or unknown), and the counters that
+    moved: those of its GPU, and on the first rank of a host those of the host.
+    """
 
     before: Reading
     after: Reading
     cores: int
     gpu: GpuConditions | None
+    counters: tuple[CounterDelta, ...]
 
 
 class InterferenceMonitor:
-    """Reads the counters on creation and again in ``ended``, where the ranks share what they saw."""
+    """Reads the counters on creation and again in ``ended``, where the ranks share what they saw.
 
-    def __init__(self, backend: Backend, hosts: Sequence[str], take_look: Callable[[], Reading] = look) -> None:
+    counters: those of the host since they were last read (None: not read).
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        hosts: Sequence[str],
+        take_look: Callable[[], Reading] = look,
+        counters: CounterWatch | None = None,
+    ) -> None:
         self._backend = backend
         self._hosts = hosts
+        self._counters = counters if backend.rank in map(hosts.index, hosts) else None
         self._look = take_look
         self._before = take_look()
         self._gpu_before = backend.conditions()
@@ -94,8 +109,11 @@ class InterferenceMonitor:
     def ended(self) -> tuple[HostConditions, ...]:
         """Conditions on every host since creation, identical on every rank. Collective. Raises BackendError."""
         after = self._look()
-        gpu = _gpu(self._gpu_before, self._backend.conditions(), after.at - self._before.at)
-        mine = _Seen(self._before, after, psutil.cpu_count() or 1, gpu)
+        gpu_after = self._backend.conditions()
+        gpu = _gpu(self._gpu_before, gpu_after, after.at - self._before.at)
+        counters = () if self._counters is None else self._counters.moved()
+        counters += _counted(self._gpu_before, gpu_after)
+        mine = _Seen(self._before, after, psutil.cpu_count() or 1, gpu, counters)
         seen = records_of_every_rank(self._backend, mine, _Seen)
         return tuple(
             _host(host, [rank for rank, where in zip(seen, self._hosts, strict=True) if where == host])
@@ -122,6 +140,15 @@ def _gpu(before: DeviceConditions | None, after: DeviceConditions | None, second
     )
 
 
+def _counted(before: DeviceConditions | None, after: DeviceConditions | None) -> tuple[CounterDelta, ...]:
+    """The counters of a GPU that moved. An XID that was not seen before has moved."""
+    if before is None or after is None:
+        return ()
+    name = f"GPU {after.index}"
+    first = {key: before.counts.get(key, 0) for key in after.counts if key in before.counts or key[0] == "xid"}
+    return deltas(*({(key[0], name, key[1]): count for key, count in of.items()} for of in (first, after.counts)))
+
+
 def _host(host: str, ranks: Sequence[_Seen]) -> HostConditions:
     """Conditions of one host: system counters from its first rank, process counters from every rank."""
     before, after = ranks[0].before, ranks[0].after
@@ -144,4 +171,5 @@ def _host(host: str, ranks: Sequence[_Seen]) -> HostConditions:
         mhz_before=before.mhz or None,
         mhz_after=after.mhz or None,
         gpus=tuple(rank.gpu for rank in ranks if rank.gpu is not None),
+        counters=tuple(dict.fromkeys(counter for rank in ranks for counter in rank.counters)),
     )

@@ -6,6 +6,7 @@ draws. They keep their samples. All other blocks are only counted in windows, of
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,7 +16,8 @@ import numpy.typing as npt
 
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
-from busbw.runs.records import QUANTILES, Case, Measurement, Window
+from busbw.runs.records import QUANTILES, Case, CounterDelta, Measurement, Window
+from busbw.system.counters import Place
 
 MOST_WINDOWS: Final = 2048
 """Windows of a case: a tenth of them has a slow spell that recurs every 20 of them, 5 minutes of 8 hours."""
@@ -57,11 +59,18 @@ def rounds(
 
 @dataclass(slots=True)
 class _Open:
-    """A window that is being filled."""
+    """A window that is being filled. ``counters``: how far each counter of a host has moved."""
 
     begin_ns: int
     started: str
     times: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    counters: dict[str, Counter[Place]] = field(default_factory=dict)
+
+    def count(self, block: Measurement) -> None:
+        """Add the counters of a block."""
+        for host in block.conditions:
+            for moved in host.counters:
+                self.counters.setdefault(host.host, Counter())[moved.name, moved.device, moved.port] += moved.delta
 
 
 @dataclass(slots=True)
@@ -85,6 +94,7 @@ class Windows:
             return
         opened = self._open.setdefault(block.case, _Open(begin_ns, block.started))
         opened.times.append(np.concatenate([group.slowest_ns for group in block.groups]) / block.calls)
+        opened.count(block)
         if end_ns - opened.begin_ns >= self.least_ns:
             self.write(self._closed(block.case, end_ns))
 
@@ -111,4 +121,11 @@ class Windows:
             mean_ns=mean,
             max_ns=most,
             quantiles_ns=tuple(quantiles),
+            counters={
+                host: tuple(
+                    CounterDelta(name=name, device=device, port=port, delta=delta)
+                    for (name, device, port), delta in moved.items()
+                )
+                for host, moved in opened.counters.items()
+            },
         )

@@ -1,10 +1,12 @@
 """One checked call: data verification agreed by all ranks, and the duration of the first call."""
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from busbw.backends.base import Call, Operation, do_nothing, explained
+from busbw.backends.base import Call, Operation, do_nothing, explained, of_every_rank, records_of_every_rank
 from busbw.backends.compiled_loop import row_of
 from busbw.backends.patterns import Unverifiable, count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
@@ -23,21 +25,11 @@ def check_case(
     names ``when``). In mode overlap the call is posted and then waited for, as in the samples.
     """
     reason = _unverifiable(op, case, groups)
-    wrong = first_ns = 0
+    wrong = wrong_here = first_ns = 0
     for number in range(sets):
         error, call_ns, unchecked, own_wrong = "", 0, "", 0
         buffer_set = None if part is None else part.sets[number]
-        # All ranks agree after each preparation: the second may be a barrier, which every rank must reach.
-        steps: list[Call] = [partial(_refresh, case, part, buffer_set)]
-        if op.stores or op.fresh or op.splits:
-            prepare = None if buffer_set is None else buffer_set.operation.prepare
-            steps.append(prepare or do_nothing)
-        for step in steps:
-            fail_together(bench, _error_of(bench, step), "cannot be prepared")
-        with explained(bench.backend):
-            if bench.backend.device is not None:
-                bench.backend.device.synchronise()
-            bench.backend.barrier()
+        _prepare(bench, op, case, part, buffer_set)
         if part is not None and buffer_set is not None:
             error, call_ns = _attempt(bench, case, buffer_set.operation, compiled=part.row is not None)
             if not error:
@@ -46,14 +38,56 @@ def check_case(
                 except bench.backend.raises as raised:
                     unchecked = bench.backend.explain(raised)
         first_ns = first_ns or call_ns
+        wrong_here += own_wrong
         wrong += _wrong_everywhere(
             bench, error, unchecked, own_wrong, took_part=part is not None, together=not op.local
         )
     if reason is not None:
         return Check(state="not checked", reason=reason), first_ns
     if wrong:
-        raise WrongData(f"wrong data {when}: {wrong} elements differ")
+        counts = of_every_rank(bench.backend, [wrong_here])[:, 0]
+        raise WrongData(bench, f"wrong data {when}: {wrong} elements differ", np.flatnonzero(counts).tolist())
+    if op.repeatable:
+        _compare(bench, part, when)
     return Check(state="verified"), first_ns
+
+
+def _prepare(bench: Bench, op: Op, case: Case, part: Part | None, buffer_set: BufferSet | None) -> None:
+    """Fresh data on every rank, and then all ranks at the same place. Raises CaseFailed on all ranks."""
+    # All ranks agree after each preparation: the second may be a barrier, which every rank must reach.
+    steps: list[Call] = [partial(_refresh, case, part, buffer_set)]
+    if op.stores or op.fresh or op.splits:
+        prepare = None if buffer_set is None else buffer_set.operation.prepare
+        steps.append(prepare or do_nothing)
+    for step in steps:
+        fail_together(bench, _error_of(bench, step), "cannot be prepared")
+    with explained(bench.backend):
+        if bench.backend.device is not None:
+            bench.backend.device.synchronise()
+        bench.backend.barrier()
+
+
+def _compare(bench: Bench, part: Part | None, when: str) -> None:
+    """Compare the results of ranks that have to be equal. Raises WrongData on all ranks."""
+    make = None if part is None else part.sets[0].operation.signature
+    with explained(bench.backend):
+        own = ("", "") if make is None else make()
+    signatures = records_of_every_rank(bench.backend, own, tuple[str, str])
+    if ranks := unlike(signatures):
+        raise WrongData(bench, f"wrong data {when}: other results than most ranks of the same kind", ranks)
+
+
+def unlike(signatures: Sequence[tuple[str, str]]) -> tuple[int, ...]:
+    """The ranks whose results differ from those of more than half of the ranks of their kind; all of the kind if no
+    result has such a majority.
+
+    signatures: kind and hash of the result of each rank.
+    """
+    kinds: dict[str, Counter[str]] = {}
+    for kind, digest in signatures:
+        kinds.setdefault(kind, Counter())[digest] += 1
+    usual = {kind: digest for kind, of in kinds.items() for digest, ranks in of.items() if 2 * ranks > of.total()}
+    return tuple(rank for rank, (kind, digest) in enumerate(signatures) if usual.get(kind) != digest)
 
 
 def _error_of(bench: Bench, do: Call) -> str:

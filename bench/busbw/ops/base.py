@@ -227,7 +227,9 @@ class Op:
     trips: consecutive messages (or steps) of one invocation, counted as that many calls (2 for a ping-pong)
     sequential: its messages follow one another, so it has no nonblocking form
     computed: the operation counts wrong elements itself (``Operation.wrong``); the layout gives only the length
-    fresh: input is recreated before each call (``Operation.prepare``), so a sample is one call
+    fresh: input is recreated, or the last result checked, before each call (``Operation.prepare``), so a sample is one
+        call
+    repeatable: all ranks compute the same, so their results are compared (``Operation.signature``)
     threaded: threads of a rank can share a call
     local: no other rank takes part; the backends share its implementation (``backends.local``)
     memory_traffic: bytes that memory reads and writes per byte of S; None if not in memory or not counted
@@ -263,6 +265,7 @@ class Op:
     sequential: bool = False
     computed: bool = False
     fresh: bool = False
+    repeatable: bool = False
     threaded: bool = False
     local: bool = False
     memory_traffic: float | None = None

@@ -80,6 +80,9 @@ COPIES = (
 SIDE_STEP = 16
 """Matrix sides are multiples of this: matrix units work in tiles, and other sides would be measured with padding."""
 
+PERIOD = 16
+"""Period of the signs in the matrices of ``signature``."""
+
 HEADS, HEAD_SIZE = 8, 128
 """Shape of attention: one sequence; every token has this many heads of this many elements."""
 
@@ -121,6 +124,19 @@ COMPUTE = (
         ),
         flop=lambda count: 2 * math.isqrt(count) ** 3,
         least_traffic=always(3.0),
+    ),
+    _product(
+        "signature",
+        "every rank computes the same products: a rank that differs in a bit corrupts data silently, and is named",
+        size_meaning="bytes of one matrix (two products are computed, of two matrices each)",
+        layout=written,
+        fresh=True,
+        repeatable=True,
+        threaded=False,
+        shape=Shape(
+            lambda count: (PERIOD << max(0, (math.isqrt(count) // PERIOD).bit_length() - 1)) ** 2,
+            f"a square matrix with a side that is {PERIOD} times a power of two",
+        ),
     ),
     _attention("attention", "softmax(QKᵀ/√d)V in one fused kernel where torch has one", least_traffic=always(4.0)),
     _attention(

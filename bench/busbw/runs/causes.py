@@ -27,6 +27,15 @@ def cause_of(error: Exception | str) -> FailureCause:
     return "timeout" if "timed out" in text.lower() else "backend"
 
 
-def failed(case: Case, launch: int, block: int, error: Exception | str, cause: FailureCause | None = None) -> Failed:
-    """The row of a block of ``case`` that gave no result because of ``error``; ``cause``: if it is known."""
-    return Failed(case=case, launch=launch, block=block, error=str(error), cause=cause or cause_of(error))
+def failed(
+    case: Case,
+    launch: int,
+    block: int,
+    error: Exception | str,
+    cause: FailureCause | None = None,
+    ranks: tuple[int, ...] = (),
+) -> Failed:
+    """The row of a block of ``case`` that gave no result because of ``error``; ``cause``: if it is known; ``ranks``:
+    with wrong data.
+    """
+    return Failed(case=case, launch=launch, block=block, error=str(error), cause=cause or cause_of(error), ranks=ranks)

@@ -357,6 +357,21 @@ class GpuConditions(FiniteRecord, frozen=True, kw_only=True):
     joules: float | None = None
 
 
+class CounterDelta(Record, frozen=True, kw_only=True):
+    """A counter of errors, repairs or congestion that moved.
+
+    name: a row of ``system.counters.COUNTERS``
+    device: such as ``mlx5_0``, ``eth0``, ``tcp``, ``mc0`` or ``GPU 0``
+    port: of an RDMA NIC; of ``xid``, its number
+    delta: how far it moved since it was last read, at most since the start of the launch
+    """
+
+    name: str
+    device: str
+    port: Natural | None = None
+    delta: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+
+
 class HostConditions(FiniteRecord, frozen=True, kw_only=True):
     """State of a host during one block; None: not available.
 
@@ -366,6 +381,7 @@ class HostConditions(FiniteRecord, frozen=True, kw_only=True):
     steal_share: the same for time taken by the hypervisor
     switches: involuntary context switches of each rank, in rank order
     mhz_before, mhz_after: mean core frequency
+    counters: those that moved
     """
 
     host: str
@@ -378,6 +394,7 @@ class HostConditions(FiniteRecord, frozen=True, kw_only=True):
     mhz_before: float | None = None
     mhz_after: float | None = None
     gpus: tuple[GpuConditions, ...] = ()
+    counters: tuple[CounterDelta, ...] = ()
 
 
 class CrossCheck(FiniteRecord, frozen=True, kw_only=True, tag="cross_check", tag_field="kind"):
@@ -539,6 +556,7 @@ class Window(FiniteRecord, frozen=True, kw_only=True, tag="window", tag_field="k
     count: number of samples
     min_ns, mean_ns, max_ns: of the samples
     quantiles_ns: of the samples, at ``QUANTILES``
+    counters: host → its counters that moved
     """
 
     case: Case
@@ -552,6 +570,7 @@ class Window(FiniteRecord, frozen=True, kw_only=True, tag="window", tag_field="k
     mean_ns: _PrintedNs
     max_ns: _PrintedNs
     quantiles_ns: tuple[_PrintedNs, ...]
+    counters: dict[str, tuple[CounterDelta, ...]] = {}
 
 
 class Imported(FiniteRecord, frozen=True, kw_only=True, tag="imported", tag_field="kind"):
@@ -598,13 +617,17 @@ class Skipped(Record, frozen=True, kw_only=True, tag="skipped", tag_field="kind"
 
 
 class Failed(Record, frozen=True, kw_only=True, tag="failed", tag_field="kind"):
-    """A block that was tried but gave no trustworthy result, with the error message and its cause."""
+    """A block that was tried but gave no trustworthy result, with the error message and its cause.
+
+    ranks: those with wrong data; empty for other causes
+    """
 
     case: Case
     launch: Natural
     block: Natural
     error: str
     cause: FailureCause
+    ranks: tuple[Natural, ...] = ()
 
     @property
     def transient(self) -> bool:

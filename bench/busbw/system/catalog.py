@@ -95,6 +95,28 @@ class Rate(SourcedRow, frozen=True, kw_only=True):
         )
 
 
+class Products(Record, frozen=True, kw_only=True):
+    """What a GPU reaches in 16-bit matrix products.
+
+    processors: parts of a product that it computes at once
+    share: of the datasheet's FLOP/s, in large and deep products
+    depth: multiplications that take as long as to begin and end a part
+    source: measurements by shape that ``share`` and ``depth`` are fitted to
+    """
+
+    processors: int
+    share: float
+    depth: float
+    source: str
+
+    def __post_init__(self) -> None:
+        if not URL.fullmatch(self.source):
+            refuse("products.source", self.source, "a URL")
+        for key, most in (("processors", 10_000), ("share", 1), ("depth", 10_000)):
+            if not 0 < getattr(self, key) <= most:
+                refuse(f"products.{key}", getattr(self, key), f"above 0 and at most {most}")
+
+
 class Gpu(SourcedRow, frozen=True, kw_only=True):
     """One GPU, as a device of the system.
 
@@ -104,6 +126,7 @@ class Gpu(SourcedRow, frozen=True, kw_only=True):
     memory_source: source of that report; None: memory_bytes is the datasheet's
     memory_bytes_per_second: reads plus writes
     flops: dense FLOP/s by data type
+    products: what it reaches of them; None: unknown
     link, links: row of its links to other GPUs, and number of them (None: those of a bridge that not every card has)
     links_known: false if it has links to other GPUs whose rate no source gives; PCI Express is not its path to them
     host_link: row of its link to the host, if that is not PCI Express
@@ -119,6 +142,7 @@ class Gpu(SourcedRow, frozen=True, kw_only=True):
     practical_memory_bytes_per_second: float | None = None
     practical_source: str | None = None
     flops: dict[str, float] = msgspec.field(default_factory=dict)
+    products: Products | None = None
     link: str | None = None
     links: int | None = None
     links_known: bool = True

@@ -36,6 +36,7 @@ class DeviceConditions:
     celsius: temperature of the processor.
     joules: energy since the driver was loaded.
     limited_ns: bit of ``REASONS`` → time since the driver was loaded in which it reduced the clock.
+    counts: name in ``counters.COUNTERS`` → count since the driver was loaded; of ``xid`` by number, since the start.
     """
 
     index: int
@@ -45,6 +46,7 @@ class DeviceConditions:
     celsius: float | None = None
     joules: float | None = None
     limited_ns: Mapping[int, int] = field(default_factory=dict)
+    counts: Mapping[tuple[str, int | None], int] = field(default_factory=dict)
 
 
 def reasons_in_words(bits: int) -> tuple[str, ...]:

@@ -209,7 +209,7 @@ def host_facts() -> HostFacts:
         host=socket.gethostname(),
         boot_id=text_of("/proc/sys/kernel/random/boot_id"),
         cpu=CpuFacts(
-            model=_cpu_model(),
+            model=cpu_model(),
             physical_cores=psutil.cpu_count(logical=False),
             logical_cores=psutil.cpu_count(logical=True),
             usable_cores=usable_cores(),
@@ -393,7 +393,8 @@ def _selected(choices: str | None) -> str | None:
     return choices.partition("[")[2].partition("]")[0]
 
 
-def _cpu_model() -> str | None:
+def cpu_model() -> str | None:
+    """The processor's name, as the kernel reports it."""
     for line in (text_of("/proc/cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in {"model name", "Model", "cpu"}:

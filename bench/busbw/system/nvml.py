@@ -1,4 +1,4 @@
-"""GPU facts from NVIDIA's management library: address, links, clock, throttling reasons. Optional.
+"""GPU facts from NVIDIA's management library: address, links, clock, throttling reasons, errors. Optional.
 
 It is used through ``pynvml`` of the package nvidia-ml-py. A query takes tens of microseconds and disturbs the GPU's
 work, so it is made before and after a block, never during one.
@@ -23,6 +23,20 @@ name; the old one will be removed.
 _LIMITS = {"NVML_PERF_POLICY_POWER": 1 << 2, "NVML_PERF_POLICY_THERMAL": 1 << 5}
 """What reduces a clock and is counted (nvmlPerfPolicyType_t) → its bit of ``REASONS``."""
 
+_FIELDS = {
+    "ecc_corrected": "NVML_FI_DEV_ECC_SBE_VOL_TOTAL",
+    "ecc_uncorrected": "NVML_FI_DEV_ECC_DBE_VOL_TOTAL",
+    "nvlink_replay": "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    "nvlink_recovery": "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+    "nvlink_crc_flit": "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+    "nvlink_crc_data": "NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
+    "pcie_replay": "NVML_FI_DEV_PCIE_REPLAY_COUNTER",
+}
+"""Name in ``counters.COUNTERS`` → the field of NVML: all of them are read in one call, sums over links."""
+_NUMBER_OF_TYPE = {1: "uiVal", 2: "ulVal", 3: "ullVal", 5: "siVal", 6: "usVal"}
+"""nvmlValueType_t → the member of nvmlValue_t with a whole number."""
+_MOST_EVENTS = 1000
+
 
 class Nvml:
     """One GPU."""
@@ -31,6 +45,12 @@ class Nvml:
         self._library = library
         self._handle = handle
         self._index = int(library.nvmlDeviceGetIndex(handle))
+        self._xids: Counter[int] = Counter()
+        self._events: Any = None
+        with suppress(library.NVMLError, AttributeError):  # not on every GPU and system
+            events = library.nvmlEventSetCreate()
+            library.nvmlDeviceRegisterEvents(handle, library.nvmlEventTypeXidCriticalError, events)
+            self._events = events
 
     def conditions(self) -> DeviceConditions:
         """State of the GPU; what the driver does not report is None, 0 or missing."""
@@ -47,7 +67,22 @@ class Nvml:
             celsius=self._ask(*_TEMPERATURE, of=library.NVML_TEMPERATURE_GPU),
             joules=None if energy_mj is None else energy_mj / 1000,
             limited_ns={bit: time.violationTime for bit, time in counted.items() if time is not None},
+            counts=self._counts(),
         )
+
+    def _counts(self) -> dict[tuple[str, int | None], int]:
+        """Errors and repairs that the driver counts, and the XIDs that it has reported since the start."""
+        library, counts = self._library, dict[tuple[str, int | None], int]()
+        with suppress(library.NVMLError, AttributeError):
+            values = library.nvmlDeviceGetFieldValues(self._handle, [getattr(library, of) for of in _FIELDS.values()])
+            for name, field in zip(_FIELDS, values, strict=True):
+                if field.nvmlReturn == 0 and (member := _NUMBER_OF_TYPE.get(field.valueType)) is not None:
+                    counts[name, None] = int(getattr(field.value, member))
+        with suppress(library.NVMLError, AttributeError):
+            for _ in range(_MOST_EVENTS if self._events is not None else 0):
+                event = library.nvmlEventSetWait_v2(self._events, 0)  # raises when there is none
+                self._xids[int(event.eventData)] += 1
+        return counts | {("xid", number): count for number, count in self._xids.items()}
 
     def _ask(self, *names: str, of: int | None = None) -> Any:  # noqa: ANN401 - a number, or a structure of NVML
         """Result of the first function that pynvml and the driver have; None without."""

@@ -23,6 +23,8 @@ BAD_OP = "broadcast"
 BAD_STEP = "train_all_reduce"
 _BAD_RANK = 1
 _LAST_OF_THREE = 2
+_FLIPPED = 3
+"""The call after which a bit flips: neither the first, which is checked before the timing, nor the last."""
 
 
 class _Disturbed(WrappingBackend):
@@ -104,6 +106,13 @@ def _corrupt_later(inner: Backend) -> Backend:
     return CorruptingBackend(inner, lambda case, index: case.op == BAD_OP and index > 0)
 
 
+def _flip(inner: Backend) -> Backend:
+    """One bit of one result of the bad rank flips while ``signature`` is timed."""
+    if inner.rank != _BAD_RANK:
+        return inner
+    return CorruptingBackend(inner, lambda case, index: case.op == "signature" and index == _FLIPPED)
+
+
 class _DyingInAStep(WrappingBackend):
     """One rank is killed in its third step, when the data have been checked: its gradients never come."""
 
@@ -141,6 +150,7 @@ class _HangingOverGroups(WrappingBackend):
 FAULTS: dict[str, Callable[[Backend], Backend]] = {
     "corrupt": _corrupt(1),
     "corrupt-later": _corrupt_later,
+    "flip": _flip,
     "raise-everywhere": _disturbed(_raise_everywhere),
     "raise-alone": _disturbed(_raise_alone),
     "hang": _disturbed(_hang),

@@ -41,6 +41,7 @@ class ManagedGpu:
     generation: what nvmlDeviceGetNvLinkVersion says
     mig: whether it is split into instances; None: it cannot be
     error: what every question about it is answered with; 0: none
+    fields: number of a field of NVML → its count; others are not supported
     """
 
     name: str = "NVIDIA H100 80GB HBM3"
@@ -57,6 +58,7 @@ class ManagedGpu:
     generation: int = 6
     mig: bool | None = None
     error: int = 0
+    fields: Mapping[int, int] = field(default_factory=dict)
 
 
 class Driver:
@@ -64,10 +66,12 @@ class Driver:
 
     error: what it answers when it is started, such as that the library is not the driver's
     lacks: functions that are younger than the driver
+    xids: numbers of the errors that it has still to report
     """
 
     def __init__(self, gpus: Sequence[ManagedGpu], *, error: int = 0, lacks: Sequence[str] = ()) -> None:
         self.gpus = gpus
+        self.xids = list[int]()
         self._error = error
         self._lacks = lacks
 
@@ -146,6 +150,25 @@ class Driver:
         return _fill(reasons, self._gpu(handle).reasons)
 
     nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
+
+    def nvmlDeviceGetFieldValues(self, handle: Argument, count: Argument, values: Argument) -> int:
+        for value in values._obj[: count.value]:
+            known = self._gpu(handle).fields.get(value.fieldId)
+            value.nvmlReturn = pynvml.NVML_ERROR_NOT_SUPPORTED if known is None else 0
+            value.valueType, value.value.ullVal = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, known or 0
+        return 0
+
+    def nvmlEventSetCreate(self, _events: Argument) -> int:
+        return 0
+
+    def nvmlDeviceRegisterEvents(self, _handle: Argument, kinds: Argument, _events: Argument) -> int:
+        return 0 if kinds.value == pynvml.nvmlEventTypeXidCriticalError else int(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    def nvmlEventSetWait_v2(self, _events: Argument, data: Argument, _milliseconds: Argument) -> int:
+        if not self.xids:
+            return int(pynvml.NVML_ERROR_TIMEOUT)
+        data._obj.eventData = self.xids.pop(0)
+        return 0
 
     def nvmlDeviceGetMigMode(self, handle: Argument, now: Argument, later: Argument) -> int:
         split = self._gpu(handle).mig

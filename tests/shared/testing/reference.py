@@ -117,7 +117,8 @@ MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
     "stream_triad": lambda exchange: exchange.half(0) + 3 * exchange.half(1),
     "memory_read": lambda _exchange: None,
     "memory_touch": lambda _exchange: None,
-    # Its operands are no part of the exchange, so here every element of the product is the same.
+    # Operands of both are no part of the exchange, so here every element of the product is the same.
+    "signature": lambda exchange: torch.full((1,), 7, dtype=exchange.sent[exchange.me].dtype),
     "matmul": lambda exchange: torch.full((1,), 7, dtype=exchange.sent[exchange.me].dtype),
     **dict.fromkeys(("attention", "attention_unfused"), lambda _exchange: None),
     "memory_write": lambda exchange: torch.full((1,), 3, dtype=exchange.sent[exchange.me].dtype),

@@ -2,9 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Final
-
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING, Final
 
 from busbw.units import format_rate
 from busbw_analysis.data.sentences import sentences
@@ -12,6 +10,9 @@ from busbw_analysis.node.hierarchy import HierarchyLevel
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Section, percent, table
 from busbw_analysis.report.plots import INK, MUTED, canvas, name_ticks, row_axis, sample
 from busbw_analysis.report.svg import SERIES, inline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _NAMED = frozenset({"cache", "GPU cache", "storage", "PCIe", "C2C"})
 _NAMED_BY_KIND: Final = frozenset({"pairs of GPUs", "ranks of a host", "links of GPUs", "network"})
@@ -101,7 +102,7 @@ def draw(rows: Sequence[HierarchyLevel], labels: Sequence[str], identity: str, t
         return inline(figure, identity, title, description)
 
 
-def _draw_row(axes: Axes, place: int, row: HierarchyLevel, low: float) -> None:
+def _draw_row(axes: "Axes", place: int, row: HierarchyLevel, low: float) -> None:
     if row.nominal:
         axes.barh(
             place,

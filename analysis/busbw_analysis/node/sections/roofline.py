@@ -1,9 +1,7 @@
 """The report section on rooflines: limits by memory, arithmetic and network."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
-
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING, Final
 
 from busbw.ops import LEAST_TRAFFIC
 from busbw.ops.settings import HostSettings
@@ -48,6 +46,9 @@ from busbw_analysis.report.plots import (
     write,
 )
 from busbw_analysis.report.svg import inline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _SLOTS = {"matmul": 0, "attention": 1, "attention_unfused": 2, "stream_triad": 3, "stream_add": 4, "stream_scale": 5}
 _HOW: Final = (
@@ -262,7 +263,7 @@ def draw(roofline: Roofline, dtype: str, slots: Mapping[str, int], identity: str
 
 
 def _scale(
-    axes: Axes,
+    axes: "Axes",
     slopes: Sequence[MemoryPeak],
     ceilings: Sequence[ComputePeak],
     kernels: Sequence[Kernel],
@@ -291,7 +292,7 @@ def _scale(
 
 
 def _draw_slope(
-    axes: Axes, slope: MemoryPeak, ceilings: Sequence[ComputePeak], left: float, right: float, *, inner: bool
+    axes: "Axes", slope: MemoryPeak, ceilings: Sequence[ComputePeak], left: float, right: float, *, inner: bool
 ) -> None:
     above = [ceiling.flop_per_second for ceiling in ceilings if ceiling.measured == slope.measured]
     end = min(right, max(above) / slope.bytes_per_second) if above else right
@@ -312,7 +313,7 @@ def _draw_slope(
         write(axes, format_rate(slope.bytes_per_second), middle, slope.bytes_per_second * middle, (6, -12))
 
 
-def _draw_ceiling(axes: Axes, ceiling: ComputePeak, slopes: Sequence[MemoryPeak], left: float, right: float) -> None:
+def _draw_ceiling(axes: "Axes", ceiling: ComputePeak, slopes: Sequence[MemoryPeak], left: float, right: float) -> None:
     alike = [slope.bytes_per_second for slope in slopes if slope.measured == ceiling.measured]
     start = max(left, ceiling.flop_per_second / max(alike)) if alike else left
     style, width = _LINE_OF[ceiling.measured]

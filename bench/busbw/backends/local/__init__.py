@@ -4,6 +4,12 @@ Every backend binds them from one table.
 """
 
 from busbw.backends.base import Local
-from busbw.backends.local import compute, device, memory, storage
+from busbw.backends.local import compute, device, memory, signature, storage
 
-LOCAL: dict[str, Local] = {**memory.OPERATIONS, **device.OPERATIONS, **storage.OPERATIONS, **compute.OPERATIONS}
+LOCAL: dict[str, Local] = {
+    **memory.OPERATIONS,
+    **device.OPERATIONS,
+    **storage.OPERATIONS,
+    **compute.OPERATIONS,
+    **signature.OPERATIONS,
+}

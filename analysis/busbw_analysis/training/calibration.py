@@ -1,0 +1,120 @@
+"""The speed of kernels and calls of one machine, from measured steps.
+
+Two numbers may be wrong for a machine: by what factor its kernels take longer than assumed, and its calls. Both start
+at 1, uncertain as in steps that others have measured, and each measured step narrows what it depends on (maximum a
+posteriori, errors of logarithms by Student's t: Gelman et al. 2013, Bayesian Data Analysis, section 4.1).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from busbw_analysis.training.layout import Step
+from busbw_analysis.training.prices import Group, Price, Prices
+from busbw_analysis.training.step_time import Machine, step_time
+
+_UNCERTAIN: Final = {"kernels": 0.07, "calls": 0.4}
+"""Standard deviations of the logarithms of both factors before a step is measured."""
+_STEP: Final = 0.06
+"""Standard deviation of the logarithm of a step's time that both factors leave: that of measured steps of one model."""
+_DETERMINED: Final = 0.8
+"""A factor is determined if its standard deviation falls below this share of what it was."""
+_FREEDOM: Final = 4
+"""Degrees of freedom of Student's t, so that a step far from all others moves little (section 17.2)."""
+_TURNS: Final = 6
+_SMALL: Final = 0.01
+"""Difference of a logarithm, for slopes."""
+_Array = NDArray[np.float64]
+_95: Final = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """By how much longer something takes than assumed, its 95 % interval, and whether the steps determine it."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    determined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A machine as measured steps say it is."""
+
+    machine: Machine
+    factors: tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slower:
+    """Prices of calls that take ``factor`` times as long."""
+
+    prices: Prices
+    factor: float
+
+    def price(self, op: str, size_bytes: int, group: Group) -> Price:
+        """The price of one call."""
+        price = self.prices.price(op, size_bytes, group)
+        low, high = (None if end is None else end * self.factor for end in (price.low, price.high))
+        moving, latency = price.moving * self.factor, price.latency * self.factor
+        return replace(price, latency=latency, moving=moving, low=low, high=high)
+
+
+def slower(machine: Machine, kernels: float, calls: float) -> Machine:
+    """The machine with kernels and calls that take this many times as long."""
+    speed = machine.speed
+    attention = None if speed.attention is None else (speed.attention[0] / kernels, speed.attention[1] / kernels)
+    slow = replace(
+        speed,
+        flop_per_second=speed.flop_per_second / kernels,
+        memory=None if speed.memory is None else speed.memory / kernels,
+        attention=attention,
+        launch=speed.launch * kernels,
+    )
+    return replace(machine, speed=slow, prices=_Slower(machine.prices, calls))
+
+
+def calibrate(machine: Machine, measured: Sequence[tuple[Step, float]]) -> Calibration:
+    """The machine on which ``measured`` steps take the given seconds, as far as its uncertainty allows."""
+    prior = np.diag([1 / deviation**2 for deviation in _UNCERTAIN.values()])
+    at, precision = np.zeros(len(_UNCERTAIN)), prior
+    for _ in range(_TURNS):
+        slopes, left = _linear(machine, measured, at)
+        weights = (_FREEDOM + 1) / (_FREEDOM + (left / _STEP) ** 2) / _STEP**2
+        precision = prior + (slopes.T * weights) @ slopes
+        at = at + np.linalg.solve(precision, slopes.T @ (weights * left) - prior @ at)
+    covariance = np.linalg.inv(precision)
+    deviations = np.sqrt(np.diag(covariance))
+    factors = tuple(
+        Factor(name, exp(value), exp(value - _95 * spread), exp(value + _95 * spread), bool(spread < _DETERMINED * was))
+        for (name, was), value, spread in zip(_UNCERTAIN.items(), at, deviations, strict=True)
+    )
+    calibrated = slower(machine, *(exp(value) for value in at))
+    return Calibration(replace(calibrated, deviation=float(np.hypot(_STEP, deviations[0]))), factors)
+
+
+def _linear(machine: Machine, measured: Sequence[tuple[Step, float]], at: _Array) -> tuple[_Array, _Array]:
+    """The slopes of the logarithms of the steps' times by those of both factors, and what the times still lack."""
+
+    def logs(where: _Array) -> _Array:
+        on = slower(machine, *(exp(value) for value in where))
+        return np.array([log(step_time(step, on).total) for step, _ in measured], np.float64)
+
+    now = logs(at)
+    slopes = [(logs(at + _SMALL * unit) - now) / _SMALL for unit in np.eye(len(at))]
+    return np.array(slopes).T, np.array([log(seconds) for _, seconds in measured], np.float64) - now
+
+
+def factors_in_words(factors: Sequence[Factor]) -> Mapping[str, str]:
+    """Each factor as a note of a plan."""
+    return {
+        f"measured {factor.name}": f"{factor.value:.2f} ({factor.low:.2f} to {factor.high:.2f}) times the assumed time"
+        + ("" if factor.determined else "; not determined by the measured steps")
+        for factor in factors
+    }

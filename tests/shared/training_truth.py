@@ -1,0 +1,325 @@
+"""Training steps that others have measured, what busbw predicts for them, and scores of the predictions.
+
+``tests/data/training/truth`` has the rows with their sources. A row belongs to the part that parameters may be fitted
+on, or to the part that is only scored, by a checksum of its text.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, Final, Literal
+from zlib import crc32
+
+import msgspec
+
+from busbw.system.catalog import catalogue
+from busbw.system.named import card_named, gpu_named
+from busbw.workloads.model_rows import Model, flop_per_token, models
+from busbw_analysis.cli.training_options import network_named
+from busbw_analysis.training import kernels
+from busbw_analysis.training.calibration import calibrate
+from busbw_analysis.training.held import Kind, kind_of
+from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.machine import DELAYS, machine_of
+from busbw_analysis.training.memory import memory
+from busbw_analysis.training.step_time import Machine, step_time
+
+FOLDER: Final = Path(__file__).parents[1] / "data" / "training" / "truth"
+Part = Literal["fit", "check"]
+_GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The mean absolute error of another simulator on all rows of a set, in percent (None: not published)."""
+
+    name: str
+    seconds: float
+    memory: float | None = None
+
+
+ANCHORS: Final[dict[str, Anchor]] = {
+    "vtrain-multi": Anchor("vTrain", 14.7),
+    "vtrain-single": Anchor("vTrain", 8.4),
+    "simumax-b200": Anchor("SimuMax", 5.3, 0.4),
+    "published": Anchor("Calculon, on its 8 of Korthikanti et al.", 3.65),
+}
+"""By set. vTrain states means (https://arxiv.org/abs/2312.12391, section IV)."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured step.
+
+    group: rows that differ in their layout alone.
+    seconds: measured; bytes: peak memory of a rank, if measured.
+    """
+
+    of: str
+    group: str
+    part: Part
+    step: Step
+    machine: Machine
+    seconds: float
+    bytes: float | None = None
+
+    @property
+    def predicted(self) -> float:
+        """Seconds of the step."""
+        return step_time(self.step, self.machine).total
+
+    @property
+    def off(self) -> float:
+        """Share of the measured time that the predicted one is more."""
+        return self.predicted / self.seconds - 1
+
+    @property
+    def predicted_bytes(self) -> float:
+        """Peak memory of a rank."""
+        return memory(self.step).total
+
+
+def _lines(name: str) -> Iterator[tuple[Part, dict[str, str]]]:
+    text = (FOLDER / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    for line, row in zip(text[1:], csv.DictReader(text), strict=True):
+        yield ("check" if crc32(line.encode()) % 2 else "fit"), row
+
+
+@cache
+def _machine(gpu: str, card: str, gpus: int) -> Machine:
+    found = catalogue()
+    network = card_named(found, card, "--network")
+    return machine_of(
+        "bfloat16", gpus, None, network=network, gpu=gpu_named(found, gpu), overlap=0.0, causal=False
+    ).machine
+
+
+def gpt(layers: int, hidden: int, heads: int, sequence: int) -> Model:
+    """A GPT of Megatron-LM with a padded vocabulary."""
+    head = hidden // heads
+    shape = {"hidden": hidden, "heads": heads, "kv_heads": heads, "head_dim": head, "ffn": 4 * hidden}
+    more = {"layers": layers, "sequence": sequence, "positions": sequence, "vocabulary": 51200}
+    return msgspec.structs.replace(models()["GPT-3 175B"], **shape, **more)
+
+
+def _vtrain(name: str) -> Iterator[Row]:
+    keys = ("# GPUs", "global batch", "micro batch", "hidden size", "attention heads", "# layers", "sequence length")
+    degrees = ("tensor parallelism", "data parallelism", "pipeline parallelism")
+    for part, row in _lines(name):
+        gpus, batch, micro, hidden, heads, layers, sequence = (int(row[key]) for key in keys)
+        tp, dp, pp = (int(row[key]) for key in degrees)
+        model = gpt(layers, hidden, heads, sequence)
+        layout = Layout(
+            dp=dp, tp=tp, pp=pp, micro_batches=batch // dp // micro, recompute="full", scatter_gather=tp > 1 < pp
+        )
+        step = Step(model, layout, batch, sequence)
+        group = f"{layers} × {hidden}, {sequence}, {batch}, {gpus}"
+        yield Row(
+            name,
+            group,
+            part,
+            step,
+            _machine("A100 SXM4 80 GB", "4X EDR", gpus),
+            float(row["iteration time (ms)"]) / 1e3,
+        )
+
+
+_CASE: Final = re.compile(r"(tp|pp|dp|cp|l|mbc|seq)(\d+)")
+
+
+def _simumax() -> Iterator[Row]:
+    for part, row in _lines("simumax-b200"):
+        case = row["case"]
+        given = {key: int(value) for key, value in _CASE.findall(case.split("b_", 1)[1])}
+        full = models()["Llama 3 70B" if "70b" in case else "Llama 3 405B"]
+        sequence, count = given.get("seq", 4096), given["mbc"]
+        tp, pp, dp, cp = (given.get(key, 1) for key in ("tp", "pp", "dp", "cp"))
+        layout = Layout(
+            dp=dp, tp=tp, pp=pp, cp=cp, zero=1, micro_batches=count, sequence_parallel=tp > 1, context="ulysses"
+        )
+        model = msgspec.structs.replace(full, layers=given["l"])
+        step = Step(model, layout, count * dp, sequence, "float32")
+        machine = replace(_machine("B200 SXM", "4X NDR", 8), causal=True)
+        group = f"{model.name}, {given['l']}, {sequence}"
+        yield Row(
+            "simumax-b200",
+            group,
+            part,
+            step,
+            machine,
+            float(row["measured step (ms)"]) / 1e3,
+            float(row["measured peak memory (GiB)"]) * _GIB,
+        )
+
+
+_REPORTS: Final = Path(__file__).parents[1] / "models" / "published_steps.toml"
+
+
+def reports() -> list[dict[str, Any]]:
+    """Published steps of whole clusters, by paper."""
+    read: list[dict[str, Any]] = tomllib.loads(_REPORTS.read_text(encoding="utf-8"))["report"]
+    return read
+
+
+def published(report: Mapping[str, Any], number: int) -> Row:
+    """A row of a report. Its seconds may be given as FLOP/s of a GPU: Megatron's FLOP are those of its equation 3, with
+    the forward pass computed twice.
+    """
+    given = {**report, **dict(zip(report["columns"], report["rows"][number], strict=True))}
+    model = models()[given["model"]]
+    if "hidden" in given:
+        own = gpt(given["layers"], given["hidden"], given["heads"], given["sequence"])
+        keys = ("vocabulary", "kv_heads", "dropout")
+        model = msgspec.structs.replace(own, **{key: given[key] for key in keys if key in given})
+    how = dict(given["layout"])
+    if how.get("scatter_gather"):
+        how["scatter_gather"] = given["tp"] > 1 < given["pp"]
+    degrees = {name: given[name] for name in ("dp", "tp", "pp", "cp", "ep", "interleave") if name in given}
+    layout = Layout(**how, **degrees, micro_batches=given["batch"] // given["dp"] // given["micro_batch"])
+    per_host = 8 if model.nodes_per_token else None
+    step = Step(model, layout, given["batch"], given["sequence"], ranks_per_host=per_host)
+    network, gpu = network_named(given["nic"]), gpu_named(catalogue(), given["gpu"])
+    causal = not model.dropout
+    on = machine_of(
+        "bfloat16", layout.gpus, None, network=network, gpu=gpu, overlap=given["overlap"], causal=causal
+    ).machine
+    seconds = (
+        given["seconds"] if "seconds" in given else _flop(step, causal=causal) / layout.gpus / given["tflops"] / 1e12
+    )
+    return Row("published", report["name"], "check", step, on, seconds)
+
+
+def _flop(step: Step, *, causal: bool) -> float:
+    model, s, h, layers = step.model, step.sequence, step.model.hidden, step.model.layers
+    if causal:
+        return flop_per_token(model, s, causal=True) * step.batch * s
+    return 96.0 * step.batch * s * layers * h**2 * (1 + s / (6 * h) + model.vocabulary / (16 * layers * h))
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """All rows."""
+    papers = (published(report, number) for report in reports() for number in range(len(report["rows"])))
+    return (*_vtrain("vtrain-multi"), *_vtrain("vtrain-single"), *_simumax(), *papers)
+
+
+# --- scores --------------------------------------------------------------------------------------------------------
+
+FITTED: Final = {"seconds of the host for a kernel": kernels.LAUNCH, "delay of a call": DELAYS[0]}
+"""Everything that was fitted to steps: to the part "fit" of vTrain's rows, by least squares of logarithms."""
+
+
+def kendall(pairs: Iterable[tuple[float, float]]) -> float:
+    """Kendall's τ-a of (predicted, measured)."""
+    signs = [(one[0] - other[0]) * (one[1] - other[1]) for one, other in combinations(list(pairs), 2)]
+    return sum((value > 0) - (value < 0) for value in signs) / len(signs)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors of a set of rows in percent; ``None`` where a set has nothing to compare.
+
+    mean, median: absolute error of the step's time. bias: median error with its sign. after: mean absolute error of the
+    others, once the first row of each model has calibrated the machine.
+    order: median τ over groups with at least five layouts. regret: by how much the predicted best is slower than the
+    true best, median of these groups. covered: rows within their 95 % interval.
+    memory: mean absolute error of the peak memory.
+    """
+
+    of: str
+    part: str
+    count: int
+    mean: float
+    median: float
+    bias: float
+    after: float | None
+    order: float | None
+    regret: float | None
+    covered: float
+    memory: float | None
+
+
+@cache
+def _predicted(of: str) -> Mapping[int, float]:
+    return {number: row.predicted for number, row in enumerate(rows()) if row.of == of}
+
+
+def score(of: str, part: str) -> Score:
+    """The score of the rows of a set in a part, or in "all"."""
+    chosen = [(rows()[number], time) for number, time in _predicted(of).items() if part in {rows()[number].part, "all"}]
+    errors = [100 * (time / row.seconds - 1) for row, time in chosen]
+    groups: dict[str, list[tuple[Row, float]]] = {}
+    for row, time in chosen:
+        groups.setdefault(row.group, []).append((row, time))
+    large = [group for group in groups.values() if len(group) >= 5 and of != "published"]
+    order = [kendall((time, row.seconds) for row, time in group) for group in large]
+    regret = [
+        100 * (min(group, key=lambda each: each[1])[0].seconds / min(row.seconds for row, _ in group) - 1)
+        for group in large
+    ]
+    inside = [low <= row.seconds <= high for row, time in chosen for low, high in [within(row, time)]]
+    sizes = [abs(100 * (row.predicted_bytes / row.bytes - 1)) for row, _ in chosen if row.bytes is not None]
+    return Score(
+        of,
+        part,
+        len(chosen),
+        mean(map(abs, errors)),
+        median(map(abs, errors)),
+        median(errors),
+        after_one([row for row, _ in chosen]) if of in {"vtrain-multi", "simumax-b200"} else None,
+        median(order) if order else None,
+        median(regret) if regret else None,
+        100 * mean(inside),
+        mean(sizes) if sizes else None,
+    )
+
+
+def within(row: Row, time: float) -> tuple[float, float]:
+    """The 95 % interval of a predicted time."""
+    kind: Kind = kind_of(row.step, row.machine.per_host)
+    return time * kind.low, time * kind.high
+
+
+def after_one(chosen: list[Row]) -> float:
+    """Mean absolute error in percent of all rows but the first of each model, which calibrates the machine."""
+    models_: dict[str, list[Row]] = {}
+    for row in chosen:
+        models_.setdefault(f"{row.step.model.layers} × {row.step.model.hidden}", []).append(row)
+    errors = []
+    for first, *others in models_.values():
+        on = calibrate(first.machine, [(first.step, first.seconds)]).machine
+        errors += [abs(100 * (step_time(row.step, on).total / row.seconds - 1)) for row in others]
+    return mean(errors)
+
+
+def scores() -> list[Score]:
+    """The score of each set and part."""
+    return [score(of, part) for of in ANCHORS for part in ("fit", "check", "all") if of != "published" or part == "all"]
+
+
+def table_of_scores() -> Iterator[str]:
+    """The scores of parts that nothing was fitted to, as a table of docs/training.md."""
+
+    def shown(value: float | None, unit: str = "") -> str:
+        return "–" if value is None else f"{value:.1f}{unit}"
+
+    yield from (
+        "| set | steps | mean error | median | after one step | τ | regret | in interval | memory | anchor, all rows |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    )
+    for of, anchor in ANCHORS.items():
+        row = score(of, "all" if of == "published" else "check")
+        known = f"{anchor.name} {anchor.seconds} %" + ("" if anchor.memory is None else f", memory {anchor.memory} %")
+        yield (
+            f"| {of} | {row.count} | {shown(row.mean)} % | {shown(row.median)} % | {shown(row.after, ' %')} | "
+            f"{'–' if row.order is None else f'{row.order:.2f}'} | {shown(row.regret, ' %')} | {row.covered:.0f} % | "
+            f"{shown(row.memory, ' %')} | {known} |"
+        )

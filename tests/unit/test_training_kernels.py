@@ -1,0 +1,114 @@
+"""Times of kernels from their shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from busbw.errors import UsageError
+from busbw.system.catalog import catalogue
+from busbw.system.named import gpu_named
+from busbw.workloads.model_rows import flop_per_token, models
+from busbw_analysis.training.calibration import calibrate
+from busbw_analysis.training.kernels import Speed, speed_of
+from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.memory import memory
+from busbw_analysis.training.prices import Described, Rates
+from busbw_analysis.training.step_time import Machine, step_time
+from busbw_analysis.training.traffic import sent, traffic
+
+A100 = gpu_named(catalogue(), "A100 SXM4 80 GB")
+LLAMA = models()["Llama 3 8B"]
+NETWORK = Described(Rates(240e9, 25e9, 41e-6, 41e-6, 8))
+PLAIN = Machine(Speed(1e15), 8, NETWORK, 0.0)
+
+
+def test_a_product_takes_whole_waves_of_whole_tiles() -> None:
+    speed = Speed(1e12, processors=4)
+    wave = 4 * 128 * 128 * 2 * 64 / 1e12
+    assert speed.product(128, 128, 64) == speed.product(256, 256, 64) == pytest.approx(wave)
+    assert speed.product(257, 256, 64) == pytest.approx(2 * wave)
+    assert speed.product(128, 128, 64, count=5) == pytest.approx(2 * wave)
+
+
+def test_a_shallow_product_reaches_less_and_a_narrow_one_is_limited_by_memory() -> None:
+    deep = replace(Speed(1e12, processors=1), depth=64)
+    assert deep.product(10, 10, 64) == pytest.approx(2 * 2 * 10 * 10 * 64 / 1e12)
+    assert Speed(1e15, memory=1e9).product(1, 1000, 1000) == pytest.approx(2 * (1001 * 1000 + 1000) / 1e9)
+
+
+def test_products_of_a_gpu_are_near_those_measured() -> None:
+    """SimuMax's a100_pcie.json, fitted: a share of 312 TFLOP/s in products of 4096 rows (within 6 %)."""
+    speed = speed_of(gpu_named(catalogue(), "A100 PCIe 80 GB"), "bfloat16")
+    for n, k, share in ((16384, 5120, 0.761), (5120, 16384, 0.749), (24576, 1536, 0.697), (5120, 12288, 0.772)):
+        assert 2 * 4096 * n * k / speed.product(4096, n, k) / 312e12 == pytest.approx(share, rel=0.06)
+
+
+def test_all_products_of_a_step_are_its_flop() -> None:
+    """At one rate, without memory and host, a step computes what formulas of FLOP count."""
+    for name in ("Llama 3 8B", "GPT-3 175B", "Mixtral 8x7B", "DeepSeek-V3"):
+        model = models()[name]
+        layout = Layout(dp=8, ep=8 if model.experts else 1)
+        one = step_time(Step(model, layout, 8, 2048), replace(PLAIN, causal=not model.dropout))
+        flop = flop_per_token(model, 2048, causal=not model.dropout) * 2048
+        assert one.compute == pytest.approx(flop / 1e15, rel=1e-9), name
+
+
+def test_a_small_step_is_limited_by_the_host() -> None:
+    speed = speed_of(A100, "bfloat16")
+    small = Step(
+        msgspec.structs.replace(LLAMA, hidden=256, ffn=512, heads=4, kv_heads=4, head_dim=64), Layout(), 1, 128
+    )
+    times = [step_time(small, Machine(replace(speed, launch=launch), 8, NETWORK)).compute for launch in (62e-6, 124e-6)]
+    assert times[1] == pytest.approx(2 * times[0])
+
+
+@pytest.mark.parametrize(
+    ("how", "part"),
+    [({"fp8": True}, "compute"), ({"hide_experts": True}, "ep"), ({"zero_bubble": True}, "bubble")],
+)
+def test_what_a_layout_does_shortens_its_part(how: dict[str, Any], part: str) -> None:
+    layout = Layout(dp=64, pp=4, ep=16, zero=1, micro_batches=8, uneven=True)
+    on = Machine(speed_of(gpu_named(catalogue(), "H100 SXM5"), "bfloat16"), 8, NETWORK, 0.8)
+    steps = [Step(models()["DeepSeek-V3"], one, 512, 4096) for one in (layout, replace(layout, **how))]
+    before, after = (step_time(step, on) for step in steps)
+    assert after.parts[part] < 0.9 * before.parts[part]
+    if part == "bubble":
+        assert after.bubble == pytest.approx(before.bubble / 3)
+    if part == "compute":
+        expected = (1 + 2) / (2 + 2)  # tokens go out in one byte instead of two, and come back in two
+        assert sent(traffic(steps[1]), "ep") == pytest.approx(expected * sent(traffic(steps[0]), "ep"))
+
+
+@pytest.mark.parametrize(
+    "how", [{"hide_experts": True}, {"zero_bubble": True}, {"zero_bubble": True, "schedule": "gpipe"}]
+)
+def test_what_has_nothing_to_shorten_is_refused(how: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Layout(dp=2, **how)
+
+
+def test_selective_recomputation_keeps_less_for_little_time() -> None:
+    kept, again, full = (Step(LLAMA, Layout(dp=8, recompute=how), 8, 8192) for how in ("none", "selective", "full"))
+    on = Machine(speed_of(A100, "bfloat16"), 8, NETWORK)
+    assert memory(full).activations < memory(again).activations < 0.75 * memory(kept).activations
+    times = [step_time(step, on).compute for step in (kept, again, full)]
+    assert times[0] < times[1] < 1.05 * times[0] < times[2]
+
+
+@pytest.mark.parametrize("slower", [0.9, 1.1])
+def test_a_measured_step_moves_the_speed_of_kernels_towards_it(slower: float) -> None:
+    step = Step(LLAMA, Layout(dp=8), 8, 8192)
+    on = Machine(speed_of(A100, "bfloat16"), 8, NETWORK)
+    now = step_time(step, on).total
+    calibrated = calibrate(on, [(step, slower * now)])
+    kernels, calls = calibrated.factors
+    assert min(1, slower) < kernels.value < max(1, slower)
+    assert kernels.determined
+    assert not calls.determined
+    assert kernels.low < kernels.value < kernels.high
+    many = calibrate(on, [(step, slower * now)] * 20)
+    assert step_time(step, many.machine).total == pytest.approx(slower * now, rel=0.01)

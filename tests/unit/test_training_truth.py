@@ -1,0 +1,45 @@
+"""Predicted steps against measured ones: on the rows that nothing was fitted to, no further off than stated."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+from training_truth import ANCHORS, FITTED, FOLDER, rows, score
+
+from busbw_analysis.training.held import ONE_NODE, SEVERAL_NODES, Kind, kind_of
+
+
+def test_two_numbers_were_fitted_and_each_row_is_read() -> None:
+    assert len(FITTED) == 2
+    for name in ("vtrain-multi", "vtrain-single", "simumax-b200"):
+        with (FOLDER / f"{name}.csv").open(encoding="utf-8") as file:
+            assert len(list(csv.DictReader(file))) == sum(row.of == name for row in rows())
+
+
+@pytest.mark.parametrize(("of", "part"), [("vtrain-multi", "check"), ("vtrain-single", "check")])
+def test_steps_are_as_near_as_by_the_simulator_that_published_them(of: str, part: str) -> None:
+    of_set = score(of, part)
+    assert of_set.mean <= ANCHORS[of].seconds
+    assert 90 <= of_set.covered <= 97
+
+
+def test_memory_and_steps_of_a_gpu_that_nothing_was_fitted_to() -> None:
+    of_set = score("simumax-b200", "all")
+    assert of_set.memory is not None
+    assert of_set.after is not None
+    assert (of_set.memory <= 0.4, of_set.after <= 5, of_set.mean <= 8) == (True, True, True)
+
+
+def test_selene_is_predicted_as_calculon_does() -> None:
+    """The eight steps of Calculon's validation (Isaev et al. 2023), none of which anything was fitted to."""
+    selene = [abs(row.off) for row in rows() if row.group.startswith("Korthikanti")]
+    assert len(selene) == 8
+    assert 100 * sum(selene) / 8 <= ANCHORS["published"].seconds
+
+
+@pytest.mark.parametrize("kind", [ONE_NODE, SEVERAL_NODES], ids=lambda kind: str(kind.name))
+def test_the_intervals_are_those_of_the_fitted_part(kind: Kind) -> None:
+    fitted = [row for row in rows() if row.part == "fit" and kind_of(row.step, row.machine.per_host) is kind]
+    inside = [kind.low <= row.seconds / row.predicted <= kind.high for row in fitted]
+    assert 0.92 <= sum(inside) / len(inside) <= 0.97
