@@ -275,7 +275,8 @@ def _of_pairs(
     rounds = [each for place, case in enumerate(cases) for each in _rounds(place, case, times, number)]
     places = {stage: tuple({each.case for each in rounds if each.stage == stage}) for stage in ("alone", "pairs")}
     fleet = fleet_of(nodes, (), facts, topology)
-    whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"])
+    are_hosts = any(len(set(_hosts(stored.run, name))) > 1 for stored, name in zip(runs, names, strict=True))
+    whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"], are_hosts)
     return Judged(judge(whole, rounds, options, missing_devices(nodes, facts)), cases)
 
 
