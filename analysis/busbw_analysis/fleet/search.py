@@ -44,7 +44,7 @@ _TURNS, _TURNS_IF_BUSY = 8, 16
 """Times that suspects are measured (pairs: both ways), unless they are decided before."""
 PARTNERS: Final = 2
 """A node is accused with so many partners at least: with one, its link may be slow instead."""
-_TURNS_WITHIN, _TURNS_CUT, _NARROWINGS = 2, 4, 4
+_TURNS_WITHIN, _TURNS_CUT, _TURNS_CUT_IF_BUSY, _NARROWINGS = 2, 4, 12, 4
 _DOUBT: Final = 0.1
 """Evidence below which a suspect is cleared."""
 _MARGIN: Final = 4.0
@@ -232,9 +232,9 @@ class Search:
         if min(map(len, sides)) < _LEAST_SIDE:
             return
         asked = self._across(case, sides, 0)
-        for _ in range(_TURNS_CUT):
-            if not self._room(3):
-                return
+        for turn in range(_TURNS_CUT_IF_BUSY):
+            if not self._room(3) or (turn >= _TURNS_CUT and not self.rounds[-1].busy):
+                break
             halves = joined([matching(side, case, "halves", self._generator) for side in sides])
             asked = self._across(case, sides, len(halves.sender))
             for each in (asked, asked.turned, halves):
