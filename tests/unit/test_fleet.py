@@ -1,13 +1,15 @@
 """Fleets of known truth: what a search names, what it asks, and that healthy ones are left alone."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from testing.fleets import ALONE, NODE_FAULTS, PAIRS, World, fleet_of, judged, scatter, searched
 
-from busbw_analysis.fleet.model import log_evidence, medians
+from busbw_analysis.fleet.model import Noise, log_evidence, medians
 from busbw_analysis.fleet.rounds import Fleet, Round, tournament
 from busbw_analysis.fleet.search import ERROR_RATE, MOST_ROUNDS, Options, Search
 from busbw_analysis.fleet.verdicts import Verdict, judge
@@ -81,6 +83,46 @@ def test_healthy_fleets_with_the_scatter_of_real_launches_are_left_alone(count: 
     assert accused <= 2  # of 25 at a rate of 1 %, 3 or more happen in 0.2 % of all cases
 
 
+def test_one_of_four_nodes_is_named() -> None:
+    truth = world(4)
+    NODE_FAULTS["both ways"](truth, 2, TWICE)
+    assert judged(truth, 1).bad_nodes == (2,)
+
+
+EVERYBODY = dict.fromkeys(range(4), 0.6)
+
+
+def test_slow_moments_that_last_several_rounds_accuse_nobody() -> None:
+    worlds = [World(fleet_of(4), QUIET, moments=0.1, taken=EVERYBODY) for _ in range(40)]
+    accused = sum(bool(judged(each, seed).accused) for seed, each in enumerate(worlds))
+    assert accused <= 1
+
+
+@pytest.mark.parametrize("kind", ["alone", "both ways"])
+def test_a_node_that_is_always_slow_is_named_among_slow_moments(kind: str) -> None:
+    named: Counter[tuple[int, ...]] = Counter()
+    for seed in range(10):
+        truth = World(fleet_of(4), QUIET, moments=0.03, taken=EVERYBODY)
+        NODE_FAULTS[kind](truth, 2, math.log(8))
+        named[judged(truth, seed).bad_nodes] += 1
+    assert named[2,] >= 6
+    assert set(named) <= {(2,), ()}
+
+
+def test_what_other_programs_slow_down_is_no_evidence_against_a_node() -> None:
+    truth = world(out={5: TWICE}, back={5: TWICE}, alone={5: TWICE}, taken={5: 0.5})
+    judgement = judged(truth, 1)
+    assert (judgement.accused, judgement.code) == ((), 3)
+    assert {(verdict.nodes, verdict.busy) for verdict in judgement.verdicts} == {((5,), True)}
+
+
+def test_other_rounds_lie_between_those_of_a_suspect_where_programs_compete() -> None:
+    search = searched(world(4, alone={1: TWICE}, taken=EVERYBODY), 1)
+    stages = [each.stage for each in search.rounds]
+    assert "alone again" in stages
+    assert ("alone again", "alone again") not in pairwise(stages)
+
+
 def test_a_thousand_nodes_take_few_rounds_and_all_bad_ones_are_named() -> None:
     truth = world(1000, 32)
     for place, node in enumerate(range(7, 1000, 100)):
@@ -135,16 +177,16 @@ def test_rounds_have_each_node_once() -> None:
 def test_the_evidence_of_chance_exceeds_its_limit_as_rarely_as_promised() -> None:
     generator = np.random.default_rng(1)
     errors = generator.standard_t(4, (20_000, 6)) * 0.1
-    evidence = log_evidence(errors, 0.1, 0.16)
+    evidence = log_evidence(errors, Noise(0.1), 0.16)
     for limit in (10, 100):
         assert (evidence > math.log(limit)).mean() <= 1 / limit
-    assert np.median(log_evidence(errors + TWICE, 0.1, 0.16)) > math.log(1000)
+    assert np.median(log_evidence(errors + TWICE, Noise(0.1), 0.16)) > math.log(1000)
 
 
 def test_a_single_slow_moment_is_no_evidence() -> None:
     errors = np.zeros((1, 4))
     errors[0, 0] = math.log(5)
-    assert log_evidence(errors, 0.05, 0.16)[0] < 0
+    assert log_evidence(errors, Noise(0.05), 0.16)[0] < 0
 
 
 def test_medians_by_key() -> None:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,19 @@ from busbw.errors import UsageError
 from busbw.ops import OPS
 from busbw.ops.groups import ASKED
 from busbw.runs.facts import GpuFacts, HostFacts, NodeFacts, PciFacts
-from busbw.runs.records import QUANTILES, Case, Check, Ended, GroupSamples, Measurement, RankSamples, Row, Skipped
+from busbw.runs.records import (
+    QUANTILES,
+    Case,
+    Check,
+    Ended,
+    GpuConditions,
+    GroupSamples,
+    HostConditions,
+    Measurement,
+    RankSamples,
+    Row,
+    Skipped,
+)
 from busbw.runs.store import StoredRun
 from busbw_analysis.fleet.controller import FleetController, fleet_of, missing_devices, two_hosts
 from busbw_analysis.fleet.cost import cost_of
@@ -32,7 +45,9 @@ GPU = case("host_to_device", 1 << 20, 16, group=ASKED, nodes=8)
 TWICE = 2.0
 
 
-def block(of: Case, number: int, times: Mapping[tuple[int, ...], float]) -> Measurement:
+def block(
+    of: Case, number: int, times: Mapping[tuple[int, ...], float], conditions: tuple[HostConditions, ...] = ()
+) -> Measurement:
     """A row with the time of a call, in seconds, of each group."""
     groups = []
     for ranks, seconds in times.items():
@@ -65,11 +80,17 @@ def block(of: Case, number: int, times: Mapping[tuple[int, ...], float]) -> Meas
         started="2026-01-02T03:04:05.000Z",
         elapsed_ns=1,
         groups=tuple(groups),
+        conditions=conditions,
     )
 
 
-def fleet_run(slow: Mapping[str, float], seed: int = 1) -> tuple[StoredRun, FleetController]:
-    """A run of two ranks on each host, of which some are slow in all of their pairs, and its controller."""
+def fleet_run(
+    slow: Mapping[str, float], seed: int = 1, conditions: tuple[HostConditions, ...] = ()
+) -> tuple[StoredRun, FleetController]:
+    """A run of two ranks on each host, of which some are slow in all of their pairs, and its controller.
+
+    conditions: in every round
+    """
     template = synthetic_run([ALONE, GPU, PAIR], machine=Machine(hosts=HOSTS), launches=1, samples=5)
     run, launch = template.run, template.rows[0]
     controller = FleetController()
@@ -87,7 +108,7 @@ def fleet_run(slow: Mapping[str, float], seed: int = 1) -> tuple[StoredRun, Flee
         for ranks in ask.groups:
             factor = math.prod(slow.get(run.hosts[rank], 1.0) for rank in ranks) if of == PAIR else 1.0
             times[ranks] = 0.01 * factor * math.exp(generator.choice(errors))
-        rows.append(block(of, len(rows), times))
+        rows.append(block(of, len(rows), times, conditions))
         ask = controller.next(rows[-1])  # type: ignore[arg-type]
     rows.append(Ended(status="complete", reason=None, ended="2026-01-02T03:05:05.000Z"))
     return replace(template, rows=tuple(rows)), controller
@@ -132,7 +153,39 @@ def test_a_terminal_gets_the_answer_first_and_the_map_last(tmp_path: Path) -> No
 def test_a_report_of_a_fleet_is_written(tmp_path: Path) -> None:
     folder = write_synthetic(tmp_path, fleet_run({"n03": TWICE})[0])
     result = CliRunner().invoke(busbw, ["report", str(folder)], catch_exceptions=False)
-    assert (result.exit_code, (folder / "report.html").is_file()) == (0, True)
+    document = json.loads((folder / "report.json").read_text())["fleet"]
+    assert (result.exit_code, document["exclude"]) == (0, "n03")
+    assert "not-reached" not in (folder / "report.json").read_text()
+    shown = CliRunner().invoke(busbw, ["show", str(folder)], catch_exceptions=False).stdout
+    assert document["message"].split(";")[0] in " ".join(shown.replace("#", "").split())
+    assert len(shown.splitlines()) < 40
+
+
+def state(host: str, foreign: float = 0.0, reasons: tuple[str, ...] = ()) -> HostConditions:
+    gpus = tuple(GpuConditions(index=gpu, mhz_before=1, mhz_after=1, throttled=reasons) for gpu in range(2))
+    return HostConditions(
+        host=host,
+        load_before=0,
+        load_after=0,
+        busy_share=foreign,
+        foreign_share=foreign,
+        steal_share=0,
+        switches=(0, 0),
+        gpus=gpus,
+    )
+
+
+def test_a_throttled_gpu_is_named_as_the_reason_of_its_node() -> None:
+    conditions = tuple(state(host, reasons=("thermal",) if host == "n03" else ()) for host in HOSTS)
+    (verdict,) = fleet_run({"n03": TWICE}, conditions=conditions)[1].judgement.accused
+    assert (verdict.nodes, verdict.throttled) == ((3,), ("thermal",))
+
+
+def test_a_host_whose_cpus_others_take_is_not_accused_but_undecided() -> None:
+    conditions = tuple(state(host, 0.5 if host == "n03" else 0.0) for host in HOSTS)
+    judgement = fleet_run({"n03": TWICE}, conditions=conditions)[1].judgement
+    assert (judgement.accused, judgement.code) == ((), 3)
+    assert [(verdict.nodes, verdict.busy) for verdict in judgement.verdicts] == [((3,), True)]
 
 
 def test_a_controller_asks_the_first_rank_of_a_host_for_pairs_and_all_for_the_rest() -> None:
@@ -239,6 +292,23 @@ def test_logs_of_pairs_name_the_slow_node(tmp_path: Path, repeats: int) -> None:
     document = json.loads(result.stdout)
     assert (result.exit_code, document["exclude"]) == (1, "n03")
     assert document["verdicts"][0]["kind"] == "node"
+
+
+def test_pairs_of_hosts_of_superbench_name_the_slow_node(tmp_path: Path) -> None:
+    """Names as ``ib_validation_performance.py`` of SuperBench 0.12 writes them, a pair of which failed."""
+    generator, record = np.random.default_rng(3), {"node": "n00", "ib-traffic/return_code:0": 0.0}
+    for first, second in combinations(HOSTS, 2):
+        rate = 46.2 * math.exp(generator.normal(0, 0.02)) / (TWICE if "n03" in {first, second} else 1)
+        name = f"ib-traffic/ib_write_bw_8388608_gpu-to-gpu_{len(record) // 4}_{len(record) % 4}:{first}_{second}:0"
+        record[name] = -1.0 if (first, second) == ("n01", "n06") else rate
+    path = tmp_path / "results-summary.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    document = json.loads(invoke(str(path), "--json").stdout)
+    (verdict,) = document["verdicts"]
+    assert (document["exit_code"], sorted(document["nodes"])) == (1, sorted(HOSTS))
+    assert (verdict["kind"], verdict["nodes"]) == ("node", ["n03"])
+    assert verdict["evidence"][0]["case"]["size_bytes"] == 8 << 20
+    assert verdict["evidence"][0]["usual_seconds"] == pytest.approx((8 << 20) / 46.2e9, rel=0.05)
 
 
 def test_a_link_that_was_measured_once_is_undecided_and_the_next_pair_is_named(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_chapters_are_in_reading_order(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_core_judges_without_slices() -> None:
     dataset = pool((synthetic_run([case("all_reduce", 1 << 20)], World(), launches=2),))
     alone, whole = core.judge(dataset), assembled.judge(dataset)
-    assert {type(part).__name__ for part in whole.slices} == {"Endurance", "Training", "Node"}
+    assert {type(part).__name__ for part in whole.slices} == {"FleetRun", "Endurance", "Training", "Node"}
     assert all(
         repr(getattr(alone, field.name)) == repr(getattr(whole, field.name))
         for field in fields(Judgement)

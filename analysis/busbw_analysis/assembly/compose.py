@@ -17,6 +17,7 @@ from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.fleet.slice import FleetRun
 from busbw_analysis.report import to_html, to_markdown
 from busbw_analysis.report.compare import bands_table, compare_blocks, findings, left_out_lines
 from busbw_analysis.report.curves import Side, operations, overview, reasons, verdict_table
@@ -179,9 +180,12 @@ def _fold_sections(sides: Sequence[Side], answer: Answer, models: Sequence[Model
     sent = any(verdict.busbw is not None for verdict in judgement.verdicts)
     failed = any(row.state == "failed" for row in judgement.cases)
     unfolded: dict[Unfolded, bool] = {"always": True, "alone": not sent, "failed": failed, "never": False}
-    yield operations(sides, reasons(answer))
+    of_pairs = judgement.of(FleetRun).judged is not None
+    curves = operations(sides, reasons(answer))
+    curves = replace(curves, gist="Each pair by itself.") if of_pairs else curves
     of_slices = [placed for row in SLICES for placed in row.sections(judgement, models)]
-    of_core = [Placed(chapter, when, write_section(judgement)) for chapter, when, write_section in _SECTIONS]
+    of_core = [Placed("curves", "never" if of_pairs else "always", curves)]
+    of_core += [Placed(chapter, when, write_section(judgement)) for chapter, when, write_section in _SECTIONS]
     for placed in sorted([*of_slices, *of_core], key=lambda placed: CHAPTERS.index(placed.chapter)):
         if placed.section is not None:
             yield replace(placed.section, folded=not unfolded[placed.unfolded])

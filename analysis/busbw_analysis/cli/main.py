@@ -25,6 +25,7 @@ from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.compare_within import compare_within, settings_varied
 from busbw_analysis.diagnosis.findings import ranked
 from busbw_analysis.diagnosis.judge import Finding, Judgement
+from busbw_analysis.fleet.slice import FleetRun
 from busbw_analysis.predict import read_groups
 from busbw_analysis.report import compare as compare_tables
 from busbw_analysis.report.document import TONES, Block, Section
@@ -66,6 +67,9 @@ def _cases(judgement: Judgement) -> dict[str, JSON]:
 
 
 def _table(judgement: Judgement, *, every: bool = False, explain: bool = False) -> list[Block]:
+    fleet = judgement.of(FleetRun)
+    if fleet.judged is not None and not every:
+        return fleet.blocks
     rows = show_rows(judgement)
     references = frozenset() if every else frozenset(row.case.op for row in rows) - judgement.asked
     return [*show_blocks(rows, *about(judgement), references=references, explain=explain)]

@@ -16,6 +16,7 @@ from busbw import __version__
 from busbw.errors import LogError, UsageError
 from busbw.ops import LOCAL, OPS, PAIRED, TO_THE_HOST, bus_factor, limits, op_named
 from busbw.ops.base import Op
+from busbw.ops.groups import ASKED
 from busbw.ops.settings import HostSettings, PairSettings
 from busbw.runs.facts import GpuFacts, HostFacts, NcclFacts, PciFacts, RankFacts, RdmaPort
 from busbw.runs.records import (
@@ -288,7 +289,7 @@ class _World:
 
 
 def _last_rank(row: Aggregate) -> int:
-    return max([(row.ranks or 1) - 1, *((_group(row) or ()) if row.op in _OF_FEW else ())])
+    return max([(row.ranks or 1) - 1, *((_group(row) or ()) if row.op in _OF_FEW or _is_of_hosts(row) else ())])
 
 
 def _first_group(table: Table) -> tuple[int, ...] | None:
@@ -494,7 +495,7 @@ def _group(row: Aggregate) -> tuple[int, ...] | None:
     """The ranks of a row: one GPU, a pair, or all ranks; None if unknown."""
     labels = [re.search(r"\d+", label) for label in (row.source, row.target) if label is not None]
     numbers = tuple(int(label[0]) for label in labels if label is not None)
-    if row.op in PAIRED:
+    if row.op in PAIRED or _is_of_hosts(row):
         return numbers if len(set(numbers)) == 2 else None
     if row.op in LOCAL and (row.mode is None or row.ranks == 1):
         ends = [label for label in (row.source, row.target, str(row.others.get("rank", ""))) if label]
@@ -503,6 +504,11 @@ def _group(row: Aggregate) -> tuple[int, ...] | None:
             return (int(gpu[1]),)
         return (0,) if row.ranks == 1 and not ends else None
     return None if row.ranks is None else _first_ranks(row.ranks)
+
+
+def _is_of_hosts(row: Aggregate) -> bool:
+    """Whether it is a message between two of several hosts, as in a round of ``busbw fleet``."""
+    return row.op in OPS and OPS[row.op].members == "ends" and None not in {row.source, row.target}
 
 
 @cache
@@ -520,7 +526,9 @@ def _case(row: Aggregate, size: int, table: Table, tool: Tool, world: _World) ->
     gpus = tool == OF_MPI and _ON_GPUS.search(row.tool_op or "") is not None
     named = tool.names is not None and tool.names.search(row.tool_op or "") is not None
     words = [row.tool_op, *([row.part] if row.part else []), *([f"{table.groups} groups"] if table.groups else [])]
-    world_of_case = len(world.hosts) if op.name in _OF_FEW or split else len(ranks)
+    of_hosts = _is_of_hosts(row)
+    world_of_case = len(world.hosts) if op.name in _OF_FEW or split or of_hosts else len(ranks)
+    group = ASKED if of_hosts else f"{table.groups} at once" if split else "all"
     case = Case(
         op=op.name,
         backend="mpi-cuda" if gpus else row.backend or tool.backend,
@@ -530,7 +538,7 @@ def _case(row: Aggregate, size: int, table: Table, tool: Tool, world: _World) ->
         size_bytes=size if op.sized else 0,
         ranks=world_of_case,
         nodes=max(1, len(set(world.hosts[:world_of_case]))),
-        group=str(ranks[0]) if op.local and len(ranks) == 1 else f"{table.groups} at once" if split else "all",
+        group=str(ranks[0]) if op.local and len(ranks) == 1 else group,
         mode=row.mode or tool.mode,
         sync=row.sync or "none",
         in_place=bool(row.in_place),

@@ -8,6 +8,7 @@ from typing import Final, Literal, get_args
 
 from busbw import __version__
 from busbw.ops import OPS, PAIRED
+from busbw.ops.groups import ASKED
 from busbw.runs.placement import shared_resources
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.runs.store import StoredRun
@@ -222,7 +223,7 @@ def _reasons(summary: CaseSummary) -> Iterator[tuple[str, str]]:
         # An op without data, such as a barrier, has nothing to check.
         if summary.check.state == "not checked" and summary.case.size_bytes:
             yield "not-checked", summary.check.in_words
-    else:
+    elif summary.state != "not reached" or summary.case.group != ASKED:  # a controller did not ask for it
         failed = "wrong-data" if summary.cause == "wrong_data" else "failed"
         codes = {"failed": failed, "not reached": "not-reached", "skipped": "skipped"}
         yield codes[summary.state], "; ".join(summary.reasons)

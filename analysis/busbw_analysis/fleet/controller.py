@@ -13,7 +13,7 @@ from busbw.ops.groups import ASKED
 from busbw.runs.asked import Ask
 from busbw.runs.facts import UNKNOWN_HOST, HostFacts
 from busbw.runs.plan import Plan
-from busbw.runs.records import Case, Failed, Imported, Measurement, Run, Skipped
+from busbw.runs.records import Case, Failed, HostConditions, Imported, Measurement, Run, Skipped
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.block_columns import columns_of
 from busbw_analysis.fleet.rounds import Fleet, Floats, Round, Stage
@@ -108,12 +108,16 @@ class FleetController:
     topology: Mapping[str, Path_] | None = None
     search: Search = field(init=False)
     _cases: tuple[Case, ...] = field(default=(), init=False)
+    _hosts: Sequence[str] = field(default=(), init=False)
     _ranks: Members = field(default=(), init=False)
+    _taken: dict[str, float] = field(default_factory=dict, init=False)
+    _limits: list[Counter[str]] = field(default_factory=list, init=False)
     _devices: list[tuple[int, Device]] = field(default_factory=list, init=False)
 
     def begin(self, cases: Sequence[Case], hosts: Sequence[str], facts: Mapping[str, HostFacts]) -> None:
         """As in ``Controller``."""
         names, self._ranks = nodes_of_ranks(hosts)
+        self._hosts, self._limits = hosts, [Counter() for _ in names]
         if self.plan is not None:
             self.options = replace(self.options, sample=self.plan.matchings, seed=self.plan.seed)
         several = all(len(ranks) > 1 for ranks in self._ranks)
@@ -127,8 +131,27 @@ class FleetController:
     def next(self, measured: Measurement | Failed | Skipped | None) -> Ask | None:
         """As in ``Controller``."""
         if measured is not None and self.search.asked is not None:
-            self.search.tell(self._seconds(self.search.asked, measured))
+            seconds = self._seconds(self.search.asked, measured)
+            taken = None
+            if isinstance(measured, Measurement):
+                self._note(measured.conditions)
+                taken = np.asarray([self._taken.get(self._hosts[ranks[0]], np.nan) for ranks in self._ranks])
+            self.search.tell(seconds, taken)
         return self.asked
+
+    def _note(self, conditions: Sequence[HostConditions]) -> None:
+        """The CPUs that other programs took of each host, and the throttled GPUs of each node.
+
+        A round may be too short to know the former: then it is that of the last round.
+        """
+        for host in conditions:
+            shares = [share for share in (host.foreign_share, host.steal_share) if share is not None]
+            if shares:
+                self._taken[host.host] = max(shares)
+            ranks = [rank for rank, name in enumerate(self._hosts) if name == host.host]
+            for node, members in enumerate(self._ranks):
+                gpus = [gpu for rank, gpu in zip(ranks, host.gpus, strict=False) if rank in members]
+                self._limits[node].update({reason for gpu in gpus for reason in gpu.throttled})
 
     @property
     def asked(self) -> Ask | None:
@@ -164,7 +187,12 @@ class FleetController:
     @property
     def judgement(self) -> FleetJudgement:
         """The verdicts of the rounds so far."""
-        return judge(self.search.fleet, self.search.rounds, self.options, self._devices)
+        often = len(self.search.rounds) / 2
+        throttled = {
+            node: tuple(sorted(reason for reason, rounds in limits.items() if rounds > often))
+            for node, limits in enumerate(self._limits)
+        }
+        return judge(self.search.fleet, self.search.rounds, self.options, self._devices, throttled)
 
 
 # --- stored runs and logs --------------------------------------------------------------------------------------------
@@ -186,11 +214,16 @@ def judged(
 
     names: for each run, text that names its two hosts if the run itself does not; None: none
     """
-    if len(runs) == 1 and any(case.group == ASKED for case in runs[0].run.cases):
+    if len(runs) == 1 and is_fleet(runs[0].run):
         replayed = _replayed(runs[0], options, topology)
         if replayed is not None:
             return replayed
     return _of_pairs(runs, names, options, topology)
+
+
+def is_fleet(run: Run) -> bool:
+    """Whether a controller chose its rounds."""
+    return run.imported is None and any(case.group == ASKED for case in run.cases)
 
 
 def _replayed(stored: StoredRun, options: Options, topology: Mapping[str, Path_] | None) -> Judged | None:
@@ -242,7 +275,8 @@ def _of_pairs(
     rounds = [each for place, case in enumerate(cases) for each in _rounds(place, case, times, number)]
     places = {stage: tuple({each.case for each in rounds if each.stage == stage}) for stage in ("alone", "pairs")}
     fleet = fleet_of(nodes, (), facts, topology)
-    whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"])
+    are_hosts = any(len(set(_hosts(stored.run, name))) > 1 for stored, name in zip(runs, names, strict=True))
+    whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"], are_hosts)
     return Judged(judge(whole, rounds, options, missing_devices(nodes, facts)), cases)
 
 

@@ -4,6 +4,7 @@ The logarithm of a time is level (of the kind of path, in the round) + sender + 
 ``diagnosis/pairs.py`` for full matrices.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,11 @@ _SPREADS: Final = 2
 _NULLS: Final = (0.0, 0.25, 0.5)
 _SWEEPS: Final = 4
 _LEAST_CONTROLS: Final = 8
+_LEAST_GOOD: Final = 6
+"""Pairs of three good nodes, both ways: of four nodes, one is bad."""
+_WEIGHT_IF_BUSY: Final = 1 / 3
+"""Where programs compete for CPUs. Moments of four rounds, seen in every second, have a correlation of 0.75² from one
+time to the next, so n times are worth n (1 − 0.56) / (1 + 0.56)."""
 _MEDIAN_OVER_MEAN: Final = 1.2533
 _NODE_SIGMAS, _LINK_SIGMAS, _ALONE_SIGMAS = 1.5, 2.0, 2.0
 """How far out a suspect is. A healthy suspect only costs a place in rounds that are measured anyway."""
@@ -73,9 +79,8 @@ def data_of(fleet: Fleet, rounds: list[Round]) -> Data:
         none = np.zeros(0, dtype=np.int64)
         return Data(none, none, none, none, np.zeros(0))
     turn = np.repeat(np.arange(len(rounds)), [len(each.sender) for each in rounds])
-    sender, receiver, seconds = (
-        np.concatenate([getattr(each, name) for each in rounds]) for name in ("sender", "receiver", "seconds")
-    )
+    seconds = np.concatenate([each.evidence if each.stage in FRESH else each.seconds for each in rounds])
+    sender, receiver = (np.concatenate([getattr(each, name) for each in rounds]) for name in ("sender", "receiver"))
     kept = seconds > 0
     sender, receiver = sender[kept], receiver[kept]
     return Data(turn[kept], sender, receiver, fleet.path(sender, receiver), np.log(seconds[kept]))
@@ -129,7 +134,7 @@ def suspects_of_pairs(fleet: Fleet, rounds: list[Round], within: float) -> Suspe
     largest = effects.max(axis=0)
     slow = largest > max(within, _SLOW_SIGMAS * float(np.median(np.abs(largest))) * _MAD_TO_SIGMA)
     control = ~slow[data.sender] & ~slow[data.receiver]
-    if control.sum() < _LEAST_CONTROLS:
+    if control.sum() < _LEAST_GOOD:
         control = every
     level = _levels(data, control, level)
     rest = without_levels(data, level, control)
@@ -229,7 +234,35 @@ class Evidences:
         return np.asarray(np.logaddexp.reduce(self.log, axis=1) - np.log(self.log.shape[1]))
 
 
-def log_evidence(errors: Floats, scale: float, within: float) -> Floats:
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How single times of healthy nodes err.
+
+    scale: of their logarithm
+    outliers: share that is anything
+    weight: independent times per time: below 1 where slow moments last several rounds
+    """
+
+    scale: float
+    outliers: float = OUTLIERS
+    weight: float = 1.0
+
+
+def noise_of(controls: Floats, scale: float, again: list[Round]) -> Noise:
+    """The noise of ``controls``, at least that of what made a suspect: where programs compete, it is larger later."""
+    scale = max(scale, _scale(controls))
+    out = np.count_nonzero(np.abs(controls) > _SLOW_SIGMAS * scale)
+    # As if 10 more had been seen, with the usual share.
+    share = max(OUTLIERS, (out + 10 * OUTLIERS) / (len(controls) + 10))
+    return Noise(scale, share, weight_of(again))
+
+
+def weight_of(again: Iterable[Round]) -> float:
+    """The weight of the times of some rounds."""
+    return _WEIGHT_IF_BUSY if any(each.busy for each in again) else 1.0
+
+
+def log_evidence(errors: Floats, noise: Noise, within: float) -> Floats:
     """Log of the evidence against "not slower than half of ``within``" in each row of ``errors`` (NaN: none).
 
     E = ∫ L(δ) π(δ) dδ / max L(δ₀): the likelihood of a slowdown δ averaged over δ from ``within`` to ``LARGEST``, over
@@ -237,35 +270,36 @@ def log_evidence(errors: Floats, scale: float, within: float) -> Floats:
     if nothing is wrong, whenever one stops to look (Ville's inequality; universal inference: Wasserman, Ramdas and
     Balakrishnan 2020, https://arxiv.org/abs/1912.11436; e-values: Vovk and Wang 2021, https://arxiv.org/abs/1912.06116).
     It is also a Bayes factor, so prior odds times E are posterior odds. L is Student's t with 4 degrees of freedom
-    (Lange, Little and Taylor 1989, doi:10.1080/01621459.1989.10478852) mixed with ``OUTLIERS`` anywhere, so a single
-    slow moment is worth a factor of at most 1/``OUTLIERS``. A second spread, half of δ, is for faults that come and go.
+    (Lange, Little and Taylor 1989, doi:10.1080/01621459.1989.10478852) mixed with outliers anywhere, so a single slow
+    moment is worth a factor of at most 1/``OUTLIERS``. A second spread, half of δ, is for faults that come and go.
     """
+    scale = noise.scale
     shifts = np.geomspace(within, np.log(LARGEST), _GRID)
     spreads = np.stack([np.full(_GRID, scale), np.maximum(scale, shifts / 2)], axis=1)
-    alternatives = _likelihood(errors, np.repeat(shifts, _SPREADS), spreads.ravel())
-    null = _likelihood(errors, within * np.asarray(_NULLS), np.full(len(_NULLS), scale))
+    alternatives = _likelihood(errors, np.repeat(shifts, _SPREADS), spreads.ravel(), noise)
+    null = _likelihood(errors, within * np.asarray(_NULLS), np.full(len(_NULLS), scale), noise)
     mean = np.logaddexp.reduce(alternatives, axis=1) - np.log(alternatives.shape[1])
     return np.asarray(mean - null.max(axis=1))
 
 
-def _likelihood(errors: Floats, shifts: Floats, scales: Floats) -> Floats:
+def _likelihood(errors: Floats, shifts: Floats, scales: Floats, noise: Noise) -> Floats:
     """Log likelihood of each row (rows × times) for each shift and scale: rows × shifts."""
     z = (errors[:, :, np.newaxis] - shifts) / scales
     # The constant of Student's t with 4 degrees of freedom is 3/8.
     inside = 0.375 * (1 + z**2 / _FREEDOM) ** (-(_FREEDOM + 1) / 2) / scales
-    logs = np.log((1 - OUTLIERS) * inside + OUTLIERS / _RANGE)
-    return np.asarray(np.where(np.isnan(z), 0.0, logs).sum(axis=1))
+    logs = np.log((1 - noise.outliers) * inside + noise.outliers / _RANGE)
+    return np.asarray(noise.weight * np.where(np.isnan(z), 0.0, logs).sum(axis=1))
 
 
-def evidences(out: Floats, back: Floats, partners: Ints, scale: float, within: float) -> Evidences:
+def evidences(out: Floats, back: Floats, partners: Ints, noise: Noise, within: float) -> Evidences:
     """The evidence of times in both directions."""
-    one, other = (log_evidence(errors, scale, within) for errors in (out, back))
+    one, other = (log_evidence(errors, noise, within) for errors in (out, back))
     return Evidences(out, back, partners, np.stack([one + other, one, other], axis=1))
 
 
 def evidence_of_nodes(fleet: Fleet, rounds: list[Round], suspects: Suspects, nodes: Ints, within: float) -> Evidences:
     """The evidence of rounds after the suspicion, against partners that are no suspects."""
-    data, errors, bad = _fresh(fleet, rounds, suspects)
+    data, errors, bad, noise = _fresh(fleet, rounds, suspects)
     out = (bad[data.sender]) & ~bad[data.receiver]
     back = (bad[data.receiver]) & ~bad[data.sender]
     rows = np.full(fleet.count, -1)
@@ -284,13 +318,13 @@ def evidence_of_nodes(fleet: Fleet, rounds: list[Round], suspects: Suspects, nod
         axis=0,
     )
     partners = np.bincount(met[:, 0], minlength=fleet.count)[nodes]
-    return evidences(columns[0], columns[1], partners, suspects.scale, within)
+    return evidences(columns[0], columns[1], partners, noise, within)
 
 
 def evidence_of_links(fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float) -> Evidences:
     """The evidence of rounds in which the suspected links were measured again."""
     again = [each for each in rounds if each.stage != "held out"]
-    data, errors, _ = _fresh(fleet, again, suspects)
+    data, errors, _, noise = _fresh(fleet, again, suspects)
     number = {(first, second): row for row, (first, second) in enumerate(suspects.links.tolist())}
     count = len(number)
     pairs = list(zip(data.sender.tolist(), data.receiver.tolist(), strict=True))
@@ -298,35 +332,36 @@ def evidence_of_links(fleet: Fleet, rounds: list[Round], suspects: Suspects, wit
         _table(np.asarray([number.get(pair, -1) for pair in ordered], dtype=np.int64), errors, count)
         for ordered in (pairs, [(second, first) for first, second in pairs])
     )
-    return evidences(out, back, np.ones(count, dtype=np.int64), suspects.scale, within)
+    return evidences(out, back, np.ones(count, dtype=np.int64), noise, within)
 
 
 def evidence_alone(fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float) -> Evidences:
     """The evidence of further rounds in which every node ran a case alone."""
     again = [each for each in rounds if each.stage == "alone again"]
-    logs = np.full((len(suspects.nodes), len(again)), np.nan)
+    every = np.full((fleet.count, len(again)), np.nan)
     control = np.ones(fleet.count, dtype=np.bool_)
     control[suspects.nodes] = False
     for column, each in enumerate(again):
-        values = np.full(fleet.count, np.nan)
-        values[each.sender] = logs_of(each.seconds)
-        usual = values[control]
-        level = np.nanmedian(usual) if np.isfinite(usual).sum() >= _LEAST_CONTROLS else suspects.level[0]
-        logs[:, column] = (values - level)[suspects.nodes]
-    one = log_evidence(logs, suspects.scale, within)
+        every[each.sender, column] = logs_of(each.evidence)
+        usual = every[control, column]
+        every[:, column] -= np.nanmedian(usual) if np.isfinite(usual).sum() >= _LEAST_CONTROLS else suspects.level[0]
+    logs, usual = every[suspects.nodes], every[control]
+    one = log_evidence(logs, noise_of(usual[np.isfinite(usual)], suspects.scale, again), within)
     none = np.full(len(one), -np.inf)
     return Evidences(logs, logs[:, :0], np.zeros(len(one), np.int64), np.stack([one + np.log(3), none, none], axis=1))
 
 
-def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data, Floats, Truths]:
-    """The data after the suspicion, their logarithms over the usual, and which nodes are suspect."""
-    data = data_of(fleet, [each for each in rounds if each.stage in FRESH])
+def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data, Floats, Truths, Noise]:
+    """The data after the suspicion, their logarithms over the usual, which nodes are suspect, and how others err."""
+    again = [each for each in rounds if each.stage in FRESH]
+    data = data_of(fleet, again)
     bad = np.zeros(fleet.count, dtype=np.bool_)
     bad[suspects.nodes] = True
     linked = bad.copy()
     linked[suspects.links.ravel()] = True
-    errors = without_levels(data, suspects.level, ~linked[data.sender] & ~linked[data.receiver])
-    return data, errors, bad
+    control = ~linked[data.sender] & ~linked[data.receiver]
+    errors = without_levels(data, suspects.level, control)
+    return data, errors, bad, noise_of(errors[control], suspects.scale, again)
 
 
 def _table(rows: Ints, values: Floats, count: int) -> Floats:

@@ -42,13 +42,14 @@ _STEPS: Final = (1.15, 1.5, 2.0, 3.0)
 def headline(judged: Judged, options: Options) -> str:
     """The answer in a sentence."""
     judgement = judged.judgement
-    many = f"{counted(judgement.fleet.count, 'node')}, {counted(len(judgement.rounds), 'round')}"
+    noun = judgement.fleet.noun
+    many = f"{counted(judgement.fleet.count, noun)}, {counted(len(judgement.rounds), 'round')}"
     if judgement.accused:
         first, *others = judgement.accused
         more = f"; {len(others)} more" if others else ""
         return f"{sentence(judged, first)}{more} ({many})"
     if not judgement.is_comparable:
-        return f"cannot tell: {many}, but it takes {LEAST_NODES} measured nodes to know what is usual"
+        return f"cannot tell: {many}, but it takes {LEAST_NODES} measured {noun}s to know what is usual"
     if judgement.verdicts:
         return f"cannot tell: {sentence(judged, judgement.verdicts[0])} ({many})"
     slower = f"{math.expm1(options.within):.0%}"
@@ -99,7 +100,7 @@ def _numbers(judged: Judged, verdict: Verdict) -> str:
         f"{_case(judged, each)} takes {three_digits(each.ratio)} times as long as usual "
         f"({format_time(1e9 * each.measured_seconds)} instead of {format_time(1e9 * each.usual_seconds)}"
         f", {counted(each.rounds, 'time')})"
-        for each in sorted(verdict.evidence, key=lambda each: -each.ratio)[:1]
+        for each in verdict.evidence[:1]
     ]
     return "".join(f"; {part}" for part in parts)
 
@@ -114,7 +115,10 @@ def _sureness(verdict: Verdict) -> str:
     if verdict.error is None:
         return ""
     if verdict.accuses:
-        return f"; {_percent(verdict.probability)} sure"
+        reasons = f"; its GPU is throttled: {listed(verdict.throttled)}" if verdict.throttled else ""
+        return f"; {_percent(verdict.probability)} sure{reasons}"
+    if verdict.busy:
+        return "; other programs took the CPUs meanwhile"
     return "; one more round would decide" if verdict.next_pairs else "; more rounds would decide"
 
 
@@ -129,10 +133,16 @@ def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
     rows += [(_KINDS[verdict.kind], sentence(judged, verdict)) for verdict in judgement.verdicts[1:_MOST_NAMED]]
     if len(judgement.verdicts) > _MOST_NAMED:
         rows.append(("more", f"{len(judgement.verdicts) - _MOST_NAMED} more verdicts are in the table"))
-    undecided = [pair for verdict in judgement.verdicts for pair in verdict.next_pairs]
+    undecided = [pair for verdict in judgement.verdicts for pair in verdict.next_pairs if not verdict.busy]
+    busy = sum(each.busy for each in judgement.rounds)
+    if busy and judgement.code != 1:
+        what = f"other programs took the CPUs in {counted(busy, 'round')}: slow ones may hide"
+        rows.append(("next", f"{what}; stop them and run busbw fleet again"))
     if undecided:
         names = [" and ".join(_partner(judged, node) for node in pair) for pair in undecided[:_MOST_NAMED]]
         rows.append(("measure next", listed(names)))
+    if not judgement.fleet.are_hosts:
+        rows.append(("cluster", "busbw submit fleet --nodes N, or srun busbw fleet, measures hosts instead of ranks"))
     return rows
 
 

@@ -11,14 +11,18 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
 
-Stage = Literal["alone", "alone again", "pairs", "held out", "suspects", "within", "cross", "halves", "narrow"]
+Stage = Literal[
+    "alone", "alone again", "pairs", "held out", "suspects", "within", "cross", "halves", "narrow", "between"
+]
 """Why a round is measured. alone: every node by itself, and again for suspects; pairs: the schedule that finds
 suspects; suspects: each against a good node; within: pairs below one switch; cross, halves: pairs across a cut, and as
 many inside of its sides; narrow: part of the pairs across. held out: pairs that another program measured, which find no
-suspect but confirm one."""
+suspect but confirm one. between: no evidence, but time between rounds that are."""
 
 FRESH: Final[tuple[Stage, ...]] = ("held out", "suspects")
 """Stages whose data confirm a suspect of the pairs."""
+BUSY: Final = 0.06
+"""Share of CPUs that other programs may use, as in ``data/summary.py``."""
 FULL: Final = 32
 """Up to so many nodes, every pair is measured; of more, random matchings."""
 _NODES_PER_LINK: Final = 4
@@ -33,6 +37,8 @@ class Round:
     case: place in the run's cases
     sender, receiver: numbers of nodes; each node once
     seconds: time of each pair; NaN if it was not measured or failed
+    disturbed: pairs on whose nodes other programs took the CPUs, more than on most: no evidence against them
+    busy: whether other programs took the CPUs of most nodes
     """
 
     case: int
@@ -40,6 +46,8 @@ class Round:
     sender: Ints
     receiver: Ints
     seconds: Floats
+    disturbed: Truths | None = None
+    busy: bool = False
 
     @classmethod
     def of(cls, case: int, stage: Stage, sender: Ints, receiver: Ints) -> "Round":
@@ -60,9 +68,22 @@ class Round:
         kept = ~(np.isin(self.sender, nodes) | np.isin(self.receiver, nodes))
         return Round.of(self.case, self.stage, self.sender[kept], self.receiver[kept])
 
-    def measured(self, seconds: Floats) -> "Round":
-        """The round with its times."""
-        return replace(self, seconds=seconds)
+    def measured(self, seconds: Floats, taken: Floats | None = None) -> "Round":
+        """The round with its times.
+
+        taken: of each node, the share of its CPUs that other programs used; NaN if unknown
+        """
+        if taken is None or np.isnan(taken).all():
+            return replace(self, seconds=seconds)
+        usual = float(np.nanmedian(taken))
+        apart = np.nan_to_num(taken) > usual + BUSY
+        disturbed = apart[self.sender] | apart[self.receiver]
+        return replace(self, seconds=seconds, disturbed=disturbed, busy=usual > BUSY)
+
+    @property
+    def evidence(self) -> Floats:
+        """The times without those of disturbed pairs."""
+        return self.seconds if self.disturbed is None else np.where(self.disturbed, np.nan, self.seconds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +109,11 @@ class Fleet:
     def count(self) -> int:
         """Number of nodes."""
         return len(self.names)
+
+    @property
+    def noun(self) -> str:
+        """What a node is."""
+        return "node" if self.are_hosts else "rank"
 
     def path(self, sender: Ints, receiver: Ints) -> Ints:
         """Kind of each pair's path: 0 below one switch or unknown, 1 between switches."""

@@ -1,7 +1,7 @@
 """The rounds of a fleet, one after the other: a decision on arrays alone, which runs, simulations and replays share."""
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from busbw_analysis.fleet.model import (
     Evidences,
+    Noise,
     Suspects,
     evidence_alone,
     evidence_of_links,
@@ -17,6 +18,7 @@ from busbw_analysis.fleet.model import (
     logs_of,
     suspects_alone,
     suspects_of_pairs,
+    weight_of,
 )
 from busbw_analysis.fleet.rounds import (
     FULL,
@@ -38,11 +40,11 @@ ERROR_RATE: Final = 0.01
 """Share of healthy fleets in which anything is accused, at most."""
 MOST_ROUNDS: Final = 40
 """Of a fleet with more than ``FULL`` nodes; failed rounds that are repeated in parts come on top."""
-_TURNS: Final = 8
+_TURNS, _TURNS_IF_BUSY = 8, 16
 """Times that suspects are measured (pairs: both ways), unless they are decided before."""
 PARTNERS: Final = 2
 """A node is accused with so many partners at least: with one, its link may be slow instead."""
-_TURNS_WITHIN, _TURNS_CUT, _NARROWINGS = 2, 4, 4
+_TURNS_WITHIN, _TURNS_CUT, _TURNS_CUT_IF_BUSY, _NARROWINGS = 2, 4, 12, 4
 _DOUBT: Final = 0.1
 """Evidence below which a suspect is cleared."""
 _MARGIN: Final = 4.0
@@ -94,12 +96,15 @@ class Search:
         self._stages = self._all()
         self.asked: Round | None = next(self._stages, None)
 
-    def tell(self, seconds: Floats) -> None:
-        """Take the times of the pairs of ``asked`` (NaN: failed), and choose the next round; None: answered."""
+    def tell(self, seconds: Floats, taken: Floats | None = None) -> None:
+        """Take the times of the pairs of ``asked`` (NaN: failed), and choose the next round; None: answered.
+
+        taken: of each node, the share of its CPUs that other programs used; NaN if unknown
+        """
         if self.asked is None:
             raise ValueError("no round was asked")
         try:
-            self.asked = self._stages.send(self.asked.measured(seconds))
+            self.asked = self._stages.send(self.asked.measured(seconds, taken))
         except StopIteration:
             self.asked = None
 
@@ -134,18 +139,13 @@ class Search:
         for case in self.fleet.alone:
             yield from self._ask(everybody(self.fleet, case, "alone"))
         pairs = self.fleet.pairs if self.fleet.count > 1 else ()
-        if not pairs:
-            yield from self._alone_again()
+        # A large fleet takes the largest messages only, because its rounds are limited.
+        pairs = pairs[:1] if self._large else pairs
         for place, case in enumerate(pairs):
-            # A large fleet takes the largest messages only, because its rounds are limited.
-            if place and self._large:
-                break
             yield from self._pairs(case, sample=place > 0)
-            if not place:
-                yield from self._alone_again()
             if not self._large and not place:
                 yield from self._cut(case)
-            yield from self._suspects(case)
+        yield from self._suspects(pairs)
         for case in pairs[:1]:
             yield from self._within(case)
             if self._large:
@@ -154,16 +154,6 @@ class Search:
     def of_case(self, case: int) -> list[Round]:
         """The measured rounds of a case."""
         return [each for each in self.rounds if each.case == case]
-
-    def _alone_again(self) -> Rounds:
-        """Suspects among the nodes alone: some time after the first look, because a slow moment may last seconds."""
-        for case in self.fleet.alone:
-            suspects = suspects_alone(self.of_case(case), self.options.within)
-            for _ in range(_TURNS):
-                evidence = evidence_alone(self.fleet, self.of_case(case), suspects, self.options.within)
-                if not open_tests(evidence).any() or not self._room(_OF_PAIRS):
-                    break
-                yield from self._ask(everybody(self.fleet, case, "alone again"))
 
     def _pairs(self, case: int, *, sample: bool) -> Rounds:
         """Every pair both ways, or random matchings."""
@@ -177,21 +167,49 @@ class Search:
             yield from self._ask(each)
             yield from self._ask(each.turned)
 
-    def _suspects(self, case: int) -> Rounds:
-        """Suspects against good nodes, all at the same time, until each is decided."""
+    def _suspects(self, pairs: Sequence[int]) -> Rounds:
+        """Suspects of all cases in turn, until each is decided: a slow moment may last several rounds.
+
+        Nodes alone run all at once; suspects of pairs have good partners, all at the same time, both ways.
+        """
         within = self.options.within
-        fleet = with_sides(self.fleet, self.of_case(case), within)
-        suspects = suspects_of_pairs(fleet, self.of_case(case), within)
-        for turn in range(_TURNS):
-            if not self._room(2 + _OF_CUT):
+        alone = {case: suspects_alone(self.of_case(case), within) for case in self.fleet.alone}
+        fleets = {case: with_sides(self.fleet, self.of_case(case), within) for case in pairs}
+        suspects = {case: suspects_of_pairs(fleets[case], self.of_case(case), within) for case in pairs}
+        turn = 0
+        while turn < (_TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else _TURNS):
+            asked = []
+            for case in self.fleet.alone if not pairs or self._room(_OF_PAIRS) else ():
+                evidence = evidence_alone(self.fleet, self.of_case(case), alone[case], within)
+                if open_tests(evidence).any():
+                    asked.append(everybody(self.fleet, case, "alone again"))
+            turned = []
+            for case in pairs if self._room(2 + _OF_CUT + len(asked)) else ():
+                first = turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1
+                nodes, links = open_suspects(
+                    fleets[case], self.of_case(case), suspects[case], within, links_first=first
+                )
+                if len(nodes) or len(links):
+                    of_all = suspects[case].nodes
+                    asked.append(against_good(fleets[case], case, nodes, links, of_all, turn, self._generator))
+                    turned.append(asked[-1].turned)
+            for each in (*asked, *turned):
+                yield from self._ask(each)
+                # Where programs compete, other rounds lie between those of a suspect.
+                if len(asked) == 1 and self.rounds and self.rounds[-1].busy:
+                    yield from self._between(each.case, pairs)
+            if not asked:
                 return
-            first = turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1
-            nodes, links = open_suspects(fleet, self.of_case(case), suspects, within, links_first=first)
-            if not len(nodes) and not len(links):
-                return
-            asked = against_good(fleet, case, nodes, links, suspects.nodes, turn, self._generator)
-            yield from self._ask(asked)
-            yield from self._ask(asked.turned)
+            turn += 1
+
+    def _between(self, case: int, pairs: Sequence[int]) -> Rounds:
+        """A round of another case."""
+        others = [other for other in (*pairs, *self.fleet.alone) if other != case]
+        for other in others[:1]:
+            if other in pairs:
+                yield from self._ask(matching(np.arange(self.fleet.count), other, "between", self._generator))
+            else:
+                yield from self._ask(everybody(self.fleet, other, "between"))
 
     def _within(self, case: int) -> Rounds:
         """Measure pairs below each switch if most nodes of one are bad, to tell the switch from its trunk."""
@@ -214,9 +232,9 @@ class Search:
         if min(map(len, sides)) < _LEAST_SIDE:
             return
         asked = self._across(case, sides, 0)
-        for _ in range(_TURNS_CUT):
-            if not self._room(3):
-                return
+        for turn in range(_TURNS_CUT_IF_BUSY):
+            if not self._room(3) or (turn >= _TURNS_CUT and not self.rounds[-1].busy):
+                break
             halves = joined([matching(side, case, "halves", self._generator) for side in sides])
             asked = self._across(case, sides, len(halves.sender))
             for each in (asked, asked.turned, halves):
@@ -394,7 +412,8 @@ def cut_evidence(rounds: list[Round], scale: float, within: float) -> Cut | None
     # A ratio has the errors of two medians over so many pairs, and what all pairs of a round have in common.
     pairs = min(len(each.sender) for each in rounds if each.stage in {"cross", "halves"})
     error = max(_OF_ROUND, _MEDIAN_OVER_MEAN * math.sqrt(2 / pairs) * scale)
-    ways = [log_evidence(ratios[np.newaxis, 1:, way], error, within)[0] for way in (0, 1)]
+    noise = Noise(error, weight=weight_of(each for each in rounds if each.stage == "cross"))
+    ways = [log_evidence(ratios[np.newaxis, 1:, way], noise, within)[0] for way in (0, 1)]
     slow = bool(ratios[0].max() > within)
     return Cut(float(ratios[0].max()), np.asarray([ways[0] + ways[1], *ways]), ratios[1:], slow)
 

@@ -1,13 +1,15 @@
 """Verdicts on a fleet: what is slow, how sure that is, and the numbers behind it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, Literal
 
 import numpy as np
 
 from busbw_analysis.fleet.model import (
     Evidences,
+    Noise,
     Suspects,
     data_of,
     evidence_alone,
@@ -49,6 +51,7 @@ _FAR_SIGMAS: Final = 4.0
 _LIKELY: Final = 0.1
 """Adjusted error below which a suspect is undecided, not cleared."""
 _ALL_FAILED: Final = 2
+_OF_A_NODE: Final = frozenset({"alone", "node"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ class Verdict:
         measured
     next_pairs: pairs that would decide
     at_once: fewest pairs of a cut that were slow together; 0: not a cut
+    throttled: what slowed a GPU of the node down in most rounds
+    busy: whether it is undecided while other programs took CPUs
     """
 
     kind: Kind
@@ -101,6 +106,8 @@ class Verdict:
     device: Device | None = None
     next_pairs: tuple[tuple[int, int], ...] = ()
     at_once: int = 0
+    throttled: tuple[str, ...] = ()
+    busy: bool = False
 
     @property
     def accuses(self) -> bool:
@@ -174,11 +181,16 @@ class _Test:
 
 
 def judge(
-    fleet: Fleet, rounds: Sequence[Round], options: Options, devices: Iterable[tuple[int, Device]] = ()
+    fleet: Fleet,
+    rounds: Sequence[Round],
+    options: Options,
+    devices: Iterable[tuple[int, Device]] = (),
+    throttled: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
 ) -> FleetJudgement:
     """The verdicts of the rounds of a search.
 
     devices: missing devices by node
+    throttled: what slowed the GPUs of each node down
     A node is accused by data that were measured after it became suspect, with a family-wise error of ``ERROR_RATE``:
     1/E is a p value (Markov's inequality), and Holm's procedure goes over all suspects of all cases.
     """
@@ -192,8 +204,16 @@ def judge(
     verdicts += _failed(rounds)
     verdicts += _merged(list(_decided(tests)))
     order = ("failed", "device", "switch", "trunk", "alone", "node", "link", "undecided")
+    verdicts = [_with_causes(each, rounds, throttled) for each in verdicts]
     ranked = sorted(verdicts, key=lambda verdict: (order.index(verdict.kind), -verdict.ratio))
     return FleetJudgement(fleet, tuple(ranked), tuple(rounds), len(tests))
+
+
+def _with_causes(verdict: Verdict, rounds: Sequence[Round], throttled: Mapping[int, tuple[str, ...]]) -> Verdict:
+    if verdict.accuses:
+        return replace(verdict, throttled=throttled.get(verdict.nodes[0], ()) if verdict.kind in _OF_A_NODE else ())
+    again = [each for each in rounds if each.stage in {"alone again", *FRESH}]
+    return replace(verdict, busy=any(each.busy or _disturbed(each, verdict.nodes) for each in again))
 
 
 def _of(rounds: Sequence[Round], case: int) -> list[Round]:
@@ -240,8 +260,14 @@ def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_
 def _is_far(rounds: list[Round], again: Stage, test: _Test, suspects: Suspects, options: Options) -> bool:
     """Whether nothing was measured again, and the suspect stands out from what was."""
     excess = np.log(test.verdict.ratio)
-    measured_again = any(each.stage == again for each in rounds)
+    measured_again = any(each.stage == again and not _disturbed(each, test.verdict.nodes) for each in rounds)
     return not test.times and not measured_again and excess > max(options.within, _FAR_SIGMAS * suspects.scale)
+
+
+def _disturbed(measured: Round, nodes: tuple[int, ...]) -> bool:
+    """Whether other programs took CPUs of the pair that has any of ``nodes``."""
+    own = np.isin(measured.sender, nodes) | np.isin(measured.receiver, nodes)
+    return measured.disturbed is not None and bool(measured.disturbed[own].any())
 
 
 def _test(
@@ -273,7 +299,7 @@ def _switch(
     data = data_of(fleet, [each for each in rounds if each.stage == "within"])
     inside = below[data.sender]
     errors = without_levels(data, suspects.level, ~inside)[inside]
-    is_switch = log_evidence(errors[np.newaxis], suspects.scale, within)[0] > np.log(1 / ERROR_RATE)
+    is_switch = log_evidence(errors[np.newaxis], Noise(suspects.scale), within)[0] > np.log(1 / ERROR_RATE)
     members = tuple(np.flatnonzero(below).tolist())
     test = _test("switch" if is_switch else "trunk", members, rounds[0].case, evidence, int(rows[0]), suspects, 0.0)
     way = WAYS[int(np.argmax(log))]
@@ -337,16 +363,19 @@ def _merged(verdicts: list[Verdict]) -> Iterator[Verdict]:
     """One verdict for each subject. A node that is slow by itself explains its pairs, and two cases the same node."""
     by_subject: dict[tuple[object, ...], list[Verdict]] = {}
     for verdict in verdicts:
-        single = verdict.kind in {"alone", "node"}
+        single = verdict.kind in _OF_A_NODE
         key = (single, verdict.nodes, verdict.kind if not single else "") if verdict.accuses else (verdict,)
         by_subject.setdefault(key, []).append(verdict)
     named = {verdict.nodes[0] for verdict in verdicts if verdict.accuses and len(verdict.nodes) == 1}
+    doubtful = {verdict.nodes[0] for verdict in verdicts if len(verdict.nodes) == 1}
     for members in by_subject.values():
         first = min(members, key=lambda verdict: (verdict.kind != "alone", verdict.error))
         same = [verdict for verdict in members if verdict.kind == first.kind]
         way: Way = first.way if len({verdict.way for verdict in same}) == 1 else "both"
-        evidence = tuple(each for verdict in members for each in verdict.evidence)
-        if first.accuses or not named & set(first.nodes):
+        ordered = sorted(members, key=lambda verdict: (verdict.kind != first.kind, -verdict.ratio))
+        evidence = tuple(each for verdict in ordered for each in verdict.evidence)
+        explained = named if len(first.nodes) == 1 else doubtful
+        if first.accuses or not explained & set(first.nodes):
             yield replace(first, way=way, evidence=evidence)
 
 

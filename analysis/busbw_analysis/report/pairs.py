@@ -175,7 +175,7 @@ def _by_hosts(matrix: PairMatrix, values: Floats, unit: str, *, folded: bool) ->
     for row, column in np.ndindex(of_hosts.shape):
         cells = values[np.ix_(number == row, number == column)]
         of_hosts[row, column] = np.nanmedian(cells) if np.isfinite(cells).any() else np.nan
-    yield _heatmap("Median over the pairs of two hosts", hosts, of_hosts, unit, folded=folded)
+    yield heatmap("Median over the pairs of two hosts", hosts, of_hosts, unit, folded=folded)
 
 
 def _slowest(caption: str, matrix: PairMatrix, *, folded: bool) -> Table:
@@ -227,10 +227,10 @@ def _by_ranks(
     several = len(set(leaves)) > 1
     places = [f"{leaf} · {row[-1]}" if several and leaf else row[-1] for leaf, row in zip(leaves, ordered, strict=True)]
     names = [str(rank) for _, _, rank, _, _ in ordered]
-    return _heatmap(caption, names, values[np.ix_(order, order)], unit, places, folded=folded)
+    return heatmap(caption, names, values[np.ix_(order, order)], unit, places, folded=folded)
 
 
-def _heatmap(
+def heatmap(
     caption: str, names: Sequence[str], values: Floats, unit: str, places: Sequence[str] = (), *, folded: bool
 ) -> Table:
     """A heatmap from each of ``names`` to each of them.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from busbw.runs.records import JSON
 from busbw.workloads.model_rows import Model
@@ -10,10 +10,11 @@ from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Evidence, Judgement, SliceJudgement
 from busbw_analysis.report.document import Section
 
-Chapter = Literal["asked", "results", "theory", "node", "run", "last"]
-CHAPTERS: Final[tuple[Chapter, ...]] = ("asked", "results", "theory", "node", "run", "last")
-"""The chapters of a report in reading order: what the command asked for, what was measured, how it compares with
-models, the machine, how it was measured, the rest. In each, the sections of the slices come before those of the core.
+Chapter = Literal["answer", "curves", "asked", "results", "theory", "node", "run", "last"]
+CHAPTERS: Final[tuple[Chapter, ...]] = get_args(Chapter)
+"""The chapters of a report in reading order: the answer at length, the curves, what the command asked for, what was
+measured, how it compares with models, the machine, how it was measured, the rest. In each, the sections of the slices
+come before those of the core.
 """
 Unfolded = Literal["always", "alone", "failed", "never"]
 """When a section is unfolded: always; ``alone``: if the run sent no messages; ``failed``: if a case failed; or never,

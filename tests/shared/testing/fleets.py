@@ -1,5 +1,6 @@
 """Fleets of known truth: nodes, links and switches of which some are slow, with the scatter of real launches."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -37,6 +38,9 @@ class World:
     switches, trunks: of switches by number: all their traffic, and that with other switches
     cut: nodes of one side and a slowdown of pairs across if more than ``at_once`` of them run at the same time
     dead: nodes with which every call fails
+    taken: share of the CPUs of nodes by number that other programs use
+    moments: chance that a slow moment of a node begins in a round; in one, which lasts four rounds on average, all
+        takes four times as long
     """
 
     fleet: Fleet
@@ -49,12 +53,20 @@ class World:
     trunks: dict[int, float] = field(default_factory=dict)
     cut: tuple[frozenset[int], float, int] | None = None
     dead: frozenset[int] = frozenset()
+    taken: dict[int, float] = field(default_factory=dict)
+    moments: float = 0.0
+    _slow: set[int] = field(default_factory=set)
 
     def seconds(self, asked: Round, generator: np.random.Generator) -> Floats:
         """What a round would take. Fails as a whole if it has a dead node, as a launch of ranks does."""
         logs = generator.choice(self.errors, len(asked.sender))
         if self.dead and np.isin(np.concatenate([asked.sender, asked.receiver]), list(self.dead)).any():
             return np.full(len(logs), np.nan)
+        if self.moments:
+            chances = generator.random(self.fleet.count)
+            limits = [0.75 if node in self._slow else self.moments for node in range(self.fleet.count)]
+            self._slow = set(np.flatnonzero(chances < limits).tolist())
+            logs += math.log(4) * np.isin(asked.sender, list(self._slow))
         if asked.case == ALONE:
             return np.asarray(np.exp(logs + self._of(self.alone)[asked.sender]))
         logs += self._of(self.out)[asked.sender] + self._of(self.back)[asked.receiver]
@@ -82,7 +94,8 @@ def searched(world: World, seed: int, options: Options | None = None) -> Search:
     generator = np.random.default_rng(seed)
     search = Search(world.fleet, options or Options(seed=seed))
     while search.asked is not None:
-        search.tell(world.seconds(search.asked, generator))
+        taken = np.asarray([world.taken.get(node, 0.0) for node in range(world.fleet.count)])
+        search.tell(world.seconds(search.asked, generator), taken)
     return search
 
 
