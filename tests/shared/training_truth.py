@@ -182,7 +182,7 @@ def published(report: Mapping[str, Any], number: int) -> Row:
     how = dict(given["layout"])
     if how.get("scatter_gather"):
         how["scatter_gather"] = given["tp"] > 1 < given["pp"]
-    degrees = {name: given[name] for name in ("dp", "tp", "pp", "cp", "ep", "interleave") if name in given}
+    degrees = {name: given[name] for name in ("dp", "tp", "pp", "cp", "ep", "vpp") if name in given}
     layout = Layout(**how, **degrees, micro_batches=given["batch"] // given["dp"] // given["micro_batch"])
     per_host = 8 if model.nodes_per_token else None
     step = Step(model, layout, given["batch"], given["sequence"], ranks_per_host=per_host)

@@ -59,7 +59,7 @@ def test_the_first_stage_keeps_all_layers_of_the_model_at_once() -> None:
     layer = S * B * H / 8 * (34 + 5 * A * S / H)
     once = memory(gpt(sequence_parallel=True))
     assert once.activations == pytest.approx(96 * layer + S * B * H * 8 / 8)
-    interleaved = Step(GPT, Layout(tp=8, pp=8, micro_batches=64, interleave=3, sequence_parallel=True), 64, S)
+    interleaved = Step(GPT, Layout(tp=8, pp=8, micro_batches=64, vpp=3, sequence_parallel=True), 64, S)
     assert memory(interleaved).activations == pytest.approx((1 + 7 / 24) * 96 * layer + S * B * H * 15 / 8)
     full = memory(gpt(recompute="full"))
     assert full.activations == pytest.approx(96 * 2 * S * B * H + S * B * H * 8)
@@ -83,7 +83,7 @@ def test_a_gated_model_with_few_keys_keeps_its_own_tensors() -> None:
 def test_bubbles_and_kept_micro_batches_are_those_of_a_played_schedule(p: int, v: int, m: int, schedule: str) -> None:
     if schedule == "gpipe" and v > 1:
         return
-    layout = Layout(pp=p, interleave=v, micro_batches=m, schedule=schedule)  # type: ignore[arg-type]
+    layout = Layout(pp=p, vpp=v, micro_batches=m, schedule=schedule)  # type: ignore[arg-type]
     seconds, kept = play(p, v, m, schedule)
     assert seconds == pytest.approx(3 * m * (1 + layout.bubble))
     assert 1 - 3 * m / seconds == pytest.approx(layout.bubble_share)
@@ -103,7 +103,7 @@ def test_uneven_stages_wait_for_the_longest(
     layers: int, p: int, v: int, rounds: int, schedule: str, least: float, most: float
 ) -> None:
     model = msgspec.structs.replace(models()["Llama 3 8B"], layers=layers)
-    layout = Layout(pp=p, interleave=v, micro_batches=rounds * p, uneven=True, schedule=schedule)  # type: ignore[arg-type]
+    layout = Layout(pp=p, vpp=v, micro_batches=rounds * p, uneven=True, schedule=schedule)  # type: ignore[arg-type]
     one = Step(model, layout, rounds * p, 16)
     parts = [part(layers, p * v, number) for number in range(p * v)]
     lengths = [length for _, length in parts]
@@ -164,9 +164,9 @@ def test_stages_of_a_mixture_with_experts_decide() -> None:
     assert "ep" in {row.dimension for row in traffic(one)}
 
 
-@pytest.mark.parametrize(("pp", "interleave"), [(1, 1), (2, 1), (3, 1), (7, 1), (8, 2), (61, 1)])
-def test_every_stage_is_of_a_kind(pp: int, interleave: int) -> None:
-    layout = Layout(pp=pp, interleave=interleave, micro_batches=pp, uneven=True)
+@pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (2, 1), (3, 1), (7, 1), (8, 2), (61, 1)])
+def test_every_stage_is_of_a_kind(pp: int, vpp: int) -> None:
+    layout = Layout(pp=pp, vpp=vpp, micro_batches=pp, uneven=True)
     one = Step(models()["DeepSeek-V3"], layout, pp, 4096)
     assert sum(one.kinds.values()) == pp
     assert sum(count * sum(one.layers_of(stage)) for stage, count in one.kinds.items()) == one.model.layers

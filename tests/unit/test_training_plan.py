@@ -143,7 +143,7 @@ def test_a_group_with_several_ranks_on_a_host_uses_all_of_their_cards() -> None:
 
 @pytest.mark.parametrize(("p", "v", "m"), [(1, 1, 3), (2, 1, 4), (4, 1, 8), (4, 1, 2), (2, 2, 4), (4, 2, 8)])
 def test_a_step_takes_what_a_played_pipeline_with_its_calls_takes(p: int, v: int, m: int) -> None:
-    layout = Layout(pp=p, interleave=v, micro_batches=m, tp=2)
+    layout = Layout(pp=p, vpp=v, micro_batches=m, tp=2)
     found = step_time(Step(TOY, layout, m, 16), machine(Fixed(all_reduce=1e-4)))
     calls = 2 * TOY.layers / p * 1e-4
     works = flop_per_token(TOY, 16, causal=True) * 16 / 2 / p / 1e9
@@ -165,7 +165,7 @@ def test_a_step_takes_what_a_played_pipeline_with_its_calls_takes(p: int, v: int
 )
 def test_a_pipeline_waits_for_as_many_hops_as_a_played_one(p: int, v: int, m: int, how: str, near: float) -> None:
     model = msgspec.structs.replace(TOY, layers=120)
-    one = Step(model, Layout(pp=p, interleave=v, micro_batches=m, schedule=how, uneven=True), m, 16)  # type: ignore[arg-type]
+    one = Step(model, Layout(pp=p, vpp=v, micro_batches=m, schedule=how, uneven=True), m, 16)  # type: ignore[arg-type]
     with_hops, without = (play(p, v, m, how, hop=hop)[0] for hop in (0.01, 0.0))
     assert hops_in_a_row(one) == pytest.approx((with_hops - without) / 0.01, rel=near)
     found = step_time(one, machine(Fixed(send_recv=0.5)))
@@ -280,7 +280,7 @@ def test_the_plan_is_what_a_search_through_everything_finds(model: Model, room: 
         if dp * tp * pp * cp != 8 or 16 % dp:
             continue
         for v, b, zero, recompute in ways:
-            how = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "interleave": v, "zero": zero}
+            how = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "vpp": v, "zero": zero}
             try:
                 layout = Layout(
                     **how,  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from busbw.errors import UsageError
-from busbw.key_values import Key, choice, number, read_key_values, split_name, whole, yes_or_no
+from busbw.key_values import Key, choice, number, read_key_values, split_name, whole, yes, yes_or_no
 from busbw.ops import limits
 from busbw.ops.base import Context, Schedule
 from busbw.runs.records import DTYPE_BYTES
@@ -150,7 +150,7 @@ LAYOUT_KEYS: Final[dict[str, Key]] = {
     "zero": Key(whole(0, 3), "dp ranks divide 1: optimizer states, 2: and gradients, 3: and weights.", "0, nothing"),
     "shard": Key(whole(1), "With zero=3: only groups of this many ranks divide (HSDP).", "dp · cp"),
     "micro_batch": Key(whole(1), "Sequences in a micro-batch.", "1"),
-    "interleave": Key(whole(1), "Parts of the model per pipeline stage.", "1"),
+    "vpp": Key(whole(1), "Parts of the model per pipeline stage: virtual stages.", "1"),
     "uneven": Key(yes_or_no, "First and last stage may be one layer shorter.", "no"),
     "schedule": Key(choice(get_args(Schedule)), "Pipeline schedule: gpipe or 1f1b.", "1f1b"),
     "sequence_parallel": Key(yes_or_no, "tp ranks divide norms and dropout, too.", "no"),
@@ -167,13 +167,13 @@ LAYOUT_KEYS: Final[dict[str, Key]] = {
     ),
     "imbalance": Key(number, "Load of the busiest experts over the mean.", "1"),
 }
-_SEARCHED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave")
+_SEARCHED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "vpp")
 PLAN_KEYS: Final[dict[str, Key]] = {
     **{name: replace(LAYOUT_KEYS[name], default="searched") for name in _SEARCHED},
     "sequence_parallel": replace(LAYOUT_KEYS["sequence_parallel"], default="yes where possible"),
     "recompute": replace(LAYOUT_KEYS["recompute"], default="none, or where memory needs it selective, then full"),
     **{name: LAYOUT_KEYS[name] for name in ("schedule", "context", "fp8", "hide_experts", "zero_bubble", "gradients")},
-    "uneven": replace(LAYOUT_KEYS["uneven"], read=choice(("yes",)), default="yes"),
+    "uneven": replace(LAYOUT_KEYS["uneven"], read=yes, default="yes"),
 }
 """Settings that a plan can be given; it derives all others."""
 

@@ -132,7 +132,7 @@ def under_way(layout: Layout, stage: int) -> float:
     m with GPipe, min(m, p − r) with 1F1B. Interleaved: 2(p − r − 1) + (v − 1) p + 1 of v parts, so that the first stage
     keeps 1 + (p−1)/(p v) times as much as without (arXiv:2205.05198, section 4.2.3; arXiv:2104.04473, section 2.2).
     """
-    p, m, v = layout.pp, layout.micro_batches, layout.interleave
+    p, m, v = layout.pp, layout.micro_batches, layout.vpp
     if layout.schedule == "gpipe":
         return m
     if v == 1:
@@ -217,7 +217,7 @@ def _ends(step: Step, stage: int, count: float, kernels: Kernels) -> float:
     """
     layout, model = step.layout, step.model
     split = layout.tp if layout.sequence_parallel else 1
-    masks = count if layout.interleave == 1 else min(layout.micro_batches, 2 * layout.pp - 1)
+    masks = count if layout.vpp == 1 else min(layout.micro_batches, 2 * layout.pp - 1)
     first = step.own_tokens * model.hidden * model.dropout * masks if stage == 0 else 0.0
     if stage < layout.pp - 1 or not model.vocabulary:
         return first
@@ -331,7 +331,7 @@ def _changes(step: Step) -> Iterator[Step]:
     pieces = (base.micro_batches, smallest)
     for recompute, micro_batches, zero in product(dict.fromkeys(ways), dict.fromkeys(pieces), range(base.zero, 4)):
         yield replace(step, layout=replace(base, zero=zero, recompute=recompute, micro_batches=micro_batches))
-    whole = replace(base, zero=3, recompute="full", interleave=1, shard=None, context="ring", scatter_gather=False)
+    whole = replace(base, zero=3, recompute="full", vpp=1, shard=None, context="ring", scatter_gather=False)
     for layout in layouts(step.model, base.gpus, whole, degrees=64):
         if step.batch % layout.dp:
             continue
