@@ -52,7 +52,17 @@ def test_values_are_read_as_they_are_written(values: dict[str, object]) -> None:
             "tp=٣",
             "tp=" + "9" * 400,
         ),
-        *("share=x", "share=", "share", "uneven=", "uneven=true", "schedule", "schedule=", "schedule=1F1B", "micro-batch=1,micro_batch=1"),
+        *(
+            "share=x",
+            "share=",
+            "share",
+            "uneven=",
+            "uneven=true",
+            "schedule",
+            "schedule=",
+            "schedule=1F1B",
+            "micro-batch=1,micro_batch=1",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_the_code_of_the_list(text: str) -> None:

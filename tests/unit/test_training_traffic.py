@@ -284,6 +284,7 @@ def test_what_holds_is_the_formula_of_what_is_sent(recompute: str, context: str,
     [
         ({"pp": 3}, "divides", "1, 2, 4, 8, or uneven=yes"),
         ({"pp": 9, "uneven": True}, "divides", "8 layers"),
+        ({"pp": 4, "vpp": 3, "micro_batches": 4, "uneven": True}, "divides", "8 layers"),
         ({"tp": 3}, "divides", "1, 2, 4"),
         ({"tp": 8}, "divides", "1, 2, 4"),
         ({"cp": 3}, "divides", "16"),

@@ -45,7 +45,8 @@ class Layout:
     micro_batches: per step and replica.
     vpp: parts of the layers per pipeline stage.
     uneven: parts may differ by a layer if they do not divide the model. The last and the first, with the head and the
-    embedding, are the shorter ones (as in Llama 3 405B: https://arxiv.org/abs/2407.21783, section 3.3.2).
+    embedding, are the shorter ones, and may have no layer (as in Llama 3 405B: https://arxiv.org/abs/2407.21783,
+    section 3.3.2).
     sequence_parallel: norms and dropout are split along the sequence, too (https://arxiv.org/abs/2205.05198).
     keep_inputs: with it, gathered inputs are kept for gradients of weights, as in torch, and not gathered again.
     columns: the last matrices of a layer are also split by columns, so their inputs and outputs are gathered.
@@ -231,8 +232,9 @@ class Step:
     def _check_parts(self) -> None:
         model, parts = self.model, self.layout.pp * self.layout.vpp
         what = f"{model.layers} layers of {model.name}"
-        if self.layout.uneven and parts > model.layers:
-            _refuse(f"pp · vpp {parts}: expected at most the {what}, one per part", "divides")
+        ends = 2 if self.layout.vpp > 1 else 0  # with virtual stages the ends have other parts with layers
+        if self.layout.uneven and parts > model.layers + ends:
+            _refuse(f"pp · vpp {parts}: expected at most the {what}, one per part, and {ends} without", "divides")
         if not self.layout.uneven and model.layers % parts:
             fit = ", ".join(map(str, divisors(model.layers)))
             _refuse(f"pp · vpp {parts} does not divide {what}; use one of {fit}, or uneven=yes", "divides")
@@ -373,9 +375,7 @@ def _layers_of(layers: int, dense_layers: int, pp: int, vpp: int, stage: int) ->
 
 @lru_cache(maxsize=1 << 14)
 def _kinds(layers: int, dense_layers: int, pp: int, vpp: int) -> Mapping[int, int]:
-    kinds = [
-        (*_layers_of(layers, dense_layers, pp, vpp, stage), stage == 0, stage == pp - 1) for stage in range(pp)
-    ]
+    kinds = [(*_layers_of(layers, dense_layers, pp, vpp, stage), stage == 0, stage == pp - 1) for stage in range(pp)]
     return {kinds.index(kind): count for kind, count in Counter(kinds).items()}
 
 
