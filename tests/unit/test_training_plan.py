@@ -23,7 +23,7 @@ from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs.store import read
 from busbw.workloads.model_rows import Model, flop_per_token, models, one_expert
 from busbw_analysis.cli.training import training
-from busbw_analysis.cli.training_options import network_named
+from busbw_analysis.cli.training_options import measured_step, network_named
 from busbw_analysis.data.sources import find
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.models import simulate
@@ -487,6 +487,26 @@ def test_a_plan_closes_on_what_one_measured_step_would_tell() -> None:
     assert before["layouts"][0]["seconds"] < after["layouts"][0]["seconds"] < slow
     spans = [each["closing"]["high_seconds"] - each["closing"]["low_seconds"] for each in (before, after)]
     assert spans[1] < 0.8 * spans[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("iteration {}/ 99 | elapsed time per iteration (ms): 2000.0 |", 2.0),
+        (
+            "[rank0]:[titan] 2025-02-01 00:00:00,000 - root - INFO - step: {}  loss:  7.1234  grad_norm:  1.20  "
+            "memory: 40.00GiB(50.10%)  tps: 5,678  tflops: 333.80  mfu: 33.75%",
+            512 * 8192 / 16 / 5678,
+        ),
+    ],
+    ids=["time", "tokens"],
+)
+def test_a_training_log_is_a_measured_step(line: str, seconds: float, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("".join(line.format(step) + "\n" for step in range(1, 40)))
+    step, read_seconds = measured_step(f"dp=8,tp=2,zero=1: {log}", models()["Llama 3 8B"], 512, 8192)
+    assert (step.layout.dp, step.layout.tp, step.layout.zero) == (8, 2, 1)
+    assert read_seconds == pytest.approx(seconds)
 
 
 def test_a_card_of_the_catalogue_is_a_network() -> None:

@@ -21,6 +21,8 @@ from busbw.units import parse_size, parse_time
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model, Sample
 from busbw_analysis.cli.options import Command, Option, choice_option, parsed, run_option, with_options
+from busbw_analysis.data.readers.logs import read_steps
+from busbw_analysis.data.sources import opened_log
 from busbw_analysis.models.networks import NETWORKS, kind_of_network, parse_network
 from busbw_analysis.training.layout import (
     AS_FRAMEWORKS,
@@ -32,6 +34,7 @@ from busbw_analysis.training.layout import (
     default_gradients,
     divisors,
 )
+from busbw_analysis.training.log import step_times
 from busbw_analysis.training.machine import Cards, GivenNetwork, Share
 from busbw_analysis.training.memory import Kernels
 from busbw_analysis.training.prices import OVERLAP
@@ -268,12 +271,20 @@ def step_of(model: Model, settings: Mapping[str, Any], batch: int, sequence: int
 
 
 def measured_step(text: str, model: Model, batch: int, sequence: int) -> tuple[Step, float]:
-    """The step and the seconds of ``tp=8,pp=8,dp=16: 31.5s``. Raises UsageError."""
-    layout, colon, seconds = text.rpartition(":")
+    """The step and the seconds of ``tp=8,pp=8,dp=16: 31.5s``, or of a training log in place of the time, whose median
+    step is meant.
+
+    Raises UsageError, and LogError for a log that cannot be read.
+    """
+    layout, colon, seconds = (part.strip() for part in text.rpartition(":"))
     if not colon:
         raise UsageError(f"measured {text!r}: expected LAYOUT:TIME, such as 'tp=8,pp=8,dp=16: 31.5s'", code="layout")
     step, _ = step_of(model, layout_settings(layout, LAYOUT_KEYS), batch, sequence)
-    return step, parse_time(seconds.replace(" ", ""))
+    if not Path(seconds).is_file():
+        return step, parse_time(seconds.replace(" ", ""))
+    times = step_times(opened_log(Path(seconds), lambda name, source, _: read_steps(name, source)))
+    rates = {"tokens/s": batch * sequence / step.layout.gpus, "samples/s": float(batch)}
+    return step, rates[times.unit] / times.typical if times.unit in rates else times.typical
 
 
 def gradients_of(model: Model, settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
