@@ -494,8 +494,7 @@ def test_a_plan_closes_on_what_one_measured_step_would_tell() -> None:
     [
         ("iteration {}/ 99 | elapsed time per iteration (ms): 2000.0 |", 2.0),
         (
-            "[rank0]:[titan] 2025-02-01 00:00:00,000 - root - INFO - step: {}  loss:  7.1234  grad_norm:  1.20  "
-            "memory: 40.00GiB(50.10%)  tps: 5,678  tflops: 333.80  mfu: 33.75%",
+            "[titan] 2025-02-01 00:00:00,000 - root - INFO - step: {}  loss:  7.1  tps: 5,678  mfu: 33.75%",
             512 * 8192 / 16 / 5678,
         ),
     ],
