@@ -37,7 +37,7 @@ def split_name(text: str) -> tuple[str, str]:
 def read_key_values(
     what: str, text: str, keys: Mapping[str, Key], keys_in_words: str | None = None, code: str = UsageError.code
 ) -> dict[str, Any]:
-    """The values in ``text`` by key.
+    """The values in ``text`` by key. A key without a value means yes if it takes yes.
 
     what: name of the list in messages. keys_in_words: the allowed keys, in words (None: their names).
     Raises UsageError with ``code`` for a part without a value, an unknown or repeated key, and an invalid value.
@@ -46,6 +46,8 @@ def read_key_values(
     for part in text.split(",") if text.strip() else ():
         key, equals, value = part.strip().partition("=")
         name = key.strip().replace("-", "_")
+        if not equals and name in keys and keys[name].read in {yes_or_no, yes}:
+            equals, value = "=", "yes"
         if not equals or name not in keys or name in values:
             likely = nearest(name, keys)
             meant = f"did you mean {written(likely)}? " if likely is not None and name not in keys else ""
@@ -94,3 +96,8 @@ def choice(allowed: Collection[str]) -> Callable[[str], str]:
 def yes_or_no(text: str) -> bool:
     """``yes`` or ``no``."""
     return choice(("yes", "no"))(text) == "yes"
+
+
+def yes(text: str) -> bool:
+    """``yes`` alone, for what cannot be otherwise."""
+    return choice(("yes",))(text) == "yes"

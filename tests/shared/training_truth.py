@@ -25,7 +25,7 @@ from busbw.system.named import card_named, gpu_named
 from busbw.workloads.model_rows import Model, flop_per_token, models
 from busbw_analysis.cli.training_options import network_named
 from busbw_analysis.training import kernels
-from busbw_analysis.training.calibration import calibrate
+from busbw_analysis.training.calibration import calibrate, slower
 from busbw_analysis.training.held import Kind, kind_of
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.machine import DELAYS, machine_of
@@ -182,7 +182,7 @@ def published(report: Mapping[str, Any], number: int) -> Row:
     how = dict(given["layout"])
     if how.get("scatter_gather"):
         how["scatter_gather"] = given["tp"] > 1 < given["pp"]
-    degrees = {name: given[name] for name in ("dp", "tp", "pp", "cp", "ep", "interleave") if name in given}
+    degrees = {name: given[name] for name in ("dp", "tp", "pp", "cp", "ep", "vpp") if name in given}
     layout = Layout(**how, **degrees, micro_batches=given["batch"] // given["dp"] // given["micro_batch"])
     per_host = 8 if model.nodes_per_token else None
     step = Step(model, layout, given["batch"], given["sequence"], ranks_per_host=per_host)
@@ -274,7 +274,7 @@ def score(of: str, part: str) -> Score:
         mean(map(abs, errors)),
         median(map(abs, errors)),
         median(errors),
-        after_one([row for row, _ in chosen]) if of in {"vtrain-multi", "simumax-b200"} else None,
+        after_one([row for row, _ in chosen]) if of != "published" else None,
         median(order) if order else None,
         median(regret) if regret else None,
         100 * mean(inside),
@@ -295,8 +295,9 @@ def after_one(chosen: list[Row]) -> float:
         models_.setdefault(f"{row.step.model.layers} × {row.step.model.hidden}", []).append(row)
     errors = []
     for first, *others in models_.values():
-        on = calibrate(first.machine, [(first.step, first.seconds)]).machine
-        errors += [abs(100 * (step_time(row.step, on).total / row.seconds - 1)) for row in others]
+        factors = [factor.value for factor in calibrate(first.machine, [(first.step, first.seconds)]).factors]
+        times = [step_time(row.step, slower(row.machine, *factors)).total for row in others]
+        errors += [abs(100 * (time / row.seconds - 1)) for row, time in zip(others, times, strict=True)]
     return mean(errors)
 
 

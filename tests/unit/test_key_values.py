@@ -52,7 +52,17 @@ def test_values_are_read_as_they_are_written(values: dict[str, object]) -> None:
             "tp=٣",
             "tp=" + "9" * 400,
         ),
-        *("share=x", "share=", "uneven", "uneven=true", "schedule=", "schedule=1F1B", "micro-batch=1,micro_batch=1"),
+        *(
+            "share=x",
+            "share=",
+            "share",
+            "uneven=",
+            "uneven=true",
+            "schedule",
+            "schedule=",
+            "schedule=1F1B",
+            "micro-batch=1,micro_batch=1",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_the_code_of_the_list(text: str) -> None:
@@ -60,6 +70,11 @@ def test_what_cannot_be_read_is_refused_by_the_code_of_the_list(text: str) -> No
         read_key_values("layout", text, KEYS, code="layout")
     assert error.value.code == "layout"
     assert "\n" not in str(error.value)
+
+
+def test_a_key_that_takes_yes_needs_no_value() -> None:
+    assert read_key_values("layout", "tp=2, uneven", KEYS) == {"tp": 2, "uneven": True}
+    assert split_name("uneven,tp=2") == ("uneven", "tp=2"), "a name as far as the list says: layouts have no other"
 
 
 def test_an_unknown_key_is_refused_with_those_that_there_are() -> None:

@@ -152,12 +152,28 @@ looked_up = "2026-11"
 
 
 def test_the_interleaved_layout_of_llama_3_fills_its_gpus() -> None:
-    """8192 H100 (arXiv:2407.21783, table 4), gradients reduced in every micro-batch: within 1 % of 81559 MiB."""
-    degrees = "--layout dp=64,tp=8,pp=16,interleave=7,uneven=yes,sequence-parallel=yes,zero=2,sync=every"
+    """8192 H100 (arXiv:2407.21783, table 4), one layer a part, none in the first and last, gradients reduced in every
+    micro-batch: the tensors that Megatron keeps need all of 81559 MiB, without outputs of norms and gates 70 %.
+    """
+    degrees = "--layout dp=64,tp=8,pp=16,vpp=8,uneven,sequence-parallel,zero=2,sync=every"
     found = asked(f"memory --model 'Llama 3 405B' {degrees} --batch 2048 --gpu 'H100 SXM5'")
     assert found["micro_batch"] == 1
-    assert found["memory"]["total"] == pytest.approx(81559 << 20, rel=0.01)
+    assert found["memory"]["total"] == pytest.approx(81559 << 20, rel=0.011)
     assert not found["fits"], "libraries need a part of it"
+    assert asked(f"memory --model 'Llama 3 405B' {degrees},recompute=selective --batch 2048 --gpu 'H100 SXM5'")["fits"]
+
+
+@pytest.mark.parametrize(
+    "command", ["memory", "volumes", "roofline", "plan --gpus 8192 --network '4X NDR' --gpu 'B200 SXM'"]
+)
+def test_each_command_reads_the_same_layout(command: str) -> None:
+    """As reports write it; a key alone means yes."""
+    layout = "fp8,tp=8,pp=16,dp=64,cp=1,vpp=2,zero=1,recompute=selective,uneven"
+    answer = asked(f"{command} --model 'Llama 3 405B' --batch 2048 --layout {layout}")
+    read = answer["layouts"][0]["layout"] if "layouts" in answer else answer["layout"]
+    assert [read[key] for key in ("tp", "pp", "dp", "cp", "vpp", "zero", "recompute", "fp8", "uneven")] == [
+        *(8, 16, 64, 1, 2, 1, "selective", True, True)
+    ]
 
 
 def test_defaults_are_those_of_the_frameworks_and_are_named() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 from testing.narrow import require
 
@@ -13,6 +14,7 @@ from busbw_analysis.training.limits import (
     Constants,
     curve,
     limits,
+    step_seconds,
     utilisation,
     variants,
     wall,
@@ -40,6 +42,21 @@ def test_the_closed_form_of_the_predecessor() -> None:
     expected = 120 * (90 * 86400 * 4e6 / (20 * 120 * both.layer_seconds)) ** 2
     assert wall(both) == pytest.approx(expected)
     assert wall(replace(both, kernel_seconds=0.0)) == pytest.approx(1.5e31, rel=0.02)
+
+
+def test_the_example_that_the_predecessor_prints() -> None:
+    """README of davidsj/ml_par_sim: 23040 A100, of which 1440 hold an expert and 2/16 of the tokens; a bubble of
+    0.0273 s, products of 9.5150 s, gradients of 0.0050 s, 9.5473 s in all, and 0.9966 of the products' rate.
+    """
+    a100 = Constants(
+        flop_per_second=624e12, memory=1555e9, inner=300e9, outer=300e9, passes=1, kernel_seconds=0, reduce_seconds=0
+    )
+    parameters, batch = 120 * 2 * 5 * 12288**2, 30720 * 2048 * 2 // 16
+    layout = [np.array([value], np.float64) for value in (1440, 15, 1, 8, 12, 640)]
+    (seconds,) = step_seconds((parameters, 120, batch), layout, replace(a100, widening=5))
+    assert seconds == pytest.approx(9.5150 * (1 + 14 / (640 * 8)), rel=1e-4), "products, and the bubble without calls"
+    assert seconds == pytest.approx(9.5473, rel=1e-3)
+    assert 9.5150 / seconds == pytest.approx(0.9966, abs=0.001)
 
 
 def test_the_case_of_sevilla_and_others() -> None:

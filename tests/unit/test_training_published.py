@@ -60,5 +60,5 @@ def test_flop_of_full_attention_would_make_the_step_of_long_sequences_longer() -
 def test_without_parts_of_a_stage_llama_3_would_be_far_from_its_paper() -> None:
     """What is assumed matters: the paper's own interleaving is needed for its own numbers."""
     row = _llama(1)
-    alone = replace(row, step=replace(row.step, layout=replace(row.step.layout, interleave=1)))
+    alone = replace(row, step=replace(row.step, layout=replace(row.step.layout, vpp=1)))
     assert alone.predicted / row.seconds > 1.4

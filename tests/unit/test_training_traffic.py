@@ -56,9 +56,9 @@ def test_what_a_call_sends_is_what_an_executed_schedule_sends(op: str, algorithm
 # --- parameters ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("pp", "interleave", "ep"), [(1, 1, 1), (4, 1, 1), (4, 2, 2), (2, 4, 4)])
-def test_ranks_of_all_stages_and_experts_hold_the_model_together(pp: int, interleave: int, ep: int) -> None:
-    one = step(MIXED, pp=pp, interleave=interleave, micro_batches=4, dp=4, ep=ep)
+@pytest.mark.parametrize(("pp", "vpp", "ep"), [(1, 1, 1), (4, 1, 1), (4, 2, 2), (2, 4, 4)])
+def test_ranks_of_all_stages_and_experts_hold_the_model_together(pp: int, vpp: int, ep: int) -> None:
+    one = step(MIXED, pp=pp, vpp=vpp, micro_batches=4, dp=4, ep=ep)
     held = sum(unit.total * (ep if unit.name == "experts" else 1) for stage in range(pp) for unit in one.units(stage))
     assert held == parameters(MIXED)
 
@@ -135,14 +135,14 @@ def test_expert_layers_sum_what_came_to_them() -> None:
     assert row(one, "feed-forward", "forward").messages == 2
 
 
-@pytest.mark.parametrize(("pp", "interleave", "m"), [(2, 1, 3), (4, 1, 8), (4, 2, 8), (2, 4, 6)])
-def test_pipeline_messages_are_those_of_parts_that_hand_on(pp: int, interleave: int, m: int) -> None:
+@pytest.mark.parametrize(("pp", "vpp", "m"), [(2, 1, 3), (4, 1, 8), (4, 2, 8), (2, 4, 6)])
+def test_pipeline_messages_are_those_of_parts_that_hand_on(pp: int, vpp: int, m: int) -> None:
     """Part k of all layers is on stage k mod p and hands to part k+1."""
     outputs, gradients = [0] * pp, [0] * pp
-    for _, part in product(range(m), range(pp * interleave - 1)):
+    for _, part in product(range(m), range(pp * vpp - 1)):
         outputs[part % pp] += 1
         gradients[(part + 1) % pp] += 1
-    one = step(pp=pp, interleave=interleave, micro_batches=m, batch=m)
+    one = step(pp=pp, vpp=vpp, micro_batches=m, batch=m)
     for stage in range(pp):
         found = {each.phase: each for each in traffic(one, stage) if each.op == "send_recv"}
         counted = {"forward": outputs[stage], "backward": gradients[stage]}
@@ -284,6 +284,7 @@ def test_what_holds_is_the_formula_of_what_is_sent(recompute: str, context: str,
     [
         ({"pp": 3}, "divides", "1, 2, 4, 8, or uneven=yes"),
         ({"pp": 9, "uneven": True}, "divides", "8 layers"),
+        ({"pp": 4, "vpp": 3, "micro_batches": 4, "uneven": True}, "divides", "8 layers"),
         ({"tp": 3}, "divides", "1, 2, 4"),
         ({"tp": 8}, "divides", "1, 2, 4"),
         ({"cp": 3}, "divides", "16"),
@@ -296,8 +297,8 @@ def test_what_holds_is_the_formula_of_what_is_sent(recompute: str, context: str,
         ({"dp": 4, "shard": 2}, "layout", "zero 3"),
         ({"zero": 4}, "layout", "0, 1, 2 or 3"),
         ({"dp": 0}, "layout", "1"),
-        ({"interleave": 2}, "layout", "pp"),
-        ({"pp": 4, "interleave": 2, "micro_batches": 2}, "layout", "multiple of pp = 4"),
+        ({"vpp": 2}, "layout", "pp"),
+        ({"pp": 4, "vpp": 2, "micro_batches": 2}, "layout", "multiple of pp = 4"),
         ({"sequence_parallel": True}, "layout", "tp"),
         ({"scatter_gather": True}, "layout", "tp and pp"),
         ({"imbalance": 2.0}, "layout", "1 (even)"),

@@ -434,7 +434,8 @@ def _rate(given: float | None, files: Sequence[Stored], op: str) -> disks.Rate |
     "timed",
     metavar="LAYOUT:TIME",
     multiple=True,
-    help="A step that was measured, such as 'tp=8,pp=8,dp=16: 31.5s'; repeat for more. They calibrate the machine.",
+    help="A step that was measured, such as 'tp=8,pp=8,dp=16: 31.5s', or a training log in place of the time; repeat "
+    "for more. They calibrate the machine.",
 )
 @click.option("--compare-rules", "rules", is_flag=True, help="Check whether the order TP > CP > PP > DP holds here.")
 @options.plot_option

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from busbw.errors import UsageError
-from busbw.key_values import Key, choice, number, read_key_values, split_name, whole, yes_or_no
+from busbw.key_values import Key, choice, number, read_key_values, split_name, whole, yes, yes_or_no
 from busbw.ops import limits
 from busbw.ops.base import Context, Schedule
 from busbw.runs.records import DTYPE_BYTES
@@ -21,6 +21,8 @@ from busbw.units import parse_size, parse_time
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model, Sample
 from busbw_analysis.cli.options import Command, Option, choice_option, parsed, run_option, with_options
+from busbw_analysis.data.readers.logs import read_steps
+from busbw_analysis.data.sources import opened_log
 from busbw_analysis.models.networks import NETWORKS, kind_of_network, parse_network
 from busbw_analysis.training.layout import (
     AS_FRAMEWORKS,
@@ -32,6 +34,7 @@ from busbw_analysis.training.layout import (
     default_gradients,
     divisors,
 )
+from busbw_analysis.training.log import step_times
 from busbw_analysis.training.machine import Cards, GivenNetwork, Share
 from busbw_analysis.training.memory import Kernels
 from busbw_analysis.training.prices import OVERLAP
@@ -150,7 +153,7 @@ LAYOUT_KEYS: Final[dict[str, Key]] = {
     "zero": Key(whole(0, 3), "dp ranks divide 1: optimizer states, 2: and gradients, 3: and weights.", "0, nothing"),
     "shard": Key(whole(1), "With zero=3: only groups of this many ranks divide (HSDP).", "dp · cp"),
     "micro_batch": Key(whole(1), "Sequences in a micro-batch.", "1"),
-    "interleave": Key(whole(1), "Parts of the model per pipeline stage.", "1"),
+    "vpp": Key(whole(1), "Parts of the model per pipeline stage: virtual stages.", "1"),
     "uneven": Key(yes_or_no, "First and last stage may be one layer shorter.", "no"),
     "schedule": Key(choice(get_args(Schedule)), "Pipeline schedule: gpipe or 1f1b.", "1f1b"),
     "sequence_parallel": Key(yes_or_no, "tp ranks divide norms and dropout, too.", "no"),
@@ -167,13 +170,13 @@ LAYOUT_KEYS: Final[dict[str, Key]] = {
     ),
     "imbalance": Key(number, "Load of the busiest experts over the mean.", "1"),
 }
-_SEARCHED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave")
+_SEARCHED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "vpp")
 PLAN_KEYS: Final[dict[str, Key]] = {
     **{name: replace(LAYOUT_KEYS[name], default="searched") for name in _SEARCHED},
     "sequence_parallel": replace(LAYOUT_KEYS["sequence_parallel"], default="yes where possible"),
     "recompute": replace(LAYOUT_KEYS["recompute"], default="none, or where memory needs it selective, then full"),
     **{name: LAYOUT_KEYS[name] for name in ("schedule", "context", "fp8", "hide_experts", "zero_bubble", "gradients")},
-    "uneven": replace(LAYOUT_KEYS["uneven"], read=choice(("yes",)), default="yes"),
+    "uneven": replace(LAYOUT_KEYS["uneven"], read=yes, default="yes"),
 }
 """Settings that a plan can be given; it derives all others."""
 
@@ -268,12 +271,20 @@ def step_of(model: Model, settings: Mapping[str, Any], batch: int, sequence: int
 
 
 def measured_step(text: str, model: Model, batch: int, sequence: int) -> tuple[Step, float]:
-    """The step and the seconds of ``tp=8,pp=8,dp=16: 31.5s``. Raises UsageError."""
-    layout, colon, seconds = text.rpartition(":")
+    """The step and the seconds of ``tp=8,pp=8,dp=16: 31.5s``, or of a training log in place of the time, whose median
+    step is meant.
+
+    Raises UsageError, and LogError for a log that cannot be read.
+    """
+    layout, colon, seconds = (part.strip() for part in text.rpartition(":"))
     if not colon:
         raise UsageError(f"measured {text!r}: expected LAYOUT:TIME, such as 'tp=8,pp=8,dp=16: 31.5s'", code="layout")
     step, _ = step_of(model, layout_settings(layout, LAYOUT_KEYS), batch, sequence)
-    return step, parse_time(seconds.replace(" ", ""))
+    if not Path(seconds).is_file():
+        return step, parse_time(seconds.replace(" ", ""))
+    times = step_times(opened_log(Path(seconds), lambda name, source, _: read_steps(name, source)))
+    rates = {"tokens/s": batch * sequence / step.layout.gpus, "samples/s": float(batch)}
+    return step, rates[times.unit] / times.typical if times.unit in rates else times.typical
 
 
 def gradients_of(model: Model, settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:

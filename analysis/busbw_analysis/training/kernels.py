@@ -114,7 +114,8 @@ _NOTHING: Final = Pass()
 class Block:
     """Forward and backward pass of one layer, or of the head, in one micro-batch, and what is in them.
 
-    attention: scores and weighted values, forward and backward. light: norms and activations, forward.
+    attention: scores and weighted values, forward and backward. light: norms, activations, and products that widen
+    queries, keys and values, forward.
     """
 
     forward: Pass
@@ -230,6 +231,10 @@ def layer(model: Model, at: Shape, speed: Speed, experts: bool) -> Block:  # noq
     ahead = Pass(forward + speed.moved(moved), count).and_then(attention[0])
     behind = Pass(backward + speed.moved(back), 2 * count).and_then(attention[1])
     light = Pass(speed.moved(4 * whole + inner * (6 if model.gated else 4)), blocks + 1.0)
+    if model.kv_rank:
+        narrow = {model.q_rank, model.kv_rank}
+        widening = [speed.product(m, n, k, count, fp8=at.fp8) for m, n, k, count in products if k in narrow]
+        light = light.and_then(Pass(sum(widening), len(widening)))
     return Block(ahead, behind, attention, light)
 
 

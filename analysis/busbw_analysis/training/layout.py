@@ -43,9 +43,10 @@ class Layout:
     (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054).
     shard: HSDP: zero 3 within groups of this many ranks, and copies of such groups (https://arxiv.org/abs/2304.11277).
     micro_batches: per step and replica.
-    interleave: parts of the layers per pipeline stage.
+    vpp: parts of the layers per pipeline stage.
     uneven: parts may differ by a layer if they do not divide the model. The last and the first, with the head and the
-    embedding, are the shorter ones (as in Llama 3 405B: https://arxiv.org/abs/2407.21783, section 3.3.2).
+    embedding, are the shorter ones, and may have no layer (as in Llama 3 405B: https://arxiv.org/abs/2407.21783,
+    section 3.3.2).
     sequence_parallel: norms and dropout are split along the sequence, too (https://arxiv.org/abs/2205.05198).
     keep_inputs: with it, gathered inputs are kept for gradients of weights, as in torch, and not gathered again.
     columns: the last matrices of a layer are also split by columns, so their inputs and outputs are gathered.
@@ -68,7 +69,7 @@ class Layout:
     zero: int = 0
     shard: int | None = None
     micro_batches: int = 1
-    interleave: int = 1
+    vpp: int = 1
     uneven: bool = False
     schedule: Schedule = "1f1b"
     sequence_parallel: bool = False
@@ -84,7 +85,7 @@ class Layout:
     zero_bubble: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "cp", "ep", "micro_batches", "interleave"):
+        for name in ("dp", "tp", "pp", "cp", "ep", "micro_batches", "vpp"):
             value = getattr(self, name)
             if not 1 <= value <= MOST_GPUS:
                 _refuse(f"{name} {value}: expected 1 to {MOST_GPUS}")
@@ -105,9 +106,9 @@ class Layout:
         self._check_schedule()
 
     def _check_schedule(self) -> None:
-        if self.interleave > 1:
+        if self.vpp > 1:
             if self.pp == 1 or self.schedule == "gpipe":
-                _refuse(f"interleave {self.interleave}: it needs pp of 2 or more and schedule 1f1b; else use 1")
+                _refuse(f"vpp {self.vpp}: it needs pp of 2 or more and schedule 1f1b; else use 1")
             if self.micro_batches % self.pp:
                 _refuse(f"{self.micro_batches} micro-batches: interleaving needs a multiple of pp = {self.pp}")
         if self.sequence_parallel and self.tp == 1:
@@ -146,12 +147,12 @@ class Layout:
 
         Narayanan et al. 2021, https://arxiv.org/abs/2104.04473, section 2.2.
         """
-        return (self.pp - 1) / (self.micro_batches * self.interleave)
+        return (self.pp - 1) / (self.micro_batches * self.vpp)
 
     @property
     def bubble_share(self) -> float:
         """Idle share of the pipeline's total time: (p−1)/(m v + p−1)."""
-        return (self.pp - 1) / (self.micro_batches * self.interleave + self.pp - 1)
+        return (self.pp - 1) / (self.micro_batches * self.vpp + self.pp - 1)
 
 
 def _refuse(message: str, code: str = "layout") -> None:
@@ -229,13 +230,14 @@ class Step:
         self._check_hosts()
 
     def _check_parts(self) -> None:
-        model, parts = self.model, self.layout.pp * self.layout.interleave
+        model, parts = self.model, self.layout.pp * self.layout.vpp
         what = f"{model.layers} layers of {model.name}"
-        if self.layout.uneven and parts > model.layers:
-            _refuse(f"pp · interleave {parts}: expected at most the {what}, one per part", "divides")
+        ends = 2 if self.layout.vpp > 1 else 0  # with virtual stages the ends have other parts with layers
+        if self.layout.uneven and parts > model.layers + ends:
+            _refuse(f"pp · vpp {parts}: expected at most the {what}, one per part, and {ends} without", "divides")
         if not self.layout.uneven and model.layers % parts:
             fit = ", ".join(map(str, divisors(model.layers)))
-            _refuse(f"pp · interleave {parts} does not divide {what}; use one of {fit}, or uneven=yes", "divides")
+            _refuse(f"pp · vpp {parts} does not divide {what}; use one of {fit}, or uneven=yes", "divides")
 
     def _check_hosts(self) -> None:
         if self.ranks_per_host is not None and self.ranks_per_host < 1:
@@ -303,7 +305,7 @@ class Step:
     def kinds(self) -> Mapping[int, int]:
         """First stage of every kind → number of such stages. Kinds differ in layers or in being first or last."""
         layout, model = self.layout, self.model
-        return _kinds(model.layers, model.layers - model.expert_layers, layout.pp, layout.interleave)
+        return _kinds(model.layers, model.layers - model.expert_layers, layout.pp, layout.vpp)
 
     def check_stage(self, stage: int) -> int:
         """``stage``, if it exists."""
@@ -314,7 +316,7 @@ class Step:
     def layers_of(self, stage: int) -> tuple[int, int]:
         """Layers of a stage without and with experts; interleaved, part j of stage r is part j p + r of the model."""
         layout, model = self.layout, self.model
-        return _layers_of(model.layers, model.layers - model.expert_layers, layout.pp, layout.interleave, stage)
+        return _layers_of(model.layers, model.layers - model.expert_layers, layout.pp, layout.vpp, stage)
 
     @property
     def bubble_share(self) -> float:
@@ -326,7 +328,7 @@ class Step:
         layout = self.layout
         layers = [sum(self.layers_of(stage)) for stage in range(layout.pp)]
         m, longest, together = layout.micro_batches, max(layers), sum(layers)
-        whole = layout.pp * (m * longest + (together - longest) / layout.interleave)
+        whole = layout.pp * (m * longest + (together - longest) / layout.vpp)
         return (whole - m * together) / whole
 
     def units(self, stage: int) -> tuple[Unit, ...]:
@@ -365,17 +367,15 @@ def part(layers: int, parts: int, number: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1 << 14)
-def _layers_of(layers: int, dense_layers: int, pp: int, interleave: int, stage: int) -> tuple[int, int]:
-    parts = [part(layers, pp * interleave, number * pp + stage) for number in range(interleave)]
+def _layers_of(layers: int, dense_layers: int, pp: int, vpp: int, stage: int) -> tuple[int, int]:
+    parts = [part(layers, pp * vpp, number * pp + stage) for number in range(vpp)]
     dense = sum(max(0, min(length, dense_layers - first)) for first, length in parts)
     return dense, sum(length for _, length in parts) - dense
 
 
 @lru_cache(maxsize=1 << 14)
-def _kinds(layers: int, dense_layers: int, pp: int, interleave: int) -> Mapping[int, int]:
-    kinds = [
-        (*_layers_of(layers, dense_layers, pp, interleave, stage), stage == 0, stage == pp - 1) for stage in range(pp)
-    ]
+def _kinds(layers: int, dense_layers: int, pp: int, vpp: int) -> Mapping[int, int]:
+    kinds = [(*_layers_of(layers, dense_layers, pp, vpp, stage), stage == 0, stage == pp - 1) for stage in range(pp)]
     return {kinds.index(kind): count for kind, count in Counter(kinds).items()}
 
 

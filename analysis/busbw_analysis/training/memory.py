@@ -132,7 +132,7 @@ def under_way(layout: Layout, stage: int) -> float:
     m with GPipe, min(m, p − r) with 1F1B. Interleaved: 2(p − r − 1) + (v − 1) p + 1 of v parts, so that the first stage
     keeps 1 + (p−1)/(p v) times as much as without (arXiv:2205.05198, section 4.2.3; arXiv:2104.04473, section 2.2).
     """
-    p, m, v = layout.pp, layout.micro_batches, layout.interleave
+    p, m, v = layout.pp, layout.micro_batches, layout.vpp
     if layout.schedule == "gpipe":
         return m
     if v == 1:
@@ -161,7 +161,11 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
     network. Whole on each, unless sequence parallelism splits them: the inputs of norms, of attention and of the
     feed-forward network, and masks of dropout. This gives s b h (10 + 24/t + 5 a s/(h t)) without and (34 + 5 a s/h)/t
     with sequence parallelism (sections 4.1, 4.2). Selective recomputation omits the scores (section 5), or with fused
-    attention the outputs of norms and of activations (https://arxiv.org/abs/2412.19437, section 3.2.3).
+    attention the outputs of norms and of activations, and queries, keys and values that come from a narrower tensor
+    (https://arxiv.org/abs/2412.19437, section 3.2.3). In float8 fused kernels keep inputs of products and of
+    activations (section 3.3.3). Weights of experts multiply their inner tensors if fused, so that outputs of experts
+    are not kept (``TEGroupedMLP`` in
+    https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/transformer/moe/experts.py).
 
     A gated network keeps two inner tensors and their product. Single operations also keep what their derivatives need:
     the gate's activation, the output of an RMS norm before its weight, keys and values repeated for all heads, and
@@ -172,11 +176,13 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
     whole = split = 0.0
     again = layout.recompute == "selective" and kernels == "flash"
     normed = model.norm != "none" and not again
+    narrow = 1 if layout.fp8 and kernels == "flash" else width
     if model.heads:
         q, v = model.heads * model.key_dim, model.heads * model.head_value_dim
         keys = model.heads if model.kv_rank else model.kv_heads
-        split += width * tokens * (q + keys * (model.key_dim + model.head_value_dim) + v)
-        whole += width * tokens * (h * (1 + normed) + model.q_rank + model.kv_rank)
+        made = not (again and model.kv_rank)
+        split += width * tokens * ((q + keys * (model.key_dim + model.head_value_dim)) * made + v)
+        whole += tokens * (h * (width + narrow * normed) + width * (model.q_rank + model.kv_rank))
         whole += tokens * h * model.dropout
         pairs = float(tokens) * step.sequence * model.heads
         if kernels == "scores" and layout.recompute != "selective":
@@ -194,14 +200,15 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
             whole += width * tokens * h * (model.norm == "rms")
     inner = 2 + model.gated * (2 if kernels == "eager" else 1) - again
     whole += width * tokens * h * (kernels == "eager" and model.norm == "rms")
-    whole += width * tokens * h * (1 + normed) + tokens * h * model.dropout
+    whole += tokens * h * (width + narrow * normed) + tokens * h * model.dropout
     if experts:
         routed = tokens * model.top_k * step.imbalance
-        split += width * inner * model.expert_ffn * (routed + tokens * model.shared_experts)
-        # Inputs and outputs of experts; torch also keeps the weighted results.
-        whole += width * routed * h * (3 if kernels == "eager" else 2) + _WIDE * tokens * model.experts
+        split += narrow * inner * model.expert_ffn * (routed + tokens * model.shared_experts)
+        # Inputs of experts, and of separate operations outputs; torch also keeps the weighted results.
+        whole += routed * h * {"flash": narrow, "scores": 2 * width, "eager": 3 * width}[kernels]
+        whole += _WIDE * tokens * model.experts
     else:
-        split += width * inner * model.ffn * tokens
+        split += narrow * inner * model.ffn * tokens
     if layout.sequence_parallel:
         gathered = width * tokens * h * (1 + bool(model.heads)) * layout.keep_inputs
         whole = (whole - gathered) / layout.tp + gathered
@@ -217,7 +224,7 @@ def _ends(step: Step, stage: int, count: float, kernels: Kernels) -> float:
     """
     layout, model = step.layout, step.model
     split = layout.tp if layout.sequence_parallel else 1
-    masks = count if layout.interleave == 1 else min(layout.micro_batches, 2 * layout.pp - 1)
+    masks = count if layout.vpp == 1 else min(layout.micro_batches, 2 * layout.pp - 1)
     first = step.own_tokens * model.hidden * model.dropout * masks if stage == 0 else 0.0
     if stage < layout.pp - 1 or not model.vocabulary:
         return first
@@ -327,11 +334,12 @@ def what_fits(step: Step, room: float, kernels: Kernels | None = None) -> Step:
 def _changes(step: Step) -> Iterator[Step]:
     base = step.layout
     smallest = step.batch // base.dp
-    ways: tuple[Recompute, ...] = (base.recompute, "full")
+    more: dict[Recompute, tuple[Recompute, ...]] = {"none": ("selective", "full"), "selective": ("full",), "full": ()}
+    ways = (base.recompute, *more[base.recompute])
     pieces = (base.micro_batches, smallest)
-    for recompute, micro_batches, zero in product(dict.fromkeys(ways), dict.fromkeys(pieces), range(base.zero, 4)):
+    for recompute, micro_batches, zero in product(ways, dict.fromkeys(pieces), range(base.zero, 4)):
         yield replace(step, layout=replace(base, zero=zero, recompute=recompute, micro_batches=micro_batches))
-    whole = replace(base, zero=3, recompute="full", interleave=1, shard=None, context="ring", scatter_gather=False)
+    whole = replace(base, zero=3, recompute="full", vpp=1, shard=None, context="ring", scatter_gather=False)
     for layout in layouts(step.model, base.gpus, whole, degrees=64):
         if step.batch % layout.dp:
             continue

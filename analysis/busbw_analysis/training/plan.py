@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MOST_SCALED: Final = 65536
 SAID: Final = "TP > CP > PP > DP"
 _SAID_ORDER: Final[tuple[Dimension, ...]] = ("tp", "cp", "pp", "dp")
-FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "micro_batch")
+FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "vpp", "micro_batch")
 """Settings that are searched unless ``Wanted.fixed`` has them."""
 LIKE: Final = ("recompute", "schedule", "context", "fp8", "hide_experts", "zero_bubble")
 """Settings that are the same in every layout of a plan."""
@@ -235,7 +235,7 @@ def _suggest(request: Wanted) -> str:
 def _dividing(request: Wanted) -> Iterator[Layout]:
     """All layouts whose replicas share the batch evenly."""
     model = msgspec.structs.replace(request.model, sequence=request.sequence)
-    base = replace(request.like, uneven=True, zero=0, micro_batches=1, interleave=1)
+    base = replace(request.like, uneven=True, zero=0, micro_batches=1, vpp=1)
     return (layout for layout in layouts(model, request.gpus, base) if request.batch % layout.dp == 0)
 
 
@@ -255,7 +255,7 @@ def _choices(request: Wanted, per_host: int, *, short: bool = False) -> Iterator
         whole = request.batch // layout.dp
         for sequences in _given(request.fixed.get("micro_batch"), _SEQUENCES):
             if whole % sequences == 0:
-                for parts in _given(request.fixed.get("interleave"), _PARTS):
+                for parts in _given(request.fixed.get("vpp"), _PARTS):
                     if steps := list(_steps(request, layout, per_host, whole // sequences, parts)):
                         yield steps
                         if steps[0].layout.bubble_share < _SMALL_BUBBLE:
@@ -276,7 +276,7 @@ def _steps(request: Wanted, layout: Layout, per_host: int, micro_batches: int, p
     split = request.sequence_parallel and layout.tp > 1 and request.sequence % (layout.tp * layout.cp) == 0
     limited = layout.ep % max(1, per_host // layout.tp) == 0  # else a host would have a part of a group
     uneven, hosts = model.layers % (pp * parts) > 0, per_host if limited else None
-    arranged = replace(layout, micro_batches=micro_batches, interleave=parts, sequence_parallel=split, uneven=uneven)
+    arranged = replace(layout, micro_batches=micro_batches, vpp=parts, sequence_parallel=split, uneven=uneven)
     for recompute, zero in product(stages, _given(request.fixed.get("zero"), (0, 1, 2, 3))):
         sync = "every" if zero == 2 else request.like.sync  # otherwise gradients stay whole until the last micro-batch
         with suppress(UsageError):
@@ -466,8 +466,8 @@ def _of_one_batch(step: Step, replicas: Sequence[int]) -> Iterator[Layout]:
     for dp in replicas:
         whole, left = divmod(step.batch, dp * step.micro_batch)
         if whole and not left:
-            parts = step.layout.interleave if whole % step.layout.pp == 0 else 1
-            last = replace(step.layout, dp=dp, micro_batches=whole, interleave=parts)
+            parts = step.layout.vpp if whole % step.layout.pp == 0 else 1
+            last = replace(step.layout, dp=dp, micro_batches=whole, vpp=parts)
             yield last
     while last is not None and 2 * last.gpus <= MOST_SCALED:
         last = replace(last, cp=2 * last.cp)
@@ -487,7 +487,7 @@ def dimensions_used(layouts: Sequence[Planned]) -> tuple[Dimension, ...]:
 def short_words(layout: Layout, micro_batch: int) -> str:
     """``dp 64, tp 8, pp 4, 2 parts a stage, ZeRO 1; 16 micro-batches of 1``: degrees above 1, and a replica's."""
     degrees = [f"{name} {value}" for name in ("dp", "tp", "pp", "cp", "ep") if (value := getattr(layout, name)) > 1]
-    parts = [f"{layout.interleave} parts a stage"] if layout.interleave > 1 else []
+    parts = [f"{layout.vpp} parts a stage"] if layout.vpp > 1 else []
     zero = [f"ZeRO {layout.zero}"] if layout.zero else []
     again = [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
     computed = f"{counted(layout.micro_batches, 'micro-batch', 'micro-batches')} of {micro_batch}"

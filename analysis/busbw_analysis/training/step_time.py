@@ -162,7 +162,7 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
     slowest = max(stages, key=lambda stage: stages[stage].seconds)
     busy = stages[slowest]
     together = sum(count * stages[stage].seconds for stage, count in step.kinds.items())
-    bubble = max(0.0, together - busy.seconds) / layout.interleave * (_LEFT if layout.zero_bubble else 1.0)
+    bubble = max(0.0, together - busy.seconds) / layout.vpp * (_LEFT if layout.zero_bubble else 1.0)
     exposed = {dimension: m * taken for dimension, taken in busy.waits.items()}
     messages = [row for row in rows[slowest] if row.dimension == "pp" and row.op == "send_recv"]
     if messages:
@@ -183,7 +183,7 @@ def hops_in_a_row(step: Step) -> float:
     is no pass to compute in between, and nearly every micro-batch waits: 2(p−1) m/p + 2(p−2), exact for m a multiple of
     p.
     """
-    p, m, v = step.layout.pp, step.layout.micro_batches, step.layout.interleave
+    p, m, v = step.layout.pp, step.layout.micro_batches, step.layout.vpp
     if v > 1:
         return 2 * (p * v - 1)
     once = 2 * (p - 1)

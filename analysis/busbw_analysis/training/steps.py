@@ -24,7 +24,7 @@ from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.memory import Memory, memory
 from busbw_analysis.training.timelines import CallTime, RankTime, call_times, rank_times
 
-_OF_WORKLOAD: Final = ("dp", "tp", "pp", "cp", "ep", "micro_batches", "interleave")
+_OF_WORKLOAD: Final = ("dp", "tp", "pp", "cp", "ep", "micro_batches")
 _OF_STRATEGY: Final = ("zero", "reshard", "columns", "sequence_parallel", "keep_inputs", "context", "schedule")
 """Fields of a layout that a workload and a step's row of the table of operations have, too."""
 
@@ -190,6 +190,7 @@ def step_of(op: str, workload: Workload) -> Step:
     layout = Layout(
         **{name: getattr(workload, name) for name in _OF_WORKLOAD},
         **{name: getattr(STRATEGIES[op], name) for name in _OF_STRATEGY},
+        vpp=workload.interleave,
         shard=None if workload.shard == 1 else workload.shard,
     )
     # Tokens beyond an expert's capacity are not sent.

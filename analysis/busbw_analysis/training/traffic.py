@@ -249,7 +249,7 @@ def _pipeline(step: Step, stage: int) -> Iterator[Traffic]:
     split = layout.scatter_gather or layout.sequence_parallel
     per_rank = size // layout.tp if split else size
     formula = "b s h w/t" if split else "b s h w"
-    m, v, last = layout.micro_batches, layout.interleave, layout.pp - 1
+    m, v, last = layout.micro_batches, layout.vpp, layout.pp - 1
     ahead, back, apart = m * (v - (stage == last)), m * (v - (stage == 0)), layout.tp * layout.replicas
     ways: tuple[tuple[str, int, Phase], ...] = (
         ("outputs", ahead, "forward"),
