@@ -473,6 +473,19 @@ def test_only_long_sequences_are_divided(sequence: int, cp: int) -> None:
     assert max(planned.step.layout.cp for planned in found.layouts) == cp
 
 
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        "--measured 'dp=8,tp=2,zero=1: 1s'",
+        "--measured 'dp=8,tp=2,zero=1: 40s' --measured 'tp=8: 2s'",
+        "--achieved 2e15",
+    ],
+)
+def test_what_no_gpu_can_do_is_refused(impossible: str) -> None:
+    words = shlex.split(f"training plan --model 'Llama 3 8B' --gpus 16 --network '4X NDR' {impossible}")
+    assert CliRunner().invoke(main, words).exit_code == 2
+
+
 def test_a_plan_closes_on_what_one_measured_step_would_tell() -> None:
     words = "--model 'Llama 3 8B' --gpus 16 --network '4X NDR' --layout tp=2,pp=1,cp=1"
     before = asked(words)

@@ -480,6 +480,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     assumed = {**on.assumed, **assumed, **plans.assumed_settings(request)}
     calibration = None
     if steps := [inputs.measured_step(text, row, request.batch, request.sequence) for text in timed]:
+        inputs.refuse_impossible(steps, timed, on.peak, causal=on.machine.causal)
         calibration = calibrate(on.machine, steps)
         assumed |= factors_in_words(calibration.factors)
     machine = on.machine if calibration is None else calibration.machine

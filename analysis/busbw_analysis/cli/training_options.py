@@ -1,7 +1,7 @@
 """Options of training commands: the model, its layout, and the machine."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -17,9 +17,9 @@ from busbw.ops.base import Context, Schedule
 from busbw.runs.records import DTYPE_BYTES
 from busbw.system.catalog import catalogue
 from busbw.system.named import card_named, gpu_named
-from busbw.units import parse_size, parse_time
+from busbw.units import format_time, parse_size, parse_time
 from busbw.workloads import model_rows
-from busbw.workloads.model_rows import Model, Sample
+from busbw.workloads.model_rows import Model, Sample, flop_per_token
 from busbw_analysis.cli.options import Command, Option, choice_option, parsed, run_option, with_options
 from busbw_analysis.data.readers.logs import read_steps
 from busbw_analysis.data.sources import opened_log
@@ -58,6 +58,8 @@ MODEL_KEYS: Final[dict[str, Key]] = {
 _FILE: Final = re.compile(r"(?P<path>.+\.toml)(:(?P<name>.+))?", re.DOTALL)
 _HEAD: Final = 128
 _SEQUENCE, _BATCH = 4096, 512
+_FLOAT8_SPEED: Final = 2
+"""Products in float8 per product in 16 bits, of every GPU that has both."""
 _Row = TypeVar("_Row", Model, Sample)
 
 
@@ -285,6 +287,25 @@ def measured_step(text: str, model: Model, batch: int, sequence: int) -> tuple[S
     times = step_times(opened_log(Path(seconds), lambda name, source, _: read_steps(name, source)))
     rates = {"tokens/s": batch * sequence / step.layout.gpus, "samples/s": float(batch)}
     return step, rates[times.unit] / times.typical if times.unit in rates else times.typical
+
+
+def refuse_impossible(
+    steps: Sequence[tuple[Step, float]], given: Sequence[str], peak: float | None, *, causal: bool
+) -> None:
+    """Raise UsageError for a measured step that is faster than its GPUs can compute by their datasheet.
+
+    peak: FLOP/s of a GPU by its datasheet; None: unknown, so nothing is refused
+    """
+    for (step, seconds), text in zip(steps, given, strict=True):
+        flop = flop_per_token(step.model, step.sequence, causal=causal) * step.batch * step.sequence
+        rate = None if peak is None else peak * (_FLOAT8_SPEED if step.layout.fp8 else 1)
+        if rate is not None and seconds * step.layout.gpus * rate < flop:
+            least = format_time(flop / (step.layout.gpus * rate) * 1e9)
+            raise UsageError(
+                f"--measured {text!r}: {step.layout.gpus} GPUs need at least {least} for it by their datasheet; give "
+                "the seconds of a whole step, and the layout in which they were measured",
+                code="measured",
+            )
 
 
 def gradients_of(model: Model, settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:

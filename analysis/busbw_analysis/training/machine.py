@@ -170,6 +170,13 @@ def _speed(
     peak = None if gpu is None else gpu.flops.get(dtype)
     memory = None if gpu is None else memory_of(gpu)
     if achieved is not None and not isinstance(achieved, Share):
+        if gpu is not None and achieved > max(gpu.flops.values(), default=achieved):
+            most = max(gpu.flops.values())
+            raise UsageError(
+                f"--achieved {format_flop(achieved)}: {gpu.name} has at most {format_flop(most)}; give the rate of "
+                "one GPU",
+                code="compute",
+            )
         return Speed(achieved, memory), peak, f"{format_flop(achieved)} per rank, as given"
     measured = None if run is None else run.flop_per_second(dtype)
     if measured is not None:
