@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "docs/usage.md", "docs/operations.md")
-NEEDS_MORE = {"README.md": 1, "docs/usage.md": 5, "docs/operations.md": 8}
+NEEDS_MORE = {"README.md": 2, "docs/usage.md": 5, "docs/operations.md": 8}
 """Blocks marked ``sh no-run`` by document: installing, Slurm, MPI, GPUs, or many minutes. Count a new one here."""
 OTHER = {"text", "toml"}
 """What a block holds that is no input of a shell."""

@@ -8,7 +8,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import groupby
+from itertools import dropwhile, groupby, takewhile
 from pathlib import Path
 from typing import Final, Literal
 
@@ -30,6 +30,8 @@ from busbw_analysis.models.costs import GLOO, CostModel
 
 _DRAWINGS: Final = [name for name, _ in documented()]
 FOLDER: Final = Path(__file__).parents[2] / "docs"
+README: Final = FOLDER.parent / "README.md"
+GOLDEN: Final = FOLDER.parent / "tests/golden"
 _SIZE: Final = 1 << 20
 
 _FACTORS: Final[dict[str, Callable[[int], float]]] = {
@@ -193,6 +195,19 @@ _OUTLINED: Final[tuple[type[msgspec.Struct], ...]] = (records.Case, records.Step
 _GATHERS: Final = {row.algorithm for row in textbook.TEXTBOOK if row.op == "all_gather"}
 _REVERSED: Final = [row for row in textbook.TEXTBOOK if row.op == "reduce_scatter" and row.algorithm in _GATHERS]
 
+
+def excerpt(name: str, *, until: str, after: str = "") -> Iterator[str]:
+    """The first lines of a golden file up to the one that begins with ``until``; with ``after``, then those that follow
+    the next one that begins with it.
+    """
+    lines = (GOLDEN / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    head = list(takewhile(lambda line: not line.startswith(until), lines))
+    rest = list(dropwhile(lambda line: not line.startswith(after), lines[len(head) :]))
+    shown = [*head, *(["…", *takewhile(bool, rest)] if after else [])]
+    printed = "\n".join(line for line in shown if not line.startswith(("stderr:", "exit status"))).rstrip("\n")
+    yield from ("```text", printed, "```")
+
+
 PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "on_a_wire": on_a_wire,
     "textbook": partial(
@@ -212,6 +227,14 @@ PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "runs": partial(columns, OF_RUNS),
     "launches": partial(columns, OF_LAUNCHES),
     "HostFacts": partial(fields, facts.HostFacts, "left out"),
+    "shown_log": partial(excerpt, "show/log-with-cards", until="# Measured"),
+    "named_node": partial(excerpt, "fleet/pairs", until="# Verdict"),
+    "planned": partial(
+        excerpt,
+        "training/plan-64",
+        until="# Llama 3 70B on",
+        after="# dp 4, tp 4, pp 4, ZeRO 1, recompute selective; 128 micro-batches of 1 takes",
+    ),
 }
 """Name of a part → the lines between its marks."""
 
@@ -236,7 +259,7 @@ def refreshed(text: str) -> str:
 
 def main() -> None:
     """Rewrite the documents."""
-    for path in FOLDER.glob("*.md"):
+    for path in (*FOLDER.glob("*.md"), README):
         text = path.read_text(encoding="utf-8")
         path.write_text(refreshed(text), encoding="utf-8")
 

@@ -6,13 +6,16 @@ The files hold what a command prints and its exit status, on runs whose numbers 
 is set or left out. ``test_golden.py`` compares them; other tests assert codes and numbers.
 """
 
+import json
 import os
+import random
 import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -102,9 +105,11 @@ INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "stored": "stored",
             "training": "trained",
             "log": "all_reduce.log",
+            "log-with-cards": "all_reduce.log --nics '8x4X NDR'",
             "two-runs": "usual another",
             "no-such-run": "nowhere",
         },
+        "fleet": {"pairs": "pairs.jsonl"},
         "fit": {"synthetic": "ranks-2 ranks-4", "stored": "stored", "no-such-run": "nowhere"},
         "predict": {
             "more-ranks": f"{_PREDICT} --ranks 256 --size 1KiB..1GiB*1024",
@@ -180,6 +185,7 @@ INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "memory-does-not-fit": f"memory {_LLAMA} --layout dp=4 --batch 4 --gpu 'H100 SXM5'",
             "roofline": f"roofline {_LLAMA} --layout tp=8,dp=8 --batch 64 --network rail:nic=50GB/s,inner=450GB/s",
             "plan": f"plan {_LLAMA} --gpus 512 --network '4X NDR' --compare-rules --top 4",
+            "plan-64": f"plan {_LLAMA} --gpus 64 --network '4X NDR' --top 3",
             "plan-too-few": f"plan {_LLAMA} --gpus 4 --network '4X NDR'",
             "plan-no-network": f"plan {_LLAMA} --gpus 512",
             "unknown-layout-key": f"plan {_LLAMA} --layout tp=8,pq=4",
@@ -303,9 +309,22 @@ def write_inputs(folder: Path) -> None:
     shutil.copytree(FOLDER.parent / "data/runs/training", results / "trained")
     shutil.copy(FOLDER.parent / "data/logs/nccl-tests-2.19.txt", folder / "all_reduce.log")
     shutil.copy(FOLDER.parent / "data/training/megatron.log", folder / "training.log")
+    (folder / "pairs.jsonl").write_text(f"{json.dumps(_pairs_of_nodes())}\n", encoding="utf-8")
     (folder / "plans").mkdir()
     for name, text in {**PLANS, **RULES}.items():
         (folder / f"plans/{name}.toml").write_text(text, encoding="utf-8")
+
+
+def _pairs_of_nodes() -> dict[str, object]:
+    """What SuperBench summarises of the pairs of eight nodes, one of which is twice as slow; GB/s."""
+    draw, nodes = random.Random(3), [f"n{number:02}" for number in range(1, 9)]
+    rates = {
+        f"ib-traffic/ib_write_bw_8388608_gpu-to-gpu_{place}_0:{first}_{second}:0": 46.2
+        * draw.lognormvariate(0, 0.02)
+        / (2 if "n03" in {first, second} else 1)
+        for place, (first, second) in enumerate(combinations(nodes, 2))
+    }
+    return {"node": nodes[0], "ib-traffic/return_code:0": 0.0, **rates}
 
 
 @contextmanager
