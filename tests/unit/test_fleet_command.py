@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 
 import numpy as np
@@ -292,6 +292,39 @@ def test_logs_of_pairs_name_the_slow_node(tmp_path: Path, repeats: int) -> None:
     document = json.loads(result.stdout)
     assert (result.exit_code, document["exclude"]) == (1, "n03")
     assert document["verdicts"][0]["kind"] == "node"
+
+
+def rate_logs(folder: Path, pairs: Iterable[tuple[str, str]], slow: str, factor: float) -> list[str]:
+    """A log of OSU's bandwidth test for each of ``pairs``, at one of a few rates; those of a host are slower."""
+    paths = []
+    for place, (first, second) in enumerate(pairs):
+        rate = (10_000 + 100 * (7 * place % 5)) / (factor if slow in {first, second} else 1)
+        path = folder / f"{first}_{second}.txt"
+        path.write_text(f"# OSU MPI Bandwidth Test v7.4\n# Size      Bandwidth (MB/s)\n4194304   {rate:.2f}\n")
+        paths.append(str(path))
+    return paths
+
+
+@pytest.mark.parametrize(("count", "factor"), [(4, 2.0), (4, 10.0), (5, 2.0)])
+@pytest.mark.parametrize("pairs", [combinations, permutations])
+def test_a_slow_node_in_few_logs_is_not_healthy(
+    tmp_path: Path, count: int, factor: float, pairs: Callable[[Iterable[str], int], Iterable[tuple[str, str]]]
+) -> None:
+    paths = rate_logs(tmp_path, pairs(HOSTS[:count], 2), "n02", factor)
+    rows = [json.loads(line) for line in invoke(*paths, "--json-lines").stdout.splitlines()]
+    healthy = {row["node"]: row["healthy"] for row in rows}
+    assert healthy.pop("n02") is not True
+    assert list(healthy.values()) == [True] * (count - 1)
+
+
+def test_every_time_of_a_verdict_was_measured(tmp_path: Path) -> None:
+    paths = rate_logs(tmp_path, combinations(HOSTS[:6], 2), "n02", TWICE)
+    document = json.loads(invoke(*paths, "--json").stdout)
+    assert [verdict["nodes"] for verdict in document["verdicts"]] == [["n02"]]
+    rates = [(10_000 + 100 * step) / factor for step in range(5) for factor in (1, TWICE)]
+    (evidence,) = document["verdicts"][0]["evidence"]
+    for name in ("measured_seconds", "usual_seconds"):
+        assert min(abs(evidence[name] * 1e6 * rate / 4194304 - 1) for rate in rates) < 0.006
 
 
 def test_pairs_of_hosts_of_superbench_name_the_slow_node(tmp_path: Path) -> None:
