@@ -145,7 +145,8 @@ class FleetJudgement:
     @property
     def is_comparable(self) -> bool:
         """Whether there are enough nodes that were measured."""
-        measured = {int(node) for each in self.rounds for node in each.sender[np.isfinite(each.seconds)]}
+        times = [(each, np.isfinite(each.seconds)) for each in self.rounds]
+        measured = {int(node) for each, some in times for side in (each.sender, each.receiver) for node in side[some]}
         return len(measured) >= LEAST_NODES
 
     @property
@@ -305,9 +306,12 @@ def _unnamed(fleet: Fleet, rounds: list[Round], verdicts: Sequence[Verdict]) -> 
     level = np.full(2, np.nan)
     for path in np.unique(data.path[others]).tolist():
         level[path] = np.quantile(data.log[others & (data.path == path)], _LOWEST, method="lower")
+    pairs = set(zip(data.sender.tolist(), data.receiver.tolist(), strict=True))
+    both_ways = any(pair[::-1] in pairs for pair in pairs)
     for node in np.setdiff1d(np.arange(fleet.count), named).tolist():
-        lines = [others & (side == node) for side in (data.sender, data.receiver)]
-        lines = [line for line in lines if len(np.unique(data.sender[line] + data.receiver[line])) >= PARTNERS]
+        rows, columns = others & (data.sender == node), others & (data.receiver == node)
+        lines = (rows, columns) if both_ways else (rows | columns,)
+        lines = tuple(line for line in lines if len(np.unique(data.sender[line] + data.receiver[line])) >= PARTNERS)
         seen = [_seen(data, line, level, rounds[0].case) for line in lines]
         worst = max(seen, key=lambda each: each.ratio, default=None)
         if worst is not None and worst.ratio >= _CLEAR:
