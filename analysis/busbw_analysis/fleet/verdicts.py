@@ -18,6 +18,7 @@ from busbw_analysis.fleet.model import (
     evidence_of_nodes,
     log_evidence,
     medians,
+    scale_of_errors,
     suspects_alone,
     suspects_of_pairs,
     without_levels,
@@ -49,9 +50,9 @@ upper end of the 0.1 % to 2 % of nodes that operators report. Evidence of accuse
 LEAST_NODES: Final = 4
 """Of fewer nodes, the usual time is not known."""
 _FAR_SIGMAS: Final = 4.0
-_CLEAR, _LOWEST = 1.5, 0.25
-"""Times over the lowest level of the map that are never called healthy, and the quantile which that level is: of four
-nodes, a slow one has half of all pairs."""
+_CLEAR, _LOWEST, _CLEAR_SIGMAS = 1.5, 0.25, 2.0
+"""Times over the lowest level of the map that are never called healthy, the quantile which that level is (of four
+nodes, a slow one has half of all pairs), and over the scatter of the others."""
 _LIKELY: Final = 0.1
 """Adjusted error below which a suspect is undecided, not cleared."""
 _ALL_FAILED: Final = 2
@@ -301,23 +302,50 @@ def _unnamed(fleet: Fleet, rounds: list[Round], verdicts: Sequence[Verdict]) -> 
     if fleet.count < LEAST_NODES or any(verdict.at_once or verdict.switch is not None for verdict in verdicts):
         return
     named = [node for verdict in verdicts for node in verdict.nodes]
-    data = data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
-    others = ~np.isin(data.sender, named) & ~np.isin(data.receiver, named)
-    level = np.full(2, np.nan)
-    for path in np.unique(data.path[others]).tolist():
-        level[path] = np.quantile(data.log[others & (data.path == path)], _LOWEST, method="lower")
+    data = _of_map(fleet, rounds)
     pairs = set(zip(data.sender.tolist(), data.receiver.tolist(), strict=True))
     both_ways = any(pair[::-1] in pairs for pair in pairs)
-    for node in np.setdiff1d(np.arange(fleet.count), named).tolist():
-        rows, columns = others & (data.sender == node), others & (data.receiver == node)
-        lines = (rows, columns) if both_ways else (rows | columns,)
-        lines = tuple(line for line in lines if len(np.unique(data.sender[line] + data.receiver[line])) >= PARTNERS)
-        seen = [_seen(data, line, level, rounds[0].case) for line in lines]
-        worst = max(seen, key=lambda each: each.ratio, default=None)
-        if worst is not None and worst.ratio >= _CLEAR:
-            yield Verdict(
-                "undecided", (node,), probability=PRIOR["node"], error=1.0, evidence=(worst,), next_pairs=((node, -1),)
-            )
+    for _ in range(fleet.count // 2):
+        others = _without(data, named)
+        level = np.full(2, np.nan)
+        for path in np.unique(data.path[others]).tolist():
+            level[path] = np.quantile(data.log[others & (data.path == path)], _LOWEST, method="lower")
+        seen: list[tuple[Evidence, int]] = []
+        for node in np.setdiff1d(np.arange(fleet.count), named).tolist():
+            rows, columns = others & (data.sender == node), others & (data.receiver == node)
+            lines = (rows, columns) if both_ways else (rows | columns,)
+            seen += [(_seen(data, line, level, rounds[0].case), node) for line in lines if line.sum() >= PARTNERS]
+        if not seen:
+            return
+        worst, node = max(seen, key=lambda each: each[0].ratio)
+        named.append(node)
+        # Times that scatter as widely without this node do not point at it.
+        rest = (data.log - level[data.path])[_without(data, named)]
+        scale = scale_of_errors(rest - np.median(rest)) if len(rest) else 0.0
+        if np.log(worst.ratio) < max(np.log(_CLEAR), _CLEAR_SIGMAS * scale):
+            return
+        yield Verdict(
+            "undecided",
+            (node,),
+            probability=PRIOR["node"],
+            error=1.0,
+            evidence=(worst,),
+            next_pairs=((node, -1),),
+        )
+
+
+def _of_map(fleet: Fleet, rounds: list[Round]) -> Data:
+    """The median time of every ordered pair."""
+    data = data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
+    keys, number = np.unique(data.sender * fleet.count + data.receiver, return_inverse=True)
+    sender, receiver = keys // fleet.count, keys % fleet.count
+    log = medians(data.log, number, len(keys))
+    return Data(np.zeros(len(keys), np.int64), sender, receiver, fleet.path(sender, receiver), log)
+
+
+def _without(data: Data, nodes: Sequence[int]) -> Truths:
+    """The times of pairs that have none of ``nodes``."""
+    return np.asarray(~np.isin(data.sender, nodes) & ~np.isin(data.receiver, nodes))
 
 
 def _disturbed(measured: Round, nodes: tuple[int, ...]) -> bool:
