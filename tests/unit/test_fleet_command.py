@@ -353,6 +353,55 @@ def test_a_link_that_was_measured_once_is_undecided_and_the_next_pair_is_named(t
     assert [verdict["next_pairs"] for verdict in document["verdicts"]] == [[["n01", "n06"]]]
 
 
+def test_times_that_scatter_point_at_no_node(tmp_path: Path) -> None:
+    paths = []
+    for place, (first, second) in enumerate(permutations(HOSTS[:4], 2)):
+        path = tmp_path / f"{first}_{second}.txt"
+        rate = 10_000 / (1, 20, 6, 18, 1, 4, 1, 15, 4, 1, 9, 3)[place]
+        path.write_text(f"# OSU MPI Bandwidth Test v7.4\n# Size      Bandwidth (MB/s)\n4194304   {rate:.2f}\n")
+        paths.append(str(path))
+    assert json.loads(invoke(*paths, "--json").stdout)["verdicts"] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--ranks", "3"],
+        ["--ranks", "4", "--model", "Llama 3 8B"],
+        ["--ranks", "4", "--model", "Llama 3 8B", "--network", "4X NDR", "--layout", "tp=7"],
+        ["--ranks", "4", "--json", "--json-lines"],
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_measurement(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    monkeypatch.setattr("busbw_analysis.cli.fleet.measured", lambda *_: pytest.fail("measured"))
+    assert invoke(*words).exit_code == 2
+
+
+def test_each_line_has_the_cost_of_its_node_in_a_batch_that_fits(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, fleet_run({"n03": TWICE})[0])
+    words = ["--model", "Llama 3 8B", "--layout", "dp=6", "--network", "4X NDR", "--json-lines"]
+    rows = {row["node"]: row for row in map(json.loads, invoke(str(folder), *words).stdout.splitlines())}
+    assert rows["n03"]["cost"]["network"] == pytest.approx(TWICE, rel=0.1)
+    assert {rows[host]["cost"] for host in HOSTS if host != "n03"} == {None}
+
+
+@pytest.mark.parametrize("names", [(), ("n1_n2.txt", "n1_n3.txt")])
+def test_a_folder_without_logs_is_refused_with_the_first_file(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / name).write_text("nothing\n")
+    result = invoke(str(tmp_path))
+    assert result.exit_code == 2
+    assert all(name in result.stderr for name in ("n1_n2.txt", *names[:1]))
+    assert "run.json" not in result.stderr
+
+
+def test_the_margin_is_the_share_of_a_rate_that_was_given(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, fleet_run({})[0])
+    document = json.loads(invoke(str(folder), "--within", "20%", "--json").stdout)
+    assert document["within"] == pytest.approx(0.2)
+    assert "20%" in document["message"]
+
+
 def test_options_of_measuring_are_refused_with_a_run(tmp_path: Path) -> None:
     folder = write_synthetic(tmp_path, fleet_run({})[0])
     assert invoke(str(folder), "--ranks", "4").exit_code == 2
