@@ -41,7 +41,7 @@ _SUITE: Final = "fleet"
 @click.option("--topology", type=FILE, help="topology.conf, or lines of a node and its switch.  [default: Slurm's]")
 @click.option("--within", default="15%", show_default=True, help="A rate lower by less counts as equal.")
 @inputs.model_option()
-@inputs.layout_option(inputs.LAYOUT_KEYS, "What a training step in this layout loses, with its nearest batch")
+@inputs.layout_option(inputs.LAYOUT_KEYS, "With --model and --network: what a training step in this layout loses")
 @inputs.network_option()
 @click.option("--json-lines", is_flag=True, help="Print one line of JSON per node, for controllers.")
 @results_dir_option
