@@ -92,6 +92,15 @@ def test_one_of_four_nodes_is_named() -> None:
 EVERYBODY = dict.fromkeys(range(4), 0.6)
 
 
+@pytest.mark.parametrize(("count", "factor"), [(4, 2.0), (5, 2.0), (5, 10.0), (8, 2.0)])
+def test_a_fleet_with_a_slow_node_is_never_called_healthy(count: int, factor: float) -> None:
+    for seed in range(20):
+        log = math.log(factor)
+        judgement = judged(World(fleet_of(count), scatter(), out={1: log}, back={1: log}), seed)
+        assert any(1 in verdict.nodes for verdict in judgement.verdicts), seed
+        assert judgement.code != 0
+
+
 def test_slow_moments_that_last_several_rounds_accuse_nobody() -> None:
     worlds = [World(fleet_of(4), QUIET, moments=0.1, taken=EVERYBODY) for _ in range(40)]
     accused = sum(bool(judged(each, seed).accused) for seed, each in enumerate(worlds))

@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 
 import numpy as np
@@ -294,6 +294,39 @@ def test_logs_of_pairs_name_the_slow_node(tmp_path: Path, repeats: int) -> None:
     assert document["verdicts"][0]["kind"] == "node"
 
 
+def rate_logs(folder: Path, pairs: Iterable[tuple[str, str]], slow: str, factor: float) -> list[str]:
+    """A log of OSU's bandwidth test for each of ``pairs``, at one of a few rates; those of a host are slower."""
+    paths = []
+    for place, (first, second) in enumerate(pairs):
+        rate = (10_000 + 100 * (7 * place % 5)) / (factor if slow in {first, second} else 1)
+        path = folder / f"{first}_{second}.txt"
+        path.write_text(f"# OSU MPI Bandwidth Test v7.4\n# Size      Bandwidth (MB/s)\n4194304   {rate:.2f}\n")
+        paths.append(str(path))
+    return paths
+
+
+@pytest.mark.parametrize(("count", "factor"), [(4, 2.0), (4, 10.0), (5, 2.0)])
+@pytest.mark.parametrize("pairs", [combinations, permutations])
+def test_a_slow_node_in_few_logs_is_not_healthy(
+    tmp_path: Path, count: int, factor: float, pairs: Callable[[Iterable[str], int], Iterable[tuple[str, str]]]
+) -> None:
+    paths = rate_logs(tmp_path, pairs(HOSTS[:count], 2), "n02", factor)
+    rows = [json.loads(line) for line in invoke(*paths, "--json-lines").stdout.splitlines()]
+    healthy = {row["node"]: row["healthy"] for row in rows}
+    assert healthy.pop("n02") is not True
+    assert list(healthy.values()) == [True] * (count - 1)
+
+
+def test_every_time_of_a_verdict_was_measured(tmp_path: Path) -> None:
+    paths = rate_logs(tmp_path, combinations(HOSTS[:6], 2), "n02", TWICE)
+    document = json.loads(invoke(*paths, "--json").stdout)
+    assert [verdict["nodes"] for verdict in document["verdicts"]] == [["n02"]]
+    rates = [(10_000 + 100 * step) / factor for step in range(5) for factor in (1, TWICE)]
+    (evidence,) = document["verdicts"][0]["evidence"]
+    for name in ("measured_seconds", "usual_seconds"):
+        assert min(abs(evidence[name] * 1e6 * rate / 4194304 - 1) for rate in rates) < 0.006
+
+
 def test_pairs_of_hosts_of_superbench_name_the_slow_node(tmp_path: Path) -> None:
     """Names as ``ib_validation_performance.py`` of SuperBench 0.12 writes them, a pair of which failed."""
     generator, record = np.random.default_rng(3), {"node": "n00", "ib-traffic/return_code:0": 0.0}
@@ -318,6 +351,55 @@ def test_a_link_that_was_measured_once_is_undecided_and_the_next_pair_is_named(t
     document = json.loads(invoke(*paths, "--json").stdout)
     assert document["exit_code"] == 3
     assert [verdict["next_pairs"] for verdict in document["verdicts"]] == [[["n01", "n06"]]]
+
+
+def test_times_that_scatter_point_at_no_node(tmp_path: Path) -> None:
+    paths = []
+    for place, (first, second) in enumerate(permutations(HOSTS[:4], 2)):
+        path = tmp_path / f"{first}_{second}.txt"
+        rate = 10_000 / (1, 20, 6, 18, 1, 4, 1, 15, 4, 1, 9, 3)[place]
+        path.write_text(f"# OSU MPI Bandwidth Test v7.4\n# Size      Bandwidth (MB/s)\n4194304   {rate:.2f}\n")
+        paths.append(str(path))
+    assert json.loads(invoke(*paths, "--json").stdout)["verdicts"] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--ranks", "3"],
+        ["--ranks", "4", "--model", "Llama 3 8B"],
+        ["--ranks", "4", "--model", "Llama 3 8B", "--network", "4X NDR", "--layout", "tp=7"],
+        ["--ranks", "4", "--json", "--json-lines"],
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_measurement(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    monkeypatch.setattr("busbw_analysis.cli.fleet.measured", lambda *_: pytest.fail("measured"))
+    assert invoke(*words).exit_code == 2
+
+
+def test_each_line_has_the_cost_of_its_node_in_a_batch_that_fits(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, fleet_run({"n03": TWICE})[0])
+    words = ["--model", "Llama 3 8B", "--layout", "dp=6", "--network", "4X NDR", "--json-lines"]
+    rows = {row["node"]: row for row in map(json.loads, invoke(str(folder), *words).stdout.splitlines())}
+    assert rows["n03"]["cost"]["network"] == pytest.approx(TWICE, rel=0.1)
+    assert {rows[host]["cost"] for host in HOSTS if host != "n03"} == {None}
+
+
+@pytest.mark.parametrize("names", [(), ("n1_n2.txt", "n1_n3.txt")])
+def test_a_folder_without_logs_is_refused_with_the_first_file(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / name).write_text("nothing\n")
+    result = invoke(str(tmp_path))
+    assert result.exit_code == 2
+    assert all(name in result.stderr for name in ("n1_n2.txt", *names[:1]))
+    assert "run.json" not in result.stderr
+
+
+def test_the_margin_is_the_share_of_a_rate_that_was_given(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, fleet_run({})[0])
+    document = json.loads(invoke(str(folder), "--within", "20%", "--json").stdout)
+    assert document["within"] == pytest.approx(0.2)
+    assert "20%" in document["message"]
 
 
 def test_options_of_measuring_are_refused_with_a_run(tmp_path: Path) -> None:

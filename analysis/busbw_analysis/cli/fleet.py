@@ -3,18 +3,20 @@
 import importlib
 import json
 import math
-from collections.abc import Mapping
+import shlex
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from busbw.errors import UsageError
-from busbw.escape import echo
+from busbw.errors import BusbwError, UsageError
+from busbw.escape import echo, plain_text
 from busbw.runs import store
 from busbw.runs.plan import override, read_suite
 from busbw.shared_options import FILE, as_json_option, results_dir_option
-from busbw.units import parse_share
+from busbw.units import counted, parse_share
 from busbw.workloads.model_rows import Model
 from busbw_analysis.cli import options
 from busbw_analysis.cli import training_options as inputs
@@ -24,6 +26,7 @@ from busbw_analysis.fleet.controller import Judged, judged
 from busbw_analysis.fleet.cost import Cost, cost_of
 from busbw_analysis.fleet.search import Options
 from busbw_analysis.fleet.topology import read_topology
+from busbw_analysis.fleet.verdicts import LEAST_NODES, FleetJudgement
 from busbw_analysis.report.to_terminal import render, render_lines
 from busbw_analysis.training.machine import GivenNetwork, machine_of
 
@@ -33,7 +36,7 @@ _SUITE: Final = "fleet"
 @click.command(cls=options.WithKeys, keys={"--layout": inputs.LAYOUT_KEYS})
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=options.names_of_runs)
 @click.option("--backend", help="Without RUN: communication library.  [default: gloo]")
-@click.option("--ranks", type=int, help="Without RUN or a launcher: number of local ranks.")
+@click.option("--ranks", type=click.IntRange(LEAST_NODES), help="Without RUN or a launcher: number of local ranks.")
 @click.option("--sample", type=click.IntRange(1), help="Without RUN: random matchings instead of all pairs.")
 @click.option("--topology", type=FILE, help="topology.conf, or lines of a node and its switch.  [default: Slurm's]")
 @click.option("--within", default="15%", show_default=True, help="A rate lower by less counts as equal.")
@@ -68,26 +71,33 @@ def fleet(  # noqa: PLR0913 - click hands every option over by name
         raise UsageError(f"--{given[0]} is for measuring; leave RUN out")
     if model is None and (settings or network is not None):
         raise UsageError("--layout and --network say what a model loses; give --model too")
+    if as_json and json_lines:
+        raise UsageError("--json and --json-lines are two forms of the answer; give only one of them")
+    priced = None if model is None else _priced(model, settings or {}, network)
     chosen = Options(within=-math.log1p(-_share(within)))
     places = None if topology is None else read_topology(topology)
+    folder = None
     if not runs:
         folder = measured(_measuring(backend, ranks, sample), results_dir)
         if folder is None:
             return
         runs = (str(folder),)
     else:
-        runs = tuple(log for run in runs for log in options.several(click.get_current_context(), run))
+        runs = tuple(log for run in runs for log in _logs(run))
     stored = [_with_samples(summary) for summary in options.read_runs(results_dir, runs)]
     result = judged(stored, [run if Path(run).is_file() else None for run in runs], chosen, places)
-    cost = _cost(result, model, settings or {}, network)
+    cost = None if priced is None else priced(result.judgement)
     names = [run.run.id for run in stored]
     if json_lines:
-        for row in outputs.node_documents(result, names):
+        for row in outputs.node_documents(result, names, priced):
             echo(json.dumps(plain(row), ensure_ascii=False, allow_nan=False))
     elif as_json:
         options.print_json(outputs.document(result, chosen, names, cost))
     else:
         _print(result, chosen, cost)
+    if folder is not None:
+        shown = plain_text(shlex.quote(str(folder)))
+        echo(f"results: {shown}\nnext:    busbw fleet {shown}", err=True)
     click.get_current_context().exit(result.judgement.code)
 
 
@@ -117,7 +127,7 @@ def measured(given: Mapping[str, Any], results_dir: Path) -> Path | None:
     measuring = importlib.import_module("busbw.cli.measuring")
     changes = {"backend": given["backend"], "ranks": given["ranks"], "matchings": given["sample"]}
     plan = override(read_suite(_SUITE), ops=(), **changes)
-    world_settings = session.Settings(results_dir, quiet=True)
+    world_settings = session.Settings(results_dir, quiet=not sys.stderr.isatty())
     with measuring.report_interruption(), launch.session(world_settings, plan.timing.timeout_seconds) as world:
         if world.attached is not None and not world.attached.info.lead:
             importlib.import_module("busbw.launch.attach").run_rank(world.attached)
@@ -126,14 +136,36 @@ def measured(given: Mapping[str, Any], results_dir: Path) -> Path | None:
         return folder
 
 
-def _cost(
-    result: Judged, model: Model | None, settings: Mapping[str, Any], network: GivenNetwork | None
-) -> Cost | None:
-    if model is None:
-        return None
-    step, _ = inputs.step_of(model, settings, model.batch, model.sequence)
+def _priced(
+    model: Model, settings: Mapping[str, Any], network: GivenNetwork | None
+) -> Callable[[FleetJudgement], Cost | None]:
+    """What a judgement costs a training step. Raises UsageError for options that do not fit, before any measurement."""
+    if network is None:
+        raise UsageError(
+            "--model says what a training step loses; give --network too, such as '4X NDR'", code="network"
+        )
+    # The cost is a share of a step, so the nearest batch that the layout divides is as good.
+    pipeline = settings.get("pp", 1) if settings.get("vpp", 1) > 1 else 1
+    pieces = settings.get("dp", 1) * settings.get("micro_batch", 1) * pipeline
+    step, _ = inputs.step_of(model, settings, max(1, round(model.batch / pieces)) * pieces, model.sequence)
     machine = machine_of(model.dtype, step.layout.gpus, None, network=network).machine
-    return cost_of(result.judgement, step, machine)
+    return lambda judgement: cost_of(judgement, step, machine)
+
+
+def _logs(run: str) -> tuple[str, ...]:
+    """A run, or the logs of a folder or archive. Raises UsageError for a folder that has none."""
+    logs = options.several(click.get_current_context(), run)
+    if logs != (run,) or not Path(run).is_dir() or (Path(run) / store.RUN_FILE).is_file():
+        return logs
+    files = sorted(path for path in Path(run).rglob("*") if path.is_file())
+    wanted = "fleet reads a run, or logs of pairs of nodes of perftest, OSU or nccl-tests with names such as n1_n2.txt"
+    if not files:
+        raise UsageError(f"{run}: an empty folder; {wanted}", code="not-a-log")
+    try:
+        options.read_runs(Path(run), [str(files[0])])
+    except BusbwError as error:
+        raise UsageError(f"{run}: none of {counted(len(files), 'file')} is a log; {error}; {wanted}") from error
+    return logs
 
 
 def _print(result: Judged, chosen: Options, cost: Cost | None) -> None:

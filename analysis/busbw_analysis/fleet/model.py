@@ -139,7 +139,7 @@ def suspects_of_pairs(fleet: Fleet, rounds: list[Round], within: float) -> Suspe
     level = _levels(data, control, level)
     rest = without_levels(data, level, control)
     effects = _effects(fleet, data, rest)
-    scale = _scale(rest[control] - np.median(rest[control])) if control.any() else _LEAST_SCALE
+    scale = scale_of_errors(rest[control] - np.median(rest[control])) if control.any() else _LEAST_SCALE
     numbers = np.stack([np.bincount(side, minlength=fleet.count) for side in (data.sender, data.receiver)])
     error = _MEDIAN_OVER_MEAN * scale / np.sqrt(np.maximum(numbers, 1))
     both = effects.mean(axis=0) / (np.sqrt((error**2).sum(axis=0)) / 2)
@@ -196,13 +196,13 @@ def suspects_alone(rounds: list[Round], within: float) -> Suspects:
     logs = logs_of(np.concatenate([np.zeros(0), *(each.seconds for each in first)]))
     ran = np.concatenate([np.zeros(0, np.int64), *(each.sender for each in first)])
     level = float(np.nanmedian(logs)) if np.isfinite(logs).any() else 0.0
-    scale = _scale(logs[np.isfinite(logs)] - level)
+    scale = scale_of_errors(logs[np.isfinite(logs)] - level)
     far = np.flatnonzero(logs - level > max(within / 2, _ALONE_SIGMAS * scale))
     links, excess = np.zeros((0, 2), np.int64), (logs - level)[far]
     return Suspects(ran[far], links, scale, np.asarray([level, level]), excess, np.zeros(0), ran[far])
 
 
-def _scale(errors: Floats) -> float:
+def scale_of_errors(errors: Floats) -> float:
     """Robust scale of Student's t, larger by two standard errors because few errors may look alike by chance."""
     if not len(errors):
         return _LEAST_SCALE
@@ -250,7 +250,7 @@ class Noise:
 
 def noise_of(controls: Floats, scale: float, again: list[Round]) -> Noise:
     """The noise of ``controls``, at least that of what made a suspect: where programs compete, it is larger later."""
-    scale = max(scale, _scale(controls))
+    scale = max(scale, scale_of_errors(controls))
     out = np.count_nonzero(np.abs(controls) > _SLOW_SIGMAS * scale)
     # As if 10 more had been seen, with the usual share.
     share = max(OUTLIERS, (out + 10 * OUTLIERS) / (len(controls) + 10))

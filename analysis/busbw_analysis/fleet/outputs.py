@@ -2,7 +2,8 @@
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from busbw_analysis.fleet.controller import Judged
 from busbw_analysis.fleet.cost import Cost
 from busbw_analysis.fleet.search import ERROR_RATE, Options
 from busbw_analysis.fleet.topology import compressed
-from busbw_analysis.fleet.verdicts import LEAST_NODES, Evidence, Kind, Verdict, Way, ratios
+from busbw_analysis.fleet.verdicts import LEAST_NODES, Evidence, FleetJudgement, Kind, Verdict, Way, ratios
 from busbw_analysis.report.document import Column, Table, table, three_digits
 
 CHECK: Final = "busbw-fleet"
@@ -52,9 +53,13 @@ def headline(judged: Judged, options: Options) -> str:
         return f"cannot tell: {many}, but it takes {LEAST_NODES} measured {noun}s to know what is usual"
     if judgement.verdicts:
         return f"cannot tell: {sentence(judged, judgement.verdicts[0])} ({many})"
-    slower = f"{math.expm1(options.within):.0%}"
     suspects = f"{counted(judgement.tests, 'suspect')} cleared"
-    return f"nothing takes {slower} longer than usual or more: {many}, {suspects}"
+    return f"no rate is {_lower_rate(options):.0%} lower than usual or more: {many}, {suspects}"
+
+
+def _lower_rate(options: Options) -> float:
+    """``within`` as a share of the rate, as it was given."""
+    return -math.expm1(-options.within)
 
 
 def sentence(judged: Judged, verdict: Verdict) -> str:
@@ -139,8 +144,8 @@ def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
         what = f"other programs took the CPUs in {counted(busy, 'round')}: slow ones may hide"
         rows.append(("next", f"{what}; stop them and run busbw fleet again"))
     if undecided:
-        names = [" and ".join(_partner(judged, node) for node in pair) for pair in undecided[:_MOST_NAMED]]
-        rows.append(("measure next", listed(names)))
+        names = ["–".join(_partner(judged, node) for node in pair) for pair in undecided[:_MOST_NAMED]]
+        rows.append(("measure next", "; ".join(names)))
     if not judgement.fleet.are_hosts:
         rows.append(("cluster", "busbw submit fleet --nodes N, or srun busbw fleet, measures hosts instead of ranks"))
     return rows
@@ -241,7 +246,7 @@ def document(judged: Judged, options: Options, runs: list[str], cost: Cost | Non
         "rounds": len(judgement.rounds),
         "tests": judgement.tests,
         "error_rate": ERROR_RATE,
-        "within": math.expm1(options.within),
+        "within": _lower_rate(options),
         "exclude": exclude(judged),
         "drain": list(drain(judged)),
         "cost": plain(cost),
@@ -271,8 +276,13 @@ def _verdict(judged: Judged, verdict: Verdict) -> dict[str, JSON]:
     }
 
 
-def node_documents(judged: Judged, runs: list[str]) -> Iterator[dict[str, JSON]]:
-    """One object for every node, for controllers: ``healthy`` is null if that cannot be told."""
+def node_documents(
+    judged: Judged, runs: list[str], cost_of: Callable[[FleetJudgement], Cost | None] | None
+) -> Iterator[dict[str, JSON]]:
+    """One object for every node, for controllers: ``healthy`` is null if that cannot be told.
+
+    cost_of: what a node with its verdicts alone would cost
+    """
     judgement = judged.judgement
     bad = set(judgement.bad_nodes)
     for node, name in enumerate(judgement.fleet.names):
@@ -287,5 +297,6 @@ def node_documents(judged: Judged, runs: list[str]) -> Iterator[dict[str, JSON]]
             "message": sentence(judged, chosen[0]) if chosen else "as fast as the others",
             "exit_code": {True: 0, False: 1, None: 3}[state],
             "runs": runs,
+            "cost": plain(None if cost_of is None else cost_of(replace(judgement, verdicts=tuple(accused)))),
             "verdicts": [_verdict(judged, verdict) for verdict in own],
         }

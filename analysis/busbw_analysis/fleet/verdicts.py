@@ -8,6 +8,7 @@ from typing import Final, Literal
 import numpy as np
 
 from busbw_analysis.fleet.model import (
+    Data,
     Evidences,
     Noise,
     Suspects,
@@ -17,11 +18,12 @@ from busbw_analysis.fleet.model import (
     evidence_of_nodes,
     log_evidence,
     medians,
+    scale_of_errors,
     suspects_alone,
     suspects_of_pairs,
     without_levels,
 )
-from busbw_analysis.fleet.rounds import FRESH, Fleet, Floats, Round, Stage
+from busbw_analysis.fleet.rounds import FRESH, Fleet, Floats, Round, Stage, Truths
 from busbw_analysis.fleet.search import (
     ERROR_RATE,
     PARTNERS,
@@ -48,6 +50,9 @@ upper end of the 0.1 % to 2 % of nodes that operators report. Evidence of accuse
 LEAST_NODES: Final = 4
 """Of fewer nodes, the usual time is not known."""
 _FAR_SIGMAS: Final = 4.0
+_CLEAR, _LOWEST, _CLEAR_SIGMAS = 1.5, 0.25, 2.0
+"""Times over the lowest level of the map that are never called healthy, the quantile which that level is (of four
+nodes, a slow one has half of all pairs), and over the scatter of the others."""
 _LIKELY: Final = 0.1
 """Adjusted error below which a suspect is undecided, not cleared."""
 _ALL_FAILED: Final = 2
@@ -141,7 +146,8 @@ class FleetJudgement:
     @property
     def is_comparable(self) -> bool:
         """Whether there are enough nodes that were measured."""
-        measured = {int(node) for each in self.rounds for node in each.sender[np.isfinite(each.seconds)]}
+        times = [(each, np.isfinite(each.seconds)) for each in self.rounds]
+        measured = {int(node) for each, some in times for side in (each.sender, each.receiver) for node in side[some]}
         return len(measured) >= LEAST_NODES
 
     @property
@@ -203,6 +209,8 @@ def judge(
     verdicts = [Verdict("device", (node,), device=device) for node, device in devices]
     verdicts += _failed(rounds)
     verdicts += _merged(list(_decided(tests)))
+    for case in fleet.pairs:
+        verdicts += list(_unnamed(fleet, _of(rounds, case), verdicts))
     order = ("failed", "device", "switch", "trunk", "alone", "node", "link", "undecided")
     verdicts = [_with_causes(each, rounds, throttled) for each in verdicts]
     ranked = sorted(verdicts, key=lambda verdict: (order.index(verdict.kind), -verdict.ratio))
@@ -225,7 +233,7 @@ def _alone(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Tes
     evidence = evidence_alone(fleet, rounds, suspects, options.within)
     for row, node in enumerate(suspects.nodes.tolist()):
         test = _test("alone", (node,), rounds[0].case, evidence, row, suspects, float(suspects.excess[row]))
-        yield replace(test, is_far=_is_far(rounds, "alone again", test, suspects, options))
+        yield _first_seen(fleet, rounds, "alone again", test, suspects, options)
 
 
 def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Test]:
@@ -243,7 +251,7 @@ def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_
     for row, node in enumerate(suspects.nodes.tolist()):
         if fleet.leaf[node] not in switches or fleet.leaf[node] < 0:
             test = _test("node", (node,), case, evidence, row, suspects, float(suspects.excess[row]))
-            yield replace(test, is_far=_is_far(rounds, "suspects", test, suspects, options))
+            yield _first_seen(fleet, rounds, "suspects", test, suspects, options)
     of_links = evidence_of_links(fleet, rounds, suspects, within)
     doubtful = suspects.nodes[evidence.total > 0]
     cut = cut_evidence(rounds, suspects.scale, within)
@@ -252,16 +260,92 @@ def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_
     for row, pair in enumerate(suspects.links.tolist()):
         if not np.isin(pair, doubtful).any() and side[pair[0]] * side[pair[1]] > 0:
             test = _test("link", tuple(pair), case, of_links, row, suspects, float(suspects.excess_of_links[row]))
-            yield replace(test, is_far=_is_far(rounds, "suspects", test, suspects, options))
+            yield _first_seen(fleet, rounds, "suspects", test, suspects, options)
     if cut is not None and cut.slow:
         yield _cut(rounds, cut, within)
 
 
-def _is_far(rounds: list[Round], again: Stage, test: _Test, suspects: Suspects, options: Options) -> bool:
-    """Whether nothing was measured again, and the suspect stands out from what was."""
-    excess = np.log(test.verdict.ratio)
-    measured_again = any(each.stage == again and not _disturbed(each, test.verdict.nodes) for each in rounds)
-    return not test.times and not measured_again and excess > max(options.within, _FAR_SIGMAS * suspects.scale)
+def _first_seen(
+    fleet: Fleet, rounds: list[Round], again: Stage, test: _Test, suspects: Suspects, options: Options
+) -> _Test:
+    """A suspect of which nothing was measured again, with the times that made it one: ``is_far`` if it stands out in
+    them, not only from the effects of its nodes.
+    """
+    nodes = test.verdict.nodes
+    if test.times or any(each.stage == again and not _disturbed(each, nodes) for each in rounds):
+        return test
+    data = data_of(fleet, [each for each in rounds if each.stage in {"alone", "pairs", "held out"}])
+    ends = [(data.sender, data.receiver), (data.receiver, data.sender)]
+    # Pairs with other suspects are slow for two reasons.
+    usual = ~np.isin(np.stack([data.sender, data.receiver]), np.setdiff1d(suspects.nodes, nodes)).any(axis=0)
+    sides = [(one == nodes[0]) & ((other == nodes[1]) if len(nodes) == 2 else usual) for one, other in ends]
+    sides = [side for side in sides if side.any()]
+    if not sides:
+        return test
+    found = max((_seen(data, side, suspects.level, rounds[0].case) for side in sides), key=lambda each: each.ratio)
+    limit = max(options.within, _FAR_SIGMAS * suspects.scale)
+    is_far = min(np.log(found.ratio), np.log(test.verdict.ratio)) > limit
+    return replace(test, verdict=replace(test.verdict, evidence=(found,)), is_far=bool(is_far))
+
+
+def _seen(data: Data, chosen: Truths, level: Floats, case: int) -> Evidence:
+    """The median of chosen times, and over the level of their path."""
+    measured = float(np.exp(np.median(data.log[chosen])))
+    ratio = float(np.exp(np.median((data.log - level[data.path])[chosen])))
+    return Evidence(case, measured, measured / ratio, ratio, int(chosen.sum()))
+
+
+def _unnamed(fleet: Fleet, rounds: list[Round], verdicts: Sequence[Verdict]) -> Iterator[Verdict]:
+    """Nodes without a verdict whose row or column of the map is clearly slow: with few good pairs, half of all times
+    may be slow, so that no test knows what is usual.
+    """
+    if fleet.count < LEAST_NODES or any(verdict.at_once or verdict.switch is not None for verdict in verdicts):
+        return
+    named = [node for verdict in verdicts for node in verdict.nodes]
+    data = _of_map(fleet, rounds)
+    pairs = set(zip(data.sender.tolist(), data.receiver.tolist(), strict=True))
+    both_ways = any(pair[::-1] in pairs for pair in pairs)
+    for _ in range(fleet.count // 2):
+        others = _without(data, named)
+        level = np.full(2, np.nan)
+        for path in np.unique(data.path[others]).tolist():
+            level[path] = np.quantile(data.log[others & (data.path == path)], _LOWEST, method="lower")
+        seen: list[tuple[Evidence, int]] = []
+        for node in np.setdiff1d(np.arange(fleet.count), named).tolist():
+            rows, columns = others & (data.sender == node), others & (data.receiver == node)
+            lines = (rows, columns) if both_ways else (rows | columns,)
+            seen += [(_seen(data, line, level, rounds[0].case), node) for line in lines if line.sum() >= PARTNERS]
+        if not seen:
+            return
+        worst, node = max(seen, key=lambda each: each[0].ratio)
+        named.append(node)
+        # Times that scatter as widely without this node do not point at it.
+        rest = (data.log - level[data.path])[_without(data, named)]
+        scale = scale_of_errors(rest - np.median(rest)) if len(rest) else 0.0
+        if np.log(worst.ratio) < max(np.log(_CLEAR), _CLEAR_SIGMAS * scale):
+            return
+        yield Verdict(
+            "undecided",
+            (node,),
+            probability=PRIOR["node"],
+            error=1.0,
+            evidence=(worst,),
+            next_pairs=((node, -1),),
+        )
+
+
+def _of_map(fleet: Fleet, rounds: list[Round]) -> Data:
+    """The median time of every ordered pair."""
+    data = data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
+    keys, number = np.unique(data.sender * fleet.count + data.receiver, return_inverse=True)
+    sender, receiver = keys // fleet.count, keys % fleet.count
+    log = medians(data.log, number, len(keys))
+    return Data(np.zeros(len(keys), np.int64), sender, receiver, fleet.path(sender, receiver), log)
+
+
+def _without(data: Data, nodes: Sequence[int]) -> Truths:
+    """The times of pairs that have none of ``nodes``."""
+    return np.asarray(~np.isin(data.sender, nodes) & ~np.isin(data.receiver, nodes))
 
 
 def _disturbed(measured: Round, nodes: tuple[int, ...]) -> bool:
