@@ -1,5 +1,6 @@
 """What a call finds in the caches: the buffers of the call before, other ones in turn, or nothing."""
 
+import dataclasses
 import threading
 from collections import defaultdict
 
@@ -12,6 +13,7 @@ from testing.synthetic import case
 from busbw.backends.base import Bound, Operation
 from busbw.backends.faults import WrappingBackend
 from busbw.measure import block
+from busbw.ops import OPS
 
 
 class Noting(WrappingBackend):
@@ -130,6 +132,7 @@ def test_what_prepares_a_call_comes_after_the_caches_are_flushed_and_before_the_
     noted: dict[int, Noting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block, "cache_sweep", lambda _size: lambda: noted[threading.get_ident()].told.append("sweep"))
+    monkeypatch.setitem(OPS, "all_reduce", dataclasses.replace(OPS["all_reduce"], fresh=True))
     for cache, before in (("flushed", ("sweep", "prepare")), ("warm", ("prepare",))):
         noted.clear()
         made = measured(FakeWorld(2), case("all_reduce", 64, 2, cache=cache), wrap=Prepared)

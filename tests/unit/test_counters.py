@@ -127,7 +127,9 @@ def test_a_host_is_read_once_and_each_gpu_by_its_rank(tmp_path: Path) -> None:
         watch = CounterWatch(tmp_path, lambda: 0.0)
         monitor = InterferenceMonitor(backend, ("a", "a", "b"), counters=watch)
         backend.barrier()  # all have read
-        write(tmp_path, {f"{PORT}/counters/symbol_error": 2})
+        if backend.rank == 0:
+            write(tmp_path, {f"{PORT}/counters/symbol_error": 2})
+        backend.barrier()
         return [(host.host, seen(host.counters)) for host in monitor.ended()]
 
     first, *others = FakeWorld(3, Script(device=DeviceScript())).run(work)

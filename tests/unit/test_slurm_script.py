@@ -203,7 +203,7 @@ def test_a_night_that_is_not_green_has_the_status_and_the_outcome_of_its_gate(
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_file_sets_the_variables_that_it_reads_and_no_others(name: str) -> None:
     given = {"PWD", "SLURM_ARRAY_TASK_ID", "SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK"}
-    given |= {"SLURM_JOB_NUM_NODES", "SLURMD_NODENAME"}
+    given |= {"SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURMD_NODENAME"}
     lines = [line for line in SHIPPED[name].splitlines() if not line.startswith("#")]
     there = {match[1] for line in lines if (match := re.match(r"(?:export )?([A-Z_]+)=", line))}
     exported = {match[1] for line in lines if (match := re.match(r"export ([A-Z_]+)=", line))}
