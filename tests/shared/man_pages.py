@@ -16,7 +16,9 @@ def commands(command: click.Command = main, path: tuple[str, ...] = ("busbw",)) 
     parent = None
     for name in path[:-1]:
         parent = click.Context(click.Command(name), parent, info_name=name)
-    context = click.Context(command, parent, info_name=path[-1])
+    # Commands keep their option for help, so it has to be the one that the program has.
+    names = main.context_settings["help_option_names"]
+    context = click.Context(command, parent, info_name=path[-1], help_option_names=names)
     yield "-".join(path), context
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
