@@ -30,10 +30,11 @@ def moved(counts: Counts, host: str) -> tuple[CounterDelta, ...]:
     )
 
 
-def run_with(counts: Counts, slow_ranks: tuple[int, ...] = ()) -> StoredRun:
+def run_with(counts: Counts, slow_ranks: tuple[int, ...] = (), hosts: tuple[str, ...] = HOSTS) -> StoredRun:
     """Two launches with one block each, whose counters moved so far."""
     world = World(slow_ranks=slow_ranks, slow_factor=4.0)
-    stored = synthetic_run([MATRIX], world, launches=2, machine=Machine(hosts=HOSTS))
+    matrix = case("pair_matrix", 1 << 20, ranks=6, nodes=len(set(hosts)))
+    stored = synthetic_run([matrix], world, launches=2, machine=Machine(hosts=hosts))
 
     def change(block: Measurement) -> Measurement:
         conditions = tuple(
@@ -47,7 +48,7 @@ def run_with(counts: Counts, slow_ranks: tuple[int, ...] = ()) -> StoredRun:
                 steal_share=None,
                 counters=moved(counts, host),
             )
-            for host in HOSTS
+            for host in dict.fromkeys(hosts)
         )
         return msgspec.structs.replace(block, conditions=conditions)
 
@@ -83,6 +84,14 @@ def test_errors_are_findings_and_on_a_slow_host_the_cause(
     if cause:
         (name, device, _), *_ = counts["n2"]
         assert all(word in found[0].claim for word in ("n2", name, device))
+
+
+@pytest.mark.parametrize(("counter", "codes"), [(TCP, []), (LINK, ["counters-slow-host"])])
+def test_retransmissions_of_the_only_host_are_compared_with_none(
+    counter: tuple[str, str, int | None], codes: list[str]
+) -> None:
+    judgement = judge(pool((run_with({"n0": {counter: 30}}, (2,), ("n0",) * 6),)))
+    assert [finding.code for finding in judgement.findings if finding.code.startswith("counters")] == codes
 
 
 def test_deltas_add_up_over_blocks_and_windows_hold_those_of_their_blocks() -> None:

@@ -112,7 +112,7 @@ def findings_on(
     slow = {host for contrast in contrasts for host in contrast.hosts}
     slow |= {facts.hosts[rank] for matrix in matrices for outlier in matrix.outliers for rank in outlier.ranks}
     slow |= {member.host for group in results.lateness for member in group.flagged if member.host is not None}
-    on_slow = _telling(results.counters, slow)
+    on_slow = _telling(results.counters, slow, others=not slow.issuperset(facts.hosts))
     findings = [
         *_imported(runs, measured),
         *_ends(runs),
@@ -296,9 +296,9 @@ def _straggler(group: GroupLateness, member: RankLateness, worst: str) -> tuple[
     )
 
 
-def _telling(counters: Sequence[Moved], slow: Collection[str]) -> list[Moved]:
-    """The counters of ``slow`` hosts: all errors; of the others those that moved more than elsewhere, because a few
-    retransmissions and queues that are full for a moment are usual.
+def _telling(counters: Sequence[Moved], slow: Collection[str], *, others: bool) -> list[Moved]:
+    """The counters of ``slow`` hosts: all errors; if there are ``others``, also what moved more than there, because
+    a few retransmissions and queues that are full for a moment are usual.
     """
     elsewhere: Counter[str] = Counter()
     for moved in counters:
@@ -307,7 +307,8 @@ def _telling(counters: Sequence[Moved], slow: Collection[str]) -> list[Moved]:
     return [
         moved
         for moved in counters
-        if moved.host in slow and (moved.kind == "error" or moved.delta > _MORE_THAN_ELSEWHERE * elsewhere[moved.name])
+        if moved.host in slow
+        and (moved.kind == "error" or (others and moved.delta > _MORE_THAN_ELSEWHERE * elsewhere[moved.name]))
     ]
 
 
