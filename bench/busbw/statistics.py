@@ -50,16 +50,11 @@ def median_interval(values: npt.ArrayLike, confidence: float = 0.95, tau: float 
     return MedianInterval(median, float(ordered[low]), float(ordered[high]))
 
 
-def spread(values: npt.ArrayLike) -> float:
-    """Half of p95 − p5, relative to the median: 0.1 if nine in ten ``values`` lie within about ± 10 % of it.
+def spreads(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Half of p95 − p5 of every row, relative to the median: 0.1 if nine in ten values lie within about ± 10 % of it.
 
     ``show`` and the report use this definition for the samples of a launch.
     """
-    return float(spreads(np.asarray(values, dtype=np.float64)[np.newaxis])[0])
-
-
-def spreads(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """``spread`` of every row."""
     # On sorted rows numpy needs a third of the time for quantiles, including the sort.
     low, middle, high = np.quantile(np.sort(rows, axis=1), (0.05, 0.5, 0.95), axis=1)
     return np.asarray((high - low) / 2 / middle)

@@ -12,7 +12,7 @@ from scipy.signal import lfilter
 from scipy.stats import quantile_test
 from testing.narrow import require
 
-from busbw.statistics import MedianInterval, autocorrelation_time, autocorrelation_times, median_interval, spread
+from busbw.statistics import MedianInterval, autocorrelation_time, autocorrelation_times, median_interval, spreads
 
 COUNTS = [*range(1, 121), 284, 999, 1000, 1001, 1500, 2000, 4000, 19_999, 20_000]
 
@@ -39,7 +39,7 @@ def test_a_far_value_moves_an_end_of_the_interval_and_not_the_median() -> None:
 
 
 def test_the_spread_is_half_of_what_nine_in_ten_values_span_over_the_median() -> None:
-    assert spread(np.arange(50, 151)) == pytest.approx((145 - 55) / 2 / 100)
+    assert spreads(np.arange(50.0, 151)[np.newaxis]) == pytest.approx((145 - 55) / 2 / 100)
 
 
 def test_the_half_width_is_relative_to_the_median() -> None:

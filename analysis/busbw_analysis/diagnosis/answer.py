@@ -539,9 +539,9 @@ def decide_more(judgement: Judgement) -> str:
 
 def more_launches(judgement: Judgement) -> str:
     """The difference that more launches could detect; "" if no affordable number of launches helps, or if a run has a
-    duration, which is one launch.
+    duration or a controller, which is one launch.
     """
-    if any(stored.run.plan.get("duration") is not None for stored in judgement.runs):
+    if any(stored.run.plan.get(key) is not None for stored in judgement.runs for key in ("duration", "controller")):
         return ""
     scatter = scatter_of(judgement)
     if scatter is None:

@@ -63,11 +63,11 @@ def judge_fleet(evidence: Evidence) -> FleetRun:
 
 
 def _sections(judgement: Judgement, _models: Sequence[Model]) -> Iterator[Placed]:
-    found = judgement.of(FleetRun)
+    run = judgement.of(FleetRun)
     section = None
-    if found.judged is not None:
-        answer = Paragraph(f"{capitalised(outputs.headline(found.judged, Options()))}.")
-        section = Section("fleet", "Fleet", (answer, *found.blocks, *_map(found.judged)))
+    if run.judged is not None:
+        answer = Paragraph(f"{capitalised(outputs.headline(run.judged, Options()))}.")
+        section = Section("fleet", "Fleet", (answer, *run.blocks, *_map(run.judged)))
     yield Placed("answer", "always", section)
 
 
@@ -83,9 +83,9 @@ def _map(fleet_run: Judged) -> Iterator[Block]:
 
 
 def _as_json(judgement: Judgement, _answer: Answer) -> dict[str, JSON]:
-    found = judgement.of(FleetRun).judged
+    fleet_run = judgement.of(FleetRun).judged
     names = [stored.run.id for stored in judgement.runs]
-    return {"fleet": None if found is None else outputs.document(found, Options(), names, None)}
+    return {"fleet": None if fleet_run is None else outputs.document(fleet_run, Options(), names, None)}
 
 
 SLICE: Final = Slice("fleet", judge_fleet, _sections, _as_json)

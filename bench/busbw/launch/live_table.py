@@ -197,9 +197,9 @@ def _slowest(blocks: Sequence[Measurement]) -> _Slowest:
     joined = {ranks: np.concatenate(times) for ranks, times in by_group.items()}
     ranks, times = max(joined.items(), key=lambda of_group: float(np.median(of_group[1])))
     # The same interval as that of the final table of a single launch.
-    found = median_interval(times, tau=autocorrelation_time(times))
-    median = found.median
-    ends = None if found.low is None or found.high is None else (median - found.low, found.high - median)
+    interval = median_interval(times, tau=autocorrelation_time(times))
+    median = interval.median
+    ends = None if interval.low is None or interval.high is None else (median - interval.low, interval.high - median)
     # An overlapped sample includes computation, so that its time gives no rate.
     sized = case.size_bytes > 0 and case.mode != "overlap"
     return _Slowest(
