@@ -36,7 +36,7 @@ _MOST_NAMED: Final = 3
 _LEAST_ERROR: Final = 1e-4
 _MOST_IN_A_MAP: Final = 20
 _SHADES: Final = " ·░▒▓█"
-"""Up to 1.15, 1.5, 2, 3 and 5 times the usual time, and above; nothing measured is a blank."""
+"""Not measured: a blank; then up to 1.15, 1.5, 2 and 3 times the usual time, and above."""
 _STEPS: Final = (1.15, 1.5, 2.0, 3.0)
 
 
