@@ -324,11 +324,13 @@ op = "allreduce"
 [[rule]]
 metric = "time"
 at_most = "25GB/s"
+backend = "nclc"
+algorithm = "rings"
 """
     with pytest.raises(UsageError) as error:
         parse_rules(text, "r.toml")
     lines = error.value.__notes__
-    assert (error.value.code, len(lines)) == ("rules", 10)
+    assert (error.value.code, len(lines)) == ("rules", 12)
     for start, hint in (
         ("unknown key 'title'", "[[rule]]"),
         ("rule 1: unknown key 'opp'", "op?"),
@@ -340,6 +342,8 @@ at_most = "25GB/s"
         ("rule 3: key 'detect': True", ""),
         ("rule 3: key 'op': 'allreduce'", "all_reduce?"),
         ("rule 4: key 'at_most'", "us"),
+        ("rule 4: key 'backend': 'nclc'", "nccl?"),
+        ("rule 4: key 'algorithm': 'rings'", "ring?"),
     ):
         assert [line for line in lines if line.startswith(start) and hint in line], start
 
@@ -373,7 +377,7 @@ def some_rules(draw: st.DrawFn) -> Rule:
     metric = draw(st.sampled_from([*METRICS]))
     keys: dict[str, str | None] = {
         "name": draw(st.none() | _PRINTABLE),
-        "backend": draw(st.none() | _PRINTABLE),
+        "backend": draw(st.sampled_from([None, "mpi", "verbs"])),
         "op": draw(st.sampled_from([None, "all_reduce", "barrier"])),
         "sizes": draw(st.sampled_from([None, "64B", "1MiB..", "8..64*2"])),
         "detect": draw(st.sampled_from([None, "10%", "0.2"])),
@@ -519,6 +523,8 @@ def test_a_notifier_gets_the_line_without_a_shell_and_cannot_change_the_status(r
     argv, _, line = heard.read_text().partition("]")
     assert argv == "[';', '$HOME'"
     assert json.loads(line)["healthy"] is True
+    refused = busbw(results, "gate", "gone", "--baseline", one, "--notify-command", f"{sys.executable} '{script}'")
+    assert (refused.exit_code, json.loads(heard.read_text()[len("[]") :])["healthy"]) == (2, None)
     for command in ("/no/such/program", "false"):
         assert busbw(results, "gate", two, "--baseline", one, "--notify-command", command).exit_code == 0
 

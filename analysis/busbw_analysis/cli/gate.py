@@ -4,15 +4,15 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import click
 
-from busbw.errors import UnlikeRuns, UsageError
+from busbw.errors import BusbwError, UnlikeRuns, UsageError
 from busbw.escape import echo, plain_text
 from busbw.runs.files import replaced, store_errors
 from busbw.runs.records import JSON
@@ -89,16 +89,17 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
     notifier = _argv(notify_command)
     if junit is not None and not junit.absolute().parent.is_dir():
         raise UsageError(f"--junit {junit}: there is no folder {junit.parent}")
-    rules = _rules(rules_file, baseline, within, alone=not prolog)
-    before = None if baseline is None else _pooled(results_dir, _baseline_runs(results_dir, baseline))
-    with measured_here() if prolog else nullcontext() as node:
-        dataset = _pooled(results_dir, runs if node is None else (str(node.folder),))
-        for notice in dataset.notices:
-            echo(f"caution: {notice}", err=True)
-        evidence = Evidence(judge_with_selftest(dataset, catalogue(peaks_file)), dataset, before)
-        result = gate_of(rules if node is None else _with(rules, node.rules), evidence)
-        if node is not None:
-            result = replace(result, gaps=(*result.gaps, *node.gaps(dataset.summaries)))
+    with _refusal_told(notifier):
+        rules = _rules(rules_file, baseline, within, alone=not prolog)
+        before = None if baseline is None else _pooled(results_dir, _baseline_runs(results_dir, baseline))
+        with measured_here() if prolog else nullcontext() as node:
+            dataset = _pooled(results_dir, runs if node is None else (str(node.folder),))
+            for notice in dataset.notices:
+                echo(f"caution: {notice}", err=True)
+            evidence = Evidence(judge_with_selftest(dataset, catalogue(peaks_file)), dataset, before)
+            result = gate_of(rules if node is None else _with(rules, node.rules), evidence)
+            if node is not None:
+                result = replace(result, gaps=(*result.gaps, *node.gaps(dataset.summaries)))
     names = [stored.run.id for stored in dataset.runs]
     document = outputs.document(result, names, list(dict.fromkeys(dataset.facts.hosts)), baseline)
     line = json.dumps(plain(document), ensure_ascii=False, allow_nan=False)
@@ -177,6 +178,17 @@ def _argv(command: str | None) -> list[str]:
     if command is not None and not words:
         raise UsageError("--notify-command is empty; give a command")
     return words
+
+
+@contextmanager
+def _refusal_told(notifier: Sequence[str]) -> Iterator[None]:
+    """A night without a verdict is told, too: whoever waits for its word must not take silence for a pass."""
+    try:
+        yield
+    except BusbwError as error:
+        if notifier:
+            _notify(notifier, json.dumps({"check": outputs.CHECK, "healthy": None, "message": str(error)}))
+        raise
 
 
 def _notify(argv: Sequence[str], line: str) -> None:

@@ -2,19 +2,22 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 
+from busbw.backends import BACKENDS
 from busbw.errors import UsageError, nearest, what_is_known
 from busbw.escape import plain_text
 from busbw.ops import OPS
-from busbw.ops.algorithms import LIBRARY
+from busbw.ops.algorithms import ALGORITHMS, LIBRARY
 from busbw.ops.limits import MOST_TOML_BYTES, read_text, read_toml
 from busbw.ops.settings import explicit_algorithm
 from busbw.runs.records import CASE_DTYPE_BYTES, JSON, Case, Mode
 from busbw.units import LARGEST_SIZE, counted, parse_rate, parse_share, parse_size, parse_sizes, parse_time
+from busbw_analysis.data.readers.logs import READERS
 from busbw_analysis.gate.metrics import METRICS, WORDS, Metric, Unit
 
 Severity = Literal["error", "warning"]
@@ -178,10 +181,10 @@ _CHECKS: Final[Mapping[str, Callable[[str], object]]] = {
     "name": _printable,
     "op": _among([*OPS]),
     "sizes": _ranges,
-    "backend": _printable,
+    "backend": _among(list(dict.fromkeys([*BACKENDS, *(reader.tool.backend for reader in READERS)]))),
     "dtype": _among([*CASE_DTYPE_BYTES]),
     "mode": _among(get_args(Mode)),
-    "algorithm": _printable,
+    "algorithm": _among([LIBRARY, *dict.fromkeys(chain.from_iterable(ALGORITHMS.values()))]),
     "detect": parse_share,
     "severity": _among(get_args(Severity)),
 }

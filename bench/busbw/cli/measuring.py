@@ -249,8 +249,9 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
     of_step = partial(step_seconds, cores=environment.cores_of_launcher())
     seconds = cases.estimated_seconds(requested, to_come, of_step)
     asked = [case for case in to_come if case.op not in references]
-    of_baseline = seconds - cases.estimated_seconds(requested, asked, of_step) if references else 0.0
+    baseline_share = 1 - cases.estimated_seconds(requested, asked, of_step) / seconds if references else 0.0
     whole_seconds = max(seconds, requested.duration_ns / 1e9)
+    of_baseline = baseline_share * whole_seconds
     if as_json:
         document = {
             "plan": requested.as_json(),
@@ -275,7 +276,7 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
     if references:
         echo(
             f"baseline, added as reference for models and peaks: {', '.join(references)}, "
-            f"{units.format_span(of_baseline)} of the time ({of_baseline / seconds:.0%}); --no-baseline omits them",
+            f"{units.format_span(of_baseline)} of the time ({baseline_share:.0%}); --no-baseline omits them",
             err=True,
         )
     missing = backend_named(requested.backend).missing()
