@@ -96,6 +96,12 @@ def test_a_fleet_has_a_rank_a_node_unless_more_are_asked_for() -> None:
     assert " run --suite fleet --backend nccl --ranks 32\n" in text
 
 
+def test_a_label_and_a_duration_are_handed_over() -> None:
+    result = busbw("submit", "quick", *WORLD, "--label", "before", "--duration", "8h", "--dry-run")
+    assert " run --suite quick --label before --duration 8h --ranks 8\n" in result.stdout
+    assert "1 launch(es): about 8 h 0 min" in result.stderr
+
+
 def test_a_path_is_handed_over_whole_and_is_not_looked_for_where_the_job_is_submitted(slurm: Path) -> None:
     text = busbw("submit", "storage", *WORLD, "--path", "my scratch", "--dry-run").stdout
     assert f" run --suite storage --path '{slurm}/my scratch' --ranks 8\n" in text
@@ -107,7 +113,7 @@ def test_slurm_does_not_end_a_step_before_its_ranks_have_found_who_is_lost() -> 
     assert "--wait=361 " in busbw("submit", "quick", *WORLD, "--timeout", "300", "--dry-run").stdout
 
 
-def test_how_long_ranks_wait_for_each_other_is_handed_over(slurm: Path) -> None:
+def test_how_long_ranks_wait_for_each_other_is_handed_over() -> None:
     assert "300" in busbw("submit", "quick", *WORLD, "--timeout", "300", "--dry-run").stdout
     assert "--timeout" not in busbw("submit", "quick", *WORLD, "--dry-run").stdout
     broken_off(slurm / "results")
@@ -179,6 +185,8 @@ def test_several_numbers_of_nodes_make_an_array() -> None:
         (("storage", *WORLD, "--path", ""), "storage_write"),
         (("quick", *WORLD, "--path", "/x"), "all_reduce"),
         (("--resume", "latest", "--path", "/x"), "--backend"),
+        (("--resume", "latest", "--label", "before"), "--label"),
+        (("quick", *WORLD, "--duration", "8"), "duration"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_submitted(arguments: tuple[str, ...], words: str) -> None:

@@ -40,6 +40,8 @@ _OPTIONS = [
         "Seconds of silence after which a rank is considered lost.  [default: the plan's]",
         float,
     ),
+    option("--label", "Word that tells the run from others in lists and comparisons.  [default: the plan's]"),
+    option("--duration", "Repeat all cases for this long: 30s, 90min, 8h.  [default: the plan's]"),
     option("--mpi", "Value for srun --mpi: pmi2, pmix …  [default: from the MPI library on this host]"),
     *(option(f"--{name}", "Passed to sbatch.") for name in ("partition", "account", "qos")),
     option("--time", "Time limit, passed to sbatch: 30, 1:30:00, 1-0.  [default: the partition's]"),
@@ -92,12 +94,14 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
 
     Prints the job number. Exit status 0: the job was submitted or, with --wait, has succeeded.
     """
-    changes = {name: asked.pop(name) for name in ("backend", "launches", "path", "timeout_seconds")}
+    of_plan = ("backend", "path", "label", "duration", "launches", "timeout_seconds")
+    changes = {name: asked.pop(name) for name in of_plan}
     if resume is not None:
-        if plan is not None or changes["backend"] is not None or changes["path"] is not None:
-            raise UsageError("--resume keeps the stored plan of the run; give it without PLAN, --backend and --path")
+        kept = {name: changes.pop(name) for name in ("launches", "timeout_seconds")}
+        if plan is not None or any(value is not None for value in changes.values()):
+            others = ", ".join(f"--{name}" for name in changes)
+            raise UsageError(f"--resume keeps the stored plan of the run; give it without PLAN, {others}")
         folder = store.find(results_dir, resume)
-        kept = {name: changes[name] for name in ("launches", "timeout_seconds")}
         order = job_plan.resuming_order(folder, nodes, ranks_per_node, busbw, kept)
     elif plan is not None:
         order = job_plan.new_order(plan, nodes, ranks_per_node, changes)
@@ -148,7 +152,8 @@ def _about(order: JobRequest) -> str:
     worlds = [cases.expand(plan, ranks, nodes, device).cases for nodes, ranks in shape.worlds]
     # The cores of the nodes are unknown here: a core per rank.
     of_step = partial(step_seconds, cores=shape.ranks_per_node)
-    seconds = sum(cases.estimated_seconds(plan, world, of_step) for world in worlds)
+    at_least = plan.duration_ns / 1e9
+    seconds = sum(max(at_least, cases.estimated_seconds(plan, world, of_step)) for world in worlds)
     return (
         f"{'/'.join(map(str, shape.node_counts or (shape.nodes,)))} node(s) × {shape.ranks_per_node} rank(s), backend "
         f"{plan.backend}, {plan.launches} launch(es): about {units.format_span(seconds)} once started, "

@@ -396,9 +396,12 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
     """``plan`` with options applied: ``ops`` selects sweeps and ops; each setting goes to the plan or to every sweep.
 
     ``sizes`` does not change local copies that a plan measures besides other ops: their purpose is the peak for large
-    messages. Raises UsageError for an op that is not in the plan, and for a setting that no op of the plan has.
+    messages. A ``duration`` makes the plan one launch. Raises UsageError for an op that is not in the plan, and for a
+    setting that no op of the plan has.
     """
     given = {key: value for key, value in settings.items() if value is not None}
+    if "duration" in given:
+        given.setdefault("launches", 1)
     sweeps = list(plan.sweep)
     if ops:
         swept = {name for sweep in sweeps for name in sweep.ops}
