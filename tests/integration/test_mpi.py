@@ -57,7 +57,7 @@ def _verified(run: StoredRun) -> None:
 def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
     modes = ["isolated", "pipelined", "persistent", "overlap"]
     talking = [*_TALKING, "memory_copy"]
-    plan = commands.sweep(",".join(talking), "1KiB", modes=modes, in_place="both")
+    plan = commands.plan(sweep(",".join(talking), "1KiB", modes=modes, in_place="both"), blocks=1)
     commands.succeed("run", "--plan", plan, "--ranks", "2", *_MPI)
     run = commands.read()
     _verified(run)
@@ -143,7 +143,7 @@ def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) ->
     sweeps = [sweep(",".join(talking), "1200", groups=split, modes=modes) for split in splits]
     sweeps.append(sweep("broadcast,reduce,gather,scatter", "1200", root=2, modes=modes, in_place="both"))
     sweeps.append(sweep("all_reduce,all_gather", "64", modes=modes, cache="rotating"))
-    commands.succeed("run", "--plan", commands.plan(*sweeps), "--ranks", "4", *_MPI)
+    commands.succeed("run", "--plan", commands.plan(*sweeps, blocks=1), "--ranks", "4", *_MPI)
     run = commands.read()
     _verified(run)
     for row in run.measurements:
