@@ -12,6 +12,8 @@ times := build/times
 fast := and not slow
 # Tests that do not disturb each other run on all cores with one thread each; more than eight workers do not pay off.
 beside := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# Each of a thousand processes would compile the sources anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 venv := .venv
 installed := $(venv)/.installed

@@ -142,7 +142,7 @@ class TestBrokenOff:
         ]
 
     def test_a_job_that_is_requeued_goes_on_with_its_run(self, site: Site) -> None:
-        plan = site.plan("requeued", blocks=20, launches=2)
+        plan = site.plan("requeued", blocks=20)
         where = ("--nodelist=n3,n4", "--nodes", "2", "--ranks-per-node", "1")
         with site.submitted(plan, *where) as (number, process):
             before = site.measuring(number)
@@ -155,7 +155,7 @@ class TestBrokenOff:
         assert before.run.id in site.log(number)
         run = site.run(number)
         assert run.run.id == before.run.id
-        assert len(set(blocks_of(run))) == len(blocks_of(run)) == 80
+        assert len(set(blocks_of(run))) == len(blocks_of(run)) == 40
 
     def test_ranks_over_mpi_that_are_cancelled_end_at_the_end_of_a_block(self, site: Site) -> None:
         plan = site.plan("cancelled", blocks=400)

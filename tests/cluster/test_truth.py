@@ -214,10 +214,11 @@ def measured_over_expected(race: AlgorithmComparison, below: str, above: str) ->
     return require(pair.ratio(pair.measured[0]))
 
 
-@pytest.fixture
-def eight_hosts(tmp_path: Path) -> Iterator[Networks]:
-    with Bed(hosts=8, shared=[tmp_path]) as bed, Ranks(bed, tmp_path) as ranks:
-        yield Networks(bed, ranks, tmp_path)
+@pytest.fixture(scope="module")
+def eight_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Networks]:
+    results = tmp_path_factory.mktemp("eight")
+    with Bed(hosts=8, shared=[results]) as bed, Ranks(bed, results) as ranks:
+        yield Networks(bed, ranks, results)
 
 
 @measured

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 TIMING = Timing(
     blocks=1,
-    min_samples=10,
-    least_samples=5,
-    max_samples=50 if REAL else 10,
+    min_samples=10 if REAL else 3,
+    least_samples=5 if REAL else 3,
+    max_samples=50 if REAL else 3,
     min_seconds=0.0,
     max_seconds=1.0,
     launch_warmup_seconds=0.0,

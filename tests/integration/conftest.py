@@ -35,7 +35,7 @@ _PATIENCE_SECONDS = 120.0
 _FOREIGN = ("BUSBW_", "MASTER_", "TORCHELASTIC_", "GLOO_", "SLURM_", "OMP_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")
 _FOREIGN_NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
 
-_TIMING = {**QUICK, "blocks": 2, "max_seconds": 0.02, "launch_warmup_seconds": 0.05}
+_TIMING = {**QUICK, "max_seconds": 0.02, "launch_warmup_seconds": 0.05}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +191,10 @@ class Commands:
         """The environment of the tests without anything that says where a rank is, and with the mark."""
         return {**_clean_environment(), MARK: self.mark}
 
-    def plan(self, *sweeps: str) -> Path:
-        """A plan file with the pace of these tests and these sweeps."""
+    def plan(self, *sweeps: str, blocks: int = 2) -> Path:
+        """A plan file with the pace of these tests and these sweeps; one block is enough to see that data are right."""
         path = self.folder / f"plan-{uuid.uuid4().hex[:8]}.toml"
-        text = plan_text(*sweeps, timing=_TIMING)
+        text = plan_text(*sweeps, timing={**_TIMING, "blocks": blocks})
         path.write_text(f'path = "."\n{text}', encoding="utf-8")
         return path
 

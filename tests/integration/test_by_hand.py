@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from testing.plans import sweep
 
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.settings import explicit_algorithm
@@ -29,7 +30,7 @@ IMPOSSIBLE = {
 
 def measured(commands: Commands, backend: str) -> StoredRun:
     """Every algorithm of every op at two sizes, one of which no number of ranks divides."""
-    plan = commands.sweep(",".join(ALGORITHMS), "12,40004", algorithms=["all"])
+    plan = commands.plan(sweep(",".join(ALGORITHMS), "12,40004", algorithms=["all"]), blocks=1)
     options = ("--backend", backend, "--ranks", str(RANKS))
     commands.succeed("run", "--plan", plan, *options, "--results-dir", commands.results / backend)
     return commands.read(commands.results / backend)

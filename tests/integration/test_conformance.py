@@ -48,6 +48,7 @@ def test_every_op_and_dtype_of_a_backend_is_verified_or_skipped_with_a_reason(co
         sweep(ops, "96", in_place="both"),
         sweep(",".join(_REDUCING), "1KiB", dtypes=[*DTYPE_BYTES], redops=[*REDOPS]),
         sweep("all_to_all,scatter,send_recv", "256", dtypes=[*DTYPE_BYTES]),
+        blocks=1,
     )
     commands.succeed("run", "--plan", plan, "--ranks", "3", "--backend", backend)
     run = commands.read()

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from exhaustive import trials
+from exhaustive import AT_NIGHT, trials
 from testing.narrow import require
 
 from busbw.runs import store
@@ -43,7 +43,7 @@ def _assert_kept(run: store.StoredRun, before: tuple[object, ...]) -> None:
 # --- ranks -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=AT_NIGHT), 2])
 def test_a_killed_rank_is_named_with_what_it_was_doing(commands: Commands, rank: int) -> None:
     started = commands.start("run", "--plan", commands.long(), "--ranks", "3", "--timeout", "60")
     before = started.rows(atleast=3)
@@ -97,9 +97,7 @@ def test_a_rank_that_is_stopped_for_a_moment_costs_nothing_but_time(commands: Co
         pytest.param("hang", "hangs: it does not answer during broadcast at 1 KiB (float32)", marks=pytest.mark.slow),
         ("crash", "was killed by SIGSEGV during broadcast at 1 KiB (float32)"),
         pytest.param(
-            "leave",
-            "exited with status 7 without a message during broadcast at 1 KiB (float32)",
-            marks=pytest.mark.slow,
+            "leave", "exited with status 7 without a message during broadcast at 1 KiB (float32)", marks=AT_NIGHT
         ),
     ],
 )
@@ -127,7 +125,7 @@ def test_a_rank_killed_in_a_step_is_named_with_the_step_and_the_run_goes_on(comm
     assert not whole.not_reached
 
 
-@pytest.mark.slow
+@AT_NIGHT
 def test_a_rank_that_hangs_while_groups_are_made_is_named(commands: Commands) -> None:
     arguments = ("run", "--plan", commands.sweep("broadcast"), "--ranks", "4", "--groups", "div:2", "--timeout", "12")
     finished = _with_fault(commands, "hang-over-groups", *arguments)
@@ -215,7 +213,7 @@ def test_a_size_that_no_memory_holds_is_refused_before_anything_starts(commands:
     [
         (signal.SIGTERM, False),
         *(
-            pytest.param(*row, marks=pytest.mark.slow)
+            pytest.param(*row, marks=AT_NIGHT if row[1] else pytest.mark.slow)
             for row in itertools.product((signal.SIGINT, signal.SIGHUP, signal.SIGUSR1), (False, True))
         ),
     ],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from exhaustive import AT_NIGHT
 
 from busbw.cli.main import main
 
@@ -67,11 +68,11 @@ def _impossible(commands: Commands) -> int:
     ("make", "code", "words"),
     [
         (_finished, 0, []),
-        pytest.param(_interrupted, 1, ["interrupted"], marks=pytest.mark.slow),
-        pytest.param(_broken, 1, ["killed by SIGKILL"], marks=pytest.mark.slow),
+        pytest.param(_interrupted, 1, ["interrupted"], marks=AT_NIGHT),
+        pytest.param(_broken, 1, ["killed by SIGKILL"], marks=AT_NIGHT),
         (_killed, -signal.SIGKILL, []),
         (_wrong, 1, ["wrong data"]),
-        pytest.param(_impossible, 1, [], marks=pytest.mark.slow),
+        pytest.param(_impossible, 1, [], marks=AT_NIGHT),
     ],
 )
 def test_every_run_can_be_shown_fitted_and_reported(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from testing.narrow import require
+from testing.plans import sweep
 
 from busbw.system.environment import usable_cores
 
@@ -25,7 +26,7 @@ needs_a_core_for_each_of_two = pytest.mark.skipif(usable_cores() < 2, reason="a 
 @pytest.fixture(scope="module")
 def modes(shared_commands: Commands) -> StoredRun:
     """Two ranks in every mode that a CPU has, behind a dissemination barrier."""
-    plan = shared_commands.sweep("all_reduce,all_to_all,barrier,send_recv,ping_pong", "64,64KiB")
+    plan = shared_commands.plan(sweep("all_reduce,all_to_all,barrier,send_recv,ping_pong", "64,64KiB"), blocks=1)
     options = ("--mode", ",".join(_MODES), "--sync", "dissemination", "--ranks", "2")
     results = shared_commands.results / "modes"
     finished = shared_commands.run("run", "--plan", plan, *options, "--results-dir", results)
@@ -98,7 +99,7 @@ def test_a_launch_tells_what_the_harness_costs_and_each_host_what_it_did(modes: 
 @pytest.mark.slow
 @needs_a_core_for_each_of_two
 def test_two_ranks_start_by_windows(commands: Commands) -> None:
-    plan = commands.sweep("all_reduce", "64,64KiB", modes=list(_MODES))
+    plan = commands.plan(sweep("all_reduce", "64,64KiB", modes=list(_MODES)), blocks=1)
     commands.succeed("run", "--plan", plan, "--sync", "window", "--ranks", "2")
     run = commands.read()
     assert not run.failed

@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
+from exhaustive import AT_NIGHT
 from testing.narrow import require
 from testing.plans import sweep
 
@@ -57,7 +58,7 @@ def _verified(run: StoredRun) -> None:
 def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
     modes = ["isolated", "pipelined", "persistent", "overlap"]
     talking = [*_TALKING, "memory_copy"]
-    plan = commands.sweep(",".join(talking), "1KiB", modes=modes, in_place="both")
+    plan = commands.plan(sweep(",".join(talking), "1KiB", modes=modes, in_place="both"), blocks=1)
     commands.succeed("run", "--plan", plan, "--ranks", "2", *_MPI)
     run = commands.read()
     _verified(run)
@@ -143,7 +144,7 @@ def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) ->
     sweeps = [sweep(",".join(talking), "1200", groups=split, modes=modes) for split in splits]
     sweeps.append(sweep("broadcast,reduce,gather,scatter", "1200", root=2, modes=modes, in_place="both"))
     sweeps.append(sweep("all_reduce,all_gather", "64", modes=modes, cache="rotating"))
-    commands.succeed("run", "--plan", commands.plan(*sweeps), "--ranks", "4", *_MPI)
+    commands.succeed("run", "--plan", commands.plan(*sweeps, blocks=1), "--ranks", "4", *_MPI)
     run = commands.read()
     _verified(run)
     for row in run.measurements:
@@ -171,7 +172,7 @@ def test_other_starts_and_caches_work_over_mpi(commands: Commands) -> None:
     ("number", "fate"),
     [
         (signal.SIGKILL, "was killed by SIGKILL"),
-        pytest.param(signal.SIGSTOP, "is stopped and does not answer", marks=pytest.mark.slow),
+        pytest.param(signal.SIGSTOP, "is stopped and does not answer", marks=AT_NIGHT),
     ],
 )
 def test_a_rank_that_is_killed_or_stopped_is_named(commands: Commands, number: signal.Signals, fate: str) -> None:
@@ -207,7 +208,7 @@ def _with_fault(commands: Commands, fault: str) -> Finished:
     return commands.run(*arguments, program=commands.program("with_fault.py"))
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=AT_NIGHT), signal.SIGKILL])
 def test_a_launcher_that_is_ended_takes_ranks_and_mpiexec_along(commands: Commands, number: signal.Signals) -> None:
     started = commands.start("run", "--plan", commands.long(), "--ranks", "3", *_MPI)
     before = started.rows(atleast=2)
@@ -355,7 +356,7 @@ def test_a_launcher_that_cannot_start_a_backend_says_which_can(commands: Command
     assert not list(commands.results.glob("*/*"))
 
 
-@pytest.mark.parametrize("told", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("told", [pytest.param(False, marks=AT_NIGHT), True])
 def test_ranks_of_gloo_meet_below_mpiexec_with_its_mpi_and_without(commands: Commands, *, told: bool) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -372,7 +373,7 @@ def test_ranks_of_gloo_meet_below_mpiexec_with_its_mpi_and_without(commands: Com
     assert finished.err.count("# op ") == 1, "one rank prints the table"
 
 
-@pytest.mark.slow
+@AT_NIGHT
 @_spins
 def test_a_rank_of_gloo_below_mpiexec_that_is_lost_is_named(commands: Commands) -> None:
     started = commands.start("run", "--plan", commands.long(), "--timeout", "10", program=commands.mpirun(3))

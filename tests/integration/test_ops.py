@@ -31,7 +31,7 @@ def every_op(request: pytest.FixtureRequest, shared_commands: Commands) -> tuple
     """One run of every op, in place and out of place. Three ranks are those of test_conformance.py, too."""
     ranks: int = request.param
     results = shared_commands.results / str(ranks)
-    plan = shared_commands.sweep(_EVERY_OP, "1KiB", in_place="both")
+    plan = shared_commands.plan(sweep(_EVERY_OP, "1KiB", in_place="both"), blocks=1)
     finished = shared_commands.run("run", "--plan", plan, "--ranks", str(ranks), "--results-dir", results)
     assert finished.code == 0, finished.told
     assert not shared_commands.alive()
@@ -130,7 +130,7 @@ def test_groups_run_at_once_and_are_recorded_one_by_one(commands: Commands) -> N
         "1,3": [(1, 3)],
     }
     ops = ["all_reduce", "all_gather", "scatter", "send_recv", "barrier", "ping_pong"]
-    plan = commands.plan(*(sweep(",".join(ops), "1200", groups=split) for split in splits))
+    plan = commands.plan(*(sweep(",".join(ops), "1200", groups=split) for split in splits), blocks=1)
     commands.succeed("run", "--plan", plan, "--ranks", "4")
     run = commands.read()
     assert {(case.op, case.group) for case in run.run.cases} == {(op, split) for op in ops for split in splits}
@@ -146,7 +146,7 @@ def test_groups_run_at_once_and_are_recorded_one_by_one(commands: Commands) -> N
 @pytest.mark.slow
 def test_a_group_whose_order_the_library_cannot_keep_is_skipped_where_the_order_matters(commands: Commands) -> None:
     able = [name for name, op in OPS.items() if not (op.needs_device or op.plain_sockets or name in TRAINED)]
-    plan = commands.sweep(",".join(name for name in able if name != "checkpoint_save"), "1200")
+    plan = commands.plan(sweep(",".join(name for name in able if name != "checkpoint_save"), "1200"), blocks=1)
     commands.succeed("run", "--plan", plan, "--ranks", "4", "--groups", "3,0,1")
     run = commands.read()
     blocks = {"all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter"}

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from exhaustive import AT_NIGHT
 from testing.narrow import require, require_type
 
 from busbw.runs import store
@@ -85,7 +86,7 @@ def _blamed(told: str, rank: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=AT_NIGHT)])
 def test_a_lost_rank_is_named_and_nothing_is_lost_with_it(commands: Commands, number: signal.Signals) -> None:
     ranks = (0, 2)
     started = _under_way(commands, ranks)

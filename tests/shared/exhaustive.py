@@ -10,11 +10,16 @@ import os
 from collections.abc import Iterable
 from typing import TypeVar
 
+import pytest
+
 _Row = TypeVar("_Row")
 
 EXHAUSTIVE = os.environ.get("BUSBW_EXHAUSTIVE") == "1"
 
-RANKS = tuple(range(1, 65)) if EXHAUSTIVE else (*range(1, 10), 12, 15, 16, 17, 31, 32, 33, 63, 64)
+AT_NIGHT = pytest.mark.skipif(not EXHAUSTIVE, reason="for make test-exhaustive")
+"""Marks a test with real ranks that goes the way of another one."""
+
+RANKS = tuple(range(1, 65)) if EXHAUSTIVE else (*range(1, 10), 12, 15, 16, 17, 31, 32, 33)
 """Numbers of ranks of an algorithm: the small ones, and powers of two with their neighbours."""
 
 EXAMPLES = 200 if EXHAUSTIVE else 25

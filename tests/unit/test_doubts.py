@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from exhaustive import trials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.narrow import require_type
@@ -148,7 +149,6 @@ ROWS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=6))
 def test_the_headline_follows_from_the_rows(rows: Sequence[tuple[Status, Doubt | None]]) -> None:
     verdicts = tuple(
@@ -172,7 +172,7 @@ def test_the_headline_follows_from_the_rows(rows: Sequence[tuple[Status, Doubt |
     assert answer.headline.startswith("Cannot tell") == ("slower" not in found and bool(doubts) and None not in doubts)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=trials(8, 25))
 @given(
     st.dictionaries(st.sampled_from(["all_reduce", "all_gather"]), st.sampled_from([0.1, 0.5, 1.0, 3.0]), min_size=1),
     st.sets(st.sampled_from(["all_reduce", "all_gather", "ping_pong"])),

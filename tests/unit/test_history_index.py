@@ -12,6 +12,7 @@ from unittest.mock import patch
 import duckdb
 import pytest
 from click.testing import Result
+from exhaustive import trials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.command import busbw
@@ -149,7 +150,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=trials(5, 12))
 def test_any_order_of_gatherings_gives_the_rows_of_the_runs(
     nights: Path, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
 ) -> None:

@@ -169,9 +169,7 @@ def test_any_corrupted_element_is_counted(op: Op) -> None:
         for me, (_, receive) in enumerate(made.buffers):
             for place in range(len(receive)):
                 right = receive[place].clone()
-                receive[place] += 1
-                assert made.wrong_at(me) == 1
-                receive[place] = float("nan")
+                receive[place] = float("nan") if place % 7 == 0 else right + 1
                 assert made.wrong_at(me) == 1
                 receive[place] = right
 

@@ -12,6 +12,7 @@ from typing import Any
 import fuzz_logs
 import msgspec
 import pytest
+from exhaustive import trials
 from hypothesis import given
 from hypothesis import strategies as st
 from testing.logs import EXPECTED as EXPECTED_FILE
@@ -306,7 +307,10 @@ def test_a_matrix_of_nvbandwidth_reads_back(matrix: Sequence[Sequence[float]]) -
     ]
 
 
-@pytest.mark.parametrize(("seed", "count"), [(1, 400), (60198627, 1)])  # the second: headings among 3000 digits
+HEADINGS_AMONG_DIGITS = 60198627
+
+
+@pytest.mark.parametrize(("seed", "count"), [(1, trials(60, 400)), (HEADINGS_AMONG_DIGITS, 1)])
 def test_hostile_logs_are_read_or_refused(seed: int, count: int) -> None:
     found = fuzz_logs.campaign(seed=seed, seconds=60, count=count)
     assert found.failures == ()

@@ -61,7 +61,7 @@ def test_every_rank_ends_with_what_the_operation_means(op: str, name: str) -> No
         if schedule is not None:
             assert execute(schedule) == meaning(op, ranks, schedule.blocks), ranks
             tried += 1
-    assert tried >= 7
+    assert tried >= 6
 
 
 @pytest.mark.parametrize(("op", "name"), LEVELS)

@@ -52,8 +52,7 @@ def _run(names: Mapping[str, str], hosts: tuple[str, ...] = ("n1",), seed: int =
 COMMANDS: Final = (
     "show {a}",
     "show {a} --json",
-    "report {a} --output {out}",
-    "report {a} {b} --output {out}-two --force",
+    "report {a} {b} --output {out} --force",
     "fit {a}",
     "compare {a} {b} --force",
     "compare {a} {known} --force",

@@ -307,6 +307,8 @@ class Groups(Sequence[GroupSummary]):
         rate = case.size_bytes / time_ns * 1e9 if case.size_bytes and case.mode != "overlap" else None
         bus_factor = _known(rows.bus_factor[first])
         p5, middle, p95 = rows.p5_ns[mine], rows.median_ns[mine], rows.p95_ns[mine]
+        columns = (rows.fastest_ns[mine], p5, p95, (p95 - p5) / 2 / middle, rows.span_ns[mine])
+        fastest_ns, p5_ns, p95_ns, spread, span_ns = map(_known, np.median(columns, axis=1))
         clock_serves = bool(self.clock_error_ns[group] <= CLOCK_ERROR_SHARE * time_ns)
         modes = (np.nanmedian(column[mine]) for column in (rows.fast_mode_ns, rows.slow_mode_ns, rows.slow_mode_share))
         return GroupSummary(
@@ -314,7 +316,9 @@ class Groups(Sequence[GroupSummary]):
             size_bytes=case.size_bytes,
             ranks=self.ranks.row(group),
             **{name: _known(getattr(self, name)[group]) for name in _COLUMNS},
-            **{name: _known(np.median(getattr(rows, name)[mine])) for name in ("fastest_ns", "p5_ns", "p95_ns")},
+            fastest_ns=fastest_ns,
+            p5_ns=p5_ns,
+            p95_ns=p95_ns,
             interval=self._interval(group, printed=printed),
             algbw=rate,
             busbw=None if rate is None or bus_factor is None else rate * bus_factor,
@@ -324,8 +328,8 @@ class Groups(Sequence[GroupSummary]):
             launch_means_ns=tuple(rows.mean_ns[mine].tolist()),
             launch_p99_ns=() if printed else tuple(rows.p99_ns[mine].tolist()),
             launch_keys=tuple(zip(self.run[mine].tolist(), rows.launch[mine].tolist(), strict=True)),
-            spread=_known(np.median((p95 - p5) / 2 / middle)),
-            span_ns=_known(np.median(rows.span_ns[mine])) if clock_serves else None,
+            spread=spread,
+            span_ns=span_ns if clock_serves else None,
             modes=Modes(*map(float, modes)) if self.slow_over_fast[group] > 0 else None,
             entry_known=clock_serves and bool(rows.entries[mine].all()),
             overlap=overlap_of(rows.overlap[mine]),
