@@ -37,6 +37,10 @@ _RESULTS: Final = ("time_seconds", "rate", "algbw", "busbw")
 _LASTING: Final = ("tool_version", "library_version")
 _LIBRARY: Final = re.compile(r"\b[NR]CCL version (\d[\w.+-]*)|^[NR]CCL version\s*:\s*(\S+)")
 _RANKS: Final = re.compile(r" nranks (\d{1,7}) .*Init (?:START|COMPLETE)")
+_COMMAND: Final = re.compile(
+    r"(?:^|[\s/$>#])(?:(?:ib_[a-z]+|raw_ethernet)_(?:bw|lat)|nvbandwidth|osu_\w+|IMB-\w+)(?:\s+(?!Version)|$)"
+)
+"""A command line of a tool whose reader needs nothing else of it."""
 _NUMBERS: Final = frozenset({"rank", "group", "pid", "device"})
 _WORDS: Final[Mapping[str, Callable[[str | None], object]]] = {
     **dict.fromkeys(("count", "root", "iterations"), whole),
@@ -63,6 +67,7 @@ class Draft:
         self._quotes_tool = False
         self._error_line: int | None = None
         self._next_version: str | None = None
+        self._next_command: str | None = None
 
     def note(self, code: str, line: int | None, text: str) -> None:
         """Keep the first note of every code and count the others."""
@@ -86,6 +91,8 @@ class Draft:
             self.facts["library_version"] = known
         elif line.nccl is not None and " nranks " in text and (match := _RANKS.search(text)) is not None:
             self.nranks.add(int(match[1]))
+        elif _COMMAND.search(text) is not None:
+            self.command(text)
         if LIKELY.search(text) is not None:
             for code, meaning in self.paths.evidence(text):
                 self.note(code, line.number, meaning)
@@ -99,6 +106,13 @@ class Draft:
                 self.fail(strong[0], line.number)
             elif _WEAK.match(text) is not None and not self._quotes_tool:
                 self.error, self._error_line = text.strip()[:_QUOTED], line.number
+
+    def command(self, text: str) -> None:
+        """Record the command line of this table, or of the next if this has rows."""
+        if self.rows:
+            self._next_command = text.strip()[:1000]
+        else:
+            self.facts["command"] = text.strip()[:1000]
 
     def objects(self, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield line number and object of every line that starts a JSON object; objects may be in a list."""
@@ -193,6 +207,8 @@ class Draft:
             self.facts = {name: self.facts[name] for name in _LASTING if name in self.facts}
             if self._next_version is not None:
                 self.facts["library_version"], self._next_version = self._next_version, None
+            if self._next_command is not None:
+                self.facts["command"], self._next_command = self._next_command, None
             self.rows, self.places, self.nranks = [], [], set()
 
     def log(self) -> ForeignLog:

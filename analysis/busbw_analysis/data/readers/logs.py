@@ -1,7 +1,7 @@
 """The table of log readers, what is known of their tools, and recognition of a log by its content."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -36,7 +36,7 @@ from busbw_analysis.data.readers import (
 )
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import LONGEST_LINE
-from busbw_analysis.data.readers.log import ForeignLog
+from busbw_analysis.data.readers.log import ForeignLog, Table
 
 HEAD_BYTES: Final = 1 << 20
 """Bytes searched at a time to recognise a log; NCCL messages at the start of a log may be longer."""
@@ -69,7 +69,7 @@ _GLOO: Final = Tool("gloo", "cpu", traits=BackendTraits(cost_models="gloo"))
 OF_BACKEND: Final = {tool.backend: tool for tool in (NCCL, _MPI, _GLOO)}
 """For logs that name the backend and, unlike runs, store nothing else of it."""
 _OTHER_CALLS: Final = re.compile(
-    r"(?i)non-blocking|persistent|^I[a-z]+|managed|put|get|source|multi-(?:threaded|process)|partitioned"
+    r"(?i)non-blocking|persistent|^I[a-z]+|managed|host|put|get|source|multi-(?:threaded|process)|partitioned"
     r"|(?:gather|scatter)v|alltoallw"
 )
 """Names of tests of MPI that measure their operation by other calls than the plain one."""
@@ -237,9 +237,20 @@ def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> Fo
     file.seek(0)
     notes: list[LogNote] = []
     draft = Draft(reader.name.removesuffix(" JSON"), name)
-    reader.read(draft, pasted.lines(_lines(file, notes)))
+    around: dict[int, str] = {}
+    reader.read(draft, pasted.lines(_lines(file, notes), around))
     log = draft.log()
-    return msgspec.structs.replace(log, notes=(*log.notes, *notes))
+    return msgspec.structs.replace(log, tables=tuple(_captioned(log.tables, around)), notes=(*log.notes, *notes))
+
+
+def _captioned(tables: Iterable[Table], around: Mapping[int, str]) -> Iterator[Table]:
+    """The tables with the last line of the text around the paste that stands between them and the rows before."""
+    end = 0
+    for table in tables:
+        first = table.rows[0].line
+        captions = [text for number, text in around.items() if end < number < first]
+        yield msgspec.structs.replace(table, caption=captions[-1]) if captions else table
+        end = table.rows[-1].line
 
 
 def _unwrapped(name: str, file: IO[bytes]) -> tuple[IO[bytes], bytes]:

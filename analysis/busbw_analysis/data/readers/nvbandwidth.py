@@ -23,7 +23,13 @@ _OPS: Final = (
     (re.compile(r"(?:multinode_)?device_to_device_bidirectional_memcpy"), "peer_copy_both"),
     (re.compile(r"(?:multinode_)?device_to_device_memcpy"), "peer_copy"),
     (re.compile(r"device_local_copy"), "memory_copy"),
+    (re.compile(r"memcpy \w+ CPU\(row\) -> GPU\(column\)"), "host_to_device"),
+    (re.compile(r"memcpy \w+ CPU\(row\) <- GPU\(column\)"), "device_to_host"),
+    (re.compile(r"memcpy \w+ CPU\(row\) <-> GPU\(column\)"), "host_and_device"),
+    (re.compile(r"memcpy \w+ GPU\(row\) (?:<-|->) GPU\(column\)"), "peer_copy"),
+    (re.compile(r"memcpy \w+ GPU\(row\) <-> GPU\(column\)"), "peer_copy_both"),
 )
+"""Name of a test, or the description of its matrix where the log has no name."""
 _RUNNING: Final = re.compile(r"Running (\w+)\.?\s*$")
 _DESCRIPTION: Final = re.compile(r"(.*\S)\s*\((GB/s|ns|us)\)\s*$")
 _ARROW: Final = re.compile(r"\s*(<->|->|<-)\s*")
@@ -35,7 +41,8 @@ _PLACE: Final = re.compile(
 )
 _LISTED: Final = re.compile(r"(?P<device>\d+): (?P<name>.*?) \((?P<bus_id>[0-9a-fA-F:.]+)\)(?:: \((?P<host>.*)\))?")
 _VERSION: Final = re.compile(r"nvbandwidth Version: (.*\S)")
-_BUFFER: Final = re.compile(r"Buffer Size: (\d{1,6})\s*$")
+_BUFFER: Final = re.compile(r"Buffer Size: (\d{1,6})\s*$|\bnvbandwidth\b.*\s(?:-b|--bufferSize)[ =]?(\d{1,6})\b")
+_SUM: Final = re.compile(r"SUM (\w+) [\d.]+")
 _STATUS: Final = re.compile(r"(Waived|WAIVED|Waiving|ERROR|Error|Not Found|NOT FOUND|Failed|FAILED)\b:?\s*(.*)")
 
 
@@ -52,7 +59,7 @@ class _Matrix:
         part = _PART.search(description)
         self.part = None if part is None else part[0]
         self.ends = _ARROW.split(description, maxsplit=1)
-        self.op = next((op for sign, op in _OPS if test is not None and sign.match(test)), None)
+        self.op = _op_of(description if test is None else test)
 
     def add(self, draft: Draft, line: int, row: str, cells: list[str]) -> None:
         """Add one row of cells; cells without a number are ignored."""
@@ -75,6 +82,11 @@ class _Matrix:
         return "all" if match is None else f"{match[1]} {row if match[2] == 'row' else column}"
 
 
+def _op_of(name: str) -> str | None:
+    """busbw's operation of a test, by its name or the description above a matrix."""
+    return next((op for sign, op in _OPS if sign.match(name)), None)
+
+
 def read_text(draft: Draft, lines: Iterable[str]) -> None:
     """Read the matrices of all tests."""
     matrix: _Matrix | None = None
@@ -87,6 +99,10 @@ def read_text(draft: Draft, lines: Iterable[str]) -> None:
             test, matrix = match[1], None
         elif (match := _DESCRIPTION.fullmatch(line.text.strip())) is not None and number(words[0]) is None:
             matrix = _Matrix(test, match[1], match[2])
+        elif test is None and matrix is not None and (match := _SUM.match(line.text.strip())) is not None:
+            named = [row for row in draft.rows if row["tool_op"] is None]  # its first line was cut
+            for row in named:
+                row |= {"tool_op": match[1], "op": _op_of(match[1])}
         elif matrix is not None and not matrix.columns:
             matrix.before = next((at for at, word in enumerate(words) if whole(word) is not None), 0)
             matrix.columns = words[matrix.before :]
@@ -109,7 +125,9 @@ def _other(draft: Draft, line: Line, test: str | None) -> None:
             draft.begin(line.number)
         draft.facts["tool_version"] = match[1]
     elif (match := _BUFFER.search(line.text)) is not None:
-        draft.facts["copy_bytes"] = int(match[1]) << 20
+        if draft.rows:
+            draft.begin(line.number)
+        draft.facts["copy_bytes"] = int(match[1] or match[2]) << 20
     elif (match := _PLACE.match(line.text)) is not None:
         draft.place(**match.groupdict())
     elif (match := _STATUS.match(line.text)) is not None:

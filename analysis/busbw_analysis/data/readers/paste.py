@@ -50,6 +50,9 @@ _LEAST_PREFIX: Final = 4
 """Characters of a word that two lines begin with only if it is no part of the log."""
 _LEAST_BREAKS: Final = 2
 _MOST_STRINGS: Final = 1000
+_MARKS: Final = "#*_`>:-. \t\r\n"
+"""Signs around a heading in Markdown."""
+_LONGEST_CAPTION: Final = 60
 
 
 def as_text(text: str) -> str:
@@ -137,13 +140,18 @@ class Paste:
     commas: bool
     width: int | None
 
-    def lines(self, lines: Iterable[str]) -> Iterator[str]:
-        """The lines of the log; an empty one for every line that is no part of it."""
+    def lines(self, lines: Iterable[str], around: dict[int, str] | None = None) -> Iterator[str]:
+        """The lines of the log; an empty one for every line that is no part of it.
+
+        around: gets the lines of the text around the fences, by number from 1
+        """
         inside = False
-        for text in _joined(map(as_line, lines), self.width):
+        for number, text in enumerate(_joined(map(as_line, lines), self.width), 1):
             fence = self.fenced and _FENCE.match(text) is not None
             inside ^= fence
             outside = self.fenced and not inside and _PROGRAM.search(text) is None
+            if around is not None and outside and not fence and text.strip():
+                around[number] = text.strip(_MARKS)[:_LONGEST_CAPTION]
             yield "" if fence or outside else self._plain(text)
 
     def _plain(self, text: str) -> str:
