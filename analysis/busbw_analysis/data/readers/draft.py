@@ -13,7 +13,7 @@ from busbw_analysis.data.readers.deduce import disagreements
 from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
-from busbw_analysis.data.readers.nccl_info import EVIDENCE, LIKELY, Paths, Progress
+from busbw_analysis.data.readers.nccl_info import EVIDENCE, HARMLESS, LIKELY, Paths, Progress
 
 _QUOTED: Final = 200
 _STRONG: Final = re.compile(
@@ -93,14 +93,16 @@ class Draft:
             self.nranks.add(int(match[1]))
         elif _COMMAND.search(text) is not None:
             self.command(text)
+        codes: list[str] = []
         if LIKELY.search(text) is not None:
             for code, meaning in self.paths.evidence(text):
                 self.note(code, line.number, meaning)
+                codes.append(code)
         if line.nccl is not None and "NCCL INFO" in line.nccl:
             if not self.rows:
                 self.progress.take(line.number, line.nccl)
             return
-        if _MAYBE.search(text) is not None:
+        if _MAYBE.search(text) is not None and HARMLESS.isdisjoint(codes):
             strong = _STRONG.search(text)
             if strong is not None:
                 self.fail(strong[0], line.number)
@@ -241,19 +243,22 @@ class Draft:
         fatal = [self._notes[code][0] for code in _FATAL if code in self._notes]
         if self.error is not None and (not fatal or fatal[0].code == "truncated-row"):
             message = f"{self.source}: the {self.tool} job failed before its first result; its last error: {self.error}"
-            raise LogError(message, code="job-failed")
+            raise LogError(message + self._seen(), code="job-failed")
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
         why = self.progress.in_words()
         if why:
-            seen = [note.text for code, (note, _) in self._notes.items() if code in EVIDENCE]
-            why += f". It also says: {'; '.join(seen)}" if seen else ""
-            raise LogError(f"{self.source}: a log of {self.tool} without results: {why}", code="hang")
+            raise LogError(f"{self.source}: a log of {self.tool} without results: {why}{self._seen()}", code="hang")
         notes = self._notes.get("not-a-number")
         why = "no line has the columns that busbw reads there (docs/logs.md)" if notes is None else notes[0].text
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"
-        raise LogError(f"{self.source}: {name} without results: {why}", code="no-results")
+        raise LogError(f"{self.source}: {name} without results: {why}{self._seen()}", code="no-results")
+
+    def _seen(self) -> str:
+        """What the log says of the way that data take, as the rest of a message; "" if nothing."""
+        seen = [f"{note.text} (line {note.line})" for code, (note, _) in self._notes.items() if code in EVIDENCE]
+        return f". It also says: {'; '.join(seen)}" if seen else ""
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:

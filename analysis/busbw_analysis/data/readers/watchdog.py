@@ -94,7 +94,7 @@ def _of_group(waits: Sequence[_Wait], silent: Sequence[int]) -> Iterator[str]:
     elif behind or len(works) > 1:
         late = behind or [wait.rank for wait in works[min(works)]]
         yield f"{_ranks(late)} behind the others: look there for late data, an exception, an earlier call that hangs"
-    if silent:
+    if 0 < len(silent) <= len(waits):  # with more, the lines of most ranks are missing
         yield f"{_ranks(silent)} without a timeout: crashed, busy elsewhere, or not in this log; look there first"
     elif len(waits) > 1 and len(works) == 1 and not branches and not behind:
         yield (
