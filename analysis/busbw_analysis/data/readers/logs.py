@@ -1,5 +1,6 @@
 """The table of log readers, what is known of their tools, and recognition of a log by its content."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -13,7 +14,9 @@ from busbw.errors import LogError, refuse_unknown
 from busbw.runs.records import BackendTraits, LogNote, Mode
 from busbw_analysis.data.readers import (
     cuda_samples,
+    dcgm,
     deepspeed,
+    flight,
     imb,
     inspector,
     nccl_info,
@@ -27,6 +30,7 @@ from busbw_analysis.data.readers import (
     paste,
     perftest,
     ras,
+    stream,
     superbench,
     tables,
     training,
@@ -119,10 +123,16 @@ READERS: Final = (
     Reader("perftest JSON", perftest.JSON, perftest.read_json, _PERFTEST, json=True),
     Reader("rccl-tests JSON", tables.JSON, tables.read_json, NCCL, json=True),
     Reader("SuperBench", superbench.SIGN, superbench.read, _SUPERBENCH, json=True),
+    Reader("NCCL RAS JSON", ras.JSON, ras.read_json, NCCL, json=True),
+    Reader("torch flight recorder", flight.SIGN, flight.read, NCCL, json=True),
     Reader("PARAM comms", param.SIGN, param.read, json=True),
     Reader("nvbandwidth", nvbandwidth.TEXT, nvbandwidth.read_text, _NVBANDWIDTH),
+    Reader("nvloom", nvbandwidth.NVLOOM, nvbandwidth.read_text, replace(_NVBANDWIDTH, one_host=False)),
+    Reader("DCGM diagnosis", dcgm.SIGN, dcgm.read, replace(_NVBANDWIDTH, copies=None)),
+    Reader("STREAM", stream.SIGN, stream.read, Tool("cpu", "cpu", one_host=True)),
     Reader("CUDA samples", cuda_samples.SIGN, cuda_samples.read, _CUDA_SAMPLES),
     Reader("OSU micro-benchmarks", osu.SIGN, osu.read, OF_MPI),
+    Reader("oneCCL benchmark", imb.ONECCL, imb.read, Tool("oneccl")),
     Reader("Intel MPI benchmarks", imb.SIGN, imb.read, OF_MPI),
     Reader("perftest", perftest.SIGN, perftest.read, _PERFTEST),
     Reader("ucx_perftest", ucx.SIGN, ucx.read, Tool("ucx", "cpu", names=EVERY_NAME)),
@@ -258,10 +268,10 @@ def _unwrapped(name: str, file: IO[bytes]) -> tuple[IO[bytes], bytes]:
     data.
     """
     head = file.read(HEAD_BYTES)
+    if head.startswith(b"\x80") and (dump := flight.dump_of(head + file.read(_MOST_HEAD))) is not None:
+        file = BytesIO(json.dumps(dump).encode())
+        head = file.read(HEAD_BYTES)
     wide = head.startswith((b"\xff\xfe", b"\xfe\xff"))
-    reader = recognise(head)
-    plain = b"<br" not in head and (b"\n" in head or b"\r" not in head)
-    plain = plain and (head.lstrip()[:1] not in {b"{", b"["} or (reader is not None and reader.json))
     if not wide and b"\x00" in head[:4096]:
         raise LogError(f"{name}: binary data, not a log", code="binary")
     if (
