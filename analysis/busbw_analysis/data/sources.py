@@ -111,7 +111,7 @@ def logs_in(selector: str, unpacked: Callable[[], Path]) -> tuple[str, ...]:
     """The logs in a folder or an archive (tar, zip) that is no run, by name; else ``selector`` itself.
 
     unpacked: makes a folder to unpack an archive into
-    Raises LogError for an archive that is damaged or holds no log, for too many files, and for dumps of a job that hangs.
+    Raises LogError for an archive that is damaged or holds no log, for too many files, for dumps of a job that hangs.
     """
     path, folder = Path(selector), Path(selector)
     if path.is_file() and set(path.suffixes[-2:]) & _ARCHIVES:

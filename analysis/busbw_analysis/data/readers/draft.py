@@ -93,11 +93,7 @@ class Draft:
             self.nranks.add(int(match[1]))
         elif _COMMAND.search(text) is not None:
             self.command(text)
-        codes: list[str] = []
-        if LIKELY.search(text) is not None:
-            for code, meaning in self.paths.evidence(text):
-                self.note(code, line.number, meaning)
-                codes.append(code)
+        codes = self._take_evidence(line.number, text) if LIKELY.search(text) is not None else frozenset()
         if line.nccl is not None and "NCCL INFO" in line.nccl:
             if not self.rows:
                 self.progress.take(line.number, line.nccl)
@@ -108,6 +104,13 @@ class Draft:
                 self.fail(strong[0], line.number)
             elif _WEAK.match(text) is not None and not self._quotes_tool:
                 self.error, self._error_line = text.strip()[:_QUOTED], line.number
+
+    def _take_evidence(self, line: int, text: str) -> frozenset[str]:
+        """Note what a line says of the way that data take; return the codes."""
+        evidence = dict(self.paths.evidence(text))
+        for code, meaning in evidence.items():
+            self.note(code, line, meaning)
+        return frozenset(evidence)
 
     def command(self, text: str) -> None:
         """Record the command line of this table, or of the next if this has rows."""

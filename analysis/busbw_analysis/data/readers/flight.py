@@ -1,4 +1,4 @@
-"""Reader of dumps of torch's flight recorder, one a rank: which rank is missing in which collective of a job that hangs.
+"""Reader of dumps of torch's flight recorder, one a rank: which rank is missing in which call of a job that hangs.
 
 They have no rates, so that they are refused with what they say. Sources: ``dump`` and ``dump_json`` in
 ``FlightRecorderDetail.hpp``, and ``torch/distributed/flight_recorder/components`` of pytorch/pytorch, 2.5 to 2.13.
@@ -6,7 +6,7 @@ They have no rates, so that they are refused with what they say. Sources: ``dump
 
 import io
 import json
-import pickle  # noqa: S403 - no class or function is loaded, see ``_Plain``
+import pickle
 import pickletools
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, items, mapping, text
 from busbw_analysis.data.readers.lines import whole
-from busbw_analysis.data.readers.watchdog import ranks_in_words
+from busbw_analysis.data.readers.watchdog import WHY_LATE, ranks_in_words
 
 SIGN: Final = re.compile(rb'"pg_config"\s*:|"collective_seq_id"\s*:')
 _RANK: Final = re.compile(r"(\d{1,7})(?:\.\w+)*$")
@@ -124,7 +124,7 @@ def _of_group(group: str, calls: list[_Calls], members: set[int]) -> Iterator[st
     stuck = [own.rank for own in calls if own.waits_in == at]
     yield f"{here}, {call}: made by {ranks_in_words(waiting)}, not complete on {ranks_in_words(stuck)}"
     if late:
-        yield f"{ranks_in_words(late)} did not make it: look there for late data, an exception, an earlier call that hangs"
+        yield f"{ranks_in_words(late)} did not make it: look there for {WHY_LATE}"
     if silent:
         yield f"{ranks_in_words(silent)} without a dump"
     elif not late:

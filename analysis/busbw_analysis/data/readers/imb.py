@@ -1,7 +1,7 @@
 """Reader of the Intel MPI benchmarks (IMB-MPI1, IMB-NBC, IMB-RMA and IMB-P2P) and of oneCCL's, which prints alike.
 
-Sources: ``src_c/IMB_output.c`` of intel/mpi-benchmarks, ``examples/benchmark`` of oneapi-src/oneCCL. Sizes of gathers, scatters and exchanges are one block. The
-rate of Sendrecv counts two messages, the rate of Exchange four.
+Sources: ``src_c/IMB_output.c`` of intel/mpi-benchmarks, ``examples/benchmark`` of oneapi-src/oneCCL. Sizes of gathers,
+scatters and exchanges are one block. The rate of Sendrecv counts two messages, the rate of Exchange four.
 """
 
 import re

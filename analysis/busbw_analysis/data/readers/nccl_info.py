@@ -47,7 +47,11 @@ KINDS: Final = (
     ),
     Evidence("sockets", re.compile(r"Using network Socket|via NET/Socket"), "NCCL sends over sockets ({interface})"),
     Evidence("p2p-off", _variable("NCCL_P2P_DISABLE", "1"), "{}={} forbids copies from GPU to GPU"),
-    Evidence("p2p-off", re.compile(r"P2P is disabled between connected GPUs (\d+) and (\d+)"), "GPUs {} and {} have no peer access"),
+    Evidence(
+        "p2p-off",
+        re.compile(r"P2P is disabled between connected GPUs (\d+) and (\d+)"),
+        "GPUs {} and {} have no peer access",
+    ),
     Evidence("p2p-off", _variable("NCCL_P2P_LEVEL", "LOC"), "{}={} forbids copies from GPU to GPU"),
     Evidence(
         "no-nvlink",

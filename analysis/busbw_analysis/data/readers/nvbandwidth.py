@@ -1,7 +1,7 @@
 """Reader of nvbandwidth's output, text and JSON (``-j``), 0.1 to 0.10, and of the pairwise tests of nvloom.
 
-Sources: ``output.cpp``, ``json_output.cpp`` and ``testcases_*.cpp`` of NVIDIA/nvbandwidth; ``cli`` of NVIDIA/nvloom. Every cell of a matrix is
-one copy or one latency; the arrow in the description is the direction of the data.
+Sources: ``output.cpp``, ``json_output.cpp`` and ``testcases_*.cpp`` of NVIDIA/nvbandwidth; ``cli`` of NVIDIA/nvloom.
+Every cell of a matrix is one copy or one latency; the arrow in the description is the direction of the data.
 """
 
 import re
@@ -49,7 +49,9 @@ _PLACE: Final = re.compile(
 )
 _LISTED: Final = re.compile(r"(?P<device>\d+): (?P<name>.*?) \((?P<bus_id>[0-9a-fA-F:.]+)\)(?:: \((?P<host>.*)\))?")
 _VERSION: Final = re.compile(r"nvbandwidth Version: (.*\S)")
-_BUFFER: Final = re.compile(r"Buffer [Ss]ize: (\d{1,6})(?: MiB)?\s*$|\bnvbandwidth\b.*\s(?:-b|--bufferSize)[ =]?(\d{1,6})\b")
+_BUFFER: Final = re.compile(
+    r"Buffer [Ss]ize: (\d{1,6})(?: MiB)?\s*$|\bnvbandwidth\b.*\s(?:-b|--bufferSize)[ =]?(\d{1,6})\b"
+)
 _SUM: Final = re.compile(r"SUM (\w+) [\d.]+")
 _STATUS: Final = re.compile(r"(Waived|WAIVED|Waiving|ERROR|Error|Not Found|NOT FOUND|Failed|FAILED)\b:?\s*(.*)")
 
@@ -109,10 +111,6 @@ def read_text(draft: Draft, lines: Iterable[str]) -> None:
                 matrix = _Matrix(test, _NVLOOM[pairs[1] or "uni"], "GB/s")
         elif (match := _DESCRIPTION.fullmatch(line.text.strip())) is not None and number(words[0]) is None:
             matrix = _Matrix(test, match[1], match[2])
-        elif test is None and matrix is not None and (match := _SUM.match(line.text.strip())) is not None:
-            named = [row for row in draft.rows if row["tool_op"] is None]  # its first line was cut
-            for row in named:
-                row |= {"tool_op": match[1], "op": _op_of(match[1])}
         elif matrix is not None and not matrix.columns:
             matrix.before = next((at for at, word in enumerate(words) if whole(word) is not None), 0)
             matrix.columns = words[matrix.before :]
@@ -140,6 +138,10 @@ def _other(draft: Draft, line: Line, test: str | None) -> None:
         draft.facts["copy_bytes"] = int(match[1] or match[2]) << 20
     elif (match := _PLACE.match(line.text)) is not None:
         draft.place(**match.groupdict())
+    elif (match := _SUM.match(line.text)) is not None:
+        for row in draft.rows:
+            if row["tool_op"] is None:  # the line before its matrix was cut
+                row |= {"tool_op": match[1], "op": _op_of(match[1])}
     elif (match := _STATUS.match(line.text)) is not None:
         code = "waived" if match[1].lower().startswith("waiv") else "failed-test"
         draft.note(code, line.number, f"{test or 'a test'}: {match[0].strip()[:120]}")

@@ -21,6 +21,8 @@ _SPACES: Final = str.maketrans(
 _UNSEEN: Final = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 _ENTITIES: Final = {"&nbsp;": " ", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&amp;": "&"}
 _MARKUP: Final = re.compile(r"</?(?:pre|code|p|div|span|samp)\b[^<>]{0,99}>")
+_FRAMED: Final = re.compile("\\s*\u2502([^\u2502]*)\u2502\\s*")
+"""A line in the frame of a program that shows logs in a terminal."""
 _BREAK: Final = re.compile(r"<br\s*/?>\n?")
 _FENCE: Final = re.compile(r"\s{0,12}(?:[>*-]\s)?\s*(?:```|~~~)")
 _PROGRAM: Final = re.compile(r"_perf\b|\b(?:mpirun|mpiexec|srun|torchrun|osu_\w+|ib_\w+)\s")
@@ -29,7 +31,7 @@ _PIECE: Final = re.compile(r"(?:[\w.-]*\w[\w.-]*)|\s+|.")
 _WORD: Final = re.compile(r"\w")
 _LEVELS: Final = frozenset({"DEBUG", "INFO", "WARNING", "WARN", "ERROR"})
 _LEVEL: Final = re.compile(rf"(?:{'|'.join(sorted(_LEVELS))})\(")
-_ENDS: Final = frozenset(":])|>-*")
+_ENDS: Final = frozenset(":])|>-*+")
 _LINE_NUMBER: Final = re.compile(r"\s*(\d{1,7})(?:[\t:.)|]|\s)\s?")
 _CELLS: Final = 3
 """Bars of a row of a Markdown table, at least."""
@@ -40,6 +42,8 @@ _MOST: Final = 0.8
 _NUMBERS: Final = 2
 """Numbers that a line has at least if it is taken for a row."""
 _NUMBER: Final = re.compile(r"(?<!\S)[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?%?(?!\S)")
+_STATED: Final = re.compile(r"\b[A-Za-z]\w* ?[:=] ?\d")
+"""A number behind its name, which is no prefix."""
 _COMMA: Final = re.compile(r"(?<!\S)(-?\d+),(\d+)(?!\S)")
 _DECIMALS: Final = re.compile(r"(?<!\S)-?\d+,(?:\d{1,2}|\d{4,})(?!\S)")
 """Behind a comma; three digits may be thousands."""
@@ -70,6 +74,8 @@ def as_line(text: str) -> str:
         text = _UNSEEN.sub("", text.translate(_SPACES))
     if "<" in text:
         text = _MARKUP.sub("", text)
+    if "\u2502" in text and (framed := _FRAMED.fullmatch(text)) is not None:
+        text = f"{framed[1]}\n"
     if "&" in text:
         for entity, character in _ENTITIES.items():
             text = text.replace(entity, character)
@@ -234,6 +240,7 @@ def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
     if numbers and numbers[0] >= 0 and following > _MOST * (len(lines) - 1) > 1:
         return _LINE_NUMBER
     table = [without_prefix(text) for text in lines if "#" in text or _is_row(text) or text.count("|") >= _CELLS]
+    table = [text for text in table if "#" in text or len(_STATED.findall(text)) < _NUMBERS]
     shapes = Counter(shape for text in table for shape in _shapes(text))
     least = max(3, _MOST * len(table))
     common = sorted((shape for shape, count in shapes.items() if count >= least), key=len, reverse=True)
@@ -271,5 +278,5 @@ def _shapes(text: str) -> set[str]:
         else:
             shape += re.escape(piece)
         if piece in _LEVELS or piece in _ENDS:
-            shapes.add(rf"{shape}(?:\s|$)")
+            shapes.add(rf"{shape}(?:\s|$|(?=#))")
     return shapes

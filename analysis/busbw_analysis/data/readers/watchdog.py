@@ -25,6 +25,7 @@ _STATE: Final = re.compile(
     r"(?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
 _AT: Final = re.compile(r"at (?:NCCL )?work(?: sequence id)?: (\d+)")
+WHY_LATE: Final = "late data, an exception, an earlier call that hangs"
 _MOST: Final = 8
 """Ranks that are named."""
 
@@ -93,9 +94,11 @@ def _of_group(waits: Sequence[_Wait], silent: Sequence[int]) -> Iterator[str]:
         yield "the ranks make different calls as the same work: branches or data of the program differ between them"
     elif behind or len(works) > 1:
         late = behind or [wait.rank for wait in works[min(works)]]
-        yield f"{ranks_in_words(late)} behind the others: look there for late data, an exception, an earlier call that hangs"
+        yield f"{ranks_in_words(late)} behind the others: look there for {WHY_LATE}"
     if 0 < len(silent) <= len(waits):  # with more, the lines of most ranks are missing
-        yield f"{ranks_in_words(silent)} without a timeout: crashed, busy elsewhere, or not in this log; look there first"
+        yield (
+            f"{ranks_in_words(silent)} without a timeout: crashed, busy elsewhere, or not in this log; look there first"
+        )
     elif len(waits) > 1 and len(works) == 1 and not branches and not behind:
         yield (
             f"all {len(waits)} have made the same call and none completed it. If the group has no other ranks, the "
