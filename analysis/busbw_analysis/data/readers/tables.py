@@ -183,7 +183,7 @@ def _columns(names: Sequence[str]) -> list[Column]:
 
 
 class _Group(NamedTuple):
-    """The columns of one result of a row, by name, those of all its results, whether it is in place, and its variant."""
+    """The columns of one result of a row, by name, those of all its results, whether it is in place, its variant."""
 
     at: Mapping[str, int]
     all_at: frozenset[int]
