@@ -113,9 +113,10 @@ def _measure_rest(judgement: Judgement) -> str:
 
 def _after_failures(judgement: Judgement) -> str:
     """A case that failed through its own fault is not tried again when its run is resumed."""
-    native = any(stored.run.imported is None for stored in judgement.runs)
-    lacking = any(_lacks(stored) for stored in judgement.runs if stored.run.imported is None)
-    rest = _measure_rest(judgement) if lacking or not native else "measure them in a new run"
+    native = [stored for stored in judgement.runs if stored.run.imported is None]
+    if not native:
+        return "read the end of the log, then run the tool again"
+    rest = _measure_rest(judgement) if any(map(_lacks, native)) else "measure them in a new run"
     return f"read the error of each case (busbw show), then {rest}"
 
 

@@ -84,7 +84,7 @@ class Draft:
         """Record versions, ranks and errors that NCCL, a launcher or the tool prints."""
         text = line.nccl or line.text
         if "CCL version" in text and (match := _LIBRARY.search(text)) is not None:
-            version = match[1] or match[2]
+            version = ("RCCL " if "RCCL" in match[0] else "") + (match[1] or match[2])
             # Another version below the rows is that of the next table.
             known = self.facts.setdefault("library_version", version) if self.rows else version
             self._next_version = version if known != version else None

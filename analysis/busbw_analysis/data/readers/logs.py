@@ -150,6 +150,24 @@ READERS: Final = (
 """The first reader whose sign is in a log reads it. A table takes precedence if the first line is that of a CSV."""
 
 
+_UNREAD: Final = (
+    (
+        "nvidia-smi topo -m",
+        re.compile(rb"(?m)^[ \t]+GPU0[ \t]+(?:GPU1|NIC0|CPU Aff)"),
+        "put it above a log that it explains",
+    ),
+    ("iperf3", re.compile(rb"\[ *(?:\d+|SUM)\] +[\d.]+-[\d.]+ +sec "), "busbw run --op tcp_stream measures the same"),
+    ("fio", re.compile(rb"(?m)^fio-\d|\bIOPS=\S+, BW="), "busbw run --op storage_write measures the same"),
+    ("Intel MLC", re.compile(rb"Intel\(R\) Memory Latency Checker"), "busbw run --op memory_read measures the same"),
+    (
+        "accelerator-microbenchmarks (JAX)",
+        re.compile(rb"matrix_size_gbyte=.*achieved_bandwidth_gbyte_s"),
+        "its rates have other formulas in other versions; write a table of op, ranks, size and time_us (docs/logs.md)",
+    ),
+)
+"""Name and sign of outputs without a result that busbw can compare, and what to do instead."""
+
+
 def recognise(head: bytes) -> Reader | None:
     """The first reader for a log that begins with ``head``; None if no reader recognises it."""
     return next(_recognising(head), None)
@@ -206,6 +224,9 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     has_steps = training.SIGN.search(head) is not None  # as it is: a step's name may be taken for a prefix
     if has_steps and reader in {None, _MESSAGES}:
         raise of_training
+    for tool, sign, instead in _UNREAD if reader is None else ():
+        if sign.search(head) is not None:
+            raise LogError(f"{name}: output of {tool}, which busbw does not read: {instead}", code="not-a-log")
     if reader is None:
         formats = ", ".join(map(slug, READERS))
         raise LogError(

@@ -72,6 +72,7 @@ def read_json(draft: Draft, lines: Iterable[str]) -> None:
     parsed = document(draft.source, lines)
     cells = mapping(parsed.get("results"))
     title = text(mapping(parsed.get("test_info")).get("test"))
+    draft.facts["nic"] = text(mapping(parsed.get("test_info")).get("Device"))
     test = dict(_UNTITLED) if title is None else _benchmark(title.replace("_", " ").replace("RDMA ", "RDMA_"))
     row = {heading: real(cells.get(name)) for name, heading in _JSON_NAMES.items() if name in cells}
     size, average, peak = (real(cells.get(name)) for name in ("MsgSize", "BW_average", "BW_peak"))

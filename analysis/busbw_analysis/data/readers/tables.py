@@ -164,7 +164,8 @@ _ALIGNED: Final = frozenset(split for by, split in _SPLITS if by.isspace() and b
 
 def _head(line: str) -> tuple[Split, tuple[str, ...]] | None:
     """The headings of a line and how it is split into them; None for any other line."""
-    for by, split in _SPLITS if SIGN.search(line.encode()) is not None else ():
+    is_units = all(map(_UNIT.fullmatch, line.lstrip("# ").split()))
+    for by, split in _SPLITS if not is_units and SIGN.search(line.encode()) is not None else ():
         names = split(line.lstrip("# ") if split in _ALIGNED else line) if by in line else []
         columns = {entry.name for entry in _columns(names[:_MOST_COLUMNS])}
         if None in columns and by == " ":
