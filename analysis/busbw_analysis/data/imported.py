@@ -199,7 +199,7 @@ def _known(table: Table, log: ForeignLog, facts: LogFacts, notes: list[LogNote])
 
 
 def _of_one_run(rows: Sequence[Aggregate]) -> Iterable[Sequence[Aggregate]]:
-    """All ``rows``, or those of each line where sizes come again with another ratio of busbw to algbw: over more ranks."""
+    """All ``rows``; those of each line apart where sizes come again with another busbw over algbw: over more ranks."""
     lines = by_key((row.line, row) for row in rows)
     if deduce.fits(rows, rows[0].op, rows[0].ranks) or len({row.size_bytes for row in rows}) == len(lines):
         return [rows]

@@ -271,10 +271,13 @@ def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> Fo
     around: dict[int, str] = {}
     reader.read(draft, pasted.lines(_lines(file, notes), around))
     log = draft.log()
-    return msgspec.structs.replace(log, tables=tuple(_captioned(log.tables, around)), notes=(*log.notes, *notes))
+    tables = _captioned(log.tables, around)
+    if pasted.fenced and log.last_error is None:  # an excerpt: that its end is missing says nothing of the job
+        tables = (msgspec.structs.replace(table, complete=table.complete or None) for table in tables)
+    return msgspec.structs.replace(log, tables=tuple(tables), notes=(*log.notes, *notes))
 
 
-def _captioned(tables: Iterable[Table], around: Mapping[int, str]) -> Iterator[Table]:
+def _captioned(tables: Iterable[Table], around: Mapping[int, str]) -> Iterable[Table]:
     """The tables with the last line of the text around the paste that stands between them and the rows before."""
     end = 0
     for table in tables:

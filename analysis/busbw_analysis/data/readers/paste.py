@@ -23,6 +23,8 @@ _ENTITIES: Final = {"&nbsp;": " ", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&am
 _MARKUP: Final = re.compile(r"</?(?:pre|code|p|div|span|samp)\b[^<>]{0,99}>")
 _FRAMED: Final = re.compile("\\s*\u2502([^\u2502]*)\u2502\\s*")
 """A line in the frame of a program that shows logs in a terminal."""
+_BLOCK: Final = re.compile(r"\s*</?pre\b[^<>]{0,99}>\s*")
+"""A tag alone in its line, which is a code fence."""
 _BREAK: Final = re.compile(r"<br\s*/?>\n?")
 _FENCE: Final = re.compile(r"\s{0,12}(?:[>*-]\s)?\s*(?:```|~~~)")
 _PROGRAM: Final = re.compile(r"_perf\b|\b(?:mpirun|mpiexec|srun|torchrun|osu_\w+|ib_\w+)\s")
@@ -73,6 +75,7 @@ def as_line(text: str) -> str:
     if not text.isascii():
         text = _UNSEEN.sub("", text.translate(_SPACES))
     if "<" in text:
+        text = "```\n" if _BLOCK.fullmatch(text) is not None else text
         text = _MARKUP.sub("", text)
     if "\u2502" in text and (framed := _FRAMED.fullmatch(text)) is not None:
         text = f"{framed[1]}\n"
@@ -156,7 +159,7 @@ class Paste:
             fence = self.fenced and _FENCE.match(text) is not None
             inside ^= fence
             outside = self.fenced and not inside and _PROGRAM.search(text) is None
-            if around is not None and outside and not fence and text.strip():
+            if around is not None and outside and not fence and text.strip() and text.lstrip()[0] != "<":
                 around[number] = text.strip(_MARKS)[:_LONGEST_CAPTION]
             yield "" if fence or outside else self._plain(text)
 
@@ -178,7 +181,7 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
     texts = list(_joined(texts, width))
     fences = [at for at, text in enumerate(texts) if _FENCE.match(text) is not None]
     starts, ends = [*fences[::2], None], [*fences[1::2], None]
-    inside = [text for start, end in zip(starts[:-1], ends, strict=False) for text in texts[start:end]]
+    inside = [text for start, end in zip(starts[:-1], ends, strict=False) for text in texts[start + 1 : end]]
     outside = [text for end, start in zip([0, *ends], starts, strict=False) for text in texts[end:start]]
     fenced = bool(fences) and is_log("\n".join(inside)) and not is_log("\n".join(outside))
     if fenced:
