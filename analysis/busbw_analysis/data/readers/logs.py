@@ -13,6 +13,7 @@ import msgspec
 from busbw.errors import LogError, refuse_unknown
 from busbw.runs.records import BackendTraits, LogNote, Mode
 from busbw_analysis.data.readers import (
+    collectivex,
     cuda_samples,
     dcgm,
     deepspeed,
@@ -123,6 +124,7 @@ READERS: Final = (
     Reader("perftest JSON", perftest.JSON, perftest.read_json, _PERFTEST, json=True),
     Reader("rccl-tests JSON", tables.JSON, tables.read_json, NCCL, json=True),
     Reader("SuperBench", superbench.SIGN, superbench.read, _SUPERBENCH, json=True),
+    Reader("CollectiveX", collectivex.SIGN, collectivex.read, NCCL, json=True),
     Reader("NCCL RAS JSON", ras.JSON, ras.read_json, NCCL, json=True),
     Reader("torch flight recorder", flight.SIGN, flight.read, NCCL, json=True),
     Reader("PARAM comms", param.SIGN, param.read, json=True),
@@ -155,6 +157,11 @@ _UNREAD: Final = (
         "nvidia-smi topo -m",
         re.compile(rb"(?m)^[ \t]+GPU0[ \t]+(?:GPU1|NIC0|CPU Aff)"),
         "put it above a log that it explains",
+    ),
+    (
+        "CollectiveX (experts)",
+        re.compile(rb'"record_type"\s*:\s*"case-attempt"'),
+        "busbw has no operations that dispatch tokens to experts and combine them",
     ),
     ("iperf3", re.compile(rb"\[ *(?:\d+|SUM)\] +[\d.]+-[\d.]+ +sec "), "busbw run --op tcp_stream measures the same"),
     ("fio", re.compile(rb"(?m)^fio-\d|\bIOPS=\S+, BW="), "busbw run --op storage_write measures the same"),

@@ -33,7 +33,7 @@ _PIECE: Final = re.compile(r"(?:[\w.-]*\w[\w.-]*)|\s+|.")
 _WORD: Final = re.compile(r"\w")
 _LEVELS: Final = frozenset({"DEBUG", "INFO", "WARNING", "WARN", "ERROR"})
 _LEVEL: Final = re.compile(rf"(?:{'|'.join(sorted(_LEVELS))})\(")
-_ENDS: Final = frozenset(":])|>-*+")
+_ENDS: Final = frozenset(":])|>-*")
 _LINE_NUMBER: Final = re.compile(r"\s*(\d{1,7})(?:[\t:.)|]|\s)\s?")
 _CELLS: Final = 3
 """Bars of a row of a Markdown table, at least."""
@@ -282,4 +282,6 @@ def _shapes(text: str) -> set[str]:
             shape += re.escape(piece)
         if piece in _LEVELS or piece in _ENDS:
             shapes.add(rf"{shape}(?:\s|$|(?=#))")
+        elif shape == r"\+":  # of a diff
+            shapes.add(shape)
     return shapes
