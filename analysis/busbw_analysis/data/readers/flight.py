@@ -9,8 +9,7 @@ import json
 import pickle
 import pickletools
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Never
 
 from busbw.errors import LogError
@@ -57,16 +56,6 @@ def _is_plain(step: tuple[pickletools.OpcodeInfo, Any, int | None]) -> bool:
     return _PLAIN.fullmatch(operation.name) is not None and not (is_memo and argument > _MOST_MEMO)
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    """What a rank recorded of a process group: the number of its last call, and of the first that is not complete."""
-
-    rank: int
-    last: int
-    waits_in: int | None
-    named: Mapping[int, str]
-
-
 def read(draft: Draft, lines: Iterable[str]) -> None:
     """One dump; :func:`refuse` says of several what they show together."""
     refuse(draft.source, {draft.source: document(draft.source, lines)})
@@ -77,29 +66,21 @@ def refuse(source: str, dumps: Mapping[str, Mapping[str, Any]]) -> Never:
 
     dumps: by the name of their file, which ends in the number of the rank
     """
-    calls: dict[str, list[_Calls]] = {}
-    members: dict[str, set[int]] = {}
+    made: dict[str, dict[int, dict[int, dict[str, Any]]]] = {}
+    members: dict[str, list[int]] = {}
     for name, dump in dumps.items():
         match = _RANK.search(name)
         rank = 0 if match is None else int(match[1])
-        for key, group in mapping(dump.get("pg_config")).items():
-            listed = re.findall(r"\d{1,7}", text(mapping(group).get("ranks")) or "")
-            members.setdefault(str(mapping(group).get("name", key)), set()).update(map(int, listed))
-        entries = by_key((_group(entry), entry) for entry in map(mapping, items(dump.get("entries"))))
-        for group, own in entries.items():
-            numbered = [(whole(entry.get("collective_seq_id")), entry) for entry in own if not entry.get("is_p2p")]
-            named = {number: _call(entry) for number, entry in numbered if number}
-            waits = [number for number, entry in numbered if number and entry.get("state") != "completed"]
-            if named:
-                calls.setdefault(group, []).append(_Calls(rank, max(named), min(waits, default=None), named))
-    texts = [words for group, own in calls.items() for words in _of_group(group, own, members.get(group, set()))]
+        for group in map(mapping, mapping(dump.get("pg_config")).values()):
+            members[str(group.get("name"))] = [*map(int, re.findall(r"\d{1,7}", text(group.get("ranks")) or ""))]
+        for entry in map(mapping, items(dump.get("entries"))):
+            group_of = str(next(iter(items(entry.get("process_group"))), "0"))
+            if (number := whole(entry.get("collective_seq_id"))) and not entry.get("is_p2p"):
+                made.setdefault(group_of, {}).setdefault(rank, {})[number] = entry
+    texts = [words for group, own in made.items() for words in _of_group(group, own, members.get(group, []))]
     if not texts:
         raise LogError(f"{source}: torch's flight recorder has no call that is not complete", code="no-results")
     raise LogError(f"{source}: torch's flight recorder says where the job hangs: {'; '.join(texts)}", code="hang")
-
-
-def _group(entry: Mapping[str, Any]) -> str:
-    return str(next(iter(items(entry.get("process_group"))), "0"))
 
 
 def _call(entry: Mapping[str, Any]) -> str:
@@ -107,22 +88,26 @@ def _call(entry: Mapping[str, Any]) -> str:
     return f"{(text(entry.get('profiling_name')) or 'unknown')[:99].partition(':')[2]} of {shapes[:99] or 'no input'}"
 
 
-def _of_group(group: str, calls: list[_Calls], members: set[int]) -> Iterator[str]:
-    """What the ranks of a process group wait for, and who is missing there."""
-    waits = [own.waits_in for own in calls if own.waits_in is not None]
-    at = min(waits, default=None)
-    if at is None:
+def _of_group(group: str, made: Mapping[int, dict[int, dict[str, Any]]], members: Sequence[int]) -> Iterator[str]:
+    """What the ranks of a process group wait for, and who is missing there.
+
+    made: the calls of each rank, by their number in the group
+    """
+    waiting = {rank: [at for at in calls if calls[at].get("state") != "completed"] for rank, calls in made.items()}
+    first = {rank: min(calls) for rank, calls in waiting.items() if calls}
+    if not first:
         return
-    here = f"group {group}, call {at}"
-    made = by_key((own.named[at], own.rank) for own in calls if at in own.named)
-    if len(made) > 1:
-        yield f"{here} differs: " + ", ".join(f"{ranks_in_words(ranks)} {call}" for call, ranks in made.items())
+    at = min(first.values())
+    kinds = by_key((_call(calls[at]), rank) for rank, calls in made.items() if at in calls)
+    if len(kinds) > 1:
+        by_rank = ", ".join(f"{ranks_in_words(ranks)} {call}" for call, ranks in kinds.items())
+        yield f"group {group}, call {at} differs: {by_rank}"
         return
-    late = [own.rank for own in calls if own.last < at]
-    silent = sorted(members - {own.rank for own in calls})
-    call, waiting = next(iter(made.items()))
-    stuck = [own.rank for own in calls if own.waits_in == at]
-    yield f"{here}, {call}: made by {ranks_in_words(waiting)}, not complete on {ranks_in_words(stuck)}"
+    stuck = [rank for rank, call in first.items() if call == at]
+    late = [rank for rank, calls in made.items() if max(calls) < at]
+    silent = sorted(set(members) - set(made))
+    call, ranks = next(iter(kinds.items()))
+    yield f"group {group}, call {at}, {call}: made by {ranks_in_words(ranks)}, not complete on {ranks_in_words(stuck)}"
     if late:
         yield f"{ranks_in_words(late)} did not make it: look there for {WHY_LATE}"
     if silent:

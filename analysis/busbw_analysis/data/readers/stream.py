@@ -22,6 +22,7 @@ _THREADS: Final = re.compile(r"Number of Threads (?:requested|counted) = (\d{1,6
 def read(draft: Draft, lines: Iterable[str]) -> None:
     """The table of every run."""
     elements, element, threads = None, 8, None
+    fields: dict[str, object]
     for line in draft.scan(_NAME.sub(r"\1 ", line) for line in lines):
         if "STREAM version" in line.text:
             draft.begin(line.number)
@@ -32,15 +33,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         elif (match := _THREADS.search(line.text)) is not None:
             threads = f"{match[1]} threads"
         elif (match := _ROW.match(line.text)) is not None:
-            draft.add(
-                line.number,
-                op=f"stream_{match[1].lower()}",
-                tool_op=match[1],
-                ranks=1,
-                tool_size_bytes=None if elements is None else elements * element,
-                tool_size_is="S",
-                time_seconds=number(match[4]),
-                statistic="min",
-                settings=threads,
-                dtype="float64" if element == 8 else None,
-            )
+            size = None if elements is None else elements * element
+            fields = {"settings": threads, "dtype": "float64" if element == 8 else None, "statistic": "min", "ranks": 1}
+            fields |= {"tool_size_bytes": size, "tool_size_is": "S", "time_seconds": number(match[4])}
+            draft.add(line.number, op=f"stream_{match[1].lower()}", tool_op=match[1], **fields)
