@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
 
-SIGN: Final = re.compile(rb"(?s)dcgmi diag|DCGM (?:GPU )?Diagnostic|\| +DCGM Version|GPU to Host bandwidth:")
+SIGN: Final = re.compile(rb"(?:GPU to Host|Host to GPU) bandwidth:|\| +DCGM Version")
 _BESIDE: Final = re.compile(r"[\s|]|\\t|\\n")
 """What stands between the letters of a sentence: in the table it is broken anywhere."""
 _RATE: Final = re.compile(
