@@ -118,13 +118,13 @@ _MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, _messages_alone, NCCL
 _TABLE: Final = Reader("table", tables.SIGN, tables.read)
 _WATCHDOG: Final = Reader("torch watchdog", watchdog.SIGN, watchdog.read, NCCL)
 READERS: Final = (
+    Reader("CollectiveX", collectivex.SIGN, collectivex.read, NCCL, json=True),
     Reader("nccl-tests JSON", nccl_json.SIGN, nccl_json.read, NCCL, json=True),
     Reader("nvbandwidth JSON", nvbandwidth.JSON, nvbandwidth.read_json, _NVBANDWIDTH, json=True),
     Reader("NCCL inspector", inspector.SIGN, inspector.read, replace(NCCL, mode="isolated"), json=True),
     Reader("perftest JSON", perftest.JSON, perftest.read_json, _PERFTEST, json=True),
     Reader("rccl-tests JSON", tables.JSON, tables.read_json, NCCL, json=True),
     Reader("SuperBench", superbench.SIGN, superbench.read, _SUPERBENCH, json=True),
-    Reader("CollectiveX", collectivex.SIGN, collectivex.read, NCCL, json=True),
     Reader("NCCL RAS JSON", ras.JSON, ras.read_json, NCCL, json=True),
     Reader("torch flight recorder", flight.SIGN, flight.read, NCCL, json=True),
     Reader("PARAM comms", param.SIGN, param.read, json=True),
