@@ -18,7 +18,7 @@ RANKS = 4
 
 def dump(calls: int, completed: int, **last: object) -> dict[str, Any]:
     """What a rank recorded that has made ``calls`` and finished ``completed`` of them; ``last``: keys of its last."""
-    entries = [
+    entries: list[dict[str, object]] = [
         {
             "process_group": ["0", "default_pg"],
             "collective_seq_id": call,

@@ -232,6 +232,12 @@ def test_superbench_runs_groups_of_nodes(tmp_path: Path) -> None:
     assert found == [("all_reduce", 1024, 2e-6, group) for group in ("0_0", "0_1")]
 
 
+def test_a_table_of_ucc_that_does_not_say_its_collective_has_no_rows() -> None:
+    with pytest.raises(LogError) as refused:
+        log_of("ucc_perftest", ["Memory type:            host\n", "  1  4  2.5  2.0  3.0\n"])
+    assert refused.value.code == "no-results"
+
+
 def test_two_ranks_that_both_print_rows_are_several_jobs() -> None:
     lines = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     with pytest.raises(LogError) as refused:
