@@ -36,6 +36,7 @@ _CONSTANTS: Final = frozenset({16.0})
 """Sizes that a tool has without saying so: the copies of p2pBandwidthLatencyTest whose latency it prints."""
 _UNITS: Final = (
     1.0,
+    8.0,
     1e-9,
     1e-6,
     1e-3,

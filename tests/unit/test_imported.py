@@ -132,6 +132,34 @@ def test_times_of_every_process_show_stragglers(late: int | None, tmp_path: Path
     assert store.read(Path(kept)).imported == judgement.runs[0].imported
 
 
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("nccl-tests-two-machines.txt", {"H100 PCIe", "A100 SXM4"}),
+        ("osu-settings.txt", {"MPI-CUDA Bandwidth host to device", "UCX_RNDV_SCHEME=get_zcopy"}),
+        ("perftest-gpu.txt", {"GPU -> GPU Performance Results", "CPU -> CPU"}),
+        ("nvbandwidth-buffers.txt", {"host_to_device_memcpy_sm"}),
+        ("table-variants.md", {"NCCL", "RCCL"}),
+    ],
+)
+def test_tables_of_a_paste_with_other_text_or_settings_are_other_cases(name: str, names: set[str]) -> None:
+    rows = find(LOGS, str(LOGS / name)).read().stored.imported
+    assert len({(row.case, row.ranks) for row in rows}) == len(rows)
+    assert all(any(words in (row.case.tool_op or "") for row in rows) for words in names)
+
+
+def test_rows_of_a_table_may_be_over_other_numbers_of_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    head = " nodes        size         count  type   redop     time   algbw   busbw"
+    rows = ((1, 8142.6, 131.87, 230.77), (2, 35215, 30.49, 57.17), (4, 70253, 15.28, 29.61))
+    lines = [
+        f"   {nodes}   1073741824   268435456  float   sum   {us}   {low}   {high}" for nodes, us, low, high in rows
+    ]
+    path.write_text("\n".join(["all_reduce", head, *lines, ""]), encoding="utf-8")
+    stored = find(tmp_path, str(path)).read().stored
+    assert [row.case.ranks for row in stored.imported] == [8, 16, 32]
+
+
 def test_times_of_processes_with_several_gpus_are_of_no_rank() -> None:
     stored = find(LOGS, str(LOGS / "nccl-tests-v4.json")).read().stored
     assert any(row.process_seconds for row in read_log(LOGS / "nccl-tests-v4.json").rows)

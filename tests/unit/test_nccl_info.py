@@ -7,6 +7,7 @@ import pytest
 from testing.logs import LOGS, read_log
 from testing.narrow import require
 
+from busbw.errors import LogError
 from busbw.system.catalog import catalogue
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.imported import LogFacts
@@ -40,6 +41,18 @@ LINES: Final = (
 )
 
 
+WARNINGS: Final = (
+    ("Failed to open libibverbs.so[.1]", "no-rdma", True),
+    ("NET/IB : Unable to open device erdma_1", "nic-closed", True),
+    ("P2P is disabled between connected GPUs 1 and 0. You can repress this message", "p2p-off", True),
+    ("NET/IB : Got completion with error 12, opcode 0, len 0, vendor err 129", "rdma-failed", False),
+    ("NET/IB: Got completion from peer 10.0.0.1<5> with status=12 opcode=1 len=0 vendor err 129", "rdma-failed", False),
+    ("Error: failed to extend /dev/shm/nccl-x to 9637892 bytes, no space left", "shm-full", False),
+    ("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000", "gpu-shared", False),
+)
+"""What NCCL warns of, its code, and whether the job goes on."""
+
+
 def pasted(folder: Path, text: str) -> Path:
     path = folder / "log"
     path.write_text(text + (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8"), encoding="utf-8")
@@ -52,6 +65,20 @@ def test_a_line_of_nccl_is_evidence(line: str, code: str | None, tmp_path: Path)
     notes = {note.code: note for note in read_log(pasted(tmp_path, f"node1:4:5 [0] NCCL INFO {line}\n")).notes}
     assert notes.keys() - known == ({code} if code else set())
     assert code is None or notes[code].line == 1
+
+
+@pytest.mark.parametrize(("line", "code", "goes_on"), WARNINGS)
+def test_a_warning_of_nccl_is_evidence_and_in_the_refusal_of_a_job(
+    line: str, code: str, tmp_path: Path, *, goes_on: bool
+) -> None:
+    warning = f"node1:4:5 [0] misc/x.cc:63 NCCL WARN {line}\n"
+    assert code in {note.code for note in read_log(pasted(tmp_path, warning)).notes}
+    path = tmp_path / "log"
+    path.write_text(f"node1:4:5 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n{warning}", encoding="utf-8")
+    with pytest.raises(LogError) as refused:
+        read_log(path)
+    assert refused.value.code == ("hang" if goes_on else "job-failed")
+    assert "(line 2)" in str(refused.value)
 
 
 @pytest.mark.parametrize(

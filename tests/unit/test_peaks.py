@@ -301,6 +301,7 @@ def test_which_interfaces_are_of_a_subnet_is_not_told_unless_one_alone_is_up(
         ({}, {"pml": "ob1", "btl": "self,sm,tcp"}, 1e9),
         ({"FI_PROVIDER": "tcp"}, {"netmod": "ofi", "provider": "tcp"}, 1e9),
         ({"I_MPI_OFI_PROVIDER": "tcp;ofi_rxm"}, {"fabrics": "shm:ofi", "provider": "tcp;ofi_rxm"}, 1e9),
+        ({"I_MPI_OFI_PROVIDER": "tcp"}, {"netmod": "ofi"}, 50e9),
         ({}, {"netmod": "tcp"}, 1e9),
         ({}, {"netmod": "not reported by the library", "MPIR_CVAR_NEMESIS_NETMOD": "tcp"}, 1e9),
     ],

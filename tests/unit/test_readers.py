@@ -133,6 +133,24 @@ def test_what_is_no_log_is_refused(content: bytes, code: str, tmp_path: Path) ->
     assert refused.value.code == code
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\tGPU0\tGPU1\tNIC0\tCPU Affinity",
+        "[  5]   0.00-10.00  sec  42.8 GBytes  36.7 Gbits/sec  3148   sender",
+        "  write: IOPS=2931, BW=2932MiB/s (3074MB/s)(20.0GiB/6986msec)",
+        "Intel(R) Memory Latency Checker - v3.11",
+        "psum_ici: Matrix size: 9x9, matrix_size_gbyte=0.6,achieved_bandwidth_gbyte_s=235.7",
+    ],
+)
+def test_outputs_that_hold_no_comparable_result_are_known_by_name(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(LogError, match=r"output of .*, which busbw does not read") as refused:
+        read_log(path)
+    assert refused.value.code == "not-a-log"
+
+
 def test_other_encodings_are_read_or_noted(tmp_path: Path) -> None:
     text = (LOGS / "osu-pairs.txt").read_text(encoding="utf-8")
     path = tmp_path / "log"
@@ -213,6 +231,12 @@ def test_superbench_runs_groups_of_nodes(tmp_path: Path) -> None:
     path.write_text(json.dumps({"node": "a", **dict.fromkeys(names, 2.0)}) + "\n", encoding="utf-8")
     found = [(row.op, row.size_bytes, row.time_seconds, row.others["group"]) for row in read_log(path).rows]
     assert found == [("all_reduce", 1024, 2e-6, group) for group in ("0_0", "0_1")]
+
+
+def test_a_table_of_ucc_that_does_not_say_its_collective_has_no_rows() -> None:
+    with pytest.raises(LogError) as refused:
+        log_of("ucc_perftest", ["Memory type:            host\n", "  1  4  2.5  2.0  3.0\n"])
+    assert refused.value.code == "no-results"
 
 
 def test_two_ranks_that_both_print_rows_are_several_jobs() -> None:

@@ -24,7 +24,9 @@ class Identity:
     ranks: how many there are
     hosts, nics, gpus: in any order; NICs by name if the tool uses one, GPUs by address
     settings: versions, and words of the command line
-    cases: operations and sizes
+    ops: operations
+    cases: sizes and types
+    caption: what the text around a paste says above it
     """
 
     ranks: int
@@ -32,7 +34,9 @@ class Identity:
     nics: frozenset[str] = frozenset()
     gpus: frozenset[str] = frozenset()
     settings: tuple[frozenset[str], ...] = ()
+    ops: frozenset[object] = frozenset()
     cases: frozenset[object] = frozenset()
+    caption: frozenset[str] = frozenset()
 
     @classmethod
     def of_table(cls, table: Table) -> "Identity":
@@ -47,7 +51,9 @@ class Identity:
                 *(frozenset([f"{name}{version}"] if version else []) for name, version in versions),
                 options_of(table.command),
             ),
-            cases=frozenset((row.op, row.tool_op, row.tool_size_bytes, row.dtype, row.in_place) for row in table.rows),
+            caption=frozenset(filter(None, [table.caption])),
+            ops=frozenset((row.op, row.tool_op) for row in table.rows) - {(None, None)},
+            cases=frozenset((row.tool_size_bytes, row.dtype, row.in_place) for row in table.rows),
         )
 
     @classmethod
@@ -89,11 +95,15 @@ def labels_of(identities: Sequence[Identity]) -> list[Label]:
             _differing(own.nics, [other.nics for other in near], " + "),
             _differing(own.gpus, [other.gpus for other in near], " + "),
         ]
-        same = [other for other in identities if other.cases & own.cases]
+        of_op = [other for other in identities if not other.ops or not own.ops or other.ops & own.ops]
+        same = [other for other in of_op if other.cases & own.cases]
         settings = [
             _differing(words, [other.settings[kind] for other in same], " ", own=True)
             for kind, words in enumerate(own.settings)
         ]
+        known = zip(*(other.settings for other in same), strict=True)
+        if not any(places) and all(len({*words} - {frozenset()}) <= 1 for words in known):
+            settings = [_differing(own.caption, [other.caption for other in same], " ")]
         labels.append(Label(" ".join(filter(None, places)), " ".join(filter(None, settings))))
     return labels
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -186,9 +186,24 @@ def _known(table: Table, log: ForeignLog, facts: LogFacts, notes: list[LogNote])
     rows = [_with_given(row, log, facts) for row in _of_ratio(table, notes)]
     for lacks in (_lacks_op, _lacks_ranks):
         if some := [row for row in rows if lacks(row)]:
-            fit = _fit(some, table, log, notes)
-            rows = [msgspec.structs.replace(row, op=fit.op, ranks=fit.ranks) if lacks(row) else row for row in rows]
+            fit_of = {
+                row.line: fit for part in _of_one_run(some) for fit in [_fit(part, table, log, notes)] for row in part
+            }
+            rows = [
+                msgspec.structs.replace(row, op=fit_of[row.line].op, ranks=fit_of[row.line].ranks)
+                if lacks(row)
+                else row
+                for row in rows
+            ]
     return msgspec.structs.replace(table, rows=tuple(rows))
+
+
+def _of_one_run(rows: Sequence[Aggregate]) -> Iterable[Sequence[Aggregate]]:
+    """All ``rows``; those of each line apart where sizes come again with another busbw over algbw: over more ranks."""
+    lines = by_key((row.line, row) for row in rows)
+    if deduce.fits(rows, rows[0].op, rows[0].ranks) or len({row.size_bytes for row in rows}) == len(lines):
+        return [rows]
+    return lines.values()
 
 
 def _of_ratio(table: Table, notes: list[LogNote]) -> tuple[Aggregate, ...]:

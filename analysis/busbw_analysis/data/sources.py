@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from time import time
-from typing import IO, Final, TypeVar, cast
+from typing import IO, Any, Final, TypeVar, cast
 
 from busbw.errors import LogError, StoreError, UsageError
 from busbw.runs import files, store
 from busbw_analysis.data.imported import LogFacts, run_of
 from busbw_analysis.data.kept import Summarised, read_summarised, summarised
+from busbw_analysis.data.readers import flight, json_text
 from busbw_analysis.data.readers.logs import is_log, read_file, reader_named
 
 _HEAD_BYTES: Final = 1 << 16
@@ -110,7 +111,7 @@ def logs_in(selector: str, unpacked: Callable[[], Path]) -> tuple[str, ...]:
     """The logs in a folder or an archive (tar, zip) that is no run, by name; else ``selector`` itself.
 
     unpacked: makes a folder to unpack an archive into
-    Raises LogError for an archive that is damaged or holds no log, and for too many files.
+    Raises LogError for an archive that is damaged or holds no log, for too many files, for dumps of a job that hangs.
     """
     path, folder = Path(selector), Path(selector)
     if path.is_file() and set(path.suffixes[-2:]) & _ARCHIVES:
@@ -132,7 +133,18 @@ def logs_in(selector: str, unpacked: Callable[[], Path]) -> tuple[str, ...]:
     )
     if not logs and folder != path:
         raise LogError(f"{path}: none of {len(members)} files is a log that busbw can read", code="not-a-log")
+    dumps = {log: dump for log in logs if (dump := _dump_of(Path(log))) is not None}
+    if dumps and len(dumps) == len(logs):
+        flight.refuse(str(path), dumps)  # only together do they say which rank is missing
     return logs or (selector,)
+
+
+def _dump_of(path: Path) -> dict[str, Any] | None:
+    try:
+        with files.opened(path) as file:
+            return flight.dump_of(file.read(json_text.MOST_BYTES))
+    except OSError:
+        return None
 
 
 def _is_log(path: Path) -> bool:

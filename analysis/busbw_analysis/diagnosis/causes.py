@@ -113,9 +113,10 @@ def _measure_rest(judgement: Judgement) -> str:
 
 def _after_failures(judgement: Judgement) -> str:
     """A case that failed through its own fault is not tried again when its run is resumed."""
-    native = any(stored.run.imported is None for stored in judgement.runs)
-    lacking = any(_lacks(stored) for stored in judgement.runs if stored.run.imported is None)
-    rest = _measure_rest(judgement) if lacking or not native else "measure them in a new run"
+    native = [stored for stored in judgement.runs if stored.run.imported is None]
+    if not native:
+        return "read the end of the log, then run the tool again"
+    rest = _measure_rest(judgement) if any(map(_lacks, native)) else "measure them in a new run"
     return f"read the error of each case (busbw show), then {rest}"
 
 
@@ -241,6 +242,8 @@ _IN_THE_LOG: Final = {
     "network-path": {
         "rdma-off": _UNSET,
         "no-rdma": "give the job its RDMA devices (ibv_devices must list them there), then run it again",
+        "nic-closed": "give the job that device too (/dev/infiniband, device plugin)",
+        "rdma-failed": "check that the NICs of both hosts reach each other (ib_write_bw; GID index, MTU, cable)",
         "sockets": "let NCCL use RDMA or the network's plugin (NCCL_DEBUG=INFO says what it finds)",
         "port-down": "bring the port up (ibstat)",
         "gdr-off": "load nvidia-peermem or use DMA-BUF, and put NIC and GPU below one switch",
@@ -250,6 +253,8 @@ _IN_THE_LOG: Final = {
     "host-path": {
         "p2p-off": _UNSET,
         "shm-off": _UNSET,
+        "shm-full": "raise its limit (docker run --shm-size)",
+        "gpu-shared": "give every rank a GPU of its own",
         "no-nvlink": "expect what PCI Express has (nvidia-smi topo -m), or check the bridge",
         "via-shm": "check why the GPUs have no peer access (nvidia-smi topo -p2p r)",
         "nvls-off": _UNSET,

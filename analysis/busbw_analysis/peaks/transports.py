@@ -164,7 +164,8 @@ def _by_ucx(reported: Mapping[str, str], variables: Mapping[str, str]) -> Transp
 
 
 def _by_libfabric(reported: Mapping[str, str], variables: Mapping[str, str]) -> Transport:
-    own = ("I_MPI_OFI_PROVIDER", "MPIR_CVAR_OFI_USE_PROVIDER", "FI_PROVIDER")
+    of_mpich = "netmod" in reported  # which does not know Intel MPI's variable
+    own = (*([] if of_mpich else ["I_MPI_OFI_PROVIDER"]), "MPIR_CVAR_OFI_USE_PROVIDER", "FI_PROVIDER")
     by = reported.get("provider") or next((variables[name] for name in own if name in variables), "")
     names = {name.strip() for name in re.split("[;,]", by.casefold())} - _NO_WIRE - {""}
     off = not by.startswith("^") and bool(names) and names <= _SOCKET_PROVIDERS

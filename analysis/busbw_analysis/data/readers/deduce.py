@@ -38,6 +38,7 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
     ratio = busbw / algbw
     half_a_digit = _HALF_A_DIGIT if _is_of_nccl_tests(best) else _half_a_digit(rated)
     error = ratio * (half_a_digit / busbw + half_a_digit / algbw)
+    others = [(row.busbw or 1.0, row.algbw or 1.0) for row in rated]
     blocks = _blocks(best)
     in_place, out_of_place = (
         {row.check in {"verified", "wrong"} or "error" in row.others for row in rows if row.in_place is place}
@@ -50,7 +51,10 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
         possible = [
             number
             for number in ([given] if given is not None else range(2, _MOST_RANKS + 1))
-            if abs((bus_factor(name, number) or 0.0) - ratio) <= error
+            if abs((factor := bus_factor(name, number) or 0.0) - ratio) <= error
+            and all(
+                abs(factor - high / low) <= high / low * half_a_digit * (1 / high + 1 / low) for high, low in others
+            )
         ]
         if op is None and True in out_of_place and in_place and (name in _NEVER_IN_PLACE) == (True in in_place):
             continue

@@ -13,7 +13,7 @@ from busbw_analysis.data.readers.deduce import disagreements
 from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
-from busbw_analysis.data.readers.nccl_info import EVIDENCE, LIKELY, Paths, Progress
+from busbw_analysis.data.readers.nccl_info import EVIDENCE, HARMLESS, LIKELY, Paths, Progress
 
 _QUOTED: Final = 200
 _STRONG: Final = re.compile(
@@ -37,6 +37,10 @@ _RESULTS: Final = ("time_seconds", "rate", "algbw", "busbw")
 _LASTING: Final = ("tool_version", "library_version")
 _LIBRARY: Final = re.compile(r"\b[NR]CCL version (\d[\w.+-]*)|^[NR]CCL version\s*:\s*(\S+)")
 _RANKS: Final = re.compile(r" nranks (\d{1,7}) .*Init (?:START|COMPLETE)")
+_COMMAND: Final = re.compile(
+    r"(?:^|[\s/$>#])(?:(?:ib_[a-z]+|raw_ethernet)_(?:bw|lat)|nvbandwidth|osu_\w+|IMB-\w+)(?:\s+(?!Version)|$)"
+)
+"""A command line of a tool whose reader needs nothing else of it."""
 _NUMBERS: Final = frozenset({"rank", "group", "pid", "device"})
 _WORDS: Final[Mapping[str, Callable[[str | None], object]]] = {
     **dict.fromkeys(("count", "root", "iterations"), whole),
@@ -63,6 +67,7 @@ class Draft:
         self._quotes_tool = False
         self._error_line: int | None = None
         self._next_version: str | None = None
+        self._next_command: str | None = None
 
     def note(self, code: str, line: int | None, text: str) -> None:
         """Keep the first note of every code and count the others."""
@@ -79,26 +84,40 @@ class Draft:
         """Record versions, ranks and errors that NCCL, a launcher or the tool prints."""
         text = line.nccl or line.text
         if "CCL version" in text and (match := _LIBRARY.search(text)) is not None:
-            version = match[1] or match[2]
+            version = ("RCCL " if "RCCL" in match[0] else "") + (match[1] or match[2])
             # Another version below the rows is that of the next table.
             known = self.facts.setdefault("library_version", version) if self.rows else version
             self._next_version = version if known != version else None
             self.facts["library_version"] = known
         elif line.nccl is not None and " nranks " in text and (match := _RANKS.search(text)) is not None:
             self.nranks.add(int(match[1]))
-        if LIKELY.search(text) is not None:
-            for code, meaning in self.paths.evidence(text):
-                self.note(code, line.number, meaning)
+        elif _COMMAND.search(text) is not None:
+            self.command(text)
+        codes = self._take_evidence(line.number, text) if LIKELY.search(text) is not None else frozenset()
         if line.nccl is not None and "NCCL INFO" in line.nccl:
             if not self.rows:
                 self.progress.take(line.number, line.nccl)
             return
-        if _MAYBE.search(text) is not None:
+        if _MAYBE.search(text) is not None and HARMLESS.isdisjoint(codes):
             strong = _STRONG.search(text)
             if strong is not None:
                 self.fail(strong[0], line.number)
             elif _WEAK.match(text) is not None and not self._quotes_tool:
                 self.error, self._error_line = text.strip()[:_QUOTED], line.number
+
+    def _take_evidence(self, line: int, text: str) -> frozenset[str]:
+        """Note what a line says of the way that data take; return the codes."""
+        evidence = dict(self.paths.evidence(text))
+        for code, meaning in evidence.items():
+            self.note(code, line, meaning)
+        return frozenset(evidence)
+
+    def command(self, text: str) -> None:
+        """Record the command line of this table, or of the next if this has rows."""
+        if self.rows:
+            self._next_command = text.strip()[:1000]
+        else:
+            self.facts["command"] = text.strip()[:1000]
 
     def objects(self, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield line number and object of every line that starts a JSON object; objects may be in a list."""
@@ -193,6 +212,8 @@ class Draft:
             self.facts = {name: self.facts[name] for name in _LASTING if name in self.facts}
             if self._next_version is not None:
                 self.facts["library_version"], self._next_version = self._next_version, None
+            if self._next_command is not None:
+                self.facts["command"], self._next_command = self._next_command, None
             self.rows, self.places, self.nranks = [], [], set()
 
     def log(self) -> ForeignLog:
@@ -225,19 +246,22 @@ class Draft:
         fatal = [self._notes[code][0] for code in _FATAL if code in self._notes]
         if self.error is not None and (not fatal or fatal[0].code == "truncated-row"):
             message = f"{self.source}: the {self.tool} job failed before its first result; its last error: {self.error}"
-            raise LogError(message, code="job-failed")
+            raise LogError(message + self._seen(), code="job-failed")
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
         why = self.progress.in_words()
         if why:
-            seen = [note.text for code, (note, _) in self._notes.items() if code in EVIDENCE]
-            why += f". It also says: {'; '.join(seen)}" if seen else ""
-            raise LogError(f"{self.source}: a log of {self.tool} without results: {why}", code="hang")
+            raise LogError(f"{self.source}: a log of {self.tool} without results: {why}{self._seen()}", code="hang")
         notes = self._notes.get("not-a-number")
         why = "no line has the columns that busbw reads there (docs/logs.md)" if notes is None else notes[0].text
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"
-        raise LogError(f"{self.source}: {name} without results: {why}", code="no-results")
+        raise LogError(f"{self.source}: {name} without results: {why}{self._seen()}", code="no-results")
+
+    def _seen(self) -> str:
+        """What the log says of the way that data take, as the rest of a message; "" if nothing."""
+        seen = [f"{note.text} (line {note.line})" for code, (note, _) in self._notes.items() if code in EVIDENCE]
+        return f". It also says: {'; '.join(seen)}" if seen else ""
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:

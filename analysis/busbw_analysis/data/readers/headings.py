@@ -69,6 +69,7 @@ class Column(NamedTuple):
     factors: the possible base units (B, s, B/s) in a unit of its heading; empty if that has none
     place: whether it is of the operation in place; None if the heading does not say it
     statistic: of time and rates; None if the heading does not say it
+    variant: other words of a heading that has the unit of a time or rate, such as "before"
     """
 
     heading: str
@@ -76,6 +77,7 @@ class Column(NamedTuple):
     factors: tuple[float, ...] = ()
     place: bool | None = None
     statistic: str | None = None
+    variant: str | None = None
 
 
 @lru_cache(maxsize=1024)
@@ -95,10 +97,27 @@ def column(heading: str) -> Column:
         return Column(heading, "in_place" if in_place else None)
     alone = next((name for name in _OF_UNIT if unit is not None and factors(name, unit)), None)
     name, statistic = _name(words) if words else (alone, None)
+    if name is None and alone is not None and (of_unit := _STATISTICS.get("".join(words).lower())) is not None:
+        name, statistic = alone, of_unit
     known = factors(name or "", unit or ("B" if "bytes" in plain.lower() else ""))
     if (unit is not None and not known) or (statistic is not None and name not in RESULTS):
         return Column(heading)
     return Column(heading, name, known, in_place, statistic)
+
+
+@lru_cache(maxsize=1024)
+def variant(heading: str) -> Column:
+    """A heading of unknown words with the unit of a time or rate: what it says, and those words as ``variant``."""
+    plain = re.sub("[*`]", "", heading[:_LONGEST]).strip()
+    words = plain.replace("_", " ").split()
+    for at in (-1, 0):  # "NCCL (GB/s)", "GB/s with NCCL"
+        known = column(words[at]) if len(words) > 1 else Column(heading)
+        rest = words[:at] if at else words[1:]
+        if known.name in {"time", "bandwidth"} and known.factors:
+            named = next((column(f"{word} {words[at]}") for word in rest if _NAMES.get(word.lower()) in RESULTS), known)
+            others = " ".join(word for word in rest if _NAMES.get(word.lower()) not in RESULTS)
+            return named._replace(heading=heading, variant=others or None)
+    return Column(heading)
 
 
 def _name(words: list[str]) -> tuple[str | None, str | None]:

@@ -1,7 +1,7 @@
-"""Reader of the Intel MPI benchmarks: IMB-MPI1, IMB-NBC, IMB-RMA and IMB-P2P.
+"""Reader of the Intel MPI benchmarks (IMB-MPI1, IMB-NBC, IMB-RMA and IMB-P2P) and of oneCCL's, which prints alike.
 
-Source: ``src_c/IMB_output.c`` of intel/mpi-benchmarks. Sizes of gathers, scatters and exchanges are one block. The
-rate of Sendrecv counts two messages, the rate of Exchange four.
+Sources: ``src_c/IMB_output.c`` of intel/mpi-benchmarks, ``examples/benchmark`` of oneapi-src/oneCCL. Sizes of gathers,
+scatters and exchanges are one block. The rate of Sendrecv counts two messages, the rate of Exchange four.
 """
 
 import re
@@ -14,9 +14,10 @@ from busbw_analysis.data.readers.lines import MPI_BLOCKS, mpi_op_named, number, 
 SIGN: Final = re.compile(
     rb"Intel ?\(R\) MPI Benchmark|# Benchmarking [^\n]{1,80}\n[^\n]{1,80}processes|#repetitions +t"
 )
+ONECCL: Final = re.compile(rb"# Benchmarking: [^\n]{1,200}\n[^\n]{0,99}# #processes: ")
 _VERSION: Final = re.compile(r"Intel ?\(R\) MPI Benchmark(?:s| Suite)\s+([^,\n]*[^,\s])")
-_BENCHMARK: Final = re.compile(r"\s*#\s*Benchmarking\s+(Multi-)?(\S+)")
-_PROCESSES: Final = re.compile(r"#\s*#processes = (\d{1,7})")
+_BENCHMARK: Final = re.compile(r"\s*#\s*Benchmarking:?\s+(Multi-)?(\S+)")
+_PROCESSES: Final = re.compile(r"#\s*#processes(?: =|:) (\d{1,7})")
 _GROUPS: Final = re.compile(r"#\s*\( (\d{1,7}) groups of (\d{1,7}) processes")
 _TWO: Final = {"pingpong": ("ping_pong", 1), "pingping": ("pair_bidir", 1)}
 _MESSAGES: Final = {

@@ -100,6 +100,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     places: the ranks that the log lists, in its order
     library_version: of NCCL, RCCL or MPI
     command: the command line
+    caption: the line of the text around a paste that stands above
     nic: the NIC that the tool used, by name
     copy_bytes: size of a copy that the tool states once for all results
     out_of_bounds: number of results that failed the tool's verification, from its summary
@@ -115,6 +116,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[Place, ...] = ()
     library_version: str | None = None
     command: str | None = None
+    caption: str | None = None
     nic: str | None = None
     copy_bytes: int | None = None
     out_of_bounds: int | None = None

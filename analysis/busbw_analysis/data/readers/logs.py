@@ -1,7 +1,8 @@
 """The table of log readers, what is known of their tools, and recognition of a log by its content."""
 
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -12,8 +13,11 @@ import msgspec
 from busbw.errors import LogError, refuse_unknown
 from busbw.runs.records import BackendTraits, LogNote, Mode
 from busbw_analysis.data.readers import (
+    collectivex,
     cuda_samples,
+    dcgm,
     deepspeed,
+    flight,
     imb,
     inspector,
     nccl_info,
@@ -27,6 +31,7 @@ from busbw_analysis.data.readers import (
     paste,
     perftest,
     ras,
+    stream,
     superbench,
     tables,
     training,
@@ -36,7 +41,7 @@ from busbw_analysis.data.readers import (
 )
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import LONGEST_LINE
-from busbw_analysis.data.readers.log import ForeignLog
+from busbw_analysis.data.readers.log import ForeignLog, Table
 
 HEAD_BYTES: Final = 1 << 20
 """Bytes searched at a time to recognise a log; NCCL messages at the start of a log may be longer."""
@@ -69,7 +74,7 @@ _GLOO: Final = Tool("gloo", "cpu", traits=BackendTraits(cost_models="gloo"))
 OF_BACKEND: Final = {tool.backend: tool for tool in (NCCL, _MPI, _GLOO)}
 """For logs that name the backend and, unlike runs, store nothing else of it."""
 _OTHER_CALLS: Final = re.compile(
-    r"(?i)non-blocking|persistent|^I[a-z]+|managed|put|get|source|multi-(?:threaded|process)|partitioned"
+    r"(?i)non-blocking|persistent|^I[a-z]+|managed|host|put|get|source|multi-(?:threaded|process)|partitioned"
     r"|(?:gather|scatter)v|alltoallw"
 )
 """Names of tests of MPI that measure their operation by other calls than the plain one."""
@@ -113,16 +118,23 @@ _MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, _messages_alone, NCCL
 _TABLE: Final = Reader("table", tables.SIGN, tables.read)
 _WATCHDOG: Final = Reader("torch watchdog", watchdog.SIGN, watchdog.read, NCCL)
 READERS: Final = (
+    Reader("CollectiveX", collectivex.SIGN, collectivex.read, NCCL, json=True),
     Reader("nccl-tests JSON", nccl_json.SIGN, nccl_json.read, NCCL, json=True),
     Reader("nvbandwidth JSON", nvbandwidth.JSON, nvbandwidth.read_json, _NVBANDWIDTH, json=True),
     Reader("NCCL inspector", inspector.SIGN, inspector.read, replace(NCCL, mode="isolated"), json=True),
     Reader("perftest JSON", perftest.JSON, perftest.read_json, _PERFTEST, json=True),
     Reader("rccl-tests JSON", tables.JSON, tables.read_json, NCCL, json=True),
     Reader("SuperBench", superbench.SIGN, superbench.read, _SUPERBENCH, json=True),
+    Reader("NCCL RAS JSON", ras.JSON, ras.read_json, NCCL, json=True),
+    Reader("torch flight recorder", flight.SIGN, flight.read, NCCL, json=True),
     Reader("PARAM comms", param.SIGN, param.read, json=True),
     Reader("nvbandwidth", nvbandwidth.TEXT, nvbandwidth.read_text, _NVBANDWIDTH),
+    Reader("nvloom", nvbandwidth.NVLOOM, nvbandwidth.read_text, replace(_NVBANDWIDTH, one_host=False)),
+    Reader("DCGM diagnosis", dcgm.SIGN, dcgm.read, replace(_NVBANDWIDTH, copies=None)),
+    Reader("STREAM", stream.SIGN, stream.read, Tool("cpu", "cpu", one_host=True)),
     Reader("CUDA samples", cuda_samples.SIGN, cuda_samples.read, _CUDA_SAMPLES),
     Reader("OSU micro-benchmarks", osu.SIGN, osu.read, OF_MPI),
+    Reader("oneCCL benchmark", imb.ONECCL, imb.read, Tool("oneccl")),
     Reader("Intel MPI benchmarks", imb.SIGN, imb.read, OF_MPI),
     Reader("perftest", perftest.SIGN, perftest.read, _PERFTEST),
     Reader("ucx_perftest", ucx.SIGN, ucx.read, Tool("ucx", "cpu", names=EVERY_NAME)),
@@ -138,6 +150,17 @@ READERS: Final = (
     _MESSAGES,
 )
 """The first reader whose sign is in a log reads it. A table takes precedence if the first line is that of a CSV."""
+
+
+_UNREAD: Final = (
+    ("nvidia-smi topo -m", rb"(?m)^[ \t]+GPU0[ \t]+(?:GPU1|NIC0|CPU Aff)", "put it above a log that it explains"),
+    ("iperf3", rb"\[ *(?:\d+|SUM)\] +[\d.]+-[\d.]+ +sec ", "busbw run --op tcp_stream measures the same"),
+    ("fio", rb"(?m)^fio-\d|\bIOPS=\S+, BW=", "busbw run --op storage_write measures the same"),
+    ("Intel MLC", rb"Intel\(R\) Memory Latency Checker", "busbw run --op memory_read measures the same"),
+    ("CollectiveX (experts)", rb'"record_type"\s*:\s*"case-attempt"', "busbw has no dispatch and combine of tokens"),
+    ("JAX benchmarks", rb"matrix_size_gbyte=.*_bandwidth_gbyte_s", "rates vary by version; write a table of times"),
+)
+"""Name and sign of outputs without a result that busbw can compare, and what to do instead."""
 
 
 def recognise(head: bytes) -> Reader | None:
@@ -196,6 +219,9 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     has_steps = training.SIGN.search(head) is not None  # as it is: a step's name may be taken for a prefix
     if has_steps and reader in {None, _MESSAGES}:
         raise of_training
+    for tool, sign, instead in _UNREAD if reader is None else ():
+        if re.search(sign, head) is not None:
+            raise LogError(f"{name}: output of {tool}, which busbw does not read: {instead}", code="not-a-log")
     if reader is None:
         formats = ", ".join(map(slug, READERS))
         raise LogError(
@@ -237,9 +263,23 @@ def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> Fo
     file.seek(0)
     notes: list[LogNote] = []
     draft = Draft(reader.name.removesuffix(" JSON"), name)
-    reader.read(draft, pasted.lines(_lines(file, notes)))
+    around: dict[int, str] = {}
+    reader.read(draft, pasted.lines(_lines(file, notes), around))
     log = draft.log()
-    return msgspec.structs.replace(log, notes=(*log.notes, *notes))
+    tables = _captioned(log.tables, around)
+    if pasted.fenced and log.last_error is None:  # an excerpt: that its end is missing says nothing of the job
+        tables = (msgspec.structs.replace(table, complete=table.complete or None) for table in tables)
+    return msgspec.structs.replace(log, tables=tuple(tables), notes=(*log.notes, *notes))
+
+
+def _captioned(tables: Iterable[Table], around: Mapping[int, str]) -> Iterable[Table]:
+    """The tables with the last line of the text around the paste that stands between them and the rows before."""
+    end = 0
+    for table in tables:
+        first = table.rows[0].line
+        captions = [text for number, text in around.items() if end < number < first]
+        yield msgspec.structs.replace(table, caption=captions[-1]) if captions else table
+        end = table.rows[-1].line
 
 
 def _unwrapped(name: str, file: IO[bytes]) -> tuple[IO[bytes], bytes]:
@@ -247,10 +287,10 @@ def _unwrapped(name: str, file: IO[bytes]) -> tuple[IO[bytes], bytes]:
     data.
     """
     head = file.read(HEAD_BYTES)
+    if head.startswith(b"\x80") and (dump := flight.dump_of(head + file.read(_MOST_HEAD))) is not None:
+        file = BytesIO(json.dumps(dump).encode())
+        head = file.read(HEAD_BYTES)
     wide = head.startswith((b"\xff\xfe", b"\xfe\xff"))
-    reader = recognise(head)
-    plain = b"<br" not in head and (b"\n" in head or b"\r" not in head)
-    plain = plain and (head.lstrip()[:1] not in {b"{", b"["} or (reader is not None and reader.json))
     if not wide and b"\x00" in head[:4096]:
         raise LogError(f"{name}: binary data, not a log", code="binary")
     if (

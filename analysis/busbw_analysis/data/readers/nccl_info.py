@@ -12,7 +12,7 @@ from busbw.runs.facts import RdmaPort
 
 SIGN: Final = re.compile(rb"NCCL (?:INFO|WARN) ")
 LIKELY: Final = re.compile(
-    r"NET/|Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|^GPU\d|CA '|State:"
+    r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|^GPU\d|CA '|State:"
     r"|[Rr]ate:|device '"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
@@ -38,8 +38,20 @@ def _variable(names: str, values: str) -> re.Pattern[str]:
 KINDS: Final = (
     Evidence("rdma-off", _variable("NCCL_IB_DISABLE", "1"), "{}={} turns RDMA off"),
     Evidence("no-rdma", re.compile(r"NET/IB\S* ?: No device found"), "NCCL has no InfiniBand or RoCE device"),
+    Evidence("no-rdma", re.compile(r"Failed to open libibverbs"), "NCCL finds no libibverbs, so no RDMA"),
+    Evidence("nic-closed", re.compile(r"Unable to open device ([\w.-]+)"), "NCCL cannot open the NIC {}"),
+    Evidence(
+        "rdma-failed",
+        re.compile(r"Got completion .*?\b(?:error |status=)(\d+)"),
+        "transfers over RDMA end with completion status {} (12: the other NIC does not answer; 5: after another error)",
+    ),
     Evidence("sockets", re.compile(r"Using network Socket|via NET/Socket"), "NCCL sends over sockets ({interface})"),
     Evidence("p2p-off", _variable("NCCL_P2P_DISABLE", "1"), "{}={} forbids copies from GPU to GPU"),
+    Evidence(
+        "p2p-off",
+        re.compile(r"P2P is disabled between connected GPUs (\d+) and (\d+)"),
+        "GPUs {} and {} have no peer access",
+    ),
     Evidence("p2p-off", _variable("NCCL_P2P_LEVEL", "LOC"), "{}={} forbids copies from GPU to GPU"),
     Evidence(
         "no-nvlink",
@@ -47,6 +59,12 @@ KINDS: Final = (
         "GPU {} has no NVLink",
     ),
     Evidence("shm-off", _variable("NCCL_SHM_DISABLE", "1"), "{}={} sends the data of a host over its network"),
+    Evidence(
+        "shm-full",
+        re.compile(r"WARN (?:.*[Ss]hared memory segment|.*/dev/shm/.*(?:space|size))"),
+        "shared memory of a host is too small (/dev/shm)",
+    ),
+    Evidence("gpu-shared", re.compile(r"Duplicate GPU detected : (rank \d+ and rank \d+)"), "{} use the same GPU"),
     Evidence("via-shm", re.compile(r"via SHM"), "GPUs of a host exchange data through host memory (via SHM)"),
     Evidence("nvls-off", _variable("NCCL_NVLS_ENABLE", "0"), "{}={} keeps NVSwitch from adding (NVLink SHARP)"),
     Evidence(
@@ -71,6 +89,8 @@ KINDS: Final = (
         "a PCI Express link runs at {} GT/s {}, less than its device can (lspci)",
     ),
 )
+HARMLESS: Final = frozenset({"no-rdma", "nic-closed", "p2p-off"})
+"""Codes of evidence after which NCCL goes on, although it warns."""
 EVIDENCE: Final = frozenset({"port-down", *(kind.code for kind in KINDS)})
 """All codes of evidence."""
 _SOCKET: Final = re.compile(r"NET/Socket : Using \[\d+\]([\w.-]+):")

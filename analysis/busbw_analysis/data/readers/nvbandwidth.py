@@ -1,7 +1,7 @@
-"""Reader of nvbandwidth's output, text and JSON (``-j``), 0.1 to 0.10.
+"""Reader of nvbandwidth's output, text and JSON (``-j``), 0.1 to 0.10, and of the pairwise tests of nvloom.
 
-Sources: ``output.cpp``, ``json_output.cpp`` and ``testcases_*.cpp`` of NVIDIA/nvbandwidth. Every cell of a matrix is
-one copy or one latency; the arrow in the description is the direction of the data.
+Sources: ``output.cpp``, ``json_output.cpp`` and ``testcases_*.cpp`` of NVIDIA/nvbandwidth; ``cli`` of NVIDIA/nvloom.
+Every cell of a matrix is one copy or one latency; the arrow in the description is the direction of the data.
 """
 
 import re
@@ -15,6 +15,12 @@ from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, scal
 TEXT: Final = re.compile(
     rb"nvbandwidth Version|Running \w+_(?:memcpy|latency|copy)_?\w*\.|\((?:row|column)\)[^\n]{0,80}\((?:GB/s|ns)\)"
 )
+NVLOOM: Final = re.compile(rb"nvloom_cli \d")
+_NVLOOM: Final = {"uni": "GPU(column) -> GPU(row)", "bi": "GPU(column) <-> GPU(row) Total"}
+"""What a cell is of pairwise tests, which print no description: of ``device_to_device_unidir_write_ce`` and alike."""
+_OF_NVLOOM: Final = re.compile(r"device_to_device_(?:(uni|bi)dir_)?(?:write|read)_(?:ce|sm)$")
+_BESIDE: Final = re.compile(r";\([^)]*\)|\|")
+"""Notes and rulers of nvloom in a row."""
 JSON: Final = re.compile(rb'"nvbandwidth"\s*:\s*\{')
 _OPS: Final = (
     (re.compile(r"(?:host_to_(?:device|all)|(?:device|all)_to_host)_bidirectional_memcpy"), "host_and_device"),
@@ -22,8 +28,16 @@ _OPS: Final = (
     (re.compile(r"(?:device|all)_to_host_memcpy"), "device_to_host"),
     (re.compile(r"(?:multinode_)?device_to_device_bidirectional_memcpy"), "peer_copy_both"),
     (re.compile(r"(?:multinode_)?device_to_device_memcpy"), "peer_copy"),
+    (re.compile(r"device_to_device_(?:unidir_)?(?:read|write)_"), "peer_copy"),
+    (re.compile(r"device_to_device_bidir_(?:read|write)_"), "peer_copy_both"),
     (re.compile(r"device_local_copy"), "memory_copy"),
+    (re.compile(r"memcpy \w+ CPU\(row\) -> GPU\(column\)"), "host_to_device"),
+    (re.compile(r"memcpy \w+ CPU\(row\) <- GPU\(column\)"), "device_to_host"),
+    (re.compile(r"memcpy \w+ CPU\(row\) <-> GPU\(column\)"), "host_and_device"),
+    (re.compile(r"memcpy \w+ GPU\(row\) (?:<-|->) GPU\(column\)"), "peer_copy"),
+    (re.compile(r"memcpy \w+ GPU\(row\) <-> GPU\(column\)"), "peer_copy_both"),
 )
+"""Name of a test, or the description of its matrix where the log has no name."""
 _RUNNING: Final = re.compile(r"Running (\w+)\.?\s*$")
 _DESCRIPTION: Final = re.compile(r"(.*\S)\s*\((GB/s|ns|us)\)\s*$")
 _ARROW: Final = re.compile(r"\s*(<->|->|<-)\s*")
@@ -31,11 +45,14 @@ _END: Final = re.compile(r"(\w+)\((row|column)\)")
 _PART: Final = re.compile(r"\b(Read|Write)\d|\bTotal\b|\btotal\b")
 _PLACE: Final = re.compile(
     r"(?:Process\s+(?P<rank>\d+)\s+\((?P<host>.*?)\): d|D)evice (?P<device>\d+): (?P<name>.*?)"
-    r"\s*(?:\((?P<bus_id>[0-9a-fA-F:.]+)\))?$"
+    r"\s*(?:\((?P<bus_id>[0-9a-fA-F:.]+)\))?(?:; rackGuid: \S*)?$"
 )
 _LISTED: Final = re.compile(r"(?P<device>\d+): (?P<name>.*?) \((?P<bus_id>[0-9a-fA-F:.]+)\)(?:: \((?P<host>.*)\))?")
 _VERSION: Final = re.compile(r"nvbandwidth Version: (.*\S)")
-_BUFFER: Final = re.compile(r"Buffer Size: (\d{1,6})\s*$")
+_BUFFER: Final = re.compile(
+    r"Buffer [Ss]ize: (\d{1,6})(?: MiB)?\s*$|\bnvbandwidth\b.*\s(?:-b|--bufferSize)[ =]?(\d{1,6})\b"
+)
+_SUM: Final = re.compile(r"SUM (\w+) [\d.]+")
 _STATUS: Final = re.compile(r"(Waived|WAIVED|Waiving|ERROR|Error|Not Found|NOT FOUND|Failed|FAILED)\b:?\s*(.*)")
 
 
@@ -52,7 +69,7 @@ class _Matrix:
         part = _PART.search(description)
         self.part = None if part is None else part[0]
         self.ends = _ARROW.split(description, maxsplit=1)
-        self.op = next((op for sign, op in _OPS if test is not None and sign.match(test)), None)
+        self.op = _op_of(description if test is None else test)
 
     def add(self, draft: Draft, line: int, row: str, cells: list[str]) -> None:
         """Add one row of cells; cells without a number are ignored."""
@@ -75,16 +92,23 @@ class _Matrix:
         return "all" if match is None else f"{match[1]} {row if match[2] == 'row' else column}"
 
 
+def _op_of(name: str) -> str | None:
+    """busbw's operation of a test, by its name or the description above a matrix."""
+    return next((op for sign, op in _OPS if sign.match(name)), None)
+
+
 def read_text(draft: Draft, lines: Iterable[str]) -> None:
     """Read the matrices of all tests."""
     matrix: _Matrix | None = None
     test = None
     for line in draft.scan(lines):
-        words = line.text.split()
+        words = _BESIDE.sub(" ", line.text).split()
         if not words:
             continue
         if (match := _RUNNING.search(line.text)) is not None:
             test, matrix = match[1], None
+            if (pairs := _OF_NVLOOM.match(test)) is not None:
+                matrix = _Matrix(test, _NVLOOM[pairs[1] or "uni"], "GB/s")
         elif (match := _DESCRIPTION.fullmatch(line.text.strip())) is not None and number(words[0]) is None:
             matrix = _Matrix(test, match[1], match[2])
         elif matrix is not None and not matrix.columns:
@@ -109,9 +133,15 @@ def _other(draft: Draft, line: Line, test: str | None) -> None:
             draft.begin(line.number)
         draft.facts["tool_version"] = match[1]
     elif (match := _BUFFER.search(line.text)) is not None:
-        draft.facts["copy_bytes"] = int(match[1]) << 20
+        if draft.rows:
+            draft.begin(line.number)
+        draft.facts["copy_bytes"] = int(match[1] or match[2]) << 20
     elif (match := _PLACE.match(line.text)) is not None:
         draft.place(**match.groupdict())
+    elif (match := _SUM.match(line.text)) is not None:
+        for row in draft.rows:
+            if row["tool_op"] is None:  # the line before its matrix was cut
+                row |= {"tool_op": match[1], "op": _op_of(match[1])}
     elif (match := _STATUS.match(line.text)) is not None:
         code = "waived" if match[1].lower().startswith("waiv") else "failed-test"
         draft.note(code, line.number, f"{test or 'a test'}: {match[0].strip()[:120]}")

@@ -25,6 +25,7 @@ _HEADING: Final = re.compile(
 _HEAD: Final = re.compile(r"\s*#?\s*(?:Size\b|(?:Avg )?Latency ?\(us\)|Overall ?\(us\)|Bandwidth ?\(MB/s\)|MB/s\b)")
 _PAIRS: Final = re.compile(r"\[ pairs: (\d{1,7}) \] \[ window size: \w+ \]")
 _DATATYPE: Final = re.compile(r"\s*#\s*(?:MPI )?Datatype: (.*?)\.?\s*$")
+_BUFFERS: Final = re.compile(r"\s*# Send Buffer on (\w+) \(\w+\) and Receive Buffer on (\w+)")
 _STARTUP: Final = re.compile(r"MPI startup\(\): (\d{1,7})\s+(\d{1,9})\s+(\S+)\s+\{")
 _LAUNCH: Final = re.compile(r"\b(?:mpirun|mpiexec|srun|jsrun)\b.*\s(?:-np|-n|--ntasks[= ])\s?(\d{1,7})\b.*\bosu_")
 _TIMES: Final = ("Pure Comm.(us)", "Avg Latency(us)", "Latency(us)", "Avg Lat(us)", "Lat(us)")
@@ -53,6 +54,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             _around(draft, line.text)
         elif (match := _PAIRS.search(line.text)) is not None:
             test["messages"] = int(match[1])
+        elif (match := _BUFFERS.match(line.text)) is not None and match[1] + match[2] != "DEVICEDEVICE":
+            test["tool_op"] += f" {match[1].lower()} to {match[2].lower()}"
         elif (match := _DATATYPE.match(line.text)) is not None:
             test["dtype"] = dtype_named(match[1])
         elif _HEAD.match(line.text) is not None:
@@ -87,8 +90,8 @@ def _around(draft: Draft, text: str) -> None:
     if (match := _STARTUP.search(text)) is not None:
         draft.place(rank=match[1], pid=match[2], host=match[3])
         draft.facts["ranks"] = max(int(match[1]) + 1, draft.facts.get("ranks") or 0)
-    elif "osu_" in text and (match := _LAUNCH.search(text)) is not None:
-        draft.facts |= {"ranks": int(match[1]), "command": text.strip()[:1000]}
+    elif not draft.rows and "osu_" in text and (match := _LAUNCH.search(text)) is not None:
+        draft.facts["ranks"] = int(match[1])
 
 
 def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, str]) -> None:

@@ -21,6 +21,10 @@ _SPACES: Final = str.maketrans(
 _UNSEEN: Final = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 _ENTITIES: Final = {"&nbsp;": " ", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&amp;": "&"}
 _MARKUP: Final = re.compile(r"</?(?:pre|code|p|div|span|samp)\b[^<>]{0,99}>")
+_FRAMED: Final = re.compile("\\s*\u2502([^\u2502]*)\u2502\\s*")
+"""A line in the frame of a program that shows logs in a terminal."""
+_BLOCK: Final = re.compile(r"\s*</?pre\b[^<>]{0,99}>\s*")
+"""A tag alone in its line, which is a code fence."""
 _BREAK: Final = re.compile(r"<br\s*/?>\n?")
 _FENCE: Final = re.compile(r"\s{0,12}(?:[>*-]\s)?\s*(?:```|~~~)")
 _PROGRAM: Final = re.compile(r"_perf\b|\b(?:mpirun|mpiexec|srun|torchrun|osu_\w+|ib_\w+)\s")
@@ -40,6 +44,8 @@ _MOST: Final = 0.8
 _NUMBERS: Final = 2
 """Numbers that a line has at least if it is taken for a row."""
 _NUMBER: Final = re.compile(r"(?<!\S)[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?%?(?!\S)")
+_STATED: Final = re.compile(r"\b[A-Za-z]\w* ?[:=] ?\d")
+"""A number behind its name, which is no prefix."""
 _COMMA: Final = re.compile(r"(?<!\S)(-?\d+),(\d+)(?!\S)")
 _DECIMALS: Final = re.compile(r"(?<!\S)-?\d+,(?:\d{1,2}|\d{4,})(?!\S)")
 """Behind a comma; three digits may be thousands."""
@@ -50,6 +56,9 @@ _LEAST_PREFIX: Final = 4
 """Characters of a word that two lines begin with only if it is no part of the log."""
 _LEAST_BREAKS: Final = 2
 _MOST_STRINGS: Final = 1000
+_MARKS: Final = "#*_`>:-. \t\r\n"
+"""Signs around a heading in Markdown."""
+_LONGEST_CAPTION: Final = 60
 
 
 def as_text(text: str) -> str:
@@ -66,7 +75,10 @@ def as_line(text: str) -> str:
     if not text.isascii():
         text = _UNSEEN.sub("", text.translate(_SPACES))
     if "<" in text:
+        text = "```\n" if _BLOCK.fullmatch(text) is not None else text
         text = _MARKUP.sub("", text)
+    if "\u2502" in text and (framed := _FRAMED.fullmatch(text)) is not None:
+        text = f"{framed[1]}\n"
     if "&" in text:
         for entity, character in _ENTITIES.items():
             text = text.replace(entity, character)
@@ -137,13 +149,18 @@ class Paste:
     commas: bool
     width: int | None
 
-    def lines(self, lines: Iterable[str]) -> Iterator[str]:
-        """The lines of the log; an empty one for every line that is no part of it."""
+    def lines(self, lines: Iterable[str], around: dict[int, str] | None = None) -> Iterator[str]:
+        """The lines of the log; an empty one for every line that is no part of it.
+
+        around: gets the lines of the text around the fences, by number from 1
+        """
         inside = False
-        for text in _joined(map(as_line, lines), self.width):
+        for number, text in enumerate(_joined(map(as_line, lines), self.width), 1):
             fence = self.fenced and _FENCE.match(text) is not None
             inside ^= fence
             outside = self.fenced and not inside and _PROGRAM.search(text) is None
+            if around is not None and outside and not fence and text.strip() and text.lstrip()[0] != "<":
+                around[number] = text.strip(_MARKS)[:_LONGEST_CAPTION]
             yield "" if fence or outside else self._plain(text)
 
     def _plain(self, text: str) -> str:
@@ -164,7 +181,7 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
     texts = list(_joined(texts, width))
     fences = [at for at, text in enumerate(texts) if _FENCE.match(text) is not None]
     starts, ends = [*fences[::2], None], [*fences[1::2], None]
-    inside = [text for start, end in zip(starts[:-1], ends, strict=False) for text in texts[start:end]]
+    inside = [text for start, end in zip(fences[::2], ends, strict=False) for text in texts[start + 1 : end]]
     outside = [text for end, start in zip([0, *ends], starts, strict=False) for text in texts[end:start]]
     fenced = bool(fences) and is_log("\n".join(inside)) and not is_log("\n".join(outside))
     if fenced:
@@ -226,6 +243,7 @@ def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
     if numbers and numbers[0] >= 0 and following > _MOST * (len(lines) - 1) > 1:
         return _LINE_NUMBER
     table = [without_prefix(text) for text in lines if "#" in text or _is_row(text) or text.count("|") >= _CELLS]
+    table = [text for text in table if "#" in text or len(_STATED.findall(text)) < _NUMBERS]
     shapes = Counter(shape for text in table for shape in _shapes(text))
     least = max(3, _MOST * len(table))
     common = sorted((shape for shape, count in shapes.items() if count >= least), key=len, reverse=True)
@@ -263,5 +281,7 @@ def _shapes(text: str) -> set[str]:
         else:
             shape += re.escape(piece)
         if piece in _LEVELS or piece in _ENDS:
-            shapes.add(rf"{shape}(?:\s|$)")
+            shapes.add(rf"{shape}(?:\s|$|(?=#))")
+        elif shape == r"\+":  # of a diff
+            shapes.add(shape)
     return shapes

@@ -20,6 +20,8 @@ _BARE: Final = re.compile(r"(?<![#\w])(?=(?:bytes|iterations)\b)")
 """Where a heading lost its #, which Markdown takes for its own."""
 _HEADING: Final = re.compile(r"#\w+|tps average|(?:[\w.%]{1,20} )?[\w.]{1,20}\[[^\]]{1,20}\]")
 _DEVICE: Final = re.compile(r"(?:^|\s)Device\s*:\s*(\S+)")
+_ON_GPU: Final = re.compile(r"creating CUDA Ctx|--use_(?:cuda|rocm)|Using (?:ROCm|HIP) Device|[aA]llocated GPU buffer")
+"""What is printed or given where messages begin in a GPU, above the title."""
 JSON: Final = re.compile(rb'"MsgSize"\s*:')
 _RATES: Final = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8, "GB/sec": 1e9}
 _BANDWIDTH: Final = re.compile(rf"BW average\[({'|'.join(_RATES)})\]")
@@ -39,6 +41,7 @@ _USED: Final = frozenset({"#bytes", "#iterations", "t_avg[usec]"})
 def read(draft: Draft, lines: Iterable[str]) -> None:
     """The tables of the log."""
     test = dict(_UNTITLED)
+    device: str | None = None
     for line in draft.scan(lines):
         words = line.text.split()
         if (match := _TITLE.match(line.text)) is not None:
@@ -49,6 +52,10 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
                 draft.begin(line.number)
                 test = dict(_UNTITLED)
             draft.facts["nic"] = match[1]
+            test["device"] = device
+            device = None
+        elif _ON_GPU.search(line.text) is not None:
+            device = "cuda"
         elif words[:1] in (["#bytes"], ["bytes"]) and "iterations" in line.text:
             if draft.rows:
                 draft.begin(line.number)
@@ -65,6 +72,7 @@ def read_json(draft: Draft, lines: Iterable[str]) -> None:
     parsed = document(draft.source, lines)
     cells = mapping(parsed.get("results"))
     title = text(mapping(parsed.get("test_info")).get("test"))
+    draft.facts["nic"] = text(mapping(parsed.get("test_info")).get("Device"))
     test = dict(_UNTITLED) if title is None else _benchmark(title.replace("_", " ").replace("RDMA ", "RDMA_"))
     row = {heading: real(cells.get(name)) for name, heading in _JSON_NAMES.items() if name in cells}
     size, average, peak = (real(cells.get(name)) for name in ("MsgSize", "BW_average", "BW_peak"))

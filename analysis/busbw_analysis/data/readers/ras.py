@@ -1,20 +1,26 @@
 """Reader of the status that NCCL's RAS prints (``ncclras``): which ranks are behind in a job that hangs.
 
 It has no rates, so that a log of it is refused with what it says. Source: ``src/ras/client_support.cc`` of NVIDIA/nccl,
-2.24 to 2.30.
+2.24 to 2.30: text, and JSON (``ncclras -f json``) since 2.28.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NoReturn
 
 from busbw.errors import LogError
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.json_text import document, items, mapping, text
+from busbw_analysis.data.readers.lines import whole
 
 SIGN: Final = re.compile(
     rb"#\d+-\d+ \([0-9a-f]{16}\) (?:MISMATCH|INCOMPLETE)|ranks have different \w+ operation counts"
 )
+JSON: Final = re.compile(rb'"communicators_count"\s*:')
+_NO_COMMA: Final = re.compile(r'(?<=[\d"el}\]])(?=\s*\n\s*")')
+"""Where 2.28.9 leaves one out."""
 _KIND: Final = re.compile(r"Communicator ranks have different (\w+) operation counts")
 _MISSING: Final = re.compile(r"Missing communicator data from (\d+) ranks?")
 _COUNT: Final = re.compile(r"(\d+) ranks have (?:launched up to operation (\d+)|not launched any operations)")
@@ -52,7 +58,33 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
                 groups.setdefault(kind, []).append(_Group(int(match["at"] or 0), 1))
             if groups.get(kind):
                 groups[kind][-1].named.append(f"rank {match[1]} ({match['where']})")
-    texts = [text for kind, members in groups.items() if (text := _in_words(kind, members))]
+    _refuse(draft, groups)
+
+
+def read_json(draft: Draft, lines: Iterable[str]) -> None:
+    """As :func:`read`."""
+    parsed = document(draft.source, [_NO_COMMA.sub(",", "".join(lines))])
+    groups: dict[str, list[_Group]] = {}
+    for communicator in map(mapping, items(parsed.get("communicators"))):
+        missing = [_named(rank) for rank in map(mapping, items(communicator.get("missing_ranks")))]
+        if missing:
+            groups.setdefault("missing", []).append(_Group(None, len(missing), missing))
+        counts = by_key(
+            ((kind, whole(count) or 0), _named(rank))
+            for rank in map(mapping, items(communicator.get("ranks")))
+            for kind, count in mapping(rank.get("collective_counts")).items()
+        )
+        for (kind, count), named in counts.items():
+            groups.setdefault(f"{communicator.get('hash')} {kind}", []).append(_Group(count, len(named), named))
+    _refuse(draft, groups)
+
+
+def _named(rank: Mapping[str, object]) -> str:
+    return f"rank {text(rank.get('rank'))} ({text(rank.get('host'))}, process {text(rank.get('pid'))})"
+
+
+def _refuse(draft: Draft, groups: Mapping[str, list[_Group]]) -> NoReturn:
+    texts = [words for kind, members in groups.items() if (words := _in_words(kind.split()[-1], members))]
     if not texts:
         raise LogError(f"{draft.source}: NCCL's RAS names no rank that is behind", code="no-results")
     raise LogError(f"{draft.source}: NCCL's RAS says where the job hangs: {'; '.join(texts)}", code="hang")
@@ -67,7 +99,10 @@ def _in_words(kind: str, groups: list[_Group]) -> str:
     if not behind:
         return ""
     last = " and ".join(str(group.operations) for group in behind)
-    return f"{_names(behind)} launched {kind} operations up to {last} only, the others up to {most}"
+    ahead = [group for group in groups if group.operations == most]
+    few = sum(group.count for group in ahead) < sum(group.count for group in behind)
+    others = _names(ahead) if few else "the others"
+    return f"{_names(behind)} launched {kind} operations up to {last} only, {others} up to {most}"
 
 
 def _names(groups: list[_Group]) -> str:

@@ -15,7 +15,7 @@ from busbw.ops import OPS, bus_factor
 from busbw.ops.settings import Pairs
 from busbw.runs.records import Mode, Sync
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.headings import RATES, RESULTS, amount, column
+from busbw_analysis.data.readers.headings import RATES, RESULTS, Column, amount, column, variant
 from busbw_analysis.data.readers.json_text import real, text
 from busbw_analysis.data.readers.lines import op_named, verdict, whole
 from busbw_analysis.data.readers.table_units import Units
@@ -24,9 +24,14 @@ SIGN: Final = re.compile(
     rb"(?im)^(?=[^\n]{0,999}(?:size|bytes|payload|message|msg|\b[KMG]i?B\b))"
     rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s|\bus\b))"
     rb"(?=[^\n]{0,999}(?:[|;,\t]| {2}|bw|\xe2\x94))[ \t>#|\x80-\xff]*[a-z*`(\"][^\n{}=]{3,999}$"
+    rb"|(?i:\b(?:size|bytes) *[:=] *\d[^\n]{0,199}\b(?:time|latency|duration|algbw|busbw|bandwidth|bw) *[:=] *\d)"
 )
 CSV: Final = re.compile(rb"(?im)^(?:[#\w /()-]+,)*(?:size|size_bytes|bytes)(?:,[#\w /()-]+)+\r?$")
 JSON: Final = re.compile(rb'"busBw"\s*:')
+_STATED: Final = re.compile(
+    r"([A-Za-z][\w -]{0,30}?) ?[:=] ?(\d[\d.,eE+-]*(?: ?[A-Za-z\u03bc\u00b5]+(?:/s)?)?)(?![\w:])"
+)
+"""A number behind its name, as programs print them in a line: ``busbw: 16.4 GB/s``."""
 _LONGEST_LINE: Final = 1 << 13
 _MOST_COLUMNS: Final = 200
 _BOX: Final = str.maketrans(
@@ -56,6 +61,8 @@ _OP: Final = re.compile(
 _RANKS: Final = re.compile(
     r"(?i)(?<![\w.*×x-])(\d{1,6})[- ]?(?:ranks|gpus|devices|processes|npus)\b(?! (?:per|each|/))"
 )
+_WORLD: Final = re.compile(r"(?i)\b(?:world[_ ]?size|n_?ranks|ranks)[ =:]{1,3}(\d{1,6})\b")
+_TORCHRUN: Final = re.compile(r"\btorchrun\b(?=.*--nproc[-_]per[-_]node[ =](\d{1,5})\b)(?:.*--nnodes[ =](\d{1,6})\b)?")
 _NODES: Final = re.compile(r"(?i)\b(?:nodes?|hosts?|per)\b")
 
 
@@ -72,7 +79,13 @@ def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> No
         plain = line.translate(_BOX).strip("\r\n \ufeff")[:_LONGEST_LINE]
         if table is not None and table.take_units(plain):
             continue
-        if (head := _head(plain)) is not None:
+        if stated := _stated(plain):
+            if table is None or table.header != tuple(stated):
+                if table is not None:
+                    table.end()
+                table, above = Table(draft, number, _piped, tuple(stated), (about or _about)(above)), []
+            table.rows.append((number, list(stated.values())))
+        elif (head := _head(plain)) is not None:
             if table is not None:
                 table.end()
             table, above = Table(draft, number, *head, (about or _about)(above)), []
@@ -96,6 +109,16 @@ def read_json(draft: Draft, lines: Iterable[str]) -> None:
         table.end()
 
 
+def _stated(line: str) -> dict[str, str]:
+    """The numbers of a line by the names before them, and its operation, if it states a size and a result."""
+    cells = {name.strip(): value.rstrip(",") for name, value in _STATED.findall(line)}
+    names = {column(name).name for name in cells}
+    if "size" not in names or not names & RESULTS:
+        return {}
+    op = None if "op" in names else _OP.search(line)
+    return cells if op is None else {"op": op[1], **cells}
+
+
 About = Callable[[Sequence[str]], Mapping[str, Any]]
 
 
@@ -103,6 +126,8 @@ def _about(above: Sequence[str]) -> dict[str, Any]:
     """Operation and ranks that the lines above a table name, if they name one. Ranks of each node are not all ranks."""
     ops = {op_named(name) for line in above for name in _OP.findall(line)} - {None}
     ranks = {int(count) for line in above for count in _RANKS.findall(line)}
+    ranks |= {int(count) for line in above for count in _WORLD.findall(line)}
+    ranks |= {int(match[1]) * int(match[2] or 1) for line in above if (match := _TORCHRUN.search(line)) is not None}
     if any(_NODES.search(line) and not re.search(r"(?i)\branks\b", line) for line in above):
         ranks = set()
     facts: dict[str, Any] = {"tool_op": ops.pop()} if len(ops) == 1 else {}
@@ -139,9 +164,10 @@ _ALIGNED: Final = frozenset(split for by, split in _SPLITS if by.isspace() and b
 
 def _head(line: str) -> tuple[Split, tuple[str, ...]] | None:
     """The headings of a line and how it is split into them; None for any other line."""
-    for by, split in _SPLITS if SIGN.search(line.encode()) is not None else ():
+    is_units = all(map(_UNIT.fullmatch, line.lstrip("# ").split()))
+    for by, split in _SPLITS if not is_units and SIGN.search(line.encode()) is not None else ():
         names = split(line.lstrip("# ") if split in _ALIGNED else line) if by in line else []
-        columns = {column(name).name for name in names[:_MOST_COLUMNS]}
+        columns = {entry.name for entry in _columns(names[:_MOST_COLUMNS])}
         if None in columns and by == " ":
             continue
         if len(names) <= _MOST_COLUMNS and "size" in columns and columns & RESULTS:
@@ -149,12 +175,21 @@ def _head(line: str) -> tuple[Split, tuple[str, ...]] | None:
     return None
 
 
+def _columns(names: Sequence[str]) -> list[Column]:
+    """What the headings say. Without a result, at least two that have a unit of results are variants of one."""
+    known = [column(name) for name in names]
+    variants = [entry if entry.name else variant(entry.heading) for entry in known]
+    several = sum(entry.variant is not None for entry in variants) > 1
+    return variants if several and not any(entry.name in RESULTS for entry in known) else known
+
+
 class _Group(NamedTuple):
-    """The columns of one result of a row, by name, those of all its results, and whether it is in place."""
+    """The columns of one result of a row, by name, those of all its results, whether it is in place, its variant."""
 
     at: Mapping[str, int]
     all_at: frozenset[int]
     place: bool | None
+    variant: str | None = None
 
 
 class Table:
@@ -164,7 +199,7 @@ class Table:
         self, draft: Draft, line: int, split: Split, header: tuple[str, ...], facts: Mapping[str, Any]
     ) -> None:
         self.draft, self.line, self.split, self.header, self.facts = draft, line, split, header, facts
-        self.columns = [column(heading) for heading in header]
+        self.columns = _columns(header)
         self.rows: list[tuple[int, list[str]]] = []
         self.rccl = "numCycle" in header or split is list
         draft.begin(line)
@@ -232,6 +267,13 @@ class Table:
 
     def _groups(self) -> list[_Group]:
         """The results of a row. Columns that come twice are out of place and in place."""
+        if variants := list(dict.fromkeys(entry.variant for entry in self.columns if entry.variant is not None)):
+            of_each = {
+                name: {entry.name or "": at for at, entry in enumerate(self.columns) if entry.variant == name}
+                for name in variants
+            }
+            every = frozenset(at for columns in of_each.values() for at in columns.values())
+            return [_Group(columns, every, None, name) for name, columns in of_each.items()]
         by_place: dict[bool | None, dict[str, list[int]]] = {}
         results = [at for at, entry in enumerate(self.columns) if entry.name in RESULTS or entry.name == "wrong"]
         for at in sorted(results, key=lambda at: _STATISTICS.index(self.columns[at].statistic)):
@@ -282,6 +324,7 @@ class Table:
         fields: dict[str, Any] = {} if check is None else {"check": check[0]}
         fields |= verdict(values["wrong"]) if "wrong" in values else {}
         fields |= {} if ranks is None and "ranks" not in values else {"ranks": ranks}
+        fields |= {} if group.variant is None else {"settings": group.variant}
         fields |= {"statistic": "mean" if self.rccl else statistic} | (_of_busbw(row) if ours else {})
         self.draft.collective(
             number,

@@ -38,7 +38,12 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             test[match[1]] = match[2]
         elif line.text.startswith("Count"):
             current = "Bus Bandwidth" in line.text
-        elif test and (words := line.text.split()) and len(words) in {5, 8} and number(words[2]) is not None:
+        elif (
+            "Collective" in test
+            and (words := line.text.split())
+            and len(words) in {5, 8}
+            and number(words[2]) is not None
+        ):
             _add(draft, line.number, test, dict(zip(_NAMES, words, strict=False)), current=current)
 
 

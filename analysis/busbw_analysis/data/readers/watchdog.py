@@ -25,6 +25,7 @@ _STATE: Final = re.compile(
     r"(?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
 _AT: Final = re.compile(r"at (?:NCCL )?work(?: sequence id)?: (\d+)")
+WHY_LATE: Final = "late data, an exception, an earlier call that hangs"
 _MOST: Final = 8
 """Ranks that are named."""
 
@@ -87,15 +88,17 @@ def _of_group(waits: Sequence[_Wait], silent: Sequence[int]) -> Iterator[str]:
         calls = by_key((wait.call, wait.rank) for wait in members if wait.call)
         branches = branches or len(calls) > 1
         for call, ranks in calls.items():
-            yield f"{_ranks(ranks)} in work {work}, {call}"
+            yield f"{ranks_in_words(ranks)} in work {work}, {call}"
     behind = [wait.rank for wait in waits if wait.enqueued is not None and wait.enqueued < max(works)]
     if branches:
         yield "the ranks make different calls as the same work: branches or data of the program differ between them"
     elif behind or len(works) > 1:
         late = behind or [wait.rank for wait in works[min(works)]]
-        yield f"{_ranks(late)} behind the others: look there for late data, an exception, an earlier call that hangs"
-    if silent:
-        yield f"{_ranks(silent)} without a timeout: crashed, busy elsewhere, or not in this log; look there first"
+        yield f"{ranks_in_words(late)} behind the others: look there for {WHY_LATE}"
+    if 0 < len(silent) <= len(waits):  # with more, the lines of most ranks are missing
+        yield (
+            f"{ranks_in_words(silent)} without a timeout: crashed, busy elsewhere, or not in this log; look there first"
+        )
     elif len(waits) > 1 and len(works) == 1 and not branches and not behind:
         yield (
             f"all {len(waits)} have made the same call and none completed it. If the group has no other ranks, the "
@@ -104,7 +107,8 @@ def _of_group(waits: Sequence[_Wait], silent: Sequence[int]) -> Iterator[str]:
         )
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """The first ranks by number, and how many more."""
     named = ", ".join(map(str, sorted(ranks)[:_MOST]))
     more = f" and {len(ranks) - _MOST} more" if len(ranks) > _MOST else ""
     return f"rank {named}" if len(ranks) == 1 else f"ranks {named}{more}"
