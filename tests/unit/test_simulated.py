@@ -197,6 +197,23 @@ def test_a_capture_allows_no_waiting(call: Callable[[torch.Tensor], object]) -> 
         call(a)
 
 
+def test_a_capture_depends_on_nothing_outside_of_it() -> None:
+    (a,) = vectors(1)
+    event, before = torch.cuda.Event(), torch.cuda.current_stream()  # type: ignore[no-untyped-call] # torch's
+    event.record()
+    with pytest.raises(torch.AcceleratorError), torch.cuda.graph(torch.cuda.CUDAGraph()):  # noqa: PT012
+        with pytest.raises(torch.AcceleratorError, match="uncaptured"):
+            torch.cuda.current_stream().wait_event(event)
+        a.add_(1)
+    torch.cuda.set_stream(before)  # where torch's capture leaves off
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        a.add_(1)
+        event.record()
+    for use in (event.query, event.synchronize, lambda: before.wait_event(event)):
+        with pytest.raises(torch.AcceleratorError, match="last recorded in a capturing stream"):
+            use()
+
+
 def test_a_capture_runs_nothing_and_a_replay_takes_the_longest_branch() -> None:
     a, b = vectors(2)
     other = torch.cuda.Stream()  # type: ignore[no-untyped-call] # torch's
