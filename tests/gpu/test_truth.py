@@ -12,6 +12,7 @@ from testing.gpu import ON_GPU, REAL
 from testing.narrow import require
 from testing.synthetic import case
 
+from busbw.measure import stopping
 from busbw.ops.settings import HostSettings
 from busbw.runs.records import Case, GroupSamples, Measurement, Mode
 
@@ -88,9 +89,21 @@ def test_a_collective_takes_its_time_and_no_launch(measured: Measure, mode: Mode
 
 def test_a_collective_is_hidden_by_as_much_computation(measured: Measure) -> None:
     overlap = require(group_of(measured(one_case("all_reduce", "overlap"))).overlap)
-    pure, exposed = np.median(overlap.pure_ns), np.median(overlap.exposed_ns)
-    assert pure == pytest.approx(TRUTH.collective((0,), 0), rel=0.15), "with the events that join its stream"
-    assert exposed < 0.2 * pure
+    assert np.median(overlap.pure_ns) == pytest.approx(TRUTH.collective((0,), 0), rel=0.01)
+    assert overlap.compute_alone_ns >= TRUTH.collective((0,), 0)
+    assert np.median(overlap.exposed_ns) == 0
+
+
+def test_of_a_collective_what_is_longer_than_the_computation_is_exposed(
+    measured: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "FIRST_UNITS", 2)
+    monkeypatch.setattr(stopping, "balanced_units", lambda units, *_: units)
+    overlap = require(group_of(measured(one_case("all_reduce", "overlap"))).overlap)
+    known, computed = TRUTH.collective((0,), 0), 2 * TRUTH.kernel(0, 3 * 4 * 32 * 32, 2 * 32**3)
+    assert 0 < computed < known
+    assert overlap.compute_alone_ns == pytest.approx(computed, rel=0.01)
+    assert np.median(overlap.exposed_ns) == pytest.approx(known - computed, rel=0.01)
 
 
 def test_a_throttled_gpu_is_as_slow_as_it_is(measured: Measure, state: State) -> None:

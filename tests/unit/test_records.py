@@ -1,5 +1,7 @@
 """The records: to JSON and back without loss, and nothing accepted that the other side could not read."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, get_args
 
@@ -24,6 +26,7 @@ from busbw.runs.records import (
     Run,
     Settings,
     TimedBy,
+    decode,
 )
 
 words = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -267,3 +270,22 @@ def test_settings_have_ranges(name: str, settings: Settings) -> None:
     odd = msgspec.json.encode(msgspec.structs.replace(case, settings=settings))
     with pytest.raises(msgspec.ValidationError, match=name):
         msgspec.json.decode(odd, type=Case)
+
+
+def test_one_thread_prepares_a_kind_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """msgspec prepares a kind at its first use, and two threads at once end in a segmentation fault."""
+    preparing, most = 0, 0
+
+    @cache
+    def prepare(kind: type[int]) -> msgspec.json.Decoder[int]:
+        nonlocal preparing, most
+        preparing += 1
+        most = max(most, preparing)
+        time.sleep(0.02)
+        preparing -= 1
+        return msgspec.json.Decoder(kind)
+
+    monkeypatch.setattr("busbw.runs.records._decoder", prepare)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda text: decode(text, int), ["1", b"2", "3", "4"])) == [1, 2, 3, 4]
+    assert most == 1

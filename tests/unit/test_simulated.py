@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from typing import cast
 
 import pytest
 import torch
@@ -10,7 +11,10 @@ import torch.distributed as dist
 from simulated.device import Race, State
 from simulated.install import simulated
 from simulated.machine import EXACT, Faults, Machine
-from simulated.nccl import ALLOCATOR, MemPool
+from simulated.nccl import ALLOCATOR, MemPool, _meet
+from torch._C._distributed_c10d import FakeWork
+
+from busbw.backends.pytorch.names import ALL_GATHER, REDUCE_SCATTER
 
 SIZE = 1 << 16
 HOLD_CYCLES = 1_000_000
@@ -197,6 +201,23 @@ def test_a_capture_allows_no_waiting(call: Callable[[torch.Tensor], object]) -> 
         call(a)
 
 
+def test_a_capture_depends_on_nothing_outside_of_it() -> None:
+    (a,) = vectors(1)
+    event, before = torch.cuda.Event(), torch.cuda.current_stream()  # type: ignore[no-untyped-call] # torch's
+    event.record()
+    with pytest.raises(torch.AcceleratorError), torch.cuda.graph(torch.cuda.CUDAGraph()):  # noqa: PT012
+        with pytest.raises(torch.AcceleratorError, match="uncaptured"):
+            torch.cuda.current_stream().wait_event(event)
+        a.add_(1)
+    torch.cuda.set_stream(before)  # where torch's capture leaves off
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        a.add_(1)
+        event.record()
+    for use in (event.query, event.synchronize, lambda: before.wait_event(event)):
+        with pytest.raises(torch.AcceleratorError, match="last recorded in a capturing stream"):
+            use()
+
+
 def test_a_capture_runs_nothing_and_a_replay_takes_the_longest_branch() -> None:
     a, b = vectors(2)
     other = torch.cuda.Stream()  # type: ignore[no-untyped-call] # torch's
@@ -257,5 +278,33 @@ def test_collectives_run_on_the_streams_of_nccl() -> None:
             dist.all_reduce(a)
         with pytest.raises(ValueError, match="contiguous"):
             dist.all_reduce(a[::2])
+        ALL_GATHER(a, a)
+        REDUCE_SCATTER(a, a)
+        for gathers in (ALL_GATHER, REDUCE_SCATTER, dist.all_to_all_single):
+            with pytest.raises(RuntimeError, match="overlap"):
+                gathers(a[1:], a[:-1])
+        with pytest.raises(RuntimeError, match="overlap"):
+            dist.all_to_all_single(a, a)
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("other", [5, 6])
+def test_all_ranks_of_a_group_make_the_same_call(other: int) -> None:
+    class Group:
+        """A group whose other rank makes the call with the number ``other``."""
+
+        def size(self) -> int:
+            return 2
+
+        def allgather(self, into: list[list[torch.Tensor]], _own: list[torch.Tensor]) -> dist.Work:
+            for rank, (one, call) in enumerate(zip(into[0], (5, other), strict=True)):
+                one.copy_(torch.tensor([7 + rank, rank, call]))
+            return FakeWork()
+
+    group = cast("dist.ProcessGroup", Group())
+    if other == 5:
+        assert _meet(group, 7, 0, 5) == ([7, 8], (0, 1))
+    else:
+        with pytest.raises(RuntimeError, match="different"):
+            _meet(group, 7, 0, 5)

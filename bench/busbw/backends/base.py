@@ -18,7 +18,7 @@ from busbw.escape import say
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.facts import HostFacts
-from busbw.runs.records import BackendTraits, Cache, Case, CrossCheck, Mode, NcclChoice, Sync
+from busbw.runs.records import BackendTraits, Cache, Case, CrossCheck, Mode, NcclChoice, Sync, decode
 from busbw.system.device import Device, DeviceConditions
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ def explained(backend: Backend) -> Iterator[None]:
 def records_of_every_rank(backend: Backend, mine: object, kind: type[_Record]) -> list[_Record]:
     """Gather ``mine`` of every rank on every rank, decoded as ``kind``. Raises BackendError."""
     texts = backend.share(msgspec.json.encode(mine).decode())
-    return [msgspec.json.decode(text, type=kind) for text in texts]
+    return [decode(text, kind) for text in texts]
 
 
 def broadcast(backend: Backend, text: str, *, flag: bool) -> tuple[str, bool]:

@@ -14,6 +14,8 @@ from busbw.runs.facts import HostFacts
 from busbw.runs.plan import Plan
 from busbw.runs.records import Case, Failed, Measurement, Skipped
 
+_ASK = msgspec.json.Decoder[Ask | None](Ask | None)
+
 
 def controller_of(plan: Plan) -> Controller:
     """The controller of ``plan``, which names one."""
@@ -49,7 +51,7 @@ class AskedRounds:
         """
         ask = None if self._controller is None else self._choice(self._controller, measured)
         text, stopped = broadcast(self.backend, msgspec.json.encode(ask).decode(), flag=stop)
-        return msgspec.json.decode(text, type=Ask | None), stopped
+        return _ASK.decode(text), stopped
 
     def _choice(self, controller: Controller, measured: Measurement | Failed | None) -> Ask | None:
         """The controller's next round of a case that can run here; it is told of each that cannot."""

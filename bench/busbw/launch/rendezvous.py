@@ -23,7 +23,7 @@ from busbw.errors import LaunchError
 from busbw.escape import say
 from busbw.launch.signals import RankInfo
 from busbw.runs.plan import Plan
-from busbw.runs.records import Record
+from busbw.runs.records import Record, decode
 from busbw.runs.resume import Remaining
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class StoreRendezvous:
         text = verified(self._secret, f"{self._attempt}/{name}/{asked}", self._store.get(name))
         try:
             if text is not None:
-                return msgspec.json.decode(text, type=LaunchOrder)
+                return decode(text, LaunchOrder)
         except msgspec.MsgspecError:
             pass  # from another sender, if there is no secret
         raise LaunchError(
@@ -358,7 +358,7 @@ class MpiRendezvous:
     def receive(self) -> LaunchOrder:
         """Receive the order by the broadcast."""
         with _exit_after(self._timeout_seconds, f"{self._me} has received nothing from rank 0"):
-            order = msgspec.json.decode(self._mpi.broadcast(b""), type=LaunchOrder)
+            order = decode(self._mpi.broadcast(b""), LaunchOrder)
         self._leave_for(order)
         return order
 

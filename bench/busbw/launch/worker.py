@@ -40,6 +40,7 @@ from busbw.runs.records import (
     Run,
     Skipped,
     Window,
+    decode,
 )
 from busbw.runs.resume import Remaining, lacking, record_resumption
 from busbw.system import environment
@@ -193,7 +194,7 @@ class _Launch:
     def survey(self, world: World) -> _Survey:
         """Exchange facts, costs and clocks with all ranks."""
         own = store.encode(self._own_report(world)).decode()
-        reports = [msgspec.json.decode(text, type=_Report) for text in self.backend.share(own)]
+        reports = [decode(text, _Report) for text in self.backend.share(own)]
         of_ranks = [report.facts for report in reports]
         self.hosts = hosts = tuple(str(facts.host) for facts in of_ranks)
         of_hosts = by_host(hosts, of_ranks)

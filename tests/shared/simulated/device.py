@@ -185,7 +185,9 @@ class Event:
         state.now += state.machine.event_ns
         if self._captured is not None:
             capture, position, source = self._captured
-            if capture.ended or on.capture not in {None, capture}:
+            if capture.ended:
+                self._refuse_captured()
+            if on.capture not in {None, capture}:
                 raise cuda_error("dependency created on uncaptured work in another stream")
             on.capture = capture
             capture.wait(on, source, position)
@@ -197,8 +199,14 @@ class Event:
             on.end = max(on.end, self.at)
             merge(on.order, self._order)
 
+    def _refuse_captured(self) -> None:
+        """Raise CudaError if it was last recorded in a capture: it is no event of the device."""
+        if self._captured is not None:
+            raise cuda_error("operation not permitted on an event last recorded in a capturing stream")
+
     def query(self) -> bool:
         current().refuse_in_capture()
+        self._refuse_captured()
         return self.at is None or self.at <= current().now
 
     def elapsed_time(self, end_event: "Event") -> float:
@@ -215,6 +223,7 @@ class Event:
     def synchronize(self) -> None:
         state = current()
         state.refuse_in_capture()
+        self._refuse_captured()
         state.now = max(state.now, self.at or 0) + state.machine.sync_ns
         merge(state.order, self._order)
 

@@ -101,9 +101,9 @@ class Capture:
                 source = before[node.position] if node.position < len(before) else ends
                 ends[node.stream] = max(ends.get(node.stream, begin), source.get(node.source, begin))
             else:
-                node.run()
                 start, duration = ends.get(node.stream, begin), node.duration
                 if node.together is not None:
                     start, duration = node.together(start)
+                node.run()
                 ends[node.stream] = start + duration
         return max(ends.values(), default=begin)

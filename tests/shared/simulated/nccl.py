@@ -10,6 +10,7 @@ Messages over Gloo between tensors of the host carry the virtual time from rank 
 import os
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,8 @@ _WIRE: Final[dict[str, Callable[[int], float]]] = {
     **dict.fromkeys(("broadcast_", "reduce_"), lambda _n: 1.0),
 }
 """Collective → bytes on the link of a rank over the size of the larger buffer, as bus bandwidth counts them."""
+_UNEVEN: Final = ("alltoall", "all_to_all", "gather_", "scatter_", "allgather_")
+"""Beginnings of the names of those whose ranks may have buffers of different sizes."""
 _SCALED: Final = {"all_reduce": "allreduce_", "all_gather": "_allgather_base_", "all_to_all": "alltoall_base_"}
 """Functional collectives by the beginning of their name; the others are the reduce_scatter and broadcast below."""
 
@@ -263,6 +266,10 @@ def _collective(
     parts = [[leaf for leaf in leaves_of(part) if isinstance(leaf, torch.Tensor)] for part in inner[:2]]
     size = max(sum(map(size_of, part)) for part in parts)
     wrote, read = parts if parts[1] and not functional else (parts[0], parts[0])
+    _refuse_overlap(name, wrote, read, group.rank())
+    shared = "" if name.partition("::")[2].startswith(_UNEVEN) else size
+    dtype = next((tensor.dtype for tensor in (*wrote, *read)), None)
+    what = zlib.crc32(f"{name} {shared} {dtype}".encode())
     state.nccl.count_registered(group, [tensor for part in parts for tensor in part])
     if group.rank() == 0:
         state.nccl.print_tuning(size)
@@ -276,7 +283,7 @@ def _collective(
 
     def together(begin: int) -> tuple[int, int]:
         """When all ranks are there, and how long the collective then takes."""
-        begins, gpus = _meet(group, begin, gpu)
+        begins, gpus = _meet(group, begin, gpu, what)
         wire = 0.0 if barrier else _wire_of(name)(len(gpus)) * (size * len(gpus) if "all_gather" in name else size)
         return max(begins), state.machine.collective(gpus, wire)
 
@@ -288,8 +295,8 @@ def _collective(
         return _without_running(func, args)
     stream = state.nccl.stream(gpu, "collectives") if asynchronous else here
     stream.follow(here)
-    out = run()
     begin, duration = together(stream.begin())
+    out = run()
     state.touch(stream, stream.work(duration, begin), read, wrote)
     if barrier:
         state.wait_for([stream])
@@ -363,12 +370,34 @@ def storage_of(tensor: GpuTensor) -> int:
     return int(tensor.inner.untyped_storage()._cdata)
 
 
-def _meet(group: dist.ProcessGroup, begin: int, gpu: int) -> tuple[list[int], tuple[int, ...]]:
-    """The times at which the ranks of a group can begin, and their GPUs."""
-    own = torch.tensor([begin, gpu])
+def _refuse_overlap(name: str, wrote: Sequence[torch.Tensor], read: Sequence[torch.Tensor], rank: int) -> None:
+    """Raise RuntimeError for buffers that overlap in another way than NCCL's in-place operations: the smaller one is
+    the block of this rank in the larger one, or both are the same.
+    """
+    for out, given in ((out, given) for out in wrote for given in read if wrote is not read):
+        first, other = sorted((out, given), key=size_of)
+        begin = first.data_ptr() - other.data_ptr()
+        if first.numel() and -size_of(first) < begin < size_of(other):
+            block = rank * size_of(first) if size_of(first) < size_of(other) else 0
+            if begin != block or "alltoall" in name:
+                raise RuntimeError(
+                    f"{name}: buffers of rank {rank} overlap, which is not in place: undefined over NCCL"
+                )
+
+
+def _meet(group: dist.ProcessGroup, begin: int, gpu: int, what: int = 0) -> tuple[list[int], tuple[int, ...]]:
+    """The times at which the ranks of a group can begin, and their GPUs.
+
+    Raises RuntimeError if they do not all make the call with the number ``what``.
+    """
+    own = torch.tensor([begin, gpu, what])
     everyone = [torch.empty_like(own) for _ in range(group.size())]
     complete(group.allgather([everyone], [own]))
-    begins, gpus = zip(*(one.tolist() for one in everyone), strict=True)
+    begins, gpus, calls = zip(*(one.tolist() for one in everyone), strict=True)
+    if len(set(calls)) > 1:
+        raise RuntimeError(
+            "ranks make different calls, or of different sizes: real ones would hang, or have wrong data"
+        )
     return list(begins), gpus
 
 

@@ -19,7 +19,7 @@ class ContextParallel(Step):
     def make(self) -> nn.Module:
         """The whole model, with the positions of this rank's tokens."""
         network = self.build()
-        self._group = self.mesh("cp").get_group()
+        self._group = self.messages("cp")
         places = self.places.to(self.device)
         if network.embedding is not None:
             network.embedding.places = places

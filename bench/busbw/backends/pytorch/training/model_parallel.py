@@ -135,10 +135,9 @@ class Pipelined(Step):
         if workload.tp > 1:
             for part in parts:
                 split(part, self.mesh("tp"), "rows")
+        group = self.messages("pp")
         stages = [
-            pipelining.PipelineStage(
-                part, number, count, self.device, group=self.mesh("pp").get_group(), **self._ends(number, count)
-            )
+            pipelining.PipelineStage(part, number, count, self.device, group=group, **self._ends(number, count))
             for part, number in zip(parts, numbers, strict=True)
         ]
         self._first, self._last = 0 in numbers, count - 1 in numbers

@@ -100,6 +100,17 @@ class Step:
             return DeviceMesh.from_group(group, self.device.type)
         return grid_of(self.device.type, tuple(grid.items()))[tuple(name for name in names if name in grid)]
 
+    def messages(self, name: Split) -> Any:  # noqa: ANN401 - torch's process group
+        """Process group of the ranks that differ from this one in dimension ``name``, for messages.
+
+        On a GPU with its communicator: a batch of messages makes one only if all ranks of the group take part in it
+        (torch.distributed.batch_isend_irecv), and a pipeline of known shapes begins without any.
+        """
+        group = self.mesh(name).get_group()
+        if self.device.type == "cuda":
+            dist.all_reduce(torch.zeros(1, device=self.device), group=group)
+        return group
+
     @cached_property
     def replicas(self) -> Any:  # noqa: ANN401 - torch's process group
         """Ranks with the same part of the model and different data; None if there are no others."""
