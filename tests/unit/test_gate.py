@@ -21,7 +21,7 @@ from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, disturb
 
 from busbw.cli.main import main
 from busbw.errors import UsageError
-from busbw.runs.records import Case
+from busbw.runs.records import JSON, Case
 from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
@@ -136,14 +136,24 @@ def test_what_launches_do_not_prove_is_named_with_the_missing_fact() -> None:
         assert verdict.gaps[0].code == code or metric == "share_of_peak"
 
 
+@pytest.mark.parametrize(
+    ("fact", "before", "after", "values"),
+    [
+        ("kernel", "6.1.0-31", "6.1.0-32", ("6.1.0-31", "6.1.0-32")),
+        ("drivers", {"nvidia": "570.86"}, {"nvidia": "575.51"}, ("nvidia 570.86", "nvidia 575.51")),
+        ("firmware", {"mlx5_core": "28.39"}, {"mlx5_core": "28.43"}, ("mlx5_core 28.39", "mlx5_core 28.43")),
+    ],
+)
 @pytest.mark.parametrize(("factor", "state"), [(1.0, "pass"), (1.3, "fail")])
-def test_other_software_is_compared_and_named(factor: float, state: str) -> None:
-    old, new = (Machine(facts={"kernel": kernel}) for kernel in ("6.1.0-31", "6.1.0-32"))
+def test_other_software_is_compared_and_named(
+    factor: float, state: str, fact: str, before: JSON, after: JSON, values: tuple[str, str]
+) -> None:
+    old, new = (Machine(facts={fact: value}) for value in (before, after))
     result = gate([SLOWER], run_of(2, slower(factor), machine=new), baseline=run_of(1, machine=old))
     verdict = result.verdicts[0]
     assert (verdict.state, verdict.gaps) == (state, ())
-    assert [(each.name, each.values) for each in verdict.changed] == [("kernel", ("6.1.0-31", "6.1.0-32"))]
-    assert "6.1.0-31 → 6.1.0-32" in outputs.sentence(result, verdict)
+    assert [(each.name, each.values) for each in verdict.changed] == [(fact, values)]
+    assert " → ".join(values) in outputs.sentence(result, verdict)
 
 
 def test_another_machine_is_named_and_nothing_is_compared() -> None:
