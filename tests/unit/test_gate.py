@@ -632,7 +632,10 @@ def test_a_baseline_that_is_damaged_or_whose_run_is_gone_says_so(results: Path) 
     gone = busbw(results, "gate", two, "--baseline", "nightly")
     assert (gone.exit_code, "synthetic-1" in gone.stderr) == (2, True)
     (results / "baselines/nightly.json").write_text("{}")
-    assert busbw(results, "gate", two, "--baseline", "nightly").exit_code == 1
+    damaged = busbw(results, "gate", two, "--baseline", "nightly")
+    assert (damaged.exit_code, "nightly.json" in damaged.stderr) == (2, True), "1 is a machine that fails"
+    (Path(two) / "run.json").write_text("{")
+    assert busbw(results, "gate", two, "--baseline", two).exit_code == 2
 
 
 def test_rules_are_suggested_checked_and_used(results: Path, tmp_path: Path) -> None:
