@@ -567,6 +567,18 @@ def test_refusals_of_a_gate_offer_only_what_it_has(results: Path) -> None:
     assert "--force" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("log", "states"), [("nccl-tests-2.19", ("cannot tell", "fail")), ("osu-pairs", ("cannot tell",) * 2)]
+)
+def test_what_a_log_does_not_have_is_no_count_of_none(
+    results: Path, tmp_path: Path, log: str, states: tuple[str, str]
+) -> None:
+    rules = tmp_path / "hosts.toml"
+    rules.write_text(written([Rule(metric="counters", at_most="0"), Rule(metric="gpus", at_least="8")]))
+    result = busbw(results, "gate", str(Path(__file__).parents[1] / f"data/logs/{log}.txt"), "--rules", str(rules), "--json")
+    assert tuple(rule["state"] for rule in json.loads(result.stdout)["rules"]) == states
+
+
 def test_a_baseline_names_variables(results: Path) -> None:
     machine = Machine(facts={"variables": {"NCCL_ALGO": "Ring"}})
     (one,) = stored(results, run_of(1, machine=machine))
