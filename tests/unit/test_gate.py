@@ -575,7 +575,9 @@ def test_what_a_log_does_not_have_is_no_count_of_none(
 ) -> None:
     rules = tmp_path / "hosts.toml"
     rules.write_text(written([Rule(metric="counters", at_most="0"), Rule(metric="gpus", at_least="8")]))
-    result = busbw(results, "gate", str(Path(__file__).parents[1] / f"data/logs/{log}.txt"), "--rules", str(rules), "--json")
+    result = busbw(
+        results, "gate", str(Path(__file__).parents[1] / f"data/logs/{log}.txt"), "--rules", str(rules), "--json"
+    )
     assert tuple(rule["state"] for rule in json.loads(result.stdout)["rules"]) == states
 
 
