@@ -22,7 +22,7 @@ from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, disturb
 
 from busbw.cli.main import main
 from busbw.errors import UsageError
-from busbw.runs.records import Case
+from busbw.runs.records import JSON, Case
 from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
@@ -137,14 +137,24 @@ def test_what_launches_do_not_prove_is_named_with_the_missing_fact() -> None:
         assert verdict.gaps[0].code == code or metric == "share_of_peak"
 
 
+@pytest.mark.parametrize(
+    ("fact", "before", "after", "values"),
+    [
+        ("kernel", "6.1.0-31", "6.1.0-32", ("6.1.0-31", "6.1.0-32")),
+        ("drivers", {"nvidia": "570.86"}, {"nvidia": "575.51"}, ("nvidia 570.86", "nvidia 575.51")),
+        ("firmware", {"mlx5_core": "28.39"}, {"mlx5_core": "28.43"}, ("mlx5_core 28.39", "mlx5_core 28.43")),
+    ],
+)
 @pytest.mark.parametrize(("factor", "state"), [(1.0, "pass"), (1.3, "fail")])
-def test_other_software_is_compared_and_named(factor: float, state: str) -> None:
-    old, new = (Machine(facts={"kernel": kernel}) for kernel in ("6.1.0-31", "6.1.0-32"))
+def test_other_software_is_compared_and_named(
+    factor: float, state: str, fact: str, before: JSON, after: JSON, values: tuple[str, str]
+) -> None:
+    old, new = (Machine(facts={fact: value}) for value in (before, after))
     result = gate([SLOWER], run_of(2, slower(factor), machine=new), baseline=run_of(1, machine=old))
     verdict = result.verdicts[0]
     assert (verdict.state, verdict.gaps) == (state, ())
-    assert [(each.name, each.values) for each in verdict.changed] == [("kernel", ("6.1.0-31", "6.1.0-32"))]
-    assert "6.1.0-31 → 6.1.0-32" in outputs.sentence(result, verdict)
+    assert [(each.name, each.values) for each in verdict.changed] == [(fact, values)]
+    assert " → ".join(values) in outputs.sentence(result, verdict)
 
 
 def test_another_machine_is_named_and_nothing_is_compared() -> None:
@@ -558,6 +568,20 @@ def test_refusals_of_a_gate_offer_only_what_it_has(results: Path) -> None:
     assert "--force" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("log", "states"), [("nccl-tests-2.19", ("cannot tell", "fail")), ("osu-pairs", ("cannot tell",) * 2)]
+)
+def test_what_a_log_does_not_have_is_no_count_of_none(
+    results: Path, tmp_path: Path, log: str, states: tuple[str, str]
+) -> None:
+    rules = tmp_path / "hosts.toml"
+    rules.write_text(written([Rule(metric="counters", at_most="0"), Rule(metric="gpus", at_least="8")]))
+    result = busbw(
+        results, "gate", str(Path(__file__).parents[1] / f"data/logs/{log}.txt"), "--rules", str(rules), "--json"
+    )
+    assert tuple(rule["state"] for rule in json.loads(result.stdout)["rules"]) == states
+
+
 def test_a_baseline_names_variables(results: Path) -> None:
     machine = Machine(facts={"variables": {"NCCL_ALGO": "Ring"}})
     (one,) = stored(results, run_of(1, machine=machine))
@@ -623,7 +647,10 @@ def test_a_baseline_that_is_damaged_or_whose_run_is_gone_says_so(results: Path) 
     gone = busbw(results, "gate", two, "--baseline", "nightly")
     assert (gone.exit_code, "synthetic-1" in gone.stderr) == (2, True)
     (results / "baselines/nightly.json").write_text("{}")
-    assert busbw(results, "gate", two, "--baseline", "nightly").exit_code == 1
+    damaged = busbw(results, "gate", two, "--baseline", "nightly")
+    assert (damaged.exit_code, "nightly.json" in damaged.stderr) == (2, True), "1 is a machine that fails"
+    (Path(two) / "run.json").write_text("{")
+    assert busbw(results, "gate", two, "--baseline", two).exit_code == 2
 
 
 def test_rules_are_suggested_checked_and_used(results: Path, tmp_path: Path) -> None:

@@ -26,9 +26,10 @@ from busbw.runs import store
 from busbw.runs.records import Check, ImportedLog, Measurement
 from busbw.runs.store import folders
 from busbw_analysis.history import trends as history
+from busbw_analysis.history.as_json import document
 from busbw_analysis.history.engine import Local
 from busbw_analysis.history.facts import facts_of
-from busbw_analysis.history.steps import Step
+from busbw_analysis.history.steps import FEWEST_BEFORE, Step
 from busbw_analysis.history.text import answer_lines, names_of, sparkline
 from busbw_analysis.history.trends import (
     History,
@@ -213,11 +214,17 @@ def test_a_selection(results: Path, selection: dict[str, Any], runs: int, cases:
     assert (found.runs, len(found.trends)) == (runs, cases)
 
 
-def test_the_label_of_a_run(tmp_path: Path) -> None:
-    """As soon as runs have labels, they are facts and a column; until then all are without."""
-    folder = write_night(tmp_path, 0)
-    run = store.read_run(folder)
-    assert ("label" in facts_of(run)) == (getattr(run, "label", None) is not None)
+def test_the_label_of_a_run_selects_it_and_stands_beside_it(tmp_path: Path) -> None:
+    for night, label in enumerate((None, "before", "after")):
+        folder = write_night(tmp_path, night)
+        stored = store.read(folder)
+        plan = {**stored.run.plan, "label": label}
+        write_run(folder, replace(stored, run=msgspec.structs.replace(stored.run, plan=plan)))
+        assert facts_of(store.read_run(folder)).get("label") == label
+    whole = history_in(tmp_path)
+    assert {tuple(run.label for run in trend.runs) for trend in whole.trends} == {(None, "before", "after")}
+    after = history_in(tmp_path, label="after")
+    assert {run.run for trend in after.trends for run in trend.runs} == {"night-002"}
 
 
 # --- changes of made-up trends ---------------------------------------------------------------------------------------
@@ -231,6 +238,29 @@ def trend_of(facts: Sequence[dict[str, str]], *those: Step, machine: str = "m", 
     times = np.full(len(runs), 100.0)
     busbw, launches = np.full(len(runs), np.nan), np.ones(len(runs), dtype=np.int64)
     return Trend(series, CASES[0], machine, machine, "busbw", tuple(runs), times, times, times, busbw, launches, those)
+
+
+def test_a_history_says_which_step_it_would_find() -> None:
+    draw = np.random.default_rng(3)
+
+    def of_trends(*trends: Trend) -> History:
+        return History(100, trends, ())
+
+    def trend(runs: int, scatter: float) -> Trend:
+        return replace(trend_of([{}] * runs, series=str(runs)), time_ns=np.exp(draw.normal(0, scatter, runs)))
+
+    quiet, loud, short = trend(60, 0.02), trend(61, 0.1), trend(FEWEST_BEFORE - 1, 0.02)
+    assert quiet.smallest_step == pytest.approx(0.05, rel=0.3)
+    assert loud.smallest_step == pytest.approx(0.25, rel=0.4)
+    assert short.smallest_step is None
+    stepped = replace(quiet, steps=(step_at(40),))
+    assert stepped.smallest_step is None, "20 runs at the present level"
+    said = [dict(answer_lines(of_trends(*of)))["next"] for of in ((quiet, loud), (quiet, short), (short,))]
+    assert f"{100 * (loud.smallest_step or 0):.0f} %" in said[0]
+    assert "1 case with fewer" in said[1]
+    assert "%" not in said[2]
+    (row, *_) = document(of_trends(loud))["trends"]
+    assert row["smallest_step"] == loud.smallest_step
 
 
 VALUES = st.sampled_from(["a", "b", "c"])

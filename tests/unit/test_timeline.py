@@ -11,10 +11,11 @@ from msgspec import structs
 from testing.narrow import require
 from testing.synthetic import World, case, synthetic_run
 
-from busbw.runs.records import QUANTILES, Window
+from busbw.runs.records import QUANTILES, Measurement, Window
 from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.assembly.to_json import document
+from busbw_analysis.data.launches import launch_table
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.windows import statistics_of
 from busbw_analysis.diagnosis.answer import answer_of
@@ -159,6 +160,21 @@ def test_the_summary_is_of_all_samples_and_not_only_of_those_that_are_stored() -
     assert group.p5_ns == pytest.approx(np.quantile(times, 0.05), rel=0.02)
     low, high = group.interval.low_ns, group.interval.high_ns
     assert require(low) <= group.time_ns <= require(high)
+
+
+@pytest.mark.parametrize("stored", [0, 1])
+def test_no_window_of_a_resumed_run_is_left_out(stored: int) -> None:
+    """All stored blocks may be of one of its launches, before or after it was killed."""
+    run = endured(lambda seconds: 1 + (seconds > HOURS * 1200))
+    rows = [
+        structs.replace(row, launch=int(row.begin_ns > HOURS * 1200e9) if isinstance(row, Window) else stored)
+        if isinstance(row, Window | Measurement)
+        else row
+        for row in run.rows
+    ]
+    resumed = launch_table(replace(run, rows=tuple(rows)))
+    assert resumed.launch.tolist() == [stored]
+    assert resumed.mean_ns.tolist() == launch_table(run).mean_ns.tolist()
 
 
 def test_quantiles_of_windows_are_those_of_their_samples() -> None:

@@ -89,7 +89,7 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
     notifier = _argv(notify_command)
     if junit is not None and not junit.absolute().parent.is_dir():
         raise UsageError(f"--junit {junit}: there is no folder {junit.parent}")
-    with _refusal_told(notifier):
+    with _without_verdict(notifier):
         rules = _rules(rules_file, baseline, within, alone=not prolog)
         before = None if baseline is None else _pooled(results_dir, _baseline_runs(results_dir, baseline))
         with measured_here() if prolog else nullcontext() as node:
@@ -165,7 +165,7 @@ def _baseline_runs(results_dir: Path, name: str) -> list[str]:
 def _pooled(results_dir: Path, runs: Sequence[str]) -> Dataset:
     try:
         return pool(options.read_runs(results_dir, runs), force=None)
-    except UnlikeRuns as error:  # status 1 would look like a gate that fails
+    except UnlikeRuns as error:
         raise UsageError(str(error), code=error.code) from error
 
 
@@ -181,14 +181,18 @@ def _argv(command: str | None) -> list[str]:
 
 
 @contextmanager
-def _refusal_told(notifier: Sequence[str]) -> Iterator[None]:
-    """A night without a verdict is told, too: whoever waits for its word must not take silence for a pass."""
+def _without_verdict(notifier: Sequence[str]) -> Iterator[None]:
+    """An error, such as a damaged run, has status 2: 1 would look like a gate that fails. A notifier is told, too:
+    whoever waits for its word must not take silence for a pass.
+    """
     try:
         yield
     except BusbwError as error:
         if notifier:
             _notify(notifier, json.dumps({"check": outputs.CHECK, "healthy": None, "message": str(error)}))
-        raise
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(str(error), code=error.code) from error
 
 
 def _notify(argv: Sequence[str], line: str) -> None:

@@ -145,10 +145,16 @@ def launch_table(stored: StoredRun) -> LaunchTable:
 
 
 def _put_windows(tables: Iterable[LaunchTable], case: int, windows: Sequence[Window]) -> None:
-    """Replace the times of a case by those of all its samples, in launches in which it has one group of ranks."""
-    of_launches = grouped(windows, lambda window: window.launch)
+    """Replace the times of a case by those of all its samples, in launches in which it has one group of ranks.
+
+    A launch of a resumed run may have no stored block of the case: its windows count with the nearest one that has.
+    """
     for table in tables:
         places = np.flatnonzero(table.case_index == case)
+        if not len(places):
+            continue
+        launches = table.launch[places]
+        of_launches = by_key((int(launches[abs(launches - window.launch).argmin()]), window) for window in windows)
         for place in places.tolist():
             of_launch = of_launches.get(int(table.launch[place]), ())
             if not of_launch or np.count_nonzero(table.launch[places] == table.launch[place]) > 1:

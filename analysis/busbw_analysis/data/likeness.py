@@ -116,7 +116,9 @@ CHECKED: tuple[tuple[str, Callable[[Run], object]], ...] = (
 A fact that one run did not record is not a difference; it becomes a notice instead.
 """
 
-SOFTWARE: Final = frozenset({"kernel", "python", "torch", "mpi.library", "nccl.version", "busbw", "tool version"})
+SOFTWARE: Final = frozenset(
+    {"kernel", "drivers", "firmware", "python", "torch", "mpi.library", "nccl.version", "busbw", "tool version"}
+)
 """Differences that leave a machine and its settings what they are: a gate asks whether they made it slower."""
 
 

@@ -307,6 +307,8 @@ def _wrong_data(evidence: Evidence, rule: Limited) -> Measured:
 
 def _counters(evidence: Evidence, rule: Limited) -> Measured:
     """Counters of errors that moved on any host, whatever case was measured then."""
+    if any(stored.run.imported is not None for stored in evidence.measured.runs):
+        return Measured(gaps=(Gap("no-counters", "a log has no counters of its hosts"),))
     errors = [moved for moved in moved_in(evidence.measured.runs) if moved.kind == "error"]
     names = tuple(f"{moved.host} {moved.in_words}" for moved in errors)
     return Measured((CountTest(names, None, rule.limit, "counter"),))
@@ -318,6 +320,9 @@ def _gpus(evidence: Evidence, rule: Limited) -> Measured:
     working = {
         host: sum(not gpu.broken for gpu in facts.environment(host).pci.gpus) for host in dict.fromkeys(facts.hosts)
     }
+    logs = any(stored.run.imported is not None for stored in evidence.measured.runs)
+    if logs and not all(working.values()):
+        return Measured(gaps=(Gap("no-gpus", "the log does not name the GPUs of every host"),))
     names = tuple(f"{host} has {count}" for host, count in working.items() if count < rule.limit)
     return Measured((FewestTest(names, None, rule.limit, "GPU", fewest=min(working.values())),))
 

@@ -44,6 +44,7 @@ def _trend(trend: Trend, steps: list[TrendStep]) -> dict[str, JSON]:
             }
             for place, run in enumerate(trend.runs)
         ],
+        "smallest_step": trend.smallest_step,
         "steps": [
             {**plain(trend_step.step), "ratio": trend_step.ratio, "changes": plain(trend_step.changes)}
             for trend_step in steps

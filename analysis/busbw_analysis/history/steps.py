@@ -31,6 +31,9 @@ FOUND: Final = 0.95
 SOON: Final = 10
 """Number of runs after a step within which it is to be found."""
 
+FEWEST_BEFORE: Final = 25
+"""Number of runs from which on ``smallest_step`` holds."""
+
 _LEAST: Final = 3
 """Runs in a segment."""
 _MOST_BOUNDS: Final = 1000
@@ -121,7 +124,7 @@ def smallest_step(scatter: float, runs: int) -> float:
     """The smallest step, as a share of the value before it, that ``steps_of`` finds within 10 runs with 95 %.
 
     scatter: standard deviation of the logarithm between independent runs
-    runs: number before the step, at least 25
+    runs: number before the step, at least ``FEWEST_BEFORE``
     """
     total = runs + SOON
     # The autocorrelation, which is 0, is estimated with this standard error (Bartlett 1946).

@@ -10,6 +10,8 @@ from busbw.runs.records import Detail, case_in_words
 from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.block_columns import Floats
 from busbw_analysis.data.grouped import by_key, grouped
+from busbw_analysis.diagnosis.hypothesis_tests import percent
+from busbw_analysis.history.steps import FEWEST_BEFORE, SOON
 from busbw_analysis.history.trends import Change, History, Moment, Trend, TrendStep
 from busbw_analysis.report.document import Column, Table, table
 
@@ -67,7 +69,21 @@ def answer_lines(history: History) -> list[tuple[str, str]]:
         lines.append(("earlier", f"{counted(len(moments) - MOST_MOMENTS, 'more moment')} with steps"))
     of = f"{counted(len(history.trends), 'case')} over {counted(history.runs, 'run')}"
     stepped = len({trend_step.trend.series for trend_step in history.steps})
-    return [*lines, ("cases", f"{stepped} of {of} stepped" if stepped else f"no step in {of}")]
+    return [
+        *lines,
+        ("cases", f"{stepped} of {of} stepped" if stepped else f"no step in {of}"),
+        ("next", _power(history)),
+    ]
+
+
+def _power(history: History) -> str:
+    """The step that would be found, so that none is not taken for proof of none."""
+    known = [share for trend in history.trends if (share := trend.smallest_step) is not None]
+    if not known:
+        return f"even a large step may be found late: fewer than {FEWEST_BEFORE} runs of a case"
+    few = len(history.trends) - len(known)
+    more = f"; {counted(few, 'case')} with fewer than {FEWEST_BEFORE} runs may need more" if few else ""
+    return f"a step of {percent(max(known))} would be found within {SOON} runs{more}"
 
 
 def _line(moment: Moment, names: dict[str, str]) -> tuple[str, str]:
@@ -114,7 +130,7 @@ def case_table(history: History) -> Table:
     columns: list[Column[Trend]] = [
         Column("case", lambda trend: names[trend.series]),
         Column("size", lambda trend: trend.case.size_bytes or None, format_size),
-        Column("time", lambda trend: float(np.median(_level(trend))), format_time),
+        Column("time", lambda trend: float(np.median(trend.level_ns)), format_time),
         Column("busbw", _busbw, format_rate),
         Column("last step", _last_step),
         Column("time by run", lambda trend: sparkline(trend.time_ns, [step.at for step in trend.steps[-_MOST_MARKS:]])),
@@ -123,13 +139,8 @@ def case_table(history: History) -> Table:
     return table("", columns, rows)
 
 
-def _level(trend: Trend) -> Floats:
-    """The values since the last step."""
-    return trend.time_ns[trend.steps[-1].at if trend.steps else 0 :]
-
-
 def _busbw(trend: Trend) -> float | None:
-    level = trend.busbw[-len(_level(trend)) :]
+    level = trend.busbw[-len(trend.level_ns) :]
     return None if np.isnan(level).all() else float(np.nanmedian(level))
 
 

@@ -13,7 +13,7 @@ from busbw.runs.records import Case
 from busbw_analysis.data.block_columns import Floats
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.ragged import Integers
-from busbw_analysis.history.steps import Step, steps_of
+from busbw_analysis.history.steps import FEWEST_BEFORE, Step, smallest_step, steps_of
 from busbw_analysis.history.views import Views
 
 Facts = Mapping[str, str]
@@ -124,6 +124,21 @@ class Trend:
     busbw: Floats
     launches: Integers
     steps: tuple[Step, ...]
+
+    @property
+    def level_ns(self) -> Floats:
+        """The times since the last step."""
+        return self.time_ns[self.steps[-1].at if self.steps else 0 :]
+
+    @property
+    def smallest_step(self) -> float | None:
+        """The smallest step, as a share, that is found with 95 % within 10 runs after it, if it comes next; None:
+        too few runs at the present level.
+        """
+        level = self.level_ns
+        if len(level) < FEWEST_BEFORE:
+            return None
+        return smallest_step(float(np.log(level).std(ddof=1)), len(level))
 
 
 @dataclass(frozen=True, slots=True)

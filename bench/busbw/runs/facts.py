@@ -329,6 +329,8 @@ class HostFacts(Facts, frozen=True, kw_only=True):
     kernel, system, python, torch: versions
     virtualization: the hypervisor; None if nothing indicates one
     versions: package → version
+    drivers: kernel module of GPUs and networks → version, where it has one of its own
+    firmware: ``bios``, ``microcode`` and the driver of RDMA devices → version
     numa_nodes: number of a NUMA node → its cores in the kernel's format
     memory_modules: from firmware (SMBIOS, root only); None: not recorded
     thp: mode of transparent huge pages
@@ -351,6 +353,8 @@ class HostFacts(Facts, frozen=True, kw_only=True):
     python: str | None = None
     torch: str | None = None
     versions: dict[str, str | None] = {}
+    drivers: dict[str, str] = {}
+    firmware: dict[str, str] = {}
     nics: tuple[Nic, ...] = ()
     numa_nodes: dict[str, str] = {}
     pci: PciFacts = PciFacts()
@@ -377,6 +381,7 @@ JOB_FACTS: Final = ("boot_id", "node", "variables", "ranks")
 SAME_FACTS: Final = (
     *("cpu.model", "cpu.physical_cores", "cpu.logical_cores", "cpu.usable_cores", "kernel", "python", "torch"),
     *("mpi.library", "mpi.threads", "mpi.transport", "nccl.version", "virtualization", "thp"),
+    *("drivers", "firmware"),
     *("storage.type", "storage.device"),
 )
 """Facts of a host that must not change within a run, or between runs that are pooled."""

@@ -18,6 +18,7 @@ import psutil
 import busbw
 from busbw.runs.facts import ClockFacts, CpuFacts, HostFacts, MemoryFacts, Nic, NodeFacts, RankFacts
 from busbw.system.dimms import memory_facts
+from busbw.system.installed import driver_versions, firmware_versions
 from busbw.system.pci import affinity, driver_of, ports
 from busbw.system.sysfs import text_of
 from busbw.units import number_list, numbers_in
@@ -223,6 +224,8 @@ def host_facts() -> HostFacts:
         python=platform.python_version(),
         torch=versions(["torch"]).get("torch"),
         versions={"busbw": busbw.__version__, **versions(LIBRARIES)},
+        drivers=driver_versions(),
+        firmware=firmware_versions(),
         nics=tuple(nics()),
         numa_nodes=numa_nodes(),
         pci=affinity(),
