@@ -23,6 +23,7 @@ from busbw.runs.records import (
     Case,
     Check,
     Ended,
+    Failed,
     GpuConditions,
     GroupSamples,
     HostConditions,
@@ -41,6 +42,7 @@ from busbw_analysis.training.machine import machine_of
 HOSTS = tuple(f"n{number:02}" for number in range(8))
 ALONE = case("memory_copy", 1 << 20, 16, group=ASKED, nodes=8)
 PAIR = case("pair_uni", 1 << 22, 16, group=ASKED, nodes=8)
+SIGNATURE = case("signature", 1 << 20, 8, group=ASKED, nodes=8)
 GPU = case("host_to_device", 1 << 20, 16, group=ASKED, nodes=8)
 TWICE = 2.0
 
@@ -200,6 +202,25 @@ def test_a_controller_asks_the_first_rank_of_a_host_for_pairs_and_all_for_the_re
     collective = controller.asked
     assert collective is not None
     assert (collective.case, collective.groups) == (2, tuple((rank, rank + 1) for rank in range(0, 16, 2)))
+
+
+def test_a_node_that_computes_other_results_is_named_and_left_out() -> None:
+    controller = FleetController()
+    controller.begin([SIGNATURE, PAIR], HOSTS, {})
+    ask = controller.next(None)
+    for number in range(200):
+        if ask is None:
+            break
+        of = (SIGNATURE, PAIR)[ask.case]
+        wrong = tuple(rank for group in ask.groups for rank in group if of == SIGNATURE and rank == 3)
+        failed = Failed(case=of, launch=0, block=number, error="wrong", cause="wrong_data", ranks=wrong)
+        measured = block(of, number, dict.fromkeys(ask.groups, 0.01))
+        ask = controller.next(failed if wrong else measured)
+    (verdict,) = controller.judgement.verdicts
+    assert (verdict.kind, verdict.nodes, verdict.case) == ("wrong", (3,), 0)
+    asked = controller.search.rounds
+    assert [3 in each.sender for each in asked[:2]] == [True, False]  # all others are measured again, without it
+    assert not any(3 in side for each in asked[1:] for side in (each.sender, each.receiver))
 
 
 def test_ranks_of_a_single_host_are_the_nodes() -> None:

@@ -11,12 +11,11 @@ from busbw_analysis.fleet.model import (
     Evidences,
     Noise,
     Suspects,
-    evidence_alone,
     evidence_of_links,
     evidence_of_nodes,
-    log_evidence,
     logs_of,
     suspects_alone,
+    suspects_late,
     suspects_of_pairs,
     weight_of,
 )
@@ -96,15 +95,12 @@ class Search:
         self._stages = self._all()
         self.asked: Round | None = next(self._stages, None)
 
-    def tell(self, seconds: Floats, taken: Floats | None = None) -> None:
-        """Take the times of the pairs of ``asked`` (NaN: failed), and choose the next round; None: answered.
-
-        taken: of each node, the share of its CPUs that other programs used; NaN if unknown
-        """
+    def tell(self, outcome: Round) -> None:
+        """Take ``asked`` with its times, and choose the next round; None: answered."""
         if self.asked is None:
             raise ValueError("no round was asked")
         try:
-            self.asked = self._stages.send(self.asked.measured(seconds, taken))
+            self.asked = self._stages.send(outcome)
         except StopIteration:
             self.asked = None
 
@@ -116,8 +112,8 @@ class Search:
         return not self._large or len(self.rounds) + rounds <= MOST_ROUNDS + self._parts
 
     def _ask(self, asked: Round) -> Rounds:
-        """Measure a round; if it fails as a whole, halves of it, to find the pair that fails. Nodes that fail alone or
-        with several partners take part in no more rounds.
+        """Measure a round; if it fails as a whole, halves of it, to find the pair that fails, and without pairs whose
+        data are wrong. Nodes that fail alone or with several partners take part in no more rounds.
         """
         dead = [node for node, partners in self._failed_with.items() if node in partners or len(partners) > 1]
         asked = asked.without(np.asarray(dead, dtype=np.int64))
@@ -125,15 +121,19 @@ class Search:
             return
         outcome = yield asked
         self.rounds.append(outcome)
-        half = len(asked.sender) // 2
-        if len(asked.sender) == 1 and np.isnan(outcome.seconds[0]):
-            first, second = int(asked.sender[0]), int(asked.receiver[0])
-            self._failed_with.setdefault(first, set()).add(second)
-            self._failed_with.setdefault(second, set()).add(first)
-        if np.isnan(outcome.seconds).all() and half and self._parts < _MOST_PARTS:
-            self._parts += 2
-            yield from self._ask(asked.part(0, half))
-            yield from self._ask(asked.part(half, len(asked.sender)))
+        failed, half, parts = np.isnan(outcome.seconds), len(asked.sender) // 2, []
+        if failed.all() and half:
+            parts = [asked.part(0, half), asked.part(half, len(asked.sender))]
+        elif failed.any():
+            ends = asked.sender[failed], asked.receiver[failed]
+            for first, second in zip(*map(np.ndarray.tolist, ends), strict=True):
+                self._failed_with.setdefault(first, set()).add(second)
+                self._failed_with.setdefault(second, set()).add(first)
+            parts = [asked.without(np.concatenate(ends))]
+        if self._parts < _MOST_PARTS:
+            self._parts += len(parts)
+            for part in parts:
+                yield from self._ask(part)
 
     def _all(self) -> Rounds:
         for case in self.fleet.alone:
@@ -175,23 +175,25 @@ class Search:
         within = self.options.within
         alone = {case: suspects_alone(self.of_case(case), within) for case in self.fleet.alone}
         fleets = {case: with_sides(self.fleet, self.of_case(case), within) for case in pairs}
-        suspects = {case: suspects_of_pairs(fleets[case], self.of_case(case), within) for case in pairs}
+        suspects = {case: suspects_of(fleets[case], self.of_case(case), within) for case in pairs}
         turn = 0
         while turn < (_TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else _TURNS):
             asked = []
             for case in self.fleet.alone if not pairs or self._room(_OF_PAIRS) else ():
-                evidence = evidence_alone(self.fleet, self.of_case(case), alone[case], within)
-                if open_tests(evidence).any():
+                if open_tests(evidence_of_nodes(self.fleet, self.of_case(case), alone[case], within)).any():
                     asked.append(everybody(self.fleet, case, "alone again"))
             turned = []
             for case in pairs if self._room(2 + _OF_CUT + len(asked)) else ():
                 first = turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1
-                nodes, links = open_suspects(
-                    fleets[case], self.of_case(case), suspects[case], within, links_first=first
-                )
+                parts = [
+                    open_suspects(fleets[case], self.of_case(case), each, within, links_first=first)
+                    for each in reversed(suspects[case])  # fewer links are late than slow
+                ]
+                nodes, links = (np.concatenate(part) for part in zip(*parts, strict=True))
                 if len(nodes) or len(links):
-                    of_all = suspects[case].nodes
-                    asked.append(against_good(fleets[case], case, nodes, links, of_all, turn, self._generator))
+                    of_all = np.concatenate([each.nodes for each in suspects[case]])
+                    once = nodes[np.sort(np.unique(nodes, return_index=True)[1])]
+                    asked.append(against_good(fleets[case], case, once, links, of_all, turn, self._generator))
                     turned.append(asked[-1].turned)
             for each in (*asked, *turned):
                 yield from self._ask(each)
@@ -273,6 +275,12 @@ class Search:
 # --- what the rounds so far say --------------------------------------------------------------------------------------
 
 
+def suspects_of(fleet: Fleet, rounds: list[Round], within: float) -> tuple[Suspects, Suspects]:
+    """Whose times are long in the rounds of a case, and whose samples are late."""
+    of_times = suspects_of_pairs(fleet, rounds, within)
+    return of_times, suspects_late(fleet, rounds, of_times)
+
+
 def open_tests(evidence: Evidences) -> Truths:
     """Which suspects are neither accused nor cleared."""
     total = evidence.total
@@ -285,7 +293,7 @@ def open_suspects(
     fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float, *, links_first: bool
 ) -> tuple[Ints, Ints]:
     """The nodes and links that more rounds have to decide. A link waits for its nodes, or comes before them."""
-    tested = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within)
+    tested = evidence_of_nodes(fleet, rounds, suspects, within)
     cleared = tested.total <= np.log(_DOUBT)
     is_open = open_tests(tested) | (~cleared & (tested.partners < PARTNERS))
     nodes = suspects.nodes[is_open]
@@ -298,7 +306,7 @@ def open_suspects(
 def bad_nodes(fleet: Fleet, rounds: list[Round], within: float) -> Ints:
     """Suspects of a case that new data accuse (without regard to other cases)."""
     suspects = suspects_of_pairs(fleet, rounds, within)
-    total = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within).total
+    total = evidence_of_nodes(fleet, rounds, suspects, within).total
     return np.asarray(suspects.nodes[total > np.log(max(1, len(total)) / ERROR_RATE)])
 
 
@@ -413,7 +421,7 @@ def cut_evidence(rounds: list[Round], scale: float, within: float) -> Cut | None
     pairs = min(len(each.sender) for each in rounds if each.stage in {"cross", "halves"})
     error = max(_OF_ROUND, _MEDIAN_OVER_MEAN * math.sqrt(2 / pairs) * scale)
     noise = Noise(error, weight=weight_of(each for each in rounds if each.stage == "cross"))
-    ways = [log_evidence(ratios[np.newaxis, 1:, way], noise, within)[0] for way in (0, 1)]
+    ways = [noise.log_evidence(ratios[np.newaxis, 1:, way], within)[0] for way in (0, 1)]
     slow = bool(ratios[0].max() > within)
     return Cut(float(ratios[0].max()), np.asarray([ways[0] + ways[1], *ways]), ratios[1:], slow)
 

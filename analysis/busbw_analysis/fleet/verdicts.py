@@ -8,22 +8,20 @@ from typing import Final, Literal
 import numpy as np
 
 from busbw_analysis.fleet.model import (
+    LATE,
     Data,
     Evidences,
     Noise,
     Suspects,
     data_of,
-    evidence_alone,
     evidence_of_links,
     evidence_of_nodes,
-    log_evidence,
     medians,
     scale_of_errors,
     suspects_alone,
-    suspects_of_pairs,
     without_levels,
 )
-from busbw_analysis.fleet.rounds import FRESH, Fleet, Floats, Round, Stage, Truths
+from busbw_analysis.fleet.rounds import AGAIN, FRESH, Fleet, Floats, Ints, Round, Truths
 from busbw_analysis.fleet.search import (
     ERROR_RATE,
     PARTNERS,
@@ -34,13 +32,15 @@ from busbw_analysis.fleet.search import (
     cut_evidence,
     cut_is_bad,
     log_median,
+    suspects_of,
     usual_within,
     with_sides,
 )
 
-Kind = Literal["failed", "device", "alone", "node", "link", "switch", "trunk", "undecided"]
-"""failed: cannot be measured; device: fewer of a kind than other nodes; alone: slow by itself; trunk: pairs across a
-cut, or between a switch and the others, are slow together; undecided: a node or its link."""
+Kind = Literal["failed", "wrong", "device", "alone", "node", "link", "switch", "trunk", "undecided"]
+"""failed: cannot be measured; wrong: other results than most; device: fewer of a kind than other nodes; alone: slow by
+itself; trunk: pairs across a cut, or between a switch and the others, are slow together; undecided: a node or its link.
+"""
 Way = Literal["both", "out", "in"]
 WAYS: Final[tuple[Way, ...]] = ("both", "out", "in")
 
@@ -64,9 +64,10 @@ class Evidence:
     """What was measured of a suspect in a case, after it was one.
 
     case: place in the run's cases
-    measured_seconds, usual_seconds: median time, and that of the others
+    measured_seconds, usual_seconds: median time (mean time, if some were late), and median time of the others
     ratio: measured over usual
     rounds: number of times
+    late: how many of them had lost or late messages, if that is what is wrong; else 0
     """
 
     case: int
@@ -74,6 +75,7 @@ class Evidence:
     usual_seconds: float
     ratio: float
     rounds: int
+    late: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class Verdict:
     probability: posterior, from ``PRIOR`` and the evidence
     error: probability of so much evidence if nothing is wrong, adjusted for all suspects (Holm); None: counted, not
         measured
+    case: place of the case that failed or was computed wrongly
     next_pairs: pairs that would decide
     at_once: fewest pairs of a cut that were slow together; 0: not a cut
     throttled: what slowed a GPU of the node down in most rounds
@@ -109,6 +112,7 @@ class Verdict:
     error: float | None = None
     evidence: tuple[Evidence, ...] = ()
     device: Device | None = None
+    case: int | None = None
     next_pairs: tuple[tuple[int, int], ...] = ()
     at_once: int = 0
     throttled: tuple[str, ...] = ()
@@ -211,7 +215,7 @@ def judge(
     verdicts += _merged(list(_decided(tests)))
     for case in fleet.pairs:
         verdicts += list(_unnamed(fleet, _of(rounds, case), verdicts))
-    order = ("failed", "device", "switch", "trunk", "alone", "node", "link", "undecided")
+    order = ("failed", "wrong", "device", "switch", "trunk", "alone", "node", "link", "undecided")
     verdicts = [_with_causes(each, rounds, throttled) for each in verdicts]
     ranked = sorted(verdicts, key=lambda verdict: (order.index(verdict.kind), -verdict.ratio))
     return FleetJudgement(fleet, tuple(ranked), tuple(rounds), len(tests))
@@ -220,7 +224,7 @@ def judge(
 def _with_causes(verdict: Verdict, rounds: Sequence[Round], throttled: Mapping[int, tuple[str, ...]]) -> Verdict:
     if verdict.accuses:
         return replace(verdict, throttled=throttled.get(verdict.nodes[0], ()) if verdict.kind in _OF_A_NODE else ())
-    again = [each for each in rounds if each.stage in {"alone again", *FRESH}]
+    again = [each for each in rounds if each.stage in FRESH]
     return replace(verdict, busy=any(each.busy or _disturbed(each, verdict.nodes) for each in again))
 
 
@@ -230,49 +234,60 @@ def _of(rounds: Sequence[Round], case: int) -> list[Round]:
 
 def _alone(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Test]:
     suspects = suspects_alone(rounds, options.within)
-    evidence = evidence_alone(fleet, rounds, suspects, options.within)
-    for row, node in enumerate(suspects.nodes.tolist()):
-        test = _test("alone", (node,), rounds[0].case, evidence, row, suspects, float(suspects.excess[row]))
-        yield _first_seen(fleet, rounds, "alone again", test, suspects, options)
+    evidence = evidence_of_nodes(fleet, rounds, suspects, options.within)
+    yield from _tests("alone", fleet, rounds, suspects, evidence, np.ones(len(suspects.nodes), np.bool_), options)
 
 
 def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Test]:
     if not rounds:
         return
-    within, case = options.within, rounds[0].case
+    within = options.within
     fleet = with_sides(fleet, rounds, within)
-    suspects = suspects_of_pairs(fleet, rounds, within)
-    evidence = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within)
-    limit = np.log(max(1, len(suspects.nodes)) / ERROR_RATE)
-    bad = suspects.nodes[evidence.total > limit]
+    times, late = suspects_of(fleet, rounds, within)
+    of_times, of_late = (evidence_of_nodes(fleet, rounds, each, within) for each in (times, late))
+    bad = times.nodes[of_times.total > np.log(max(1, len(times.nodes)) / ERROR_RATE)]
     switches = bad_switches(fleet, bad) if len(fleet.switches) > 1 else np.zeros(0, dtype=np.int64)
     for switch in switches.tolist():
-        yield _switch(fleet, rounds, suspects, evidence, switch, within)
-    for row, node in enumerate(suspects.nodes.tolist()):
-        if fleet.leaf[node] not in switches or fleet.leaf[node] < 0:
-            test = _test("node", (node,), case, evidence, row, suspects, float(suspects.excess[row]))
-            yield _first_seen(fleet, rounds, "suspects", test, suspects, options)
-    of_links = evidence_of_links(fleet, rounds, suspects, within)
-    doubtful = suspects.nodes[evidence.total > 0]
-    cut = cut_evidence(rounds, suspects.scale, within)
+        yield _switch(fleet, rounds, times, of_times, switch, within)
+    doubtful = np.concatenate([times.nodes[of_times.total > 0], late.nodes[of_late.total > 0]])
+    cut = cut_evidence(rounds, times.scale, within)
     # Pairs across a bad cut are slow, too.
     side = across_of(fleet, rounds) if cut_is_bad(rounds, fleet, within) else np.ones(fleet.count)
-    for row, pair in enumerate(suspects.links.tolist()):
-        if not np.isin(pair, doubtful).any() and side[pair[0]] * side[pair[1]] > 0:
-            test = _test("link", tuple(pair), case, of_links, row, suspects, float(suspects.excess_of_links[row]))
-            yield _first_seen(fleet, rounds, "suspects", test, suspects, options)
+    for suspects, evidence in ((times, of_times), (late, of_late)):
+        yield from _tests(
+            "node", fleet, rounds, suspects, evidence, ~np.isin(fleet.leaf[suspects.nodes], switches), options
+        )
+        kept = ~np.isin(suspects.links, doubtful).any(axis=1) & (side[suspects.links].prod(axis=1) > 0)
+        of_links = evidence_of_links(fleet, rounds, suspects, within)
+        yield from _tests("link", fleet, rounds, suspects, of_links, kept, options)
     if cut is not None and cut.slow:
         yield _cut(rounds, cut, within)
 
 
-def _first_seen(
-    fleet: Fleet, rounds: list[Round], again: Stage, test: _Test, suspects: Suspects, options: Options
-) -> _Test:
+def _tests(
+    kind: Kind,
+    fleet: Fleet,
+    rounds: list[Round],
+    suspects: Suspects,
+    evidence: Evidences,
+    kept: Truths,
+    options: Options,
+) -> Iterator[_Test]:
+    """The suspects among the nodes or links of a case that are ``kept``."""
+    names: Ints = suspects.links if kind == "link" else suspects.nodes[:, np.newaxis]
+    excess = suspects.excess_of_links if kind == "link" else suspects.excess
+    for row in np.flatnonzero(kept).tolist():
+        nodes = tuple(names[row].tolist())
+        test = _test(kind, nodes, rounds[0].case, evidence, row, suspects, 0.0 if suspects.late else excess[row])
+        yield test if suspects.late else _first_seen(fleet, rounds, test, suspects, options)
+
+
+def _first_seen(fleet: Fleet, rounds: list[Round], test: _Test, suspects: Suspects, options: Options) -> _Test:
     """A suspect of which nothing was measured again, with the times that made it one: ``is_far`` if it stands out in
     them, not only from the effects of its nodes.
     """
     nodes = test.verdict.nodes
-    if test.times or any(each.stage == again and not _disturbed(each, nodes) for each in rounds):
+    if test.times or any(each.stage in AGAIN and not _disturbed(each, nodes) for each in rounds):
         return test
     data = data_of(fleet, [each for each in rounds if each.stage in {"alone", "pairs", "held out"}])
     ends = [(data.sender, data.receiver), (data.receiver, data.sender)]
@@ -365,9 +380,12 @@ def _test(
     times = times[np.isfinite(times)]
     usual = float(np.exp(suspects.level[-1 if np.isfinite(suspects.level[-1]) else 0]))
     ratio = float(np.exp(np.median(times))) if len(times) else float(np.exp(excess))
+    late = int((times > LATE).sum()) if suspects.late else 0
+    if late:
+        ratio = float(np.exp(times).mean())
     if kind == "link" and way == "in":
         nodes, way = nodes[::-1], "out"
-    found = (Evidence(case, usual * ratio, usual, ratio, len(times)),)
+    found = (Evidence(case, usual * ratio, usual, ratio, len(times), late),)
     share = float(np.exp(log.max() - np.logaddexp.reduce(log)))
     verdict = Verdict(kind, nodes, way, probability=share, evidence=found)
     return _Test(verdict, log, len(times), int(evidence.partners[row]))
@@ -383,7 +401,7 @@ def _switch(
     data = data_of(fleet, [each for each in rounds if each.stage == "within"])
     inside = below[data.sender]
     errors = without_levels(data, suspects.level, ~inside)[inside]
-    is_switch = log_evidence(errors[np.newaxis], Noise(suspects.scale), within)[0] > np.log(1 / ERROR_RATE)
+    is_switch = Noise(suspects.scale).log_evidence(errors[np.newaxis], within)[0] > np.log(1 / ERROR_RATE)
     members = tuple(np.flatnonzero(below).tolist())
     test = _test("switch" if is_switch else "trunk", members, rounds[0].case, evidence, int(rows[0]), suspects, 0.0)
     way = WAYS[int(np.argmax(log))]
@@ -469,21 +487,25 @@ def _failed(rounds: Sequence[Round]) -> Iterator[Verdict]:
     Of a round that failed as a whole, its parts say which pair did.
     """
     partners: dict[int, set[int]] = {}
-    pairs = set()
+    pairs: dict[tuple[int, int], Round] = {}
     worked: set[int] = set()
     for each in rounds:
         failed = np.isnan(each.seconds)
-        worked.update(each.sender[~failed].tolist(), each.receiver[~failed].tolist())
+        worked.update(each.sender[each.seconds > 0].tolist(), each.receiver[each.seconds > 0].tolist())
         if failed.all() and len(failed) > 1:
             continue
         for sender, receiver in zip(each.sender[failed].tolist(), each.receiver[failed].tolist(), strict=True):
-            pairs.add((min(sender, receiver), max(sender, receiver)))
+            pairs.setdefault((min(sender, receiver), max(sender, receiver)), each)
             partners.setdefault(sender, set()).add(receiver)
             partners.setdefault(receiver, set()).add(sender)
     bad = {node for node, others in partners.items() if node in others or len(others) >= _ALL_FAILED}
     bad |= {node for node in partners if node not in worked}
-    yield from (Verdict("failed", (node,)) for node in sorted(bad))
-    yield from (Verdict("failed", pair) for pair in sorted(pairs) if not bad & set(pair))
+    for node in sorted(bad):
+        first = next(each for pair, each in pairs.items() if node in pair)
+        yield Verdict("wrong" if first.wrong else "failed", (node,), case=first.case)
+    for pair, first in sorted(pairs.items(), key=lambda item: item[0]):
+        if not bad & set(pair):
+            yield Verdict("wrong" if first.wrong else "failed", pair, case=first.case)
 
 
 def ratios(judgement: FleetJudgement, case: int) -> Floats:
