@@ -89,7 +89,7 @@ def missing_devices(names: Sequence[str], facts: Mapping[str, HostFacts]) -> lis
 
 
 def group_times(row: Measurement) -> list[tuple[tuple[int, ...], float, float]]:
-    """The ranks of each group of a block, the median time of a call in seconds, and the mean over the lower quartile."""
+    """The ranks of each group of a block, the median time of a call in seconds, and the spread of its samples."""
     columns = columns_of(row)
     ends = np.cumsum(columns.length)
     starts = ends - columns.length

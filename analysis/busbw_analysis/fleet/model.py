@@ -6,7 +6,7 @@ The logarithm of a time is level (of the kind of path, in the round) + sender + 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -41,14 +41,16 @@ _SLOW_SIGMAS: Final = 4.0
 _MAD_TO_SIGMA: Final = 1.4826
 
 LATE: Final = float(np.log(1.4))
-"""Logarithm of the spread of a time, above which samples were late: of five, one took three times as long. TCP sends
-what was lost again after 200 ms, which a median of five does not show; a lower quartile is late if four are."""
+_LATE_SECONDS: Final = 0.01
+"""Logarithm of the spread of a time, and seconds of its mean over the others, above which samples were late: of five, one
+by 50 ms, and three times as long as others. What was lost is sent again after 200 ms over TCP, after 4.096 µs · 2ᵗ over
+InfiniBand (67 ms with t = 14); who waits for a processor is less late."""
 _LATE_SIGMAS: Final = 2.0
 _MOST_LATE_LINKS: Final = 8
-_LEAST_SHARE, _MOST_SHARE, _CAUTION = 0.02, 0.95, 2.0
-"""Share of late times that a healthy node may have, the largest, and by how much the share of others may be exceeded."""
-_ENOUGH_LATE: Final = 0.2
-"""Least share of late times that the alternative expects."""
+_LEAST_SHARE, _ENOUGH_LATE, _MOST_SHARE, _CAUTION = 0.02, 0.2, 0.95, 2.0
+"""Share of late times that a healthy node may have at least, that a bad one has at least and at most, and by how much
+the share of others may be exceeded.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,8 +204,12 @@ def _links(
 
 
 def lateness(rounds: Iterable[Round]) -> list[Round]:
-    """The rounds with the spread of each time instead of seconds."""
-    return [replace(each, seconds=each.spread) for each in rounds if each.spread is not None]
+    """The rounds with the spread of each time instead of seconds; 1 if nothing was late."""
+    spreads = [(each, each.spread) for each in rounds if each.spread is not None]
+    return [
+        replace(each, seconds=np.where((spread - 1) * each.seconds > _LATE_SECONDS, spread, each.seconds**0))
+        for each, spread in spreads
+    ]
 
 
 def suspects_late(fleet: Fleet, rounds: list[Round], of_times: Suspects) -> Suspects:
@@ -289,13 +295,6 @@ class Evidences:
         return np.asarray(np.logaddexp.reduce(self.log, axis=1) - np.log(self.log.shape[1]))
 
 
-class Healthy(Protocol):
-    """What healthy nodes do."""
-
-    def log_evidence(self, errors: Floats, within: float) -> Floats:
-        """Log of the evidence of each row of ``errors`` (NaN: none) against it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Noise:
     """How single times of healthy nodes err.
@@ -357,7 +356,7 @@ class Punctuality:
         return np.asarray(mean - self.weight * usual)
 
 
-def noise_of(controls: Floats, scale: float, weight: float) -> Noise:
+def _noise(controls: Floats, scale: float, weight: float) -> Noise:
     """The noise of ``controls``, at least that of what made a suspect: where programs compete, it is larger later."""
     scale = max(scale, scale_of_errors(controls))
     out = np.count_nonzero(np.abs(controls) > _SLOW_SIGMAS * scale)
@@ -395,7 +394,7 @@ def evidence_of_links(fleet: Fleet, rounds: list[Round], suspects: Suspects, wit
 
 
 def _evidences(
-    rows: tuple[Ints, Ints], errors: Floats, partners: Ints, healthy: Healthy, within: float
+    rows: tuple[Ints, Ints], errors: Floats, partners: Ints, healthy: Noise | Punctuality, within: float
 ) -> Evidences:
     """The evidence of times in both directions, by the test that each is of (-1: none)."""
     out, back = (_table(own, errors, len(partners)) for own in rows)
@@ -404,7 +403,7 @@ def _evidences(
     return Evidences(out, back, partners, log)
 
 
-def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data, Floats, Healthy]:
+def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data, Floats, Noise | Punctuality]:
     """The data after the suspicion, their logarithms over the usual, and what healthy nodes do."""
     again = [each for each in rounds if each.stage in FRESH]
     data = data_of(fleet, lateness(again) if suspects.late else again)
@@ -414,7 +413,7 @@ def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data,
         return data, data.log, Punctuality(float(_share(late.sum(), len(late))), weight_of(again))
     control = _others(fleet, data, suspects)
     errors = without_levels(data, suspects.level, control)
-    return data, errors, noise_of(errors[control], suspects.scale, weight_of(again))
+    return data, errors, _noise(errors[control], suspects.scale, weight_of(again))
 
 
 def _others(fleet: Fleet, data: Data, suspects: Suspects) -> Truths:

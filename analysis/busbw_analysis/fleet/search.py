@@ -233,7 +233,7 @@ class Search:
         sides = sides_of(fleet, self.of_case(case), np.flatnonzero(good), within)
         if min(map(len, sides)) < _LEAST_SIDE:
             return
-        asked = self._across(case, sides, 0)
+        asked, cut = self._across(case, sides, 0), None
         for turn in range(_TURNS_CUT_IF_BUSY):
             if not self._room(3) or (turn >= _TURNS_CUT and not self.rounds[-1].busy):
                 break
@@ -241,10 +241,11 @@ class Search:
             asked = self._across(case, sides, len(halves.sender))
             for each in (asked, asked.turned, halves):
                 yield from self._ask(each)
-            cut = cut_evidence(self.of_case(case), scale_of(fleet, self.of_case(case), within), within)
+            scale = suspects_of_pairs(with_sides(fleet, self.of_case(case), within), self.of_case(case), within).scale
+            cut = cut_evidence(self.of_case(case), scale, within)
             if cut is None or not cut.is_open:
                 break
-        if cut_is_bad(self.of_case(case), fleet, within):
+        if cut is not None and cut.is_bad:
             yield from self._narrow(asked, within)
 
     def _across(self, case: int, sides: tuple[Ints, Ints], most: int) -> Round:
@@ -327,11 +328,6 @@ def with_sides(fleet: Fleet, rounds: list[Round], within: float) -> Fleet:
     return replace(fleet, leaf=(across_of(fleet, rounds) > 0).astype(np.int64))
 
 
-def scale_of(fleet: Fleet, rounds: list[Round], within: float) -> float:
-    """Scale of the error of a single time."""
-    return suspects_of_pairs(with_sides(fleet, rounds, within), rounds, within).scale
-
-
 def sides_of(fleet: Fleet, rounds: list[Round], good: Ints, within: float) -> tuple[Ints, Ints]:
     """The sides of the cut that is tested.
 
@@ -397,6 +393,11 @@ class Cut:
         limit = np.log(1 / ERROR_RATE) + _MARGIN
         return self.slow and (not len(self.times) or np.log(_DOUBT) < self.total < limit)
 
+    @property
+    def is_bad(self) -> bool:
+        """Whether new data accuse it."""
+        return self.slow and len(self.times) > 0 and self.total > np.log(1 / ERROR_RATE)
+
 
 def log_median(measured: Round) -> float:
     """Median logarithm of the times of a round; NaN without any."""
@@ -433,9 +434,3 @@ def across_of(fleet: Fleet, rounds: list[Round]) -> Floats:
         sign = 1 - 2 * (number % 2)
         sides[each.sender], sides[each.receiver] = sign, -sign
     return sides
-
-
-def cut_is_bad(rounds: list[Round], fleet: Fleet, within: float) -> bool:
-    """Whether new data accuse the cut of a case."""
-    cut = cut_evidence(rounds, scale_of(fleet, rounds, within), within)
-    return cut is not None and cut.slow and len(cut.times) > 0 and cut.total > np.log(1 / ERROR_RATE)

@@ -30,7 +30,6 @@ from busbw_analysis.fleet.search import (
     across_of,
     bad_switches,
     cut_evidence,
-    cut_is_bad,
     log_median,
     suspects_of,
     usual_within,
@@ -252,7 +251,7 @@ def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_
     doubtful = np.concatenate([times.nodes[of_times.total > 0], late.nodes[of_late.total > 0]])
     cut = cut_evidence(rounds, times.scale, within)
     # Pairs across a bad cut are slow, too.
-    side = across_of(fleet, rounds) if cut_is_bad(rounds, fleet, within) else np.ones(fleet.count)
+    side = across_of(fleet, rounds) if cut is not None and cut.is_bad else np.ones(fleet.count)
     for suspects, evidence in ((times, of_times), (late, of_late)):
         yield from _tests(
             "node", fleet, rounds, suspects, evidence, ~np.isin(fleet.leaf[suspects.nodes], switches), options
