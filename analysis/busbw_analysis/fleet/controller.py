@@ -8,13 +8,15 @@ from typing import Final
 
 import numpy as np
 
+from busbw.errors import UsageError
 from busbw.ops import OPS
 from busbw.ops.groups import ASKED
-from busbw.runs.asked import Ask
+from busbw.runs.asked import LEAST_NODES, Ask
 from busbw.runs.facts import UNKNOWN_HOST, HostFacts
 from busbw.runs.plan import Plan
 from busbw.runs.records import Case, Failed, HostConditions, Imported, Measurement, Run, Skipped
 from busbw.runs.store import StoredRun
+from busbw.units import counted
 from busbw_analysis.data.block_columns import columns_of
 from busbw_analysis.fleet.rounds import Fleet, Round, Stage
 from busbw_analysis.fleet.search import Options, Search
@@ -118,8 +120,10 @@ class FleetController:
     _devices: list[tuple[int, Device]] = field(default_factory=list, init=False)
 
     def begin(self, cases: Sequence[Case], hosts: Sequence[str], facts: Mapping[str, HostFacts]) -> None:
-        """As in ``Controller``."""
+        """As in ``Controller``. Raises UsageError for too few nodes to be measured."""
         names, self._ranks = nodes_of_ranks(hosts)
+        if self.plan is not None and len(names) < LEAST_NODES:
+            raise UsageError(f"{counted(len(names), 'node')}, but a fleet has {LEAST_NODES} or more")
         self._hosts, self._limits = hosts, [Counter() for _ in names]
         if self.plan is not None:
             self.options = replace(self.options, sample=self.plan.matchings, seed=self.plan.seed)

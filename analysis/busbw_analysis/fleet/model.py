@@ -42,9 +42,9 @@ _MAD_TO_SIGMA: Final = 1.4826
 
 LATE: Final = float(np.log(1.4))
 _LATE_SECONDS: Final = 0.01
-"""Logarithm of the spread of a time, and seconds of its mean over the others, above which samples were late: of five, one
-by 50 ms, and three times as long as others. What was lost is sent again after 200 ms over TCP, after 4.096 µs · 2ᵗ over
-InfiniBand (67 ms with t = 14); who waits for a processor is less late."""
+"""Logarithm of the spread of a time, and seconds of its mean over the others, above which samples were late: of
+five, one took three times as long, and 50 ms more. What was lost is sent again after 200 ms over TCP, after 67 ms over
+InfiniBand (4.096 µs · 2¹⁴); who waits for a processor is less late."""
 _LATE_SIGMAS: Final = 2.0
 _MOST_LATE_LINKS: Final = 8
 _LEAST_SHARE, _ENOUGH_LATE, _MOST_SHARE, _CAUTION = 0.02, 0.2, 0.95, 2.0
@@ -204,18 +204,18 @@ def _links(
 
 
 def lateness(rounds: Iterable[Round]) -> list[Round]:
-    """The rounds with the spread of each time instead of seconds; 1 if nothing was late."""
-    spreads = [(each, each.spread) for each in rounds if each.spread is not None]
+    """The rounds of pairs with the spread of each time instead of seconds; 1 if nothing was late."""
+    spreads = [(each, each.spread) for each in rounds if each.spread is not None and "alone" not in each.stage]
     return [
         replace(each, seconds=np.where((spread - 1) * each.seconds > _LATE_SECONDS, spread, each.seconds**0))
         for each, spread in spreads
     ]
 
 
-def suspects_late(fleet: Fleet, rounds: list[Round], of_times: Suspects) -> Suspects:
+def suspects_late(fleet: Fleet, rounds: list[Round]) -> Suspects:
     """Nodes with late samples among several partners, and links, in more times than the share of all others explains.
 
-    of_times: suspects of the same case
+    rounds: of all cases
     """
     data = data_of(fleet, lateness(each for each in rounds if each.stage == "pairs"))
     late = data.log > LATE
@@ -227,7 +227,9 @@ def suspects_late(fleet: Fleet, rounds: list[Round], of_times: Suspects) -> Susp
     nodes = nodes[np.argsort(-excess[nodes])][: fleet.count // 2]
     excess = _excess(late, (number,), len(keys))
     links = np.argsort(-excess, kind="stable")[:_MOST_LATE_LINKS]
-    return replace(of_times, nodes=nodes, links=ends[links[excess[links] > _LATE_SIGMAS]], late=True)
+    links = links[excess[links] > _LATE_SIGMAS]
+    none = np.zeros(len(nodes))
+    return Suspects(nodes, ends[links], 0.0, np.zeros(2), none, np.zeros(len(links)), nodes[:0], late=True)
 
 
 def _share(late: float | Floats, times: float | Ints) -> Floats:
@@ -338,10 +340,9 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Punctuality:
-    """How many times of healthy nodes have late samples: a ``share`` at most. ``weight``: as in ``Noise``."""
+    """How many times of healthy nodes have late samples: a ``share`` at most."""
 
     share: float
-    weight: float = 1.0
 
     def log_evidence(self, errors: Floats, within: float) -> Floats:
         """As in ``Noise``, with Bernoulli's likelihood: of shares above ``_ENOUGH_LATE``, over that of ``share``."""
@@ -352,8 +353,7 @@ class Punctuality:
         logs = np.outer(late, np.log(shares)) + np.outer(others, np.log1p(-shares))
         null = np.clip(late / np.maximum(1, late + others), 1e-9, self.share)
         usual = late * np.log(null) + others * np.log1p(-null)
-        mean = np.logaddexp.reduce(self.weight * logs, axis=1) - np.log(_GRID)
-        return np.asarray(mean - self.weight * usual)
+        return np.asarray(np.logaddexp.reduce(logs, axis=1) - np.log(_GRID) - usual)
 
 
 def _noise(controls: Floats, scale: float, weight: float) -> Noise:
@@ -410,7 +410,7 @@ def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data,
     if suspects.late:
         every = data_of(fleet, lateness(each for each in rounds if each.stage in {"pairs", *FRESH}))
         late = every.log[_others(fleet, every, suspects)] > LATE
-        return data, data.log, Punctuality(float(_share(late.sum(), len(late))), weight_of(again))
+        return data, data.log, Punctuality(float(_share(late.sum(), len(late))))
     control = _others(fleet, data, suspects)
     errors = without_levels(data, suspects.level, control)
     return data, errors, _noise(errors[control], suspects.scale, weight_of(again))

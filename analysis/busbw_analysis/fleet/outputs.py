@@ -10,6 +10,7 @@ import numpy as np
 
 from busbw.escape import plain_text
 from busbw.ops import OPS
+from busbw.runs.asked import LEAST_NODES
 from busbw.runs.records import JSON
 from busbw.units import counted, format_seconds, format_size, format_time, listed
 from busbw_analysis.data.as_json import plain
@@ -17,7 +18,7 @@ from busbw_analysis.fleet.controller import Judged
 from busbw_analysis.fleet.cost import Cost
 from busbw_analysis.fleet.search import ERROR_RATE, Options
 from busbw_analysis.fleet.topology import compressed
-from busbw_analysis.fleet.verdicts import LEAST_NODES, Evidence, FleetJudgement, Kind, Verdict, Way, ratios
+from busbw_analysis.fleet.verdicts import Evidence, FleetJudgement, Kind, Verdict, Way, ratios
 from busbw_analysis.report.document import Column, Table, table, three_digits
 
 CHECK: Final = "busbw-fleet"
@@ -227,13 +228,14 @@ def heat_lines(judged: Judged) -> Iterator[str]:
     if not judgement.fleet.pairs or len(nodes) < 2:
         return
     matrix = ratios(judgement, judgement.fleet.pairs[0])[np.ix_(nodes, nodes)]
-    names = [judgement.fleet.names[node] for node in nodes]
+    names = [f"{number:2} {judgement.fleet.names[node]}" for number, node in enumerate(nodes, 1)]
     width = max(map(len, names))
     limits = " ".join(f"{shade}{shade} above {limit:g}" for limit, shade in zip(_STEPS, _SHADES[2:], strict=True))
     yield f"{''.ljust(width)}  from rows to columns, time over usual: {_SHADES[1] * 2} less, {limits}"
+    yield f"{''.ljust(width)} {''.join(f'{number:3}' for number in range(1, len(nodes) + 1))}"
     for name, row in zip(names, matrix, strict=True):
-        cells = "".join(2 * (_SHADES[0] if math.isnan(value) else _shade(value)) for value in row.tolist())
-        yield plain_text(f"{name.rjust(width)}  {cells}").rstrip()
+        cells = "".join(f" {2 * (_SHADES[0] if math.isnan(value) else _shade(value))}" for value in row.tolist())
+        yield plain_text(f"{name.ljust(width)} {cells}").rstrip()
 
 
 def _shade(value: float) -> str:

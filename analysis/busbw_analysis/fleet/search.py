@@ -175,23 +175,23 @@ class Search:
         within = self.options.within
         alone = {case: suspects_alone(self.of_case(case), within) for case in self.fleet.alone}
         fleets = {case: with_sides(self.fleet, self.of_case(case), within) for case in pairs}
-        suspects = {case: suspects_of(fleets[case], self.of_case(case), within) for case in pairs}
+        suspects = {case: suspects_of_pairs(fleets[case], self.of_case(case), within) for case in pairs}
+        late = suspects_late(self.fleet, self.rounds)
         turn = 0
         while turn < (_TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else _TURNS):
-            asked = []
-            for case in self.fleet.alone if not pairs or self._room(_OF_PAIRS) else ():
-                if open_tests(evidence_of_nodes(self.fleet, self.of_case(case), alone[case], within)).any():
-                    asked.append(everybody(self.fleet, case, "alone again"))
+            asked = [
+                everybody(self.fleet, case, "alone again")
+                for case in (self.fleet.alone if not pairs or self._room(_OF_PAIRS) else ())
+                if open_tests(evidence_of_nodes(self.fleet, self.of_case(case), alone[case], within)).any()
+            ]
             turned = []
+            first = turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1
+            of_late = open_suspects(self.fleet, self.rounds, late, within, links_first=first)
             for case in pairs if self._room(2 + _OF_CUT + len(asked)) else ():
-                first = turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1
-                parts = [
-                    open_suspects(fleets[case], self.of_case(case), each, within, links_first=first)
-                    for each in reversed(suspects[case])  # fewer links are late than slow
-                ]
-                nodes, links = (np.concatenate(part) for part in zip(*parts, strict=True))
+                of_times = open_suspects(fleets[case], self.of_case(case), suspects[case], within, links_first=first)
+                nodes, links = (np.concatenate(both) for both in zip(of_late, of_times, strict=True))
                 if len(nodes) or len(links):
-                    of_all = np.concatenate([each.nodes for each in suspects[case]])
+                    of_all = np.concatenate([late.nodes, suspects[case].nodes])
                     once = nodes[np.sort(np.unique(nodes, return_index=True)[1])]
                     asked.append(against_good(fleets[case], case, once, links, of_all, turn, self._generator))
                     turned.append(asked[-1].turned)
@@ -274,12 +274,6 @@ class Search:
 
 
 # --- what the rounds so far say --------------------------------------------------------------------------------------
-
-
-def suspects_of(fleet: Fleet, rounds: list[Round], within: float) -> tuple[Suspects, Suspects]:
-    """Whose times are long in the rounds of a case, and whose samples are late."""
-    of_times = suspects_of_pairs(fleet, rounds, within)
-    return of_times, suspects_late(fleet, rounds, of_times)
 
 
 def open_tests(evidence: Evidences) -> Truths:

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from busbw.runs.asked import LEAST_NODES
 from busbw_analysis.fleet.model import (
     LATE,
     Data,
@@ -16,9 +17,12 @@ from busbw_analysis.fleet.model import (
     data_of,
     evidence_of_links,
     evidence_of_nodes,
+    lateness,
     medians,
     scale_of_errors,
     suspects_alone,
+    suspects_late,
+    suspects_of_pairs,
     without_levels,
 )
 from busbw_analysis.fleet.rounds import AGAIN, FRESH, Fleet, Floats, Ints, Round, Truths
@@ -31,7 +35,6 @@ from busbw_analysis.fleet.search import (
     bad_switches,
     cut_evidence,
     log_median,
-    suspects_of,
     usual_within,
     with_sides,
 )
@@ -46,8 +49,6 @@ WAYS: Final[tuple[Way, ...]] = ("both", "out", "in")
 PRIOR: Final[dict[Kind, float]] = {"alone": 0.01, "node": 0.01, "link": 0.001, "switch": 0.001, "trunk": 0.001}
 """Share of nodes, of the pairs of a node, and of switches that are bad before anything is measured: assumed, at the
 upper end of the 0.1 % to 2 % of nodes that operators report. Evidence of accused ones outweighs it by far."""
-LEAST_NODES: Final = 4
-"""Of fewer nodes, the usual time is not known."""
 _FAR_SIGMAS: Final = 4.0
 _CLEAR, _LOWEST, _CLEAR_SIGMAS = 1.5, 0.25, 2.0
 """Times over the lowest level of the map that are never called healthy, the quantile which that level is (of four
@@ -205,8 +206,13 @@ def judge(
     """
     tests = [
         *(test for case in fleet.alone for test in _alone(fleet, _of(rounds, case), options)),
-        *(test for case in fleet.pairs for test in _of_pairs(fleet, _of(rounds, case), options)),
+        *(late := list(_late(fleet, list(rounds), options))),
     ]
+    # What is late is slow sometimes.
+    bad = [test.verdict for test in late if test.total > np.log(1 / ERROR_RATE)]
+    doubtful = [node for verdict in bad if verdict.kind == "node" for node in verdict.nodes]
+    for case in fleet.pairs:
+        tests += _of_pairs(fleet, _of(rounds, case), options, doubtful)
     if fleet.count < LEAST_NODES:
         tests = []
     verdicts = [Verdict("device", (node,), device=device) for node, device in devices]
@@ -237,28 +243,60 @@ def _alone(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Tes
     yield from _tests("alone", fleet, rounds, suspects, evidence, np.ones(len(suspects.nodes), np.bool_), options)
 
 
-def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Test]:
+def _late(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Test]:
+    """Who loses or delays messages of any size, with what that costs those of the first case."""
+    suspects = suspects_late(fleet, rounds)
+    nodes = evidence_of_nodes(fleet, rounds, suspects, options.within)
+    links = evidence_of_links(fleet, rounds, suspects, options.within)
+    again = [each for each in rounds if each.stage in FRESH and each.case in fleet.pairs[:1]]
+    usual, spread = data_of(fleet, again), data_of(fleet, lateness(again))
+    tests: list[tuple[Kind, tuple[int, ...], Evidences, int]]
+    tests = [("node", (node,), nodes, row) for row, node in enumerate(suspects.nodes.tolist())]
+    doubtful = suspects.nodes[nodes.total > 0]
+    tests += [
+        ("link", tuple(pair), links, row)
+        for row, pair in enumerate(suspects.links.tolist())
+        if not np.isin(pair, doubtful).any()
+    ]
+    for kind, subject, evidence, row in tests:
+        test = _test(kind, subject, again[0].case if again else 0, evidence, row, suspects, 0.0)
+        own = np.isin(spread.sender, subject).astype(int) + np.isin(spread.receiver, subject) >= len(subject)
+        times = np.concatenate([evidence.out[row], evidence.back[row]])
+        ratio = float(np.exp(spread.log[own]).mean()) if own.any() else 1.0
+        seconds = float(np.exp(np.median(usual.log))) if len(usual.log) else 0.0
+        found = replace(
+            test.verdict.evidence[0],
+            measured_seconds=seconds * ratio,
+            usual_seconds=seconds,
+            ratio=ratio,
+            rounds=int(np.isfinite(times).sum()),
+            late=int((times > LATE).sum()),
+        )
+        yield replace(test, verdict=replace(test.verdict, evidence=(found,)))
+
+
+def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options, late: Sequence[int]) -> Iterator[_Test]:
+    """Whose times are long in a case. late: nodes whose pairs are none of its suspects."""
     if not rounds:
         return
     within = options.within
     fleet = with_sides(fleet, rounds, within)
-    times, late = suspects_of(fleet, rounds, within)
-    of_times, of_late = (evidence_of_nodes(fleet, rounds, each, within) for each in (times, late))
-    bad = times.nodes[of_times.total > np.log(max(1, len(times.nodes)) / ERROR_RATE)]
+    suspects = suspects_of_pairs(fleet, rounds, within)
+    evidence = evidence_of_nodes(fleet, rounds, suspects, within)
+    bad = suspects.nodes[evidence.total > np.log(max(1, len(suspects.nodes)) / ERROR_RATE)]
     switches = bad_switches(fleet, bad) if len(fleet.switches) > 1 else np.zeros(0, dtype=np.int64)
     for switch in switches.tolist():
-        yield _switch(fleet, rounds, times, of_times, switch, within)
-    doubtful = np.concatenate([times.nodes[of_times.total > 0], late.nodes[of_late.total > 0]])
-    cut = cut_evidence(rounds, times.scale, within)
+        yield _switch(fleet, rounds, suspects, evidence, switch, within)
+    yield from _tests(
+        "node", fleet, rounds, suspects, evidence, ~np.isin(fleet.leaf[suspects.nodes], switches), options
+    )
+    doubtful = np.concatenate([suspects.nodes[evidence.total > 0], np.asarray(late, dtype=np.int64)])
+    cut = cut_evidence(rounds, suspects.scale, within)
     # Pairs across a bad cut are slow, too.
     side = across_of(fleet, rounds) if cut is not None and cut.is_bad else np.ones(fleet.count)
-    for suspects, evidence in ((times, of_times), (late, of_late)):
-        yield from _tests(
-            "node", fleet, rounds, suspects, evidence, ~np.isin(fleet.leaf[suspects.nodes], switches), options
-        )
-        kept = ~np.isin(suspects.links, doubtful).any(axis=1) & (side[suspects.links].prod(axis=1) > 0)
-        of_links = evidence_of_links(fleet, rounds, suspects, within)
-        yield from _tests("link", fleet, rounds, suspects, of_links, kept, options)
+    kept = ~np.isin(suspects.links, doubtful).any(axis=1) & (side[suspects.links].prod(axis=1) > 0)
+    of_links = evidence_of_links(fleet, rounds, suspects, within)
+    yield from _tests("link", fleet, rounds, suspects, of_links, kept, options)
     if cut is not None and cut.slow:
         yield _cut(rounds, cut, within)
 
@@ -277,8 +315,8 @@ def _tests(
     excess = suspects.excess_of_links if kind == "link" else suspects.excess
     for row in np.flatnonzero(kept).tolist():
         nodes = tuple(names[row].tolist())
-        test = _test(kind, nodes, rounds[0].case, evidence, row, suspects, 0.0 if suspects.late else excess[row])
-        yield test if suspects.late else _first_seen(fleet, rounds, test, suspects, options)
+        test = _test(kind, nodes, rounds[0].case, evidence, row, suspects, excess[row])
+        yield _first_seen(fleet, rounds, test, suspects, options)
 
 
 def _first_seen(fleet: Fleet, rounds: list[Round], test: _Test, suspects: Suspects, options: Options) -> _Test:
@@ -379,12 +417,9 @@ def _test(
     times = times[np.isfinite(times)]
     usual = float(np.exp(suspects.level[-1 if np.isfinite(suspects.level[-1]) else 0]))
     ratio = float(np.exp(np.median(times))) if len(times) else float(np.exp(excess))
-    late = int((times > LATE).sum()) if suspects.late else 0
-    if late:
-        ratio = float(np.exp(times).mean())
     if kind == "link" and way == "in":
         nodes, way = nodes[::-1], "out"
-    found = (Evidence(case, usual * ratio, usual, ratio, len(times), late),)
+    found = (Evidence(case, usual * ratio, usual, ratio, len(times)),)
     share = float(np.exp(log.max() - np.logaddexp.reduce(log)))
     verdict = Verdict(kind, nodes, way, probability=share, evidence=found)
     return _Test(verdict, log, len(times), int(evidence.partners[row]))
