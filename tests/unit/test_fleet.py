@@ -62,8 +62,8 @@ def lossy(count: int, seed: int, share: float) -> World:
 
 
 def test_a_node_that_loses_messages_is_named_though_medians_hide_it() -> None:
-    named = Counter(tuple(verdict.nodes for verdict in judged(lossy(8, 3, 0.2), seed).accused) for seed in range(20))
-    assert named[((3,),)] >= 18
+    named = Counter(tuple(verdict.nodes for verdict in judged(lossy(8, 3, 0.2), seed).accused) for seed in range(10))
+    assert named[((3,),)] >= 9
     (verdict,) = judged(lossy(8, 3, 0.2), 1).accused
     evidence = verdict.evidence[0]
     assert verdict.kind == "node"
@@ -78,8 +78,8 @@ def test_a_link_that_loses_messages_is_told_from_its_nodes() -> None:
 
 
 def test_late_messages_everywhere_accuse_nobody() -> None:
-    accused = sum(bool(judged(World(fleet_of(8), scatter(), late=0.05), seed).accused) for seed in range(25))
-    assert accused <= 2
+    accused = sum(bool(judged(World(fleet_of(8), scatter(), late=0.05), seed).accused) for seed in range(10))
+    assert accused <= 1
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("switches", "switch"), ("trunks", "trunk")])

@@ -7,18 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from busbw_analysis.fleet.model import (
-    Evidences,
-    Noise,
-    Suspects,
-    evidence_of_links,
-    evidence_of_nodes,
-    logs_of,
-    suspects_alone,
-    suspects_late,
-    suspects_of_pairs,
-    weight_of,
-)
+from busbw_analysis.fleet import model
 from busbw_analysis.fleet.rounds import (
     FULL,
     SAMPLES,
@@ -173,16 +162,16 @@ class Search:
         Nodes alone run all at once; suspects of pairs have good partners, all at the same time, both ways.
         """
         within = self.options.within
-        alone = {case: suspects_alone(self.of_case(case), within) for case in self.fleet.alone}
+        alone = {case: model.suspects_alone(self.of_case(case), within) for case in self.fleet.alone}
         fleets = {case: with_sides(self.fleet, self.of_case(case), within) for case in pairs}
-        suspects = {case: suspects_of_pairs(fleets[case], self.of_case(case), within) for case in pairs}
-        late = suspects_late(self.fleet, self.rounds)
+        suspects = {case: model.suspects_of_pairs(fleets[case], self.of_case(case), within) for case in pairs}
+        late = model.suspects_late(self.fleet, self.rounds)
         turn = 0
         while turn < (_TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else _TURNS):
             asked = [
                 everybody(self.fleet, case, "alone again")
                 for case in (self.fleet.alone if not pairs or self._room(_OF_PAIRS) else ())
-                if open_tests(evidence_of_nodes(self.fleet, self.of_case(case), alone[case], within)).any()
+                if open_tests(model.evidence_of_nodes(self.fleet, self.of_case(case), alone[case], within)).any()
             ]
             turned = []
             first = turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1
@@ -229,7 +218,7 @@ class Search:
         good = np.ones(fleet.count, dtype=np.bool_)
         # Medians over enough pairs outvote slow nodes, which may only look so because of the cut.
         if fleet.switches or fleet.count < _ENOUGH:
-            good[suspects_of_pairs(fleet, self.of_case(case), within).clear] = False
+            good[model.suspects_of_pairs(fleet, self.of_case(case), within).clear] = False
         sides = sides_of(fleet, self.of_case(case), np.flatnonzero(good), within)
         if min(map(len, sides)) < _LEAST_SIDE:
             return
@@ -241,7 +230,9 @@ class Search:
             asked = self._across(case, sides, len(halves.sender))
             for each in (asked, asked.turned, halves):
                 yield from self._ask(each)
-            scale = suspects_of_pairs(with_sides(fleet, self.of_case(case), within), self.of_case(case), within).scale
+            scale = model.suspects_of_pairs(
+                with_sides(fleet, self.of_case(case), within), self.of_case(case), within
+            ).scale
             cut = cut_evidence(self.of_case(case), scale, within)
             if cut is None or not cut.is_open:
                 break
@@ -276,7 +267,7 @@ class Search:
 # --- what the rounds so far say --------------------------------------------------------------------------------------
 
 
-def open_tests(evidence: Evidences) -> Truths:
+def open_tests(evidence: model.Evidences) -> Truths:
     """Which suspects are neither accused nor cleared."""
     total = evidence.total
     seen = np.isfinite(evidence.out).any(axis=1) | np.isfinite(evidence.back).any(axis=1)
@@ -285,14 +276,14 @@ def open_tests(evidence: Evidences) -> Truths:
 
 
 def open_suspects(
-    fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float, *, links_first: bool
+    fleet: Fleet, rounds: list[Round], suspects: model.Suspects, within: float, *, links_first: bool
 ) -> tuple[Ints, Ints]:
     """The nodes and links that more rounds have to decide. A link waits for its nodes, or comes before them."""
-    tested = evidence_of_nodes(fleet, rounds, suspects, within)
+    tested = model.evidence_of_nodes(fleet, rounds, suspects, within)
     cleared = tested.total <= np.log(_DOUBT)
     is_open = open_tests(tested) | (~cleared & (tested.partners < PARTNERS))
     nodes = suspects.nodes[is_open]
-    links = suspects.links[open_tests(evidence_of_links(fleet, rounds, suspects, within))]
+    links = suspects.links[open_tests(model.evidence_of_links(fleet, rounds, suspects, within))]
     if not links_first:
         links = links[~np.isin(links, suspects.nodes[~cleared | is_open]).any(axis=1)]
     return nodes, links
@@ -300,8 +291,8 @@ def open_suspects(
 
 def bad_nodes(fleet: Fleet, rounds: list[Round], within: float) -> Ints:
     """Suspects of a case that new data accuse (without regard to other cases)."""
-    suspects = suspects_of_pairs(fleet, rounds, within)
-    total = evidence_of_nodes(fleet, rounds, suspects, within).total
+    suspects = model.suspects_of_pairs(fleet, rounds, within)
+    total = model.evidence_of_nodes(fleet, rounds, suspects, within).total
     return np.asarray(suspects.nodes[total > np.log(max(1, len(total)) / ERROR_RATE)])
 
 
@@ -347,7 +338,7 @@ def _blocks(fleet: Fleet, rounds: list[Round], good: Ints, within: float) -> tup
     logs = np.full((fleet.count, fleet.count), np.nan)
     for each in rounds:
         if each.stage in {"pairs", "held out"}:
-            logs[each.sender, each.receiver] = logs_of(each.seconds)
+            logs[each.sender, each.receiver] = model.logs_of(each.seconds)
     logs = ((logs + logs.T) / 2)[np.ix_(good, good)]
     off = ~np.eye(len(good), dtype=np.bool_)
     if len(good) < 2 * _LEAST_SIDE or np.isnan(logs[off]).any():
@@ -415,7 +406,7 @@ def cut_evidence(rounds: list[Round], scale: float, within: float) -> Cut | None
     # A ratio has the errors of two medians over so many pairs, and what all pairs of a round have in common.
     pairs = min(len(each.sender) for each in rounds if each.stage in {"cross", "halves"})
     error = max(_OF_ROUND, _MEDIAN_OVER_MEAN * math.sqrt(2 / pairs) * scale)
-    noise = Noise(error, weight=weight_of(each for each in rounds if each.stage == "cross"))
+    noise = model.Noise(error, weight=model.weight_of(each for each in rounds if each.stage == "cross"))
     ways = [noise.log_evidence(ratios[np.newaxis, 1:, way], within)[0] for way in (0, 1)]
     slow = bool(ratios[0].max() > within)
     return Cut(float(ratios[0].max()), np.asarray([ways[0] + ways[1], *ways]), ratios[1:], slow)

@@ -8,36 +8,8 @@ from typing import Final, Literal
 import numpy as np
 
 from busbw.runs.asked import LEAST_NODES
-from busbw_analysis.fleet.model import (
-    LATE,
-    Data,
-    Evidences,
-    Noise,
-    Suspects,
-    data_of,
-    evidence_of_links,
-    evidence_of_nodes,
-    lateness,
-    medians,
-    scale_of_errors,
-    suspects_alone,
-    suspects_late,
-    suspects_of_pairs,
-    without_levels,
-)
+from busbw_analysis.fleet import model, search
 from busbw_analysis.fleet.rounds import AGAIN, FRESH, Fleet, Floats, Ints, Round, Truths
-from busbw_analysis.fleet.search import (
-    ERROR_RATE,
-    PARTNERS,
-    Cut,
-    Options,
-    across_of,
-    bad_switches,
-    cut_evidence,
-    log_median,
-    usual_within,
-    with_sides,
-)
 
 Kind = Literal["failed", "wrong", "device", "alone", "node", "link", "switch", "trunk", "undecided"]
 """failed: cannot be measured; wrong: other results than most; device: fewer of a kind than other nodes; alone: slow by
@@ -193,7 +165,7 @@ class _Test:
 def judge(
     fleet: Fleet,
     rounds: Sequence[Round],
-    options: Options,
+    options: search.Options,
     devices: Iterable[tuple[int, Device]] = (),
     throttled: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
 ) -> FleetJudgement:
@@ -209,7 +181,7 @@ def judge(
         *(late := list(_late(fleet, list(rounds), options))),
     ]
     # What is late is slow sometimes.
-    bad = [test.verdict for test in late if test.total > np.log(1 / ERROR_RATE)]
+    bad = [test.verdict for test in late if test.total > np.log(1 / search.ERROR_RATE)]
     doubtful = [node for verdict in bad if verdict.kind == "node" for node in verdict.nodes]
     for case in fleet.pairs:
         tests += _of_pairs(fleet, _of(rounds, case), options, doubtful)
@@ -237,65 +209,56 @@ def _of(rounds: Sequence[Round], case: int) -> list[Round]:
     return [each for each in rounds if each.case == case]
 
 
-def _alone(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Test]:
-    suspects = suspects_alone(rounds, options.within)
-    evidence = evidence_of_nodes(fleet, rounds, suspects, options.within)
+def _alone(fleet: Fleet, rounds: list[Round], options: search.Options) -> Iterator[_Test]:
+    suspects = model.suspects_alone(rounds, options.within)
+    evidence = model.evidence_of_nodes(fleet, rounds, suspects, options.within)
     yield from _tests("alone", fleet, rounds, suspects, evidence, np.ones(len(suspects.nodes), np.bool_), options)
 
 
-def _late(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Test]:
+def _late(fleet: Fleet, rounds: list[Round], options: search.Options) -> Iterator[_Test]:
     """Who loses or delays messages of any size, with what that costs those of the first case."""
-    suspects = suspects_late(fleet, rounds)
-    nodes = evidence_of_nodes(fleet, rounds, suspects, options.within)
-    links = evidence_of_links(fleet, rounds, suspects, options.within)
-    again = [each for each in rounds if each.stage in FRESH and each.case in fleet.pairs[:1]]
-    usual, spread = data_of(fleet, again), data_of(fleet, lateness(again))
-    tests: list[tuple[Kind, tuple[int, ...], Evidences, int]]
-    tests = [("node", (node,), nodes, row) for row, node in enumerate(suspects.nodes.tolist())]
+    suspects = model.suspects_late(fleet, rounds)
+    nodes = model.evidence_of_nodes(fleet, rounds, suspects, options.within)
+    links = model.evidence_of_links(fleet, rounds, suspects, options.within)
+    tests = [_test("node", (node,), 0, nodes, row, suspects, 0.0) for row, node in enumerate(suspects.nodes.tolist())]
     doubtful = suspects.nodes[nodes.total > 0]
     tests += [
-        ("link", tuple(pair), links, row)
+        _test("link", tuple(pair), 0, links, row, suspects, 0.0)
         for row, pair in enumerate(suspects.links.tolist())
         if not np.isin(pair, doubtful).any()
     ]
-    for kind, subject, evidence, row in tests:
-        test = _test(kind, subject, again[0].case if again else 0, evidence, row, suspects, 0.0)
+    again = [each for each in rounds if each.stage in FRESH and each.case in fleet.pairs[:1]]
+    usual, spread = model.data_of(fleet, again), model.data_of(fleet, model.lateness(again))
+    seconds = float(np.exp(np.median(usual.log))) if len(usual.log) else 0.0
+    for test in tests:
+        seen, subject = test.verdict.evidence[0], test.verdict.nodes
         own = np.isin(spread.sender, subject).astype(int) + np.isin(spread.receiver, subject) >= len(subject)
-        times = np.concatenate([evidence.out[row], evidence.back[row]])
         ratio = float(np.exp(spread.log[own]).mean()) if own.any() else 1.0
-        seconds = float(np.exp(np.median(usual.log))) if len(usual.log) else 0.0
-        found = replace(
-            test.verdict.evidence[0],
-            measured_seconds=seconds * ratio,
-            usual_seconds=seconds,
-            ratio=ratio,
-            rounds=int(np.isfinite(times).sum()),
-            late=int((times > LATE).sum()),
-        )
+        found = Evidence(fleet.pairs[0], seconds * ratio, seconds, ratio, seen.rounds, seen.late)
         yield replace(test, verdict=replace(test.verdict, evidence=(found,)))
 
 
-def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options, late: Sequence[int]) -> Iterator[_Test]:
+def _of_pairs(fleet: Fleet, rounds: list[Round], options: search.Options, late: Sequence[int]) -> Iterator[_Test]:
     """Whose times are long in a case. late: nodes whose pairs are none of its suspects."""
     if not rounds:
         return
     within = options.within
-    fleet = with_sides(fleet, rounds, within)
-    suspects = suspects_of_pairs(fleet, rounds, within)
-    evidence = evidence_of_nodes(fleet, rounds, suspects, within)
-    bad = suspects.nodes[evidence.total > np.log(max(1, len(suspects.nodes)) / ERROR_RATE)]
-    switches = bad_switches(fleet, bad) if len(fleet.switches) > 1 else np.zeros(0, dtype=np.int64)
+    fleet = search.with_sides(fleet, rounds, within)
+    suspects = model.suspects_of_pairs(fleet, rounds, within)
+    evidence = model.evidence_of_nodes(fleet, rounds, suspects, within)
+    bad = suspects.nodes[evidence.total > np.log(max(1, len(suspects.nodes)) / search.ERROR_RATE)]
+    switches = search.bad_switches(fleet, bad) if len(fleet.switches) > 1 else np.zeros(0, dtype=np.int64)
     for switch in switches.tolist():
         yield _switch(fleet, rounds, suspects, evidence, switch, within)
     yield from _tests(
         "node", fleet, rounds, suspects, evidence, ~np.isin(fleet.leaf[suspects.nodes], switches), options
     )
     doubtful = np.concatenate([suspects.nodes[evidence.total > 0], np.asarray(late, dtype=np.int64)])
-    cut = cut_evidence(rounds, suspects.scale, within)
+    cut = search.cut_evidence(rounds, suspects.scale, within)
     # Pairs across a bad cut are slow, too.
-    side = across_of(fleet, rounds) if cut is not None and cut.is_bad else np.ones(fleet.count)
+    side = search.across_of(fleet, rounds) if cut is not None and cut.is_bad else np.ones(fleet.count)
     kept = ~np.isin(suspects.links, doubtful).any(axis=1) & (side[suspects.links].prod(axis=1) > 0)
-    of_links = evidence_of_links(fleet, rounds, suspects, within)
+    of_links = model.evidence_of_links(fleet, rounds, suspects, within)
     yield from _tests("link", fleet, rounds, suspects, of_links, kept, options)
     if cut is not None and cut.slow:
         yield _cut(rounds, cut, within)
@@ -305,10 +268,10 @@ def _tests(
     kind: Kind,
     fleet: Fleet,
     rounds: list[Round],
-    suspects: Suspects,
-    evidence: Evidences,
+    suspects: model.Suspects,
+    evidence: model.Evidences,
     kept: Truths,
-    options: Options,
+    options: search.Options,
 ) -> Iterator[_Test]:
     """The suspects among the nodes or links of a case that are ``kept``."""
     names: Ints = suspects.links if kind == "link" else suspects.nodes[:, np.newaxis]
@@ -319,14 +282,16 @@ def _tests(
         yield _first_seen(fleet, rounds, test, suspects, options)
 
 
-def _first_seen(fleet: Fleet, rounds: list[Round], test: _Test, suspects: Suspects, options: Options) -> _Test:
+def _first_seen(
+    fleet: Fleet, rounds: list[Round], test: _Test, suspects: model.Suspects, options: search.Options
+) -> _Test:
     """A suspect of which nothing was measured again, with the times that made it one: ``is_far`` if it stands out in
     them, not only from the effects of its nodes.
     """
     nodes = test.verdict.nodes
     if test.times or any(each.stage in AGAIN and not _disturbed(each, nodes) for each in rounds):
         return test
-    data = data_of(fleet, [each for each in rounds if each.stage in {"alone", "pairs", "held out"}])
+    data = model.data_of(fleet, [each for each in rounds if each.stage in {"alone", "pairs", "held out"}])
     ends = [(data.sender, data.receiver), (data.receiver, data.sender)]
     # Pairs with other suspects are slow for two reasons.
     usual = ~np.isin(np.stack([data.sender, data.receiver]), np.setdiff1d(suspects.nodes, nodes)).any(axis=0)
@@ -340,7 +305,7 @@ def _first_seen(fleet: Fleet, rounds: list[Round], test: _Test, suspects: Suspec
     return replace(test, verdict=replace(test.verdict, evidence=(found,)), is_far=bool(is_far))
 
 
-def _seen(data: Data, chosen: Truths, level: Floats, case: int) -> Evidence:
+def _seen(data: model.Data, chosen: Truths, level: Floats, case: int) -> Evidence:
     """The median of chosen times, and over the level of their path."""
     measured = float(np.exp(np.median(data.log[chosen])))
     ratio = float(np.exp(np.median((data.log - level[data.path])[chosen])))
@@ -366,14 +331,16 @@ def _unnamed(fleet: Fleet, rounds: list[Round], verdicts: Sequence[Verdict]) -> 
         for node in np.setdiff1d(np.arange(fleet.count), named).tolist():
             rows, columns = others & (data.sender == node), others & (data.receiver == node)
             lines = (rows, columns) if both_ways else (rows | columns,)
-            seen += [(_seen(data, line, level, rounds[0].case), node) for line in lines if line.sum() >= PARTNERS]
+            seen += [
+                (_seen(data, line, level, rounds[0].case), node) for line in lines if line.sum() >= search.PARTNERS
+            ]
         if not seen:
             return
         worst, node = max(seen, key=lambda each: each[0].ratio)
         named.append(node)
         # Times that scatter as widely without this node do not point at it.
         rest = (data.log - level[data.path])[_without(data, named)]
-        scale = scale_of_errors(rest - np.median(rest)) if len(rest) else 0.0
+        scale = model.scale_of_errors(rest - np.median(rest)) if len(rest) else 0.0
         if np.log(worst.ratio) < max(np.log(_CLEAR), _CLEAR_SIGMAS * scale):
             return
         yield Verdict(
@@ -386,16 +353,16 @@ def _unnamed(fleet: Fleet, rounds: list[Round], verdicts: Sequence[Verdict]) -> 
         )
 
 
-def _of_map(fleet: Fleet, rounds: list[Round]) -> Data:
+def _of_map(fleet: Fleet, rounds: list[Round]) -> model.Data:
     """The median time of every ordered pair."""
-    data = data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
+    data = model.data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
     keys, number = np.unique(data.sender * fleet.count + data.receiver, return_inverse=True)
     sender, receiver = keys // fleet.count, keys % fleet.count
-    log = medians(data.log, number, len(keys))
-    return Data(np.zeros(len(keys), np.int64), sender, receiver, fleet.path(sender, receiver), log)
+    log = model.medians(data.log, number, len(keys))
+    return model.Data(np.zeros(len(keys), np.int64), sender, receiver, fleet.path(sender, receiver), log)
 
 
-def _without(data: Data, nodes: Sequence[int]) -> Truths:
+def _without(data: model.Data, nodes: Sequence[int]) -> Truths:
     """The times of pairs that have none of ``nodes``."""
     return np.asarray(~np.isin(data.sender, nodes) & ~np.isin(data.receiver, nodes))
 
@@ -407,7 +374,13 @@ def _disturbed(measured: Round, nodes: tuple[int, ...]) -> bool:
 
 
 def _test(
-    kind: Kind, nodes: tuple[int, ...], case: int, evidence: Evidences, row: int, suspects: Suspects, excess: float
+    kind: Kind,
+    nodes: tuple[int, ...],
+    case: int,
+    evidence: model.Evidences,
+    row: int,
+    suspects: model.Suspects,
+    excess: float,
 ) -> _Test:
     """A node or link with its evidence, in its most probable direction."""
     log = evidence.log[row]
@@ -419,23 +392,24 @@ def _test(
     ratio = float(np.exp(np.median(times))) if len(times) else float(np.exp(excess))
     if kind == "link" and way == "in":
         nodes, way = nodes[::-1], "out"
-    found = (Evidence(case, usual * ratio, usual, ratio, len(times)),)
+    late = int((times > model.LATE).sum()) if suspects.late else 0
+    found = (Evidence(case, usual * ratio, usual, ratio, len(times), late),)
     share = float(np.exp(log.max() - np.logaddexp.reduce(log)))
     verdict = Verdict(kind, nodes, way, probability=share, evidence=found)
     return _Test(verdict, log, len(times), int(evidence.partners[row]))
 
 
 def _switch(
-    fleet: Fleet, rounds: list[Round], suspects: Suspects, evidence: Evidences, switch: int, within: float
+    fleet: Fleet, rounds: list[Round], suspects: model.Suspects, evidence: model.Evidences, switch: int, within: float
 ) -> _Test:
     """A switch most of whose nodes are bad: it, if pairs below it are slow too, else its trunk."""
     below = fleet.leaf == switch
     rows = np.flatnonzero(below[suspects.nodes])
     log = np.logaddexp.reduce(evidence.log[rows], axis=0) - np.log(len(rows))
-    data = data_of(fleet, [each for each in rounds if each.stage == "within"])
+    data = model.data_of(fleet, [each for each in rounds if each.stage == "within"])
     inside = below[data.sender]
-    errors = without_levels(data, suspects.level, ~inside)[inside]
-    is_switch = Noise(suspects.scale).log_evidence(errors[np.newaxis], within)[0] > np.log(1 / ERROR_RATE)
+    errors = model.without_levels(data, suspects.level, ~inside)[inside]
+    is_switch = model.Noise(suspects.scale).log_evidence(errors[np.newaxis], within)[0] > np.log(1 / search.ERROR_RATE)
     members = tuple(np.flatnonzero(below).tolist())
     test = _test("switch" if is_switch else "trunk", members, rounds[0].case, evidence, int(rows[0]), suspects, 0.0)
     way = WAYS[int(np.argmax(log))]
@@ -447,13 +421,13 @@ def _switch(
     return _Test(verdict, log, test.times, len(members))
 
 
-def _cut(rounds: list[Round], cut: Cut, within: float) -> _Test:
+def _cut(rounds: list[Round], cut: search.Cut, within: float) -> _Test:
     """A cut whose pairs are slow together, narrowed to the smallest set that is."""
-    usual = usual_within(rounds)
+    usual = search.usual_within(rounds)
     across = [each for each in rounds if each.stage == "cross"]
     times = cut.times.ravel() if len(cut.times) else np.asarray([cut.first])
     slow = max(within, float(np.median(times)) / 2)
-    narrow = [each for each in rounds if each.stage == "narrow" and log_median(each) - usual > slow]
+    narrow = [each for each in rounds if each.stage == "narrow" and search.log_median(each) - usual > slow]
     smallest = min([across[-1], *narrow], key=lambda each: len(each.sender))
     ratio = float(np.exp(np.median(times)))
     seconds = float(np.exp(usual))
@@ -480,8 +454,8 @@ def _decided(tests: list[_Test]) -> Iterator[Verdict]:
         adjusted = max(adjusted, min(1.0, (len(tests) - place) * float(np.exp(min(0.0, -test.total)))))
         posterior = _posterior(PRIOR[test.verdict.kind], test.total)
         # One partner leaves open whether its link is slow instead.
-        lone = test.verdict.kind == "node" and test.partners < PARTNERS
-        if test.times and adjusted <= ERROR_RATE and not lone:
+        lone = test.verdict.kind == "node" and test.partners < search.PARTNERS
+        if test.times and adjusted <= search.ERROR_RATE and not lone:
             yield replace(test.verdict, probability=posterior * test.verdict.probability, error=adjusted)
         elif test.is_far or (test.times and adjusted <= _LIKELY):
             pairs = test.verdict.nodes if len(test.verdict.nodes) == 2 else (test.verdict.nodes[0], -1)
@@ -545,8 +519,8 @@ def _failed(rounds: Sequence[Round]) -> Iterator[Verdict]:
 def ratios(judgement: FleetJudgement, case: int) -> Floats:
     """Time over the usual of every pair of a case (n × n, from rows to columns; NaN: not measured): the last one."""
     fleet, rounds = judgement.fleet, _of(judgement.rounds, case)
-    data = data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
+    data = model.data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
     matrix = np.full((fleet.count, fleet.count), np.nan)
-    level = medians(data.log, data.path, 2)
+    level = model.medians(data.log, data.path, 2)
     matrix[data.sender, data.receiver] = np.exp(data.log - level[data.path])
     return matrix
