@@ -174,7 +174,7 @@ class Fleets:
             for row in document["verdicts"]
             if row["kind"] != "undecided"
         )
-        assert told.exit_code == document["exit_code"] == int(bool(named)), told.output
+        assert told.exit_code == document["exit_code"], told.output
         measured = store.read(folder).measurements
         right = set(named) <= truth.right and len(named) == bool(truth.right)
         return Outcome(named, right, document["rounds"], sum(row.elapsed_ns for row in measured) * 1e-9)

@@ -14,12 +14,17 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from exhaustive import AT_NIGHT, trials
 from testing.narrow import require
+from testing.plans import plan_text, sweep
 
 from busbw.runs import store
+from busbw.runs.plan import read_suite
 from busbw.runs.records import Ended, Failed, LaunchStarted, Measurement
+from busbw_analysis.fleet.controller import judged
+from busbw_analysis.fleet.search import Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,6 +201,20 @@ def test_a_bit_that_flips_once_names_its_rank_and_host(commands: Commands, backe
     (row,) = commands.read().failed
     assert (row.cause, row.ranks) == ("wrong_data", (1,))
     assert f"rank 1 (host {_HOST})" in row.error
+
+
+def test_a_bit_that_flips_in_a_fleet_names_its_node_and_the_others_are_measured(
+    commands: Commands, tmp_path: Path
+) -> None:
+    sweeps = [sweep(op, "4KiB", groups="asked", sync="none") for op in ("signature", "pair_uni")]
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan_text(*sweeps, controller="fleet", timing=msgspec.to_builtins(read_suite("fleet").timing)))
+    finished = _with_fault(commands, "flip", "run", "--plan", str(plan), "--ranks", "4")
+    assert finished.code == 1, finished.told
+    run = commands.read()
+    accused = judged([run], [None], Options(), None).judgement.accused
+    assert [(verdict.kind, verdict.nodes) for verdict in accused] == [("wrong", (1,))]
+    assert {rank for row in run.measurements for group in row.groups for rank in group.ranks} == {0, 2, 3}
 
 
 def test_a_size_that_no_memory_holds_is_refused_before_anything_starts(commands: Commands) -> None:

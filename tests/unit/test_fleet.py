@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from testing.fleets import ALONE, NODE_FAULTS, PAIRS, World, fleet_of, judged, scatter, searched
 
-from busbw_analysis.fleet.model import Noise, log_evidence, medians
-from busbw_analysis.fleet.rounds import Fleet, Round, tournament
+from busbw_analysis.fleet.model import Noise, medians
+from busbw_analysis.fleet.rounds import Fleet, Round, everybody, tournament
 from busbw_analysis.fleet.search import ERROR_RATE, MOST_ROUNDS, Options, Search
 from busbw_analysis.fleet.verdicts import Verdict, judge
 
@@ -51,6 +51,35 @@ def test_a_node_that_is_slow_alone_is_told_from_slow_links() -> None:
 def test_a_slow_link_accuses_neither_of_its_nodes(links: dict[tuple[int, int], float], nodes: object, way: str) -> None:
     verdict = only(world(links=links))
     assert (verdict.kind, verdict.nodes, verdict.way) == ("link", nodes, way)
+
+
+def lossy(count: int, seed: int, share: float) -> World:
+    """Of a node's samples, ``share`` is late, whoever its partner is."""
+    node = seed % count
+    others = [other for other in range(count) if other != node]
+    lost = {pair: share for other in others for pair in ((node, other), (other, node))}
+    return World(fleet_of(count), scatter(), lost=lost)
+
+
+def test_a_node_that_loses_messages_is_named_though_medians_hide_it() -> None:
+    named = Counter(tuple(verdict.nodes for verdict in judged(lossy(8, 3, 0.2), seed).accused) for seed in range(10))
+    assert named[((3,),)] >= 9
+    (verdict,) = judged(lossy(8, 3, 0.2), 1).accused
+    evidence = verdict.evidence[0]
+    assert verdict.kind == "node"
+    assert evidence.rounds / 3 < evidence.late < evidence.rounds
+    assert evidence.ratio == pytest.approx(4.8, rel=0.5)  # a fifth takes 20 times as long
+
+
+def test_a_link_that_loses_messages_is_told_from_its_nodes() -> None:
+    verdict = only(world(lost={(2, 9): 0.4, (9, 2): 0.4}))
+    assert (verdict.kind, verdict.nodes, verdict.way) == ("link", (2, 9), "both")
+    assert verdict.evidence[0].late > 0
+
+
+def test_late_messages_everywhere_accuse_nobody() -> None:
+    accused = sum(bool(judged(World(fleet_of(8), scatter(), late=0.05), seed).accused) for seed in range(10))
+    assert accused <= 1
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("switches", "switch"), ("trunks", "trunk")])
@@ -186,16 +215,16 @@ def test_rounds_have_each_node_once() -> None:
 def test_the_evidence_of_chance_exceeds_its_limit_as_rarely_as_promised() -> None:
     generator = np.random.default_rng(1)
     errors = generator.standard_t(4, (20_000, 6)) * 0.1
-    evidence = log_evidence(errors, Noise(0.1), 0.16)
+    evidence = Noise(0.1).log_evidence(errors, 0.16)
     for limit in (10, 100):
         assert (evidence > math.log(limit)).mean() <= 1 / limit
-    assert np.median(log_evidence(errors + TWICE, Noise(0.1), 0.16)) > math.log(1000)
+    assert np.median(Noise(0.1).log_evidence(errors + TWICE, 0.16)) > math.log(1000)
 
 
 def test_a_single_slow_moment_is_no_evidence() -> None:
     errors = np.zeros((1, 4))
     errors[0, 0] = math.log(5)
-    assert log_evidence(errors, Noise(0.05), 0.16)[0] < 0
+    assert Noise(0.05).log_evidence(errors, 0.16)[0] < 0
 
 
 def test_medians_by_key() -> None:
@@ -204,10 +233,11 @@ def test_medians_by_key() -> None:
 
 
 def test_a_round_that_was_not_asked_is_refused() -> None:
-    search = Search(Fleet(("n0",), np.asarray([-1])), Options())
+    fleet = Fleet(("n0",), np.asarray([-1]))
+    search = Search(fleet, Options())
     assert search.asked is None
     with pytest.raises(ValueError, match="no round"):
-        search.tell(np.zeros(1))
+        search.tell(everybody(fleet, 0, "alone"))
 
 
 @pytest.mark.parametrize("turn", [lambda each: each.turned, lambda each: each.part(0, 1)])

@@ -15,14 +15,17 @@ from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main as busbw
 from busbw.errors import UsageError
+from busbw.launch.run_session import refuse_impossible
 from busbw.ops import OPS
 from busbw.ops.groups import ASKED
 from busbw.runs.facts import GpuFacts, HostFacts, NodeFacts, PciFacts
+from busbw.runs.plan import read_suite
 from busbw.runs.records import (
     QUANTILES,
     Case,
     Check,
     Ended,
+    Failed,
     GpuConditions,
     GroupSamples,
     HostConditions,
@@ -35,12 +38,14 @@ from busbw.runs.store import StoredRun
 from busbw_analysis.fleet.controller import FleetController, fleet_of, missing_devices, two_hosts
 from busbw_analysis.fleet.cost import cost_of
 from busbw_analysis.fleet.topology import compressed, expand, read_topology
+from busbw_analysis.fleet.verdicts import Device
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.machine import machine_of
 
 HOSTS = tuple(f"n{number:02}" for number in range(8))
 ALONE = case("memory_copy", 1 << 20, 16, group=ASKED, nodes=8)
 PAIR = case("pair_uni", 1 << 22, 16, group=ASKED, nodes=8)
+SIGNATURE = case("signature", 1 << 20, 8, group=ASKED, nodes=8)
 GPU = case("host_to_device", 1 << 20, 16, group=ASKED, nodes=8)
 TWICE = 2.0
 
@@ -147,7 +152,8 @@ def test_a_terminal_gets_the_answer_first_and_the_map_last(tmp_path: Path) -> No
     lines = invoke(str(folder)).stdout.splitlines()
     assert "n03" in lines[0]
     assert "--exclude=n03" in lines
-    assert [line.split()[0] for line in lines[-8:]] == list(HOSTS)
+    assert lines[-9].split() == [str(number) for number in range(1, 9)]
+    assert [line.split()[:2] for line in lines[-8:]] == [[str(number), host] for number, host in enumerate(HOSTS, 1)]
 
 
 def test_a_report_of_a_fleet_is_written(tmp_path: Path) -> None:
@@ -202,6 +208,25 @@ def test_a_controller_asks_the_first_rank_of_a_host_for_pairs_and_all_for_the_re
     assert (collective.case, collective.groups) == (2, tuple((rank, rank + 1) for rank in range(0, 16, 2)))
 
 
+def test_a_node_that_computes_other_results_is_named_and_left_out() -> None:
+    controller = FleetController()
+    controller.begin([SIGNATURE, PAIR], HOSTS, {})
+    ask = controller.next(None)
+    for number in range(200):
+        if ask is None:
+            break
+        of = (SIGNATURE, PAIR)[ask.case]
+        wrong = tuple(rank for group in ask.groups for rank in group if of == SIGNATURE and rank == 3)
+        failed = Failed(case=of, launch=0, block=number, error="wrong", cause="wrong_data", ranks=wrong)
+        measured = block(of, number, dict.fromkeys(ask.groups, 0.01))
+        ask = controller.next(failed if wrong else measured)
+    (verdict,) = controller.judgement.verdicts
+    assert (verdict.kind, verdict.nodes, verdict.case) == ("wrong", (3,), 0)
+    asked = controller.search.rounds
+    assert [3 in each.sender for each in asked[:2]] == [True, False]  # all others are measured again, without it
+    assert not any(3 in side for each in asked[1:] for side in (each.sender, each.receiver))
+
+
 def test_ranks_of_a_single_host_are_the_nodes() -> None:
     controller = FleetController()
     controller.begin([ALONE, PAIR], ["here"] * 4, {})
@@ -213,8 +238,10 @@ def test_a_node_with_fewer_gpus_than_the_others_is_named() -> None:
         return HostFacts(pci=PciFacts(gpus=tuple(GpuFacts(address=str(number)) for number in range(gpus))))
 
     facts = {name: host(7 if name == "n05" else 8) for name in HOSTS}
-    ((node, device),) = missing_devices(HOSTS, facts)
-    assert (node, device.what, device.count, device.usual) == (5, "GPUs", 7, 8)
+    controller = FleetController()
+    controller.begin([PAIR], HOSTS, facts)
+    (verdict,) = controller.judgement.verdicts
+    assert (verdict.kind, verdict.nodes, verdict.device) == ("device", (5,), Device("GPUs", 7, 8))
     assert not missing_devices(HOSTS[:2], {"n00": host(7), "n01": host(8)})
 
 
@@ -375,6 +402,15 @@ def test_times_that_scatter_point_at_no_node(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused_before_the_measurement(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     monkeypatch.setattr("busbw_analysis.cli.fleet.measured", lambda *_: pytest.fail("measured"))
     assert invoke(*words).exit_code == 2
+
+
+@pytest.mark.parametrize("hosts", [["a", "b", "c"], ["a", "b"] * 4])
+def test_too_few_nodes_are_refused_before_the_measurement(hosts: list[str]) -> None:
+    with pytest.raises(UsageError):
+        FleetController(read_suite("fleet")).begin([ALONE, PAIR], hosts, {})
+    if len(hosts) == 3:
+        with pytest.raises(UsageError):
+            refuse_impossible(read_suite("fleet"), len(hosts), on_one_host=False)
 
 
 def test_each_line_has_the_cost_of_its_node_in_a_batch_that_fits(tmp_path: Path) -> None:

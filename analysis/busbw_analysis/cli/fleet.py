@@ -14,6 +14,7 @@ import click
 from busbw.errors import BusbwError, UsageError
 from busbw.escape import echo, plain_text
 from busbw.runs import store
+from busbw.runs.asked import LEAST_NODES
 from busbw.runs.plan import override, read_suite
 from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.units import counted, parse_share
@@ -26,7 +27,7 @@ from busbw_analysis.fleet.controller import Judged, judged
 from busbw_analysis.fleet.cost import Cost, cost_of
 from busbw_analysis.fleet.search import Options
 from busbw_analysis.fleet.topology import read_topology
-from busbw_analysis.fleet.verdicts import LEAST_NODES, FleetJudgement
+from busbw_analysis.fleet.verdicts import FleetJudgement
 from busbw_analysis.report.to_terminal import render, render_lines
 from busbw_analysis.training.machine import GivenNetwork, machine_of
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from busbw.ops import PAIRED, REDUCING, SYNCHRONISING
+from busbw.ops.groups import ASKED
+from busbw.runs.asked import LEAST_NODES
 from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.resumed import resuming
@@ -130,7 +132,9 @@ def _fewer_ranks(judgement: Judgement) -> str:
     crowded = judgement.facts.oversubscribed_hosts
     ranks, cores = max(crowded.values(), key=lambda shared: shared[0] / shared[1])
     where = "" if len(crowded) == 1 else " per host"
-    fewest = _FEWEST_PAIRED if any(row.case.op in PAIRED for row in judgement.cases) else 2
+    cases = [row.case for row in judgement.cases]
+    asked = any(case.group == ASKED for case in cases)
+    fewest = LEAST_NODES if asked else _FEWEST_PAIRED if any(case.op in PAIRED for case in cases) else 2
     fewer = f"rerun with --ranks {cores}{where}, or " if cores >= fewest else ""
     return f"{fewer}use a host with {ranks} cores"
 

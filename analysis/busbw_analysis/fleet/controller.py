@@ -8,15 +8,17 @@ from typing import Final
 
 import numpy as np
 
+from busbw.errors import UsageError
 from busbw.ops import OPS
 from busbw.ops.groups import ASKED
-from busbw.runs.asked import Ask
+from busbw.runs.asked import LEAST_NODES, Ask
 from busbw.runs.facts import UNKNOWN_HOST, HostFacts
 from busbw.runs.plan import Plan
 from busbw.runs.records import Case, Failed, HostConditions, Imported, Measurement, Run, Skipped
 from busbw.runs.store import StoredRun
+from busbw.units import counted
 from busbw_analysis.data.block_columns import columns_of
-from busbw_analysis.fleet.rounds import Fleet, Floats, Round, Stage
+from busbw_analysis.fleet.rounds import Fleet, Round, Stage
 from busbw_analysis.fleet.search import Options, Search
 from busbw_analysis.fleet.topology import Path_
 from busbw_analysis.fleet.verdicts import Device, FleetJudgement, judge
@@ -88,15 +90,18 @@ def missing_devices(names: Sequence[str], facts: Mapping[str, HostFacts]) -> lis
     return found
 
 
-def group_times(row: Measurement) -> list[tuple[tuple[int, ...], float]]:
-    """The ranks of each group of a block, and the median time of a call in seconds."""
+def group_times(row: Measurement) -> list[tuple[tuple[int, ...], float, float]]:
+    """The ranks of each group of a block, the median time of a call in seconds, and the spread of its samples."""
     columns = columns_of(row)
     ends = np.cumsum(columns.length)
     starts = ends - columns.length
-    times = [float(np.median(columns.slowest[start:end])) for start, end in zip(starts, ends, strict=True)]
+    samples = [1e-9 / row.calls * columns.slowest[start:end] for start, end in zip(starts, ends, strict=True)]
     flat = columns.ranks.flat.tolist()
     ranks: list[tuple[int, ...]] = [tuple(flat[start:end]) for start, end in pairwise(columns.ranks.starts.tolist())]
-    return [(members, 1e-9 * time / row.calls) for members, time in zip(ranks, times, strict=True)]
+    return [
+        (members, float(np.median(own)), float(own.mean() / np.quantile(own, 0.25)))
+        for members, own in zip(ranks, samples, strict=True)
+    ]
 
 
 @dataclass(slots=True)
@@ -115,8 +120,10 @@ class FleetController:
     _devices: list[tuple[int, Device]] = field(default_factory=list, init=False)
 
     def begin(self, cases: Sequence[Case], hosts: Sequence[str], facts: Mapping[str, HostFacts]) -> None:
-        """As in ``Controller``."""
+        """As in ``Controller``. Raises UsageError for too few nodes to be measured."""
         names, self._ranks = nodes_of_ranks(hosts)
+        if self.plan is not None and len(names) < LEAST_NODES:
+            raise UsageError(f"{counted(len(names), 'node')}, but a fleet has {LEAST_NODES} or more")
         self._hosts, self._limits = hosts, [Counter() for _ in names]
         if self.plan is not None:
             self.options = replace(self.options, sample=self.plan.matchings, seed=self.plan.seed)
@@ -131,12 +138,7 @@ class FleetController:
     def next(self, measured: Measurement | Failed | Skipped | None) -> Ask | None:
         """As in ``Controller``."""
         if measured is not None and self.search.asked is not None:
-            seconds = self._seconds(self.search.asked, measured)
-            taken = None
-            if isinstance(measured, Measurement):
-                self._note(measured.conditions)
-                taken = np.asarray([self._taken.get(self._hosts[ranks[0]], np.nan) for ranks in self._ranks])
-            self.search.tell(seconds, taken)
+            self.search.tell(self._outcome(self.search.asked, measured))
         return self.asked
 
     def _note(self, conditions: Sequence[HostConditions]) -> None:
@@ -170,19 +172,24 @@ class FleetController:
             groups = tuple(self._ranks[node] for node in asked.sender.tolist())
         return Ask(case=asked.case, groups=groups)
 
-    def _seconds(self, asked: Round, measured: Measurement | Failed | Skipped) -> Floats:
-        """The times of the pairs of ``asked``: NaN where one failed, 0 where none can be measured. A node alone is as
-        slow as its slowest rank.
-        """
-        if not isinstance(measured, Measurement):
-            return np.full(len(asked.sender), 0.0 if isinstance(measured, Skipped) else np.nan)
+    def _outcome(self, asked: Round, measured: Measurement | Failed | Skipped) -> Round:
+        """``asked`` with its times. A node alone is as slow as its slowest rank."""
         node_of = {rank: node for node, ranks in enumerate(self._ranks) for rank in ranks}
-        times: dict[tuple[int, int], float] = {}
-        for ranks, seconds in group_times(measured):
+        if isinstance(measured, Skipped):
+            return asked.measured(np.zeros(len(asked.sender)))
+        if isinstance(measured, Failed):
+            wrong = [node_of[rank] for rank in measured.ranks]
+            failed = np.isin(asked.sender, wrong) | np.isin(asked.receiver, wrong) | (not wrong)
+            return asked.measured(np.where(failed, np.nan, 0.0), wrong=bool(wrong))
+        self._note(measured.conditions)
+        times: dict[tuple[int, int], tuple[float, float]] = {}
+        for ranks, *seconds in group_times(measured):
             pair = (node_of[ranks[0]], node_of[ranks[-1]])
-            times[pair] = max(seconds, times.get(pair, 0.0))
+            times[pair] = max((seconds[0], seconds[1]), times.get(pair, (0.0, 0.0)))
         pairs = zip(asked.sender.tolist(), asked.receiver.tolist(), strict=True)
-        return np.asarray([times.get(pair, np.nan) for pair in pairs])
+        median, spread = np.asarray([times.get(pair, (np.nan, np.nan)) for pair in pairs]).T
+        taken = np.asarray([self._taken.get(self._hosts[ranks[0]], np.nan) for ranks in self._ranks])
+        return asked.measured(median, spread, taken)
 
     @property
     def judgement(self) -> FleetJudgement:
@@ -244,7 +251,7 @@ def _replayed(stored: StoredRun, options: Options, topology: Mapping[str, Path_]
 
 
 def _answers(ask: Ask, row: Measurement | Failed) -> bool:
-    return isinstance(row, Failed) or {ranks for ranks, _ in group_times(row)} == set(ask.groups)
+    return isinstance(row, Failed) or {ranks for ranks, *_ in group_times(row)} == set(ask.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +305,8 @@ def _times(stored: StoredRun, name: str | None) -> Iterable[_Time]:
     for row in stored.rows:
         if not isinstance(row, Measurement | Imported):
             continue
-        of_groups = [(row.ranks, 1e-9 * row.time_ns)] if isinstance(row, Imported) else group_times(row)
-        for members, seconds in of_groups:
+        of_groups = [(row.ranks, 1e-9 * row.time_ns, 0.0)] if isinstance(row, Imported) else group_times(row)
+        for members, seconds, _ in of_groups:
             inside = list(dict.fromkeys(node_of[rank] for rank in members if rank in node_of))
             if inside and len(inside) <= 2:
                 yield _Time(row.case, inside[0], inside[-1], seconds)

@@ -5,7 +5,7 @@ The logarithm of a time is level (of the kind of path, in the round) + sender + 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -40,6 +40,18 @@ _NODE_SIGMAS, _LINK_SIGMAS, _ALONE_SIGMAS = 1.5, 2.0, 2.0
 _SLOW_SIGMAS: Final = 4.0
 _MAD_TO_SIGMA: Final = 1.4826
 
+LATE: Final = float(np.log(1.4))
+_LATE_SECONDS: Final = 0.01
+"""Logarithm of the spread of a time, and seconds of its mean over the others, above which samples were late: of
+five, one took three times as long, and 50 ms more. What was lost is sent again after 200 ms over TCP, after 67 ms over
+InfiniBand (4.096 µs · 2¹⁴); who waits for a processor is less late."""
+_LATE_SIGMAS: Final = 2.0
+_MOST_LATE_LINKS: Final = 8
+_LEAST_SHARE, _ENOUGH_LATE, _MOST_SHARE, _CAUTION = 0.02, 0.2, 0.95, 2.0
+"""Share of late times that a healthy node may have at least, that a bad one has at least and at most, and by how much
+the share of others may be exceeded.
+"""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Suspects:
@@ -51,6 +63,7 @@ class Suspects:
     scale: of the error of a single time (logarithm)
     level: usual logarithm of a time, by kind of path
     clear: nodes that are so slow that their times say nothing of the others
+    late: whether they are suspects of ``lateness``
     """
 
     nodes: Ints
@@ -60,6 +73,7 @@ class Suspects:
     excess: Floats
     excess_of_links: Floats
     clear: Ints
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,8 +192,7 @@ def _links(
     data = data_of(fleet, [each for each in rounds if each.stage in {"pairs", "held out"}])
     own = without_levels(data, level, np.ones(len(data.log), dtype=np.bool_))
     own = own - effects[0][data.sender] - effects[1][data.receiver]
-    smaller, larger = np.minimum(data.sender, data.receiver), np.maximum(data.sender, data.receiver)
-    keys, number = np.unique(smaller * fleet.count + larger, return_inverse=True)
+    keys, number = np.unique(_pairs(fleet, data), return_inverse=True)
     times = np.bincount(number, minlength=len(keys))
     mean = np.bincount(number, own, minlength=len(keys)) / times
     most = np.full(len(keys), -np.inf)
@@ -188,6 +201,56 @@ def _links(
     out = np.flatnonzero(excess > max(within, _LINK_SIGMAS * scale))
     out = out[np.argsort(-excess[out], kind="stable")][: max(1, fleet.count // 2)]
     return np.stack([keys[out] // fleet.count, keys[out] % fleet.count], axis=1), np.maximum(most, mean)[out]
+
+
+def lateness(rounds: Iterable[Round]) -> list[Round]:
+    """The rounds of pairs with the spread of each time instead of seconds; 1 if nothing was late."""
+    spreads = [(each, each.spread) for each in rounds if each.spread is not None and "alone" not in each.stage]
+    return [
+        replace(each, seconds=np.where((spread - 1) * each.seconds > _LATE_SECONDS, spread, each.seconds**0))
+        for each, spread in spreads
+    ]
+
+
+def suspects_late(fleet: Fleet, rounds: list[Round]) -> Suspects:
+    """Nodes with late samples among several partners, and links, in more times than the share of all others explains.
+
+    rounds: of all cases
+    """
+    data = data_of(fleet, lateness(each for each in rounds if each.stage == "pairs"))
+    late = data.log > LATE
+    excess = _excess(late, (data.sender, data.receiver), fleet.count)
+    keys, number = np.unique(_pairs(fleet, data), return_inverse=True)
+    ends = np.stack([keys // fleet.count, keys % fleet.count], axis=1)
+    partners = np.bincount(ends[np.bincount(number, late, len(keys)) > 0].ravel(), minlength=fleet.count)
+    nodes = np.flatnonzero((excess > _LATE_SIGMAS) & (partners > 1))
+    nodes = nodes[np.argsort(-excess[nodes])][: fleet.count // 2]
+    excess = _excess(late, (number,), len(keys))
+    links = np.argsort(-excess, kind="stable")[:_MOST_LATE_LINKS]
+    links = links[excess[links] > _LATE_SIGMAS]
+    none = np.zeros(len(nodes))
+    return Suspects(nodes, ends[links], 0.0, np.zeros(2), none, np.zeros(len(links)), nodes[:0], late=True)
+
+
+def _share(late: float | Floats, times: float | Ints) -> Floats:
+    """The share of late times that healthy nodes may have, if others have so many."""
+    return np.asarray(np.clip(_CAUTION * (late + 0.5) / (times + 1), _LEAST_SHARE, _MOST_SHARE))
+
+
+def _excess(late: Truths, sides: tuple[Ints, ...], count: int) -> Floats:
+    """Late times of each node or link beyond the share of all others, in standard deviations of Poisson's distribution.
+
+    sides: of each time, the numbers (below ``count``) that it belongs to
+    """
+    own = np.sum([np.bincount(side, late, minlength=count) for side in sides], axis=0)
+    times = np.sum([np.bincount(side, minlength=count) for side in sides], axis=0)
+    usual = np.maximum(1, times) * _share(late.sum() - own, len(late) - times) / _CAUTION
+    return np.asarray((own - usual) / np.sqrt(usual))
+
+
+def _pairs(fleet: Fleet, data: Data) -> Ints:
+    """A number for the two nodes of each time, the same both ways."""
+    return np.minimum(data.sender, data.receiver) * fleet.count + np.maximum(data.sender, data.receiver)
 
 
 def suspects_alone(rounds: list[Round], within: float) -> Suspects:
@@ -218,9 +281,9 @@ class Evidences:
     """New data on suspects, one row for each.
 
     out, back: logarithms of time over usual, tests × times, NaN behind the last: as sender and as receiver (of a link:
-    from the smaller number and to it)
+        from the smaller number and to it; of a node alone only out)
     partners: number of different other nodes behind them
-    log: log of the evidence for slow both ways, out only and back only (tests × 3)
+    log: log of the evidence for slow both ways, out only and back only (tests × 3; of nodes alone × 1)
     """
 
     out: Floats
@@ -247,14 +310,59 @@ class Noise:
     outliers: float = OUTLIERS
     weight: float = 1.0
 
+    def log_evidence(self, errors: Floats, within: float) -> Floats:
+        """Log of the evidence against "not slower than half of ``within``" in each row of ``errors`` (NaN: none).
 
-def noise_of(controls: Floats, scale: float, again: list[Round]) -> Noise:
+        E = ∫ L(δ) π(δ) dδ / max L(δ₀): the likelihood of a slowdown δ averaged over δ from ``within`` to ``LARGEST``,
+        over the largest likelihood of a δ₀ from 0 to half of ``within``. Such an E exceeds 1/α with a probability of at
+        most α if nothing is wrong, whenever one stops to look (Ville's inequality; universal inference: Wasserman,
+        Ramdas and Balakrishnan 2020, https://arxiv.org/abs/1912.11436; e-values: Vovk and Wang 2021,
+        https://arxiv.org/abs/1912.06116). It is also a Bayes factor, so prior odds times E are posterior odds. L is
+        Student's t with 4 degrees of freedom (Lange, Little and Taylor 1989, doi:10.1080/01621459.1989.10478852) mixed
+        with outliers anywhere, so a single slow moment is worth a factor of at most 1/``OUTLIERS``. A second spread,
+        half of δ, is for faults that come and go.
+        """
+        shifts = np.geomspace(within, np.log(LARGEST), _GRID)
+        spreads = np.stack([np.full(_GRID, self.scale), np.maximum(self.scale, shifts / 2)], axis=1)
+        alternatives = self._likelihood(errors, np.repeat(shifts, _SPREADS), spreads.ravel())
+        null = self._likelihood(errors, within * np.asarray(_NULLS), np.full(len(_NULLS), self.scale))
+        mean = np.logaddexp.reduce(alternatives, axis=1) - np.log(alternatives.shape[1])
+        return np.asarray(mean - null.max(axis=1))
+
+    def _likelihood(self, errors: Floats, shifts: Floats, scales: Floats) -> Floats:
+        """Log likelihood of each row (rows × times) for each shift and scale: rows × shifts."""
+        z = (errors[:, :, np.newaxis] - shifts) / scales
+        # The constant of Student's t with 4 degrees of freedom is 3/8.
+        inside = 0.375 * (1 + z**2 / _FREEDOM) ** (-(_FREEDOM + 1) / 2) / scales
+        logs = np.log((1 - self.outliers) * inside + self.outliers / _RANGE)
+        return np.asarray(self.weight * np.where(np.isnan(z), 0.0, logs).sum(axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Punctuality:
+    """How many times of healthy nodes have late samples: a ``share`` at most."""
+
+    share: float
+
+    def log_evidence(self, errors: Floats, within: float) -> Floats:
+        """As in ``Noise``, with Bernoulli's likelihood: of shares above ``_ENOUGH_LATE``, over that of ``share``."""
+        del within
+        late = (errors > LATE).sum(axis=1)
+        others = np.isfinite(errors).sum(axis=1) - late
+        shares = np.geomspace(min(_MOST_SHARE, max(_ENOUGH_LATE, _CAUTION * self.share)), _MOST_SHARE, _GRID)
+        logs = np.outer(late, np.log(shares)) + np.outer(others, np.log1p(-shares))
+        null = np.clip(late / np.maximum(1, late + others), 1e-9, self.share)
+        usual = late * np.log(null) + others * np.log1p(-null)
+        return np.asarray(np.logaddexp.reduce(logs, axis=1) - np.log(_GRID) - usual)
+
+
+def _noise(controls: Floats, scale: float, weight: float) -> Noise:
     """The noise of ``controls``, at least that of what made a suspect: where programs compete, it is larger later."""
     scale = max(scale, scale_of_errors(controls))
     out = np.count_nonzero(np.abs(controls) > _SLOW_SIGMAS * scale)
     # As if 10 more had been seen, with the usual share.
     share = max(OUTLIERS, (out + 10 * OUTLIERS) / (len(controls) + 10))
-    return Noise(scale, share, weight_of(again))
+    return Noise(scale, share, weight)
 
 
 def weight_of(again: Iterable[Round]) -> float:
@@ -262,106 +370,57 @@ def weight_of(again: Iterable[Round]) -> float:
     return _WEIGHT_IF_BUSY if any(each.busy for each in again) else 1.0
 
 
-def log_evidence(errors: Floats, noise: Noise, within: float) -> Floats:
-    """Log of the evidence against "not slower than half of ``within``" in each row of ``errors`` (NaN: none).
-
-    E = ∫ L(δ) π(δ) dδ / max L(δ₀): the likelihood of a slowdown δ averaged over δ from ``within`` to ``LARGEST``, over
-    the largest likelihood of a δ₀ from 0 to half of ``within``. Such an E exceeds 1/α with a probability of at most α
-    if nothing is wrong, whenever one stops to look (Ville's inequality; universal inference: Wasserman, Ramdas and
-    Balakrishnan 2020, https://arxiv.org/abs/1912.11436; e-values: Vovk and Wang 2021, https://arxiv.org/abs/1912.06116).
-    It is also a Bayes factor, so prior odds times E are posterior odds. L is Student's t with 4 degrees of freedom
-    (Lange, Little and Taylor 1989, doi:10.1080/01621459.1989.10478852) mixed with outliers anywhere, so a single slow
-    moment is worth a factor of at most 1/``OUTLIERS``. A second spread, half of δ, is for faults that come and go.
-    """
-    scale = noise.scale
-    shifts = np.geomspace(within, np.log(LARGEST), _GRID)
-    spreads = np.stack([np.full(_GRID, scale), np.maximum(scale, shifts / 2)], axis=1)
-    alternatives = _likelihood(errors, np.repeat(shifts, _SPREADS), spreads.ravel(), noise)
-    null = _likelihood(errors, within * np.asarray(_NULLS), np.full(len(_NULLS), scale), noise)
-    mean = np.logaddexp.reduce(alternatives, axis=1) - np.log(alternatives.shape[1])
-    return np.asarray(mean - null.max(axis=1))
-
-
-def _likelihood(errors: Floats, shifts: Floats, scales: Floats, noise: Noise) -> Floats:
-    """Log likelihood of each row (rows × times) for each shift and scale: rows × shifts."""
-    z = (errors[:, :, np.newaxis] - shifts) / scales
-    # The constant of Student's t with 4 degrees of freedom is 3/8.
-    inside = 0.375 * (1 + z**2 / _FREEDOM) ** (-(_FREEDOM + 1) / 2) / scales
-    logs = np.log((1 - noise.outliers) * inside + noise.outliers / _RANGE)
-    return np.asarray(noise.weight * np.where(np.isnan(z), 0.0, logs).sum(axis=1))
-
-
-def evidences(out: Floats, back: Floats, partners: Ints, noise: Noise, within: float) -> Evidences:
-    """The evidence of times in both directions."""
-    one, other = (log_evidence(errors, noise, within) for errors in (out, back))
-    return Evidences(out, back, partners, np.stack([one + other, one, other], axis=1))
-
-
-def evidence_of_nodes(fleet: Fleet, rounds: list[Round], suspects: Suspects, nodes: Ints, within: float) -> Evidences:
-    """The evidence of rounds after the suspicion, against partners that are no suspects."""
-    data, errors, bad, noise = _fresh(fleet, rounds, suspects)
-    out = (bad[data.sender]) & ~bad[data.receiver]
-    back = (bad[data.receiver]) & ~bad[data.sender]
-    rows = np.full(fleet.count, -1)
-    rows[nodes] = np.arange(len(nodes))
-    columns = [
-        _table(rows[side[chosen]], errors[chosen], len(nodes))
-        for chosen, side in ((out, data.sender), (back, data.receiver))
-    ]
-    met = np.unique(
-        np.concatenate(
-            [
-                np.stack([data.sender[out], data.receiver[out]], axis=1),
-                np.stack([data.receiver[back], data.sender[back]], axis=1),
-            ]
-        ),
-        axis=0,
-    )
-    partners = np.bincount(met[:, 0], minlength=fleet.count)[nodes]
-    return evidences(columns[0], columns[1], partners, noise, within)
+def evidence_of_nodes(fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float) -> Evidences:
+    """The evidence of rounds after the suspicion: of nodes alone, or against partners that are no suspects."""
+    data, errors, healthy = _fresh(fleet, rounds, suspects)
+    row = np.full(fleet.count, -1)
+    row[suspects.nodes] = np.arange(len(suspects.nodes))
+    first, second = row[data.sender], row[data.receiver]
+    met = np.concatenate([fleet.count * first + data.receiver, fleet.count * second + data.sender])
+    met = np.unique(met[np.concatenate([(first >= 0) & (second < 0), (second >= 0) & (first < 0)])])
+    out = np.where((second < 0) | (data.sender == data.receiver), first, -1)
+    partners = np.bincount(met // fleet.count, minlength=len(suspects.nodes))
+    return _evidences((out, np.where(first < 0, second, -1)), errors, partners, healthy, within)
 
 
 def evidence_of_links(fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float) -> Evidences:
     """The evidence of rounds in which the suspected links were measured again."""
-    again = [each for each in rounds if each.stage != "held out"]
-    data, errors, _, noise = _fresh(fleet, again, suspects)
+    data, errors, healthy = _fresh(fleet, [each for each in rounds if each.stage != "held out"], suspects)
     number = {(first, second): row for row, (first, second) in enumerate(suspects.links.tolist())}
-    count = len(number)
     pairs = list(zip(data.sender.tolist(), data.receiver.tolist(), strict=True))
-    out, back = (
-        _table(np.asarray([number.get(pair, -1) for pair in ordered], dtype=np.int64), errors, count)
-        for ordered in (pairs, [(second, first) for first, second in pairs])
-    )
-    return evidences(out, back, np.ones(count, dtype=np.int64), noise, within)
+    out = np.asarray([number.get(pair, -1) for pair in pairs], dtype=np.int64)
+    back = np.asarray([number.get(pair[::-1], -1) for pair in pairs], dtype=np.int64)
+    return _evidences((out, back), errors, np.ones(len(number), dtype=np.int64), healthy, within)
 
 
-def evidence_alone(fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float) -> Evidences:
-    """The evidence of further rounds in which every node ran a case alone."""
-    again = [each for each in rounds if each.stage == "alone again"]
-    every = np.full((fleet.count, len(again)), np.nan)
-    control = np.ones(fleet.count, dtype=np.bool_)
-    control[suspects.nodes] = False
-    for column, each in enumerate(again):
-        every[each.sender, column] = logs_of(each.evidence)
-        usual = every[control, column]
-        every[:, column] -= np.nanmedian(usual) if np.isfinite(usual).sum() >= _LEAST_CONTROLS else suspects.level[0]
-    logs, usual = every[suspects.nodes], every[control]
-    one = log_evidence(logs, noise_of(usual[np.isfinite(usual)], suspects.scale, again), within)
-    none = np.full(len(one), -np.inf)
-    return Evidences(logs, logs[:, :0], np.zeros(len(one), np.int64), np.stack([one + np.log(3), none, none], axis=1))
+def _evidences(
+    rows: tuple[Ints, Ints], errors: Floats, partners: Ints, healthy: Noise | Punctuality, within: float
+) -> Evidences:
+    """The evidence of times in both directions, by the test that each is of (-1: none)."""
+    out, back = (_table(own, errors, len(partners)) for own in rows)
+    one, other = (healthy.log_evidence(table, within) for table in (out, back))
+    log = np.stack([one + other, one, other] if back.shape[1] else [one], axis=1)
+    return Evidences(out, back, partners, log)
 
 
-def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data, Floats, Truths, Noise]:
-    """The data after the suspicion, their logarithms over the usual, which nodes are suspect, and how others err."""
+def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data, Floats, Noise | Punctuality]:
+    """The data after the suspicion, their logarithms over the usual, and what healthy nodes do."""
     again = [each for each in rounds if each.stage in FRESH]
-    data = data_of(fleet, again)
-    bad = np.zeros(fleet.count, dtype=np.bool_)
-    bad[suspects.nodes] = True
-    linked = bad.copy()
-    linked[suspects.links.ravel()] = True
-    control = ~linked[data.sender] & ~linked[data.receiver]
+    data = data_of(fleet, lateness(again) if suspects.late else again)
+    if suspects.late:
+        every = data_of(fleet, lateness(each for each in rounds if each.stage in {"pairs", *FRESH}))
+        late = every.log[_others(fleet, every, suspects)] > LATE
+        return data, data.log, Punctuality(float(_share(late.sum(), len(late))))
+    control = _others(fleet, data, suspects)
     errors = without_levels(data, suspects.level, control)
-    return data, errors, bad, noise_of(errors[control], suspects.scale, again)
+    return data, errors, _noise(errors[control], suspects.scale, weight_of(again))
+
+
+def _others(fleet: Fleet, data: Data, suspects: Suspects) -> Truths:
+    """The times of pairs that are no suspects, of nodes that are none."""
+    links = suspects.links @ np.asarray([fleet.count, 1])
+    named = np.isin(data.sender, suspects.nodes) | np.isin(data.receiver, suspects.nodes)
+    return np.asarray(~named & ~np.isin(_pairs(fleet, data), links))
 
 
 def _table(rows: Ints, values: Floats, count: int) -> Floats:

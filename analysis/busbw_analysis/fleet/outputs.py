@@ -10,6 +10,7 @@ import numpy as np
 
 from busbw.escape import plain_text
 from busbw.ops import OPS
+from busbw.runs.asked import LEAST_NODES
 from busbw.runs.records import JSON
 from busbw.units import counted, format_seconds, format_size, format_time, listed
 from busbw_analysis.data.as_json import plain
@@ -17,12 +18,13 @@ from busbw_analysis.fleet.controller import Judged
 from busbw_analysis.fleet.cost import Cost
 from busbw_analysis.fleet.search import ERROR_RATE, Options
 from busbw_analysis.fleet.topology import compressed
-from busbw_analysis.fleet.verdicts import LEAST_NODES, Evidence, FleetJudgement, Kind, Verdict, Way, ratios
+from busbw_analysis.fleet.verdicts import Evidence, FleetJudgement, Kind, Verdict, Way, ratios
 from busbw_analysis.report.document import Column, Table, table, three_digits
 
 CHECK: Final = "busbw-fleet"
 _KINDS: Final[dict[Kind, str]] = {
     "failed": "failed",
+    "wrong": "wrong results",
     "device": "missing device",
     "alone": "slow alone",
     "node": "node",
@@ -73,12 +75,14 @@ def _names(judged: Judged, verdict: Verdict) -> list[str]:
 
 def _subject(judged: Judged, verdict: Verdict) -> str:
     names = _names(judged, verdict)
+    slow = "loses or delays messages" if any(each.late for each in verdict.evidence[:1]) else "is slow"
     what = {
         "failed": "cannot be measured" if len(names) == 1 else "fail together, and work with others",
+        "wrong": "computes other results than most" if len(names) == 1 else "get wrong data from each other",
         "device": f"has {_missing(verdict)}",
         "alone": "is slow by itself",
-        "node": f"is slow {_WAYS[verdict.way]}",
-        "link": "the link is slow" if verdict.way == "both" else "is slow in this direction",
+        "node": f"{slow} {_WAYS[verdict.way]}",
+        "link": f"the link {slow}" if verdict.way == "both" else f"{slow} in this direction",
         "switch": f"switch {verdict.switch} is slow",
         "trunk": f"the trunk of switch {verdict.switch} is slow, pairs below it are not",
         "undecided": "may be slow",
@@ -101,8 +105,10 @@ def _missing(verdict: Verdict) -> str:
 
 
 def _numbers(judged: Judged, verdict: Verdict) -> str:
+    if verdict.case is not None:
+        return f"; {_case(judged, verdict.case)}"
     parts = [
-        f"{_case(judged, each)} takes {three_digits(each.ratio)} times as long as usual "
+        f"{_late(each)}{_case(judged, each.case)} takes {three_digits(each.ratio)} times as long as usual "
         f"({format_time(1e9 * each.measured_seconds)} instead of {format_time(1e9 * each.usual_seconds)}"
         f", {counted(each.rounds, 'time')})"
         for each in verdict.evidence[:1]
@@ -110,8 +116,12 @@ def _numbers(judged: Judged, verdict: Verdict) -> str:
     return "".join(f"; {part}" for part in parts)
 
 
-def _case(judged: Judged, evidence: Evidence) -> str:
-    case = judged.cases[evidence.case]
+def _late(evidence: Evidence) -> str:
+    return f"lost or late messages in {evidence.late} of them, on average " if evidence.late else ""
+
+
+def _case(judged: Judged, place: int) -> str:
+    case = judged.cases[place]
     sized = case.op in OPS and OPS[case.op].sized
     return f"{case.op} at {format_size(case.size_bytes)}" if sized else case.op
 
@@ -178,11 +188,15 @@ def verdict_table(judged: Judged) -> Table:
     def first(verdict: Verdict, name: str) -> float | None:
         return getattr(verdict.evidence[0], name) if verdict.evidence else None
 
+    def of_case(verdict: Verdict) -> str:
+        place = verdict.evidence[0].case if verdict.evidence else verdict.case
+        return _missing(verdict) if place is None else _case(judged, place)
+
     columns: tuple[Column[Verdict], ...] = (
         Column("Verdict", lambda row: _KINDS[row.kind]),
         Column("Where", lambda row: row.switch or compressed(_names(judged, row))),
         Column("Direction", lambda row: _WAYS[row.way] if row.kind in {"node", "link", "switch", "trunk"} else None),
-        Column("Case", lambda row: _case(judged, row.evidence[0]) if row.evidence else _missing(row)),
+        Column("Case", of_case),
         Column("Usual", lambda row: first(row, "usual_seconds"), format_seconds),
         Column("Measured", lambda row: first(row, "measured_seconds"), format_seconds),
         Column("Times", lambda row: first(row, "ratio"), three_digits),
@@ -214,13 +228,14 @@ def heat_lines(judged: Judged) -> Iterator[str]:
     if not judgement.fleet.pairs or len(nodes) < 2:
         return
     matrix = ratios(judgement, judgement.fleet.pairs[0])[np.ix_(nodes, nodes)]
-    names = [judgement.fleet.names[node] for node in nodes]
+    names = [f"{number:2} {judgement.fleet.names[node]}" for number, node in enumerate(nodes, 1)]
     width = max(map(len, names))
     limits = " ".join(f"{shade}{shade} above {limit:g}" for limit, shade in zip(_STEPS, _SHADES[2:], strict=True))
     yield f"{''.ljust(width)}  from rows to columns, time over usual: {_SHADES[1] * 2} less, {limits}"
+    yield f"{''.ljust(width)} {''.join(f'{number:3}' for number in range(1, len(nodes) + 1))}"
     for name, row in zip(names, matrix, strict=True):
-        cells = "".join(2 * (_SHADES[0] if math.isnan(value) else _shade(value)) for value in row.tolist())
-        yield plain_text(f"{name.rjust(width)}  {cells}").rstrip()
+        cells = "".join(f" {2 * (_SHADES[0] if math.isnan(value) else _shade(value))}" for value in row.tolist())
+        yield plain_text(f"{name.ljust(width)} {cells}").rstrip()
 
 
 def _shade(value: float) -> str:

@@ -19,8 +19,9 @@ suspects; suspects: each against a good node; within: pairs below one switch; cr
 many inside of its sides; narrow: part of the pairs across. held out: pairs that another program measured, which find no
 suspect but confirm one. between: no evidence, but time between rounds that are."""
 
-FRESH: Final[tuple[Stage, ...]] = ("held out", "suspects")
-"""Stages whose data confirm a suspect of the pairs."""
+AGAIN: Final[tuple[Stage, ...]] = ("alone again", "suspects")
+FRESH: Final[tuple[Stage, ...]] = ("held out", *AGAIN)
+"""Stages whose data confirm a suspect; without those that another program measured."""
 BUSY: Final = 0.06
 """Share of CPUs that other programs may use, as in ``data/summary.py``."""
 FULL: Final = 32
@@ -36,7 +37,9 @@ class Round:
 
     case: place in the run's cases
     sender, receiver: numbers of nodes; each node once
-    seconds: time of each pair; NaN if it was not measured or failed
+    seconds: median time of each pair; NaN if it was not measured or failed, 0 if that cannot be told
+    spread: mean over the lower quartile of the samples of each time; None if unknown
+    wrong: whether pairs without a time computed or received wrong data
     disturbed: pairs on whose nodes other programs took the CPUs, more than on most: no evidence against them
     busy: whether other programs took the CPUs of most nodes
     """
@@ -46,6 +49,8 @@ class Round:
     sender: Ints
     receiver: Ints
     seconds: Floats
+    spread: Floats | None = None
+    wrong: bool = False
     disturbed: Truths | None = None
     busy: bool = False
 
@@ -68,17 +73,20 @@ class Round:
         kept = ~(np.isin(self.sender, nodes) | np.isin(self.receiver, nodes))
         return Round.of(self.case, self.stage, self.sender[kept], self.receiver[kept])
 
-    def measured(self, seconds: Floats, taken: Floats | None = None) -> "Round":
+    def measured(
+        self, seconds: Floats, spread: Floats | None = None, taken: Floats | None = None, *, wrong: bool = False
+    ) -> "Round":
         """The round with its times.
 
         taken: of each node, the share of its CPUs that other programs used; NaN if unknown
         """
+        self = replace(self, seconds=seconds, spread=spread, wrong=wrong)  # noqa: PLW0642
         if taken is None or np.isnan(taken).all():
-            return replace(self, seconds=seconds)
+            return self
         usual = float(np.nanmedian(taken))
         apart = np.nan_to_num(taken) > usual + BUSY
         disturbed = apart[self.sender] | apart[self.receiver]
-        return replace(self, seconds=seconds, disturbed=disturbed, busy=usual > BUSY)
+        return replace(self, disturbed=disturbed, busy=usual > BUSY)
 
     @property
     def evidence(self) -> Floats:

@@ -7,19 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from busbw_analysis.fleet.model import (
-    Evidences,
-    Noise,
-    Suspects,
-    evidence_alone,
-    evidence_of_links,
-    evidence_of_nodes,
-    log_evidence,
-    logs_of,
-    suspects_alone,
-    suspects_of_pairs,
-    weight_of,
-)
+from busbw_analysis.fleet import model
 from busbw_analysis.fleet.rounds import (
     FULL,
     SAMPLES,
@@ -96,15 +84,12 @@ class Search:
         self._stages = self._all()
         self.asked: Round | None = next(self._stages, None)
 
-    def tell(self, seconds: Floats, taken: Floats | None = None) -> None:
-        """Take the times of the pairs of ``asked`` (NaN: failed), and choose the next round; None: answered.
-
-        taken: of each node, the share of its CPUs that other programs used; NaN if unknown
-        """
+    def tell(self, outcome: Round) -> None:
+        """Take ``asked`` with its times, and choose the next round; None: answered."""
         if self.asked is None:
             raise ValueError("no round was asked")
         try:
-            self.asked = self._stages.send(self.asked.measured(seconds, taken))
+            self.asked = self._stages.send(outcome)
         except StopIteration:
             self.asked = None
 
@@ -116,8 +101,8 @@ class Search:
         return not self._large or len(self.rounds) + rounds <= MOST_ROUNDS + self._parts
 
     def _ask(self, asked: Round) -> Rounds:
-        """Measure a round; if it fails as a whole, halves of it, to find the pair that fails. Nodes that fail alone or
-        with several partners take part in no more rounds.
+        """Measure a round; if it fails as a whole, halves of it, to find the pair that fails, and without pairs whose
+        data are wrong. Nodes that fail alone or with several partners take part in no more rounds.
         """
         dead = [node for node, partners in self._failed_with.items() if node in partners or len(partners) > 1]
         asked = asked.without(np.asarray(dead, dtype=np.int64))
@@ -125,15 +110,19 @@ class Search:
             return
         outcome = yield asked
         self.rounds.append(outcome)
-        half = len(asked.sender) // 2
-        if len(asked.sender) == 1 and np.isnan(outcome.seconds[0]):
-            first, second = int(asked.sender[0]), int(asked.receiver[0])
-            self._failed_with.setdefault(first, set()).add(second)
-            self._failed_with.setdefault(second, set()).add(first)
-        if np.isnan(outcome.seconds).all() and half and self._parts < _MOST_PARTS:
-            self._parts += 2
-            yield from self._ask(asked.part(0, half))
-            yield from self._ask(asked.part(half, len(asked.sender)))
+        failed, half, parts = np.isnan(outcome.seconds), len(asked.sender) // 2, []
+        if failed.all() and half:
+            parts = [asked.part(0, half), asked.part(half, len(asked.sender))]
+        elif failed.any():
+            ends = asked.sender[failed], asked.receiver[failed]
+            for first, second in zip(*map(np.ndarray.tolist, ends), strict=True):
+                self._failed_with.setdefault(first, set()).add(second)
+                self._failed_with.setdefault(second, set()).add(first)
+            parts = [asked.without(np.concatenate(ends))]
+        if self._parts < _MOST_PARTS:
+            self._parts += len(parts)
+            for part in parts:
+                yield from self._ask(part)
 
     def _all(self) -> Rounds:
         for case in self.fleet.alone:
@@ -173,25 +162,27 @@ class Search:
         Nodes alone run all at once; suspects of pairs have good partners, all at the same time, both ways.
         """
         within = self.options.within
-        alone = {case: suspects_alone(self.of_case(case), within) for case in self.fleet.alone}
+        alone = {case: model.suspects_alone(self.of_case(case), within) for case in self.fleet.alone}
         fleets = {case: with_sides(self.fleet, self.of_case(case), within) for case in pairs}
-        suspects = {case: suspects_of_pairs(fleets[case], self.of_case(case), within) for case in pairs}
+        suspects = {case: model.suspects_of_pairs(fleets[case], self.of_case(case), within) for case in pairs}
+        late = model.suspects_late(self.fleet, self.rounds)
         turn = 0
         while turn < (_TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else _TURNS):
-            asked = []
-            for case in self.fleet.alone if not pairs or self._room(_OF_PAIRS) else ():
-                evidence = evidence_alone(self.fleet, self.of_case(case), alone[case], within)
-                if open_tests(evidence).any():
-                    asked.append(everybody(self.fleet, case, "alone again"))
+            asked = [
+                everybody(self.fleet, case, "alone again")
+                for case in (self.fleet.alone if not pairs or self._room(_OF_PAIRS) else ())
+                if open_tests(model.evidence_of_nodes(self.fleet, self.of_case(case), alone[case], within)).any()
+            ]
             turned = []
+            first = turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1
+            of_late = open_suspects(self.fleet, self.rounds, late, within, links_first=first)
             for case in pairs if self._room(2 + _OF_CUT + len(asked)) else ():
-                first = turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1
-                nodes, links = open_suspects(
-                    fleets[case], self.of_case(case), suspects[case], within, links_first=first
-                )
+                of_times = open_suspects(fleets[case], self.of_case(case), suspects[case], within, links_first=first)
+                nodes, links = (np.concatenate(both) for both in zip(of_late, of_times, strict=True))
                 if len(nodes) or len(links):
-                    of_all = suspects[case].nodes
-                    asked.append(against_good(fleets[case], case, nodes, links, of_all, turn, self._generator))
+                    of_all = np.concatenate([late.nodes, suspects[case].nodes])
+                    once = nodes[np.sort(np.unique(nodes, return_index=True)[1])]
+                    asked.append(against_good(fleets[case], case, once, links, of_all, turn, self._generator))
                     turned.append(asked[-1].turned)
             for each in (*asked, *turned):
                 yield from self._ask(each)
@@ -227,11 +218,11 @@ class Search:
         good = np.ones(fleet.count, dtype=np.bool_)
         # Medians over enough pairs outvote slow nodes, which may only look so because of the cut.
         if fleet.switches or fleet.count < _ENOUGH:
-            good[suspects_of_pairs(fleet, self.of_case(case), within).clear] = False
+            good[model.suspects_of_pairs(fleet, self.of_case(case), within).clear] = False
         sides = sides_of(fleet, self.of_case(case), np.flatnonzero(good), within)
         if min(map(len, sides)) < _LEAST_SIDE:
             return
-        asked = self._across(case, sides, 0)
+        asked, cut = self._across(case, sides, 0), None
         for turn in range(_TURNS_CUT_IF_BUSY):
             if not self._room(3) or (turn >= _TURNS_CUT and not self.rounds[-1].busy):
                 break
@@ -239,10 +230,13 @@ class Search:
             asked = self._across(case, sides, len(halves.sender))
             for each in (asked, asked.turned, halves):
                 yield from self._ask(each)
-            cut = cut_evidence(self.of_case(case), scale_of(fleet, self.of_case(case), within), within)
+            scale = model.suspects_of_pairs(
+                with_sides(fleet, self.of_case(case), within), self.of_case(case), within
+            ).scale
+            cut = cut_evidence(self.of_case(case), scale, within)
             if cut is None or not cut.is_open:
                 break
-        if cut_is_bad(self.of_case(case), fleet, within):
+        if cut is not None and cut.is_bad:
             yield from self._narrow(asked, within)
 
     def _across(self, case: int, sides: tuple[Ints, Ints], most: int) -> Round:
@@ -273,7 +267,7 @@ class Search:
 # --- what the rounds so far say --------------------------------------------------------------------------------------
 
 
-def open_tests(evidence: Evidences) -> Truths:
+def open_tests(evidence: model.Evidences) -> Truths:
     """Which suspects are neither accused nor cleared."""
     total = evidence.total
     seen = np.isfinite(evidence.out).any(axis=1) | np.isfinite(evidence.back).any(axis=1)
@@ -282,14 +276,14 @@ def open_tests(evidence: Evidences) -> Truths:
 
 
 def open_suspects(
-    fleet: Fleet, rounds: list[Round], suspects: Suspects, within: float, *, links_first: bool
+    fleet: Fleet, rounds: list[Round], suspects: model.Suspects, within: float, *, links_first: bool
 ) -> tuple[Ints, Ints]:
     """The nodes and links that more rounds have to decide. A link waits for its nodes, or comes before them."""
-    tested = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within)
+    tested = model.evidence_of_nodes(fleet, rounds, suspects, within)
     cleared = tested.total <= np.log(_DOUBT)
     is_open = open_tests(tested) | (~cleared & (tested.partners < PARTNERS))
     nodes = suspects.nodes[is_open]
-    links = suspects.links[open_tests(evidence_of_links(fleet, rounds, suspects, within))]
+    links = suspects.links[open_tests(model.evidence_of_links(fleet, rounds, suspects, within))]
     if not links_first:
         links = links[~np.isin(links, suspects.nodes[~cleared | is_open]).any(axis=1)]
     return nodes, links
@@ -297,8 +291,8 @@ def open_suspects(
 
 def bad_nodes(fleet: Fleet, rounds: list[Round], within: float) -> Ints:
     """Suspects of a case that new data accuse (without regard to other cases)."""
-    suspects = suspects_of_pairs(fleet, rounds, within)
-    total = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within).total
+    suspects = model.suspects_of_pairs(fleet, rounds, within)
+    total = model.evidence_of_nodes(fleet, rounds, suspects, within).total
     return np.asarray(suspects.nodes[total > np.log(max(1, len(total)) / ERROR_RATE)])
 
 
@@ -317,11 +311,6 @@ def with_sides(fleet: Fleet, rounds: list[Round], within: float) -> Fleet:
     if fleet.switches or not any(slow):
         return fleet
     return replace(fleet, leaf=(across_of(fleet, rounds) > 0).astype(np.int64))
-
-
-def scale_of(fleet: Fleet, rounds: list[Round], within: float) -> float:
-    """Scale of the error of a single time."""
-    return suspects_of_pairs(with_sides(fleet, rounds, within), rounds, within).scale
 
 
 def sides_of(fleet: Fleet, rounds: list[Round], good: Ints, within: float) -> tuple[Ints, Ints]:
@@ -349,7 +338,7 @@ def _blocks(fleet: Fleet, rounds: list[Round], good: Ints, within: float) -> tup
     logs = np.full((fleet.count, fleet.count), np.nan)
     for each in rounds:
         if each.stage in {"pairs", "held out"}:
-            logs[each.sender, each.receiver] = logs_of(each.seconds)
+            logs[each.sender, each.receiver] = model.logs_of(each.seconds)
     logs = ((logs + logs.T) / 2)[np.ix_(good, good)]
     off = ~np.eye(len(good), dtype=np.bool_)
     if len(good) < 2 * _LEAST_SIDE or np.isnan(logs[off]).any():
@@ -389,6 +378,11 @@ class Cut:
         limit = np.log(1 / ERROR_RATE) + _MARGIN
         return self.slow and (not len(self.times) or np.log(_DOUBT) < self.total < limit)
 
+    @property
+    def is_bad(self) -> bool:
+        """Whether new data accuse it."""
+        return self.slow and len(self.times) > 0 and self.total > np.log(1 / ERROR_RATE)
+
 
 def log_median(measured: Round) -> float:
     """Median logarithm of the times of a round; NaN without any."""
@@ -412,8 +406,8 @@ def cut_evidence(rounds: list[Round], scale: float, within: float) -> Cut | None
     # A ratio has the errors of two medians over so many pairs, and what all pairs of a round have in common.
     pairs = min(len(each.sender) for each in rounds if each.stage in {"cross", "halves"})
     error = max(_OF_ROUND, _MEDIAN_OVER_MEAN * math.sqrt(2 / pairs) * scale)
-    noise = Noise(error, weight=weight_of(each for each in rounds if each.stage == "cross"))
-    ways = [log_evidence(ratios[np.newaxis, 1:, way], noise, within)[0] for way in (0, 1)]
+    noise = model.Noise(error, weight=model.weight_of(each for each in rounds if each.stage == "cross"))
+    ways = [noise.log_evidence(ratios[np.newaxis, 1:, way], within)[0] for way in (0, 1)]
     slow = bool(ratios[0].max() > within)
     return Cut(float(ratios[0].max()), np.asarray([ways[0] + ways[1], *ways]), ratios[1:], slow)
 
@@ -425,9 +419,3 @@ def across_of(fleet: Fleet, rounds: list[Round]) -> Floats:
         sign = 1 - 2 * (number % 2)
         sides[each.sender], sides[each.receiver] = sign, -sign
     return sides
-
-
-def cut_is_bad(rounds: list[Round], fleet: Fleet, within: float) -> bool:
-    """Whether new data accuse the cut of a case."""
-    cut = cut_evidence(rounds, scale_of(fleet, rounds, within), within)
-    return cut is not None and cut.slow and len(cut.times) > 0 and cut.total > np.log(1 / ERROR_RATE)

@@ -7,48 +7,20 @@ from typing import Final, Literal
 
 import numpy as np
 
-from busbw_analysis.fleet.model import (
-    Data,
-    Evidences,
-    Noise,
-    Suspects,
-    data_of,
-    evidence_alone,
-    evidence_of_links,
-    evidence_of_nodes,
-    log_evidence,
-    medians,
-    scale_of_errors,
-    suspects_alone,
-    suspects_of_pairs,
-    without_levels,
-)
-from busbw_analysis.fleet.rounds import FRESH, Fleet, Floats, Round, Stage, Truths
-from busbw_analysis.fleet.search import (
-    ERROR_RATE,
-    PARTNERS,
-    Cut,
-    Options,
-    across_of,
-    bad_switches,
-    cut_evidence,
-    cut_is_bad,
-    log_median,
-    usual_within,
-    with_sides,
-)
+from busbw.runs.asked import LEAST_NODES
+from busbw_analysis.fleet import model, search
+from busbw_analysis.fleet.rounds import AGAIN, FRESH, Fleet, Floats, Ints, Round, Truths
 
-Kind = Literal["failed", "device", "alone", "node", "link", "switch", "trunk", "undecided"]
-"""failed: cannot be measured; device: fewer of a kind than other nodes; alone: slow by itself; trunk: pairs across a
-cut, or between a switch and the others, are slow together; undecided: a node or its link."""
+Kind = Literal["failed", "wrong", "device", "alone", "node", "link", "switch", "trunk", "undecided"]
+"""failed: cannot be measured; wrong: other results than most; device: fewer of a kind than other nodes; alone: slow by
+itself; trunk: pairs across a cut, or between a switch and the others, are slow together; undecided: a node or its link.
+"""
 Way = Literal["both", "out", "in"]
 WAYS: Final[tuple[Way, ...]] = ("both", "out", "in")
 
 PRIOR: Final[dict[Kind, float]] = {"alone": 0.01, "node": 0.01, "link": 0.001, "switch": 0.001, "trunk": 0.001}
 """Share of nodes, of the pairs of a node, and of switches that are bad before anything is measured: assumed, at the
 upper end of the 0.1 % to 2 % of nodes that operators report. Evidence of accused ones outweighs it by far."""
-LEAST_NODES: Final = 4
-"""Of fewer nodes, the usual time is not known."""
 _FAR_SIGMAS: Final = 4.0
 _CLEAR, _LOWEST, _CLEAR_SIGMAS = 1.5, 0.25, 2.0
 """Times over the lowest level of the map that are never called healthy, the quantile which that level is (of four
@@ -64,9 +36,10 @@ class Evidence:
     """What was measured of a suspect in a case, after it was one.
 
     case: place in the run's cases
-    measured_seconds, usual_seconds: median time, and that of the others
+    measured_seconds, usual_seconds: median time (mean time, if some were late), and median time of the others
     ratio: measured over usual
     rounds: number of times
+    late: how many of them had lost or late messages, if that is what is wrong; else 0
     """
 
     case: int
@@ -74,6 +47,7 @@ class Evidence:
     usual_seconds: float
     ratio: float
     rounds: int
+    late: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +69,7 @@ class Verdict:
     probability: posterior, from ``PRIOR`` and the evidence
     error: probability of so much evidence if nothing is wrong, adjusted for all suspects (Holm); None: counted, not
         measured
+    case: place of the case that failed or was computed wrongly
     next_pairs: pairs that would decide
     at_once: fewest pairs of a cut that were slow together; 0: not a cut
     throttled: what slowed a GPU of the node down in most rounds
@@ -109,6 +84,7 @@ class Verdict:
     error: float | None = None
     evidence: tuple[Evidence, ...] = ()
     device: Device | None = None
+    case: int | None = None
     next_pairs: tuple[tuple[int, int], ...] = ()
     at_once: int = 0
     throttled: tuple[str, ...] = ()
@@ -189,7 +165,7 @@ class _Test:
 def judge(
     fleet: Fleet,
     rounds: Sequence[Round],
-    options: Options,
+    options: search.Options,
     devices: Iterable[tuple[int, Device]] = (),
     throttled: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
 ) -> FleetJudgement:
@@ -202,8 +178,13 @@ def judge(
     """
     tests = [
         *(test for case in fleet.alone for test in _alone(fleet, _of(rounds, case), options)),
-        *(test for case in fleet.pairs for test in _of_pairs(fleet, _of(rounds, case), options)),
+        *(late := list(_late(fleet, list(rounds), options))),
     ]
+    # What is late is slow sometimes.
+    bad = [test.verdict for test in late if test.total > np.log(1 / search.ERROR_RATE)]
+    doubtful = [node for verdict in bad if verdict.kind == "node" for node in verdict.nodes]
+    for case in fleet.pairs:
+        tests += _of_pairs(fleet, _of(rounds, case), options, doubtful)
     if fleet.count < LEAST_NODES:
         tests = []
     verdicts = [Verdict("device", (node,), device=device) for node, device in devices]
@@ -211,7 +192,7 @@ def judge(
     verdicts += _merged(list(_decided(tests)))
     for case in fleet.pairs:
         verdicts += list(_unnamed(fleet, _of(rounds, case), verdicts))
-    order = ("failed", "device", "switch", "trunk", "alone", "node", "link", "undecided")
+    order = ("failed", "wrong", "device", "switch", "trunk", "alone", "node", "link", "undecided")
     verdicts = [_with_causes(each, rounds, throttled) for each in verdicts]
     ranked = sorted(verdicts, key=lambda verdict: (order.index(verdict.kind), -verdict.ratio))
     return FleetJudgement(fleet, tuple(ranked), tuple(rounds), len(tests))
@@ -220,7 +201,7 @@ def judge(
 def _with_causes(verdict: Verdict, rounds: Sequence[Round], throttled: Mapping[int, tuple[str, ...]]) -> Verdict:
     if verdict.accuses:
         return replace(verdict, throttled=throttled.get(verdict.nodes[0], ()) if verdict.kind in _OF_A_NODE else ())
-    again = [each for each in rounds if each.stage in {"alone again", *FRESH}]
+    again = [each for each in rounds if each.stage in FRESH]
     return replace(verdict, busy=any(each.busy or _disturbed(each, verdict.nodes) for each in again))
 
 
@@ -228,53 +209,89 @@ def _of(rounds: Sequence[Round], case: int) -> list[Round]:
     return [each for each in rounds if each.case == case]
 
 
-def _alone(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Test]:
-    suspects = suspects_alone(rounds, options.within)
-    evidence = evidence_alone(fleet, rounds, suspects, options.within)
-    for row, node in enumerate(suspects.nodes.tolist()):
-        test = _test("alone", (node,), rounds[0].case, evidence, row, suspects, float(suspects.excess[row]))
-        yield _first_seen(fleet, rounds, "alone again", test, suspects, options)
+def _alone(fleet: Fleet, rounds: list[Round], options: search.Options) -> Iterator[_Test]:
+    suspects = model.suspects_alone(rounds, options.within)
+    evidence = model.evidence_of_nodes(fleet, rounds, suspects, options.within)
+    yield from _tests("alone", fleet, rounds, suspects, evidence, np.ones(len(suspects.nodes), np.bool_), options)
 
 
-def _of_pairs(fleet: Fleet, rounds: list[Round], options: Options) -> Iterator[_Test]:
+def _late(fleet: Fleet, rounds: list[Round], options: search.Options) -> Iterator[_Test]:
+    """Who loses or delays messages of any size, with what that costs those of the first case."""
+    suspects = model.suspects_late(fleet, rounds)
+    nodes = model.evidence_of_nodes(fleet, rounds, suspects, options.within)
+    links = model.evidence_of_links(fleet, rounds, suspects, options.within)
+    tests = [_test("node", (node,), 0, nodes, row, suspects, 0.0) for row, node in enumerate(suspects.nodes.tolist())]
+    doubtful = suspects.nodes[nodes.total > 0]
+    tests += [
+        _test("link", tuple(pair), 0, links, row, suspects, 0.0)
+        for row, pair in enumerate(suspects.links.tolist())
+        if not np.isin(pair, doubtful).any()
+    ]
+    again = [each for each in rounds if each.stage in FRESH and each.case in fleet.pairs[:1]]
+    usual, spread = model.data_of(fleet, again), model.data_of(fleet, model.lateness(again))
+    seconds = float(np.exp(np.median(usual.log))) if len(usual.log) else 0.0
+    for test in tests:
+        seen, subject = test.verdict.evidence[0], test.verdict.nodes
+        own = np.isin(spread.sender, subject).astype(int) + np.isin(spread.receiver, subject) >= len(subject)
+        ratio = float(np.exp(spread.log[own]).mean()) if own.any() else 1.0
+        found = Evidence(fleet.pairs[0], seconds * ratio, seconds, ratio, seen.rounds, seen.late)
+        yield replace(test, verdict=replace(test.verdict, evidence=(found,)))
+
+
+def _of_pairs(fleet: Fleet, rounds: list[Round], options: search.Options, late: Sequence[int]) -> Iterator[_Test]:
+    """Whose times are long in a case. late: nodes whose pairs are none of its suspects."""
     if not rounds:
         return
-    within, case = options.within, rounds[0].case
-    fleet = with_sides(fleet, rounds, within)
-    suspects = suspects_of_pairs(fleet, rounds, within)
-    evidence = evidence_of_nodes(fleet, rounds, suspects, suspects.nodes, within)
-    limit = np.log(max(1, len(suspects.nodes)) / ERROR_RATE)
-    bad = suspects.nodes[evidence.total > limit]
-    switches = bad_switches(fleet, bad) if len(fleet.switches) > 1 else np.zeros(0, dtype=np.int64)
+    within = options.within
+    fleet = search.with_sides(fleet, rounds, within)
+    suspects = model.suspects_of_pairs(fleet, rounds, within)
+    evidence = model.evidence_of_nodes(fleet, rounds, suspects, within)
+    bad = suspects.nodes[evidence.total > np.log(max(1, len(suspects.nodes)) / search.ERROR_RATE)]
+    switches = search.bad_switches(fleet, bad) if len(fleet.switches) > 1 else np.zeros(0, dtype=np.int64)
     for switch in switches.tolist():
         yield _switch(fleet, rounds, suspects, evidence, switch, within)
-    for row, node in enumerate(suspects.nodes.tolist()):
-        if fleet.leaf[node] not in switches or fleet.leaf[node] < 0:
-            test = _test("node", (node,), case, evidence, row, suspects, float(suspects.excess[row]))
-            yield _first_seen(fleet, rounds, "suspects", test, suspects, options)
-    of_links = evidence_of_links(fleet, rounds, suspects, within)
-    doubtful = suspects.nodes[evidence.total > 0]
-    cut = cut_evidence(rounds, suspects.scale, within)
+    yield from _tests(
+        "node", fleet, rounds, suspects, evidence, ~np.isin(fleet.leaf[suspects.nodes], switches), options
+    )
+    doubtful = np.concatenate([suspects.nodes[evidence.total > 0], np.asarray(late, dtype=np.int64)])
+    cut = search.cut_evidence(rounds, suspects.scale, within)
     # Pairs across a bad cut are slow, too.
-    side = across_of(fleet, rounds) if cut_is_bad(rounds, fleet, within) else np.ones(fleet.count)
-    for row, pair in enumerate(suspects.links.tolist()):
-        if not np.isin(pair, doubtful).any() and side[pair[0]] * side[pair[1]] > 0:
-            test = _test("link", tuple(pair), case, of_links, row, suspects, float(suspects.excess_of_links[row]))
-            yield _first_seen(fleet, rounds, "suspects", test, suspects, options)
+    side = search.across_of(fleet, rounds) if cut is not None and cut.is_bad else np.ones(fleet.count)
+    kept = ~np.isin(suspects.links, doubtful).any(axis=1) & (side[suspects.links].prod(axis=1) > 0)
+    of_links = model.evidence_of_links(fleet, rounds, suspects, within)
+    yield from _tests("link", fleet, rounds, suspects, of_links, kept, options)
     if cut is not None and cut.slow:
         yield _cut(rounds, cut, within)
 
 
+def _tests(
+    kind: Kind,
+    fleet: Fleet,
+    rounds: list[Round],
+    suspects: model.Suspects,
+    evidence: model.Evidences,
+    kept: Truths,
+    options: search.Options,
+) -> Iterator[_Test]:
+    """The suspects among the nodes or links of a case that are ``kept``."""
+    names: Ints = suspects.links if kind == "link" else suspects.nodes[:, np.newaxis]
+    excess = suspects.excess_of_links if kind == "link" else suspects.excess
+    for row in np.flatnonzero(kept).tolist():
+        nodes = tuple(names[row].tolist())
+        test = _test(kind, nodes, rounds[0].case, evidence, row, suspects, excess[row])
+        yield _first_seen(fleet, rounds, test, suspects, options)
+
+
 def _first_seen(
-    fleet: Fleet, rounds: list[Round], again: Stage, test: _Test, suspects: Suspects, options: Options
+    fleet: Fleet, rounds: list[Round], test: _Test, suspects: model.Suspects, options: search.Options
 ) -> _Test:
     """A suspect of which nothing was measured again, with the times that made it one: ``is_far`` if it stands out in
     them, not only from the effects of its nodes.
     """
     nodes = test.verdict.nodes
-    if test.times or any(each.stage == again and not _disturbed(each, nodes) for each in rounds):
+    if test.times or any(each.stage in AGAIN and not _disturbed(each, nodes) for each in rounds):
         return test
-    data = data_of(fleet, [each for each in rounds if each.stage in {"alone", "pairs", "held out"}])
+    data = model.data_of(fleet, [each for each in rounds if each.stage in {"alone", "pairs", "held out"}])
     ends = [(data.sender, data.receiver), (data.receiver, data.sender)]
     # Pairs with other suspects are slow for two reasons.
     usual = ~np.isin(np.stack([data.sender, data.receiver]), np.setdiff1d(suspects.nodes, nodes)).any(axis=0)
@@ -288,7 +305,7 @@ def _first_seen(
     return replace(test, verdict=replace(test.verdict, evidence=(found,)), is_far=bool(is_far))
 
 
-def _seen(data: Data, chosen: Truths, level: Floats, case: int) -> Evidence:
+def _seen(data: model.Data, chosen: Truths, level: Floats, case: int) -> Evidence:
     """The median of chosen times, and over the level of their path."""
     measured = float(np.exp(np.median(data.log[chosen])))
     ratio = float(np.exp(np.median((data.log - level[data.path])[chosen])))
@@ -314,14 +331,16 @@ def _unnamed(fleet: Fleet, rounds: list[Round], verdicts: Sequence[Verdict]) -> 
         for node in np.setdiff1d(np.arange(fleet.count), named).tolist():
             rows, columns = others & (data.sender == node), others & (data.receiver == node)
             lines = (rows, columns) if both_ways else (rows | columns,)
-            seen += [(_seen(data, line, level, rounds[0].case), node) for line in lines if line.sum() >= PARTNERS]
+            seen += [
+                (_seen(data, line, level, rounds[0].case), node) for line in lines if line.sum() >= search.PARTNERS
+            ]
         if not seen:
             return
         worst, node = max(seen, key=lambda each: each[0].ratio)
         named.append(node)
         # Times that scatter as widely without this node do not point at it.
         rest = (data.log - level[data.path])[_without(data, named)]
-        scale = scale_of_errors(rest - np.median(rest)) if len(rest) else 0.0
+        scale = model.scale_of_errors(rest - np.median(rest)) if len(rest) else 0.0
         if np.log(worst.ratio) < max(np.log(_CLEAR), _CLEAR_SIGMAS * scale):
             return
         yield Verdict(
@@ -334,16 +353,16 @@ def _unnamed(fleet: Fleet, rounds: list[Round], verdicts: Sequence[Verdict]) -> 
         )
 
 
-def _of_map(fleet: Fleet, rounds: list[Round]) -> Data:
+def _of_map(fleet: Fleet, rounds: list[Round]) -> model.Data:
     """The median time of every ordered pair."""
-    data = data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
+    data = model.data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
     keys, number = np.unique(data.sender * fleet.count + data.receiver, return_inverse=True)
     sender, receiver = keys // fleet.count, keys % fleet.count
-    log = medians(data.log, number, len(keys))
-    return Data(np.zeros(len(keys), np.int64), sender, receiver, fleet.path(sender, receiver), log)
+    log = model.medians(data.log, number, len(keys))
+    return model.Data(np.zeros(len(keys), np.int64), sender, receiver, fleet.path(sender, receiver), log)
 
 
-def _without(data: Data, nodes: Sequence[int]) -> Truths:
+def _without(data: model.Data, nodes: Sequence[int]) -> Truths:
     """The times of pairs that have none of ``nodes``."""
     return np.asarray(~np.isin(data.sender, nodes) & ~np.isin(data.receiver, nodes))
 
@@ -355,7 +374,13 @@ def _disturbed(measured: Round, nodes: tuple[int, ...]) -> bool:
 
 
 def _test(
-    kind: Kind, nodes: tuple[int, ...], case: int, evidence: Evidences, row: int, suspects: Suspects, excess: float
+    kind: Kind,
+    nodes: tuple[int, ...],
+    case: int,
+    evidence: model.Evidences,
+    row: int,
+    suspects: model.Suspects,
+    excess: float,
 ) -> _Test:
     """A node or link with its evidence, in its most probable direction."""
     log = evidence.log[row]
@@ -367,23 +392,24 @@ def _test(
     ratio = float(np.exp(np.median(times))) if len(times) else float(np.exp(excess))
     if kind == "link" and way == "in":
         nodes, way = nodes[::-1], "out"
-    found = (Evidence(case, usual * ratio, usual, ratio, len(times)),)
+    late = int((times > model.LATE).sum()) if suspects.late else 0
+    found = (Evidence(case, usual * ratio, usual, ratio, len(times), late),)
     share = float(np.exp(log.max() - np.logaddexp.reduce(log)))
     verdict = Verdict(kind, nodes, way, probability=share, evidence=found)
     return _Test(verdict, log, len(times), int(evidence.partners[row]))
 
 
 def _switch(
-    fleet: Fleet, rounds: list[Round], suspects: Suspects, evidence: Evidences, switch: int, within: float
+    fleet: Fleet, rounds: list[Round], suspects: model.Suspects, evidence: model.Evidences, switch: int, within: float
 ) -> _Test:
     """A switch most of whose nodes are bad: it, if pairs below it are slow too, else its trunk."""
     below = fleet.leaf == switch
     rows = np.flatnonzero(below[suspects.nodes])
     log = np.logaddexp.reduce(evidence.log[rows], axis=0) - np.log(len(rows))
-    data = data_of(fleet, [each for each in rounds if each.stage == "within"])
+    data = model.data_of(fleet, [each for each in rounds if each.stage == "within"])
     inside = below[data.sender]
-    errors = without_levels(data, suspects.level, ~inside)[inside]
-    is_switch = log_evidence(errors[np.newaxis], Noise(suspects.scale), within)[0] > np.log(1 / ERROR_RATE)
+    errors = model.without_levels(data, suspects.level, ~inside)[inside]
+    is_switch = model.Noise(suspects.scale).log_evidence(errors[np.newaxis], within)[0] > np.log(1 / search.ERROR_RATE)
     members = tuple(np.flatnonzero(below).tolist())
     test = _test("switch" if is_switch else "trunk", members, rounds[0].case, evidence, int(rows[0]), suspects, 0.0)
     way = WAYS[int(np.argmax(log))]
@@ -395,13 +421,13 @@ def _switch(
     return _Test(verdict, log, test.times, len(members))
 
 
-def _cut(rounds: list[Round], cut: Cut, within: float) -> _Test:
+def _cut(rounds: list[Round], cut: search.Cut, within: float) -> _Test:
     """A cut whose pairs are slow together, narrowed to the smallest set that is."""
-    usual = usual_within(rounds)
+    usual = search.usual_within(rounds)
     across = [each for each in rounds if each.stage == "cross"]
     times = cut.times.ravel() if len(cut.times) else np.asarray([cut.first])
     slow = max(within, float(np.median(times)) / 2)
-    narrow = [each for each in rounds if each.stage == "narrow" and log_median(each) - usual > slow]
+    narrow = [each for each in rounds if each.stage == "narrow" and search.log_median(each) - usual > slow]
     smallest = min([across[-1], *narrow], key=lambda each: len(each.sender))
     ratio = float(np.exp(np.median(times)))
     seconds = float(np.exp(usual))
@@ -428,8 +454,8 @@ def _decided(tests: list[_Test]) -> Iterator[Verdict]:
         adjusted = max(adjusted, min(1.0, (len(tests) - place) * float(np.exp(min(0.0, -test.total)))))
         posterior = _posterior(PRIOR[test.verdict.kind], test.total)
         # One partner leaves open whether its link is slow instead.
-        lone = test.verdict.kind == "node" and test.partners < PARTNERS
-        if test.times and adjusted <= ERROR_RATE and not lone:
+        lone = test.verdict.kind == "node" and test.partners < search.PARTNERS
+        if test.times and adjusted <= search.ERROR_RATE and not lone:
             yield replace(test.verdict, probability=posterior * test.verdict.probability, error=adjusted)
         elif test.is_far or (test.times and adjusted <= _LIKELY):
             pairs = test.verdict.nodes if len(test.verdict.nodes) == 2 else (test.verdict.nodes[0], -1)
@@ -469,28 +495,32 @@ def _failed(rounds: Sequence[Round]) -> Iterator[Verdict]:
     Of a round that failed as a whole, its parts say which pair did.
     """
     partners: dict[int, set[int]] = {}
-    pairs = set()
+    pairs: dict[tuple[int, int], Round] = {}
     worked: set[int] = set()
     for each in rounds:
         failed = np.isnan(each.seconds)
-        worked.update(each.sender[~failed].tolist(), each.receiver[~failed].tolist())
+        worked.update(each.sender[each.seconds > 0].tolist(), each.receiver[each.seconds > 0].tolist())
         if failed.all() and len(failed) > 1:
             continue
         for sender, receiver in zip(each.sender[failed].tolist(), each.receiver[failed].tolist(), strict=True):
-            pairs.add((min(sender, receiver), max(sender, receiver)))
+            pairs.setdefault((min(sender, receiver), max(sender, receiver)), each)
             partners.setdefault(sender, set()).add(receiver)
             partners.setdefault(receiver, set()).add(sender)
     bad = {node for node, others in partners.items() if node in others or len(others) >= _ALL_FAILED}
     bad |= {node for node in partners if node not in worked}
-    yield from (Verdict("failed", (node,)) for node in sorted(bad))
-    yield from (Verdict("failed", pair) for pair in sorted(pairs) if not bad & set(pair))
+    for node in sorted(bad):
+        first = next(each for pair, each in pairs.items() if node in pair)
+        yield Verdict("wrong" if first.wrong else "failed", (node,), case=first.case)
+    for pair, first in sorted(pairs.items(), key=lambda item: item[0]):
+        if not bad & set(pair):
+            yield Verdict("wrong" if first.wrong else "failed", pair, case=first.case)
 
 
 def ratios(judgement: FleetJudgement, case: int) -> Floats:
     """Time over the usual of every pair of a case (n × n, from rows to columns; NaN: not measured): the last one."""
     fleet, rounds = judgement.fleet, _of(judgement.rounds, case)
-    data = data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
+    data = model.data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
     matrix = np.full((fleet.count, fleet.count), np.nan)
-    level = medians(data.log, data.path, 2)
+    level = model.medians(data.log, data.path, 2)
     matrix[data.sender, data.receiver] = np.exp(data.log - level[data.path])
     return matrix

@@ -69,12 +69,12 @@ class LiveTable(Listener):
         self._blocks = 0
         # No refresh thread, which would disturb the measurement.
         console = Console(file=err or sys.stderr)
+        known = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]} left ·"))
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("launch {task.fields[launch]}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]} left · {task.fields[case]}"),
+            *(known if plan.controller is None else (TextColumn("round {task.completed} ·"),)),
+            TextColumn("{task.fields[case]}"),
             console=console,
             auto_refresh=False,
         )

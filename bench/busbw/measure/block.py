@@ -39,7 +39,8 @@ def measure(
 
     matrix: traffic of an uneven op, elements.
     asked: the groups that a controller asks for (None: those of the case). Its round is short: data are checked only
-        before timing, and the first round of a case finds the pace and compares clocks for all of them.
+        before timing (results that are compared: after it, too), and the first round of a case finds the pace and
+        compares clocks for all of them.
     Returns ``Failed`` for wrong data, or an op that raises on every rank. Raises BackendError when ranks no longer
     agree (one died, hung or raised alone) and ClockError when the clock went backwards.
     """
@@ -60,7 +61,9 @@ def measure(
     for groups in rounds:
         try:
             with part_in(bench, op, case, groups, matrix, sets) as part:
-                done.append(_round(bench, op, case, groups, part, matrix, settings, again=asked is None))
+                done.append(
+                    _round(bench, op, case, groups, part, matrix, settings, again=asked is None or op.repeatable)
+                )
                 supplement = measure_supplement(bench, case, part, launch, settings.budget)
         except CaseFailed as reason:
             return failed(case, launch, block, str(reason), reason.cause, reason.ranks)

@@ -15,6 +15,8 @@ CONTROLLERS: Final[dict[str, tuple[str, str]]] = {
     "fleet": ("busbw_analysis.fleet.controller", "FleetController"),
 }
 """Name of a controller → its module and class. It is made with the plan."""
+LEAST_NODES: Final = 4
+"""Of fewer nodes, a controller does not know what is usual."""
 
 
 class Ask(Record, frozen=True, kw_only=True):

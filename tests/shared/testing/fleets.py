@@ -14,6 +14,7 @@ from testing.gates import real_launches
 
 ALONE, PAIRS = 0, 1
 """Places of the two cases of a simulated fleet."""
+_SAMPLES: Final = 5
 
 
 def scatter(part: float = 1.0) -> Floats:
@@ -41,6 +42,7 @@ class World:
     taken: share of the CPUs of nodes by number that other programs use
     moments: chance that a slow moment of a node begins in a round; in one, which lasts four rounds on average, all
         takes four times as long
+    lost: chance that a sample of an ordered pair is late; late: of any sample
     """
 
     fleet: Fleet
@@ -55,7 +57,19 @@ class World:
     dead: frozenset[int] = frozenset()
     taken: dict[int, float] = field(default_factory=dict)
     moments: float = 0.0
+    lost: dict[tuple[int, int], float] = field(default_factory=dict)
+    late: float = 0.001
     _slow: set[int] = field(default_factory=set)
+
+    def outcome(self, asked: Round, generator: np.random.Generator) -> Round:
+        """What a round would show. A time has five samples, of which late ones take 20 times as long."""
+        seconds = self.seconds(asked, generator)
+        lost = [self.lost.get(pair, 0.0) for pair in zip(asked.sender.tolist(), asked.receiver.tolist(), strict=True)]
+        late = generator.random((_SAMPLES, len(lost))) < np.maximum(self.late, lost)
+        times = np.where(late, 20.0, 1.0)
+        taken = np.asarray([self.taken.get(node, 0.0) for node in range(self.fleet.count)])
+        spread = times.mean(axis=0) / np.quantile(times, 0.25, axis=0)
+        return asked.measured(seconds * np.median(times, axis=0), spread, taken)
 
     def seconds(self, asked: Round, generator: np.random.Generator) -> Floats:
         """What a round would take. Fails as a whole if it has a dead node, as a launch of ranks does."""
@@ -94,8 +108,7 @@ def searched(world: World, seed: int, options: Options | None = None) -> Search:
     generator = np.random.default_rng(seed)
     search = Search(world.fleet, options or Options(seed=seed))
     while search.asked is not None:
-        taken = np.asarray([world.taken.get(node, 0.0) for node in range(world.fleet.count)])
-        search.tell(world.seconds(search.asked, generator), taken)
+        search.tell(world.outcome(search.asked, generator))
     return search
 
 
