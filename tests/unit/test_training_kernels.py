@@ -66,6 +66,21 @@ def test_a_small_step_is_limited_by_the_host() -> None:
     assert times[1] == pytest.approx(2 * times[0])
 
 
+def test_heads_that_the_fused_softmax_cannot_take_need_more_kernels() -> None:
+    """Megatron-LM's takes four heads at once: of 16 heads over 8 ranks, those of two sequences, not of one."""
+    model = msgspec.structs.replace(models()["GPT-3 175B"], heads=16, kv_heads=16, head_dim=64, hidden=1024)
+    on = replace(PLAIN, speed=Speed(1e30, launch=1.0))
+    steps = [Step(model, Layout(tp=8), sequences, 1024) for sequences in (1, 2)]
+    one, two = (step_time(step, on).compute for step in steps)
+    assert one - two == pytest.approx((4 + 4) * model.layers, rel=1e-4)
+
+
+def test_each_kernel_takes_time_beside_its_work() -> None:
+    step = Step(LLAMA, Layout(), 1, 8192)
+    work, begun = (step_time(step, replace(PLAIN, speed=Speed(1e15, started=each))).compute for each in (0.0, 1e-6))
+    assert 30 * LLAMA.layers < (begun - work) / 1e-6 < 60 * LLAMA.layers
+
+
 @pytest.mark.parametrize(
     ("how", "part"),
     [({"fp8": True}, "compute"), ({"hide_experts": True}, "ep"), ({"zero_bubble": True}, "bubble")],

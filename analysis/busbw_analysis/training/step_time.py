@@ -218,7 +218,10 @@ def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _
 
     def seconds_of(one: Pass, side: str = "") -> float:
         """On the GPU, or as much as the host needs beyond that and the calls that it waits for."""
-        return max(one.seconds / scenario.compute, one.kernels * speed.launch - busy.get(side, 0.0))
+        return max(
+            (one.seconds + one.kernels * speed.started) / scenario.compute,
+            one.kernels * speed.launch - busy.get(side, 0.0),
+        )
 
     return _Stage(
         seconds_of(forward, "forward"),
