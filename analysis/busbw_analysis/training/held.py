@@ -1,7 +1,8 @@
 """How far predicted steps were from measured ones, by kind, and what was never held against a measurement.
 
 The rows are those of ``tests/data/training/truth``. Three numbers were fitted to half of them: ``LAUNCH`` and
-``STARTED`` of ``kernels.py`` and ``DELAYS`` of ``machine.py``. ``tests/unit/test_training_truth.py`` holds the rows to this.
+``STARTED`` of ``kernels.py`` and ``DELAYS`` of ``machine.py``. ``tests/unit/test_training_truth.py`` holds the rows to
+this.
 """
 
 from collections.abc import Iterator
