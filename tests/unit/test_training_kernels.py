@@ -114,6 +114,22 @@ def test_selective_recomputation_keeps_less_for_little_time() -> None:
     assert times[0] < times[1] < 1.05 * times[0] < times[2]
 
 
+def test_each_layer_that_is_recomputed_keeps_less_and_takes_a_forward_pass_more() -> None:
+    """Eight layers a stage: with two of them recomputed, a quarter of what all of them save and take."""
+    like = Layout(dp=2, tp=2, pp=4, ep=2, micro_batches=4, sequence_parallel=True, recompute="full")
+    none, some, full = (
+        Step(models()["Mixtral 8x7B"], layout, 8, 4096)
+        for layout in (replace(like, recompute="none"), replace(like, recompute_layers=2), like)
+    )
+    kept = [memory(step).activations for step in (none, some, full)]
+    times = [step_time(step, PLAIN).compute for step in (none, some, full)]
+    moved = [sent(traffic(step), "tp") + sent(traffic(step), "ep") for step in (none, some, full)]
+    for values in (kept, times, moved):
+        assert (values[1] - values[0]) / (values[2] - values[0]) == pytest.approx(2 / 8)
+    with pytest.raises(UsageError):
+        replace(like, recompute="selective", recompute_layers=2)
+
+
 @pytest.mark.parametrize("slower", [0.9, 1.1])
 def test_a_measured_step_moves_the_speed_of_kernels_towards_it(slower: float) -> None:
     step = Step(LLAMA, Layout(dp=8), 8, 8192)

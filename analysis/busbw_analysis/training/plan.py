@@ -25,7 +25,7 @@ SAID: Final = "TP > CP > PP > DP"
 _SAID_ORDER: Final[tuple[Dimension, ...]] = ("tp", "cp", "pp", "dp")
 FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "vpp", "micro_batch")
 """Settings that are searched unless ``Wanted.fixed`` has them."""
-LIKE: Final = ("recompute", "schedule", "context", "fp8", "hide_experts", "zero_bubble")
+LIKE: Final = ("recompute", "recompute_layers", "schedule", "context", "fp8", "hide_experts", "zero_bubble")
 """Settings that are the same in every layout of a plan."""
 _PARTS: Final = (1, 2, 3, 4, 6, 8)
 _SMALL_BUBBLE: Final = 0.02

@@ -47,7 +47,8 @@ def short_words(layout: Layout, micro_batch: int) -> str:
     degrees = [f"{name} {value}" for name in ("dp", "tp", "pp", "cp", "ep") if (value := getattr(layout, name)) > 1]
     parts = [f"{layout.vpp} parts a stage"] if layout.vpp > 1 else []
     zero = [f"ZeRO {layout.zero}"] if layout.zero else []
-    again = [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
+    of_layers = "" if layout.recompute_layers is None else f" of {layout.recompute_layers} layers a stage"
+    again = [f"recompute {layout.recompute}{of_layers}"] if layout.recompute != "none" else []
     computed = f"{counted(layout.micro_batches, 'micro-batch', 'micro-batches')} of {micro_batch}"
     return f"{', '.join([*(degrees or ['dp 1']), *parts, *zero, *again])}; {computed}"
 
