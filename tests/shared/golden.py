@@ -184,7 +184,7 @@ INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "memory": f"memory {_LLAMA} --layout tp=8,pp=4,dp=4 --batch 64 --gpu 'H100 SXM5'",
             "memory-does-not-fit": f"memory {_LLAMA} --layout dp=4 --batch 4 --gpu 'H100 SXM5'",
             "roofline": f"roofline {_LLAMA} --layout tp=8,dp=8 --batch 64 --network rail:nic=50GB/s,inner=450GB/s",
-            "plan": f"plan {_LLAMA} --gpus 512 --network '4X NDR' --compare-rules --top 4",
+            "plan": f"plan {_LLAMA} --gpus 512 --network '4X NDR' --compare-rules --what-if --top 4",
             "plan-64": f"plan {_LLAMA} --gpus 64 --network '4X NDR' --top 3",
             "plan-too-few": f"plan {_LLAMA} --gpus 4 --network '4X NDR'",
             "plan-no-network": f"plan {_LLAMA} --gpus 512",

@@ -185,7 +185,8 @@ def published(report: Mapping[str, Any], number: int) -> Row:
     degrees = {name: given[name] for name in ("dp", "tp", "pp", "cp", "ep", "vpp") if name in given}
     layout = Layout(**how, **degrees, micro_batches=given["batch"] // given["dp"] // given["micro_batch"])
     per_host = 8 if model.nodes_per_token else None
-    step = Step(model, layout, given["batch"], given["sequence"], ranks_per_host=per_host)
+    gradients = given.get("gradients")
+    step = Step(model, layout, given["batch"], given["sequence"], gradients, ranks_per_host=per_host)
     network, gpu = network_named(given["nic"]), gpu_named(catalogue(), given["gpu"])
     causal = not model.dropout
     on = machine_of(
@@ -213,7 +214,11 @@ def rows() -> tuple[Row, ...]:
 
 # --- scores --------------------------------------------------------------------------------------------------------
 
-FITTED: Final = {"seconds of the host for a kernel": kernels.LAUNCH, "delay of a call": DELAYS[0]}
+FITTED: Final = {
+    "seconds of the host for a kernel": kernels.LAUNCH,
+    "seconds of a kernel beside its work": kernels.STARTED,
+    "delay of a call": DELAYS[0],
+}
 """Everything that was fitted to steps: to the part "fit" of vTrain's rows, by least squares of logarithms."""
 
 

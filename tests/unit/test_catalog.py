@@ -219,14 +219,17 @@ def without(text: str, key: str) -> str:
         (GPU + without(GPU, "names").replace("9000", "9001"), "'names'"),
         (GPU + "flops = { bf16 = 1e15 }\n", "'flops'"),
         (
-            GPU + 'products = { processors = 0, share = 0.7, depth = 1, source = "https://e.org/p" }\n',
+            GPU + 'products = { processors = 0, share = 0.7, depth = 1, memory = 1, source = "https://e.org/p" }\n',
             "'products.processors'",
         ),
         (
-            GPU + 'products = { processors = 8, share = 1.7, depth = 1, source = "https://e.org/p" }\n',
+            GPU + 'products = { processors = 8, share = 1.7, depth = 1, memory = 1, source = "https://e.org/p" }\n',
             "'products.share'",
         ),
-        (GPU + 'products = { processors = 8, share = 0.7, depth = 1, source = "own" }\n', "'products.source'"),
+        (
+            GPU + 'products = { processors = 8, share = 0.7, depth = 1, memory = 1, source = "own" }\n',
+            "'products.source'",
+        ),
         (GPU + "flops = { bfloat16 = 2500.0 }\n", "'flops.bfloat16'"),
         (GPU + 'pci = ["0x10de:0x2335"]\n', "'pci'"),
         (GPU + "links = 4\n", "together"),

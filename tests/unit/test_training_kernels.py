@@ -66,6 +66,21 @@ def test_a_small_step_is_limited_by_the_host() -> None:
     assert times[1] == pytest.approx(2 * times[0])
 
 
+def test_heads_that_the_fused_softmax_cannot_take_need_more_kernels() -> None:
+    """Megatron-LM's takes four heads at once: of 16 heads over 8 ranks, those of two sequences, not of one."""
+    model = msgspec.structs.replace(models()["GPT-3 175B"], heads=16, kv_heads=16, head_dim=64, hidden=1024)
+    on = replace(PLAIN, speed=Speed(1e30, launch=1.0))
+    steps = [Step(model, Layout(tp=8), sequences, 1024) for sequences in (1, 2)]
+    one, two = (step_time(step, on).compute for step in steps)
+    assert one - two == pytest.approx((4 + 4) * model.layers, rel=1e-4)
+
+
+def test_each_kernel_takes_time_beside_its_work() -> None:
+    step = Step(LLAMA, Layout(), 1, 8192)
+    work, begun = (step_time(step, replace(PLAIN, speed=Speed(1e15, started=each))).compute for each in (0.0, 1e-6))
+    assert 30 * LLAMA.layers < (begun - work) / 1e-6 < 60 * LLAMA.layers
+
+
 @pytest.mark.parametrize(
     ("how", "part"),
     [({"fp8": True}, "compute"), ({"hide_experts": True}, "ep"), ({"zero_bubble": True}, "bubble")],
@@ -97,6 +112,22 @@ def test_selective_recomputation_keeps_less_for_little_time() -> None:
     assert memory(full).activations < memory(again).activations < 0.75 * memory(kept).activations
     times = [step_time(step, on).compute for step in (kept, again, full)]
     assert times[0] < times[1] < 1.05 * times[0] < times[2]
+
+
+def test_each_layer_that_is_recomputed_keeps_less_and_takes_a_forward_pass_more() -> None:
+    """Eight layers a stage: with two of them recomputed, a quarter of what all of them save and take."""
+    like = Layout(dp=2, tp=2, pp=4, ep=2, micro_batches=4, sequence_parallel=True, recompute="full")
+    none, some, full = (
+        Step(models()["Mixtral 8x7B"], layout, 8, 4096)
+        for layout in (replace(like, recompute="none"), replace(like, recompute_layers=2), like)
+    )
+    kept = [memory(step).activations for step in (none, some, full)]
+    times = [step_time(step, PLAIN).compute for step in (none, some, full)]
+    moved = [sent(traffic(step), "tp") + sent(traffic(step), "ep") for step in (none, some, full)]
+    for values in (kept, times, moved):
+        assert (values[1] - values[0]) / (values[2] - values[0]) == pytest.approx(2 / 8)
+    with pytest.raises(UsageError):
+        replace(like, recompute="selective", recompute_layers=2)
 
 
 @pytest.mark.parametrize("slower", [0.9, 1.1])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from busbw.escape import echo
+from busbw.escape import echo, echo_toned
 from busbw.key_values import Key, written
 from busbw.ops import limits
 from busbw.runs import store
@@ -155,8 +155,10 @@ def print_json(document: JSON) -> None:
 
 
 def print_answer(headline: str, document: dict[str, JSON], shown: Iterable[Block], *, as_json: bool) -> None:
-    """Print a headline, and then ``document`` as JSON, or ``shown``."""
+    """Print a headline, bold on a terminal, and ``shown``; or ``document`` as JSON."""
     if as_json:
         print_json({"headline": headline, **document})
-    else:
-        echo(render([Paragraph(headline), *shown]))
+        return
+    echo_toned(([(line, "plain")] for line in render([Paragraph(headline)]).splitlines()), bold=True)
+    if blocks := [*shown]:
+        echo(f"\n{render(blocks)}")

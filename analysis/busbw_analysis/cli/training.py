@@ -31,6 +31,7 @@ from busbw_analysis.report.document import Block, Column, Paragraph, Table, tabl
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import log as logs
 from busbw_analysis.training import plan as plans
+from busbw_analysis.training import plan_report as pages
 from busbw_analysis.training import storage as disks
 from busbw_analysis.training.calibration import calibrate, factors_in_words
 from busbw_analysis.training.layout import Layout, Step
@@ -437,6 +438,7 @@ def _rate(given: float | None, files: Sequence[Stored], op: str) -> disks.Rate |
     help="A step that was measured, such as 'tp=8,pp=8,dp=16: 31.5s', or a training log in place of the time; repeat "
     "for more. They calibrate the machine.",
 )
+@click.option("--what-if", is_flag=True, help="Also print what one change would save, and weak and strong scaling.")
 @click.option("--compare-rules", "rules", is_flag=True, help="Check whether the order TP > CP > PP > DP holds here.")
 @options.plot_option
 @results_dir_option
@@ -452,6 +454,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     runs: tuple[str, ...],
     kernels: Kernels | None,
     top: int,
+    what_if: bool,
     rules: bool,
     timed: tuple[str, ...],
     plot: Path | None,
@@ -490,7 +493,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     orders = plans.compare_rules(compared := plans.with_most_dimensions(plan), machine) if rules else ()
     changes, summary = plans.sensitivity(best, machine), plans.closing(best, machine)
     if plot is not None:
-        plans.save_plan(plot, kept, grown)
+        pages.save_plan(plot, kept, grown)
         echo(f"plot: {plot}", err=True)
     peak = on.peak or machine.speed.flop_per_second
     document: dict[str, JSON] = {
@@ -510,12 +513,12 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         "scaling": {scaled.kind: _scaled(scaled) for scaled in grown},
     }
     shown: list[Block] = [
-        *plans.plan_tables(request, plan, kept, machine, peak, assumed),
-        *plans.change_tables(changes, grown, best),
+        *pages.plan_trust(best, summary, machine),
+        *pages.plan_tables(request, plan, kept, machine, peak, assumed),
+        *(pages.change_tables(changes, grown, best) if what_if else ()),
+        *(pages.rules_tables(compared, orders) if rules else ()),
     ]
-    shown += plans.rules_tables(compared, orders) if rules else []
-    shown.append(Paragraph(plans.closing_words(best, summary)))
-    print_answer(plans.plan_headline(plan, machine, peak), document, shown, as_json=as_json)
+    print_answer(pages.plan_answer(best, summary, machine, peak), document, shown, as_json=as_json)
 
 
 def _document(planned: Planned, machine: Machine, peak: float | None) -> dict[str, JSON]:

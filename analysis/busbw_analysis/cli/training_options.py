@@ -161,6 +161,7 @@ LAYOUT_KEYS: Final[dict[str, Key]] = {
     "sequence_parallel": Key(yes_or_no, "tp ranks divide norms and dropout, too.", "no"),
     "scatter_gather": Key(yes_or_no, "tp ranks each send a part to the next stage.", "no"),
     "recompute": Key(choice(get_args(Recompute)), "Recomputed activations: none, selective, full.", "none"),
+    "recompute_layers": Key(whole(1), "With recompute=full: only of so many layers of each stage.", "all"),
     "context": Key(choice(get_args(Context)), "Attention across cp: ring or ulysses.", "ring"),
     "sync": Key(choice(get_args(Sync)), "Gradients are reduced in: every or last micro-batch.", "last, zero=3: every"),
     "reshard": Key(yes_or_no, "zero=3 gathers weights in each pass of each micro-batch; no: once.", "yes"),
@@ -173,11 +174,12 @@ LAYOUT_KEYS: Final[dict[str, Key]] = {
     "imbalance": Key(number, "Load of the busiest experts over the mean.", "1"),
 }
 _SEARCHED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "vpp")
+_FOR_ALL: Final = ("recompute_layers", "schedule", "context", "fp8", "hide_experts", "zero_bubble", "gradients")
 PLAN_KEYS: Final[dict[str, Key]] = {
     **{name: replace(LAYOUT_KEYS[name], default="searched") for name in _SEARCHED},
     "sequence_parallel": replace(LAYOUT_KEYS["sequence_parallel"], default="yes where possible"),
     "recompute": replace(LAYOUT_KEYS["recompute"], default="none, or where memory needs it selective, then full"),
-    **{name: LAYOUT_KEYS[name] for name in ("schedule", "context", "fp8", "hide_experts", "zero_bubble", "gradients")},
+    **{name: LAYOUT_KEYS[name] for name in _FOR_ALL},
     "uneven": replace(LAYOUT_KEYS["uneven"], read=yes, default="yes"),
 }
 """Settings that a plan can be given; it derives all others."""

@@ -83,6 +83,7 @@ def slower(machine: Machine, kernels: float, calls: float) -> Machine:
         memory=None if speed.memory is None else speed.memory / kernels,
         attention=attention,
         launch=speed.launch * kernels,
+        started=speed.started * kernels,
     )
     return replace(machine, speed=slow, prices=_Slower(machine.prices, calls))
 

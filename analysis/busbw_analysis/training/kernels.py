@@ -29,6 +29,7 @@ class Speed:
     depth: multiplications deep, what a tile takes before and after its product.
     attention: FLOP/s in the forward and backward pass of fused attention (None: as in products).
     launch: seconds of the host for a kernel.
+    started: seconds that a kernel takes on the GPU beside its FLOP and bytes.
     float8: by how much faster products of float8 are.
     """
 
@@ -39,6 +40,7 @@ class Speed:
     attention: tuple[float, float] | None = None
     launch: float = 0.0
     float8: float = 1.0
+    started: float = 0.0
 
     def product(self, m: float, n: float, k: float, count: float = 1.0, kept: int = 2, *, fp8: bool = False) -> float:
         """Seconds of ``count`` products m × k by k × n on the GPU. kept: bytes moved for each element of the result.
@@ -63,14 +65,15 @@ class Speed:
 
 _ATTENTION: Final = 0.56, 0.37
 """Shares of the datasheet's FLOP/s in fused attention, causal, forward and backward, by the tables of ``_ASSUMED``."""
-_MEMORY: Final = 0.666
-"""Share of the datasheet's memory rate in norms, sums and activations, as in SimuMax's system of a B200."""
 LAUNCH: Final = 62e-6
 """Seconds of the host for a kernel and what Megatron-LM does around it: fitted to measured steps (docs/training.md)."""
+STARTED: Final = 10e-6
+"""Seconds of a kernel on the GPU beside its FLOP and bytes: fitted to the same, beside ``LAUNCH``."""
 _ASSUMED: Final = Products(
     processors=128,
     share=0.7,
     depth=150,
+    memory=0.666,
     source="https://github.com/MooreThreads/SimuMax/tree/4dcaae513ba7679d56c116a17cd4a691ec41e252/configs/system",
 )
 """For GPUs without a row: between an A100 (0.77) and a B200 (0.49)."""
@@ -78,7 +81,7 @@ _ASSUMED: Final = Products(
 
 def memory_of(gpu: Gpu) -> float:
     """B/s that kernels reach, reads and writes."""
-    return _MEMORY * gpu.memory_bytes_per_second
+    return (_ASSUMED if gpu.products is None else gpu.products).memory * gpu.memory_bytes_per_second
 
 
 def speed_of(gpu: Gpu, dtype: str, share: float | None = None) -> Speed:
@@ -93,6 +96,7 @@ def speed_of(gpu: Gpu, dtype: str, share: float | None = None) -> Speed:
         (_ATTENTION[0] * peak, _ATTENTION[1] * peak),
         LAUNCH,
         gpu.flops.get("float8", peak) / peak,
+        STARTED,
     )
 
 
@@ -108,6 +112,11 @@ class Pass(NamedTuple):
 
 
 _NOTHING: Final = Pass()
+_SOFTMAX: Final = 4
+"""Heads that Megatron-LM's softmax computes at once. Other numbers of them take separate operations in float32: a cast,
+a scale, a mask, a softmax, and a cast (``FusedScaleMaskSoftmax`` in
+https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/fusions/fused_softmax.py).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +212,8 @@ def _attention(model: Model, at: Shape, speed: Speed) -> tuple[Pass, Pass]:
     backward = 2 * forward
     forward += speed.moved(pairs * (4 + 5 * model.dropout))
     backward += speed.moved(pairs * (6 + 5 * model.dropout))
+    if heads % _SOFTMAX:
+        return Pass(forward + speed.moved(32 * pairs), 8), Pass(backward + speed.moved(34 * pairs), 10)
     return Pass(forward, 4), Pass(backward, 6)
 
 

@@ -52,6 +52,8 @@ class Layout:
     columns: the last matrices of a layer are also split by columns, so their inputs and outputs are gathered.
     scatter_gather: 1/tp of the tensor crosses a pipeline boundary and is then gathered
     (https://arxiv.org/abs/2104.04473, section 4.1).
+    recompute_layers: with full recomputation, how many layers of a stage are computed again; the others keep their
+    activations (``--recompute-method block`` of Megatron-LM, arguments.py; None: all).
     sync: reduce gradients in every micro-batch or in the last; default: every with zero 3, else last.
     fp8: products of layers take float8, and tokens go to their experts in it; attention, head and states do not
     (https://arxiv.org/abs/2412.19437, section 3.3).
@@ -77,6 +79,7 @@ class Layout:
     columns: bool = False
     scatter_gather: bool = False
     recompute: Recompute = "none"
+    recompute_layers: int | None = None
     context: Context = "ring"
     sync: Sync | None = None
     reshard: bool = True
@@ -117,6 +120,8 @@ class Layout:
             _refuse("hide-experts with ep 1: there is no traffic to hide; use ep of 2 or more")
         if self.zero_bubble and (self.pp == 1 or self.schedule == "gpipe"):
             _refuse("zero-bubble: it needs pp of 2 or more and schedule 1f1b")
+        if self.recompute_layers is not None and (self.recompute != "full" or self.recompute_layers < 1):
+            _refuse(f"recompute-layers {self.recompute_layers}: it needs recompute=full, and 1 or more")
         if self.scatter_gather and (self.tp == 1 or self.pp == 1):
             _refuse("scatter-gather: it needs tp and pp of 2 or more")
 
@@ -317,6 +322,14 @@ class Step:
         """Layers of a stage without and with experts; interleaved, part j of stage r is part j p + r of the model."""
         layout, model = self.layout, self.model
         return _layers_of(model.layers, model.layers - model.expert_layers, layout.pp, layout.vpp, stage)
+
+    def recomputed(self, stage: int) -> tuple[int, int]:
+        """Layers of a stage without and with experts whose whole forward pass is computed again."""
+        dense, expert = self.layers_of(stage)
+        if self.layout.recompute != "full":
+            return 0, 0
+        most = dense + expert if self.layout.recompute_layers is None else self.layout.recompute_layers
+        return min(dense, most), min(expert, max(0, most - dense))
 
     @property
     def bubble_share(self) -> float:

@@ -146,12 +146,11 @@ def _kept_layers(step: Step, stage: int, kernels: Kernels) -> Iterator[float]:
     With full recomputation only the input of a layer, 2 s b h (arXiv:2205.05198, table 2), which sequence parallelism
     divides by t.
     """
-    dense, expert = step.layers_of(stage)
-    for count, experts in ((dense, False), (expert, True)):
-        if step.layout.recompute == "full":
-            yield count * step.own_tokens * step.model.hidden * step.model.width_bytes
-        else:
-            yield count * layer_bytes(step, kernels, experts=experts)
+    inputs = step.own_tokens * step.model.hidden * step.model.width_bytes
+    counts = zip(step.layers_of(stage), step.recomputed(stage), (False, True), strict=True)
+    for count, again, experts in counts:
+        kept = count - again
+        yield again * inputs + (kept and kept * layer_bytes(step, kernels, experts=experts))
 
 
 def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:

@@ -1,4 +1,4 @@
-"""The layouts of a model that divide it and fit in memory, the fastest first; their sensitivity, scaling and tables."""
+"""The layouts of a model that divide it and fit in memory, the fastest first; their sensitivity and scaling."""
 
 import math
 from collections import Counter
@@ -6,46 +6,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from busbw.errors import AnalysisError, UsageError
-from busbw.units import counted, format_seconds
 from busbw.workloads.model_rows import Model, flop_per_token
-from busbw_analysis.predict import Questions
-from busbw_analysis.report.document import Block, Column, Paragraph, Table, table
-from busbw_analysis.report.plots import save
 from busbw_analysis.training.calibration import calibrate
 from busbw_analysis.training.held import interval, never_held
-from busbw_analysis.training.layout import (
-    AS_FRAMEWORKS,
-    Layout,
-    Recompute,
-    Step,
-    default_gradients,
-    divisors,
-    gigabytes,
-    layout_text,
-    layouts,
-    percent_of,
-)
-from busbw_analysis.training.machine import machine_of
+from busbw_analysis.training.layout import Layout, Recompute, Step, divisors, layouts
 from busbw_analysis.training.memory import Kernels, Memory, least_gpus, memory
-from busbw_analysis.training.prices import Measured, group_of
+from busbw_analysis.training.prices import Price, group_of
 from busbw_analysis.training.step_time import Machine, Scenario, StepTime, step_time
-from busbw_analysis.training.traffic import DIMENSIONS, Dimension, sent, traffic
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from busbw_analysis.training.traffic import DIMENSIONS, Dimension, Traffic, sent, traffic
 
 MOST_SCALED: Final = 65536
 SAID: Final = "TP > CP > PP > DP"
 _SAID_ORDER: Final[tuple[Dimension, ...]] = ("tp", "cp", "pp", "dp")
 FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "vpp", "micro_batch")
 """Settings that are searched unless ``Wanted.fixed`` has them."""
-LIKE: Final = ("recompute", "schedule", "context", "fp8", "hide_experts", "zero_bubble")
+LIKE: Final = ("recompute", "recompute_layers", "schedule", "context", "fp8", "hide_experts", "zero_bubble")
 """Settings that are the same in every layout of a plan."""
 _PARTS: Final = (1, 2, 3, 4, 6, 8)
 _SMALL_BUBBLE: Final = 0.02
@@ -58,9 +38,6 @@ OF_SEQUENCE: Final = 8192
 """Least tokens of a sequence on a rank with cp: what Llama 3 has in its longest (arXiv:2407.21783, table 4). Shorter
 sequences are divided by nobody, because ranks then wait for each other in every layer.
 """
-_MOST_NOTES: Final = 6
-_TOP: Final = 5
-"""Layouts of a plan in a report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +289,8 @@ class Closing:
     """What to know of the fastest layout.
 
     low_seconds, high_seconds: its 95 % interval (None: unknown). gains: relative change of its time with twice the
-    network, memory rate or GPU. narrowed_seconds: half of the interval, once a step of it is measured.
+    network, memory rate or GPU. narrowed_seconds: half of the interval, once a step of it is measured. not_validated:
+    operations whose calls were not measured, or failed validation; the largest has S = largest_bytes.
     """
 
     low_seconds: float | None
@@ -320,6 +298,8 @@ class Closing:
     gains: Mapping[str, float]
     narrowed_seconds: float
     never_held: Sequence[str]
+    not_validated: Sequence[str]
+    largest_bytes: int
 
 
 def closing(best: Planned, machine: Machine) -> Closing:
@@ -334,31 +314,21 @@ def closing(best: Planned, machine: Machine) -> Closing:
         "GPU": step_time(step, machine, Scenario("", compute=2.0)),
     }
     once = interval(step, calibrate(machine, [(step, now)]).machine, now)
+    rows = [row for stage in step.kinds for row in traffic(step, stage)]
+    doubtful = [row for row in rows if not _price(machine, step.layout, row).validated]
     return Closing(
         low,
         high,
         {name: time.total / now - 1 for name, time in times.items()},
         0.0 if once is None else (once[1] - once[0]) / 2,
         tuple(never_held(step, machine)),
+        sorted({row.op for row in doubtful}),
+        max((row.size_bytes for row in doubtful), default=0),
     )
 
 
-def closing_words(best: Planned, summary: Closing) -> str:
-    """``summary`` as one sentence."""
-    layout, now = short_words(best.step.layout, best.step.micro_batch), best.time.total
-    low, high = summary.low_seconds, summary.high_seconds
-    within = "" if low is None or high is None else f" ({format_seconds(low)} to {format_seconds(high)})"
-    gains = ", ".join(
-        f"{name} {format_seconds(now * (1 + change))} ({change:+.0%})" for name, change in summary.gains.items()
-    )
-    narrowed = f"± {format_seconds(summary.narrowed_seconds)} (± {summary.narrowed_seconds / now:.0%})"
-    never = f"; no step {' or '.join(summary.never_held)} was ever held against a measurement" * bool(
-        summary.never_held
-    )
-    return (
-        f"{layout} takes {format_seconds(now)}{within}, limited by {best.time.binds}; with twice the {gains}; one "
-        f"measured step of it (--measured) would narrow that to {narrowed}{never}."
-    )
+def _price(machine: Machine, layout: Layout, row: Traffic) -> Price:
+    return machine.prices.price(row.op, row.size_bytes, group_of(layout, row, machine.per_host))
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,8 +360,8 @@ def compare_rules(planned: Planned, machine: Machine) -> tuple[Order, ...]:
     used = [dimension for dimension in _SAID_ORDER if sent(rows, dimension)]
     latencies: dict[Dimension, float] = {}
     for row in rows:
-        price = machine.prices.price(row.op, row.size_bytes, group_of(step.layout, row, machine.per_host))
-        latencies[row.dimension] = latencies.get(row.dimension, 0.0) + price.latency
+        latency = _price(machine, step.layout, row).latency
+        latencies[row.dimension] = latencies.get(row.dimension, 0.0) + latency
     has_latency = all(latencies[dimension] for dimension in used)
     measures: dict[str, Callable[[Dimension], float]] = {
         "bytes": lambda dimension: sent(rows, dimension),
@@ -479,197 +449,3 @@ def dimensions_used(layouts: Sequence[Planned]) -> tuple[Dimension, ...]:
     return tuple(
         dimension for dimension in DIMENSIONS if any(planned.time.exposed.get(dimension) for planned in layouts)
     )
-
-
-# --- tables and figure ---------------------------------------------------------------------------------------------
-
-
-def short_words(layout: Layout, micro_batch: int) -> str:
-    """``dp 64, tp 8, pp 4, 2 parts a stage, ZeRO 1; 16 micro-batches of 1``: degrees above 1, and a replica's."""
-    degrees = [f"{name} {value}" for name in ("dp", "tp", "pp", "cp", "ep") if (value := getattr(layout, name)) > 1]
-    parts = [f"{layout.vpp} parts a stage"] if layout.vpp > 1 else []
-    zero = [f"ZeRO {layout.zero}"] if layout.zero else []
-    again = [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
-    computed = f"{counted(layout.micro_batches, 'micro-batch', 'micro-batches')} of {micro_batch}"
-    return f"{', '.join([*(degrees or ['dp 1']), *parts, *zero, *again])}; {computed}"
-
-
-def plan_headline(plan: Plan, machine: Machine, peak: float) -> str:
-    """The fastest layout, its step time with the interval, its limit, and whether to trust it."""
-    best = plan.layouts[0]
-    ends, calls = best.ends(machine), len(best.time.prices)
-    interval = "no interval" if ends is None else f"{format_seconds(ends[0])} to {format_seconds(ends[1])}, 95 %"
-    share = percent_of(best.share_of_peak(peak, causal=machine.causal))
-    of_peak = f"{share} % of the peak, " if peak != machine.speed.flop_per_second else ""
-    layout = short_words(best.step.layout, best.step.micro_batch)
-    trust = []
-    if best.not_validated:
-        trust.append(f"{best.not_validated} of {calls} kinds of calls NOT VALIDATED")
-    if best.extrapolated:
-        trust.append("EXTRAPOLATED")
-    step = f"{layout}: {format_seconds(best.time.total)} a step ({interval}), {of_peak}bound by {best.time.binds}"
-    return f"Fastest: {'; '.join([step, *trust])}"
-
-
-def plan_tables(
-    request: Wanted, plan: Plan, kept: Sequence[Planned], machine: Machine, peak: float, assumed: Mapping[str, str]
-) -> Iterator[Table]:
-    """The fastest layouts with the parts of their steps."""
-
-    def interval(planned: Planned) -> str | None:
-        ends = planned.ends(machine)
-        return None if ends is None else f"{format_seconds(ends[0])} to {format_seconds(ends[1])}"
-
-    def exposed(name: str) -> Column[Planned]:
-        return Column(name, lambda planned: planned.time.parts[name] or None, format_seconds)
-
-    columns: tuple[Column[Planned], ...] = (
-        Column("layout", lambda planned: short_words(planned.step.layout, planned.step.micro_batch)),
-        Column("step", lambda planned: planned.time.total, format_seconds),
-        *([Column("95 %", interval, str)] if any(map(interval, kept)) else []),
-        Column("compute", lambda planned: planned.time.compute, format_seconds),
-        exposed("bubble"),
-        *map(exposed, dimensions_used(kept)),
-        Column("binds", lambda planned: planned.time.binds),
-        Column("of peak", lambda planned: planned.share_of_peak(peak, causal=machine.causal), percent_of, "%"),
-        Column("a rank", lambda planned: planned.memory.total, gigabytes),
-    )
-    best = kept[0]
-    origins = ", ".join(sorted({price.origin for price in best.time.prices}))
-    extrapolated = best.extrapolated
-    by_what = "the datasheet" if peak != machine.speed.flop_per_second else "the rate below"
-    notes = [
-        f"{plan.tried} steps were timed, {plan.too_large} do not fit; one layout is shown per choice of degrees",
-        *(f"left out, {count} times: {why}" for why, count in list(plan.refused.items())[:_MOST_NOTES]),
-        f"first layout in other commands: --layout {layout_text(best.step)}",
-        f"dp to ep: exposed communication; of peak: model FLOP over those possible on all GPUs by {by_what}",
-        *(f"{name}: {words}" for name, words in assumed.items()),
-        f"first layout: {best.not_validated} of {len(best.time.prices)} kinds of calls not validated; by {origins}"
-        if origins
-        else "the first layout sends nothing",
-        *(f"extrapolated: {words}" for words in extrapolated[:_MOST_NOTES]),
-        f"extrapolated: and {len(extrapolated) - _MOST_NOTES} more" if len(extrapolated) > _MOST_NOTES else "",
-    ]
-    title = f"{request.model.name} on {request.gpus} GPUs; batch {request.batch}, sequence {request.sequence}"
-    yield table(title, columns, kept, *notes)
-
-
-def change_tables(changes: Mapping[str, float], grown: Sequence[Scaled], best: Planned) -> Iterator[Table]:
-    """The sensitivity of the first layout, and its scaling."""
-    columns: tuple[Column[tuple[str, float]], ...] = (
-        Column("first layout with", lambda row: row[0]),
-        Column("step", lambda row: row[1], "{:+.1%}".format),
-    )
-    yield table("", columns, list(changes.items()))
-    points: tuple[Column[tuple[str, int, StepTime]], ...] = (
-        Column("scaling", lambda row: row[0]),
-        Column("GPUs", lambda row: row[1], str),
-        Column("step", lambda row: row[2].total, format_seconds),
-        Column("compute", lambda row: row[2].compute, format_seconds),
-        Column("bubble", lambda row: row[2].bubble or None, format_seconds),
-        Column("exposed", lambda row: row[2].communication, format_seconds),
-    )
-    rows = [(scaled.kind, gpus, time) for scaled in grown for gpus, time in scaled.points]
-    takes = [
-        f"{scaled.kind}: communication takes longer than computation "
-        + (f"from {scaled.takes_over} GPUs on" if scaled.takes_over else f"nowhere up to {scaled.points[-1][0]} GPUs")
-        for scaled in grown
-        if scaled.points
-    ]
-    words = short_words(best.step.layout, best.step.micro_batch)
-    yield table(
-        "",
-        points,
-        rows,
-        f"{words}, with other dp, if it fits in memory",
-        "weak: the batch grows with the GPUs; strong: it is fixed, and cp grows once every replica has one micro-batch",
-        *takes,
-    )
-
-
-def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
-    """For which measures TP > CP > PP > DP holds."""
-    columns: tuple[Column[Order], ...] = (
-        Column("by", lambda order: order.by),
-        Column("order", lambda order: " > ".join(name.upper() for name in order.dimensions) or "unknown"),
-        Column(SAID, lambda order: {None: "–", True: "holds", False: "no"}[order.holds]),
-        Column(
-            "values", lambda order: ", ".join(f"{name} {value:.3g}" for name, value in order.values.items()) or None
-        ),
-    )
-    yield table(
-        "",
-        columns,
-        orders,
-        f"for {compared.step.layout.gpus} GPUs, {layout_text(compared.step)}: the fastest layout with most dimensions",
-        "bytes and messages: of a rank in a step; times: exposed seconds, and seconds added by twice the latency",
-        ""
-        if all(order.values for order in orders)
-        else "unknown: the network is described without a delay of these calls",
-    )
-
-
-def save_plan(path: Path, planned: Sequence[Planned], grown: Sequence[Scaled]) -> None:
-    """Write the figure in the format given by the suffix. Raises UsageError if it cannot be written."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - heavy
-
-    figure = Figure(figsize=(10, 3 + 0.3 * len(planned) + 3.5), layout="constrained")
-    rows = figure.add_gridspec(2, 2, height_ratios=(2 + 0.3 * len(planned), 3.5))
-    _layouts(figure.add_subplot(rows[0, :]), planned)
-    for place, scaled in enumerate(grown):
-        _over_gpus(figure.add_subplot(rows[1, place]), scaled)
-    save(figure, path)
-
-
-def _colours(times: Sequence[StepTime]) -> dict[str, str]:
-    """A colour for each part with time, the same in all panels."""
-    names = times[0].parts if times else ()
-    return {name: f"C{number}" for number, name in enumerate(names) if any(time.parts[name] for time in times)}
-
-
-def _layouts(axes: "Axes", planned: Sequence[Planned]) -> None:
-    """A bar for each layout, the fastest at the top: compute, bubble, and exposed communication by dimension."""
-    names = [short_words(entry.step.layout, entry.step.micro_batch) for entry in planned][::-1]
-    left = [0.0] * len(planned)
-    for name, colour in _colours([entry.time for entry in planned]).items():
-        wide = [entry.time.parts[name] for entry in planned][::-1]
-        axes.barh(range(len(names)), wide, left=left, label=name, color=colour)
-        left = [start + more for start, more in zip(left, wide, strict=True)]
-    axes.set_yticks(range(len(names)), names, fontsize="x-small")
-    axes.set(xlabel="time of a step (s)")
-    axes.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=8, frameon=False)
-
-
-def _over_gpus(axes: "Axes", scaled: Scaled) -> None:
-    """Shares of the step over GPUs, and the number of GPUs from which communication dominates."""
-    gpus = [count for count, _ in scaled.points]
-    times = [time for _, time in scaled.points]
-    colours = _colours(times)
-    shares = [[100 * time.parts[name] / time.total for time in times] for name in colours]
-    if gpus:
-        axes.stackplot(gpus, shares, colors=list(colours.values()))
-    if scaled.takes_over is not None:
-        axes.axvline(scaled.takes_over, color="white", linewidth=1.0, linestyle=":")
-        words = f"{scaled.takes_over:,} GPUs: communication takes over"
-        axes.text(scaled.takes_over, 50, words, rotation=90, ha="right", va="center", color="white", fontsize="small")
-    axes.set(xscale="log", xlim=(gpus[0] if gpus else 1, MOST_SCALED), ylim=(0, 100))
-    axes.set(xlabel=f"GPUs, {scaled.kind} scaling", ylabel="share of a step (%)")
-
-
-def planned_model(questions: Questions, model: Model) -> Iterator[Block]:
-    """The fastest layouts of a model on the run's number of ranks."""
-    ranks = max(len(results.facts.hosts) for results in questions.results)
-    dtype = next((name for name in (model.dtype, "float32") if Measured(questions).flop_per_second(name)), model.dtype)
-    gradients = default_gradients(model)
-    try:
-        on = machine_of(dtype, ranks, questions)
-        request = Wanted(model, ranks, model.batch, model.sequence, Layout(), {}, room=on.room, gradients=gradients)
-        planned = plan(request, on.machine)
-    except (AnalysisError, UsageError) as error:
-        yield Paragraph(f"{model.name}: {error}. See busbw training plan --from RUN.")
-        return
-    assumed = {**on.assumed, "gradients": f"{gradients}, {AS_FRAMEWORKS}", **assumed_settings(request)}
-    best, peak = planned.layouts[0], on.peak or on.machine.speed.flop_per_second
-    yield Paragraph(plan_headline(planned, on.machine, peak))
-    yield from plan_tables(request, planned, planned.layouts[:_TOP], on.machine, peak, assumed)
-    yield from change_tables(sensitivity(best, on.machine), scaling(best, on.machine, on.room), best)

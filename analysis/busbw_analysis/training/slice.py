@@ -25,7 +25,7 @@ from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Paragraph, Section
 from busbw_analysis.report.slices import Placed, Slice
 from busbw_analysis.training.gradient_exchanges import TARGET, Exchanged, exchanged, exchanges
-from busbw_analysis.training.plan import planned_model
+from busbw_analysis.training.plan_report import planned_model
 from busbw_analysis.training.prices import Measured
 from busbw_analysis.training.step_verdicts import MATMUL, StepVerdict, measured_steps, step_verdicts, steps
 from busbw_analysis.training.steps import Trained, steps_of

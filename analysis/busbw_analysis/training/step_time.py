@@ -193,16 +193,16 @@ def hops_in_a_row(step: Step) -> float:
 def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _Rows, seconds: _Seconds) -> _Stage:
     speed, layout, model = machine.speed, step.layout, step.model
     at = shape_of(step, fused=not model.dropout, causal=machine.causal)
-    forward = backward = light = Pass()
+    forward = backward = light = repeated = Pass()
     scores = [Pass(), Pass()]
-    for count, experts in zip(step.layers_of(stage), (False, True), strict=True):
+    for count, again, experts in zip(step.layers_of(stage), step.recomputed(stage), (False, True), strict=True):
         if count:
             block = layer(model, at, speed, experts)
-            light = light.and_then(block.light, count)
+            light, repeated = light.and_then(block.light, count), repeated.and_then(block.forward, again)
             forward, backward = forward.and_then(block.forward, count), backward.and_then(block.backward, count)
             scores = [whole.and_then(own, count) for whole, own in zip(scores, block.attention, strict=True)]
-    again = {"none": Pass(), "selective": scores[0] if model.dropout else light, "full": forward}[layout.recompute]
-    backward = backward.and_then(again)
+    again_of = {"none": Pass(), "selective": scores[0] if model.dropout else light, "full": repeated}
+    backward = backward.and_then(again_of[layout.recompute])
     if stage == layout.pp - 1:
         ends = head(model, at, speed)
         forward, backward = forward.and_then(ends.forward), backward.and_then(ends.backward)
@@ -218,7 +218,10 @@ def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _
 
     def seconds_of(one: Pass, side: str = "") -> float:
         """On the GPU, or as much as the host needs beyond that and the calls that it waits for."""
-        return max(one.seconds / scenario.compute, one.kernels * speed.launch - busy.get(side, 0.0))
+        return max(
+            (one.seconds + one.kernels * speed.started) / scenario.compute,
+            one.kernels * speed.launch - busy.get(side, 0.0),
+        )
 
     return _Stage(
         seconds_of(forward, "forward"),

@@ -138,30 +138,31 @@ def _tensor(step: Step, stage: int) -> Iterator[Traffic]:
     After attention and after the feed-forward network an all_reduce of b s h in the forward pass, before them one in
     the backward pass: 8 b s h (t−1)/t w a layer. With sequence parallelism each becomes an all_gather and a
     reduce_scatter of the same bytes, and the two inputs kept in parts are gathered again for the gradients of weights,
-    beside a product. Full recomputation adds a forward pass. Experts: their inputs come from the all_to_all, k b s h
-    when balanced.
+    beside a product. Full recomputation adds a forward pass of its layers. Experts: their inputs come from the
+    all_to_all, k b s h when balanced.
     """
     layout, model = step.layout, step.model
     t, m = layout.tp, layout.micro_batches
     size = step.tokens * model.hidden * model.width_bytes
     dense, expert = step.layers_of(stage)
-    attending = dense + expert if model.heads else 0
-    shared = expert if model.shared_experts else 0
+    dense_again, expert_again = step.recomputed(stage)
+    attends, shares = model.heads > 0, model.shared_experts > 0
+    routed = round(size * model.top_k * step.imbalance)
     blocks = [
-        ("attention", attending, size, "b s h w"),
-        ("feed-forward", dense, size, "b s h w"),
-        ("shared experts", shared, size, "b s h w"),
-        ("experts", expert, round(size * model.top_k * step.imbalance), "k b s h w"),
+        ("attention", (dense + expert) * attends, (dense_again + expert_again) * attends, size, "b s h w"),
+        ("feed-forward", dense, dense_again, size, "b s h w"),
+        ("shared experts", expert * shares, expert_again * shares, size, "b s h w"),
+        ("experts", expert, expert_again, routed, "k b s h w"),
     ]
-    passes: tuple[tuple[Phase, int], ...] = (("forward", 1), ("backward", 2 if layout.recompute == "full" else 1))
     ops, factor, source = ["all_reduce"], "2(t−1)/t", MEGATRON
     if layout.sequence_parallel:
         ops, factor, source = ["all_gather", "reduce_scatter"], "(t−1)/t", SEQUENCE
-    for name, count, bytes_, letters in blocks:
+    for name, count, again, bytes_, letters in blocks:
         calls, formula = count * m, f"{factor} {letters}"
+        passes: tuple[tuple[Phase, int], ...] = (("forward", calls), ("backward", calls + again * m))
         for phase, times in passes:
             for op in ops:
-                yield Traffic("tp", name, op, t, bytes_, calls * times, phase, False, formula, source)
+                yield Traffic("tp", name, op, t, bytes_, times, phase, False, formula, source)
         if layout.sequence_parallel and name != "experts" and not layout.keep_inputs:
             what = f"{name}: input again"
             yield Traffic("tp", what, "all_gather", t, bytes_, calls, "backward", True, formula, SEQUENCE)
@@ -273,12 +274,12 @@ def _context(step: Step, stage: int) -> Iterator[Traffic]:
     """
     layout, model = step.layout, step.model
     c, calls = layout.cp, sum(step.layers_of(stage)) * layout.micro_batches
-    again = 2 if layout.recompute == "full" else 1
+    again = sum(step.recomputed(stage)) * layout.micro_batches
     token = step.tokens * model.width_bytes
     if layout.context == "ring":
         size = token * step.key_heads * (model.key_dim + model.head_value_dim)
         rounds, formula = calls * (c - 1), "(c−1) b s/c (h_k + h_v)/t w"
-        kept = rounds * (again - 1)
+        kept = again * (c - 1)
         moves: tuple[tuple[str, int, Phase], ...] = (
             ("keys and values", rounds, "forward"),
             ("keys and values", rounds + kept, "backward"),
@@ -297,7 +298,7 @@ def _context(step: Step, stage: int) -> Iterator[Traffic]:
     for name, wide in parts:
         formula, size = f"(c−1)/c b s/c h_{name[0]}/t w", token * wide
         yield Traffic("cp", name, "all_to_all", c, size, calls, "forward", False, formula, ULYSSES, layout.tp)
-        yield Traffic("cp", name, "all_to_all", c, size, calls * again, "backward", False, formula, ULYSSES, layout.tp)
+        yield Traffic("cp", name, "all_to_all", c, size, calls + again, "backward", False, formula, ULYSSES, layout.tp)
 
 
 def _experts(step: Step, stage: int) -> Iterator[Traffic]:
@@ -308,7 +309,7 @@ def _experts(step: Step, stage: int) -> Iterator[Traffic]:
     """
     layout, model = step.layout, step.model
     calls = step.layers_of(stage)[1] * layout.micro_batches
-    again = 2 if layout.recompute == "full" else 1
+    again = step.recomputed(stage)[1] * layout.micro_batches
     elements = step.own_tokens * model.hidden * step.imbalance
     token, narrow = elements * model.width_bytes, elements * (1 if layout.fp8 else model.width_bytes)
     e, per_host = layout.ep, step.ep_per_host
@@ -325,7 +326,7 @@ def _experts(step: Step, stage: int) -> Iterator[Traffic]:
         for what, own in (("dispatch", round(size * narrow / token)), ("combine", size)):
             name, hidden = what + where, layout.hide_experts
             yield Traffic("ep", name, op, ranks, own, calls, "forward", hidden, formula, source, stride)
-            yield Traffic("ep", name, op, ranks, own, calls * again, "backward", hidden, formula, source, stride)
+            yield Traffic("ep", name, op, ranks, own, calls + again, "backward", hidden, formula, source, stride)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,23 +96,25 @@ class Rate(SourcedRow, frozen=True, kw_only=True):
 
 
 class Products(Record, frozen=True, kw_only=True):
-    """What a GPU reaches in 16-bit matrix products.
+    """What a GPU reaches in the kernels of training: 16-bit matrix products, and those that only move bytes.
 
     processors: parts of a product that it computes at once
     share: of the datasheet's FLOP/s, in large and deep products
     depth: multiplications that take as long as to begin and end a part
+    memory: of the datasheet's memory rate, in reads and writes of norms, sums and activations
     source: measurements by shape that ``share`` and ``depth`` are fitted to
     """
 
     processors: int
     share: float
     depth: float
+    memory: float
     source: str
 
     def __post_init__(self) -> None:
         if not URL.fullmatch(self.source):
             refuse("products.source", self.source, "a URL")
-        for key, most in (("processors", 10_000), ("share", 1), ("depth", 10_000)):
+        for key, most in (("processors", 10_000), ("share", 1), ("memory", 1), ("depth", 10_000)):
             if not 0 < getattr(self, key) <= most:
                 refuse(f"products.{key}", getattr(self, key), f"above 0 and at most {most}")
 

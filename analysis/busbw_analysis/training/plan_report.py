@@ -1,0 +1,253 @@
+"""A plan as its answer, tables and a figure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from busbw.errors import AnalysisError, UsageError
+from busbw.units import counted, format_seconds, format_size
+from busbw.workloads.model_rows import Model
+from busbw_analysis.predict import Questions
+from busbw_analysis.report.document import Block, Column, Paragraph, Table, table
+from busbw_analysis.report.plots import save
+from busbw_analysis.training.layout import AS_FRAMEWORKS, Layout, default_gradients, gigabytes, layout_text, percent_of
+from busbw_analysis.training.machine import machine_of
+from busbw_analysis.training.plan import (
+    MOST_SCALED,
+    SAID,
+    Closing,
+    Order,
+    Plan,
+    Planned,
+    Scaled,
+    Wanted,
+    assumed_settings,
+    closing,
+    dimensions_used,
+    plan,
+    scaling,
+    sensitivity,
+)
+from busbw_analysis.training.prices import Measured
+from busbw_analysis.training.step_time import Machine, StepTime
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST_NOTES: Final = 6
+_LARGEST: Final = 1 << 24, 1 << 30
+"""Bytes that calls are measured up to: at least, so that rates can be fitted, and at most, beyond which time is linear.
+"""
+_TOP: Final = 5
+"""Layouts of a plan in a report."""
+
+
+def short_words(layout: Layout, micro_batch: int) -> str:
+    """``dp 64, tp 8, pp 4, 2 parts a stage, ZeRO 1; 16 micro-batches of 1``: degrees above 1, and a replica's."""
+    degrees = [f"{name} {value}" for name in ("dp", "tp", "pp", "cp", "ep") if (value := getattr(layout, name)) > 1]
+    parts = [f"{layout.vpp} parts a stage"] if layout.vpp > 1 else []
+    zero = [f"ZeRO {layout.zero}"] if layout.zero else []
+    of_layers = "" if layout.recompute_layers is None else f" of {layout.recompute_layers} layers a stage"
+    again = [f"recompute {layout.recompute}{of_layers}"] if layout.recompute != "none" else []
+    computed = f"{counted(layout.micro_batches, 'micro-batch', 'micro-batches')} of {micro_batch}"
+    return f"{', '.join([*(degrees or ['dp 1']), *parts, *zero, *again])}; {computed}"
+
+
+def plan_answer(best: Planned, summary: Closing, machine: Machine, peak: float) -> str:
+    """The fastest layout, its step time with the interval, its limit, and what would change that."""
+    now, low, high = best.time.total, summary.low_seconds, summary.high_seconds
+    within = "" if low is None or high is None else f" ({format_seconds(low)} to {format_seconds(high)}, 95 %)"
+    share = percent_of(best.share_of_peak(peak, causal=machine.causal))
+    of_peak = f"{share} % of the peak, " if peak != machine.speed.flop_per_second else ""
+    gains = ", ".join(
+        f"{name} {format_seconds(now * (1 + change))} ({change:+.0%})" for name, change in summary.gains.items()
+    )
+    narrowed = f"± {format_seconds(summary.narrowed_seconds)} (± {summary.narrowed_seconds / now:.0%})"
+    return (
+        f"Fastest: {short_words(best.step.layout, best.step.micro_batch)}: {format_seconds(now)} a step{within}, "
+        f"{of_peak}bound by {best.time.binds}; with twice the {gains}; one measured step of it (--measured) would "
+        f"narrow that to {narrowed}"
+    )
+
+
+def plan_trust(best: Planned, summary: Closing, machine: Machine) -> Iterator[Paragraph]:
+    """What the answer does not rest on, and the command that would measure it."""
+    if summary.not_validated:
+        largest = min(max(_LARGEST[0], summary.largest_bytes), _LARGEST[1])
+        top = format_size(1 << (largest - 1).bit_length()).replace(" ", "")
+        backend = "" if machine.gpu is None else " --backend nccl"
+        yield Paragraph(
+            f"{best.not_validated} of {len(best.time.prices)} kinds of calls NOT VALIDATED; measure them, and add the "
+            f"run by --from: busbw run{backend} --op {','.join(summary.not_validated)} --sizes '1KiB..{top}*8,{top}'",
+            tone="caution",
+        )
+    if best.extrapolated:
+        yield Paragraph(f"EXTRAPOLATED: {best.extrapolated[0]}", tone="caution")
+    if summary.never_held:
+        never = " or ".join(summary.never_held)
+        yield Paragraph(f"No step {never} was ever held against a measurement.", tone="caution")
+
+
+def plan_tables(
+    request: Wanted, plan: Plan, kept: Sequence[Planned], machine: Machine, peak: float, assumed: Mapping[str, str]
+) -> Iterator[Table]:
+    """The fastest layouts with the parts of their steps."""
+
+    def interval(planned: Planned) -> str | None:
+        ends = planned.ends(machine)
+        return None if ends is None else f"{format_seconds(ends[0])} to {format_seconds(ends[1])}"
+
+    def exposed(name: str) -> Column[Planned]:
+        return Column(name, lambda planned: planned.time.parts[name] or None, format_seconds)
+
+    columns: tuple[Column[Planned], ...] = (
+        Column("layout", lambda planned: short_words(planned.step.layout, planned.step.micro_batch)),
+        Column("step", lambda planned: planned.time.total, format_seconds),
+        *([Column("95 %", interval, str)] if any(map(interval, kept)) else []),
+        Column("compute", lambda planned: planned.time.compute, format_seconds),
+        exposed("bubble"),
+        *map(exposed, dimensions_used(kept)),
+        Column("binds", lambda planned: planned.time.binds),
+        Column("of peak", lambda planned: planned.share_of_peak(peak, causal=machine.causal), percent_of, "%"),
+        Column("a rank", lambda planned: planned.memory.total, gigabytes),
+    )
+    best = kept[0]
+    origins = ", ".join(sorted({price.origin for price in best.time.prices}))
+    extrapolated = best.extrapolated
+    by_what = "the datasheet" if peak != machine.speed.flop_per_second else "the rate below"
+    notes = [
+        f"{plan.tried} steps were timed, {plan.too_large} do not fit; one layout is shown per choice of degrees",
+        *(f"left out, {count} times: {why}" for why, count in list(plan.refused.items())[:_MOST_NOTES]),
+        f"first layout in other commands: --layout {layout_text(best.step)}",
+        f"dp to ep: exposed communication; of peak: model FLOP over those possible on all GPUs by {by_what}",
+        *(f"{name}: {words}" for name, words in assumed.items()),
+        f"calls of the first layout: {origins}" if origins not in {"", assumed.get("network")} else "",
+        "" if origins else "the first layout sends nothing",
+        *(f"extrapolated: {words}" for words in extrapolated[:_MOST_NOTES]),
+        f"extrapolated: and {len(extrapolated) - _MOST_NOTES} more" if len(extrapolated) > _MOST_NOTES else "",
+    ]
+    title = f"{request.model.name} on {request.gpus} GPUs; batch {request.batch}, sequence {request.sequence}"
+    yield table(title, columns, kept, *notes)
+
+
+def change_tables(changes: Mapping[str, float], grown: Sequence[Scaled], best: Planned) -> Iterator[Table]:
+    """The sensitivity of the first layout, and its scaling."""
+    columns: tuple[Column[tuple[str, float]], ...] = (
+        Column("first layout with", lambda row: row[0]),
+        Column("step", lambda row: row[1], "{:+.1%}".format),
+    )
+    yield table("", columns, list(changes.items()))
+    points: tuple[Column[tuple[str, int, StepTime]], ...] = (
+        Column("scaling", lambda row: row[0]),
+        Column("GPUs", lambda row: row[1], str),
+        Column("step", lambda row: row[2].total, format_seconds),
+        Column("compute", lambda row: row[2].compute, format_seconds),
+        Column("bubble", lambda row: row[2].bubble or None, format_seconds),
+        Column("exposed", lambda row: row[2].communication, format_seconds),
+    )
+    rows = [(scaled.kind, gpus, time) for scaled in grown for gpus, time in scaled.points]
+    takes = [
+        f"{scaled.kind}: communication takes longer than computation "
+        + (f"from {scaled.takes_over} GPUs on" if scaled.takes_over else f"nowhere up to {scaled.points[-1][0]} GPUs")
+        for scaled in grown
+        if scaled.points
+    ]
+    words = short_words(best.step.layout, best.step.micro_batch)
+    yield table(
+        "",
+        points,
+        rows,
+        f"{words}, with other dp, if it fits in memory",
+        "weak: the batch grows with the GPUs; strong: it is fixed, and cp grows once every replica has one micro-batch",
+        *takes,
+    )
+
+
+def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
+    """For which measures TP > CP > PP > DP holds."""
+    columns: tuple[Column[Order], ...] = (
+        Column("by", lambda order: order.by),
+        Column("order", lambda order: " > ".join(name.upper() for name in order.dimensions) or "unknown"),
+        Column(SAID, lambda order: {None: "–", True: "holds", False: "no"}[order.holds]),
+        Column(
+            "values", lambda order: ", ".join(f"{name} {value:.3g}" for name, value in order.values.items()) or None
+        ),
+    )
+    yield table(
+        "",
+        columns,
+        orders,
+        f"for {compared.step.layout.gpus} GPUs, {layout_text(compared.step)}: the fastest layout with most dimensions",
+        "bytes and messages: of a rank in a step; times: exposed seconds, and seconds added by twice the latency",
+        ""
+        if all(order.values for order in orders)
+        else "unknown: the network is described without a delay of these calls",
+    )
+
+
+def save_plan(path: Path, planned: Sequence[Planned], grown: Sequence[Scaled]) -> None:
+    """Write the figure in the format given by the suffix. Raises UsageError if it cannot be written."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - heavy
+
+    figure = Figure(figsize=(10, 3 + 0.3 * len(planned) + 3.5), layout="constrained")
+    rows = figure.add_gridspec(2, 2, height_ratios=(2 + 0.3 * len(planned), 3.5))
+    _layouts(figure.add_subplot(rows[0, :]), planned)
+    for place, scaled in enumerate(grown):
+        _over_gpus(figure.add_subplot(rows[1, place]), scaled)
+    save(figure, path)
+
+
+def _colours(times: Sequence[StepTime]) -> dict[str, str]:
+    """A colour for each part with time, the same in all panels."""
+    names = times[0].parts if times else ()
+    return {name: f"C{number}" for number, name in enumerate(names) if any(time.parts[name] for time in times)}
+
+
+def _layouts(axes: "Axes", planned: Sequence[Planned]) -> None:
+    """A bar for each layout, the fastest at the top: compute, bubble, and exposed communication by dimension."""
+    names = [short_words(entry.step.layout, entry.step.micro_batch) for entry in planned][::-1]
+    left = [0.0] * len(planned)
+    for name, colour in _colours([entry.time for entry in planned]).items():
+        wide = [entry.time.parts[name] for entry in planned][::-1]
+        axes.barh(range(len(names)), wide, left=left, label=name, color=colour)
+        left = [start + more for start, more in zip(left, wide, strict=True)]
+    axes.set_yticks(range(len(names)), names, fontsize="x-small")
+    axes.set(xlabel="time of a step (s)")
+    axes.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=8, frameon=False)
+
+
+def _over_gpus(axes: "Axes", scaled: Scaled) -> None:
+    """Shares of the step over GPUs, and the number of GPUs from which communication dominates."""
+    gpus = [count for count, _ in scaled.points]
+    times = [time for _, time in scaled.points]
+    colours = _colours(times)
+    shares = [[100 * time.parts[name] / time.total for time in times] for name in colours]
+    if gpus:
+        axes.stackplot(gpus, shares, colors=list(colours.values()))
+    if scaled.takes_over is not None:
+        axes.axvline(scaled.takes_over, color="white", linewidth=1.0, linestyle=":")
+        words = f"{scaled.takes_over:,} GPUs: communication takes over"
+        axes.text(scaled.takes_over, 50, words, rotation=90, ha="right", va="center", color="white", fontsize="small")
+    axes.set(xscale="log", xlim=(gpus[0] if gpus else 1, MOST_SCALED), ylim=(0, 100))
+    axes.set(xlabel=f"GPUs, {scaled.kind} scaling", ylabel="share of a step (%)")
+
+
+def planned_model(questions: Questions, model: Model) -> Iterator[Block]:
+    """The fastest layouts of a model on the run's number of ranks."""
+    ranks = max(len(results.facts.hosts) for results in questions.results)
+    dtype = next((name for name in (model.dtype, "float32") if Measured(questions).flop_per_second(name)), model.dtype)
+    gradients = default_gradients(model)
+    try:
+        on = machine_of(dtype, ranks, questions)
+        request = Wanted(model, ranks, model.batch, model.sequence, Layout(), {}, room=on.room, gradients=gradients)
+        planned = plan(request, on.machine)
+    except (AnalysisError, UsageError) as error:
+        yield Paragraph(f"{model.name}: {error}. See busbw training plan --from RUN.")
+        return
+    assumed = {**on.assumed, "gradients": f"{gradients}, {AS_FRAMEWORKS}", **assumed_settings(request)}
+    best, peak = planned.layouts[0], on.peak or on.machine.speed.flop_per_second
+    summary = closing(best, on.machine)
+    yield Paragraph(plan_answer(best, summary, on.machine, peak))
+    yield from plan_trust(best, summary, on.machine)
+    yield from plan_tables(request, planned, planned.layouts[:_TOP], on.machine, peak, assumed)
+    yield from change_tables(sensitivity(best, on.machine), scaling(best, on.machine, on.room), best)
