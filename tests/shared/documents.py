@@ -8,7 +8,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import dropwhile, groupby, takewhile
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Final, Literal
 
@@ -196,15 +196,10 @@ _GATHERS: Final = {row.algorithm for row in textbook.TEXTBOOK if row.op == "all_
 _REVERSED: Final = [row for row in textbook.TEXTBOOK if row.op == "reduce_scatter" and row.algorithm in _GATHERS]
 
 
-def excerpt(name: str, *, until: str, after: str = "") -> Iterator[str]:
-    """The first lines of a golden file up to the one that begins with ``until``; with ``after``, then those that follow
-    the next one that begins with it.
-    """
-    lines = (GOLDEN / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-    head = list(takewhile(lambda line: not line.startswith(until), lines))
-    rest = list(dropwhile(lambda line: not line.startswith(after), lines[len(head) :]))
-    shown = [*head, *(["…", *takewhile(bool, rest)] if after else [])]
-    printed = "\n".join(line for line in shown if not line.startswith(("stderr:", "exit status"))).rstrip("\n")
+def excerpt(name: str, *, until: str) -> Iterator[str]:
+    """The first lines of a golden file up to the one that begins with ``until``."""
+    lines = takewhile(lambda line: not line.startswith(until), (GOLDEN / f"{name}.txt").read_text("utf-8").splitlines())
+    printed = "\n".join(line for line in lines if not line.startswith(("stderr:", "exit status"))).rstrip("\n")
     yield from ("```text", printed, "```")
 
 
@@ -229,12 +224,7 @@ PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "HostFacts": partial(fields, facts.HostFacts, "left out"),
     "shown_log": partial(excerpt, "show/log-with-cards", until="# Measured"),
     "named_node": partial(excerpt, "fleet/pairs", until="# Verdict"),
-    "planned": partial(
-        excerpt,
-        "training/plan-64",
-        until="# Llama 3 70B on",
-        after="# dp 4, tp 4, pp 4, ZeRO 1, recompute selective; 128 micro-batches of 1 takes",
-    ),
+    "planned": partial(excerpt, "training/plan-64", until="# Llama 3 70B on"),
 }
 """Name of a part → the lines between its marks."""
 

@@ -85,11 +85,10 @@ def print_run(folder: Path) -> None:
     answer = answer_of(judgement)
     first, *others = answer.brief
     width = max(len(label) for label, _ in answer.brief)
-    headline = render_lines([first], width=width).split("\n")
-    echo("", err=True)
-    echo_toned(([(line, TONES[answer.status])] for line in headline), err=True, bold=True)
     rest = [render_lines(others, width=width)] if others else []
-    echo("\n".join([*rest, *(f"{finding.severity}: {finding.text}" for finding in answer.opened)]), err=True)
+    echo("\n".join(["", *rest, *(f"{finding.severity}: {finding.text}" for finding in answer.opened)]), err=True)
+    headline = render_lines([first], width=width).split("\n")
+    echo_toned(([(line, TONES[answer.status])] for line in headline), err=True, bold=True)
 
 
 def shown(folder: Path) -> JSON:

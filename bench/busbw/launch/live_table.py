@@ -31,6 +31,8 @@ _SIZE_WIDTH = 9
 _FIRST = f"  {{:18}} {{:>{_SIZE_WIDTH}}}"
 _VALUES = {"time": 8, "rate": 9, "check": 6, "±": 7, "launch": 6}
 """The columns of the table: operation and size, then the measured values with their widths."""
+_SILENT_SECONDS: Final = 5.0
+"""After so long without a line, a case is shown before its last block."""
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _TYPES: frozenset[Detail] = frozenset({"dtype", "redop"})
 """Details that are shown only if they differ between the cases."""
@@ -40,8 +42,8 @@ Times = npt.NDArray[np.float64]
 
 
 class LiveTable(Listener):
-    """Prints a line when the last block of a case is measured, once per launch; on a terminal, it draws a line for each
-    operation instead: its rates by size as bars, and its last case.
+    """Prints a line when the last block of a case is measured, once per launch, and earlier after silence; on a terminal,
+    it draws a line for each operation instead: its rates so far by size as bars, and its last case.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class LiveTable(Listener):
         self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
         self._done = 0
         self._blocks = 0
+        self._silent_until = 0.0
         # No refresh thread, which would disturb the measurement.
         console = Console(file=err or sys.stderr)
         self._progress = Progress(
@@ -123,7 +126,7 @@ class LiveTable(Listener):
             self._live.update(Group(self._overview(), self._progress), refresh=True)
 
     def row_written(self, row: Measurement | Skipped | Failed) -> None:
-        """Print the case if it is complete."""
+        """Show the case."""
         super().row_written(row)
         if isinstance(row, Skipped):
             self._print(f"{_first_columns(row.case)}{_timing(row.case, self._shown_fields)}  skipped: {row.reason}")
@@ -136,14 +139,16 @@ class LiveTable(Listener):
             self._done += self._blocks_of[row.case] - len(self._pending.pop(row.case, [])) - 1
             self._print(f"{_first_columns(row.case)}{_timing(row.case, self._shown_fields)}  FAILED: {row.error}")
             return
-        blocks = self._pending[row.case]
+        blocks, of_case = self._pending[row.case], self._blocks_of[row.case]
         blocks.append(row)
-        if len(blocks) == self._blocks_of[row.case]:
-            if self._live is None:
-                self._print(line(blocks, self._shown_launches, self._shown_fields))
-            else:
-                name = f"{row.case.op}{_timing(row.case, self._shown_fields)}"
-                self._of_ops[name][row.case.size_bytes] = _slowest(blocks)
+        if self._live is not None:
+            name = f"{row.case.op}{_timing(row.case, self._shown_fields)}"
+            self._of_ops[name][row.case.size_bytes] = _slowest(blocks)
+        elif len(blocks) == of_case or time.monotonic() > self._silent_until:
+            part = "" if len(blocks) == of_case else f"  (block {len(blocks)} of {of_case})"
+            self._print(line(blocks, self._shown_launches, self._shown_fields) + part)
+            self._silent_until = time.monotonic() + _SILENT_SECONDS
+        if len(blocks) == of_case:
             del self._pending[row.case]
 
     def launch_ended(self) -> None:
