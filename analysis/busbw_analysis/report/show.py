@@ -377,7 +377,7 @@ def show_blocks(
         ]
         notes = (*_by_size(members, _reason), _peaks(members), *empty, flagged)
         blocks.append(table(title, _columns(members, launches), members, *notes))
-    meaning = _notes(rows) if explain else ("busbw explain FLAG says what a flag means, busbw show --explain all of them and the columns",)
+    meaning = _notes(rows) if explain else ("busbw explain FLAG says what a flag means, busbw show --explain the rest",)
     notes = (_in_one_line(beside), flags_note, *meaning)
     return [*blocks, Paragraph(text)] if (text := "\n".join(filter(None, notes))) else blocks
 
