@@ -22,7 +22,7 @@ from busbw.ops.groups import Ranks
 from busbw.runs.cases import Cases, in_words
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
-from busbw.runs.records import Case, Detail, Failed, Measurement, Skipped, case_in_words
+from busbw.runs.records import Case, Detail, Failed, Measurement, Skipped, baseline_ops, case_in_words
 from busbw.runs.resume import Remaining
 from busbw.statistics import autocorrelation_time, median_interval
 from busbw.units import about_size, counted, format_rate, format_size, format_span, format_time
@@ -43,7 +43,8 @@ Times = npt.NDArray[np.float64]
 
 class LiveTable(Listener):
     """Prints a line when the last block of a case is measured, once per launch, and earlier after silence; on a terminal,
-    it draws a line for each operation instead: its rates so far by size as bars, and its last case.
+    it draws a line for each operation instead: its rates so far by size as bars, and its last case. What is measured
+    only as a reference for others has no line.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class LiveTable(Listener):
         self._remaining = remaining
         self._blocks_of: Counter[Case] = Counter()
         self._plan = plan
+        self._references = baseline_ops(plan.as_json())
         self._launch = place
         self._began = began
         self._shown_fields: frozenset[Detail] = frozenset()
@@ -96,8 +98,10 @@ class LiveTable(Listener):
         else:
             self._blocks_of.update(cases.cases[place] for place, _ in self._remaining.blocks)
         if self._launch == 0:
+            beside = sum(case.op in self._references for case in cases.cases)
             self._print(
-                f"# {self._plan.name}: {counted(len(cases.cases), 'case')}, {len(hosts)} ranks on "
+                f"# {self._plan.name}: {counted(len(cases.cases) - beside, 'case')}"
+                f"{f' and {beside} as reference' if beside else ''}, {len(hosts)} ranks on "
                 f"{len(set(hosts))} host(s), "
                 f"{self._launches} launch(es){'' if self._remaining is None else ' to come'}, "
                 f"backend {self._plan.backend}"
@@ -141,7 +145,9 @@ class LiveTable(Listener):
             return
         blocks, of_case = self._pending[row.case], self._blocks_of[row.case]
         blocks.append(row)
-        if self._live is not None:
+        if row.case.op in self._references:
+            pass
+        elif self._live is not None:
             name = f"{row.case.op}{_timing(row.case, self._shown_fields)}"
             self._of_ops[name][row.case.size_bytes] = _slowest(blocks)
         elif len(blocks) == of_case or time.monotonic() > self._silent_until:

@@ -40,6 +40,7 @@ from busbw.runs.records import (
     Run,
     Skipped,
     Window,
+    baseline_ops,
 )
 from busbw.runs.resume import Remaining, lacking, record_resumption
 from busbw.system import environment
@@ -257,6 +258,10 @@ class _Launch:
         blocks = range(job.plan.timing.blocks)
         order = [(case, block) for case in cases.cases if case not in skipped for block in blocks]
         random.Random(seed).shuffle(order)
+        # The same cycle from the first case that was asked for on, so that its number comes before those of references.
+        references = baseline_ops(job.plan.as_json())
+        begin = next((place for place, (case, _) in enumerate(order) if case.op not in references), 0)
+        order = order[begin:] + order[:begin]
         return _Decision(
             cases=cases,
             skipped=skipped,
