@@ -34,7 +34,9 @@ def _lines(page: Page) -> Iterator[str]:
         yield from ("", *(f"- **{SEVERITY[finding.severity]}:** {escape(finding.text)}" for finding in answer.opened))
         yield from (f"- {counted(len(answer.folded), 'more finding')}", "") if answer.folded else ("",)
         yield from () if verdicts is None else _table(verdicts)
-    yield from () if page.figure is None else _block(replace(page.figure, table=replace(page.figure.table, folded=False)))
+    if page.figure is not None:
+        yield from (escape(page.figure.caption), "")
+        yield from _table(replace(page.figure.table, folded=False))
     for section in page.sections:
         yield from () if section.folded else _section(section)
     yield from ("## More in report.html", "")

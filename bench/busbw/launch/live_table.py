@@ -42,9 +42,9 @@ Times = npt.NDArray[np.float64]
 
 
 class LiveTable(Listener):
-    """Prints a line when the last block of a case is measured, once per launch, and earlier after silence; on a terminal,
-    it draws a line for each operation instead: its rates so far by size as bars, and its last case. What is measured
-    only as a reference for others has no line.
+    """Prints a line when the last block of a case is measured, once per launch, and earlier after silence; on a
+    terminal, it draws a line for each operation instead: its rates so far by size as bars, and its last case. What is
+    measured only as a reference for others has no line.
     """
 
     def __init__(
