@@ -28,12 +28,12 @@ help: ## print this list
 
 venv: $(installed) ## create .venv and install busbw (editable) with the pinned dependencies of constraints.txt
 
-# The build backend is installed first and isolation is off, so that its version is pinned and nothing is fetched twice.
+# What builds is installed first and isolation is off, so that its version is pinned and nothing is fetched twice.
 $(installed): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "busbw needs Python 3.11 or newer; $(PYTHON) is %d.%d. Use another one: make PYTHON=python3.12" % v[:2])'
 	@test -x $(venv)/bin/python || $(PYTHON) -m venv $(venv)
 	@echo "Installing into $(venv); the first time this downloads torch."
-	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
+	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling hatch-vcs
 	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[run,report,mpi]'
 	@touch $@
 
@@ -90,11 +90,12 @@ cluster-test: $(developed) ## tests on a virtual cluster with a controlled netwo
 	$(pytest) tests/cluster -m "not alone" --numprocesses 4 --dist loadfile --junitxml $(times)/cluster.xml $(SELECT) || test $$? -eq 5
 	$(pytest) tests/cluster -m alone --junitxml $(times)/cluster-alone.xml $(SELECT) || test $$? -eq 5
 
-lint: $(developed) ## check style, types and import layers
+lint: $(developed) ## check style, types, import layers and the form of changes/
 	$(venv)/bin/ruff check
 	$(venv)/bin/ruff format --check
 	$(venv)/bin/mypy
 	$(venv)/bin/lint-imports --no-logo
+	$(venv)/bin/towncrier build --draft --version next >/dev/null
 
 golden: $(installed) ## regenerate tests/golden, the expected output of every command, and tests/data/logs/expected.json
 	$(venv)/bin/python tests/shared/golden.py

@@ -99,6 +99,7 @@ INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             **{what: what for what in ("ops", "backends", "algorithms", "suites", "launchers", "runs")},
             "unknown-table": "everything",
         },
+        "explain": {"flags": "", "several": "skew", "unknown": "bandwith"},
         "show": {
             "steady": "usual",
             "interrupted": "broken",

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from testing.narrow import require_type
-from testing.synthetic import Piece, World, synthetic_run
+from testing.synthetic import Piece, World, case, synthetic_run
 
 from busbw.backends import BACKENDS, backend_named
 from busbw.cli.main import main
 from busbw.cli.measuring import baseline
+from busbw.launch.worker import asked_first
 from busbw.ops import ON_SOCKETS, OPS
 from busbw.ops.communication import COLLECTIVES, POINT_TO_POINT
 from busbw.runs.cases import expand
@@ -122,3 +123,9 @@ def test_all_operations_are_those_between_ranks_or_those_of_the_suite() -> None:
         {case["op"] for case in dry("--suite", "quick", *options)["cases"]} for options in ([], ["--op", "all"])
     ]
     assert of_suite[0] == of_suite[1]
+
+
+def test_the_first_block_is_one_that_was_asked_for() -> None:
+    order = [(case(op, 8), block) for block in range(2) for op in ("ping_pong", "all_reduce", "send_recv")]
+    assert asked_first(order, {"ping_pong", "send_recv"}) == order[1:] + order[:1]
+    assert asked_first(order[:1], {"ping_pong"}) == order[:1]

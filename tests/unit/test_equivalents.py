@@ -89,7 +89,7 @@ def test_the_sum_stands_beside_the_all_reduce_where_all_three_were_measured() ->
         assert one.ratio == pytest.approx(1.2, rel=1e-3)
     written = compose.compose(judgement)
     assert [one["ratio"] for one in json.loads(written.json)["compositions"]] == [one.ratio for one in found]
-    assert written.text.count("| 1.20 |") == 2
+    assert written.html.count(">1.20<") == 2
 
 
 @pytest.mark.parametrize(

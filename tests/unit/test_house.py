@@ -41,13 +41,6 @@ def test_the_workflow_runs_the_gate_and_every_python_that_the_project_allows() -
     assert f">={pythons[0]}" == PROJECT["requires-python"]
 
 
-def test_a_release_has_one_version() -> None:
-    assert read("CITATION.cff")["version"] == PROJECT["version"]
-    asked = ["git", "tag", "--points-at", "HEAD", "v*"]
-    tags = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
-    assert tags in ([], [f"v{PROJECT['version']}"])
-
-
 def test_a_commit_is_checked_as_the_gate_checks_it() -> None:
     (hook,) = [hook for repo in read(".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]]
     assert hook["entry"] == "make lint"

@@ -154,16 +154,18 @@ def run_through(live: live_table.LiveTable, rows: list[Measurement], adjusted: t
     live.launch_ended()
 
 
-def test_a_line_comes_with_the_last_block_of_a_case() -> None:
+def test_a_line_comes_with_the_first_block_of_a_run_and_with_the_last_of_every_case() -> None:
     out = io.StringIO()
-    live = table(out, plan=Plan(timing=Timing(blocks=2), sweep=PLAN.sweep))
-    one = case("all_reduce", 1024)
-    live.world_formed(Cases((one,), (), {}), 2, ("here",) * 4, ())
-    before = out.getvalue()
-    live.row_written(measurement(BARE, one, block=0))
-    assert out.getvalue() == before
-    live.row_written(measurement(BARE, one, block=1))
-    assert out.getvalue().count("all_reduce") == before.count("all_reduce") + 1
+    live = table(out, plan=Plan(timing=Timing(blocks=2), sweep=(*PLAN.sweep, Sweep(ops=("ping_pong",), baseline=True))))
+    reference, *cases = case("ping_pong", 8, ranks=2), case("all_reduce", 1024), case("all_reduce", 2048)
+    live.world_formed(Cases((reference, *cases), (), {}), 6, ("here",) * 4, ())
+    assert "2 cases and 1 as reference" in out.getvalue()
+    shown = []
+    for one, block in ((reference, 0), (cases[0], 0), (cases[1], 0), (cases[1], 1), (cases[0], 1), (reference, 1)):
+        before = len(out.getvalue().splitlines())
+        live.row_written(measurement(BARE, one, block))
+        shown.append(len(out.getvalue().splitlines()) - before)
+    assert shown == [0, 1, 0, 1, 1, 0]
     live.launch_ended()
 
 

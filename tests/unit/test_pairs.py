@@ -200,7 +200,7 @@ def test_what_cannot_be_told_is_said_with_its_reason(ranks: int, launches: int, 
     judgement = judged(ranks, World(slow_pairs=((0, 1),), slow_factor=2.0), launches=launches)
     assert judgement.matrices[0].outliers == ()
     assert why in (judgement.matrices[0].unknown or "")
-    assert why.lower() in compose(judgement).text.lower()
+    assert why.lower() in compose(judgement).html.lower()
     if ranks > 2:  # one pair is no slowest of any
         assert why.lower() in answer_of(judgement).answer.lower(), "and not that no pair is slow"
 

@@ -100,6 +100,7 @@ READERS: Final[dict[str, str]] = {
     "busbw/system/nvml.py": "addresses of NVML",
     "busbw/system/pci.py": "files of the system",
     "busbw/system/storage.py": "names of devices",
+    "busbw_analysis/cli/explain.py": "the beginning of a term as the user types it",
     "busbw_analysis/data/imported.py": "names and versions in logs of other tools",
     "busbw_analysis/data/likeness.py": "names of variables, and commands of other tools",
     "busbw_analysis/fitting/published.py": "names of GPUs as drivers give them",

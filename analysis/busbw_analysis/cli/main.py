@@ -28,7 +28,7 @@ from busbw_analysis.diagnosis.judge import Finding, Judgement
 from busbw_analysis.fleet.slice import FleetRun
 from busbw_analysis.predict import read_groups
 from busbw_analysis.report import compare as compare_tables
-from busbw_analysis.report.document import TONES, Block, Section
+from busbw_analysis.report.document import SEVERITY, TONES, Block, Section
 from busbw_analysis.report.fits import crossing_table, fits_table, names_apart, nccl_choices, nccl_table
 from busbw_analysis.report.show import about, show_blocks, show_rows
 from busbw_analysis.report.to_terminal import lines, render_lines
@@ -84,12 +84,11 @@ def print_run(folder: Path) -> None:
     echo_toned(lines(_table(judgement)))
     answer = answer_of(judgement)
     first, *others = answer.brief
-    width = max(len(label) for label, _ in answer.brief)
+    others += [(SEVERITY[finding.severity], finding.claim) for finding in answer.opened[:1]]
+    width = max(len(label) for label, _ in (first, *others))
+    echo(f"\n{render_lines(others, width=width)}", err=True)
     headline = render_lines([first], width=width).split("\n")
-    echo("", err=True)
     echo_toned(([(line, TONES[answer.status])] for line in headline), err=True, bold=True)
-    rest = [render_lines(others, width=width)] if others else []
-    echo("\n".join([*rest, *(f"{finding.severity}: {finding.text}" for finding in answer.opened)]), err=True)
 
 
 def shown(folder: Path) -> JSON:

@@ -377,7 +377,7 @@ def show_blocks(
         ]
         notes = (*_by_size(members, _reason), _peaks(members), *empty, flagged)
         blocks.append(table(title, _columns(members, launches), members, *notes))
-    meaning = _notes(rows) if explain else ("busbw show --explain says what columns and flags mean",)
+    meaning = _notes(rows) if explain else ("busbw explain FLAG says what a flag means, busbw show --explain the rest",)
     notes = (_in_one_line(beside), flags_note, *meaning)
     return [*blocks, Paragraph(text)] if (text := "\n".join(filter(None, notes))) else blocks
 
@@ -390,14 +390,12 @@ def _in_one_line(rows: Sequence[ShownRow]) -> str:
         small, large = ordered[0], ordered[-1]
         rate = large.algbw if large.busbw is None else large.busbw
         texts = [
-            f"{format_time(small.time_ns)} at {format_size(small.case.size_bytes)}"
-            if small.time_ns is not None and small.case.size_bytes <= _SMALL_BYTES
-            else "",
-            f"{format_rate(rate)} at {format_size(large.case.size_bytes)}" if rate and large.case.size_bytes else "",
+            format_time(small.time_ns) if small.time_ns is not None and small.case.size_bytes <= _SMALL_BYTES else "",
+            format_rate(rate) if rate and large.case.size_bytes else "",
             *dict.fromkeys(filter(None, (_state(row).text for row in members))),
         ]
         shown.append(f"{op} {', '.join(filter(None, texts))}")
-    return f"reference (--all shows its tables): {'; '.join(shown)}" if shown else ""
+    return f"reference (--all): {'; '.join(shown)}" if shown else ""
 
 
 def _notes(rows: Sequence[ShownRow]) -> Iterator[str]:

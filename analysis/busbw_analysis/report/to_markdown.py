@@ -1,10 +1,15 @@
-"""Render a page as Markdown: the same text and tables as in HTML, without drawings."""
+"""Render a page as Markdown: what HTML shows before anything is unfolded, without drawings."""
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
 
+from busbw.units import counted
+from busbw_analysis.data.sentences import sentences
 from busbw_analysis.report.document import SEVERITY, Block, Figure, Page, Paragraph, Section, Table, Terms
 
+_MOST_ROWS: Final = 32
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$])")
 
 
@@ -26,27 +31,35 @@ def _lines(page: Page) -> Iterator[str]:
     for name, answer, verdicts in page.answers:
         yield from (f"## {escape(name)}", "") if name else ()
         yield from (f"- **{label}:** {escape(text)}" for label, text in answer.lines)
-        findings = (*answer.opened, *answer.folded)
-        yield from ("", *(f"- **{SEVERITY[finding.severity]}:** {escape(finding.text)}" for finding in findings), "")
+        yield from ("", *(f"- **{SEVERITY[finding.severity]}:** {escape(finding.text)}" for finding in answer.opened))
+        yield from (f"- {counted(len(answer.folded), 'more finding')}", "") if answer.folded else ("",)
         yield from () if verdicts is None else _table(verdicts)
-    yield from () if page.figure is None else _block(page.figure)
+    if page.figure is not None:
+        yield from (escape(page.figure.caption), "")
+        yield from _table(replace(page.figure.table, folded=False))
     for section in page.sections:
-        yield from _section(section, 2)
+        yield from () if section.folded else _section(section)
+    yield from ("## More in report.html", "")
+    for section in page.sections:
+        yield from (f"- **{escape(section.heading)}:** {escape(section.gist)}",) if section.folded else ()
+    yield from ("", "Every number is in report.json; `busbw show RUN --all --explain` prints the tables.")
 
 
-def _section(section: Section, level: int) -> Iterator[str]:
-    yield from (f"{'#' * level} {escape(section.heading)}", "")
+def _section(section: Section) -> Iterator[str]:
+    yield from (f"## {escape(section.heading)}", "")
     if section.gist:
         yield from (escape(section.gist), "")
     for block in section.blocks:
         yield from _block(block)
     for part in section.parts:
-        yield from _section(part, level + 1)
+        captions = [part.gist, *(block.caption for block in part.blocks if isinstance(block, Figure))]
+        yield f"- **{escape(part.heading)}:** {escape(sentences(*captions))}"
+    yield from [""] * bool(section.parts)
 
 
 def _block(block: Block) -> Iterator[str]:
     if isinstance(block, Paragraph):
-        yield from (escape(block.text), "")
+        yield from () if block.tone == "quiet" else (escape(block.text), "")  # how figures are drawn, and what lacks
     elif isinstance(block, Terms):
         yield from (f"- **{escape(term)}**: {escape(meaning)}" for term, meaning in block.entries)
         yield ""
@@ -58,6 +71,11 @@ def _block(block: Block) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
+    if table.folded:
+        return
+    if len(table.rows) > _MOST_ROWS:
+        yield from (f"*{escape(table.caption)}*: {len(table.rows)} rows in report.html", "")
+        return
     yield from (f"*{escape(table.caption)}*", "")
     yield "| " + " | ".join(escape(column.heading) for column in table.columns) + " |"
     yield "|" + "|".join("---:" if column.numeric else ":---" for column in table.columns) + "|"

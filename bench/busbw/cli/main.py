@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from busbw import __version__
 from busbw.cli.streams import guard
 from busbw.errors import BusbwError, UsageError, nearest
 from busbw.escape import echo, plain_text
@@ -24,6 +23,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Analyse": {
         "show": (_JUDGE, "Print a run as a table: rate, interval, skew and share of the peak of every case."),
+        "explain": ("busbw_analysis.cli.explain", "Say what a flag or a heading of a table means."),
         "report": (_JUDGE, "Write a report as HTML and Markdown, with a JSON summary."),
         "compare": (_JUDGE, "Compare two runs case by case: faster, slower, equal or undecided."),
         "history": (_HISTORY, "Print since when each case is faster or slower, and what else changed then."),
@@ -165,7 +165,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="busbw")
+@click.version_option(package_name="busbw", prog_name="busbw")
 def main() -> None:
     """Measure how fast ranks communicate, compare it with models and hardware peaks, and show where time is lost.
 

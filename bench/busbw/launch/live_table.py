@@ -22,7 +22,7 @@ from busbw.ops.groups import Ranks
 from busbw.runs.cases import Cases, in_words
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
-from busbw.runs.records import Case, Detail, Failed, Measurement, Skipped, case_in_words
+from busbw.runs.records import Case, Detail, Failed, Measurement, Skipped, baseline_ops, case_in_words
 from busbw.runs.resume import Remaining
 from busbw.statistics import autocorrelation_time, median_interval
 from busbw.units import about_size, counted, format_rate, format_size, format_span, format_time
@@ -31,6 +31,8 @@ _SIZE_WIDTH = 9
 _FIRST = f"  {{:18}} {{:>{_SIZE_WIDTH}}}"
 _VALUES = {"time": 8, "rate": 9, "check": 6, "±": 7, "launch": 6}
 """The columns of the table: operation and size, then the measured values with their widths."""
+_SILENT_SECONDS: Final = 5.0
+"""After so long without a line, a case is shown before its last block."""
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _TYPES: frozenset[Detail] = frozenset({"dtype", "redop"})
 """Details that are shown only if they differ between the cases."""
@@ -40,8 +42,9 @@ Times = npt.NDArray[np.float64]
 
 
 class LiveTable(Listener):
-    """Prints a line when the last block of a case is measured, once per launch; on a terminal, it draws a line for each
-    operation instead: its rates by size as bars, and its last case.
+    """Prints a line when the last block of a case is measured, once per launch, and earlier after silence; on a
+    terminal, it draws a line for each operation instead: its rates so far by size as bars, and its last case. What is
+    measured only as a reference for others has no line.
     """
 
     def __init__(
@@ -61,12 +64,14 @@ class LiveTable(Listener):
         self._remaining = remaining
         self._blocks_of: Counter[Case] = Counter()
         self._plan = plan
+        self._references = baseline_ops(plan.as_json())
         self._launch = place
         self._began = began
         self._shown_fields: frozenset[Detail] = frozenset()
         self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
         self._done = 0
         self._blocks = 0
+        self._silent_until = 0.0
         # No refresh thread, which would disturb the measurement.
         console = Console(file=err or sys.stderr)
         known = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]} left ·"))
@@ -93,8 +98,10 @@ class LiveTable(Listener):
         else:
             self._blocks_of.update(cases.cases[place] for place, _ in self._remaining.blocks)
         if self._launch == 0:
+            beside = sum(case.op in self._references for case in cases.cases)
             self._print(
-                f"# {self._plan.name}: {counted(len(cases.cases), 'case')}, {len(hosts)} ranks on "
+                f"# {self._plan.name}: {counted(len(cases.cases) - beside, 'case')}"
+                f"{f' and {beside} as reference' if beside else ''}, {len(hosts)} ranks on "
                 f"{len(set(hosts))} host(s), "
                 f"{self._launches} launch(es){'' if self._remaining is None else ' to come'}, "
                 f"backend {self._plan.backend}"
@@ -123,7 +130,7 @@ class LiveTable(Listener):
             self._live.update(Group(self._overview(), self._progress), refresh=True)
 
     def row_written(self, row: Measurement | Skipped | Failed) -> None:
-        """Print the case if it is complete."""
+        """Show the case."""
         super().row_written(row)
         if isinstance(row, Skipped):
             self._print(f"{_first_columns(row.case)}{_timing(row.case, self._shown_fields)}  skipped: {row.reason}")
@@ -136,14 +143,18 @@ class LiveTable(Listener):
             self._done += self._blocks_of[row.case] - len(self._pending.pop(row.case, [])) - 1
             self._print(f"{_first_columns(row.case)}{_timing(row.case, self._shown_fields)}  FAILED: {row.error}")
             return
-        blocks = self._pending[row.case]
+        blocks, of_case = self._pending[row.case], self._blocks_of[row.case]
         blocks.append(row)
-        if len(blocks) == self._blocks_of[row.case]:
-            if self._live is None:
-                self._print(line(blocks, self._shown_launches, self._shown_fields))
-            else:
-                name = f"{row.case.op}{_timing(row.case, self._shown_fields)}"
-                self._of_ops[name][row.case.size_bytes] = _slowest(blocks)
+        if row.case.op in self._references:
+            pass
+        elif self._live is not None:
+            name = f"{row.case.op}{_timing(row.case, self._shown_fields)}"
+            self._of_ops[name][row.case.size_bytes] = _slowest(blocks)
+        elif len(blocks) == of_case or time.monotonic() > self._silent_until:
+            part = "" if len(blocks) == of_case else f"  (block {len(blocks)} of {of_case})"
+            self._print(line(blocks, self._shown_launches, self._shown_fields) + part)
+            self._silent_until = time.monotonic() + _SILENT_SECONDS
+        if len(blocks) == of_case:
             del self._pending[row.case]
 
     def launch_ended(self) -> None:

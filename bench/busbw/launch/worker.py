@@ -5,7 +5,7 @@ import itertools
 import json
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from busbw.runs.records import (
     Run,
     Skipped,
     Window,
+    baseline_ops,
     decode,
 )
 from busbw.runs.resume import Remaining, lacking, record_resumption
@@ -258,6 +259,7 @@ class _Launch:
         blocks = range(job.plan.timing.blocks)
         order = [(case, block) for case in cases.cases if case not in skipped for block in blocks]
         random.Random(seed).shuffle(order)
+        order = asked_first(order, baseline_ops(job.plan.as_json()))
         return _Decision(
             cases=cases,
             skipped=skipped,
@@ -451,6 +453,12 @@ class _Launch:
         said = f"rank {self.backend.rank} says: {error}"
         names = [f"rank {rank} (host {self.hosts[rank]})" if self.hosts else f"rank {rank}" for rank in silent]
         return RankFailure(f"{', '.join(names)} did not answer during {self.doing}; {said}", silent, said)
+
+
+def asked_first(order: list[tuple[Case, int]], references: Collection[str]) -> list[tuple[Case, int]]:
+    """The blocks of ``order`` as a cycle from the first one of no reference on, so that its number is the first."""
+    begin = next((place for place, (case, _) in enumerate(order) if case.op not in references), 0)
+    return order[begin:] + order[:begin]
 
 
 def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case, str]:
