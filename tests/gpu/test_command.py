@@ -113,7 +113,7 @@ def failed_rows(folder: Path) -> tuple[Failed, ...]:
 @pytest.mark.slow
 def test_a_gpu_that_is_lost_ends_the_launch_and_is_named(tmp_path: Path) -> None:
     sweep = '[[sweep]]\nops = ["all_reduce"]\nsizes = "4KiB"\nmodes = ["pipelined"]\n'
-    status, text = run(tmp_path, sweep, "--timeout", "20", faults='{"lost": {1: 300}}')
+    status, text = run(tmp_path, sweep, "--timeout", "20", faults='{"lost": {1: 150}}')
     assert status != 0
     assert "rank 1" in text
     assert "launch failure" in text

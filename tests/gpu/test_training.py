@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 import torch
+from exhaustive import thinned
 from testing.gpu import ON_GPU, REAL, heavy
 from testing.narrow import require
 from testing.synthetic import case
@@ -20,11 +21,12 @@ from busbw.runs.records import Case, Measurement, StepParts
 
 pytestmark = ON_GPU
 
+STEPS = ("train_all_reduce", "train_ddp", "train_zero1", "train_fsdp", "train_fsdp_prefetch")
 ALONE = Workload(model="Llama 3 8B", scale=1 / 32 if REAL else 1 / 256, dp=1, tp=1, pp=1, micro_batches=2, interleave=1)
 
 
 @heavy
-@pytest.mark.parametrize("op", ["train_all_reduce", "train_ddp", "train_zero1", "train_fsdp", "train_fsdp_prefetch"])
+@pytest.mark.parametrize("op", thinned(STEPS, 2))
 def test_a_step_of_one_rank_is_verified_and_taken_apart(measured: Callable[[Case], Measurement], op: str) -> None:
     one = case(op, 0, 1, backend="nccl", device="cuda", dtype=None)
     made = measured(msgspec.structs.replace(one, redop=None, settings=ALONE))

@@ -99,7 +99,7 @@ def test_a_launch_tells_what_the_harness_costs_and_each_host_what_it_did(modes: 
 @pytest.mark.slow
 @needs_a_core_for_each_of_two
 def test_two_ranks_start_by_windows(commands: Commands) -> None:
-    plan = commands.plan(sweep("all_reduce", "64,64KiB", modes=list(_MODES)), blocks=1)
+    plan = commands.plan(sweep("all_reduce", "64KiB", modes=list(_MODES)), blocks=1)
     commands.succeed("run", "--plan", plan, "--sync", "window", "--ranks", "2")
     run = commands.read()
     assert not run.failed

@@ -160,7 +160,7 @@ def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) ->
 @_spins
 def test_other_starts_and_caches_work_over_mpi(commands: Commands) -> None:
     ways = (("dissemination", "rotating"), ("window", "flushed"), ("none", "warm"))
-    plan = commands.plan(*(sweep("all_reduce", sync=sync, cache=cache) for sync, cache in ways))
+    plan = commands.plan(*(sweep("all_reduce", sync=sync, cache=cache) for sync, cache in ways), blocks=1)
     commands.succeed("run", "--plan", plan, "--ranks", "2", *_MPI)
     _verified(commands.read())
 
