@@ -148,6 +148,20 @@ def test_tables_of_a_paste_with_other_text_or_settings_are_other_cases(name: str
     assert all(any(words in (row.case.tool_op or "") for row in rows) for words in names)
 
 
+def test_a_table_of_a_paste_is_read_although_another_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    head = "# size count type redop time algbw busbw error time algbw busbw error"
+    blocks = {
+        "all_reduce result": "268435456 67108864 float sum 122131 2.20 4.33 2e-06 122165 2.20 4.33 2e-06",
+        "alltoall result": "268435456 1048576 float      520935 0.52 0.51 0e+00 519562 0.52 0.51 1e+00",
+    }
+    text = "\n".join(f"{title}\n```\n{head}\n  {row}\n```" for title, row in blocks.items())
+    path.write_text(f"{text}\n", encoding="utf-8")
+    stored = find(tmp_path, str(path)).read().stored
+    assert {(row.case.op, row.case.ranks) for row in stored.imported} == {("all_to_all", 64)}
+    assert "left-out" in {note.code for note in require(stored.run.imported).notes}
+
+
 def test_rows_of_a_table_may_be_over_other_numbers_of_ranks(tmp_path: Path) -> None:
     path = tmp_path / "log"
     head = " nodes        size         count  type   redop     time   algbw   busbw"

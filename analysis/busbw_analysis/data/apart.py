@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import structs
 
 from busbw.runs.facts import HostFacts
-from busbw.runs.records import Case, Imported, Run
+from busbw.runs.records import Case, Imported, LogNote, Run
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.likeness import is_unknown, options_of
 from busbw_analysis.data.readers.log import Table
@@ -179,13 +179,13 @@ def _in_world(
     return replace(stored, run=run, rows=rows)
 
 
-def merged(runs: Sequence[StoredRun]) -> StoredRun:
-    """The parts of one log as one run."""
+def merged(runs: Sequence[StoredRun], left_out: Sequence[LogNote]) -> StoredRun:
+    """The parts of one log as one run, with notes about those that are ``left_out``."""
     first, imported = runs[0], [stored.run.imported for stored in runs if stored.run.imported is not None]
     log = structs.replace(
         imported[0],
         unknown=tuple(dict.fromkeys(name for part in imported for name in part.unknown)),
-        notes=tuple(dict.fromkeys(note for part in imported for note in part.notes)),
+        notes=tuple(dict.fromkeys([*(note for part in imported for note in part.notes), *left_out])),
     )
     ends = [stored.end for stored in runs if stored.end is not None]
     end = next((end for end in ends if end.status != "complete"), ends[0])

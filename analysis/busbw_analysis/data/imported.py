@@ -37,7 +37,7 @@ from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, Gpu
 from busbw.system.named import Cards, cards_named, gpu_named
 from busbw.units import format_size, parse_size
-from busbw_analysis.data.apart import Identity, apart, labels_of, merged
+from busbw_analysis.data.apart import Identity, Label, apart, labels_of, merged
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
@@ -107,9 +107,18 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
     parts = by_key(zip(labels, log.tables, strict=True))
     if len(parts) == 1:
         return _run_of(log, digest, modified, facts, path)
-    # Notes of the reader are those of the whole log.
-    logs = (msgspec.structs.replace(log, tables=tuple(tables)) for tables in parts.values())
-    return merged(apart([_run_of(part, digest, modified, facts, path) for part in logs], list(parts)))
+    runs: dict[Label, StoredRun] = {}
+    left_out, refused = list[LogNote](), list[LogError]()
+    for label, tables in parts.items():
+        part = msgspec.structs.replace(log, tables=tuple(tables))  # notes of the reader are those of the whole log
+        try:
+            runs[label] = _run_of(part, digest, modified, facts, path)
+        except LogError as error:
+            refused.append(error)
+            left_out.append(LogNote(code="left-out", text=f"a table is left out: {error}", line=tables[0].line))
+    if not runs:
+        raise refused[0]
+    return merged(apart([*runs.values()], [*runs]), left_out)
 
 
 def _run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path: Path) -> StoredRun:
@@ -244,7 +253,7 @@ def _with_given(row: Aggregate, log: ForeignLog, facts: LogFacts) -> Aggregate:
 
 def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[LogNote]) -> deduce.Fit:
     """The operation and ranks deduced from the columns. Raises LogError unless there is exactly one possibility."""
-    op, where = rows[0].op, f"{log.source}:{table.line}"
+    op, where = rows[0].op or deduce.op_in(table.caption or ""), f"{log.source}:{table.line}"
     candidates = deduce.fits(rows, op, rows[0].ranks)
     fit = candidates[0] if len(candidates) == 1 else deduce.hinted(log.source, candidates)
     if fit is None and op is None:

@@ -16,6 +16,7 @@ from busbw_analysis.data.readers.log import Aggregate
 _WHOLE: Final = ("all_reduce", "broadcast", "reduce", "send_recv")
 _NEVER_IN_PLACE: Final = frozenset({"all_to_all", "send_recv"})
 """``alltoall.cu`` and ``sendrecv.cu`` print ``N/A`` errors in place, even if errors are counted out of place."""
+_WORDS_APART: Final = r"[^a-z_]+|_perf"
 _MOST_RANKS: Final = 1024
 _HALF_A_DIGIT: Final = 0.0051e9
 """B/s: rates are printed in GB/s with two decimals."""
@@ -95,9 +96,15 @@ def _has_columns(op: str, row: Aggregate) -> bool:
 def hinted(name: str, among: Sequence[Fit]) -> Fit | None:
     """The fit in ``among`` whose operation is a word of the file ``name``; None unless there is exactly one."""
     plain = name.lower()
-    words = {op_named(word) for parted in (r"[^a-z_]+|_perf", "[^a-z]+") for word in re.split(parted, plain)}
+    words = {op_named(word) for parted in (_WORDS_APART, "[^a-z]+") for word in re.split(parted, plain)}
     named = [fit for fit in among if fit.op in words]
     return named[0] if len(named) == 1 else None
+
+
+def op_in(text: str) -> str | None:
+    """The operation that a text names; None unless there is exactly one."""
+    ops = {op_named(word) for word in re.split(_WORDS_APART, text.lower())} - {None}
+    return next(iter(ops)) if len(ops) == 1 else None
 
 
 # --- disagreements of size, time and rates ---------------------------------------------------------------------------
