@@ -113,7 +113,7 @@ def test_slurm_does_not_end_a_step_before_its_ranks_have_found_who_is_lost() -> 
     assert "--wait=361 " in busbw("submit", "quick", *WORLD, "--timeout", "300", "--dry-run").stdout
 
 
-def test_how_long_ranks_wait_for_each_other_is_handed_over() -> None:
+def test_how_long_ranks_wait_for_each_other_is_handed_over(slurm: Path) -> None:
     assert "300" in busbw("submit", "quick", *WORLD, "--timeout", "300", "--dry-run").stdout
     assert "--timeout" not in busbw("submit", "quick", *WORLD, "--dry-run").stdout
     broken_off(slurm / "results")
