@@ -465,6 +465,7 @@ class Outcome(msgspec.Struct, forbid_unknown_fields=True):
     tests: int
     runs: list[str]
     baseline: str | None
+    since: dict[str, Any] | None
     gaps: list[dict[str, Any]]
     rules: list[dict[str, Any]]
 

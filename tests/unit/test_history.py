@@ -29,6 +29,7 @@ from busbw_analysis.history import trends as history
 from busbw_analysis.history.as_json import document
 from busbw_analysis.history.engine import Local
 from busbw_analysis.history.facts import facts_of
+from busbw_analysis.history.page import page_of
 from busbw_analysis.history.steps import FEWEST_BEFORE, Step
 from busbw_analysis.history.text import answer_lines, names_of, sparkline
 from busbw_analysis.history.trends import (
@@ -339,6 +340,15 @@ def test_the_page_is_one_file_with_what_a_reader_hovers_over(results: Path, tmp_
     assert moment["changes"][0]["key"] == "nccl.version"
     assert (moment["first_run"], moment["last_run_before"]) == ("night-014", "night-013")
     assert len(document["trends"][0]["values"]) == NIGHTS
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("minutes", [0.1, 4.4, 300, 10_000])
+def test_runs_of_minutes_or_days_have_an_axis_of_time(minutes: float) -> None:
+    trend = trend_of([{}] * 2)
+    began = datetime(2026, 1, 1)  # noqa: DTZ001 - as stored
+    runs = [replace(run, started=began + place * timedelta(minutes=minutes)) for place, run in enumerate(trend.runs)]
+    assert "trend-0" in page_of(History(2, (replace(trend, runs=tuple(runs)),), ()))
 
 
 def test_runs_may_be_named(results: Path) -> None:

@@ -14,12 +14,14 @@ import click
 
 from busbw.errors import BusbwError, UnlikeRuns, UsageError
 from busbw.escape import echo, plain_text
+from busbw.runs import store
 from busbw.runs.files import replaced, store_errors
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, as_json_option, peaks_option, results_dir_option
 from busbw.system.catalog import catalogue
 from busbw.units import clock_time, counted, parse_share
 from busbw_analysis.assembly.judge import judge_with_selftest
+from busbw_analysis.assembly.since import Since, since_of
 from busbw_analysis.cli import options
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import Dataset, pool
@@ -30,7 +32,7 @@ from busbw_analysis.gate.metrics import Evidence
 from busbw_analysis.gate.prolog import measured_here
 from busbw_analysis.gate.rules import Rule, read_rules
 from busbw_analysis.gate.suggestion import suggested
-from busbw_analysis.gate.verdicts import gate_of
+from busbw_analysis.gate.verdicts import Gate, gate_of
 from busbw_analysis.report.to_terminal import render_lines
 
 DETECT: Final = 0.1
@@ -100,10 +102,16 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
             result = gate_of(rules if node is None else _with(rules, node.rules), evidence)
             if node is not None:
                 result = replace(result, gaps=(*result.gaps, *node.gaps(dataset.summaries)))
+            since = None if node is not None else _since(result, evidence, results_dir, peaks_file)
     names = [stored.run.id for stored in dataset.runs]
     document = outputs.document(result, names, list(dict.fromkeys(dataset.facts.hosts)), baseline)
+    said = outputs.lines(result)
+    document["since"] = None if since is None else since.as_json
+    if since is not None:
+        document["message"] = f"{document['message']}; since {plain_text(since.in_words)}"
+        said.insert(1, ("since", plain_text(since.in_words)))
     line = json.dumps(plain(document), ensure_ascii=False, allow_nan=False)
-    echo(line if as_json else render_lines(outputs.lines(result)))
+    echo(line if as_json else render_lines(said))
     if junit is not None:
         with store_errors("write", junit), replaced(junit) as file:
             file.write(outputs.junit(result))
@@ -114,6 +122,14 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
     if notifier:
         _notify(notifier, line)
     click.get_current_context().exit(result.code)
+
+
+def _since(result: Gate, evidence: Evidence, results_dir: Path, peaks_file: Path | None) -> Since | None:
+    """Since when a gate fails; None unless it does, and knows a baseline."""
+    run = evidence.measured.runs[-1].run
+    if evidence.baseline is None or result.state != "fail" or run.imported is not None:
+        return None
+    return since_of(result, run, evidence.baseline, list(store.folders(results_dir)), catalogue(peaks_file))
 
 
 def _with(own: Sequence[Rule], usual: Sequence[Rule]) -> Sequence[Rule]:

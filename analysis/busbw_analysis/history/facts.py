@@ -18,7 +18,7 @@ _PASSING: Final = frozenset(
     }
 )
 """Facts of a host that differ from job to job; ``CHECKED`` has what matters of them."""
-_OF_CASES: Final = frozenset({"machine", "ranks", "hosts", "backend", "device", "warm-up"})
+_OF_CASES: Final = frozenset({"machine", "ranks", "hosts", "backend", "device", "warm-up", "drivers", "firmware"})
 """Facts in ``CHECKED`` that tell cases apart, or that are listed in more detail."""
 _OF_PLAN: Final = ("name", "timing", "path")
 _NAMES: Final = ("name", "device", "address", "index")

@@ -145,7 +145,7 @@ def _positions(axes: "Axes", trend: Trend, first: int) -> list[_Shown]:
     known = [start for start in starts if start is not None]
     if len(known) < len(starts) or len(set(known)) < 2:
         return [_Shown(place, float(place)) for place in places]
-    locator = dates.AutoDateLocator(maxticks=8)  # type: ignore[no-untyped-call]
+    locator = dates.AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     formatter = dates.ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(formatter)

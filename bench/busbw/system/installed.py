@@ -1,7 +1,7 @@
 """Versions of what is below the libraries: drivers of GPUs and networks, and firmware.
 
-Source of the files: the kernel's Documentation/ABI/stable/sysfs-module, sysfs-class-infiniband, testing/sysfs-class-dmi.
-Drivers of the kernel itself have no version but the kernel's.
+Source of the files: sysfs-module, sysfs-class-infiniband and sysfs-class-dmi of the kernel's Documentation/ABI. Drivers
+of the kernel itself have no version but the kernel's.
 """
 
 from pathlib import Path
