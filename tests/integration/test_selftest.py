@@ -33,7 +33,7 @@ def test_a_self_test_says_what_it_found_and_reports_repeat_it(commands: Commands
     # A machine that passed has no finding: what its self-test can tell stands in the section of it alone.
     findings = [one["text"] for one in json.loads(shown.out)["warnings"] if one["code"] == "self-test"]
     assert len(findings) == (0 if found["trustworthy"] else 1), shown.told
-    (page,) = commands.results.rglob("report.md")
+    (page,) = commands.results.rglob("report.html")
     assert found["id"] in page.read_text()
 
 
