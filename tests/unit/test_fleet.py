@@ -162,11 +162,12 @@ def test_other_rounds_lie_between_those_of_a_suspect_where_programs_compete() ->
 
 
 def test_a_thousand_nodes_take_few_rounds_and_all_bad_ones_are_named() -> None:
-    truth = world(1000, 32)
-    for place, node in enumerate(range(7, 1000, 100)):
-        list(NODE_FAULTS.values())[place % 4](truth, node, math.log(1.5))
-    judgement = judged(truth, 1)
-    assert judgement.bad_nodes == tuple(range(7, 1000, 100))
+    truth = World(fleet_of(1000, 32), scatter())
+    bad = range(7, 1000, 50)
+    for place, node in enumerate(bad):
+        NODE_FAULTS["alone" if place % 2 else ("both ways", "sending", "receiving")[place % 3]](truth, node, TWICE)
+    judgement = judged(truth, 2)
+    assert judgement.bad_nodes == tuple(bad)
     assert len(judgement.rounds) <= MOST_ROUNDS
 
 

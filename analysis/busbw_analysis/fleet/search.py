@@ -38,8 +38,8 @@ _DOUBT: Final = 0.1
 _MARGIN: Final = 4.0
 """Logarithm of the evidence that is measured beyond the limit, because other cases may have suspects too."""
 _MOST_PARTS: Final = 40
-_OF_PAIRS, _OF_CUT = 20, 5
-"""Rounds of a large fleet that nodes alone leave to suspects of pairs, and these to switches and the cut."""
+_OF_CUT: Final = 5
+"""Rounds of a large fleet that suspects leave to switches and the cut; nodes alone leave two to each turn of pairs."""
 _TURN_OF_LINKS: Final = 3
 """In every third turn, suspected links come before their nodes, which may be suspects as well."""
 _LEAST_SIDE, _ENOUGH = 2, 8
@@ -168,9 +168,10 @@ class Search:
         late = model.suspects_late(self.fleet, self.rounds)
         turn = 0
         while turn < (_TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else _TURNS):
+            left = 2 * (_TURNS - turn) + len(self.fleet.alone)
             asked = [
                 everybody(self.fleet, case, "alone again")
-                for case in (self.fleet.alone if not pairs or self._room(_OF_PAIRS) else ())
+                for case in (self.fleet.alone if not pairs or self._room(left + _OF_CUT) else ())
                 if open_tests(model.evidence_of_nodes(self.fleet, self.of_case(case), alone[case], within)).any()
             ]
             turned = []

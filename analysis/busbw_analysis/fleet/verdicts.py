@@ -413,9 +413,8 @@ def _switch(
     members = tuple(np.flatnonzero(below).tolist())
     test = _test("switch" if is_switch else "trunk", members, rounds[0].case, evidence, int(rows[0]), suspects, 0.0)
     way = WAYS[int(np.argmax(log))]
-    ratios = [np.nanmedian(np.concatenate([evidence.out[row], evidence.back[row]])) for row in rows]
     usual = test.verdict.evidence[0].usual_seconds
-    ratio = float(np.exp(np.median(ratios)))
+    ratio = float(np.exp(np.nanmedian(np.concatenate([evidence.out[rows], evidence.back[rows]], axis=1))))
     found = replace(test.verdict.evidence[0], measured_seconds=usual * ratio, ratio=ratio)
     verdict = replace(test.verdict, nodes=members, way=way, switch=fleet.switches[switch], evidence=(found,))
     return _Test(verdict, log, test.times, len(members))

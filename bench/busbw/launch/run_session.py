@@ -244,8 +244,8 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
     """Raise UsageError for a plan that cannot run on ``ranks`` ranks with any backend.
 
     That is: too few ranks for a controller, groups or traffic for other numbers, a root that does not exist, storage
-    without a path, unknown models, models larger than the total memory of this host, and buffers of all its ranks larger
-    than what is free.
+    without a path, unknown models, models larger than the total memory of this host, and buffers of all its ranks
+    larger than what is free.
     On several hosts, ranks find out together which cases do not fit (``measure.unsupported``).
     """
     plan.require_path()
