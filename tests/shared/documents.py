@@ -225,7 +225,7 @@ PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "HostFacts": partial(fields, facts.HostFacts, "left out"),
     "shown_log": partial(excerpt, "show/log-with-cards", until="# Measured"),
     "named_node": partial(excerpt, "fleet/pairs", until="# Verdict"),
-    "planned": partial(excerpt, "training/plan-64", until="# Llama 3 70B on"),
+    "planned": partial(excerpt, "training/plan-64", until="# 7 of 7 kinds"),
 }
 """Name of a part → the lines between its marks."""
 
