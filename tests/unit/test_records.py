@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from busbw.backends import BACKENDS
 from busbw.ops.settings import Access, HostSettings, TrafficSettings
 from busbw.runs.records import (
+    BACKEND_NAMES,
     DTYPE_BYTES,
     QUANTILES,
     REDOPS,
@@ -289,3 +291,7 @@ def test_one_thread_prepares_a_kind_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda text: decode(text, int), ["1", b"2", "3", "4"])) == [1, 2, 3, 4]
     assert most == 1
+
+
+def test_the_names_of_backends_are_those_of_their_table() -> None:
+    assert tuple(BACKENDS) == BACKEND_NAMES

@@ -8,14 +8,13 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from busbw.backends import BACKENDS
 from busbw.errors import UsageError, nearest, what_is_known
 from busbw.escape import plain_text
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS, LIBRARY
 from busbw.ops.limits import MOST_TOML_BYTES, read_text, read_toml
 from busbw.ops.settings import explicit_algorithm
-from busbw.runs.records import CASE_DTYPE_BYTES, JSON, Case, Mode
+from busbw.runs.records import BACKEND_NAMES, CASE_DTYPE_BYTES, JSON, Case, Mode
 from busbw.units import LARGEST_SIZE, counted, parse_rate, parse_share, parse_size, parse_sizes, parse_time
 from busbw_analysis.data.readers.logs import READERS
 from busbw_analysis.gate.metrics import METRICS, WORDS, Metric, Unit
@@ -181,7 +180,7 @@ _CHECKS: Final[Mapping[str, Callable[[str], object]]] = {
     "name": _printable,
     "op": _among([*OPS]),
     "sizes": _ranges,
-    "backend": _among(list(dict.fromkeys([*BACKENDS, *(reader.tool.backend for reader in READERS)]))),
+    "backend": _among(list(dict.fromkeys([*BACKEND_NAMES, *(reader.tool.backend for reader in READERS)]))),
     "dtype": _among([*CASE_DTYPE_BYTES]),
     "mode": _among(get_args(Mode)),
     "algorithm": _among([LIBRARY, *dict.fromkeys(chain.from_iterable(ALGORITHMS.values()))]),

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cache
 from threading import Lock
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -708,6 +708,10 @@ class Ended(Record, frozen=True, kw_only=True, tag="end", tag_field="kind"):
 
 
 Row: TypeAlias = Measurement | Window | Imported | Skipped | Failed | LaunchStarted | Ended
+
+
+BACKEND_NAMES: Final = ("gloo", "nccl", "mpi", "mpi-cuda")
+"""The rows of ``backends.BACKENDS``, for those who load no backend."""
 
 
 class BackendTraits(Record, frozen=True, kw_only=True):
