@@ -8,7 +8,6 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from busbw.backends import BACKENDS
 from busbw.errors import UsageError, nearest, what_is_known
 from busbw.escape import plain_text
 from busbw.ops import OPS
@@ -21,6 +20,8 @@ from busbw_analysis.data.readers.logs import READERS
 from busbw_analysis.gate.metrics import METRICS, WORDS, Metric, Unit
 
 Severity = Literal["error", "warning"]
+_BACKENDS: Final = ("gloo", "nccl", "mpi", "mpi-cuda")
+"""Names in ``busbw.backends.BACKENDS``, which needs torch."""
 _TABLE: Final = "rule"
 _MOST_RULES: Final = 10_000
 
@@ -181,7 +182,7 @@ _CHECKS: Final[Mapping[str, Callable[[str], object]]] = {
     "name": _printable,
     "op": _among([*OPS]),
     "sizes": _ranges,
-    "backend": _among(list(dict.fromkeys([*BACKENDS, *(reader.tool.backend for reader in READERS)]))),
+    "backend": _among(list(dict.fromkeys([*_BACKENDS, *(reader.tool.backend for reader in READERS)]))),
     "dtype": _among([*CASE_DTYPE_BYTES]),
     "mode": _among(get_args(Mode)),
     "algorithm": _among([LIBRARY, *dict.fromkeys(chain.from_iterable(ALGORITHMS.values()))]),
