@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from testing.gates import against_baseline, against_limits, bands, failed, real_launches, resampled, scaled
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, disturbed, synthetic_run, write_synthetic
 
+from busbw.backends import BACKENDS
 from busbw.cli.main import main
 from busbw.errors import UsageError
 from busbw.runs.records import JSON, Case
@@ -357,6 +358,12 @@ algorithm = "rings"
         ("rule 4: key 'algorithm': 'rings'", "ring?"),
     ):
         assert [line for line in lines if line.startswith(start) and hint in line], start
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rule_may_be_about_any_backend(backend: str) -> None:
+    (rule,) = parse_rules(f'[[rule]]\nmetric = "time"\nat_most = "1s"\nbackend = "{backend}"', "r.toml")
+    assert rule.backend == backend
 
 
 @pytest.mark.parametrize("text", ["rule = 1", "[rule]\nmetric = 'time'", "[[rule]\n", "rule = [1]"])

@@ -23,7 +23,15 @@ SHARED = {
 """What the analysis may use of busbw."""
 
 OF_DATASETS = {
-    *("assembly/judge.py", "cli/exchange.py", "cli/main.py", "cli/simulate.py", "data/load.py", "diagnosis/judge.py"),
+    *(
+        "assembly/judge.py",
+        "assembly/since.py",
+        "cli/exchange.py",
+        "cli/main.py",
+        "cli/simulate.py",
+        "data/load.py",
+        "diagnosis/judge.py",
+    ),
     *("cli/gate.py", "gate/metrics.py", "gate/suggestion.py"),
     *(
         "diagnosis/compare.py",

@@ -97,6 +97,7 @@ READERS: Final[dict[str, str]] = {
     "busbw/system/dimms.py": "tables of the firmware",
     "busbw/system/detect.py:is_slingshot": "names of drivers",
     "busbw/system/environment.py": "files of the system, names of hosts, and variables",
+    "busbw/system/installed.py": "files of the system",
     "busbw/system/nvml.py": "addresses of NVML",
     "busbw/system/pci.py": "files of the system",
     "busbw/system/storage.py": "names of devices",
