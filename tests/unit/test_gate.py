@@ -524,6 +524,8 @@ def test_junit_annotations_and_summary_say_the_same(results: Path, tmp_path: Pat
     assert commands[0].startswith("::error title=FAIL%3A a <fast>%3A 100 %25%2C one::a <fast>: 100 %25, one: ")
     assert summary.read_text().count("| FAIL |") == 2
     assert r"a \<fast\>" in summary.read_text()
+    no_files = busbw(results, *asked, "--junit", str(tmp_path / ("x" * 300)), GITHUB_STEP_SUMMARY=str(tmp_path))
+    assert (no_files.exit_code, no_files.stderr.count("warning: --")) == (1, 2)
     busbw(results, *asked, "--json", GITHUB_STEP_SUMMARY=str(summary))
     assert summary.read_text().count("### busbw gate") == 2, "appended"
 

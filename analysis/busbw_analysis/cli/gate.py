@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from busbw.errors import BusbwError, UnlikeRuns, UsageError
+from busbw.errors import BusbwError, StoreError, UnlikeRuns, UsageError
 from busbw.escape import echo, plain_text
 from busbw.runs import store
 from busbw.runs.files import replaced, store_errors
@@ -113,7 +113,7 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
     line = json.dumps(plain(document), ensure_ascii=False, allow_nan=False)
     echo(line if as_json else render_lines(said))
     if junit is not None:
-        with store_errors("write", junit), replaced(junit) as file:
+        with _warned("--junit"), store_errors("write", junit), replaced(junit) as file:
             file.write(outputs.junit(result))
     if github:
         for annotation in outputs.annotations(result):
@@ -211,6 +211,15 @@ def _without_verdict(notifier: Sequence[str]) -> Iterator[None]:
         raise UsageError(str(error), code=error.code) from error
 
 
+@contextmanager
+def _warned(option: str) -> Iterator[None]:
+    """A file that cannot be written does not change the verdict's status: it says nothing about the machine."""
+    try:
+        yield
+    except StoreError as error:
+        echo(f"warning: {option}: {error}", err=True)
+
+
 def _notify(argv: Sequence[str], line: str) -> None:
     """Run a notifier. Its failure is a warning: it says nothing about the machine."""
     try:
@@ -230,7 +239,7 @@ def _append_summary(text: str) -> None:
     if not path:
         echo(f"warning: --github: ${_SUMMARY} is not set, so there is no job summary", err=True)
         return
-    with store_errors("write", Path(path)), Path(path).open("a", encoding="utf-8") as file:
+    with _warned("--github"), store_errors("write", Path(path)), Path(path).open("a", encoding="utf-8") as file:
         file.write(text)
 
 
