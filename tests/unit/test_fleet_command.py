@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import combinations, permutations
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +37,7 @@ from busbw.runs.records import (
     Skipped,
 )
 from busbw.runs.store import StoredRun
+from busbw_analysis.diagnosis.causes import _fewer_ranks
 from busbw_analysis.fleet.controller import FleetController, fleet_of, missing_devices, two_hosts
 from busbw_analysis.fleet.cost import cost_of
 from busbw_analysis.fleet.topology import compressed, expand, read_topology
@@ -411,6 +414,13 @@ def test_too_few_nodes_are_refused_before_the_measurement(hosts: list[str]) -> N
     if len(hosts) == 3:
         with pytest.raises(UsageError):
             refuse_impossible(read_suite("fleet"), len(hosts), on_one_host=False)
+
+
+@pytest.mark.parametrize(("of", "fewer"), [(PAIR, False), (case("all_reduce", 8, 16), True)])
+def test_no_fleet_is_to_be_rerun_with_fewer_ranks_than_it_takes(of: Case, *, fewer: bool) -> None:
+    facts = SimpleNamespace(oversubscribed_hosts={"here": (4, 2)})
+    judgement: Any = SimpleNamespace(facts=facts, cases=[SimpleNamespace(case=of)])
+    assert ("--ranks 2" in _fewer_ranks(judgement)) == fewer
 
 
 def test_each_line_has_the_cost_of_its_node_in_a_batch_that_fits(tmp_path: Path) -> None:
