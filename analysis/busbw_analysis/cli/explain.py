@@ -5,7 +5,7 @@ import click
 from busbw.errors import UsageError
 from busbw.escape import echo
 from busbw_analysis.data.summary import FLAGS
-from busbw_analysis.report.run import glossary_terms
+from busbw_analysis.report.run import glossary_terms, heading_terms
 from busbw_analysis.report.to_terminal import render_lines
 
 
@@ -18,7 +18,10 @@ def explain(words: tuple[str, ...]) -> None:
     """
     given = " ".join(words).lower()
     terms = {**FLAGS, **dict(glossary_terms())}
-    shown = {name: text for name, text in (terms if given else FLAGS).items() if name.lower().startswith(given)}
-    if not shown:
+    asked = (terms, heading_terms()) if given else (FLAGS,)
+    for names in asked:
+        if shown := [(name, text) for name, text in names.items() if name.lower().startswith(given)]:
+            break
+    else:
         raise UsageError(f"{given!r} is none of the terms: {', '.join(terms)}")
-    echo(render_lines(list(shown.items())))
+    echo(render_lines(shown))

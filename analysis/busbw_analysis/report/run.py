@@ -171,6 +171,12 @@ def glossary_terms() -> tuple[tuple[str, str], ...]:
     return tuple((term, meaning + flags if term == "Flags" else meaning) for term, meaning in meanings)
 
 
+def heading_terms() -> dict[str, str]:
+    """The meanings of headings that are other words than their terms."""
+    meanings = dict(glossary_terms())
+    return {name: meanings[term] for term, entry in _glossary().items() for name in entry.get("headings", ())}
+
+
 def anchor_of(term: str) -> str:
     """The anchor of a glossary term."""
     return f"term-{term.lower().replace(' ', '-')}"
