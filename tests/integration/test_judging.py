@@ -1,9 +1,8 @@
-"""The analysis commands on runs as they come: finished, interrupted, broken, killed, wrong, and without any result."""
+"""The analysis commands on runs as they come: finished, killed, wrong, and without any result."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 from exhaustive import AT_NIGHT
+from testing.plans import sweep
 
 from busbw.cli.main import main
 
@@ -26,22 +26,8 @@ _SIZES = "1KiB..16KiB*2"
 
 
 def _finished(commands: Commands) -> int:
-    plan = commands.sweep("all_reduce,all_gather,memory_copy,pair_matrix,barrier", _SIZES)
+    plan = commands.plan(sweep("all_reduce,all_gather,memory_copy,pair_matrix,barrier", _SIZES), blocks=1)
     return commands.run("run", "--plan", plan, "--ranks", "3", "--launches", "2").code
-
-
-def _interrupted(commands: Commands) -> int:
-    started = commands.start("run", "--plan", commands.long(), "--ranks", "2")
-    started.rows(atleast=5)
-    started.signal_group(signal.SIGINT)
-    return started.wait().code
-
-
-def _broken(commands: Commands) -> int:
-    started = commands.start("run", "--plan", commands.long(), "--ranks", "2")
-    started.rows(atleast=5)
-    os.kill(started.pids()[1], signal.SIGKILL)
-    return started.wait().code
 
 
 def _killed(commands: Commands) -> int:
@@ -68,8 +54,6 @@ def _impossible(commands: Commands) -> int:
     ("make", "code", "words"),
     [
         (_finished, 0, []),
-        pytest.param(_interrupted, 1, ["interrupted"], marks=AT_NIGHT),
-        pytest.param(_broken, 1, ["killed by SIGKILL"], marks=AT_NIGHT),
         (_killed, -signal.SIGKILL, []),
         (_wrong, 1, ["wrong data"]),
         pytest.param(_impossible, 1, [], marks=AT_NIGHT),
