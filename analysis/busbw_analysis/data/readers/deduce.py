@@ -16,6 +16,8 @@ from busbw_analysis.data.readers.log import Aggregate
 _WHOLE: Final = ("all_reduce", "broadcast", "reduce", "send_recv")
 _NEVER_IN_PLACE: Final = frozenset({"all_to_all", "send_recv"})
 """``alltoall.cu`` and ``sendrecv.cu`` print ``N/A`` errors in place, even if errors are counted out of place."""
+_SAME_RANKS: Final = 0.005
+"""Relative error of busbw over algbw in the other rows of a table: those over more ranks differ by more."""
 _WORDS_APART: Final = r"[^a-z_]+|_perf"
 _MOST_RANKS: Final = 1024
 _HALF_A_DIGIT: Final = 0.0051e9
@@ -54,7 +56,8 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
             for number in ([given] if given is not None else range(2, _MOST_RANKS + 1))
             if abs((factor := bus_factor(name, number) or 0.0) - ratio) <= error
             and all(
-                abs(factor - high / low) <= high / low * half_a_digit * (1 / high + 1 / low) for high, low in others
+                abs(factor * low / high - 1) <= _SAME_RANKS + half_a_digit * (1 / high + 1 / low)
+                for high, low in others
             )
         ]
         if op is None and True in out_of_place and in_place and (name in _NEVER_IN_PLACE) == (True in in_place):
