@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 __version__: str
-"""The version of the installation; ``0.0`` of sources that are not installed."""
+"""The version of the installation; ``0.dev0`` of sources that are not installed."""
 
 if not TYPE_CHECKING:  # a checker would take any name for one of this module
 
@@ -16,4 +16,4 @@ if not TYPE_CHECKING:  # a checker would take any name for one of this module
         try:
             return version("busbw")
         except PackageNotFoundError:
-            return "0.0"
+            return "0.dev0"

@@ -294,7 +294,7 @@ def transcript(arguments: str, inputs: Path) -> str:
 
 
 def _without_place(text: str) -> str:
-    return text.replace(str(Path.cwd()), "HERE").replace(f"version {__version__}", "version VERSION")
+    return text.replace(str(Path.cwd()), "HERE").replace(__version__, "VERSION")
 
 
 def write_inputs(folder: Path) -> None:
