@@ -43,7 +43,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], set[st
     for target in ("wheel", "sdist"):
         made = subprocess.run([*build, "-t", target], cwd=tree, capture_output=True, text=True, check=False)
         assert made.returncode == 0, made.stderr
-    (wheel,) = out.glob("busbw-0.0-*.whl")  # no .git, so no tag
+    (wheel,) = out.glob("busbw-0.dev0-*.whl")  # no .git, so no tag
     (sdist,) = out.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as file:
         in_wheel = {name for name in file.namelist() if not name.endswith("/")}
