@@ -266,10 +266,10 @@ def suggest(*, runs: tuple[str, ...], results_dir: Path, output: Path | None) ->
     else:
         with store_errors("write", output), replaced(output) as file:
             file.write(suggestion.text.encode())
-    more = "" if suggestion.needed in {None, suggestion.runs} else f"; {suggestion.needed} runs would find 10 %"
+    more = "" if suggestion.needed in {None, suggestion.runs} else f"; with {suggestion.needed} runs up to 10 %"
     echo(
-        f"{counted(len(suggestion.rules), 'rule')} from {suggestion.runs} runs; the widest finds a slowdown of "
-        f"{percent(suggestion.smallest)}{more}",
+        f"{counted(len(suggestion.rules), 'rule')} from {suggestion.runs} runs; slowdowns up to "
+        f"{percent(suggestion.smallest)} can pass the widest{more}",
         err=True,
     )
 

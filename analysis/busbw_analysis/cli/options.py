@@ -62,7 +62,11 @@ _LOG_OPTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "ranks": ("--ranks", {"type": click.IntRange(1, limits.MOST_RANKS)}, "Logs only: number of ranks, if missing."),
     "hosts": ("--hosts", {"type": click.IntRange(1)}, "Logs only: number of hosts, if missing."),
     "gpu": ("--gpu", {}, "Logs only: GPU, if the log does not name it, such as 'H100 SXM5' (busbw peaks)."),
-    "nics": ("--nics", {}, "Logs only: network cards of each host, such as '8x4X NDR' (busbw peaks) or 8x400Gb/s."),
+    "nics": (
+        "--nics",
+        {},
+        "Logs only: NICs of each host: '8x4X NDR', number x name (busbw peaks), or 8x400Gb/s.",
+    ),
     "size": ("--size", {}, "Logs only: size of each copy, if the log does not contain it."),
     "machine": ("--machine", {}, "Logs only: name of the machine."),
 }

@@ -302,7 +302,8 @@ def _unjudged(judgement: Judgement, status: Status, parts: Sequence[AnswerPart],
     logs = [stored.run.imported for stored in judgement.runs if stored.run.imported is not None]
     options = [f"--{name}" for name in dict.fromkeys(name for log in logs for name in log.unknown) if name != "machine"]
     if options:
-        missing = f"give the facts that the log lacks with {', '.join(options)}"
+        example = ", such as --nics 8x400Gb/s" if "--nics" in options else ""
+        missing = f"give the facts that the log lacks with {', '.join(options)}{example}"
         return sentences(f"not judged: {_NO_REFERENCE}", missing)
     return sentences(f"not judged: {_lacks(judgement)}")
 

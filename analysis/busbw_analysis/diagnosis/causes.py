@@ -142,7 +142,7 @@ def _fewer_ranks(judgement: Judgement) -> str:
 def _check_link(judgement: Judgement) -> str:
     copies = any(matrix.op in DIRECT for matrix in judgement.matrices if matrix.outliers)
     of_gpus = "; NVLink and peer access (nvidia-smi nvlink -s, nvidia-smi topo -p2p r)" if copies else ""
-    return f"check that link: cable, NIC, switch port; within a host, binding and NUMA{of_gpus}"
+    return f"check the links of what is slow: cable, NIC, switch port; within a host, binding and NUMA{of_gpus}"
 
 
 def _disturbed(judgement: Judgement, verdict: Verdict) -> bool:

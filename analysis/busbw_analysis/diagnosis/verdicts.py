@@ -212,7 +212,7 @@ def _judge(
     """
     near = _near_share(curve)
     share = 0.0 if peak_share is None else peak_share / slowdown
-    reached = share_of_peak(curve.peak.name, share) if isinstance(curve.peak, Peak) else ""
+    reached = _share_of(curve.peak, share) if isinstance(curve.peak, Peak) else ""
     if near <= share < NEAR_PEAK and isinstance(curve.peak, Peak) and (practical := curve.peak.practical_busbw):
         of_practical = 100 * share * (curve.peak.busbw or 0.0) / practical
         reached = f"{reached}, {of_practical:.3g} % of the {format_rate(practical)} {curve.peak.in_practice}"
@@ -245,6 +245,8 @@ def _without_latency(curve: Curve, time_ns: float, share: float, reached: str) -
     if beyond_latency >= _near_share(curve):
         why = f"{100 * beyond_latency:.3g} % without latency" if fitted else "too few sizes to tell latency apart"
         return _Judged("not judged", f"{reached}, {why}", "peak", share)
+    if fitted:
+        reached = f"{reached}, {100 * beyond_latency:.3g} % without latency"
     widest = isinstance(curve.peak, Peak) and curve.peak.widest
     return _Judged("not judged" if widest else "slower", reached, "peak", share)
 
@@ -257,8 +259,13 @@ def over_interval(best: Status, middle: Status, worst: Status) -> Status:
     return "as expected" if middle == "faster" and worst != "faster" else middle
 
 
+def _share_of(peak: Peak, *shares: float) -> str:
+    """A share, or the range of several, with the rate and the name of its peak."""
+    return share_of_peak(f"the {format_rate(peak.busbw or peak.algbw)} of {peak.name}", *shares)
+
+
 def share_of_peak(peak: str, *shares: float) -> str:
-    """A share, or the range of several, with the name of its peak."""
+    """A share, or the range of several, with what it is of."""
     return f"{' to '.join(dict.fromkeys(f'{100 * share:.3g} %' for share in shares))} of {peak}"
 
 
@@ -272,7 +279,7 @@ def _from_to(curve: Curve, best: _Judged, worst: _Judged) -> str:
     if best.by == worst.by == "model":
         return times_of_model(best.number, worst.number)
     if best.by == worst.by == "peak" and isinstance(curve.peak, Peak):
-        return share_of_peak(curve.peak.name, worst.number, best.number)
+        return _share_of(curve.peak, worst.number, best.number)
     return f"{best.reached} at best, {worst.reached} at worst"
 
 

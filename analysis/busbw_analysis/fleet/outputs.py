@@ -108,9 +108,9 @@ def _numbers(judged: Judged, verdict: Verdict) -> str:
     if verdict.case is not None:
         return f"; {_case(judged, verdict.case)}"
     parts = [
-        f"{_late(each)}{_case(judged, each.case)} takes {three_digits(each.ratio)} times as long as usual "
+        f"{_late(each)}{_case(judged, each.case)} takes {three_digits(each.ratio)}× as long as usual "
         f"({format_time(1e9 * each.measured_seconds)} instead of {format_time(1e9 * each.usual_seconds)}"
-        f", {counted(each.rounds, 'time')})"
+        f", measured {counted(each.rounds, 'time')})"
         for each in verdict.evidence[:1]
     ]
     return "".join(f"; {part}" for part in parts)
@@ -131,14 +131,14 @@ def _sureness(verdict: Verdict) -> str:
         return ""
     if verdict.accuses:
         reasons = f"; its GPU is throttled: {listed(verdict.throttled)}" if verdict.throttled else ""
-        return f"; {_percent(verdict.probability)} sure{reasons}"
+        return f"; probability {_percent(verdict.probability)}{reasons}"
     if verdict.busy:
         return "; other programs took the CPUs meanwhile"
     return "; one more round would decide" if verdict.next_pairs else "; more rounds would decide"
 
 
 def _percent(probability: float) -> str:
-    return f"{probability:.1%}" if probability < 0.9995 else "more than 99.9%"
+    return f"{100 * probability:.1f} %" if probability < 0.9995 else "above 99.9 %"
 
 
 def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
@@ -199,14 +199,16 @@ def verdict_table(judged: Judged) -> Table:
         Column("Case", of_case),
         Column("Usual", lambda row: first(row, "usual_seconds"), format_seconds),
         Column("Measured", lambda row: first(row, "measured_seconds"), format_seconds),
-        Column("Times", lambda row: first(row, "ratio"), three_digits),
-        Column("Samples", lambda row: first(row, "rounds"), str),
+        Column("Ratio", lambda row: first(row, "ratio"), three_digits),
+        Column("Measured times", lambda row: first(row, "rounds"), str),
         Column("Probability", lambda row: row.probability if row.error is not None else None, _percent),
         Column("Error", lambda row: row.error, lambda error: "< 0.0001" if error < _LEAST_ERROR else f"{error:.4f}"),
     )
+    suspects = counted(judged.judgement.tests, "suspect")
     note = (
-        f"Error: probability of such data if nothing is wrong, adjusted for all {judged.judgement.tests} suspects; "
-        f"below {ERROR_RATE:.0%} a suspect is accused. Data that made it a suspect do not count"
+        f"Error: probability of such data if nothing is wrong, adjusted for {suspects} and without the data that made "
+        f"them suspects; below {100 * ERROR_RATE:.0f} % a suspect is accused. Probability: assumes that 1 % of nodes "
+        "and 0.1 % of links and switches are bad"
     )
     return table("", columns, judged.judgement.verdicts, note, row_headers=2)
 

@@ -43,7 +43,9 @@ def outcome(gate: Gate) -> str:
         return f"{WORD[gate.state]}: {counted(len(binding), 'rule')}{power}"
     if not decisive:
         return f"{WORD[gate.state]}: {gate.gaps[0].reason}"
-    return f"{WORD[gate.state]}, {len(decisive)} of {counted(len(binding), 'rule')}"
+    warnings = len(gate.verdicts) - len(binding)
+    beside = f"; {counted(warnings, 'warning')} not counted" if warnings else ""
+    return f"{WORD[gate.state]}, {len(decisive)} of {counted(len(binding), 'rule')}{beside}"
 
 
 def _binding(gate: Gate) -> list[Verdict]:
@@ -73,8 +75,9 @@ def _value(verdict: Verdict, test: Test) -> str:
 
 
 def _launches(test: Test) -> str:
-    count = "/".join(map(str, test.launches))
-    return f", {count} launch{'' if count == '1' else 'es'}" if count else ""
+    if len(test.launches) == 2:
+        return f", {test.launches[0]} launches of the baseline and {test.launches[1]} of the run"
+    return "".join(f", {counted(count, 'launch', 'launches')}" for count in test.launches)
 
 
 def _passed(_gate: Gate, verdict: Verdict) -> str:

@@ -80,7 +80,7 @@ def _power(history: History) -> str:
     """The step that would be found, so that none is not taken for proof of none."""
     known = [share for trend in history.trends if (share := trend.smallest_step) is not None]
     if not known:
-        return f"even a large step may be found late: fewer than {FEWEST_BEFORE} runs of a case"
+        return f"collect {FEWEST_BEFORE} runs of each case: with fewer, even a large step of the time may be found late"
     few = len(history.trends) - len(known)
     more = f"; {counted(few, 'case')} with fewer than {FEWEST_BEFORE} runs may need more" if few else ""
     return f"a step of {percent(max(known))} would be found within {SOON} runs{more}"

@@ -6,7 +6,7 @@ catalogue, or why it is unknown.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from busbw.runs.facts import GpuFacts, HostFacts
 from busbw.runs.records import TransportRules
@@ -144,6 +144,10 @@ class Network:
         return self.peak.practical or self.peak.nominal
 
 
+_MOST_NAMED: Final = 2
+"""Ports of a host that are named one by one; of more, the first and the last."""
+
+
 def host_network(host: HostFacts, by: TransportRules, rows: Catalogue) -> Network | Unavailable:
     """The connection of a host to others: all RDMA ports that the backend may use, else the interface of its sockets,
     or which fact is missing, as the rest of a sentence about the host.
@@ -154,11 +158,12 @@ def host_network(host: HostFacts, by: TransportRules, rows: Catalogue) -> Networ
         return _interface(host, transport, rows)
     if isinstance(transport.rdma, Unavailable):
         return transport.rdma
-    names = ", ".join(name for name, _ in ports)
+    names = [name for name, _ in ports]
+    listed = ", ".join(names) if len(names) <= _MOST_NAMED else f"{names[0]} … {names[-1]}"
     peaks = [peak for _, peak in ports]
     together = efa_together(peaks, rows) or _together(peaks)
-    noun = "RDMA port" if len(ports) == 1 else f"{len(ports)} RDMA ports together:"
-    return Network(f"{noun} {names} ({together.what})", together, len(ports))
+    noun = "RDMA port" if len(ports) == 1 else f"{len(ports)} RDMA ports"
+    return Network(f"{noun} {listed} ({together.what})", together, len(ports))
 
 
 def _together(peaks: Sequence[HardwarePeak]) -> HardwarePeak:

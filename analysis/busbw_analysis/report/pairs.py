@@ -350,9 +350,9 @@ def _late_note(group: GroupLateness | None) -> str:
         spread = "in brackets the range of launches" if group.launches > 1 else "one launch has no interval"
     return (
         f" Late: last, by more than {format_time(group.release_ns)} and by {TIMES_USUAL:g} times the usual delay of "
-        f"{format_time(group.usual_ns)} (in 4 of 5 samples no normal rank is further behind); {spread}. A straggler is "
-        f"late in {LEAST_EXCESS:.0%} of samples more than the next rank, costs {LEAST_COST:.0%} of the time, and is "
-        "late neither by chance nor in a few launches only."
+        f"{format_time(group.usual_ns)} (which normal ranks stay within in 4 of 5 samples); {spread}. A straggler is "
+        f"late in at least {100 * LEAST_EXCESS:.0f} percentage points more samples than the next rank, costs "
+        f"{LEAST_COST:.0%} of the time, and is late neither by chance nor in a few launches only."
     )
 
 

@@ -157,8 +157,8 @@ def _describe(network: GivenNetwork, gpu: Gpu | None, gpus: int, per_host: int) 
     links = links_named(catalogue(), gpu.name, "--gpu")
     outer, inner = (peak.practical or peak.nominal for peak in (network, links))
     words = (
-        f"{network.what}, {format_rate(outer)} per GPU; {links.what}, {format_rate(inner)}; assumed delays: "
-        f"{DELAYS[0] * 1e6:g} and {DELAYS[1] * 1e6:g} µs"
+        f"{network.what}, {format_rate(outer)} per GPU; {links.what}, {format_rate(inner)}; latency of a call as in "
+        f"published steps: {DELAYS[0] * 1e6:g} µs inside a host, {DELAYS[1] * 1e6:g} µs between hosts"
     )
     return Described(Rates(inner, outer, *DELAYS, per_host), words)
 

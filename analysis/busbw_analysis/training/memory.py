@@ -324,7 +324,7 @@ def what_fits(step: Step, room: float, kernels: Kernels | None = None) -> Step:
         if memory(changed, kernels=kernels).total <= room:
             return changed
     raise AnalysisError(
-        f"{step.model.name} does not fit {step.layout.gpus} GPUs of {room / 1e9:.4g} GB in any layout; "
+        f"{step.model.name} does not fit {step.layout.gpus} GPUs with {room / 1e9:.4g} GB for it in any layout; "
         f"{least_gpus(step, room)}",
         code="never-fits",
     )
@@ -412,10 +412,9 @@ def memory_headline(needed: Memory, room: Room | None, other: Step | None) -> st
         return f"A rank needs {of_it}; give --gpu to check whether it fits"
     fits = "Fits" if needed.total <= room.usable else "Does not fit"
     would = "" if other is None else f"; this layout fits: --layout {layout_text(other)}"
-    share = percent_of(needed.total / room.bytes)
-    kept = f"{_RESERVED:.0%} kept for libraries"
-    whole = f"{gigabytes(room.bytes)} of {room.in_words}, {kept}"
-    return f"{fits} {whole}: a rank needs {of_it}, {share} % of the memory{would}"
+    share = percent_of(needed.total / room.usable)
+    whole = f"{gigabytes(room.bytes)} of {room.in_words}, less {100 * _RESERVED:.0f} % for libraries"
+    return f"{fits} {gigabytes(room.usable)} ({whole}): a rank needs {share} % of that, {of_it}{would}"
 
 
 def memory_table(

@@ -38,18 +38,22 @@ _MOST_NOTES: Final = 6
 _LARGEST: Final = 1 << 24, 1 << 30
 """Bytes that calls are measured up to: at least, so that rates can be fitted, and at most, beyond which time is linear.
 """
+_GAINS: Final = {"network": "network bandwidth and half its latency", "memory": "memory rate", "GPU": "FLOP/s"}
 _TOP: Final = 5
 """Layouts of a plan in a report."""
 
 
 def short_words(layout: Layout, micro_batch: int) -> str:
-    """``dp 64, tp 8, pp 4, 2 parts a stage, ZeRO 1; 16 micro-batches of 1``: degrees above 1, and a replica's."""
+    """``dp 64, tp 8, pp 4, 2 parts a stage, ZeRO 1; 16 micro-batches of 1 sequence``: degrees above 1, and what a
+    replica computes.
+    """
     degrees = [f"{name} {value}" for name in ("dp", "tp", "pp", "cp", "ep") if (value := getattr(layout, name)) > 1]
     parts = [f"{layout.vpp} parts a stage"] if layout.vpp > 1 else []
     zero = [f"ZeRO {layout.zero}"] if layout.zero else []
     of_layers = "" if layout.recompute_layers is None else f" of {layout.recompute_layers} layers a stage"
     again = [f"recompute {layout.recompute}{of_layers}"] if layout.recompute != "none" else []
-    computed = f"{counted(layout.micro_batches, 'micro-batch', 'micro-batches')} of {micro_batch}"
+    sequences = counted(micro_batch, "sequence")
+    computed = f"{counted(layout.micro_batches, 'micro-batch', 'micro-batches')} of {sequences}"
     return f"{', '.join([*(degrees or ['dp 1']), *parts, *zero, *again])}; {computed}"
 
 
@@ -58,15 +62,16 @@ def plan_answer(best: Planned, summary: Closing, machine: Machine, peak: float) 
     now, low, high = best.time.total, summary.low_seconds, summary.high_seconds
     within = "" if low is None or high is None else f" ({format_seconds(low)} to {format_seconds(high)}, 95 %)"
     share = percent_of(best.share_of_peak(peak, causal=machine.causal))
-    of_peak = f"{share} % of the peak, " if peak != machine.speed.flop_per_second else ""
+    of_peak = f"MFU {share} %, " if peak != machine.speed.flop_per_second else ""
     gains = ", ".join(
-        f"{name} {format_seconds(now * (1 + change))} ({change:+.0%})" for name, change in summary.gains.items()
+        f"{_GAINS[name]} {format_seconds(now * (1 + change))} ({100 * change:+.0f} %)"
+        for name, change in summary.gains.items()
     )
-    narrowed = f"± {format_seconds(summary.narrowed_seconds)} (± {summary.narrowed_seconds / now:.0%})"
+    narrowed = f"± {100 * summary.narrowed_seconds / now:.0f} %"
     return (
-        f"Fastest: {short_words(best.step.layout, best.step.micro_batch)}: {format_seconds(now)} a step{within}, "
-        f"{of_peak}bound by {best.time.binds}; with twice the {gains}; one measured step of it (--measured) would "
-        f"narrow that to {narrowed}"
+        f"Fastest: {short_words(best.step.layout, best.step.micro_batch)}. A step takes {format_seconds(now)}{within}, "
+        f"{of_peak}bound by {best.time.binds}. With twice the {gains}. One measured step of it (--measured) would "
+        f"narrow the interval to {narrowed}"
     )
 
 
@@ -77,8 +82,9 @@ def plan_trust(best: Planned, summary: Closing, machine: Machine) -> Iterator[Pa
         top = format_size(1 << (largest - 1).bit_length()).replace(" ", "")
         backend = "" if machine.gpu is None else " --backend nccl"
         yield Paragraph(
-            f"{best.not_validated} of {len(best.time.prices)} kinds of calls NOT VALIDATED; measure them, and add the "
-            f"run by --from: busbw run{backend} --op {','.join(summary.not_validated)} --sizes '1KiB..{top}*8,{top}'",
+            f"{best.not_validated} of {len(best.time.prices)} kinds of calls NOT VALIDATED; measure them on two "
+            f"numbers of hosts, and add each run by --from: srun busbw run{backend} --op "
+            f"{','.join(summary.not_validated)} --sizes '1KiB..{top}*8,{top}'",
             tone="caution",
         )
     if best.extrapolated:
@@ -119,7 +125,8 @@ def plan_tables(
         f"{plan.tried} steps were timed, {plan.too_large} do not fit; one layout is shown per choice of degrees",
         *(f"left out, {count} times: {why}" for why, count in list(plan.refused.items())[:_MOST_NOTES]),
         f"first layout in other commands: --layout {layout_text(best.step)}",
-        f"dp to ep: exposed communication; of peak: model FLOP over those possible on all GPUs by {by_what}",
+        "dp to ep: exposed communication; binds: what takes half of the step or more",
+        f"of peak (MFU): model FLOP over those possible on all GPUs by {by_what}",
         *(f"{name}: {words}" for name, words in assumed.items()),
         f"calls of the first layout: {origins}" if origins not in {"", assumed.get("network")} else "",
         "" if origins else "the first layout sends nothing",

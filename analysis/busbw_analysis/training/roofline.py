@@ -184,7 +184,7 @@ def roofline_headline(timed: Sequence[Timed], tokens: float | None, own: int) ->
     if tokens is None:
         return words
     hidden = "can be hidden" if own >= tokens else "is not hidden"
-    return f"{words}; dp {hidden}: {own} tokens per GPU and micro-batch, {tokens:.0f} needed"
+    return f"{words}; dp {hidden}: a GPU has {own} tokens of a micro-batch, and needs {tokens:.0f}"
 
 
 _ROOFLINE: Final[tuple[Column[Timed], ...]] = (

@@ -361,15 +361,15 @@ def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
     claims = (
         Statement(
             "dp",
-            "2θ",
-            "2(n−1)/n Ψ w_g: bytes, not elements; θ/(t p) of a rank, not of the model; once a step, or with zero 3 "
-            "three times (n−1)/n Ψ w in every micro-batch",
+            "2Ψ of the model",
+            "2(n−1)/n Ψ w_g: bytes, not elements; Ψ of a rank, not of the model; once a step, or with zero 3 "
+            "(n−1)/n Ψ (2 w + w_g) in every micro-batch",
             whole,
             sent(rows, "dp"),
         ),
         Statement(
             "tp",
-            "TP communicates parameters, 2θ forward and backward",
+            "TP communicates parameters, 2Ψ forward and backward",
             f"activations: {sums} b s h (t−1)/t w per {'dense ' if model.experts else ''}layer and micro-batch; "
             "parameters are not sent",
             2 * whole,
