@@ -245,7 +245,7 @@ def _without_latency(curve: Curve, time_ns: float, share: float, reached: str) -
     if beyond_latency >= _near_share(curve):
         why = f"{100 * beyond_latency:.3g} % without latency" if fitted else "too few sizes to tell latency apart"
         return _Judged("not judged", f"{reached}, {why}", "peak", share)
-    if fitted:
+    if fitted and beyond_latency > 1.01 * share:
         reached = f"{reached}, {100 * beyond_latency:.3g} % without latency"
     widest = isinstance(curve.peak, Peak) and curve.peak.widest
     return _Judged("not judged" if widest else "slower", reached, "peak", share)

@@ -200,7 +200,7 @@ def verdict_table(judged: Judged) -> Table:
         Column("Usual", lambda row: first(row, "usual_seconds"), format_seconds),
         Column("Measured", lambda row: first(row, "measured_seconds"), format_seconds),
         Column("Ratio", lambda row: first(row, "ratio"), three_digits),
-        Column("Measured times", lambda row: first(row, "rounds"), str),
+        Column("Count", lambda row: first(row, "rounds"), str),
         Column("Probability", lambda row: row.probability if row.error is not None else None, _percent),
         Column("Error", lambda row: row.error, lambda error: "< 0.0001" if error < _LEAST_ERROR else f"{error:.4f}"),
     )
