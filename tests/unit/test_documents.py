@@ -85,8 +85,9 @@ def test_the_launches_that_the_documents_ask_for_are_enough_for_a_verdict() -> N
         r"^for turn in ([\d ]+); do one A; one B; one B; one A; done +# (\d+) launches a side", USAGE, re.MULTILINE
     )
     quick, full = (fewest_of(suite, paired=False) for suite in ("quick", "full"))
-    assert f"at least {quick} a side, {full} of the suite `full`, {fewest_of('quick', paired=True)} pairs" in USAGE
-    assert 2 * len(turns[0].split()) == int(turns[1]) >= fewest_of("quick", paired=True)
+    pairs = fewest_of("quick", paired=True)
+    assert f"{quick} launches a side for the suite `quick`, {full} for `full`, {pairs} pairs" in USAGE
+    assert 2 * len(turns[0].split()) == int(turns[1]) >= pairs
 
 
 def test_the_launches_of_a_night_are_enough_for_its_gate() -> None:
