@@ -13,11 +13,14 @@ from testing.nights import CASES, summarise_or_die, write_night
 from busbw.errors import AnalysisError, UsageError
 from busbw.runs import store
 from busbw.runs.store import folders
+from busbw_analysis.cli.exchange import read_log
+from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.history import index
 from busbw_analysis.history.engine import Local, engine_of
 from busbw_analysis.history.index import contents, gather
 
 RUNS = 20
+LOGS = Path(__file__).parents[1] / "data/logs"
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +77,17 @@ def test_a_worker_that_is_killed_loses_nothing(
     assert marker.exists()
     assert _summaries(results) == wanted
     assert contents(results, list(folders(results))).fresh == ()
+
+
+def test_logs_are_read_by_processes_as_in_this_one(tmp_path: Path) -> None:
+    logs = sorted(LOGS.glob("nccl-tests*.txt"))[:4]
+    read = partial(read_log, tmp_path, LogFacts())
+    runs = list(Local(2, fewest=1).map(read, logs))
+    assert [run.run.id for run in runs] == [run.run.id for run in map(read, logs)]
+    assert [run.rows for run in runs] == [run.rows for run in map(read, logs)]
+    with pytest.raises(UsageError) as error:
+        list(Local(2, fewest=1).map(read, [*logs, tmp_path / "none.txt"]))
+    assert error.value.code == "no-such-run"
 
 
 def test_processes_of_this_machine_keep_the_same_bytes(unread: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """``busbw import`` and ``busbw export``: convert logs of other tools to runs, and runs to formats of other tools."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,8 +16,10 @@ from busbw.runs.records import JSON
 from busbw.shared_options import FILE, results_dir_option
 from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.cli.options import log_facts, log_options, parsed, read_runs, run_options
+from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.sources import STANDARD_INPUT, find
+from busbw_analysis.history.engine import engine_of
 
 
 @click.command("import")
@@ -35,12 +38,18 @@ def import_(*, logs: tuple[Path, ...], label: str | None, results_dir: Path) -> 
     """
     if STANDARD_INPUT in logs:
         raise UsageError("standard input cannot be copied into the run; give a file")
-    runs = [find(results_dir, str(path)).read(log_facts()).stored for path in logs]
+    with engine_of(None) as engine:
+        runs = list(engine.map(partial(read_log, results_dir, log_facts()), logs))
     unfit = next((path for path, run in zip(logs, runs, strict=True) if run.run.imported is None), None)
     if unfit is not None:
         raise UsageError(f"{unfit} is already a run; import takes logs of other tools")
     for path, run in zip(logs, runs, strict=True):
         echo(str(_keep(path, run, results_dir, {} if label is None else {"label": label})))
+
+
+def read_log(results_dir: Path, facts: LogFacts, path: Path) -> store.StoredRun:
+    """The run of a log; for ``Engine.map``."""
+    return find(results_dir, str(path)).read(facts).stored
 
 
 def _keep(path: Path, stored: store.StoredRun, results_dir: Path, given: dict[str, JSON]) -> Path:
