@@ -13,6 +13,7 @@ from msgspec import inspect
 
 from busbw.backends import BACKENDS
 from busbw.ops.settings import Access, HostSettings, TrafficSettings
+from busbw.runs.decoding import decode
 from busbw.runs.records import (
     BACKEND_NAMES,
     DTYPE_BYTES,
@@ -28,7 +29,6 @@ from busbw.runs.records import (
     Run,
     Settings,
     TimedBy,
-    decode,
 )
 
 words = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -287,7 +287,7 @@ def test_one_thread_prepares_a_kind_at_a_time(monkeypatch: pytest.MonkeyPatch) -
         preparing -= 1
         return msgspec.json.Decoder(kind)
 
-    monkeypatch.setattr("busbw.runs.records._decoder", prepare)
+    monkeypatch.setattr("busbw.runs.decoding._decoder", prepare)
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda text: decode(text, int), ["1", b"2", "3", "4"])) == [1, 2, 3, 4]
     assert most == 1

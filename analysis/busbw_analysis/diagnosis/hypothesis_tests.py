@@ -229,7 +229,7 @@ def undetected(*differences: float) -> str:
     least, most = min(differences), max(differences)
     if least > MOST_DIFFERENCE:
         return "can tell nothing, because they differ too much"
-    return f"would not show a difference below {' to '.join(dict.fromkeys(map(percent, (least, most))))} to another run"
+    return f"would not show a difference below {' to '.join(dict.fromkeys(map(percent, (least, most))))}"
 
 
 def percent(share: float) -> str:

@@ -39,10 +39,11 @@ def _lines(page: Page) -> Iterator[str]:
         yield from _table(replace(page.figure.table, folded=False))
     for section in page.sections:
         yield from () if section.folded else _section(section)
-    yield from ("## More in report.html", "")
+    yield from ("## More in the HTML report", "")
     for section in page.sections:
         yield from (f"- **{escape(section.heading)}:** {escape(section.gist)}",) if section.folded else ()
-    yield from ("", "Every number is in report.json; `busbw show RUN --all --explain` prints the tables.")
+    tables = "`busbw show RUN --all --explain` prints the tables"
+    yield from ("", f"`busbw report` writes the HTML report, and report.json with every number; {tables}.")
 
 
 def _section(section: Section) -> Iterator[str]:
@@ -74,7 +75,7 @@ def _table(table: Table) -> Iterator[str]:
     if table.folded:
         return
     if len(table.rows) > _MOST_ROWS:
-        yield from (f"*{escape(table.caption)}*: {len(table.rows)} rows in report.html", "")
+        yield from (f"*{escape(table.caption)}*: {len(table.rows)} rows in the HTML report", "")
         return
     yield from (f"*{escape(table.caption)}*", "")
     yield "| " + " | ".join(escape(column.heading) for column in table.columns) + " |"

@@ -17,8 +17,9 @@ from busbw.errors import BackendError
 from busbw.escape import say
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
+from busbw.runs.decoding import decode
 from busbw.runs.facts import HostFacts
-from busbw.runs.records import BackendTraits, Cache, Case, CrossCheck, Mode, NcclChoice, Sync, decode
+from busbw.runs.records import BackendTraits, Cache, Case, CrossCheck, Mode, NcclChoice, Sync
 from busbw.system.device import Device, DeviceConditions
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from busbw.backends.signing import key_of, new_secret, printable, signed, verifi
 from busbw.errors import LaunchError
 from busbw.escape import say
 from busbw.launch.signals import RankInfo
+from busbw.runs.decoding import decode
 from busbw.runs.plan import Plan
-from busbw.runs.records import Record, decode
+from busbw.runs.records import Record
 from busbw.runs.resume import Remaining
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.cases import Cases, expand, in_words, shares
+from busbw.runs.decoding import decode
 from busbw.runs.facts import HostFacts
 from busbw.runs.placement import cautions, oversubscribed_hosts
 from busbw.runs.plan import Plan
@@ -41,7 +42,6 @@ from busbw.runs.records import (
     Skipped,
     Window,
     baseline_ops,
-    decode,
 )
 from busbw.runs.resume import Remaining, lacking, record_resumption
 from busbw.system import environment

@@ -7,8 +7,7 @@ measured values are stored (integer nanoseconds per sample); statistics, algbw a
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cache
-from threading import Lock
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -78,26 +77,6 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all stored records: immutable, compared by value, unknown fields refused."""
-
-
-_Decoded = TypeVar("_Decoded")
-_DECODERS = Lock()
-
-
-@cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - any type that msgspec knows
-    return msgspec.json.Decoder(kind)
-
-
-def decode(text: str | bytes, kind: type[_Decoded]) -> _Decoded:
-    """What ``text``, JSON, says as ``kind``. Raises MsgspecError.
-
-    For code that may run in several threads: msgspec crashes where two prepare the same kind at once
-    (``msgspec.json.decode`` does at its first call), so one prepares after the other.
-    """
-    with _DECODERS:
-        decoder: msgspec.json.Decoder[_Decoded] = _decoder(kind)  # type: ignore[arg-type] # mypy: a type is not hashable
-    return decoder.decode(text)
 
 
 @cache
