@@ -18,6 +18,9 @@ export PYTHONDONTWRITEBYTECODE :=
 venv := .venv
 installed := $(venv)/.installed
 developed := $(venv)/.developed
+# Python compiles what is imported when it is first imported: a minute less than compiling all that is installed.
+# The first import is here, for shells with PYTHONDONTWRITEBYTECODE.
+install := $(venv)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
@@ -33,13 +36,14 @@ $(installed): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "busbw needs Python 3.11 or newer; $(PYTHON) is %d.%d. Use another one: make PYTHON=python3.12" % v[:2])'
 	@test -x $(venv)/bin/python || $(PYTHON) -m venv $(venv)
 	@echo "Installing into $(venv); the first time this downloads torch."
-	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling hatch-vcs
-	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[run,report,mpi]'
+	@$(install) hatchling hatch-vcs
+	@$(install) --no-build-isolation --editable '.[run,report,mpi]'
+	@$(venv)/bin/python -c 'import duckdb, matplotlib.pyplot, pandas, scipy.stats, torch.distributed.fsdp'
 	@touch $@
 
 $(developed): $(installed)
 	@echo "Installing the tools that tests and lint need into $(venv)."
-	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	@$(install) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
 # A self-test that finds the machine too noisy does not fail the demonstration; the report shows it.
@@ -111,7 +115,7 @@ drawings: $(installed) ## regenerate the drawings of algorithms in docs/drawings
 # The links of the documents lead to files beside docs/, too. `no-run` is a word of the tests; MkDocs knows no such fence.
 site := build/site-source
 site: $(installed) ## build/site: the documents as a site; without network
-	$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[docs]'
+	$(install) --no-build-isolation --editable '.[docs]'
 	rm -rf $(site) && mkdir -p $(site)
 	cp -r --parents *.md LICENSE docs slurm tests/cluster/README.md results/README.md $(site)
 	find $(site) -name '*.md' -exec sed -i 's/^```sh no-run$$/```sh/' {} +

@@ -88,7 +88,7 @@ def test_messages_are_sent_in_groups_after_a_collective_of_all_ranks(tmp_path: P
 @pytest.mark.slow
 def test_all_collectives_and_messages_of_two_ranks_are_verified(tmp_path: Path) -> None:
     ops = [name for name in CALLS if OPS[name].sized and not OPS[name].stores]
-    sweep = f'[[sweep]]\nops = {json.dumps(ops)}\nsizes = "4KiB"\nmodes = ["isolated", "graph"]\nin_place = "both"\n'
+    sweep = f'{FEW}[[sweep]]\nops = {json.dumps(ops)}\nsizes = "4KiB"\nmodes = ["isolated", "graph"]\nin_place = "both"\n'
     status, text = run(tmp_path, sweep, "--max-seconds", "0.002")
     assert status == 0, text
     states = {(row["op"], row["check_state"]) for row in shown(tmp_path)["cases"]}
@@ -117,9 +117,9 @@ def test_eight_gpus_measure_what_is(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_slow_link_between_two_gpus_is_named(tmp_path: Path) -> None:
-    sweep = '[[sweep]]\nops = ["peer_copy"]\nsizes = "1MiB"\nmodes = ["isolated"]\npairs = "alone"\n'
+    sweep = f'{FEW}[[sweep]]\nops = ["peer_copy"]\nsizes = "1MiB"\nmodes = ["isolated"]\npairs = "alone"\n'
     slow = '{"slow_links": {(2, 1): 20.0}}'
-    status, text = run(tmp_path, sweep, "--launches", "4", "--max-seconds", "0.001", gpus=4, faults=slow)
+    status, text = run(tmp_path, sweep, "--launches", "3", "--max-seconds", "0.001", gpus=4, faults=slow)
     assert status == 0, text
     assert "slow-link" in causes(tmp_path)
     (matrix,) = shown(tmp_path, "report")["pair_matrices"]
@@ -154,7 +154,7 @@ def test_a_rank_that_hangs_in_nccl_is_named_by_the_watchdog(tmp_path: Path) -> N
 
 
 def test_a_gpu_that_receives_wrong_data_fails_the_case(tmp_path: Path) -> None:
-    sweep = '[[sweep]]\nops = ["all_reduce", "memory_copy"]\nsizes = "4KiB"\n'
+    sweep = f'{FEW}[[sweep]]\nops = ["all_reduce", "memory_copy"]\nsizes = "4KiB"\n'
     status, text = run(tmp_path, sweep, faults='{"garbled": (1,)}')
     assert status == 1, text
     (failure,) = failed_rows(tmp_path)
