@@ -114,7 +114,7 @@ def accept(chosen: Sequence[Part], folder: Path) -> int:
         say(f"{part.name}: {outcomes[-1].state} after {outcomes[-1].seconds:g} s")
         (folder / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcomes)))
     archive = shutil.make_archive(str(folder), "gztar", folder.parent, folder.name)
-    say(f"send back {archive}")
+    say(f"attach {archive} to an issue")
     needed = {part.name for part in chosen if part.needed}
     return int(any(outcome.part in needed and outcome.state != "passed" for outcome in outcomes))
 

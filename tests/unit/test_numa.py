@@ -205,7 +205,7 @@ def why_not(one: Case, *nodes: int) -> str | None:
 
 def test_a_host_with_one_node_has_no_choice() -> None:
     one = case("memory_copy", 4096, 1, numa_node=0)
-    assert why_not(one, 0) == "there is no NUMA node to choose: a host has only one, or its system reports none"
+    assert why_not(one, 0) == "no NUMA node can be chosen: a host has only one, or its system reports none"
     assert why_not(one) == why_not(one, 0)
     assert why_not(with_changes(one, numa_node=2), 0, 1) == "not every host has NUMA node 2; all have 0, 1"
     assert "NUMA" not in str(why_not(with_changes(one, numa_node=1), 0, 1))

@@ -266,7 +266,8 @@ def _print(
     for finding in findings[:OPEN_FINDINGS]:
         echo(f"{finding.severity}: {finding.text}", err=True)
     if len(findings) > OPEN_FINDINGS:
-        echo(f"{counted(len(findings) - OPEN_FINDINGS, 'more finding')}: see busbw report", err=True)
+        more = counted(len(findings) - OPEN_FINDINGS, "more finding")
+        echo(f"{more}: report.html of busbw report has all", err=True)
     echo_toned(lines(blocks))
 
 

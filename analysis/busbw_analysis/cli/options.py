@@ -65,7 +65,7 @@ _LOG_OPTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "nics": (
         "--nics",
         {},
-        "Logs only: NICs of each host: '8x4X NDR', number x name (busbw peaks), or 8x400Gb/s.",
+        "Logs only: NICs of each host: '8x4X NDR', number x name (names and rates: busbw peaks), or 8x400Gb/s.",
     ),
     "size": ("--size", {}, "Logs only: size of each copy, if the log does not contain it."),
     "machine": ("--machine", {}, "Logs only: name of the machine."),

@@ -115,7 +115,7 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
             runs[label] = _run_of(part, digest, modified, facts, path)
         except LogError as error:
             refused.append(error)
-            left_out.append(LogNote(code="left-out", text=f"a table is left out: {error}", line=tables[0].line))
+            left_out.append(LogNote(code="left-out", text=f"this table is left out: {error}", line=tables[0].line))
     if not runs:
         raise refused[0]
     return merged(apart([*runs.values()], [*runs]), left_out)
@@ -184,7 +184,7 @@ def _known_tables(log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> lis
             tables.append(_known(table, log, facts, notes))
         except LogError as error:
             refused.append(error)
-            notes.append(LogNote(code="left-out", text=f"a table is left out: {error}", line=table.line))
+            notes.append(LogNote(code="left-out", text=f"this table is left out: {error}", line=table.line))
     if not tables:
         raise refused[0]
     return tables

@@ -303,6 +303,7 @@ def _unjudged(judgement: Judgement, status: Status, parts: Sequence[AnswerPart],
     options = [f"--{name}" for name in dict.fromkeys(name for log in logs for name in log.unknown) if name != "machine"]
     if options:
         example = ", such as --nics 8x400Gb/s" if "--nics" in options else ""
+        example = example or (", across hosts also --nics" if "--hosts" in options else "")
         missing = f"give the facts that the log lacks with {', '.join(options)}{example}"
         return sentences(f"not judged: {_NO_REFERENCE}", missing)
     return sentences(f"not judged: {_lacks(judgement)}")
@@ -464,12 +465,12 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
     if scatter is None:
         text = f"{many}{where}: another launch may differ"
     elif launches < LAUNCHES_FOR_A_TEST:
-        text = f"{many}{where} with a scatter of ± {percent(scatter)}: too few to test for differences"
+        text = f"{many}{where}, whose times scatter by ± {percent(scatter)}, are too few to test for differences"
     else:
         visible = smallest_difference(math.log1p(scatter), launches)
         text = f"{many}{where} {undetected(visible)}"
     undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts)
-    left = f"; {counted(undecided, 'result')} undecided" if undecided else ""
+    left = f"; no verdict on {counted(undecided, 'result')}" if undecided else ""
     advice = more_launches(judgement) if advise else ""
     return sum(points), (f"{text}{left}", advice, pooled, _tested(judgement))
 

@@ -406,13 +406,12 @@ def _copying_peak(series: Series, hardware: Hardware, host: str) -> Peak | Unava
     """t ≥ wire bytes / R_host: every byte that must reach another rank is copied at least once."""
     copied = hardware.rates.get((COPY, host))
     if copied is None:
-        least, gives, ops = format_size(LEAST_COPY_BYTES), "a peak", "memory_copy"
-        if hardware.facts.backend.transport == "gloo-tcp":
-            gives, ops = "a peak and a model", "memory_copy, tcp_stream and ping_pong"
+        tcp = hardware.facts.backend.transport == "gloo-tcp"
+        least, ops = format_size(LEAST_COPY_BYTES), "memory_copy, tcp_stream and ping_pong" if tcp else "memory_copy"
         return Unavailable(
             "no-memory-copy",
-            f"no memory_copy of {least} or more was measured on {host}; to get {gives}, add {ops} to the plan, or "
-            "rerun --op without --no-baseline",
+            f"memory_copy of {least} or more gives the peak of ranks on one host, and was not measured on {host}: add "
+            f"{ops} to the plan, or rerun --op without --no-baseline",
         )
     point = series.points[-1]
     moved = point.wire_bytes * series.sharing / point.size_bytes
@@ -525,7 +524,7 @@ def _as_sent_by_gpus(peak: Peak, network: Network, multiples: tuple[float, float
     carried = network.practical * share
     practical = carried if peak.practical is None else min(peak.practical, carried)
     busbw = format_rate(practical * (peak.busbw or 0.0) / peak.algbw)
-    how = "the NICs of one GPU" if one_nic else "a ring, which passes every host once,"
+    how = "the NICs of one GPU" if one_nic else "a ring that passes every host once"
     if practical != carried:
         return replace(peak, practical=practical)
     limited = replace(peak, practical=practical, in_practice=f"that {how} would reach")

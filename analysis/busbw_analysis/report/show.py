@@ -383,15 +383,16 @@ def show_blocks(
 
 
 def _in_one_line(rows: Sequence[ShownRow]) -> str:
-    """The time of the smallest messages and the rate of the largest ones, by op; empty without ``rows``."""
+    """The time of the smallest messages and the best rate, by op; empty without ``rows``."""
     shown = []
     for op, members in grouped([row for row in rows if row.row != "total"], lambda row: row.case.op).items():
         ordered = sorted(members, key=lambda row: row.case.size_bytes)
-        small, large = ordered[0], ordered[-1]
-        rate = large.algbw if large.busbw is None else large.busbw
+        small = ordered[0]
+        rates = [(row.algbw if row.busbw is None else row.busbw, row.case.size_bytes) for row in ordered]
+        best, size = max(((rate, size) for rate, size in rates if rate and size), default=(0.0, 0))
         texts = [
             format_time(small.time_ns) if small.time_ns is not None and small.case.size_bytes <= _SMALL_BYTES else "",
-            format_rate(rate) if rate and large.case.size_bytes else "",
+            f"{format_rate(best)} at {format_size(size)}" if best else "",
             *dict.fromkeys(filter(None, (_state(row).text for row in members))),
         ]
         shown.append(f"{op} {', '.join(filter(None, texts))}")
@@ -406,7 +407,7 @@ def _notes(rows: Sequence[ShownRow]) -> Iterator[str]:
     printed = {bool(row.statistic) for row in rows}
     times = ["median over launches of the slowest rank's median"] if False in printed else []
     times += ["of a log as printed, or from a rate; of several samples or tables the median"] if True in printed else []
-    skew = ["skew: spread of arrival over time"] if False in printed else []
+    skew = ["skew: first to last arrival, % of the time"] if False in printed else []
     yield "; ".join([f"time: {', '.join(times)}", *([f"±: {', '.join(filter(None, kinds))}"] if kinds else []), *skew])
     if any(row.interval == "none" and not row.statistic for row in rows):
         yield "no ±: an interval of one launch needs at least 6 independent samples"

@@ -32,7 +32,7 @@ def _lines(page: Page) -> Iterator[str]:
         yield from (f"## {escape(name)}", "") if name else ()
         yield from (f"- **{label}:** {escape(text)}" for label, text in answer.lines)
         yield from ("", *(f"- **{SEVERITY[finding.severity]}:** {escape(finding.text)}" for finding in answer.opened))
-        yield from (f"- {counted(len(answer.folded), 'more finding')}", "") if answer.folded else ("",)
+        yield from (f"- {counted(len(answer.folded), 'more finding')} in report.html", "") if answer.folded else ("",)
         yield from () if verdicts is None else _table(verdicts)
     if page.figure is not None:
         yield from (escape(page.figure.caption), "")

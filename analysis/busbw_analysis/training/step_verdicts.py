@@ -233,7 +233,8 @@ def order_kept(verdicts: Sequence[StepVerdict]) -> float:
 _HOW: Final = (
     "A step is a forward pass, a backward pass and an update. Loss, gradients and weights are checked against one "
     "process, before and after timing. Computation alone: the same step without communication. Communication alone: "
-    "the same collectives in sequence. Exposed: the step minus its computation alone. Hidden: the share of "
+    "the same collectives in sequence. In turns: the step, timed in turns with both. Exposed: that step minus "
+    "computation alone. Hidden: the share of "
     "communication alone that is not exposed."
 )
 _WAITED: Final = (
@@ -250,6 +251,7 @@ _COLUMNS: Final[tuple[Column[Trained], ...]] = (
     Column("Of", lambda row: workload_in_words(row.workload)),
     Column("Ranks", lambda row: row.ranks, str),
     Column("Time", lambda row: row.time_ns, format_time, ends=lambda row: (row.low_ns, row.high_ns)),
+    Column("In turns", lambda row: row.step_ns, format_time),
     Column("Alone", lambda row: _bar(row, row.compute_ns), format_time, group="Computation"),
     Column("Alone", lambda row: _bar(row, row.communication_ns), format_time, group="Communication"),
     Column("Exposed", lambda row: _bar(row, row.exposed_ns), format_time, group="Communication"),
@@ -281,8 +283,9 @@ _JUDGED: Final[tuple[Column[StepVerdict], ...]] = (
     ),
 )
 _SHARES: Final = (
-    "Computed, exposed, waiting: shares of the step. Computed: of the slowest rank. Waiting: the bubble of a pipeline, "
-    "otherwise the part of the exposed time before the last rank arrived. Products of matmul: in computation alone. "
+    "Computed, exposed, waiting: shares of the step in turns. Computed: of the slowest rank. Waiting: the bubble of a "
+    "pipeline, otherwise the part of the exposed time before the last rank arrived. Products of matmul: in computation "
+    "alone. "
     "Predicted: from single calls of this run; low and high from the shortest and the longest try. A prediction that "
     f"extrapolates decides nothing. As expected: up to {MODEL_TOLERANCE:g} times the predicted time."
 )

@@ -114,7 +114,7 @@ def _no_numa_node(case: Case, place: Place) -> str | None:
     if case.device != "cpu" and not OPS[case.op].host_memory:
         return "--numa-node applies to host memory; the buffers are in GPU memory"
     if len(place.numa_nodes) < 2:
-        return "there is no NUMA node to choose: a host has only one, or its system reports none"
+        return "no NUMA node can be chosen: a host has only one, or its system reports none"
     if node not in place.numa_nodes:
         return f"not every host has NUMA node {node}; all have {', '.join(map(str, sorted(place.numa_nodes)))}"
     return None

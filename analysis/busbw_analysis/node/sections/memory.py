@@ -89,7 +89,7 @@ def memory(curves: Sequence[MemoryCurve], cases: Sequence[CaseSummary], huge_pag
     blocks: list[Block] = [*map(Paragraph, (counted, _FOUND, *peaks))]
     blocks += [*_scaling(curves), *_library(curves), *_touch(curves, huge_pages)]
     most, op = max((point.rate, curve.key.op) for curve in curves for point in curve.points)
-    gist = f"Up to {format_rate(most)} of traffic, by {op}."
+    gist = f"Up to {format_rate(most)} of traffic of all ranks together, by {op}."
     return Section("memory", "Memory", tuple(blocks), parts, gist=gist)
 
 
