@@ -164,6 +164,15 @@ def test_another_machine_is_named_and_nothing_is_compared() -> None:
     assert "'other'" in result.verdicts[0].gaps[0].reason
 
 
+def test_cases_of_an_unlike_baseline_or_of_another_plan_are_not_missing() -> None:
+    missing = [Rule(metric="missing_cases", at_most="0")]
+    other_plan = synthetic_run([case("broadcast", number, 1 << number) for number in range(3)], launches=3)
+    for baseline, code in ((run_of(1, machine=Machine(name="other")), "unlike-runs"), (other_plan, "no-common-case")):
+        result = gate(missing, run_of(2), baseline=baseline)
+        assert result.state == "cannot tell"
+        assert [gap.code for gap in result.verdicts[0].gaps] == [code]
+
+
 def test_missing_and_wrong_cases_are_counted() -> None:
     end = SyntheticEnd({CASES[0]: "wrong data in element 7", CASES[1]: "no memory"})
     rules = [MISSING, Rule(metric="wrong_data", at_most="0"), Rule(metric="busbw", at_least="1kB/s"), SLOWER]

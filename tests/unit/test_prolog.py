@@ -75,8 +75,8 @@ def node(folder: Path, *, late: bool = False, gpus: int = 0) -> NodeRun:
 
 
 def test_every_check_has_rules_and_a_gpu_that_the_kernel_lists_must_work(tmp_path: Path) -> None:
-    assert [rule.metric for rule in node(tmp_path).rules] == ["wrong_data", "counters", "missing_cases"]
-    (gpus,) = (rule for rule in node(tmp_path, gpus=8).rules if rule.metric == "gpus")
+    assert [rule.metric for rule in node(tmp_path).and_usual(())] == ["wrong_data", "counters", "missing_cases"]
+    (gpus,) = (rule for rule in node(tmp_path, gpus=8).and_usual(()) if rule.metric == "gpus")
     assert gpus.limit == 8
 
 
@@ -121,6 +121,14 @@ def test_a_node_fails_only_for_what_was_measured(
     ended = CliRunner().invoke(main, ["gate", "--prolog", "--json"])
     assert ended.exit_code == code, ended.output
     assert json.loads(ended.stdout)["healthy"] is healthy
+
+
+def test_cases_that_its_time_did_not_reach_are_no_failure_beside_a_baseline(measured: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    before = write_synthetic(tmp_path / "before", synthetic_run(CASES, launches=3, seed=1))
+    for late, code in ((True, 3), (False, 1)):
+        measured(SyntheticEnd(reached=1), late=late)
+        ended = CliRunner().invoke(main, ["gate", "--prolog", "--baseline", str(before)])
+        assert ended.exit_code == code, ended.output
 
 
 def test_rules_of_a_file_replace_those_of_every_check(measured: Any, tmp_path: Path) -> None:  # noqa: ANN401

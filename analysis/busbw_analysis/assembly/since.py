@@ -43,7 +43,7 @@ class Since:
         """The day, the runs and the likeliest changes."""
         day = f"{self.first.started[:10]}, run {self.first.id}"
         if self.passed is None:
-            return f"{day} or before"
+            return f"{day}, or before: no earlier run passes"
         texts = [f"{key} {before} → {after}" for key, before, after in self.changes]
         changed = listed(texts, _MOST_CHANGES) if texts else "no recorded fact"
         return f"{day}; {changed} changed since run {self.passed.id}"

@@ -30,7 +30,7 @@ from busbw_analysis.diagnosis.hypothesis_tests import percent
 from busbw_analysis.gate import baselines, outputs
 from busbw_analysis.gate.metrics import Evidence
 from busbw_analysis.gate.prolog import measured_here
-from busbw_analysis.gate.rules import Rule, read_rules
+from busbw_analysis.gate.rules import Rule, read_rules, with_usual
 from busbw_analysis.gate.suggestion import suggested
 from busbw_analysis.gate.verdicts import Gate, gate_of
 from busbw_analysis.report.to_terminal import render_lines
@@ -99,7 +99,7 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
             for notice in dataset.notices:
                 echo(f"caution: {notice}", err=True)
             evidence = Evidence(judge_with_selftest(dataset, catalogue(peaks_file)), dataset, before)
-            result = gate_of(rules if node is None else _with(rules, node.rules), evidence)
+            result = gate_of(rules if node is None else node.and_usual(rules), evidence)
             if node is not None:
                 result = replace(result, gaps=(*result.gaps, *node.gaps(dataset.summaries)))
             since = None if node is not None else _since(result, evidence, results_dir, peaks_file)
@@ -132,12 +132,6 @@ def _since(result: Gate, evidence: Evidence, results_dir: Path, peaks_file: Path
     return since_of(result, run, evidence.baseline, list(store.folders(results_dir)), catalogue(peaks_file))
 
 
-def _with(own: Sequence[Rule], usual: Sequence[Rule]) -> Sequence[Rule]:
-    """``own``, and the ``usual`` rules whose metrics they do not have."""
-    named = {rule.metric for rule in own}
-    return (*own, *(rule for rule in usual if rule.metric not in named))
-
-
 def _rules(file: Path | None, baseline: str | None, within: str | None, *, alone: bool) -> Sequence[Rule]:
     """The rules of the file, and those of a baseline whose metrics the file does not have; ``alone``: there are no
     others.
@@ -161,7 +155,7 @@ def _rules(file: Path | None, baseline: str | None, within: str | None, *, alone
     )
     if within is not None and any(rule.metric == "ratio_to_baseline" for rule in own):
         raise UsageError("--within and a rule of ratio_to_baseline: give one of them")
-    return _with(own, of_baseline)
+    return with_usual(own, of_baseline)
 
 
 def _baseline_runs(results_dir: Path, name: str) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Final, Literal, Protocol
 
 from busbw.errors import UnlikeRuns
 from busbw.ops import PAIRED
+from busbw.ops.groups import ASKED
 from busbw.runs.records import Case
 from busbw.units import format_rate, format_time
 from busbw_analysis.data.counters import moved_in
@@ -85,6 +86,9 @@ class Gap:
     code: str
     reason: str
     cases: tuple[str, ...] = ()
+
+
+NO_COMMON_CASE: Final = Gap("no-common-case", "no case has a result in the baseline and in the run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +245,7 @@ def _ratio_to_baseline(evidence: Evidence, rule: Limited) -> Measured:
         summary.case for summary in sides[1].summaries if summary.groups and summary.case.mode != "overlap"
     }
     if not common:
-        nothing = Gap("no-common-case", "no case has a result in the baseline and in the run")
-        return Measured(gaps=_unlike(*sides) or (nothing,))
+        return Measured(gaps=_unlike(*sides) or (NO_COMMON_CASE,))
     changed = tuple(each for each in _differences(*sides) if each.key in SOFTWARE)
     try:
         comparison = compare(*sides, within=rule.limit - 1, allow={each.name for each in changed})
@@ -284,15 +287,22 @@ def _unlike(baseline: Dataset, measured: Dataset) -> tuple[Gap, ...]:
 
 def _missing(evidence: Evidence, rule: Limited) -> Measured:
     """Cases of the plan or of the baseline without a result. A case that cannot run here is missing if the baseline has
-    it.
+    it; cases of a baseline that is unlike, or of another plan, are not counted.
     """
-    before = [] if evidence.baseline is None else evidence.baseline.summaries
+    baseline, measured = evidence.baseline, evidence.measured
+    gaps = () if baseline is None else _unlike(baseline, measured)
+    before = [] if baseline is None or gaps else baseline.summaries
     wanted = {summary.case for summary in before if summary.groups}
-    own = {summary.case: summary.state for summary in evidence.measured.summaries}
-    wanted |= {case for case, state in own.items() if state != "skipped"}
+    own = {summary.case: summary.state for summary in measured.summaries}
+    if wanted and not wanted & own.keys():
+        wanted, gaps = set(), (NO_COMMON_CASE,)
+    # What the controller of a fleet did not ask for is not missing.
+    wanted |= {
+        case for case, state in own.items() if (state, case.group) != ("not reached", ASKED) and state != "skipped"
+    }
     ordered = [case for case in dict.fromkeys([*own, *wanted]) if case in wanted and rule.matches(case)]
     missing = tuple(case_name(case) for case in ordered if own.get(case) != "measured")
-    return _counted(missing, len(ordered), rule)
+    return replace(_counted(missing, len(ordered), rule), gaps=gaps)
 
 
 def _wrong_data(evidence: Evidence, rule: Limited) -> Measured:

@@ -71,12 +71,13 @@ def _value(verdict: Verdict, test: Test) -> str:
     words = WORDS[verdict.rule.row.unit]
     between = "" if test.ends is None else f" ({words(test.ends[0])} to {words(test.ends[1])})"
     where = f" at {test.subject}" if len(verdict.tests) > 1 else ""
-    return f"{words(test.value)}{between}{where}{_launches(test)}"
+    limit = "" if verdict.rule.name is None else f", limit {words(verdict.rule.limit)}"
+    return f"{words(test.value)}{between}{where}{limit}{_launches(test)}"
 
 
 def _launches(test: Test) -> str:
     if len(test.launches) == 2:
-        return f", {test.launches[0]} launches of the baseline and {test.launches[1]} of the run"
+        return f", {counted(test.launches[0], 'launch', 'launches')} of the baseline and {test.launches[1]} of the run"
     return "".join(f", {counted(count, 'launch', 'launches')}" for count in test.launches)
 
 
@@ -109,9 +110,9 @@ def _doubted(gate: Gate, verdict: Verdict) -> str:
             "too few launches": "too few launches to fail",
             "too much scatter": f"a slowdown of {detect} could have gone unseen",
             "runs differ": "the runs of the baseline differ by more than their launches",
-            "not significant": "beyond the limit by less than launches scatter",
+            "not significant": "beyond the limit, which may be chance",
         }[worst.doubt(gate.tests)]
-        some = f" in {len(decisive)} of {len(verdict.tests)}" if len(verdict.tests) > 1 else ""
+        some = f" in {len(decisive)} of {len(verdict.tests)} tests" if len(verdict.tests) > 1 else ""
         clauses += [f"{_value(verdict, worst)}: {why}{some}", _decides(verdict, worst, gate.tests)]
     return "; ".join(clauses)
 
@@ -127,7 +128,7 @@ def _decides(verdict: Verdict, worst: Test, tests: int) -> str:
     if worst.doubt(tests) == "runs differ":
         return f"a baseline of more runs ({FEWEST_RUNS} at least, better 10) would decide"
     if verdict.needed is None:
-        return "more launches would not decide: take a quieter machine or a looser limit"
+        return "with this scatter more launches would not decide: take a quieter machine or a looser limit"
     quieter = "; a quieter machine takes fewer" if verdict.needed > MOST_LAUNCHES else ""
     return f"{verdict.needed} launches{sides} would decide{quieter}"
 

@@ -22,7 +22,7 @@ from busbw.system.environment import host_facts
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.findings import case_name
 from busbw_analysis.gate.metrics import Gap
-from busbw_analysis.gate.rules import Rule
+from busbw_analysis.gate.rules import Rule, with_usual
 
 SECONDS: Final = 20.0
 """After so long the run is asked to end, and what it measured is judged: a check takes at most 30 s in all."""
@@ -54,16 +54,16 @@ class NodeRun:
     late: bool
     facts: HostFacts
 
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """The rules of every check. A run whose time was over need not have all cases."""
+    def and_usual(self, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+        """``rules``, and those of every check. A run whose time was over need not have all cases, whoever asks."""
         gpus = len(self.facts.pci.gpus)
-        return (
+        usual = (
             Rule(metric="wrong_data", at_most="0"),
             Rule(metric="counters", at_most="0"),
             *([Rule(metric="gpus", at_least=str(gpus))] if gpus else []),
-            *([] if self.late else [Rule(metric="missing_cases", at_most="0")]),
+            Rule(metric="missing_cases", at_most="0"),
         )
+        return tuple(rule for rule in with_usual(rules, usual) if not (self.late and rule.metric == "missing_cases"))
 
     def gaps(self, summaries: Sequence[CaseSummary]) -> tuple[Gap, ...]:
         """The cases that were not reached in time: the check cannot tell."""

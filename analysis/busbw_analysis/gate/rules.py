@@ -83,6 +83,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         )
 
 
+def with_usual(own: Sequence[Rule], usual: Sequence[Rule]) -> Sequence[Rule]:
+    """``own``, and the ``usual`` rules whose metrics they do not have."""
+    named = {rule.metric for rule in own}
+    return (*own, *(rule for rule in usual if rule.metric not in named))
+
+
 def _has_size(case: Case, sizes: str) -> bool:
     return any(low <= case.size_bytes <= high for low, high in _ranges(sizes))
 
