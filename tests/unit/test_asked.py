@@ -27,6 +27,7 @@ from busbw.runs.facts import HostFacts
 from busbw.runs.plan import Plan, Sweep, read_suite
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Case, Failed, Measurement, Skipped
+from busbw.slurm.job_plan import new_order
 
 PAIRS, COPY, REDUCED = 0, 1, 2
 """Places of the cases of ``fleet``."""
@@ -234,8 +235,15 @@ def test_a_text_of_rank_0_reaches_all_ranks(length: int, flagged: int | None) ->
     ],
 )
 def test_a_plan_whose_controller_and_groups_do_not_fit_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises((UsageError, msgspec.ValidationError), match=r"controller|duration"):
+    with pytest.raises((UsageError, msgspec.ValidationError), match=r"controller|launches|duration"):
         fleet(**change)
+
+
+def test_fewer_nodes_than_a_controller_compares_are_refused_before_a_job_is_submitted() -> None:
+    changes = dict.fromkeys(("path", "launches", "duration"))
+    assert new_order("fleet", "4", None, changes).shape.nodes == 4
+    with pytest.raises(UsageError, match="4"):
+        new_order("fleet", "2", None, changes)
 
 
 @pytest.mark.parametrize("op", ["pair_matrix", "all_to_all_v", "all_gather", "train_ddp", "checkpoint_save"])

@@ -120,6 +120,8 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         about=f"Written by busbw submit: {order.shape.nodes} × {order.shape.ranks_per_node} ranks.",
         **asked,
     )
+    if job.gpus_per_node is not None and backend_named(order.plan.backend).device == "cpu":
+        echo(f"caution: backend {order.plan.backend} measures no GPUs; give --backend nccl", err=True)
     text = render(job)
     if dry_run:
         shown = {"script": text, "results": str(results_dir.absolute())}

@@ -19,7 +19,6 @@ from busbw.ops import OPS
 from busbw.ops.settings import Way
 from busbw.ops.training import Workload
 from busbw.runs import store
-from busbw.runs.asked import LEAST_NODES
 from busbw.runs.cases import Cases, expand
 from busbw.runs.causes import failed
 from busbw.runs.placement import oversubscribed
@@ -30,7 +29,7 @@ from busbw.runs.resume import Lack, Remaining, lack_of
 from busbw.runs.store import locked, pack, unpack
 from busbw.system import environment
 from busbw.system.storage import files_folder, refuse_path, remove_files, storage_facts, way_of_all
-from busbw.units import about_size, counted, format_size, parse_sizes
+from busbw.units import about_size, format_size, parse_sizes
 from busbw.workloads.shapes import StepShape, model_name
 
 
@@ -249,8 +248,7 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
     On several hosts, ranks find out together which cases do not fit (``measure.unsupported``).
     """
     plan.require_path()
-    if plan.controller is not None and ranks < LEAST_NODES:
-        raise UsageError(f"{counted(ranks, 'rank')}, but the plan {plan.name} compares {LEAST_NODES} nodes or more")
+    plan.require_nodes(ranks)
     device = backend_named(plan.backend).device
     total = psutil.virtual_memory().total + psutil.swap_memory().total
     planned = expand(plan, ranks, 1, device).cases

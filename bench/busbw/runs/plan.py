@@ -21,7 +21,7 @@ from busbw.ops.groups import ALL, ASKED
 from busbw.ops.settings import MOST_NODES, Pairs, Pinning, accesses, parse_threads
 from busbw.ops.traffic import Weights, checked_weights, imbalanced, read_weights
 from busbw.ops.training import EVERY_EXCHANGE, EXCHANGE, parse_compute, parse_exchange, parse_slow
-from busbw.runs.asked import CONTROLLERS
+from busbw.runs.asked import CONTROLLERS, LEAST_NODES
 from busbw.runs.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Sync
 
 _LONGEST_DURATION_SECONDS: Final = 30 * limits.LONGEST_SECONDS
@@ -317,11 +317,13 @@ class Plan(Keyed, frozen=True, kw_only=True):
         asked = [sweep.groups == ASKED for sweep in self.sweep]
         if self.controller is None and any(asked):
             raise UsageError(f"key 'groups': {ASKED} needs a plan with a controller, such as the suite fleet")
-        if self.controller is not None and (not all(asked) or self.launches > 1 or self.duration is not None):
-            raise UsageError(
-                f"key 'controller': {self.controller} chooses the rounds of one launch without a duration, and the "
-                f"groups of every sweep: use groups = {ASKED!r}"
-            )
+        if self.controller is None:
+            return
+        if not all(asked):
+            raise UsageError(f"key 'controller': it chooses the groups of every sweep: use groups = {ASKED!r}")
+        for key, many in (("launches", self.launches > 1), ("duration", self.duration is not None)):
+            if many:
+                raise UsageError(f"key {key!r}: plan {self.name} has one launch, which ends by itself; leave it out")
 
     @property
     def duration_ns(self) -> int:
@@ -344,6 +346,14 @@ class Plan(Keyed, frozen=True, kw_only=True):
             raise UsageError(
                 f"key 'path': the folder for the files of {', '.join(self.storing)} is missing; give one on the "
                 "storage to be measured, on every host"
+            )
+
+    def require_nodes(self, ranks: int) -> None:
+        """Raise UsageError if these are too few for a controller, of which each is a node or stands for it."""
+        if self.controller is not None and ranks < LEAST_NODES:
+            raise UsageError(
+                f"{units.counted(ranks, 'rank')}, but plan {self.name} compares {LEAST_NODES} nodes or more: --ranks "
+                f"{LEAST_NODES} tries it on one host"
             )
 
     def as_json(self) -> dict[str, JSON]:
