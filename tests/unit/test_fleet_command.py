@@ -400,6 +400,7 @@ def test_times_that_scatter_point_at_no_node(tmp_path: Path) -> None:
         ["--ranks", "4", "--model", "Llama 3 8B"],
         ["--ranks", "4", "--model", "Llama 3 8B", "--network", "4X NDR", "--layout", "tp=7"],
         ["--ranks", "4", "--json", "--json-lines"],
+        ["--ranks", "4", "--topology", "/no/such/file"],
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_measurement(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
