@@ -156,7 +156,7 @@ LAYOUT_KEYS: Final[dict[str, Key]] = {
     "shard": Key(whole(1), "With zero=3: only groups of this many ranks divide (HSDP).", "dp · cp"),
     "micro_batch": Key(whole(1), "Sequences in a micro-batch.", "1"),
     "vpp": Key(whole(1), "Parts of the model per pipeline stage: virtual stages.", "1"),
-    "uneven": Key(yes_or_no, "First and last stage may be one layer shorter.", "no"),
+    "uneven": Key(yes_or_no, "Stages may differ by one layer, of which the first and last have fewer.", "no"),
     "schedule": Key(choice(get_args(Schedule)), "Pipeline schedule: gpipe or 1f1b.", "1f1b"),
     "sequence_parallel": Key(yes_or_no, "tp ranks divide norms and dropout, too.", "no"),
     "scatter_gather": Key(yes_or_no, "tp ranks each send a part to the next stage.", "no"),

@@ -83,7 +83,7 @@ class Messages:
         if len(pair.points) > 1:
             return parameters_from(pair.points, 2, "the pair matrix of this run (median pair)", pair.cases)
         return Unavailable(
-            "no-messages", "this run has no message between two ranks; add ping_pong to the plan for a model"
+            "no-messages", "this run has no messages between two ranks, which give α and β: measure ping_pong, too"
         )
 
     def _host_rates(self, host: str | None) -> tuple[float | None, float | None, str, tuple[int, ...]]:

@@ -165,7 +165,7 @@ class Ways:
             return (), Unavailable(error.code, str(error))
         if data.algorithm is not None or isinstance(model_for(op, family), CostModel) or costs[0].family == family:
             return costs, None
-        names = ", ".join(cost.algorithm for cost in costs)
+        names = ", ".join(repr(cost.algorithm) if " " in cost.algorithm else cost.algorithm for cost in costs)
         library = None if calls is None else calls.library
         why = f": {library.reason}" if isinstance(library, Unavailable) else ""
         unknown = f"the algorithm of {data.key.backend} for {op} is unknown{why}; choose one with --algorithm: {names}"

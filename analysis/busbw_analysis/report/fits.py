@@ -30,7 +30,7 @@ TONES: Final[dict[bool | None, Tone]] = {True: "good", False: "caution", None: "
 _NOTES: Final = (
     "T = α + S/B in each segment; rates are the limits of the last segment; n½: size with half of that rate",
     "held-out: errors on every second size and on each launch in turn, predicted by a fit without them",
-    "validated: both medians and the mean residual are at most 10 %; +: a further segment",
+    "validated: the medians of both held-out errors and the mean residual are at most 10 %; +: a further segment",
 )
 _DIGITS: Final = 8
 

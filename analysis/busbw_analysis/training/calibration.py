@@ -122,7 +122,9 @@ def _linear(machine: Machine, measured: Sequence[tuple[Step, float]], at: _Array
 def factors_in_words(factors: Sequence[Factor]) -> Mapping[str, str]:
     """Each factor as a note of a plan."""
     return {
-        f"measured {factor.name}": f"{factor.value:.2f} ({factor.low:.2f} to {factor.high:.2f}) times the assumed time"
-        + ("" if factor.determined else "; not determined by the measured steps")
+        f"calibrated {factor.name}"
+        if factor.determined
+        else factor.name: f"{factor.value:.2f} ({factor.low:.2f} to {factor.high:.2f}) times the assumed time"
+        + ("" if factor.determined else ", not calibrated: the measured steps do not determine them")
         for factor in factors
     }

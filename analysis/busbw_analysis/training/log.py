@@ -213,9 +213,9 @@ def findings(times: StepTimes) -> Iterator[Finding]:
     if times.timed_out:
         claim = "torch's watchdog of NCCL ended the job; busbw show names the ranks in the same log"
         yield Finding("bad", "timeout", (claim,))
-    lost = f"{times.slow_share:.1%} of the time beyond that of the others"
+    lost = f"{times.slow_share:.1%} of all time more than the others"
     if times.slow and times.period is not None:
-        claim = f"every {times.period} steps one is slow: {len(times.slow)} take {lost}"
+        claim = f"every {times.period} steps one is slow: together, {len(times.slow)} take {lost}"
         why = (
             "Something that is done so often is the cause: a checkpoint, an evaluation, a log, garbage collection. "
             "Compare the period with the intervals in the program's options"

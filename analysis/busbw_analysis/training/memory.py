@@ -414,7 +414,7 @@ def memory_headline(needed: Memory, room: Room | None, other: Step | None) -> st
     would = "" if other is None else f"; this layout fits: --layout {layout_text(other)}"
     share = percent_of(needed.total / room.usable)
     whole = f"{gigabytes(room.bytes)} of {room.in_words}, less {100 * _RESERVED:.0f} % for libraries"
-    return f"{fits} {gigabytes(room.usable)} ({whole}): a rank needs {share} % of that, {of_it}{would}"
+    return f"{fits}: a rank needs {of_it}, which is {share} % of {gigabytes(room.usable)} ({whole}){would}"
 
 
 def memory_table(

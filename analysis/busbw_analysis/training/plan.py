@@ -156,7 +156,7 @@ class _Search:
 
 def assumed_settings(request: Wanted) -> dict[str, str]:
     """Settings that a plan chooses by itself, by key of a layout, in words."""
-    return {"sync": "every with zero=2, to divide gradients"} if request.fixed.get("zero", 2) == 2 else {}
+    return {"sync": "every micro-batch with ZeRO 2, to divide gradients"} if request.fixed.get("zero", 2) == 2 else {}
 
 
 def plan(request: Wanted, machine: Machine) -> Plan:

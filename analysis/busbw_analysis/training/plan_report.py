@@ -38,7 +38,9 @@ _MOST_NOTES: Final = 6
 _LARGEST: Final = 1 << 24, 1 << 30
 """Bytes that calls are measured up to: at least, so that rates can be fitted, and at most, beyond which time is linear.
 """
-_GAINS: Final = {"network": "network bandwidth and half its latency", "memory": "memory rate", "GPU": "FLOP/s"}
+_GAINS: Final = {"network": "network bandwidth at half the latency", "memory": "memory rate", "GPU": "FLOP/s"}
+_NARROWER: Final = 0.95
+"""An interval is narrower if it is at most this share of the other."""
 _TOP: Final = 5
 """Layouts of a plan in a report."""
 
@@ -64,14 +66,19 @@ def plan_answer(best: Planned, summary: Closing, machine: Machine, peak: float) 
     share = percent_of(best.share_of_peak(peak, causal=machine.causal))
     of_peak = f"MFU {share} %, " if peak != machine.speed.flop_per_second else ""
     gains = ", ".join(
-        f"{_GAINS[name]} {format_seconds(now * (1 + change))} ({100 * change:+.0f} %)"
+        f"twice the {_GAINS[name]} gives {format_seconds(now * (1 + change))} ({100 * change:+.0f} %)"
         for name, change in summary.gains.items()
     )
-    narrowed = f"± {100 * summary.narrowed_seconds / now:.0f} %"
+    half = 0.0 if low is None or high is None else (high - low) / 2
+    narrowed = (
+        f". One measured step of this layout (--measured) would narrow the interval to ± "
+        f"{100 * summary.narrowed_seconds / now:.0f} %"
+        if summary.narrowed_seconds < _NARROWER * half
+        else ""
+    )
     return (
         f"Fastest: {short_words(best.step.layout, best.step.micro_batch)}. A step takes {format_seconds(now)}{within}, "
-        f"{of_peak}bound by {best.time.binds}. With twice the {gains}. One measured step of it (--measured) would "
-        f"narrow the interval to {narrowed}"
+        f"{of_peak}bound by {best.time.binds}. {gains[0].upper()}{gains[1:]}{narrowed}"
     )
 
 
@@ -82,8 +89,9 @@ def plan_trust(best: Planned, summary: Closing, machine: Machine) -> Iterator[Pa
         top = format_size(1 << (largest - 1).bit_length()).replace(" ", "")
         backend = "" if machine.gpu is None else " --backend nccl"
         yield Paragraph(
-            f"{best.not_validated} of {len(best.time.prices)} kinds of calls NOT VALIDATED; measure them on two "
-            f"numbers of hosts, and add each run by --from: srun busbw run{backend} --op "
+            f"{best.not_validated} of {len(best.time.prices)} kinds of calls NOT VALIDATED: their times are assumed or "
+            "badly fitted; measure them on two numbers of hosts, such as 2 and 4, and add each run by --from: "
+            f"srun busbw run{backend} --op "
             f"{','.join(summary.not_validated)} --sizes '1KiB..{top}*8,{top}'",
             tone="caution",
         )
@@ -122,7 +130,7 @@ def plan_tables(
     extrapolated = best.extrapolated
     by_what = "the datasheet" if peak != machine.speed.flop_per_second else "the rate below"
     notes = [
-        f"{plan.tried} steps were timed, {plan.too_large} do not fit; one layout is shown per choice of degrees",
+        f"{plan.tried} layouts were predicted, {plan.too_large} do not fit; the best of equal degrees is shown",
         *(f"left out, {count} times: {why}" for why, count in list(plan.refused.items())[:_MOST_NOTES]),
         f"first layout in other commands: --layout {layout_text(best.step)}",
         "dp to ep: exposed communication; binds: what takes half of the step or more",
