@@ -65,10 +65,16 @@ class Speed:
 
 _ATTENTION: Final = 0.56, 0.37
 """Shares of the datasheet's FLOP/s in fused attention, causal, forward and backward, by the tables of ``_ASSUMED``."""
-LAUNCH: Final = 62e-6
+LAUNCH: Final = 76e-6
 """Seconds of the host for a kernel and what Megatron-LM does around it: fitted to measured steps (docs/training.md)."""
-STARTED: Final = 10e-6
+STARTED: Final = 29e-6
 """Seconds of a kernel on the GPU beside its FLOP and bytes: fitted to the same, beside ``LAUNCH``."""
+_ALIGNED: Final = 8
+UNALIGNED: Final = 2.5
+"""By how much longer products take whose rows are not a multiple of 16 bytes, ``_ALIGNED`` elements: fitted to the same
+(https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/, on tensor core requirements).
+Vocabularies that are divided are padded.
+"""
 _ASSUMED: Final = Products(
     processors=128,
     share=0.7,
@@ -255,6 +261,7 @@ def head(model: Model, at: Shape, speed: Speed) -> Block:
         return Block(Pass(), Pass())
     m, n, k = at.tokens, model.vocabulary / at.tp, model.hidden
     logits = float(m) * n
-    forward = speed.product(m, n, k) + speed.moved(logits * (6 if at.fused else 34))
-    backward = speed.product(m, k, n) + speed.product(n, k, m, 1, 2 * at.gradient_bytes)
+    slower = UNALIGNED if at.tp == 1 and model.vocabulary % _ALIGNED else 1.0
+    forward = slower * speed.product(m, n, k) + speed.moved(logits * (6 if at.fused else 34))
+    backward = slower * (speed.product(m, k, n) + speed.product(n, k, m, 1, 2 * at.gradient_bytes))
     return Block(Pass(forward, 8), Pass(backward + speed.moved(logits * (6 if at.fused else 14)), 8))

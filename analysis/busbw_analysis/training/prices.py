@@ -76,7 +76,7 @@ def group_of(layout: Layout, row: Traffic, per_host: int) -> Group:
     per_host, stride = min(per_host, layout.gpus), row.stride
     if row.dimension == "pp" and layout.gpus > per_host:
         return Group(row.ranks, row.ranks, per_host)  # some neighbours are on different hosts, and the others wait
-    if stride * row.ranks <= per_host:
+    if layout.gpus <= per_host or stride * row.ranks <= per_host:
         return Group(row.ranks, 1, per_host // row.ranks)
     each = max(1, per_host // stride)
     return Group(row.ranks, -(-row.ranks // each), max(1, per_host // each))

@@ -208,19 +208,21 @@ def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _
         forward, backward = forward.and_then(ends.forward), backward.and_then(ends.backward)
 
     waits: dict[Dimension, float] = {}
-    busy = {"forward": 0.0, "backward": 0.0}
+    calls = {"forward": Pass(), "backward": Pass()}
     for row in rows:
         side = "backward" if row.phase == "backward" else "forward"
         if not row.hideable:
-            taken = row.messages * seconds(row) / layout.micro_batches
+            each = row.messages / layout.micro_batches
+            taken = each * seconds(row)
             waits[row.dimension] = waits.get(row.dimension, 0.0) + taken
-            busy[side] += taken
+            calls[side] = calls[side].and_then(Pass(taken, each))
 
     def seconds_of(one: Pass, side: str = "") -> float:
-        """On the GPU, or as much as the host needs beyond that and the calls that it waits for."""
+        """On the GPU, or as much as the host needs beyond that and the calls that it waits for, which are kernels."""
+        call = calls.get(side, Pass())
+        kernels = one.kernels + call.kernels
         return max(
-            (one.seconds + one.kernels * speed.started) / scenario.compute,
-            one.kernels * speed.launch - busy.get(side, 0.0),
+            (one.seconds + kernels * speed.started) / scenario.compute, kernels * speed.launch - call.seconds
         )
 
     return _Stage(
