@@ -154,6 +154,7 @@ class Shape(NamedTuple):
     fused: bool
     causal: bool
     fp8: bool
+    by_heads: bool
 
 
 def shape_of(step: Step, *, fused: bool, causal: bool) -> Shape:
@@ -173,6 +174,7 @@ def shape_of(step: Step, *, fused: bool, causal: bool) -> Shape:
         fused,
         causal,
         layout.fp8,
+        layout.cp > 1 and layout.context == "ulysses",
     )
 
 
@@ -238,6 +240,8 @@ def layer(model: Model, at: Shape, speed: Speed, experts: bool) -> Block:  # noq
     inner = used * tokens * (model.expert_ffn if experts else model.ffn) / at.tp
     whole = own * h * blocks
     turned = 0.0 if model.positions else tokens * (model.heads + model.kv_heads) * model.key_dim / at.tp
+    if at.by_heads:  # queries, keys, values and results are put in order before and after their all_to_all
+        turned += 2 * tokens * (model.heads + model.kv_heads) * (model.key_dim + model.head_value_dim) / at.tp
     moved = whole * (4 + 6 + model.dropout) + inner * (6 if model.gated else 4) + 4 * turned
     back = whole * (6 + 4 + model.dropout) + inner * (10 if model.gated else 6) + 4 * turned
     if experts:

@@ -74,6 +74,8 @@ class Scenario:
 
 _LEFT: Final = 1 / 3
 """Share of a bubble that gradients of weights do not fill, with passes for inputs and weights as long as forward."""
+_SENDING: Final = 20 / 132
+"""Share of the processors that send tokens to experts meanwhile, and do not compute (arXiv:2412.19437, section 3.2.2)."""
 AS_IT_IS: Final = Scenario()
 
 
@@ -221,9 +223,8 @@ def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _
         """On the GPU, or as much as the host needs beyond that and the calls that it waits for, which are kernels."""
         call = calls.get(side, Pass())
         kernels = one.kernels + call.kernels
-        return max(
-            (one.seconds + kernels * speed.started) / scenario.compute, kernels * speed.launch - call.seconds
-        )
+        on_gpu = (one.seconds / (1 - _SENDING * layout.hide_experts) + kernels * speed.started) / scenario.compute
+        return max(on_gpu, kernels * speed.launch - call.seconds)
 
     return _Stage(
         seconds_of(forward, "forward"),
