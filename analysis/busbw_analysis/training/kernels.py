@@ -265,7 +265,8 @@ def head(model: Model, at: Shape, speed: Speed) -> Block:
         return Block(Pass(), Pass())
     m, n, k = at.tokens, model.vocabulary / at.tp, model.hidden
     logits = float(m) * n
-    slower = UNALIGNED if at.tp == 1 and model.vocabulary % _ALIGNED else 1.0
+    unaligned = speed.processors > 1 and at.tp == 1 and model.vocabulary % _ALIGNED > 0
+    slower = UNALIGNED if unaligned else 1.0
     forward = slower * speed.product(m, n, k) + speed.moved(logits * (6 if at.fused else 34))
     backward = slower * (speed.product(m, k, n) + speed.product(n, k, m, 1, 2 * at.gradient_bytes))
     return Block(Pass(forward, 8), Pass(backward + speed.moved(logits * (6 if at.fused else 14)), 8))

@@ -75,7 +75,7 @@ class Scenario:
 _LEFT: Final = 1 / 3
 """Share of a bubble that gradients of weights do not fill, with passes for inputs and weights as long as forward."""
 _SENDING: Final = 20 / 132
-"""Share of the processors that send tokens to experts meanwhile, and do not compute (arXiv:2412.19437, section 3.2.2)."""
+"""Share of the processors that send tokens to experts meanwhile (DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.2)."""
 AS_IT_IS: Final = Scenario()
 
 
