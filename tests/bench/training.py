@@ -5,7 +5,7 @@ suite ``training``, by the rates of its matmul, triad and calls.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,7 @@ from training_truth import ANCHORS, FITTED, scores
 
 from busbw_analysis.data.sources import find
 from busbw_analysis.predict import Questions, read_results
-from busbw_analysis.training.calibration import calibrate
+from busbw_analysis.training.calibration import slower
 from busbw_analysis.training.machine import machine_of
 from busbw_analysis.training.prices import Measured
 from busbw_analysis.training.step_time import step_time
@@ -39,25 +39,26 @@ def main() -> None:
 
 def own(run: Path) -> None:
     """Print a line for each step of a run that its calls predict, errors in percent: with the computation that the step
-    has alone, with that of the run's matmul and triad, and after the model's first step has calibrated those.
+    has alone, with that of the run's matmul and triad, and with that as often as in the model's first step.
     """
     questions = Questions(read_results([find(run.parent, str(run)).read()]))
     prices = Measured(questions)
     measured = [step for results in questions.results for step in steps_of(results)]
     verdicts = [verdict for verdict in step_verdicts(measured, prices) if verdict.predicted is not None]
     print("step                                                                  ms  calls    all  after")
-    errors = list(zip(*(_errors(verdict, verdicts, questions) for verdict in verdicts), strict=True))
-    print(f"{f'median of {len(verdicts)} steps':66} " + " ".join(_number(_middle(row)) for row in ["", *errors]))
+    errors = [_errors(verdict, verdicts, questions) for verdict in verdicts]
+    print(
+        f"{f'median of {len(verdicts)} steps':73} "
+        + " ".join(_number(_middle(column)) for column in zip(*errors, strict=True))
+    )
 
 
-def _middle(errors: Iterator[float | None] | str) -> float | None:
-    known = [abs(error) for error in errors if isinstance(error, float)]
+def _middle(errors: Sequence[float | None]) -> float | None:
+    known = [abs(error) for error in errors if error is not None]
     return median(known) if known else None
 
 
-def _errors(
-    verdict: StepVerdict, verdicts: list[StepVerdict], questions: Questions
-) -> tuple[float | None, float | None, float | None]:
+def _errors(verdict: StepVerdict, verdicts: Sequence[StepVerdict], questions: Questions) -> tuple[float | None, ...]:
     """Errors of one step, printed. Steps that wait instead of computing have only the first one."""
     all_, after, step = None, None, verdict.step
     calls = None if verdict.error is None else 100 * verdict.error
@@ -69,8 +70,9 @@ def _errors(
         on = replace(on, overlap=overlap_on_cpus(step.op, planned))
         all_ = 100 * (step_time(planned, on).total / seconds - 1)
         if first is not step:
-            known = calibrate(on, [(step_of(first.op, first.workload), first.step_ns / 1e9)]).machine
-            after = 100 * (step_time(planned, known).total / seconds - 1)
+            alone = step_time(step_of(first.op, first.workload), on)
+            longer = first.compute_ns / 1e9 / (alone.compute + alone.optimizer)
+            after = 100 * (step_time(planned, slower(on, longer, 1.0)).total / seconds - 1)
     row = " ".join(map(_number, (calls, all_, after)))
     print(f"{verdict.name[:66]:66} {step.step_ns / 1e6:6.0f} {row}")
     return calls, all_, after
