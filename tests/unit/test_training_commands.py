@@ -255,7 +255,7 @@ def test_a_layout_and_a_model_are_files_too(tmp_path: Path) -> None:
 def test_a_card_is_a_network_of_a_roofline_too() -> None:
     words = "roofline --model 'Llama 3 8B' --layout dp=64 --batch 64 --network"
     named = asked(f"{words} '4X NDR'")["rates"]
-    described = "rail:nic=4X NDR,inner=H100 SXM5,delay=41us,inner_delay=41us"
+    described = "rail:nic=4X NDR,inner=H100 SXM5,delay=15us,inner_delay=15us"
     assert named == pytest.approx(asked(f"{words} '{described}'")["rates"])
 
 

@@ -13,7 +13,7 @@ from busbw.system.catalog import catalogue
 from busbw.system.named import gpu_named
 from busbw.workloads.model_rows import flop_per_token, models
 from busbw_analysis.training.calibration import calibrate
-from busbw_analysis.training.kernels import Speed, speed_of
+from busbw_analysis.training.kernels import UNALIGNED, Speed, speed_of
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.memory import memory
 from busbw_analysis.training.prices import Described, Rates
@@ -143,3 +143,32 @@ def test_a_measured_step_moves_the_speed_of_kernels_towards_it(slower: float) ->
     assert kernels.low < kernels.value < kernels.high
     many = calibrate(on, [(step, slower * now)] * 20)
     assert step_time(step, many.machine).total == pytest.approx(slower * now, rel=0.01)
+
+
+def test_a_vocabulary_that_is_not_padded_makes_its_products_slower() -> None:
+    speed = speed_of(A100, "bfloat16")
+    times = [
+        step_time(Step(msgspec.structs.replace(LLAMA, vocabulary=size), Layout(), 1, 8192), Machine(speed, 8, NETWORK))
+        for size in (128256, 128257)
+    ]
+    products = 3 * speed.product(8192, 128256, LLAMA.hidden)
+    assert times[1].compute - times[0].compute == pytest.approx((UNALIGNED - 1) * products, rel=0.05)
+
+
+def test_calls_need_the_host_and_the_gpu_as_kernels_do() -> None:
+    step = Step(LLAMA, Layout(tp=8), 1, 8192)
+    calls = sum(row.messages for row in traffic(step) if not row.hideable)
+    for speed, rate in ((Speed(1e30, launch=1.0), 1.0), (Speed(1e30, started=1.0), 1.0)):
+        alone, all_ = (
+            step_time(one, replace(PLAIN, speed=speed)).compute for one in (Step(LLAMA, Layout(), 1, 8192), step)
+        )
+        assert all_ - alone == pytest.approx(rate * calls, rel=1e-3)
+
+
+def test_gpus_that_send_tokens_to_experts_compute_with_fewer_processors() -> None:
+    like = Step(models()["DeepSeek-V3"], Layout(dp=8, ep=8), 8, 4096)
+    before, after = (
+        step_time(replace(like, layout=replace(like.layout, hide_experts=hides)), PLAIN).compute
+        for hides in (False, True)
+    )
+    assert after / before == pytest.approx(132 / 112)

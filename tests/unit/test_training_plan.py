@@ -115,6 +115,16 @@ def test_groups_of_experts_and_of_the_layers_around_them_are_apart() -> None:
 # --- prices --------------------------------------------------------------------------------------------------------
 
 
+def test_a_group_is_on_one_host_if_all_ranks_are() -> None:
+    """Ranks 0 and 6 of 8, which is not a part of the host that other groups repeat."""
+    model = msgspec.structs.replace(models()["GPT-3 175B"], tied=True)
+    tied = Step(model, Layout(dp=2, pp=4), 2, 2048)
+    row = next(row for row in traffic(tied, 0) if row.what == "tied embedding")
+    assert (row.stride, row.ranks) == (6, 2)
+    assert group_of(tied.layout, row, 8).hosts == 1
+    assert group_of(replace(tied.layout, dp=4), row, 8).hosts == 2
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize(
     ("op", "algorithm"),

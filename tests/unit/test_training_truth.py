@@ -10,8 +10,8 @@ from training_truth import ANCHORS, FITTED, FOLDER, rows, score
 from busbw_analysis.training.held import ONE_NODE, SEVERAL_NODES, Kind, kind_of
 
 
-def test_three_numbers_were_fitted_and_each_row_is_read() -> None:
-    assert len(FITTED) == 3
+def test_four_numbers_were_fitted_and_each_row_is_read() -> None:
+    assert len(FITTED) == 4
     for name in ("vtrain-multi", "vtrain-single", "simumax-b200"):
         with (FOLDER / f"{name}.csv").open(encoding="utf-8") as file:
             assert len(list(csv.DictReader(file))) == sum(row.of == name for row in rows())
@@ -24,7 +24,7 @@ def test_steps_are_as_near_as_by_the_simulator_that_published_them(of: str, part
     assert 90 <= of_set.covered <= 97
 
 
-@pytest.mark.parametrize(("of", "most"), [("vtrain-multi", 6.0), ("vtrain-single", 8.4), ("simumax-b200", 5.0)])
+@pytest.mark.parametrize(("of", "most"), [("vtrain-multi", 6.0), ("vtrain-single", 8.4), ("simumax-b200", 5.2)])
 def test_one_measured_step_of_a_model_leaves_the_others_as_near(of: str, most: float) -> None:
     """Even if it is far from all others, as the first of vTrain's on 512 GPUs."""
     of_set = score(of, "all")
@@ -36,7 +36,7 @@ def test_memory_and_steps_of_a_gpu_that_nothing_was_fitted_to() -> None:
     of_set = score("simumax-b200", "all")
     assert of_set.memory is not None
     assert of_set.after is not None
-    assert (of_set.memory <= 0.4, of_set.after <= 5, of_set.mean <= 8) == (True, True, True)
+    assert (of_set.memory <= 0.4, of_set.after <= 5.2, of_set.mean <= 5) == (True, True, True)
 
 
 def test_selene_is_predicted_as_calculon_does() -> None:
@@ -51,3 +51,10 @@ def test_the_intervals_are_those_of_the_fitted_part(kind: Kind) -> None:
     fitted = [row for row in rows() if row.part == "fit" and kind_of(row.step, row.machine.per_host) is kind]
     inside = [kind.low <= row.seconds / row.predicted <= kind.high for row in fitted]
     assert 0.92 <= sum(inside) / len(inside) <= 0.97
+
+
+def test_layouts_of_a_model_are_in_the_order_of_their_times() -> None:
+    of_set = score("vtrain-single", "check")
+    assert of_set.order is not None
+    assert of_set.regret is not None
+    assert (of_set.order > 0.86, of_set.regret <= 2) == (True, True)

@@ -65,10 +65,16 @@ class Speed:
 
 _ATTENTION: Final = 0.56, 0.37
 """Shares of the datasheet's FLOP/s in fused attention, causal, forward and backward, by the tables of ``_ASSUMED``."""
-LAUNCH: Final = 62e-6
+LAUNCH: Final = 76e-6
 """Seconds of the host for a kernel and what Megatron-LM does around it: fitted to measured steps (docs/training.md)."""
-STARTED: Final = 10e-6
+STARTED: Final = 29e-6
 """Seconds of a kernel on the GPU beside its FLOP and bytes: fitted to the same, beside ``LAUNCH``."""
+_ALIGNED: Final = 8
+UNALIGNED: Final = 2.5
+"""By how much longer products take whose rows are not a multiple of 16 bytes, ``_ALIGNED`` elements: fitted to the same
+(https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/, on tensor core requirements).
+Vocabularies that are divided are padded.
+"""
 _ASSUMED: Final = Products(
     processors=128,
     share=0.7,
@@ -148,6 +154,7 @@ class Shape(NamedTuple):
     fused: bool
     causal: bool
     fp8: bool
+    by_heads: bool
 
 
 def shape_of(step: Step, *, fused: bool, causal: bool) -> Shape:
@@ -167,6 +174,7 @@ def shape_of(step: Step, *, fused: bool, causal: bool) -> Shape:
         fused,
         causal,
         layout.fp8,
+        layout.cp > 1 and layout.context == "ulysses",
     )
 
 
@@ -232,6 +240,8 @@ def layer(model: Model, at: Shape, speed: Speed, experts: bool) -> Block:  # noq
     inner = used * tokens * (model.expert_ffn if experts else model.ffn) / at.tp
     whole = own * h * blocks
     turned = 0.0 if model.positions else tokens * (model.heads + model.kv_heads) * model.key_dim / at.tp
+    if at.by_heads:  # queries, keys, values and results are put in order before and after their all_to_all
+        turned += 2 * tokens * (model.heads + model.kv_heads) * (model.key_dim + model.head_value_dim) / at.tp
     moved = whole * (4 + 6 + model.dropout) + inner * (6 if model.gated else 4) + 4 * turned
     back = whole * (6 + 4 + model.dropout) + inner * (10 if model.gated else 6) + 4 * turned
     if experts:
@@ -255,6 +265,8 @@ def head(model: Model, at: Shape, speed: Speed) -> Block:
         return Block(Pass(), Pass())
     m, n, k = at.tokens, model.vocabulary / at.tp, model.hidden
     logits = float(m) * n
-    forward = speed.product(m, n, k) + speed.moved(logits * (6 if at.fused else 34))
-    backward = speed.product(m, k, n) + speed.product(n, k, m, 1, 2 * at.gradient_bytes)
+    unaligned = speed.processors > 1 and at.tp == 1 and model.vocabulary % _ALIGNED > 0
+    slower = UNALIGNED if unaligned else 1.0
+    forward = slower * speed.product(m, n, k) + speed.moved(logits * (6 if at.fused else 34))
+    backward = slower * (speed.product(m, k, n) + speed.product(n, k, m, 1, 2 * at.gradient_bytes))
     return Block(Pass(forward, 8), Pass(backward + speed.moved(logits * (6 if at.fused else 14)), 8))

@@ -19,9 +19,10 @@ from busbw_analysis.training.prices import OVERLAP, Described, Measured, Prices,
 from busbw_analysis.training.step_time import Machine
 
 PER_HOST: Final = 8
-DELAYS: Final = 41e-6, 41e-6
-"""Latency in seconds inside a host and between hosts, for catalogue rows that have only a rate: fitted to measured
-steps (docs/training.md). It includes waiting for the slowest rank of a group.
+DELAYS: Final = 15e-6, 15e-6
+"""Latency in seconds inside a host and between hosts, for catalogue rows that have only a rate. Inside: all_reduce of 1
+MB takes 44, 51 and 93 µs on 2, 4 and 8 A100 with NVLink, one delay for each of 2 log2 n messages
+(https://github.com/VIA-Research/vTrain/tree/f8dda8473a48b373b1d25f51f52d685bff5150c5/trace/a100); between: assumed.
 """
 Cards = Literal["shared", "own"]
 GivenNetwork = Specification | HardwarePeak
@@ -158,7 +159,7 @@ def _describe(network: GivenNetwork, gpu: Gpu | None, gpus: int, per_host: int) 
     outer, inner = (peak.practical or peak.nominal for peak in (network, links))
     words = (
         f"{network.what}, {format_rate(outer)} per GPU; {links.what}, {format_rate(inner)}; latency of a call as in "
-        f"published steps: {DELAYS[0] * 1e6:g} µs inside a host, {DELAYS[1] * 1e6:g} µs between hosts"
+        f"published measurements: {DELAYS[0] * 1e6:g} µs inside a host, {DELAYS[1] * 1e6:g} µs between hosts"
     )
     return Described(Rates(inner, outer, *DELAYS, per_host), words)
 
@@ -168,7 +169,9 @@ def _speed(
 ) -> tuple[Speed, float | None, str]:
     """The speed of a rank, FLOP/s of the datasheet (None if unknown), and a description of the first."""
     peak = None if gpu is None else gpu.flops.get(dtype)
-    memory = None if gpu is None else memory_of(gpu)
+    memory = None if run is None else run.memory_per_second()
+    if memory is None and gpu is not None:
+        memory = memory_of(gpu)
     if achieved is not None and not isinstance(achieved, Share):
         if gpu is not None and achieved > max(gpu.flops.values(), default=achieved):
             most = max(gpu.flops.values())

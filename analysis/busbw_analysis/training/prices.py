@@ -76,7 +76,7 @@ def group_of(layout: Layout, row: Traffic, per_host: int) -> Group:
     per_host, stride = min(per_host, layout.gpus), row.stride
     if row.dimension == "pp" and layout.gpus > per_host:
         return Group(row.ranks, row.ranks, per_host)  # some neighbours are on different hosts, and the others wait
-    if stride * row.ranks <= per_host:
+    if layout.gpus <= per_host or stride * row.ranks <= per_host:
         return Group(row.ranks, 1, per_host // row.ranks)
     each = max(1, per_host // stride)
     return Group(row.ranks, -(-row.ranks // each), max(1, per_host // each))
@@ -182,6 +182,8 @@ class Described:
 
 _SIZES: Final = tuple(1 << power for power in range(10, 37, 2))
 """Sizes at which a run's fits are evaluated; between two of them time is interpolated linearly."""
+_TRIAD: Final = 3
+"""Arrays that stream_triad reads or writes."""
 _INSTEAD: Final = {"all_to_all_v": "all_to_all"}
 """Substitutes for ops that were not measured."""
 
@@ -294,6 +296,14 @@ class Measured:
             return None
         rate, size = max(products)
         return rate, f"{format_flop(rate)} a rank, the best matmul of the run ({dtype}, {format_size(size)})"
+
+    def memory_per_second(self) -> float | None:
+        """B/s that one rank reads and writes in the best measured triad; None if there is none."""
+        rates = [
+            _TRIAD * case.size_bytes / group.time_ns * 1e9
+            for case, group in self._measured(lambda case: case.op == "stream_triad")
+        ]
+        return max(rates, default=None)
 
     def overlap(self) -> tuple[float, str] | None:
         """The share of a call hidden by concurrent computation, median over all cases; None if it was not measured."""

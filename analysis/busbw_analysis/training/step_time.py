@@ -74,6 +74,8 @@ class Scenario:
 
 _LEFT: Final = 1 / 3
 """Share of a bubble that gradients of weights do not fill, with passes for inputs and weights as long as forward."""
+_SENDING: Final = 20 / 132
+"""Share of the processors that send tokens to experts meanwhile (DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.2)."""
 AS_IT_IS: Final = Scenario()
 
 
@@ -208,20 +210,21 @@ def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _
         forward, backward = forward.and_then(ends.forward), backward.and_then(ends.backward)
 
     waits: dict[Dimension, float] = {}
-    busy = {"forward": 0.0, "backward": 0.0}
+    calls = {"forward": Pass(), "backward": Pass()}
     for row in rows:
         side = "backward" if row.phase == "backward" else "forward"
         if not row.hideable:
-            taken = row.messages * seconds(row) / layout.micro_batches
+            each = row.messages / layout.micro_batches
+            taken = each * seconds(row)
             waits[row.dimension] = waits.get(row.dimension, 0.0) + taken
-            busy[side] += taken
+            calls[side] = calls[side].and_then(Pass(taken, each))
 
     def seconds_of(one: Pass, side: str = "") -> float:
-        """On the GPU, or as much as the host needs beyond that and the calls that it waits for."""
-        return max(
-            (one.seconds + one.kernels * speed.started) / scenario.compute,
-            one.kernels * speed.launch - busy.get(side, 0.0),
-        )
+        """On the GPU, or as much as the host needs beyond that and the calls that it waits for, which are kernels."""
+        call = calls.get(side, Pass())
+        kernels = one.kernels + call.kernels
+        on_gpu = (one.seconds / (1 - _SENDING * layout.hide_experts) + kernels * speed.started) / scenario.compute
+        return max(on_gpu, kernels * speed.launch - call.seconds)
 
     return _Stage(
         seconds_of(forward, "forward"),

@@ -193,7 +193,7 @@ def _predict(verdict: StepVerdict, prices: Measured, scenario: Scenario) -> Step
     step, wait_ns = step_of(measured.op, measured.workload), measured.workload.wait_ns
     seconds = (measured.compute_ns if wait_ns is None else wait_ns) / 1e9
     rate = StepShape(measured.workload).flop / measured.ranks / seconds
-    machine = Machine(Speed(rate), prices.per_host, prices, _overlap(measured.op, step), causal=False)
+    machine = Machine(Speed(rate), prices.per_host, prices, overlap_on_cpus(measured.op, step), causal=False)
     rows = [row for stage in step.kinds for row in traffic(step, stage)]
     groups = [(row, group_of(step.layout, row, prices.per_host)) for row in rows]
     largest_bytes = max((prices.together(row.size_bytes, group) for row, group in groups), default=0)
@@ -218,7 +218,7 @@ def _lacking(calls: Iterable[tuple[Traffic, Group]], prices: Measured) -> tuple[
     return tuple(lacking)
 
 
-def _overlap(op: str, step: Step) -> float:
+def overlap_on_cpus(op: str, step: Step) -> float:
     """Share of calls that overlap on CPUs: all gradient buckets but the last, and nothing else."""
     gradients = sum(row.size_bytes for row in traffic(step) if row.dimension == "dp")
     return max(0.0, 1 - _BUCKET_BYTES / gradients) if STRATEGIES[op].bucketed and gradients else 0.0

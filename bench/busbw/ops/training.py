@@ -150,7 +150,7 @@ METHODS: Final = {
         tuple(steps for steps in range(2, STEPS + 1) if STEPS % steps == 0),
     ),
     "server": Method(
-        "rank 0 applies gradients as they arrive; no worker is more than S steps ahead of another",
+        "rank 0 applies gradients as they arrive; no worker is more than K steps ahead of another",
         "Ho et al. 2013, https://proceedings.neurips.cc/paper/2013/hash/b7bb35b9c6ca2aee2df08cf09d7016c2-Abstract.html",
         2,
         range(STEPS + 1),
