@@ -258,6 +258,9 @@ _IN_THE_LOG: Final = {
         "p2p-off": _UNSET,
         "shm-off": _UNSET,
         "shm-full": "raise its limit (docker run --shm-size)",
+        "no-fabric": "start nvidia-fabricmanager of the driver's version",
+        "too-many-peers": "use at most 8 GPUs of a host",
+        "nvlink-down": "reset the GPUs; if the link stays down, replace the bridge or GPU (nvidia-smi nvlink -s)",
         "gpu-shared": "give every rank a GPU of its own",
         "no-nvlink": "expect what PCI Express has (nvidia-smi topo -m), or check the bridge",
         "via-shm": "check why the GPUs have no peer access (nvidia-smi topo -p2p r)",
@@ -280,7 +283,8 @@ def _evidence(code: str) -> _Rule:
 
     def seen(judgement: Judgement) -> list[Finding]:
         path = "network-path" if len(set(judgement.facts.hosts)) > 1 else "host-path"
-        by_code = {finding.code: finding for finding in judgement.findings if code in {path, "settings"}}
+        paths = {path, "settings"} if judgement.facts.hosts_known else {code}
+        by_code = {finding.code: finding for finding in judgement.findings if code in paths}
         return [by_code[kind] for kind in actions if kind in by_code]
 
     return _Rule(
@@ -293,6 +297,7 @@ def _evidence(code: str) -> _Rule:
     )
 
 
+_ALL_GPUS: Final = "start it with all GPUs (-g N), or build it with MPI=1 and start it with mpirun"
 CONTRASTS: Final = {
     "slow-gpu": "check the slot and the link of that GPU (nvidia-smi -q, lspci -vv), then its clocks and NUMA node",
     "slow-nic": "check that port: cable, rate (ibstat), PCIe link (lspci -vv)",
@@ -355,6 +360,7 @@ _RULES: Final = (
         always=False,
     ),
     *map(_evidence, _IN_THE_LOG),
+    _Rule("one-rank", _ALL_GPUS, always=False, unjudged=True),
     _Rule("throttled", "check power limits and cooling of the GPUs", lambda *_: True),
     _Rule(
         "hardware",

@@ -11,9 +11,13 @@ from typing import Final, NamedTuple
 from busbw.runs.facts import RdmaPort
 
 SIGN: Final = re.compile(rb"NCCL (?:INFO|WARN) ")
+HARDWARE: Final = re.compile(
+    rb"(?m)^[ \t]+GPU0[ \t]+(?:GPU1|NIC0|CPU Aff)|LnkSta:|^(?:CA|Infiniband device) '|NvLink Link Status|Link 0: "
+)
+"""What ``nvidia-smi``, ``lspci``, ``ibstat`` and ``dcgmi`` print of links: evidence without results."""
 LIKELY: Final = re.compile(
     r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|^GPU\d|CA '|State:"
-    r"|[Rr]ate:|device '"
+    r"|[Rr]ate:|device '|use ring PXN|Cuda failure|Link \d|^(?:[DUX_] ){3}|in[- ]?active"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
 
@@ -46,6 +50,11 @@ KINDS: Final = (
         "transfers over RDMA end with completion status {} (12: the other NIC does not answer; 5: after another error)",
     ),
     Evidence("sockets", re.compile(r"Using network Socket|via NET/Socket"), "NCCL sends over sockets ({interface})"),
+    Evidence(
+        "sockets",
+        re.compile(r"NET/OFI Selected [Pp]rovider is (tcp|sockets)\b"),
+        "the network plugin sends over sockets (libfabric's provider {})",
+    ),
     Evidence("p2p-off", _variable("NCCL_P2P_DISABLE", "1"), "{}={} forbids copies from GPU to GPU"),
     Evidence(
         "p2p-off",
@@ -64,12 +73,26 @@ KINDS: Final = (
         re.compile(r"WARN (?:.*[Ss]hared memory segment|.*/dev/shm/.*(?:space|size))"),
         "shared memory of a host is too small (/dev/shm)",
     ),
+    Evidence(
+        "no-fabric",
+        re.compile(r"'system not yet initialized'"),
+        "NVSwitch is not set up, because nvidia-fabricmanager does not run or has another version than the driver",
+    ),
+    Evidence(
+        "too-many-peers",
+        re.compile(r"'peer mapping resources exhausted'"),
+        "a GPU has more peers than CUDA allows",
+    ),
+    Evidence("nvlink-down", re.compile(r"Link (\d+): <inactive>"), "NVLink {} is down"),
+    Evidence("nvlink-down", re.compile(r"^(?:[UX_] )*D(?: [DUX_]){3,}$"), "an NVLink is down (dcgmi nvlink)"),
     Evidence("gpu-shared", re.compile(r"Duplicate GPU detected : (rank \d+ and rank \d+)"), "{} use the same GPU"),
     Evidence("via-shm", re.compile(r"via SHM"), "GPUs of a host exchange data through host memory (via SHM)"),
     Evidence("nvls-off", _variable("NCCL_NVLS_ENABLE", "0"), "{}={} keeps NVSwitch from adding (NVLink SHARP)"),
     Evidence(
         "gdr-off",
-        re.compile(r"GPU Direct RDMA Disabled for HCA|via NET/IB\w*/\d+(?:/Shared)?\s*$"),
+        re.compile(
+            r"GPU Direct RDMA Disabled for HCA|via NET/(?!Socket)[\w ]+/\d+(?:\(\d+\))?(?:/Shared)?\s*$|PXN \d GDR 0"
+        ),
         "data between GPUs and NICs go through host memory (no GPUDirect RDMA)",
     ),
     Evidence("gdr-off", _variable("NCCL_NET_GDR_LEVEL", "0|LOC"), "{}={} sends data through host memory"),

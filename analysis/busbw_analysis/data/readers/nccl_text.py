@@ -29,18 +29,20 @@ _SETTINGS: Final = re.compile(
 _VERSION: Final = re.compile(r"\b[nr]ccl-tests:? [Vv]ersion (\S+)(?:.*library=(\d+))?")
 _STARTING: Final = re.compile(r"Collective test starting: (\S+)")
 _PERF: Final = re.compile(r"\b([a-z]+(?:_[a-z]+)*?)_perf(?:_mpi)?\b")
-_COMMAND: Final = re.compile(r"\b[a-z_]+_perf(?:_mpi)?\b.* -\w")
+_COMMAND: Final = re.compile(r"\b[a-z_]+_perf(?:_mpi)?\b(?=.* -\w)")
 _OPTIONS: Final = tuple(
-    (re.compile(rf"(?<!\S)(?:{options})(\d{{1,6}})\b"), name)
-    for options, name in (
-        (r"-np\s+|-n\s+|--ntasks[= ]|--np[= ]", "processes"),
-        (r"-N\s*|--nodes[= ]", "hosts"),
-        (r"--ntasks-per-node[= ]|--npernode[= ]|-ppn\s+|--map-by ppr:", "of_host"),
-        (r"-g\s*|--ngpus\s+", "gpus"),
-        (r"-t\s*|--nthreads\s+", "threads"),
+    (re.compile(rf"(?<!\S)(?:{options})(\d{{1,6}})\b"), name, of_tool)
+    for options, name, of_tool in (
+        (r"-np\s+|-n\s+|--ntasks[= ]|--np[= ]", "processes", False),
+        (r"-N\s*|--nodes[= ]", "hosts", False),
+        (r"--ntasks-per-node[= ]|--npernode[= ]|-ppn\s+|--map-by ppr:", "of_host", False),
+        (r"-g\s*|--ngpus\s+", "gpus", True),
+        (r"-t\s*|--nthreads\s+", "threads", True),
     )
 )
-"""Options of launchers and of the tool."""
+"""Options, and whether they are of the tool, behind its name, or of a launcher, before it."""
+_HOSTS: Final = re.compile(r"(?<!\S)(?:-H|--?hosts?)[= ]([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)")
+"""The hosts that a launcher is given by name, with their slots."""
 _LAUNCHED: Final = re.compile(r"\b(?:mpirun|mpiexec|srun|torchrun)\b")
 _SUMMARY: Final = re.compile(r"(Out of bounds values|Avg bus bandwidth)\s*:\s*(\S+)\s*(\w*)")
 _NAMES: Final = {"type": "dtype", "bytes": "size", "N": "count", "op": "redop", "res": "error"}
@@ -267,17 +269,26 @@ class _Reader:
             if self.draft.rows:
                 self.close()
             self.op_hint = names.pop()
-            if _COMMAND.search(text) is not None:
+            if (program := _COMMAND.search(text)) is not None:
                 self.draft.facts["command"] = text.strip()[:1000]
-                self._started(text)
+                self._started(text[: program.start()], text[program.end() :].partition("|")[0])
 
-    def _started(self, command: str) -> None:
-        """Record how many ranks and hosts a command line starts, if it says both processes and GPUs of each."""
-        options = {name: int(value) for pattern, name in _OPTIONS for value in pattern.findall(command)[:1]}
+    def _started(self, launcher: str, tool: str) -> None:
+        """Record how many ranks and hosts a command line starts, if it says both processes and GPUs of each.
+
+        launcher, tool: what stands before and behind the name of the program
+        """
+        options = {
+            name: int(value)
+            for pattern, name, of_tool in _OPTIONS
+            for value in pattern.findall(tool if of_tool else launcher)[:1]
+        }
         processes = options.get("processes", options.get("hosts", 0) * options.get("of_host", 0))
+        if "hosts" not in options and (named := _HOSTS.search(launcher)) is not None:
+            options["hosts"] = len({host.partition(":")[0] for host in named[1].split(",")})
         if "hosts" in options:
             self.draft.facts["hosts"] = options["hosts"]
-        if processes or not _LAUNCHED.search(command):
+        if processes or not _LAUNCHED.search(launcher):
             self.started = (processes or 1) * options.get("gpus", 1) * options.get("threads", 1)
 
     def _summary(self, line: Line, match: re.Match[str]) -> None:

@@ -26,6 +26,8 @@ _FRAMED: Final = re.compile("\\s*\u2502([^\u2502]*)\u2502\\s*")
 _BLOCK: Final = re.compile(r"\s*</?pre\b[^<>]{0,99}>\s*")
 """A tag alone in its line, which is a code fence."""
 _BREAK: Final = re.compile(r"<br\s*/?>\n?")
+_BOLD: Final = re.compile(r"(?<![^\s|])\*\*([^\s*|][^*|\n]{0,80})\*\*(?![^\s|])")
+"""Words or a cell in bold type, in Markdown."""
 _FENCE: Final = re.compile(r"\s{0,12}(?:[>*-]\s)?\s*(?:```|~~~)")
 _PROGRAM: Final = re.compile(r"_perf\b|\b(?:mpirun|mpiexec|srun|torchrun|osu_\w+|ib_\w+)\s")
 """Words of a command line, which may stand outside of a fence."""
@@ -71,12 +73,14 @@ def as_text(text: str) -> str:
 
 
 def as_line(text: str) -> str:
-    """A line of a log with usual spaces, without invisible characters, tags and entities of web pages."""
+    """A line of a log with usual spaces, without invisible characters, bold type, tags and entities of web pages."""
     if not text.isascii():
         text = _UNSEEN.sub("", text.translate(_SPACES))
     if "<" in text:
         text = "```\n" if _BLOCK.fullmatch(text) is not None else text
         text = _MARKUP.sub("", text)
+    if "**" in text:
+        text = _BOLD.sub(r"\1", text)
     if "\u2502" in text and (framed := _FRAMED.fullmatch(text)) is not None:
         text = f"{framed[1]}\n"
     if "&" in text:
