@@ -1,6 +1,7 @@
 """A log reads the same however it was pasted, or is refused; never with other numbers."""
 
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -70,6 +71,7 @@ DISGUISES: Final[dict[str, Disguise]] = {
     "trailing spaces": "   \n".join,
     "wrapped": wrapped,
     "commas": with_commas,
+    "bold": lambda lines: re.sub(r"(?<=\s)(\d+\.\d+)(?=\s)", r"**\1**", "\n".join(lines)),
 }
 
 

@@ -216,8 +216,8 @@ def _of_one_run(rows: Sequence[Aggregate]) -> Iterable[Sequence[Aggregate]]:
 
 
 def _of_ratio(table: Table, notes: list[LogNote]) -> tuple[Aggregate, ...]:
-    """The rows of ``table``, with the ranks that busbw over algbw has if the log lists others, because its list was cut,
-    or its command line starts others.
+    """The rows of ``table``, with the ranks that busbw over algbw has if the log lists or starts others: its list was
+    cut, or the command line is another.
     """
     rows = table.rows
     op, ranks = rows[0].op, rows[0].ranks

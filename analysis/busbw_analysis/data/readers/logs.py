@@ -31,6 +31,7 @@ from busbw_analysis.data.readers import (
     paste,
     perftest,
     ras,
+    rocm,
     stream,
     superbench,
     tables,
@@ -134,6 +135,7 @@ READERS: Final = (
     Reader("DCGM diagnosis", dcgm.SIGN, dcgm.read, replace(_NVBANDWIDTH, copies=None)),
     Reader("STREAM", stream.SIGN, stream.read, Tool("cpu", "cpu", one_host=True)),
     Reader("CUDA samples", cuda_samples.SIGN, cuda_samples.read, _CUDA_SAMPLES),
+    Reader("rocm_bandwidth_test", rocm.SIGN, rocm.read, replace(_NVBANDWIDTH, copies=64 << 20)),
     Reader("OSU micro-benchmarks", osu.SIGN, osu.read, OF_MPI),
     Reader("oneCCL benchmark", imb.ONECCL, imb.read, Tool("oneccl")),
     Reader("Intel MPI benchmarks", imb.SIGN, imb.read, OF_MPI),
@@ -166,7 +168,11 @@ _UNREAD: Final = (
         "busbw has no dispatch and combine of tokens",
     ),
     ("TransferBench", rb"SRC\+EXE\\DST|Transfer \d+ +\|", "busbw run --op peer_copy,host_to_device measures the same"),
-    ("BabelStream", rb"(?m)^Function +MBytes/sec|^Triad +[\d.]+ MB/s", "busbw run --op stream_triad measures the same"),
+    (
+        "a STREAM program",
+        rb"(?m)^Function +MBytes/sec|^Triad +[\d.]+ MB/s",
+        "busbw run --op stream_triad measures the same",
+    ),
     ("Google Benchmark", rb"Benchmark +Time +CPU +Iterations", "write a table of sizes and times"),
     ("DeepSpeed", rb"\bSamplesPerSec=", "it prints averages since the start, in which no step can be seen"),
     (
@@ -222,7 +228,7 @@ def is_log(file: IO[bytes]) -> bool:
         _, head = _unwrapped("", file)
     except LogError:
         return False
-    return recognise(_unpasted(paste.recognised(_texts(head), _is_log), head)) is not None
+    return recognise(_unpasted(paste.recognised(_texts(head), _is_log), head)) not in {None, _HARDWARE}
 
 
 def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> ForeignLog:

@@ -17,7 +17,8 @@ HARDWARE: Final = re.compile(
 """What ``nvidia-smi``, ``lspci``, ``ibstat`` and ``dcgmi`` print of links: evidence without results."""
 LIKELY: Final = re.compile(
     r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|^GPU\d|CA '|State:"
-    r"|[Rr]ate:|device '|use ring PXN|Cuda failure|Link \d|^(?:[DUX_] ){3}|in[- ]?active"
+    r"|[Rr]ate:|device '|use ring PXN|Cuda failure|Link \d|^(?:[DUX_] ){3}"
+    r"|(?:-x|-env|export) NCCL_|NCCL_\w+=.*_perf\b"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
 
@@ -36,7 +37,8 @@ class Evidence(NamedTuple):
 
 
 def _variable(names: str, values: str) -> re.Pattern[str]:
-    return re.compile(rf"\b({names}) set by environment to ({values})(?:\.|\s|$)")
+    """What NCCL prints of a variable, or a command line that sets it."""
+    return re.compile(rf"\b({names})(?: set by environment to |=)({values})(?:\.|\s|$)")
 
 
 KINDS: Final = (

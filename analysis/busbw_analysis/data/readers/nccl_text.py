@@ -293,6 +293,10 @@ class _Reader:
 
     def _summary(self, line: Line, match: re.Match[str]) -> None:
         self.cut()
+        if not self.draft.rows and not self.draft.tables:
+            self.draft.note(
+                "not-a-number", line.number, "only its summary is there, an average of all sizes: add the rows"
+            )
         value = number(match[2])
         if value is not None and match[1].startswith("Out"):
             self.draft.facts["out_of_bounds"] = int(value)

@@ -77,9 +77,7 @@ def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> No
     above: list[str] = []
     for number, line in enumerate(lines, 1):
         plain = line.translate(_BOX).strip("\r\n \ufeff")[:_LONGEST_LINE]
-        if not plain:
-            continue
-        if table is not None and table.take_units(plain):
+        if not plain or (table is not None and table.take_units(plain)):
             continue
         if stated := _stated(plain):
             if table is None or table.header != tuple(stated):
