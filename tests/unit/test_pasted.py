@@ -176,6 +176,16 @@ def test_a_table_of_another_benchmark_is_read(text: str, ranks: int, times: list
     assert [row.time_ns / 1e9 for row in stored.imported] == pytest.approx(times)
 
 
+def test_the_first_results_of_a_cut_row_are_read(tmp_path: Path) -> None:
+    """mscclpp-test prints no type, and leaves out what it did not measure below the headings."""
+    head = "#   in-place    out-of-place\n# size count time algbw busbw #wrong time algbw busbw #wrong\n"
+    text = f"{ranks_on(*(('node1', rank) for rank in range(8)))}{head}1073741824 268435456 17018 63.09 110.41 0\n{END}"
+    (row,) = read(tmp_path, text).imported
+    assert (row.case.op, row.case.in_place, row.time_ns) == ("all_reduce", True, pytest.approx(17018e3))
+    (row,) = read(tmp_path, f"{HEADER}{ROW[: ROW.index(' 40903')]}\n{END}").imported
+    assert (row.case.in_place, row.time_ns) == (False, pytest.approx(41644e3))
+
+
 def test_a_benchmark_of_mpi_is_known_by_its_name_alone(tmp_path: Path) -> None:
     text = "Allreduce\uff1a\n#bytes #repetitions t_min[usec] t_max[usec] t_avg[usec]\n4 160 30.48 33.48 32.24\n"
     (case,) = read(tmp_path, text, ranks=4).run.cases

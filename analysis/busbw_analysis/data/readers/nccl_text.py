@@ -14,7 +14,7 @@ from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, rest, scaled, verdict, whole
 
 SIGN: Final = re.compile(
-    rb"nThread \d+ nGpus|(?:size|bytes)[ \t]+(?:count|N)[ \t]+type[ \t]+[^\n]{0,60}time[ \t]+algbw"
+    rb"nThread \d+ nGpus|(?:size|bytes)[ \t]+(?:count|N)[ \t]+(?:type[ \t]+[^\n]{0,60})?time[ \t]+algbw"
     rb"|Collective test starting|Avg bus bandwidth +:"
     rb"|(?m:^[ \t]*\d+[ \t]+\d+[ \t]+[a-z]\w+(?:[ \t]+[a-z]+)?(?:[ \t]+-?\d+)?"
     rb"(?:[ \t]+(?:[\d.]+(?:e[+-]\d+)?|N/A)){4,}\s*$)"
@@ -90,6 +90,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     for line in draft.scan(lines):
         reader.take(line)
     reader.close()
+    if not draft.tables and reader.summary:
+        draft.note("not-a-number", reader.summary, "only its summary is there, an average of all sizes: add the rows")
 
 
 class _Reader:
@@ -109,7 +111,7 @@ class _Reader:
         """Ranks that the command line starts; None: it does not say."""
         self.announced: tuple[int, int, str] | None = None
         """Largest size, step, and whether the step is a factor or bytes, as the tool announces them."""
-        self.largest = self.per_process = 0
+        self.largest = self.per_process = self.summary = 0
 
     def take(self, line: Line) -> None:
         """Process one line: a row, a part of a row, a heading, or anything else."""
@@ -135,7 +137,8 @@ class _Reader:
             return True
         # busbw's own export writes N/A for an unknown number of elements.
         counts = [whole(word) for word in words[:2] if word != "N/A"]
-        if words[0] != "N/A" and len(words) > 2 and None not in counts and words[2][:1].isalpha():
+        begins = words[2:] and (words[2][:1].isalpha() or ("dtype" not in self.columns.base and words[1].isdecimal()))
+        if words[0] != "N/A" and begins and None not in counts:
             self.cut()
             self.part, self.part_line = words, line.number
             self.largest = max(self.largest, counts[0] or 0)
@@ -175,7 +178,13 @@ class _Reader:
         return True
 
     def cut(self) -> None:
-        """Discard an incomplete row."""
+        """Discard an incomplete row, but for its first results if they are whole."""
+        columns = self.columns
+        if self.part and columns is not None and columns.groups[0][-1] not in _TIMED:
+            first = columns._replace(groups=columns.groups[:1], last=(), places=columns.places[:1])
+            if len(self.part) == first.width:
+                self._add(first, self.part, self.part_line)
+                self.part = []
         if self.part:
             self.draft.note("truncated-row", self.part_line, "a row that is cut off is ignored")
             self.part = []
@@ -293,10 +302,7 @@ class _Reader:
 
     def _summary(self, line: Line, match: re.Match[str]) -> None:
         self.cut()
-        if not self.draft.rows and not self.draft.tables:
-            self.draft.note(
-                "not-a-number", line.number, "only its summary is there, an average of all sizes: add the rows"
-            )
+        self.summary = line.number
         value = number(match[2])
         if value is not None and match[1].startswith("Out"):
             self.draft.facts["out_of_bounds"] = int(value)
