@@ -248,6 +248,8 @@ _IN_THE_LOG: Final = {
         "no-rdma": "give the job its RDMA devices (ibv_devices must list them there), then run it again",
         "nic-closed": "give the job that device too (/dev/infiniband, device plugin)",
         "rdma-failed": "check that the NICs of both hosts reach each other (ib_write_bw; GID index, MTU, cable)",
+        "locked-memory": "raise the limit of locked memory (ulimit -l), load nvidia-peermem",
+        "peer-gone": "read the log of that rank",
         "sockets": "let NCCL use RDMA or the network's plugin (NCCL_DEBUG=INFO says what it finds)",
         "port-down": "bring the port up (ibstat)",
         "gdr-off": "load nvidia-peermem or use DMA-BUF, and put NIC and GPU below one switch",
@@ -268,6 +270,9 @@ _IN_THE_LOG: Final = {
     },
     "settings": {
         "pcie-degraded": "reseat that device, or check the slot",
+        "nccl-hint": "follow it",
+        "numa-balancing": "turn it off (sysctl kernel.numa_balancing=0)",
+        "no-iommu-pt": "start the kernel with iommu=pt",
         "choice-forced": _UNSET,
         "few-channels": _UNSET,
     },

@@ -17,7 +17,7 @@ HARDWARE: Final = re.compile(
 """What ``nvidia-smi``, ``lspci``, ``ibstat`` and ``dcgmi`` print of links: evidence without results."""
 LIKELY: Final = re.compile(
     r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|^GPU\d|CA '|State:"
-    r"|[Rr]ate:|device '|use ring PXN|Cuda failure|Link \d|^(?:[DUX_] ){3}"
+    r"|[Rr]ate:|device '|use ring PXN|HINT:|Cuda failure|Link \d|^(?:[DUX_] ){3}"
     r"|(?:-x|-env|export) NCCL_|NCCL_\w+=.*_perf\b"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
@@ -51,6 +51,21 @@ KINDS: Final = (
         re.compile(r"Got completion .*?\b(?:error |status=)(\d+)"),
         "transfers over RDMA end with completion status {} (12: the other NIC does not answer; 5: after another error)",
     ),
+    Evidence(
+        "rdma-failed",
+        re.compile(r"Call to (ibv_modify_qp) failed with (?:error )?(.*)"),
+        "a NIC does not connect to another one ({}: {})",
+    ),
+    Evidence(
+        "locked-memory",
+        re.compile(r"Call to ibv_reg_\w*mr\w* failed"),
+        "a NIC cannot register memory: too little may be locked (ulimit -l), or that of GPUs needs nvidia-peermem",
+    ),
+    Evidence(
+        "peer-gone",
+        re.compile(r"Connection closed by remote peer|Connection reset by peer|remote process exited"),
+        "another rank ended first",
+    ),
     Evidence("sockets", re.compile(r"Using network Socket|via NET/Socket"), "NCCL sends over sockets ({interface})"),
     Evidence(
         "sockets",
@@ -60,7 +75,7 @@ KINDS: Final = (
     Evidence("p2p-off", _variable("NCCL_P2P_DISABLE", "1"), "{}={} forbids copies from GPU to GPU"),
     Evidence(
         "p2p-off",
-        re.compile(r"P2P is disabled between connected GPUs (\d+) and (\d+)"),
+        re.compile(r"P2P is disabled between (?:NVLINK )?connected GPUs (\d+) and (\d+)"),
         "GPUs {} and {} have no peer access",
     ),
     Evidence("p2p-off", _variable("NCCL_P2P_LEVEL", "LOC"), "{}={} forbids copies from GPU to GPU"),
@@ -103,6 +118,9 @@ KINDS: Final = (
     Evidence(
         "few-channels", _variable("NCCL_MAX_(?:NCHANNELS|CTAS)|NCCL_MAX_NRINGS", r"\d+"), "{}={} limits the channels"
     ),
+    Evidence("nccl-hint", re.compile(r"HINT: (.*\bwhen\b.*)"), "NCCL's hint: {}"),
+    Evidence("numa-balancing", re.compile(r"NUMA auto balancing enabled"), "the kernel moves pages between NUMA nodes"),
+    Evidence("no-iommu-pt", re.compile(r"Missing \"iommu=pt\""), "the IOMMU translates copies between devices"),
     Evidence("retries", re.compile(r"\b(?:Call to )?(\w+) .*\breturned .*, retrying"), "{} failed and was tried again"),
     Evidence(
         "pcie-degraded",
@@ -114,7 +132,7 @@ KINDS: Final = (
         "a PCI Express link runs at {} GT/s {}, less than its device can (lspci)",
     ),
 )
-HARMLESS: Final = frozenset({"no-rdma", "nic-closed", "p2p-off"})
+HARMLESS: Final = frozenset({"no-rdma", "nic-closed", "p2p-off", "numa-balancing", "no-iommu-pt"})
 """Codes of evidence after which NCCL goes on, although it warns."""
 EVIDENCE: Final = frozenset({"port-down", *(kind.code for kind in KINDS)})
 """All codes of evidence."""
