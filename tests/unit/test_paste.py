@@ -107,6 +107,24 @@ def test_a_disguise_changes_no_number(name: str, disguise: str, tmp_path: Path) 
         assert pasted == plain
 
 
+PREFIXED: Final = (
+    "cuda-p2p.txt",
+    "nixlbench.txt",
+    "plain.csv",
+    "table-aligned.txt",
+    "table-semicolon.csv",
+    "ucx-perftest.txt",
+)
+"""Logs whose lines have no common shape, and words that look like a launcher's prefix."""
+
+
+@pytest.mark.parametrize("disguise", ["pdsh", "host", "logger", "list", "diff", "quoted"])
+@pytest.mark.parametrize("name", PREFIXED)
+def test_the_same_characters_before_every_line_are_no_part_of_it(name: str, disguise: str, tmp_path: Path) -> None:
+    lines = (LOGS / name).read_text(encoding="utf-8").splitlines()
+    assert rows_of(name, DISGUISES[disguise](lines), tmp_path) == plain_rows(name)
+
+
 LINE_BY_LINE: Final = frozenset(
     {
         "pdsh",
