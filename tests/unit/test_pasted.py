@@ -181,9 +181,11 @@ def test_the_first_results_of_a_cut_row_are_read(tmp_path: Path) -> None:
     head = "#   in-place    out-of-place\n# size count time algbw busbw #wrong time algbw busbw #wrong\n"
     text = f"{ranks_on(*(('node1', rank) for rank in range(8)))}{head}1073741824 268435456 17018 63.09 110.41 0\n{END}"
     (row,) = read(tmp_path, text).imported
-    assert (row.case.op, row.case.in_place, row.time_ns) == ("all_reduce", True, pytest.approx(17018e3))
+    assert (row.case.op, row.case.in_place) == ("all_reduce", True)
+    assert row.time_ns == pytest.approx(17018e3)
     (row,) = read(tmp_path, f"{HEADER}{ROW[: ROW.index(' 40903')]}\n{END}").imported
-    assert (row.case.in_place, row.time_ns) == (False, pytest.approx(41644e3))
+    assert not row.case.in_place
+    assert row.time_ns == pytest.approx(41644e3)
 
 
 def test_a_benchmark_of_mpi_is_known_by_its_name_alone(tmp_path: Path) -> None:

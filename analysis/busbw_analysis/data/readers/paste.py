@@ -57,6 +57,7 @@ _DECIMALS: Final = re.compile(r"(?<!\S)-?\d+,(?:\d{1,2}|\d{4,})(?!\S)")
 """Behind a comma; three digits may be thousands."""
 _POINT: Final = re.compile(r"(?<!\S)-?\d+\.\d+(?!\S)")
 _GOES_ON: Final = re.compile(r"\s*(?:#wrong|[^#\s=*_-]|[=*_-]{1,9}\w)")
+_MESSAGE: Final = re.compile("NCCL (?:INFO|WARN)")
 _LEAST_BROKEN: Final = 3
 _LEAST_PREFIX: Final = 4
 """Characters of a word that two lines begin with only if it is no part of the log."""
@@ -253,7 +254,7 @@ def _is_row(text: str) -> bool:
 
 def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
     """The pattern of what stands before most lines of a table, behind launchers' prefixes; None if nothing does."""
-    lines = [text for text in texts if text.strip() and "NCCL " not in text and _FENCE.match(text) is None]
+    lines = [text for text in texts if text.strip() and _MESSAGE.search(text) is None and _FENCE.match(text) is None]
     numbers = [int(match[1]) if (match := _LINE_NUMBER.match(text)) is not None else -1 for text in lines]
     following = sum(after == before + 1 for before, after in pairwise(numbers))
     if numbers and numbers[0] >= 0 and following > _MOST * (len(lines) - 1) > 1:
