@@ -244,6 +244,26 @@ def test_a_table_of_ucc_that_does_not_say_its_collective_has_no_rows() -> None:
     assert refused.value.code == "no-header"
 
 
+def test_a_test_of_ucx_that_was_cut_has_the_average_until_then() -> None:
+    title = "| Test: tag match bandwidth |\n"
+    rows = [f"[thread 0]  {n}  0.588 440.0 440.0  2325.25  2325.25  2  2\n" for n in (33, 53)]
+    log = log_of("ucx_perftest", [title, *rows])
+    assert [row.iterations for row in log.rows] == [53]
+    assert [note.code for note in log.notes if note.code == "unfinished"]
+    (row,) = log_of("ucx_perftest", [title, *rows, "Final:  60  0.588 440.0 440.0  2325.25  2325.25  2  2\n"]).rows
+    assert row.iterations == 60
+
+
+def test_full_rows_below_a_short_heading_are_read() -> None:
+    lines = [
+        "# OSU MPI-CUDA Reduce Latency Test v7.3\n",
+        "# Size       Avg Latency(us)\n",
+        "1  50.89  18.27  89.23  1000\n",
+    ]
+    (row,) = log_of("osu-micro-benchmarks", lines).rows
+    assert (row.time_seconds, row.iterations) == (50.89e-6, 1000)
+
+
 def test_two_ranks_that_both_print_rows_are_several_jobs() -> None:
     lines = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     with pytest.raises(LogError) as refused:

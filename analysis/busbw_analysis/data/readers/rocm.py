@@ -11,7 +11,7 @@ from typing import Final
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import number, scaled
 
-SIGN: Final = re.compile(rb"directional copy (?:peak|average) bandwidth GB/s")
+SIGN: Final = re.compile(rb"(?m)directional copy (?:peak|average) bandwidth GB/s\s*$")
 _DEVICE: Final = re.compile(r"(?:Device: +)?(\d{1,4}), +(.*?)(?:, +GPU-\w+)?(?:, +([\da-f]{2}:[\da-f]+\.\d))?")
 _MATRIX: Final = re.compile(r"(Uni|Bi)directional copy (peak|average) bandwidth GB/s")
 _OPS: Final = {
