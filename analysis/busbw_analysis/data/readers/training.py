@@ -42,7 +42,7 @@ _FORMATS: Final[tuple[tuple[str, str, str, Unit, float], ...]] = (
     ("script", _STEP, rf"{_STEP_TIME}{_REAL} ?s\b", "s", 1.0),
 )
 """Program, patterns of the step's number and of what it prints of the step, its unit, and the factor to the unit."""
-PROGRAMS: Final = tuple(name for name, *_ in _FORMATS)
+PROGRAMS: Final = tuple(dict.fromkeys(name for name, *_ in _FORMATS if name != "script"))
 _COMPILED: Final = tuple(
     (name, re.compile(step), re.compile(value), unit, factor) for name, step, value, unit, factor in _FORMATS
 )
