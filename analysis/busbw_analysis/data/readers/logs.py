@@ -284,8 +284,8 @@ def read_steps(name: str, file: IO[bytes]) -> training.TrainingLog:
     log = training.read(name, pasted.lines(_lines(file, [])))
     if log is None:
         raise LogError(
-            f"{name}: no line about a step in a format that busbw knows: those of {', '.join(training.PROGRAMS)}, or lines "
-            "such as step: 1, loss: 2.1, time: 250.0 ms",
+            f"{name}: no line about a step in a format that busbw knows: those of {', '.join(training.PROGRAMS)}, or "
+            "lines such as step: 1, loss: 2.1, time: 250.0 ms",
             code="no-steps",
         )
     return log
