@@ -37,6 +37,13 @@ LINES: Final = (
     ("NCCL_ALGO set by environment to Tree", "choice-forced"),
     ("NCCL_MAX_NCHANNELS set by environment to 2.", "few-channels"),
     ("Call to connect returned Connection refused, retrying", "retries"),
+    ("Channel 01 : 9[101d0] -> 0[101c0] [send] via NET/AWS Libfabric/0", "gdr-off"),
+    ("Channel 01 : 9[101d0] -> 0[101c0] [send] via NET/AWS Libfabric/0/GDRDMA", None),
+    ("Connected all rings, use ring PXN 0 GDR 0", "gdr-off"),
+    ("Connected all rings, use ring PXN 0 GDR 1", None),
+    ("HINT: In many cases this error occurs when NICs are not cross-rail connected.", "nccl-hint"),
+    ("NET/OFI Selected Provider is tcp (found 1 nics)", "sockets"),
+    ("NET/OFI Selected Provider is efa (found 4 nics)", None),
     ("ncclSocketTryConnect: connect to 10.0.0.1<4> returned Connection timed out, retrying (1/34)", "retries"),
 )
 
@@ -48,6 +55,14 @@ WARNINGS: Final = (
     ("NET/IB : Got completion with error 12, opcode 0, len 0, vendor err 129", "rdma-failed", False),
     ("NET/IB: Got completion from peer 10.0.0.1<5> with status=12 opcode=1 len=0 vendor err 129", "rdma-failed", False),
     ("Error: failed to extend /dev/shm/nccl-x to 9637892 bytes, no space left", "shm-full", False),
+    ("Call to ibv_modify_qp failed with error Connection timed out", "rdma-failed", False),
+    ("Call to ibv_reg_mr failed with error Cannot allocate memory", "locked-memory", False),
+    ("socketProgress: Connection closed by remote peer node2<42830>", "peer-gone", False),
+    ("P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case", "p2p-off", True),
+    ('Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!', "no-iommu-pt", True),
+    ("NUMA auto balancing enabled which can lead to variability in the RCCL performance!", "numa-balancing", True),
+    ("Cuda failure 802 'system not yet initialized'", "no-fabric", False),
+    ("Cuda failure 711 'peer mapping resources exhausted'", "too-many-peers", False),
     ("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000", "gpu-shared", False),
 )
 """What NCCL warns of, its code, and whether the job goes on."""
@@ -96,6 +111,23 @@ def test_a_row_of_topo_without_nvlink_is_evidence(row: str, code: str | None, tm
     assert notes == ({code} if code else set())
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("mpirun -np 2 -x NCCL_IB_DISABLE=1 ./all_reduce_perf -b 8", "rdma-off"),
+        ("NCCL_P2P_DISABLE=1 ./all_reduce_perf -b 8 -g 2", "p2p-off"),
+        ("export NCCL_SHM_DISABLE=1", "shm-off"),
+        ("mpirun -np 2 -x NCCL_IB_DISABLE=0 ./all_reduce_perf -b 8", None),
+        ("I also tried NCCL_P2P_DISABLE=1 with the same result", None),
+        ("        D D D D D D", "nvlink-down"),
+        ("        U U U U U U", None),
+        ("\t Link 3: <inactive>", "nvlink-down"),
+    ],
+)
+def test_a_command_line_and_the_state_of_links_are_evidence(line: str, code: str | None, tmp_path: Path) -> None:
+    assert {note.code for note in read_log(pasted(tmp_path, f"{line}\n")).notes} == ({code} if code else set())
+
+
 def test_a_link_that_lspci_calls_downgraded_is_evidence(tmp_path: Path) -> None:
     text = "\t\tLnkCap: Port #0, Speed 32GT/s, Width x16\n\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n"
     assert "pcie-degraded" in {note.code for note in read_log(pasted(tmp_path, text)).notes}
@@ -141,3 +173,22 @@ def test_the_network_that_nccl_uses_is_the_cause(tmp_path: Path) -> None:
     assert [cause.code for cause in answer(tmp_path, text, nics="64x400Gb/s").causes] == ["network-path"]
     assert not answer(tmp_path, "node1:4:5 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\n").causes
     assert require(answer(tmp_path, text)).causes[0].code == "network-path"
+
+
+def test_evidence_is_the_cause_where_hosts_are_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    text = "n1:4:5 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/4\n"
+    path.write_text(f"{text}67108864 16777216 float sum -1 12210.1 5.50 5.50 0 12150.0 5.52 5.52 0\n", encoding="utf-8")
+    causes = answer_of(judge(pool((find(tmp_path, str(path)).read(),)))).causes
+    assert [cause.code for cause in causes] == ["network-path"]
+
+
+def test_a_single_rank_is_the_cause_of_no_bus_bandwidth(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    place = "all_reduce_perf -b 8M -g 1\n#  Rank  0 Group  0 Pid    127 on worker-0 device  0 [0x00] NVIDIA A10G\n"
+    head = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+    path.write_text(
+        f"{place}{head}8388608 2097152 float sum -1 43.66 192.13 0.00 0 0.31 27060 0.00 0\n", encoding="utf-8"
+    )
+    causes = answer_of(judge(pool((find(tmp_path, str(path)).read(),)))).causes
+    assert [cause.code for cause in causes] == ["one-rank"]

@@ -1,6 +1,7 @@
 """A log reads the same however it was pasted, or is refused; never with other numbers."""
 
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -70,6 +71,7 @@ DISGUISES: Final[dict[str, Disguise]] = {
     "trailing spaces": "   \n".join,
     "wrapped": wrapped,
     "commas": with_commas,
+    "bold": lambda lines: re.sub(r"(?<=\s)(\d+\.\d+)(?=\s)", r"**\1**", "\n".join(lines)),
 }
 
 
@@ -103,6 +105,24 @@ def test_a_disguise_changes_no_number(name: str, disguise: str, tmp_path: Path) 
         assert isinstance(pasted, str) or all(any(agrees(row, other) for other in plain) for row in pasted)
     else:
         assert pasted == plain
+
+
+PREFIXED: Final = (
+    "cuda-p2p.txt",
+    "nixlbench.txt",
+    "plain.csv",
+    "table-aligned.txt",
+    "table-semicolon.csv",
+    "ucx-perftest.txt",
+)
+"""Logs whose lines have no common shape, and words that look like a launcher's prefix."""
+
+
+@pytest.mark.parametrize("disguise", ["pdsh", "host", "logger", "list", "diff", "quoted"])
+@pytest.mark.parametrize("name", PREFIXED)
+def test_the_same_characters_before_every_line_are_no_part_of_it(name: str, disguise: str, tmp_path: Path) -> None:
+    lines = (LOGS / name).read_text(encoding="utf-8").splitlines()
+    assert rows_of(name, DISGUISES[disguise](lines), tmp_path) == plain_rows(name)
 
 
 LINE_BY_LINE: Final = frozenset(

@@ -93,6 +93,8 @@ def test_a_host_name_may_have_a_space(tmp_path: Path) -> None:
         ("mpirun -np 8 ./all_reduce_perf -b 8G -e 8G -g 1", None),
         ("srun -N 2 --ntasks-per-node=4 all_reduce_perf -b 8G -e 8G", 2),
         ("srun -N2 -n 8 all_reduce_perf -b 8G -e 8G", 2),
+        ("./all_reduce_perf -g 8 -n 20 | tail -n 30", None),
+        ("mpirun -np 8 -H a:4,b:4 ./all_reduce_perf -g 1 -n 100", 2),
     ],
 )
 def test_a_command_line_says_how_many_ranks_and_hosts(command: str, hosts: int | None, tmp_path: Path) -> None:
@@ -101,6 +103,95 @@ def test_a_command_line_says_how_many_ranks_and_hosts(command: str, hosts: int |
     stored = read(tmp_path, f"$ {command}\n{HEADER}{row}{END}")
     assert {case.ranks for case in stored.run.cases} == {8}
     assert len(set(stored.run.hosts)) == (hosts or 1)
+
+
+def test_busbw_over_algbw_wins_over_a_command_line(tmp_path: Path) -> None:
+    stored = read(tmp_path, f"$ mpirun -np 16 ./all_reduce_perf -g 1\n{HEADER}{ROW}{END}")
+    assert {case.ranks for case in stored.run.cases} == {8}
+    assert "deduced" in codes(stored)
+
+
+HEAD = "#bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
+
+
+def test_the_command_line_names_the_test_whose_title_was_left_out(tmp_path: Path) -> None:
+    text = f"I run numactl -C 64 ib_send_bw -d mlx5_0 -b\n\n{HEAD}1024 1000 0.00 **45.42** 5.68\n"
+    (case,) = read(tmp_path, text).run.cases
+    assert (case.op, case.tool_op) == ("pair_bidir", "Send Bidirectional BW Test")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "why"),
+    [
+        (f"{HEAD}65536 -1852466176 0.00 -4.73 -0.009026\n", "no-results", "negative"),
+        ("Running a.\nnvbandwidth Version: v0.2\nWaiving device_to_device_memcpy_write_ce.\n", "no-results", "Waiving"),
+        (END, "no-results", "average of all sizes"),
+        ("Count  Size   Time, us\n  65536   262144   76.46   72.62   82.30\n", "no-header", "Collective"),
+        ("Unidirectional copy peak bandwidth GB/s\nD/D 0 1\n0 N/A 28.1\n", "no-header", "list of devices"),
+        (
+            "n:1:2 [0] a.cc:9 NCCL WARN Cuda failure 711 'x y'\nTest NCCL failure a.cu:5 'unhandled cuda error'\n",
+            "job-failed",
+            "'x y'",
+        ),
+        (
+            "ncclUnhandledCudaError: Call to CUDA function failed.\nn:1:2 [0] NCCL INFO a\nCuda failure 802 'x y'\n",
+            "job-failed",
+            "'x y'",
+        ),
+        ("\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n", "no-results", "runs at 8 GT/s"),
+    ],
+)
+def test_a_paste_without_results_says_why(text: str, code: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(LogError, match=why) as refused:
+        read(tmp_path, text)
+    assert refused.value.code == code
+
+
+GLOO = """
+Algorithm: allreduce_ring
+Options: processes=2, inputs=1
+    size (B)   elements   min (us)   p50 (us)   max (us)   avg (GB/s)
+    400        100        113        120        400        0.003
+"""
+SGLANG = """
+all_reduce, 4 ranks
+    Size  Custom(ms)  Symm(ms)
+    512K    0.037       0.055
+      1M    0.044       0.045
+"""
+NVSHMEM = """
+#reduction_on_stream
+size(B)  count   type  redop  latency(us)  algbw(GB/s)  busbw(GB/s)
+1048576  262144  int   sum    30.1         34.836       60.963
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "times"),
+    [(GLOO, 2, [120e-6]), (SGLANG, 4, [37e-6, 55e-6, 44e-6, 45e-6]), (NVSHMEM, 8, [30.1e-6])],
+)
+def test_a_table_of_another_benchmark_is_read(text: str, ranks: int, times: list[float], tmp_path: Path) -> None:
+    stored = read(tmp_path, text)
+    assert {case.ranks for case in stored.run.cases} == {ranks}
+    assert [row.time_ns / 1e9 for row in stored.imported] == pytest.approx(times)
+
+
+def test_the_first_results_of_a_cut_row_are_read(tmp_path: Path) -> None:
+    """mscclpp-test prints no type, and leaves out what it did not measure below the headings."""
+    head = "#   in-place    out-of-place\n# size count time algbw busbw #wrong time algbw busbw #wrong\n"
+    text = f"{ranks_on(*(('node1', rank) for rank in range(8)))}{head}1073741824 268435456 17018 63.09 110.41 0\n{END}"
+    (row,) = read(tmp_path, text).imported
+    assert (row.case.op, row.case.in_place) == ("all_reduce", True)
+    assert row.time_ns == pytest.approx(17018e3)
+    (row,) = read(tmp_path, f"{HEADER}{ROW[: ROW.index(' 40903')]}\n{END}").imported
+    assert not row.case.in_place
+    assert row.time_ns == pytest.approx(41644e3)
+
+
+def test_a_benchmark_of_mpi_is_known_by_its_name_alone(tmp_path: Path) -> None:
+    text = "Allreduce\uff1a\n#bytes #repetitions t_min[usec] t_max[usec] t_avg[usec]\n4 160 30.48 33.48 32.24\n"
+    (case,) = read(tmp_path, text, ranks=4).run.cases
+    assert (case.op, case.ranks, case.size_bytes) == ("all_reduce", 4, 4)
 
 
 @pytest.mark.parametrize(

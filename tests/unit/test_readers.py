@@ -136,10 +136,15 @@ def test_what_is_no_log_is_refused(content: bytes, code: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "line",
     [
-        "\tGPU0\tGPU1\tNIC0\tCPU Affinity",
         "[  5]   0.00-10.00  sec  42.8 GBytes  36.7 Gbits/sec  3148   sender",
         "  write: IOPS=2931, BW=2932MiB/s (3074MB/s)(20.0GiB/6986msec)",
         "Intel(R) Memory Latency Checker - v3.11",
+        "[tuning] Best combine: SMs 24, NVL chunk 2, RDMA chunk 20: 44.37 GB/s (RDMA), 145.16 GB/s (NVL)",
+        " Transfer 00      |  33.520 GB/s |    2.002 ms |     67108864 bytes | G0 -> GPU00:004 -> G1",
+        "Function    MBytes/sec  Min (sec)   Max         Average",
+        "Benchmark                 Time             CPU   Iterations UserCounters...",
+        "[INFO] [timer.py:189:stop] 0/40, SamplesPerSec=83.48, MemAllocated=0.26GB",
+        "  1%|2   | 3/203 [00:20<19:53,  5.97s/it]",
         "psum_ici: Matrix size: 9x9, matrix_size_gbyte=0.6,achieved_bandwidth_gbyte_s=235.7",
     ],
 )
@@ -236,7 +241,27 @@ def test_superbench_runs_groups_of_nodes(tmp_path: Path) -> None:
 def test_a_table_of_ucc_that_does_not_say_its_collective_has_no_rows() -> None:
     with pytest.raises(LogError) as refused:
         log_of("ucc_perftest", ["Memory type:            host\n", "  1  4  2.5  2.0  3.0\n"])
-    assert refused.value.code == "no-results"
+    assert refused.value.code == "no-header"
+
+
+def test_a_test_of_ucx_that_was_cut_has_the_average_until_then() -> None:
+    title = "| Test: tag match bandwidth |\n"
+    rows = [f"[thread 0]  {n}  0.588 440.0 440.0  2325.25  2325.25  2  2\n" for n in (33, 53)]
+    log = log_of("ucx_perftest", [title, *rows])
+    assert [row.iterations for row in log.rows] == [53]
+    assert [note.code for note in log.notes if note.code == "unfinished"]
+    (row,) = log_of("ucx_perftest", [title, *rows, "Final:  60  0.588 440.0 440.0  2325.25  2325.25  2  2\n"]).rows
+    assert row.iterations == 60
+
+
+def test_full_rows_below_a_short_heading_are_read() -> None:
+    lines = [
+        "# OSU MPI-CUDA Reduce Latency Test v7.3\n",
+        "# Size       Avg Latency(us)\n",
+        "1  50.89  18.27  89.23  1000\n",
+    ]
+    (row,) = log_of("osu-micro-benchmarks", lines).rows
+    assert (row.time_seconds, row.iterations) == (50.89e-6, 1000)
 
 
 def test_two_ranks_that_both_print_rows_are_several_jobs() -> None:

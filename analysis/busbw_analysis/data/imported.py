@@ -216,16 +216,18 @@ def _of_one_run(rows: Sequence[Aggregate]) -> Iterable[Sequence[Aggregate]]:
 
 
 def _of_ratio(table: Table, notes: list[LogNote]) -> tuple[Aggregate, ...]:
-    """The rows of ``table``, with the ranks that busbw over algbw has if the log lists others: its list was cut."""
+    """The rows of ``table``, with the ranks that busbw over algbw has if the log lists or starts others: its list was
+    cut, or the command line is another.
+    """
     rows = table.rows
     op, ranks = rows[0].op, rows[0].ranks
-    if ranks is None or not table.places or deduce.fits(rows, op, ranks):
+    if ranks is None or not (table.places or table.command) or deduce.fits(rows, op, ranks):
         return rows
     fits = deduce.fits(rows, op)
     fit = fits[0] if len(fits) == 1 else None
     if fit is None or fit.ranks is None:
         return rows
-    text = f"{ranks} ranks are listed, but busbw over algbw is that of {fit.ranks}"
+    text = f"{ranks} ranks are {'listed' if table.places else 'started'}, but busbw over algbw is that of {fit.ranks}"
     notes.append(LogNote(code="deduced", text=text, line=table.line))
     return tuple(msgspec.structs.replace(row, op=fit.op, ranks=fit.ranks) for row in rows)
 

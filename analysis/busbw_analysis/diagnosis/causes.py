@@ -248,6 +248,8 @@ _IN_THE_LOG: Final = {
         "no-rdma": "give the job its RDMA devices (ibv_devices must list them there), then run it again",
         "nic-closed": "give the job that device too (/dev/infiniband, device plugin)",
         "rdma-failed": "check that the NICs of both hosts reach each other (ib_write_bw; GID index, MTU, cable)",
+        "locked-memory": "raise the limit of locked memory (ulimit -l), load nvidia-peermem",
+        "peer-gone": "read the log of that rank",
         "sockets": "let NCCL use RDMA or the network's plugin (NCCL_DEBUG=INFO says what it finds)",
         "port-down": "bring the port up (ibstat)",
         "gdr-off": "load nvidia-peermem or use DMA-BUF, and put NIC and GPU below one switch",
@@ -258,6 +260,9 @@ _IN_THE_LOG: Final = {
         "p2p-off": _UNSET,
         "shm-off": _UNSET,
         "shm-full": "raise its limit (docker run --shm-size)",
+        "no-fabric": "start nvidia-fabricmanager of the driver's version",
+        "too-many-peers": "use at most 8 GPUs of a host",
+        "nvlink-down": "reset the GPUs; if the link stays down, replace the bridge or GPU (nvidia-smi nvlink -s)",
         "gpu-shared": "give every rank a GPU of its own",
         "no-nvlink": "expect what PCI Express has (nvidia-smi topo -m), or check the bridge",
         "via-shm": "check why the GPUs have no peer access (nvidia-smi topo -p2p r)",
@@ -265,6 +270,9 @@ _IN_THE_LOG: Final = {
     },
     "settings": {
         "pcie-degraded": "reseat that device, or check the slot",
+        "nccl-hint": "follow it",
+        "numa-balancing": "turn it off (sysctl kernel.numa_balancing=0)",
+        "no-iommu-pt": "start the kernel with iommu=pt",
         "choice-forced": _UNSET,
         "few-channels": _UNSET,
     },
@@ -280,7 +288,8 @@ def _evidence(code: str) -> _Rule:
 
     def seen(judgement: Judgement) -> list[Finding]:
         path = "network-path" if len(set(judgement.facts.hosts)) > 1 else "host-path"
-        by_code = {finding.code: finding for finding in judgement.findings if code in {path, "settings"}}
+        paths = {path, "settings"} if judgement.facts.hosts_known else {code}
+        by_code = {finding.code: finding for finding in judgement.findings if code in paths}
         return [by_code[kind] for kind in actions if kind in by_code]
 
     return _Rule(
@@ -293,6 +302,7 @@ def _evidence(code: str) -> _Rule:
     )
 
 
+_ALL_GPUS: Final = "start it with all GPUs (-g N), or build it with MPI=1 and start it with mpirun"
 CONTRASTS: Final = {
     "slow-gpu": "check the slot and the link of that GPU (nvidia-smi -q, lspci -vv), then its clocks and NUMA node",
     "slow-nic": "check that port: cable, rate (ibstat), PCIe link (lspci -vv)",
@@ -355,6 +365,7 @@ _RULES: Final = (
         always=False,
     ),
     *map(_evidence, _IN_THE_LOG),
+    _Rule("one-rank", _ALL_GPUS, always=False, unjudged=True),
     _Rule("throttled", "check power limits and cooling of the GPUs", lambda *_: True),
     _Rule(
         "hardware",

@@ -18,7 +18,10 @@ from busbw_analysis.data.readers.nccl_info import EVIDENCE, HARMLESS, LIKELY, Pa
 _QUOTED: Final = 200
 _STRONG: Final = re.compile(
     r"NCCL WARN .+|Test (?:\w+ ?failure|timeout).*|# error: .+|NCCL [Ee]rror.*|nccl\w*Error.*|\[?CUDA_ERROR_.+"
+    r"|Cuda failure .*'.+'"
 )
+_CONSEQUENCE: Final = re.compile(r"unhandled \w+ error|Call to CUDA function failed")
+"""An error that says only that there was one before."""
 _PROSE: Final = r"(?:[A-Z][\w',; -]{10,}[.?!]+\s*)+$"
 """Sentences of the person who pasted the log."""
 _WEAK: Final = re.compile(
@@ -32,6 +35,8 @@ _MAYBE: Final = re.compile(
 )
 _FATAL: Final = ("placeholder", "no-header", "ambiguous-heading", "no-unit", "truncated-row")
 """Codes of notes that explain why there is no result."""
+_REASONS: Final = ("not-a-number", "waived", "failed-test")
+"""Codes of notes that say why there is no row."""
 _LEAST_RATE: Final = 0.1e9
 _RESULTS: Final = ("time_seconds", "rate", "algbw", "busbw")
 _LASTING: Final = ("tool_version", "library_version")
@@ -100,9 +105,9 @@ class Draft:
             return
         if _MAYBE.search(text) is not None and HARMLESS.isdisjoint(codes):
             strong = _STRONG.search(text)
-            if strong is not None:
+            if strong is not None and not (self._quotes_tool and _CONSEQUENCE.search(text)):
                 self.fail(strong[0], line.number)
-            elif _WEAK.match(text) is not None and not self._quotes_tool:
+            elif strong is None and _WEAK.match(text) is not None and not self._quotes_tool:
                 self.error, self._error_line = text.strip()[:_QUOTED], line.number
 
     def _take_evidence(self, line: int, text: str) -> frozenset[str]:
@@ -152,8 +157,9 @@ class Draft:
 
     def add(self, line: int, **fields: object) -> None:
         """Add a row with fields of ``Aggregate``. ``end`` adds the ranks, and S for a size in blocks."""
-        if all(fields.get(name) is None for name in _RESULTS):
-            self.note("not-a-number", line, "a row without a number for its time or rate is ignored")
+        results = [value for name in _RESULTS if (value := fields.get(name)) is not None]
+        if not results or any(isinstance(value, float) and value < 0 for value in results):
+            self.note("not-a-number", line, "a row without a time or rate, or with a negative one, is ignored")
         else:
             self.rows.append(fields | {"line": line})
 
@@ -253,8 +259,8 @@ class Draft:
         why = self.progress.in_words()
         if why:
             raise LogError(f"{self.source}: a log of {self.tool} without results: {why}{self._seen()}", code="hang")
-        notes = self._notes.get("not-a-number")
-        why = "no line has the columns that busbw reads there (docs/logs.md)" if notes is None else notes[0].text
+        reasons = [self._notes[code][0].text for code in _REASONS if code in self._notes]
+        why = next(iter(reasons), "no line has the columns that busbw reads there (docs/logs.md)")
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"
         raise LogError(f"{self.source}: {name} without results: {why}{self._seen()}", code="no-results")
 

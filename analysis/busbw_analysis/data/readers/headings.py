@@ -109,8 +109,8 @@ def column(heading: str) -> Column:
 def variant(heading: str) -> Column:
     """A heading of unknown words with the unit of a time or rate: what it says, and those words as ``variant``."""
     plain = re.sub("[*`]", "", heading[:_LONGEST]).strip()
-    words = plain.replace("_", " ").split()
-    for at in (-1, 0):  # "NCCL (GB/s)", "GB/s with NCCL"
+    words = re.sub(r"(?<=\w)(?=\()", " ", plain.replace("_", " ")).split()
+    for at in (-1, 0):  # "NCCL (GB/s)", "NCCL(ms)", "GB/s with NCCL"
         known = column(words[at]) if len(words) > 1 else Column(heading)
         rest = words[:at] if at else words[1:]
         if known.name in {"time", "bandwidth"} and known.factors:

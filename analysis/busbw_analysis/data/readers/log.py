@@ -45,7 +45,7 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     messages: how many S the rate counts per call, such as 2 for both directions of a pair; without a rate, algbw
     statistic: statistic of the time or rate: mean, median, min, max, p99, sum, sample
     iterations: number of calls
-    algbw, busbw: printed bandwidths in B/s, by the unit that the tool claims
+    algbw, busbw: printed bandwidths in B/s, by the unit that the tool claims; algbw also size over time
     check, wrong_elements: result of the tool's verification
     source, target, part: labels of a cell of a matrix, and which of several matrices
     samples_seconds: one time per iteration

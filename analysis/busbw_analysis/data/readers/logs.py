@@ -31,6 +31,7 @@ from busbw_analysis.data.readers import (
     paste,
     perftest,
     ras,
+    rocm,
     stream,
     superbench,
     tables,
@@ -115,6 +116,7 @@ def _messages_alone(draft: Draft, lines: Iterable[str]) -> None:
 
 
 _MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, _messages_alone, NCCL)
+_HARDWARE: Final = Reader("hardware", nccl_info.HARDWARE, _messages_alone)
 _TABLE: Final = Reader("table", tables.SIGN, tables.read)
 _WATCHDOG: Final = Reader("torch watchdog", watchdog.SIGN, watchdog.read, NCCL)
 READERS: Final = (
@@ -133,6 +135,7 @@ READERS: Final = (
     Reader("DCGM diagnosis", dcgm.SIGN, dcgm.read, replace(_NVBANDWIDTH, copies=None)),
     Reader("STREAM", stream.SIGN, stream.read, Tool("cpu", "cpu", one_host=True)),
     Reader("CUDA samples", cuda_samples.SIGN, cuda_samples.read, _CUDA_SAMPLES),
+    Reader("rocm_bandwidth_test", rocm.SIGN, rocm.read, replace(_NVBANDWIDTH, copies=64 << 20)),
     Reader("OSU micro-benchmarks", osu.SIGN, osu.read, OF_MPI),
     Reader("oneCCL benchmark", imb.ONECCL, imb.read, Tool("oneccl")),
     Reader("Intel MPI benchmarks", imb.SIGN, imb.read, OF_MPI),
@@ -148,19 +151,45 @@ READERS: Final = (
     _WATCHDOG,
     Reader("NCCL RAS", ras.SIGN, ras.read, NCCL),
     _MESSAGES,
+    _HARDWARE,
 )
 """The first reader whose sign is in a log reads it. A table takes precedence if the first line is that of a CSV."""
 
 
 _UNREAD: Final = (
-    ("nvidia-smi topo -m", rb"(?m)^[ \t]+GPU0[ \t]+(?:GPU1|NIC0|CPU Aff)", "put it above a log that it explains"),
     ("iperf3", rb"\[ *(?:\d+|SUM)\] +[\d.]+-[\d.]+ +sec ", "busbw run --op tcp_stream measures the same"),
     ("fio", rb"(?m)^fio-\d|\bIOPS=\S+, BW=", "busbw run --op storage_write measures the same"),
     ("Intel MLC", rb"Intel\(R\) Memory Latency Checker", "busbw run --op memory_read measures the same"),
     ("CollectiveX (experts)", rb'"record_type"\s*:\s*"case-attempt"', "busbw has no dispatch and combine of tokens"),
     ("JAX benchmarks", rb"matrix_size_gbyte=.*_bandwidth_gbyte_s", "rates vary by version; write a table of times"),
+    (
+        "DeepEP",
+        rb"\(RDMA\), [\d.]+ GB/s|Dispatch(?: \+ combine)? bandwidth:",
+        "busbw has no dispatch and combine of tokens",
+    ),
+    ("TransferBench", rb"SRC\+EXE\\DST|Transfer \d+ +\|", "busbw run --op peer_copy,host_to_device measures the same"),
+    (
+        "a STREAM program",
+        rb"(?m)^Function +MBytes/sec|^Triad +[\d.]+ MB/s",
+        "busbw run --op stream_triad measures the same",
+    ),
+    ("Google Benchmark", rb"Benchmark +Time +CPU +Iterations", "write a table of sizes and times"),
+    ("DeepSpeed", rb"\bSamplesPerSec=", "it prints averages since the start, in which no step can be seen"),
+    (
+        "a training program",
+        rb"\d(?:it/s|s/it)\b|train_speed\(iter/s\)|'train_runtime'|_microstep: \d",
+        "these are averages or parts of steps; print the time of each step, such as step: 1, loss: 2.1, time: 250.0 ms",
+    ),
 )
 """Name and sign of outputs without a result that busbw can compare, and what to do instead."""
+
+
+def _unread(name: str, head: bytes) -> LogError | None:
+    """The error that names the tool of an output that busbw does not read; None for any other."""
+    for tool, sign, instead in _UNREAD:
+        if re.search(sign, head) is not None:
+            return LogError(f"{name}: output of {tool}, which busbw does not read: {instead}", code="not-a-log")
+    return None
 
 
 def recognise(head: bytes) -> Reader | None:
@@ -199,7 +228,7 @@ def is_log(file: IO[bytes]) -> bool:
         _, head = _unwrapped("", file)
     except LogError:
         return False
-    return recognise(_unpasted(paste.recognised(_texts(head), _is_log), head)) is not None
+    return recognise(_unpasted(paste.recognised(_texts(head), _is_log), head)) not in {None, _HARDWARE}
 
 
 def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> ForeignLog:
@@ -219,9 +248,9 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     has_steps = training.SIGN.search(head) is not None  # as it is: a step's name may be taken for a prefix
     if has_steps and reader in {None, _MESSAGES}:
         raise of_training
-    for tool, sign, instead in _UNREAD if reader is None else ():
-        if re.search(sign, head) is not None:
-            raise LogError(f"{name}: output of {tool}, which busbw does not read: {instead}", code="not-a-log")
+    unread = _unread(name, head)
+    if reader in {None, _HARDWARE} and unread is not None:
+        raise unread
     if reader is None:
         formats = ", ".join(map(slug, READERS))
         raise LogError(
@@ -233,8 +262,10 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     except LogError as error:
         if has_steps and reader is not _WATCHDOG and error.code in {"no-results", "hang"}:
             raise of_training from error
+        if reader is _TABLE and unread is not None and is_recognised:
+            raise unread from error
         others = [other for other in _recognising(_unpasted(pasted, head)) if other not in {reader, _MESSAGES}]
-        if error.code not in {"no-results", "hang"} or not others or not is_recognised:
+        if error.code not in {"no-results", "hang", "no-header"} or not others or not is_recognised:
             raise
         with suppress(LogError):  # such as a Markdown table above the last line of nccl-tests
             return _read(name, file, others[-1], pasted)
@@ -253,7 +284,8 @@ def read_steps(name: str, file: IO[bytes]) -> training.TrainingLog:
     log = training.read(name, pasted.lines(_lines(file, [])))
     if log is None:
         raise LogError(
-            f"{name}: no line about a step in a format that busbw knows: those of {', '.join(training.PROGRAMS)}",
+            f"{name}: no line about a step in a format that busbw knows: those of {', '.join(training.PROGRAMS)}, or "
+            "lines such as step: 1, loss: 2.1, time: 250.0 ms",
             code="no-steps",
         )
     return log

@@ -11,9 +11,14 @@ from typing import Final, NamedTuple
 from busbw.runs.facts import RdmaPort
 
 SIGN: Final = re.compile(rb"NCCL (?:INFO|WARN) ")
+HARDWARE: Final = re.compile(
+    rb"(?m)^[ \t]+GPU0[ \t]+(?:GPU1|NIC0|CPU Aff)|LnkSta:|^(?:CA|Infiniband device) '|NvLink Link Status|Link 0: "
+)
+"""What ``nvidia-smi``, ``lspci``, ``ibstat`` and ``dcgmi`` print of links: evidence without results."""
 LIKELY: Final = re.compile(
     r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|^GPU\d|CA '|State:"
-    r"|[Rr]ate:|device '"
+    r"|[Rr]ate:|device '|use ring PXN|HINT:|Cuda failure|Link \d|^(?:[DUX_] ){3}"
+    r"|(?:-x|-env|export) NCCL_|NCCL_\w+=.*_perf\b"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
 
@@ -32,7 +37,8 @@ class Evidence(NamedTuple):
 
 
 def _variable(names: str, values: str) -> re.Pattern[str]:
-    return re.compile(rf"\b({names}) set by environment to ({values})(?:\.|\s|$)")
+    """What NCCL prints of a variable, or a command line that sets it."""
+    return re.compile(rf"\b({names})(?: set by environment to |=)({values})(?:\.|\s|$)")
 
 
 KINDS: Final = (
@@ -45,11 +51,31 @@ KINDS: Final = (
         re.compile(r"Got completion .*?\b(?:error |status=)(\d+)"),
         "transfers over RDMA end with completion status {} (12: the other NIC does not answer; 5: after another error)",
     ),
+    Evidence(
+        "rdma-failed",
+        re.compile(r"Call to (ibv_modify_qp) failed with (?:error )?(.*)"),
+        "a NIC does not connect to another one ({}: {})",
+    ),
+    Evidence(
+        "locked-memory",
+        re.compile(r"Call to ibv_reg_\w*mr\w* failed"),
+        "a NIC cannot register memory: too little may be locked (ulimit -l), or that of GPUs needs nvidia-peermem",
+    ),
+    Evidence(
+        "peer-gone",
+        re.compile(r"Connection closed by remote peer|Connection reset by peer|remote process exited"),
+        "another rank ended first",
+    ),
     Evidence("sockets", re.compile(r"Using network Socket|via NET/Socket"), "NCCL sends over sockets ({interface})"),
+    Evidence(
+        "sockets",
+        re.compile(r"NET/OFI Selected [Pp]rovider is (tcp|sockets)\b"),
+        "the network plugin sends over sockets (libfabric's provider {})",
+    ),
     Evidence("p2p-off", _variable("NCCL_P2P_DISABLE", "1"), "{}={} forbids copies from GPU to GPU"),
     Evidence(
         "p2p-off",
-        re.compile(r"P2P is disabled between connected GPUs (\d+) and (\d+)"),
+        re.compile(r"P2P is disabled between (?:NVLINK )?connected GPUs (\d+) and (\d+)"),
         "GPUs {} and {} have no peer access",
     ),
     Evidence("p2p-off", _variable("NCCL_P2P_LEVEL", "LOC"), "{}={} forbids copies from GPU to GPU"),
@@ -64,12 +90,26 @@ KINDS: Final = (
         re.compile(r"WARN (?:.*[Ss]hared memory segment|.*/dev/shm/.*(?:space|size))"),
         "shared memory of a host is too small (/dev/shm)",
     ),
+    Evidence(
+        "no-fabric",
+        re.compile(r"'system not yet initialized'"),
+        "NVSwitch is not set up, because nvidia-fabricmanager does not run or has another version than the driver",
+    ),
+    Evidence(
+        "too-many-peers",
+        re.compile(r"'peer mapping resources exhausted'"),
+        "a GPU has more peers than CUDA allows",
+    ),
+    Evidence("nvlink-down", re.compile(r"Link (\d+): <inactive>"), "NVLink {} is down"),
+    Evidence("nvlink-down", re.compile(r"^(?:[UX_] )*D(?: [DUX_]){3,}$"), "an NVLink is down (dcgmi nvlink)"),
     Evidence("gpu-shared", re.compile(r"Duplicate GPU detected : (rank \d+ and rank \d+)"), "{} use the same GPU"),
     Evidence("via-shm", re.compile(r"via SHM"), "GPUs of a host exchange data through host memory (via SHM)"),
     Evidence("nvls-off", _variable("NCCL_NVLS_ENABLE", "0"), "{}={} keeps NVSwitch from adding (NVLink SHARP)"),
     Evidence(
         "gdr-off",
-        re.compile(r"GPU Direct RDMA Disabled for HCA|via NET/IB\w*/\d+(?:/Shared)?\s*$"),
+        re.compile(
+            r"GPU Direct RDMA Disabled for HCA|via NET/(?!Socket)[\w ]+/\d+(?:\(\d+\))?(?:/Shared)?\s*$|PXN \d GDR 0"
+        ),
         "data between GPUs and NICs go through host memory (no GPUDirect RDMA)",
     ),
     Evidence("gdr-off", _variable("NCCL_NET_GDR_LEVEL", "0|LOC"), "{}={} sends data through host memory"),
@@ -78,6 +118,9 @@ KINDS: Final = (
     Evidence(
         "few-channels", _variable("NCCL_MAX_(?:NCHANNELS|CTAS)|NCCL_MAX_NRINGS", r"\d+"), "{}={} limits the channels"
     ),
+    Evidence("nccl-hint", re.compile(r"HINT: (.*\bwhen\b.*)"), "NCCL's hint: {}"),
+    Evidence("numa-balancing", re.compile(r"NUMA auto balancing enabled"), "the kernel moves pages between NUMA nodes"),
+    Evidence("no-iommu-pt", re.compile(r"Missing \"iommu=pt\""), "the IOMMU translates copies between devices"),
     Evidence("retries", re.compile(r"\b(?:Call to )?(\w+) .*\breturned .*, retrying"), "{} failed and was tried again"),
     Evidence(
         "pcie-degraded",
@@ -89,7 +132,7 @@ KINDS: Final = (
         "a PCI Express link runs at {} GT/s {}, less than its device can (lspci)",
     ),
 )
-HARMLESS: Final = frozenset({"no-rdma", "nic-closed", "p2p-off"})
+HARMLESS: Final = frozenset({"no-rdma", "nic-closed", "p2p-off", "numa-balancing", "no-iommu-pt"})
 """Codes of evidence after which NCCL goes on, although it warns."""
 EVIDENCE: Final = frozenset({"port-down", *(kind.code for kind in KINDS)})
 """All codes of evidence."""

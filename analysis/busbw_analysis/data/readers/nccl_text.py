@@ -14,7 +14,7 @@ from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, rest, scaled, verdict, whole
 
 SIGN: Final = re.compile(
-    rb"nThread \d+ nGpus|(?:size|bytes)[ \t]+(?:count|N)[ \t]+type[ \t]+[^\n]{0,60}time[ \t]+algbw"
+    rb"nThread \d+ nGpus|(?:size|bytes)[ \t]+(?:count|N)[ \t]+(?:type[ \t]+[^\n]{0,60})?time[ \t]+algbw"
     rb"|Collective test starting|Avg bus bandwidth +:"
     rb"|(?m:^[ \t]*\d+[ \t]+\d+[ \t]+[a-z]\w+(?:[ \t]+[a-z]+)?(?:[ \t]+-?\d+)?"
     rb"(?:[ \t]+(?:[\d.]+(?:e[+-]\d+)?|N/A)){4,}\s*$)"
@@ -29,18 +29,20 @@ _SETTINGS: Final = re.compile(
 _VERSION: Final = re.compile(r"\b[nr]ccl-tests:? [Vv]ersion (\S+)(?:.*library=(\d+))?")
 _STARTING: Final = re.compile(r"Collective test starting: (\S+)")
 _PERF: Final = re.compile(r"\b([a-z]+(?:_[a-z]+)*?)_perf(?:_mpi)?\b")
-_COMMAND: Final = re.compile(r"\b[a-z_]+_perf(?:_mpi)?\b.* -\w")
+_COMMAND: Final = re.compile(r"\b[a-z_]+_perf(?:_mpi)?\b(?=.* -\w)")
 _OPTIONS: Final = tuple(
-    (re.compile(rf"(?<!\S)(?:{options})(\d{{1,6}})\b"), name)
-    for options, name in (
-        (r"-np\s+|-n\s+|--ntasks[= ]|--np[= ]", "processes"),
-        (r"-N\s*|--nodes[= ]", "hosts"),
-        (r"--ntasks-per-node[= ]|--npernode[= ]|-ppn\s+|--map-by ppr:", "of_host"),
-        (r"-g\s*|--ngpus\s+", "gpus"),
-        (r"-t\s*|--nthreads\s+", "threads"),
+    (re.compile(rf"(?<!\S)(?:{options})(\d{{1,6}})\b"), name, of_tool)
+    for options, name, of_tool in (
+        (r"-np\s+|-n\s+|--ntasks[= ]|--np[= ]", "processes", False),
+        (r"-N\s*|--nodes[= ]", "hosts", False),
+        (r"--ntasks-per-node[= ]|--npernode[= ]|-ppn\s+|--map-by ppr:", "of_host", False),
+        (r"-g\s*|--ngpus\s+", "gpus", True),
+        (r"-t\s*|--nthreads\s+", "threads", True),
     )
 )
-"""Options of launchers and of the tool."""
+"""Options, and whether they are of the tool, behind its name, or of a launcher, before it."""
+_HOSTS: Final = re.compile(r"(?<!\S)(?:-H|--?hosts?)[= ]([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)")
+"""The hosts that a launcher is given by name, with their slots."""
 _LAUNCHED: Final = re.compile(r"\b(?:mpirun|mpiexec|srun|torchrun)\b")
 _SUMMARY: Final = re.compile(r"(Out of bounds values|Avg bus bandwidth)\s*:\s*(\S+)\s*(\w*)")
 _NAMES: Final = {"type": "dtype", "bytes": "size", "N": "count", "op": "redop", "res": "error"}
@@ -88,6 +90,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     for line in draft.scan(lines):
         reader.take(line)
     reader.close()
+    if not draft.tables and reader.summary:
+        draft.note("not-a-number", reader.summary, "only its summary is there, an average of all sizes: add the rows")
 
 
 class _Reader:
@@ -107,7 +111,7 @@ class _Reader:
         """Ranks that the command line starts; None: it does not say."""
         self.announced: tuple[int, int, str] | None = None
         """Largest size, step, and whether the step is a factor or bytes, as the tool announces them."""
-        self.largest = self.per_process = 0
+        self.largest = self.per_process = self.summary = 0
 
     def take(self, line: Line) -> None:
         """Process one line: a row, a part of a row, a heading, or anything else."""
@@ -133,7 +137,8 @@ class _Reader:
             return True
         # busbw's own export writes N/A for an unknown number of elements.
         counts = [whole(word) for word in words[:2] if word != "N/A"]
-        if words[0] != "N/A" and len(words) > 2 and None not in counts and words[2][:1].isalpha():
+        begins = words[2:] and (words[2][:1].isalpha() or ("dtype" not in self.columns.base and words[1].isdecimal()))
+        if words[0] != "N/A" and begins and None not in counts:
             self.cut()
             self.part, self.part_line = words, line.number
             self.largest = max(self.largest, counts[0] or 0)
@@ -173,7 +178,13 @@ class _Reader:
         return True
 
     def cut(self) -> None:
-        """Discard an incomplete row."""
+        """Discard an incomplete row, but for its first results if they are whole."""
+        columns = self.columns
+        if self.part and columns is not None and columns.groups[0][-1] not in _TIMED:
+            first = columns._replace(groups=columns.groups[:1], last=(), places=columns.places[:1])
+            if len(self.part) == first.width:
+                self._add(first, self.part, self.part_line)
+                self.part = []
         if self.part:
             self.draft.note("truncated-row", self.part_line, "a row that is cut off is ignored")
             self.part = []
@@ -267,21 +278,31 @@ class _Reader:
             if self.draft.rows:
                 self.close()
             self.op_hint = names.pop()
-            if _COMMAND.search(text) is not None:
+            if (program := _COMMAND.search(text)) is not None:
                 self.draft.facts["command"] = text.strip()[:1000]
-                self._started(text)
+                self._started(text[: program.start()], text[program.end() :].partition("|")[0])
 
-    def _started(self, command: str) -> None:
-        """Record how many ranks and hosts a command line starts, if it says both processes and GPUs of each."""
-        options = {name: int(value) for pattern, name in _OPTIONS for value in pattern.findall(command)[:1]}
+    def _started(self, launcher: str, tool: str) -> None:
+        """Record how many ranks and hosts a command line starts, if it says both processes and GPUs of each.
+
+        launcher, tool: what stands before and behind the name of the program
+        """
+        options = {
+            name: int(value)
+            for pattern, name, of_tool in _OPTIONS
+            for value in pattern.findall(tool if of_tool else launcher)[:1]
+        }
         processes = options.get("processes", options.get("hosts", 0) * options.get("of_host", 0))
+        if "hosts" not in options and (named := _HOSTS.search(launcher)) is not None:
+            options["hosts"] = len({host.partition(":")[0] for host in named[1].split(",")})
         if "hosts" in options:
             self.draft.facts["hosts"] = options["hosts"]
-        if processes or not _LAUNCHED.search(command):
+        if processes or not _LAUNCHED.search(launcher):
             self.started = (processes or 1) * options.get("gpus", 1) * options.get("threads", 1)
 
     def _summary(self, line: Line, match: re.Match[str]) -> None:
         self.cut()
+        self.summary = line.number
         value = number(match[2])
         if value is not None and match[1].startswith("Out"):
             self.draft.facts["out_of_bounds"] = int(value)

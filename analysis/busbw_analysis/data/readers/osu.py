@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import MPI_BLOCKS, dtype_named, mpi_op_named, number, rest, scaled, whole
+from busbw_analysis.data.readers.lines import MPI_BLOCKS, Line, dtype_named, mpi_op_named, number, rest, scaled, whole
 
 SIGN: Final = re.compile(rb"# {0,9}(?:OSU|OMB)[ -][^\n]{1,99} Test\b")
 _TITLE: Final = re.compile(r"\s*#\s*(?:OSU|OMB(?:-Py| Python)?) (.*?) Test(?:\s+(?:v|\(Version )(\d[^\s)]*)\)?)?\s*$")
@@ -30,6 +30,9 @@ _STARTUP: Final = re.compile(r"MPI startup\(\): (\d{1,7})\s+(\d{1,9})\s+(\S+)\s+
 _LAUNCH: Final = re.compile(r"\b(?:mpirun|mpiexec|srun|jsrun)\b.*\s(?:-np|-n|--ntasks[= ])\s?(\d{1,7})\b.*\bosu_")
 _TIMES: Final = ("Pure Comm.(us)", "Avg Latency(us)", "Latency(us)", "Avg Lat(us)", "Lat(us)")
 _RATES: Final = ("Bandwidth(MB/s)", "MB/s")
+_SHORT: Final = ["Size", "Avg Latency(us)"]
+_FULL: Final = [*_SHORT, "Min Latency(us)", "Max Latency(us)", "Iterations"]
+"""The headings of collectives, and those with ``-f``."""
 _USED: Final = frozenset({"Size", "Iterations", "Validation", *_TIMES, *_RATES})
 _TWO: Final = (
     (re.compile(r"(?:multi-?|multi-threaded |multi-process |partitioned )? ?latency(?: persistent)?"), "ping_pong", 1),
@@ -62,10 +65,18 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             if draft.rows:
                 draft.note("repeated-header", line.number, "a header without a title: output of two jobs is mixed")
             draft.names = [_column(name) for name in _HEADING.findall(line.text.strip().lstrip("# "))]
-        elif (cells := draft.cells(line, line.text.split(), _CHECKS)) is not None:
+        elif (cells := _cells(draft, line)) is not None:
             _add(draft, line.number, test, cells)
         else:
             _around(draft, line.text)
+
+
+def _cells(draft: Draft, line: Line) -> dict[str, str] | None:
+    """The cells of a row; a short heading above full rows is one that somebody cut."""
+    words = line.text.split()
+    if draft.names == _SHORT and len(words) == len(_FULL):
+        draft.names = _FULL
+    return draft.cells(line, words, _CHECKS)
 
 
 def _column(heading: str) -> str:

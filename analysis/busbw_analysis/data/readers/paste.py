@@ -26,6 +26,8 @@ _FRAMED: Final = re.compile("\\s*\u2502([^\u2502]*)\u2502\\s*")
 _BLOCK: Final = re.compile(r"\s*</?pre\b[^<>]{0,99}>\s*")
 """A tag alone in its line, which is a code fence."""
 _BREAK: Final = re.compile(r"<br\s*/?>\n?")
+_BOLD: Final = re.compile(r"(?<![^\s|])\*\*([^\s*|][^*|\n]{0,80})\*\*(?![^\s|])")
+"""Words or a cell in bold type, in Markdown."""
 _FENCE: Final = re.compile(r"\s{0,12}(?:[>*-]\s)?\s*(?:```|~~~)")
 _PROGRAM: Final = re.compile(r"_perf\b|\b(?:mpirun|mpiexec|srun|torchrun|osu_\w+|ib_\w+)\s")
 """Words of a command line, which may stand outside of a fence."""
@@ -41,6 +43,10 @@ _LONGEST_PREFIX: Final = 160
 _MOST_LINES: Final = 4000
 _SHARE: Final = 0.6
 _MOST: Final = 0.8
+_NEARLY_ALL: Final = 0.95
+_FEWEST_ALIKE: Final = 3
+"""Share of lines, and their number, that begin with the same characters only if these are no part of the log."""
+_BEGINNING: Final = re.compile(r"[^\n]{0,120}?(?:[\])>*+:]|-(?=\s))\s*")
 _NUMBERS: Final = 2
 """Numbers that a line has at least if it is taken for a row."""
 _NUMBER: Final = re.compile(r"(?<!\S)[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?%?(?!\S)")
@@ -51,6 +57,7 @@ _DECIMALS: Final = re.compile(r"(?<!\S)-?\d+,(?:\d{1,2}|\d{4,})(?!\S)")
 """Behind a comma; three digits may be thousands."""
 _POINT: Final = re.compile(r"(?<!\S)-?\d+\.\d+(?!\S)")
 _GOES_ON: Final = re.compile(r"\s*(?:#wrong|[^#\s=*_-]|[=*_-]{1,9}\w)")
+_MESSAGE: Final = re.compile("NCCL (?:INFO|WARN)")
 _LEAST_BROKEN: Final = 3
 _LEAST_PREFIX: Final = 4
 """Characters of a word that two lines begin with only if it is no part of the log."""
@@ -71,12 +78,14 @@ def as_text(text: str) -> str:
 
 
 def as_line(text: str) -> str:
-    """A line of a log with usual spaces, without invisible characters, tags and entities of web pages."""
+    """A line of a log with usual spaces, without invisible characters, bold type, tags and entities of web pages."""
     if not text.isascii():
         text = _UNSEEN.sub("", text.translate(_SPACES))
     if "<" in text:
         text = "```\n" if _BLOCK.fullmatch(text) is not None else text
         text = _MARKUP.sub("", text)
+    if "**" in text:
+        text = _BOLD.sub(r"\1", text)
     if "\u2502" in text and (framed := _FRAMED.fullmatch(text)) is not None:
         text = f"{framed[1]}\n"
     if "&" in text:
@@ -165,10 +174,17 @@ class Paste:
 
     def _plain(self, text: str) -> str:
         """A line without what stands before it, and with decimal points."""
-        behind = text if self.prefix is _LINE_NUMBER else without_prefix(text)  # which takes a number for a rank
-        if self.prefix is not None and (match := self.prefix.match(behind)) is not None:
-            text = match.string[match.end() :]
+        text = _behind(self.prefix, text)
         return _COMMA.sub(r"\1.\2", text) if self.commas and _is_row(text) else text
+
+
+def _behind(prefix: re.Pattern[str] | None, text: str) -> str:
+    """A line without ``prefix``."""
+    if prefix is None:
+        return text
+    # The prefixes of launchers include numbers, which are ranks.
+    match = (None if prefix is _LINE_NUMBER else prefix.match(without_prefix(text))) or prefix.match(text)
+    return text if match is None else match.string[match.end() :]
 
 
 def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
@@ -183,13 +199,14 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
     starts, ends = [*fences[::2], None], [*fences[1::2], None]
     inside = [text for start, end in zip(fences[::2], ends, strict=False) for text in texts[start + 1 : end]]
     outside = [text for end, start in zip([0, *ends], starts, strict=False) for text in texts[end:start]]
-    fenced = bool(fences) and is_log("\n".join(inside)) and not is_log("\n".join(outside))
-    if fenced:
-        texts = inside
+    prefix = _prefix(inside or texts)
+    plain = (_behind(prefix, text) for text in inside)
+    fenced = bool(fences) and is_log("\n".join(plain)) and not is_log("\n".join(outside))
+    texts = inside if fenced else texts
     rows = [text for text in texts if _is_row(text) and "#" not in text]
     commas = any(map(_DECIMALS.search, rows)) and not any(map(_POINT.search, rows))
     return Paste(
-        prefix=_prefix([text for text in texts if "NCCL " not in text]),
+        prefix=prefix if fenced or not inside else _prefix(texts),
         fenced=fenced,
         commas=commas,
         width=width,
@@ -237,7 +254,7 @@ def _is_row(text: str) -> bool:
 
 def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
     """The pattern of what stands before most lines of a table, behind launchers' prefixes; None if nothing does."""
-    lines = [text for text in texts if text.strip()]
+    lines = [text for text in texts if text.strip() and _MESSAGE.search(text) is None and _FENCE.match(text) is None]
     numbers = [int(match[1]) if (match := _LINE_NUMBER.match(text)) is not None else -1 for text in lines]
     following = sum(after == before + 1 for before, after in pairwise(numbers))
     if numbers and numbers[0] >= 0 and following > _MOST * (len(lines) - 1) > 1:
@@ -249,14 +266,27 @@ def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
     common = sorted((shape for shape, count in shapes.items() if count >= least), key=len, reverse=True)
     patterns = map(re.compile, common)
     prefix = next((pattern for pattern in patterns if sum(_is_whole(pattern, text) for text in table) >= least), None)
-    return prefix or _logger(lines)
+    return prefix or _logger(lines) or _beginning(lines)
+
+
+def _beginning(lines: Sequence[str]) -> re.Pattern[str] | None:
+    """The same characters before nearly all lines, up to a sign; None if there are none."""
+    first = lines[len(lines) // 2] if len(lines) >= _FEWEST_ALIKE else ""
+    known = len(first.rstrip()) - len(without_prefix(first))
+    ends = [match.end() for match in _BEGINNING.finditer(first) if match.end() > known]
+    for end in reversed(ends):
+        beginning = first[:end].rstrip()
+        alike = sum(text.startswith(beginning) for text in lines)
+        if alike >= _NEARLY_ALL * len(lines):
+            return re.compile(re.escape(beginning) + r"\s?")
+    return None
 
 
 def _logger(lines: Sequence[str]) -> re.Pattern[str] | None:
     """The pattern of what a logger prints before every line, up to its level; None if there is none."""
     shapes = Counter(shape for text in map(without_prefix, lines) for shape in _shapes(text) if _LEVEL.search(shape))
     shape, count = max(shapes.items(), key=lambda item: (item[1], len(item[0])), default=("", 0))
-    return re.compile(shape) if count > _MOST * len(lines) and count >= _LEAST_BROKEN else None
+    return re.compile(rf"{shape}(?:[-:|]\s)?") if count > _MOST * len(lines) and count >= _LEAST_BROKEN else None
 
 
 def _is_whole(prefix: re.Pattern[str], text: str) -> bool:

@@ -20,6 +20,8 @@ _BARE: Final = re.compile(r"(?<![#\w])(?=(?:bytes|iterations)\b)")
 """Where a heading lost its #, which Markdown takes for its own."""
 _HEADING: Final = re.compile(r"#\w+|tps average|(?:[\w.%]{1,20} )?[\w.]{1,20}\[[^\]]{1,20}\]")
 _DEVICE: Final = re.compile(r"(?:^|\s)Device\s*:\s*(\S+)")
+_PROGRAM: Final = re.compile(r"\bib_(write|read|send|atomic)_(bw|lat)\b(.*?\s(?:-b|--bidirectional)\b)?")
+_NAMED: Final = {"write": "RDMA_Write", "read": "RDMA_Read", "send": "Send", "atomic": "Atomic"}
 _ON_GPU: Final = re.compile(r"creating CUDA Ctx|--use_(?:cuda|rocm)|Using (?:ROCm|HIP) Device|[aA]llocated GPU buffer")
 """What is printed or given where messages begin in a GPU, above the title."""
 JSON: Final = re.compile(rb'"MsgSize"\s*:')
@@ -40,31 +42,33 @@ _USED: Final = frozenset({"#bytes", "#iterations", "t_avg[usec]"})
 
 def read(draft: Draft, lines: Iterable[str]) -> None:
     """The tables of the log."""
-    test = dict(_UNTITLED)
+    test: dict[str, Any] = {}
+    untitled, place = _UNTITLED, dict[str, Any]()
     device: str | None = None
     for line in draft.scan(lines):
         words = line.text.split()
+        untitled = _of_command(line.text) or untitled
         if (match := _TITLE.match(line.text)) is not None:
             draft.begin(line.number)
-            test = _benchmark(match[1])
+            test, place = _benchmark(match[1]), {}
         elif (match := _DEVICE.search(line.text)) is not None:
             if draft.rows:
                 draft.begin(line.number)
-                test = dict(_UNTITLED)
+                test = {}
             draft.facts["nic"] = match[1]
-            test["device"] = device
-            device = None
+            place, device = {"device": device}, None
         elif _ON_GPU.search(line.text) is not None:
             device = "cuda"
         elif words[:1] in (["#bytes"], ["bytes"]) and "iterations" in line.text:
             if draft.rows:
                 draft.begin(line.number)
-                test = dict(_UNTITLED)
+                test, place = {}, {}
             elif draft.names:
                 draft.note("repeated-header", line.number, "client and server print to one log; rows may repeat")
             draft.names = _HEADING.findall(_BARE.sub("#", line.text))
         elif (cells := draft.cells(line, words)) is not None:
-            _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
+            values = {name: number(word) for name, word in cells.items()}
+            _add(draft, line.number, (test or untitled) | place, values)
 
 
 def read_json(draft: Draft, lines: Iterable[str]) -> None:
@@ -81,6 +85,14 @@ def read_json(draft: Draft, lines: Iterable[str]) -> None:
         unit = next((name for name in _RATES if abs(average * _RATES[name] / moved - 1) < _UNIT_FITS), None)
         row |= {} if unit is None else {f"BW average[{unit}]": average, f"BW peak[{unit}]": peak}
     _add(draft, parsed.lines_of("MsgSize", 1)[0], test, row)
+
+
+def _of_command(text: str) -> dict[str, Any] | None:
+    """The fields of the program that a command line starts, for rows whose title was left out."""
+    if (match := _PROGRAM.search(text)) is None:
+        return None
+    kind = "BW" if match[2] == "bw" else "Latency"
+    return _benchmark(f"{_NAMED[match[1]]} {'Bidirectional ' if match[3] else ''}{kind} Test")
 
 
 def _benchmark(title: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ SIGN: Final = re.compile(
     rb"#\d+-\d+ \([0-9a-f]{16}\) (?:MISMATCH|INCOMPLETE)|ranks have different \w+ operation counts"
 )
 JSON: Final = re.compile(rb'"communicators_count"\s*:')
-_NO_COMMA: Final = re.compile(r'(?<=[\d"el}\]])(?=\s*\n\s*")')
+_NO_COMMA: Final = re.compile(r'(?<=[\d"el}\]])(?=[^\S\n]*\n\s*")')
 """Where 2.28.9 leaves one out."""
 _KIND: Final = re.compile(r"Communicator ranks have different (\w+) operation counts")
 _MISSING: Final = re.compile(r"Missing communicator data from (\d+) ranks?")

@@ -22,7 +22,7 @@ from busbw_analysis.data.readers.table_units import Units
 
 SIGN: Final = re.compile(
     rb"(?im)^(?=[^\n]{0,999}(?:size|bytes|payload|message|msg|\b[KMG]i?B\b))"
-    rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s|\bus\b))"
+    rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s|\b[mu]s\b))"
     rb"(?=[^\n]{0,999}(?:[|;,\t]| {2}|bw|\xe2\x94))[ \t>#|\x80-\xff]*[a-z*`(\"][^\n{}=]{3,999}$"
     rb"|(?i:\b(?:size|bytes) *[:=] *\d[^\n]{0,199}\b(?:time|latency|duration|algbw|busbw|bandwidth|bw) *[:=] *\d)"
 )
@@ -61,7 +61,7 @@ _OP: Final = re.compile(
 _RANKS: Final = re.compile(
     r"(?i)(?<![\w.*×x-])(\d{1,6})[- ]?(?:ranks|gpus|devices|processes|npus)\b(?! (?:per|each|/))"
 )
-_WORLD: Final = re.compile(r"(?i)\b(?:world[_ ]?size|n_?ranks|ranks)[ =:]{1,3}(\d{1,6})\b")
+_WORLD: Final = re.compile(r"(?i)\b(?:world[_ ]?size|n_?ranks|ranks|processes)[ =:]{1,3}(\d{1,6})\b")
 _TORCHRUN: Final = re.compile(r"\btorchrun\b(?=.*--nproc[-_]per[-_]node[ =](\d{1,5})\b)(?:.*--nnodes[ =](\d{1,6})\b)?")
 _NODES: Final = re.compile(r"(?i)\b(?:nodes?|hosts?|per)\b")
 
@@ -77,7 +77,7 @@ def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> No
     above: list[str] = []
     for number, line in enumerate(lines, 1):
         plain = line.translate(_BOX).strip("\r\n \ufeff")[:_LONGEST_LINE]
-        if table is not None and table.take_units(plain):
+        if not plain or (table is not None and table.take_units(plain)):
             continue
         if stated := _stated(plain):
             if table is None or table.header != tuple(stated):
@@ -89,7 +89,7 @@ def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> No
             if table is not None:
                 table.end()
             table, above = Table(draft, number, *head, (about or _about)(above)), []
-        elif (table is None or not table.take(number, plain)) and plain:
+        elif table is None or not table.take(number, plain):
             above = [*above[1 - _MOST_ABOVE :], plain]
     if table is None:
         raise LogError(f"{draft.source}: no line has headings for a size and for a time or a rate (docs/logs.md)")
@@ -209,7 +209,7 @@ class Table:
     def take(self, number: int, line: str) -> bool:
         """Take a line that is a row, a second line of headings or a rule; return whether it was one of them."""
         aligned = self.split in _ALIGNED
-        if not line or _RULE.fullmatch(line) is not None:
+        if _RULE.fullmatch(line) is not None:
             return True
         cells = self.split(line)
         if aligned and len(cells) != len(self.header):

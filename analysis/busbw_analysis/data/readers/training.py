@@ -3,8 +3,9 @@
 Sources: ``training_log`` in ``megatron/training/training.py`` of NVIDIA/Megatron-LM; ``MetricsProcessor.log`` of
 pytorch/torchtitan; the progress printer and ``TimingCallback`` of NVIDIA/NeMo; ``ThroughputTimer.stop`` of
 deepspeedai/DeepSpeed; ``metric_logger.py`` of AI-Hypercomputer/maxtext; ``train.py`` of karpathy/nanoGPT,
-``train_gpt2.cu`` of karpathy/llm.c and ``train_gpt2.py`` of karpathy/build-nanogpt. DeepSpeed's average since the start
-is not read, because no step can be seen in it.
+``train_gpt2.cu`` of karpathy/llm.c and ``train_gpt2.py`` of karpathy/build-nanogpt; ``train_batch`` in
+``pipe/engine.py`` of DeepSpeed, which GPT-NeoX uses; ``learning.py`` of TensorFlow's slim. DeepSpeed's average since
+the start is not read, because no step can be seen in it.
 """
 
 import re
@@ -21,6 +22,11 @@ Unit = Literal["s", "tokens/s", "samples/s"]
 """What a program prints of a step: its time, or a rate of a GPU (tokens) or of all (samples)."""
 
 _REAL: Final = r"([\d.,]+(?:e[+-]?\d+)?)"
+_STEP: Final = r"(?i:\b(?:step|iter|iteration)\b)[:= ]{1,3}(\d+)"
+_STEP_TIME: Final = r"(?i:\b(?:step[ _]time|iter[ _]time|time|dt)\b)[:= ]{1,3}"
+"""What other programs print of a step: ``step: 12, loss: 2.1, time: 345.6 ms``."""
+_FIRST: Final = re.compile(r"^\s*([Ss]teps?|[Ii]ter(?:ation)?):")
+"""Which looks like the prefix of a launcher before a step."""
 _FORMATS: Final[tuple[tuple[str, str, str, Unit, float], ...]] = (
     ("Megatron-LM", r"\biteration\s+(\d+)/", rf"elapsed time per iteration \(ms\): *{_REAL}", "s", 1e-3),
     ("NeMo", r"\bglobal_step[:=] *(\d+)", rf"train_step_timing in s[:=] *{_REAL}", "s", 1.0),
@@ -30,9 +36,13 @@ _FORMATS: Final[tuple[tuple[str, str, str, Unit, float], ...]] = (
     ("nanoGPT", r"\biter (\d+):", rf"\btime {_REAL}ms", "s", 1e-3),
     ("llm.c", r"\bstep +(\d+)/\d+ \|", rf"\| *{_REAL} ms \|", "s", 1e-3),
     ("build-nanogpt", r"\bstep +(\d+) *\|", rf"\bdt: *{_REAL}ms", "s", 1e-3),
+    ("DeepSpeed-pipeline", r"\bsteps[:=] *(\d+)\b", rf"\biter time \(s\): *{_REAL}", "s", 1.0),
+    ("TensorFlow", r"\bglobal step *(\d+):", rf"\({_REAL} sec/step\)", "s", 1.0),
+    ("script", _STEP, rf"{_STEP_TIME}{_REAL} ?ms\b", "s", 1e-3),
+    ("script", _STEP, rf"{_STEP_TIME}{_REAL} ?s\b", "s", 1.0),
 )
 """Program, patterns of the step's number and of what it prints of the step, its unit, and the factor to the unit."""
-PROGRAMS: Final = tuple(name for name, *_ in _FORMATS)
+PROGRAMS: Final = tuple(dict.fromkeys(name for name, *_ in _FORMATS if name != "script"))
 _COMPILED: Final = tuple(
     (name, re.compile(step), re.compile(value), unit, factor) for name, step, value, unit, factor in _FORMATS
 )
@@ -46,7 +56,9 @@ _LIKELY: Final = re.compile(r"iter|step|PerSec", re.IGNORECASE)
 SIGN: Final = re.compile(
     rb"elapsed time per iteration \(ms\):|train_step_timing in s|completed step: *\d+, seconds:|\bCurrSamplesPerSec="
     rb"|\bstep: *\d+ .*\btps: *\d|\biter \d+: loss .*\btime [\d.]+ms|\bstep +\d+/\d+ \|.* ms \|"
-    rb"|\bstep +\d+ *\|.*\bdt: *[\d.]+ms"
+    rb"|\bstep +\d+ *\|.*\bdt: *[\d.]+ms|\bsteps: *\d+ .*\biter time \(s\): *\d|global step *\d+: .*sec/step\)"
+    rb"|(?i:\b(?:step|iter|iteration)[:= ]{1,3}\d+\b[^\n]{1,199}\bloss\b[^\n]{1,199}"
+    rb"\b(?:step[ _]time|iter[ _]time|time|dt)[:= ]{1,3}[\d.]+ ?m?s\b)"
 )
 
 
@@ -92,7 +104,7 @@ def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
     """The steps of a log by the program that most lines are of; None if no line is about a step."""
     read_of: dict[str, list[StepLine]] = {}
     peak, timed_out = None, False
-    for line in clean(lines):
+    for line in clean(_FIRST.sub(r"\1=", line) for line in lines):
         text = line.text
         timed_out = timed_out or TIMEOUT in text
         if (match := _PEAK.search(text)) is not None:

@@ -13,7 +13,10 @@ from typing import Any, Final
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import dtype_named, number, op_named, redop_named, rest, scaled, whole
 
-SIGN: Final = re.compile(rb"Collective: +[A-Z]\w+[\s\S]{1,600}\n *Count +Size +Time, us")
+SIGN: Final = re.compile(rb"(?m)^ *Count +Size +Time, us")
+_MISSING: Final = (
+    "the lines that name the operation of this table are missing; put them above it: Collective: Allreduce"
+)
 _SETTING: Final = re.compile(r"(Collective|Memory type|Datatype|Reduction|Inplace): +(\S+)")
 _LAUNCH: Final = re.compile(r"\b(?:mpirun|mpiexec|srun)\b.*\s(?:-np|-n|--ntasks[= ])\s?(\d{1,7})\b.*\bucc_perftest")
 _GATHERED: Final = frozenset({"all_gather", "gather"})
@@ -38,13 +41,11 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             test[match[1]] = match[2]
         elif line.text.startswith("Count"):
             current = "Bus Bandwidth" in line.text
-        elif (
-            "Collective" in test
-            and (words := line.text.split())
-            and len(words) in {5, 8}
-            and number(words[2]) is not None
-        ):
-            _add(draft, line.number, test, dict(zip(_NAMES, words, strict=False)), current=current)
+        elif len(words := line.text.split()) in {5, 8} and words[0].isdecimal() and words[1].isdecimal():
+            if "Collective" in test:
+                _add(draft, line.number, test, dict(zip(_NAMES, words, strict=False)), current=current)
+            else:
+                draft.note("no-header", line.number, _MISSING)
 
 
 def _add(draft: Draft, line: int, test: dict[str, str], row: dict[str, str], *, current: bool) -> None:

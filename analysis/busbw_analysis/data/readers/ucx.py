@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import number, scaled
+from busbw_analysis.data.readers.lines import number, scaled, whole
 
 SIGN: Final = re.compile(
     rb"# iterations \|[^\n]{1,30}\| average \| overall \||\| Test: +[a-z][^\n]{0,80}\|\r?\n\| Data layout:"
@@ -21,6 +21,7 @@ _SETTING: Final = re.compile(r"\| (Test|Message size|Send memory|Recv memory): +
 _TITLE: Final = re.compile(r"[+=-]+ ?([a-z][\w/]*) ?[-=]{2,}[-+=]*")
 _COMMAND: Final = re.compile(r"\bucx_perftest\b.* -\w")
 _OPTION: Final = re.compile(r" -([ts]) ?(\w+)(?=\s|$)")
+_INTERIM: Final = re.compile(r"\[thread \d{1,4}\]((?:\s+[\d.,]+){8}|(?:\s+[\d.,]+){4})")
 _ROW: Final = re.compile(r"(?:([A-Za-z]\S*)\s+)?([\d.,]+(?:\s+[\d.,]+){7}|[\d.,]+(?:\s+[\d.,]+){3})(?:\s+[A-Za-z].*)?")
 """A final row. "Final: " before it may be missing, because it looks like the prefix of a launcher."""
 _MIB: Final = 2.0**20
@@ -31,10 +32,11 @@ _STEPS: Final = 64
 
 
 def read(draft: Draft, lines: Iterable[str]) -> None:
-    """The last row of every test: rows before it are of a part of the calls."""
+    """The last row of every test: rows before it are of a part of the calls, of which the last is read if it is all."""
     test: dict[str, Any] = {}
     size: int | None = None
     cuda: set[str] = set()
+    interim: tuple[int, list[str]] | None = None
     for line in draft.scan(lines):
         text = line.text
         if _COMMAND.search(text) is not None:
@@ -43,17 +45,20 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             size = int(options["s"]) if options.get("s", "").isdecimal() else size
             draft.facts["command"] = text[:1000]
         elif (match := _SETTING.fullmatch(text)) is not None:
-            if match[1] == "Test":
-                test = _test(match[2])
-            elif match[1] == "Message size":
-                size = int(match[2]) if match[2].isdecimal() else None
-            elif match[2].startswith(("cuda", "rocm")):
-                cuda.add(match[1])
+            name, value = match.groups()
+            test = _test(value) if name == "Test" else test
+            size = whole(value) if name == "Message size" else size
+            cuda |= {name} if value.startswith(("cuda", "rocm")) else set()
+        elif (match := _INTERIM.fullmatch(text)) is not None:
+            interim = line.number, match[1].replace(",", "").split()
         elif (match := _ROW.fullmatch(text)) is not None:
             named = test if match[1] in {None, "Final:"} else _test(match[1])
             _add(draft, line.number, named, size, match[2].replace(",", "").split(), on_gpus=len(cuda) == 2)
         elif (match := _TITLE.fullmatch(text)) is not None:
             test, size = _test(match[1]), None
+    if interim is not None and not draft.rows:
+        draft.note("unfinished", interim[0], "the last row is missing: this one is the average of the calls before it")
+        _add(draft, interim[0], test, size, interim[1], on_gpus=len(cuda) == 2)
 
 
 def _test(name: str) -> dict[str, Any]:
