@@ -468,7 +468,7 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
     else:
         visible = smallest_difference(math.log1p(scatter), launches)
         text = f"{many}{where} {undetected(visible)}"
-    undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts)
+    undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts if verdict.op in judgement.asked)
     left = f"; {counted(undecided, 'result')} undecided" if undecided else ""
     advice = more_launches(judgement) if advise else ""
     return sum(points), (f"{text}{left}", advice, pooled, _tested(judgement))
