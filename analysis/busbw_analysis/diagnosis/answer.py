@@ -107,8 +107,9 @@ class Answer:
 
     @property
     def answer(self) -> str:
-        """Headline, bands and the lines of the slices as one text."""
-        return " ".join([self.headline, *(f"{label}: {text}" for label, text in self._judged)])
+        """Headline, bands and the lines of the slices as one text; what was measured comes before why it is not judged."""
+        judged = [f"{label}: {text}" for label, text in self._judged]
+        return " ".join([*judged, self.headline] if self.status == "not judged" else [self.headline, *judged])
 
     @property
     def _judged(self) -> Iterator[tuple[str, str]]:
