@@ -259,12 +259,16 @@ def _unexplained(judgement: Judgement, verdicts: Mapping[Verdict, str | None]) -
 
 
 def _by_band(verdicts: Collection[Verdict]) -> Iterator[tuple[Band, str]]:
-    """One sentence per judged band of sizes. If every reference is doubted, it gives measured numbers, not ratios."""
+    """One sentence per judged band of sizes. If every reference of the first one is doubted, it gives measured numbers,
+    not ratios; of others, the table has the numbers.
+    """
+    first = True
     for band in _BANDS:
         judged = [verdict for verdict in verdicts if verdict.band == band and verdict.status != "not judged"]
-        if judged:
-            doubted = all(verdict.doubt for verdict in judged)
+        doubted = all(verdict.doubt for verdict in judged)
+        if judged and (first or not doubted):
             yield band, f"{_measured_in_band(judged) if doubted else _in_band(judged)}."
+        first = first and not judged
 
 
 def _measured_in_band(judged: Sequence[Verdict]) -> str:
