@@ -107,7 +107,7 @@ class Answer:
 
     @property
     def answer(self) -> str:
-        """Headline, bands and the lines of the slices as one text; what was measured comes before why it is not judged."""
+        """Headline, bands and the lines of the slices as one text; what is not judged has its numbers first."""
         judged = [f"{label}: {text}" for label, text in self._judged]
         return " ".join([*judged, self.headline] if self.status == "not judged" else [self.headline, *judged])
 

@@ -285,7 +285,8 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
     verb = "is" if len(skipped) == 1 else "are"
     left_out = f"{len(skipped)} of {counted(len(planned.cases), 'case')} {verb} skipped; " if skipped else ""
     echo(
-        f"{counted(len(planned.cases) - len(skipped), 'case')} × {counted(requested.launches, 'launch', 'launches')}: about "
+        f"{counted(len(planned.cases) - len(skipped), 'case')} × "
+        f"{counted(requested.launches, 'launch', 'launches')}: about "
         f"{units.format_span(whole_seconds)}, longer if single calls take seconds; {left_out}the backend may refuse "
         "more cases when it starts; nothing was measured",
         err=True,
