@@ -210,6 +210,15 @@ def test_only_a_terminal_gets_a_progress_bar() -> None:
         assert "\x1b[?25" not in err.getvalue()  # a rank that is killed would leave the cursor hidden
 
 
+def test_the_time_left_follows_from_the_blocks_and_not_from_the_start_of_the_ranks() -> None:
+    err = Terminal()
+    rows = [measurement(BARE, case("all_reduce", 64), block) for block in range(2)]
+    plan = msgspec.structs.replace(PLAN, timing=Timing(blocks=2))
+    run_through(live_table.LiveTable(plan, 0, time.monotonic() - 1000, err=err), rows)
+    assert " s left" in err.getvalue()
+    assert " min " not in err.getvalue()
+
+
 def test_a_ping_pong_is_half_a_round_trip() -> None:
     world = World(pieces=(Piece(100e-6, 0.0),), sample_noise=0.0)
     made = measurement(world, case("ping_pong", 1000))

@@ -106,6 +106,7 @@ class LiveTable(Listener):
         else:
             self._blocks_of.update(cases.cases[place] for place, _ in self._remaining.blocks)
         if self._launch == 0:
+            self._began = time.monotonic()  # the start of the ranks is no block
             beside = sum(case.op in self._references for case in cases.cases)
             self._print(
                 f"# {self._plan.name}: {counted(len(cases.cases) - beside, 'case')}"
