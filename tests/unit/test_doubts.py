@@ -65,12 +65,15 @@ def test_a_disturbed_reference_gives_no_verdict_in_any_output(factor: float) -> 
     answer = answer_of(judgement)
     assert (answer.status, [cause.code for cause in answer.causes]) == ("undecided", ["doubted-reference"])
     assert not any(word in answer.answer for word in ("slower", "faster", "expected", "×"))
+    assert [band for band, _ in answer.bands] == ["large"]  # numbers without a verdict, of which the table has the rest
+    assert "disturbed" not in {finding.code for finding in answer.findings}  # the cause says it
     of_model = [one for one in json.loads(render(judgement, answer))["verdicts"] if one["model_ratio"] is not None]
     assert {(one["status"], one["doubt"]) for one in of_model} == {("undecided", "disturbed")}
     table = require_type(Table, verdict_table(judgement, answer))
     (row,) = (row for row in table.rows if row[0].text == "all_reduce")
     assert not {"good", "caution"} & {cell.tone for cell in row} or {cell.tone for cell in row[1:4]} == {row[1].tone}
     assert not any(word in cell.text for cell in row for word in ("slower", "faster", "expected"))
+    assert {cell.text for cell in row[1:4]} == {"? cannot tell"}
     (curve,) = (curve for curve in judgement.curves if curve.series.key.op == "all_reduce")
     assert "×" not in in_words(curve, judgement.doubts[curve.series.key].model, judgement.facts, judgement.cases)
 

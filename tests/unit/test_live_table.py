@@ -195,7 +195,7 @@ def test_the_head_comes_once_a_run_and_says_what_was_rounded() -> None:
     out = io.StringIO()
     run_through(table(out), [measurement(BARE, case("all_reduce", 64))], ("1 B became 4 B",))
     text = out.getvalue()
-    assert text.startswith("# custom: 1 case, 4 ranks on 1 host(s), 3 launch(es), backend gloo\n")
+    assert text.startswith("# custom: 1 case, 4 ranks on 1 host, 3 launches, backend gloo\n")
     assert live_table.header() in text
     later = io.StringIO()
     run_through(table(later, launch=1), [measurement(BARE, case("all_reduce", 64))])
@@ -207,6 +207,16 @@ def test_only_a_terminal_gets_a_progress_bar() -> None:
     for err, drawn in ((io.StringIO(), False), (Terminal(), True)):
         run_through(table(err), rows)
         assert ("\x1b" in err.getvalue()) == drawn
+        assert "\x1b[?25" not in err.getvalue()  # a rank that is killed would leave the cursor hidden
+
+
+def test_the_time_left_follows_from_the_blocks_and_not_from_the_start_of_the_ranks() -> None:
+    err = Terminal()
+    rows = [measurement(BARE, case("all_reduce", 64), block) for block in range(2)]
+    plan = msgspec.structs.replace(PLAN, timing=Timing(blocks=2))
+    run_through(live_table.LiveTable(plan, 0, time.monotonic() - 1000, err=err), rows)
+    assert " s left" in err.getvalue()
+    assert " min " not in err.getvalue()
 
 
 def test_a_ping_pong_is_half_a_round_trip() -> None:

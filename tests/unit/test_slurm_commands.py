@@ -99,7 +99,7 @@ def test_a_fleet_has_a_rank_a_node_unless_more_are_asked_for() -> None:
 def test_a_label_and_a_duration_are_handed_over() -> None:
     result = busbw("submit", "quick", *WORLD, "--label", "before", "--duration", "8h", "--dry-run")
     assert " run --suite quick --label before --duration 8h --ranks 8\n" in result.stdout
-    assert "1 launch(es): about 8 h 0 min" in result.stderr
+    assert "1 launch: about 8 h 0 min" in result.stderr
 
 
 def test_a_path_is_handed_over_whole_and_is_not_looked_for_where_the_job_is_submitted(slurm: Path) -> None:

@@ -110,9 +110,12 @@ def test_twice_the_rate_shortens_a_predicted_step_by_half_its_communication() ->
 def test_a_run_without_the_calls_of_its_step_says_how_to_measure_them() -> None:
     answer, verdict = answered(run_of(90_000_000, ()))
     assert (answer.status, verdict.status, verdict.lacks) == ("not judged", "not judged", ("all_reduce",))
+    # What was measured is first.
+    assert answer.answer.endswith(answer.headline)
+    assert answer.answer != answer.headline
     assert verdict.largest_bytes == 2**25
     assert sum(verdict.parts.values()) == pytest.approx(1)
-    command = answer.action[answer.action.index("busbw run") :].rstrip(".")
+    command = answer.action[answer.action.index("busbw run") :].partition(" to measure ")[0]
     printed = CliRunner().invoke(main, [*shlex.split(command)[1:], "--dry-run", "--json"])
     assert printed.exit_code == 0, printed.output
     found = json.loads(printed.stdout)

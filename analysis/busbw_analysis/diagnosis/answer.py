@@ -107,8 +107,9 @@ class Answer:
 
     @property
     def answer(self) -> str:
-        """Headline, bands and the lines of the slices as one text."""
-        return " ".join([self.headline, *(f"{label}: {text}" for label, text in self._judged)])
+        """Headline, bands and the lines of the slices as one text; what is not judged has its numbers first."""
+        judged = [f"{label}: {text}" for label, text in self._judged]
+        return " ".join([*judged, self.headline] if self.status == "not judged" else [self.headline, *judged])
 
     @property
     def _judged(self) -> Iterator[tuple[str, str]]:
@@ -258,12 +259,16 @@ def _unexplained(judgement: Judgement, verdicts: Mapping[Verdict, str | None]) -
 
 
 def _by_band(verdicts: Collection[Verdict]) -> Iterator[tuple[Band, str]]:
-    """One sentence per judged band of sizes. If every reference is doubted, it gives measured numbers, not ratios."""
+    """One sentence per judged band of sizes. If every reference of the first one is doubted, it gives measured numbers,
+    not ratios; of others, the table has the numbers.
+    """
+    first = True
     for band in _BANDS:
         judged = [verdict for verdict in verdicts if verdict.band == band and verdict.status != "not judged"]
-        if judged:
-            doubted = all(verdict.doubt for verdict in judged)
+        doubted = all(verdict.doubt for verdict in judged)
+        if judged and (first or not doubted):
             yield band, f"{_measured_in_band(judged) if doubted else _in_band(judged)}."
+        first = first and not judged
 
 
 def _measured_in_band(judged: Sequence[Verdict]) -> str:
@@ -469,7 +474,7 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
     else:
         visible = smallest_difference(math.log1p(scatter), launches)
         text = f"{many}{where} {undetected(visible)}"
-    undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts)
+    undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts if verdict.op in judgement.asked)
     left = f"; no verdict on {counted(undecided, 'result')}" if undecided else ""
     advice = more_launches(judgement) if advise else ""
     return sum(points), (f"{text}{left}", advice, pooled, _tested(judgement))

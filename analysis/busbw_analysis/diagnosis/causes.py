@@ -21,6 +21,7 @@ from busbw_analysis.peaks.peaks import Peak
 FOUND_WITH: Final = {
     "slow-link": ("slow-host", "slow-rank", "slow-pair"),
     "no-end": ("interrupted",),
+    "doubted-reference": ("disturbed",),
 }
 """Findings whose code differs from that of the cause that they are evidence for."""
 _OF_DOUBTS: Final = frozenset({"doubted-reference", "above-peak"})

@@ -26,13 +26,13 @@ from busbw_analysis.peaks.paths import gpu_model
 from busbw_analysis.peaks.peaks import Hardware, Peak, peak_of
 
 Doubt = Literal["disturbed", "scattered", "contradicted", "exceeded"]
-"""Why a reference cannot be trusted. ``disturbed``: other load while it was measured; ``scattered``: its launches
-differ too much; ``contradicted``: it and the results do not fit each other; ``exceeded``: a rate is above the peak.
+"""Why a reference cannot be trusted. ``disturbed``: other load while it was measured; ``scattered``: its times
+scatter too much; ``contradicted``: it and the results do not fit each other; ``exceeded``: a rate is above the peak.
 """
 
 DOUBTS: Final[dict[Doubt, str]] = {
     "disturbed": "the reference was disturbed",
-    "scattered": "the launches of the reference differ too much",
+    "scattered": "the times of the reference scatter too much",
     "contradicted": "the reference does not fit the results",
     "exceeded": "the peak is too low",
 }

@@ -544,7 +544,9 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     def judged(band: Band) -> Callable[[str], Cell | None]:
         """The cell of an op; operations without a size count as small."""
         bands = {band, "no size"} if band == "small" else {band}
-        return lambda op: _verdict_cell(*rows) if (rows := [row for row in by_op[op] if row.band in bands]) else None
+        return lambda op: (
+            _verdict_cell(*rows, overview=True) if (rows := [row for row in by_op[op] if row.band in bands]) else None
+        )
 
     columns: tuple[Column[str], ...] = (
         Column("Operation", lambda op: Cell(op, link=op_anchor(op))),
@@ -557,11 +559,12 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     return table("Verdicts by operation and size", columns, by_op, HOW, *peaks)
 
 
-def _verdict_cell(*verdicts: Verdict) -> Cell:
-    """The worst of ``verdicts``, with its ratio."""
+def _verdict_cell(*verdicts: Verdict, overview: bool = False) -> Cell:
+    """The worst of ``verdicts``, with its ratio; an ``overview`` leaves why a reference is doubted to the answer."""
     worst = min(verdicts, key=lambda verdict: (list(_SYMBOLS).index(verdict.status), -(verdict.model_ratio or 0.0)))
     more = f" (worst of {len(verdicts)})" if len(verdicts) > 1 else ""
-    return Cell(f"{_SYMBOLS[worst.status]} {worst.text}{more}", tone=TONES[worst.status])
+    text = "cannot tell" if overview and worst.doubt else worst.text
+    return Cell(f"{_SYMBOLS[worst.status]} {text}{more}", tone=TONES[worst.status])
 
 
 def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
@@ -590,6 +593,8 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
         measured = f"{op}{of}: measured against model and peak"
         notes = dict.fromkeys(f"{format_size(row.size_bytes)}: {row.why}" for row in verdicts if row.why)
         blocks[op] = [table(measured, columns, verdicts, *peaks, *notes)]
-        codes = dict.fromkeys(code for row in verdicts if (code := answer.verdicts[row]) and not of_everything)
+        # A verdict says itself why its reference is doubted.
+        explained = [row for row in verdicts if not row.doubt and not of_everything]
+        codes = dict.fromkeys(code for row in explained if (code := answer.verdicts[row]))
         blocks[op] += [Paragraph(sentences(f"explained by: {causes[code]}"), "quiet") for code in codes]
     return blocks

@@ -178,7 +178,7 @@ def _measure(judgement: Judgement, verdicts: Sequence[StepVerdict]) -> str:
     ]
     backend = judgement.cases[first.step.case].case.backend
     parts += [] if backend == "gloo" else [f"--backend {backend}"]
-    return f"measure {listed(calls)} in the same run: {' '.join(parts)}"
+    return f"run {' '.join(parts)} to measure {listed(calls)} with it"
 
 
 def _options(verdict: StepVerdict) -> Iterator[str]:

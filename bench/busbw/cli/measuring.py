@@ -285,7 +285,8 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
     verb = "is" if len(skipped) == 1 else "are"
     left_out = f"{len(skipped)} of {counted(len(planned.cases), 'case')} {verb} skipped; " if skipped else ""
     echo(
-        f"{counted(len(planned.cases) - len(skipped), 'case')} × {requested.launches} launch(es): about "
+        f"{counted(len(planned.cases) - len(skipped), 'case')} × "
+        f"{counted(requested.launches, 'launch', 'launches')}: about "
         f"{units.format_span(whole_seconds)}, longer if single calls take seconds; {left_out}the backend may refuse "
         "more cases when it starts; nothing was measured",
         err=True,
@@ -338,7 +339,7 @@ def conclude(result: Result, *, empty: bool, quiet: bool, as_json: bool) -> None
         raise
     echo(f"results: {folder}\nnext:    busbw {_next_command(result.folder)} {folder}", err=True)
     if result.failed and not result.whole:
-        echo(f"busbw: {result.failed} case(s) failed; busbw show {folder} lists them with the reason", err=True)
+        echo(f"busbw: {counted(result.failed, 'case')} failed; busbw show {folder} gives the reason", err=True)
     elif empty:
         what = "only the baseline was measured, all other" if result.measured else "nothing was measured, all"
         reasons = _reasons(result.folder)

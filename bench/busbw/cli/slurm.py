@@ -158,8 +158,8 @@ def _about(order: JobRequest) -> str:
     seconds = sum(max(at_least, cases.estimated_seconds(plan, world, of_step)) for world in worlds)
     return (
         f"{'/'.join(map(str, shape.node_counts or (shape.nodes,)))} node(s) × {shape.ranks_per_node} rank(s), backend "
-        f"{plan.backend}, {plan.launches} launch(es): about {units.format_span(seconds)} once started, "
-        "longer if single calls take seconds"
+        f"{plan.backend}, {units.counted(plan.launches, 'launch', 'launches')}: about "
+        f"{units.format_span(seconds)} once started, longer if single calls take seconds"
     )
 
 

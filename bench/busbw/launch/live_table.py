@@ -41,6 +41,14 @@ Times = npt.NDArray[np.float64]
 """Time per call in each sample, in ns, of the slowest rank."""
 
 
+class _Console(Console):
+    """A console that leaves the cursor visible: the parent kills ranks, which could not show it again."""
+
+    def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002, FBT001, FBT002 - rich's own signature
+        """Do nothing."""
+        return False
+
+
 class LiveTable(Listener):
     """Prints a line when the last block of a case is measured, once per launch, and earlier after silence; on a
     terminal, it draws a line for each operation instead: its rates so far by size as bars, and its last case. What is
@@ -73,7 +81,7 @@ class LiveTable(Listener):
         self._blocks = 0
         self._silent_until = 0.0
         # No refresh thread, which would disturb the measurement.
-        console = Console(file=err or sys.stderr)
+        console = _Console(file=err or sys.stderr)
         known = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]} left ·"))
         self._progress = Progress(
             SpinnerColumn(),
@@ -98,12 +106,13 @@ class LiveTable(Listener):
         else:
             self._blocks_of.update(cases.cases[place] for place, _ in self._remaining.blocks)
         if self._launch == 0:
+            self._began = time.monotonic()  # the start of the ranks is no block
             beside = sum(case.op in self._references for case in cases.cases)
             self._print(
                 f"# {self._plan.name}: {counted(len(cases.cases) - beside, 'case')}"
-                f"{f' and {beside} as reference' if beside else ''}, {len(hosts)} ranks on "
-                f"{len(set(hosts))} host(s), "
-                f"{self._launches} launch(es){'' if self._remaining is None else ' to come'}, "
+                f"{f' and {beside} as reference' if beside else ''}, {counted(len(hosts), 'rank')} on "
+                f"{counted(len(set(hosts)), 'host')}, "
+                f"{counted(self._launches, 'launch', 'launches')}{'' if self._remaining is None else ' to come'}, "
                 f"backend {self._plan.backend}"
             )
             for caution in cautions:

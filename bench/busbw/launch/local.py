@@ -105,7 +105,8 @@ def launch_ranks(job: Job, watch: Watch, size: int, began: float, port: int = 0,
     Returns rank 0's outcome. Raises LaunchError or the error of a rank, after all ranks have exited; ``watch`` contains
     the block in which it occurred.
     """
-    # Imported once in the parent, so that the forked ranks have torch.
+    # Imported once in the parent, so that the forked ranks have torch and its backends.
+    import busbw.backends.pytorch.backend  # noqa: F401, PLC0415 - for the ranks
     from busbw.backends.side_channel import first_line, serve_store  # noqa: PLC0415
 
     context = multiprocessing.get_context("fork")

@@ -19,6 +19,7 @@ from busbw.runs.plan import Plan, naming_options
 from busbw.runs.progress import CaseBlock, progress_of
 from busbw.runs.records import SCHEMA, Case, Run
 from busbw.runs.store import StoredRun
+from busbw.units import counted
 
 Block = tuple[int, int]
 """A block to be measured: index of its case in ``Run.cases``, number of the block."""
@@ -77,7 +78,7 @@ class Lack:
     def in_words(self) -> str:
         """A sentence about what is missing in each launch (counted from 1), and what is not retried."""
         name = self.stored.run.id
-        void = f"; {len(self.void)} case(s) failed and are not tried again" if self.void else ""
+        void = f"; {counted(len(self.void), 'case')} failed, not tried again" if self.void else ""
         if not self.launches:
             return f"nothing is missing in run {name}, so nothing is measured{void}"
         if not self.blocks:
