@@ -135,7 +135,7 @@ class Timing(Keyed, frozen=True, kw_only=True):
     max_samples: Annotated[int, _SAMPLES] = 4000
     min_seconds: Annotated[float, _SECONDS] = 0.1
     max_seconds: Annotated[float, _SECONDS] = 0.5
-    launch_warmup_seconds: Annotated[float, _SECONDS] = 0.5
+    launch_warmup_seconds: Annotated[float, _SECONDS] = 1.0
     warmup_seconds: Annotated[float, _SECONDS] = 0.02
     warmup_calls: Annotated[int, _SOME_SAMPLES] = 5
     max_warmup_calls: Annotated[int, _SAMPLES] = 50
