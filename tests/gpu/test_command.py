@@ -53,7 +53,8 @@ def shown(folder: Path, command: str = "show") -> Any:  # noqa: ANN401 - JSON
 def test_two_ranks_measure_what_is(tmp_path: Path) -> None:
     collectives = f'[[sweep]]\nops = ["all_reduce", "all_gather"]\nsizes = "{SIZE}"\nmodes = ["pipelined", "graph"]\n'
     pairs = f'[[sweep]]\nops = ["ping_pong"]\nsizes = "{SIZE}"\nmodes = ["pipelined"]\npre_enqueue = true\n'
-    copies = '[[sweep]]\nops = ["peer_copy_both", "peer_copy_staged"]\nsizes = "4KiB"\npairs = "together"\n'
+    ops = ("peer_copy_both", "peer_copy_staged", "peer_copy_sm", "peer_all_to_one", "peer_one_to_all")
+    copies = f'[[sweep]]\nops = {json.dumps(ops)}\nsizes = "4KiB"\npairs = "together"\nroot = 1\n'
     small = '[[sweep]]\nops = ["reduce", "all_to_all"]\nsizes = "4KiB"\ndtypes = ["float8_e4m3", "float8_e5m2"]\n'
     status, text = run(tmp_path, f"{collectives}pre_enqueue = true\n{pairs}{copies}{small}")
     assert status == 0, text
@@ -73,7 +74,7 @@ def test_two_ranks_measure_what_is(tmp_path: Path) -> None:
             assert row["time_ns"] == pytest.approx(known[row["op"]], rel=0.01), row["in_words"]
     (made,) = store.folders(tmp_path)
     crossed = {(row.case.op, group.wire_bytes) for row in store.read(made).measurements for group in row.groups}
-    assert crossed >= {("peer_copy_both", 2 * 4096), ("peer_copy_staged", 4096)}
+    assert crossed >= {(op, 4096 * (2 if op == "peer_copy_both" else 1)) for op in ops}
 
 
 def test_messages_are_sent_in_groups_after_a_collective_of_all_ranks(tmp_path: Path) -> None:
