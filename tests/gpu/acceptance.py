@@ -6,6 +6,7 @@ back. A part that hangs is ended with all its processes and costs only its own t
 
 import argparse
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ import msgspec
 
 from busbw.escape import say
 from busbw.ops import OPS
+from busbw.runs.records import DTYPE_BYTES
 
 ROOT: Final = Path(__file__).parents[2]
 _GRACE_SECONDS: Final = 10.0
@@ -50,8 +52,16 @@ class Outcome:
     exit_status: int | None = None
 
 
-def _busbw(name: str, minutes: float, *arguments: str) -> Part:
-    return Part(name, (sys.executable, "-m", "busbw", *arguments), minutes)
+def _busbw(name: str, minutes: float, *arguments: str, needed: bool = True) -> Part:
+    return Part(name, (sys.executable, "-m", "busbw", *arguments), minutes, needed)
+
+
+_SYSFS: Final = (
+    'for d in /sys/bus/pci/devices/*; do echo "$d -> $(readlink $d)"; '
+    "for f in class vendor device numa_node current_link_speed current_link_width max_link_speed max_link_width; do "
+    'test -r $d/$f && echo "$d/$f = $(cat $d/$f)"; done; done; true'
+)
+"""Prints the kernel's files of PCI devices as ``tests/data/machines`` has them."""
 
 
 def parts(folder: Path) -> tuple[Part, ...]:
@@ -59,20 +69,29 @@ def parts(folder: Path) -> tuple[Part, ...]:
     ops = ",".join(name for name, op in OPS.items() if op.sized and not (op.stores or op.splits))
     runs = ("--results-dir", str(folder / "runs"))
     quick = ("--launches", "1", *runs)
-    every_mode = ("--mode", "isolated,pipelined,graph,overlap", "--max-seconds", "0.05")
+    nccl, short = ("run", "--backend", "nccl", "--sizes", "1MiB"), ("--max-seconds", "0.05", *quick)
+    held = ("--mode", "pipelined", "--pre-enqueue", "--dtype", ",".join(DTYPE_BYTES))
     python = sys.executable
+    busbw = f"{shlex.quote(python)} -m busbw"
+    endless = shlex.join((*nccl, "--op", "memory_copy", "--duration", "1h", *quick))
+    interrupted = f"timeout -s INT 20 {busbw} {endless}; {busbw} show latest {shlex.join(runs)}"
     return (
         _busbw("doctor", 1, "doctor", "--json"),
         _busbw("peaks", 1, "peaks", "--here", "--json"),
         Part("packages", (python, "-m", "pip", "list"), 0.5, needed=False),
         Part("nvidia-smi", ("nvidia-smi", "-q"), 0.5, needed=False),
         Part("topology", ("nvidia-smi", "topo", "-m"), 0.5, needed=False),
-        Part("tests", (python, "-m", "pytest", "-q", "tests/gpu", f"--junitxml={folder / 'tests.xml'}"), 6),
-        Part("copies", (python, "tests/bench/hbm.py"), 1.5),
-        _busbw("memory", 3.5, "run", "--suite", "memory-gpu", *quick),
-        _busbw("roofline", 2, "run", "--suite", "roofline-gpu", *quick),
-        _busbw("operations", 2.5, "run", "--backend", "nccl", "--op", ops, "--sizes", "1MiB", *every_mode, *quick),
-        _busbw("report", 1, "report", "latest", *runs),
+        Part("sysfs", ("sh", "-c", _SYSFS), 0.5),
+        Part("tests", (python, "-m", "pytest", "-q", "tests/gpu", f"--junitxml={folder / 'tests.xml'}"), 5),
+        Part("copies", (python, "tests/bench/hbm.py"), 1),
+        _busbw("operations", 2, *nccl, "--op", ops, "--mode", "isolated,pipelined,graph,overlap", *short),
+        _busbw("types", 1, *nccl, "--op", ops, *held, *short),
+        Part("interrupted", ("sh", "-c", interrupted), 0.5),
+        _busbw("self-test", 1, "selftest", "--backend", "nccl", "--launches", "6", *runs, needed=False),  # of two GPUs
+        _busbw("memory", 2, "run", "--suite", "memory-gpu", *quick),
+        _busbw("roofline", 1.5, "run", "--suite", "roofline-gpu", *quick),
+        _busbw("training", 1.5, "run", "--suite", "training-gpu", *quick),
+        _busbw("report", 0.5, "report", "latest", *runs),
     )
 
 

@@ -1,12 +1,17 @@
 """Ranks on several GPUs by the real command: what is measured is what is, and what is wrong is named."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import simulated
 from click.testing import CliRunner
+from exhaustive import EXHAUSTIVE
 from simulated.machine import EXACT
 from testing.gpu import ON_GPU, REAL, run_on_gpus
 from testing.narrow import require
@@ -53,7 +58,8 @@ def shown(folder: Path, command: str = "show") -> Any:  # noqa: ANN401 - JSON
 def test_two_ranks_measure_what_is(tmp_path: Path) -> None:
     collectives = f'[[sweep]]\nops = ["all_reduce", "all_gather"]\nsizes = "{SIZE}"\nmodes = ["pipelined", "graph"]\n'
     pairs = f'[[sweep]]\nops = ["ping_pong"]\nsizes = "{SIZE}"\nmodes = ["pipelined"]\npre_enqueue = true\n'
-    copies = '[[sweep]]\nops = ["peer_copy_both", "peer_copy_staged"]\nsizes = "4KiB"\npairs = "together"\n'
+    ops = ("peer_copy_both", "peer_copy_staged", "peer_copy_sm", "peer_all_to_one", "peer_one_to_all")
+    copies = f'[[sweep]]\nops = {json.dumps(ops)}\nsizes = "4KiB"\npairs = "together"\nroot = 1\n'
     small = '[[sweep]]\nops = ["reduce", "all_to_all"]\nsizes = "4KiB"\ndtypes = ["float8_e4m3", "float8_e5m2"]\n'
     status, text = run(tmp_path, f"{collectives}pre_enqueue = true\n{pairs}{copies}{small}")
     assert status == 0, text
@@ -73,7 +79,7 @@ def test_two_ranks_measure_what_is(tmp_path: Path) -> None:
             assert row["time_ns"] == pytest.approx(known[row["op"]], rel=0.01), row["in_words"]
     (made,) = store.folders(tmp_path)
     crossed = {(row.case.op, group.wire_bytes) for row in store.read(made).measurements for group in row.groups}
-    assert crossed >= {("peer_copy_both", 2 * 4096), ("peer_copy_staged", 4096)}
+    assert crossed >= {(op, 4096 * (2 if op == "peer_copy_both" else 1)) for op in ops}
 
 
 def test_messages_are_sent_in_groups_after_a_collective_of_all_ranks(tmp_path: Path) -> None:
@@ -103,6 +109,49 @@ def test_a_pipeline_of_some_of_the_ranks_does_not_begin_with_messages(tmp_path: 
     status, text = run(tmp_path, f'{FEW}[[sweep]]\nops = ["{op}"]\n{size}', "--max-seconds", "0.001", gpus=4)
     assert status == 0, text
     assert {row["check_state"] for row in shown(tmp_path)["cases"]} == {"verified"}
+
+
+STEPS = [name for name, op in OPS.items() if op.splits and name not in {"train_hsdp", "train_3d"}]
+"""Steps of training that two ranks can divide."""
+
+
+@pytest.mark.slow
+def test_steps_of_two_ranks_are_verified(tmp_path: Path) -> None:
+    """With ``make test-exhaustive`` all of them; with attention, a step takes the host ten seconds."""
+    steps = STEPS if EXHAUSTIVE else ["train_zero1", "train_tensor"]
+    status, text = run(
+        tmp_path, f"{FEW}[[sweep]]\nops = {json.dumps(steps)}\nscale = {1 / 1024}\n", "--max-seconds", "0.001"
+    )
+    assert status == 0, text
+    (made,) = store.folders(tmp_path)
+    stored = store.read(made)
+    assert {(row.case.op, row.check.state) for row in stored.measurements} == {(op, "verified") for op in steps}
+    assert {row.case.op for row in stored.skipped} <= {"train_exchange"}, "its server receives from any rank"
+
+
+SELF_TEST = """
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+from busbw.cli import selftest
+from busbw_analysis.diagnosis.selftest import judge_selftest
+from simulated.install import seen_by_busbw, simulated
+from simulated.machine import EXACT
+with simulated(replace(EXACT, flops=1e9)), seen_by_busbw():
+    folder = selftest._measured(Path(sys.argv[1]), "nccl", 2, 1)
+print(json.dumps({check.name: check.state for check in judge_selftest(folder).checks}))
+"""
+
+
+@pytest.mark.slow
+def test_the_self_test_finds_on_gpus_what_was_done_on_purpose(tmp_path: Path) -> None:
+    """With one launch a side, which is too few to compare."""
+    command = [sys.executable, "-c", SELF_TEST, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(simulated.__file__).parents[1])}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=170)
+    assert ran.returncode == 0, ran.stderr
+    states = json.loads(ran.stdout.splitlines()[-1])
+    assert {states[name] for name in ("straggler", "wrong data", "clock error", "timer")} == {"ok"}, states
 
 
 @pytest.mark.slow

@@ -228,15 +228,15 @@ _TABLE = r'''
 -        torch.cuda.synchronize(self.index)
 +        torch.cuda.current_stream(self.index).synchronize()
 @ bench/busbw/backends/cuda.py: an event is recorded on the wrong stream [cuda]
--                other()
--                ended.record()
-+                other()
-+            ended.record()
+-                    other()
+-                    ended.record()
++                    other()
++                ended.record()
 @ bench/busbw/backends/cuda.py: the host waits for another stream, and the current one does not [cuda]
--            first()
--            torch.cuda.current_stream(self.index).wait_event(ended)
-+            first()
-+            ended.synchronize()
+-            for _, _, ended in branches:
+-                torch.cuda.current_stream(self.index).wait_event(ended)
++            for _, _, ended in branches:
++                ended.synchronize()
 @ bench/busbw/backends/cuda.py: work on another GPU does not wait for this one [cuda]
 -                torch.cuda.current_stream().wait_event(begun)
 -                call()
@@ -264,6 +264,9 @@ _TABLE = r'''
 @ bench/busbw/backends/local/device.py: the host waits for a copy [gpu/copies]
 -partial(target.copy_, source, non_blocking=True)
 +partial(target.copy_, source, non_blocking=False)
+@ bench/busbw/backends/local/device.py: a copy by a kernel is made by copy engines [cuda]
+-    if kernel:
++    if kernel and staged:
 @ bench/busbw/ops/local.py: a copy from GPU to GPU counted twice on the wire [gpu/command]
 -wire_bytes=lambda _ranks, size: size, members
 +wire_bytes=lambda _ranks, size: 2 * size, members

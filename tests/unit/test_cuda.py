@@ -1,6 +1,7 @@
 """A rank's GPU through torch.cuda, on the simulated machine, which refuses what CUDA refuses and sees races."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,17 +16,19 @@ from testing.narrow import require
 from testing.synthetic import case
 
 from busbw.backends.base import Bound, World
-from busbw.backends.cuda import CudaDevice, index_of
+from busbw.backends.cuda import CudaDevice, CudaMark, index_of
 from busbw.backends.local import LOCAL
 from busbw.backends.pytorch import nccl
 from busbw.errors import BackendError, LaunchError
 from busbw.ops import OPS
+from busbw.ops.base import Share
 from busbw.system import numa
 from busbw.system.device import DeviceConditions
 
 pytestmark = pytest.mark.usefixtures("lines_recorded")
 
 HUNDRED = 100
+COPIED, CALLS = 1 << 20, 5
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +154,41 @@ def test_two_calls_run_together_and_later_work_after_both(device: CudaDevice) ->
     assert len(streams) == 3
 
 
+@pytest.mark.parametrize(
+    ("op", "me", "known"),
+    [
+        ("peer_copy", 0, EXACT.peer_copy(0, 1, COPIED)),
+        ("peer_copy_sm", 0, EXACT.peer_copy(0, 1, COPIED, kernel=True)),
+        ("peer_one_to_all", 0, EXACT.peer_copy(0, 1, COPIED, sharing=2)),
+        ("peer_all_to_one", 0, EXACT.peer_copy(0, 1, COPIED, sharing=2)),
+        ("peer_all_to_one", 1, 0),
+    ],
+)
+def test_copies_to_peers_take_what_their_links_and_their_way_allow(op: str, me: int, known: int) -> None:
+    gpus, root = 3, (1 if op == "peer_all_to_one" else 0) if OPS[op].rooted else None
+    with simulated(replace(EXACT, gpus=gpus)):
+        device = CudaDevice(me)
+        one = case(op, COPIED, gpus, backend="nccl", device="cuda", root=root)
+        layout = OPS[op].layout(Share(me, gpus, one.count, root=root or 0))
+        send = torch.ones(layout.send_count, device=device.name)
+        with torch.cuda.device(2):  # another rank
+            _held = torch.zeros(1, device="cuda:1") if op == "peer_all_to_one" else None
+        peers = tuple(f"cuda:{index}" for index in range(gpus))
+        made = LOCAL[op].bind(Bound(one, send, torch.zeros_like(send), device, peers=peers, group=(0, 1, 2), me=me))
+        assert made.wrong is None or made.wrong() > 0, "nothing was copied yet"
+        first, last = CudaMark(), CudaMark()
+        device.synchronise()
+        device.hold(1_000_000)
+        first.record()
+        for _ in range(CALLS):
+            made.call()
+        last.record()
+        device.synchronise()
+        assert last.ns_since(first) / CALLS == pytest.approx(known, rel=0.01)
+        assert known == 0 or require(made.buffers)[1].tolist() == [1.0] * one.count
+        assert made.wrong is None or (made.wrong(), made.wrong()) == (0, 2 * one.count), "a check spoils what it saw"
+
+
 def test_work_of_another_gpu_waits_for_this_one_and_this_one_for_it(device: CudaDevice, state: State) -> None:
     """Through the host's memory, because torch itself orders a copy from one GPU to another."""
     here, there = torch.zeros(4, device="cuda:0"), torch.zeros(4, device="cuda:1")
@@ -219,12 +257,11 @@ def test_a_pair_is_bound_to_the_name_that_this_process_has_for_the_other_gpu(mon
         assert require(backend.device).name == "cuda:0", "of two GPUs"
         (own,) = backend._views
         assert list(own.names.values()) == ["cuda:0", "cuda:1"]
-        assert backend.peer_in((0,)) is None
         (other,) = set(own.names) - {own.gpu}
         view = nccl.View(host=own.host, gpu=other, names=own.names, access=(require(own.gpu),))
         monkeypatch.setattr(backend, "_views", (own, view))
         assert backend.refuse(OPS["peer_copy"], one) is None
-        assert backend.peer_in((0, 1)) == "cuda:1"
+        assert backend.peers_in((0, 1)) == ("cuda:0", "cuda:1")
         send, receive = torch.ones(16, device="cuda"), torch.zeros(16, device="cuda")
         made = backend.bind(Bound(one, send, receive, group=(0, 1)))
         made.call()

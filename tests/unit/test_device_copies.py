@@ -29,7 +29,7 @@ from busbw.system.device import Device
 pytestmark = pytest.mark.usefixtures("lines_recorded")
 
 HOST_OPS = ("host_to_device", "device_to_host", "host_and_device")
-PEER_OPS = ("peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged")
+PEER_OPS = tuple(name for name, op in OPS.items() if op.needs_device and op.members == "pairs")
 HERE = Place(oversubscribed=False, comparable=True)
 
 
@@ -52,7 +52,7 @@ class Machine:
         send = torch.arange(layout.send_count, dtype=torch.float32)
         receive = torch.full((layout.receive_count,), 0.5)
         driven: Device = self.device
-        return Bound(one, send, receive, driven, peer=peer)
+        return Bound(one, send, receive, driven, peers=(None, peer))
 
 
 @pytest.fixture

@@ -341,8 +341,8 @@ def cudart(monkeypatch: pytest.MonkeyPatch) -> Cudart:
 class Together:
     """Does one copy after the other; nothing else of a device is asked for."""
 
-    def together(self, one: Call, other: Call) -> Call:
-        return lambda: (one(), other())
+    def together(self, *calls: Call) -> Call:
+        return lambda: [call() for call in calls]
 
 
 def both_ways(device: Device | None) -> Bound:

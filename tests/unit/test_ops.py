@@ -25,7 +25,7 @@ REDUCING = [op for op in SIZED if op.reduces]
 
 def members_of(op: Op) -> tuple[int, ...]:
     """The group sizes an op is tried with: the pair ops always have two."""
-    return RANKS if op.members == "all" else (2,)
+    return tuple(ranks for ranks in RANKS if ranks >= op.least_ranks()) if op.members == "all" else (2,)
 
 
 def variants(op: Op) -> list[tuple[int, bool, int]]:
@@ -323,7 +323,7 @@ def test_what_the_layouts_of_all_ranks_say_together_is_the_meaning_of_an_op(op: 
 
 _OF_TWO = {
     *("ping_pong", "pair_uni", "pair_bidir", "pair_matrix", "tcp_ping_pong", "train_exchange"),
-    *("peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged"),
+    *(name for name, op in OPS.items() if op.between_devices),
 }
 
 

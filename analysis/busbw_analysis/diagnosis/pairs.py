@@ -56,7 +56,7 @@ _MEDIAN_OVER_MEAN = 1.2533
 UPPER_QUARTILE_TO_SIGMA = 1 / 1.1503
 
 
-DIRECT = frozenset({"peer_copy", "peer_copy_both"})
+DIRECT = frozenset({"peer_copy", "peer_copy_both", "peer_copy_sm"})
 """Copies that bypass the host."""
 _STAGED, _DRIVEN = "peer_copy_staged", "peer_copy_driver"
 _COPIES = frozenset({*DIRECT, _STAGED, _DRIVEN})

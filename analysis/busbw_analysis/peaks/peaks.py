@@ -19,6 +19,7 @@ from msgspec import structs
 from busbw.ops import (
     ARITHMETIC,
     LEAST_CROSSING,
+    LOCAL,
     MEMORY_TRAFFIC,
     MESSAGES,
     OF_TWO_RANKS,
@@ -312,10 +313,8 @@ def _link_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Peak |
     if isinstance(links, Unavailable):
         return links
     multiple = crossing([str(rank) for rank in key.ranks], key.root or 0)
-    traffic = (
-        f"{key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
-        "unless a switch reduces (NVLS); then more than 100 % is possible"
-    )
+    in_switch = "" if key.op in LOCAL else ", unless a switch reduces (NVLS); then more than 100 % is possible"
+    traffic = f"{key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it{in_switch}"
     return _links_part(series, hardware, links, multiple, traffic)
 
 

@@ -94,7 +94,7 @@ class Bound:
     send, receive: buffers of this rank.
     device: device of the buffers (None: host memory).
     folder: where files are created (None: the plan has no path).
-    peer: this process's name of the device of a pair's other rank (None: it cannot allocate memory there).
+    peers: this process's name of the device of each rank of the group (None: it cannot allocate memory there).
     local_rank: index of this rank on its host.
     group: global ranks of the group.
     me: index of this rank in the group.
@@ -107,7 +107,7 @@ class Bound:
     receive: "torch.Tensor"
     device: Device | None = None
     folder: Path | None = None
-    peer: str | None = None
+    peers: tuple[str | None, ...] = ()
     local_rank: int = 0
     group: Ranks = (0,)
     me: int = 0

@@ -111,12 +111,10 @@ class CudaDevice:
         self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
         self._nvml = nvml_of(self.uuid, self.address)
         self._computations: dict[int, Callable[[], object]] = {}
-        # torch reuses its 32 streams in rotation. A new stream per capture or pair could coincide with another, and
+        # torch reuses its 32 streams in rotation. A new stream per capture or copy could coincide with another, and
         # work meant to be concurrent would share a stream.
-        self._captured_on, self._concurrent = (
-            torch.cuda.Stream(index)  # type: ignore[no-untyped-call] # as above
-            for _ in range(2)
-        )
+        self._captured_on = torch.cuda.Stream(index)  # type: ignore[no-untyped-call] # as above
+        self._concurrent: list[torch.cuda.Stream] = []
 
     def mark(self) -> Mark:
         """A new event with timing."""
@@ -190,21 +188,25 @@ class CudaDevice:
         for graph in list(self._graphs):
             graph.reset()
 
-    def together(self, first: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
-        """Run ``first`` on the current stream and ``other`` on a second stream, forked and joined by events."""
-        second = self._concurrent
-        begun, ended = _event(), _event()
+    def together(self, first: Callable[[], object], *others: Callable[[], object]) -> Callable[[], object]:
+        """Run ``first`` on the current stream and each of ``others`` on another one, forked and joined by events."""
+        while len(self._concurrent) < len(others):
+            self._concurrent.append(torch.cuda.Stream(self.index))  # type: ignore[no-untyped-call] # as above
+        begun = _event()
+        branches = [(other, stream, _event()) for other, stream in zip(others, self._concurrent, strict=False)]
 
-        def both() -> None:
+        def all_at_once() -> None:
             begun.record()
-            second.wait_event(begun)
-            with torch.cuda.stream(second):
-                other()
-                ended.record()
+            for other, stream, ended in branches:
+                stream.wait_event(begun)
+                with torch.cuda.stream(stream):
+                    other()
+                    ended.record()
             first()
-            torch.cuda.current_stream(self.index).wait_event(ended)
+            for _, _, ended in branches:
+                torch.cuda.current_stream(self.index).wait_event(ended)
 
-        return both
+        return all_at_once
 
     def on_other(self, name: str, call: Callable[[], object]) -> Callable[[], object]:
         """Run ``call`` on the current stream of the GPU ``name``, ordered by two events."""

@@ -79,7 +79,7 @@ class LibraryBackend(Backend):
             bound,
             device=self.device,
             folder=world.folder,
-            peer=self.peer_in(bound.group),
+            peers=self.peers_in(bound.group),
             local_rank=world.local_rank,
         )
         if case.dtype in FLOAT8 and not op.reduces:
@@ -108,9 +108,9 @@ class LibraryBackend(Backend):
         rows = of_every_rank(self, np.frombuffer(padded, dtype=np.int64).tolist())
         return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
 
-    def peer_in(self, group: Ranks) -> str | None:  # noqa: ARG002 - for backends with a device
-        """This process's name of the device of a pair's other rank; None if it cannot allocate memory there."""
-        return None
+    def peers_in(self, group: Ranks) -> tuple[str | None, ...]:
+        """This process's name of the device of each rank; None where it cannot allocate memory."""
+        return (None,) * len(group)
 
     def conditions(self) -> DeviceConditions | None:
         """State of the device; None without a device."""

@@ -83,7 +83,7 @@ def unsuited(case: Case, place: Place) -> str | None:
 
 def _unaskable(op: Op, case: Case) -> str | None:
     """Reason why no controller can choose the groups of ``case``, or None."""
-    fixed = op.members == "pairs" or op.in_blocks or op.splits or (op.stores and not op.local)
+    fixed = op.members == "pairs" or op.between_devices or op.in_blocks or op.splits or (op.stores and not op.local)
     return f"{op.name} needs to know its groups before a run" if case.group == ASKED and fixed else None
 
 

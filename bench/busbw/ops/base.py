@@ -299,6 +299,11 @@ class Op:
         """Whether it measures what ranks send each other, so that a rank alone has nothing to measure."""
         return not (self.local or self.stores or self.splits)
 
+    @property
+    def between_devices(self) -> bool:
+        """Whether it copies from the device of one rank to that of another."""
+        return self.needs_device and not self.host_memory
+
     def least_ranks(self) -> int:
         """Smallest group in which the call can be made; one rank that ``communicates`` calls for nothing."""
-        return 1 if self.members == "all" and self.trips == 1 else 2
+        return 1 if self.members == "all" and self.trips == 1 and not self.between_devices else 2

@@ -161,6 +161,13 @@ def _by_the_first(share: Share) -> Layout:
 _copy = partial(Op, size_meaning="bytes copied", layout=own, local=True, needs_device=True)
 _of_the_host = partial(_copy, host_memory=True)
 _of_a_pair = partial(_copy, layout=_by_the_first, bus_factor=one, wire_bytes=lambda _ranks, size: size, members="pairs")
+_with_one = partial(
+    _copy,
+    bus_factor=lambda ranks: ranks - 1,
+    wire_bytes=lambda ranks, size: (ranks - 1) * size,
+    least_crossing=lambda places, _root: len(places) - 1,
+    rooted=True,
+)
 
 DEVICE_COPIES = (
     _of_the_host("host_to_device", "every rank copies from host memory to its GPU, all together"),
@@ -178,8 +185,21 @@ DEVICE_COPIES = (
         layout=own,
         wire_bytes=lambda _ranks, size: 2 * size,
     ),
+    _of_a_pair("peer_copy_sm", "peer_copy by a kernel on the GPU's multiprocessors; peer_copy uses its copy engines"),
     _of_a_pair("peer_copy_driver", "peer_copy without peer access: the driver chooses the path"),
     _of_a_pair("peer_copy_staged", "peer_copy in two steps through pinned host memory, even if peer access exists"),
+    _with_one(
+        "peer_all_to_one",
+        "all GPUs of a host write to the memory of the root's GPU; the rate is that of all together",
+        size_meaning="bytes copied by each GPU but the root's",
+        layout=lambda share: nothing(share) if share.rank == share.root else own(share),
+    ),
+    _with_one(
+        "peer_one_to_all",
+        "the root's GPU writes to the memory of all other GPUs of a host; the rate is that of all together",
+        size_meaning="bytes copied to each GPU but the root's",
+        layout=lambda share: own(share) if share.rank == share.root else nothing(share),
+    ),
 )
 
 

@@ -104,9 +104,9 @@ class Device(Protocol):
         Each call must have been made before. The graph uses the buffers that the calls are bound to.
         """
 
-    def together(self, first: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
-        """Return a function that submits ``first`` and ``other`` to two streams, to run concurrently: after all earlier
-        work, and before all later work.
+    def together(self, first: Callable[[], object], *others: Callable[[], object]) -> Callable[[], object]:
+        """Return a function that submits each call to a stream of its own, to run concurrently: after all earlier work,
+        and before all later work.
         """
 
     def on_other(self, name: str, call: Callable[[], object]) -> Callable[[], object]:

@@ -6,6 +6,8 @@ vector clock: two accesses to the same bytes that it does not order are a race, 
 """
 
 import itertools
+import mmap
+import os
 import sys
 import weakref
 from collections import defaultdict
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakSet
 
+import numpy as np
 import torch
 
 from simulated.graphs import Capture
@@ -260,7 +263,11 @@ class State:
         self.cublas: set[int] = set()
         """GPUs on which the first matrix product has initialised cuBLAS, which a capture does not allow."""
         self._accesses: defaultdict[int, list[Access]] = defaultdict(list)
-        self._allocated: dict[int, tuple[int, int, MemPool | None]] = {}
+        self._allocated: dict[int, tuple[int, int, int, MemPool | None]] = {}
+        # Bytes that the process of each GPU holds on every GPU, and its process: of all processes, because these fork.
+        gpus = machine.gpus
+        shared = np.frombuffer(mmap.mmap(-1, max(1, gpus * (gpus + 1)) * 8), dtype=np.int64)
+        self._held = shared[: gpus * (gpus + 1)].reshape(gpus, gpus + 1)
 
     # --- devices and streams ---------------------------------------------------------------------------------------
 
@@ -341,7 +348,11 @@ class State:
                 f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. GPU {gpu} has a total capacity of "
                 f"{self.machine.memory_bytes / 2**30:.2f} GiB"
             )
-        self._allocated[key] = gpu, size, self.nccl.pool
+        self._allocated[key] = gpu, size, self.device, self.nccl.pool
+        held = self._held[self.device]
+        if held[-1] != os.getpid():  # of a process that has ended
+            held[:] = 0
+        held[-1], held[gpu] = os.getpid(), held[gpu] + size
         if self.nccl.pool is not None:
             self.nccl.pool.storages.add(key)
         owner.allocated += size
@@ -349,11 +360,19 @@ class State:
         weakref.finalize(storage, self._free, key)
 
     def _free(self, key: int) -> None:
-        gpu, size, pool = self._allocated.pop(key)
+        gpu, size, holder, pool = self._allocated.pop(key)
         self.gpus[gpu].allocated -= size
+        self._held[holder, gpu] -= size
         if pool is not None:
             pool.storages.discard(key)
         self._accesses.pop(key, None)
+
+    def sharing(self, source: int, target: int) -> int:
+        """How many copies share the link of one from ``source`` to ``target``: one from each GPU whose process holds
+        memory on the target, or one to each GPU on which that of the source does. When they run is not compared.
+        """
+        elsewhere = (self._held[:, :-1] > 0) & ~np.eye(len(self.gpus), dtype=bool)
+        return max(1, int(elsewhere[:, target].sum()), int(elsewhere[source].sum()))
 
     def touch(self, stream: Stream, number: int, read: Iterable[torch.Tensor], wrote: Iterable[torch.Tensor]) -> None:
         """Note that piece of work ``number`` of ``stream`` has ``read`` and ``wrote`` tensors, given as the host's."""

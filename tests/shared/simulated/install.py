@@ -5,23 +5,26 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork, ProcessGroupGloo
 from torch.utils._python_dispatch import _disable_current_modes
 
 from busbw import backends
-from busbw.backends import cuda
+from busbw.backends import cuda, faults
 from busbw.backends.pytorch import nccl_tuning
+from busbw.cli import selftest
 from simulated import ddp, nccl
 from simulated.device import _STATE, Event, State, Stream, cuda_error, current, merge
 from simulated.graphs import Capture, Node
-from simulated.machine import FIRST_BUS, Machine, uuid_of
+from simulated.machine import FIRST_BUS, NS, Machine, uuid_of
 from simulated.tensors import GpuTensor, OnGpus, pinned
 
 
@@ -338,6 +341,15 @@ def simulated(machine: Machine) -> Iterator[State]:
         yield state
 
 
+_SHORT: dict[str, float] = {"max_seconds": 0.01, "min_seconds": 0.0, "launch_warmup_seconds": 0, "warmup_seconds": 0}
+"""Timing of the self-test: a second of the simulated clock takes the host minutes."""
+
+
+def _wait(seconds: float) -> None:
+    """``time.sleep`` on the simulated clock."""
+    current().now += round(seconds * NS)
+
+
 @contextmanager
 def seen_by_busbw() -> Iterator[None]:
     """Within the block, busbw finds the GPUs of the simulated machine without torch, as it does before it forks."""
@@ -345,5 +357,7 @@ def seen_by_busbw() -> Iterator[None]:
         patch.object(backends, "_device_files", lambda: len(current().gpus)),
         patch.object(backends, "_built_with", lambda what: what == "cuda"),
         patch.object(cuda, "_SIDE", 32),  # a unit of computation: the host makes each of its products
+        patch.object(selftest, "_TIMING", msgspec.structs.replace(selftest._TIMING, **_SHORT)),
+        patch.object(selftest, "DelayingBackend", partial(faults.DelayingBackend, wait=_wait)),
     ):
         yield

@@ -37,7 +37,8 @@ class Machine:
     hbm: traffic of its memory, reads and writes together
     flops: rate of matrix products
     pcie, pageable: rate of copies between the host and a GPU, from pinned and from pageable memory
-    nvlink: rate from one GPU to another, one direction
+    nvlink: rate out of a GPU and into it, each shared by all that copy there at once; that of its copy engines
+    peer_kernel: the same of a kernel that copies
     peers: whether GPUs reach each other; otherwise copies between them are staged through the host at ``pcie``
     ghz: cycles of the spinning kernel in a ns
     launch_ns: the host submits a kernel or a copy
@@ -62,6 +63,7 @@ class Machine:
     pcie: float = 50e9
     pageable: float = 25e9
     nvlink: float = 450e9
+    peer_kernel: float = 400e9
     peers: bool = True
     ghz: float = 1.5
     launch_ns: int = 4_000
@@ -85,9 +87,10 @@ class Machine:
         """Time of a copy between the host and a GPU."""
         return self.kernel_ns + self._slowed(gpu, size / (self.pcie if pinned else self.pageable))
 
-    def peer_copy(self, source: int, target: int, size: int) -> int:
-        """Time of a copy from one GPU to another."""
-        return self.kernel_ns + self._over(source, target, size, self.nvlink if self.peers else self.pcie / 2)
+    def peer_copy(self, source: int, target: int, size: int, *, kernel: bool = False, sharing: int = 1) -> int:
+        """Time of a copy from one GPU to another, by copy engines or a ``kernel``, one of ``sharing`` on a link."""
+        rate = (self.peer_kernel if kernel else self.nvlink) if self.peers else self.pcie / 2
+        return self.kernel_ns + self._over(source, target, sharing * size, rate)
 
     def message(self, source: int, target: int, size: int) -> int:
         """Time of an NCCL message."""

@@ -67,6 +67,7 @@ class GpuTensor(torch.Tensor):
             device=torch.device("cpu"),
         )
         made.inner, made.home = inner, home
+        torch._C._set_neg(made, inner.is_neg())
         return made
 
     @classmethod
@@ -377,8 +378,8 @@ def _results(call: _Call, out: Any) -> list[torch.Tensor]:  # noqa: ANN401 - any
 
 
 def _peer_copy(call: _Call, source: int) -> Any:  # noqa: ANN401 - as ``_kernel``
-    """A copy to another GPU: on the source's current stream, and the current streams of both wait for each other
-    (ATen/native/cuda/Copy.cu).
+    """A copy to another GPU: on the source's current stream, and the current streams of both wait for each other; by
+    copy engines if the bytes of both are the same and contiguous, else by a kernel (ATen/native/cuda/Copy.cu).
     """
     state = current()
     stream, other = state.stream(source), state.stream(call.home.index)
@@ -389,7 +390,15 @@ def _peer_copy(call: _Call, source: int) -> Any:  # noqa: ANN401 - as ``_kernel`
     stream.follow(other)
     out = call.run(*call.args, **call.kwargs)
     wrote = _results(call, out)
-    duration = state.machine.peer_copy(source, call.home.index, sum(map(size_of, wrote)))
+    out_of, into = call.read[0], wrote[0]
+    engines = out_of.is_neg() == into.is_neg() and out_of.is_contiguous() and into.is_contiguous()
+    duration = state.machine.peer_copy(
+        source,
+        call.home.index,
+        sum(map(size_of, wrote)),
+        kernel=not engines or out_of.dtype != into.dtype,
+        sharing=state.sharing(source, call.home.index),
+    )
     number = stream.work(duration, max(begin, stream.end))
     state.touch(stream, number, call.read, wrote)
     other.follow(stream)

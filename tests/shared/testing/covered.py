@@ -17,16 +17,20 @@ GPU_SIDE: Final = tuple(
         "backends/cuda.py",
         "backends/local/compute.py",
         "backends/local/device.py",
+        "backends/local/signature.py",
         "backends/pytorch/calls.py",
         "backends/pytorch/nccl.py",
         "backends/pytorch/nccl_tuning.py",
         "backends/watchdog.py",
         "measure/loops.py",
+        "measure/sampling.py",
         "system/device.py",
         "system/nvml.py",
     )
 )
-"""The files that only a GPU needs, and those whose calls go to one."""
+"""The files that only a GPU needs, and those whose calls go to one. Not those of training and of kernels in memory,
+whose lines are the host's, or of any device.
+"""
 
 
 _FILES: Final = list(map(str, GPU_SIDE))

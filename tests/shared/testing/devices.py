@@ -153,14 +153,14 @@ class FakeDevice:
 
         return replay
 
-    def together(self, one: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
-        """What they hand over begins at once and is done when the longer of the two is; it costs the host once."""
+    def together(self, *calls: Callable[[], object]) -> Callable[[], object]:
+        """What they hand over begins at once and is done when the longest is; it costs the host once."""
 
-        def both() -> None:
-            first, second = self._noted([one]), self._noted([other])
-            self.hand_over("together", lambda begins: max(first(begins), second(begins)))
+        def all_at_once() -> None:
+            noted = [self._noted([call]) for call in calls]
+            self.hand_over("together", lambda begins: max(work(begins) for work in noted))
 
-        return both
+        return all_at_once
 
     def on_other(self, name: str, call: Callable[[], object]) -> Callable[[], object]:
         """In turn, which is all that can be seen of another device here."""

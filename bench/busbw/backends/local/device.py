@@ -4,6 +4,9 @@ torch copies buffers of one type with ``cudaMemcpyAsync`` on the source's curren
 ATen/native/cuda/Copy.cu, torch 2.13). With ``non_blocking`` the host does not wait if its memory is pinned. Pageable
 memory is staged by the host, which is busy meanwhile (CUDA Runtime API, "API synchronization behavior"). The marks
 include that time, because every such copy costs it.
+
+Copies between GPUs are made by copy engines too, unless the two tensors differ in the bit by which torch remembers a
+negation (``_neg_view``): then a kernel on the source's GPU reads its memory, negates it, and writes that of its peer.
 """
 
 import mmap
@@ -121,12 +124,36 @@ def _why_not(case: Case) -> str | None:
 # --- from GPU to GPU ---------------------------------------------------------------------------------------------
 
 
-def _peer_copy(bound: Bound, *, staged: bool = False) -> Operation:
-    if not len(bound.send):
-        return Operation(do_nothing)  # the other rank of the pair copies
-    if bound.peer is None:
+def _memory_of(bound: Bound, rank: int) -> torch.Tensor:
+    """A zeroed buffer like the case's on the GPU of ``rank`` of the group. Raises BackendError."""
+    peer = bound.peers[rank] if bound.peers else None
+    if peer is None:
         raise BackendError(f"{bound.case.op}: this process does not see the target GPU")
-    target = torch.empty_like(bound.receive, device=bound.peer).zero_()
+    return torch.empty_like(bound.receive, device=peer).zero_()
+
+
+def _one_to_all(bound: Bound) -> Operation:
+    if not len(bound.send):
+        return Operation(do_nothing)  # the root copies
+    targets = [_memory_of(bound, rank) for rank in range(len(bound.peers)) if rank != bound.me]
+    call = _device_of(bound).together(*(_copies(target, bound.send) for target in targets))
+
+    def wrong() -> int:
+        source = bound.send.cpu()
+        count = sum(int((target.cpu() != source).sum()) for target in targets)
+        for target in targets:
+            poison(target, None)  # so that the next check covers only later copies
+        return count
+
+    return Operation(call, buffers=(bound.send, targets[0]), wrong=wrong)
+
+
+def _peer_copy(bound: Bound, *, kernel: bool = False, staged: bool = False) -> Operation:
+    if not len(bound.send):
+        return Operation(do_nothing)  # another rank copies
+    target = _memory_of(bound, 1 - bound.me if bound.case.root is None else bound.root)
+    if kernel:
+        target = torch._neg_view(target)  # noqa: SLF001 - it holds the negative, and reads as what was copied
     if not staged:
         return Operation(_copies(target, bound.send), buffers=(bound.send, target))
     between = host_memory(bound.send, pinned=True)
@@ -146,6 +173,9 @@ OPERATIONS: dict[str, Local] = {
     "host_and_device": Local(_host_and_device, _HOST, _why_not),
     "peer_copy": Local(_peer_copy, _PEER),
     "peer_copy_both": Local(_peer_copy, _PEER),
+    "peer_copy_sm": Local(partial(_peer_copy, kernel=True), _PEER),
     "peer_copy_driver": Local(_peer_copy, _PEER),  # the same call; without peer access the driver stages it
     "peer_copy_staged": Local(partial(_peer_copy, staged=True), _PEER),
+    "peer_all_to_one": Local(_peer_copy, _PEER),
+    "peer_one_to_all": Local(_one_to_all, _PEER),
 }

@@ -87,7 +87,7 @@ class NcclBackend(TorchBackend):
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Reason why NCCL cannot run ``case``, or None."""
-        no_pairs = why_no_pairs(op, case, self._views) if op.local and op.members == "pairs" else None
+        no_pairs = why_no_pairs(op, case, self._views) if op.between_devices else None
         return no_pairs or why_not(op, case) or super().refuse(op, case)
 
     def bind(self, bound: Bound) -> Operation:
@@ -149,10 +149,9 @@ class NcclBackend(TorchBackend):
         finally:
             self._watchdog.end()
 
-    def peer_in(self, group: Ranks) -> str | None:
-        """Name of the GPU of a pair's other rank in this process."""
-        others = [rank for rank in group if rank != self.rank]
-        return name_of(self._views, self.rank, others[0]) if len(others) == 1 else None
+    def peers_in(self, group: Ranks) -> tuple[str | None, ...]:
+        """Name of the GPU of each rank in this process."""
+        return tuple(name_of(self._views, self.rank, rank) for rank in group)
 
 
 def _library_of(group: dist.ProcessGroup | None) -> Any:  # noqa: ANN401 - a ProcessGroupNCCL, which torch without CUDA lacks
