@@ -26,7 +26,7 @@ from busbw.errors import BusbwError, StoreError
 from busbw.runs import store
 from busbw.runs.files import store_errors
 from busbw.runs.progress import RunLine
-from busbw_analysis.data import kept
+from busbw_analysis.data import kept_sources
 from busbw_analysis.history.columns import OF_ENTRIES, OF_KEPT, OF_LAUNCHES, OF_RUNS, STORED, quoted, run_values
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ class Outcome:
 
 def contents(results_dir: Path, folders: Iterable[Path]) -> Contents:
     """Which of ``folders``, all below ``results_dir``, have their present version in the index."""
-    files = [path for path in sorted(results_dir.glob(f"{INDEX}/*/*/*{_SUFFIX}")) if kept.is_complete(path)]
-    if not kept.is_named_literally(results_dir):
+    files = [path for path in sorted(results_dir.glob(f"{INDEX}/*/*/*{_SUFFIX}")) if kept_sources.is_complete(path)]
+    if not kept_sources.is_named_literally(results_dir):
         files = []
     rows = _known(files)
     first: dict[int, str] = {}
@@ -149,12 +149,11 @@ def _known(files: list[Path]) -> list[tuple[Any, ...]]:
     query = f"SELECT {_KNOWN} FROM read_parquet(?, filename = true, hive_partitioning = false) WHERE kind = 'run'"  # noqa: S608
     if not files:
         return []
-    with duckdb.connect(":memory:") as connection:
-        try:
-            return connection.execute(query, [list(map(str, files))]).fetchall()
-        except duckdb.Error:
-            if len(files) == 1:
-                return []
+    try:
+        return kept_sources.connection().execute(query, [list(map(str, files))]).fetchall()
+    except duckdb.Error:
+        if len(files) == 1:
+            return []
     return [*_known(files[: len(files) // 2]), *_known(files[len(files) // 2 :])]
 
 
@@ -169,13 +168,7 @@ def _version_of(folder: Path) -> Version | None:
         document = os.stat(f"{base}/{store.RUN_FILE}")  # noqa: PTH116
     except OSError:
         return None
-    samples = (0, 0)
-    for name in store.PLACES:
-        with suppress(OSError):
-            status = os.stat(f"{base}/{name}")  # noqa: PTH116
-            samples = status.st_size, status.st_mtime_ns
-            break
-    return kept.VERSION, document.st_size, document.st_mtime_ns, *samples
+    return kept_sources.VERSION, document.st_size, document.st_mtime_ns, *kept_sources.state_of(base)
 
 
 def lines_of(folders: Sequence[Path]) -> dict[Path, RunLine]:
@@ -183,11 +176,11 @@ def lines_of(folders: Sequence[Path]) -> dict[Path, RunLine]:
     if not folders:
         return {}
     index = contents(folders[0].parent.parent, folders)
-    lines = kept.lines_of(index.fresh)
+    lines = kept_sources.lines_of(index.fresh)
     if index.files:
         query = "SELECT entry, line FROM read_parquet(?, hive_partitioning = false) WHERE kind = 'run'"
-        with duckdb.connect(":memory:") as connection, suppress(duckdb.Error, msgspec.MsgspecError):
-            stored = dict(connection.execute(query, [list(map(str, index.files))]).fetchall())
+        with suppress(duckdb.Error, msgspec.MsgspecError):
+            stored = dict(kept_sources.connection().execute(query, [list(map(str, index.files))]).fetchall())
             decode = msgspec.json.Decoder(RunLine).decode
             lines |= {folder: decode(stored[entry]) for folder, entry in index.entries.items()}
     return lines
@@ -198,7 +191,7 @@ def gather(results_dir: Path, folders: Sequence[Path], engine: "Engine") -> Gath
 
     Raises StoreError if the index cannot be written, and the errors of ``engine``.
     """
-    if not kept.is_named_literally(results_dir):
+    if not kept_sources.is_named_literally(results_dir):
         raise StoreError(f"{results_dir} cannot be indexed: its path has one of *?[]{{}}; rename it")
     _remove_abandoned(results_dir)
     index = contents(results_dir, folders)
@@ -235,7 +228,7 @@ def insert(
     missing or damaged (``repairing``). The entry of each run, and the runs that cannot be read.
     """
     versions = {folder: version for folder in folders if (version := _version_of(folder)) is not None}
-    fitting = kept.sources_of(versions)
+    fitting = kept_sources.sources_of(versions)
     missing = [folder for folder in versions if folder not in fitting]
     outcomes = dict(zip(missing, engine.map(summarise, [folder.absolute() for folder in missing]), strict=True))
     unreadable = [Unreadable(folder, outcome.error) for folder, outcome in outcomes.items() if outcome.error]
@@ -248,7 +241,7 @@ def insert(
                 (places[folder] / store.SUMMARY_FILE).write_bytes(outcome.content)
             elif outcome.error is None:
                 places[folder] = folder
-        made = kept.read_sources(places.values())
+        made = kept_sources.read_sources(places.values())
         sources = fitting | {folder: made[where] for folder, where in places.items() if where in made}
         entries: dict[Path, int] = {}
         rows: dict[Path, dict[str, object]] = {}
@@ -286,8 +279,10 @@ def insert(
 
 def summarise(folder: Path) -> Outcome:
     """Keep a summary of a run, in any process that can read it."""
+    from busbw_analysis.data.kept import summary_content  # noqa: PLC0415 - with numpy
+
     try:
-        return Outcome(content=kept.summary_content(folder))
+        return Outcome(content=summary_content(folder))
     except (BusbwError, OSError) as error:
         return Outcome(error=str(error))
 
