@@ -74,7 +74,9 @@ _INSERTS: Final = (
     LEFT JOIN (SELECT file, count(*) FILTER (kind <> 'numbers') AS rows FROM kept GROUP BY file) AS counted USING (file)
     """,
 )
-_KNOWN: Final = "filename, entry, folder, version, document_size, document_time_ns, size, time_ns"
+_OF_RUNS: Final = "FROM read_parquet(?, filename = true, hive_partitioning = false) WHERE kind = 'run'"
+_VERSIONS: Final = f"SELECT filename, entry, folder, version, document_size, document_time_ns, size, time_ns {_OF_RUNS}"
+_LINES: Final = f"SELECT entry, line {_OF_RUNS}"
 _COPY: Final = (
     "COPY (SELECT fresh.* FROM fresh SEMI JOIN part USING (entry) ORDER BY kind DESC, series, entry, launch) "
     "TO $path (FORMAT parquet, COMPRESSION zstd)"
@@ -125,18 +127,18 @@ def contents(results_dir: Path, folders: Iterable[Path]) -> Contents:
     files = [path for path in sorted(results_dir.glob(f"{INDEX}/*/*/*{_SUFFIX}")) if kept_sources.is_complete(path)]
     if not kept_sources.is_named_literally(results_dir):
         files = []
-    rows = _known(files)
+    rows = _rows(_VERSIONS, list(map(str, files)))
     first: dict[int, str] = {}
-    copies = {file for file, entry, *_ in rows if first.setdefault(entry, file) != file}
-    known = {(folder, tuple(version)): entry for file, entry, folder, *version in rows if file not in copies}
-    readable = {file for file, *_ in rows} - copies
+    copies = {row[0] for row in rows if first.setdefault(row[1], row[0]) != row[0]}
+    known = {row[2:]: row[1] for row in rows if row[0] not in copies}
+    readable = {row[0] for row in rows} - copies
     entries: dict[Path, int] = {}
     fresh: list[Path] = []
     for folder in folders:
         version = _version_of(folder)
         if version is None:
             continue
-        entry = known.get((_name(folder), version))
+        entry = known.get((_name(folder), *version))
         if entry is None:
             fresh.append(folder)
         else:
@@ -144,17 +146,16 @@ def contents(results_dir: Path, folders: Iterable[Path]) -> Contents:
     return Contents(tuple(file for file in files if str(file) in readable), entries, tuple(fresh))
 
 
-def _known(files: list[Path]) -> list[tuple[Any, ...]]:
-    """What versions of runs the files have, as far as they can be read: one damaged file fails the query for all."""
-    query = f"SELECT {_KNOWN} FROM read_parquet(?, filename = true, hive_partitioning = false) WHERE kind = 'run'"  # noqa: S608
+def _rows(query: str, files: list[str]) -> list[tuple[Any, ...]]:
+    """The rows of ``query`` over the files that can be read: one damaged file fails the query for all."""
     if not files:
         return []
     try:
-        return kept_sources.connection().execute(query, [list(map(str, files))]).fetchall()
+        return kept_sources.connection().execute(query, [files]).fetchall()
     except duckdb.Error:
         if len(files) == 1:
             return []
-    return [*_known(files[: len(files) // 2]), *_known(files[len(files) // 2 :])]
+    return [*_rows(query, files[: len(files) // 2]), *_rows(query, files[len(files) // 2 :])]
 
 
 def _name(folder: Path) -> str:
@@ -177,12 +178,10 @@ def lines_of(folders: Sequence[Path]) -> dict[Path, RunLine]:
         return {}
     index = contents(folders[0].parent.parent, folders)
     lines = kept_sources.lines_of(index.fresh)
-    if index.files:
-        query = "SELECT entry, line FROM read_parquet(?, hive_partitioning = false) WHERE kind = 'run'"
-        with suppress(duckdb.Error, msgspec.MsgspecError):
-            stored = dict(kept_sources.connection().execute(query, [list(map(str, index.files))]).fetchall())
-            decode = msgspec.json.Decoder(RunLine).decode
-            lines |= {folder: decode(stored[entry]) for folder, entry in index.entries.items()}
+    stored = dict(_rows(_LINES, list(map(str, index.files))))
+    decode = msgspec.json.Decoder(RunLine).decode
+    with suppress(KeyError, msgspec.MsgspecError):
+        lines |= {folder: decode(stored[entry]) for folder, entry in index.entries.items()}
     return lines
 
 

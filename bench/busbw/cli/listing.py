@@ -13,7 +13,7 @@ import click
 
 from busbw.errors import BusbwError
 from busbw.escape import echo, output_columns, plain_text
-from busbw.runs import store
+from busbw.runs import collection, store
 from busbw.runs.progress import RunLine, line_of, outline
 from busbw.runs.records import JSON
 from busbw.shared_options import as_json_option, results_dir_option
@@ -36,6 +36,7 @@ _INDENT = "    | "
 @click.argument("what", type=click.Choice(["ops", "algorithms", "backends", "suites", "launchers", "runs"]))
 @results_dir_option
 @as_json_option
+@collection.paused()
 def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
     """List ops, algorithms, backends, suites, launchers or runs."""
     table = rows(what, results_dir)
@@ -232,12 +233,12 @@ def _row(
 
 def _in_brief(row: dict[str, JSON]) -> dict[str, JSON]:
     """The row of a run for a table."""
-    differs = (row["differs"] or {}).items()
-    others = f" and {row['hosts'] - 1} more" if row["hosts"] and row["hosts"] > 1 else ""
-    return {
-        **{name: value for name, value in row.items() if name != "hosts"},
-        "host": row["host"] and f"{row['host']}{others}",
+    brief = row | {
         "op": row["op"] and listed(row["op"], _MOST_OPS),
-        "differs": ", ".join(f"{name} {value}" for name, value in differs) or None,
+        "differs": row["differs"] and ", ".join(f"{name} {value}" for name, value in row["differs"].items()),
         "started": row["started"] and clock_time(row["started"]),
     }
+    hosts = brief.pop("hosts")
+    if hosts and hosts > 1:
+        brief["host"] = f"{row['host']} and {hosts - 1} more"
+    return brief
