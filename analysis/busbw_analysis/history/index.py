@@ -105,12 +105,12 @@ class Contents:
     """What an index has of run folders.
 
     files: its files that can be read, without copies of others
-    entries: run folder → the entry of its present version
+    entries: run folders, each with the entry of its present version
     fresh: run folders without one
     """
 
     files: tuple[Path, ...]
-    entries: Mapping[Path, int]
+    entries: tuple[tuple[Path, int], ...]
     fresh: tuple[Path, ...]
 
 
@@ -132,7 +132,7 @@ def contents(results_dir: Path, folders: Iterable[Path]) -> Contents:
     copies = {row[0] for row in rows if first.setdefault(row[1], row[0]) != row[0]}
     known = {row[2:]: row[1] for row in rows if row[0] not in copies}
     readable = {row[0] for row in rows} - copies
-    entries: dict[Path, int] = {}
+    entries: list[tuple[Path, int]] = []
     fresh: list[Path] = []
     for folder in folders:
         version = _version_of(folder)
@@ -142,8 +142,8 @@ def contents(results_dir: Path, folders: Iterable[Path]) -> Contents:
         if entry is None:
             fresh.append(folder)
         else:
-            entries[folder] = entry
-    return Contents(tuple(file for file in files if str(file) in readable), entries, tuple(fresh))
+            entries.append((folder, entry))
+    return Contents(tuple(file for file in files if str(file) in readable), tuple(entries), tuple(fresh))
 
 
 def _rows(query: str, files: list[str]) -> list[tuple[Any, ...]]:
@@ -181,7 +181,7 @@ def lines_of(folders: Sequence[Path]) -> dict[Path, RunLine]:
     stored = dict(_rows(_LINES, list(map(str, index.files))))
     decode = msgspec.json.Decoder(RunLine).decode
     with suppress(KeyError, msgspec.MsgspecError):
-        lines |= {folder: decode(stored[entry]) for folder, entry in index.entries.items()}
+        lines |= {folder: decode(stored[entry]) for folder, entry in index.entries}
     return lines
 
 

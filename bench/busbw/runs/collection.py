@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Collect no cycles in the block, or in the function that this decorates. Memory without cycles is freed as ever."""
+    """Collect no cycles in the block, or in the function that this decorates. Other memory is freed as ever."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
