@@ -1,5 +1,5 @@
-"""Garbage collection, paused while the records of thousands of runs are made: none of them is garbage, but Python would
-look through all of them again and again, for a fifth of the time.
+"""Garbage collection, paused while modules are loaded or the records of thousands of runs are made: none of them is
+garbage, but Python would look through all of them again and again, for a fifth of the time.
 """
 
 import gc
