@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from busbw.errors import BusbwError, StoreError, UnlikeRuns, UsageError
+from busbw.errors import BusbwError, StoreError, UsageError
 from busbw.escape import echo, plain_text
 from busbw.runs import store
 from busbw.runs.files import replaced, store_errors
@@ -175,10 +175,7 @@ def _baseline_runs(results_dir: Path, name: str) -> list[str]:
 
 
 def _pooled(results_dir: Path, runs: Sequence[str]) -> Dataset:
-    try:
-        return pool(options.read_runs(results_dir, runs), force=None)
-    except UnlikeRuns as error:
-        raise UsageError(str(error), code=error.code) from error
+    return pool(options.read_runs(results_dir, runs), force=None)
 
 
 def _argv(command: str | None) -> list[str]:
