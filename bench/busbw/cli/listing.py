@@ -80,7 +80,7 @@ def as_table(table: list[dict[str, JSON]]) -> str:
     below = textwrap.TextWrapper(
         most, initial_indent=_INDENT, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
     )
-    hidden = [name for name in widths if name not in shown]
+    hidden = sorted((name for name in widths if name not in shown), key=lambda name: name != "what")
     aligned = ([cell.ljust(widths[name]) for cell in columns[name]] for name in shown)
     for number, cells in enumerate(zip(*aligned, strict=True)):
         lines.append("  ".join(cells).rstrip())
