@@ -197,8 +197,9 @@ def _runs(lines: Mapping[Path, RunLine | BusbwError]) -> list[dict[str, JSON]]:
     """A row for each run. ``differs`` has the settings, variables and facts that tell it from others of the list."""
     among: dict[tuple[str, Hashable], list[dict[str, str]]] = {}
     for line in lines.values():
-        for kind, of_like in _DIFFER.items() if isinstance(line, RunLine) else ():
-            among.setdefault((kind, of_like(line)), []).append(getattr(line, kind))
+        if isinstance(line, RunLine):
+            for kind, of_like in _DIFFER.items():
+                among.setdefault((kind, of_like(line)), []).append(getattr(line, kind))
     unlike = {of_kind: _unlike(named) for of_kind, named in among.items()}
     return [_row(folder, line, unlike) for folder, line in lines.items()]
 
