@@ -7,6 +7,7 @@ covers several conditions that must be distinguished, ``code=`` overrides it whe
 
     BusbwError    failed            base class; exit code 1
     ├── UsageError    usage             an invalid option, plan or name; exit code 2
+    │   └── UnlikeRuns    unlike-runs       runs that cannot be pooled or compared; names the key and both values
     ├── StoreError    store             a run folder that cannot be written or read
     │   ├── DamagedRun    damaged-run       a line that differs from what was written
     │   └── NewerSchema   newer-schema      written by a newer busbw
@@ -16,7 +17,6 @@ covers several conditions that must be distinguished, ``code=`` overrides it whe
     ├── ClockError    clock             a clock that went backwards or is unreliable
     ├── LogError      not-a-log         a log of another tool that cannot be read
     └── AnalysisError analysis          the data do not allow the requested analysis
-        └── UnlikeRuns    unlike-runs       runs that cannot be pooled; names the key and both values
 
     Interrupted   interrupted       not a BusbwError: Ctrl-C or a signal during a run
 """
@@ -152,7 +152,7 @@ class AnalysisError(BusbwError):
     code = "analysis"
 
 
-class UnlikeRuns(AnalysisError):
-    """Runs that cannot be pooled; the message names the key and both values."""
+class UnlikeRuns(UsageError):
+    """Runs that cannot be pooled or compared; the message names the key and both values."""
 
     code = "unlike-runs"

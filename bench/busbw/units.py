@@ -35,7 +35,7 @@ _MOST_NUMBERS = 1_000_000
 def clock_time(stamp: str) -> str:
     """A stored timestamp to the second, as people read it: ``2026-11-21 06:12:34``; any other text stays as it is."""
     try:
-        return f"{datetime.fromisoformat(stamp):%Y-%m-%d %H:%M:%S}"
+        return datetime.fromisoformat(stamp).replace(tzinfo=None).isoformat(" ", "seconds")
     except ValueError:
         return stamp
 

@@ -488,3 +488,8 @@ main()
     ended = subprocess.run([sys.executable, "-c", ends], check=False, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (code, "")
     assert "all_reduce" in ended.stdout
+
+
+@pytest.mark.parametrize("sign", ["±", "█", "bar"])
+def test_signs_of_a_table_are_explained(sign: str) -> None:
+    assert busbw("explain", sign).exit_code == 0

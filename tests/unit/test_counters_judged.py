@@ -133,6 +133,12 @@ def test_a_gate_can_forbid_errors(counts: Counts, code: int, value: int) -> None
     assert (result.code, result.verdicts[0].tests[0].value) == (code, value)
 
 
+def test_a_gate_cannot_tell_of_counters_that_nobody_read() -> None:
+    stored = with_blocks(run_with({}), lambda block: msgspec.structs.replace(block, conditions=block.conditions[:-1]))
+    result = gate(Rule(metric="counters", at_most="0"), stored)
+    assert (result.code, [gap.code for gap in result.verdicts[0].gaps]) == (3, ["no-counters"])
+
+
 @pytest.mark.parametrize(("wanted", "code"), [("7", 0), ("8", 1)])
 def test_a_gate_can_ask_for_a_number_of_gpus_that_work(wanted: str, code: int) -> None:
     gpus = tuple(GpuFacts(address=f"0000:{bus:02x}:00.0", broken=bus == 3) for bus in range(8))

@@ -621,6 +621,7 @@ def test_a_baseline_names_variables(results: Path) -> None:
         ("gate", "{one}", "--baseline", "{two}", "--notify-command", "'"),
         ("gate", "{one}", "--baseline", "{two}", "--notify-command", ""),
         ("gate", "{one}", "{other}", "--baseline", "{two}"),
+        ("show", "{one}", "{other}"),
         ("rules", "suggest", "{one}"),
         ("baseline", "set", "a/b", "{one}"),
         ("baseline", "set", "..", "{one}"),

@@ -102,7 +102,7 @@ def _gather_some(results: Path, _nights: Path, chosen: set[int]) -> None:
 
 def _gather_as_if_nothing_were_there(results: Path, nights: Path, chosen: set[int]) -> None:
     """As a writer does that looked before another one was done."""
-    with patch.object(index, "_known", return_value=[]):
+    with patch.object(index, "_rows", return_value=[]):
         _gather_some(results, nights, chosen)
 
 

@@ -18,10 +18,11 @@ from busbw.errors import DamagedRun
 from busbw.runs import store
 from busbw.runs.progress import line_of, outline
 from busbw.runs.records import JSON
-from busbw_analysis.data import kept
+from busbw_analysis.data import kept_sources
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.imported import LogFacts
-from busbw_analysis.data.kept import Summarised, lines_of, read_summarised, summarised
+from busbw_analysis.data.kept import Summarised, read_summarised, summarised
+from busbw_analysis.data.kept_sources import lines_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.ragged import Ragged
 from busbw_analysis.data.sources import find
@@ -91,7 +92,7 @@ def test_a_summary_of_something_else_is_made_again(
     elif change == "run":
         store.write_run(folder, msgspec.structs.replace(first.stored.run, machine="another"))
     else:
-        monkeypatch.setattr(kept, "VERSION", kept.VERSION + 1)
+        monkeypatch.setattr(kept_sources, "VERSION", kept_sources.VERSION + 1)
     found = read_summarised(folder)
     assert found.samples is not None
     assert (len(found.stored.rows) < len(first.stored.rows)) == (change == "rows")

@@ -108,7 +108,7 @@ WITHOUT_EXTRAS = f"import sys; sys.modules.update(dict.fromkeys({tuple(EXTRAS)})
         "show tests/data/logs/nccl-tests-2.19.txt",
         "show results/samples/vm/20261121T081628.085Z-4ad500",
         "fit tests/data/logs/nccl-tests-2.19.txt",
-        "export results/samples/vm/20261121T081628.085Z-4ad500 --to csv",
+        "export results/samples/vm/20261121T081628.085Z-4ad500 --to markdown",
         "training plan --help",
         "list backends",
         "doctor",

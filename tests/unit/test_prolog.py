@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
-from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
+from testing.synthetic import SyntheticEnd, case, disturbed, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import UsageError
+from busbw.ops import OPS
 from busbw.runs.facts import UNKNOWN_HOST, GpuFacts, PciFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.gate import prolog
@@ -88,7 +89,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:  # noqa: A
     """Sets what the run on this node has measured."""
 
     def set_(end: SyntheticEnd, *, late: bool = False) -> None:
-        folder = write_synthetic(tmp_path, synthetic_run(CASES, launches=3, end=end))
+        folder = write_synthetic(tmp_path, disturbed(synthetic_run(CASES, launches=3, end=end), OPS, foreign=0.0))
 
         @contextmanager
         def here() -> Iterator[NodeRun]:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from testing.command import busbw
@@ -22,9 +23,21 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("night", ["night-003", "night-005"])
-def test_the_first_run_that_fails_is_named_with_what_changed_before_it(results: Path, night: str) -> None:
-    answer = busbw("gate", night, "--baseline", "good", "--json", "--results-dir", str(results))
+def test_the_first_run_that_fails_is_named_with_what_changed_before_it(
+    results: Path, night: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the answer, and by what other programs read."""
+    junit, summary = tmp_path / "gate.xml", tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    asked = ("gate", night, "--baseline", "good", "--json", "--github", "--junit", str(junit))
+    answer = busbw(*asked, "--results-dir", str(results))
     assert answer.exit_code == 1
+    (notice,) = (line for line in answer.stderr.splitlines() if line.startswith("::notice title=since::"))
+    (recorded,) = ET.fromstring(junit.read_text(encoding="utf-8")).iter("property")  # noqa: S314 - ours
+    assert all(
+        "night-003" in text and "drivers.nvidia" in text
+        for text in (notice, recorded.attrib["value"], summary.read_text())
+    )
     document = json.loads(answer.stdout)
     since = document["since"]
     assert (since["run"], since["started"][:10], since["passed"]) == ("night-003", "2026-02-15", "night-002")

@@ -112,7 +112,6 @@ READERS: Final[dict[str, str]] = {
     "busbw_analysis/peaks/transports.py": "variables of communication libraries",
     "busbw_analysis/report/svg.py": "SVG that matplotlib wrote",
     # text that is written: escaped, cut into lines, spelled
-    "busbw/cli/listing.py:as_table": "typesetting: lines of a cell",
     "busbw/escape.py": "escapes text from outside",
     "busbw/measure/supplements.py:measure_step_parts": "a name of a file",
     "busbw/runs/records.py:Ended": "wording: a reason may begin with the status",

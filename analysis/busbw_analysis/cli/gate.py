@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from busbw.errors import StoreError, UnlikeRuns, UsageError
+from busbw.errors import StoreError, UsageError
 from busbw.escape import echo, plain_text
 from busbw.runs import store
 from busbw.runs.files import replaced, store_errors
@@ -21,7 +21,7 @@ from busbw.shared_options import FILE, as_json_option, peaks_option, results_dir
 from busbw.system.catalog import catalogue
 from busbw.units import clock_time, counted, parse_share
 from busbw_analysis.assembly.judge import judge_with_selftest
-from busbw_analysis.assembly.since import Since, since_of
+from busbw_analysis.assembly.since import since_of
 from busbw_analysis.cli import options
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import Dataset, pool
@@ -32,7 +32,7 @@ from busbw_analysis.gate.metrics import Evidence
 from busbw_analysis.gate.prolog import measured_here
 from busbw_analysis.gate.rules import Rule, read_rules, with_usual
 from busbw_analysis.gate.suggestion import suggested
-from busbw_analysis.gate.verdicts import Gate, gate_of
+from busbw_analysis.gate.verdicts import Gate, Since, gate_of
 from busbw_analysis.report.to_terminal import render_lines
 
 DETECT: Final = 0.1
@@ -102,16 +102,12 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
             result = gate_of(rules if node is None else node.and_usual(rules), evidence)
             if node is not None:
                 result = replace(result, gaps=(*result.gaps, *node.gaps(dataset.summaries)))
-            since = None if node is not None else _since(result, evidence, results_dir, peaks_file)
+            else:
+                result = replace(result, since=_since(result, evidence, results_dir, peaks_file))
     names = [stored.run.id for stored in dataset.runs]
     document = outputs.document(result, names, list(dict.fromkeys(dataset.facts.hosts)), baseline)
-    said = outputs.lines(result)
-    document["since"] = None if since is None else since.as_json
-    if since is not None:
-        document["message"] = f"{document['message']}; since {plain_text(since.in_words)}"
-        said.insert(1, ("since", plain_text(since.in_words)))
     line = json.dumps(plain(document), ensure_ascii=False, allow_nan=False)
-    echo(line if as_json else render_lines(said))
+    echo(line if as_json else render_lines(outputs.lines(result)))
     if junit is not None:
         with _warned("--junit"), store_errors("write", junit), replaced(junit) as file:
             file.write(outputs.junit(result))
@@ -173,10 +169,7 @@ def _baseline_runs(results_dir: Path, name: str) -> list[str]:
 
 
 def _pooled(results_dir: Path, runs: Sequence[str]) -> Dataset:
-    try:
-        return pool(options.read_runs(results_dir, runs), force=None)
-    except UnlikeRuns as error:
-        raise UsageError(str(error), code=error.code) from error
+    return pool(options.read_runs(results_dir, runs), force=None)
 
 
 def _argv(command: str | None) -> list[str]:

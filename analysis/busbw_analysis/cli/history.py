@@ -16,7 +16,7 @@ import click
 from busbw.errors import UsageError, refuse_unknown
 from busbw.escape import as_cell, echo, echo_toned, plain_text
 from busbw.ops import OPS
-from busbw.runs import store
+from busbw.runs import collection, store
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.units import counted, parse_sizes
@@ -98,6 +98,7 @@ def _say_what_is_missing(views: Views) -> None:
 @_engine_option
 @results_dir_option
 @as_json_option
+@collection.paused()
 def history(  # noqa: PLR0913 - click hands every option over by name
     *,
     runs: tuple[str, ...],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from busbw.errors import UnlikeRuns, UsageError
+from busbw.errors import UsageError
 from busbw.escape import echo, echo_toned
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, as_json_option, results_dir_option
@@ -187,14 +187,11 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     _refuse_mixed(second, by, base, allow, page)
     names = [_several(first)] if by is not None else _both(first, second, results_dir)
     stored = iter(options.read_runs(results_dir, chain(*names)))
-    try:
-        sides = [pool(islice(stored, len(side)), force=force) for side in names]
-        if by is not None:
-            comparison = compare_within(sides[0], by, base, within=margin)
-        else:
-            comparison = compare_sides(sides[0], sides[1], within=margin, paired=paired, force=force, allow=allow)
-    except UnlikeRuns as error:  # status 1 would look like a failure
-        raise UsageError(str(error), code=error.code) from error
+    sides = [pool(islice(stored, len(side)), force=force) for side in names]
+    if by is not None:
+        comparison = compare_within(sides[0], by, base, within=margin)
+    else:
+        comparison = compare_sides(sides[0], sides[1], within=margin, paired=paired, force=force, allow=allow)
     if page is not None:
         from busbw_analysis.assembly import compose as writer  # noqa: PLC0415 - it loads matplotlib
 

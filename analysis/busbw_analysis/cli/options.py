@@ -17,14 +17,13 @@ from busbw.ops import limits
 from busbw.runs import store
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, peaks_option, results_dir_option
-from busbw.system.catalog import catalogue
 from busbw_analysis.data.as_json import plain
-from busbw_analysis.data.kept import Summarised
 from busbw_analysis.report.document import Block, Paragraph
 from busbw_analysis.report.to_terminal import render
 
-if TYPE_CHECKING:  # the readers of logs take longer to load than the history of thousands of runs
+if TYPE_CHECKING:  # what reads runs and logs takes as long to load as the history of thousands of runs
     from busbw_analysis.data.imported import LogFacts
+    from busbw_analysis.data.kept import Summarised
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -91,6 +90,7 @@ def log_options(*fields: str) -> Option:
 
 def log_facts() -> "LogFacts":
     """The values of ``log_options`` that the user gave. Raises UsageError for unknown hardware."""
+    from busbw.system.catalog import catalogue  # noqa: PLC0415
     from busbw_analysis.data.imported import LogFacts  # noqa: PLC0415
 
     context = click.get_current_context()
@@ -99,7 +99,7 @@ def log_facts() -> "LogFacts":
     return LogFacts.stated(given, catalogue(context.params.get("peaks_file"))) if named else LogFacts(**given)
 
 
-def read_runs(results_dir: Path, runs: Iterable[str]) -> list[Summarised]:
+def read_runs(results_dir: Path, runs: Iterable[str]) -> "list[Summarised]":
     """Find and read each of ``runs``; raises BusbwError."""
     from busbw_analysis.data.sources import read_all  # noqa: PLC0415
 

@@ -52,6 +52,13 @@ def moved_in(runs: Sequence[StoredRun]) -> tuple[Moved, ...]:
     return tuple(sorted(known, key=lambda moved: order.index(moved.kind)))
 
 
+def hosts_watched(runs: Sequence[StoredRun]) -> frozenset[str]:
+    """The hosts whose counters were read at all: elsewhere none that moved does not mean that none did."""
+    of_windows = (host for stored in runs if stored.windows for host in stored.run.hosts)
+    of_blocks = (host.host for stored in runs for row in stored.measurements for host in row.conditions)
+    return frozenset((*of_windows, *of_blocks))
+
+
 def _of_rows(stored: StoredRun) -> Iterator[tuple[str, CounterDelta]]:
     """Every host with a counter that moved. Windows contain what the blocks of their case have."""
     windows = [row for row in stored.rows if isinstance(row, Window)]

@@ -59,10 +59,9 @@ def _central_tail(value: float, freedom: int) -> float:
     """The finite series for whole degrees of freedom (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
     angle = math.atan(value / math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
-    term = total = cosine if freedom % 2 else 1.0
-    for number in range(3 if freedom % 2 else 2, freedom, 2):
-        term *= cosine**2 * (number - 1) / number
-        total += term
+    numbers = np.arange(3 if freedom % 2 else 2, freedom, 2)
+    terms = np.multiply.accumulate(np.append(cosine if freedom % 2 else 1.0, cosine**2 * (numbers - 1) / numbers))
+    total = float(np.add.accumulate(terms)[-1])
     within = 2 / math.pi * (angle + sine * total * (freedom > 1)) if freedom % 2 else sine * total
     return (1 - within) / 2
 

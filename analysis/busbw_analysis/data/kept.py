@@ -11,11 +11,9 @@ import os
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -25,19 +23,14 @@ from busbw.errors import StoreError
 from busbw.escape import plain_text, with_texts
 from busbw.runs import files, store
 from busbw.runs.placement import Variable
-from busbw.runs.progress import RunLine, line_of, outline_of
+from busbw.runs.progress import line_of, outline_of
 from busbw.runs.records import Case, Imported, Measurement, Row, Run
+from busbw_analysis.data import kept_sources
 from busbw_analysis.data.block_columns import PairBlock, packed, packed_run
 from busbw_analysis.data.lateness import GroupLateness, lateness_of
 from busbw_analysis.data.launches import COLUMNS, OF_MEMBERS, OVERLAP, LaunchTable, launch_table
 from busbw_analysis.data.likeness import CHECKED
 from busbw_analysis.data.ragged import Ragged
-
-if TYPE_CHECKING:
-    import duckdb
-
-VERSION: Final = 2
-"""Version of the numbers and columns; a summary of another version is made again."""
 
 _COPY: Final = """
     COPY (
@@ -51,7 +44,6 @@ _COPY: Final = """
         UNION ALL BY NAME SELECT * FROM records
     ) TO $path (FORMAT parquet, COMPRESSION zstd, KV_METADATA {source: $source})
 """
-_MAGIC: Final = b"PAR1"
 _NUMBERS: Final = "numbers"
 """The ``kind`` of rows with numbers."""
 _LISTS: Final = ("ranks", *sorted(OF_MEMBERS))
@@ -61,30 +53,6 @@ _IN_CASE: Final = tuple(field.name for field in msgspec.structs.fields(Case))
 _ONE_AT_A_TIME: Final = threading.Lock()
 """Threads of a process share ``_connection``, and the names of tables in it."""
 _ROW_DECODER: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
-
-
-class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """What a summary was made from, and what is true of the whole run.
-
-    version: ``VERSION``
-    run: SHA-256 of ``run.json``
-    size, time_ns: of the file of samples; 0 without one
-    rows: SHA-256 of the uncompressed rows
-    warnings: of the reader
-    line: the run in a list of runs
-    is_plain: ``Summarised.is_plain``
-    lateness: ``Summarised.lateness``
-    """
-
-    version: int
-    run: str
-    size: int
-    time_ns: int
-    rows: str
-    warnings: tuple[str, ...]
-    line: RunLine
-    is_plain: bool
-    lateness: msgspec.Raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +103,21 @@ def read_summarised(folder: Path) -> Summarised:
     Raises like ``store.read``.
     """
     run = store.read_run(folder)
-    document = _document(folder)
-    kept = read_sources([folder]).get(folder)
-    if kept is not None and (kept.version, kept.run) == (VERSION, document) and _fits(kept, folder):
-        with contextlib.suppress(*unreadable()):
+    document = kept_sources.document_checksum(folder)
+    kept = kept_sources.read_sources([folder]).get(folder)
+    if kept is not None and (kept.version, kept.run) == (kept_sources.VERSION, document) and _fits(kept, folder):
+        with contextlib.suppress(*kept_sources.unreadable()):
             rows, table = _read(folder)
             stored = store.StoredRun(folder, run, rows, kept.warnings)
             lateness = msgspec.json.decode(kept.lateness, type=tuple[GroupLateness, ...])
             summary = Summarised(stored, table, lateness, is_plain=kept.is_plain)
-            if not _is_unchanged(kept, folder):  # the same rows in another file: the next look need not read them
-                _keep(summary, document, _state(folder))
+            if not kept_sources.is_unchanged(kept, folder):
+                # The same rows in another file: the next look need not read them.
+                _keep(summary, document, kept_sources.state_of(folder))
             return summary
-    before = _state(folder)
+    before = kept_sources.state_of(folder)
     summary = summarised(store.read(folder, keep=packed))
-    if _state(folder) == before:  # else the run is being written
+    if kept_sources.state_of(folder) == before:  # else the run is being written
         _keep(summary, document, before)
     return summary
 
@@ -156,17 +125,17 @@ def read_summarised(folder: Path) -> Summarised:
 def _keep(summary: Summarised, document: str, state: tuple[int, int]) -> None:
     """Write the summary if the folder can be written to, and the samples are still those of ``state``."""
     folder = summary.stored.path
-    if not is_named_literally(folder) or not os.access(folder, os.W_OK):
+    if not kept_sources.is_named_literally(folder) or not os.access(folder, os.W_OK):
         return
-    with contextlib.suppress(OSError, StoreError, *unreadable()):
+    with contextlib.suppress(OSError, StoreError, *kept_sources.unreadable()):
         source = _source_of(summary, document, state)
-        if _state(folder) == state:  # else rows arrived, and the hash may be of more of them
+        if kept_sources.state_of(folder) == state:  # else rows arrived, and the hash may be of more of them
             _write(folder, summary, source)
 
 
-def _source_of(summary: Summarised, document: str, state: tuple[int, int]) -> Source:
-    return Source(
-        version=VERSION,
+def _source_of(summary: Summarised, document: str, state: tuple[int, int]) -> kept_sources.Source:
+    return kept_sources.Source(
+        version=kept_sources.VERSION,
         run=document,
         size=state[0],
         time_ns=state[1],
@@ -185,102 +154,22 @@ def summary_content(folder: Path) -> bytes | None:
     Raises like ``store.read``, and OSError without room for a temporary file.
     """
     with _ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="busbw-summary-") as place:
-        _connection().execute("SET threads = 1")  # runs are summarised beside each other, in a process for each core
-        document, state = _document(folder), _state(folder)
+        # Runs are summarised beside each other, in a process for each core.
+        kept_sources.connection().execute("SET threads = 1")
+        document, state = kept_sources.document_checksum(folder), kept_sources.state_of(folder)
         summary = read_summarised(folder)
-        if sources_of([folder]):
+        if kept_sources.sources_of([folder]):
             return None
         _write(Path(place), summary, _source_of(summary, document, state))
         return (Path(place) / store.SUMMARY_FILE).read_bytes()
 
 
-def is_named_literally(folder: Path) -> bool:
-    """Whether DuckDB takes the path for that of one file, and not for a pattern."""
-    return not set("*?[]{}") & set(str(folder))
-
-
-def lines_of(folders: Iterable[Path]) -> dict[Path, RunLine]:
-    """The lines of those runs in a list whose kept summary fits, by ``run.json`` and the size and time of change of the
-    samples.
-    """
-    return {folder: source.line for folder, source in sources_of(folders).items()}
-
-
-def sources_of(folders: Iterable[Path]) -> dict[Path, Source]:
-    """What those kept summaries were made from that fit, by ``run.json`` and the samples' size and time of change."""
-    return {folder: source for folder, source in read_sources(folders).items() if _is_of(source, folder)}
-
-
-def read_sources(folders: Iterable[Path]) -> dict[Path, Source]:
-    """What the summaries in ``folders`` were made from, as far as they can be read."""
-    paths = (folder / store.SUMMARY_FILE for folder in folders if is_named_literally(folder))
-    kept = {str(path): path.parent for path in paths if is_complete(path)}
-    if not kept:
-        return {}
-    query = "SELECT file_name, value FROM parquet_kv_metadata(?) WHERE key = 'source'"
-    with contextlib.suppress(*unreadable()):
-        rows = _connection().execute(query, [list(kept)]).fetchall()
-        return {kept[name]: msgspec.json.decode(value, type=Source) for name, value in rows}
-    return {}
-
-
-def _is_of(kept: Source, folder: Path) -> bool:
-    """Whether a summary fits without a look at the samples."""
-    try:
-        return _is_unchanged(kept, folder) and kept.run == _document(folder)
-    except (OSError, StoreError):
-        return False
-
-
-def _document(folder: Path) -> str:
-    """SHA-256 of ``run.json``."""
-    return hashlib.sha256(store.run_document(folder / store.RUN_FILE)).hexdigest()
-
-
-def is_complete(path: Path) -> bool:
-    """Whether a file ends like Parquet: one damaged file would fail the query for all."""
-    try:
-        with files.opened(path) as file:
-            file.seek(-len(_MAGIC), os.SEEK_END)
-            return file.read() == _MAGIC
-    except OSError:
-        return False
-
-
-def _is_unchanged(kept: Source, folder: Path) -> bool:
-    return (kept.version, kept.size, kept.time_ns) == (VERSION, *_state(folder))
-
-
-@cache
-def _connection() -> "duckdb.DuckDBPyConnection":
-    """One connection for all runs: opening one takes longer than reading a summary."""
-    import duckdb  # noqa: PLC0415 - 0.1 s; a log of another tool needs none
-
-    return duckdb.connect(":memory:")
-
-
-def unreadable() -> tuple[type[Exception], ...]:
-    """Errors of a summary that is damaged, of another shape, or cannot be written."""
-    import duckdb  # noqa: PLC0415
-
-    return duckdb.Error, msgspec.MsgspecError, KeyError, ValueError, TypeError
-
-
-def _state(folder: Path) -> tuple[int, int]:
-    """Size and time of change (ns) of the samples; 0 without samples."""
-    for name in store.PLACES:
-        with contextlib.suppress(OSError):
-            status = (folder / name).stat()
-            return status.st_size, status.st_mtime_ns
-    return 0, 0
-
-
-def _fits(kept: Source, folder: Path) -> bool:
+def _fits(kept: kept_sources.Source, folder: Path) -> bool:
     """Whether the samples are those of the summary. They are only read if their size or time of change differs: a
     packed or copied run has the same rows.
     """
     try:
-        return (kept.size, kept.time_ns) == _state(folder) or kept.rows == _checksum(folder)
+        return (kept.size, kept.time_ns) == kept_sources.state_of(folder) or kept.rows == _checksum(folder)
     except (OSError, EOFError, zlib.error):
         return False  # reading the samples says what is wrong with them
 
@@ -305,9 +194,8 @@ def _read(folder: Path) -> tuple[tuple[Row, ...], LaunchTable]:
     def columns(what: str, *, numbers: bool = True) -> dict[str, npt.NDArray[Any]]:
         # All of these queries read the rows in the order of the file.
         query = f"SELECT {what} FROM read_parquet(?, hive_partitioning = false) WHERE (kind = '{_NUMBERS}') = {numbers}"  # noqa: S608
-        return {
-            name: _typed(name, column) for name, column in _connection().execute(query, [path]).fetchnumpy().items()
-        }
+        result = kept_sources.connection().execute(query, [path]).fetchnumpy()
+        return {name: _typed(name, column) for name, column in result.items()}
 
     records = columns("record, place", numbers=False)
     rows = [records["record"][at] for at in np.argsort(records["place"], kind="stable").tolist()]
@@ -329,14 +217,14 @@ def _typed(name: str, column: Any) -> npt.NDArray[Any]:  # noqa: ANN401 - DuckDB
     return np.asarray(np.ma.asarray(column).data).astype(dtype)
 
 
-def _write(folder: Path, summary: Summarised, source: Source) -> None:
+def _write(folder: Path, summary: Summarised, source: kept_sources.Source) -> None:
     """Replace the kept summary atomically. Raises OSError and the errors of DuckDB."""
     tables = {
         "cases": _case_columns(summary.stored.run),
         **_launch_columns(summary.table),
         "records": _record_columns(summary.stored),
     }
-    connection = _connection()
+    connection = kept_sources.connection()
     for name, columns in tables.items():
         connection.register(name, columns)
     target, draft = folder / store.SUMMARY_FILE, folder / f".{store.SUMMARY_FILE}.{os.getpid()}"

@@ -8,8 +8,8 @@ from busbw.errors import UnlikeRuns
 from busbw.ops import PAIRED
 from busbw.ops.groups import ASKED
 from busbw.runs.records import Case
-from busbw.units import format_rate, format_time
-from busbw_analysis.data.counters import moved_in
+from busbw.units import format_rate, format_time, listed
+from busbw_analysis.data.counters import hosts_watched, moved_in
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.likeness import SOFTWARE, Difference, differences
 from busbw_analysis.data.load import Dataset
@@ -319,6 +319,9 @@ def _counters(evidence: Evidence, rule: Limited) -> Measured:
     """Counters of errors that moved on any host, whatever case was measured then."""
     if any(stored.run.imported is not None for stored in evidence.measured.runs):
         return Measured(gaps=(Gap("no-counters", "a log has no counters of its hosts"),))
+    watched = hosts_watched(evidence.measured.runs)
+    if unwatched := [host for host in dict.fromkeys(evidence.measured.facts.hosts) if host not in watched]:
+        return Measured(gaps=(Gap("no-counters", f"no counter was read on {listed(unwatched, 3)}"),))
     errors = [moved for moved in moved_in(evidence.measured.runs) if moved.kind == "error"]
     names = tuple(f"{moved.host} {moved.in_words}" for moved in errors)
     return Measured((CountTest(names, None, rule.limit, "counter"),))

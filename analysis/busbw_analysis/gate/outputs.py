@@ -13,25 +13,40 @@ from busbw_analysis.diagnosis.compare_answer import MOST_LAUNCHES
 from busbw_analysis.diagnosis.hypothesis_tests import POWER, percent
 from busbw_analysis.gate.launch_tests import ERROR_RATE, FEWEST_RUNS, CountTest, State, Test
 from busbw_analysis.gate.metrics import WORDS, Gap
-from busbw_analysis.gate.verdicts import Gate, Verdict
+from busbw_analysis.gate.verdicts import Gate, Since, Verdict
 
 CHECK: Final = "busbw-gate"
 WORD: Final[dict[State, str]] = {"pass": "PASS", "fail": "FAIL", "cannot tell": "CANNOT TELL"}
 HEALTHY: Final[dict[State, bool | None]] = {"pass": True, "fail": False, "cannot tell": None}
 _NAMED: Final = 2
 """Most cases that a line names; JSON has all."""
+_MOST_CHANGES: Final = 3
+"""Most changes that a line names; JSON has all."""
 
 
 def lines(gate: Gate) -> list[tuple[str, str]]:
-    """The outcome, and a line for each rule: a word and a sentence."""
-    return [("gate", outcome(gate)), *((WORD[verdict.state], sentence(gate, verdict)) for verdict in gate.verdicts)]
+    """The outcome, since when, and a line for each rule: a word and a sentence."""
+    since = [] if gate.since is None else [("since", since_in_words(gate.since))]
+    rules = [(WORD[verdict.state], sentence(gate, verdict)) for verdict in gate.verdicts]
+    return [("gate", outcome(gate)), *since, *rules]
 
 
 def headline(gate: Gate) -> str:
-    """The outcome, and the first rule that decides it, in one line."""
+    """The outcome, the first rule that decides it, and since when, in one line."""
     decisive = _decisive(gate)
     said = [] if gate.state == "pass" or not decisive else [sentence(gate, decisive[0])]
-    return ": ".join([outcome(gate), *said])
+    since = "" if gate.since is None else f"; since {since_in_words(gate.since)}"
+    return ": ".join([outcome(gate), *said]) + since
+
+
+def since_in_words(since: Since) -> str:
+    """The day, the runs and the likeliest changes."""
+    day = f"{since.started[:10]}, run {since.run}"
+    if since.passed is None:
+        return plain_text(f"{day} or before")
+    texts = [f"{change.key} {change.before} → {change.after}" for change in since.changes]
+    changed = listed(texts, _MOST_CHANGES) if texts else "no recorded fact"
+    return plain_text(f"{day}; {changed} changed since run {since.passed}")
 
 
 def outcome(gate: Gate) -> str:
@@ -149,6 +164,7 @@ def document(gate: Gate, runs: Sequence[str], hosts: Sequence[str], baseline: st
         "baseline": baseline,
         "gaps": plain(gate.gaps),
         "rules": [_rule(gate, verdict) for verdict in gate.verdicts],
+        "since": plain(gate.since),
     }
 
 
@@ -187,6 +203,9 @@ def junit(gate: Gate) -> bytes:
     suite = ET.Element("testsuite", name=CHECK, tests=str(len(cases)))
     for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(sum(case.find(kind) is not None for case in cases)))
+    if gate.since is not None:
+        properties = ET.SubElement(suite, "properties")
+        ET.SubElement(properties, "property", name="since", value=since_in_words(gate.since))
     suite.extend(cases)
     root = ET.Element("testsuites")
     root.append(suite)
@@ -209,8 +228,8 @@ def _problem(case: ET.Element, tag: str, text: str) -> ET.Element:
 
 
 def annotations(gate: Gate) -> Iterator[str]:
-    """GitHub's workflow commands: an error for what changes the exit status, else a warning. Escaped as
-    ``@actions/core`` does.
+    """GitHub's workflow commands: an error for what changes the exit status, else a warning, and a notice since when.
+    Escaped as ``@actions/core`` does.
     """
     for gap in gate.gaps:
         yield _command("error", CHECK, gap.reason)
@@ -218,6 +237,8 @@ def annotations(gate: Gate) -> Iterator[str]:
         if verdict.state != "pass":
             level = "error" if verdict.rule.severity == "error" else "warning"
             yield _command(level, f"{WORD[verdict.state]}: {verdict.rule.title}", sentence(gate, verdict))
+    if gate.since is not None:
+        yield _command("notice", "since", since_in_words(gate.since))
 
 
 def _command(level: str, title: str, text: str) -> str:

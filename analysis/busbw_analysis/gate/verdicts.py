@@ -49,16 +49,42 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """A recorded fact with its values before and after."""
+
+    key: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """Since when a gate fails.
+
+    run, started: id and start of the first of the runs that fail without one between them that passes
+    passed: id of the last run before it that passes, or is of the baseline; None: not among those that were looked at
+    changes: facts that differ between the two, the likeliest first
+    """
+
+    run: str
+    started: str
+    passed: str | None
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Gate:
     """The result of a gate.
 
     tests: the size of the family for which the error rate holds.
     gaps: why the gate as a whole cannot fail.
+    since: since when it fails; None: it does not, or there is no baseline to ask.
     """
 
     verdicts: tuple[Verdict, ...]
     tests: int
     gaps: tuple[Gap, ...] = ()
+    since: Since | None = None
 
     @property
     def state(self) -> State:

@@ -2,11 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from busbw.errors import AnalysisError, UsageError
@@ -45,6 +42,10 @@ class Local:
         if self.processes < 2 or len(items) < self.fewest:
             yield from map(function, items)
             return
+        from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - most histories need no other process
+        from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
+        from multiprocessing import get_context  # noqa: PLC0415
+
         try:
             with ProcessPoolExecutor(self.processes, mp_context=get_context("forkserver")) as executor:
                 yield from executor.map(function, items, chunksize=_AT_A_TIME)

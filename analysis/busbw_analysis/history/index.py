@@ -26,7 +26,7 @@ from busbw.errors import BusbwError, StoreError
 from busbw.runs import store
 from busbw.runs.files import store_errors
 from busbw.runs.progress import RunLine
-from busbw_analysis.data import kept
+from busbw_analysis.data import kept_sources
 from busbw_analysis.history.columns import OF_ENTRIES, OF_KEPT, OF_LAUNCHES, OF_RUNS, STORED, quoted, run_values
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ _INSERTS: Final = (
     LEFT JOIN (SELECT file, count(*) FILTER (kind <> 'numbers') AS rows FROM kept GROUP BY file) AS counted USING (file)
     """,
 )
-_KNOWN: Final = "filename, entry, folder, version, document_size, document_time_ns, size, time_ns"
+_OF_RUNS: Final = "FROM read_parquet(?, filename = true, hive_partitioning = false) WHERE kind = 'run'"
+_VERSIONS: Final = f"SELECT filename, entry, folder, version, document_size, document_time_ns, size, time_ns {_OF_RUNS}"
+_LINES: Final = f"SELECT entry, line {_OF_RUNS}"
 _COPY: Final = (
     "COPY (SELECT fresh.* FROM fresh SEMI JOIN part USING (entry) ORDER BY kind DESC, series, entry, launch) "
     "TO $path (FORMAT parquet, COMPRESSION zstd)"
@@ -103,12 +105,12 @@ class Contents:
     """What an index has of run folders.
 
     files: its files that can be read, without copies of others
-    entries: run folder → the entry of its present version
+    entries: run folders, each with the entry of its present version
     fresh: run folders without one
     """
 
     files: tuple[Path, ...]
-    entries: Mapping[Path, int]
+    entries: tuple[tuple[Path, int], ...]
     fresh: tuple[Path, ...]
 
 
@@ -122,40 +124,38 @@ class Outcome:
 
 def contents(results_dir: Path, folders: Iterable[Path]) -> Contents:
     """Which of ``folders``, all below ``results_dir``, have their present version in the index."""
-    files = [path for path in sorted(results_dir.glob(f"{INDEX}/*/*/*{_SUFFIX}")) if kept.is_complete(path)]
-    if not kept.is_named_literally(results_dir):
+    files = [path for path in sorted(results_dir.glob(f"{INDEX}/*/*/*{_SUFFIX}")) if kept_sources.is_complete(path)]
+    if not kept_sources.is_named_literally(results_dir):
         files = []
-    rows = _known(files)
+    rows = _rows(_VERSIONS, list(map(str, files)))
     first: dict[int, str] = {}
-    copies = {file for file, entry, *_ in rows if first.setdefault(entry, file) != file}
-    known = {(folder, tuple(version)): entry for file, entry, folder, *version in rows if file not in copies}
-    readable = {file for file, *_ in rows} - copies
-    entries: dict[Path, int] = {}
+    copies = {row[0] for row in rows if first.setdefault(row[1], row[0]) != row[0]}
+    known = {row[2:]: row[1] for row in rows if row[0] not in copies}
+    readable = {row[0] for row in rows} - copies
+    entries: list[tuple[Path, int]] = []
     fresh: list[Path] = []
     for folder in folders:
         version = _version_of(folder)
         if version is None:
             continue
-        entry = known.get((_name(folder), version))
+        entry = known.get((_name(folder), *version))
         if entry is None:
             fresh.append(folder)
         else:
-            entries[folder] = entry
-    return Contents(tuple(file for file in files if str(file) in readable), entries, tuple(fresh))
+            entries.append((folder, entry))
+    return Contents(tuple(file for file in files if str(file) in readable), tuple(entries), tuple(fresh))
 
 
-def _known(files: list[Path]) -> list[tuple[Any, ...]]:
-    """What versions of runs the files have, as far as they can be read: one damaged file fails the query for all."""
-    query = f"SELECT {_KNOWN} FROM read_parquet(?, filename = true, hive_partitioning = false) WHERE kind = 'run'"  # noqa: S608
+def _rows(query: str, files: list[str]) -> list[tuple[Any, ...]]:
+    """The rows of ``query`` over the files that can be read: one damaged file fails the query for all."""
     if not files:
         return []
-    with duckdb.connect(":memory:") as connection:
-        try:
-            return connection.execute(query, [list(map(str, files))]).fetchall()
-        except duckdb.Error:
-            if len(files) == 1:
-                return []
-    return [*_known(files[: len(files) // 2]), *_known(files[len(files) // 2 :])]
+    try:
+        return kept_sources.connection().execute(query, [files]).fetchall()
+    except duckdb.Error:
+        if len(files) == 1:
+            return []
+    return [*_rows(query, files[: len(files) // 2]), *_rows(query, files[len(files) // 2 :])]
 
 
 def _name(folder: Path) -> str:
@@ -169,13 +169,7 @@ def _version_of(folder: Path) -> Version | None:
         document = os.stat(f"{base}/{store.RUN_FILE}")  # noqa: PTH116
     except OSError:
         return None
-    samples = (0, 0)
-    for name in store.PLACES:
-        with suppress(OSError):
-            status = os.stat(f"{base}/{name}")  # noqa: PTH116
-            samples = status.st_size, status.st_mtime_ns
-            break
-    return kept.VERSION, document.st_size, document.st_mtime_ns, *samples
+    return kept_sources.VERSION, document.st_size, document.st_mtime_ns, *kept_sources.state_of(base)
 
 
 def lines_of(folders: Sequence[Path]) -> dict[Path, RunLine]:
@@ -183,13 +177,11 @@ def lines_of(folders: Sequence[Path]) -> dict[Path, RunLine]:
     if not folders:
         return {}
     index = contents(folders[0].parent.parent, folders)
-    lines = kept.lines_of(index.fresh)
-    if index.files:
-        query = "SELECT entry, line FROM read_parquet(?, hive_partitioning = false) WHERE kind = 'run'"
-        with duckdb.connect(":memory:") as connection, suppress(duckdb.Error, msgspec.MsgspecError):
-            stored = dict(connection.execute(query, [list(map(str, index.files))]).fetchall())
-            decode = msgspec.json.Decoder(RunLine).decode
-            lines |= {folder: decode(stored[entry]) for folder, entry in index.entries.items()}
+    lines = kept_sources.lines_of(index.fresh)
+    stored = dict(_rows(_LINES, list(map(str, index.files))))
+    decode = msgspec.json.Decoder(RunLine).decode
+    with suppress(KeyError, msgspec.MsgspecError):
+        lines |= {folder: decode(stored[entry]) for folder, entry in index.entries}
     return lines
 
 
@@ -198,7 +190,7 @@ def gather(results_dir: Path, folders: Sequence[Path], engine: "Engine") -> Gath
 
     Raises StoreError if the index cannot be written, and the errors of ``engine``.
     """
-    if not kept.is_named_literally(results_dir):
+    if not kept_sources.is_named_literally(results_dir):
         raise StoreError(f"{results_dir} cannot be indexed: its path has one of *?[]{{}}; rename it")
     _remove_abandoned(results_dir)
     index = contents(results_dir, folders)
@@ -235,7 +227,7 @@ def insert(
     missing or damaged (``repairing``). The entry of each run, and the runs that cannot be read.
     """
     versions = {folder: version for folder in folders if (version := _version_of(folder)) is not None}
-    fitting = kept.sources_of(versions)
+    fitting = kept_sources.sources_of(versions)
     missing = [folder for folder in versions if folder not in fitting]
     outcomes = dict(zip(missing, engine.map(summarise, [folder.absolute() for folder in missing]), strict=True))
     unreadable = [Unreadable(folder, outcome.error) for folder, outcome in outcomes.items() if outcome.error]
@@ -248,7 +240,7 @@ def insert(
                 (places[folder] / store.SUMMARY_FILE).write_bytes(outcome.content)
             elif outcome.error is None:
                 places[folder] = folder
-        made = kept.read_sources(places.values())
+        made = kept_sources.read_sources(places.values())
         sources = fitting | {folder: made[where] for folder, where in places.items() if where in made}
         entries: dict[Path, int] = {}
         rows: dict[Path, dict[str, object]] = {}
@@ -286,8 +278,10 @@ def insert(
 
 def summarise(folder: Path) -> Outcome:
     """Keep a summary of a run, in any process that can read it."""
+    from busbw_analysis.data.kept import summary_content  # noqa: PLC0415 - with numpy
+
     try:
-        return Outcome(content=kept.summary_content(folder))
+        return Outcome(content=summary_content(folder))
     except (BusbwError, OSError) as error:
         return Outcome(error=str(error))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -114,13 +115,6 @@ def _changes(place: int, changes: Sequence[Change]) -> Block:
 
 def _figure(identity: str, title: str, trend: Trend, steps: Sequence[TrendStep]) -> Figure:
     first = max(0, len(trend.runs) - _MOST_POINTS)
-    with canvas(_BOX, width=_SIZE[0], height=_SIZE[1]) as (figure, axes):
-        shown = _positions(axes, trend, first)
-        _draw(axes, trend, shown, steps)
-        head(axes, "Time of a call, median over launches", -0.118)
-        tips = {series_id(0): [_tip(trend, mark.place) for mark in shown]}
-        description = f"{title}: time of a call over {counted(len(shown), 'run')}, {counted(len(steps), 'step')}."
-        picture = inline(figure, identity, title, description, tips)
     legend = [LegendEntry(swatch(0, "points"), "a run, with the range of its launches", series_id(0))]
     legend += [
         LegendEntry(
@@ -130,7 +124,18 @@ def _figure(identity: str, title: str, trend: Trend, steps: Sequence[TrendStep])
         for place, trend_step in enumerate(steps, 1)
     ]
     caption = f"The last {_MOST_POINTS} of {len(trend.runs)} runs." if first else ""
+    picture = partial(_picture, identity, title, trend, steps, first)
     return Figure(caption, (picture,), tuple(legend), _numbers(title, trend))
+
+
+def _picture(identity: str, title: str, trend: Trend, steps: Sequence[TrendStep], first: int) -> str:
+    with canvas(_BOX, width=_SIZE[0], height=_SIZE[1]) as (figure, axes):
+        shown = _positions(axes, trend, first)
+        _draw(axes, trend, shown, steps)
+        head(axes, "Time of a call, median over launches", -0.118)
+        tips = {series_id(0): [_tip(trend, mark.place) for mark in shown]}
+        description = f"{title}: time of a call over {counted(len(shown), 'run')}, {counted(len(steps), 'step')}."
+        return inline(figure, identity, title, description, tips)
 
 
 _LINE: Final = '<path d="M14 1V13" stroke="var(--ink)" stroke-width="1.2" stroke-dasharray="3 2"/>'

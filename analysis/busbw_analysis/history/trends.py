@@ -238,7 +238,7 @@ _TRENDS: Final = f"""
 """  # noqa: S608 - names of columns
 _DESCRIBED: Final = f"""
     SELECT DISTINCT ON (series) series, machine, machine_kind, tool, {", ".join(f'"{name}"' for name in _CASE)}
-    FROM launches SEMI JOIN of_runs USING (series)
+    FROM launches SEMI JOIN (SELECT series, min(run) AS run FROM of_runs GROUP BY series) USING (series, run)
 """  # noqa: S608 - names of columns
 
 

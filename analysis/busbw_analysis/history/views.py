@@ -75,7 +75,7 @@ class Views:
 def views_of(results_dir: Path, folders: Sequence[Path], engine: Engine) -> Iterator[Views]:
     """The views of the runs in ``folders``, all of them below ``results_dir``. Raises the errors of ``engine``."""
     index = contents(results_dir, folders)
-    entries = list(index.entries.values())
+    entries = [entry for _, entry in index.entries]
     unreadable: list[Unreadable] = []
     with fresh_table() as connection:
         for first in range(0, len(index.fresh), _RUNS_AT_A_TIME):

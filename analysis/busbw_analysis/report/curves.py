@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 from msgspec import structs
@@ -31,6 +32,7 @@ from busbw_analysis.report.document import (
     Column,
     Figure,
     Paragraph,
+    Picture,
     Section,
     Table,
     checked,
@@ -229,7 +231,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
         "A bar is the interval or range of the launches."
     )
     panel = plots.Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
-    drawing = plots.draw(panel, "overview", "busbw over size of every operation", caption)
+    drawing = partial(plots.draw, panel, "overview", "busbw over size of every operation", caption)
     columns: tuple[Column[int], ...] = (
         Column("Size S", lambda size: size, format_size),
         *(
@@ -309,13 +311,13 @@ def _figure(
     finding = where + sentences(*(_finding(curve, label if len(curves) > 1 else "") for curve, label in described))
     if len(curves) > _DESCRIBED:
         finding += f" The figure and its table have {len(curves) - _DESCRIBED} more curves."
-    panels: dict[plots.Panel, str] = {}
+    panels: dict[plots.Panel, Picture] = {}
     quantities: dict[plots.Quantity, str] = {"time": "time of one call", "rate": "rate"}
     for quantity, what in quantities.items():
         panel = panel_of(curves, labels, quantity, references)
         # Of sockets two sizes are only a peak for other operations.
         if plots.drawable(panel.series, sizes=3 if op in ON_SOCKETS else 2):
-            panels[panel] = plots.draw(panel, f"{identity}-{quantity}", f"{op}: {what} over size", finding)
+            panels[panel] = partial(plots.draw, panel, f"{identity}-{quantity}", f"{op}: {what} over size", finding)
     # Without a drawing, the numbers are not folded.
     numbers = _numbers(op, drawn, labels, folded=bool(panels))
     return Figure(finding, tuple(panels.values()), plots.legend(*panels), numbers)

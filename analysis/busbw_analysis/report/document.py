@@ -1,7 +1,7 @@
 """Tables, figures and sections, independent of the output format (terminal, Markdown or HTML).
 
 All renderers read the same tables, so they cannot disagree. All text here is plain and unescaped: each renderer escapes
-it. The only markup is ``Figure.pictures`` and ``LegendEntry.swatch``, which ``plots`` draws.
+it. The only markup is ``LegendEntry.swatch``, and what ``Figure.pictures`` draw when a renderer wants them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -178,12 +178,16 @@ class LegendEntry:
     link: str = ""
 
 
+Picture: TypeAlias = Callable[[], str]
+"""Draws a picture as an inline SVG, which takes a part of a second and matplotlib: HTML has it, Markdown does not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """Drawings that belong together, a caption of one sentence, and the numbers behind them."""
 
     caption: str
-    pictures: tuple[str, ...]
+    pictures: tuple[Picture, ...]
     legend: tuple[LegendEntry, ...]
     table: Table
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeAlias
 
 from busbw.units import about_size, format_rate, format_size, format_time, listed
@@ -191,7 +192,7 @@ def _figure(identity: str, modelled: Modelled, words: str, *, draw: bool) -> Fig
         lines.append(plots.Line("bound", tuple(bound), label=f"lower bound: {explanation.bound}"))
     panel = plots.Panel("time", "Measured, predicted and bound", series, tuple(lines))
     title = f"{modelled.curve.series.key.label}: measured and predicted time over size"
-    return Figure(words, (plots.draw(panel, f"{identity}-time", title, words),), plots.legend(panel), numbers)
+    return Figure(words, (partial(plots.draw, panel, f"{identity}-time", title, words),), plots.legend(panel), numbers)
 
 
 _Row: TypeAlias = tuple[GroupSummary, Prediction, Spent]

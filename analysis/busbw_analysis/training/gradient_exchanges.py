@@ -8,6 +8,7 @@ measured time of a step.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -172,7 +173,8 @@ def _group(number: int, group: Sequence[Exchanged]) -> tuple[Paragraph, Figure]:
         ("time", longest, lambda row: row.step.time_ns, format_time),
     )
     pictures = tuple(
-        _draw(
+        partial(
+            _draw,
             {
                 row.name: [(x, gap) for step, gap in enumerate(gaps(row.step)) if (x := step * each(row)) <= end]
                 for row in group

@@ -5,6 +5,7 @@ length in µs, ``b`` and ``e`` are the begin and end of a span that others may o
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from busbw.ops.training import workload_in_words
@@ -69,7 +70,7 @@ def _figures(steps: Sequence[Trained]) -> Iterator[Figure]:
         legend = [LegendEntry(_swatch(slot), name) for name, slot in slots.items()]
         yield Figure(
             what,
-            (_draw(step.timeline, f"timeline-{number}", what, f"One step of {step.ranks} ranks over time"),),
+            (partial(_draw, step.timeline, f"timeline-{number}", what, f"One step of {step.ranks} ranks over time"),),
             (*legend, LegendEntry(_swatch(None), _WAITING)),
             table(what, _COLUMNS, step.timeline, folded=True),
         )

@@ -6,15 +6,14 @@ import os
 import textwrap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import click
 
 from busbw.errors import BusbwError
 from busbw.escape import echo, output_columns, plain_text
-from busbw.ops import FAMILIES
-from busbw.ops.algorithms import ALGORITHMS
-from busbw.runs import cases, plan, store
+from busbw.runs import collection, store
 from busbw.runs.progress import RunLine, line_of, outline
 from busbw.runs.records import JSON
 from busbw.shared_options import as_json_option, results_dir_option
@@ -37,6 +36,7 @@ _INDENT = "    | "
 @click.argument("what", type=click.Choice(["ops", "algorithms", "backends", "suites", "launchers", "runs"]))
 @results_dir_option
 @as_json_option
+@collection.paused()
 def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
     """List ops, algorithms, backends, suites, launchers or runs."""
     table = rows(what, results_dir)
@@ -64,30 +64,29 @@ def as_table(table: list[dict[str, JSON]]) -> str:
     """Aligned columns with headings, as wide as the output. Cells that do not fit are listed below their row; a
     value that all rows share is printed once, above the table, and one that no row has is left out.
     """
-    cells = [{name: _cell(value) for name, value in row.items()} for row in table]
-    shared = {name: {row[name] for row in cells} for name in cells[0]}
-    same = [name for name, of_rows in shared.items() if of_rows == {_NOTHING} or (len(table) > 1 and len(of_rows) == 1)]
-    widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0] if name not in same}
+    columns = {name: [_cell(row[name]) for row in table] for name in table[0]}
+    shared = {name: cells[0] for name, cells in columns.items() if len(set(cells)) == 1}
+    same = {name: cell for name, cell in shared.items() if cell == _NOTHING or len(table) > 1}
+    widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items() if name not in same}
     shown: list[str] = []
     room = (most := output_columns()) + 2
     for name, width in widths.items():
         if not shown or width + 2 <= room:
             shown.append(name)
             room -= width + 2
-    lines = textwrap.wrap(" · ".join(f"{name}: {cells[0][name]}" for name in same if cells[0][name] != _NOTHING), most)
-    for row in [dict(zip(widths, widths, strict=True)), *cells]:
-        lines.append("  ".join(row[name].ljust(widths[name]) for name in shown).rstrip())
-        below = {name: row[name] for name in widths if name not in shown and row[name] not in {_NOTHING, name}}
-        rest = [*below.pop("what", "").splitlines(), *(f"{name}: {value}" for name, value in below.items())]
-        # Paths and addresses are not broken, so that they can be copied.
-        lines += textwrap.wrap(
-            "; ".join(rest),
-            most,
-            initial_indent=_INDENT,
-            subsequent_indent=_INDENT,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+    lines = textwrap.wrap(" · ".join(f"{name}: {cell}" for name, cell in same.items() if cell != _NOTHING), most)
+    lines.append("  ".join(name.ljust(widths[name]) for name in shown).rstrip())
+    # Paths and addresses are not broken, so that they can be copied.
+    below = textwrap.TextWrapper(
+        most, initial_indent=_INDENT, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+    )
+    hidden = sorted((name for name in widths if name not in shown), key=lambda name: name != "what")
+    aligned = ([cell.ljust(widths[name]) for cell in columns[name]] for name in shown)
+    for number, cells in enumerate(zip(*aligned, strict=True)):
+        lines.append("  ".join(cells).rstrip())
+        named = ((name, columns[name][number]) for name in hidden)
+        rest = [value if name == "what" else f"{name}: {value}" for name, value in named if value != _NOTHING]
+        lines += below.wrap("; ".join(rest)) if rest else []
     return "\n".join(lines)
 
 
@@ -98,6 +97,8 @@ def _cell(value: JSON) -> str:
 
 
 def _ops() -> list[dict[str, JSON]]:
+    from busbw.ops import FAMILIES  # noqa: PLC0415 - a list of runs needs no table of operations
+
     return [
         {
             "group": family,
@@ -113,6 +114,8 @@ def _ops() -> list[dict[str, JSON]]:
 
 
 def _algorithms() -> list[dict[str, JSON]]:
+    from busbw.ops.algorithms import ALGORITHMS  # noqa: PLC0415
+
     return [
         {"op": op, "algorithm": name, "needs": row.needs, "what": row.summary}
         for op, named in ALGORITHMS.items()
@@ -141,6 +144,7 @@ def backends() -> list[dict[str, JSON]]:
 
 def _suites() -> list[dict[str, JSON]]:
     from busbw.backends import backend_named  # noqa: PLC0415
+    from busbw.runs import cases, plan  # noqa: PLC0415
     from busbw.system import environment  # noqa: PLC0415
     from busbw.workloads.shapes import step_seconds  # noqa: PLC0415
 
@@ -191,45 +195,51 @@ _DIFFER: Mapping[str, Callable[[RunLine], Hashable]] = {
 
 def _runs(lines: Mapping[Path, RunLine | BusbwError]) -> list[dict[str, JSON]]:
     """A row for each run. ``differs`` has the settings, variables and facts that tell it from others of the list."""
-    known = [line for line in lines.values() if isinstance(line, RunLine)]
     among: dict[tuple[str, Hashable], list[dict[str, str]]] = {}
-    for run in known:
-        for kind, of_like in _DIFFER.items():
-            among.setdefault((kind, of_like(run)), []).append(getattr(run, kind))
-    unlike = {of_kind: _unlike(named) for of_kind, named in among.items()}
-    rows: list[dict[str, JSON]] = []
-    for folder, line in lines.items():
-        row: dict[str, JSON] = dict.fromkeys(_COLUMNS) | {"run": folder.name, "machine": folder.parent.name}
+    for line in lines.values():
         if isinstance(line, RunLine):
-            own = [
-                (name, getattr(line, kind).get(name))
-                for kind, of_like in _DIFFER.items()
-                for name in unlike[kind, of_like(line)]
-            ]
-            row |= {name: getattr(line, name) for name in ("label", "started", "host", "hosts", "ranks", "plan")}
-            row |= {"op": list(line.ops), "backend": list(line.backends), "machine": line.machine, "state": line.state}
-            row |= {"cases": f"{line.measured} of {line.cases}", "launches": f"{line.complete} of {line.planned}"}
-            row["differs"] = {name: value for name, value in own if value is not None} or None
-        else:
-            row["state"] = f"unreadable: {line}"
-        rows.append(row)
-    return rows
+            for kind, of_like in _DIFFER.items():
+                among.setdefault((kind, of_like(line)), []).append(getattr(line, kind))
+    unlike = {of_kind: _unlike(named) for of_kind, named in among.items()}
+    return [_row(folder, line, unlike) for folder, line in lines.items()]
 
 
 def _unlike(named: Sequence[Mapping[str, str]]) -> list[str]:
     """The names whose values are not the same in all of ``named``, in order of appearance."""
-    names = dict.fromkeys(name for of_run in named for name in of_run)
-    return [name for name in names if len({of_run.get(name) for of_run in named}) > 1]
+    distinct = [of_run for of_run, _ in groupby(named)]  # most runs are like the one before
+    names = dict.fromkeys(name for of_run in distinct for name in of_run)
+    return [name for name in names if len({of_run.get(name) for of_run in distinct}) > 1]
+
+
+def _row(
+    folder: Path, line: RunLine | BusbwError, unlike: Mapping[tuple[str, Hashable], Sequence[str]]
+) -> dict[str, JSON]:
+    row: dict[str, JSON] = dict.fromkeys(_COLUMNS)
+    row["run"] = folder.name
+    if not isinstance(line, RunLine):
+        return row | {"machine": folder.parent.name, "state": f"unreadable: {line}"}
+    for name in ("label", "started", "host", "hosts", "ranks", "plan", "machine", "state"):
+        row[name] = getattr(line, name)
+    row["op"], row["backend"] = list(line.ops), list(line.backends)
+    row["cases"], row["launches"] = f"{line.measured} of {line.cases}", f"{line.complete} of {line.planned}"
+    own = {
+        name: value
+        for kind, of_like in _DIFFER.items()
+        for name in unlike[kind, of_like(line)]
+        if (value := getattr(line, kind).get(name)) is not None
+    }
+    row["differs"] = own or None
+    return row
 
 
 def _in_brief(row: dict[str, JSON]) -> dict[str, JSON]:
     """The row of a run for a table."""
-    differs = (row["differs"] or {}).items()
-    others = f" and {row['hosts'] - 1} more" if row["hosts"] and row["hosts"] > 1 else ""
-    return {
-        **{name: value for name, value in row.items() if name != "hosts"},
-        "host": row["host"] and f"{row['host']}{others}",
+    brief = row | {
         "op": row["op"] and listed(row["op"], _MOST_OPS),
-        "differs": ", ".join(f"{name} {value}" for name, value in differs) or None,
+        "differs": row["differs"] and ", ".join(f"{name} {value}" for name, value in row["differs"].items()),
         "started": row["started"] and clock_time(row["started"]),
     }
+    hosts = brief.pop("hosts")
+    if hosts and hosts > 1:
+        brief["host"] = f"{row['host']} and {hosts - 1} more"
+    return brief

@@ -10,6 +10,7 @@ import click
 from busbw.cli.streams import guard
 from busbw.errors import BusbwError, UsageError, nearest
 from busbw.escape import echo, plain_text
+from busbw.runs import collection
 
 _JUDGE = "busbw_analysis.cli.main"
 _HISTORY = "busbw_analysis.cli.history"
@@ -101,7 +102,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's own
         if cmd_name not in _ROWS:
             return None
-        module = importlib.import_module(_ROWS[cmd_name][0])
+        with collection.paused():
+            module = importlib.import_module(_ROWS[cmd_name][0])
         # ``import`` and ``list`` mean something in Python.
         command: click.Command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
         return command

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from busbw.units import format_rate
@@ -35,7 +36,7 @@ def hierarchy(levels: Sequence[HierarchyLevel]) -> Section | None:
         if level.measured is not None
     )
     title = "The hierarchy of memories and links"
-    picture = draw(levels, list(map(_label, levels)), "hierarchy-plot", title, f"{gist}.")
+    picture = partial(draw, levels, list(map(_label, levels)), "hierarchy-plot", title, f"{gist}.")
     legend = tuple(
         LegendEntry(swatch, label)
         for name, (label, swatch) in _DRAWN.items()

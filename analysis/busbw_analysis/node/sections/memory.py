@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from busbw.units import about_size, counted, format_rate, format_size, format_time, listed
@@ -31,6 +32,7 @@ from busbw_analysis.report.document import (
     Figure,
     LegendEntry,
     Paragraph,
+    Picture,
     Section,
     Table,
     checked,
@@ -212,9 +214,9 @@ def _figure(
 ) -> Figure:
     finding = sentences(*(_finding(curve, label) for label, curve in curves))
     panel = _panel([curve for _, curve in curves])
-    pictures: tuple[str, ...] = ()
+    pictures: tuple[Picture, ...] = ()
     if plots.drawable(panel.series, sizes=3):
-        pictures = (plots.draw(panel, identity, f"{name}: traffic over working set", finding),)
+        pictures = (partial(plots.draw, panel, identity, f"{name}: traffic over working set", finding),)
     numbers = _numbers(name, curves, cases, folded=bool(pictures))
     return Figure(finding, pictures, tuple(_legend(curves)), numbers)
 

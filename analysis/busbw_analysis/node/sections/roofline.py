@@ -1,6 +1,7 @@
 """The report section on rooflines: limits by memory, arithmetic and network."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from busbw.ops import LEAST_TRAFFIC
@@ -113,7 +114,8 @@ def _figure(roofline: Roofline, number: int) -> Figure:
     if sum(peak.measured for peak in roofline.memory) > 1:
         caption += "; thin lines are caches found by a sweep of a kernel in memory"
     pictures = tuple(
-        draw(
+        partial(
+            draw,
             roofline,
             dtype,
             _SLOTS,
