@@ -35,6 +35,10 @@ _DEVICES: Final[dict[str, Callable[[HostFacts], int]]] = {
 }
 """What is counted on every node → its number."""
 _LEAST_ALIKE: Final = 3
+_RESENT: Final = frozenset(
+    ("RetransSegs", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans", "retrans_pkts")
+)
+"""Counters (``busbw.system.counters``) of what a host sent again over a network."""
 _COLLECTIVE: Final = "all"
 
 
@@ -189,7 +193,11 @@ class FleetController:
         pairs = zip(asked.sender.tolist(), asked.receiver.tolist(), strict=True)
         median, spread = np.asarray([times.get(pair, (np.nan, np.nan)) for pair in pairs]).T
         taken = np.asarray([self._taken.get(self._hosts[ranks[0]], np.nan) for ranks in self._ranks])
-        return asked.measured(median, spread, taken)
+        packets: Counter[str] = Counter()
+        for host in measured.conditions:
+            packets[host.host] += sum(moved.delta for moved in host.counters if moved.name in _RESENT)
+        resent = np.asarray([packets[self._hosts[ranks[0]]] for ranks in self._ranks], dtype=np.float64)
+        return asked.measured(median, spread, taken, resent)
 
     @property
     def judgement(self) -> FleetJudgement:

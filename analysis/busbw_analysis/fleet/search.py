@@ -155,6 +155,11 @@ class Search:
         for each in schedule:
             yield from self._ask(each)
             yield from self._ask(each.turned)
+            # All wait for what a node loses, so the partners that a node of a large fleet has are enough.
+            if len(self.of_case(case)) >= 2 * SAMPLES and len(
+                model.losing(self.fleet, self.rounds, np.log(self.fleet.count / ERROR_RATE))
+            ):
+                return
 
     def _suspects(self, pairs: Sequence[int]) -> Rounds:
         """Suspects of all cases in turn, until each is decided: a slow moment may last several rounds.
@@ -177,9 +182,12 @@ class Search:
             turned = []
             first = turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1
             of_late = open_suspects(self.fleet, self.rounds, late, within, links_first=first)
+            sure = late.nodes[_is_sure(model.evidence_of_nodes(self.fleet, self.rounds, late, within))]
             for case in pairs if self._room(2 + _OF_CUT + len(asked)) else ():
                 of_times = open_suspects(fleets[case], self.of_case(case), suspects[case], within, links_first=first)
                 nodes, links = (np.concatenate(both) for both in zip(of_late, of_times, strict=True))
+                # What loses messages is slow sometimes, and so are its pairs.
+                nodes, links = nodes[~np.isin(nodes, sure)], links[~np.isin(links, sure).any(axis=1)]
                 if len(nodes) or len(links):
                     of_all = np.concatenate([late.nodes, suspects[case].nodes])
                     once = nodes[np.sort(np.unique(nodes, return_index=True)[1])]
@@ -272,8 +280,16 @@ def open_tests(evidence: model.Evidences) -> Truths:
     """Which suspects are neither accused nor cleared."""
     total = evidence.total
     seen = np.isfinite(evidence.out).any(axis=1) | np.isfinite(evidence.back).any(axis=1)
-    limit = np.log(max(1, len(total)) / ERROR_RATE) + _MARGIN
-    return np.asarray(~seen | ((total < limit) & (total > np.log(_DOUBT))))
+    return np.asarray(~seen | ((total < _limit(evidence)) & (total > np.log(_DOUBT))))
+
+
+def _limit(evidence: model.Evidences) -> float:
+    return float(np.log(max(1, len(evidence.total)) / ERROR_RATE)) + _MARGIN
+
+
+def _is_sure(evidence: model.Evidences) -> Truths:
+    """Which nodes are accused, whatever other cases say."""
+    return np.asarray((evidence.total >= _limit(evidence)) & (evidence.partners >= PARTNERS))
 
 
 def open_suspects(
@@ -285,8 +301,8 @@ def open_suspects(
     is_open = open_tests(tested) | (~cleared & (tested.partners < PARTNERS))
     nodes = suspects.nodes[is_open]
     links = suspects.links[open_tests(model.evidence_of_links(fleet, rounds, suspects, within))]
-    if not links_first:
-        links = links[~np.isin(links, suspects.nodes[~cleared | is_open]).any(axis=1)]
+    before = _is_sure(tested) if links_first else ~cleared | is_open
+    links = links[~np.isin(links, suspects.nodes[before]).any(axis=1)]
     return nodes, links
 
 

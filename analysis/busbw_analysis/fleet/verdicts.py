@@ -228,7 +228,8 @@ def _late(fleet: Fleet, rounds: list[Round], options: search.Options) -> Iterato
         if not np.isin(pair, doubtful).any()
     ]
     again = [each for each in rounds if each.stage in FRESH and each.case in fleet.pairs[:1]]
-    usual, spread = model.data_of(fleet, again), model.data_of(fleet, model.lateness(again))
+    usual = model.data_of(fleet, again)
+    spread = model.data_of(fleet, [replace(each, seconds=each.spread) for each in again if each.spread is not None])
     seconds = float(np.exp(np.median(usual.log))) if len(usual.log) else 0.0
     for test in tests:
         seen, subject = test.verdict.evidence[0], test.verdict.nodes
@@ -392,7 +393,7 @@ def _test(
     ratio = float(np.exp(np.median(times))) if len(times) else float(np.exp(excess))
     if kind == "link" and way == "in":
         nodes, way = nodes[::-1], "out"
-    late = int((times > model.LATE).sum()) if suspects.late else 0
+    late = int((times > 0).sum()) if suspects.late else 0
     found = (Evidence(case, usual * ratio, usual, ratio, len(times), late),)
     share = float(np.exp(log.max() - np.logaddexp.reduce(log)))
     verdict = Verdict(kind, nodes, way, probability=share, evidence=found)
