@@ -33,8 +33,6 @@ _TURNS, _TURNS_IF_BUSY = 8, 16
 PARTNERS: Final = 2
 """A node is accused with so many partners at least: with one, its link may be slow instead."""
 _TURNS_WITHIN, _TURNS_CUT, _TURNS_CUT_IF_BUSY, _NARROWINGS = 2, 4, 12, 4
-_DOUBT: Final = 0.1
-"""Evidence below which a suspect is cleared."""
 _MARGIN: Final = 4.0
 """Logarithm of the evidence that is measured beyond the limit, because other cases may have suspects too."""
 _MOST_PARTS: Final = 40
@@ -280,7 +278,7 @@ def open_tests(evidence: model.Evidences) -> Truths:
     """Which suspects are neither accused nor cleared."""
     total = evidence.total
     seen = np.isfinite(evidence.out).any(axis=1) | np.isfinite(evidence.back).any(axis=1)
-    return np.asarray(~seen | ((total < _limit(evidence)) & (total > np.log(_DOUBT))))
+    return np.asarray(~seen | ((total < _limit(evidence)) & ~evidence.cleared))
 
 
 def _limit(evidence: model.Evidences) -> float:
@@ -297,11 +295,10 @@ def open_suspects(
 ) -> tuple[Ints, Ints]:
     """The nodes and links that more rounds have to decide. A link waits for its nodes, or comes before them."""
     tested = model.evidence_of_nodes(fleet, rounds, suspects, within)
-    cleared = tested.total <= np.log(_DOUBT)
-    is_open = open_tests(tested) | (~cleared & (tested.partners < PARTNERS))
+    is_open = open_tests(tested) | (~tested.cleared & (tested.partners < PARTNERS))
     nodes = suspects.nodes[is_open]
     links = suspects.links[open_tests(model.evidence_of_links(fleet, rounds, suspects, within))]
-    before = _is_sure(tested) if links_first else ~cleared | is_open
+    before = _is_sure(tested) if links_first else ~tested.cleared | is_open
     links = links[~np.isin(links, suspects.nodes[before]).any(axis=1)]
     return nodes, links
 
@@ -393,7 +390,7 @@ class Cut:
     def is_open(self) -> bool:
         """Whether it needs another round."""
         limit = np.log(1 / ERROR_RATE) + _MARGIN
-        return self.slow and (not len(self.times) or np.log(_DOUBT) < self.total < limit)
+        return self.slow and (not len(self.times) or np.log(model.DOUBT) < self.total < limit)
 
     @property
     def is_bad(self) -> bool:
