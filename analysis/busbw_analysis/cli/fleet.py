@@ -85,8 +85,9 @@ def fleet(  # noqa: PLR0913 - click hands every option over by name
         runs = (str(folder),)
     else:
         runs = tuple(log for run in runs for log in _logs(run))
-    stored = [_with_samples(summary) for summary in options.read_runs(results_dir, runs)]
-    result = judged(stored, [run if Path(run).is_file() else None for run in runs], chosen, places)
+    with options.errors_are_no_verdict():
+        stored = [_with_samples(summary) for summary in options.read_runs(results_dir, runs)]
+        result = judged(stored, [run if Path(run).is_file() else None for run in runs], chosen, places)
     cost = None if priced is None else priced(result.judgement)
     names = [run.run.id for run in stored]
     if json_lines:

@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from busbw.errors import BusbwError, StoreError, UnlikeRuns, UsageError
+from busbw.errors import StoreError, UnlikeRuns, UsageError
 from busbw.escape import echo, plain_text
 from busbw.runs import store
 from busbw.runs.files import replaced, store_errors
@@ -198,17 +198,16 @@ def _argv(command: str | None) -> list[str]:
 
 @contextmanager
 def _without_verdict(notifier: Sequence[str]) -> Iterator[None]:
-    """An error, such as a damaged run, has status 2: 1 would look like a gate that fails. A notifier is told, too:
-    whoever waits for its word must not take silence for a pass.
+    """An error has status 2, and a notifier hears of it, too: whoever waits for its word must not take silence for a
+    pass.
     """
     try:
-        yield
-    except BusbwError as error:
+        with options.errors_are_no_verdict():
+            yield
+    except UsageError as error:
         if notifier:
             _notify(notifier, json.dumps({"check": outputs.CHECK, "healthy": None, "message": str(error)}))
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(str(error), code=error.code) from error
+        raise
 
 
 @contextmanager

@@ -2,13 +2,15 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from busbw.errors import BusbwError, UsageError
 from busbw.escape import echo, echo_toned
 from busbw.key_values import Key, written
 from busbw.ops import limits
@@ -102,6 +104,17 @@ def read_runs(results_dir: Path, runs: Iterable[str]) -> list[Summarised]:
     from busbw_analysis.data.sources import read_all  # noqa: PLC0415
 
     return read_all(results_dir, runs, log_facts())
+
+
+@contextmanager
+def errors_are_no_verdict() -> Iterator[None]:
+    """An error, such as a damaged run, has status 2, where 1 would look like a verdict. Raises UsageError for each."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except BusbwError as error:
+        raise UsageError(str(error), code=error.code) from error
 
 
 def _each_log(context: click.Context, _parameter: click.Parameter, runs: tuple[str, ...]) -> tuple[str, ...]:

@@ -65,9 +65,14 @@ def fleet_of(
     """The nodes with their switches: of ``topology``, else as Slurm told the ranks.
 
     several_ranks: every node has several, so that collectives can be measured inside
+    Raises UsageError for a topology of other nodes.
     """
     told = {name: node.switches for name in names if (node := facts.get(name, UNKNOWN_HOST).node) and node.switches}
     paths = told if topology is None else topology
+    if topology and not topology.keys() & set(names):
+        raise UsageError(
+            f"--topology has none of the {counted(len(names), 'node')}, such as {names[0]}", code="topology"
+        )
     switches = sorted({paths[name] for name in names if name in paths})
     leaf = np.asarray([switches.index(paths[name]) if name in paths else -1 for name in names], dtype=np.int64)
     asked = [(place, case, OPS[case.op]) for place, case in enumerate(cases) if case.op in OPS]

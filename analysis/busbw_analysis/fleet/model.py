@@ -38,8 +38,6 @@ _NODE_SIGMAS, _LINK_SIGMAS, _ALONE_SIGMAS = 1.5, 2.0, 2.0
 """How far out a suspect is. A healthy suspect only costs a place in rounds that are measured anyway."""
 
 _SLOW_SIGMAS: Final = 4.0
-DOUBT: Final = 0.1
-"""Evidence below which a suspect is cleared."""
 _MAD_TO_SIGMA: Final = 1.4826
 
 _LATE: Final = 1.4
@@ -300,19 +298,12 @@ class Evidences:
         from the smaller number and to it; of a node alone only out)
     partners: number of different other nodes behind them
     log: log of the evidence for slow both ways, out only and back only (tests × 3; of nodes alone × 1)
-    weight: of each time in it
     """
 
     out: Floats
     back: Floats
     partners: Ints
     log: Floats
-    weight: float
-
-    @property
-    def cleared(self) -> Truths:
-        """Which are rather usual: after as many times, whatever they weigh."""
-        return np.asarray(self.total <= self.weight * np.log(DOUBT))
 
     @property
     def total(self) -> Floats:
@@ -366,7 +357,6 @@ class Punctuality:
     """How many times of healthy nodes have late samples: a ``share`` at most."""
 
     share: float
-    weight: float = 1.0
 
     def log_evidence(self, errors: Floats, within: float) -> Floats:
         """As in ``Noise``, with Bernoulli's likelihood: of shares above ``_ENOUGH_LATE``, over that of ``share``."""
@@ -424,7 +414,7 @@ def _evidences(
     out, back = (_table(own, errors, len(partners)) for own in rows)
     one, other = (healthy.log_evidence(table, within) for table in (out, back))
     log = np.stack([one + other, one, other] if back.shape[1] else [one], axis=1)
-    return Evidences(out, back, partners, log, healthy.weight)
+    return Evidences(out, back, partners, log)
 
 
 def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data, Floats, Noise | Punctuality]:

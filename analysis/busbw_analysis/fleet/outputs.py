@@ -144,6 +144,7 @@ def _percent(probability: float) -> str:
 def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
     """Labelled lines: the answer, then each further verdict, and the rounds that would decide."""
     judgement = judged.judgement
+    noun = judgement.fleet.noun
     rows = [("fleet", headline(judged, options))]
     rows += [(_KINDS[verdict.kind], sentence(judged, verdict)) for verdict in judgement.verdicts[1:_MOST_NAMED]]
     if len(judgement.verdicts) > _MOST_NAMED:
@@ -156,6 +157,16 @@ def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
     if undecided:
         names = ["–".join(_partner(judged, node) for node in pair) for pair in undecided[:_MOST_NAMED]]
         rows.append(("measure next", "; ".join(names)))
+    partners = judgement.partners
+    usual = int(np.median(partners))
+    few = [node for node in np.flatnonzero(2 * partners < usual).tolist() if node not in judgement.bad_nodes]
+    if few:
+        names = listed([judgement.fleet.names[node] for node in few[:_MOST_NAMED]])
+        rows.append(("names", f"half of the {noun}s have {usual} partners or more, but {names} far fewer: misspelt?"))
+    unplaced = np.flatnonzero(judgement.fleet.leaf < 0)
+    if judgement.fleet.switches and len(unplaced):
+        which = f"{counted(len(unplaced), noun)}, such as {judgement.fleet.names[unplaced[0]]}"
+        rows.append(("topology", f"no switch is known of {which}"))
     if not judgement.fleet.are_hosts:
         rows.append(("cluster", "busbw submit fleet --nodes N, or srun busbw fleet, measures hosts instead of ranks"))
     return rows

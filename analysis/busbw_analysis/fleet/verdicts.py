@@ -127,6 +127,15 @@ class FleetJudgement:
         return len(measured) >= LEAST_NODES
 
     @property
+    def partners(self) -> Ints:
+        """With how many others each node was measured."""
+        times = [(each, each.seconds > 0) for each in self.rounds]
+        ends = [(each.sender[some], each.receiver[some]) for each, some in times]
+        pairs = {pair for first, second in ends for pair in zip(first.tolist(), second.tolist(), strict=True)}
+        both = {pair for first, second in pairs if first != second for pair in ((first, second), (second, first))}
+        return np.bincount([first for first, _ in both], minlength=self.fleet.count)
+
+    @property
     def bad_nodes(self) -> tuple[int, ...]:
         """Nodes to leave out: those of every verdict but cuts without a switch, of a link only the first."""
         verdicts = [verdict for verdict in self.accused if verdict.kind != "trunk" or verdict.switch is not None]
