@@ -10,7 +10,7 @@ import pytest
 from testing.fleets import ALONE, NODE_FAULTS, PAIRS, World, fleet_of, judged, scatter, searched
 
 from busbw_analysis.fleet.model import Noise, medians
-from busbw_analysis.fleet.rounds import Fleet, Round, everybody, tournament
+from busbw_analysis.fleet.rounds import SAMPLES, Fleet, Round, everybody, tournament
 from busbw_analysis.fleet.search import ERROR_RATE, MOST_ROUNDS, Options, Search
 from busbw_analysis.fleet.verdicts import Verdict, judge
 
@@ -69,6 +69,24 @@ def test_a_node_that_loses_messages_is_named_though_medians_hide_it() -> None:
     assert verdict.kind == "node"
     assert evidence.rounds / 3 < evidence.late < evidence.rounds
     assert evidence.ratio == pytest.approx(4.8, rel=0.5)  # a fifth takes 20 times as long
+
+
+def test_a_fleet_in_which_a_node_loses_messages_is_asked_few_pairs() -> None:
+    searches = [searched(lossy(16, seed, 0.2), seed) for seed in range(5)]
+    assert [sum(each.stage == "pairs" for each in search.rounds) for search in searches] == [2 * SAMPLES] * 5
+    assert max(len(search.rounds) for search in searches) < 40  # 30 in all pairs alone
+
+
+def test_packets_that_are_sent_again_are_those_of_pairs_that_stand_out() -> None:
+    asked = Round.of(PAIRS, "pairs", np.asarray([0, 2, 4]), np.asarray([1, 3, 5]))
+    for packets, resent in (
+        ([0, 4, 0, 1, 0, 0], [True, False, False]),
+        ([0, 2, 0, 0, 0, 0], [False] * 3),
+        ([5, 4, 5, 4, 5, 4], [False] * 3),
+    ):
+        measured = asked.measured(np.ones(3), np.ones(3), packets=np.asarray(packets, dtype=np.float64))
+        assert measured.resent is not None
+        assert measured.resent.tolist() == resent
 
 
 def test_a_link_that_loses_messages_is_told_from_its_nodes() -> None:
