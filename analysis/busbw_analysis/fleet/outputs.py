@@ -108,16 +108,18 @@ def _numbers(judged: Judged, verdict: Verdict) -> str:
     if verdict.case is not None:
         return f"; {_case(judged, verdict.case)}"
     parts = [
-        f"{_late(each)}{_case(judged, each.case)} takes {three_digits(each.ratio)}× as long as usual "
+        f"{_case(judged, each.case)} takes {three_digits(each.ratio)}× as long as usual "
         f"({format_time(1e9 * each.measured_seconds)} instead of {format_time(1e9 * each.usual_seconds)}"
-        f", measured {counted(each.rounds, 'time')})"
+        f", {_count(each)})"
         for each in verdict.evidence[:1]
     ]
     return "".join(f"; {part}" for part in parts)
 
 
-def _late(evidence: Evidence) -> str:
-    return f"lost or late messages in {evidence.late} of them, on average " if evidence.late else ""
+def _count(evidence: Evidence) -> str:
+    if evidence.late:
+        return f"on average; messages were lost or late in {evidence.late} of {counted(evidence.rounds, 'round')}"
+    return f"measured {counted(evidence.rounds, 'time')}"
 
 
 def _case(judged: Judged, place: int) -> str:

@@ -526,9 +526,9 @@ def _failed(rounds: Sequence[Round]) -> Iterator[Verdict]:
 
 
 def ratios(judgement: FleetJudgement, case: int) -> Floats:
-    """Time over the usual of every pair of a case (n × n, from rows to columns; NaN: not measured): the last one."""
-    fleet, rounds = judgement.fleet, _of(judgement.rounds, case)
-    data = model.data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
+    """Median time over the usual of every pair of a case (n × n, from rows to columns; NaN: not measured)."""
+    fleet = judgement.fleet
+    data = _of_map(fleet, _of(judgement.rounds, case))
     matrix = np.full((fleet.count, fleet.count), np.nan)
     level = model.medians(data.log, data.path, 2)
     matrix[data.sender, data.receiver] = np.exp(data.log - level[data.path])
