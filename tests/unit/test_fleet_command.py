@@ -446,6 +446,11 @@ def test_a_file_that_is_no_log_is_no_verdict(tmp_path: Path) -> None:
     assert invoke(str(tmp_path / "note.txt")).exit_code == 2
 
 
+def test_a_run_of_groups_of_many_nodes_cannot_tell(tmp_path: Path) -> None:
+    run = synthetic_run([case("all_reduce", 1 << 20, 16)], machine=Machine(hosts=HOSTS), launches=1, samples=5)
+    assert invoke(str(write_synthetic(tmp_path, run))).exit_code == 3
+
+
 def test_a_misspelt_node_is_one_with_few_partners(tmp_path: Path) -> None:
     pair_logs(tmp_path, "n03")
     (tmp_path / "n02_n05.0.txt").rename(tmp_path / "n02_n5.0.txt")

@@ -69,7 +69,7 @@ def fleet_of(
     """
     told = {name: node.switches for name in names if (node := facts.get(name, UNKNOWN_HOST).node) and node.switches}
     paths = told if topology is None else topology
-    if topology and not topology.keys() & set(names):
+    if topology and names and not topology.keys() & set(names):
         raise UsageError(
             f"--topology has none of the {counted(len(names), 'node')}, such as {names[0]}", code="topology"
         )

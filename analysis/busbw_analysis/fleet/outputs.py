@@ -160,7 +160,7 @@ def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
         names = ["–".join(_partner(judged, node) for node in pair) for pair in undecided[:_MOST_NAMED]]
         rows.append(("measure next", "; ".join(names)))
     partners = judgement.partners
-    usual = int(np.median(partners))
+    usual = int(np.median(partners)) if len(partners) else 0
     few = [node for node in np.flatnonzero(2 * partners < usual).tolist() if node not in judgement.bad_nodes]
     if few:
         names = listed([judgement.fleet.names[node] for node in few[:_MOST_NAMED]])
