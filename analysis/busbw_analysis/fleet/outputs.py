@@ -51,6 +51,8 @@ def headline(judged: Judged, options: Options) -> str:
         first, *others = judgement.accused
         more = f"; {len(others)} more" if others else ""
         return f"{sentence(judged, first)}{more} ({many})"
+    if not judgement.fleet.count:
+        return "cannot tell: nothing was measured on a node alone or between two nodes, as busbw fleet does"
     if not judgement.is_comparable:
         return f"cannot tell: {many}, but it takes {LEAST_NODES} measured {noun}s to know what is usual"
     if judgement.verdicts:
@@ -163,8 +165,8 @@ def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
     usual = int(np.median(partners)) if len(partners) else 0
     few = [node for node in np.flatnonzero(2 * partners < usual).tolist() if node not in judgement.bad_nodes]
     if few:
-        names = listed([judgement.fleet.names[node] for node in few[:_MOST_NAMED]])
-        rows.append(("names", f"half of the {noun}s have {usual} partners or more, but {names} far fewer: misspelt?"))
+        which = listed([judgement.fleet.names[node] for node in few[:_MOST_NAMED]])
+        rows.append(("names", f"half of the {noun}s have {usual} partners or more, but {which} far fewer: misspelt?"))
     unplaced = np.flatnonzero(judgement.fleet.leaf < 0)
     if judgement.fleet.switches and len(unplaced):
         which = f"{counted(len(unplaced), noun)}, such as {judgement.fleet.names[unplaced[0]]}"
