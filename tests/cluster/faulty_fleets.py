@@ -28,6 +28,7 @@ _SLOW_MBIT = _MBIT / 2
 _DELAY_MS = 0.2
 _LATE_SECONDS = 4e-3
 _LOST = 0.03
+_GPUS = 8
 
 _ASKED = {"groups": "asked", "sync": "none"}
 PLAN = plan_text(
@@ -50,12 +51,14 @@ class Truth:
     network, faults: of the bed
     right: the verdicts that name it, any of which is one; none: nothing is wrong
     any_nodes: whether the kind alone counts, as the nodes are examples
+    gpus: that hosts list
     """
 
     network: Network
     right: frozenset[Named] = frozenset()
     faults: Mapping[str, Fault] = field(default_factory=lambda: MappingProxyType({}))
     any_nodes: bool = False
+    gpus: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def _network(
@@ -108,6 +111,12 @@ def _memory(draw: random.Random, names: Sequence[str]) -> Truth:
     return Truth(_network(), frozenset({("alone", (name,), "both")}), {name: Fault(times=2)})
 
 
+def _device(draw: random.Random, names: Sequence[str]) -> Truth:
+    name = draw.choice(names)
+    right = frozenset({("device", (name,), "both")})
+    return Truth(_network(), right, gpus=dict.fromkeys(names, _GPUS) | {name: _GPUS - 1})
+
+
 def _halves(draw: random.Random, names: Sequence[str]) -> Truth:
     del draw
     behind = names[: len(names) // 2]
@@ -125,6 +134,7 @@ KINDS: dict[str, Callable[[random.Random, Sequence[str]], Truth]] = {
     "lossy cable": _lossy,
     "late CPU": _late,
     "half-speed memory": _memory,
+    "missing device": _device,
     "halves pass": _halves,
 }
 
@@ -163,7 +173,7 @@ class Fleets:
         results = Path(mkdtemp(dir=self.results))
         plan = results / "plan.toml"
         plan.write_text(PLAN)
-        ends = self.ranks.run("--plan", plan, "--quiet", "--results-dir", results, faults=truth.faults)
+        ends = self.ranks.run("--plan", plan, "--quiet", "--results-dir", results, faults=truth.faults, gpus=truth.gpus)
         assert [end.code for end in ends] == [0] * len(ends), ends
         (folder,) = store.folders(results)
         # In this process: a fresh one takes longer to load scipy than to judge.

@@ -10,7 +10,7 @@ import pytest
 from testing.fleets import ALONE, NODE_FAULTS, PAIRS, World, fleet_of, judged, scatter, searched
 
 from busbw_analysis.fleet.model import Noise, medians
-from busbw_analysis.fleet.rounds import Fleet, Round, everybody, tournament
+from busbw_analysis.fleet.rounds import SAMPLES, Fleet, Round, everybody, tournament
 from busbw_analysis.fleet.search import ERROR_RATE, MOST_ROUNDS, Options, Search
 from busbw_analysis.fleet.verdicts import Verdict, judge
 
@@ -71,10 +71,42 @@ def test_a_node_that_loses_messages_is_named_though_medians_hide_it() -> None:
     assert evidence.ratio == pytest.approx(4.8, rel=0.5)  # a fifth takes 20 times as long
 
 
+def test_a_fleet_in_which_a_node_loses_messages_is_asked_few_pairs() -> None:
+    searches = [searched(lossy(16, seed, 0.2), seed) for seed in range(3)]
+    pairs = [sum(each.stage == "pairs" for each in search.rounds) for search in searches]
+    assert 2 * SAMPLES <= min(pairs) <= max(pairs) < 15  # all pairs: 30
+    assert max(len(search.rounds) for search in searches) < 40
+
+
+def test_packets_that_are_sent_again_are_those_of_pairs_that_stand_out() -> None:
+    asked = Round.of(PAIRS, "pairs", np.asarray([0, 2, 4]), np.asarray([1, 3, 5]))
+    for packets, resent in (
+        ([0, 4, 0, 1, 0, 0], [True, False, False]),
+        ([0, 2, 0, 0, 0, 0], [False] * 3),
+        ([5, 4, 5, 4, 5, 4], [False] * 3),
+    ):
+        measured = asked.measured(np.ones(3), np.ones(3), packets=np.asarray(packets, dtype=np.float64))
+        assert measured.resent is not None
+        assert measured.resent.tolist() == resent
+
+
 def test_a_link_that_loses_messages_is_told_from_its_nodes() -> None:
     verdict = only(world(lost={(2, 9): 0.4, (9, 2): 0.4}))
     assert (verdict.kind, verdict.nodes, verdict.way) == ("link", (2, 9), "both")
     assert verdict.evidence[0].late > 0
+
+
+def test_a_node_that_sends_packets_again_is_named_after_few_rounds() -> None:
+    for seed in range(3):
+        search = searched(World(fleet_of(16), scatter(), resent={3: 5.0}, often=0.3), seed)
+        judgement = judge(search.fleet, search.rounds, search.options)
+        assert [verdict.nodes for verdict in judgement.accused] == [(3,)]
+        assert len(search.rounds) < 40
+
+
+def test_packets_that_all_nodes_send_again_accuse_nobody() -> None:
+    worlds = [World(fleet_of(16), scatter(), often=often) for often in (0.1, 0.5, 2.0)]
+    assert not sum(bool(judged(each, seed).accused) for seed, each in enumerate(worlds))
 
 
 def test_late_messages_everywhere_accuse_nobody() -> None:

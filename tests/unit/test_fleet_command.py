@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace as replace_struct
 from testing.fleets import scatter
 from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
@@ -26,6 +27,7 @@ from busbw.runs.records import (
     QUANTILES,
     Case,
     Check,
+    CounterDelta,
     Ended,
     Failed,
     GpuConditions,
@@ -195,6 +197,14 @@ def test_a_host_whose_cpus_others_take_is_not_accused_but_undecided() -> None:
     judgement = fleet_run({"n03": TWICE}, conditions=conditions)[1].judgement
     assert (judgement.accused, judgement.code) == ((), 3)
     assert [(verdict.nodes, verdict.busy) for verdict in judgement.verdicts] == [((3,), True)]
+
+
+def test_a_host_that_sends_packets_again_loses_messages_though_no_sample_is_late() -> None:
+    again = CounterDelta(name="RetransSegs", device="tcp", port=None, delta=5)
+    conditions = tuple(replace_struct(state(host), counters=(again,) * (host == "n03")) for host in HOSTS)
+    (verdict,) = fleet_run({}, conditions=conditions)[1].judgement.accused
+    assert (verdict.kind, verdict.nodes) == ("node", (3,))
+    assert verdict.evidence[0].late == verdict.evidence[0].rounds > 0
 
 
 def test_a_controller_asks_the_first_rank_of_a_host_for_pairs_and_all_for_the_rest() -> None:
@@ -430,6 +440,32 @@ def test_each_line_has_the_cost_of_its_node_in_a_batch_that_fits(tmp_path: Path)
     rows = {row["node"]: row for row in map(json.loads, invoke(str(folder), *words).stdout.splitlines())}
     assert rows["n03"]["cost"]["network"] == pytest.approx(TWICE, rel=0.1)
     assert {rows[host]["cost"] for host in HOSTS if host != "n03"} == {None}
+
+
+def test_a_file_that_is_no_log_is_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("nothing\n")
+    assert invoke(str(tmp_path / "note.txt")).exit_code == 2
+
+
+def test_a_run_of_groups_of_many_nodes_cannot_tell(tmp_path: Path) -> None:
+    run = synthetic_run([case("all_reduce", 1 << 20, 16)], machine=Machine(hosts=HOSTS), launches=1, samples=5)
+    assert invoke(str(write_synthetic(tmp_path, run))).exit_code == 3
+
+
+def test_a_misspelt_node_is_one_with_few_partners(tmp_path: Path) -> None:
+    pair_logs(tmp_path, "n03")
+    (tmp_path / "n02_n05.0.txt").rename(tmp_path / "n02_n5.0.txt")
+    labels = [line.partition(":") for line in invoke(str(tmp_path)).stdout.splitlines()]
+    assert [line for label, _, line in labels if label == "names" and "n5" in line.split()]
+
+
+def test_a_topology_names_nodes_of_the_fleet(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, fleet_run({})[0])
+    topology = tmp_path / "topology"
+    topology.write_text("m[00-07] s1\n")
+    assert invoke(str(folder), "--topology", str(topology)).exit_code == 2
+    topology.write_text("n[00-03] s1\nn[04-06] s2\n")
+    assert "n07" in invoke(str(folder), "--topology", str(topology)).stdout.partition("topology:")[2].splitlines()[0]
 
 
 @pytest.mark.parametrize("names", [(), ("n1_n2.txt", "n1_n3.txt")])

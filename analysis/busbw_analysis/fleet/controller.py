@@ -35,6 +35,10 @@ _DEVICES: Final[dict[str, Callable[[HostFacts], int]]] = {
 }
 """What is counted on every node → its number."""
 _LEAST_ALIKE: Final = 3
+_RESENT: Final = frozenset(
+    ("RetransSegs", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans", "retrans_pkts")
+)
+"""Counters (``busbw.system.counters``) of what a host sent again over a network."""
 _COLLECTIVE: Final = "all"
 
 
@@ -61,9 +65,14 @@ def fleet_of(
     """The nodes with their switches: of ``topology``, else as Slurm told the ranks.
 
     several_ranks: every node has several, so that collectives can be measured inside
+    Raises UsageError for a topology of other nodes.
     """
     told = {name: node.switches for name in names if (node := facts.get(name, UNKNOWN_HOST).node) and node.switches}
     paths = told if topology is None else topology
+    if topology and names and not topology.keys() & set(names):
+        raise UsageError(
+            f"--topology has none of the {counted(len(names), 'node')}, such as {names[0]}", code="topology"
+        )
     switches = sorted({paths[name] for name in names if name in paths})
     leaf = np.asarray([switches.index(paths[name]) if name in paths else -1 for name in names], dtype=np.int64)
     asked = [(place, case, OPS[case.op]) for place, case in enumerate(cases) if case.op in OPS]
@@ -189,7 +198,11 @@ class FleetController:
         pairs = zip(asked.sender.tolist(), asked.receiver.tolist(), strict=True)
         median, spread = np.asarray([times.get(pair, (np.nan, np.nan)) for pair in pairs]).T
         taken = np.asarray([self._taken.get(self._hosts[ranks[0]], np.nan) for ranks in self._ranks])
-        return asked.measured(median, spread, taken)
+        packets: Counter[str] = Counter()
+        for host in measured.conditions:
+            packets[host.host] += sum(moved.delta for moved in host.counters if moved.name in _RESENT)
+        resent = np.asarray([packets[self._hosts[ranks[0]]] for ranks in self._ranks], dtype=np.float64)
+        return asked.measured(median, spread, taken, resent)
 
     @property
     def judgement(self) -> FleetJudgement:

@@ -40,11 +40,11 @@ _NODE_SIGMAS, _LINK_SIGMAS, _ALONE_SIGMAS = 1.5, 2.0, 2.0
 _SLOW_SIGMAS: Final = 4.0
 _MAD_TO_SIGMA: Final = 1.4826
 
-LATE: Final = float(np.log(1.4))
+_LATE: Final = 1.4
 _LATE_SECONDS: Final = 0.01
-"""Logarithm of the spread of a time, and seconds of its mean over the others, above which samples were late: of
-five, one took three times as long, and 50 ms more. What was lost is sent again after 200 ms over TCP, after 67 ms over
-InfiniBand (4.096 µs · 2¹⁴); who waits for a processor is less late."""
+"""Spread of a time, and seconds of its mean over the others, above which samples were late: of five, one took three
+times as long, and 50 ms more. What was lost is sent again after 200 ms over TCP, after 67 ms over InfiniBand
+(4.096 µs · 2¹⁴); who waits for a processor is less late."""
 _LATE_SIGMAS: Final = 2.0
 _MOST_LATE_LINKS: Final = 8
 _LEAST_SHARE, _ENOUGH_LATE, _MOST_SHARE, _CAUTION = 0.02, 0.2, 0.95, 2.0
@@ -204,12 +204,14 @@ def _links(
 
 
 def lateness(rounds: Iterable[Round]) -> list[Round]:
-    """The rounds of pairs with the spread of each time instead of seconds; 1 if nothing was late."""
-    spreads = [(each, each.spread) for each in rounds if each.spread is not None and "alone" not in each.stage]
-    return [
-        replace(each, seconds=np.where((spread - 1) * each.seconds > _LATE_SECONDS, spread, each.seconds**0))
-        for each, spread in spreads
-    ]
+    """The rounds of pairs with e instead of the seconds of late or lost messages, and 1 of others."""
+    late = []
+    for each in rounds:
+        if each.spread is not None and "alone" not in each.stage:
+            slow = (each.spread > _LATE) & ((each.spread - 1) * each.seconds > _LATE_SECONDS)
+            lost = slow if each.resent is None else slow | each.resent
+            late.append(replace(each, seconds=np.where(lost, np.e, 1.0)))
+    return late
 
 
 def suspects_late(fleet: Fleet, rounds: list[Round]) -> Suspects:
@@ -218,7 +220,7 @@ def suspects_late(fleet: Fleet, rounds: list[Round]) -> Suspects:
     rounds: of all cases
     """
     data = data_of(fleet, lateness(each for each in rounds if each.stage == "pairs"))
-    late = data.log > LATE
+    late = data.log > 0
     excess = _excess(late, (data.sender, data.receiver), fleet.count)
     keys, number = np.unique(_pairs(fleet, data), return_inverse=True)
     ends = np.stack([keys // fleet.count, keys % fleet.count], axis=1)
@@ -230,6 +232,18 @@ def suspects_late(fleet: Fleet, rounds: list[Round]) -> Suspects:
     links = links[excess[links] > _LATE_SIGMAS]
     none = np.zeros(len(nodes))
     return Suspects(nodes, ends[links], 0.0, np.zeros(2), none, np.zeros(len(links)), nodes[:0], late=True)
+
+
+def losing(fleet: Fleet, rounds: list[Round], limit: float) -> Ints:
+    """Nodes whose pairs were late so often in the rounds that find suspects that the log evidence is above ``limit``.
+    It accuses nobody, since it is of the data that make suspects.
+    """
+    data = data_of(fleet, lateness(each for each in rounds if each.stage == "pairs"))
+    suspects = suspects_late(fleet, rounds)
+    own = [(data.sender == node) | (data.receiver == node) for node in suspects.nodes.tolist()]
+    others = data.log[_others(fleet, data, suspects)] > 0
+    healthy = Punctuality(float(_share(others.sum(), len(others))))
+    return suspects.nodes[[healthy.log_evidence(data.log[np.newaxis, mask], 0)[0] > limit for mask in own]]
 
 
 def _share(late: float | Floats, times: float | Ints) -> Floats:
@@ -347,7 +361,7 @@ class Punctuality:
     def log_evidence(self, errors: Floats, within: float) -> Floats:
         """As in ``Noise``, with Bernoulli's likelihood: of shares above ``_ENOUGH_LATE``, over that of ``share``."""
         del within
-        late = (errors > LATE).sum(axis=1)
+        late = (errors > 0).sum(axis=1)
         others = np.isfinite(errors).sum(axis=1) - late
         shares = np.geomspace(min(_MOST_SHARE, max(_ENOUGH_LATE, _CAUTION * self.share)), _MOST_SHARE, _GRID)
         logs = np.outer(late, np.log(shares)) + np.outer(others, np.log1p(-shares))
@@ -409,7 +423,7 @@ def _fresh(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> tuple[Data,
     data = data_of(fleet, lateness(again) if suspects.late else again)
     if suspects.late:
         every = data_of(fleet, lateness(each for each in rounds if each.stage in {"pairs", *FRESH}))
-        late = every.log[_others(fleet, every, suspects)] > LATE
+        late = every.log[_others(fleet, every, suspects)] > 0
         return data, data.log, Punctuality(float(_share(late.sum(), len(late))))
     control = _others(fleet, data, suspects)
     errors = without_levels(data, suspects.level, control)

@@ -51,6 +51,8 @@ def headline(judged: Judged, options: Options) -> str:
         first, *others = judgement.accused
         more = f"; {len(others)} more" if others else ""
         return f"{sentence(judged, first)}{more} ({many})"
+    if not judgement.fleet.count:
+        return "cannot tell: nothing was measured on a node alone or between two nodes, as busbw fleet does"
     if not judgement.is_comparable:
         return f"cannot tell: {many}, but it takes {LEAST_NODES} measured {noun}s to know what is usual"
     if judgement.verdicts:
@@ -108,16 +110,18 @@ def _numbers(judged: Judged, verdict: Verdict) -> str:
     if verdict.case is not None:
         return f"; {_case(judged, verdict.case)}"
     parts = [
-        f"{_late(each)}{_case(judged, each.case)} takes {three_digits(each.ratio)}× as long as usual "
+        f"{_case(judged, each.case)} takes {three_digits(each.ratio)}× as long as usual "
         f"({format_time(1e9 * each.measured_seconds)} instead of {format_time(1e9 * each.usual_seconds)}"
-        f", measured {counted(each.rounds, 'time')})"
+        f", {_count(each)})"
         for each in verdict.evidence[:1]
     ]
     return "".join(f"; {part}" for part in parts)
 
 
-def _late(evidence: Evidence) -> str:
-    return f"lost or late messages in {evidence.late} of them, on average " if evidence.late else ""
+def _count(evidence: Evidence) -> str:
+    if evidence.late:
+        return f"on average; messages were lost or late in {evidence.late} of {counted(evidence.rounds, 'round')}"
+    return f"measured {counted(evidence.rounds, 'time')}"
 
 
 def _case(judged: Judged, place: int) -> str:
@@ -144,6 +148,7 @@ def _percent(probability: float) -> str:
 def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
     """Labelled lines: the answer, then each further verdict, and the rounds that would decide."""
     judgement = judged.judgement
+    noun = judgement.fleet.noun
     rows = [("fleet", headline(judged, options))]
     rows += [(_KINDS[verdict.kind], sentence(judged, verdict)) for verdict in judgement.verdicts[1:_MOST_NAMED]]
     if len(judgement.verdicts) > _MOST_NAMED:
@@ -156,6 +161,16 @@ def lines(judged: Judged, options: Options) -> list[tuple[str, str]]:
     if undecided:
         names = ["–".join(_partner(judged, node) for node in pair) for pair in undecided[:_MOST_NAMED]]
         rows.append(("measure next", "; ".join(names)))
+    partners = judgement.partners
+    usual = int(np.median(partners)) if len(partners) else 0
+    few = [node for node in np.flatnonzero(2 * partners < usual).tolist() if node not in judgement.bad_nodes]
+    if few:
+        which = listed([judgement.fleet.names[node] for node in few[:_MOST_NAMED]])
+        rows.append(("names", f"half of the {noun}s have {usual} partners or more, but {which} far fewer: misspelt?"))
+    unplaced = np.flatnonzero(judgement.fleet.leaf < 0)
+    if judgement.fleet.switches and len(unplaced):
+        which = f"{counted(len(unplaced), noun)}, such as {judgement.fleet.names[unplaced[0]]}"
+        rows.append(("topology", f"no switch is known of {which}"))
     if not judgement.fleet.are_hosts:
         rows.append(("cluster", "busbw submit fleet --nodes N, or srun busbw fleet, measures hosts instead of ranks"))
     return rows

@@ -27,6 +27,10 @@ BUSY: Final = 0.06
 FULL: Final = 32
 """Up to so many nodes, every pair is measured; of more, random matchings."""
 _NODES_PER_LINK: Final = 4
+_LEAST_RESENT, _TIMES_OTHERS = 3, 3
+"""Packets that a pair sent again in a round, at least, and over the mean of the other pairs, to count as lost. On the
+test bed, 97 % of the rounds of a node with 3 % loss have them, and 2 % of those of others.
+"""
 SAMPLES: Final = 4
 """Matchings of a large fleet, both ways: the median over 4 partners outvotes a bad one."""
 
@@ -39,6 +43,7 @@ class Round:
     sender, receiver: numbers of nodes; each node once
     seconds: median time of each pair; NaN if it was not measured or failed, 0 if that cannot be told
     spread: mean over the lower quartile of the samples of each time; None if unknown
+    resent: pairs whose nodes sent packets again, more than the other pairs; None if unknown
     wrong: whether pairs without a time computed or received wrong data
     disturbed: pairs on whose nodes other programs took the CPUs, more than on most: no evidence against them
     busy: whether other programs took the CPUs of most nodes
@@ -50,6 +55,7 @@ class Round:
     receiver: Ints
     seconds: Floats
     spread: Floats | None = None
+    resent: Truths | None = None
     wrong: bool = False
     disturbed: Truths | None = None
     busy: bool = False
@@ -74,13 +80,25 @@ class Round:
         return Round.of(self.case, self.stage, self.sender[kept], self.receiver[kept])
 
     def measured(
-        self, seconds: Floats, spread: Floats | None = None, taken: Floats | None = None, *, wrong: bool = False
+        self,
+        seconds: Floats,
+        spread: Floats | None = None,
+        taken: Floats | None = None,
+        packets: Floats | None = None,
+        *,
+        wrong: bool = False,
     ) -> "Round":
         """The round with its times.
 
         taken: of each node, the share of its CPUs that other programs used; NaN if unknown
+        packets: of each node, how many it sent again
         """
-        self = replace(self, seconds=seconds, spread=spread, wrong=wrong)  # noqa: PLW0642
+        resent = None
+        if packets is not None:
+            own = packets[self.sender] + packets[self.receiver]
+            others = (own.sum() - own) / max(1, len(own) - 1)
+            resent = (own >= _LEAST_RESENT) & (own > _TIMES_OTHERS * others)
+        self = replace(self, seconds=seconds, spread=spread, resent=resent, wrong=wrong)  # noqa: PLW0642
         if taken is None or np.isnan(taken).all():
             return self
         usual = float(np.nanmedian(taken))

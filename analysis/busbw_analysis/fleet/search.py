@@ -34,7 +34,11 @@ PARTNERS: Final = 2
 """A node is accused with so many partners at least: with one, its link may be slow instead."""
 _TURNS_WITHIN, _TURNS_CUT, _TURNS_CUT_IF_BUSY, _NARROWINGS = 2, 4, 12, 4
 _DOUBT: Final = 0.1
-"""Evidence below which a suspect is cleared."""
+_TURNS_OF_DOUBT: Final = 4
+"""Evidence below which a suspect is cleared at first; the limit rises to 1 in so many turns, as that of a triangular
+test does (Whitehead 1997, The Design and Analysis of Sequential Clinical Trials): who has no evidence against it by
+then is not worth more rounds.
+"""
 _MARGIN: Final = 4.0
 """Logarithm of the evidence that is measured beyond the limit, because other cases may have suspects too."""
 _MOST_PARTS: Final = 40
@@ -155,6 +159,11 @@ class Search:
         for each in schedule:
             yield from self._ask(each)
             yield from self._ask(each.turned)
+            # All wait for what a node loses, so the partners that a node of a large fleet has are enough.
+            if len(self.of_case(case)) >= 2 * SAMPLES and len(
+                model.losing(self.fleet, self.rounds, np.log(self.fleet.count / ERROR_RATE))
+            ):
+                return
 
     def _suspects(self, pairs: Sequence[int]) -> Rounds:
         """Suspects of all cases in turn, until each is decided: a slow moment may last several rounds.
@@ -172,14 +181,16 @@ class Search:
             asked = [
                 everybody(self.fleet, case, "alone again")
                 for case in (self.fleet.alone if not pairs or self._room(left + _OF_CUT) else ())
-                if open_tests(model.evidence_of_nodes(self.fleet, self.of_case(case), alone[case], within)).any()
+                if open_tests(model.evidence_of_nodes(self.fleet, self.of_case(case), alone[case], within), turn).any()
             ]
             turned = []
-            first = turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1
-            of_late = open_suspects(self.fleet, self.rounds, late, within, links_first=first)
+            of_late = open_suspects(self.fleet, self.rounds, late, within, turn)
+            sure = late.nodes[_is_sure(model.evidence_of_nodes(self.fleet, self.rounds, late, within))]
             for case in pairs if self._room(2 + _OF_CUT + len(asked)) else ():
-                of_times = open_suspects(fleets[case], self.of_case(case), suspects[case], within, links_first=first)
+                of_times = open_suspects(fleets[case], self.of_case(case), suspects[case], within, turn)
                 nodes, links = (np.concatenate(both) for both in zip(of_late, of_times, strict=True))
+                # What loses messages is slow sometimes, and so are its pairs.
+                nodes, links = nodes[~np.isin(nodes, sure)], links[~np.isin(links, sure).any(axis=1)]
                 if len(nodes) or len(links):
                     of_all = np.concatenate([late.nodes, suspects[case].nodes])
                     once = nodes[np.sort(np.unique(nodes, return_index=True)[1])]
@@ -268,25 +279,38 @@ class Search:
 # --- what the rounds so far say --------------------------------------------------------------------------------------
 
 
-def open_tests(evidence: model.Evidences) -> Truths:
+def _is_cleared(evidence: model.Evidences, turn: int) -> Truths:
+    """Which suspects ``turn`` turns cleared."""
+    return np.asarray(evidence.total <= np.log(_DOUBT) * max(0, 1 - turn / _TURNS_OF_DOUBT))
+
+
+def open_tests(evidence: model.Evidences, turn: int) -> Truths:
     """Which suspects are neither accused nor cleared."""
     total = evidence.total
     seen = np.isfinite(evidence.out).any(axis=1) | np.isfinite(evidence.back).any(axis=1)
-    limit = np.log(max(1, len(total)) / ERROR_RATE) + _MARGIN
-    return np.asarray(~seen | ((total < limit) & (total > np.log(_DOUBT))))
+    return np.asarray(~seen | ((total < _limit(evidence)) & ~_is_cleared(evidence, turn)))
+
+
+def _limit(evidence: model.Evidences) -> float:
+    return float(np.log(max(1, len(evidence.total)) / ERROR_RATE)) + _MARGIN
+
+
+def _is_sure(evidence: model.Evidences) -> Truths:
+    """Which nodes are accused, whatever other cases say."""
+    return np.asarray((evidence.total >= _limit(evidence)) & (evidence.partners >= PARTNERS))
 
 
 def open_suspects(
-    fleet: Fleet, rounds: list[Round], suspects: model.Suspects, within: float, *, links_first: bool
+    fleet: Fleet, rounds: list[Round], suspects: model.Suspects, within: float, turn: int
 ) -> tuple[Ints, Ints]:
     """The nodes and links that more rounds have to decide. A link waits for its nodes, or comes before them."""
     tested = model.evidence_of_nodes(fleet, rounds, suspects, within)
-    cleared = tested.total <= np.log(_DOUBT)
-    is_open = open_tests(tested) | (~cleared & (tested.partners < PARTNERS))
+    cleared = _is_cleared(tested, turn)
+    is_open = open_tests(tested, turn) | (~cleared & (tested.partners < PARTNERS))
     nodes = suspects.nodes[is_open]
-    links = suspects.links[open_tests(model.evidence_of_links(fleet, rounds, suspects, within))]
-    if not links_first:
-        links = links[~np.isin(links, suspects.nodes[~cleared | is_open]).any(axis=1)]
+    links = suspects.links[open_tests(model.evidence_of_links(fleet, rounds, suspects, within), turn)]
+    before = _is_sure(tested) if turn % _TURN_OF_LINKS == _TURN_OF_LINKS - 1 else ~cleared | is_open
+    links = links[~np.isin(links, suspects.nodes[before]).any(axis=1)]
     return nodes, links
 
 

@@ -127,6 +127,15 @@ class FleetJudgement:
         return len(measured) >= LEAST_NODES
 
     @property
+    def partners(self) -> Ints:
+        """With how many others each node was measured."""
+        times = [(each, each.seconds > 0) for each in self.rounds]
+        ends = [(each.sender[some], each.receiver[some]) for each, some in times]
+        pairs = {pair for first, second in ends for pair in zip(first.tolist(), second.tolist(), strict=True)}
+        both = {pair for first, second in pairs if first != second for pair in ((first, second), (second, first))}
+        return np.bincount([first for first, _ in both], minlength=self.fleet.count)
+
+    @property
     def bad_nodes(self) -> tuple[int, ...]:
         """Nodes to leave out: those of every verdict but cuts without a switch, of a link only the first."""
         verdicts = [verdict for verdict in self.accused if verdict.kind != "trunk" or verdict.switch is not None]
@@ -228,7 +237,8 @@ def _late(fleet: Fleet, rounds: list[Round], options: search.Options) -> Iterato
         if not np.isin(pair, doubtful).any()
     ]
     again = [each for each in rounds if each.stage in FRESH and each.case in fleet.pairs[:1]]
-    usual, spread = model.data_of(fleet, again), model.data_of(fleet, model.lateness(again))
+    usual = model.data_of(fleet, again)
+    spread = model.data_of(fleet, [replace(each, seconds=each.spread) for each in again if each.spread is not None])
     seconds = float(np.exp(np.median(usual.log))) if len(usual.log) else 0.0
     for test in tests:
         seen, subject = test.verdict.evidence[0], test.verdict.nodes
@@ -392,7 +402,7 @@ def _test(
     ratio = float(np.exp(np.median(times))) if len(times) else float(np.exp(excess))
     if kind == "link" and way == "in":
         nodes, way = nodes[::-1], "out"
-    late = int((times > model.LATE).sum()) if suspects.late else 0
+    late = int((times > 0).sum()) if suspects.late else 0
     found = (Evidence(case, usual * ratio, usual, ratio, len(times), late),)
     share = float(np.exp(log.max() - np.logaddexp.reduce(log)))
     verdict = Verdict(kind, nodes, way, probability=share, evidence=found)
@@ -516,9 +526,9 @@ def _failed(rounds: Sequence[Round]) -> Iterator[Verdict]:
 
 
 def ratios(judgement: FleetJudgement, case: int) -> Floats:
-    """Time over the usual of every pair of a case (n × n, from rows to columns; NaN: not measured): the last one."""
-    fleet, rounds = judgement.fleet, _of(judgement.rounds, case)
-    data = model.data_of(fleet, [each for each in rounds if each.stage in {"pairs", *FRESH}])
+    """Median time over the usual of every pair of a case (n × n, from rows to columns; NaN: not measured)."""
+    fleet = judgement.fleet
+    data = _of_map(fleet, _of(judgement.rounds, case))
     matrix = np.full((fleet.count, fleet.count), np.nan)
     level = model.medians(data.log, data.path, 2)
     matrix[data.sender, data.receiver] = np.exp(data.log - level[data.path])

@@ -69,9 +69,11 @@ class Ranks:
         hosts: Sequence[str] | None = None,
         environment: Mapping[str, str] | None = None,
         faults: Mapping[str, Fault] = MappingProxyType({}),
+        gpus: Mapping[str, int] = MappingProxyType({}),
     ) -> list[RankEnd]:
         """A ``command`` of busbw with these arguments, a rank on each of ``hosts`` (default: all), until all have
-        ended; those named in ``faults`` are slow. Raises BedError when the forking process has ended.
+        ended; those named in ``faults`` are slow, those in ``gpus`` list so many
+        simulated GPUs. Raises BedError when the forking process has ended.
         """
         hosts = hosts or self.bed.names
         told = self.results / "told"
@@ -95,6 +97,7 @@ class Ranks:
                 "output": str(told / f"{stem}.{rank}.out"),
                 "error": str(told / f"{stem}.{rank}.err"),
                 "fault": asdict(faults[host]) if host in faults else None,
+                "gpus": gpus.get(host, 0),
             }
             for rank, host in enumerate(hosts)
         ]

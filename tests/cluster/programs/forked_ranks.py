@@ -2,8 +2,8 @@
 
 Reads orders from its standard input, one JSON object a line, and answers each with the exit codes of its ranks:
 ``arguments`` of ``busbw``, ``folder`` to work in, and for every rank the process that is its ``host``, its
-``environment``, its ``fault`` or null, and the files for ``output`` and ``error``. What runs in a rank is the command
-as it is, from its first line on.
+``environment``, its ``fault`` or null, the number of its simulated ``gpus``, and the files for ``output`` and
+``error``. What runs in a rank is the command as it is, from its first line on.
 """
 
 import atexit
@@ -13,7 +13,10 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 # What every rank needs is here before they fork.
@@ -30,6 +33,10 @@ from busbw.launch import (  # noqa: F401
     run_session,
     worker,
 )
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "shared"))
+from simulated.machine import EXACT
+from simulated.management import managed_machine
 
 _C = ctypes.CDLL(None, use_errno=True)
 _DIE_WITH_PARENT = 1
@@ -59,8 +66,10 @@ def be_rank(order: Mapping[str, Any], rank: Mapping[str, Any]) -> None:
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o644), number)
     if rank["fault"] is not None:
         BACKENDS["gloo"] = wrapped(BACKENDS["gloo"], partial(SlowBackend, **rank["fault"]))
+    gpus = rank["gpus"]
     try:
-        main(order["arguments"], prog_name="busbw")
+        with managed_machine(replace(EXACT, gpus=gpus)) if gpus else nullcontext():
+            main(order["arguments"], prog_name="busbw")
     except SystemExit as ended:
         # What every process does at its end, but for taking apart what torch and the others have in memory: those are
         # pages of the process that forked this one, and copying them takes longer than a small measurement.

@@ -43,6 +43,7 @@ class World:
     moments: chance that a slow moment of a node begins in a round; in one, which lasts four rounds on average, all
         takes four times as long
     lost: chance that a sample of an ordered pair is late; late: of any sample
+    resent: mean number of packets that a node by number sends again in a round; often: that any node does
     """
 
     fleet: Fleet
@@ -59,6 +60,8 @@ class World:
     moments: float = 0.0
     lost: dict[tuple[int, int], float] = field(default_factory=dict)
     late: float = 0.001
+    resent: dict[int, float] = field(default_factory=dict)
+    often: float = 0.0
     _slow: set[int] = field(default_factory=set)
 
     def outcome(self, asked: Round, generator: np.random.Generator) -> Round:
@@ -69,7 +72,9 @@ class World:
         times = np.where(late, 20.0, 1.0)
         taken = np.asarray([self.taken.get(node, 0.0) for node in range(self.fleet.count)])
         spread = times.mean(axis=0) / np.quantile(times, 0.25, axis=0)
-        return asked.measured(seconds * np.median(times, axis=0), spread, taken)
+        means = [self.resent.get(node, self.often) for node in range(self.fleet.count)]
+        packets = generator.poisson(means).astype(np.float64) if any(means) else None
+        return asked.measured(seconds * np.median(times, axis=0), spread, taken, packets)
 
     def seconds(self, asked: Round, generator: np.random.Generator) -> Floats:
         """What a round would take. Fails as a whole if it has a dead node, as a launch of ranks does."""
