@@ -94,7 +94,9 @@ def test_messages_are_sent_in_groups_after_a_collective_of_all_ranks(tmp_path: P
 @pytest.mark.slow
 def test_all_collectives_and_messages_of_two_ranks_are_verified(tmp_path: Path) -> None:
     ops = [name for name in CALLS if OPS[name].sized and not OPS[name].stores]
-    sweep = f'{FEW}[[sweep]]\nops = {json.dumps(ops)}\nsizes = "4KiB"\nmodes = ["isolated", "graph"]\nin_place = "both"\n'
+    sweep = (
+        f'{FEW}[[sweep]]\nops = {json.dumps(ops)}\nsizes = "4KiB"\nmodes = ["isolated", "graph"]\nin_place = "both"\n'
+    )
     status, text = run(tmp_path, sweep, "--max-seconds", "0.002")
     assert status == 0, text
     states = {(row["op"], row["check_state"]) for row in shown(tmp_path)["cases"]}
