@@ -119,7 +119,11 @@ def models(*, model: list[Model] | None, as_json: bool) -> None:
 @_with_layout()
 @inputs.step_option
 @inputs.per_host_option(", to divide the traffic of experts by nodes.")
-@click.option("--stage", type=int, help="Pipeline stage.  [default: an inner one, with experts if any; else the first]")
+@click.option(
+    "--stage",
+    type=int,
+    help="Pipeline stage.  [default: the first inner one with experts, else 1; with fewer than three, 0]",
+)
 @click.option("--explain", is_flag=True, help="Compare common statements about this traffic with the computed numbers.")
 @as_json_option
 def volumes(

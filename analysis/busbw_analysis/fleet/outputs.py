@@ -57,8 +57,8 @@ def headline(judged: Judged, options: Options) -> str:
         return f"cannot tell: {many}, but it takes {LEAST_NODES} measured {noun}s to know what is usual"
     if judgement.verdicts:
         return f"cannot tell: {sentence(judged, judgement.verdicts[0])} ({many})"
-    suspects = f"{counted(judgement.tests, 'suspect')} cleared"
-    return f"no rate is {_lower_rate(options):.0%} lower than usual or more: {many}, {suspects}"
+    suspects = f"; {counted(judgement.tests, 'suspect')}, normal when measured again" if judgement.tests else ""
+    return f"no rate is {_lower_rate(options):.0%} or more below that of others: {many}{suspects}"
 
 
 def _lower_rate(options: Options) -> float:
@@ -110,7 +110,7 @@ def _numbers(judged: Judged, verdict: Verdict) -> str:
     if verdict.case is not None:
         return f"; {_case(judged, verdict.case)}"
     parts = [
-        f"{_case(judged, each.case)} takes {three_digits(each.ratio)}× as long as usual "
+        f"{_case(judged, each.case)} takes {three_digits(each.ratio)}× as long as elsewhere "
         f"({format_time(1e9 * each.measured_seconds)} instead of {format_time(1e9 * each.usual_seconds)}"
         f", {_count(each)})"
         for each in verdict.evidence[:1]
@@ -212,18 +212,22 @@ def verdict_table(judged: Judged) -> Table:
         Column("Where", lambda row: row.switch or compressed(_names(judged, row))),
         Column("Direction", lambda row: _WAYS[row.way] if row.kind in {"node", "link", "switch", "trunk"} else None),
         Column("Case", of_case),
-        Column("Usual", lambda row: first(row, "usual_seconds"), format_seconds),
+        Column("Elsewhere", lambda row: first(row, "usual_seconds"), format_seconds),
         Column("Measured", lambda row: first(row, "measured_seconds"), format_seconds),
         Column("Ratio", lambda row: first(row, "ratio"), three_digits),
         Column("Count", lambda row: first(row, "rounds"), str),
         Column("Probability", lambda row: row.probability if row.error is not None else None, _percent),
-        Column("Error", lambda row: row.error, lambda error: "< 0.0001" if error < _LEAST_ERROR else f"{error:.4f}"),
+        Column(
+            "Error",
+            lambda row: row.error if row.error != 1 else None,
+            lambda error: "< 0.0001" if error < _LEAST_ERROR else f"{error:.4f}",
+        ),
     )
     suspects = counted(judged.judgement.tests, "suspect")
     note = (
         f"Error: probability of such data if nothing is wrong, adjusted for {suspects} and without the data that made "
-        f"them suspects; below {100 * ERROR_RATE:.0f} % a suspect is accused. Probability: assumes that 1 % of nodes "
-        "and 0.1 % of links and switches are bad"
+        f"them suspects; below {100 * ERROR_RATE:.0f} % a suspect is accused; – without such data. Probability: assumes "
+        "that 1 % of nodes and 0.1 % of links and switches are bad"
     )
     return table("", columns, judged.judgement.verdicts, note, row_headers=2)
 
@@ -248,7 +252,7 @@ def heat_lines(judged: Judged) -> Iterator[str]:
     names = [f"{number:2} {judgement.fleet.names[node]}" for number, node in enumerate(nodes, 1)]
     width = max(map(len, names))
     limits = " ".join(f"{shade}{shade} above {limit:g}" for limit, shade in zip(_STEPS, _SHADES[2:], strict=True))
-    yield f"{''.ljust(width)}  from rows to columns, time over usual: {_SHADES[1] * 2} less, {limits}"
+    yield f"{''.ljust(width)}  from rows to columns, time over that of others: {_SHADES[1] * 2} less, {limits}"
     yield f"{''.ljust(width)} {''.join(f'{number:3}' for number in range(1, len(nodes) + 1))}"
     for name, row in zip(names, matrix, strict=True):
         cells = "".join(f" {2 * (_SHADES[0] if math.isnan(value) else _shade(value))}" for value in row.tolist())
@@ -317,6 +321,10 @@ def node_documents(
     """
     judgement = judged.judgement
     bad = set(judgement.bad_nodes)
+    busy = sum(each.busy for each in judgement.rounds)
+    fine = (
+        f"not found slow; other programs took the CPUs in {counted(busy, 'round')}" if busy else "as fast as the others"
+    )
     for node, name in enumerate(judgement.fleet.names):
         own = [verdict for verdict in judgement.verdicts if node in verdict.nodes]
         accused = [verdict for verdict in own if verdict.accuses and node in bad]
@@ -326,7 +334,7 @@ def node_documents(
             "check": CHECK,
             "healthy": state,
             "node": name,
-            "message": sentence(judged, chosen[0]) if chosen else "as fast as the others",
+            "message": sentence(judged, chosen[0]) if chosen else fine,
             "exit_code": {True: 0, False: 1, None: 3}[state],
             "runs": runs,
             "cost": plain(None if cost_of is None else cost_of(replace(judgement, verdicts=tuple(accused)))),

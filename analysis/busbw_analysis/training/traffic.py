@@ -457,4 +457,9 @@ def traffic_tables(
         *assumed_notes(assumed),
     )
     if explained:
-        yield table("", _STATEMENTS, explained, "gives: taken literally, in elements if it names no data type")
+        yield table(
+            "",
+            _STATEMENTS,
+            explained,
+            "gives: the statement taken literally, in bytes, or in elements if it names no data type",
+        )
