@@ -178,13 +178,13 @@ def test_the_first_night_becomes_the_baseline_and_the_next_one_passes_its_gate(t
     assert first.stdout.splitlines()[-2] == f"asked: baseline set nightly {run}"
     second = night(tmp_path)
     assert (second.returncode, second.stderr) == (0, "no history page\n")
-    assert second.stdout.splitlines()[-2:] == [f"asked: gate {run} --baseline nightly --within 10%", "night passed"]
+    assert second.stdout.splitlines()[-2:] == [f"asked: gate {run} --baseline nightly --within 5%", "night passed"]
 
 
 def test_a_night_takes_rules_and_a_notifier_as_whole_words(tmp_path: Path) -> None:
     night(tmp_path)
     ended = night(tmp_path, RULES="my rules.toml", NOTIFY="mail -s 'a night' me", BASELINE="other")
-    asked = "gate {} --baseline other --within 10% --rules my rules.toml --notify-command mail -s 'a night' me"
+    asked = "gate {} --baseline other --within 5% --rules my rules.toml --notify-command mail -s 'a night' me"
     assert f"asked: {asked.format(tmp_path / 'runs/tonight')}" in ended.stdout
 
 

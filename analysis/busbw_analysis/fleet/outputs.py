@@ -226,7 +226,7 @@ def verdict_table(judged: Judged) -> Table:
     suspects = counted(judged.judgement.tests, "suspect")
     note = (
         f"Error: probability of such data if nothing is wrong, adjusted for {suspects} and without the data that made "
-        f"them suspects; below {100 * ERROR_RATE:.0f} % a suspect is accused; – without such data. Probability: assumes "
+        f"them suspects; below {100 * ERROR_RATE:.0f} % a suspect is accused; –: no such data. Probability: assumes "
         "that 1 % of nodes and 0.1 % of links and switches are bad"
     )
     return table("", columns, judged.judgement.verdicts, note, row_headers=2)

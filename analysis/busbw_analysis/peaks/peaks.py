@@ -523,7 +523,7 @@ def _as_sent_by_gpus(peak: Peak, network: Network, multiples: tuple[float, float
     carried = network.practical * share
     practical = carried if peak.practical is None else min(peak.practical, carried)
     busbw = format_rate(practical * (peak.busbw or 0.0) / peak.algbw)
-    how = "the NICs of one GPU" if one_nic else "a ring that passes every host once"
+    how = "the NICs of one GPU" if one_nic else "a ring over all hosts"
     if practical != carried:
         return replace(peak, practical=practical)
     limited = replace(peak, practical=practical, in_practice=f"that {how} would reach")
