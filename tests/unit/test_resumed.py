@@ -66,7 +66,7 @@ def test_the_trust_names_the_launches_that_its_scatter_is_of(stored: StoredRun, 
     judgement = judge(pool((stored,)))
     text = trust_in(judgement, advise=True)[1][0]
     assert text.startswith(launches)
-    assert ("with a scatter" in text) == (scatter_of(judgement) is not None) == (launches != "1 launch")
+    assert ("scatter" in text) == (scatter_of(judgement) is not None) == (launches != "1 launch")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ FLAGS: Final[dict[str, str]] = {
     "autocorrelated": "neighbouring samples are alike; 5 or more of them count as one",
     "outliers": "over 5 % of samples are outliers; trust the median, not the mean",
     "oversubscribed": "more ranks than cores, so ranks also wait for a core",
-    "disturbed": "other load on the machine, or starts missed with --sync window; rerun when it is quiet",
+    "disturbed": "other load, or starts missed with --sync window; rerun when quiet",
     "unbalanced": "computation not 0.5 to 2 × the call's time; hidden is uncertain",
     "clock error": "clocks may differ by over 5 % of the time; arrival order unknown",
     "excess traffic": "moves more bytes than necessary, so it cannot reach the peak",

@@ -15,7 +15,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import INSIDE_AS_BETWEEN, CostModel, Parameters
 from busbw_analysis.models.gloo import unmodelled
 from busbw_analysis.models.results import Results
-from busbw_analysis.models.select import candidates, model_for
+from busbw_analysis.models.select import algorithms, candidates, model_for
 from busbw_analysis.predict.forecast import (
     LEAST_RANKS,
     Carrier,
@@ -165,7 +165,7 @@ class Ways:
             return (), Unavailable(error.code, str(error))
         if data.algorithm is not None or isinstance(model_for(op, family), CostModel) or costs[0].family == family:
             return costs, None
-        names = ", ".join(repr(cost.algorithm) if " " in cost.algorithm else cost.algorithm for cost in costs)
+        names = ", ".join(algorithms(op, family))
         library = None if calls is None else calls.library
         why = f": {library.reason}" if isinstance(library, Unavailable) else ""
         unknown = f"the algorithm of {data.key.backend} for {op} is unknown{why}; choose one with --algorithm: {names}"
