@@ -38,7 +38,7 @@ $(installed): pyproject.toml constraints.txt
 	@echo "Installing into $(venv); the first time this downloads torch."
 	@$(install) hatchling hatch-vcs
 	@$(install) --no-build-isolation --editable '.[run,report,mpi]'
-	@$(venv)/bin/python -c 'import duckdb, matplotlib.pyplot, pandas, scipy.stats, torch.distributed.fsdp'
+	@$(venv)/bin/python -c 'import duckdb, matplotlib.pyplot, pandas, torch.distributed.fsdp'
 	@touch $@
 
 $(developed): $(installed)
