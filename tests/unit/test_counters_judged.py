@@ -133,10 +133,12 @@ def test_a_gate_can_forbid_errors(counts: Counts, code: int, value: int) -> None
     assert (result.code, result.verdicts[0].tests[0].value) == (code, value)
 
 
-def test_a_gate_cannot_tell_of_counters_that_nobody_read() -> None:
-    stored = with_blocks(run_with({}), lambda block: msgspec.structs.replace(block, conditions=block.conditions[:-1]))
+@pytest.mark.parametrize(("counts", "code"), [({}, 3), ({"n1": {LINK: 1}}, 1)])
+def test_a_gate_cannot_tell_of_counters_that_nobody_read_but_of_others(counts: Counts, code: int) -> None:
+    stored = run_with(counts)
+    stored = with_blocks(stored, lambda block: msgspec.structs.replace(block, conditions=block.conditions[:-1]))
     result = gate(Rule(metric="counters", at_most="0"), stored)
-    assert (result.code, [gap.code for gap in result.verdicts[0].gaps]) == (3, ["no-counters"])
+    assert (result.code, [gap.code for gap in result.verdicts[0].gaps]) == (code, ["no-counters"])
 
 
 @pytest.mark.parametrize(("wanted", "code"), [("7", 0), ("8", 1)])

@@ -3,6 +3,7 @@
 from functools import partial
 from itertools import permutations
 
+import msgspec
 import pytest
 import torch
 from simulated.install import simulated
@@ -134,6 +135,13 @@ def seeing(hosts: str = "aa", *, lonely: bool = False, access: bool = True, told
         others = tuple(gpu for gpu in there if gpu != gpus[rank]) if access else ()
         views.append(View(host=host, gpu=gpus[rank] if told else None, names=names, access=others))
     return tuple(views)
+
+
+def test_copies_of_a_root_need_no_access_between_the_others() -> None:
+    views = [*seeing("aaa")]
+    views[1], views[2] = (msgspec.structs.replace(view, access=view.access[:1]) for view in views[1:])
+    for op, possible in (("peer_all_to_one", True), ("peer_copy", False)):
+        assert (why_no_pairs(OPS[op], on_device(op, 3), views) is None) == possible
 
 
 def test_gpus_of_one_host_that_see_each_other_copy() -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 from xml.etree import ElementTree as ET
 
@@ -23,7 +24,7 @@ from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, disturb
 from busbw.backends import BACKENDS
 from busbw.cli.main import main
 from busbw.errors import UsageError
-from busbw.runs.records import JSON, Case
+from busbw.runs.records import JSON, Case, EndStatus
 from busbw.runs.store import StoredRun
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import pool
@@ -171,6 +172,17 @@ def test_cases_of_an_unlike_baseline_or_of_another_plan_are_not_missing() -> Non
         result = gate(missing, run_of(2), baseline=baseline)
         assert result.state == "cannot tell"
         assert [gap.code for gap in result.verdicts[0].gaps] == [code]
+
+
+@pytest.mark.parametrize(("ended", "missing"), [("complete", 0), ("interrupted", 1)])
+def test_what_a_controller_did_not_ask_for_is_missing_only_in_a_run_that_was_cut(
+    ended: EndStatus, missing: int
+) -> None:
+    cases = [*CASES[:2], case("ping_pong", 2, 4, group="asked")]
+    run = run_of(1, cases=cases, end=SyntheticEnd(reached=2, ended=ended))
+    evidence: Any = SimpleNamespace(baseline=None, measured=pool((run,)))
+    (test,) = METRICS["missing_cases"].measure(evidence, MISSING).tests
+    assert test.value == missing
 
 
 def test_missing_and_wrong_cases_are_counted() -> None:

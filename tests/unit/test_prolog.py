@@ -76,8 +76,8 @@ def node(folder: Path, *, late: bool = False, gpus: int = 0) -> NodeRun:
 
 
 def test_every_check_has_rules_and_a_gpu_that_the_kernel_lists_must_work(tmp_path: Path) -> None:
-    assert [rule.metric for rule in node(tmp_path).and_usual(())] == ["wrong_data", "counters", "missing_cases"]
-    (gpus,) = (rule for rule in node(tmp_path, gpus=8).and_usual(()) if rule.metric == "gpus")
+    assert [rule.metric for rule in node(tmp_path).and_usual((), ())] == ["wrong_data", "counters", "missing_cases"]
+    (gpus,) = (rule for rule in node(tmp_path, gpus=8).and_usual((), ()) if rule.metric == "gpus")
     assert gpus.limit == 8
 
 
@@ -108,6 +108,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:  # noqa: A
         (SyntheticEnd(reached=1), False, 1, False),
         (SyntheticEnd(reached=1), True, 3, None),  # a slow start is no fault of the hardware
         (SyntheticEnd({CASES[0]: "wrong data on rank 1"}, reached=1), True, 1, False),
+        (SyntheticEnd({CASES[1]: "no answer of rank 1"}), True, 1, False),  # a case that failed was reached
     ],
 )
 def test_a_node_fails_only_for_what_was_measured(

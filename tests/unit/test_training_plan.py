@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from testing.pipelines import play
-from testing.synthetic import World, case, synthetic_run
+from testing.synthetic import Piece, World, case, synthetic_run
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError, BusbwError, UsageError
@@ -225,6 +225,15 @@ def test_the_slowdown_is_the_median_of_what_was_measured(monkeypatch: pytest.Mon
     monkeypatch.undo()
     nothing = Measured(Questions(read_results([read(STORED / "runs/training")])))
     assert slowdown_of(nothing)[0] == slowdown_of(None)[0] == 1.0
+
+
+def test_the_rate_of_memory_is_that_of_the_largest_triad_of_the_device() -> None:
+    cached, large = (case("stream_triad", size_bytes) for size_bytes in (1 << 10, 1 << 24))
+    fast, slow = Piece(0.0, 1 / 50e9), Piece(0.0, 1 / 10e9, large.size_bytes)
+    stored = synthetic_run([cached, large], World(by_op={"stream_triad": (fast, slow)}, sample_noise=0.0), launches=2)
+    run = Measured(Questions(read_results([stored])))
+    assert run.memory_per_second("cpu") == pytest.approx(3 * 10e9, rel=0.05)
+    assert run.memory_per_second("cuda") is None
 
 
 def test_the_bubble_is_that_of_all_stages_of_a_mixture() -> None:

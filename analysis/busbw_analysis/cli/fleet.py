@@ -81,7 +81,8 @@ def fleet(  # noqa: PLR0913 - click hands every option over by name
         places = None if topology is None else read_topology(topology)
     folder = None
     if not runs:
-        folder = measured(_measuring(backend, ranks, sample), results_dir)
+        with options.refused():
+            folder = measured(_measuring(backend, ranks, sample), results_dir)
         if folder is None:
             return
         runs = (str(folder),)

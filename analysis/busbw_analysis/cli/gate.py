@@ -99,7 +99,7 @@ def gate(  # noqa: PLR0913 - click hands every option over by name
             for notice in dataset.notices:
                 echo(f"caution: {notice}", err=True)
             evidence = Evidence(judge_with_selftest(dataset, catalogue(peaks_file)), dataset, before)
-            result = gate_of(rules if node is None else node.and_usual(rules), evidence)
+            result = gate_of(rules if node is None else node.and_usual(rules, dataset.summaries), evidence)
             if node is not None:
                 result = replace(result, gaps=(*result.gaps, *node.gaps(dataset.summaries)))
             else:

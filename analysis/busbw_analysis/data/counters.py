@@ -53,7 +53,7 @@ def moved_in(runs: Sequence[StoredRun]) -> tuple[Moved, ...]:
 
 
 def hosts_watched(runs: Sequence[StoredRun]) -> frozenset[str]:
-    """The hosts whose counters were read at all: elsewhere none that moved does not mean that none did."""
+    """The hosts of which conditions were recorded: elsewhere none that moved does not mean that none did."""
     of_windows = (host for stored in runs if stored.windows for host in stored.run.hosts)
     of_blocks = (host.host for stored in runs for row in stored.measurements for host in row.conditions)
     return frozenset((*of_windows, *of_blocks))

@@ -94,7 +94,7 @@ class Round:
         packets: of each node, how many it sent again
         """
         resent = None
-        if packets is not None:
+        if packets is not None and len(self.sender) > 1:  # a single pair has no others
             own = packets[self.sender] + packets[self.receiver]
             others = (own.sum() - own) / max(1, len(own) - 1)
             resent = (own >= _LEAST_RESENT) & (own > _TIMES_OTHERS * others)

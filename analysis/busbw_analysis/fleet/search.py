@@ -149,20 +149,19 @@ class Search:
         return [each for each in self.rounds if each.case == case]
 
     def _pairs(self, case: int, *, sample: bool) -> Rounds:
-        """Every pair both ways, or random matchings."""
+        """Every pair both ways unless a node loses messages, or random matchings."""
         nodes = np.arange(self.fleet.count)
         count = SAMPLES if self.options.sample is None else self.options.sample
         if sample or self._large:
             schedule = [matching(nodes, case, "pairs", self._generator) for _ in range(count)]
         else:
             schedule = list(tournament(self.fleet.count, case))
-        for each in schedule:
+        for number, each in enumerate(schedule, start=1):
             yield from self._ask(each)
             yield from self._ask(each.turned)
             # All wait for what a node loses, so the partners that a node of a large fleet has are enough.
-            if len(self.of_case(case)) >= 2 * SAMPLES and len(
-                model.losing(self.fleet, self.rounds, np.log(self.fleet.count / ERROR_RATE))
-            ):
+            bound = np.log(self.fleet.count / ERROR_RATE)
+            if number >= SAMPLES and len(model.losing(self.fleet, self.rounds, bound)):
                 return
 
     def _suspects(self, pairs: Sequence[int]) -> Rounds:

@@ -128,8 +128,9 @@ class FleetJudgement:
 
     @property
     def partners(self) -> Ints:
-        """With how many others each node was measured."""
-        times = [(each, each.seconds > 0) for each in self.rounds]
+        """With how many others each node was measured, suspect or not."""
+        every = (each for each in self.rounds if each.stage in {"pairs", "held out"})
+        times = [(each, each.seconds > 0) for each in every]
         ends = [(each.sender[some], each.receiver[some]) for each, some in times]
         pairs = {pair for first, second in ends for pair in zip(first.tolist(), second.tolist(), strict=True)}
         both = {pair for first, second in pairs if first != second for pair in ((first, second), (second, first))}

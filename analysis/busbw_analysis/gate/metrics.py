@@ -287,7 +287,7 @@ def _unlike(baseline: Dataset, measured: Dataset) -> tuple[Gap, ...]:
 
 def _missing(evidence: Evidence, rule: Limited) -> Measured:
     """Cases of the plan or of the baseline without a result. A case that cannot run here is missing if the baseline has
-    it; cases of a baseline that is unlike, or of another plan, are not counted.
+    it; cases of a baseline that is unlike, or has no case in common with the run, are not counted.
     """
     baseline, measured = evidence.baseline, evidence.measured
     gaps = () if baseline is None else _unlike(baseline, measured)
@@ -296,10 +296,10 @@ def _missing(evidence: Evidence, rule: Limited) -> Measured:
     own = {summary.case: summary.state for summary in measured.summaries}
     if wanted and not wanted & own.keys():
         wanted, gaps = set(), (NO_COMMON_CASE,)
-    # What the controller of a fleet did not ask for is not missing.
-    wanted |= {
-        case for case, state in own.items() if (state, case.group) != ("not reached", ASKED) and state != "skipped"
-    }
+    # What the controller of a whole fleet run did not ask for is not missing.
+    whole = all(stored.end is not None and stored.end.status == "complete" for stored in measured.runs)
+    unasked = {case for case, state in own.items() if whole and (state, case.group) == ("not reached", ASKED)}
+    wanted = (wanted | {case for case, state in own.items() if state != "skipped"}) - unasked
     ordered = [case for case in dict.fromkeys([*own, *wanted]) if case in wanted and rule.matches(case)]
     missing = tuple(case_name(case) for case in ordered if own.get(case) != "measured")
     return replace(_counted(missing, len(ordered), rule), gaps=gaps)
@@ -320,11 +320,11 @@ def _counters(evidence: Evidence, rule: Limited) -> Measured:
     if any(stored.run.imported is not None for stored in evidence.measured.runs):
         return Measured(gaps=(Gap("no-counters", "a log has no counters of its hosts"),))
     watched = hosts_watched(evidence.measured.runs)
-    if unwatched := [host for host in dict.fromkeys(evidence.measured.facts.hosts) if host not in watched]:
-        return Measured(gaps=(Gap("no-counters", f"no counter was read on {listed(unwatched, 3)}"),))
+    unwatched = [host for host in dict.fromkeys(evidence.measured.facts.hosts) if host not in watched]
+    gaps = (Gap("no-counters", f"no counter was read on {listed(unwatched, 3)}"),) if unwatched else ()
     errors = [moved for moved in moved_in(evidence.measured.runs) if moved.kind == "error"]
     names = tuple(f"{moved.host} {moved.in_words}" for moved in errors)
-    return Measured((CountTest(names, None, rule.limit, "counter"),))
+    return Measured((CountTest(names, None, rule.limit, "counter"),), gaps)
 
 
 def _gpus(evidence: Evidence, rule: Limited) -> Measured:

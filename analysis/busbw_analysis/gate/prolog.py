@@ -54,8 +54,10 @@ class NodeRun:
     late: bool
     facts: HostFacts
 
-    def and_usual(self, rules: Sequence[Rule]) -> tuple[Rule, ...]:
-        """``rules``, and those of every check. A run whose time was over need not have all cases, whoever asks."""
+    def and_usual(self, rules: Sequence[Rule], summaries: Sequence[CaseSummary]) -> tuple[Rule, ...]:
+        """``rules``, and those of every check. A run whose time was over need not have all cases, whoever asks, unless
+        one has failed.
+        """
         gpus = len(self.facts.pci.gpus)
         usual = (
             Rule(metric="wrong_data", at_most="0"),
@@ -63,7 +65,8 @@ class NodeRun:
             *([Rule(metric="gpus", at_least=str(gpus))] if gpus else []),
             Rule(metric="missing_cases", at_most="0"),
         )
-        return tuple(rule for rule in with_usual(rules, usual) if not (self.late and rule.metric == "missing_cases"))
+        waived = self.late and not any(summary.state == "failed" for summary in summaries)
+        return tuple(rule for rule in with_usual(rules, usual) if not (waived and rule.metric == "missing_cases"))
 
     def gaps(self, summaries: Sequence[CaseSummary]) -> tuple[Gap, ...]:
         """The cases that were not reached in time: the check cannot tell."""

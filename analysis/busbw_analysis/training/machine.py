@@ -169,7 +169,7 @@ def _speed(
 ) -> tuple[Speed, float | None, str]:
     """The speed of a rank, FLOP/s of the datasheet (None if unknown), and a description of the first."""
     peak = None if gpu is None else gpu.flops.get(dtype)
-    memory = None if run is None else run.memory_per_second()
+    memory = None if run is None else run.memory_per_second("cpu" if gpu is None else "cuda")
     if memory is None and gpu is not None:
         memory = memory_of(gpu)
     if achieved is not None and not isinstance(achieved, Share):

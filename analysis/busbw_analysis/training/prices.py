@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final, NamedTuple, Protocol
 
 from busbw.errors import AnalysisError, UsageError
-from busbw.ops import FLOP, PERSONALISED, bus_factor
+from busbw.ops import FLOP, MEMORY_TRAFFIC, PERSONALISED, bus_factor
 from busbw.runs.records import Case
 from busbw.units import format_flop, format_size
 from busbw_analysis.data.groups import GroupSummary, Overlap
@@ -182,8 +182,6 @@ class Described:
 
 _SIZES: Final = tuple(1 << power for power in range(10, 37, 2))
 """Sizes at which a run's fits are evaluated; between two of them time is interpolated linearly."""
-_TRIAD: Final = 3
-"""Arrays that stream_triad reads or writes."""
 _INSTEAD: Final = {"all_to_all_v": "all_to_all"}
 """Substitutes for ops that were not measured."""
 
@@ -297,13 +295,17 @@ class Measured:
         rate, size = max(products)
         return rate, f"{format_flop(rate)} a rank, the best matmul of the run ({dtype}, {format_size(size)})"
 
-    def memory_per_second(self) -> float | None:
-        """B/s that one rank reads and writes in the best measured triad; None if there is none."""
-        rates = [
-            _TRIAD * case.size_bytes / group.time_ns * 1e9
-            for case, group in self._measured(lambda case: case.op == "stream_triad")
+    def memory_per_second(self, device: str) -> float | None:
+        """B/s that one rank reads and writes in the best triad of the largest size, which fits caches least; None if
+        there is none in the memory of ``device``.
+        """
+        times = [
+            (case.size_bytes, group.time_ns)
+            for case, group in self._measured(lambda case: (case.op, case.device) == ("stream_triad", device))
         ]
-        return max(rates, default=None)
+        largest = max((size for size, _ in times), default=0)
+        moved = MEMORY_TRAFFIC["stream_triad"] * largest * 1e9
+        return max((moved / time_ns for size, time_ns in times if size == largest), default=None)
 
     def overlap(self) -> tuple[float, str] | None:
         """The share of a call hidden by concurrent computation, median over all cases; None if it was not measured."""

@@ -1,7 +1,7 @@
 """Local ranks: forked from one process that has already imported torch, and watched until all have exited.
 
 Forking after ``import torch`` starts 16 ranks in under a second; spawning them takes 15 s. It is safe because the
-parent has only imported torch: it has no threads, no CUDA context and no process group.
+parent has only imported torch and busbw's backend: it has no threads, no CUDA context and no process group.
 """
 
 import multiprocessing

@@ -183,6 +183,8 @@ def _buffer_bytes(op: Op, case: Case) -> Iterator[tuple[int, int]]:
 
 def _bytes_of(op: Op, case: Case, index: int, ranks: int) -> int:
     """Bytes of one set of buffers of the rank at ``index`` of a group."""
+    if op.between_devices and op.rooted:  # the GPU of the root has a buffer of every other rank
+        return ranks * case.size_bytes
     if op.local:
         arrays = _elements(op.layout(Share(0, 1, case.count))) * DTYPE_BYTES[case.dtype or "uint8"]
         # The blocks of a file pass through separate memory between the array and the system.

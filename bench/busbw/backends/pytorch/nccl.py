@@ -252,7 +252,9 @@ def name_of(views: Sequence[View], rank: int, peer: int) -> str | None:
 
 def why_no_pairs(op: Op, case: Case, views: Sequence[View]) -> str | None:
     """Reason why the GPUs of a group cannot copy to each other, or None; the same on every rank."""
-    pairs = (pair for group in split_world(case.group, case.ranks) for pair in permutations(group, 2))
+    groups = split_world(case.group, case.ranks)
+    every = ((group, pair) for group in groups for pair in permutations(group, 2))
+    pairs = (pair for group, pair in every if case.root is None or group[case.root] in pair)
     return next((reason for pair in pairs if (reason := _why_not(op, *pair, views)) is not None), None)
 
 
