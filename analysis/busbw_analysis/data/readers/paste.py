@@ -56,7 +56,7 @@ _COMMA: Final = re.compile(r"(?<!\S)(-?\d+),(\d+)(?!\S)")
 _DECIMALS: Final = re.compile(r"(?<!\S)-?\d+,(?:\d{1,2}|\d{4,})(?!\S)")
 """Behind a comma; three digits may be thousands."""
 _POINT: Final = re.compile(r"(?<!\S)-?\d+\.\d+(?!\S)")
-_GOES_ON: Final = re.compile(r"\s*(?:#wrong|[^#\s=*_-]|[=*_-]{1,9}\w)")
+_GOES_ON: Final = re.compile(r"\s*(?:#wrong|[^#\s=*_{-]|[=*_-]{1,9}\w)")
 _MESSAGE: Final = re.compile("NCCL (?:INFO|WARN)")
 _LEAST_BROKEN: Final = 3
 _LEAST_PREFIX: Final = 4
@@ -270,14 +270,18 @@ def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
 
 
 def _beginning(lines: Sequence[str]) -> re.Pattern[str] | None:
-    """The same characters before nearly all lines, up to a sign; None if there are none."""
+    """The same characters before nearly all lines, up to a sign; None if there are none. The key of an object, the
+    name of a number and what lspci prints before the state of a link are part of the log.
+    """
     first = lines[len(lines) // 2] if len(lines) >= _FEWEST_ALIKE else ""
+    if first.lstrip()[:1] == "{" or "LnkSta:" in first or len(_STATED.findall(first.replace("=", ": "))) >= _NUMBERS:
+        return None
     known = len(first.rstrip()) - len(without_prefix(first))
-    ends = [match.end() for match in _BEGINNING.finditer(first) if match.end() > known]
+    ends = [match.end() for match in _BEGINNING.finditer(first[:_LONGEST_PREFIX]) if match.end() > known]
     for end in reversed(ends):
         beginning = first[:end].rstrip()
         alike = sum(text.startswith(beginning) for text in lines)
-        if alike >= _NEARLY_ALL * len(lines):
+        if '"' not in beginning and alike >= _NEARLY_ALL * len(lines):
             return re.compile(re.escape(beginning) + r"\s?")
     return None
 
