@@ -39,12 +39,10 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             names[device[1]] = "host" if device[3] is None else f"GPU {gpus}"
             if device[3] is not None:
                 draft.place(device=gpus, name=device[2], bus_id=f"0000:{device[3]}")
-        elif (match := _MATRIX.search(line.text)) is not None:
-            matrix, columns = match, []
         elif words[:1] == ["D/D"]:
             columns = words[1:]
         elif words and not words[0].isdecimal():
-            matrix = None  # the heading of another table
+            matrix, columns = _MATRIX.search(line.text), []  # None: the heading of another table
         elif matrix is not None and columns and len(words) == len(columns) + 1:
             if words[0] not in names:
                 draft.note("no-header", line.number, "the list of devices is missing, which says what is a CPU: add it")
