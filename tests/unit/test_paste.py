@@ -15,6 +15,7 @@ from testing.logs import LOGS, read_log
 
 from busbw.errors import LogError
 from busbw_analysis.data.readers.log import Aggregate
+from busbw_analysis.data.readers.paste import recognised
 
 PASTED: Final = ("nccl-tests-2.19.txt", "osu-pairs.txt", "imb.txt", "perftest-bw.txt", "nvbandwidth.txt")
 """Logs as text whose lines have no prefix."""
@@ -201,3 +202,31 @@ def test_a_table_without_its_footer_is_unfinished_if_announced_sizes_are_missing
     path.write_text(kept, encoding="utf-8")
     (table,) = read_log(path).tables
     assert (len(table.rows), table.complete) == (2 * rows, complete)
+
+
+@pytest.mark.parametrize("name", ["superbench.jsonl", "inspector.jsonl", "inspector-flat.jsonl", "rccl-tests.json"])
+def test_what_every_object_begins_with_is_no_prefix(name: str, tmp_path: Path) -> None:
+    lines = [line for line in (LOGS / name).read_text(encoding="utf-8").splitlines() if line.rstrip(",")[-1:] == "}"]
+    assert rows_of(name, "\n".join(lines * 20), tmp_path) == plain_rows(name) * 20
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("op: all_reduce, size: ", " B, time: 10 us, busbw: 0.5 GB/s\n"),
+        ("[all_reduce] size=", " time=0.01 ms\n"),
+        ("all_reduce size: ", " time: 10 us\n"),
+    ],
+)
+def test_the_operation_before_stated_numbers_is_no_prefix(before: str, after: str, tmp_path: Path) -> None:
+    pasted = rows_of("log", "".join(f"{before}{size}{after}" for size in (1024, 2048, 4096)), tmp_path)
+    assert [row[:3] for row in pasted] == [("all_reduce", size, 10e-6) for size in (1024, 2048, 4096)]
+
+
+def test_what_lspci_prints_before_the_state_of_a_link_is_no_prefix(tmp_path: Path) -> None:
+    assert rows_of("log", "\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n" * 3, tmp_path) == "no-results"
+
+
+def test_a_prefix_is_sought_where_a_line_begins() -> None:
+    for lines in ([f"{'a' * 200}: {word}\n" for word in "xyz"], ["x\n", "a:" * 500_000, "y\n"]):
+        assert recognised(lines, lambda _: False).prefix is None

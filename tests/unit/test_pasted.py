@@ -95,6 +95,11 @@ def test_a_host_name_may_have_a_space(tmp_path: Path) -> None:
         ("srun -N2 -n 8 all_reduce_perf -b 8G -e 8G", 2),
         ("./all_reduce_perf -g 8 -n 20 | tail -n 30", None),
         ("mpirun -np 8 -H a:4,b:4 ./all_reduce_perf -g 1 -n 100", 2),
+        ("numactl -N 0 -m 0 ./all_reduce_perf -b 8 -g 8", None),
+        ("nice -n 10 ./all_reduce_perf -g 8", None),
+        ("nice mpirun -np 8 ./all_reduce_perf -g 1", None),
+        ("mpirun -np 8 -N 4 ./all_reduce_perf -g 1", 2),
+        ("mpirun -H n1,n2 --npernode 4 ./all_reduce_perf -g 1", 2),
     ],
 )
 def test_a_command_line_says_how_many_ranks_and_hosts(command: str, hosts: int | None, tmp_path: Path) -> None:

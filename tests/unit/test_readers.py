@@ -264,6 +264,79 @@ def test_full_rows_below_a_short_heading_are_read() -> None:
     assert (row.time_seconds, row.iterations) == (50.89e-6, 1000)
 
 
+def test_a_comment_behind_a_row_is_no_column() -> None:
+    head = ["# OSU MPI Allreduce Latency Test v7.3\n", "# Size       Avg Latency(us)\n"]
+    log = log_of("osu-micro-benchmarks", [*head, "4 812.33 <-- why slow\n", "8 813.5\n"])
+    assert [row.time_seconds for row in log.rows] == [812.33e-6, 813.5e-6]
+
+
+def test_every_excerpt_of_mpi_names_its_operation() -> None:
+    head = "#bytes #repetitions t_min[usec] t_max[usec] t_avg[usec]\n"
+    lines = [part for name in ("Allreduce", "Bcast") for part in (f"{name}:\n", head, "4 160 30.48 33.48 32.24\n")]
+    assert [row.op for row in log_of("intel-mpi-benchmarks", lines).rows] == ["all_reduce", "broadcast"]
+
+
+def test_a_barrier_of_ucc_has_no_size() -> None:
+    lines = ["Collective: Barrier\n", "Count  Size   Time, us\n", "N/A N/A 2.50 2.00 3.00\n"]
+    (row,) = log_of("ucc_perftest", lines).rows
+    assert (row.op, row.tool_size_bytes, row.time_seconds) == ("barrier", 0, 2.5e-6)
+
+
+ROCM_RUN = """
+Device: 0,  AMD EPYC
+Device: 1,  AMD Instinct MI210,  05:0.0
+Device: 2,  AMD Instinct MI210,  08:0.0
+Unidirectional copy peak bandwidth GB/s
+D/D 0 1 2
+1 28.1 637.4 27.1
+Bdirectional copy peak bandwidth GB/s
+D/D 0 1 2
+1 52.1 N/A 51.2
+Inter-Device Numa Distance
+D/D 0 1 2
+1 20 0 40
+"""
+
+
+def test_only_matrices_of_rates_are_read_in_every_run_of_rocm_bandwidth_test() -> None:
+    tables = log_of("rocm_bandwidth_test", (ROCM_RUN * 2).splitlines(keepends=True)).tables
+    expected = [
+        ("device_to_host", 28.1e9, "GPU 0"),
+        ("memory_copy", 637.4e9, "GPU 0"),
+        ("peer_copy", 27.1e9, "GPU 0"),
+        ("peer_copy_both", 51.2e9, "GPU 0"),
+    ]
+    assert [[(row.op, row.rate, row.source) for row in table.rows] for table in tables] == [expected] * 2
+
+
+def test_what_is_printed_of_links_displaces_no_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8")
+    path = tmp_path / "log"
+    path.write_text("\t\tLnkSta: Speed 16GT/s, Width x16\n" * 99 + text, encoding="utf-8")
+    with monkeypatch.context() as patched:
+        patched.setattr("busbw_analysis.data.readers.logs.HEAD_BYTES", 1024)
+        assert len(read_log(path).rows) == 6
+    matrix = "        GPU0    GPU1\nGPU0     X      NV18\nGPU1    NV18     X\n"
+    table = (LOGS / "table.md").read_text(encoding="utf-8")
+    path.write_text(f"{matrix}\n{table}\n# Avg bus bandwidth    : 364.24\n", encoding="utf-8")
+    assert [row.time_seconds for row in read_log(path).rows] == [row.time_seconds for row in rows("table.md")]
+
+
+def test_rows_of_a_part_of_the_calls_of_ucx_are_none_of_the_results(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    title = "| Test: tag match bandwidth |\n| Data layout: (automatic) |\n| Message size: 1024 |\n"
+    interim = "".join(f"[thread 0]  {n}  0.588 440.0 440.0  2325.25  2325.25  2  2\n" for n in range(100, 199))
+    path.write_text(f"{title}{interim}Final:  200  0.588 440.0 440.0  2325.25  2325.25  2  2\n", encoding="utf-8")
+    assert [row.iterations for row in read_log(path).rows] == [200]
+
+
+def test_a_row_with_a_blank_reduction_is_not_shifted_where_it_is_cut() -> None:
+    head = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+    row = "1048576 262144 float -1 45.20 23.19 34.79 0e+00"
+    lines = [head, f"{row}\n", f"{row} 44.9\n", f"{row} 44.90 23.35 35.03 0e+00\n"]
+    assert [row.time_seconds for row in log_of("nccl-tests", lines).rows] == [45.2e-6, 45.2e-6, 44.9e-6]
+
+
 def test_two_ranks_that_both_print_rows_are_several_jobs() -> None:
     lines = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     with pytest.raises(LogError) as refused:

@@ -49,6 +49,22 @@ def steady(count: int, seed: int = 1, scatter: float = 0.01) -> list[float]:
 FORMATS = tomllib.loads((Path(__file__).parents[1] / "data/training/lines.toml").read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize(
+    ("text", "program", "value"),
+    [
+        ("step: {}, loss: 2.1, data time: 3.1 ms, step time: 345.6 ms", "script", 0.3456),
+        ("step: {}, loss: 2.1, data time: 3.1 ms, time: 345.6 ms", "script", 0.3456),
+        ("step: {}  loss: 2.1  tps: 1,000", "torchtitan", 1000.0),
+    ],
+)
+def test_the_time_of_a_step_is_none_of_its_parts(text: str, program: str, value: float) -> None:
+    log = logged([text.format(step) for step in range(1, 4)])
+    assert (log.program, [(step.step, step.value) for step in log.steps]) == (
+        program,
+        [(step, value) for step in range(1, 4)],
+    )
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_has_its_steps(name: str) -> None:
     text, value = FORMATS[name]["line"], FORMATS[name]["value"]

@@ -49,7 +49,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             draft.facts |= {"groups": int(match[1]), "ranks": int(match[2])}
         elif test and (match := _MODE.match(line.text)) is not None:
             test["tool_op"] += f" {match[1].lower()}"
-        elif not draft.rows and len(words) == 1 and (known := _benchmark(words[0].strip("#:\uff1a")))["op"] is not None:
+        elif len(words) == 1 and (known := _benchmark(words[0].strip("#:\uff1a")))["op"] is not None:
+            draft.begin(line.number)
             test = known  # all that an excerpt keeps of the lines above a table
         elif test and "#repetitions" in words:
             draft.names = words

@@ -240,7 +240,7 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     pasted = paste.recognised(_texts(head), _is_log)
     is_recognised, seen = reader is None, len(head)
     reader = reader or recognise(_unpasted(pasted, head))
-    while reader in {None, _MESSAGES} and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
+    while reader in {None, _MESSAGES, _HARDWARE} and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
         seen += len(more)
         head = head[-4096:] + more
         reader = recognise(_unpasted(pasted, head)) or reader
@@ -264,7 +264,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
             raise of_training from error
         if reader is _TABLE and unread is not None and is_recognised:
             raise unread from error
-        others = [other for other in _recognising(_unpasted(pasted, head)) if other not in {reader, _MESSAGES}]
+        without = {reader, _MESSAGES, _HARDWARE}
+        others = [other for other in _recognising(_unpasted(pasted, head)) if other not in without]
         if error.code not in {"no-results", "hang", "no-header"} or not others or not is_recognised:
             raise
         with suppress(LogError):  # such as a Markdown table above the last line of nccl-tests

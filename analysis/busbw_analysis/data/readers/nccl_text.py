@@ -35,7 +35,7 @@ _OPTIONS: Final = tuple(
     for options, name, of_tool in (
         (r"-np\s+|-n\s+|--ntasks[= ]|--np[= ]", "processes", False),
         (r"-N\s*|--nodes[= ]", "hosts", False),
-        (r"--ntasks-per-node[= ]|--npernode[= ]|-ppn\s+|--map-by ppr:", "of_host", False),
+        (r"--ntasks-per-node[= ]|--npernode[= ]|-ppn\s+|--map-by ppr:(?=\d+:node)", "of_host", False),
         (r"-g\s*|--ngpus\s+", "gpus", True),
         (r"-t\s*|--nthreads\s+", "threads", True),
     )
@@ -43,6 +43,9 @@ _OPTIONS: Final = tuple(
 """Options, and whether they are of the tool, behind its name, or of a launcher, before it."""
 _HOSTS: Final = re.compile(r"(?<!\S)(?:-H|--?hosts?)[= ]([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)(?!\S)")
 """The hosts that a launcher is given by name, with their slots."""
+_BINDING: Final = re.compile(r"\b(?:numactl|nice)\b(?:\s+-\S+(?:\s+(?:\d[\d,-]*|all)(?!\S))?)*")
+"""Programs before the tool whose options look like those of a launcher."""
+_OF_MPI: Final = re.compile(r"\b(?:mpirun|mpiexec)\b")
 _LAUNCHED: Final = re.compile(r"\b(?:mpirun|mpiexec|srun|torchrun)\b")
 _SUMMARY: Final = re.compile(r"(Out of bounds values|Avg bus bandwidth)\s*:\s*(\S+)\s*(\w*)")
 _NAMES: Final = {"type": "dtype", "bytes": "size", "N": "count", "op": "redop", "res": "error"}
@@ -150,9 +153,7 @@ class _Reader:
         else:
             return False
         missing = self.columns.width - len(self.part)
-        blank = missing == 1 and "redop" in self.columns.base and number("".join(self.part[3:4])) is not None
-        if blank:
-            self.part.insert(self.columns.base.index("redop"), "")
+        blank = missing == 1 and self._fill(self.columns)
         if missing < 0:
             self.draft.note("extra-words", line.number, "a row with more words than its header has columns is ignored")
             self.part = []
@@ -177,10 +178,19 @@ class _Reader:
             self.draft.note("no-header", line.number, why)
         return True
 
+    def _fill(self, columns: Columns) -> bool:
+        """Add the redop to a row if it is blank there; return whether it was."""
+        at = columns.base.index("redop") if "redop" in columns.base else len(self.part)
+        blank = number("".join(self.part[at : at + 1])) is not None
+        if blank:
+            self.part.insert(at, "")
+        return blank
+
     def cut(self) -> None:
         """Discard an incomplete row, but for its first results if they are whole."""
         columns = self.columns
         if self.part and columns is not None and columns.groups[0][-1] not in _TIMED:
+            self._fill(columns)
             first = columns._replace(groups=columns.groups[:1], last=(), places=columns.places[:1])
             if len(self.part) == first.width:
                 self._add(first, self.part, self.part_line)
@@ -287,16 +297,22 @@ class _Reader:
 
         launcher, tool: what stands before and behind the name of the program
         """
+        launcher = _BINDING.sub("", launcher)
         options = {
             name: int(value)
             for pattern, name, of_tool in _OPTIONS
             for value in pattern.findall(tool if of_tool else launcher)[:1]
         }
-        processes = options.get("processes", options.get("hosts", 0) * options.get("of_host", 0))
+        if "hosts" in options and _OF_MPI.search(launcher) is not None:  # -N of Open MPI
+            options["of_host"] = options.pop("hosts")
         if "hosts" not in options and (named := _HOSTS.search(launcher)) is not None:
             options["hosts"] = len({host.partition(":")[0] for host in named[1].split(",")})
-        if "hosts" in options:
-            self.draft.facts["hosts"] = options["hosts"]
+        processes, of_host = options.get("processes", 0), options.get("of_host", 0)
+        if "hosts" not in options and processes and of_host and processes % of_host == 0:
+            options["hosts"] = processes // of_host
+        if hosts := options.get("hosts", 0):
+            self.draft.facts["hosts"] = hosts
+        processes = options.get("processes", hosts * of_host)
         if processes or not _LAUNCHED.search(launcher):
             self.started = (processes or 1) * options.get("gpus", 1) * options.get("threads", 1)
 

@@ -74,7 +74,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
 def _cells(draft: Draft, line: Line) -> dict[str, str] | None:
     """The cells of a row; a short heading above full rows is one that somebody cut."""
     words = line.text.split()
-    if draft.names == _SHORT and len(words) == len(_FULL):
+    if draft.names == _SHORT and len(words) == len(_FULL) and all(number(word) is not None for word in words):
         draft.names = _FULL
     return draft.cells(line, words, _CHECKS)
 

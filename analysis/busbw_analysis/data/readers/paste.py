@@ -50,14 +50,15 @@ _BEGINNING: Final = re.compile(r"[^\n]{0,120}?(?:[\])>*+:]|-(?=\s))\s*")
 _NUMBERS: Final = 2
 """Numbers that a line has at least if it is taken for a row."""
 _NUMBER: Final = re.compile(r"(?<!\S)[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?%?(?!\S)")
-_STATED: Final = re.compile(r"\b[A-Za-z]\w* ?[:=] ?\d")
-"""A number behind its name, which is no prefix."""
+_STATED: Final = re.compile(r"\b[A-Za-z]\w* ?[:=] ?\d+(?![\d\]])")
+"""A number behind its name, which is no prefix; ``[host:0]`` is."""
 _COMMA: Final = re.compile(r"(?<!\S)(-?\d+),(\d+)(?!\S)")
 _DECIMALS: Final = re.compile(r"(?<!\S)-?\d+,(?:\d{1,2}|\d{4,})(?!\S)")
 """Behind a comma; three digits may be thousands."""
 _POINT: Final = re.compile(r"(?<!\S)-?\d+\.\d+(?!\S)")
-_GOES_ON: Final = re.compile(r"\s*(?:#wrong|[^#\s=*_-]|[=*_-]{1,9}\w)")
-_MESSAGE: Final = re.compile("NCCL (?:INFO|WARN)")
+_GOES_ON: Final = re.compile(r"\s*(?:#wrong|[^#\s=*_{-]|[=*_-]{1,9}\w)")
+_APART: Final = re.compile(r"NCCL (?:INFO|WARN)|\[thread ")
+"""Messages of NCCL, and rows of ucx_perftest before the final ones, whose label is no prefix."""
 _LEAST_BROKEN: Final = 3
 _LEAST_PREFIX: Final = 4
 """Characters of a word that two lines begin with only if it is no part of the log."""
@@ -254,7 +255,7 @@ def _is_row(text: str) -> bool:
 
 def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
     """The pattern of what stands before most lines of a table, behind launchers' prefixes; None if nothing does."""
-    lines = [text for text in texts if text.strip() and _MESSAGE.search(text) is None and _FENCE.match(text) is None]
+    lines = [text for text in texts if text.strip() and _APART.search(text) is None and _FENCE.match(text) is None]
     numbers = [int(match[1]) if (match := _LINE_NUMBER.match(text)) is not None else -1 for text in lines]
     following = sum(after == before + 1 for before, after in pairwise(numbers))
     if numbers and numbers[0] >= 0 and following > _MOST * (len(lines) - 1) > 1:
@@ -270,14 +271,18 @@ def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
 
 
 def _beginning(lines: Sequence[str]) -> re.Pattern[str] | None:
-    """The same characters before nearly all lines, up to a sign; None if there are none."""
+    """The same characters before nearly all lines, up to a sign; None if there are none. The key of an object, the
+    name of a number and what lspci prints before the state of a link are part of the log.
+    """
     first = lines[len(lines) // 2] if len(lines) >= _FEWEST_ALIKE else ""
+    if first.lstrip()[:1] == "{" or "LnkSta:" in first or len(_STATED.findall(first)) >= _NUMBERS:
+        return None
     known = len(first.rstrip()) - len(without_prefix(first))
-    ends = [match.end() for match in _BEGINNING.finditer(first) if match.end() > known]
+    ends = [match.end() for match in _BEGINNING.finditer(first[:_LONGEST_PREFIX]) if match.end() > known]
     for end in reversed(ends):
         beginning = first[:end].rstrip()
         alike = sum(text.startswith(beginning) for text in lines)
-        if alike >= _NEARLY_ALL * len(lines):
+        if '"' not in beginning and alike >= _NEARLY_ALL * len(lines):
             return re.compile(re.escape(beginning) + r"\s?")
     return None
 

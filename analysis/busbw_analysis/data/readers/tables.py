@@ -29,7 +29,7 @@ SIGN: Final = re.compile(
 CSV: Final = re.compile(rb"(?im)^(?:[#\w /()-]+,)*(?:size|size_bytes|bytes)(?:,[#\w /()-]+)+\r?$")
 JSON: Final = re.compile(rb'"busBw"\s*:')
 _STATED: Final = re.compile(
-    r"([A-Za-z][\w -]{0,30}?) ?[:=] ?(\d[\d.,eE+-]*(?: ?[A-Za-z\u03bc\u00b5]+(?:/s)?)?)(?![\w:])"
+    r"([A-Za-z][\w -]{0,30}?) ?[:=] ?(\d[\d.,eE+-]*(?: ?[A-Za-z\u03bc\u00b5]+(?:/s)?)?)(?![\w:=])"
 )
 """A number behind its name, as programs print them in a line: ``busbw: 16.4 GB/s``."""
 _LONGEST_LINE: Final = 1 << 13
@@ -111,7 +111,7 @@ def read_json(draft: Draft, lines: Iterable[str]) -> None:
 
 def _stated(line: str) -> dict[str, str]:
     """The numbers of a line by the names before them, and its operation, if it states a size and a result."""
-    cells = {name.strip(): value.rstrip(",") for name, value in _STATED.findall(line)}
+    cells = {_OP.sub("", name).strip(): value.rstrip(",") for name, value in _STATED.findall(line)}
     names = {column(name).name for name in cells}
     if "size" not in names or not names & RESULTS:
         return {}

@@ -23,15 +23,16 @@ Unit = Literal["s", "tokens/s", "samples/s"]
 
 _REAL: Final = r"([\d.,]+(?:e[+-]?\d+)?)"
 _STEP: Final = r"(?i:\b(?:step|iter|iteration)\b)[:= ]{1,3}(\d+)"
-_STEP_TIME: Final = r"(?i:\b(?:step[ _]time|iter[ _]time|time|dt)\b)[:= ]{1,3}"
-"""What other programs print of a step: ``step: 12, loss: 2.1, time: 345.6 ms``."""
+_STEP_TIME: Final = r"(?i:\b(?:step|iter)[ _]time\b)[:= ]{1,3}"
+_TIME: Final = r"(?i:(?<!data )\b(?:time|dt)\b)[:= ]{1,3}"
+"""What other programs print of a step: ``step: 12, loss: 2.1, time: 345.6 ms``. The time of a part may precede it."""
 _FIRST: Final = re.compile(r"^\s*([Ss]teps?|[Ii]ter(?:ation)?):")
 """Which looks like the prefix of a launcher before a step."""
 _FORMATS: Final[tuple[tuple[str, str, str, Unit, float], ...]] = (
     ("Megatron-LM", r"\biteration\s+(\d+)/", rf"elapsed time per iteration \(ms\): *{_REAL}", "s", 1e-3),
     ("NeMo", r"\bglobal_step[:=] *(\d+)", rf"train_step_timing in s[:=] *{_REAL}", "s", 1.0),
     ("MaxText", r"\bcompleted step: *(\d+)", rf"\bseconds: *{_REAL}", "s", 1.0),
-    ("torchtitan", r"\bstep: *(\d+)", rf"\btps: *{_REAL}", "tokens/s", 1.0),
+    ("torchtitan", r"\bstep[:=] *(\d+)", rf"\btps: *{_REAL}", "tokens/s", 1.0),
     ("DeepSpeed", r"(?:\bglobal_step=|\b\d+/)(\d+),", rf"\bCurrSamplesPerSec={_REAL}", "samples/s", 1.0),
     ("nanoGPT", r"\biter (\d+):", rf"\btime {_REAL}ms", "s", 1e-3),
     ("llm.c", r"\bstep +(\d+)/\d+ \|", rf"\| *{_REAL} ms \|", "s", 1e-3),
@@ -40,6 +41,8 @@ _FORMATS: Final[tuple[tuple[str, str, str, Unit, float], ...]] = (
     ("TensorFlow", r"\bglobal step *(\d+):", rf"\({_REAL} sec/step\)", "s", 1.0),
     ("script", _STEP, rf"{_STEP_TIME}{_REAL} ?ms\b", "s", 1e-3),
     ("script", _STEP, rf"{_STEP_TIME}{_REAL} ?s\b", "s", 1.0),
+    ("script", _STEP, rf"{_TIME}{_REAL} ?ms\b", "s", 1e-3),
+    ("script", _STEP, rf"{_TIME}{_REAL} ?s\b", "s", 1.0),
 )
 """Program, patterns of the step's number and of what it prints of the step, its unit, and the factor to the unit."""
 PROGRAMS: Final = tuple(dict.fromkeys(name for name, *_ in _FORMATS if name != "script"))

@@ -41,7 +41,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             test[match[1]] = match[2]
         elif line.text.startswith("Count"):
             current = "Bus Bandwidth" in line.text
-        elif len(words := line.text.split()) in {5, 8} and words[0].isdecimal() and words[1].isdecimal():
+        elif len(words := line.text.split()) in {5, 8} and all(word.isdecimal() or word == "N/A" for word in words[:2]):
             if "Collective" in test:
                 _add(draft, line.number, test, dict(zip(_NAMES, words, strict=False)), current=current)
             else:
