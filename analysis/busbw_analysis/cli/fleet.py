@@ -66,8 +66,8 @@ def fleet(  # noqa: PLR0913 - click hands every option over by name
 
     Without RUN, the nodes of the launcher are measured (torchrun, mpirun, srun; one rank per node or per GPU). With
     RUN, a stored run is judged again, or logs of pairs of nodes, one or more to a file. A healthy fleet is accused in
-    at most 1 of 100 cases. Exit status: 0 nothing is slow, 1 something is, 3 cannot tell,
-    2 not usable as asked.
+    at most 1 of 100 cases. Exit status: 0 nothing is slow, 1 something is, 2 not usable
+    as asked, 3 cannot tell.
     """
     if runs and (given := [name for name, value in _measuring(backend, ranks, sample).items() if value is not None]):
         raise UsageError(f"--{given[0]} is for measuring; leave RUN out")
@@ -77,18 +77,16 @@ def fleet(  # noqa: PLR0913 - click hands every option over by name
         raise UsageError("--json and --json-lines are two forms of the answer; give only one of them")
     priced = None if model is None else _priced(model, settings or {}, network)
     chosen = Options(within=-math.log1p(-_share(within)))
+    folder = None
     with options.refused():
         places = None if topology is None else read_topology(topology)
-    folder = None
-    if not runs:
-        with options.refused():
+        if not runs:
             folder = measured(_measuring(backend, ranks, sample), results_dir)
-        if folder is None:
-            return
-        runs = (str(folder),)
-    else:
-        runs = tuple(log for run in runs for log in _logs(run))
-    with options.refused():
+            if folder is None:
+                return
+            runs = (str(folder),)
+        else:
+            runs = tuple(log for run in runs for log in _logs(run))
         stored = [_with_samples(summary) for summary in options.read_runs(results_dir, runs)]
         result = judged(stored, [run if Path(run).is_file() else None for run in runs], chosen, places)
     cost = None if priced is None else priced(result.judgement)

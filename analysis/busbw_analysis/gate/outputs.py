@@ -43,7 +43,7 @@ def since_in_words(since: Since) -> str:
     """The day, the runs and the likeliest changes."""
     day = f"{since.started[:10]}, run {since.run}"
     if since.passed is None:
-        return plain_text(f"{day} or before")
+        return plain_text(f"{day}, or before: no earlier run passes")
     texts = [f"{change.key} {change.before} → {change.after}" for change in since.changes]
     changed = listed(texts, _MOST_CHANGES) if texts else "no recorded fact"
     return plain_text(f"{day}; {changed} changed since run {since.passed}")

@@ -122,7 +122,7 @@ def _linear(machine: Machine, measured: Sequence[tuple[Step, float]], at: _Array
 def factors_in_words(factors: Sequence[Factor]) -> Mapping[str, str]:
     """Each factor as a note of a plan."""
     return {
-        f"calibrated {factor.name}": f"{factor.value:.2f} ({factor.low:.2f} to {factor.high:.2f}) of the assumed time"
+        f"calibrated {factor.name}": f"{factor.value:.2f} ({factor.low:.2f} to {factor.high:.2f}) × the assumed time"
         + ("" if factor.determined else "; the measured steps hardly determine it")
         for factor in factors
     }

@@ -213,9 +213,9 @@ def findings(times: StepTimes) -> Iterator[Finding]:
     if times.timed_out:
         claim = "torch's watchdog of NCCL ended the job; busbw show names the ranks in the same log"
         yield Finding("bad", "timeout", (claim,))
-    lost = f"{times.slow_share:.1%} of all time more than the others"
+    lost = f"cost an extra {times.slow_share:.1%} of all time"
     if times.slow and times.period is not None:
-        claim = f"every {times.period} steps one is slow: together, {len(times.slow)} take {lost}"
+        claim = f"one step in {times.period} is slow: {len(times.slow)} slow steps {lost}"
         why = (
             "Something that is done so often is the cause: a checkpoint, an evaluation, a log, garbage collection. "
             "Compare the period with the intervals in the program's options"
@@ -223,7 +223,7 @@ def findings(times: StepTimes) -> Iterator[Finding]:
         yield Finding("caution", "periodic-slow-steps", (claim, why))
     elif times.slow:
         first = listed([str(step.step) for step in times.slow[:5]])
-        claim = f"slow steps without a period take {lost}: {len(times.slow)} of {times.count}, first {first}"
+        claim = f"slow steps without a period {lost}: {len(times.slow)} of {times.count}, first {first}"
         why = "Look for late data, a rank that is late and errors of links at these times"
         yield Finding("caution", "slow-steps", (claim, why))
     drift = times.drift
