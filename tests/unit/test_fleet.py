@@ -10,7 +10,7 @@ import pytest
 from testing.fleets import ALONE, NODE_FAULTS, PAIRS, World, fleet_of, judged, scatter, searched
 
 from busbw_analysis.fleet.model import Noise, medians
-from busbw_analysis.fleet.rounds import SAMPLES, Fleet, Round, everybody, tournament
+from busbw_analysis.fleet.rounds import SAMPLES, Fleet, Round, against_good, everybody, tournament
 from busbw_analysis.fleet.search import ERROR_RATE, MOST_ROUNDS, Options, Search
 from busbw_analysis.fleet.verdicts import Verdict, judge
 
@@ -243,6 +243,14 @@ def test_rounds_have_each_node_once() -> None:
     for each in searched(truth, 3).rounds:
         nodes = each.sender if each.case == ALONE else np.concatenate([each.sender, each.receiver])
         assert len(np.unique(nodes)) == len(nodes)
+
+
+def test_suspected_links_of_a_node_take_turns() -> None:
+    links, none = np.asarray([[2, 4], [2, 9]]), np.zeros(0, dtype=np.int64)
+    generator = np.random.default_rng(1)
+    rounds = [against_good(fleet_of(16), PAIRS, none, links, none, turn, generator) for turn in range(4)]
+    asked = [set(zip(each.sender.tolist(), each.receiver.tolist(), strict=True)) for each in rounds]
+    assert [[(2, 4) in each, (2, 9) in each] for each in asked] == [[True, False], [False, True]] * 2
 
 
 def test_the_evidence_of_chance_exceeds_its_limit_as_rarely_as_promised() -> None:
