@@ -267,16 +267,17 @@ def _pairs(fleet: Fleet, data: Data) -> Ints:
     return np.minimum(data.sender, data.receiver) * fleet.count + np.maximum(data.sender, data.receiver)
 
 
-def suspects_alone(rounds: list[Round], within: float) -> Suspects:
-    """Suspects of the first rounds in which every node ran a case alone."""
-    first = [each for each in rounds if each.stage == "alone"]
-    logs = logs_of(np.concatenate([np.zeros(0), *(each.seconds for each in first)]))
-    ran = np.concatenate([np.zeros(0, np.int64), *(each.sender for each in first)])
-    level = float(np.nanmedian(logs)) if np.isfinite(logs).any() else 0.0
-    scale = scale_of_errors(logs[np.isfinite(logs)] - level)
-    far = np.flatnonzero(logs - level > max(within / 2, _ALONE_SIGMAS * scale))
-    links, excess = np.zeros((0, 2), np.int64), (logs - level)[far]
-    return Suspects(ran[far], links, scale, np.asarray([level, level]), excess, np.zeros(0), ran[far])
+def suspects_alone(fleet: Fleet, rounds: list[Round], within: float) -> Suspects:
+    """Suspects of the first rounds in which every node ran a case alone, by the median of its times."""
+    data = data_of(fleet, [each for each in rounds if each.stage == "alone"])
+    every = np.ones(len(data.log), dtype=np.bool_)
+    level = _levels(data, every, np.zeros(2))
+    errors = without_levels(data, level, every)
+    scale = scale_of_errors(errors)
+    excess = medians(errors, data.sender, fleet.count)
+    times = np.bincount(data.sender, minlength=fleet.count)
+    far = np.flatnonzero(excess > np.maximum(within / 2, _ALONE_SIGMAS * scale / np.sqrt(np.maximum(times, 1))))
+    return Suspects(far, np.zeros((0, 2), np.int64), scale, level, excess[far], np.zeros(0), far)
 
 
 def scale_of_errors(errors: Floats) -> float:

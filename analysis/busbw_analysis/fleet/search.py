@@ -28,6 +28,9 @@ ERROR_RATE: Final = 0.01
 """Share of healthy fleets in which anything is accused, at most."""
 MOST_ROUNDS: Final = 40
 """Of a fleet with more than ``FULL`` nodes; failed rounds that are repeated in parts come on top."""
+_TIMES_ALONE: Final = 3
+"""Times that every node of a small fleet runs a case before any is a suspect: the first round after the start scatters.
+"""
 _TURNS, _TURNS_IF_BUSY = 8, 16
 """Times that suspects are measured (pairs: both ways), unless they are decided before."""
 PARTNERS: Final = 2
@@ -129,7 +132,7 @@ class Search:
                 yield from self._ask(part)
 
     def _all(self) -> Rounds:
-        for case in self.fleet.alone:
+        for case in self.fleet.alone * (1 if self._large else _TIMES_ALONE):
             yield from self._ask(everybody(self.fleet, case, "alone"))
         pairs = self.fleet.pairs if self.fleet.count > 1 else ()
         # A large fleet takes the largest messages only, because its rounds are limited.
@@ -170,7 +173,7 @@ class Search:
         Nodes alone run all at once; suspects of pairs have good partners, all at the same time, both ways.
         """
         within = self.options.within
-        alone = {case: model.suspects_alone(self.of_case(case), within) for case in self.fleet.alone}
+        alone = {case: model.suspects_alone(self.fleet, self.of_case(case), within) for case in self.fleet.alone}
         fleets = {case: with_sides(self.fleet, self.of_case(case), within) for case in pairs}
         suspects = {case: model.suspects_of_pairs(fleets[case], self.of_case(case), within) for case in pairs}
         late = model.suspects_late(self.fleet, self.rounds)

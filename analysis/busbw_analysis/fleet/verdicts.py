@@ -220,7 +220,7 @@ def _of(rounds: Sequence[Round], case: int) -> list[Round]:
 
 
 def _alone(fleet: Fleet, rounds: list[Round], options: search.Options) -> Iterator[_Test]:
-    suspects = model.suspects_alone(rounds, options.within)
+    suspects = model.suspects_alone(fleet, rounds, options.within)
     evidence = model.evidence_of_nodes(fleet, rounds, suspects, options.within)
     yield from _tests("alone", fleet, rounds, suspects, evidence, np.ones(len(suspects.nodes), np.bool_), options)
 
