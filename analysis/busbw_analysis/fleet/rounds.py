@@ -191,14 +191,13 @@ def against_good(
     """Suspects against good nodes, suspected links by themselves, and the rest among each other as controls.
 
     nodes: suspects that are open; links: open pairs (k × 2), which come first; suspects: all that are no partner
-    turn: number of the round among its kind; a suspect has another partner in each as long as there are any, and links
-        that share a node take turns
+    turn: number of the round among its kind; a suspect has another partner in each as long as there are any
     """
     busy = np.zeros(fleet.count, dtype=np.bool_)
     chosen: list[tuple[int, int]] = []
     # The others are controls.
     most = max(1, fleet.count // _NODES_PER_LINK)
-    for first, second in np.roll(links, -turn, axis=0).tolist():
+    for first, second in links.tolist():
         if not busy[first] and not busy[second] and len(chosen) < most:
             busy[[first, second]] = True
             chosen.append((first, second))

@@ -190,7 +190,8 @@ class Search:
             sure = late.nodes[_is_sure(model.evidence_of_nodes(self.fleet, self.rounds, late, within))]
             for case in pairs if self._room(2 + _OF_CUT + len(asked)) else ():
                 of_times = open_suspects(fleets[case], self.of_case(case), suspects[case], within, turn)
-                nodes, links = (np.concatenate(both) for both in zip(of_late, of_times, strict=True))
+                # Slow links come first: they are soon decided, and a link that was late once may stay open.
+                nodes, links = (np.concatenate(both) for both in zip(of_times, of_late, strict=True))
                 # What loses messages is slow sometimes, and so are its pairs.
                 nodes, links = nodes[~np.isin(nodes, sure)], links[~np.isin(links, sure).any(axis=1)]
                 if len(nodes) or len(links):
