@@ -17,7 +17,7 @@ from testing.fleets import scatter
 from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main as busbw
-from busbw.errors import UsageError
+from busbw.errors import Interrupted, UsageError
 from busbw.launch.run_session import refuse_impossible
 from busbw.ops import OPS
 from busbw.ops.groups import ASKED
@@ -416,6 +416,14 @@ def test_times_that_scatter_point_at_no_node(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused_before_the_measurement(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     monkeypatch.setattr("busbw_analysis.cli.fleet.measured", lambda *_: pytest.fail("measured"))
     assert invoke(*words).exit_code == 2
+
+
+def test_an_interrupted_fleet_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(*_: object) -> None:
+        raise Interrupted(tmp_path)
+
+    monkeypatch.setattr("busbw.launch.session", interrupted)
+    assert invoke("--ranks", "4").exit_code == 2  # 1: something is slow
 
 
 @pytest.mark.parametrize("hosts", [["a", "b", "c"], ["a", "b"] * 4])

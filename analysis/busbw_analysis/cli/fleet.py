@@ -131,7 +131,7 @@ def measured(given: Mapping[str, Any], results_dir: Path) -> Path | None:
     changes = {"backend": given["backend"], "ranks": given["ranks"], "matchings": given["sample"]}
     plan = override(read_suite(_SUITE), ops=(), **changes)
     world_settings = session.Settings(results_dir, quiet=not sys.stderr.isatty())
-    with measuring.report_interruption(), launch.session(world_settings, plan.timing.timeout_seconds) as world:
+    with measuring.report_interruption(2), launch.session(world_settings, plan.timing.timeout_seconds) as world:
         if world.attached is not None and not world.attached.info.lead:
             importlib.import_module("busbw.launch.attach").run_rank(world.attached)
             return None

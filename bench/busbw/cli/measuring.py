@@ -87,8 +87,8 @@ def _print_lack(lack: Lack, *, as_json: bool) -> None:
 
 
 @contextmanager
-def report_interruption() -> Iterator[None]:
-    """If a run is interrupted or fails, print its folder and the command that resumes it, and exit with status 1."""
+def report_interruption(status: int = 1) -> Iterator[None]:
+    """If a run is interrupted or fails, print its folder and the command that resumes it, and exit with ``status``."""
     try:
         yield
     except (BusbwError, Interrupted) as broken:
@@ -99,7 +99,7 @@ def report_interruption() -> Iterator[None]:
         with suppress(BusbwError):  # the message about the run comes first
             command = resume.command_resuming(store.read_run(broken.folder), folder)
         echo(f"busbw: {plain_text(str(broken))}\nresults: {folder}\nnext:    {command}", err=True)
-        click.get_current_context().exit(1)
+        click.get_current_context().exit(status)
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
