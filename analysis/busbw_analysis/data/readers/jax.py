@@ -17,7 +17,7 @@ SIGN: Final = re.compile(rb"\bop_type\b[^\n]{0,400}\binput_num_elements\b[^\n]{0
 _OPS: Final = {"AR": "all_reduce", "AG": "all_gather", "RS": "reduce_scatter", "A2A": "all_to_all"}
 _TIME: Final = "step_time_ms_p50"
 _OF_GROUPS: Final = re.compile(r"\{[\d,]+\}")
-_USED: Final = frozenset({_TIME, "iteration", "rank", "op_dimension", "input_num_elements", "dtype_bytes"})
+_USED: Final = frozenset({_TIME, "iteration", "rank", "op_dimension", "input_num_elements"})
 
 
 def read(draft: Draft, lines: Iterable[str]) -> None:
