@@ -151,7 +151,7 @@ def _segments(steps: Sequence[StepLine]) -> list[list[StepLine]]:
 
 
 def _warm_up(costs: Sequence[float], usual: float) -> int:
-    """How many lines at the start are slow (compilation, allocation, the first batch) or untimed. At least the first."""
+    """How many lines at the start are slow (compilation, allocation, first batch) or untimed. At least the first."""
     most = max(1, int(_WARM_SHARE * len(costs)))
     return next((at for at, cost in enumerate(costs[1:most], 1) if _UNTIMED * usual <= cost <= _SLOW * usual), most)
 

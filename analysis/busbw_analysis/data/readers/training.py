@@ -5,7 +5,7 @@ pytorch/torchtitan; the progress printer and ``TimingCallback`` of NVIDIA/NeMo; 
 deepspeedai/DeepSpeed; ``metric_logger.py`` of AI-Hypercomputer/maxtext, which called TFLOP/s of
 a device TFLOP/s in 2023, and of MaxDiffusion; ``train.py`` of karpathy/nanoGPT, ``train_gpt2.cu`` of karpathy/llm.c and
 ``train_gpt2.py`` of karpathy/build-nanogpt; ``train_batch`` in ``pipe/engine.py`` of DeepSpeed, which GPT-NeoX uses;
-``learning.py`` of TensorFlow's slim. DeepSpeed's average since the start is not read, because no step can be seen in it.
+``learning.py`` of TensorFlow's slim. DeepSpeed's average since the start is not read: no step can be seen in it.
 """
 
 import re
