@@ -152,11 +152,17 @@ def _numbers(text: str) -> list[float]:
 
 def _told(log: ForeignLog) -> Iterable[float | None]:
     for row in log.rows:
-        yield from (row.tool_size_bytes, row.count, row.time_seconds, row.rate, row.busbw, row.iterations)
+        yield from (row.count, row.time_seconds, row.rate, row.busbw, row.iterations)
+        if row.tool_size_bytes != (row.count or 0) * _real(row.others.get("dtype_bytes")):  # as of JAX
+            yield row.tool_size_bytes
         if not row.time_seconds or row.algbw != (row.tool_size_bytes or 0) / row.time_seconds:  # as of ucc_perftest
             yield row.algbw
         yield from row.samples_seconds
         yield from (value for value in row.others.values() if isinstance(value, float))
+
+
+def _real(value: float | str | None) -> float:
+    return value if isinstance(value, float) else 0.0
 
 
 def _foreign(log: ForeignLog, text: str) -> float | None:

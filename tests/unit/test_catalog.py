@@ -85,6 +85,7 @@ def test_every_kind_has_a_row_and_every_generation_of_gpus_its_links(shipped: Ca
         ("NVIDIA H100 80GB HBM3", 450),
         ("NVIDIA H200", 450),
         ("NVIDIA B200", 900),
+        ("AMD Instinct MI100", 138),
         ("AMD Instinct MI300X", 448),
     ],
 )
@@ -101,6 +102,8 @@ def test_links_add_up_to_what_is_known_of_the_gpu(shipped: Catalogue, gpu: str, 
     ("gpu", "gigabytes_per_second", "teraflops"),
     [
         ("Tesla T4", 320, 65),
+        ("NVIDIA A10", 600.2, 125),
+        ("AMD Instinct MI100", 1228, 184.6),
         ("NVIDIA GeForce RTX 4090", 1008, 165.2),  # 384 bits at 21 Gb/s
         ("NVIDIA GeForce RTX 5090", 1792, 209.5),  # 512 bits at 28 Gb/s
         ("NVIDIA H20-3e", 4800, 148),

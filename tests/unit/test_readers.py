@@ -146,6 +146,10 @@ def test_what_is_no_log_is_refused(content: bytes, code: str, tmp_path: Path) ->
         "[INFO] [timer.py:189:stop] 0/40, SamplesPerSec=83.48, MemAllocated=0.26GB",
         "  1%|2   | 3/203 [00:20<19:53,  5.97s/it]",
         "psum_ici: Matrix size: 9x9, matrix_size_gbyte=0.6,achieved_bandwidth_gbyte_s=235.7",
+        "psum_ici: Matrix size: 9x9, matrix_size_gbyte=0.6, ici_time_ms (median) = 2.5",
+        "metadata:  {'iteration': 16384, 'op_type': 'AG', 'rank': 4}",
+        "Success [1/1]. Benchmark ID: all_reduce-{'matrix_dim': 1024}. Metrics: {'avg_ms': 0.2}",
+        "8-device collective performance",
     ],
 )
 def test_outputs_that_hold_no_comparable_result_are_known_by_name(line: str, tmp_path: Path) -> None:

@@ -85,6 +85,18 @@ def test_what_the_program_states_is_read() -> None:
     assert times.peak == (989e12, "as the program states it")
 
 
+@pytest.mark.parametrize(("name", "teraflops"), [("MaxText", 346.932), ("MaxText 2023", 36.722)])
+def test_maxtext_prints_the_work_of_a_device(name: str, teraflops: float) -> None:
+    log = logged([FORMATS[name]["line"].format(step) for step in range(10)])
+    assert {step.flops for step in log.steps} == {teraflops * 1e12}
+
+
+def test_a_first_step_that_was_not_waited_for_is_warm_up() -> None:
+    times = times_of([44.9, 0.319, *steady(20)])
+    assert (times.warm_up, times.count) == (2, 20)
+    assert times.low > 4.5
+
+
 def test_the_peak_is_that_of_the_gpu() -> None:
     times = step_times(logged([megatron(step, 5.0) for step in range(30)]), gpu_named(catalogue(), "H100 SXM5"))
     peak, of = require(times.peak)

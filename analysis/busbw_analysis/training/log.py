@@ -22,6 +22,8 @@ _LEAST: Final = 5
 """Steps of which a log needs at least, behind the warm-up."""
 _WARM_SHARE: Final = 0.2
 """Most of a log that may be warm-up."""
+_UNTIMED: Final = 0.5
+"""Below this share of the median a first step was not waited for: JAX returns before it is done."""
 _SLOW: Final = 1.2
 _MADS: Final = 6 * 1.4826
 """A step is slow if its cost is above 1.2 times the median, and above it by 6 standard deviations of the others."""
@@ -149,9 +151,9 @@ def _segments(steps: Sequence[StepLine]) -> list[list[StepLine]]:
 
 
 def _warm_up(costs: Sequence[float], usual: float) -> int:
-    """How many lines at the start are slow: compilation, allocation, the first batch. At least the first."""
+    """How many lines at the start are slow (compilation, allocation, first batch) or untimed. At least the first."""
     most = max(1, int(_WARM_SHARE * len(costs)))
-    return next((at for at, cost in enumerate(costs[1:most], 1) if cost <= _SLOW * usual), most)
+    return next((at for at, cost in enumerate(costs[1:most], 1) if _UNTIMED * usual <= cost <= _SLOW * usual), most)
 
 
 def _period(slow: Sequence[int], steps: Sequence[int]) -> int | None:

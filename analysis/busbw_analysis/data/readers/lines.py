@@ -26,9 +26,11 @@ RATES: Final = {
 _DTYPES: Final = {
     "float": "float32",
     "fp32": "float32",
+    "f32": "float32",
     "double": "float64",
     "half": "float16",
     "fp16": "float16",
+    "f16": "float16",
     "bf16": "bfloat16",
     "char": "int8",
     "byte": "uint8",

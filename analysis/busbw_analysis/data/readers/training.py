@@ -2,10 +2,10 @@
 
 Sources: ``training_log`` in ``megatron/training/training.py`` of NVIDIA/Megatron-LM; ``MetricsProcessor.log`` of
 pytorch/torchtitan; the progress printer and ``TimingCallback`` of NVIDIA/NeMo; ``ThroughputTimer.stop`` of
-deepspeedai/DeepSpeed; ``metric_logger.py`` of AI-Hypercomputer/maxtext; ``train.py`` of karpathy/nanoGPT,
-``train_gpt2.cu`` of karpathy/llm.c and ``train_gpt2.py`` of karpathy/build-nanogpt; ``train_batch`` in
-``pipe/engine.py`` of DeepSpeed, which GPT-NeoX uses; ``learning.py`` of TensorFlow's slim. DeepSpeed's average since
-the start is not read, because no step can be seen in it.
+deepspeedai/DeepSpeed; ``metric_logger.py`` of AI-Hypercomputer/maxtext, which called TFLOP/s of
+a device TFLOP/s in 2023, and of MaxDiffusion; ``train.py`` of karpathy/nanoGPT, ``train_gpt2.cu`` of karpathy/llm.c and
+``train_gpt2.py`` of karpathy/build-nanogpt; ``train_batch`` in ``pipe/engine.py`` of DeepSpeed, which GPT-NeoX uses;
+``learning.py`` of TensorFlow's slim. DeepSpeed's average since the start is not read: no step can be seen in it.
 """
 
 import re
@@ -50,7 +50,8 @@ _COMPILED: Final = tuple(
     (name, re.compile(step), re.compile(value), unit, factor) for name, step, value, unit, factor in _FORMATS
 )
 _FLOPS: Final = re.compile(
-    rf"(?:throughput per GPU \(TFLOP/s/GPU\)|\btflops|TFLOP/s/device|approx flops per GPU): *{_REAL}"
+    r"(?:throughput per GPU \(TFLOP/s/GPU\)|\btflops|TFLOP/s/device|\bseconds: [\d.]+, TFLOP/s|approx flops per GPU):"
+    rf" *{_REAL}"
 )
 _UTILISED: Final = re.compile(rf"\bmfu:? *{_REAL} *%|\b{_REAL}% (?:\w+ )?MFU")
 _PEAK: Final = re.compile(rf"Peak FLOPS used for computing MFU: *{_REAL}")
