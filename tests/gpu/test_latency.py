@@ -82,7 +82,8 @@ def test_a_cycle_visits_every_line_and_another_is_wrong(device: Device) -> None:
 
 @simulated_only
 @pytest.mark.parametrize(
-    ("old", "new", "status"), [(b"sm_50", b"sm_100", 209), (b"sub.u32", b"subtract.u32", 218), (b"follow(", b"chase(", 500)]
+    ("old", "new", "status"),
+    [(b"sm_50", b"sm_100", 209), (b"sub.u32", b"subtract.u32", 218), (b"follow(", b"chase(", 500)],
 )
 def test_a_kernel_that_the_driver_does_not_take_is_refused_in_its_words(
     device: Device, monkeypatch: pytest.MonkeyPatch, old: bytes, new: bytes, status: int

@@ -62,8 +62,8 @@ class Gpu:
     """One GPU: its memory in use and the most of it, its streams and the number of pieces of work submitted to it.
 
     A stream stays when its Python object is gone: its work has to be waited for. ``cached`` are the lines
-    that single loads have put into its cache, the one used last at the end; a kernel that moves a tensor larger than the
-    cache takes their place.
+    that single loads have put into its cache, the one used last at the end; a kernel that moves a tensor larger than
+    the cache takes their place.
     """
 
     index: int
@@ -376,7 +376,7 @@ class State:
         """The allocation of a GPU that has ``address``, as the host's bytes. Raises CudaError if there is none."""
         for key, storage in self._storages.items():
             if self._allocated[key][0] == gpu and 0 <= address - storage.data_ptr() < storage.nbytes():
-                return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload] # torch's stubs
+                return torch.empty(0, dtype=torch.uint8).set_(storage)
         raise cuda_error("an illegal memory access was encountered")
 
     def sharing(self, source: int, target: int) -> int:

@@ -219,9 +219,7 @@ class Driver:
         state.now += state.machine.launch_ns
         _, kernel = self._modules[(function.value or 0) - 1]
         kinds = kernel.parameters.items()
-        values = {
-            name: kind.from_address(at).value for (name, kind), at in zip(kinds, parameters, strict=True)
-        }
+        values = {name: kind.from_address(at).value for (name, kind), at in zip(kinds, parameters, strict=True)}
         stream = _stream(handle.value, state.gpus[state.device].streams)
         memory = _Memory(stream.device_index)
         run = partial(kernel.run, values, memory)

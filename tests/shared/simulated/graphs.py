@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A captured piece of work of ``stream``: it takes ``duration`` ns (None: those that ``run`` returns, which executes
-    it).
+    """A captured piece of work of ``stream``: it takes ``duration`` ns, and ``run`` executes it.
 
+    duration: None if ``run`` returns it
     together: of a call of several ranks: from when this one can begin to when all begin, and how long it takes
     """
 

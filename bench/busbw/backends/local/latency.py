@@ -1,15 +1,15 @@
 """The latency of a GPU's memory: one thread follows pointers, so that each load has to wait for the one before.
 
-No operation of torch has loads that depend on each other. The kernel is PTX, which the driver translates for any NVIDIA
-GPU of compute capability 5.0 or more (cuda.h, ``cuModuleLoadData``: "a NULL-terminated PTX, … or hand-written"). So
-neither a compiler nor a package is needed, and the loop is the one below. NVRTC, Triton and ``torch.cuda._compile_kernel``
-(since torch 2.8) would compile a source first. Checked: the assemblers of CUDA 12.9 and 13.5 take it for 5.0 and 7.5 to
-12.1; its loop is one load into its own address register, the countdown and the branch, with no load ahead.
+torch has no operation whose loads depend on each other. The kernel is PTX, which the driver translates for any NVIDIA
+GPU of compute capability 5.0 or more (cuda.h, ``cuModuleLoadData``: PTX "hand-written" too). NVRTC, Triton or
+``torch.cuda._compile_kernel`` (private, since torch 2.8) would add a compiler that may be missing. Checked: ptxas of
+CUDA 12.9 and 13.5 assembles it for 5.0 to 12.0; in what nvdisasm shows for 7.5 to 12.0, the address of each load is the
+result of the one before, without arithmetic between, and no load is ahead.
 
-A line of 128 B holds the address of the next line, and its own number in the cycle. The cycle visits all lines in random
-order. ``.cg`` loads from the L2 and not from the L1, which does not keep its content between kernels. Before each sample,
-an array that fits into the L2 is read once, and for a larger one the L2 is flushed. The time includes misses of the TLB,
-as any random access does. Starting a kernel takes some µs, less than 1 % of its loads.
+Each line of 128 B has the address of the next one, and its own number. The cycle visits all lines in random order.
+``.cg`` loads from the L2, not from the L1, which keeps nothing from kernel to kernel. Before each sample an array that
+fits into the L2 is read once; for a larger one the L2 is flushed. The time includes misses of the TLB, as any random
+access does. To start the kernel takes some µs, less than 1 % of its loads. It has not run on hardware yet.
 """
 
 import ctypes
@@ -105,7 +105,7 @@ def _bind(bound: Bound) -> Operation:
     size, words = bound.case.size_bytes, LINE_BYTES // torch.int64.itemsize
     lines = torch.full((size // LINE_BYTES, words), -1, dtype=torch.int64, device=device.name)
     _cycle(lines)
-    place, total = torch.zeros(3, dtype=torch.int64, device=device.name).split([2, 1])
+    place, total = (torch.zeros(count, dtype=torch.int64, device=device.name) for count in (2, 1))
     place[0] = lines.data_ptr()
 
     def wrong() -> int:
