@@ -494,8 +494,9 @@ def test_levels_of_a_gpu_have_the_latency_of_their_working_sets() -> None:
         for size in sizes
     ]
     judgement = judged(cases, world)
-    seen = [(one.kind, one.latency_ns) for one in judgement.of(Node).levels if one.measured]
-    assert seen == [("GPU cache", pytest.approx(270, rel=0.01)), ("HBM", pytest.approx(700, rel=0.01))]
+    seen = [one for one in judgement.of(Node).levels if one.measured]
+    assert [one.kind for one in seen] == ["GPU cache", "HBM"]
+    assert [one.latency_ns for one in seen] == pytest.approx([270, 700], rel=0.01)
     assert {group.algbw for found in judgement.cases if found.case.op in LATENCIES for group in found.groups} == {None}
 
 
