@@ -174,7 +174,7 @@ def test_the_suite_runs_on_one_gpu_and_says_why_it_has_no_pair(tmp_path: Path) -
     run = run_command(tmp_path, "--suite", "memory-gpu", "--sizes", size, "--ranks", "1", "--launches", "1")
     assert not run.failed
     assert {row.check.state for row in run.measurements} == {"verified"}
-    assert {row.case.op for row in run.measurements} == {*KERNELS, *WITH_HOST}
+    assert {row.case.op for row in run.measurements} == {*KERNELS, *WITH_HOST, "memory_latency"}
     reasons = {row.case.op: row.reason for row in run.skipped if host_settings(row.case.settings).pinning != "pageable"}
     pairs = [name for name, op in OPS.items() if op.between_devices]
     assert reasons == {op: f"{op} needs at least 2 ranks in every group; the smallest has 1" for op in pairs}

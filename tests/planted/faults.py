@@ -270,6 +270,18 @@ _TABLE = r'''
 @ bench/busbw/ops/local.py: a copy from GPU to GPU counted twice on the wire [gpu/command]
 -wire_bytes=lambda _ranks, size: size, members
 +wire_bytes=lambda _ranks, size: 2 * size, members
+@ bench/busbw/backends/local/latency.py: pointers of lines to themselves instead of a cycle [gpu/latency]
+-order.roll(-1)
++order.clone()
+@ bench/busbw/backends/local/latency.py: a kernel makes half of the loads that are counted [gpu/latency]
+-ctypes.c_uint32(LOADS)
++ctypes.c_uint32(LOADS // 2)
+@ bench/busbw/ops/local.py: twice the loads counted that a kernel makes [gpu/latency]
+-trips=LOADS
++trips=2 * LOADS
+@ bench/busbw/backends/local/latency.py: a kernel on the default stream instead of the current one [gpu/latency]
+-ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
++ctypes.c_void_p(None)
 @ bench/busbw/backends/pytorch/nccl.py: the first call over NCCL is a message [nccl gpu/command]
 -            dist.all_reduce(torch.zeros(1, device=self._gpu.name))
 -            self._gpu

@@ -13,7 +13,7 @@ TABLE = re.findall(
 CALLS = {name for cell in TABLE for name in re.findall(r"`([^`]+)`", cell)}
 
 ALWAYS = re.compile(
-    r"torch\.cuda\.\w+(\.version)?|torch\.version\.hip|.*ProfilerActivity\.CUDA|cudart\.\w+|library\.(nvml|NVML)\w+"
+    r"torch\.cuda\.\w+(\.version)?|torch\.version\.hip|.*ProfilerActivity\.CUDA|cudart\.\w+|library\.(nvml|NVML|cu[A-Z])\w+"
 )
 OVER_NCCL = re.compile(r"dist\.([a-z]\w*|P2POp|ReduceOp\.\w+|ProcessGroup\.\w+|Work\.\w+)")
 OF_GLOO = {"dist.group", "dist.rendezvous"}

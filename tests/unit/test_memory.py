@@ -9,6 +9,7 @@ import pytest
 from testing.narrow import require, require_type
 from testing.synthetic import Machine, Piece, World, case, synthetic_run, with_changes
 
+from busbw.ops import LATENCIES
 from busbw.ops.settings import Access, host_settings
 from busbw.runs.records import JSON, Case, CrossCheck, Measurement
 from busbw.runs.store import StoredRun
@@ -478,6 +479,25 @@ def test_copies_to_a_gpu_are_beside_their_link() -> None:
     assert link.share == pytest.approx(55 / 63, rel=0.01)
     assert memory.measured == pytest.approx(4.2e12, rel=0.01)
     assert memory.share == pytest.approx(4.2 / 4.8, rel=0.01)
+
+
+def test_levels_of_a_gpu_have_the_latency_of_their_working_sets() -> None:
+    ends = (48 * MIB,)
+    loads = (Piece(270e-9, 0.0), Piece(700e-9, 0.0, *ends))
+    world = World(
+        by_op={"stream_copy": stepped(2, (10e12, 3e12), (ends[0] // 2,)), "memory_latency": loads}, sample_noise=0.0
+    )
+    sizes = [MIB << exponent for exponent in range(10)]
+    cases = [
+        case(op, size, 1, backend="nccl", device="cuda", mode="pipelined")
+        for op in ("stream_copy", "memory_latency")
+        for size in sizes
+    ]
+    judgement = judged(cases, world)
+    seen = [one for one in judgement.of(Node).levels if one.measured]
+    assert [one.kind for one in seen] == ["GPU cache", "HBM"]
+    assert [one.latency_ns for one in seen] == pytest.approx([270, 700], rel=0.01)
+    assert {group.algbw for found in judgement.cases if found.case.op in LATENCIES for group in found.groups} == {None}
 
 
 def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:

@@ -321,7 +321,9 @@ def test_the_suites_for_gpus_copy_what_no_earlier_call_left_in_a_cache() -> None
     """But for the sweep over working sets, which looks for caches, and pairs, whose buffers are on two GPUs."""
     for name in ("memory-gpu", "roofline-gpu"):
         for sweep in plan.read_suite(name).sweep:
-            sweeps_caches = "stream_triad" in sweep.ops and len(units.parse_sizes(sweep.sizes)) > 1
+            sweeps_caches = (
+                not {"stream_triad", "memory_latency"}.isdisjoint(sweep.ops) and len(units.parse_sizes(sweep.sizes)) > 1
+            )
             copies = all(OPS[op].local for op in sweep.ops) and not any(op in COMPUTE for op in sweep.ops)
             if copies and not sweeps_caches and not any(op.startswith("peer") for op in sweep.ops):
                 assert sweep.cache == "rotating", sweep.ops

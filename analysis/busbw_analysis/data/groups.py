@@ -10,6 +10,7 @@ from typing import Any, Final, overload
 
 import numpy as np
 
+from busbw.ops import LATENCIES
 from busbw.runs.records import Case
 from busbw_analysis.data.intervals import (
     LAUNCHES_FOR_AN_INTERVAL,
@@ -304,7 +305,8 @@ class Groups(Sequence[GroupSummary]):
         printed = rows.statistic[first] != ""
         time_ns, case = float(self.time_ns[group]), self.case
         # Half of an overlapped sample is computation, so size over time is not a bandwidth.
-        rate = case.size_bytes / time_ns * 1e9 if case.size_bytes and case.mode != "overlap" else None
+        rated = case.size_bytes and case.mode != "overlap" and case.op not in LATENCIES
+        rate = case.size_bytes / time_ns * 1e9 if rated else None
         bus_factor = _known(rows.bus_factor[first])
         p5, middle, p95 = rows.p5_ns[mine], rows.median_ns[mine], rows.p95_ns[mine]
         columns = (rows.fastest_ns[mine], p5, p95, (p95 - p5) / 2 / middle, rows.span_ns[mine])

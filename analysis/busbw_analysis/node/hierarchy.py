@@ -4,14 +4,16 @@ Levels without a measurement are listed with their nominal rate, and measured le
 one; both state the reason.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
+from statistics import median
 from typing import Literal, TypeVar
 
 import numpy as np
 
-from busbw.ops import TO_THE_HOST
+from busbw.ops import LATENCIES, TO_THE_HOST
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import Level, Name, picture
 from busbw.units import counted, format_size
@@ -43,6 +45,8 @@ class HierarchyLevel:
     how: how it was measured.
     nominal, practical: rate by datasheet, and in practice, B/s.
     denominator: description of these two, or why they are unknown.
+    latency_ns: time of a load that waits for the one before, median over the working sets of the level; None if not
+        measured.
     """
 
     kind: Kind
@@ -54,6 +58,7 @@ class HierarchyLevel:
     nominal: float | None = None
     practical: float | None = None
     denominator: str = ""
+    latency_ns: float | None = None
 
     @property
     def share(self) -> float | None:
@@ -72,10 +77,11 @@ def hierarchy(
     """The levels from the core outwards; empty if only latencies were measured and nothing is known."""
     first = facts.hosts[0]
     levels = picture(facts.environment(first), rows).levels
+    loads = [point for curve in curves if curve.series.key.op in LATENCIES for point in curve.series.points]
     datasheet = [_by_datasheet(level, level.peak, first) for level in levels if level.peak is not None]
     outwards = [
         *_memories(memory, "cpu", "cache", "DRAM", datasheet),
-        *_memories(memory, "cuda", "GPU cache", "HBM", datasheet),
+        *_memories(memory, "cuda", "GPU cache", "HBM", datasheet, loads),
         *_to_the_host(curves, datasheet, c2c=any(level.name == "C2C" for level in levels)),
         *(between_pairs := list(_between_pairs(matrices))),
         *_between_ranks(curves, [level for level in datasheet if not between_pairs or level.kind != "NVLink"]),
@@ -96,9 +102,16 @@ def _by_datasheet(level: Level, peak: HardwarePeak, host: str) -> HierarchyLevel
 
 
 def _memories(
-    memory: Sequence[MemoryCurve], device: str, cache: Kind, outermost: Kind, datasheet: Sequence[HierarchyLevel]
+    memory: Sequence[MemoryCurve],
+    device: str,
+    cache: Kind,
+    outermost: Kind,
+    datasheet: Sequence[HierarchyLevel],
+    loads: Sequence[GroupSummary] = (),
 ) -> Iterator[HierarchyLevel]:
-    """The plateaus of one kernel, then the memory behind them with the highest rate of any kernel."""
+    """The plateaus of one kernel, then the memory behind them with the highest rate of any kernel. ``loads``: the time
+    of one by working set.
+    """
     mine = [curve for curve in memory if curve.key.device == device and curve.key.op != FIRST_TOUCH]
     chosen = shown(mine)
     if chosen is not None:
@@ -111,11 +124,13 @@ def _memories(
                 high=plateau.high,
                 how=f"traffic of {who(chosen)}, {plateau.sizes} sizes",
                 denominator="no peak: plateaus are found from the data, and caches have no datasheet entry",
+                latency_ns=_latency(loads, plateau.first_bytes, plateau.last_bytes),
             )
     best = most_of_memory(mine)
     if best is not None:
         how = f"traffic of {who(best.curve)}, median over {counted(best.sizes, 'size')} there"
-        yield _measured(outermost, "memory behind the caches", (best.rate, best.low, best.high), how, best.curve)
+        level = _measured(outermost, "memory behind the caches", (best.rate, best.low, best.high), how, best.curve)
+        yield replace(level, latency_ns=_latency(loads, best.first_bytes, math.inf))
     elif mine:
         most = max(mine, key=lambda curve: curve.points[-1].rate)
         point = most.points[-1]
@@ -124,6 +139,12 @@ def _memories(
         yield _measured(outermost, "memory, perhaps with caches", (point.rate, point.low, point.high), how, most)
     else:
         yield from (level for level in datasheet if level.kind == outermost)
+
+
+def _latency(loads: Sequence[GroupSummary], first_bytes: int, last_bytes: float) -> float | None:
+    """Median time of a load over the working sets of a level, ns; None without any."""
+    times = [point.time_ns for point in loads if first_bytes <= point.size_bytes <= last_bytes]
+    return median(times) if times else None
 
 
 def _measured(kind: Kind, name: str, rates: _Rates, how: str, of: MemoryCurve | Stored) -> HierarchyLevel:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from busbw.escape import plain_text
 from busbw.launch.run_session import Listener
-from busbw.ops import OPS
+from busbw.ops import LATENCIES, OPS
 from busbw.ops.groups import Ranks
 from busbw.runs.cases import Cases, in_words
 from busbw.runs.plan import Plan
@@ -221,7 +221,7 @@ def _slowest(blocks: Sequence[Measurement]) -> _Slowest:
     median = interval.median
     ends = None if interval.low is None or interval.high is None else (median - interval.low, interval.high - median)
     # An overlapped sample includes computation, so that its time gives no rate.
-    sized = case.size_bytes > 0 and case.mode != "overlap"
+    sized = case.size_bytes > 0 and case.mode != "overlap" and case.op not in LATENCIES
     return _Slowest(
         ranks=ranks,
         groups=len(joined),

@@ -50,6 +50,8 @@ TO_THE_HOST = frozenset(name for name, op in OPS.items() if op.host_memory)
 """Copies between a GPU and its host."""
 MEMORY_TRAFFIC = {name: op.memory_traffic for name, op in OPS.items() if op.memory_traffic is not None}
 """Memory ops → bytes read and written per byte of S."""
+LATENCIES = frozenset(name for name, op in OPS.items() if op.local and op.trips > 1)
+"""Time loads that wait for each other: the size over their time is no rate."""
 ARITHMETIC = frozenset(name for name, op in OPS.items() if op.least_traffic is not None)
 """Limited by arithmetic or by memory; a roofline shows which."""
 

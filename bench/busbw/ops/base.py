@@ -306,4 +306,5 @@ class Op:
 
     def least_ranks(self) -> int:
         """Smallest group in which the call can be made; one rank that ``communicates`` calls for nothing."""
-        return 1 if self.members == "all" and self.trips == 1 and not self.between_devices else 2
+        alone = self.members == "all" and (self.trips == 1 or self.local)
+        return 1 if alone and not self.between_devices else 2

@@ -11,6 +11,12 @@ from busbw.ops.settings import GRAIN_BYTES
 
 # --- memory: S is the bytes of one array, as in STREAM (McCalpin 1995), whose four kernels are here with its scalar --
 
+LINE_BYTES = 128
+"""A line of the caches of NVIDIA's GPUs, of which a load moves a sector of 32 B at least."""
+
+LOADS = 4_099
+"""Loads of a call of ``memory_latency``: some ms. A prime, so that a call ends elsewhere than it began."""
+
 SCALAR = 3.0
 """STREAM's scalar; also the value that write-only kernels store."""
 
@@ -67,6 +73,19 @@ COPIES = (
         layout=nothing,
         fresh=True,
         memory_traffic=1.0,
+    ),
+    Op(
+        "memory_latency",
+        "one thread follows pointers in random order through the memory of a GPU: the time of one load",
+        size_meaning="bytes of the array, of which a load reads one line; the time is that of a load",
+        layout=nothing,
+        local=True,
+        computed=True,
+        trips=LOADS,
+        shape=Shape(
+            lambda count: max(LINE_BYTES, count // LINE_BYTES * LINE_BYTES),
+            f"a multiple of {LINE_BYTES} elements, so of whole lines",
+        ),
     ),
 )
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -61,7 +61,9 @@ class Access:
 class Gpu:
     """One GPU: its memory in use and the most of it, its streams and the number of pieces of work submitted to it.
 
-    A stream stays when its Python object is gone: its work has to be waited for.
+    A stream stays when its Python object is gone: its work has to be waited for. ``cached`` are the lines
+    that single loads have put into its cache, the one used last at the end; a kernel that moves a tensor larger than
+    the cache takes their place.
     """
 
     index: int
@@ -70,6 +72,7 @@ class Gpu:
     submitted: int = 0
     kernels: int = 0
     streams: "set[Stream]" = field(default_factory=set)
+    cached: dict[int, None] = field(default_factory=dict)
 
 
 _numbers = itertools.count(1)
@@ -264,6 +267,7 @@ class State:
         """GPUs on which the first matrix product has initialised cuBLAS, which a capture does not allow."""
         self._accesses: defaultdict[int, list[Access]] = defaultdict(list)
         self._allocated: dict[int, tuple[int, int, int, MemPool | None]] = {}
+        self._storages: WeakValueDictionary[int, torch.UntypedStorage] = WeakValueDictionary()
         # Bytes that the process of each GPU holds on every GPU, and its process: of all processes, because these fork.
         gpus = machine.gpus
         shared = np.frombuffer(mmap.mmap(-1, max(1, gpus * (gpus + 1)) * 8), dtype=np.int64)
@@ -349,6 +353,7 @@ class State:
                 f"{self.machine.memory_bytes / 2**30:.2f} GiB"
             )
         self._allocated[key] = gpu, size, self.device, self.nccl.pool
+        self._storages[key] = storage
         held = self._held[self.device]
         if held[-1] != os.getpid():  # of a process that has ended
             held[:] = 0
@@ -367,6 +372,13 @@ class State:
             pool.storages.discard(key)
         self._accesses.pop(key, None)
 
+    def bytes_at(self, address: int, gpu: int) -> torch.Tensor:
+        """The allocation of a GPU that has ``address``, as the host's bytes. Raises CudaError if there is none."""
+        for key, storage in self._storages.items():
+            if self._allocated[key][0] == gpu and 0 <= address - storage.data_ptr() < storage.nbytes():
+                return torch.empty(0, dtype=torch.uint8).set_(storage)
+        raise cuda_error("an illegal memory access was encountered")
+
     def sharing(self, source: int, target: int) -> int:
         """How many copies share the link of one from ``source`` to ``target``: one from each GPU whose process holds
         memory on the target, or one to each GPU on which that of the source does. When they run is not compared.
@@ -376,6 +388,9 @@ class State:
 
     def touch(self, stream: Stream, number: int, read: Iterable[torch.Tensor], wrote: Iterable[torch.Tensor]) -> None:
         """Note that piece of work ``number`` of ``stream`` has ``read`` and ``wrote`` tensors, given as the host's."""
+        read, wrote = list(read), list(wrote)
+        if any(tensor.nbytes > self.machine.l2_bytes for tensor in (*read, *wrote)):
+            self.gpus[stream.device_index].cached.clear()
         self.note(
             [*((one, False) for one in read), *((one, True) for one in wrote)], stream.stream_id, number, stream.order
         )

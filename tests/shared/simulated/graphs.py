@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 class Node:
     """A captured piece of work of ``stream``: it takes ``duration`` ns, and ``run`` executes it.
 
+    duration: None if ``run`` returns it
     together: of a call of several ranks: from when this one can begin to when all begin, and how long it takes
     """
 
     stream: int
-    duration: int
-    run: Callable[[], object]
+    duration: int | None
+    run: Callable[[], Any]
     read: Sequence[torch.Tensor] = ()
     wrote: Sequence[torch.Tensor] = ()
     together: Callable[[int], tuple[int, int]] | None = None
@@ -104,6 +105,6 @@ class Capture:
                 start, duration = ends.get(node.stream, begin), node.duration
                 if node.together is not None:
                     start, duration = node.together(start)
-                node.run()
-                ends[node.stream] = start + duration
+                took = node.run()
+                ends[node.stream] = start + (took if duration is None else duration)
         return max(ends.values(), default=begin)

@@ -19,10 +19,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from busbw import backends
 from busbw.backends import cuda, faults
+from busbw.backends.local import latency
 from busbw.backends.pytorch import nccl_tuning
 from busbw.cli import selftest
 from simulated import ddp, nccl
 from simulated.device import _STATE, Event, State, Stream, cuda_error, current, merge
+from simulated.driver import Driver
 from simulated.graphs import Capture, Node
 from simulated.machine import FIRST_BUS, NS, Machine, uuid_of
 from simulated.tensors import GpuTensor, OnGpus, pinned
@@ -305,6 +307,7 @@ def simulated(machine: Machine) -> Iterator[State]:
             (torch.cuda.graphs, "CUDAGraph", CudaGraph),
             (torch.cuda.nccl, "version", lambda: (2, 29, 3)),
             (nccl_tuning, "reset_function", lambda: current().nccl.read_variables),
+            (latency, "driver", Driver),
             (torch.backends.cuda, "is_built", lambda: True),
             (torch._C, "_host_emptyCache", lambda: None),
             (torch, "tensor", _tensor(torch.tensor)),

@@ -33,7 +33,8 @@ class Machine:
 
     gpus: number of GPUs
     memory_bytes: memory of a GPU
-    l2_bytes: its last-level cache, as reported; it speeds nothing up
+    l2_bytes: its last-level cache, as reported; it speeds up single loads only
+    l2_load_ns, hbm_load_ns: a load of a line that the cache has, and that it has not
     hbm: traffic of its memory, reads and writes together
     flops: rate of matrix products
     pcie, pageable: rate of copies between the host and a GPU, from pinned and from pageable memory
@@ -58,6 +59,8 @@ class Machine:
     name: str = "NVIDIA H100 80GB HBM3"
     memory_bytes: int = 80 << 30
     l2_bytes: int = 50 << 20
+    l2_load_ns: int = 270
+    hbm_load_ns: int = 700
     hbm: float = 3.35e12
     flops: float = 50e12
     pcie: float = 50e9

@@ -17,6 +17,7 @@ GPU_SIDE: Final = tuple(
         "backends/cuda.py",
         "backends/local/compute.py",
         "backends/local/device.py",
+        "backends/local/latency.py",
         "backends/local/signature.py",
         "backends/pytorch/calls.py",
         "backends/pytorch/nccl.py",

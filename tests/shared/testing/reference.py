@@ -119,6 +119,7 @@ MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
     "stream_triad": lambda exchange: exchange.half(0) + 3 * exchange.half(1),
     "memory_read": lambda _exchange: None,
     "memory_touch": lambda _exchange: None,
+    "memory_latency": lambda _exchange: None,
     # Operands of both are no part of the exchange, so here every element of the product is the same.
     "signature": lambda exchange: torch.full((1,), 7, dtype=exchange.sent[exchange.me].dtype),
     "matmul": lambda exchange: torch.full((1,), 7, dtype=exchange.sent[exchange.me].dtype),

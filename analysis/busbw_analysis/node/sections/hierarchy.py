@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from busbw.units import format_rate
+from busbw.units import format_rate, format_time
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.node.hierarchy import HierarchyLevel
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Section, percent, table
@@ -22,6 +22,7 @@ _NOTE: Final = (
     "from the datasheet or the system. In practice: the rate that others reach or, between ranks of one host, the "
     "limit set by memory copies. Rates: traffic for kernels in memory, busbw for ranks, bytes for copies and files."
 )
+_LATENCY: Final = "Latency: of a load of memory_latency, which waits for the one before; median over the level."
 _ORDER: Final = "Every level of this machine that the run used, from the core outwards, on a logarithmic axis."
 
 
@@ -42,7 +43,8 @@ def hierarchy(levels: Sequence[HierarchyLevel]) -> Section | None:
         for name, (label, swatch) in _DRAWN.items()
         if any(getattr(level, name) for level in levels)
     )
-    figure = Figure(_ORDER, (picture,), legend, table("Levels", _COLUMNS, levels, _NOTE))
+    latency = _LATENCY if any(level.latency_ns for level in levels) else ""
+    figure = Figure(_ORDER, (picture,), legend, table("Levels", _COLUMNS, levels, _NOTE, latency))
     return Section("hierarchy", "Hierarchy of memories and links", (figure,), gist=f"{gist}.")
 
 
@@ -62,6 +64,7 @@ _COLUMNS: Final[tuple[Column[HierarchyLevel], ...]] = (
     Column("Measured", lambda level: level.measured, format_rate, ends=lambda level: (level.low, level.high)),
     Column("Nominal", lambda level: level.nominal, format_rate),
     Column("In practice", lambda level: level.practical, format_rate),
+    Column("Latency", lambda level: level.latency_ns, format_time),
     Column("Of nominal", lambda level: level.share, percent, "%"),
     Column("Measured by", lambda level: level.how),
     Column("Nominal and practical rates", lambda level: sentences(level.denominator)),

@@ -4,10 +4,11 @@ Every backend binds them from one table.
 """
 
 from busbw.backends.base import Local
-from busbw.backends.local import compute, device, memory, signature, storage
+from busbw.backends.local import compute, device, latency, memory, signature, storage
 
 LOCAL: dict[str, Local] = {
     **memory.OPERATIONS,
+    **latency.OPERATIONS,
     **device.OPERATIONS,
     **storage.OPERATIONS,
     **compute.OPERATIONS,
