@@ -107,7 +107,7 @@ def gpt(layers: int, hidden: int, heads: int, sequence: int) -> Model:
     return msgspec.structs.replace(models()["GPT-3 175B"], **shape, **more)
 
 
-NODE_DELAY: Final = 53e-6
+NODE_DELAY: Final = 57e-6
 """Seconds of delay of a call on vTrain's single node."""
 _ONE_NODE: Final = f"rail:nic=12.5GB/s,inner=240GB/s,delay={NODE_DELAY * 1e6:g}us,inner-delay={NODE_DELAY * 1e6:g}us"
 

@@ -23,7 +23,7 @@ class Kind:
     high: float
 
 
-ONE_NODE: Final = Kind("one node", 0.80, 1.16)
+ONE_NODE: Final = Kind("one node", 0.87, 1.15)
 SEVERAL_NODES: Final = Kind("several nodes", 0.94, 1.40)
 GPUS: Final = frozenset({"A100 SXM4 80 GB", "H100 SXM5", "B200 SXM"})
 MOST_GPUS: Final = 16384

@@ -65,12 +65,12 @@ class Speed:
 
 _ATTENTION: Final = 0.56, 0.37
 """Shares of the datasheet's FLOP/s in fused attention, causal, forward and backward, by the tables of ``_ASSUMED``."""
-LAUNCH: Final = 76e-6
+LAUNCH: Final = 75e-6
 """Seconds of the host for a kernel and what Megatron-LM does around it: fitted to measured steps (docs/training.md)."""
-STARTED: Final = 29e-6
+STARTED: Final = 27e-6
 """Seconds of a kernel on the GPU beside its FLOP and bytes: fitted to the same, beside ``LAUNCH``."""
 _ALIGNED: Final = 8
-UNALIGNED: Final = 2.5
+UNALIGNED: Final = 2.6
 """By how much longer products take whose rows are not a multiple of 16 bytes, ``_ALIGNED`` elements: fitted to the same
 (https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/, on tensor core requirements).
 Vocabularies that are divided are padded.
@@ -120,7 +120,7 @@ class Pass(NamedTuple):
 _NOTHING: Final = Pass()
 _SOFTMAX: Final = 4
 """Heads that Megatron-LM's softmax computes at once. Other numbers of them take separate operations in float32: a cast,
-a scale, a mask, a softmax, and a cast (``FusedScaleMaskSoftmax`` in
+a scale, a mask, a softmax, and a cast; backward, torch copies what it masks (``FusedScaleMaskSoftmax`` in
 https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/fusions/fused_softmax.py).
 """
 
@@ -221,7 +221,7 @@ def _attention(model: Model, at: Shape, speed: Speed) -> tuple[Pass, Pass]:
     forward += speed.moved(pairs * (4 + 5 * model.dropout))
     backward += speed.moved(pairs * (6 + 5 * model.dropout))
     if heads % _SOFTMAX:
-        return Pass(forward + speed.moved(32 * pairs), 8), Pass(backward + speed.moved(34 * pairs), 10)
+        return Pass(forward + speed.moved(32 * pairs), 8), Pass(backward + speed.moved(42 * pairs), 11)
     return Pass(forward, 4), Pass(backward, 6)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from busbw_analysis.training.kernels import Pass, Speed, head, layer, shape_of
+from busbw_analysis.training.kernels import Block, Pass, Speed, head, layer, shape_of
 from busbw_analysis.training.layout import Step
 from busbw_analysis.training.prices import Group, Price, Prices, group_of
 from busbw_analysis.training.roofline import optimizer_work
@@ -205,9 +205,7 @@ def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _
             scores = [whole.and_then(own, count) for whole, own in zip(scores, block.attention, strict=True)]
     again_of = {"none": Pass(), "selective": scores[0] if model.dropout else light, "full": repeated}
     backward = backward.and_then(again_of[layout.recompute])
-    if stage == layout.pp - 1:
-        ends = head(model, at, speed)
-        forward, backward = forward.and_then(ends.forward), backward.and_then(ends.backward)
+    ends = head(model, at, speed) if stage == layout.pp - 1 else Block(Pass(), Pass())
 
     waits: dict[Dimension, float] = {}
     calls = {"forward": Pass(), "backward": Pass()}
@@ -219,16 +217,23 @@ def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _
             waits[row.dimension] = waits.get(row.dimension, 0.0) + taken
             calls[side] = calls[side].and_then(Pass(taken, each))
 
-    def seconds_of(one: Pass, side: str = "") -> float:
-        """On the GPU, or as much as the host needs beyond that and the calls that it waits for, which are kernels."""
-        call = calls.get(side, Pass())
-        kernels = one.kernels + call.kernels
-        on_gpu = (one.seconds / (1 - _SENDING * layout.hide_experts) + kernels * speed.started) / scenario.compute
-        return max(on_gpu, kernels * speed.launch - call.seconds)
+    def seconds_of(*parts: Pass, side: str = "") -> float:
+        """The GPU computes one part after the other, none before the host begins it or ends before the host does.
+        Meanwhile the host goes on, also while the calls of ``side``, which are kernels, are waited for.
+        """
+        begun, ended = -calls[side].seconds if side else 0.0, 0.0
+        for part in parts:
+            on_gpu = part.seconds / (1 - _SENDING * layout.hide_experts) + part.kernels * speed.started
+            ended = max(begun, ended) + on_gpu / scenario.compute
+            begun += part.kernels * speed.launch
+            ended = max(begun, ended)
+        return ended
 
+    forward = forward.and_then(Pass(0.0, calls["forward"].kernels))
+    backward = backward.and_then(Pass(0.0, calls["backward"].kernels))
     return _Stage(
-        seconds_of(forward, "forward"),
-        seconds_of(backward, "backward"),
+        seconds_of(forward, ends.forward, side="forward"),
+        seconds_of(ends.backward, backward, side="backward"),
         (seconds_of(scores[0]), seconds_of(scores[1])),
         waits,
     )
