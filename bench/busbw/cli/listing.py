@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import click
@@ -51,11 +52,12 @@ def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
 def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
     """The rows of the list ``what``."""
     if what == "runs":
-        folders = list(store.folders(results_dir))
+        places = store.places(results_dir)
         # Reading thousands of runs takes minutes; most have a summary with their line of this list.
-        summarised = any((folder / store.SUMMARY_FILE).is_file() for folder in folders)
-        lines: dict[Path, RunLine] = importlib.import_module(_SUMMARIES).lines_of(folders) if summarised else {}
-        return _runs({folder: lines.get(folder) or _line(folder) for folder in folders})
+        summarised = any((folder / store.SUMMARY_FILE).is_file() for folder in places)
+        lines: dict[Path, RunLine] = importlib.import_module(_SUMMARIES).lines_of(places) if summarised else {}
+        there = (folder for folder in places if folder in lines or store.is_run(folder))
+        return _runs({folder: lines.get(folder) or _line(folder) for folder in there})
     lists = {"ops": _ops, "algorithms": _algorithms, "backends": backends, "suites": _suites, "launchers": launchers}
     return lists[what]()
 
@@ -64,7 +66,7 @@ def as_table(table: list[dict[str, JSON]]) -> str:
     """Aligned columns with headings, as wide as the output. Cells that do not fit are listed below their row; a
     value that all rows share is printed once, above the table, and one that no row has is left out.
     """
-    columns = {name: [_cell(row[name]) for row in table] for name in table[0]}
+    columns = {name: _cells([row[name] for row in table]) for name in table[0]}
     shared = {name: cells[0] for name, cells in columns.items() if len(set(cells)) == 1}
     same = {name: cell for name, cell in shared.items() if cell == _NOTHING or len(table) > 1}
     widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items() if name not in same}
@@ -88,6 +90,13 @@ def as_table(table: list[dict[str, JSON]]) -> str:
         rest = [value if name == "what" else f"{name}: {value}" for name, value in named if value != _NOTHING]
         lines += below.wrap("; ".join(rest)) if rest else []
     return "\n".join(lines)
+
+
+def _cells(values: Sequence[JSON]) -> list[str]:
+    cells: list[str] = []
+    for value, alike in groupby(values):  # most runs are like the one before
+        cells += [_cell(value)] * len(list(alike))
+    return cells
 
 
 def _cell(value: JSON) -> str:
@@ -186,22 +195,27 @@ def _line(folder: Path) -> RunLine | BusbwError:
 
 
 _DIFFER: Mapping[str, Callable[[RunLine], Hashable]] = {
-    "settings": lambda line: line.ops,
-    "variables": lambda line: line.backends,
-    "facts": lambda line: (line.machine, line.backends),
+    "settings": attrgetter("ops"),
+    "variables": attrgetter("backends"),
+    "facts": attrgetter("machine", "backends"),
 }
 """What runs may differ in → those among which it is compared: ops, backend and machine tell the others apart."""
 
 
 def _runs(lines: Mapping[Path, RunLine | BusbwError]) -> list[dict[str, JSON]]:
     """A row for each run. ``differs`` has the settings, variables and facts that tell it from others of the list."""
-    among: dict[tuple[str, Hashable], list[dict[str, str]]] = {}
-    for line in lines.values():
-        if isinstance(line, RunLine):
-            for kind, of_like in _DIFFER.items():
-                among.setdefault((kind, of_like(line)), []).append(getattr(line, kind))
-    unlike = {of_kind: _unlike(named) for of_kind, named in among.items()}
-    return [_row(folder, line, unlike) for folder, line in lines.items()]
+    rows = [_row(folder, line) for folder, line in lines.items()]
+    readable = [(line, row) for line, row in zip(lines.values(), rows, strict=True) if isinstance(line, RunLine)]
+    for kind, of_like in _DIFFER.items():
+        among: dict[Hashable, list[tuple[dict[str, str], dict[str, JSON]]]] = {}
+        for line, row in readable:
+            among.setdefault(of_like(line), []).append((getattr(line, kind), row))
+        for alike in among.values():
+            for name in _unlike([named for named, _ in alike]):
+                for named, row in alike:
+                    if name in named:
+                        row["differs"] = {**(row["differs"] or {}), name: named[name]}
+    return rows
 
 
 def _unlike(named: Sequence[Mapping[str, str]]) -> list[str]:
@@ -211,25 +225,27 @@ def _unlike(named: Sequence[Mapping[str, str]]) -> list[str]:
     return [name for name in names if len({of_run.get(name) for of_run in distinct}) > 1]
 
 
-def _row(
-    folder: Path, line: RunLine | BusbwError, unlike: Mapping[tuple[str, Hashable], Sequence[str]]
-) -> dict[str, JSON]:
-    row: dict[str, JSON] = dict.fromkeys(_COLUMNS)
-    row["run"] = folder.name
+def _row(folder: Path, line: RunLine | BusbwError) -> dict[str, JSON]:
+    """The row of a run, ``differs`` not yet filled in."""
     if not isinstance(line, RunLine):
-        return row | {"machine": folder.parent.name, "state": f"unreadable: {line}"}
-    for name in ("label", "started", "host", "hosts", "ranks", "plan", "machine", "state"):
-        row[name] = getattr(line, name)
-    row["op"], row["backend"] = list(line.ops), list(line.backends)
-    row["cases"], row["launches"] = f"{line.measured} of {line.cases}", f"{line.complete} of {line.planned}"
-    own = {
-        name: value
-        for kind, of_like in _DIFFER.items()
-        for name in unlike[kind, of_like(line)]
-        if (value := getattr(line, kind).get(name)) is not None
+        unread = {"run": folder.name, "machine": folder.parent.name, "state": f"unreadable: {line}"}
+        return dict.fromkeys(_COLUMNS) | unread
+    return {
+        "run": folder.name,
+        "label": line.label,
+        "op": list(line.ops),
+        "differs": None,
+        "backend": list(line.backends),
+        "ranks": line.ranks,
+        "host": line.host,
+        "hosts": line.hosts,
+        "started": line.started,
+        "launches": f"{line.complete} of {line.planned}",
+        "state": line.state,
+        "cases": f"{line.measured} of {line.cases}",
+        "plan": line.plan,
+        "machine": line.machine,
     }
-    row["differs"] = own or None
-    return row
 
 
 def _in_brief(row: dict[str, JSON]) -> dict[str, JSON]:

@@ -500,15 +500,24 @@ def usual_results_dir() -> Path:
 
 def folders(results_dir: Path) -> Iterator[Path]:
     """All run folders below ``results_dir``, oldest first."""
-    paths: list[tuple[str, str, str]] = []
+    yield from filter(is_run, places(results_dir))
+
+
+def is_run(folder: Path) -> bool:
+    """Whether ``folder`` has a ``run.json``."""
+    return os.path.exists(f"{folder}/{RUN_FILE}")  # noqa: PTH110 - several times as fast as pathlib
+
+
+def places(results_dir: Path) -> list[Path]:
+    """All paths below ``results_dir`` where a run may be, oldest first, for who reads the run's state anyway."""
+    paths: list[tuple[str, str, Path]] = []
     with files.store_errors("read", results_dir), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        machines = [entry for entry in os.scandir(results_dir) if entry.is_dir()]
+        machines = [entry.name for entry in os.scandir(results_dir) if entry.is_dir()]
         for machine in machines:
             with contextlib.suppress(PermissionError):
-                # Several times as fast as a glob of pathlib, for lists of thousands of runs.
-                runs = [entry for entry in os.scandir(machine) if os.path.exists(f"{entry.path}/{RUN_FILE}")]  # noqa: PTH110
-                paths += [(run.name, machine.name, run.path) for run in runs]
-    yield from (Path(path) for _, _, path in sorted(paths))
+                # Paths of iterdir are made several times as fast as those of texts, for lists of thousands of runs.
+                paths += [(run.name, machine, run) for run in (results_dir / machine).iterdir()]
+    return [path for _, _, path in sorted(paths)]
 
 
 def read_run(folder: Path) -> Run:
