@@ -123,7 +123,9 @@ class Outcome:
 
 
 def contents(results_dir: Path, folders: Iterable[Path]) -> Contents:
-    """Which of ``folders``, all below ``results_dir``, have their present version in the index."""
+    """Which of ``folders``, all below ``results_dir``, have their present version in the index. Those that are no run
+    folders are left out.
+    """
     files = [path for path in sorted(results_dir.glob(f"{INDEX}/*/*/*{_SUFFIX}")) if kept_sources.is_complete(path)]
     if not kept_sources.is_named_literally(results_dir):
         files = []
@@ -135,8 +137,7 @@ def contents(results_dir: Path, folders: Iterable[Path]) -> Contents:
     entries: list[tuple[Path, int]] = []
     fresh: list[Path] = []
     for folder in folders:
-        version = _version_of(folder)
-        if version is None:
+        if (version := _version_of(folder)) is None:
             continue
         entry = known.get((_name(folder), *version))
         if entry is None:
@@ -159,7 +160,7 @@ def _rows(query: str, files: list[str]) -> list[tuple[Any, ...]]:
 
 
 def _name(folder: Path) -> str:
-    return f"{folder.parent.name}/{folder.name}"
+    return "/".join(str(folder).rsplit("/", 2)[-2:])
 
 
 def _version_of(folder: Path) -> Version | None:
@@ -173,7 +174,7 @@ def _version_of(folder: Path) -> Version | None:
 
 
 def lines_of(folders: Sequence[Path]) -> dict[Path, RunLine]:
-    """The lines of those runs in a list that the index or their kept summaries have. All are of one results folder."""
+    """The lines of those of ``folders`` that the index or their kept summaries have. All are of one results folder."""
     if not folders:
         return {}
     index = contents(folders[0].parent.parent, folders)
