@@ -9,6 +9,7 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
@@ -46,7 +47,7 @@ def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
     elif not table:
         echo(f"no {what} in {plain_text(str(results_dir))}", err=True)
     else:
-        echo(as_table([_in_brief(row) for row in table] if what == "runs" else table))
+        echo(as_table(_in_brief(table), _BRIEF) if what == "runs" else as_table(table))
 
 
 def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
@@ -62,11 +63,12 @@ def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
     return lists[what]()
 
 
-def as_table(table: list[dict[str, JSON]]) -> str:
+def as_table(table: list[dict[str, JSON]], brief: Mapping[str, Callable[[JSON], str]] = MappingProxyType({})) -> str:
     """Aligned columns with headings, as wide as the output. Cells that do not fit are listed below their row; a
-    value that all rows share is printed once, above the table, and one that no row has is left out.
+    value that all rows share is printed once, above the table, and one that no row has is left out. ``brief``: columns
+    → the text of a value.
     """
-    columns = {name: _cells([row[name] for row in table]) for name in table[0]}
+    columns = {name: _cells([row[name] for row in table], brief.get(name)) for name in table[0]}
     shared = {name: cells[0] for name, cells in columns.items() if len(set(cells)) == 1}
     same = {name: cell for name, cell in shared.items() if cell == _NOTHING or len(table) > 1}
     widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items() if name not in same}
@@ -92,10 +94,10 @@ def as_table(table: list[dict[str, JSON]]) -> str:
     return "\n".join(lines)
 
 
-def _cells(values: Sequence[JSON]) -> list[str]:
+def _cells(values: Sequence[JSON], brief: Callable[[JSON], str] | None) -> list[str]:
     cells: list[str] = []
     for value, alike in groupby(values):  # most runs are like the one before
-        cells += [_cell(value)] * len(list(alike))
+        cells += [_cell(brief(value) if brief and value else value)] * len(list(alike))
     return cells
 
 
@@ -248,14 +250,17 @@ def _row(folder: Path, line: RunLine | BusbwError) -> dict[str, JSON]:
     }
 
 
-def _in_brief(row: dict[str, JSON]) -> dict[str, JSON]:
-    """The row of a run for a table."""
-    brief = row | {
-        "op": row["op"] and listed(row["op"], _MOST_OPS),
-        "differs": row["differs"] and ", ".join(f"{name} {value}" for name, value in row["differs"].items()),
-        "started": row["started"] and clock_time(row["started"]),
-    }
-    hosts = brief.pop("hosts")
-    if hosts and hosts > 1:
-        brief["host"] = f"{row['host']} and {hosts - 1} more"
-    return brief
+_BRIEF: Mapping[str, Callable[[JSON], str]] = {
+    "op": lambda ops: listed(ops, _MOST_OPS),
+    "differs": lambda differs: ", ".join(f"{name} {value}" for name, value in differs.items()),
+    "started": clock_time,
+}
+"""Columns of a table of runs → their text."""
+
+
+def _in_brief(rows: list[dict[str, JSON]]) -> list[dict[str, JSON]]:
+    """The rows of runs for a table: the number of hosts is beside the first of them."""
+    for row in rows:
+        if (hosts := row.pop("hosts")) and hosts > 1:
+            row["host"] += f" and {hosts - 1} more"
+    return rows
