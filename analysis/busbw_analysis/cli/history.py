@@ -131,8 +131,8 @@ def history(  # noqa: PLR0913 - click hands every option over by name
         since=since,
         until=until,
     )
-    folders = [store.find(results_dir, run) for run in runs] or store.places(results_dir)
-    with engine_of(engine) as workers, views_of(results_dir, folders, workers) as views:
+    places = [store.find(results_dir, run) for run in runs] or store.places(results_dir)
+    with engine_of(engine) as workers, views_of(results_dir, places, workers) as views:
         if not views.folders:
             message = f"there are no runs in {results_dir}; measure one, or give --results-dir"
             raise UsageError(message, code="no-such-run")

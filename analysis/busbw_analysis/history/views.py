@@ -74,11 +74,11 @@ class Views:
 
 
 @contextmanager
-def views_of(results_dir: Path, folders: Sequence[Path], engine: Engine) -> Iterator[Views]:
-    """The views of the runs in ``folders``, all of them below ``results_dir``; those that are no run folders are left
+def views_of(results_dir: Path, places: Sequence[Path | str], engine: Engine) -> Iterator[Views]:
+    """The views of the runs in ``places``, all of them below ``results_dir``; those that are no run folders are left
     out. Raises the errors of ``engine``.
     """
-    index = contents(results_dir, folders)
+    index = contents(results_dir, places)
     entries = [entry for _, entry in index.entries]
     unreadable: list[Unreadable] = []
     with fresh_table() as connection:

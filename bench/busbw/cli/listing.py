@@ -55,10 +55,10 @@ def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
     if what == "runs":
         places = store.places(results_dir)
         # Reading thousands of runs takes minutes; most have a summary with their line of this list.
-        summarised = any((folder / store.SUMMARY_FILE).is_file() for folder in places)
-        lines: dict[Path, RunLine] = importlib.import_module(_SUMMARIES).lines_of(places) if summarised else {}
-        there = (folder for folder in places if folder in lines or store.is_run(folder))
-        return _runs({folder: lines.get(folder) or _line(folder) for folder in there})
+        summarised = any(os.path.exists(f"{place}/{store.SUMMARY_FILE}") for place in places)  # noqa: PTH110
+        lines: dict[str, RunLine] = importlib.import_module(_SUMMARIES).lines_of(places) if summarised else {}
+        there = (place for place in places if place in lines or store.is_run(place))
+        return _runs([(place, lines.get(place) or _line(Path(place))) for place in there])
     lists = {"ops": _ops, "algorithms": _algorithms, "backends": backends, "suites": _suites, "launchers": launchers}
     return lists[what]()
 
@@ -204,10 +204,10 @@ _DIFFER: Mapping[str, Callable[[RunLine], Hashable]] = {
 """What runs may differ in → those among which it is compared: ops, backend and machine tell the others apart."""
 
 
-def _runs(lines: Mapping[Path, RunLine | BusbwError]) -> list[dict[str, JSON]]:
-    """A row for each run. ``differs`` has the settings, variables and facts that tell it from others of the list."""
-    rows = [_row(folder, line) for folder, line in lines.items()]
-    readable = [(line, row) for line, row in zip(lines.values(), rows, strict=True) if isinstance(line, RunLine)]
+def _runs(lines: Sequence[tuple[str, RunLine | BusbwError]]) -> list[dict[str, JSON]]:
+    """A row for each run, with its path. ``differs`` has the settings, variables and facts that tell it from others of the list."""
+    rows = [_row(place, line) for place, line in lines]
+    readable = [(line, row) for (_, line), row in zip(lines, rows, strict=True) if isinstance(line, RunLine)]
     for kind, of_like in _DIFFER.items():
         among: dict[Hashable, list[tuple[dict[str, str], dict[str, JSON]]]] = {}
         for line, row in readable:
@@ -227,13 +227,13 @@ def _unlike(named: Sequence[Mapping[str, str]]) -> list[str]:
     return [name for name in names if len({of_run.get(name) for of_run in distinct}) > 1]
 
 
-def _row(folder: Path, line: RunLine | BusbwError) -> dict[str, JSON]:
+def _row(place: str, line: RunLine | BusbwError) -> dict[str, JSON]:
     """The row of a run, ``differs`` not yet filled in."""
+    machine, name = place.split("/")[-2:]
     if not isinstance(line, RunLine):
-        unread = {"run": folder.name, "machine": folder.parent.name, "state": f"unreadable: {line}"}
-        return dict.fromkeys(_COLUMNS) | unread
+        return dict.fromkeys(_COLUMNS) | {"run": name, "machine": machine, "state": f"unreadable: {line}"}
     return {
-        "run": folder.name,
+        "run": name,
         "label": line.label,
         "op": list(line.ops),
         "differs": None,
