@@ -122,14 +122,16 @@ class Outcome:
     content: bytes | None = None
 
 
-def contents(results_dir: Path, places: Iterable[Path | str]) -> Contents:
+def contents(
+    results_dir: Path, places: Iterable[Path | str], connection: duckdb.DuckDBPyConnection | None = None
+) -> Contents:
     """Which of ``places``, all below ``results_dir``, have their present version in the index. Those that are no run
-    folders are left out.
+    folders are left out. ``connection``: one that is open.
     """
     files = [path for path in sorted(results_dir.glob(f"{INDEX}/*/*/*{_SUFFIX}")) if kept_sources.is_complete(path)]
     if not kept_sources.is_named_literally(results_dir):
         files = []
-    rows = _rows(_VERSIONS, list(map(str, files)))
+    rows = _rows(_VERSIONS, list(map(str, files)), connection)
     first: dict[int, str] = {}
     copies = {row[0] for row in rows if first.setdefault(row[1], row[0]) != row[0]}
     known = {row[2:]: row[1] for row in rows if row[0] not in copies}
@@ -147,16 +149,19 @@ def contents(results_dir: Path, places: Iterable[Path | str]) -> Contents:
     return Contents(tuple(file for file in files if str(file) in readable), tuple(entries), tuple(fresh))
 
 
-def _rows(query: str, files: list[str]) -> list[tuple[Any, ...]]:
+def _rows(
+    query: str, files: list[str], connection: duckdb.DuckDBPyConnection | None = None
+) -> list[tuple[Any, ...]]:
     """The rows of ``query`` over the files that can be read: one damaged file fails the query for all."""
     if not files:
         return []
     try:
-        return kept_sources.connection().execute(query, [files]).fetchall()
+        return (connection or kept_sources.connection()).execute(query, [files]).fetchall()
     except duckdb.Error:
         if len(files) == 1:
             return []
-    return [*_rows(query, files[: len(files) // 2]), *_rows(query, files[len(files) // 2 :])]
+    middle = len(files) // 2
+    return [*_rows(query, files[:middle], connection), *_rows(query, files[middle:], connection)]
 
 
 def _name(place: str) -> str:

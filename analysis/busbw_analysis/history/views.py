@@ -78,10 +78,10 @@ def views_of(results_dir: Path, places: Sequence[Path | str], engine: Engine) ->
     """The views of the runs in ``places``, all of them below ``results_dir``; those that are no run folders are left
     out. Raises the errors of ``engine``.
     """
-    index = contents(results_dir, places)
-    entries = [entry for _, entry in index.entries]
     unreadable: list[Unreadable] = []
     with fresh_table() as connection:
+        index = contents(results_dir, places, connection)  # opening another one would take as long as its query
+        entries = [entry for _, entry in index.entries]
         for first in range(0, len(index.fresh), _RUNS_AT_A_TIME):
             inserted, without = insert(connection, index.fresh[first : first + _RUNS_AT_A_TIME], engine)
             entries += inserted.values()
