@@ -98,7 +98,7 @@ def _say_what_is_missing(views: Views) -> None:
 @_engine_option
 @results_dir_option
 @as_json_option
-@collection.paused()
+@collection.paused(until_exit=True)
 def history(  # noqa: PLR0913 - click hands every option over by name
     *,
     runs: tuple[str, ...],

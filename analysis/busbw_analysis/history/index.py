@@ -149,9 +149,7 @@ def contents(
     return Contents(tuple(file for file in files if str(file) in readable), tuple(entries), tuple(fresh))
 
 
-def _rows(
-    query: str, files: list[str], connection: duckdb.DuckDBPyConnection | None = None
-) -> list[tuple[Any, ...]]:
+def _rows(query: str, files: list[str], connection: duckdb.DuckDBPyConnection | None = None) -> list[tuple[Any, ...]]:
     """The rows of ``query`` over the files that can be read: one damaged file fails the query for all."""
     if not files:
         return []

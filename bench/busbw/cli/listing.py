@@ -38,7 +38,7 @@ _INDENT = "    | "
 @click.argument("what", type=click.Choice(["ops", "algorithms", "backends", "suites", "launchers", "runs"]))
 @results_dir_option
 @as_json_option
-@collection.paused()
+@collection.paused(until_exit=True)
 def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
     """List ops, algorithms, backends, suites, launchers or runs."""
     table = rows(what, results_dir)
@@ -205,7 +205,9 @@ _DIFFER: Mapping[str, Callable[[RunLine], Hashable]] = {
 
 
 def _runs(lines: Sequence[tuple[str, RunLine | BusbwError]]) -> list[dict[str, JSON]]:
-    """A row for each run, with its path. ``differs`` has the settings, variables and facts that tell it from others of the list."""
+    """A row for each run, given by its path. ``differs`` has the settings, variables and facts that tell it from others
+    of the list.
+    """
     rows = [_row(place, line) for place, line in lines]
     readable = [(line, row) for (_, line), row in zip(lines, rows, strict=True) if isinstance(line, RunLine)]
     for kind, of_like in _DIFFER.items():

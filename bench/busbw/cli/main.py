@@ -1,6 +1,5 @@
 """The table of commands, which are imported only when used, and the mapping of errors to exit codes."""
 
-import gc
 import importlib
 import signal
 import sys
@@ -144,7 +143,6 @@ class _Commands(click.Group):
         finally:
             if not args and extra.get("args") is None:  # the process is the command's own, and now exits
                 _release_signals()
-                gc.freeze()  # on its exit Python looks for garbage three times, in all that was loaded and read
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         try:
