@@ -362,8 +362,7 @@ def test_the_list_of_runs_is_that_of_the_folders(results: Path) -> None:
     there = store.places(results)
     wanted = {place: line_of(outline(Path(place))) for place in there}
     gather(results, list(map(Path, there[:3])), HERE)
-    there = store.places(results)
-    assert lines_of(there) == wanted, "what is no run folder has no line"
+    assert lines_of(store.places(results)) == wanted, "what is no run folder has no line"
     for place in there[:3]:
         (Path(place) / store.SUMMARY_FILE).unlink()
     assert lines_of(there) == wanted
