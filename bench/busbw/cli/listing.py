@@ -254,15 +254,16 @@ def _row(place: str, line: RunLine | BusbwError) -> dict[str, JSON]:
 
 _BRIEF: Mapping[str, Callable[[JSON], str]] = {
     "op": lambda ops: listed(ops, _MOST_OPS),
-    "differs": lambda differs: ", ".join(f"{name} {value}" for name, value in differs.items()),
     "started": clock_time,
 }
 """Columns of a table of runs → their text."""
 
 
 def _in_brief(rows: list[dict[str, JSON]]) -> list[dict[str, JSON]]:
-    """The rows of runs for a table: the number of hosts is beside the first of them."""
+    """The rows of runs for a table: the number of hosts is beside the first of them, what differs is a text."""
     for row in rows:
         if (hosts := row.pop("hosts")) and hosts > 1:
             row["host"] += f" and {hosts - 1} more"
+        if row["differs"]:
+            row["differs"] = ", ".join(f"{name} {value}" for name, value in row["differs"].items())
     return rows
