@@ -359,12 +359,12 @@ def test_a_log_is_a_run_with_its_tool(tmp_path: Path) -> None:
 
 
 def test_the_list_of_runs_is_that_of_the_folders(results: Path) -> None:
-    there = list(folders(results))
-    wanted = {folder: line_of(outline(folder)) for folder in there}
-    gather(results, there[:3], HERE)
-    assert lines_of(there) == wanted
-    for folder in there[:3]:
-        (folder / store.SUMMARY_FILE).unlink()
+    there = store.places(results)
+    wanted = {place: line_of(outline(Path(place))) for place in there}
+    gather(results, list(map(Path, there[:3])), HERE)
+    assert lines_of(store.places(results)) == wanted, "what is no run folder has no line"
+    for place in there[:3]:
+        (Path(place) / store.SUMMARY_FILE).unlink()
     assert lines_of(there) == wanted
     write_night(results, 0, CASES[:1])
     assert lines_of(there)[there[1]] == wanted[there[1]]

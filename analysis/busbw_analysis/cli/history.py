@@ -98,7 +98,7 @@ def _say_what_is_missing(views: Views) -> None:
 @_engine_option
 @results_dir_option
 @as_json_option
-@collection.paused()
+@collection.paused(until_exit=True)
 def history(  # noqa: PLR0913 - click hands every option over by name
     *,
     runs: tuple[str, ...],
@@ -118,9 +118,6 @@ def history(  # noqa: PLR0913 - click hands every option over by name
 
     A value is the median over the launches of a run. Cases with other settings, machines or tools are other lines.
     """
-    folders = [store.find(results_dir, run) for run in runs] or list(store.folders(results_dir))
-    if not folders:
-        raise UsageError(f"there are no runs in {results_dir}; measure one, or give --results-dir", code="no-such-run")
     named = tuple(name.strip() for name in ops.split(",") if name.strip())
     for name in named:
         if name not in OPS:
@@ -134,7 +131,11 @@ def history(  # noqa: PLR0913 - click hands every option over by name
         since=since,
         until=until,
     )
-    with engine_of(engine) as workers, views_of(results_dir, folders, workers) as views:
+    places = [store.find(results_dir, run) for run in runs] or store.places(results_dir)
+    with engine_of(engine) as workers, views_of(results_dir, places, workers) as views:
+        if not views.folders:
+            message = f"there are no runs in {results_dir}; measure one, or give --results-dir"
+            raise UsageError(message, code="no-such-run")
         _say_what_is_missing(views)
         for name, value in (("machine", machine), ("backend", backend), ("label", label)):
             _refuse_absent(views, name, value)
@@ -173,7 +174,7 @@ def sql(*, query: str, as_csv: bool, results_dir: Path, as_json: bool) -> None:
     """Print the result of QUERY, one SELECT in DuckDB's SQL over the views runs and launches of all runs."""
     if as_csv and as_json:
         raise UsageError("--csv and --json: give one of them")
-    with engine_of(None) as workers, views_of(results_dir, list(store.folders(results_dir)), workers) as views:
+    with engine_of(None) as workers, views_of(results_dir, store.places(results_dir), workers) as views:
         _say_what_is_missing(views)
         names, rows = views.answer(query)
     if as_json:

@@ -105,12 +105,12 @@ class Contents:
     """What an index has of run folders.
 
     files: its files that can be read, without copies of others
-    entries: run folders, each with the entry of its present version
+    entries: paths of run folders, each with the entry of its present version
     fresh: run folders without one
     """
 
     files: tuple[Path, ...]
-    entries: tuple[tuple[Path, int], ...]
+    entries: tuple[tuple[str, int], ...]
     fresh: tuple[Path, ...]
 
 
@@ -122,66 +122,69 @@ class Outcome:
     content: bytes | None = None
 
 
-def contents(results_dir: Path, folders: Iterable[Path]) -> Contents:
-    """Which of ``folders``, all below ``results_dir``, have their present version in the index."""
+def contents(
+    results_dir: Path, places: Iterable[Path | str], connection: duckdb.DuckDBPyConnection | None = None
+) -> Contents:
+    """Which of ``places``, all below ``results_dir``, have their present version in the index. Those that are no run
+    folders are left out. ``connection``: one that is open.
+    """
     files = [path for path in sorted(results_dir.glob(f"{INDEX}/*/*/*{_SUFFIX}")) if kept_sources.is_complete(path)]
     if not kept_sources.is_named_literally(results_dir):
         files = []
-    rows = _rows(_VERSIONS, list(map(str, files)))
+    rows = _rows(_VERSIONS, list(map(str, files)), connection)
     first: dict[int, str] = {}
     copies = {row[0] for row in rows if first.setdefault(row[1], row[0]) != row[0]}
     known = {row[2:]: row[1] for row in rows if row[0] not in copies}
     readable = {row[0] for row in rows} - copies
-    entries: list[tuple[Path, int]] = []
+    entries: list[tuple[str, int]] = []
     fresh: list[Path] = []
-    for folder in folders:
-        version = _version_of(folder)
-        if version is None:
+    for place in map(str, places):
+        if (version := _version_of(place)) is None:
             continue
-        entry = known.get((_name(folder), *version))
+        entry = known.get((_name(place), *version))
         if entry is None:
-            fresh.append(folder)
+            fresh.append(Path(place))
         else:
-            entries.append((folder, entry))
+            entries.append((place, entry))
     return Contents(tuple(file for file in files if str(file) in readable), tuple(entries), tuple(fresh))
 
 
-def _rows(query: str, files: list[str]) -> list[tuple[Any, ...]]:
+def _rows(query: str, files: list[str], connection: duckdb.DuckDBPyConnection | None = None) -> list[tuple[Any, ...]]:
     """The rows of ``query`` over the files that can be read: one damaged file fails the query for all."""
     if not files:
         return []
     try:
-        return kept_sources.connection().execute(query, [files]).fetchall()
+        return (connection or kept_sources.connection()).execute(query, [files]).fetchall()
     except duckdb.Error:
         if len(files) == 1:
             return []
-    return [*_rows(query, files[: len(files) // 2]), *_rows(query, files[len(files) // 2 :])]
+    middle = len(files) // 2
+    return [*_rows(query, files[:middle], connection), *_rows(query, files[middle:], connection)]
 
 
-def _name(folder: Path) -> str:
-    return f"{folder.parent.name}/{folder.name}"
+def _name(place: str) -> str:
+    return "/".join(place.split("/")[-2:])
 
 
-def _version_of(folder: Path) -> Version | None:
+def _version_of(place: str) -> Version | None:
     """The present version of a run; None if it has no ``run.json`` any more."""
-    base = str(folder)  # paths of os are several times as fast as those of pathlib
     try:
-        document = os.stat(f"{base}/{store.RUN_FILE}")  # noqa: PTH116
+        document = os.stat(f"{place}/{store.RUN_FILE}")  # noqa: PTH116 - several times as fast as pathlib
     except OSError:
         return None
-    return kept_sources.VERSION, document.st_size, document.st_mtime_ns, *kept_sources.state_of(base)
+    return kept_sources.VERSION, document.st_size, document.st_mtime_ns, *kept_sources.state_of(place)
 
 
-def lines_of(folders: Sequence[Path]) -> dict[Path, RunLine]:
-    """The lines of those runs in a list that the index or their kept summaries have. All are of one results folder."""
-    if not folders:
+def lines_of(places: Sequence[str]) -> dict[str, RunLine]:
+    """The lines of those runs, by path, that the index or their kept summaries have. All are of one results folder."""
+    if not places:
         return {}
-    index = contents(folders[0].parent.parent, folders)
-    lines = kept_sources.lines_of(index.fresh)
+    index = contents(Path(places[0]).parent.parent, places)
+    lines = {str(folder): line for folder, line in kept_sources.lines_of(index.fresh).items()}
     stored = dict(_rows(_LINES, list(map(str, index.files))))
     decode = msgspec.json.Decoder(RunLine).decode
     with suppress(KeyError, msgspec.MsgspecError):
-        lines |= {folder: decode(stored[entry]) for folder, entry in index.entries}
+        lines |= {place: decode(stored[entry]) for place, entry in index.entries}
     return lines
 
 
@@ -226,7 +229,7 @@ def insert(
     """Insert the rows of ``folders`` into the table ``fresh``, from kept summaries, which are made where they are
     missing or damaged (``repairing``). The entry of each run, and the runs that cannot be read.
     """
-    versions = {folder: version for folder in folders if (version := _version_of(folder)) is not None}
+    versions = {folder: version for folder in folders if (version := _version_of(str(folder))) is not None}
     fitting = kept_sources.sources_of(versions)
     missing = [folder for folder in versions if folder not in fitting]
     outcomes = dict(zip(missing, engine.map(summarise, [folder.absolute() for folder in missing]), strict=True))
@@ -255,7 +258,7 @@ def insert(
             rows[folder] = {
                 "file": str(places.get(folder, folder) / store.SUMMARY_FILE),
                 "entry": entries[folder],
-                "folder": _name(folder),
+                "folder": _name(str(folder)),
                 "version": source.version,
                 "document_size": document_size,
                 "document_time_ns": document_time_ns,

@@ -56,8 +56,7 @@ class Selection:
         return " AND ".join(["state <> 'wrong'", *texts]), {name: value for name, (value, _) in given.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class RunFacts:
+class RunFacts(msgspec.Struct, frozen=True):
     """A run of a history: ``started`` is in UTC; None if unknown. ``text``: its facts as JSON."""
 
     run: str
@@ -200,6 +199,7 @@ def history_of(views: Views, selection: Selection | None = None) -> History:
     """The trends of the cases that are selected, by operation and size."""
     condition, parameters = (selection or Selection()).condition
     views.connection.execute(_OF_RUNS.format(condition=condition), parameters)
+    views.connection.execute(_NUMBERED)
     described = {row[0]: row[1:] for row in views.rows(_DESCRIBED)}
     runs = [RunFacts(*row) for row in views.rows(_RUNS)]
     table = views.connection.execute(_TRENDS).fetchnumpy()
@@ -224,15 +224,17 @@ _OF_RUNS: Final = """
     FROM of_launches GROUP BY ALL
 """
 """What has a value per case and run."""
-_RUNS: Final = """
-    SELECT run, started, label, facts::VARCHAR FROM runs SEMI JOIN of_runs USING (run) ORDER BY started NULLS FIRST, run
+_NUMBERED: Final = """
+    CREATE OR REPLACE TEMP TABLE numbered AS
+    SELECT
+        run, started, label, facts::VARCHAR AS facts,
+        row_number() OVER (ORDER BY started NULLS FIRST, run) - 1 AS number
+    FROM runs SEMI JOIN of_runs USING (run)
 """
+"""The runs with a value, oldest first."""
+_RUNS: Final = "SELECT run, started, label, facts FROM numbered ORDER BY number"
 _LISTS: Final = ("number", "time_ns", "low_ns", "high_ns", "busbw", "launches")
 _TRENDS: Final = f"""
-    WITH numbered AS (
-        SELECT run, row_number() OVER (ORDER BY started NULLS FIRST, run) - 1 AS number
-        FROM runs SEMI JOIN of_runs USING (run)
-    )
     SELECT series, {", ".join(f"list({name} ORDER BY number) AS {name}" for name in _LISTS)}
     FROM of_runs JOIN numbered USING (run) GROUP BY series
 """  # noqa: S608 - names of columns

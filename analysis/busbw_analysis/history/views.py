@@ -42,11 +42,13 @@ _LOCKS: Final = (
 class Views:
     """The views, in a database that can read nothing else.
 
+    folders: number of run folders
     fresh: number of runs that the index lacks
     unreadable: runs that cannot be read
     """
 
     connection: duckdb.DuckDBPyConnection
+    folders: int
     fresh: int
     unreadable: tuple[Unreadable, ...]
 
@@ -72,12 +74,14 @@ class Views:
 
 
 @contextmanager
-def views_of(results_dir: Path, folders: Sequence[Path], engine: Engine) -> Iterator[Views]:
-    """The views of the runs in ``folders``, all of them below ``results_dir``. Raises the errors of ``engine``."""
-    index = contents(results_dir, folders)
-    entries = [entry for _, entry in index.entries]
+def views_of(results_dir: Path, places: Sequence[Path | str], engine: Engine) -> Iterator[Views]:
+    """The views of the runs in ``places``, all of them below ``results_dir``; those that are no run folders are left
+    out. Raises the errors of ``engine``.
+    """
     unreadable: list[Unreadable] = []
     with fresh_table() as connection:
+        index = contents(results_dir, places, connection)  # opening another one would take as long as its query
+        entries = [entry for _, entry in index.entries]
         for first in range(0, len(index.fresh), _RUNS_AT_A_TIME):
             inserted, without = insert(connection, index.fresh[first : first + _RUNS_AT_A_TIME], engine)
             entries += inserted.values()
@@ -89,4 +93,4 @@ def views_of(results_dir: Path, folders: Sequence[Path], engine: Engine) -> Iter
         connection.execute("CREATE TABLE present AS SELECT unnest($entries::BIGINT[]) AS entry", {"entries": entries})
         for statement in (*_VIEWS, *_LOCKS):
             connection.execute(statement)
-        yield Views(connection, len(index.fresh), tuple(unreadable))
+        yield Views(connection, len(index.entries) + len(index.fresh), len(index.fresh), tuple(unreadable))

@@ -7,7 +7,9 @@ import textwrap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
@@ -36,7 +38,7 @@ _INDENT = "    | "
 @click.argument("what", type=click.Choice(["ops", "algorithms", "backends", "suites", "launchers", "runs"]))
 @results_dir_option
 @as_json_option
-@collection.paused()
+@collection.paused(until_exit=True)
 def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
     """List ops, algorithms, backends, suites, launchers or runs."""
     table = rows(what, results_dir)
@@ -45,26 +47,28 @@ def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
     elif not table:
         echo(f"no {what} in {plain_text(str(results_dir))}", err=True)
     else:
-        echo(as_table([_in_brief(row) for row in table] if what == "runs" else table))
+        echo(as_table(_in_brief(table), _BRIEF) if what == "runs" else as_table(table))
 
 
 def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
     """The rows of the list ``what``."""
     if what == "runs":
-        folders = list(store.folders(results_dir))
+        places = store.places(results_dir)
         # Reading thousands of runs takes minutes; most have a summary with their line of this list.
-        summarised = any((folder / store.SUMMARY_FILE).is_file() for folder in folders)
-        lines: dict[Path, RunLine] = importlib.import_module(_SUMMARIES).lines_of(folders) if summarised else {}
-        return _runs({folder: lines.get(folder) or _line(folder) for folder in folders})
+        summarised = any(os.path.exists(f"{place}/{store.SUMMARY_FILE}") for place in places)  # noqa: PTH110
+        lines: dict[str, RunLine] = importlib.import_module(_SUMMARIES).lines_of(places) if summarised else {}
+        there = (place for place in places if place in lines or store.is_run(place))
+        return _runs([(place, lines.get(place) or _line(Path(place))) for place in there])
     lists = {"ops": _ops, "algorithms": _algorithms, "backends": backends, "suites": _suites, "launchers": launchers}
     return lists[what]()
 
 
-def as_table(table: list[dict[str, JSON]]) -> str:
+def as_table(table: list[dict[str, JSON]], brief: Mapping[str, Callable[[JSON], str]] = MappingProxyType({})) -> str:
     """Aligned columns with headings, as wide as the output. Cells that do not fit are listed below their row; a
-    value that all rows share is printed once, above the table, and one that no row has is left out.
+    value that all rows share is printed once, above the table, and one that no row has is left out. ``brief``: columns
+    → the text of a value.
     """
-    columns = {name: [_cell(row[name]) for row in table] for name in table[0]}
+    columns = {name: _cells([row[name] for row in table], brief.get(name)) for name in table[0]}
     shared = {name: cells[0] for name, cells in columns.items() if len(set(cells)) == 1}
     same = {name: cell for name, cell in shared.items() if cell == _NOTHING or len(table) > 1}
     widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items() if name not in same}
@@ -88,6 +92,13 @@ def as_table(table: list[dict[str, JSON]]) -> str:
         rest = [value if name == "what" else f"{name}: {value}" for name, value in named if value != _NOTHING]
         lines += below.wrap("; ".join(rest)) if rest else []
     return "\n".join(lines)
+
+
+def _cells(values: Sequence[JSON], brief: Callable[[JSON], str] | None) -> list[str]:
+    cells: list[str] = []
+    for value, alike in groupby(values):  # most runs are like the one before
+        cells += [_cell(brief(value) if brief and value else value)] * len(list(alike))
+    return cells
 
 
 def _cell(value: JSON) -> str:
@@ -186,22 +197,29 @@ def _line(folder: Path) -> RunLine | BusbwError:
 
 
 _DIFFER: Mapping[str, Callable[[RunLine], Hashable]] = {
-    "settings": lambda line: line.ops,
-    "variables": lambda line: line.backends,
-    "facts": lambda line: (line.machine, line.backends),
+    "settings": attrgetter("ops"),
+    "variables": attrgetter("backends"),
+    "facts": attrgetter("machine", "backends"),
 }
 """What runs may differ in → those among which it is compared: ops, backend and machine tell the others apart."""
 
 
-def _runs(lines: Mapping[Path, RunLine | BusbwError]) -> list[dict[str, JSON]]:
-    """A row for each run. ``differs`` has the settings, variables and facts that tell it from others of the list."""
-    among: dict[tuple[str, Hashable], list[dict[str, str]]] = {}
-    for line in lines.values():
-        if isinstance(line, RunLine):
-            for kind, of_like in _DIFFER.items():
-                among.setdefault((kind, of_like(line)), []).append(getattr(line, kind))
-    unlike = {of_kind: _unlike(named) for of_kind, named in among.items()}
-    return [_row(folder, line, unlike) for folder, line in lines.items()]
+def _runs(lines: Sequence[tuple[str, RunLine | BusbwError]]) -> list[dict[str, JSON]]:
+    """A row for each run, given by its path. ``differs`` has the settings, variables and facts that tell it from others
+    of the list.
+    """
+    rows = [_row(place, line) for place, line in lines]
+    readable = [(line, row) for (_, line), row in zip(lines, rows, strict=True) if isinstance(line, RunLine)]
+    for kind, of_like in _DIFFER.items():
+        among: dict[Hashable, list[tuple[dict[str, str], dict[str, JSON]]]] = {}
+        for line, row in readable:
+            among.setdefault(of_like(line), []).append((getattr(line, kind), row))
+        for alike in among.values():
+            for name in _unlike([named for named, _ in alike]):
+                for named, row in alike:
+                    if name in named:
+                        row["differs"] = {**(row["differs"] or {}), name: named[name]}
+    return rows
 
 
 def _unlike(named: Sequence[Mapping[str, str]]) -> list[str]:
@@ -211,35 +229,41 @@ def _unlike(named: Sequence[Mapping[str, str]]) -> list[str]:
     return [name for name in names if len({of_run.get(name) for of_run in distinct}) > 1]
 
 
-def _row(
-    folder: Path, line: RunLine | BusbwError, unlike: Mapping[tuple[str, Hashable], Sequence[str]]
-) -> dict[str, JSON]:
-    row: dict[str, JSON] = dict.fromkeys(_COLUMNS)
-    row["run"] = folder.name
+def _row(place: str, line: RunLine | BusbwError) -> dict[str, JSON]:
+    """The row of a run, ``differs`` not yet filled in."""
+    machine, name = place.split("/")[-2:]
     if not isinstance(line, RunLine):
-        return row | {"machine": folder.parent.name, "state": f"unreadable: {line}"}
-    for name in ("label", "started", "host", "hosts", "ranks", "plan", "machine", "state"):
-        row[name] = getattr(line, name)
-    row["op"], row["backend"] = list(line.ops), list(line.backends)
-    row["cases"], row["launches"] = f"{line.measured} of {line.cases}", f"{line.complete} of {line.planned}"
-    own = {
-        name: value
-        for kind, of_like in _DIFFER.items()
-        for name in unlike[kind, of_like(line)]
-        if (value := getattr(line, kind).get(name)) is not None
+        return dict.fromkeys(_COLUMNS) | {"run": name, "machine": machine, "state": f"unreadable: {line}"}
+    return {
+        "run": name,
+        "label": line.label,
+        "op": list(line.ops),
+        "differs": None,
+        "backend": list(line.backends),
+        "ranks": line.ranks,
+        "host": line.host,
+        "hosts": line.hosts,
+        "started": line.started,
+        "launches": f"{line.complete} of {line.planned}",
+        "state": line.state,
+        "cases": f"{line.measured} of {line.cases}",
+        "plan": line.plan,
+        "machine": line.machine,
     }
-    row["differs"] = own or None
-    return row
 
 
-def _in_brief(row: dict[str, JSON]) -> dict[str, JSON]:
-    """The row of a run for a table."""
-    brief = row | {
-        "op": row["op"] and listed(row["op"], _MOST_OPS),
-        "differs": row["differs"] and ", ".join(f"{name} {value}" for name, value in row["differs"].items()),
-        "started": row["started"] and clock_time(row["started"]),
-    }
-    hosts = brief.pop("hosts")
-    if hosts and hosts > 1:
-        brief["host"] = f"{row['host']} and {hosts - 1} more"
-    return brief
+_BRIEF: Mapping[str, Callable[[JSON], str]] = {
+    "op": lambda ops: listed(ops, _MOST_OPS),
+    "started": clock_time,
+}
+"""Columns of a table of runs → their text."""
+
+
+def _in_brief(rows: list[dict[str, JSON]]) -> list[dict[str, JSON]]:
+    """The rows of runs for a table: the number of hosts is beside the first of them, what differs is a text."""
+    for row in rows:
+        if (hosts := row.pop("hosts")) and hosts > 1:
+            row["host"] += f" and {hosts - 1} more"
+        if row["differs"]:
+            row["differs"] = ", ".join(f"{name} {value}" for name, value in row["differs"].items())
+    return rows
