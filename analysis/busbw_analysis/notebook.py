@@ -74,7 +74,7 @@ def _frame(columns: Columns) -> "pd.DataFrame":
     try:
         import pandas as pd  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise UsageError("a data frame needs the package pandas: pip install 'busbw[frames]'") from error
+        raise UsageError("a data frame needs pandas: pip install 'busbw[frames]'", code="no-pandas") from error
     return pd.DataFrame(columns)
 
 

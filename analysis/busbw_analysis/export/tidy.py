@@ -120,6 +120,7 @@ def _distinct(values: Iterable[str | None]) -> str | None:
 
 
 def _column(values: Sequence[JSON]) -> npt.NDArray[Any]:
+    """``values`` as numbers if all that are known are numbers."""
     known = np.array([value for value in values if value is not None])
     if len(known) == len(values) and known.dtype.kind != "U":
         return known
@@ -156,8 +157,8 @@ def _of_block(run: int, case: int, block: Measurement) -> Columns:
 
 
 def _part(where: tuple[int, int, Measurement | Imported], **given: npt.ArrayLike) -> Columns:
-    """The columns of samples, of a run and case by number and a row, with those ``given``; NaN for others. Times are
-    those of all calls.
+    """The columns of the samples of a row, with the numbers of its run and case; NaN if not ``given``. Times are those
+    of all calls of a sample.
     """
     run, case, row = where
     whole = {
@@ -209,18 +210,15 @@ def to_parquet(columns: Columns) -> bytes:
 
 def _values(column: npt.NDArray[Any]) -> list[Any]:
     """The values of ``column``, None if unknown."""
-    values: list[Any] = (np.where(np.isnan(column), None, column) if column.dtype.kind == "f" else column).tolist()
+    values: list[Any] = (np.where(np.isfinite(column), column, None) if column.dtype.kind == "f" else column).tolist()
     return values
 
 
 def _decimal(value: float) -> msgspec.Raw:
     """``value`` as JSON, rounded to 15 decimals."""
+    if value and not 1e-15 <= abs(value) <= 1e16:
+        return msgspec.Raw(f"{value:.15g}".encode())
     whole, part = divmod(abs(value), 1)
-    decimals = round(part * 1e15)
-    if value and not 1e-15 <= abs(value) < 1e16:
-        text = f"{value:.15g}"
-    else:
-        whole += decimals == 10**15
-        fraction = f"{decimals % 10**15:015d}".rstrip("0") or "0"
-        text = f"{'-' * (value < 0)}{whole:.0f}.{fraction}"
-    return msgspec.Raw(text.encode())
+    carried, decimals = divmod(round(part * 1e15), 10**15)
+    fraction = f"{decimals:015d}".rstrip("0") or "0"
+    return msgspec.Raw(f"{'-' * (value < 0)}{whole + carried:.0f}.{fraction}".encode())
