@@ -110,8 +110,6 @@ WITHOUT_EXTRAS = f"import sys; sys.modules.update(dict.fromkeys({tuple(EXTRAS)})
         "show results/samples/vm/20261121T081628.085Z-4ad500",
         "fit tests/data/logs/nccl-tests-2.19.txt",
         "export results/samples/vm/20261121T081628.085Z-4ad500 --to markdown",
-        "export tests/data/logs/nccl-tests-2.19.txt --to csv",
-        "export tests/data/logs/nccl-tests-2.19.txt --to json-lines",
         "export tests/data/logs/nccl-tests-2.19.txt --to parquet --output /dev/null",
         "training plan --help",
         "list backends",
