@@ -37,7 +37,7 @@ $(installed): pyproject.toml constraints.txt
 	@test -x $(venv)/bin/python || $(PYTHON) -m venv $(venv)
 	@echo "Installing into $(venv); the first time this downloads torch."
 	@$(install) hatchling hatch-vcs
-	@$(install) --no-build-isolation --editable '.[run,report,mpi]'
+	@$(install) --no-build-isolation --editable '.[run,report,frames,mpi]'
 	@$(venv)/bin/python -c 'import duckdb, matplotlib.pyplot, pandas, torch.distributed.fsdp'
 	@touch $@
 

@@ -28,6 +28,6 @@ def load(
     Raises StoreError if a run is not found, LogError for a log without necessary facts, UnlikeRuns for runs that
     may not be pooled, UsageError if no run is given.
     """
-    from busbw_analysis.notebook import judged  # noqa: PLC0415 - imports pandas and scipy
+    from busbw_analysis.notebook import judged  # noqa: PLC0415 - imports numpy
 
     return judged(tuple(map(str, runs)), results_dir, force=force, facts=facts)

@@ -7,8 +7,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from busbw.errors import UsageError, refuse_unknown
 from busbw.runs.store import usual_results_dir
 from busbw.system.catalog import catalogue
@@ -16,13 +14,14 @@ from busbw_analysis.assembly.judge import judgement_of
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.export.frames import case_frame, sample_frame
+from busbw_analysis.export.tidy import Columns, case_columns, sample_columns
 from busbw_analysis.report import plots
 from busbw_analysis.report.curves import curve_label, panel_of, varying_fields
 from busbw_analysis.report.show import about, show_blocks, show_rows
 from busbw_analysis.report.to_terminal import render
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -32,13 +31,13 @@ class Run:
 
     judgement: Judgement
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """One row per case and group of ranks, in the order of the plan; docs/python.md lists the columns."""
-        return case_frame(self.judgement)
+        return _frame(case_columns(self.judgement))
 
-    def samples(self) -> pd.DataFrame:
+    def samples(self) -> "pd.DataFrame":
         """One row per sample and group of ranks; docs/python.md lists the columns. Times are ns per call."""
-        return sample_frame(self.judgement.samples)
+        return _frame(sample_columns(self.judgement.samples)).astype({"group": "category"})
 
     def plot(self, op: str) -> "Figure":
         """Plot the busbw of ``op`` over size, with intervals, fits, models and peaks; algbw if nothing crosses a wire.
@@ -68,6 +67,15 @@ class Run:
         answer = "".join(f"<p>{label}: {escape(text)}</p>" for label, text in answer_of(self.judgement).lines)
         table = render(show_blocks(show_rows(self.judgement), *about(self.judgement)))
         return f"{answer}<pre>{escape(table)}</pre>"
+
+
+def _frame(columns: Columns) -> "pd.DataFrame":
+    """``columns`` as a frame. Raises UsageError without pandas."""
+    try:
+        import pandas as pd  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise UsageError("a data frame needs pandas: pip install 'busbw[frames]'", code="no-pandas") from error
+    return pd.DataFrame(columns)
 
 
 def _facts(given: Mapping[str, str | int | None]) -> LogFacts:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_fd_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,7 +35,7 @@ from busbw_analysis.data.readers.logs import recognise
 from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.export import EXPORTERS, frames
+from busbw_analysis.export import EXPORTERS, tidy
 from busbw_analysis.export.nccl_tests import _number
 from busbw_analysis.report.show import about
 
@@ -181,6 +181,31 @@ def test_tidy_files_have_the_same_numbers(judgement: Judgement, tmp_path: Path) 
     assert list(csv.columns) == list(parquet.columns) == list(lines[0])
 
 
+CELLS = st.lists(
+    st.tuples(
+        st.none() | st.floats(allow_infinity=False),
+        st.none()
+        | st.text(st.characters(exclude_categories=["Cs"]), max_size=5).filter(lambda text: as_cell(text) == text),
+        st.none() | st.integers(-(2**40), 2**40),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(CELLS)
+@settings(max_examples=30, deadline=None)
+def test_tidy_files_are_written_as_pandas_writes_them(
+    rows: list[tuple[float | None, str | None, int | None, bool]],
+) -> None:
+    columns = {name: tidy._column(values) for name, values in zip("abcd", zip(*rows, strict=True), strict=True)}
+    frame = pd.DataFrame([dict(zip("abcd", row, strict=True)) for row in rows])
+    assert tidy.to_csv(columns) == frame.to_csv(index=False).encode()
+    lines = frame.to_json(orient="records", lines=True, double_precision=15, force_ascii=False)
+    assert tidy.to_json_lines(columns) == lines.encode()
+
+
 def test_tidy_files_tell_runs_apart(tmp_path: Path) -> None:
     runs = []
     for seed, label in ((2, "after"), (1, "before")):
@@ -195,7 +220,7 @@ def test_tidy_files_tell_runs_apart(tmp_path: Path) -> None:
     ]
     log = Path(__file__).parents[1] / "data/logs/nccl-tests-2.19.txt"
     imported = CliRunner().invoke(main, ["import", str(log), "--label", "theirs", "--results-dir", str(tmp_path)])
-    of_log = frames.case_frame(judge(pool([find(tmp_path, imported.stdout.strip()).read()])))
+    of_log = tidy.case_columns(judge(pool([find(tmp_path, imported.stdout.strip()).read()])))
     assert set(of_log["label"]) == {"theirs"}
     refusal = CliRunner().invoke(main, ["import", str(log), "--label", "a\nb", "--results-dir", str(tmp_path)])
     assert refusal.exit_code == 2
@@ -257,7 +282,8 @@ def test_no_text_of_a_csv_is_a_formula_and_all_of_it_reads_back(tmp_path: Path) 
     first = judge(pool([synthetic_run(cases, launches=1, samples=10)]))
     cells = [cell for row in csv.reader(EXPORTERS["csv"].cases(first).decode().splitlines()) for cell in row]
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
-    assert frames.csv(pd.DataFrame({"number": [-1.5], "text": ["-1.5"]})) == b"number,text\n-1.5,'-1.5\n"
+    columns = {"number": np.array([-1.5]), "text": np.array(["-1.5"])}
+    assert tidy.to_csv(columns) == b"number,text\n-1.5,'-1.5\n"
     (tmp_path / "a.csv").write_bytes(EXPORTERS["csv"].cases(first))
     read = [
         (row.case.backend, row.case.tool_op) for row in find(tmp_path, str(tmp_path / "a.csv")).read().stored.imported

@@ -79,6 +79,7 @@ TOOLS = ("pandas", "matplotlib", "scipy", "busbw_analysis")
         ("from busbw_analysis.cli import main, predict, training", {"matplotlib", "pandas"}),
         ("import busbw_analysis", {*HEAVY, "busbw"}),
         ("import busbw_analysis.diagnosis.judge, busbw_analysis.report.plots", {"torch", "mpi4py"}),
+        ("import busbw_analysis.notebook, busbw_analysis.export", {"torch", "pandas", "matplotlib"}),
     ],
 )
 def test_a_module_loads_nothing_that_it_does_not_need(statement: str, unwanted: Iterable[str]) -> None:
@@ -109,6 +110,7 @@ WITHOUT_EXTRAS = f"import sys; sys.modules.update(dict.fromkeys({tuple(EXTRAS)})
         "show results/samples/vm/20261121T081628.085Z-4ad500",
         "fit tests/data/logs/nccl-tests-2.19.txt",
         "export results/samples/vm/20261121T081628.085Z-4ad500 --to markdown",
+        "export tests/data/logs/nccl-tests-2.19.txt --to parquet --output /dev/null",
         "training plan --help",
         "list backends",
         "doctor",

@@ -1,10 +1,12 @@
 """Runs in notebooks: ``busbw_analysis.load`` and docs/python.md, whose code is run."""
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from refused import refused
 
 import busbw_analysis as ba
 from busbw.errors import UsageError
@@ -95,6 +97,14 @@ def test_what_is_no_run_and_no_op_of_it_is_refused(tmp_path: Path, run: Run) -> 
     for asked in (ba.load, lambda: ba.load("latest", results_dir=tmp_path), lambda: run.plot("allreduce")):
         with pytest.raises(UsageError):
             asked()
+
+
+def test_only_a_frame_needs_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    run = ba.load(SAMPLE)
+    for frame in (run.table, run.samples):
+        with refused(UsageError, "no-pandas"):
+            frame()
 
 
 def test_the_folder_of_runs_is_that_of_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,14 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
 needs what another loads.
 """
 
-EXTRAS = {"torch": "run", "matplotlib": "report", "mpi4py": "mpi", "distributed": "dask", "pynvml": "gpu"}
+EXTRAS = {
+    "torch": "run",
+    "matplotlib": "report",
+    "pandas": "frames",
+    "mpi4py": "mpi",
+    "distributed": "dask",
+    "pynvml": "gpu",
+}
 """Optional package → the extra of busbw that installs it."""
 
 _ROWS = {name: row for commands in COMMANDS.values() for name, row in commands.items()}

@@ -1,16 +1,19 @@
-"""Cases and samples as tidy data frames, for notebooks and exported files; units are in the column names.
+"""Cases and samples as tidy columns, for data frames and exported files; units are in the column names.
 
 docs/python.md explains the columns.
 """
 
-from collections.abc import Iterable
+import csv
+from collections.abc import Iterable, Sequence
+from io import StringIO
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final, TypeAlias
 
+import msgspec
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from busbw.escape import as_cell
 from busbw.runs.described import variables_in_words
@@ -45,19 +48,22 @@ _OF_SAMPLES: Final = (
 )
 
 
-def case_frame(judgement: Judgement) -> pd.DataFrame:
+Columns: TypeAlias = dict[str, npt.NDArray[Any]]
+"""Columns of one length by name: numbers, NaN if unknown, or objects, None if unknown."""
+
+
+def case_columns(judgement: Judgement) -> Columns:
     """One row per case and group of ranks, in the order of the plan."""
     peaks = peaks_of(judgement)
-    return pd.DataFrame(
-        [
-            _row(judgement, summary, group, None if group is None else peaks.get((summary.index, group.ranks)))
-            for summary in judgement.cases
-            for group in summary.groups or (None,)
-        ]
-    )
+    rows = [
+        _row(judgement, summary, group, None if group is None else peaks.get((summary.index, group.ranks)))
+        for summary in judgement.cases
+        for group in summary.groups or (None,)
+    ]
+    return {name: _column([row[name] for row in rows]) for name in rows[0]}
 
 
-def sample_frame(samples: Samples) -> pd.DataFrame:
+def sample_columns(samples: Samples) -> Columns:
     """One row per sample and group of ranks. Times are ns per call."""
     parts = [
         _of_block(run, case, row) if isinstance(row, Measurement) else _of_log(run, case, row)
@@ -65,16 +71,11 @@ def sample_frame(samples: Samples) -> pd.DataFrame:
         if isinstance(row, Measurement) or row.samples_ns
     ]
     if not parts:
-        return pd.DataFrame(columns=list(_OF_SAMPLES))
-    frame = pd.concat(parts, ignore_index=True)
-    cases, calls = {index: case for case, index in samples.cases.items()}, frame["calls"]
-    for name in ("op", "size_bytes"):
-        frame[name] = frame["case"].map({index: getattr(case, name) for index, case in cases.items()})
-    frame["group"] = frame["group"].astype("category")
-    frame["time_ns"] = frame["slowest_ns"] / calls
-    for name in ("fastest_ns", "arrival_skew_ns", "exit_span_ns"):
-        frame[name] = frame[name] / calls
-    return frame[list(_OF_SAMPLES)]
+        return {name: np.empty(0, dtype=object) for name in _OF_SAMPLES}
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in _OF_SAMPLES}
+    for name in ("time_ns", "fastest_ns", "arrival_skew_ns", "exit_span_ns"):
+        columns[name] = columns[name] / columns["calls"]
+    return columns
 
 
 def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None, peak: Peak | None) -> dict[str, JSON]:
@@ -118,62 +119,106 @@ def _distinct(values: Iterable[str | None]) -> str | None:
     return ", ".join(dict.fromkeys(value for value in values if value is not None)) or None
 
 
-def _of_log(run: int, case: int, row: Imported) -> pd.DataFrame:
+def _column(values: Sequence[JSON]) -> npt.NDArray[Any]:
+    """``values`` as numbers if all that are known are numbers."""
+    known = np.array([value for value in values if value is not None])
+    if len(known) == len(values) and known.dtype.kind != "U":
+        return known
+    return np.array(values, dtype=np.float64 if len(known) and known.dtype.kind in "if" else object)
+
+
+def _of_log(run: int, case: int, row: Imported) -> Columns:
     """The samples of a case from another tool's log: one call each, of the slowest process."""
-    return _frame(
-        (run, row.launch, row.block, case),
-        group=rank_list(row.ranks),
+    return _part(
+        (run, case, row),
+        group=np.array(rank_list(row.ranks), dtype=object),
         sample=np.arange(len(row.samples_ns)),
         calls=1,
-        slowest_ns=np.array(row.samples_ns),
+        time_ns=np.array(row.samples_ns),
     )
 
 
-def _of_block(run: int, case: int, block: Measurement) -> pd.DataFrame:
+def _of_block(run: int, case: int, block: Measurement) -> Columns:
     """The samples of all groups of a block."""
     columns = columns_of(block)
     lengths, starts = columns.length, columns.ranks.starts[:-1]
     places = columns.last_place if len(columns.last_place) else columns.fastest_place
-    return _frame(
-        (run, block.launch, block.block, case),
-        group=np.repeat([rank_list(ranks) for ranks in columns.ranks], lengths),
+    return _part(
+        (run, case, block),
+        group=np.repeat(np.array([rank_list(ranks) for ranks in columns.ranks], dtype=object), lengths),
         sample=np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths),
         calls=block.calls,
-        slowest_ns=columns.slowest,
+        time_ns=columns.slowest,
         fastest_ns=columns.fastest,
         last_rank=columns.ranks.flat[np.repeat(starts, lengths) + places].astype(np.int64),
-        arrival_skew_ns=columns.skew if len(columns.skew) else None,
-        exit_span_ns=columns.span if len(columns.span) else None,
+        arrival_skew_ns=columns.skew if len(columns.skew) else np.nan,
+        exit_span_ns=columns.span if len(columns.span) else np.nan,
     )
 
 
-def _frame(where: tuple[int, int, int, int], **columns: object) -> pd.DataFrame:
-    """A frame of ``columns`` for the run, launch, block and case in ``where``; NaN for missing values."""
-    present = {name: value for name, value in columns.items() if value is not None}
-    unknown = dict.fromkeys(("fastest_ns", "last_rank", "arrival_skew_ns", "exit_span_ns"), np.nan)
-    return pd.DataFrame({**dict(zip(("run", "launch", "block", "case"), where, strict=True)), **unknown, **present})
-
-
-def csv(frame: pd.DataFrame) -> bytes:
-    """A header and one line per row; unknown numbers are empty, and no text is a formula (``as_cell``)."""
-    texts = {
-        str(name): column.map(lambda value: as_cell(value) if isinstance(value, str) else value)
-        for name, column in frame.select_dtypes(exclude="number").items()
+def _part(where: tuple[int, int, Measurement | Imported], **given: npt.ArrayLike) -> Columns:
+    """The columns of the samples of a row, with the numbers of its run and case; NaN if not ``given``. Times are those
+    of all calls of a sample.
+    """
+    run, case, row = where
+    whole = {
+        **dict.fromkeys(_OF_SAMPLES, np.nan),
+        "run": run,
+        "launch": row.launch,
+        "block": row.block,
+        "case": case,
+        "size_bytes": row.case.size_bytes,
+        "op": np.array(row.case.op, dtype=object),
+        **given,
     }
-    return frame.assign(**texts).to_csv(index=False).encode()
+    return dict(zip(whole, np.broadcast_arrays(*whole.values()), strict=True))
 
 
-def json_lines(frame: pd.DataFrame) -> bytes:
+def to_csv(columns: Columns) -> bytes:
+    """A header and one line per row; unknown numbers are empty, and no text is a formula (``as_cell``)."""
+    text = StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    cells = (
+        [as_cell(value) if isinstance(value, str) else value for value in _values(column)]
+        for column in columns.values()
+    )
+    writer.writerows(zip(*cells, strict=True))
+    return text.getvalue().encode()
+
+
+def to_json_lines(columns: Columns) -> bytes:
     """One object per row; unknown numbers are null."""
-    return frame.to_json(orient="records", lines=True, double_precision=15, force_ascii=False).encode()
+    cells = (
+        [_decimal(value) if isinstance(value, float) else value for value in _values(column)]
+        for column in columns.values()
+    )
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True))
+    return msgspec.json.Encoder().encode_lines(rows).replace(b"/", rb"\/")
 
 
-def parquet(frame: pd.DataFrame) -> bytes:
+def to_parquet(columns: Columns) -> bytes:
     """A Parquet file."""
     import duckdb  # noqa: PLC0415 - 0.1 s, for this format only
 
     with TemporaryDirectory() as folder, duckdb.connect(":memory:") as connection:
-        path = Path(folder) / "frame.parquet"
-        connection.register("frame", frame)
-        connection.execute("COPY frame TO ? (FORMAT parquet, COMPRESSION zstd)", [str(path)])
+        path = Path(folder) / "tidy.parquet"
+        connection.register("tidy", columns)
+        connection.execute("COPY tidy TO ? (FORMAT parquet, COMPRESSION zstd)", [str(path)])
         return path.read_bytes()
+
+
+def _values(column: npt.NDArray[Any]) -> list[Any]:
+    """The values of ``column``, None if unknown."""
+    values: list[Any] = (np.where(np.isfinite(column), column, None) if column.dtype.kind == "f" else column).tolist()
+    return values
+
+
+def _decimal(value: float) -> msgspec.Raw:
+    """``value`` as JSON, rounded to 15 decimals."""
+    if value and not 1e-15 <= abs(value) <= 1e16:
+        return msgspec.Raw(f"{value:.15g}".encode())
+    whole, part = divmod(abs(value), 1)
+    carried, decimals = divmod(round(part * 1e15), 10**15)
+    fraction = f"{decimals:015d}".rstrip("0") or "0"
+    return msgspec.Raw(f"{'-' * (value < 0)}{whole + carried:.0f}.{fraction}".encode())
