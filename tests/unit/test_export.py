@@ -196,14 +196,15 @@ CELLS = st.lists(
 
 @given(CELLS)
 @settings(max_examples=30, deadline=None)
-def test_tidy_files_are_written_as_pandas_writes_them(
+def test_tidy_files_have_all_cells_exactly(
     rows: list[tuple[float | None, str | None, int | None, bool]],
 ) -> None:
     columns = {name: tidy._column(values) for name, values in zip("abcd", zip(*rows, strict=True), strict=True)}
     frame = pd.DataFrame([dict(zip("abcd", row, strict=True)) for row in rows])
     assert tidy.to_csv(columns) == frame.to_csv(index=False).encode()
-    lines = frame.to_json(orient="records", lines=True, double_precision=15, force_ascii=False)
-    assert tidy.to_json_lines(columns) == lines.encode()
+    known = [dict(zip("abcd", row, strict=True)) for row in rows]
+    unknown_is_null = [{**row, "a": None if row["a"] != row["a"] else row["a"]} for row in known]
+    assert [json.loads(line) for line in tidy.to_json_lines(columns).splitlines()] == unknown_is_null
 
 
 def test_tidy_files_tell_runs_apart(tmp_path: Path) -> None:

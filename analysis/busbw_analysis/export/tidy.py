@@ -189,12 +189,8 @@ def to_csv(columns: Columns) -> bytes:
 
 def to_json_lines(columns: Columns) -> bytes:
     """One object per row; unknown numbers are null."""
-    cells = (
-        [_decimal(value) if isinstance(value, float) else value for value in _values(column)]
-        for column in columns.values()
-    )
-    rows = (dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True))
-    return msgspec.json.Encoder().encode_lines(rows).replace(b"/", rb"\/")
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*map(_values, columns.values()), strict=True))
+    return msgspec.json.Encoder().encode_lines(rows)
 
 
 def to_parquet(columns: Columns) -> bytes:
@@ -210,15 +206,7 @@ def to_parquet(columns: Columns) -> bytes:
 
 def _values(column: npt.NDArray[Any]) -> list[Any]:
     """The values of ``column``, None if unknown."""
-    values: list[Any] = (np.where(np.isfinite(column), column, None) if column.dtype.kind == "f" else column).tolist()
+    if column.dtype.kind == "f":
+        column = np.where(np.isfinite(column), column, np.array(None))
+    values: list[Any] = column.tolist()
     return values
-
-
-def _decimal(value: float) -> msgspec.Raw:
-    """``value`` as JSON, rounded to 15 decimals."""
-    if value and not 1e-15 <= abs(value) <= 1e16:
-        return msgspec.Raw(f"{value:.15g}".encode())
-    whole, part = divmod(abs(value), 1)
-    carried, decimals = divmod(round(part * 1e15), 10**15)
-    fraction = f"{decimals:015d}".rstrip("0") or "0"
-    return msgspec.Raw(f"{'-' * (value < 0)}{whole + carried:.0f}.{fraction}".encode())
