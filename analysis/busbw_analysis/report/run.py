@@ -110,6 +110,8 @@ def timing(runs: Sequence[StoredRun]) -> Section:
     spans = [sum(block.elapsed_ns for block in stored.measurements) / 1e9 for stored in runs]
     spent = ", ".join(format_span(seconds) if seconds else MISSING for seconds in spans)
     gist = f"{counted(len(launches), 'launch', 'launches')}, {spent} of measuring; no sample is discarded."
+    if all(stored.run.imported is not None for stored in runs):
+        gist = "Numbers from logs of other tools."
     return Section("timing", "How it was timed", tuple(blocks), gist=gist)
 
 
