@@ -240,9 +240,9 @@ def rules() -> None:
 @results_dir_option
 @click.option("--output", type=FILE, help="File to write.  [default: standard output]")
 def suggest(*, runs: tuple[str, ...], results_dir: Path, output: Path | None) -> None:
-    """Write rules from the healthy RUN..., at least 3, better 10 of several days.
+    """Write rules from 3 or more healthy RUN..., better 10.
 
-    A machine whose runs scatter like these fails the rules less than once in 1,000 runs.
+    Runs of several days are best. A machine whose runs scatter like these fails the rules less than once in 1,000.
     """
     suggestion = suggested(_pooled(results_dir, runs))
     if output is None:
