@@ -68,7 +68,9 @@ def test_a_planted_ratio_is_seen_in_every_band_by_the_exact_test_on_pairs() -> N
 
 
 def test_a_single_band_is_not_one_of_many() -> None:
-    compared = compare_within(pool([a_run([each for each in RINGS if each.size_bytes == 64], World(), launches=2)]), "algorithm", None)
+    compared = compare_within(
+        pool([a_run([each for each in RINGS if each.size_bytes == 64], World(), launches=2)]), "algorithm", None
+    )
     assert [band.verdict.word for band in compared.bands] == ["cannot tell"]
     assert compared.bands[0].verdict.fewest
     assert "bands" not in decides(compared)

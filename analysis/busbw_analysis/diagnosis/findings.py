@@ -20,9 +20,8 @@ from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.lateness import GroupLateness, RankLateness
-from busbw_analysis.data.names import rank_list
+from busbw_analysis.data.names import rank_list, statistic_in_words
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
-from busbw_analysis.data.names import statistic_in_words
 from busbw_analysis.data.resumed import ended_in_words, resuming, resumptions
 from busbw_analysis.data.sentences import capitalised
 from busbw_analysis.data.summary import CaseSummary

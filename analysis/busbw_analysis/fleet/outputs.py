@@ -233,7 +233,7 @@ def verdict_table(judged: Judged) -> Table:
     suspects = counted(judged.judgement.tests, "suspect")
     note = (
         f"Error: probability of such data if nothing is wrong, adjusted for {suspects}; what was measured before "
-        f"they were suspects does not count. Below {100 * ERROR_RATE:.0f} % a suspect is accused; –: not measured since. "
+        f"they were suspects does not count. Below {100 * ERROR_RATE:.0f} % a suspect is accused; –: no such data. "
         "Probability: assumes that 1 % of nodes and 0.1 % of links and switches are bad"
     )
     return table("", columns, judged.judgement.verdicts, note, row_headers=2)
@@ -259,7 +259,8 @@ def heat_lines(judged: Judged) -> Iterator[str]:
     names = [f"{number:2} {judgement.fleet.names[node]}" for number, node in enumerate(nodes, 1)]
     width = max(map(len, names))
     limits = " ".join(f"{shade}{shade} above {limit:g}" for limit, shade in zip(_STEPS, _SHADES[2:], strict=True))
-    yield f"{''.ljust(width)}  from rows to columns, time over that of other pairs: {_SHADES[1] * 2} up to {_STEPS[0]:g}, {limits}"
+    shades = f"{_SHADES[1] * 2} up to {_STEPS[0]:g}, {limits}"
+    yield f"{''.ljust(width)}  from rows to columns (numbered as rows), time over that of other pairs: {shades}"
     yield f"{''.ljust(width)} {''.join(f'{number:3}' for number in range(1, len(nodes) + 1))}"
     for name, row in zip(names, matrix, strict=True):
         cells = "".join(f" {2 * (_SHADES[0] if math.isnan(value) else _shade(value))}" for value in row.tolist())
