@@ -71,7 +71,7 @@ def refuse_unknown(what: str, given: str, allowed: Iterable[str], code: str = Us
 def what_is_known(names: Collection[str], likely: str | None) -> str:
     """The end of a message about an unknown name. A long list is omitted if there is a ``likely`` name."""
     hint = [] if likely is None else [f"did you mean {likely}?"]
-    listed = [f"known: {', '.join(names)}"] if likely is None or len(names) <= _FEW_NAMES else []
+    listed = [f"known: {', '.join(names) or 'none'}"] if likely is None or len(names) <= _FEW_NAMES else []
     return " ".join([*hint, *listed])
 
 

@@ -244,6 +244,8 @@ def test_fewer_nodes_than_a_controller_compares_are_refused_before_a_job_is_subm
     assert new_order("fleet", "4", None, changes).shape.nodes == 4
     with pytest.raises(UsageError, match="4"):
         new_order("fleet", "2", None, changes)
+    with pytest.raises(UsageError):
+        new_order("fleet", "2", 8, changes)
 
 
 @pytest.mark.parametrize("op", ["pair_matrix", "all_to_all_v", "all_gather", "train_ddp", "checkpoint_save"])

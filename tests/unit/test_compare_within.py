@@ -20,7 +20,7 @@ from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.diagnosis import hypothesis_tests
 from busbw_analysis.diagnosis.compare import Comparison
-from busbw_analysis.diagnosis.compare_answer import gist, trust_in_comparison
+from busbw_analysis.diagnosis.compare_answer import decides, gist, trust_in_comparison
 from busbw_analysis.diagnosis.compare_within import COMPARABLE, compare_within, settings_varied
 from busbw_analysis.report import compare as compare_tables
 from busbw_analysis.report.to_terminal import render
@@ -65,6 +65,16 @@ def test_a_planted_ratio_is_seen_in_every_band_by_the_exact_test_on_pairs() -> N
     assert [band.estimate.ratio * one.ratio for band, one in zip(back.bands, estimates, strict=True)] == [
         *(pytest.approx(1) for _ in SIZES)
     ]
+
+
+def test_a_single_band_is_not_one_of_many() -> None:
+    compared = compare_within(
+        pool([a_run([each for each in RINGS if each.size_bytes == 64], World(), launches=2)]), "algorithm", None
+    )
+    assert [band.verdict.word for band in compared.bands] == ["cannot tell"]
+    assert compared.bands[0].verdict.fewest
+    assert "bands" not in decides(compared)
+    assert "bands" not in " ".join(gist(compared))
 
 
 def test_what_changes_from_launch_to_launch_hides_no_difference() -> None:

@@ -357,6 +357,13 @@ def test_a_slow_node_in_few_logs_is_not_healthy(
     assert list(healthy.values()) == [True] * (count - 1)
 
 
+def test_two_nodes_are_not_as_fast_as_others(tmp_path: Path) -> None:
+    result = invoke(*rate_logs(tmp_path, combinations(HOSTS[:2], 2), "none", 1.0), "--json-lines")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["healthy"] for row in rows] == [None, None]
+    assert all(row["message"].startswith("cannot tell") for row in rows)
+
+
 def test_every_time_of_a_verdict_was_measured(tmp_path: Path) -> None:
     paths = rate_logs(tmp_path, combinations(HOSTS[:6], 2), "n02", TWICE)
     document = json.loads(invoke(*paths, "--json").stdout)

@@ -284,6 +284,11 @@ def test_a_limit_fails_only_beyond_it_and_names_more_launches(
     assert test.smallest(tests) >= math.expm1(-test.excess) or test.excess > 0
 
 
+@pytest.mark.parametrize(("assumed", "doubt"), [(None, "disturbed"), (0.02, "not significant")])
+def test_a_launch_that_others_disturbed_cannot_fail_and_says_so(assumed: float | None, doubt: str) -> None:
+    assert LimitTest("case", (1.01,), 1.0, 1, assumed).doubt(1) == doubt
+
+
 def test_holm_is_over_all_rules_of_a_gate() -> None:
     values = tuple(np.exp(0.0365 + 0.02 * np.linspace(-1.5, 1.5, 10)).tolist())
     test, rule = LimitTest("case", values, 1.0, 1), Rule(metric="time", at_most="1ns")

@@ -66,6 +66,15 @@ def test_what_is_said_of_logs_is_refused_of_runs_alone(arguments: tuple[str, ...
         assert done.exit_code == code, done.output
 
 
+def test_reports_beside_logs_are_no_logs(tmp_path: Path) -> None:
+    rates = tmp_path / "rates.csv"
+    rates.write_text("size,time\n8,1\n16,2\n", encoding="utf-8")
+    assert sources.logs_in(str(tmp_path), lambda: tmp_path) == (str(rates),)
+    for name in sources.REPORT_FILES:
+        (tmp_path / name).write_bytes(rates.read_bytes())
+    assert sources.logs_in(str(tmp_path), lambda: tmp_path) == (str(rates),)
+
+
 def test_a_report_on_a_file_lies_beside_it(log: Path, results: Path) -> None:
     assert find(results, str(log)).folder == log.parent
 

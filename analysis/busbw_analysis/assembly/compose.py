@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Final
 
 from busbw.errors import StoreError
+from busbw.runs.records import Run
 from busbw.units import clock_time
 from busbw.workloads.model_rows import Model
 from busbw_analysis.assembly import to_json
 from busbw_analysis.assembly.slices import SLICES
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.sentences import capitalised
+from busbw_analysis.data.sources import REPORT_FILES
 from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.compare_answer import answer_lines
@@ -29,7 +31,7 @@ from busbw_analysis.report.run import environment, glossary, missing_cases, timi
 from busbw_analysis.report.slices import CHAPTERS, Chapter, Placed, Unfolded
 
 _LONGEST_NAME: Final = 100
-HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
+HTML_FILE, TEXT_FILE, JSON_FILE = REPORT_FILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def page_of(judgement: Judgement, references: Sequence[Judgement] = (), models: 
     sides = (Side(judgement), *(Side(reference, run_names(reference), reference=True) for reference in references))
     return Page(
         title=_title(judgement),
-        subtitle=f"busbw {first.busbw} · {_pooled(judgement)} · started {clock_time(first.started)} UTC",
+        subtitle=f"busbw {first.busbw} · {_pooled(judgement)} · {_dated(first)}",
         answers=(("", answer, verdict_table(judgement, answer)),),
         figure=overview(sides),
         sections=tuple(_fold_sections(sides, answer, models)),
@@ -192,9 +194,16 @@ def _fold_sections(sides: Sequence[Side], answer: Answer, models: Sequence[Model
 
 
 def _title(judgement: Judgement) -> str:
-    machines = list(dict.fromkeys(stored.run.machine for stored in judgement.runs))
+    logs = [stored.run.imported for stored in judgement.runs]
+    unnamed = any(log is not None and "machine" in log.unknown for log in logs)
+    machines = dict.fromkeys(stored.run.machine for stored in judgement.runs)
     runs = f"{len(judgement.runs)} runs, " if len(judgement.runs) > 1 else ""
-    return f"{runs}{_world(judgement)} on {', '.join(machines)}"
+    return f"{runs}{_world(judgement)} on {judgement.facts.hosts_in_words if unnamed else ', '.join(machines)}"
+
+
+def _dated(run: Run) -> str:
+    """When a run started, or when the log of another tool was written."""
+    return f"{'started' if run.imported is None else 'log file of'} {clock_time(run.started)} UTC"
 
 
 def _world(judgement: Judgement) -> str:

@@ -17,11 +17,11 @@ def explain(words: tuple[str, ...]) -> None:
     The beginning of a term suffices, and its words need no quotes.
     """
     given = " ".join(words).lower()
-    terms = {**FLAGS, **dict(glossary_terms())}
-    asked = (terms, heading_terms()) if given else (FLAGS,)
+    terms, headings = {**FLAGS, **dict(glossary_terms())}, heading_terms()
+    asked = (terms, headings) if given else (FLAGS,)
     for names in asked:
         if shown := [(name, text) for name, text in names.items() if name.lower().startswith(given)]:
             break
     else:
-        raise UsageError(f"{given!r} is none of the terms: {', '.join(terms)}")
+        raise UsageError(f"{given!r} is none of the terms: {', '.join(terms | headings)}")
     echo(render_lines(shown))

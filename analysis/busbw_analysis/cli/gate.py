@@ -240,9 +240,9 @@ def rules() -> None:
 @results_dir_option
 @click.option("--output", type=FILE, help="File to write.  [default: standard output]")
 def suggest(*, runs: tuple[str, ...], results_dir: Path, output: Path | None) -> None:
-    """Write rules from the healthy RUN..., at least 3, better 10 of several days.
+    """Write rules from 3 or more healthy RUN..., better 10.
 
-    A machine whose runs scatter like these fails the rules less than once in 1,000 runs.
+    Runs of several days are best. A machine whose runs scatter like these fails the rules less than once in 1,000.
     """
     suggestion = suggested(_pooled(results_dir, runs))
     if output is None:
@@ -282,7 +282,7 @@ def baseline() -> None:
 @click.argument("name", metavar="NAME")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=options.names_of_runs)
 @results_dir_option
-@click.option("--replace", is_flag=True, help="Set a baseline that exists again.")
+@click.option("--replace", is_flag=True, help="Replace a baseline that exists.")
 def set_(*, name: str, runs: tuple[str, ...], results_dir: Path, replace: bool) -> None:
     """Make RUN... the baseline NAME. Runs of another machine or with other settings are refused."""
     dataset = _pooled(results_dir, runs)
@@ -318,7 +318,10 @@ def plain_baseline(row: baselines.Baseline) -> dict[str, JSON]:
 @results_dir_option
 @as_json_option
 def show(*, name: str, results_dir: Path, as_json: bool) -> None:
-    """Print the runs of the baseline NAME, and what must be equal in a run that is compared with it."""
+    """Print the runs of the baseline NAME.
+
+    Also what must be equal in a run that is compared with it.
+    """
     row = baselines.read(results_dir, name)
     if as_json:
         options.print_json({"name": name, **plain_baseline(row)})

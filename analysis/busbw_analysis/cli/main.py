@@ -176,7 +176,7 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     force: bool,
     as_json: bool,
 ) -> None:
-    """Compare B with A by launches: for each op and size band, B is faster, slower, equal or undecided.
+    """Compare B with A by launches: for each op and size band, B is faster, slower or equal, or it cannot tell.
 
     A and B are runs (a folder, the start or end of a name, a label, "latest"), or comma-separated lists of runs, which
     are pooled. An op that has another dtype, algorithm, threads or cache on each side is compared across that setting,
@@ -284,7 +284,7 @@ def run_names(judgement: Judgement) -> list[str]:
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Output folder.  [default: the run's folder; for several runs, reports/ in the results folder]",
+    help="Output folder.  [default: the run's folder, or beside the log; of several, reports/ in the results folder]",
 )
 @options.run_option(
     "--reference", "Draw the curves of this earlier run as thin lines; repeatable.", "references", multiple=True

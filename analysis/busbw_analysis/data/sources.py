@@ -23,6 +23,8 @@ from busbw_analysis.data.readers.logs import is_log, read_file, reader_named
 _HEAD_BYTES: Final = 1 << 16
 _ARCHIVES: Final = frozenset({".zip", ".tar", ".tgz", ".tbz2", ".txz"})
 _MOST_FILES: Final = 10_000
+REPORT_FILES: Final = ("report.html", "report.md", "report.json")
+"""What `busbw report` writes beside a log: no logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,9 @@ def logs_in(selector: str, unpacked: Callable[[], Path]) -> tuple[str, ...]:
         raise LogError(f"{path}: {_MOST_FILES} files or more; give the folder of the logs alone", code="too-large")
     # The log that an imported run keeps beside it is read with the run.
     logs = tuple(
-        str(file) for file in sorted(members) if not (file.parent / store.RUN_FILE).is_file() and _is_log(file)
+        str(file)
+        for file in sorted(members)
+        if file.name not in REPORT_FILES and not (file.parent / store.RUN_FILE).is_file() and _is_log(file)
     )
     if not logs and folder != path:
         raise LogError(f"{path}: none of {len(members)} files is a log that busbw can read", code="not-a-log")

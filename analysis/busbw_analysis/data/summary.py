@@ -20,7 +20,7 @@ CaseState = Literal["measured", "failed", "skipped", "not reached"]
 FLAGS: Final[dict[str, str]] = {
     "bimodal": "two groups of samples; the median may jump, so compare uses the mean",
     "outlier mode": "samples above 1 ms and 5 × the median take over 10 % of the time",
-    "skew>10%": "ranks enter the call more than 10 % of its time apart",
+    "skew>10%": "first and last rank enter over 10 % of the call's time apart",
     "drift": "the first and the last third of a block differ; rerun when idle",
     "autocorrelated": "neighbouring samples are alike; 5 or more of them count as one",
     "outliers": "over 5 % of samples are outliers; trust the median, not the mean",

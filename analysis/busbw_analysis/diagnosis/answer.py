@@ -17,6 +17,7 @@ from busbw.ops.communication import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
+from busbw_analysis.data.names import statistic_in_words
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.causes import CONTRASTS, FOUND_WITH, causes_of
@@ -414,7 +415,7 @@ def _best(judgement: Judgement, parts: Sequence[AnswerPart]) -> Iterator[str]:
 
 def _rate_of(judgement: Judgement, best: Best, name: str) -> str:
     """The rate with its statistic, ``name`` of the curve, size and share of the peak."""
-    statistic = judgement.cases[best.case].groups[0].statistic or "median"
+    statistic = statistic_in_words(judgement.cases[best.case].groups[0].statistic or "median")
     text = f"{format_rate(best.busbw)} ({statistic}), {name} at {format_size(best.size_bytes)}"
     if best.peak is not None:
         share = f"{100 * best.busbw / best.peak:.3g} % of the peak of {format_rate(best.peak)}"
@@ -468,14 +469,15 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
     many = counted(launches, "launch", "launches") if most == launches else f"{launches} to {most} launches a case"
     where = " on a busy machine" if "disturbed" in busy else ""
     if scatter is None:
-        text = f"{many}{where}: another launch may differ"
+        text = f"{many}{where}: another may differ by more than ±, which covers only this launch"
     elif launches < LAUNCHES_FOR_A_TEST:
         text = f"{many}{where}, whose times scatter by ± {percent(scatter)}, are too few to test for differences"
     else:
         visible = smallest_difference(math.log1p(scatter), launches)
         text = f"{many}{where} {undetected(visible)}"
     undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts if verdict.op in judgement.asked)
-    left = f"; no verdict on {counted(undecided, 'result')}" if undecided else ""
+    has = "has" if undecided == 1 else "have"
+    left = f"; {counted(undecided, 'result')} {has} no verdict" if undecided else ""
     advice = more_launches(judgement) if advise else ""
     return sum(points), (f"{text}{left}", advice, pooled, _tested(judgement))
 
@@ -552,7 +554,7 @@ def more_launches(judgement: Judgement) -> str:
         return ""
     scatter = scatter_of(judgement)
     if scatter is None:
-        return "--launches 6 would give every time a confidence interval"
+        return "--launches 6 would give an interval over launches"
     for target in _TARGETS:
         needed = launches_needed(math.log1p(scatter), target)
         if needed is not None and needed <= _MOST_LAUNCHES:

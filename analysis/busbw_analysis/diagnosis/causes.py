@@ -214,7 +214,7 @@ def _above_peak(judgement: Judgement) -> str:
     points = next(curve.series.points for curve in judgement.curves if curve.series.key == verdict.key)
     rates = [point.busbw for point in points if point.busbw is not None]
     share = share_of_peak(peak.name, max(rates) / peak.busbw if rates and peak.busbw else 0.0)
-    return f"{DOUBTS['exceeded']}: up to {share} ({', '.join(ops)}), because {why_above(peak.level)}"
+    return f"{DOUBTS['exceeded']}: {', '.join(ops)} reached up to {share}, because {why_above(peak.level)}"
 
 
 def _highest_above(judgement: Judgement) -> tuple[Verdict, Peak] | None:

@@ -73,7 +73,10 @@ def _by_verdict(compared: Sequence[Compared], comparison: Comparison) -> str:
         ends = [f"{band.estimate.ratio:.3g}× ({name(band)})" for band in (undecided[0], undecided[-1])]
         middle = f", median {median(band.estimate.ratio for band in undecided):.3g}×" if len(undecided) > 2 else ""
         took = " to ".join(dict.fromkeys(ends))
-        parts.append(f"cannot tell in {_of(len(undecided), many)}, where B took {took} the time of A{middle}")
+        where = f"in {_of(len(undecided), many)}, where"
+        if many == 1:
+            took, where = f"{undecided[0].estimate.ratio:.3g}×", f"for {name(undecided[0])}, the only band:"
+        parts.append(f"cannot tell {where} B takes {took} the time of A{middle}")
     return "; ".join(parts)
 
 
@@ -118,7 +121,7 @@ def label(case: Case) -> str:
 def _of(some: int, every: int) -> str:
     """The count of bands among all bands, in words."""
     if every == 1:
-        return "the only band of sizes"
+        return "the only band"
     if some < every:
         return f"{some} of {every} bands of sizes"
     return "both bands of sizes" if every == 2 else f"all {every} bands of sizes"
@@ -143,7 +146,8 @@ def decides(comparison: Comparison) -> str:
         return ""
     if fewest:
         of = "launches" if comparison.by else "pairs of launches" if comparison.paired else "launches of each side"
-        return f"measure {fewest} {of} or more: with fewer, no difference among so many bands can be significant"
+        among = f" among {len(comparison.bands)} bands" if len(comparison.bands) > 1 else ""
+        return f"measure {fewest} {of} or more: with fewer, no difference{among} can be significant"
     of = unit(comparison)
     counts = sorted(
         verdict.needed.launches for verdict in undecided if verdict.needed is not None and not hopeless(verdict)

@@ -20,7 +20,7 @@ from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.lateness import GroupLateness, RankLateness
-from busbw_analysis.data.names import rank_list
+from busbw_analysis.data.names import rank_list, statistic_in_words
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
 from busbw_analysis.data.resumed import ended_in_words, resuming, resumptions
 from busbw_analysis.data.sentences import capitalised
@@ -162,7 +162,7 @@ def _imported(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Ite
         have = "the samples of one launch" if sampled else "no samples"
         have += " of every rank" if ranked_times else ""
         hidden = [*([] if sampled else ["scatter"]), "drift", "interference", *([] if ranked_times else ["stragglers"])]
-        statistics = ", ".join(map(str, what)) or "none"
+        statistics = ", ".join(map(statistic_in_words, what)) or "none"
         one_number = f"{log.file} is a log of {tool} with one number per case ({statistics}) and {have}"
         missing = f"It does not show {listed(hidden, word='or')}, and two single logs cannot be tested for a difference"
         yield Finding("caution", "imported", (one_number, missing))

@@ -36,6 +36,7 @@ _KINDS: Final[dict[Kind, str]] = {
 _WAYS: Final[dict[Way, str]] = {"both": "both ways", "out": "sending", "in": "receiving"}
 _MOST_NAMED: Final = 3
 _LEAST_ERROR: Final = 1e-4
+_LEAST_COST: Final = 0.0005
 _MOST_IN_A_MAP: Final = 20
 _SHADES: Final = " ·░▒▓█"
 """Not measured: a blank; then up to 1.15, 1.5, 2 and 3 times the usual time, and above."""
@@ -54,11 +55,17 @@ def headline(judged: Judged, options: Options) -> str:
     if not judgement.fleet.count:
         return "cannot tell: nothing was measured on a node alone or between two nodes, as busbw fleet does"
     if not judgement.is_comparable:
-        return f"cannot tell: {many}, but it takes {LEAST_NODES} measured {noun}s to know what is usual"
+        return _too_few(judgement)
     if judgement.verdicts:
         return f"cannot tell: {sentence(judged, judgement.verdicts[0])} ({many})"
     suspects = f"; {counted(judgement.tests, 'suspect')}, normal when measured again" if judgement.tests else ""
     return f"no rate is {_lower_rate(options):.0%} or more below that of others: {many}{suspects}"
+
+
+def _too_few(judgement: FleetJudgement) -> str:
+    noun = judgement.fleet.noun
+    many = f"{counted(judgement.fleet.count, noun)}, {counted(len(judgement.rounds), 'round')}"
+    return f"cannot tell: {many}, but it takes {LEAST_NODES} measured {noun}s to know what is usual"
 
 
 def _lower_rate(options: Options) -> float:
@@ -87,7 +94,7 @@ def _subject(judged: Judged, verdict: Verdict) -> str:
         "link": f"the link {slow}" if verdict.way == "both" else f"{slow} in this direction",
         "switch": f"switch {verdict.switch} is slow",
         "trunk": f"the trunk of switch {verdict.switch} is slow, pairs below it are not",
-        "undecided": "may be slow",
+        "undecided": "may be slow" if len(names) == 1 else "the link may be slow",
     }[verdict.kind]
     if verdict.switch is not None:
         return f"{what}, {_WAYS[verdict.way]} ({compressed(names)})"
@@ -96,7 +103,7 @@ def _subject(judged: Judged, verdict: Verdict) -> str:
         sides = f"{compressed(names[:half])} and {compressed(names[half:])}"
         pairs = counted(verdict.at_once, "pair")
         return f"together they fail: {pairs} at once between {sides} are slow, as many within each side are not"
-    if verdict.kind == "link":
+    if verdict.kind == "link" or (verdict.kind == "undecided" and len(names) == 2):
         return f"{(' ↔ ' if verdict.way == 'both' else ' → ').join(names)}: {what}"
     return f"{listed(names)} {what}"
 
@@ -216,7 +223,7 @@ def verdict_table(judged: Judged) -> Table:
         Column("Measured", lambda row: first(row, "measured_seconds"), format_seconds),
         Column("Ratio", lambda row: first(row, "ratio"), three_digits),
         Column("Count", lambda row: first(row, "rounds"), str),
-        Column("Probability", lambda row: row.probability if row.error is not None else None, _percent),
+        Column("Probability", lambda row: row.probability if row.error not in {None, 1} else None, _percent),
         Column(
             "Error",
             lambda row: row.error if row.error != 1 else None,
@@ -225,9 +232,9 @@ def verdict_table(judged: Judged) -> Table:
     )
     suspects = counted(judged.judgement.tests, "suspect")
     note = (
-        f"Error: probability of such data if nothing is wrong, adjusted for {suspects} and without the data that made "
-        f"them suspects; below {100 * ERROR_RATE:.0f} % a suspect is accused; –: no such data. Probability: assumes "
-        "that 1 % of nodes and 0.1 % of links and switches are bad"
+        f"Error: probability of such data if nothing is wrong, adjusted for {suspects}; what was measured before "
+        f"they were suspects does not count. Below {100 * ERROR_RATE:.0f} % a suspect is accused; –: no such data. "
+        "Probability: assumes that 1 % of nodes and 0.1 % of links and switches are bad"
     )
     return table("", columns, judged.judgement.verdicts, note, row_headers=2)
 
@@ -252,7 +259,8 @@ def heat_lines(judged: Judged) -> Iterator[str]:
     names = [f"{number:2} {judgement.fleet.names[node]}" for number, node in enumerate(nodes, 1)]
     width = max(map(len, names))
     limits = " ".join(f"{shade}{shade} above {limit:g}" for limit, shade in zip(_STEPS, _SHADES[2:], strict=True))
-    yield f"{''.ljust(width)}  from rows to columns, time over that of others: {_SHADES[1] * 2} less, {limits}"
+    shades = f"{_SHADES[1] * 2} up to {_STEPS[0]:g}, {limits}"
+    yield f"{''.ljust(width)}  from rows to columns (numbered as rows), time over that of other pairs: {shades}"
     yield f"{''.ljust(width)} {''.join(f'{number:3}' for number in range(1, len(nodes) + 1))}"
     for name, row in zip(names, matrix, strict=True):
         cells = "".join(f" {2 * (_SHADES[0] if math.isnan(value) else _shade(value))}" for value in row.tolist())
@@ -267,8 +275,9 @@ def cost_sentence(cost: Cost) -> str:
     """What a step loses, and to what it refers."""
     factors = {"compute": cost.compute, "traffic between hosts": cost.network}
     slower = listed(f"{what} takes {three_digits(by)} times as long" for what, by in factors.items() if by > 1)
+    longer = f"{cost.share:.1%} longer" if cost.share >= _LEAST_COST else "no longer"
     return (
-        f"a training step takes {cost.share:.1%} longer with it: {format_seconds(cost.slow_seconds)} instead of "
+        f"a training step takes {longer} with it: {format_seconds(cost.slow_seconds)} instead of "
         f"{format_seconds(cost.usual_seconds)} by the planner's model: all ranks wait for the slowest, and {slower}"
     )
 
@@ -325,6 +334,7 @@ def node_documents(
     fine = (
         f"not found slow; other programs took the CPUs in {counted(busy, 'round')}" if busy else "as fast as the others"
     )
+    unaccused = fine if judgement.is_comparable else _too_few(judgement)
     for node, name in enumerate(judgement.fleet.names):
         own = [verdict for verdict in judgement.verdicts if node in verdict.nodes]
         accused = [verdict for verdict in own if verdict.accuses and node in bad]
@@ -334,7 +344,7 @@ def node_documents(
             "check": CHECK,
             "healthy": state,
             "node": name,
-            "message": sentence(judged, chosen[0]) if chosen else fine,
+            "message": sentence(judged, chosen[0]) if chosen else unaccused,
             "exit_code": {True: 0, False: 1, None: 3}[state],
             "runs": runs,
             "cost": plain(None if cost_of is None else cost_of(replace(judgement, verdicts=tuple(accused)))),

@@ -38,9 +38,10 @@ from busbw_analysis.diagnosis.hypothesis_tests import (
 )
 
 State = Literal["pass", "fail", "cannot tell"]
-Doubt = Literal["too few launches", "too much scatter", "not significant", "runs differ"]
+Doubt = Literal["too few launches", "disturbed", "too much scatter", "not significant", "runs differ"]
 """Why a test cannot tell. ``too much scatter``: a slowdown that must be seen could not have been; ``not significant``:
-the value is beyond its limit, but by less than launches scatter. ``runs differ``: those of the baseline do, by more
+the value is beyond its limit, but by less than launches scatter; ``disturbed``: other programs took CPU time from its
+only launch. ``runs differ``: those of the baseline do, by more
 than their launches.
 """
 
@@ -191,7 +192,7 @@ class LimitTest:
     def doubt(self, tests: int) -> Doubt:
         """Whether these launches can fail at all, and whether the value keeps its limit."""
         if self.smallest(tests) == math.inf:
-            return "too few launches"
+            return "disturbed" if len(self.values) == 1 and self.assumed is None else "too few launches"
         return "not significant" if self.excess > 0 else "too much scatter"
 
     def smallest(self, tests: int) -> float:

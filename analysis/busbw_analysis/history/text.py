@@ -71,7 +71,7 @@ def answer_lines(history: History) -> list[tuple[str, str]]:
     stepped = len({trend_step.trend.series for trend_step in history.steps})
     return [
         *lines,
-        ("cases", f"{stepped} of {of} stepped" if stepped else f"no step in {of}"),
+        ("cases", f"{stepped} of {of} became faster or slower" if stepped else f"none of {of} became faster or slower"),
         ("next", _power(history)),
     ]
 
@@ -80,10 +80,10 @@ def _power(history: History) -> str:
     """The step that would be found, so that none is not taken for proof of none."""
     known = [share for trend in history.trends if (share := trend.smallest_step) is not None]
     if not known:
-        return f"collect {FEWEST_BEFORE} runs of each case: with fewer, even a large step of the time may be found late"
+        return f"collect {FEWEST_BEFORE} runs of each case: with fewer, even a large change may be seen many runs later"
     few = len(history.trends) - len(known)
     more = f"; {counted(few, 'case')} with fewer than {FEWEST_BEFORE} runs may need more" if few else ""
-    return f"a step of {percent(max(known))} would be found within {SOON} runs{more}"
+    return f"a change of {percent(max(known))} would be seen within {SOON} runs{more}"
 
 
 def _line(moment: Moment, names: dict[str, str]) -> tuple[str, str]:

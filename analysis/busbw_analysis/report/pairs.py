@@ -295,6 +295,8 @@ def rank_views(judgement: Judgement) -> Section:
     if not everyone:
         text = "No measured operation lets ranks wait for each other."
         return Section("ranks", "Single ranks", (Paragraph(text),))
+    if judgement.from_logs and not any(row.rank_samples_ns for stored in judgement.runs for row in stored.imported):
+        return Section("ranks", "Single ranks", (Paragraph("The log does not record the times of single ranks."),))
     waiting = [(op, group) for op, group in whole if op in SYNCHRONISING]
     views = [view for _, group in whole for view in group.views]
     shares = by_key((view.rank, view.own_share) for view in views if math.isfinite(view.own_share))

@@ -20,6 +20,7 @@ from busbw_analysis.data.summary import FLAGS, CaseState, CaseSummary
 from busbw_analysis.report.document import MISSING, Cell, Column, Paragraph, Section, Table, Terms, Tone, table
 
 _GLOSSARY: Final = "templates/glossary.toml"
+_HEADINGS: Final = "templates/headings.toml"
 _STOP_WORDS: Final = {
     "converged": "the interval of the median was narrow enough",
     "time_limit": "the time limit of a case was reached",
@@ -110,6 +111,8 @@ def timing(runs: Sequence[StoredRun]) -> Section:
     spans = [sum(block.elapsed_ns for block in stored.measurements) / 1e9 for stored in runs]
     spent = ", ".join(format_span(seconds) if seconds else MISSING for seconds in spans)
     gist = f"{counted(len(launches), 'launch', 'launches')}, {spent} of measuring; no sample is discarded."
+    if all(stored.run.imported is not None for stored in runs):
+        gist = "Numbers from logs of other tools."
     return Section("timing", "How it was timed", tuple(blocks), gist=gist)
 
 
@@ -159,9 +162,13 @@ def glossary() -> Section:
     return Section("glossary", "Words and units", (Terms(terms),), folded=True, gist=gist)
 
 
-@cache
 def _glossary() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(files("busbw_analysis.report").joinpath(_GLOSSARY).read_text(encoding="utf-8"))
+    return _read(_GLOSSARY)
+
+
+@cache
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("busbw_analysis.report").joinpath(name).read_text(encoding="utf-8"))
 
 
 def glossary_terms() -> tuple[tuple[str, str], ...]:
@@ -172,9 +179,10 @@ def glossary_terms() -> tuple[tuple[str, str], ...]:
 
 
 def heading_terms() -> dict[str, str]:
-    """The meanings of headings that are other words than their terms."""
+    """The meanings of headings that are other words than their terms, and of words that no report has."""
     meanings = dict(glossary_terms())
-    return {name: meanings[term] for term, entry in _glossary().items() for name in entry.get("headings", ())}
+    headings = {name: meanings[term] for term, entry in _glossary().items() for name in entry.get("headings", ())}
+    return headings | _read(_HEADINGS)
 
 
 def anchor_of(term: str) -> str:

@@ -208,7 +208,9 @@ def common_flags(every: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], str]:
     counts = Counter(flag for flags in every for flag in flags)
     common = {flag: count for flag, count in counts.items() if len(every) > 1 and 2 * count > len(every)}
     named = ", ".join(f"{flag} ({count})" for flag, count in common.items())
-    return tuple(common), f"flags of most of the {counted(len(every), 'row')}: {named}" if named else ""
+    return tuple(
+        common
+    ), f"also on most of the {counted(len(every), 'row')}, not repeated above: {named}" if named else ""
 
 
 def _title(row: ShownRow, common: Collection[str]) -> str:
@@ -377,7 +379,7 @@ def show_blocks(
         ]
         notes = (*_by_size(members, _reason), _peaks(members), *empty, flagged)
         blocks.append(table(title, _columns(members, launches), members, *notes))
-    meaning = _notes(rows) if explain else ("busbw explain FLAG says what a flag means, busbw show --explain the rest",)
+    meaning = _notes(rows) if explain else ("busbw explain WORD explains flags and headings",)
     notes = (_in_one_line(beside), flags_note, *meaning)
     return [*blocks, Paragraph(text)] if (text := "\n".join(filter(None, notes))) else blocks
 

@@ -132,7 +132,7 @@ def plan_tables(
     notes = [
         f"{plan.tried} layouts were predicted, {plan.too_large} do not fit; the best of equal degrees is shown",
         *(f"left out, {count} times: {why}" for why, count in list(plan.refused.items())[:_MOST_NOTES]),
-        f"first layout in other commands: --layout {layout_text(best.step)}",
+        f"first layout in other commands: --layout={layout_text(best.step)}",
         "dp to ep: exposed communication; binds: what takes half of the step or more",
         f"of peak (MFU): model FLOP over those possible on all GPUs by {by_what}",
         *(f"{name}: {words}" for name, words in assumed.items()),

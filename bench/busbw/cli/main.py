@@ -26,7 +26,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "show": (_JUDGE, "Print a run as a table: rate, interval, skew and share of the peak of every case."),
         "explain": ("busbw_analysis.cli.explain", "Say what a flag or a heading of a table means."),
         "report": (_JUDGE, "Write a report as HTML and Markdown, with a JSON summary."),
-        "compare": (_JUDGE, "Compare two runs case by case: faster, slower, equal or undecided."),
+        "compare": (_JUDGE, "Compare two runs case by case: faster, slower, equal or cannot tell."),
         "history": (_HISTORY, "Print since when each case is faster or slower, and what else changed then."),
         "index": (_HISTORY, "Gather the summaries of all runs, so that history, sql and list runs are fast."),
         "sql": (_HISTORY, "Query all runs with SQL."),

@@ -275,7 +275,7 @@ def print_dry_run(requested: Plan, references: Collection[str], *, as_json: bool
         echo(f"size rounded: {note}", err=True)
     if references:
         echo(
-            f"baseline, added as reference for models and peaks: {', '.join(references)}, "
+            f"reference cases for models and peaks: {', '.join(references)}, "
             f"{units.format_span(of_baseline)} of the time ({baseline_share:.0%}); --no-baseline omits them",
             err=True,
         )

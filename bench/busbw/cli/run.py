@@ -38,7 +38,7 @@ _SECTIONS = (
         option("--root", "Root rank in every group, for rooted operations.  [default: 0]", int),
         option(
             "--no-baseline",
-            "Do not add reference measurements for models and peaks to --op: ping_pong, send_recv and host peaks.",
+            "Do not add reference cases for models and peaks to --op: ping_pong, send_recv and host peaks.",
             is_flag=True,
         ),
         option("--imbalance", "all_to_all_v: imbalance of the traffic, 0 to 1.  [default: 0.5]", float),

@@ -348,12 +348,13 @@ class Plan(Keyed, frozen=True, kw_only=True):
                 "storage to be measured, on every host"
             )
 
-    def require_nodes(self, ranks: int) -> None:
-        """Raise UsageError if these are too few for a controller, of which each is a node or stands for it."""
-        if self.controller is not None and ranks < LEAST_NODES:
+    def require_nodes(self, ranks: int, nodes: int = 1) -> None:
+        """Raise UsageError if these are too few for a controller; of a single node, each rank stands for a node."""
+        count, noun = (ranks, "rank") if nodes == 1 else (nodes, "node")
+        if self.controller is not None and count < LEAST_NODES:
             raise UsageError(
-                f"{units.counted(ranks, 'rank')}, but plan {self.name} compares {LEAST_NODES} nodes or more: --ranks "
-                f"{LEAST_NODES} tries it on one host"
+                f"{units.counted(count, noun)}, but plan {self.name} compares {LEAST_NODES} or more: --nodes "
+                f"{LEAST_NODES} (busbw submit), or --ranks {LEAST_NODES} to try it on one host"
             )
 
     def as_json(self) -> dict[str, JSON]:

@@ -143,7 +143,7 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         raise StoreError(f"the plan stored with run {run.id} cannot be executed by this busbw: {error}") from error
     if plan.controller is not None:
-        raise UsageError(f"run {run.id} has a controller, which chose its rounds by what was measured; {_START_ANEW}")
+        raise UsageError(f"run {run.id} of plan {plan.name} chose its rounds by what was measured; {_START_ANEW}")
     launch_count = plan.launches if launches is None else launches
     seconds = plan.timing.timeout_seconds if timeout_seconds is None else timeout_seconds
     with naming_options():

@@ -455,6 +455,10 @@ def find(results_dir: Path, selector: str) -> Path:
         return matching[0]
     if matching:
         raise UsageError(f"run {selector!r} is ambiguous in {results_dir}: {', '.join(run.name for run in matching)}")
+    if given.is_file():
+        raise UsageError(
+            f"{selector!r} is a file, not a stored run; busbw import {selector} --machine NAME stores a log"
+        )
     where = "it is neither a run folder nor a file"
     if selector and given.is_dir():
         held = list(folders(given))

@@ -115,7 +115,7 @@ def _plan_named(selector: str) -> tuple[Plan, list[str]]:
 def _check_fit(shape: Shape, job_plan: Plan, device: str) -> None:
     """Raise UsageError when ``job_plan`` does not fit the numbers of ranks of ``shape``."""
     for nodes, ranks in shape.worlds:
-        job_plan.require_nodes(ranks)
+        job_plan.require_nodes(ranks, nodes)
         if job_plan.ranks not in {None, ranks}:
             raise UsageError(
                 f"plan {job_plan.name!r} is for {job_plan.ranks} ranks, but {nodes} node(s) with "

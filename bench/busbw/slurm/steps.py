@@ -53,7 +53,7 @@ def carry_out(
     if folder is None and int(variables.get(_RESTARTS, "0") or 0) > 0:
         folder = _begun(runs, variables)
         if folder is not None and outline(folder).run.plan.get("controller") is not None:
-            say(f"requeued; run {folder.name} has a controller and cannot be continued, so a new run begins")
+            say(f"requeued; run {folder.name} chose its rounds itself and cannot be continued, so a new run begins")
             folder = None
         elif folder is None:
             say(f"requeued; no run of this job on these nodes in {results_dir}, so a new run begins")
