@@ -478,6 +478,21 @@ def test_what_was_measured_beside_messages_was_not_among_their_data() -> None:
     assert found.forecasts[0].measured is not None
 
 
+def test_messages_of_one_size_are_too_few_sizes() -> None:
+    short = [case("all_reduce", size) for size in SIZES] + [case("ping_pong", MIB)]
+    far = measured_curves(read_results([synthetic_run(short, OBEYING)]), "all_reduce").messages[False]
+    assert require_type(Unavailable, far).code == "sizes-too-narrow"
+
+
+@pytest.mark.parametrize("algorithm", [None, "ring"])
+def test_a_curve_that_cannot_be_fitted_comes_first_where_there_are_no_messages(algorithm: str | None) -> None:
+    log = find(LOGS, str(LOGS / "nccl-tests-collapse.txt")).read()
+    known = measured_curves(read_results([log.stored]), "all_reduce", algorithm)
+    unfitted = require_type(Unavailable, FittedCurve.of(known.of_library[0]))
+    with refused(AnalysisError, unfitted.code):
+        answer(known, 32, GIB)
+
+
 def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:
     level = World(pieces=(Piece(20e-6, -2e-13),))
     flat = synthetic_run([case("all_reduce", 8 << step) for step in range(20)], level)

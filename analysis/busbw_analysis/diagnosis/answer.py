@@ -16,6 +16,7 @@ from busbw.ops import LOCAL, PAIRED
 from busbw.ops.communication import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.units import counted, format_rate, format_size, format_time
+from busbw_analysis.data.apart import SEVERAL_GPUS
 from busbw_analysis.data.bands import Band
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
@@ -305,6 +306,8 @@ def _unjudged(judgement: Judgement, status: Status, parts: Sequence[AnswerPart],
     if reason := next(filter(None, explanations), ""):
         return reason
     logs = [stored.run.imported for stored in judgement.runs if stored.run.imported is not None]
+    if several := [note.text for log in logs for note in log.notes if note.code == SEVERAL_GPUS]:
+        return sentences(f"not judged: {several[0]}")
     options = [f"--{name}" for name in dict.fromkeys(name for log in logs for name in log.unknown) if name != "machine"]
     if options:
         example = ", such as --nics 8x400Gb/s" if "--nics" in options else ""
