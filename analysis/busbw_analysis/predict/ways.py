@@ -130,8 +130,9 @@ class Ways:
             reasons.append(outcome)
         # Without messages no algorithm helps unless a curve is fitted.
         fits, lacking = self._not_fitted(), isinstance(self.data.messages[asked.hosts > 1], Unavailable)
+        code = reasons[0].code
         reasons = [*fits, *reasons] if lacking else [*reasons, *fits]
-        return Unavailable(reasons[0].code, "; ".join(dict.fromkeys(reason.reason for reason in reasons)))
+        return Unavailable(code, "; ".join(dict.fromkeys(reason.reason for reason in reasons)))
 
     def _annotated(self, forecast: Forecast, notes: tuple[str, ...]) -> Forecast:
         """The forecast with ``notes``, and what is to be noted of its algorithm."""
