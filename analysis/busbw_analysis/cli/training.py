@@ -490,7 +490,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         inputs.refuse_impossible(steps, timed, on.peak, causal=on.machine.causal)
         calibration = calibrate(on.machine, steps)
         assumed |= factors_in_words(calibration.factors)
-    compared = () if calibration is None else calibration.steps
+    held = () if calibration is None else calibration.steps
     machine = on.machine if calibration is None else calibration.machine
     plan = plans.plan(request, machine)
     best, kept = plan.layouts[0], plan.layouts[:top]
@@ -515,12 +515,12 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         "sensitivity": changes,
         "closing": summary,
         "calibration": calibration and calibration.factors,
-        "measured": calibration and [values_of(each, "seconds", "predicted_seconds", "near") for each in compared],
+        "measured": calibration and [values_of(each, "seconds", "predicted_seconds", "near") for each in held],
         "rules": {"layout": compared.step.layout, "orders": [_order(order) for order in orders]} if rules else None,
         "scaling": {scaled.kind: _scaled(scaled) for scaled in grown},
     }
     shown: list[Block] = [
-        *(Paragraph(text, tone="caution") for text in steps_in_words(compared, on.room, kernels)),
+        *(Paragraph(text, tone="caution") for text in steps_in_words(held, on.room, kernels)),
         *pages.plan_trust(best, summary, machine),
         *pages.plan_tables(request, plan, kept, machine, peak, assumed),
         *(pages.change_tables(changes, grown, best) if what_if else ()),
