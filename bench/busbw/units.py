@@ -52,8 +52,7 @@ def parse_size(text: str) -> int:
     number, unit = match.groups()
     factor = _BINARY.get(unit or "B")
     if factor is None:
-        letter = unit[0].upper()
-        hint = f"; did you mean {number}{letter}iB?" if letter in "KMGT" else ""
+        hint = _meant(number, unit[0].upper())
         raise UsageError(f"size {text!r}: unit {unit!r} is not allowed; allowed are {', '.join(_BINARY)}{hint}")
     size = Fraction(number) * factor  # a float is not exact above 2**53
     if size.denominator != 1:
@@ -61,6 +60,16 @@ def parse_size(text: str) -> int:
     if size > LARGEST_SIZE:
         raise UsageError(f"size {text!r} is too large; the maximum is {LARGEST_SIZE} B")
     return int(size)
+
+
+def _meant(number: str, letter: str) -> str:
+    """The sizes that a refused unit may mean: in decimal units, and in binary ones."""
+    power = " KMGT".find(letter)
+    if power < 1:
+        return ""
+    decimal = Fraction(number) * 1000**power
+    in_bytes = f"{decimal} ({number} {letter}B) or " if decimal.denominator == 1 else ""
+    return f"; did you mean {in_bytes}{number}{letter}iB?"
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:

@@ -469,6 +469,16 @@ def test_a_gpu_that_the_log_names_is_not_another_one(tmp_path: Path) -> None:
     assert refused.value.code == "contradiction"
 
 
+def test_a_gpu_is_not_given_to_tables_of_several() -> None:
+    source = find(LOGS, str(LOGS / "nccl-tests-two-machines.txt"))
+    imported = require(source.read(LogFacts(hosts=1)).stored.run.imported)
+    assert "several-gpus" in {note.code for note in imported.notes}
+    assert "gpu" not in imported.unknown
+    with pytest.raises(UsageError) as refused:
+        source.read(LogFacts.stated({"hosts": 1, "gpu": "A100 SXM4 80 GB"}, catalogue()))
+    assert refused.value.code == "contradiction"
+
+
 @pytest.mark.parametrize(
     ("nics", "busbw", "practical", "source"),
     [

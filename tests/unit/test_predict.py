@@ -25,6 +25,7 @@ from busbw.errors import AnalysisError, BusbwError, UnlikeRuns, UsageError
 from busbw.ops import OPS
 from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
+from busbw_analysis.data.sources import find
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.score import validation
 from busbw_analysis.models.select import candidates
@@ -34,6 +35,7 @@ from busbw_analysis.predict.ways import Prediction, Ways, scaling
 from busbw_analysis.report import predict as predict_tables
 
 ALPHA, BETA, CALL = 20e-6, 1e-9, 30e-6
+LOGS = Path(__file__).parents[1] / "data/logs"
 SIZES = tuple(8 * 4**step for step in range(12))
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -476,6 +478,22 @@ def test_what_was_measured_beside_messages_was_not_among_their_data() -> None:
     known = measured_curves(read_results([synthetic_run(short, OBEYING)]), "all_reduce")
     found = answer(known, 4, MIB)
     assert found.forecasts[0].measured is not None
+
+
+def test_messages_of_one_size_are_too_few_sizes() -> None:
+    short = [case("all_reduce", size) for size in SIZES] + [case("ping_pong", MIB)]
+    far = measured_curves(read_results([synthetic_run(short, OBEYING)]), "all_reduce").messages[False]
+    assert require_type(Unavailable, far).code == "sizes-too-narrow"
+
+
+@pytest.mark.parametrize("algorithm", [None, "ring"])
+def test_a_curve_that_cannot_be_fitted_comes_first_where_there_are_no_messages(algorithm: str | None) -> None:
+    log = find(LOGS, str(LOGS / "nccl-tests-collapse.txt")).read()
+    known = measured_curves(read_results([log.stored]), "all_reduce", algorithm)
+    unfitted = require_type(Unavailable, FittedCurve.of(known.of_library[0]))
+    with refused(AnalysisError, "nothing-to-carry" if algorithm else "algorithm-not-known") as caught:
+        answer(known, 32, GIB)
+    assert f"ranks: {unfitted.reason}" in str(caught.value)
 
 
 def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:

@@ -520,6 +520,11 @@ def test_a_plan_closes_on_what_one_measured_step_would_tell() -> None:
     assert before["layouts"][0]["seconds"] < after["layouts"][0]["seconds"] < slow
     spans = [each["closing"]["high_seconds"] - each["closing"]["low_seconds"] for each in (before, after)]
     assert spans[1] < 0.8 * spans[0]
+    assert after["measured"][0]["near"]
+    assert after["closing"]["narrowed_seconds"] == pytest.approx(spans[1] / 2, rel=1e-3)
+    far = asked(f"{words} --measured 'dp=8,tp=2,zero=1,sequence-parallel=yes:{2 * slow}s'")["measured"][0]
+    assert not far["near"]
+    assert far["predicted_seconds"] < far["seconds"] / 1.5
 
 
 @pytest.mark.parametrize(

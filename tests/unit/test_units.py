@@ -33,6 +33,12 @@ def test_a_unit_that_two_people_read_differently_is_refused_with_a_hint(text: st
         units.parse_size(text)
 
 
+@pytest.mark.parametrize(("text", "equal"), [("82GB", 82 * 10**9), ("1.5kb", 1500), ("4M", 4 * 10**6)])
+def test_the_first_size_of_a_hint_is_the_amount_that_was_given(text: str, equal: int) -> None:
+    with pytest.raises(UsageError, match=rf"did you mean {equal} \("):
+        units.parse_size(text)
+
+
 def test_a_size_beyond_any_buffer_is_refused() -> None:
     assert units.parse_size(str(LARGEST)) == LARGEST
     with pytest.raises(UsageError, match=str(LARGEST)):

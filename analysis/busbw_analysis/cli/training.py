@@ -33,7 +33,7 @@ from busbw_analysis.training import log as logs
 from busbw_analysis.training import plan as plans
 from busbw_analysis.training import plan_report as pages
 from busbw_analysis.training import storage as disks
-from busbw_analysis.training.calibration import calibrate, factors_in_words
+from busbw_analysis.training.calibration import calibrate, factors_in_words, steps_in_words
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.machine import PER_HOST, GivenNetwork, machine_of, rates_given, room_in, room_of
 from busbw_analysis.training.memory import (
@@ -490,12 +490,14 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         inputs.refuse_impossible(steps, timed, on.peak, causal=on.machine.causal)
         calibration = calibrate(on.machine, steps)
         assumed |= factors_in_words(calibration.factors)
+    held = () if calibration is None else calibration.steps
     machine = on.machine if calibration is None else calibration.machine
     plan = plans.plan(request, machine)
     best, kept = plan.layouts[0], plan.layouts[:top]
     grown = plans.scaling(best, machine, on.room, kernels)
     orders = plans.compare_rules(compared := plans.with_most_dimensions(plan), machine) if rules else ()
-    changes, summary = plans.sensitivity(best, machine), plans.closing(best, machine)
+    changes = plans.sensitivity(best, machine)
+    summary = plans.closing(best, machine, [step for step, _ in steps])
     if plot is not None:
         pages.save_plan(plot, kept, grown)
         echo(f"plot: {plot}", err=True)
@@ -513,10 +515,12 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         "sensitivity": changes,
         "closing": summary,
         "calibration": calibration and calibration.factors,
+        "measured": calibration and [values_of(each, "seconds", "predicted_seconds", "near") for each in held],
         "rules": {"layout": compared.step.layout, "orders": [_order(order) for order in orders]} if rules else None,
         "scaling": {scaled.kind: _scaled(scaled) for scaled in grown},
     }
     shown: list[Block] = [
+        *(Paragraph(text, tone="caution") for text in steps_in_words(held, on.room, kernels)),
         *pages.plan_trust(best, summary, machine),
         *pages.plan_tables(request, plan, kept, machine, peak, assumed),
         *(pages.change_tables(changes, grown, best) if what_if else ()),

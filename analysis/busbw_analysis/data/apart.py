@@ -15,6 +15,8 @@ from busbw_analysis.data.likeness import is_unknown, options_of
 from busbw_analysis.data.readers.log import Table
 
 _MOST_NAMED: Final = 4
+SEVERAL_GPUS: Final = "several-gpus"
+"""The note of a log whose GPU cannot be given, because its tables are of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +181,14 @@ def _in_world(
     return replace(stored, run=run, rows=rows)
 
 
-def merged(runs: Sequence[StoredRun], left_out: Sequence[LogNote]) -> StoredRun:
-    """The parts of one log as one run, with notes about those that are ``left_out``."""
+def merged(runs: Sequence[StoredRun], notes: Sequence[LogNote]) -> StoredRun:
+    """The parts of one log as one run, with ``notes`` about the whole."""
     first, imported = runs[0], [stored.run.imported for stored in runs if stored.run.imported is not None]
+    known = {"gpu"} if any(note.code == SEVERAL_GPUS for note in notes) else set[str]()
     log = structs.replace(
         imported[0],
-        unknown=tuple(dict.fromkeys(name for part in imported for name in part.unknown)),
-        notes=tuple(dict.fromkeys([*(note for part in imported for note in part.notes), *left_out])),
+        unknown=tuple(dict.fromkeys(name for part in imported for name in part.unknown if name not in known)),
+        notes=tuple(dict.fromkeys([*(note for part in imported for note in part.notes), *notes])),
     )
     ends = [stored.end for stored in runs if stored.end is not None]
     end = next((end for end in ends if end.status != "complete"), ends[0])

@@ -34,10 +34,10 @@ from busbw.runs.records import (
     Settings,
 )
 from busbw.runs.store import StoredRun
-from busbw.system.catalog import Catalogue, Gpu
-from busbw.system.named import Cards, cards_named, gpu_named
-from busbw.units import format_size, parse_size
-from busbw_analysis.data.apart import Identity, Label, apart, labels_of, merged
+from busbw.system.catalog import Catalogue, Gpu, catalogue
+from busbw.system.named import Cards, cards_named, gpu_named, gpus_meant
+from busbw.units import format_size, listed, parse_size
+from busbw_analysis.data.apart import SEVERAL_GPUS, Identity, Label, apart, labels_of, merged
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
@@ -118,7 +118,22 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
             left_out.append(LogNote(code="left-out", text=f"this table is left out: {error}", line=tables[0].line))
     if not runs:
         raise refused[0]
-    return merged(apart([*runs.values()], [*runs]), left_out)
+    return merged(apart([*runs.values()], [*runs]), [*left_out, *_of_several_gpus(log, facts)])
+
+
+def _of_several_gpus(log: ForeignLog, facts: LogFacts) -> Iterator[LogNote]:
+    """That the text above tables names several GPUs, which the facts of one world cannot hold. Raises UsageError for a
+    GPU that the user states.
+    """
+    captions = dict.fromkeys(table.caption for table in log.tables if table.caption)
+    rows = catalogue() if len(captions) > 1 else None
+    names = [] if rows is None else [caption for caption in captions if gpus_meant(rows, caption)]
+    if len(names) < 2:
+        return
+    text = f"its tables are of {listed(names)}, and a share of a peak needs a file for each GPU"
+    if facts.gpu is not None:
+        raise UsageError(f"--gpu {facts.gpu.name} contradicts {log.source}: {text}", code="contradiction")
+    yield LogNote(code=SEVERAL_GPUS, text=text)
 
 
 def _run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path: Path) -> StoredRun:

@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-_WORD: Final = re.compile(r"(?!busbw\b)[a-z]+(?:[-'][a-z]+)*(?![\w/])")
-"""A first word that is no name: names have underscores, digits or slashes."""
+_WORD: Final = re.compile(r"(?!busbw\b)[a-z]+(?:[-'][a-z]+)*(?![\w/-]|\.\w)")
+"""A first word that is no name: names have underscores, digits, slashes or dots."""
 
 
 def sentences(*clauses: str) -> str:

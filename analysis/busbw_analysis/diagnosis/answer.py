@@ -16,6 +16,7 @@ from busbw.ops import LOCAL, PAIRED
 from busbw.ops.communication import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.units import counted, format_rate, format_size, format_time
+from busbw_analysis.data.apart import SEVERAL_GPUS
 from busbw_analysis.data.bands import Band
 from busbw_analysis.data.names import statistic_in_words
 from busbw_analysis.data.sentences import sentences
@@ -57,6 +58,8 @@ _MOST_SHOWN: Final = 3
 """Number of operations per band that are named with their numbers."""
 _PLACEMENT_CAUSES: Final = frozenset({"oversubscribed", "no-spare-core", "library-copies"})
 """Causes that come from the placement of the ranks. Healthy machines have them, too."""
+_SYMPTOMS: Final = frozenset({"collapse"})
+"""Causes that say how results are slow, and no reason for it."""
 _MOST_BY_PLACEMENT: Final = 15.0
 """Largest slowdown (times the model's time) that these causes can explain: up to 12 was seen on healthy machines."""
 
@@ -196,7 +199,8 @@ def _status(judgement: Judgement, verdicts: Mapping[Verdict, str | None]) -> Sta
     statuses = {verdict.status for verdict in verdicts}
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
     if slower:
-        return "explained" if all(verdicts[verdict] for verdict in slower) else "slower"
+        known = all(verdicts[verdict] not in {None, *_SYMPTOMS} for verdict in slower)
+        return "explained" if known else "slower"
     if "undecided" in statuses:
         return "undecided"
     return "as expected" if statuses & {"as expected", "faster"} else "not judged"
@@ -306,6 +310,8 @@ def _unjudged(judgement: Judgement, status: Status, parts: Sequence[AnswerPart],
     if reason := next(filter(None, explanations), ""):
         return reason
     logs = [stored.run.imported for stored in judgement.runs if stored.run.imported is not None]
+    if several := [note.text for log in logs for note in log.notes if note.code == SEVERAL_GPUS]:
+        return sentences(f"not judged: {several[0]}")
     options = [f"--{name}" for name in dict.fromkeys(name for log in logs for name in log.unknown) if name != "machine"]
     if options:
         example = ", such as --nics 8x400Gb/s" if "--nics" in options else ""
@@ -385,12 +391,15 @@ def _measured(judgement: Judgement, parts: Sequence[AnswerPart]) -> str:
     backends = list(dict.fromkeys(row.case.backend for row in cases))
     progress = [progress_of(stored) for stored in runs]
     complete, planned = sum(run.complete for run in progress), sum(run.planned for run in progress)
+    done = f"{measured} of {counted(len(cases), 'case')}"
+    if judgement.from_logs and any(stored.end is None or stored.end.status == "failed" for stored in runs):
+        done = f"{counted(measured, 'case')}, until the job failed"  # the log does not list the others
     wrong = any(finding.code == "wrong-data" for finding in judgement.findings)
     checked = [summary for summary in cases if summary.state == "measured" and summary.case.size_bytes]
     checks = {summary.check.state for summary in checked}
     world = f"{' and '.join(map(str, ranks))} {' and '.join(backends)} rank{'' if ranks == [1] else 's'}"
     clauses = [
-        f"{measured} of {counted(len(cases), 'case')}",
+        done,
         f"{world} on {judgement.facts.hosts_in_words}",
         f"{complete} of {planned} launches complete" if complete < planned else "",
         "all data verified" if checks == {"verified"} and not wrong else "",

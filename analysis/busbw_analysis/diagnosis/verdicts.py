@@ -243,7 +243,11 @@ def _without_latency(curve: Curve, time_ns: float, share: float, reached: str) -
     moving_ns = time_ns - (curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else UNSEEN_LATENCY_NS)
     beyond_latency = share * time_ns / moving_ns if moving_ns > 0 else 0.0 if fitted else math.inf
     if beyond_latency >= _near_share(curve):
-        why = f"{100 * beyond_latency:.3g} % without latency" if fitted else "too few sizes to tell latency apart"
+        why = (
+            f"{100 * beyond_latency:.3g} % without latency"
+            if fitted
+            else "there are too few sizes to tell latency apart"
+        )
         return _Judged("not judged", f"{reached}, {why}", "peak", share)
     if fitted and beyond_latency > 1.01 * share:
         reached = f"{reached}, {100 * beyond_latency:.3g} % without latency"
@@ -296,7 +300,7 @@ def _judge_by_published(published: PublishedPoint, judged: _Judged) -> _Judged:
     A call that takes no longer than the published one is as expected, at any share of the peak. A rate near the peak is
     never slow.
     """
-    text = f"{times(published.ratio)} the published time ({published.rate_in_words})"
+    text = f"{times(published.ratio)} the time at the published {published.rate_in_words}"
     reached = f"{text}, {judged.reached}" if judged.by == "peak" else text
     if judged.status not in {"slower", "not judged"}:
         return replace(judged, reached=reached)

@@ -58,8 +58,9 @@ class Messages:
 
     def _of_messages(self, key: SeriesKey) -> Parameters | Unavailable:
         far = key.hosts > 1
+        of_one_size: list[Series] = []
         for op, messages in _MESSAGES.items():
-            curves = [
+            alike = [
                 curve
                 for curve in self.curves
                 if curve.key.op == op
@@ -68,7 +69,9 @@ class Messages:
                 and (curve.key.hosts > 1) == far
                 and curve.key.tool_op in {None, key.tool_op}  # other calls, such as puts with a fence each, cost more
             ]
+            curves = [curve for curve in alike if len(curve.points) > 1]
             if not curves:
+                of_one_size += alike
                 continue
             best = min(curves, key=lambda curve: _unlikeness(curve.key, key))
             if best.key == key:
@@ -82,9 +85,9 @@ class Messages:
         pair = self.far if far else self.near
         if len(pair.points) > 1:
             return parameters_from(pair.points, 2, "the pair matrix of this run (median pair)", pair.cases)
-        return Unavailable(
-            "no-messages", "this run has no messages between two ranks, which give α and β: measure ping_pong, too"
-        )
+        if of_one_size:
+            return _too_narrow(f"{of_one_size[0].key.op} of this run", of_one_size[0].points[0].size_bytes)
+        return Unavailable("no-messages", "there is no ping_pong of several sizes, which gives α and β")
 
     def _host_rates(self, host: str | None) -> tuple[float | None, float | None, str, tuple[int, ...]]:
         """B/s that all ranks of ``host`` together send through the backend, B/s that they copy, their origin, and the
@@ -122,7 +125,7 @@ def messages_of(series: Sequence[Series], summaries: Sequence[CaseSummary], fact
         if summary.case.op == "pair_matrix" and summary.state == "measured"
     ]
     return Messages(
-        curves=tuple(curve for curve in series if curve.key.op in _MESSAGES and len(curve.points) > 1),
+        curves=tuple(curve for curve in series if curve.key.op in _MESSAGES),
         near=_median_pair((summary, ~between) for summary, between in matrices),
         far=_median_pair(matrices),
         together=max((*_rings(series), *_concurrent_pairs(matrices)), default=None),
@@ -154,11 +157,7 @@ def parameters_from(
     """
     (small, small_ns), (large, large_ns) = points[0], points[-1]
     if small > _LARGEST_LATENCY_MESSAGE or large < _SMALLEST_RATE_MESSAGE:
-        return Unavailable(
-            "sizes-too-narrow",
-            f"{origin} has sizes {format_size(small)} to {format_size(large)}; α and β need one of at most "
-            f"{format_size(_LARGEST_LATENCY_MESSAGE)} and one of at least {format_size(_SMALLEST_RATE_MESSAGE)}",
-        )
+        return _too_narrow(origin, small, large)
     beta = (large_ns - small_ns) / (large - small) / 1e9
     if beta <= 0:
         return Unavailable(
@@ -169,6 +168,16 @@ def parameters_from(
         f"α {format_time(alpha * 1e9)} at {format_size(small)}, 1/β {format_rate(1 / beta)} up to {format_size(large)}"
     )
     return Parameters(alpha, beta, None, f"{words}, from {origin}", cases=cases)
+
+
+def _too_narrow(origin: str, *sizes_bytes: int) -> Unavailable:
+    """Why ``origin`` with these smallest and largest sizes, or its only one, gives no α and β."""
+    has = " to ".join(map(format_size, sizes_bytes))
+    return Unavailable(
+        "sizes-too-narrow",
+        f"{origin} has {'only ' if len(sizes_bytes) == 1 else 'sizes '}{has}; α and β need one of at most "
+        f"{format_size(_LARGEST_LATENCY_MESSAGE)} and one of at least {format_size(_SMALLEST_RATE_MESSAGE)}",
+    )
 
 
 def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -> Parameters | Unavailable:

@@ -128,8 +128,11 @@ class Ways:
             if isinstance(outcome, Forecast):
                 return self._annotated(outcome, notes)
             reasons.append(outcome)
-        reasons += self._not_fitted()
-        return Unavailable(reasons[0].code, "; ".join(dict.fromkeys(reason.reason for reason in reasons)))
+        # Without messages no algorithm helps unless a curve is fitted.
+        fits, lacking = self._not_fitted(), isinstance(self.data.messages[asked.hosts > 1], Unavailable)
+        code = reasons[0].code
+        reasons = [*fits, *reasons] if lacking else [*reasons, *fits]
+        return Unavailable(code, "; ".join(dict.fromkeys(reason.reason for reason in reasons)))
 
     def _annotated(self, forecast: Forecast, notes: tuple[str, ...]) -> Forecast:
         """The forecast with ``notes``, and what is to be noted of its algorithm."""
@@ -150,7 +153,7 @@ class Ways:
 
     def _not_fitted(self) -> list[Unavailable]:
         """Why curves of enough ranks cannot be carried."""
-        fits = [self.fitted(curve) for curve in self.data.curves if curve.shape[0] >= LEAST_RANKS]
+        fits = [self.fitted(curve) for curve in self._carried if curve.shape[0] >= LEAST_RANKS]
         return [fit for fit in fits if isinstance(fit, Unavailable)]
 
     def _candidates(self, shape: Shape) -> tuple[tuple[CostModel, ...], Unavailable | None]:
@@ -195,10 +198,14 @@ class Ways:
         own = Ways(replace(data, algorithm=None)).algorithm(data.of_library[-1].shape, 1)
         return isinstance(own, Unavailable) and own.code == "algorithm-not-known"
 
+    @property
+    def _carried(self) -> tuple[Series, ...]:
+        """The curves that may be carried to other ranks."""
+        return self.data.of_library if self.assumed else self.data.curves
+
     def _carrier(self, far: bool, sharing: bool) -> Carrier:  # noqa: FBT001 - cached by position
         """All fitted curves between hosts (``far``) or inside one, preferably with ranks that share cores as asked."""
-        measured = self.data.of_library if self.assumed else self.data.curves
-        curves = [curve for curve in measured if curve.shape[0] >= LEAST_RANKS and (curve.key.hosts > 1) == far]
+        curves = [curve for curve in self._carried if curve.shape[0] >= LEAST_RANKS and (curve.key.hosts > 1) == far]
         alike = [curve for curve in curves if self.data.oversubscribed(curve.shape) == sharing]
         fits = (self.fitted(curve) for curve in alike or curves)
         parameters = self.data.messages[far]

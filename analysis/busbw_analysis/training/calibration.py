@@ -5,7 +5,7 @@ at 1, uncertain as in steps that others have measured, and each measured step na
 posteriori, errors of logarithms by Student's t: Gelman et al. 2013, Bayesian Data Analysis, section 4.1).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 from typing import Final
@@ -13,7 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from busbw_analysis.training.layout import Step
+from busbw.units import format_seconds
+from busbw_analysis.training.layout import Step, gigabytes, layout_text
+from busbw_analysis.training.memory import Kernels, memory
 from busbw_analysis.training.prices import Group, Price, Prices
 from busbw_analysis.training.step_time import Machine, step_time
 
@@ -51,11 +53,22 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """A measured step beside the prediction for the calibrated machine; ``near``: within its 95 % interval."""
+
+    step: Step
+    seconds: float
+    predicted_seconds: float
+    near: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """A machine as measured steps say it is."""
 
     machine: Machine
     factors: tuple[Factor, ...]
+    steps: tuple[Compared, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +117,10 @@ def calibrate(machine: Machine, measured: Sequence[tuple[Step, float]]) -> Calib
         for (name, was), value, spread in zip(_UNCERTAIN.items(), at, deviations, strict=True)
     )
     calibrated = slower(machine, *(exp(value) for value in at))
-    return Calibration(replace(calibrated, deviation=float(np.hypot(_LEFT, deviations[0]))), factors)
+    deviation = float(np.hypot(_LEFT, deviations[0]))
+    predicted = [(step, seconds, step_time(step, calibrated).total) for step, seconds in measured]
+    steps = tuple(Compared(*each, near=abs(log(each[1] / each[2])) <= _95 * deviation) for each in predicted)
+    return Calibration(replace(calibrated, deviation=deviation), factors, steps)
 
 
 def _linear(machine: Machine, measured: Sequence[tuple[Step, float]], at: _Array) -> tuple[_Array, _Array]:
@@ -117,6 +133,24 @@ def _linear(machine: Machine, measured: Sequence[tuple[Step, float]], at: _Array
     now = logs(at)
     slopes = [(logs(at + _SMALL * unit) - now) / _SMALL for unit in np.eye(len(at))]
     return np.array(slopes).T, np.array([log(seconds) for _, seconds in measured], np.float64) - now
+
+
+def steps_in_words(steps: Sequence[Compared], room: float | None, kernels: Kernels | None) -> Iterator[str]:
+    """Each measured step as it was read, what is predicted for it now, and whether ``room`` bytes of a GPU hold it."""
+    for each in steps:
+        needed = memory(each.step, kernels=kernels).total
+        layout = layout_text(each.step)
+        zero = "" if "zero=" in layout else ",zero=0"
+        recompute = "" if "recompute=" in layout else ",recompute=none"
+        text = f"{layout}{zero}{recompute}: measured {format_seconds(each.seconds)}, predicted "
+        text += f"{format_seconds(each.predicted_seconds)}: "
+        text += (
+            "near; measured steps move a prediction only part of the way"
+            if each.near
+            else "too far apart to calibrate with; check layout, batch and seconds"
+        )
+        lacks = room is not None and needed > room
+        yield text + (f"; this layout does not fit: a rank needs {gigabytes(needed)}" if lacks else "")
 
 
 def factors_in_words(factors: Sequence[Factor]) -> Mapping[str, str]:

@@ -157,9 +157,10 @@ def _describe(network: GivenNetwork, gpu: Gpu | None, gpus: int, per_host: int) 
         )
     links = links_named(catalogue(), gpu.name, "--gpu")
     outer, inner = (peak.practical or peak.nominal for peak in (network, links))
+    in_practice = " in practice" if links.practical else ""
     words = (
-        f"{network.what}, {format_rate(outer)} per GPU; {links.what}, {format_rate(inner)}; latency of a call as in "
-        f"published measurements: {DELAYS[0] * 1e6:g} µs inside a host, {DELAYS[1] * 1e6:g} µs between hosts"
+        f"{network.what}, {format_rate(outer)} per GPU; {links.what}, {format_rate(inner)}{in_practice}; latency of a "
+        f"call as in published measurements: {DELAYS[0] * 1e6:g} µs inside a host, {DELAYS[1] * 1e6:g} µs between hosts"
     )
     return Described(Rates(inner, outer, *DELAYS, per_host), words)
 

@@ -15,6 +15,7 @@ from typing import Final, Literal
 from busbw.errors import AnalysisError, UsageError
 from busbw.system.catalog import Gpu, catalogue
 from busbw.system.detect import row_of
+from busbw.units import counted
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import parameters
 from busbw_analysis.models.results import Results
@@ -351,7 +352,10 @@ def least_gpus(step: Step, room: float) -> str:
     """The number of GPUs of ``room`` bytes that can hold all parameters, in words: a lower bound for any layout."""
     bytes_ = per_parameter(step.model.width_bytes, step.gradient_bytes, "adam", 0, 1).total
     least = -(-int(bytes_ * parameters(step.model)) // max(1, int(room)))
-    return f"weights, gradients and optimizer alone, {bytes_:g} B per parameter, need {least} GPUs or more"
+    return (
+        f"weights, gradients and optimizer, {bytes_:g} B per parameter, need {counted(least, 'GPU')} without "
+        "activations, with them more"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -302,8 +302,10 @@ class Closing:
     largest_bytes: int
 
 
-def closing(best: Planned, machine: Machine) -> Closing:
-    """What limits the fastest layout, what would make it faster, and what one measured step of it would tell."""
+def closing(best: Planned, machine: Machine, measured: Collection[Step] = ()) -> Closing:
+    """What limits the fastest layout, what would make it faster, and what one measured step of it would tell if it is
+    not among those ``measured``.
+    """
     step, now = best.step, best.time.total
     low, high = best.ends(machine) or (None, None)
     memory_rate = machine.speed.memory
@@ -313,7 +315,7 @@ def closing(best: Planned, machine: Machine) -> Closing:
         "memory": step_time(step, replace(machine, speed=wider)),
         "GPU": step_time(step, machine, Scenario("", compute=2.0)),
     }
-    once = interval(step, calibrate(machine, [(step, now)]).machine, now)
+    once = interval(step, machine if step in measured else calibrate(machine, [(step, now)]).machine, now)
     rows = [row for stage in step.kinds for row in traffic(step, stage)]
     doubtful = [row for row in rows if not _price(machine, step.layout, row).validated]
     return Closing(

@@ -89,9 +89,9 @@ def plan_trust(best: Planned, summary: Closing, machine: Machine) -> Iterator[Pa
         top = format_size(1 << (largest - 1).bit_length()).replace(" ", "")
         backend = "" if machine.gpu is None else " --backend nccl"
         yield Paragraph(
-            f"{best.not_validated} of {len(best.time.prices)} kinds of calls NOT VALIDATED: their times are assumed or "
-            "badly fitted; measure them on two numbers of hosts, such as 2 and 4, and add each run by --from: "
-            f"srun busbw run{backend} --op "
+            f"{best.not_validated} of {counted(len(best.time.prices), 'kind')} of calls are NOT VALIDATED: their times "
+            "are assumed or badly fitted; measure them on two numbers of hosts, such as 2 and 4, and add each run by "
+            f"--from: srun busbw run{backend} --op "
             f"{','.join(summary.not_validated)} --sizes '1KiB..{top}*8,{top}'",
             tone="caution",
         )
@@ -130,10 +130,10 @@ def plan_tables(
     extrapolated = best.extrapolated
     by_what = "the datasheet" if peak != machine.speed.flop_per_second else "the rate below"
     notes = [
-        f"{plan.tried} layouts were predicted, {plan.too_large} do not fit; the best of equal degrees is shown",
+        f"{plan.tried} layouts were predicted, {plan.too_large} do not fit; the fastest of equal degrees is shown",
         *(f"left out, {count} times: {why}" for why, count in list(plan.refused.items())[:_MOST_NOTES]),
         f"first layout in other commands: --layout={layout_text(best.step)}",
-        "dp to ep: exposed communication; binds: what takes half of the step or more",
+        "dp to ep: communication that computation does not hide; binds: what takes half of the step or more",
         f"of peak (MFU): model FLOP over those possible on all GPUs by {by_what}",
         *(f"{name}: {words}" for name, words in assumed.items()),
         f"calls of the first layout: {origins}" if origins not in {"", assumed.get("network")} else "",

@@ -32,16 +32,20 @@ class Cards:
 def gpu_named(rows: Catalogue, given: str, option: str = "--gpu") -> Gpu:
     """The GPU that ``given`` names. Raises UsageError (``gpu``) with the names that are meant or known."""
     names = {row.name: (row.name, *row.names) for row in rows.gpus}
-    memories = {row.name: row.memory for row in rows.gpus}
+    name = _only(option, given, names, [row.name for row in gpus_meant(rows, given)], "gpu")
+    return next(row for row in rows.gpus if row.name == name)
+
+
+def gpus_meant(rows: Catalogue, given: str) -> list[Gpu]:
+    """The GPUs that ``given`` may be a short name of."""
     asked = _words(given)
 
-    def fits(name: str) -> bool:
+    def fits(gpu: Gpu) -> bool:
         # The model comes first and is never shortened: L40 is no short form of L40S.
-        words = {word for text in (*names[name], memories[name]) for word in _words(text)}
-        return _words(name)[:1] == asked[:1] and all(_is_in(word, words) for word in asked)
+        words = {word for text in (gpu.name, *gpu.names, gpu.memory) for word in _words(text)}
+        return _words(gpu.name)[:1] == asked[:1] and all(_is_in(word, words) for word in asked)
 
-    name = _only(option, given, names, [alias for alias in names if asked and fits(alias)], "gpu")
-    return next(row for row in rows.gpus if row.name == name)
+    return [gpu for gpu in rows.gpus if asked and fits(gpu)]
 
 
 def card_named(rows: Catalogue, given: str, option: str = "--nic") -> HardwarePeak:

@@ -132,7 +132,7 @@ def disagreements(rows: Iterable[Aggregate]) -> Iterator[LogNote]:
     seen: dict[str, LogNote] = {}
     for row in rows:
         if row.ranks == 1 and row.busbw is not None:
-            text = "a single rank has no bus bandwidth; the printed one is ignored"
+            text = f"{row.op or row.tool_op} over a single rank has no bus bandwidth; the printed one is ignored"
             seen.setdefault("one-rank", LogNote(code="one-rank", line=row.line, text=text))
         elif (code := _difference(row)) is not None:
             printed, computed = ((rate or 0.0) / 1e9 for rate in _rates(row))
