@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from testing.fleets import ALONE, NODE_FAULTS, PAIRS, World, fleet_of, judged, scatter, searched
+from testing.narrow import require
 
 from busbw_analysis.fleet import search
 from busbw_analysis.fleet.model import Noise, Suspects, medians
@@ -187,6 +188,34 @@ def test_what_other_programs_slow_down_is_no_evidence_against_a_node() -> None:
     judgement = judged(truth, 1)
     assert (judgement.accused, judgement.code) == ((), 3)
     assert {(verdict.nodes, verdict.busy) for verdict in judgement.verdicts} == {((5,), True)}
+
+
+@pytest.mark.parametrize(
+    ("taken", "disturbed"),
+    [([0.0] * 7 + [0.5], [3]), ([0.77, 0.84, 0.8, 0.92, 0.83, 0.78, 0.85, 0.95], []), ([0.82] * 7 + [0.95], [3])],
+)
+def test_a_node_is_disturbed_if_its_cpus_are_taken_clearly_more_than_others(
+    taken: list[float], disturbed: list[int]
+) -> None:
+    asked = Round.of(PAIRS, "pairs", np.arange(0, 8, 2), np.arange(1, 8, 2))
+    measured = asked.measured(np.ones(4), taken=np.asarray(taken))
+    assert np.flatnonzero(require(measured.disturbed)).tolist() == disturbed
+
+
+def test_a_slow_link_is_not_cleared_by_turns_in_which_it_was_disturbed() -> None:
+    turns = Counter[str]()
+
+    class Disturbed(World):
+        """In the first four turns of suspects, other programs take the CPUs of node 3."""
+
+        def outcome(self, asked: Round, generator: np.random.Generator) -> Round:
+            self.taken = {3: 0.5} if asked.stage == "suspects" and turns["suspects"] < 8 else {}
+            turns["suspects"] += asked.stage == "suspects"
+            return super().outcome(asked, generator)
+
+    truth = Disturbed(fleet_of(16), QUIET, links={(3, 14): TWICE, (14, 3): TWICE})
+    verdict = only(truth)
+    assert (verdict.kind, verdict.nodes) == ("link", (3, 14))
 
 
 def test_other_rounds_lie_between_those_of_a_suspect_where_programs_compete() -> None:

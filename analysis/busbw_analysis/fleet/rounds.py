@@ -24,6 +24,8 @@ FRESH: Final[tuple[Stage, ...]] = ("held out", *AGAIN)
 """Stages whose data confirm a suspect; without those that another program measured."""
 BUSY: Final = 0.06
 """Share of CPUs that other programs may use, as in ``data/summary.py``."""
+_APART_SIGMAS: Final = 4.0
+_MAD_TO_SIGMA: Final = 1.4826
 FULL: Final = 32
 """Up to so many nodes, every pair is measured; of more, random matchings."""
 _NODES_PER_LINK: Final = 4
@@ -45,7 +47,7 @@ class Round:
     spread: mean over the lower quartile of the samples of each time; None if unknown
     resent: pairs whose nodes sent packets again, more than the other pairs; None if unknown
     wrong: whether pairs without a time computed or received wrong data
-    disturbed: pairs on whose nodes other programs took the CPUs, more than on most: no evidence against them
+    disturbed: pairs on whose nodes other programs took the CPUs, clearly more than on most: no evidence against them
     busy: whether other programs took the CPUs of most nodes
     """
 
@@ -102,7 +104,9 @@ class Round:
         if taken is None or np.isnan(taken).all():
             return self
         usual = float(np.nanmedian(taken))
-        apart = np.nan_to_num(taken) > usual + BUSY
+        # Shares of different moments scatter where programs compete everywhere.
+        scatter = _MAD_TO_SIGMA * float(np.nanmedian(np.abs(taken - usual)))
+        apart = np.nan_to_num(taken) > usual + max(BUSY, _APART_SIGMAS * scatter)
         disturbed = apart[self.sender] | apart[self.receiver]
         return replace(self, disturbed=disturbed, busy=usual > BUSY)
 

@@ -283,8 +283,10 @@ class Search:
 
 
 def _is_cleared(evidence: model.Evidences, turn: int) -> Truths:
-    """Which suspects ``turn`` turns cleared."""
-    return np.asarray(evidence.total <= np.log(_DOUBT) * max(0, 1 - turn / _TURNS_OF_DOUBT))
+    """Which suspects ``turn`` turns cleared. Turns without an undisturbed time of a suspect do not count for it."""
+    ways = [np.isfinite(times).sum(axis=1) for times in (evidence.out, evidence.back) if times.shape[1]]
+    turns = np.min([np.full(len(evidence.total), turn if ways else 0), *ways], axis=0)
+    return np.asarray(evidence.total <= np.log(_DOUBT) * np.maximum(0, 1 - turns / _TURNS_OF_DOUBT))
 
 
 def open_tests(evidence: model.Evidences, turn: int) -> Truths:
