@@ -52,7 +52,7 @@ def parse_size(text: str) -> int:
     number, unit = match.groups()
     factor = _BINARY.get(unit or "B")
     if factor is None:
-        hint = _meant(number, unit[0].upper())
+        hint = _meant(number, unit[0].upper(), binary="i" in unit.lower())
         raise UsageError(f"size {text!r}: unit {unit!r} is not allowed; allowed are {', '.join(_BINARY)}{hint}")
     size = Fraction(number) * factor  # a float is not exact above 2**53
     if size.denominator != 1:
@@ -62,13 +62,13 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
-def _meant(number: str, letter: str) -> str:
-    """The sizes that a refused unit may mean: in decimal units, and in binary ones."""
+def _meant(number: str, letter: str, *, binary: bool) -> str:
+    """The sizes that a refused unit may mean: in decimal units unless it is ``binary``, and in binary ones."""
     power = " KMGT".find(letter)
     if power < 1:
         return ""
     decimal = Fraction(number) * 1000**power
-    in_bytes = f"{decimal} ({number} {letter}B) or " if decimal.denominator == 1 else ""
+    in_bytes = f"{decimal} ({number} {letter}B) or " if decimal.denominator == 1 and not binary else ""
     return f"; did you mean {in_bytes}{number}{letter}iB?"
 
 

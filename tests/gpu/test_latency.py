@@ -96,7 +96,11 @@ def test_a_kernel_that_the_driver_does_not_take_is_refused_in_its_words(
 
 @simulated_only
 def test_without_the_driver_the_operation_says_so(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> object:
+        raise OSError(f"{name}: cannot open shared object file")
+
     monkeypatch.setattr(latency, "driver", driver)
+    monkeypatch.setattr("busbw.backends.local.latency.ctypes.CDLL", missing)
     latency._kernel.cache_clear()
     with pytest.raises(BackendError, match=r"libcuda\.so\.1"):
         operation(device)

@@ -303,6 +303,15 @@ def test_a_run_without_its_samples_and_a_damaged_one(results: Path) -> None:
     assert contents(results, list(folders(results))).fresh == (damaged,)
 
 
+def test_a_name_that_is_no_unicode_is_unreadable_and_no_other(results: Path) -> None:
+    wanted = rows_of(results)
+    folder = write_night(results, 60)
+    strange = folder.rename(os.fsdecode(os.fsencode(folder) + b"\xff"))
+    gathering = gather(results, list(folders(results)), HERE)
+    assert [run.folder for run in gathering.unreadable] == [strange]
+    assert rows_of(results) == wanted
+
+
 def test_a_run_that_nothing_can_be_kept_of(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = rows_of(results)
     for folder in folders(results):

@@ -110,14 +110,16 @@ WITHOUT_EXTRAS = f"import sys; sys.modules.update(dict.fromkeys({tuple(EXTRAS)})
         "show results/samples/vm/20261121T081628.085Z-4ad500",
         "fit tests/data/logs/nccl-tests-2.19.txt",
         "export results/samples/vm/20261121T081628.085Z-4ad500 --to markdown",
-        "export tests/data/logs/nccl-tests-2.19.txt --to parquet --output /dev/null",
+        "export tests/data/logs/nccl-tests-2.19.txt --to parquet --output {tmp_path}/tidy.parquet",
         "training plan --help",
         "list backends",
         "doctor",
     ],
 )
-def test_what_does_not_measure_or_draw_needs_no_extra(arguments: str) -> None:
-    words = [str(ROOT / word) if (ROOT / word).exists() else word for word in arguments.split()]
+def test_what_does_not_measure_or_draw_needs_no_extra(tmp_path: Path, arguments: str) -> None:
+    words = [
+        str(ROOT / word) if (ROOT / word).exists() else word for word in arguments.format(tmp_path=tmp_path).split()
+    ]
     loaded_by(WITHOUT_EXTRAS, *words)
 
 

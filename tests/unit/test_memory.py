@@ -498,6 +498,8 @@ def test_levels_of_a_gpu_have_the_latency_of_their_working_sets() -> None:
     assert [one.kind for one in seen] == ["GPU cache", "HBM"]
     assert [one.latency_ns for one in seen] == pytest.approx([270, 700], rel=0.01)
     assert {group.algbw for found in judgement.cases if found.case.op in LATENCIES for group in found.groups} == {None}
+    (loaded,) = [curve for curve in judgement.curves if curve.series.key.op in LATENCIES]
+    assert getattr(loaded.fit, "code", None) == "latency"
 
 
 def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:

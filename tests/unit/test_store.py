@@ -19,6 +19,7 @@ from busbw.errors import DamagedRun, StoreError, UsageError
 from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.facts import HostFacts
+from busbw.runs.files import replaced
 from busbw.runs.progress import outline, outline_of
 from busbw.runs.records import (
     QUANTILES,
@@ -484,3 +485,12 @@ def test_two_runs_that_answer_are_both_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="ambiguous") as caught:
         store.find(tmp_path, "20260101")
     assert all(folder.name in str(caught.value) for folder in runs)
+
+
+def test_a_pipe_is_written_to_and_not_replaced() -> None:
+    reading, writing = os.pipe()
+    with replaced(Path(f"/dev/fd/{writing}")) as file:
+        file.write(b"rows")
+    assert os.read(reading, 8) == b"rows"
+    os.close(reading)
+    os.close(writing)

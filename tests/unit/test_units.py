@@ -39,6 +39,11 @@ def test_the_first_size_of_a_hint_is_the_amount_that_was_given(text: str, equal:
         units.parse_size(text)
 
 
+def test_a_binary_unit_in_another_case_means_nothing_else() -> None:
+    with pytest.raises(UsageError, match="did you mean 64KiB"):
+        units.parse_size("64kib")
+
+
 def test_a_size_beyond_any_buffer_is_refused() -> None:
     assert units.parse_size(str(LARGEST)) == LARGEST
     with pytest.raises(UsageError, match=str(LARGEST)):

@@ -1,5 +1,7 @@
 """The command ``busbw explain``: what the flags and headings of tables mean."""
 
+from difflib import get_close_matches
+
 import click
 
 from busbw.errors import UsageError
@@ -17,11 +19,10 @@ def explain(words: tuple[str, ...]) -> None:
     The beginning of a term suffices, and its words need no quotes.
     """
     given = " ".join(words).lower()
-    terms, headings = {**FLAGS, **dict(glossary_terms())}, heading_terms()
-    asked = (terms, headings) if given else (FLAGS,)
-    for names in asked:
-        if shown := [(name, text) for name, text in names.items() if name.lower().startswith(given)]:
-            break
-    else:
-        raise UsageError(f"{given!r} is none of the terms: {', '.join(terms | headings)}")
+    names = {**heading_terms(), **dict(glossary_terms()), **FLAGS} if given else FLAGS
+    shown = [(name, text) for name, text in names.items() if name.lower().startswith(given)]
+    if not shown:
+        near = get_close_matches(given, [name.lower() for name in names], cutoff=0.5)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise UsageError(f"{' '.join(words)!r} is no flag or heading{meant or ';'} without a term, all flags are shown")
     echo(render_lines(shown))

@@ -39,7 +39,9 @@ _SUITE: Final = "fleet"
 @click.option("--backend", help="Without RUN: communication library.  [default: gloo]")
 @click.option("--ranks", type=click.IntRange(LEAST_NODES), help="Without RUN or a launcher: number of local ranks.")
 @click.option(
-    "--sample", type=click.IntRange(1), help="Without RUN: each node meets so many random partners instead of all."
+    "--sample",
+    type=click.IntRange(1),
+    help="Without RUN: each node meets so many random partners instead of all, or of 4 above 32 nodes.",
 )
 @click.option("--topology", type=FILE, help="topology.conf, or lines of a node and its switch.  [default: Slurm's]")
 @click.option("--within", default="15%", show_default=True, help="A rate lower by less counts as equal.")

@@ -15,7 +15,7 @@ from typing import Final, Literal
 import numpy as np
 
 from busbw.errors import AnalysisError
-from busbw.ops import ARITHMETIC, LOCAL, STORING
+from busbw.ops import ARITHMETIC, LATENCIES, LOCAL, STORING
 from busbw.units import counted, format_size, format_time
 from busbw_analysis.data.intervals import tail_of_medians
 from busbw_analysis.data.rank_statistics import kendall
@@ -137,6 +137,8 @@ def fit_series(series: Series) -> Fit | Unavailable:
     if series.key.op in ARITHMETIC:
         why = "its time depends on its FLOP, which are not proportional to S; see the roofline"
         return Unavailable("see-roofline", why)
+    if series.key.op in LATENCIES:
+        return Unavailable("latency", "its time is that of one load, which has no rate")
     ranks = len(series.key.ranks)
     if series.key.op not in LOCAL | STORING and ranks < 2:
         why = f"{series.key.op} on {ranks} rank sends nothing, so it has no α and β; measure on 2 or more ranks"

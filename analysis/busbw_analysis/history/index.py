@@ -292,15 +292,18 @@ def summarise(folder: Path) -> Outcome:
 def _insert(
     connection: duckdb.DuckDBPyConnection, rows: Sequence[tuple[Path, Mapping[str, object]]]
 ) -> dict[Path, str]:
-    """Insert runs. Those whose summary is damaged, and how: one of them fails the query for all."""
+    """Insert runs. Those whose summary is damaged or whose path is no Unicode, and how: one of them fails the query for
+    all.
+    """
     if not rows:
         return {}
-    runs = msgspec.json.encode([row for _, row in rows]).decode()
-    parameters: tuple[dict[str, object], ...] = ({"runs": runs}, {"paths": [row["file"] for _, row in rows]}, {}, {})
     try:
+        runs = msgspec.json.encode([row for _, row in rows]).decode()
+        paths = {"paths": [row["file"] for _, row in rows]}
+        parameters: tuple[dict[str, object], ...] = ({"runs": runs}, paths, {}, {})
         for query, given in zip(_INSERTS, parameters, strict=True):
             connection.execute(query, given)
-    except duckdb.Error as error:
+    except (duckdb.Error, UnicodeEncodeError) as error:
         if len(rows) == 1:
             return {rows[0][0]: f"{rows[0][1]['file']}: {error}"}
         middle = len(rows) // 2

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from busbw.ops import MEMORY_TRAFFIC, PAIRED
+from busbw.ops import MEMORY_TRAFFIC, OPS, PAIRED
 from busbw.runs.records import JSON, Case, Detail, case_in_words
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.as_json import plain, values_of
@@ -139,8 +139,11 @@ def show_rows(judgement: Judgement) -> list[ShownRow]:
 
 
 def _empty_call(row: ShownRow, empty_ns: float) -> float | None:
+    """What an empty call adds to the time of the row, which is that of one of the call's trips."""
+    op = OPS.get(row.case.op)
     by_host = row.case.mode in {"isolated", "barriers"} and not row.case.pre_enqueue
-    return empty_ns or None if by_host and row.case.device != "cpu" and row.time_ns is not None else None
+    added_ns = empty_ns / (op.trips if op else 1)
+    return added_ns or None if by_host and row.case.device != "cpu" and row.time_ns is not None else None
 
 
 def peaks_of(judgement: Judgement) -> dict[tuple[int, tuple[int, ...]], Peak]:

@@ -9,7 +9,7 @@ from itertools import chain
 
 from busbw.backends.base import Backend
 from busbw.measure.stopping import ROWED
-from busbw.ops import OPS
+from busbw.ops import LATENCIES, OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.base import Layout, Op, Share, first_reason
 from busbw.ops.groups import ASKED, Ranks, split_world
@@ -189,6 +189,8 @@ def _bytes_of(op: Op, case: Case, index: int, ranks: int) -> int:
         arrays = _elements(op.layout(Share(0, 1, case.count))) * DTYPE_BYTES[case.dtype or "uint8"]
         # The blocks of a file pass through separate memory between the array and the system.
         return max(arrays, case.size_bytes) + (case.size_bytes if op.stores else 0)
+    if op.name in LATENCIES:  # two orders of its lines, while the cycle is made
+        return case.size_bytes + case.size_bytes // 8
     if op.uneven:
         imbalance = case.settings.imbalance if isinstance(case.settings, TrafficSettings) else None
         return round(case.size_bytes * _uneven_buffers(ranks, imbalance)[index])

@@ -52,9 +52,13 @@ def opened(path: Path) -> IO[bytes]:
 
 @contextmanager
 def replaced(target: Path) -> Iterator[IO[bytes]]:
-    """A draft that replaces ``target`` atomically once it is completely on disk; a failed draft is removed. Raises
-    OSError.
+    """A draft that replaces ``target`` atomically once it is completely on disk; a failed draft is removed. A device or
+    pipe, such as /dev/stdout, is written to. Raises OSError.
     """
+    if target.parent == Path("/dev") or (target.exists() and not target.is_file()):
+        with target.open("wb") as file:
+            yield file
+        return
     draft = target.with_name(f".{target.name}.draft")
     try:
         with draft.open("wb") as file:

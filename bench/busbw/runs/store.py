@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import secrets
+import shlex
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -457,7 +458,7 @@ def find(results_dir: Path, selector: str) -> Path:
         raise UsageError(f"run {selector!r} is ambiguous in {results_dir}: {', '.join(run.name for run in matching)}")
     if given.is_file():
         raise UsageError(
-            f"{selector!r} is a file, not a stored run; busbw import {selector} --machine NAME stores a log"
+            f"{selector!r} is a file, not a stored run: busbw import {shlex.quote(selector)} --machine NAME stores logs"
         )
     where = "it is neither a run folder nor a file"
     if selector and given.is_dir():
