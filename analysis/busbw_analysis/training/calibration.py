@@ -159,8 +159,8 @@ def steps_in_words(steps: Sequence[Compared], room: float | None, kernels: Kerne
     for each in steps:
         needed = memory(each.step, kernels=kernels).total
         layout = layout_text(each.step)
-        zero = "" if "zero=" in layout else ",zero=0"
-        recompute = "" if "recompute=" in layout else ",recompute=none"
+        zero = "" if each.step.layout.zero else ",zero=0"
+        recompute = ",recompute=none" if each.step.layout.recompute == "none" else ""
         text = f"{layout}{zero}{recompute}: measured {format_seconds(each.seconds)}, predicted "
         text += f"{format_seconds(each.predicted_seconds)}: "
         text += (
