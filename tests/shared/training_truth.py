@@ -305,7 +305,7 @@ def after_one(chosen: list[Row]) -> float:
     errors = []
     for first, *others in models_.values():
         factors = [factor.value for factor in calibrate(first.machine, [(first.step, first.seconds)]).factors]
-        times = [step_time(row.step, slower(row.machine, *factors)).total for row in others]
+        times = [step_time(row.step, slower(row.machine, *factors or (1, 1))).total for row in others]
         errors += [abs(100 * (time / row.seconds - 1)) for row, time in zip(others, times, strict=True)]
     return mean(errors)
 

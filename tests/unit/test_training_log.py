@@ -91,9 +91,11 @@ def test_maxtext_prints_the_work_of_a_device(name: str, teraflops: float) -> Non
     assert {step.flops for step in log.steps} == {teraflops * 1e12}
 
 
-def test_a_first_step_that_was_not_waited_for_is_warm_up() -> None:
-    times = times_of([44.9, 0.319, *steady(20)])
-    assert (times.warm_up, times.count) == (2, 20)
+@pytest.mark.parametrize("untimed", [[44.9, 0.319], [44.9, 0.319, 0.002], [0.319, 0.002]])
+@pytest.mark.parametrize("count", [6, 20])
+def test_first_steps_that_were_not_waited_for_are_warm_up(untimed: list[float], count: int) -> None:
+    times = times_of([*untimed, *steady(count)])
+    assert (times.warm_up, times.count) == (len(untimed), count)
     assert times.low > 4.5
 
 

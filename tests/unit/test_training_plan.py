@@ -522,9 +522,15 @@ def test_a_plan_closes_on_what_one_measured_step_would_tell() -> None:
     assert spans[1] < 0.8 * spans[0]
     assert after["measured"][0]["near"]
     assert after["closing"]["narrowed_seconds"] == pytest.approx(spans[1] / 2, rel=1e-3)
-    far = asked(f"{words} --measured 'dp=8,tp=2,zero=1,sequence-parallel=yes:{2 * slow}s'")["measured"][0]
-    assert not far["near"]
-    assert far["predicted_seconds"] < far["seconds"] / 1.5
+    far = f"--measured 'dp=8,tp=2,zero=1,sequence-parallel=yes:{2 * slow}s'"
+    alone = asked(f"{words} {far}")
+    assert not alone["measured"][0]["near"]
+    assert alone["measured"][0]["predicted_seconds"] < 2 * slow / 1.5
+    assert alone["calibration"] is None
+    assert (alone["layouts"], closing) == (before["layouts"], alone["closing"])
+    both = asked(f"{words} {far} --measured 'dp=8,tp=2,zero=1,sequence-parallel=yes:{slow}s'")
+    assert [each["near"] for each in both["measured"]] == [False, True]
+    assert (both["calibration"], both["layouts"]) == (after["calibration"], after["layouts"])
 
 
 @pytest.mark.parametrize(

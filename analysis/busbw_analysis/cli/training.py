@@ -497,7 +497,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     grown = plans.scaling(best, machine, on.room, kernels)
     orders = plans.compare_rules(compared := plans.with_most_dimensions(plan), machine) if rules else ()
     changes = plans.sensitivity(best, machine)
-    summary = plans.closing(best, machine, [step for step, _ in steps])
+    summary = plans.closing(best, machine, [each.step for each in held if each.near])
     if plot is not None:
         pages.save_plan(plot, kept, grown)
         echo(f"plot: {plot}", err=True)
@@ -514,7 +514,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         "layouts": [_document(planned, machine, on.peak) for planned in kept],
         "sensitivity": changes,
         "closing": summary,
-        "calibration": calibration and calibration.factors,
+        "calibration": (calibration and calibration.factors) or None,
         "measured": calibration and [values_of(each, "seconds", "predicted_seconds", "near") for each in held],
         "rules": {"layout": compared.step.layout, "orders": [_order(order) for order in orders]} if rules else None,
         "scaling": {scaled.kind: _scaled(scaled) for scaled in grown},

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from busbw.units import format_seconds
+from busbw_analysis.training.held import interval
 from busbw_analysis.training.layout import Step, gigabytes, layout_text
 from busbw_analysis.training.memory import Kernels, memory
 from busbw_analysis.training.prices import Group, Price, Prices
@@ -54,7 +55,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A measured step beside the prediction for the calibrated machine; ``near``: within its 95 % interval."""
+    """A measured step beside the prediction for the machine of a calibration; ``near``: it is calibrated with."""
 
     step: Step
     seconds: float
@@ -64,7 +65,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A machine as measured steps say it is."""
+    """A machine as measured steps say it is. ``factors`` are empty if no step is near: the machine is as assumed."""
 
     machine: Machine
     factors: tuple[Factor, ...]
@@ -102,7 +103,27 @@ def slower(machine: Machine, kernels: float, calls: float) -> Machine:
 
 
 def calibrate(machine: Machine, measured: Sequence[tuple[Step, float]]) -> Calibration:
-    """The machine on which ``measured`` steps take the given seconds, as far as its uncertainty allows."""
+    """The machine on which ``measured`` steps take the given seconds, as far as its uncertainty allows: all steps but
+    those outside the 95 % interval of what it then predicts.
+    """
+    near = list(measured)
+    calibrated, factors = _fitted(machine, near)
+    while (within := [each for each in near if _is_near(*each, calibrated)]) != near:
+        near = within
+        calibrated, factors = _fitted(machine, near)
+    steps = (Compared(*each, step_time(each[0], calibrated).total, near=each in near) for each in measured)
+    return Calibration(calibrated, factors, tuple(steps))
+
+
+def _is_near(step: Step, seconds: float, machine: Machine) -> bool:
+    ends = interval(step, machine, step_time(step, machine).total)
+    return ends is not None and ends[0] <= seconds <= ends[1]
+
+
+def _fitted(machine: Machine, measured: Sequence[tuple[Step, float]]) -> tuple[Machine, tuple[Factor, ...]]:
+    """The machine by all ``measured`` steps, and its factors. Without steps as it is."""
+    if not measured:
+        return machine, ()
     prior = np.diag([1 / deviation**2 for deviation in _UNCERTAIN.values()])
     at, precision = np.zeros(len(_UNCERTAIN)), prior
     for _ in range(_TURNS):
@@ -118,9 +139,7 @@ def calibrate(machine: Machine, measured: Sequence[tuple[Step, float]]) -> Calib
     )
     calibrated = slower(machine, *(exp(value) for value in at))
     deviation = float(np.hypot(_LEFT, deviations[0]))
-    predicted = [(step, seconds, step_time(step, calibrated).total) for step, seconds in measured]
-    steps = tuple(Compared(*each, near=abs(log(each[1] / each[2])) <= _95 * deviation) for each in predicted)
-    return Calibration(replace(calibrated, deviation=deviation), factors, steps)
+    return replace(calibrated, deviation=deviation), factors
 
 
 def _linear(machine: Machine, measured: Sequence[tuple[Step, float]], at: _Array) -> tuple[_Array, _Array]:
@@ -140,8 +159,8 @@ def steps_in_words(steps: Sequence[Compared], room: float | None, kernels: Kerne
     for each in steps:
         needed = memory(each.step, kernels=kernels).total
         layout = layout_text(each.step)
-        zero = "" if "zero=" in layout else ",zero=0"
-        recompute = "" if "recompute=" in layout else ",recompute=none"
+        zero = "" if each.step.layout.zero else ",zero=0"
+        recompute = ",recompute=none" if each.step.layout.recompute == "none" else ""
         text = f"{layout}{zero}{recompute}: measured {format_seconds(each.seconds)}, predicted "
         text += f"{format_seconds(each.predicted_seconds)}: "
         text += (

@@ -66,7 +66,7 @@ class Speed:
 _ATTENTION: Final = 0.56, 0.37
 """Shares of the datasheet's FLOP/s in fused attention, causal, forward and backward, by the tables of ``_ASSUMED``."""
 LAUNCH: Final = 75e-6
-"""Seconds of the host for a kernel and what Megatron-LM does around it: fitted to measured steps (docs/training.md)."""
+"""Seconds of the host for a kernel and what Megatron does around it: fitted to measured steps (docs/training.md)."""
 STARTED: Final = 27e-6
 """Seconds of a kernel on the GPU beside its FLOP and bytes: fitted to the same, beside ``LAUNCH``."""
 _ALIGNED: Final = 8

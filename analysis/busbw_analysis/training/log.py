@@ -151,9 +151,13 @@ def _segments(steps: Sequence[StepLine]) -> list[list[StepLine]]:
 
 
 def _warm_up(costs: Sequence[float], usual: float) -> int:
-    """How many lines at the start are slow (compilation, allocation, first batch) or untimed. At least the first."""
+    """How many lines at the start are slow (compilation, allocation, first batch) or untimed. At least the first; all
+    that are untimed, however short the log.
+    """
     most = max(1, int(_WARM_SHARE * len(costs)))
-    return next((at for at, cost in enumerate(costs[1:most], 1) if _UNTIMED * usual <= cost <= _SLOW * usual), most)
+    least = _UNTIMED * usual
+    warm = next((at for at, cost in enumerate(costs[1:most], 1) if least <= cost <= _SLOW * usual), most)
+    return next((at for at, cost in enumerate(costs[warm:], warm) if cost >= least), warm)
 
 
 def _period(slow: Sequence[int], steps: Sequence[int]) -> int | None:
