@@ -469,6 +469,34 @@ def test_a_gpu_that_the_log_names_is_not_another_one(tmp_path: Path) -> None:
     assert refused.value.code == "contradiction"
 
 
+def test_a_log_that_is_cut_did_not_fail(tmp_path: Path) -> None:
+    path = tmp_path / "cut.txt"
+    whole = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(whole[:22]), encoding="utf-8")
+    judgement = judged(path, LogFacts.stated({"nics": "4x400Gb/s"}, catalogue()))
+    assert [require(stored.end).status for stored in judgement.runs] == ["interrupted"]
+    bad = {finding.code for finding in judgement.findings if finding.severity == "bad"}
+    answer = answer_of(judgement)
+    assert (bad, {"failed"} & {cause.code for cause in answer.causes}) == ({"interrupted"}, set())
+    assert "fail" not in answer.answer + answer.cause + answer.measured
+
+
+def test_of_a_log_of_tpus_no_facts_are_asked() -> None:
+    """No source gives the rates of their links."""
+    judgement = judged(LOGS / "jax.txt")
+    assert "unknown" not in {finding.code for finding in judgement.findings}
+    assert "--" not in answer_of(judgement).answer
+
+
+def test_short_and_full_names_of_a_gpu_are_no_several_gpus(tmp_path: Path) -> None:
+    path = tmp_path / "pasted.txt"
+    text = (LOGS / "nccl-tests-two-machines.txt").read_text(encoding="utf-8")
+    path.write_text(text.replace("\nA100 SXM4\n", "\nH100\n"), encoding="utf-8")
+    facts = LogFacts.stated({"hosts": 1, "gpu": "H100 PCIe"}, catalogue())
+    imported = require(find(tmp_path, str(path)).read(facts).stored.run.imported)
+    assert "several-gpus" not in {note.code for note in imported.notes}
+
+
 def test_a_gpu_is_not_given_to_tables_of_several() -> None:
     source = find(LOGS, str(LOGS / "nccl-tests-two-machines.txt"))
     imported = require(source.read(LogFacts(hosts=1)).stored.run.imported)

@@ -98,6 +98,22 @@ def test_an_error_before_the_last_result_is_no_failure(tmp_path: Path) -> None:
         assert (log.last_error is not None, "warning" in {note.code for note in log.notes}) == (failed, not failed)
 
 
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        ("{{0,2,4,6},{1,3,5,7}}", ", groups 2"),
+        ("[2,4]<=[8]", ", groups 2"),
+        ("[4,8]<=[2,16]T(1,0)", ", groups 4"),
+        ("", ""),
+    ],
+)
+def test_xla_lists_groups_or_counts_them(printed: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    text = (LOGS / "jax.txt").read_text(encoding="utf-8")
+    path.write_text(text.replace("{{0,2,4,6},{1,3,5,7}}", printed), encoding="utf-8")
+    assert {row.settings for row in read_log(path).rows} == {f"mesh 2x2x2 over 2x2x1{words}"}
+
+
 @pytest.mark.parametrize(("rate", "unit"), [(740.0, 1e9 / 8), (88214.9, 2.0**20), (3.0, None)])
 def test_the_unit_of_a_rate_without_one_is_that_which_its_messages_give(
     tmp_path: Path, rate: float, unit: float | None

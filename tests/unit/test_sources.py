@@ -68,11 +68,18 @@ def test_what_is_said_of_logs_is_refused_of_runs_alone(arguments: tuple[str, ...
 
 def test_reports_beside_logs_are_no_logs(tmp_path: Path) -> None:
     rates = tmp_path / "rates.csv"
-    rates.write_text("size,time\n8,1\n16,2\n", encoding="utf-8")
+    rates.write_text("size_bytes,time_us\n8,1\n16,2\n", encoding="utf-8")
     assert sources.logs_in(str(tmp_path), lambda: tmp_path) == (str(rates),)
-    for name in sources.REPORT_FILES:
-        (tmp_path / name).write_bytes(rates.read_bytes())
+    given = ["report", str(rates), "--op", "broadcast", "--ranks", "2", "--output", str(tmp_path)]
+    done = CliRunner().invoke(main, given)
+    assert done.exit_code == 0, done.output
+    assert {file.name for file in tmp_path.iterdir()} == {rates.name, *sources.REPORT_FILES}
     assert sources.logs_in(str(tmp_path), lambda: tmp_path) == (str(rates),)
+    assert all(sources._is_report(tmp_path / name) for name in sources.REPORT_FILES)
+    theirs = [tmp_path / name for name in sources.REPORT_FILES]
+    for path in theirs:
+        path.write_bytes(rates.read_bytes())
+    assert sources.logs_in(str(tmp_path), lambda: tmp_path) == tuple(sorted(map(str, (rates, *theirs))))
 
 
 def test_a_report_on_a_file_lies_beside_it(log: Path, results: Path) -> None:

@@ -118,6 +118,7 @@ READERS: Final[dict[str, str]] = {
     "busbw/runs/store.py:create": "a name of a folder",
     "busbw/runs/store.py:utc_now": "the spelling of a time",
     "busbw_analysis/data/imported.py:_run_of": "the spelling of a time",
+    "busbw_analysis/data/sources.py": "a file that was read: whether it is a report",
     "busbw_analysis/data/sentences.py": "wording: capital letters",
     "busbw_analysis/assembly/compose.py:folder_for": "a name of a folder, from those of runs",
     "busbw_analysis/gate/outputs.py": "elements of XML; escapes text for GitHub and Markdown",

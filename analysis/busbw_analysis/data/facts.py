@@ -8,7 +8,7 @@ from busbw.runs.placement import RankPlacement, rank_placements, ranks_and_cores
 from busbw.runs.records import BackendTraits
 from busbw.runs.store import StoredRun
 from busbw.units import counted
-from busbw_analysis.data.likeness import is_unknown
+from busbw_analysis.data.likeness import is_unknown, to_be_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Facts:
     placements: the placement of every rank
     backend: the traits of the backend
     is_log: whether the first run is the log of another tool, which has fewer facts
+    to_be_given: unknown facts of that log that the user can give
     hosts_known: whether it is recorded which ranks share a host
     hosts_in_words: the number of hosts of all runs: ``1 host``, ``2 hosts`` or ``unknown hosts``
     cores: ranks and usable cores of every host; hosts with an unknown number of cores are left out
@@ -40,6 +41,7 @@ class Facts:
     placements: tuple[RankPlacement, ...]
     backend: BackendTraits
     is_log: bool
+    to_be_given: tuple[str, ...]
     hosts_known: bool
     hosts_in_words: str
     cores: Mapping[str, tuple[int, int]]
@@ -74,7 +76,8 @@ class Facts:
         host, place = self.hosts[rank], self.placements[rank]
         key, value = ("address", place.gpu_address) if place.gpu is None else ("index", place.gpu)
         if value is None and self.is_log:
-            return f"the log does not state which GPU rank {rank} drove; give --hosts and --gpu"
+            options = " and ".join(f"--{name}" for name in ("hosts", "gpu") if name in self.to_be_given)
+            return f"the log does not state which GPU rank {rank} drove{f'; give {options}' if options else ''}"
         if value is None:
             return (
                 f"the run did not record which GPU rank {rank} drove: NVML was not available or does not list the GPU, "
@@ -95,6 +98,7 @@ def facts_of(runs: Sequence[StoredRun]) -> Facts:
         placements=rank_placements(largest.hosts, largest.environments),
         backend=first.backend,
         is_log=first.imported is not None,
+        to_be_given=to_be_given(first),
         hosts_known=not is_unknown(first, "hosts"),
         hosts_in_words="unknown hosts" if unknown else counted(len(hosts), "host"),
         cores=ranks_and_cores(largest.hosts, largest.environments),

@@ -127,10 +127,11 @@ def _of_several_gpus(log: ForeignLog, facts: LogFacts) -> Iterator[LogNote]:
     """
     captions = dict.fromkeys(table.caption for table in log.tables if table.caption)
     rows = catalogue() if len(captions) > 1 else None
-    names = [] if rows is None else [caption for caption in captions if gpus_meant(rows, caption)]
-    if len(names) < 2:
+    meant = {} if rows is None else {caption: {gpu.name for gpu in gpus_meant(rows, caption)} for caption in captions}
+    meant = {caption: gpus for caption, gpus in meant.items() if gpus}
+    if not meant or set.intersection(*meant.values()):
         return
-    text = f"its tables are of {listed(names)}, and a share of a peak needs a file for each GPU"
+    text = f"its tables are of {listed(list(meant))}, and a share of a peak needs a file for each GPU"
     if facts.gpu is not None:
         raise UsageError(f"--gpu {facts.gpu.name} contradicts {log.source}: {text}", code="contradiction")
     yield LogNote(code=SEVERAL_GPUS, text=text)
@@ -170,10 +171,10 @@ def _run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path
             notes=tuple(notes),
         ),
     )
-    unfinished = log.last_error is not None or any(table.complete is False for table in tables)
+    cut = any(table.complete is False for table in tables)  # by itself no sign that the job failed
     end = Ended(
-        status="failed" if unfinished else "complete",
-        reason=(log.last_error or "the log ends without the tool's final message") if unfinished else None,
+        status="failed" if log.last_error is not None else "interrupted" if cut else "complete",
+        reason=log.last_error or ("the tool's final message is missing" if cut else None),
         ended=began,
     )
     return StoredRun(path=path, run=run, rows=(*rows, end), warnings=())

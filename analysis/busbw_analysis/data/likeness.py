@@ -59,6 +59,15 @@ def is_unknown(run: Run, name: str) -> bool:
     return run.imported is not None and name in run.imported.unknown
 
 
+def to_be_given(run: Run) -> tuple[str, ...]:
+    """The unknown facts of a log that the user can give, by the names of their options. Of TPUs no fact would help: no
+    source gives the rates of their links.
+    """
+    on_tpus = all(case.device == "tpu" for case in run.cases)
+    unknown = () if run.imported is None or on_tpus else run.imported.unknown
+    return tuple(name for name in unknown if name != "machine")
+
+
 def _of_cases(field: str) -> Callable[[Run], str | None]:
     return lambda run: in_words(getattr(case, field) for case in run.cases)
 

@@ -33,8 +33,9 @@ def ended_in_words(stored: StoredRun) -> tuple[str, ...]:
     end, progress = stored.end, progress_of(stored)
     if end is None:
         ended = [f"Run {stored.run.id} has no end: it was killed or is still running", "Its finished blocks are kept"]
-    elif (log := stored.run.imported) is not None and end.status == "failed":
-        ended = [f"The log {log.file} reports a failure{'' if end.reason is None else f': {end.reason}'}"]
+    elif (log := stored.run.imported) is not None:
+        ends = "reports a failure" if end.status == "failed" else "ends early"
+        ended = [f"The log {log.file} {ends}{'' if end.reason is None else f': {end.reason}'}"]
     else:
         ended = [f"Run {stored.run.id} {'' if end.status == 'failed' else 'was '}{end.in_words()}"]
     incomplete = progress.complete < progress.planned

@@ -1,6 +1,7 @@
 """Finds and reads the input that a user names: a run folder, a log of another tool, ``latest`` or ``-``."""
 
 import hashlib
+import re
 import shutil
 import sys
 import tarfile
@@ -24,7 +25,11 @@ _HEAD_BYTES: Final = 1 << 16
 _ARCHIVES: Final = frozenset({".zip", ".tar", ".tgz", ".tbz2", ".txz"})
 _MOST_FILES: Final = 10_000
 REPORT_FILES: Final = ("report.html", "report.md", "report.json")
-"""What `busbw report` writes beside a log: no logs."""
+"""What `busbw report` writes beside a log."""
+_REPORT: Final = re.compile(
+    r'(?m)\A\{\s*"report":\s*\d|· busbw report</title>|^`busbw report` writes the HTML report,'.encode()
+)
+"""In every such file: its JSON, its HTML, its Markdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,7 @@ def logs_in(selector: str, unpacked: Callable[[], Path]) -> tuple[str, ...]:
     logs = tuple(
         str(file)
         for file in sorted(members)
-        if file.name not in REPORT_FILES and not (file.parent / store.RUN_FILE).is_file() and _is_log(file)
+        if not (file.parent / store.RUN_FILE).is_file() and _is_log(file) and not _is_report(file)
     )
     if not logs and folder != path:
         raise LogError(f"{path}: none of {len(members)} files is a log that busbw can read", code="not-a-log")
@@ -157,6 +162,13 @@ def _is_log(path: Path) -> bool:
             return is_log(file)
     except OSError:
         return False
+
+
+def _is_report(path: Path) -> bool:
+    if path.name not in REPORT_FILES:
+        return False
+    with files.opened(path) as file:
+        return _REPORT.search(file.read(json_text.MOST_BYTES)) is not None
 
 
 def find(results_dir: Path, selector: str) -> Found:

@@ -15,9 +15,11 @@ import numpy as np
 from busbw.ops import LOCAL, PAIRED
 from busbw.ops.communication import COLLECTIVES
 from busbw.runs.progress import progress_of
+from busbw.runs.store import StoredRun
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.apart import SEVERAL_GPUS
 from busbw_analysis.data.bands import Band
+from busbw_analysis.data.likeness import to_be_given
 from busbw_analysis.data.names import statistic_in_words
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.data.unavailable import Unavailable
@@ -214,12 +216,14 @@ def _unfinished(judgement: Judgement) -> str:
     if not runs or not bad <= _UNFINISHED or "failed" in states or "measured" not in states:
         return ""
     many = len(judgement.runs) > 1
-    return sentences(
-        *(
-            f"{'killed or still running' if stored.end is None else 'interrupted'}"
-            f"{f' (run {stored.run.id})' if many else ''}: {progress_of(stored).in_words()}"
-            for stored in runs
-        )
+    return sentences(*(_unfinished_in_words(stored, f" (run {stored.run.id})" if many else "") for stored in runs))
+
+
+def _unfinished_in_words(stored: StoredRun, which: str) -> str:
+    if stored.run.imported is not None:
+        return f"the log ends early{which}"
+    return (
+        f"{'killed or still running' if stored.end is None else 'interrupted'}{which}: {progress_of(stored).in_words()}"
     )
 
 
@@ -312,7 +316,9 @@ def _unjudged(judgement: Judgement, status: Status, parts: Sequence[AnswerPart],
     logs = [stored.run.imported for stored in judgement.runs if stored.run.imported is not None]
     if several := [note.text for log in logs for note in log.notes if note.code == SEVERAL_GPUS]:
         return sentences(f"not judged: {several[0]}")
-    options = [f"--{name}" for name in dict.fromkeys(name for log in logs for name in log.unknown) if name != "machine"]
+    options = [
+        f"--{name}" for name in dict.fromkeys(name for stored in judgement.runs for name in to_be_given(stored.run))
+    ]
     if options:
         example = ", such as --nics 8x400Gb/s" if "--nics" in options else ""
         example = example or (", across hosts also --nics" if "--hosts" in options else "")
@@ -392,8 +398,9 @@ def _measured(judgement: Judgement, parts: Sequence[AnswerPart]) -> str:
     progress = [progress_of(stored) for stored in runs]
     complete, planned = sum(run.complete for run in progress), sum(run.planned for run in progress)
     done = f"{measured} of {counted(len(cases), 'case')}"
-    if judgement.from_logs and any(stored.end is None or stored.end.status == "failed" for stored in runs):
-        done = f"{counted(measured, 'case')}, until the job failed"  # the log does not list the others
+    ends = {stored.end.status for stored in runs if stored.end is not None}
+    if judgement.from_logs and ends != {"complete"}:  # the log does not list the others
+        done = f"{counted(measured, 'case')}, until {'the job failed' if 'failed' in ends else 'the log ends'}"
     wrong = any(finding.code == "wrong-data" for finding in judgement.findings)
     checked = [summary for summary in cases if summary.state == "measured" and summary.case.size_bytes]
     checks = {summary.check.state for summary in checked}

@@ -20,6 +20,7 @@ from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.lateness import GroupLateness, RankLateness
+from busbw_analysis.data.likeness import to_be_given
 from busbw_analysis.data.names import rank_list, statistic_in_words
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
 from busbw_analysis.data.resumed import ended_in_words, resuming, resumptions
@@ -169,7 +170,7 @@ def _imported(runs: Sequence[StoredRun], measured: Sequence[CaseSummary]) -> Ite
         if log.given:
             given = ", ".join(f"{name} {value}" for name, value in log.given.items())
             yield Finding("note", "given", (f"Given by the user, not by the log: {given}",))
-        if unknown := [name for name in log.unknown if name != "machine"]:
+        if unknown := to_be_given(stored.run):
             options = " ".join(f"--{name}" for name in unknown)
             lacks = f"Not stated by the log: {', '.join(unknown)}"
             yield Finding("note", "unknown", (lacks, f"Verdicts that need them are missing; add {options}"))

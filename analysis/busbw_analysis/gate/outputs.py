@@ -123,7 +123,7 @@ def _doubted(gate: Gate, verdict: Verdict) -> str:
         detect = percent(verdict.rule.visible or 0.0)
         why = {
             "too few launches": "too few launches to fail",
-            "disturbed": "a single launch cannot fail while other programs take CPU time",
+            "disturbed": "a single launch cannot fail while other programs or the hypervisor take CPU time",
             "too much scatter": f"a slowdown of {detect} could have gone unseen",
             "runs differ": "the runs of the baseline differ by more than their launches",
             "not significant": "beyond the limit, which may be chance",

@@ -16,7 +16,9 @@ from busbw_analysis.data.readers.lines import dtype_named, number, rest, scaled,
 SIGN: Final = re.compile(rb"\bop_type\b[^\n]{0,400}\binput_num_elements\b[^\n]{0,400}\bstep_time_ms_p50\b")
 _OPS: Final = {"AR": "all_reduce", "AG": "all_gather", "RS": "reduce_scatter", "A2A": "all_to_all"}
 _TIME: Final = "step_time_ms_p50"
-_OF_GROUPS: Final = re.compile(r"\{[\d,]+\}")
+_OF_GROUPS: Final = re.compile(r"\{[\d, ]+\}")
+_COUNTED_GROUPS: Final = re.compile(r"\[(\d+), ?\d+\]<=\[")
+"""XLA's short form: ``[2,4]<=[8]`` is 2 groups of 4."""
 _USED: Final = frozenset({_TIME, "iteration", "rank", "op_dimension", "input_num_elements"})
 
 
@@ -38,7 +40,9 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
 def _add(draft: Draft, line: int, row: Mapping[str, str]) -> None:
     op = _OPS.get(row["op_type"])
     elements, each = whole(row.get("input_num_elements")), whole(row.get("dtype_bytes"))
-    groups = len(_OF_GROUPS.findall(row.get("hlo_replica_groups", "")))
+    listed = row.get("hlo_replica_groups", "")
+    counted = _COUNTED_GROUPS.search(listed)
+    groups = int(counted[1]) if counted is not None else len(_OF_GROUPS.findall(listed))
     draft.add(
         line,
         op=op,
@@ -52,6 +56,7 @@ def _add(draft: Draft, line: int, row: Mapping[str, str]) -> None:
         time_seconds=scaled(number(row[_TIME]), 1e-3),
         statistic="median",
         iterations=whole(row.get("step_time_ms_num_runs")),
-        settings=f"mesh {row.get('mesh_shape')} over {row.get('sharding_strategy')}, groups {groups}",
+        settings=f"mesh {row.get('mesh_shape')} over {row.get('sharding_strategy')}"
+        + (f", groups {groups}" if groups else ""),
         others=rest({name: number(cell) for name, cell in row.items()}, _USED),
     )
