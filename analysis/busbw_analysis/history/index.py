@@ -300,7 +300,7 @@ def _insert(
         return {}
     try:
         runs = msgspec.json.encode([row for _, row in rows]).decode()
-        paths = {"paths": [row["file"] for _, row in rows]}
+        paths: dict[str, object] = {"paths": [row["file"] for _, row in rows]}
         parameters: tuple[dict[str, object], ...] = ({"runs": runs}, paths, {}, {})
         for query, given in zip(_INSERTS, parameters, strict=True):
             connection.execute(query, given)
