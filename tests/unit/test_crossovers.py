@@ -338,7 +338,7 @@ class TestRaces:
         assert require_type(Unavailable, pair.expected).code == "no-messages"
         assert pair.measured
         assert formula_words(pair) == agreement_words(pair) == "–"
-        assert origin_words(pair).startswith("no S*: this run has no messages between two ranks")
+        assert origin_words(pair) == f"no S*: {require_type(Unavailable, pair.expected).reason}"
 
     def test_messages_between_hosts_say_no_crossing_of_two_levels(self) -> None:
         (race,) = two_levels(2, 4).comparisons

@@ -347,7 +347,10 @@ def test_the_page_is_one_file_with_what_a_reader_hovers_over(results: Path, tmp_
 def test_runs_of_minutes_or_days_have_an_axis_of_time(minutes: float) -> None:
     trend = trend_of([{}] * 2)
     began = datetime(2026, 1, 1)  # noqa: DTZ001 - as stored
-    runs = [replace(run, started=began + place * timedelta(minutes=minutes)) for place, run in enumerate(trend.runs)]
+    runs = [
+        msgspec.structs.replace(run, started=began + place * timedelta(minutes=minutes))
+        for place, run in enumerate(trend.runs)
+    ]
     assert "trend-0" in page_of(History(2, (replace(trend, runs=tuple(runs)),), ()))
 
 

@@ -21,7 +21,7 @@ from busbw.backends.local.kernels import LINE_BYTES
 from busbw.backends.local.threads import Team, Words
 from busbw.backends.patterns import TORCH_DTYPES, count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
-from busbw.ops import OPS
+from busbw.ops import LATENCIES, OPS
 from busbw.ops.base import Layout, Share
 from busbw.ops.local import COPIES
 from busbw.ops.settings import parse_threads
@@ -29,7 +29,7 @@ from busbw.runs.records import JSON
 
 pytestmark = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
 
-OF_ARRAYS = [op.name for op in COPIES if op.name != "memory_touch"]
+OF_ARRAYS = [op.name for op in COPIES if op.name not in {"memory_touch", *LATENCIES}]
 DTYPES = ("float32", "float64")
 GUARD = 40
 UNTOUCHED = -77.0
