@@ -14,7 +14,7 @@ from busbw_analysis.fleet import search
 from busbw_analysis.fleet.model import Noise, Suspects, medians
 from busbw_analysis.fleet.rounds import SAMPLES, Fleet, Round, everybody, tournament
 from busbw_analysis.fleet.search import ERROR_RATE, MOST_ROUNDS, Options, Search
-from busbw_analysis.fleet.verdicts import Verdict, judge
+from busbw_analysis.fleet.verdicts import Evidence, Verdict, _decided, _Test, judge
 
 QUIET = scatter(0.3)
 TWICE = math.log(2)
@@ -216,6 +216,16 @@ def test_a_slow_link_is_not_cleared_by_turns_in_which_it_was_disturbed() -> None
 
     verdict = only(Disturbed(fleet_of(16), QUIET, links={(3, 14): TWICE}))
     assert (verdict.kind, verdict.nodes, verdict.way) == ("link", (3, 14), "out")
+
+
+@pytest.mark.parametrize(("ratio", "kinds"), [(2.0, ["undecided"]), (1.2, [])])
+def test_what_is_clearly_slow_whenever_it_is_measured_is_not_called_healthy(ratio: float, kinds: list[str]) -> None:
+    def suspect(node: int, log: float, times_longer: float) -> _Test:
+        seen = Evidence(ALONE, times_longer, 1.0, times_longer, 16)
+        return _Test(Verdict("alone", (node,), evidence=(seen,)), np.asarray([log]), 16, 0)
+
+    tests = [suspect(3, 2.0, ratio), *(suspect(node, -3.0, 1.0) for node in range(4, 15))]
+    assert [verdict.kind for verdict in _decided(tests)] == kinds
 
 
 def test_other_rounds_lie_between_those_of_a_suspect_where_programs_compete() -> None:

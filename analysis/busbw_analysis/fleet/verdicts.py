@@ -171,6 +171,11 @@ class _Test:
     def total(self) -> float:
         return float(np.logaddexp.reduce(self.log) - np.log(len(self.log)))
 
+    @property
+    def is_slow_again(self) -> bool:
+        """Whether new data speak for it and show it clearly slow: never called healthy, though it may be chance."""
+        return self.total > 0 and self.verdict.ratio >= _CLEAR
+
 
 def judge(
     fleet: Fleet,
@@ -467,7 +472,7 @@ def _decided(tests: list[_Test]) -> Iterator[Verdict]:
         lone = test.verdict.kind == "node" and test.partners < search.PARTNERS
         if test.times and adjusted <= search.ERROR_RATE and not lone:
             yield replace(test.verdict, probability=posterior * test.verdict.probability, error=adjusted)
-        elif test.is_far or (test.times and adjusted <= _LIKELY):
+        elif test.is_far or (test.times and (adjusted <= _LIKELY or test.is_slow_again)):
             pairs = test.verdict.nodes if len(test.verdict.nodes) == 2 else (test.verdict.nodes[0], -1)
             next_pairs = () if test.verdict.kind in {"alone", "trunk"} else ((pairs[0], pairs[1]),)
             yield replace(test.verdict, kind="undecided", probability=posterior, error=adjusted, next_pairs=next_pairs)
