@@ -8,6 +8,7 @@ import pytest
 from testing.plans import sweep
 
 from busbw.backends.local import kernels
+from busbw.ops import LATENCIES
 from busbw.ops.local import COPIES
 from busbw.ops.settings import host_settings
 from busbw.system.environment import usable_cores
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))]
 
-_ROWED = [op.name for op in COPIES if not op.fresh]
+_ON_CPU = [op for op in COPIES if op.name not in LATENCIES]
+_ROWED = [op.name for op in _ON_CPU if not op.fresh]
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
@@ -33,7 +35,7 @@ def test_every_kernel_is_verified_over_threads(commands: Commands, ranks: int) -
     assert {row.check.state for row in run.measurements} == {"verified"}
     threads = {1, max(1, usable_cores() // ranks)}
     assert {(row.case.op, host_settings(row.case.settings).threads) for row in run.measurements} == {
-        (op.name, number) for op in COPIES for number in threads
+        (op.name, number) for op in _ON_CPU for number in threads
     }
     assert {row.loop for row in run.measurements} == {"compiled"}
     assert {row.calls for row in run.measurements if row.case.op == "memory_touch"} == {1}
