@@ -23,6 +23,6 @@ def explain(words: tuple[str, ...]) -> None:
     shown = [(name, text) for name, text in names.items() if name.lower().startswith(given)]
     if not shown:
         near = get_close_matches(given, [name.lower() for name in names], cutoff=0.5)
-        meant = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise UsageError(f"{' '.join(words)!r} is no flag or heading{meant or ';'} without a term, all flags are shown")
+        meant = f"; near: {', '.join(near)}" if near else ""
+        raise UsageError(f"{' '.join(words)!r} is no flag or heading{meant}; busbw explain shows all flags")
     echo(render_lines(shown))

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from busbw_analysis.fleet.rounds import FRESH, Fleet, Floats, Ints, Round, Truths
+from busbw_analysis.fleet.rounds import FRESH, MAD_TO_SIGMA, Fleet, Floats, Ints, Round, Truths
 
 LARGEST: Final = 50.0
 """Largest slowdown that the alternative expects."""
@@ -38,7 +38,6 @@ _NODE_SIGMAS, _LINK_SIGMAS, _ALONE_SIGMAS = 1.5, 2.0, 2.0
 """How far out a suspect is. A healthy suspect only costs a place in rounds that are measured anyway."""
 
 _SLOW_SIGMAS: Final = 4.0
-_MAD_TO_SIGMA: Final = 1.4826
 
 _LATE: Final = 1.4
 _LATE_SECONDS: Final = 0.01
@@ -146,7 +145,7 @@ def suspects_of_pairs(fleet: Fleet, rounds: list[Round], within: float) -> Suspe
     effects = _effects(fleet, data, data.log - level[data.path])
     # Pairs of nodes that are clearly slow say nothing of the usual, though they may be half of all: below a bad switch.
     largest = effects.max(axis=0)
-    slow = largest > max(within, _SLOW_SIGMAS * float(np.median(np.abs(largest))) * _MAD_TO_SIGMA)
+    slow = largest > max(within, _SLOW_SIGMAS * float(np.median(np.abs(largest))) * MAD_TO_SIGMA)
     control = ~slow[data.sender] & ~slow[data.receiver]
     if control.sum() < _LEAST_GOOD:
         control = every

@@ -25,7 +25,7 @@ FRESH: Final[tuple[Stage, ...]] = ("held out", *AGAIN)
 BUSY: Final = 0.06
 """Share of CPUs that other programs may use, as in ``data/summary.py``."""
 _APART_SIGMAS: Final = 4.0
-_MAD_TO_SIGMA: Final = 1.4826
+MAD_TO_SIGMA: Final = 1.4826
 FULL: Final = 32
 """Up to so many nodes, every pair is measured; of more, random matchings."""
 _NODES_PER_LINK: Final = 4
@@ -105,7 +105,7 @@ class Round:
             return self
         usual = float(np.nanmedian(taken))
         # Shares of different moments scatter where programs compete everywhere.
-        scatter = _MAD_TO_SIGMA * float(np.nanmedian(np.abs(taken - usual)))
+        scatter = MAD_TO_SIGMA * float(np.nanmedian(np.abs(taken - usual)))
         apart = np.nan_to_num(taken) > usual + max(BUSY, _APART_SIGMAS * scatter)
         disturbed = apart[self.sender] | apart[self.receiver]
         return replace(self, disturbed=disturbed, busy=usual > BUSY)

@@ -211,9 +211,8 @@ def common_flags(every: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], str]:
     counts = Counter(flag for flags in every for flag in flags)
     common = {flag: count for flag, count in counts.items() if len(every) > 1 and 2 * count > len(every)}
     named = ", ".join(f"{flag} ({count})" for flag, count in common.items())
-    return tuple(
-        common
-    ), f"also on most of the {counted(len(every), 'row')}, not repeated above: {named}" if named else ""
+    note = f"also on most of the {counted(len(every), 'row')}, not repeated above: {named}" if named else ""
+    return tuple(common), note
 
 
 def _title(row: ShownRow, common: Collection[str]) -> str:
