@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby, takewhile
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 from drawing_tool import documented
@@ -21,7 +21,7 @@ from busbw.ops import OPS
 from busbw.ops.base import Op
 from busbw.ops.communication import COLLECTIVES
 from busbw.ops.training import METHODS
-from busbw.runs import facts, records
+from busbw.runs import records
 from busbw_analysis.gate.metrics import METRICS
 from busbw_analysis.gate.rules import EXAMPLES
 from busbw_analysis.history.columns import OF_LAUNCHES, OF_RUNS, Column
@@ -110,28 +110,19 @@ def bounds() -> Iterator[str]:
     yield from (f"| {', '.join(names)} | {' | '.join(terms)} |" for terms, names in rows.items())
 
 
-def fields(kind: type[msgspec.Struct], inner: Literal["explained", "named", "left out"] = "explained") -> Iterator[str]:
-    """The fields of a record as its docstring explains them. ``inner``: the fields of the records in it."""
+def fields(kind: type[msgspec.Struct]) -> Iterator[str]:
+    """The fields of a record as its docstring explains them, each with the fields of the records in it, by name."""
     hints = typing.get_type_hints(kind)
-    for names, text in _explained(kind):
-        inside = [record for name in names for record in _records(hints[name]) if record.__name__ not in PARTS]
+    for names, text in explained(kind):
         words = [f"`{word}`" for name in names for word in _words(hints[name]) if f"`{word}`" not in text]
-        meaning = "; ".join(filter(None, (text or " ".join(map(_summary, inside)), ", ".join(words))))
+        meaning = "; ".join(filter(None, (text, ", ".join(words))))
+        inside = (record for name in names for record in records_in(hints[name]))
         parts = dict.fromkeys(f"`{part}`" for record in inside for part in record.__struct_fields__)
-        outline = f" ({', '.join(parts)})" if parts and inner == "named" else ""
-        head = ", ".join(f"`{name}`" for name in names) + outline
+        head = ", ".join(f"`{name}`" for name in names) + (f" ({', '.join(parts)})" if parts else "")
         yield f"- {head}: {meaning}" if meaning else f"- {head}"
-        if inner == "explained":
-            for record in dict.fromkeys(inside):
-                yield from (f"  {line}" for line in fields(record))
 
 
-def _summary(kind: type) -> str:
-    text = (inspect.getdoc(kind) or "").partition("\n\n")[0]
-    return f"{text[0].lower()}{text[1:]}".replace("\n", " ").replace("``", "`").rstrip(".") if text else ""
-
-
-def _explained(kind: type[msgspec.Struct]) -> list[tuple[tuple[str, ...], str]]:
+def explained(kind: type[msgspec.Struct]) -> list[tuple[tuple[str, ...], str]]:
     """The names and the explanation of each line of the docstring, then the fields that explain themselves."""
     lines: list[tuple[tuple[str, ...], str]] = []
     bases = (record for record in kind.__mro__ if issubclass(record, msgspec.Struct) and record is not msgspec.Struct)
@@ -146,15 +137,16 @@ def _explained(kind: type[msgspec.Struct]) -> list[tuple[tuple[str, ...], str]]:
     explained = {name for names, _ in lines for name in names}
     hints = typing.get_type_hints(kind)
     rest = [name for name in kind.__struct_fields__ if name not in explained]
-    plain = tuple(name for name in rest if not [*_records(hints[name]), *_words(hints[name])])
+    plain = tuple(name for name in rest if not [*records_in(hints[name]), *_words(hints[name])])
     return [*lines, *(((name,), "") for name in rest if name not in plain), *([(plain, "")] if plain else [])]
 
 
-def _records(hint: object) -> Iterator[type[msgspec.Struct]]:
+def records_in(hint: object) -> Iterator[type[msgspec.Struct]]:
+    """The records in a type."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         yield hint
     for argument in typing.get_args(hint):
-        yield from _records(argument)
+        yield from records_in(argument)
 
 
 def _words(hint: object) -> Iterator[str]:
@@ -185,13 +177,6 @@ def metrics() -> Iterator[str]:
         yield f'| `{name}` | `{row.bound} = "{EXAMPLES[row.unit]}"` | {row.help} |'
 
 
-_WHOLE: Final[tuple[type[msgspec.Struct], ...]] = (
-    *(records.Run, records.LaunchStarted, records.RankClock, records.Measurement, records.GroupSamples),
-    *(records.OverlapSamples, records.HostConditions, records.Window, records.Imported),
-)
-_OUTLINED: Final[tuple[type[msgspec.Struct], ...]] = (records.Case, records.StepParts)
-"""Records whose fields are listed with those of the records in them, or with their names."""
-
 _GATHERS: Final = {row.algorithm for row in textbook.TEXTBOOK if row.op == "all_gather"}
 _REVERSED: Final = [row for row in textbook.TEXTBOOK if row.op == "reduce_scatter" and row.algorithm in _GATHERS]
 
@@ -218,11 +203,9 @@ PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "scores": table_of_scores,
     "metrics": metrics,
     "gallery": gallery,
-    **{kind.__name__: partial(fields, kind) for kind in _WHOLE},
-    **{kind.__name__: partial(fields, kind, "named") for kind in _OUTLINED},
+    "Case": partial(fields, records.Case),
     "runs": partial(columns, OF_RUNS),
     "launches": partial(columns, OF_LAUNCHES),
-    "HostFacts": partial(fields, facts.HostFacts, "left out"),
     "shown_log": partial(excerpt, "show/log-with-cards", until="# Measured"),
     "named_node": partial(excerpt, "fleet/pairs", until="# Verdict"),
     "planned": partial(excerpt, "training/plan-64", until="# 7 of 7 kinds"),

@@ -21,7 +21,7 @@ _OKE: Final = (
     "oracle-quickstart/oci-hpc-oke/blob/61d210acc37f1990f27012aa4f108c5db4e52ab2/docs/"
     "running-nccl-rccl-tests-from-slurm-operator.md"
 )
-_REPEATED: Final = frozenset({"Trust", "Measured"})
+_REPEATED: Final = frozenset({"Why", "Do", "Trust", "Measured"})
 """Lines of the answer that are the same for all logs, or are the row."""
 
 
@@ -152,7 +152,6 @@ def gallery() -> Iterator[str]:
         yield ""
         answer = answer_of(judgement)
         yield from (f"- {label}: {text}" for label, text in answer.lines if label not in _REPEATED)
-        yield from ("", "| op | rank | size | time | rate | of peak |", "|---|---|---|---|---|---|")
         yield _row(_decisive(show_rows(judgement), answer.verdicts))
 
 
@@ -177,13 +176,10 @@ def _decisive(rows: list[ShownRow], verdicts: Iterable[Verdict]) -> ShownRow:
 def _row(row: ShownRow) -> str:
     ranks = row.ranks or ()
     rate = row.algbw if row.busbw is None else row.busbw
-    time, share = row.time_ns, row.peak_share
-    cells = (
-        row.case.op,
-        f"{ranks[0]}" if len(ranks) == 1 else f"all {len(ranks)}",
-        format_size(row.case.size_bytes),
-        "–" if time is None else format_time(time),
-        "–" if rate is None else format_rate(rate),
-        "–" if share is None else f"{percent(share)} %",
+    numbers = (
+        row.time_ns and format_time(row.time_ns),
+        rate and format_rate(rate),
+        row.peak_share and f"{percent(row.peak_share)} % of its peak",
     )
-    return f"| {' | '.join(cells)} |"
+    where = f" of rank {ranks[0]}" if len(ranks) == 1 else ""
+    return f"- {row.case.op}{where}, {format_size(row.case.size_bytes)}: {', '.join(filter(None, numbers))}"

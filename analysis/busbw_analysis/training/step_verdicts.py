@@ -1,7 +1,7 @@
 """The verdict on a training step: how its time divides, and whether it is as long as the run's own calls predict.
 
-A measured step has three parts (docs/formats.md#step): its computation without communication; the pipeline's bubble,
-(p−1)/(m v) of that; and the rest, which is exposed communication.
+A measured step (``runs.records.StepParts``) has three parts: its computation without communication; the pipeline's
+bubble, (p−1)/(m v) of that; and the rest, which is exposed communication.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

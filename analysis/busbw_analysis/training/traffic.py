@@ -1,6 +1,6 @@
 """Bytes that a rank sends in a training step, by dimension: which collective, how large, how often, with formulas.
 
-S is defined as in docs/formats.md and nccl-tests: the buffer of a rank in an all_reduce or all_to_all, the whole output
+S is defined as in docs/method.md and nccl-tests: the buffer of a rank in an all_reduce or all_to_all, the whole output
 of an all_gather, the whole input of a reduce_scatter, a message of a send_recv. A rank sends S × bus factor in a call:
 as much as in a ring or a direct exchange, and the least for any algorithm without switches that reduce.
 

@@ -1,8 +1,8 @@
 """Facts of a host as records, as ``run.json`` stores them.
 
-``system/environment`` and its modules make the records, and docs/formats.md describes them. A fact that is unknown, or
-that an older busbw did not record, is None or empty. Facts of another shape were edited by hand; they are rejected on
-reading, so that no reader has to handle them.
+``system/environment`` and its modules make the records. A fact that is unknown, or that an older busbw did not record,
+is None or empty. Facts of another shape were edited by hand; they are rejected on reading, so that no reader has to
+handle them.
 """
 
 from operator import attrgetter
