@@ -3,7 +3,7 @@
     python tests/bench/finding_rates.py --measure 20 FOLDER      # on a quiet machine: 20 runs of each kind, then rows
     python tests/bench/finding_rates.py idle=FOLDER busy=OTHER   # only the rows, of stored runs below these folders
 
-Printed are the rows of the table in docs/method.md: the number of runs with a finding or a cause, or with a flag of a
+Printed are the numbers of "Findings" in docs/method.md: of runs with a finding or a cause, or with a flag of a
 tenth of their cases. Nothing is asserted.
 """
 

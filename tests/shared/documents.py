@@ -172,9 +172,8 @@ def columns(view: Iterable[Column]) -> Iterator[str]:
 
 def metrics() -> Iterator[str]:
     """The metrics of rules."""
-    yield from ("| metric | limit | meaning |", "|---|---|---|")
     for name, row in METRICS.items():
-        yield f'| `{name}` | `{row.bound} = "{EXAMPLES[row.unit]}"` | {row.help} |'
+        yield f'- `{name}`, `{row.bound} = "{EXAMPLES[row.unit]}"`: {row.help}'
 
 
 _GATHERS: Final = {row.algorithm for row in textbook.TEXTBOOK if row.op == "all_gather"}

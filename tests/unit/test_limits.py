@@ -1,5 +1,6 @@
 """Plans and options that ask for too much are refused in words, before anything of them is built."""
 
+import re
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -181,9 +182,15 @@ def test_options_beyond_a_limit_exit_in_words(options: tuple[str, ...]) -> None:
     assert result.stderr.startswith("busbw: ")
 
 
-def test_every_limit_is_in_the_documentation() -> None:
-    numbers = [f"{value:,}" for name, value in vars(limits).items() if name.startswith(("MOST_", "LONGEST_"))]
-    assert [number for number in numbers if number not in OPERATIONS] == []
+def test_every_limit_in_the_documentation_is_one() -> None:
+    section = OPERATIONS.partition("\n## Limits\n")[2].partition("\n## ")[0]
+    numbers = {f"{value:,}" for name, value in vars(limits).items() if name.startswith("MOST_")}
+    documented = set(re.findall(r"\d[\d,]{3,}", section))
+    assert len(documented) > 4
+    assert documented <= numbers
+
+
+def test_the_longest_timeout_is_allowed() -> None:
     assert Timing(timeout_seconds=limits.LONGEST_TIMEOUT_SECONDS).timeout_seconds == limits.LONGEST_TIMEOUT_SECONDS
 
 

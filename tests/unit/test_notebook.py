@@ -24,9 +24,9 @@ def run() -> Run:
 
 
 def documented(heading: str) -> list[str]:
-    """The columns in the table below a heading of the document."""
+    """The columns in the list below a heading of the document."""
     part = TEXT.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?) \|", part, re.MULTILINE)
+    rows = re.findall(r"^- (`.*?): ", part, re.MULTILINE)
     return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
 
 

@@ -1,7 +1,7 @@
 """Limits of plans and options, and reading of their files within these limits.
 
 The limits are far beyond real measurements, yet small enough that any plan is read or refused, and its cases are
-made, within 2 s and 500 MB. docs/operations.md lists the same numbers.
+made, within 2 s and 500 MB. docs/operations.md has the main ones.
 """
 
 import re
