@@ -8,7 +8,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import groupby, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,6 @@ from busbw.ops.training import METHODS
 from busbw.runs import records
 from busbw_analysis.gate.metrics import METRICS
 from busbw_analysis.gate.rules import EXAMPLES
-from busbw_analysis.history.columns import OF_LAUNCHES, OF_RUNS, Column
 from busbw_analysis.models import gloo, library_algorithms, textbook
 from busbw_analysis.models.costs import GLOO, CostModel
 
@@ -164,12 +163,6 @@ def exchange_methods() -> Iterator[str]:
         yield f"- `{name}{number}`: {method.summary} ({method.source})"
 
 
-def columns(view: Iterable[Column]) -> Iterator[str]:
-    """The columns of a view; neighbours of the same meaning share an item."""
-    for meaning, group in groupby(view, key=lambda column: column.meaning):
-        yield f"- {', '.join(f'`{column.name}`' for column in group)}: {meaning}"
-
-
 def metrics() -> Iterator[str]:
     """The metrics of rules."""
     for name, row in METRICS.items():
@@ -203,8 +196,6 @@ PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "metrics": metrics,
     "gallery": gallery,
     "Case": partial(fields, records.Case),
-    "runs": partial(columns, OF_RUNS),
-    "launches": partial(columns, OF_LAUNCHES),
     "shown_log": partial(excerpt, "show/log-with-cards", until="# Measured"),
     "named_node": partial(excerpt, "fleet/pairs", until="# Verdict"),
     "planned": partial(excerpt, "training/plan-64", until="# 7 of 7 kinds"),
