@@ -100,13 +100,12 @@ def _drawn(row: CostModel) -> str:
 
 def bounds() -> Iterator[str]:
     """The lower bound of every collective; operations with the same share a row."""
-    yield from ("| op | sent, in S | added, in S | moved by all ranks, in S |", "|---|---|---|---|")
-    rows: dict[tuple[str, ...], list[str]] = {}
+    rows: dict[str, list[str]] = {}
     for op in OPS.values():
         if (bound := op.lower_bound) is not None:
-            terms = tuple(term.words or "–" for term in (bound.sent, bound.added, bound.moved))
-            rows.setdefault(terms, []).append(op.name)
-    yield from (f"| {', '.join(names)} | {' | '.join(terms)} |" for terms, names in rows.items())
+            terms = (bound.sent, bound.added, bound.moved)
+            rows.setdefault("; ".join(term.words or "–" for term in terms), []).append(op.name)
+    yield from (f"- {', '.join(names)}: {terms}" for terms, names in rows.items())
 
 
 def fields(kind: type[msgspec.Struct]) -> Iterator[str]:
