@@ -18,7 +18,6 @@ from gallery import gallery
 from training_truth import table_of_scores
 
 from busbw.ops import OPS
-from busbw.ops.base import Op
 from busbw.ops.communication import COLLECTIVES
 from busbw.ops.training import METHODS
 from busbw.runs import records
@@ -31,7 +30,6 @@ _DRAWINGS: Final = [name for name, _ in documented()]
 FOLDER: Final = Path(__file__).parents[2] / "docs"
 README: Final = FOLDER.parent / "README.md"
 GOLDEN: Final = FOLDER.parent / "tests/golden"
-_SIZE: Final = 1 << 20
 
 _FACTORS: Final[dict[str, Callable[[int], float]]] = {
     "1": lambda _n: 1,
@@ -40,7 +38,6 @@ _FACTORS: Final[dict[str, Callable[[int], float]]] = {
     "n−1": lambda n: n - 1,
     "2(n−1)": lambda n: 2 * (n - 1),
     "2": lambda _n: 2,
-    "n": lambda n: n,
 }
 """Formulas of n in text: the one with the values of a function is how documents write it."""
 
@@ -52,18 +49,12 @@ def written(function: Callable[[int], float]) -> str:
 
 
 def on_a_wire() -> Iterator[str]:
-    """What S, busbw and the bytes on the wire of each communicating operation are; those that agree share a row."""
-    yield from ("| op | S | busbw/algbw | bytes sent, in S |", "|---|---|---|---|")
-    rows: dict[tuple[str, ...], list[str]] = {}
+    """What S and busbw of each communicating operation are; operations that agree share a line."""
+    rows: dict[str, list[str]] = {}
     for op in OPS.values():
         if op.bus_factor is not None:
-            sent = "by the matrix" if op.uneven else written(partial(_sent, op))
-            rows.setdefault((op.size_meaning, written(op.bus_factor), sent), []).append(op.name)
-    yield from (f"| {', '.join(names)} | {' | '.join(row)} |" for row, names in rows.items())
-
-
-def _sent(op: Op, ranks: int) -> float:
-    return op.wire_bytes(ranks, _SIZE) / _SIZE
+            rows.setdefault(f"{op.size_meaning}; {written(op.bus_factor)}", []).append(op.name)
+    yield from (f"- {', '.join(names)}: {row}" for row, names in rows.items())
 
 
 def formulas(rows: Iterable[CostModel], *, headings: bool = False) -> Iterator[str]:
