@@ -36,8 +36,6 @@ _FACTORS: Final[dict[str, Callable[[int], float]]] = {
     "(n−1)/n": lambda n: (n - 1) / n,
     "2(n−1)/n": lambda n: 2 * (n - 1) / n,
     "n−1": lambda n: n - 1,
-    "2(n−1)": lambda n: 2 * (n - 1),
-    "2": lambda _n: 2,
 }
 """Formulas of n in text: the one with the values of a function is how documents write it."""
 
