@@ -56,10 +56,10 @@ STORED: list[type[msgspec.Struct]] = [
     *(Workload, StepParts, Sent),
     *typing.get_args(Row),
 ]
-NAMED = frozenset(
-    "op backend device in_place root rank host index launch block state stop_reason status reason cause error "
-    "wrong_elements ended".split()
-)
+NAMED = {
+    *("op", "backend", "device", "in_place", "root", "rank", "host", "index", "launch", "block", "state", "stop_reason"),
+    *("status", "reason", "cause", "error", "wrong_elements", "ended"),
+}
 """Fields whose name says what they are."""
 WORDS = [StopReason, EndStatus, Mode, Sync, Cache, TimedBy]
 
