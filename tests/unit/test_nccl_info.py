@@ -44,6 +44,12 @@ LINES: Final = (
     ("HINT: In many cases this error occurs when NICs are not cross-rail connected.", "nccl-hint"),
     ("NET/OFI Selected Provider is tcp (found 1 nics)", "sockets"),
     ("NET/OFI Selected Provider is efa (found 4 nics)", None),
+    ("NET/OFI aws-ofi-nccl initialization failed", "no-rdma"),
+    ("Bootstrap : Using docker0:172.17.0.1<0>", "wrong-interface"),
+    ("Bootstrap : Using bond0:10.0.0.1<0>", None),
+    ("NCCL_IB_HCA set to mlx5_0", "nics-chosen"),
+    ("P2P is disabled between connected GPUs 1 and 0. You can repress this message", "no-peers"),
+    ("GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "gdr-off"),
     ("ncclSocketTryConnect: connect to 10.0.0.1<4> returned Connection timed out, retrying (1/34)", "retries"),
 )
 
@@ -51,14 +57,14 @@ LINES: Final = (
 WARNINGS: Final = (
     ("Failed to open libibverbs.so[.1]", "no-rdma", True),
     ("NET/IB : Unable to open device erdma_1", "nic-closed", True),
-    ("P2P is disabled between connected GPUs 1 and 0. You can repress this message", "p2p-off", True),
+    ("P2P is disabled between connected GPUs 1 and 0. You can repress this message", "no-peers", True),
     ("NET/IB : Got completion with error 12, opcode 0, len 0, vendor err 129", "rdma-failed", False),
     ("NET/IB: Got completion from peer 10.0.0.1<5> with status=12 opcode=1 len=0 vendor err 129", "rdma-failed", False),
     ("Error: failed to extend /dev/shm/nccl-x to 9637892 bytes, no space left", "shm-full", False),
     ("Call to ibv_modify_qp failed with error Connection timed out", "rdma-failed", False),
     ("Call to ibv_reg_mr failed with error Cannot allocate memory", "locked-memory", False),
     ("socketProgress: Connection closed by remote peer node2<42830>", "peer-gone", False),
-    ("P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case", "p2p-off", True),
+    ("P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case", "no-peers", True),
     ('Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!', "no-iommu-pt", True),
     ("NUMA auto balancing enabled which can lead to variability in the RCCL performance!", "numa-balancing", True),
     ("Cuda failure 802 'system not yet initialized'", "no-fabric", False),
@@ -152,6 +158,14 @@ def test_ports_in_a_log_are_the_peak_of_its_hosts(text: str, tmp_path: Path) -> 
     assert curve.series.key.op == "all_reduce"
     peak = curve.peak
     assert getattr(peak, "level", None) == "network"
+
+
+def test_a_port_of_ibstat_has_its_layer_and_a_retry_its_call(tmp_path: Path) -> None:
+    text = "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tRate: 100\n\t\tLink layer: InfiniBand\n"
+    (port,) = read_log(pasted(tmp_path, text)).ports
+    assert (port.layer, port.bytes_per_second) == ("InfiniBand", 12.5e9)
+    notes = read_log(pasted(tmp_path, "n1:4:51 [0] NCCL INFO Call to connect returned Refused, retrying\n")).notes
+    assert [note.text for note in notes if note.code == "retries"] == ["connect failed and was tried again"]
 
 
 def test_a_port_that_is_down_is_evidence(tmp_path: Path) -> None:

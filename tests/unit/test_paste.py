@@ -72,6 +72,7 @@ DISGUISES: Final[dict[str, Disguise]] = {
     "trailing spaces": "   \n".join,
     "wrapped": wrapped,
     "commas": with_commas,
+    "actions": before("bench\tRun it\t2024-05-01T10:00:05.1234567Z "),
     "bold": lambda lines: re.sub(r"(?<=\s)(\d+\.\d+)(?=\s)", r"**\1**", "\n".join(lines)),
 }
 
@@ -106,6 +107,63 @@ def test_a_disguise_changes_no_number(name: str, disguise: str, tmp_path: Path) 
         assert isinstance(pasted, str) or all(any(agrees(row, other) for other in plain) for row in pasted)
     else:
         assert pasted == plain
+
+
+CELLS: Final = [
+    line.split()
+    for line in """size count type redop root time algbw busbw #wrong time algbw busbw #wrong
+    1073741824 268435456 float sum -1 6785.5 158.24 296.70 0 6805.9 157.77 295.81 0
+    2147483648 536870912 float sum -1 12646.0 169.81 318.40 0 12684.0 169.31 317.45 0
+    4294967296 1073741824 float sum -1 24352.0 176.37 330.70 0 24425.0 175.85 329.71 0""".splitlines()
+]
+"""A table of nccl-tests of 16 ranks."""
+WRITTEN: Final[dict[str, Callable[[list[list[str]]], str]]] = {
+    "commas in semicolons": lambda rows: "\n".join(";".join(row).replace(".", ",") for row in rows),
+    "Jira": lambda rows: "\n".join(
+        sign + sign.join(row) + sign for sign, row in zip(("||", "|", "|", "|"), rows, strict=True)
+    ),
+    "HTML": lambda rows: "<table>\n"
+    + "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>\n" for row in rows)
+    + "</table>",
+    "HTML in one line": lambda rows: "".join(
+        "<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows
+    ),
+    "Markdown in a log": lambda rows: "\n".join(
+        f"2024-05-01T10:00:0{at}.5Z | {' | '.join(row)} |" for at, row in enumerate(rows)
+    ),
+    "rows of a host": lambda rows: "\n".join(f"worker-0:  {'  '.join(row)}" for row in rows[1:]),
+    "thousands": lambda rows: "\n".join(
+        "  ".join(f"{int(cell):,}" if len(cell) > 7 and cell.isdigit() else cell for cell in row) for row in rows
+    ),
+    "a broken mail": lambda rows: "\n".join(
+        f"> {line[at : at + 74]}" for line in map("  ".join, rows) for at in range(0, len(line), 74)
+    ),
+}
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+def test_a_table_has_the_same_numbers_in_every_form(form: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(WRITTEN[form](CELLS), encoding="utf-8")
+    rows = read_log(tmp_path / "log").rows
+    assert [(row.tool_size_bytes, row.busbw) for row in rows if not row.in_place] == [
+        (2**30, 296.7e9),
+        (2**31, 318.4e9),
+        (2**32, 330.7e9),
+    ]
+    assert [row.time_seconds for row in rows] == pytest.approx(
+        [float(cells[at]) / 1e6 for cells in CELLS[1:] for at in (5, 9)]
+    )
+
+
+def test_rows_of_two_hosts_are_no_log_of_one(tmp_path: Path) -> None:
+    text = "\n".join(f"worker-{host}:  {'  '.join(row)}" for row in CELLS[1:] for host in (0, 1))
+    assert isinstance(rows_of("log", text, tmp_path), str)
+
+
+def test_whole_numbers_between_commas_are_cells(tmp_path: Path) -> None:
+    text = "size,time_us,count\n512,100,128\n256,100,640\n"
+    rows = rows_of("log", text, tmp_path)
+    assert [row[1] for row in rows] == [512, 256]
 
 
 PREFIXED: Final = (

@@ -143,6 +143,10 @@ def test_the_command_line_names_the_test_whose_title_was_left_out(tmp_path: Path
             "job-failed",
             "'x y'",
         ),
+        ("Comm. Op            Message Size        Count\nbroadcast\n  0B  1  0.3\n", "not-a-log", "DeepSpeed"),
+        ("algo throughput: 711.1111 bps, 711.1111 Gbps\n", "not-a-log", "no size"),
+        ("Collective sequence number: 7 has missing ranks [0]\ncollective: nccl:b\n", "hang", r"missing ranks \[0\]"),
+        ("collective: nccl:all_reduce\nerror msg: Culprit rank 5; Error type: SIZE\n", "hang", "Culprit rank 5"),
         ("\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n", "no-results", "runs at 8 GT/s"),
     ],
 )
@@ -171,9 +175,46 @@ size(B)  count   type  redop  latency(us)  algbw(GB/s)  busbw(GB/s)
 """
 
 
+STATED = """
+world_size=8
+AllReduce 1 MB: 0.060 ms, 17.48 GB/s
+AllReduce 16 MB: 0.150 ms, 111.85 GB/s
+"""
+MEGATRON = """
+torchrun --nproc_per_node 8 --nnodes 1 ./megatron-allreduce.py
+size(MB)  tavg(usec)  avgbw(GB/sec)
+1.00      121.5       14.41
+100.00    500.0       350.00
+"""
+
+
+def test_a_rate_says_what_mb_are(tmp_path: Path) -> None:
+    """16 MiB at 111.85 GB/s take 150 us, and 7/4 of 100 MB at 350 GB/s take 500 us."""
+    assert [case.size_bytes for case in read(tmp_path, STATED).run.cases] == [2**20, 2**24]
+    assert [case.size_bytes for case in read(tmp_path, MEGATRON).run.cases] == [10**6, 10**8]
+
+
+def test_two_tables_that_differ_in_every_case_are_no_launches_of_one(tmp_path: Path) -> None:
+    sizes = [(2**power, 3 + power) for power in range(28, 32)]
+
+    def table(times: int) -> str:
+        rows = (
+            f"{size} {size // 4} float sum -1 {time} {(algbw := size / time / 1e3):.2f} {algbw * 1.75:.2f} 0 "
+            f"{time} {algbw:.2f} {algbw * 1.75:.2f} 0\n"
+            for size, power in sizes
+            for time in [times * 2 ** (power - 20)]
+        )
+        return f"{ranks_on(*(('node1', rank) for rank in range(8)))}{HEADER}{''.join(rows)}{END}"
+
+    apart = read(tmp_path, f"{table(10)}{table(21)}")
+    assert {case.tool_op for case in apart.run.cases} == {"table 1", "table 2"}
+    alike = read(tmp_path, f"{table(10)}{table(11)}")
+    assert {row.launch for row in alike.imported} == {0, 1}
+
+
 @pytest.mark.parametrize(
     ("text", "ranks", "times"),
-    [(GLOO, 2, [120e-6]), (SGLANG, 4, [37e-6, 55e-6, 44e-6, 45e-6]), (NVSHMEM, 8, [30.1e-6])],
+    [(STATED, 8, [60e-6, 150e-6]), (MEGATRON, 8, [121.5e-6, 500e-6]), (GLOO, 2, [120e-6]), (SGLANG, 4, [37e-6, 55e-6, 44e-6, 45e-6]), (NVSHMEM, 8, [30.1e-6])],
 )
 def test_a_table_of_another_benchmark_is_read(text: str, ranks: int, times: list[float], tmp_path: Path) -> None:
     stored = read(tmp_path, text)

@@ -3,7 +3,7 @@ other settings. They get groups of ranks of their own in one world of all hosts,
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from msgspec import structs
@@ -15,6 +15,9 @@ from busbw_analysis.data.likeness import is_unknown, options_of
 from busbw_analysis.data.readers.log import Table
 
 _MOST_NAMED: Final = 4
+_FEWEST_CASES: Final = 3
+_FAR: Final = 1.5
+"""Two tables without a stated difference are apart if all their common cases, at least so many, differ by more."""
 SEVERAL_GPUS: Final = "several-gpus"
 """The note of a log whose GPU cannot be given, because its tables are of several."""
 
@@ -29,6 +32,7 @@ class Identity:
     ops: operations
     cases: sizes and types
     caption: what the text around a paste says above it
+    times: seconds of cases
     """
 
     ranks: int
@@ -39,6 +43,7 @@ class Identity:
     ops: frozenset[object] = frozenset()
     cases: frozenset[object] = frozenset()
     caption: frozenset[str] = frozenset()
+    times: Mapping[object, float] = field(default_factory=dict)
 
     @classmethod
     def of_table(cls, table: Table) -> "Identity":
@@ -56,6 +61,11 @@ class Identity:
             caption=frozenset(filter(None, [table.caption])),
             ops=frozenset((row.op, row.tool_op) for row in table.rows) - {(None, None)},
             cases=frozenset((row.tool_size_bytes, row.dtype, row.in_place) for row in table.rows),
+            times={
+                (row.tool_size_bytes, row.dtype, row.in_place): row.time_seconds
+                for row in table.rows
+                if row.time_seconds
+            },
         )
 
     @classmethod
@@ -86,10 +96,11 @@ class Label:
 
 def labels_of(identities: Sequence[Identity]) -> list[Label]:
     """A label for each of ``identities``. Places tell apart those with the same number of ranks and hosts, settings
-    those with common cases: others are other cases anyway. What is not stated is no difference.
+    those with common cases: others are other cases anyway. What is not stated is no difference, unless two tables
+    differ so much in every case that something else was changed between them.
     """
     labels = []
-    for own in identities:
+    for number, own in enumerate(identities, 1):
         alike = [other for other in identities if (other.ranks, len(other.hosts)) == (own.ranks, len(own.hosts))]
         near = [other for other in alike if (other.hosts, len(other.gpus)) == (own.hosts, len(own.gpus))]
         places = [
@@ -106,8 +117,22 @@ def labels_of(identities: Sequence[Identity]) -> list[Label]:
         known = zip(*(other.settings for other in same), strict=True)
         if not any(places) and all(len({*words} - {frozenset()}) <= 1 for words in known):
             settings = [_differing(own.caption, [other.caption for other in same], " ")]
+        if not any((*places, *settings)) and len(same) == 2 and all(_far(*each) for each in _common(*same)):  # noqa: PLR2004
+            settings = [f"table {number}"]
         labels.append(Label(" ".join(filter(None, places)), " ".join(filter(None, settings))))
     return labels
+
+
+def _common(one: Identity, other: Identity) -> list[tuple[float, float]]:
+    """The times of the cases of both, if there are enough."""
+    cases = one.times.keys() & other.times.keys()
+    both = [(one.times[case], other.times[case]) for case in cases]
+    faster = {first < second for first, second in both}
+    return both if len(cases) >= _FEWEST_CASES and len(faster) == 1 else [(1.0, 1.0)]
+
+
+def _far(one: float, other: float) -> bool:
+    return max(one, other) > _FAR * min(one, other)
 
 
 def _differing(words: frozenset[str], every: Sequence[frozenset[str]], between: str, *, own: bool = False) -> str:

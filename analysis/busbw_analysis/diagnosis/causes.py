@@ -243,9 +243,11 @@ def _copies_exceeded(judgement: Judgement) -> bool:
 
 
 _UNSET: Final = "unset it and run the tool again"
+_NO_PEERS: Final = "check why the GPUs have no peer access (nvidia-smi topo -p2p r)"
 _IN_THE_LOG: Final = {
     "network-path": {
         "rdma-off": _UNSET,
+        "wrong-interface": "name the right one (NCCL_SOCKET_IFNAME)",
         "no-rdma": "give the job its RDMA devices (ibv_devices must list them there), then run it again",
         "nic-closed": "give the job that device too (/dev/infiniband, device plugin)",
         "rdma-failed": "check that the NICs of both hosts reach each other (ib_write_bw; GID index, MTU, cable)",
@@ -255,6 +257,7 @@ _IN_THE_LOG: Final = {
         "port-down": "bring the port up (ibstat)",
         "gdr-off": "load nvidia-peermem or use DMA-BUF, and put NIC and GPU below one switch",
         "pxn-off": _UNSET,
+        "nics-chosen": "unset it, or name all NICs of the network for data",
         "retries": "check that connection: interface, firewall, cable",
     },
     "host-path": {
@@ -265,8 +268,9 @@ _IN_THE_LOG: Final = {
         "too-many-peers": "use at most 8 GPUs of a host",
         "nvlink-down": "reset the GPUs; if the link stays down, replace the bridge or GPU (nvidia-smi nvlink -s)",
         "gpu-shared": "give every rank a GPU of its own",
+        "no-peers": _NO_PEERS,
         "no-nvlink": "expect what PCI Express has (nvidia-smi topo -m), or check the bridge",
-        "via-shm": "check why the GPUs have no peer access (nvidia-smi topo -p2p r)",
+        "via-shm": _NO_PEERS,
         "nvls-off": _UNSET,
     },
     "settings": {

@@ -191,6 +191,13 @@ _UNREAD: Final = (
         "busbw run --op stream_triad measures the same",
     ),
     ("Google Benchmark", rb"Benchmark +Time +CPU +Iterations", "write a table of sizes and times"),
+    ("DeepSpeed's log of communication", rb"Comm\. Op +Message Size", "its calls are those of a job, at any load"),
+    (
+        "all_reduce_bench.py before 2024",
+        rb"algo throughput: [\d.]+ bps",
+        "it prints no size; write a table of op, ranks, size and busbw",
+    ),
+    ("Gloo's benchmark", rb"elements +min \(us\)", "it prints no sizes; write a table of op, ranks, size and time_us"),
     ("DeepSpeed", rb"\bSamplesPerSec=", "it prints averages since the start, in which no step can be seen"),
     (
         "a training program",
@@ -346,6 +353,7 @@ def _unwrapped(name: str, file: IO[bytes]) -> tuple[IO[bytes], bytes]:
     if (
         not wide
         and b"<br" not in head
+        and b"</td" not in head
         and head.lstrip()[:1] not in {b"{", b"["}
         and (b"\n" in head or b"\r" not in head)
     ):

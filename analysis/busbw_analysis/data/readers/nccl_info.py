@@ -17,7 +17,7 @@ HARDWARE: Final = re.compile(
 """What ``nvidia-smi``, ``lspci``, ``ibstat`` and ``dcgmi`` print of links: evidence without results."""
 LIKELY: Final = re.compile(
     r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|^GPU\d|CA '|State:"
-    r"|[Rr]ate:|device '|use ring PXN|HINT:|Cuda failure|Link \d|^(?:[DUX_] ){3}"
+    r"|[Rr]ate:|layer:|device '|use ring PXN|HINT:|P2P is disabled|GPU Direct|libibverbs|NCCL_IB_HCA set to|Bootstrap : Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
     r"|(?:-x|-env|export) NCCL_|NCCL_\w+=.*_perf\b"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
@@ -45,6 +45,11 @@ KINDS: Final = (
     Evidence("rdma-off", _variable("NCCL_IB_DISABLE", "1"), "{}={} turns RDMA off"),
     Evidence("no-rdma", re.compile(r"NET/IB\S* ?: No device found"), "NCCL has no InfiniBand or RoCE device"),
     Evidence("no-rdma", re.compile(r"Failed to open libibverbs"), "NCCL finds no libibverbs, so no RDMA"),
+    Evidence(
+        "no-rdma",
+        re.compile(r"NET/OFI .*(?:[Ii]nitialization failed|Unable to find a protocol|Failing initialization)"),
+        "the network plugin for libfabric (EFA, Slingshot) found no provider",
+    ),
     Evidence("nic-closed", re.compile(r"Unable to open device ([\w.-]+)"), "NCCL cannot open the NIC {}"),
     Evidence(
         "rdma-failed",
@@ -66,6 +71,11 @@ KINDS: Final = (
         re.compile(r"Connection closed by remote peer|Connection reset by peer|remote process exited"),
         "another rank ended first",
     ),
+    Evidence(
+        "wrong-interface",
+        re.compile(r"(?:Bootstrap|NET/Socket) : Using (?:\[\d+\])?((?:docker|virbr|veth|cni|flannel|cali|br-|lo:)[^:<]*)"),
+        "NCCL takes the interface {}, which does not leave the host",
+    ),
     Evidence("sockets", re.compile(r"Using network Socket|via NET/Socket"), "NCCL sends over sockets ({interface})"),
     Evidence(
         "sockets",
@@ -74,7 +84,7 @@ KINDS: Final = (
     ),
     Evidence("p2p-off", _variable("NCCL_P2P_DISABLE", "1"), "{}={} forbids copies from GPU to GPU"),
     Evidence(
-        "p2p-off",
+        "no-peers",
         re.compile(r"P2P is disabled between (?:NVLINK )?connected GPUs (\d+) and (\d+)"),
         "GPUs {} and {} have no peer access",
     ),
@@ -113,6 +123,7 @@ KINDS: Final = (
         "data between GPUs and NICs go through host memory (no GPUDirect RDMA)",
     ),
     Evidence("gdr-off", _variable("NCCL_NET_GDR_LEVEL", "0|LOC"), "{}={} sends data through host memory"),
+    Evidence("nics-chosen", re.compile(r"(NCCL_IB_HCA) set to (\S+)"), "{}={} leaves out other NICs"),
     Evidence("pxn-off", _variable("NCCL_PXN_DISABLE", "1"), "{}={} keeps GPUs from the NICs of others"),
     Evidence("choice-forced", _variable("NCCL_(?:ALGO|PROTO)", r"\S+"), "{}={} forces NCCL's choice"),
     Evidence(
@@ -121,7 +132,11 @@ KINDS: Final = (
     Evidence("nccl-hint", re.compile(r"HINT: (.*\bwhen\b.*)"), "NCCL's hint: {}"),
     Evidence("numa-balancing", re.compile(r"NUMA auto balancing enabled"), "the kernel moves pages between NUMA nodes"),
     Evidence("no-iommu-pt", re.compile(r"Missing \"iommu=pt\""), "the IOMMU translates copies between devices"),
-    Evidence("retries", re.compile(r"\b(?:Call to )?(\w+) .*\breturned .*, retrying"), "{} failed and was tried again"),
+    Evidence(
+        "retries",
+        re.compile(r"(\w+)(?: to \S+)? returned .*, retrying"),
+        "{} failed and was tried again",
+    ),
     Evidence(
         "pcie-degraded",
         # At rest a link of full width has 2.5 GT/s.
@@ -132,7 +147,7 @@ KINDS: Final = (
         "a PCI Express link runs at {} GT/s {}, less than its device can (lspci)",
     ),
 )
-HARMLESS: Final = frozenset({"no-rdma", "nic-closed", "p2p-off", "numa-balancing", "no-iommu-pt"})
+HARMLESS: Final = frozenset({"no-rdma", "nic-closed", "no-peers", "numa-balancing", "no-iommu-pt"})
 """Codes of evidence after which NCCL goes on, although it warns."""
 EVIDENCE: Final = frozenset({"port-down", *(kind.code for kind in KINDS)})
 """All codes of evidence."""
@@ -143,6 +158,7 @@ _DEVICE: Final = re.compile(r"(?:CA|[Ii]nfiniband device) '([\w.-]+)'")
 _STATE: Final = re.compile(r"\s*(?:State|state): (?:\d: )?(\w+)")
 _RATE: Final = re.compile(r"\s*[Rr]ate: (\d{1,5})\b")
 """Gbit/s."""
+_LAYER: Final = re.compile(r"\s*Link layer: (InfiniBand|Ethernet)\b")
 
 
 class Phase(NamedTuple):
@@ -211,7 +227,7 @@ class Paths:
 
     def __init__(self) -> None:
         self.ports: dict[str, RdmaPort] = {}
-        self._device, self._active = "", False
+        self._device, self._rated, self._active = "", "", False
         self._interface = "an unknown interface"
 
     def evidence(self, text: str) -> Iterator[tuple[str, str]]:
@@ -233,7 +249,10 @@ class Paths:
                 yield "port-down", f"port of {self._device} is {match[1]}, not active"
         elif self._device and self._active and (match := _RATE.match(text)) is not None:
             self._add(self._device, int(match[1]) * 1e9 / 8, 1, None)
-            self._device = ""
+            self._rated, self._device = self._device, ""
+        elif self._rated and (match := _LAYER.match(text)) is not None:
+            self._add(self._rated, self.ports[self._rated].bytes_per_second or 0.0, 1, match[1])
+            self._rated = ""
 
     def _add(self, name: str, rate: float, port: int, layer: str | None) -> None:
         self.ports[name] = RdmaPort(device=name, port=port, bytes_per_second=rate, layer=layer, up=True)

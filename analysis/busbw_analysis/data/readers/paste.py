@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from busbw_analysis.data.readers.json_text import decoded
-from busbw_analysis.data.readers.lines import has_prefix, without_prefix
+from busbw_analysis.data.readers.lines import clean, has_prefix, without_prefix
 
 _SPACES: Final = str.maketrans(
     dict.fromkeys(
@@ -26,9 +26,12 @@ _FRAMED: Final = re.compile("\\s*\u2502([^\u2502]*)\u2502\\s*")
 _BLOCK: Final = re.compile(r"\s*</?pre\b[^<>]{0,99}>\s*")
 """A tag alone in its line, which is a code fence."""
 _BREAK: Final = re.compile(r"<br\s*/?>\n?")
+_CELL: Final = re.compile(r"\s*</t[hd]\s*>\s*<t[hd][^<>]{0,99}>\s*|</?t(?:able|head|body|foot|r|h|d)\b[^<>]{0,99}>")
+"""Tags of a table of HTML: between two cells, and all others."""
 _BOLD: Final = re.compile(r"(?<![^\s|])\*\*([^\s*|][^*|\n]{0,80})\*\*(?![^\s|])")
 """Words or a cell in bold type, in Markdown."""
 _FENCE: Final = re.compile(r"\s{0,12}(?:[>*-]\s)?\s*(?:```|~~~)")
+_QUOTED: Final = re.compile(r"\s{0,3}(?:> ?){1,3}")
 _PROGRAM: Final = re.compile(r"_perf\b|\b(?:mpirun|mpiexec|srun|torchrun|osu_\w+|ib_\w+)\s")
 """Words of a command line, which may stand outside of a fence."""
 _PIECE: Final = re.compile(r"(?:[\w.-]*\w[\w.-]*)|\s+|.")
@@ -36,6 +39,9 @@ _WORD: Final = re.compile(r"\w")
 _LEVELS: Final = frozenset({"DEBUG", "INFO", "WARNING", "WARN", "ERROR"})
 _LEVEL: Final = re.compile(rf"(?:{'|'.join(sorted(_LEVELS))})\(")
 _ENDS: Final = frozenset(":])|>-*")
+_NAME: Final = re.compile(r"(?<!\w)[A-Za-z][\w.-]*")
+_IN_UTC: Final = re.compile(r"\d[\d.]*Z")
+"""The end of a time, behind its last colon."""
 _LINE_NUMBER: Final = re.compile(r"\s*(\d{1,7})(?:[\t:.)|]|\s)\s?")
 _CELLS: Final = 3
 """Bars of a row of a Markdown table, at least."""
@@ -49,13 +55,17 @@ _FEWEST_ALIKE: Final = 3
 _BEGINNING: Final = re.compile(r"[^\n]{0,120}?(?:[\])>*+:]|-(?=\s))\s*")
 _NUMBERS: Final = 2
 """Numbers that a line has at least if it is taken for a row."""
-_NUMBER: Final = re.compile(r"(?<!\S)[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?%?(?!\S)")
+_NUMBER: Final = re.compile(r"(?<![^\s;|])[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?%?(?![^\s;|])")
+_WITH_UNIT: Final = re.compile(r"\d ?(?:[mnu]s|[KMG]i?B)\b")
+"""A number that is no part of a prefix either."""
 _STATED: Final = re.compile(r"\b[A-Za-z]\w* ?[:=] ?\d+(?![\d\]])")
 """A number behind its name, which is no prefix; ``[host:0]`` is."""
-_COMMA: Final = re.compile(r"(?<!\S)(-?\d+),(\d+)(?!\S)")
-_DECIMALS: Final = re.compile(r"(?<!\S)-?\d+,(?:\d{1,2}|\d{4,})(?!\S)")
+_COMMA: Final = re.compile(r"(?<![^\s;|])(-?\d+),(\d+)(?![^\s;|])")
+_DECIMALS: Final = re.compile(r"(?<![^\s;|])-?\d+,(?:\d{1,2}|\d{4,})(?![^\s;|])")
 """Behind a comma; three digits may be thousands."""
-_POINT: Final = re.compile(r"(?<!\S)-?\d+\.\d+(?!\S)")
+_POINT: Final = re.compile(r"(?<![^\s;|])-?\d+\.\d+(?![^\s;|])")
+_THOUSANDS: Final = re.compile(r"(?<!\S)\d{1,3}(?:,\d{3}){2,}(?!\S)")
+"""A whole number with commas, which two groups of digits show."""
 _GOES_ON: Final = re.compile(r"\s*(?:#wrong|[^#\s=*_{-]|[=*_-]{1,9}\w)")
 _APART: Final = re.compile(r"NCCL (?:INFO|WARN)|\[thread ")
 """Messages of NCCL, and rows of ucx_perftest before the final ones, whose label is no prefix."""
@@ -75,6 +85,8 @@ def as_text(text: str) -> str:
         text = text.replace("\r", "\n")
     if "<br" in text:
         text = _BREAK.sub("\n", text)
+    if "</td" in text:
+        text = _CELL.sub(lambda tag: "|" if tag[0].count("<") > 1 else "\n" if "/tr" in tag[0] else "", text)
     return text
 
 
@@ -87,6 +99,8 @@ def as_line(text: str) -> str:
         text = _MARKUP.sub("", text)
     if "**" in text:
         text = _BOLD.sub(r"\1", text)
+    if "," in text and len(text.split()) > 1:  # else perhaps a row of a CSV
+        text = _THOUSANDS.sub(lambda amount: amount[0].replace(",", ""), text)
     if "\u2502" in text and (framed := _FRAMED.fullmatch(text)) is not None:
         text = f"{framed[1]}\n"
     if "&" in text:
@@ -148,13 +162,17 @@ def _strings(value: object) -> Iterator[str]:
 class Paste:
     """What was found in the first lines of a paste.
 
+    quoted: whether all lines are quoted as in a mail, by which they may have been broken
     prefix: what stands before every line of the log, behind the prefixes of launchers; None: nothing
+    bare: whether a reader recognises the log only without the prefixes of launchers, which say nothing of it then
     fenced: whether only what is in code fences is the log
     commas: whether numbers have a decimal comma
     width: characters after which a terminal broke the lines; None: it did not
     """
 
+    quoted: bool
     prefix: re.Pattern[str] | None
+    bare: bool
     fenced: bool
     commas: bool
     width: int | None
@@ -165,7 +183,8 @@ class Paste:
         around: gets the lines of the text around the fences, by number from 1
         """
         inside = False
-        for number, text in enumerate(_joined(map(as_line, lines), self.width), 1):
+        texts = (_unquoted(as_line(line), self.quoted) for line in lines)
+        for number, text in enumerate(_joined(texts, self.width), 1):
             fence = self.fenced and _FENCE.match(text) is not None
             inside ^= fence
             outside = self.fenced and not inside and _PROGRAM.search(text) is None
@@ -176,7 +195,12 @@ class Paste:
     def _plain(self, text: str) -> str:
         """A line without what stands before it, and with decimal points."""
         text = _behind(self.prefix, text)
+        text = without_prefix(text) if self.bare else text
         return _COMMA.sub(r"\1.\2", text) if self.commas and _is_row(text) else text
+
+
+def _unquoted(text: str, quoted: bool) -> str:  # noqa: FBT001
+    return _QUOTED.sub("", text, count=1) if quoted else text
 
 
 def _behind(prefix: re.Pattern[str] | None, text: str) -> str:
@@ -194,6 +218,8 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
     is_log: whether a text is a log that a reader recognises
     """
     texts = [as_line(line) for line in lines[:_MOST_LINES]]
+    quoted = all(_QUOTED.match(text) is not None for text in texts if text.strip())
+    texts = [_unquoted(text, quoted) for text in texts]
     width = _width(texts)
     texts = list(_joined(texts, width))
     fences = [at for at, text in enumerate(texts) if _FENCE.match(text) is not None]
@@ -206,12 +232,24 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
     texts = inside if fenced else texts
     rows = [text for text in texts if _is_row(text) and "#" not in text]
     commas = any(map(_DECIMALS.search, rows)) and not any(map(_POINT.search, rows))
+    prefix = prefix if fenced or not inside else _prefix(texts)
     return Paste(
-        prefix=prefix if fenced or not inside else _prefix(texts),
+        quoted=quoted,
+        prefix=prefix,
+        bare=_is_bare([_behind(prefix, text) for text in texts], is_log),
         fenced=fenced,
         commas=commas,
         width=width,
     )
+
+
+def _is_bare(texts: Sequence[str], is_log: Callable[[str], bool]) -> bool:
+    """Whether a log is recognised only without the prefixes of launchers, which all name the same rank and host."""
+    rows = [line for line in clean(texts) if _is_row(line.text)]
+    prefixes = {
+        (line.label, *_NAME.findall(texts[line.number - 1].rstrip().removesuffix(line.text))) for line in rows
+    }
+    return not is_log("\n".join(texts)) and len(prefixes) == 1 and is_log("\n".join(map(without_prefix, texts)))
 
 
 def _width(texts: Sequence[str]) -> int | None:
@@ -261,7 +299,11 @@ def _prefix(texts: Sequence[str]) -> re.Pattern[str] | None:
     if numbers and numbers[0] >= 0 and following > _MOST * (len(lines) - 1) > 1:
         return _LINE_NUMBER
     table = [without_prefix(text) for text in lines if "#" in text or _is_row(text) or text.count("|") >= _CELLS]
-    table = [text for text in table if "#" in text or len(_STATED.findall(text)) < _NUMBERS]
+    table = [
+        text
+        for text in table
+        if "#" in text or (len(_STATED.findall(text)) < _NUMBERS and ("|" in text or _WITH_UNIT.search(text) is None))
+    ]
     shapes = Counter(shape for text in table for shape in _shapes(text))
     least = max(3, _MOST * len(table))
     common = sorted((shape for shape, count in shapes.items() if count >= least), key=len, reverse=True)
@@ -315,7 +357,7 @@ def _shapes(text: str) -> set[str]:
             break
         else:
             shape += re.escape(piece)
-        if piece in _LEVELS or piece in _ENDS:
+        if piece in _LEVELS or piece in _ENDS or _IN_UTC.fullmatch(piece) is not None:
             shapes.add(rf"{shape}(?:\s|$|(?=#))")
         elif shape == r"\+":  # of a diff
             shapes.add(shape)

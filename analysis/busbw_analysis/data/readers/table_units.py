@@ -1,6 +1,6 @@
 """Which unit the numbers of a table have, where their headings or cells leave several, or none.
 
-The other columns have to leave one: size over time is algbw. Microseconds and GB/s are what nccl-tests prints without
+The other columns have to leave one: size over time is algbw, and busbw by the factor of the operation. Microseconds and GB/s are what nccl-tests prints without
 a unit; they are taken only if size, time and algbw agree so.
 """
 
@@ -42,17 +42,24 @@ class _Amount(NamedTuple):
 class Units:
     """The units of a table: the meaning of each, which is a place in its ``factors``.
 
+    factor: busbw over algbw; None: unknown
     notes: code and text of what is ambiguous
     size_is_known: whether the sizes have one meaning; without it no number of the table has one
     """
 
     def __init__(
-        self, columns: Sequence[Column], rows: Sequence[Sequence[str]], at: Mapping[str, int], *, usual: bool
+        self,
+        columns: Sequence[Column],
+        rows: Sequence[Sequence[str]],
+        at: Mapping[str, int],
+        factor: float | None,
+        *,
+        usual: bool,
     ) -> None:
         self._columns, self._usual = columns, usual
         self._size = next(place for place, entry in enumerate(columns) if entry.name == "size")
         self._notes: dict[str, str] = {}
-        known = self._agreeing(rows, at)
+        known = self._agreeing(rows, at, factor)
         of_size, of_rate = ({pair[which] for pair in known} for which in (0, 1))
         size_meaning = self._only(of_size, [self._amount(self._size, row) for row in rows])
         self._size_meaning, self._rate_meaning = size_meaning or 0, of_rate.pop() if len(of_rate) == 1 else None
@@ -115,12 +122,16 @@ class Units:
             size.by(0) < rate.by(0) * _LEAST_SECONDS for size, rate in pairs if size is not None and rate is not None
         )
 
-    def _agreeing(self, rows: Sequence[Sequence[str]], at: Mapping[str, int]) -> list[tuple[int, int]]:
-        """The meanings of size and algbw with which algbw is size over time; all of them where nothing says so."""
+    def _agreeing(
+        self, rows: Sequence[Sequence[str]], at: Mapping[str, int], factor: float | None
+    ) -> list[tuple[int, int]]:
+        """The meanings of size and a rate with which algbw is size over time; all of them where nothing says so."""
         everything = list(product((0, 1), (0, 1)))
-        if "time" not in at or "algbw" not in at:
+        rates = {"algbw": {1.0}, "bandwidth": {1.0, factor or 1.0}, "busbw": {factor} - {None}}
+        rate = next((name for name, factors_of in rates.items() if name in at and factors_of), None)
+        if "time" not in at or rate is None:
             return everything
-        triples = [tuple(self._amount(place, row) for place in (self._size, at["time"], at["algbw"])) for row in rows]
+        triples = [tuple(self._amount(place, row) for place in (self._size, at["time"], at[rate])) for row in rows]
         known = [
             (size, time, algbw, size.error + time.error + algbw.error)
             for size, time, algbw in triples
@@ -130,9 +141,12 @@ class Units:
         agreeing = [
             (of_size, of_rate)
             for of_size, of_rate in everything
-            if all(
-                abs(size.by(of_size) / time.by(0) / algbw.by(of_rate) - 1) <= error + _AGREES
-                for size, time, algbw, error in sure
+            if any(
+                all(
+                    abs((over_algbw or 1.0) * size.by(of_size) / time.by(0) / algbw.by(of_rate) - 1) <= error + _AGREES
+                    for size, time, algbw, error in sure
+                )
+                for over_algbw in rates[rate]
             )
         ]
         self._usual = self._usual or bool(sure and agreeing)

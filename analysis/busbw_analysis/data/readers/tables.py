@@ -25,6 +25,8 @@ SIGN: Final = re.compile(
     rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s|\b[mu]s\b))"
     rb"(?=[^\n]{0,999}(?:[|;,\t]| {2}|bw|\xe2\x94))[ \t>#|\x80-\xff]*[a-z*`(\"][^\n{}=]{3,999}$"
     rb"|(?i:\b(?:size|bytes) *[:=] *\d[^\n]{0,199}\b(?:time|latency|duration|algbw|busbw|bandwidth|bw) *[:=] *\d)"
+    rb"|(?im:^[^\w\n]{0,9}(?:all|reduce|broadcast|send)\w*[^\n]{0,40}?[ :(]\d[\d.]* ?[KMG]i?B\b"
+    rb"[^\n/]{0,40}?[ :]\d[\d.]* ?(?:[mu]|\xc2\xb5)?s\b)"
 )
 CSV: Final = re.compile(rb"(?im)^(?:[#\w /()-]+,)*(?:size|size_bytes|bytes)(?:,[#\w /()-]+)+\r?$")
 JSON: Final = re.compile(rb'"busBw"\s*:')
@@ -32,6 +34,10 @@ _STATED: Final = re.compile(
     r"([A-Za-z][\w -]{0,30}?) ?[:=] ?(\d[\d.,eE+-]*(?: ?[A-Za-z\u03bc\u00b5]+(?:/s)?)?)(?![\w:=])"
 )
 """A number behind its name, as programs print them in a line: ``busbw: 16.4 GB/s``."""
+_AMOUNT: Final = re.compile(r"(?<![\w.])\d[\d.]* ?([A-Za-z\u00b5\u03bc]{1,5}(?:/s)?)(?![\w/])")
+"""A number before its unit: ``AllReduce 16 MB: 0.150 ms, 111.85 GB/s``."""
+_OF_UNITS: Final = ({"size", "time"}, {"size", "time", "bandwidth"})
+"""What the units of such a line say, each once."""
 _LONGEST_LINE: Final = 1 << 13
 _MOST_COLUMNS: Final = 200
 _BOX: Final = str.maketrans(
@@ -77,6 +83,7 @@ def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> No
     above: list[str] = []
     for number, line in enumerate(lines, 1):
         plain = line.translate(_BOX).strip("\r\n \ufeff")[:_LONGEST_LINE]
+        plain = plain.replace("||", "|") if plain.startswith("||") else plain  # headings in Jira
         if not plain or (table is not None and table.take_units(plain)):
             continue
         if stated := _stated(plain):
@@ -110,12 +117,18 @@ def read_json(draft: Draft, lines: Iterable[str]) -> None:
 
 
 def _stated(line: str) -> dict[str, str]:
-    """The numbers of a line by the names before them, and its operation, if it states a size and a result."""
+    """The numbers of a line by the names before them, and its operation, if it states a size and a result; without
+    names by their units, behind an operation.
+    """
     cells = {_OP.sub("", name).strip(): value.rstrip(",") for name, value in _STATED.findall(line)}
     names = {column(name).name for name in cells}
-    if "size" not in names or not names & RESULTS:
-        return {}
     op = None if "op" in names else _OP.search(line)
+    if "size" not in names or not names & RESULTS:
+        if op is None or (op.start() and line[: op.start()].strip("#*->[ ")):
+            return {}
+        cells = {column(match[1]).name or match[1]: match[0] for match in _AMOUNT.finditer(line, op.end())}
+        if set(cells) not in _OF_UNITS:
+            return {}
     return cells if op is None else {"op": op[1], **cells}
 
 
@@ -220,7 +233,10 @@ class Table:
             are_numbers = [real(cell) is not None for cell in cells]
             is_row = len(cells) > 1 and (are_numbers[0] and are_numbers[-1] if aligned else any(are_numbers))
             if is_row:
-                why = "a row whose number of cells differs from the header is ignored"
+                why = (
+                    "a row whose number of cells differs from the header is ignored: write each row in one line, with "
+                    f"{len(self.header)} cells"
+                )
                 self.draft.note("truncated-row", number, why)
             return is_row
         sizes = (cell for cell, entry in zip(cells, self.columns, strict=True) if entry.name == "size")
@@ -243,7 +259,8 @@ class Table:
         groups = self._groups()
         if not self.rows or not groups:
             return
-        units = Units(self.columns, [cells for _, cells in self.rows], groups[0].at, usual=self.rccl)
+        factor = self._factor()
+        units = Units(self.columns, [cells for _, cells in self.rows], groups[0].at, factor, usual=self.rccl)
         self._check_facts(groups[0], units)
         for number, cells in self.rows if units.size_is_known else ():
             for group in groups:
@@ -251,10 +268,15 @@ class Table:
         for code, why in units.notes:
             self.draft.note(code, self.line, why)
 
+    def _factor(self) -> float | None:
+        """busbw over algbw by the operation of the first row and the lines above the table; None: unknown."""
+        names = dict(zip((entry.name for entry in self.columns), self.rows[0][1], strict=True))
+        op, ranks = op_named(names.get("op") or self.facts.get("tool_op") or ""), self.facts.get("ranks")
+        return None if op is None or ranks is None else bus_factor(op, ranks)
+
     def _check_facts(self, group: _Group, units: Units) -> None:
         """Forget what the lines above the table state if busbw over algbw says something else."""
-        op, ranks = op_named(self.facts.get("tool_op") or ""), self.facts.get("ranks")
-        factor = None if op is None or ranks is None else bus_factor(op, ranks)
+        factor = self._factor()
         if factor is None or not {"algbw", "busbw"} <= group.at.keys():
             return
         rates = (

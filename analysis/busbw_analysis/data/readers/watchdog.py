@@ -14,7 +14,13 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
 
 TIMEOUT: Final = "Watchdog caught collective operation timeout"
-SIGN: Final = re.compile(rf"{TIMEOUT}: WorkNCCL\(".encode())
+SIGN: Final = re.compile(
+    rf"{TIMEOUT}: WorkNCCL\(|Collective sequence number: \d+ has missing ranks|error msg: Culprit rank".encode()
+)
+_TRACE: Final = re.compile(
+    r"Collective sequence number: \d+ has missing ranks \[[\d, ]{1,999}\]|collective: \S{1,99}|Culprit rank .{1,200}"
+)
+"""What ``torchfrtrace`` says of the dumps of the flight recorder."""
 _WORLD_RANK: Final = re.compile(r"\[rank(\d{1,7})\]:")
 _WAIT: Final = re.compile(
     rf"\[Rank (?P<rank>\d{{1,7}})\] {TIMEOUT}: WorkNCCL\(SeqNum=(?P<work>\d+), "
@@ -51,7 +57,9 @@ class _Wait:
 def read(draft: Draft, lines: Iterable[str]) -> None:
     """Raises LogError with code ``hang`` that says what the ranks waited for, and which are behind."""
     waits: dict[int, _Wait] = {}
+    trace: list[str] = []
     for text in lines:
+        trace += _TRACE.findall(text)[: _MOST - len(trace)]
         in_world = _WORLD_RANK.search(text)
         if (match := _WAIT.search(text)) is not None:
             rank = int(match["rank"] if in_world is None else in_world[1])
@@ -63,6 +71,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             if known.enqueued is None and known.work == int(at[1]):
                 enqueued, completed = int(match["enqueued"]), int(match["completed"])
                 waits[rank] = replace(known, group=match["group"] or "", enqueued=enqueued, completed=completed)
+    if trace:
+        raise LogError(f"{draft.source}: torchfrtrace says where the job hangs: {'; '.join(trace)}", code="hang")
     if not waits:
         raise LogError(f"{draft.source}: no timeout of torch's watchdog names a rank", code="no-results")
     named = {wait.group for wait in waits.values() if wait.group}
