@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from training_truth import ANCHORS, FITTED, scores
+from training_truth import ANCHORS, FITTED, by_layer, scores
 
 from busbw_analysis.data.sources import find
 from busbw_analysis.predict import Questions, read_results
@@ -35,6 +35,8 @@ def main() -> None:
         errors = " ".join(map(_number, (row.mean, row.median, row.bias, row.after)))
         rest = " ".join(map(_number, (row.regret, row.covered, row.memory)))
         print(f"{row.of:14} {row.part:6} {row.count:4} {errors} {tau} {rest}  {anchor.name} {anchor.seconds}")
+    count, error, order, spread = by_layer()
+    print(f"vtrain-single, check, {count} layer times fitted: mean {error:.2f} τ {order:.2f}; their scatter {spread:.3f}")
 
 
 def own(run: Path) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
+from math import exp, log
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, stdev
 from typing import Any, Final, Literal
 from zlib import crc32
 
@@ -24,6 +25,7 @@ from busbw.system.catalog import catalogue
 from busbw.system.named import gpu_named
 from busbw.workloads.model_rows import Model, flop_per_token, models
 from busbw_analysis.cli.training_options import network_named
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.training import kernels
 from busbw_analysis.training.calibration import calibrate, slower
 from busbw_analysis.training.held import Kind, kind_of
@@ -93,10 +95,14 @@ def _lines(name: str) -> Iterator[tuple[Part, dict[str, str]]]:
         yield ("check" if crc32(line.encode()) % 2 else "fit"), row
 
 
+_hardware: Final = cache(catalogue)
+_network: Final = cache(network_named)
+
+
 @cache
-def _machine(gpu: str, network: str, gpus: int) -> Machine:
-    on, card = network_named(network), gpu_named(catalogue(), gpu)
-    return machine_of("bfloat16", gpus, None, network=on, gpu=card, overlap=0.0, causal=False).machine
+def _machine(gpu: str, network: str, gpus: int, overlap: float = 0.0, *, causal: bool = False) -> Machine:
+    on, card = _network(network), gpu_named(_hardware(), gpu)
+    return machine_of("bfloat16", gpus, None, network=on, gpu=card, overlap=overlap, causal=causal).machine
 
 
 def gpt(layers: int, hidden: int, heads: int, sequence: int) -> Model:
@@ -109,6 +115,8 @@ def gpt(layers: int, hidden: int, heads: int, sequence: int) -> Model:
 
 NODE_DELAY: Final = 57e-6
 """Seconds of delay of a call on vTrain's single node."""
+_NODES: Final = "rail:nic=4X EDR,inner=A100 SXM4 80 GB,delay=15us,inner-delay=15us,sharing=2"
+"""800 Gb/s a node, which vTrain's ``predictor.py`` divides by four cards."""
 _ONE_NODE: Final = f"rail:nic=12.5GB/s,inner=240GB/s,delay={NODE_DELAY * 1e6:g}us,inner-delay={NODE_DELAY * 1e6:g}us"
 
 
@@ -131,7 +139,7 @@ def _vtrain(name: str) -> Iterator[Row]:
         layout = Layout(dp=dp, tp=tp, pp=pp, micro_batches=count, recompute=again, scatter_gather=tp > 1 < pp)
         step = Step(model, layout, batch, sequence)
         group = f"{layers} × {hidden}, {sequence}, {batch}, {gpus}"
-        machine = _machine("A100 SXM4 80 GB", _ONE_NODE if alone else "4X EDR", gpus)
+        machine = _machine("A100 SXM4 80 GB", _ONE_NODE if alone else _NODES, gpus)
         yield Row(name, group, part, step, machine, float(row["iteration time (ms)"]) / 1e3)
 
 
@@ -190,11 +198,8 @@ def published(report: Mapping[str, Any], number: int) -> Row:
     per_host = 8 if model.nodes_per_token else None
     gradients = given.get("gradients")
     step = Step(model, layout, given["batch"], given["sequence"], gradients, ranks_per_host=per_host)
-    network, gpu = network_named(given["nic"]), gpu_named(catalogue(), given["gpu"])
     causal = not model.dropout
-    on = machine_of(
-        "bfloat16", layout.gpus, None, network=network, gpu=gpu, overlap=given["overlap"], causal=causal
-    ).machine
+    on = _machine(given["gpu"], given["nic"], layout.gpus, given["overlap"], causal=causal)
     seconds = (
         given["seconds"] if "seconds" in given else _flop(step, causal=causal) / layout.gpus / given["tflops"] / 1e12
     )
@@ -230,6 +235,34 @@ def kendall(pairs: Iterable[tuple[float, float]]) -> float:
     """Kendall's τ-a of (predicted, measured)."""
     signs = [(one[0] - other[0]) * (one[1] - other[1]) for one, other in combinations(list(pairs), 2)]
     return sum((value > 0) - (value < 0) for value in signs) / len(signs)
+
+
+def median_order(pairs: Iterable[tuple[Row, float]]) -> float | None:
+    """Median τ of rows and their predicted seconds, over groups with at least five layouts; None without any."""
+    groups = by_key((row.group, (time, row.seconds)) for row, time in pairs).values()
+    order = [kendall(group) for group in groups if len(group) >= _LAYOUTS]
+    return median(order) if order else None
+
+
+_LAYOUTS: Final = 5
+"""Least layouts of a group whose order is scored."""
+
+
+def by_layer() -> tuple[int, float, float, float]:
+    """What vTrain's node leaves to any formula of a layer's time: of its rows not fitted, mean error in percent and
+    order (``median_order``) if a factor for each width, tp and micro-batch is fitted, and how many factors; at last
+    their standard deviation, of logarithms.
+    """
+    node = [(row, row.predicted) for row in rows() if row.of == "vtrain-single"]
+
+    def layer(row: Row) -> tuple[int, int, int]:
+        return row.step.model.hidden, row.step.layout.tp, row.step.micro_batch
+
+    known = by_key((layer(row), log(row.seconds / time)) for row, time in node if row.part == "fit")
+    factors = {key: median(values) for key, values in known.items()}
+    check = [(row, time * exp(factors[layer(row)])) for row, time in node if row.part == "check"]
+    error = 100 * mean(abs(time / row.seconds - 1) for row, time in check)
+    return len(factors), error, median_order(check) or 0.0, stdev(factors.values())
 
 
 @dataclass(frozen=True)
@@ -268,8 +301,7 @@ def score(of: str, part: str) -> Score:
     groups: dict[str, list[tuple[Row, float]]] = {}
     for row, time in chosen:
         groups.setdefault(row.group, []).append((row, time))
-    large = [group for group in groups.values() if len(group) >= 5 and of != "published"]
-    order = [kendall((time, row.seconds) for row, time in group) for group in large]
+    large = [group for group in groups.values() if len(group) >= _LAYOUTS and of != "published"]
     regret = [
         100 * (min(group, key=lambda each: each[1])[0].seconds / min(row.seconds for row, _ in group) - 1)
         for group in large
@@ -284,7 +316,7 @@ def score(of: str, part: str) -> Score:
         median(map(abs, errors)),
         median(errors),
         after_one([row for row, _ in chosen]) if of != "published" else None,
-        median(order) if order else None,
+        median_order(chosen) if of != "published" else None,
         median(regret) if regret else None,
         100 * mean(inside),
         mean(sizes) if sizes else None,

@@ -373,6 +373,7 @@ def test_the_command_that_measures_a_missing_matmul_is_one_that_lets_the_plan_go
         ("flat:rate=10GB/s,delay=2s", Rates(10e9, 10e9, 2, 2, 8)),
         ("shared:rate=10GB/s,memory=32GB/s", Rates(2e9, 2e9, 0, 0, 16)),
         ("rail:nic=50GB/s,inner=450GB/s,delay=5s,inner_delay=1s", Rates(450e9, 50e9, 1, 5, 8)),
+        ("rail:nic=50GB/s,inner=450GB/s,sharing=2", Rates(450e9, 50e9, 0, 0, 8, sharing=2)),
         ("two-level:nic=50GB/s,inner=450GB/s", Rates(450e9, 50e9 / 8, 0, 0, 8)),
         ("fat-tree:nic=40GB/s,inner=450GB/s,leaf=2,oversubscription=2", Rates(450e9, 2.5e9, 0, 0, 8)),
     ],

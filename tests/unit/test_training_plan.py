@@ -148,6 +148,17 @@ def test_a_group_with_several_ranks_on_a_host_uses_all_of_their_cards() -> None:
     assert not within.far
 
 
+@pytest.mark.parametrize(("stride", "cards"), [(1, 8), (2, 1), (4, 1), (8, 1)])
+def test_a_ring_of_ranks_that_share_their_cards_with_others_uses_one_part_of_one(stride: int, cards: int) -> None:
+    """Two GPUs have a card. A group of neighbours has both; without it the other one is in another group."""
+    rates, each = replace(RATES, per_host=8, sharing=2), 8 // stride
+    found = Described(rates).price("all_reduce", 1 << 30, Group(4 * each, 4, stride)).moving
+    whole = 2 * (4 * each - 1) / (4 * each) * (1 << 30)
+    assert found == pytest.approx(whole / min(100e9, cards * 10e9))
+    own = Described(replace(rates, sharing=1)).price("all_reduce", 1 << 30, Group(4 * each, 4, stride)).moving
+    assert own == pytest.approx(whole / min(100e9, each * 10e9))
+
+
 # --- steps ---------------------------------------------------------------------------------------------------------
 
 

@@ -202,7 +202,8 @@ class Rails(_Checked):
     """Every rank has its own network card, and rail r connects local rank r of all hosts at full rate.
 
     A message to another rail first goes inside the host to the rank on that rail, or over a spine between the rails if
-    there is one. ``spine``: total rate of the cards of a rail over the rate of its uplink to the spine.
+    there is one. ``spine``: total rate of the cards of a rail over the rate of its uplink to the spine. ``sharing``:
+    ranks that are parts of one card, ``nic`` each; only plans of training distinguish them from cards of their own.
     """
 
     placement: Placement
@@ -211,6 +212,7 @@ class Rails(_Checked):
     delay: float = 0.0
     inner_delay: float = 0.0
     spine: float | None = None
+    sharing: int | None = None
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks inside their hosts, their cards, and the links of each rail to and from the spine."""
@@ -396,7 +398,7 @@ _FIELDS: Final[dict[str, _Field]] = {
     "inner": _Field(Key(_inner), format_rate, _check_rate),
     **dict.fromkeys(("delay", "inner_delay"), _Field(Key(parse_time), format_seconds, check_delay)),
     **dict.fromkeys(("spine", "oversubscription"), _Field(Key(number), "{:g}".format, _check_ratio)),
-    **dict.fromkeys(("leaf", "spines", "seed"), _Field(Key(whole()), str)),
+    **dict.fromkeys(("leaf", "spines", "seed", "sharing"), _Field(Key(whole()), str)),
     "routing": _Field(Key(str), str),
 }
 

@@ -26,13 +26,17 @@ from busbw_analysis.training.traffic import Traffic
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates of a GPU in one direction while all GPUs send: B/s and seconds of delay, inside and between nodes."""
+    """Rates of a GPU in one direction while all GPUs send: B/s and seconds of delay, inside and between nodes.
+
+    sharing: GPUs that share a card.
+    """
 
     inner: float
     outer: float
     inner_delay: float
     outer_delay: float
     per_host: int
+    sharing: int = 1
 
 
 def rates_of(specification: Specification, ranks: int, per_host: int) -> Rates:
@@ -49,7 +53,8 @@ def rates_of(specification: Specification, ranks: int, per_host: int) -> Rates:
         case Flat():
             return Rates(network.rate, network.rate, network.delay, network.delay, on_each)
         case Rails():
-            return Rates(network.inner, network.nic, network.inner_delay, network.delay, on_each)
+            delays = network.inner_delay, network.delay
+            return Rates(network.inner, network.nic, *delays, on_each, network.sharing or 1)
         case TwoLevel() | FatTree():
             over = max(1.0, network.oversubscription) if isinstance(network, FatTree) else 1.0
             inner = network.nic if network.inner is None else network.inner
@@ -155,7 +160,9 @@ class Prices(Protocol):
 class Described:
     """Prices from the rates and delays of a GPU: the faster of a ring and a tree, both with the bytes of a ring.
 
-    A group with several ranks on a host uses the cards of all of them. Ring: one delay per hop through all ranks, twice
+    A group with several ranks on a host uses the cards of all of them. If GPUs share cards, and no two ranks of a group
+    have the same, it uses one part of one card: a ring leaves a host by the card that it enters by, which is far from
+    the other ranks (https://github.com/NVIDIA/nccl/issues/412). Ring: one delay per hop through all ranks, twice
     for all_reduce. Tree: one delay per doubling of hosts, and of ranks on one. An all_to_all is pairwise, and its
     traffic to other hosts uses each rank's own card.
     """
@@ -175,7 +182,8 @@ class Described:
         times = 2 if op == "all_reduce" else 1
         out, inside = (group.hosts - 1).bit_length(), (group.each - 1).bit_length()
         doublings = out * rates.outer_delay + inside * rates.inner_delay
-        card = min(rates.inner, rates.outer * group.each) if far else rates.inner
+        apart = group.at_once >= rates.sharing > 1  # far groups have every at_once-th rank of a host
+        card = min(rates.inner, rates.outer * (1 if apart else group.each)) if far else rates.inner
         moving = (bus_factor(op, group.ranks) or 0.0) * size_bytes / card
         return Price(times * min(by_ring, doublings), moving, far, self.origin)
 
