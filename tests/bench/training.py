@@ -36,7 +36,9 @@ def main() -> None:
         rest = " ".join(map(_number, (row.regret, row.covered, row.memory)))
         print(f"{row.of:14} {row.part:6} {row.count:4} {errors} {tau} {rest}  {anchor.name} {anchor.seconds}")
     count, error, order, spread = by_layer()
-    print(f"vtrain-single, check, {count} layer times fitted: mean {error:.2f} τ {order:.2f}; their scatter {spread:.3f}")
+    print(
+        f"vtrain-single, check, {count} layer times fitted: mean {error:.2f} τ {order:.2f}; their scatter {spread:.3f}"
+    )
 
 
 def own(run: Path) -> None:

@@ -57,7 +57,20 @@ STORED: list[type[msgspec.Struct]] = [
     *typing.get_args(Row),
 ]
 NAMED = {
-    *("op", "backend", "device", "in_place", "root", "rank", "host", "index", "launch", "block", "state", "stop_reason"),
+    *(
+        "op",
+        "backend",
+        "device",
+        "in_place",
+        "root",
+        "rank",
+        "host",
+        "index",
+        "launch",
+        "block",
+        "state",
+        "stop_reason",
+    ),
     *("status", "reason", "cause", "error", "wrong_elements", "ended"),
 }
 """Fields whose name says what they are."""

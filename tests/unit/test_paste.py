@@ -122,9 +122,11 @@ WRITTEN: Final[dict[str, Callable[[list[list[str]]], str]]] = {
     "Jira": lambda rows: "\n".join(
         sign + sign.join(row) + sign for sign, row in zip(("||", "|", "|", "|"), rows, strict=True)
     ),
-    "HTML": lambda rows: "<table>\n"
-    + "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>\n" for row in rows)
-    + "</table>",
+    "HTML": lambda rows: (
+        "<table>\n"
+        + "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>\n" for row in rows)
+        + "</table>"
+    ),
     "HTML in one line": lambda rows: "".join(
         "<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows
     ),

@@ -214,7 +214,13 @@ def test_two_tables_that_differ_in_every_case_are_no_launches_of_one(tmp_path: P
 
 @pytest.mark.parametrize(
     ("text", "ranks", "times"),
-    [(STATED, 8, [60e-6, 150e-6]), (MEGATRON, 8, [121.5e-6, 500e-6]), (GLOO, 2, [120e-6]), (SGLANG, 4, [37e-6, 55e-6, 44e-6, 45e-6]), (NVSHMEM, 8, [30.1e-6])],
+    [
+        (STATED, 8, [60e-6, 150e-6]),
+        (MEGATRON, 8, [121.5e-6, 500e-6]),
+        (GLOO, 2, [120e-6]),
+        (SGLANG, 4, [37e-6, 55e-6, 44e-6, 45e-6]),
+        (NVSHMEM, 8, [30.1e-6]),
+    ],
 )
 def test_a_table_of_another_benchmark_is_read(text: str, ranks: int, times: list[float], tmp_path: Path) -> None:
     stored = read(tmp_path, text)

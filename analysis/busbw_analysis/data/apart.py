@@ -117,7 +117,7 @@ def labels_of(identities: Sequence[Identity]) -> list[Label]:
         known = zip(*(other.settings for other in same), strict=True)
         if not any(places) and all(len({*words} - {frozenset()}) <= 1 for words in known):
             settings = [_differing(own.caption, [other.caption for other in same], " ")]
-        if not any((*places, *settings)) and len(same) == 2 and all(_far(*each) for each in _common(*same)):  # noqa: PLR2004
+        if not any((*places, *settings)) and len(same) == 2 and all(_far(*each) for each in _common(*same)):
             settings = [f"table {number}"]
         labels.append(Label(" ".join(filter(None, places)), " ".join(filter(None, settings))))
     return labels

@@ -17,7 +17,8 @@ HARDWARE: Final = re.compile(
 """What ``nvidia-smi``, ``lspci``, ``ibstat`` and ``dcgmi`` print of links: evidence without results."""
 LIKELY: Final = re.compile(
     r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|^GPU\d|CA '|State:"
-    r"|[Rr]ate:|layer:|device '|use ring PXN|HINT:|P2P is disabled|GPU Direct|libibverbs|NCCL_IB_HCA set to|Bootstrap : Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
+    r"|[Rr]ate:|layer:|device '|use ring PXN|HINT:|P2P is disabled|GPU Direct|libibverbs|NCCL_IB_HCA set to"
+    r"|Bootstrap : Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
     r"|(?:-x|-env|export) NCCL_|NCCL_\w+=.*_perf\b"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
@@ -73,7 +74,9 @@ KINDS: Final = (
     ),
     Evidence(
         "wrong-interface",
-        re.compile(r"(?:Bootstrap|NET/Socket) : Using (?:\[\d+\])?((?:docker|virbr|veth|cni|flannel|cali|br-|lo:)[^:<]*)"),
+        re.compile(
+            r"(?:Bootstrap|NET/Socket) : Using (?:\[\d+\])?((?:docker|virbr|veth|cni|flannel|cali|br-|lo:)[^:<]*)"
+        ),
         "NCCL takes the interface {}, which does not leave the host",
     ),
     Evidence("sockets", re.compile(r"Using network Socket|via NET/Socket"), "NCCL sends over sockets ({interface})"),

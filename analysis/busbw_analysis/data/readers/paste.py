@@ -246,9 +246,7 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
 def _is_bare(texts: Sequence[str], is_log: Callable[[str], bool]) -> bool:
     """Whether a log is recognised only without the prefixes of launchers, which all name the same rank and host."""
     rows = [line for line in clean(texts) if _is_row(line.text)]
-    prefixes = {
-        (line.label, *_NAME.findall(texts[line.number - 1].rstrip().removesuffix(line.text))) for line in rows
-    }
+    prefixes = {(line.label, *_NAME.findall(texts[line.number - 1].rstrip().removesuffix(line.text))) for line in rows}
     return not is_log("\n".join(texts)) and len(prefixes) == 1 and is_log("\n".join(map(without_prefix, texts)))
 
 

@@ -1,7 +1,7 @@
 """Which unit the numbers of a table have, where their headings or cells leave several, or none.
 
-The other columns have to leave one: size over time is algbw, and busbw by the factor of the operation. Microseconds and GB/s are what nccl-tests prints without
-a unit; they are taken only if size, time and algbw agree so.
+The other columns have to leave one: size over time is algbw, and busbw by the factor of the operation. Microseconds and
+GB/s are what nccl-tests prints without a unit; they are taken only if size, time and algbw agree so.
 """
 
 from collections.abc import Mapping, Sequence
