@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import combinations
 from math import exp, log
 from pathlib import Path
@@ -73,7 +73,7 @@ class Row:
     seconds: float
     bytes: float | None = None
 
-    @property
+    @cached_property
     def predicted(self) -> float:
         """Seconds of the step."""
         return step_time(self.step, self.machine).total
@@ -290,13 +290,9 @@ class Score:
 
 
 @cache
-def _predicted(of: str) -> Mapping[int, float]:
-    return {number: row.predicted for number, row in enumerate(rows()) if row.of == of}
-
-
 def score(of: str, part: str) -> Score:
     """The score of the rows of a set in a part, or in "all"."""
-    chosen = [(rows()[number], time) for number, time in _predicted(of).items() if part in {rows()[number].part, "all"}]
+    chosen = [(row, row.predicted) for row in rows() if row.of == of and part in {row.part, "all"}]
     errors = [100 * (time / row.seconds - 1) for row, time in chosen]
     groups: dict[str, list[tuple[Row, float]]] = {}
     for row, time in chosen:

@@ -314,22 +314,6 @@ def test_an_interface_that_does_not_exist_is_named_before_a_run(monkeypatch: pyt
     assert "lo" in reason
 
 
-OPTIONS = {"hosts": "1", "gpu": "H100 SXM5", "nics": "4x200Gb/s", "ranks": "8", "op": "all_reduce", "size": "1GiB"}
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir() if path.suffix == ".txt"))
-def test_options_that_a_log_asks_for_are_accepted(name: str, tmp_path: Path) -> None:
-    try:
-        stored = find(tmp_path, str(LOGS / name)).read().stored
-    except LogError:
-        return
-    assert stored.run.imported is not None
-    asked = [option for option in stored.run.imported.unknown if option != "machine"]
-    arguments = [word for option in asked for word in (f"--{option}", OPTIONS[option])]
-    result = CliRunner().invoke(main, ["show", "--json", str(LOGS / name), *arguments])
-    assert result.exit_code == 0, result.output
-
-
 @pytest.mark.parametrize("archive", [None, "zip", "gztar"])
 def test_a_folder_or_archive_of_logs_is_read_as_its_logs(archive: str | None, tmp_path: Path) -> None:
     folder = tmp_path / "logs" / "of node1"
