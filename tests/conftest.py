@@ -1,6 +1,5 @@
 """What all tests share."""
 
-import functools
 import os
 import signal
 from collections.abc import Iterator
@@ -9,18 +8,9 @@ import pytest
 from exhaustive import EXAMPLES
 from hypothesis import settings
 
-from busbw.system import catalog
-from busbw.workloads import model_rows
-
 # No deadline: a busy machine is no failure.
 settings.register_profile("busbw", max_examples=EXAMPLES, deadline=None)
 settings.load_profile("busbw")
-
-
-def pytest_configure() -> None:
-    """Thousands of judgements want the shipped rows, which take 13 ms to parse: the same text is parsed once."""
-    for module in (catalog, model_rows):
-        pytest.MonkeyPatch().setattr(module, "parse", functools.lru_cache(module.parse))
 
 
 @pytest.fixture(scope="session", autouse=True)

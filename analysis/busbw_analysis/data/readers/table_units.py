@@ -127,7 +127,8 @@ class Units:
     ) -> list[tuple[int, int]]:
         """The meanings of size and a rate with which algbw is size over time; all of them where nothing says so."""
         everything = list(product((0, 1), (0, 1)))
-        rates = {"algbw": {1.0}, "bandwidth": {1.0, factor or 1.0}, "busbw": {factor} - {None}}
+        of_bus = set() if factor is None else {factor}
+        rates = {"algbw": {1.0}, "bandwidth": {1.0, *of_bus}, "busbw": of_bus}
         rate = next((name for name, factors_of in rates.items() if name in at and factors_of), None)
         if "time" not in at or rate is None:
             return everything
