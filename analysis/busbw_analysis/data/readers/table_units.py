@@ -144,7 +144,7 @@ class Units:
             for of_size, of_rate in everything
             if any(
                 all(
-                    abs((over_algbw or 1.0) * size.by(of_size) / time.by(0) / algbw.by(of_rate) - 1) <= error + _AGREES
+                    abs(over_algbw * size.by(of_size) / time.by(0) / algbw.by(of_rate) - 1) <= error + _AGREES
                     for size, time, algbw, error in sure
                 )
                 for over_algbw in rates[rate]
