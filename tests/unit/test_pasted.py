@@ -146,6 +146,7 @@ def test_the_command_line_names_the_test_whose_title_was_left_out(tmp_path: Path
         ("Comm. Op            Message Size        Count\nbroadcast\n  0B  1  0.3\n", "not-a-log", "DeepSpeed"),
         ("algo throughput: 711.1111 bps, 711.1111 Gbps\n", "not-a-log", "no size"),
         ("Collective sequence number: 7 has missing ranks [0]\ncollective: nccl:b\n", "hang", r"missing ranks \[0\]"),
+        ("Not all ranks joining collective 5 at entry 4\n  missing ranks: {1}\n", "hang", r"collective 5; missing .*1"),
         ("collective: nccl:all_reduce\nerror msg: Culprit rank 5; Error type: SIZE\n", "hang", "Culprit rank 5"),
         ("\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n", "no-results", "runs at 8 GT/s"),
     ],
@@ -214,7 +215,13 @@ def test_two_tables_that_differ_in_every_case_are_no_launches_of_one(tmp_path: P
 
 @pytest.mark.parametrize(
     ("text", "ranks", "times"),
-    [(STATED, 8, [60e-6, 150e-6]), (MEGATRON, 8, [121.5e-6, 500e-6]), (GLOO, 2, [120e-6]), (SGLANG, 4, [37e-6, 55e-6, 44e-6, 45e-6]), (NVSHMEM, 8, [30.1e-6])],
+    [
+        (STATED, 8, [60e-6, 150e-6]),
+        (MEGATRON, 8, [121.5e-6, 500e-6]),
+        (GLOO, 2, [120e-6]),
+        (SGLANG, 4, [37e-6, 55e-6, 44e-6, 45e-6]),
+        (NVSHMEM, 8, [30.1e-6]),
+    ],
 )
 def test_a_table_of_another_benchmark_is_read(text: str, ranks: int, times: list[float], tmp_path: Path) -> None:
     stored = read(tmp_path, text)
