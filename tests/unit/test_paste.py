@@ -109,37 +109,57 @@ def test_a_disguise_changes_no_number(name: str, disguise: str, tmp_path: Path) 
         assert pasted == plain
 
 
-CELLS: Final = [
-    line.split()
-    for line in """size count type redop root time algbw busbw #wrong time algbw busbw #wrong
-    1073741824 268435456 float sum -1 6785.5 158.24 296.70 0 6805.9 157.77 295.81 0
-    2147483648 536870912 float sum -1 12646.0 169.81 318.40 0 12684.0 169.31 317.45 0
-    4294967296 1073741824 float sum -1 24352.0 176.37 330.70 0 24425.0 175.85 329.71 0""".splitlines()
-]
-"""A table of nccl-tests of 16 ranks."""
-WRITTEN: Final[dict[str, Callable[[list[list[str]]], str]]] = {
-    "commas in semicolons": lambda rows: "\n".join(";".join(row).replace(".", ",") for row in rows),
-    "Jira": lambda rows: "\n".join(
-        sign + sign.join(row) + sign for sign, row in zip(("||", "|", "|", "|"), rows, strict=True)
-    ),
-    "HTML": lambda rows: (
-        "<table>\n"
-        + "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>\n" for row in rows)
-        + "</table>"
-    ),
-    "HTML in one line": lambda rows: "".join(
-        "<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows
-    ),
-    "Markdown in a log": lambda rows: "\n".join(
-        f"2024-05-01T10:00:0{at}.5Z | {' | '.join(row)} |" for at, row in enumerate(rows)
-    ),
-    "rows of a host": lambda rows: "\n".join(f"worker-0:  {'  '.join(row)}" for row in rows[1:]),
-    "thousands": lambda rows: "\n".join(
-        "  ".join(f"{int(cell):,}" if len(cell) > 7 and cell.isdigit() else cell for cell in row) for row in rows
-    ),
-    "a broken mail": lambda rows: "\n".join(
-        f"> {line[at : at + 74]}" for line in map("  ".join, rows) for at in range(0, len(line), 74)
-    ),
+TABLE: Final = """\
+size count type redop root time algbw busbw #wrong time algbw busbw #wrong
+1073741824 268435456 float sum -1 6785.5 158.24 296.70 0 6805.9 157.77 295.81 0
+2147483648 536870912 float sum -1 12646.0 169.81 318.40 0 12684.0 169.31 317.45 0
+4294967296 1073741824 float sum -1 24352.0 176.37 330.70 0 24425.0 175.85 329.71 0
+"""
+"""Of nccl-tests, of 16 ranks."""
+Cells = list[list[str]]
+CELLS: Final[Cells] = [line.split() for line in TABLE.splitlines()]
+
+
+def in_semicolons(rows: Cells) -> str:
+    return "\n".join(";".join(row).replace(".", ",") for row in rows)
+
+
+def in_jira(rows: Cells) -> str:
+    head, *others = rows
+    return "\n".join([f"||{'||'.join(head)}||", *(f"|{'|'.join(row)}|" for row in others)])
+
+
+def in_html(rows: Cells) -> str:
+    return "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows)
+
+
+def in_a_log(rows: Cells) -> str:
+    return "\n".join(f"2024-05-01T10:00:0{at}.5Z | {' | '.join(row)} |" for at, row in enumerate(rows))
+
+
+def of_a_host(rows: Cells) -> str:
+    return "\n".join(f"worker-0:  {'  '.join(row)}" for row in rows[1:])
+
+
+def in_thousands(rows: Cells) -> str:
+    grouped = ([f"{int(cell):,}" if len(cell) > 7 and cell.isdigit() else cell for cell in row] for row in rows)
+    return "\n".join(map("  ".join, grouped))
+
+
+def in_a_mail(rows: Cells) -> str:
+    """Quoted, and broken before."""
+    return "\n".join(f"> {line[at : at + 74]}" for line in map("  ".join, rows) for at in range(0, len(line), 74))
+
+
+WRITTEN: Final[dict[str, Callable[[Cells], str]]] = {
+    "commas in semicolons": in_semicolons,
+    "Jira": in_jira,
+    "HTML": lambda rows: f"<table>\n{in_html(rows)}\n</table>".replace("</tr>", "</tr>\n"),
+    "HTML in one line": in_html,
+    "Markdown in a log": in_a_log,
+    "rows of a host": of_a_host,
+    "thousands": in_thousands,
+    "a broken mail": in_a_mail,
 }
 
 

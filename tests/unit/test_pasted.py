@@ -146,6 +146,7 @@ def test_the_command_line_names_the_test_whose_title_was_left_out(tmp_path: Path
         ("Comm. Op            Message Size        Count\nbroadcast\n  0B  1  0.3\n", "not-a-log", "DeepSpeed"),
         ("algo throughput: 711.1111 bps, 711.1111 Gbps\n", "not-a-log", "no size"),
         ("Collective sequence number: 7 has missing ranks [0]\ncollective: nccl:b\n", "hang", r"missing ranks \[0\]"),
+        ("Not all ranks joining collective 5 at entry 4\n  missing ranks: {1}\n", "hang", r"collective 5; missing .*1"),
         ("collective: nccl:all_reduce\nerror msg: Culprit rank 5; Error type: SIZE\n", "hang", "Culprit rank 5"),
         ("\t\tLnkSta: Speed 8GT/s (downgraded), Width x16\n", "no-results", "runs at 8 GT/s"),
     ],

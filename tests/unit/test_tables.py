@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from testing.logs import LOGS
+from testing.logs import LOGS, read_log
 from testing.narrow import require_type
 
 from busbw.errors import LogError
@@ -318,3 +318,30 @@ def test_a_table_of_ucc_perftest_has_blocks_or_buffers(tmp_path: Path) -> None:
         assert row.case.size_bytes * (row.bus_factor or 0) / (row.time_ns * 1e-9) == pytest.approx(busbw, rel=1e-3)
     older = text.replace("Allgather", "Alltoall").replace("Bus Bandwidth", "Bandwidth")
     assert {row.case.op for row in imported(older, tmp_path)} == {"all_reduce"}
+
+
+def test_rows_with_units_below_headings_are_theirs(tmp_path: Path) -> None:
+    rows = "all_reduce,1 GiB,5.0002 ms,375.8 GB/s\nall_reduce,2 GiB,10.0004 ms,375.8 GB/s\n"
+    path = tmp_path / "log"
+    path.write_text(f"8 GPUs\nop,size,time,busbw\n{rows}", encoding="utf-8")
+    assert [(row.op, row.size_bytes, row.busbw) for row in read_log(path).rows] == [
+        ("all_reduce", 1 << 30, 375.8e9),
+        ("all_reduce", 1 << 31, 375.8e9),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "AllReduce 16 MiB: 0.150 ms, 0.2 ms",
+        "All 8 GB of data were copied in 3 s",
+        "| all_reduce 16 MiB: 0.150 ms",
+        "AllReduce 16 MiB: 20 iters, 0.150 ms",
+    ],
+)
+def test_other_lines_with_units_are_no_results(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(LogError) as refused:
+        read_log(path)
+    assert refused.value.code == "not-a-log"

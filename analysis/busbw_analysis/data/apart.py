@@ -12,12 +12,14 @@ from busbw.runs.facts import HostFacts
 from busbw.runs.records import Case, Imported, LogNote, Run
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.likeness import is_unknown, options_of
-from busbw_analysis.data.readers.log import Table
+from busbw_analysis.data.readers.log import Aggregate, Table
 
 _MOST_NAMED: Final = 4
 _FEWEST_CASES: Final = 3
 _FAR: Final = 1.5
-"""Two tables without a stated difference are apart if all their common cases, at least so many, differ by more."""
+"""Two tables of as many ranks without a stated difference are apart if one takes longer by more than this factor in all
+common cases, at least so many.
+"""
 SEVERAL_GPUS: Final = "several-gpus"
 """The note of a log whose GPU cannot be given, because its tables are of several."""
 
@@ -32,7 +34,7 @@ class Identity:
     ops: operations
     cases: sizes and types
     caption: what the text around a paste says above it
-    times: seconds of cases
+    times: seconds, by all that is stated of a case
     """
 
     ranks: int
@@ -43,7 +45,7 @@ class Identity:
     ops: frozenset[object] = frozenset()
     cases: frozenset[object] = frozenset()
     caption: frozenset[str] = frozenset()
-    times: Mapping[object, float] = field(default_factory=dict)
+    times: Mapping[object, float] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of_table(cls, table: Table) -> "Identity":
@@ -61,11 +63,7 @@ class Identity:
             caption=frozenset(filter(None, [table.caption])),
             ops=frozenset((row.op, row.tool_op) for row in table.rows) - {(None, None)},
             cases=frozenset((row.tool_size_bytes, row.dtype, row.in_place) for row in table.rows),
-            times={
-                (row.tool_size_bytes, row.dtype, row.in_place): row.time_seconds
-                for row in table.rows
-                if row.time_seconds
-            },
+            times={_measured(row): row.time_seconds for row in table.rows if row.time_seconds},
         )
 
     @classmethod
@@ -117,22 +115,21 @@ def labels_of(identities: Sequence[Identity]) -> list[Label]:
         known = zip(*(other.settings for other in same), strict=True)
         if not any(places) and all(len({*words} - {frozenset()}) <= 1 for words in known):
             settings = [_differing(own.caption, [other.caption for other in same], " ")]
-        if not any((*places, *settings)) and len(same) == 2 and all(_far(*each) for each in _common(*same)):
+        if not any((*places, *settings)) and len(same) == 2 and same[0].ranks == same[1].ranks and _far(*same):
             settings = [f"table {number}"]
         labels.append(Label(" ".join(filter(None, places)), " ".join(filter(None, settings))))
     return labels
 
 
-def _common(one: Identity, other: Identity) -> list[tuple[float, float]]:
-    """The times of the cases of both, if there are enough."""
-    cases = one.times.keys() & other.times.keys()
-    both = [(one.times[case], other.times[case]) for case in cases]
-    faster = {first < second for first, second in both}
-    return both if len(cases) >= _FEWEST_CASES and len(faster) == 1 else [(1.0, 1.0)]
+def _measured(row: Aggregate) -> tuple[object, ...]:
+    what = (row.op, row.tool_op, row.ranks, row.settings, row.source, row.target)
+    return (*what, row.tool_size_bytes, row.dtype, row.in_place)
 
 
-def _far(one: float, other: float) -> bool:
-    return max(one, other) > _FAR * min(one, other)
+def _far(one: Identity, other: Identity) -> bool:
+    """Whether one of two takes longer by far in every common case, of which there are enough."""
+    ratios = [one.times[case] / other.times[case] for case in one.times.keys() & other.times.keys()]
+    return len(ratios) >= _FEWEST_CASES and (min(ratios) > _FAR or max(ratios) < 1 / _FAR)
 
 
 def _differing(words: frozenset[str], every: Sequence[frozenset[str]], between: str, *, own: bool = False) -> str:

@@ -197,7 +197,11 @@ _UNREAD: Final = (
         rb"algo throughput: [\d.]+ bps",
         "it prints no size; write a table of op, ranks, size and busbw",
     ),
-    ("Gloo's benchmark", rb"elements +min \(us\)", "it prints no sizes; write a table of op, ranks, size and time_us"),
+    (
+        "Gloo's benchmark",
+        rb"(?m)^[^(\n]{0,99}\belements +min \(us\)",
+        "it prints no sizes; write a table of op, ranks, size and time_us",
+    ),
     ("DeepSpeed", rb"\bSamplesPerSec=", "it prints averages since the start, in which no step can be seen"),
     (
         "a training program",
@@ -304,7 +308,7 @@ def read_steps(name: str, file: IO[bytes]) -> training.TrainingLog:
     """
     file, head = _unwrapped(name, file)
     # Lines about steps are recognised behind any prefix, and their numbers have their names before them.
-    pasted = replace(paste.recognised(_texts(head), _is_log), prefix=None, commas=False)
+    pasted = replace(paste.recognised(_texts(head), _is_log), prefix=None, bare=False, commas=False)
     file.seek(0)
     log = training.read(name, pasted.lines(_lines(file, [])))
     if log is None:

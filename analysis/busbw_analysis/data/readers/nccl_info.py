@@ -18,7 +18,7 @@ HARDWARE: Final = re.compile(
 LIKELY: Final = re.compile(
     r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|^GPU\d|CA '|State:"
     r"|[Rr]ate:|layer:|device '|use ring PXN|HINT:|P2P is disabled|GPU Direct|libibverbs|NCCL_IB_HCA set to"
-    r"|Bootstrap : Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
+    r"|Bootstrap ?: Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
     r"|(?:-x|-env|export) NCCL_|NCCL_\w+=.*_perf\b"
 )
 """Whether a line may be evidence; nearly all lines of NCCL are not."""
@@ -39,16 +39,18 @@ class Evidence(NamedTuple):
 
 def _variable(names: str, values: str) -> re.Pattern[str]:
     """What NCCL prints of a variable, or a command line that sets it."""
-    return re.compile(rf"\b({names})(?: set by environment to |=)({values})(?:\.|\s|$)")
+    return re.compile(rf"\b({names})(?: set (?:by environment )?to |=)({values})(?:\.|\s|$)")
 
 
+_ONE_NIC: Final = r"=?(?!mlx\d\b)\w{0,30}\d(?::\d+)?"
+"""The name of a NIC and perhaps its port; ``mlx5`` is the beginning of several names."""
 KINDS: Final = (
     Evidence("rdma-off", _variable("NCCL_IB_DISABLE", "1"), "{}={} turns RDMA off"),
     Evidence("no-rdma", re.compile(r"NET/IB\S* ?: No device found"), "NCCL has no InfiniBand or RoCE device"),
     Evidence("no-rdma", re.compile(r"Failed to open libibverbs"), "NCCL finds no libibverbs, so no RDMA"),
     Evidence(
         "no-rdma",
-        re.compile(r"NET/OFI .*(?:[Ii]nitialization failed|Unable to find a protocol|Failing initialization)"),
+        re.compile(r"NET/OFI .{0,200}(?:[Ii]nitialization failed|Unable to find a protocol|Failing initialization)"),
         "the network plugin for libfabric (EFA, Slingshot) found no provider",
     ),
     Evidence("nic-closed", re.compile(r"Unable to open device ([\w.-]+)"), "NCCL cannot open the NIC {}"),
@@ -75,9 +77,10 @@ KINDS: Final = (
     Evidence(
         "wrong-interface",
         re.compile(
-            r"(?:Bootstrap|NET/Socket) : Using (?:\[\d+\])?((?:docker|virbr|veth|cni|flannel|cali|br-|lo:)[^:<]*)"
+            r"(?:Bootstrap|NET/Socket) ?: Using (?:\[\d+\])?"
+            r"((?:docker|virbr|veth|cni|cali)[^:<\s]{0,15}|br-[\da-f]{12}|lo(?=:))"
         ),
-        "NCCL takes the interface {}, which does not leave the host",
+        "NCCL takes the interface {}, which other hosts do not reach",
     ),
     Evidence("sockets", re.compile(r"Using network Socket|via NET/Socket"), "NCCL sends over sockets ({interface})"),
     Evidence(
@@ -126,7 +129,7 @@ KINDS: Final = (
         "data between GPUs and NICs go through host memory (no GPUDirect RDMA)",
     ),
     Evidence("gdr-off", _variable("NCCL_NET_GDR_LEVEL", "0|LOC"), "{}={} sends data through host memory"),
-    Evidence("nics-chosen", re.compile(r"(NCCL_IB_HCA) set to (\S+)"), "{}={} leaves out other NICs"),
+    Evidence("nics-chosen", _variable("NCCL_IB_HCA", _ONE_NIC), "{}={} leaves NCCL one NIC"),
     Evidence("pxn-off", _variable("NCCL_PXN_DISABLE", "1"), "{}={} keeps GPUs from the NICs of others"),
     Evidence("choice-forced", _variable("NCCL_(?:ALGO|PROTO)", r"\S+"), "{}={} forces NCCL's choice"),
     Evidence(
@@ -137,7 +140,7 @@ KINDS: Final = (
     Evidence("no-iommu-pt", re.compile(r"Missing \"iommu=pt\""), "the IOMMU translates copies between devices"),
     Evidence(
         "retries",
-        re.compile(r"(\w+)(?: to \S+)? returned .*, retrying"),
+        re.compile(r"\b(?:Call to )?(\w{1,64})(?: to \S{1,99})? returned .{1,200}, retrying"),
         "{} failed and was tried again",
     ),
     Evidence(
@@ -161,7 +164,7 @@ _DEVICE: Final = re.compile(r"(?:CA|[Ii]nfiniband device) '([\w.-]+)'")
 _STATE: Final = re.compile(r"\s*(?:State|state): (?:\d: )?(\w+)")
 _RATE: Final = re.compile(r"\s*[Rr]ate: (\d{1,5})\b")
 """Gbit/s."""
-_LAYER: Final = re.compile(r"\s*Link layer: (InfiniBand|Ethernet)\b")
+_LAYER: Final = re.compile(r"\s*(?:Link |link_)layer:\s{1,9}(InfiniBand|Ethernet)\b")
 
 
 class Phase(NamedTuple):
@@ -245,7 +248,7 @@ class Paths:
             layer = {"IB": "InfiniBand", "RoCE": "Ethernet"}[layer]
             self._add(name, int(speed) * 1e6 / 8, int(port), layer)
         elif (match := _DEVICE.search(text)) is not None:
-            self._device, self._active = match[1], False
+            self._device, self._rated, self._active = match[1], "", False
         elif self._device and (match := _STATE.match(text)) is not None:
             self._active = match[1].upper() == "ACTIVE"
             if not self._active:

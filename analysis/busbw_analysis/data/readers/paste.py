@@ -26,7 +26,9 @@ _FRAMED: Final = re.compile("\\s*\u2502([^\u2502]*)\u2502\\s*")
 _BLOCK: Final = re.compile(r"\s*</?pre\b[^<>]{0,99}>\s*")
 """A tag alone in its line, which is a code fence."""
 _BREAK: Final = re.compile(r"<br\s*/?>\n?")
-_CELL: Final = re.compile(r"\s*</t[hd]\s*>\s*<t[hd][^<>]{0,99}>\s*|</?t(?:able|head|body|foot|r|h|d)\b[^<>]{0,99}>")
+_CELL: Final = re.compile(
+    r"\s{0,99}</t[hd]\s{0,9}>\s{0,99}<t[hd][^<>]{0,99}>\s{0,99}|</?t(?:able|head|body|foot|r|h|d)\b[^<>]{0,99}>"
+)
 """Tags of a table of HTML: between two cells, and all others."""
 _BOLD: Final = re.compile(r"(?<![^\s|])\*\*([^\s*|][^*|\n]{0,80})\*\*(?![^\s|])")
 """Words or a cell in bold type, in Markdown."""
@@ -39,7 +41,8 @@ _WORD: Final = re.compile(r"\w")
 _LEVELS: Final = frozenset({"DEBUG", "INFO", "WARNING", "WARN", "ERROR"})
 _LEVEL: Final = re.compile(rf"(?:{'|'.join(sorted(_LEVELS))})\(")
 _ENDS: Final = frozenset(":])|>-*")
-_NAME: Final = re.compile(r"(?<!\w)[A-Za-z][\w.-]*")
+_NAME: Final = re.compile(r"(?<!\w)[A-Za-z][\w.=-]*")
+"""A word of a prefix that is no time, such as a host or ``pid=12``."""
 _IN_UTC: Final = re.compile(r"\d[\d.]*Z")
 """The end of a time, behind its last colon."""
 _LINE_NUMBER: Final = re.compile(r"\s*(\d{1,7})(?:[\t:.)|]|\s)\s?")
@@ -57,7 +60,7 @@ _NUMBERS: Final = 2
 """Numbers that a line has at least if it is taken for a row."""
 _NUMBER: Final = re.compile(r"(?<![^\s;|])[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?%?(?![^\s;|])")
 _WITH_UNIT: Final = re.compile(r"\d ?(?:[mnu]s|[KMG]i?B)\b")
-"""A number that is no part of a prefix either."""
+"""A number with its unit, which is no part of a prefix."""
 _STATED: Final = re.compile(r"\b[A-Za-z]\w* ?[:=] ?\d+(?![\d\]])")
 """A number behind its name, which is no prefix; ``[host:0]`` is."""
 _COMMA: Final = re.compile(r"(?<![^\s;|])(-?\d+),(\d+)(?![^\s;|])")
@@ -183,7 +186,7 @@ class Paste:
         around: gets the lines of the text around the fences, by number from 1
         """
         inside = False
-        texts = (_unquoted(as_line(line), self.quoted) for line in lines)
+        texts = (_unquoted(as_line(line)) if self.quoted else as_line(line) for line in lines)
         for number, text in enumerate(_joined(texts, self.width), 1):
             fence = self.fenced and _FENCE.match(text) is not None
             inside ^= fence
@@ -199,8 +202,9 @@ class Paste:
         return _COMMA.sub(r"\1.\2", text) if self.commas and _is_row(text) else text
 
 
-def _unquoted(text: str, quoted: bool) -> str:  # noqa: FBT001
-    return _QUOTED.sub("", text, count=1) if quoted else text
+def _unquoted(text: str) -> str:
+    match = _QUOTED.match(text)
+    return text if match is None else text[match.end() :]
 
 
 def _behind(prefix: re.Pattern[str] | None, text: str) -> str:
@@ -219,7 +223,7 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
     """
     texts = [as_line(line) for line in lines[:_MOST_LINES]]
     quoted = all(_QUOTED.match(text) is not None for text in texts if text.strip())
-    texts = [_unquoted(text, quoted) for text in texts]
+    texts = [_unquoted(text) for text in texts] if quoted else texts
     width = _width(texts)
     texts = list(_joined(texts, width))
     fences = [at for at, text in enumerate(texts) if _FENCE.match(text) is not None]
@@ -246,8 +250,9 @@ def recognised(lines: Sequence[str], is_log: Callable[[str], bool]) -> Paste:
 def _is_bare(texts: Sequence[str], is_log: Callable[[str], bool]) -> bool:
     """Whether a log is recognised only without the prefixes of launchers, which all name the same rank and host."""
     rows = [line for line in clean(texts) if _is_row(line.text)]
-    prefixes = {(line.label, *_NAME.findall(texts[line.number - 1].rstrip().removesuffix(line.text))) for line in rows}
-    return not is_log("\n".join(texts)) and len(prefixes) == 1 and is_log("\n".join(map(without_prefix, texts)))
+    before = ((line.label, texts[line.number - 1].rstrip().removesuffix(line.text)) for line in rows)
+    named = {(label, *_NAME.findall(prefix)) for label, prefix in before}
+    return len(named) == 1 and not is_log("\n".join(texts)) and is_log("\n".join(map(without_prefix, texts)))
 
 
 def _width(texts: Sequence[str]) -> int | None:

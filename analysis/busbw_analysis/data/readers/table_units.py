@@ -1,7 +1,7 @@
 """Which unit the numbers of a table have, where their headings or cells leave several, or none.
 
 The other columns have to leave one: size over time is algbw, and busbw by the factor of the operation. Microseconds and
-GB/s are what nccl-tests prints without a unit; they are taken only if size, time and algbw agree so.
+GB/s are what nccl-tests prints without a unit; they are taken only if size, time and a rate agree so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -127,8 +127,7 @@ class Units:
     ) -> list[tuple[int, int]]:
         """The meanings of size and a rate with which algbw is size over time; all of them where nothing says so."""
         everything = list(product((0, 1), (0, 1)))
-        of_bus = set() if factor is None else {factor}
-        rates = {"algbw": {1.0}, "bandwidth": {1.0, *of_bus}, "busbw": of_bus}
+        rates = {"algbw": {1.0}, "bandwidth": {1.0, factor or 1.0}, "busbw": {factor} if factor else set[float]()}
         rate = next((name for name, factors_of in rates.items() if name in at and factors_of), None)
         if "time" not in at or rate is None:
             return everything

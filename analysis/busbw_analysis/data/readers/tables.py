@@ -25,8 +25,8 @@ SIGN: Final = re.compile(
     rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s|\b[mu]s\b))"
     rb"(?=[^\n]{0,999}(?:[|;,\t]| {2}|bw|\xe2\x94))[ \t>#|\x80-\xff]*[a-z*`(\"][^\n{}=]{3,999}$"
     rb"|(?i:\b(?:size|bytes) *[:=] *\d[^\n]{0,199}\b(?:time|latency|duration|algbw|busbw|bandwidth|bw) *[:=] *\d)"
-    rb"|(?im:^[^\w\n]{0,9}(?:all|reduce|broadcast|send)\w*[^\n]{0,40}?[ :(]\d[\d.]* ?[KMG]i?B\b"
-    rb"[^\n/]{0,40}?[ :]\d[\d.]* ?(?:[mu]|\xc2\xb5)?s\b)"
+    rb"|(?im:^[^\w\n]{0,9}(?:all[-_ ]?(?:reduce|gather|to[-_ ]?all)|reduce[-_ ]?scatter|broadcast|send[-_ ]?recv)\b"
+    rb"[^\n]{0,40}?[ :(]\d[\d.]{0,20} ?[KMG]i?B\b[^\n/]{0,40}?[ :]\d[\d.]{0,20} ?(?:[mu]|\xc2\xb5|\xce\xbc)?s\b)"
 )
 CSV: Final = re.compile(rb"(?im)^(?:[#\w /()-]+,)*(?:size|size_bytes|bytes)(?:,[#\w /()-]+)+\r?$")
 JSON: Final = re.compile(rb'"busBw"\s*:')
@@ -36,7 +36,7 @@ _STATED: Final = re.compile(
 """A number behind its name, as programs print them in a line: ``busbw: 16.4 GB/s``."""
 _AMOUNT: Final = re.compile(r"(?<![\w.])\d[\d.]* ?([A-Za-z\u00b5\u03bc]{1,5}(?:/s)?)(?![\w/])")
 """A number before its unit: ``AllReduce 16 MB: 0.150 ms, 111.85 GB/s``."""
-_OF_UNITS: Final = ({"size", "time"}, {"size", "time", "bandwidth"})
+_OF_UNITS: Final = (["size", "time"], ["bandwidth", "size", "time"])
 """What the units of such a line say, each once."""
 _LONGEST_LINE: Final = 1 << 13
 _MOST_COLUMNS: Final = 200
@@ -83,20 +83,24 @@ def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> No
     above: list[str] = []
     for number, line in enumerate(lines, 1):
         plain = line.translate(_BOX).strip("\r\n \ufeff")[:_LONGEST_LINE]
-        plain = plain.replace("||", "|") if plain.startswith("||") else plain  # headings in Jira
+        plain = plain.replace("||", "|") if plain.startswith("||") and plain.endswith("||") else plain  # Jira
         if not plain or (table is not None and table.take_units(plain)):
             continue
-        if stated := _stated(plain):
-            if table is None or table.header != tuple(stated):
-                if table is not None:
-                    table.end()
-                table, above = Table(draft, number, _piped, tuple(stated), (about or _about)(above)), []
+        stated = _stated(plain)
+        head = None if stated else _head(plain)
+        if not stated and head is None:
+            if table is not None and table.take(number, plain):
+                continue
+            stated = _with_units(plain)
+        if stated and table is not None and table.header == tuple(stated):
             table.rows.append((number, list(stated.values())))
-        elif (head := _head(plain)) is not None:
+        elif stated or head is not None:
             if table is not None:
                 table.end()
-            table, above = Table(draft, number, *head, (about or _about)(above)), []
-        elif table is None or not table.take(number, plain):
+            table, above = Table(draft, number, *(head or (_piped, tuple(stated))), (about or _about)(above)), []
+            if stated:
+                table.rows.append((number, list(stated.values())))
+        else:
             above = [*above[1 - _MOST_ABOVE :], plain]
     if table is None:
         raise LogError(f"{draft.source}: no line has headings for a size and for a time or a rate (docs/logs.md)")
@@ -117,19 +121,22 @@ def read_json(draft: Draft, lines: Iterable[str]) -> None:
 
 
 def _stated(line: str) -> dict[str, str]:
-    """The numbers of a line by the names before them, and its operation, if it states a size and a result; without
-    names by their units, behind an operation.
-    """
+    """The numbers of a line by the names before them, and its operation, if it states a size and a result."""
     cells = {_OP.sub("", name).strip(): value.rstrip(",") for name, value in _STATED.findall(line)}
     names = {column(name).name for name in cells}
-    op = None if "op" in names else _OP.search(line)
     if "size" not in names or not names & RESULTS:
-        if op is None or (op.start() and line[: op.start()].strip("#*->[ ")):
-            return {}
-        cells = {column(match[1]).name or match[1]: match[0] for match in _AMOUNT.finditer(line, op.end())}
-        if set(cells) not in _OF_UNITS:
-            return {}
+        return {}
+    op = None if "op" in names else _OP.search(line)
     return cells if op is None else {"op": op[1], **cells}
+
+
+def _with_units(line: str) -> dict[str, str]:
+    """The operation that a line begins with, and the numbers behind it by their units; {} if there are others."""
+    op = _OP.search(line)
+    if op is None or line[: op.start()].strip("#*->[ "):
+        return {}
+    cells = [(column(match[1]).name or match[1], match[0]) for match in _AMOUNT.finditer(line, op.end())]
+    return {"op": op[1], **dict(cells)} if sorted(name for name, _ in cells) in _OF_UNITS else {}
 
 
 About = Callable[[Sequence[str]], Mapping[str, Any]]
@@ -269,9 +276,13 @@ class Table:
             self.draft.note(code, self.line, why)
 
     def _factor(self) -> float | None:
-        """busbw over algbw by the operation of the first row and the lines above the table; None: unknown."""
-        names = dict(zip((entry.name for entry in self.columns), self.rows[0][1], strict=True))
-        op, ranks = op_named(names.get("op") or self.facts.get("tool_op") or ""), self.facts.get("ranks")
+        """busbw over algbw by the only operation of the rows and the ranks above the table; None: unknown."""
+        at = {entry.name: place for place, entry in enumerate(self.columns)}
+        if not at.keys().isdisjoint({"ranks", "gpus"}):
+            return None
+        above = self.facts.get("tool_op") or ""
+        ops = {op_named(cells[at["op"]] or above if "op" in at else above) for _, cells in self.rows}
+        op, ranks = ops.pop() if len(ops) == 1 else None, self.facts.get("ranks")
         return None if op is None or ranks is None else bus_factor(op, ranks)
 
     def _check_facts(self, group: _Group, units: Units) -> None:

@@ -15,10 +15,12 @@ from busbw_analysis.data.readers.draft import Draft
 
 TIMEOUT: Final = "Watchdog caught collective operation timeout"
 SIGN: Final = re.compile(
-    rf"{TIMEOUT}: WorkNCCL\(|Collective sequence number: \d+ has missing ranks|error msg: Culprit rank".encode()
+    rf"{TIMEOUT}: WorkNCCL\(|Not all ranks joining|Collective sequence number: \d+ has |Culprit rank \d".encode()
 )
 _TRACE: Final = re.compile(
-    r"Collective sequence number: \d+ has missing ranks \[[\d, ]{1,999}\]|collective: \S{1,99}|Culprit rank .{1,200}"
+    r"Not all ranks joining collective,? (?:sequence number: )?\d{1,20}"
+    r"|Collective sequence number: \d{1,20} has (?:errors|missing ranks \[[\d, ]{1,999}\])"
+    r"|(?<!\w )collective: [\w:]{1,99}|missing ranks: \{[\d, ]{1,999}\}|Culprit rank .{1,200}"
 )
 """What ``torchfrtrace`` says of the dumps of the flight recorder."""
 _WORLD_RANK: Final = re.compile(r"\[rank(\d{1,7})\]:")
@@ -71,7 +73,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             if known.enqueued is None and known.work == int(at[1]):
                 enqueued, completed = int(match["enqueued"]), int(match["completed"])
                 waits[rank] = replace(known, group=match["group"] or "", enqueued=enqueued, completed=completed)
-    if trace:
+    if trace and not waits:
         raise LogError(f"{draft.source}: torchfrtrace says where the job hangs: {'; '.join(trace)}", code="hang")
     if not waits:
         raise LogError(f"{draft.source}: no timeout of torch's watchdog names a rank", code="no-results")
