@@ -45,7 +45,7 @@ def test_every_op_in_every_placement_is_measured_and_verified(every_op: tuple[in
     assert not run.failed
     lacking = {(row.case.op, row.case.in_place) for row in run.skipped} - {(op, True) for op in _NO_DEVICE}
     assert {row.case.op: row.reason for row in run.skipped if row.case.op in _NO_DEVICE} == _NO_DEVICE
-    assert {op for op, _ in lacking} - set(_NO_DEVICE) - LATENCIES == {"all_reduce", "reduce"}
+    assert {op for op, _ in lacking} - set(_NO_DEVICE) - LATENCIES == {"all_reduce", "reduce", "broadcast"}
     assert ("all_reduce", False) in lacking, "torch.distributed has it in place alone"
     assert not run.not_reached
     for row in run.measurements:
