@@ -50,8 +50,8 @@ def _words(*arguments: str) -> str:
 
 
 def _ended_by(signal_name: str, arguments: tuple[str, ...], runs: tuple[str, ...]) -> tuple[str, ...]:
-    """A run that gets a signal after 20 s: what was measured must be there, and the GPU free for another run."""
-    ended = f"timeout --foreground -k 5 -s {signal_name} 20 {_words(*arguments)}"
+    """A run that gets a signal after 15 s: what was measured must be there, and the GPU free for another run."""
+    ended = f"timeout --foreground -k 5 -s {signal_name} 15 {_words(*arguments)}"
     again = ("run", "--backend", "nccl", "--op", "memory_copy", "--sizes", "1MiB", "--launches", "1", "--ranks", "1")
     return ("sh", "-c", f"{ended}; {_words('show', 'latest', *runs)} && {_words(*again, *runs)}")
 
@@ -109,8 +109,8 @@ def parts(folder: Path, gpus: int) -> tuple[Part, ...]:
         Part("copies", (_PYTHON, "tests/bench/hbm.py"), 1),
         _busbw("operations", 2, *nccl, "--op", ops, *modes, *short),
         _busbw("types", 1, *nccl, "--op", ops, *held, *short),
-        Part("interrupted", _ended_by("INT", endless, runs), 0.5),
-        Part("killed", _ended_by("KILL", endless, runs), 0.5),
+        Part("interrupted", _ended_by("INT", endless, runs), 0.75),
+        Part("killed", _ended_by("KILL", endless, runs), 0.75),
         Part("crowded", ("sh", "-c", f"{_words(*ended, *crowded)}; test $? -eq 1"), 0.5),
         *(_of_several(quick, runs) if gpus > 1 else _of_one(quick, runs)),
         _busbw("memory", 2, "run", "--suite", "memory-gpu", *quick),
@@ -122,7 +122,7 @@ def parts(folder: Path, gpus: int) -> tuple[Part, ...]:
 def _of_several(quick: tuple[str, ...], runs: tuple[str, ...]) -> tuple[Part, ...]:
     return (
         _busbw("self-test", 1.5, "selftest", "--backend", "nccl", "--launches", "6", *runs),
-        _busbw("training", 1.25, "run", "--suite", "training-gpu", *quick),
+        _busbw("training", 1, "run", "--suite", "training-gpu", *quick),
     )
 
 
@@ -133,7 +133,7 @@ def _of_one(quick: tuple[str, ...], runs: tuple[str, ...]) -> tuple[Part, ...]:
     compared = _words("compare", "first", "second", *runs)
     return (
         Part("same", ("sh", "-c", f"{same}; {compared}"), 1.5),
-        _busbw("training", 1.25, "run", "--backend", "nccl", "--op", ",".join(_STEPS_OF_ONE), "--ranks", "1", *quick),
+        _busbw("training", 1, "run", "--backend", "nccl", "--op", ",".join(_STEPS_OF_ONE), "--ranks", "1", *quick),
     )
 
 
