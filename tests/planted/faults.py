@@ -288,7 +288,7 @@ _TABLE = r'''
 @ bench/busbw/backends/pytorch/nccl_calls.py: NCCL's own call on the default stream [gpu/command]
 -ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
 +ctypes.c_void_p(None)
-@ bench/busbw/backends/pytorch/nccl_calls.py: NCCL's own call in place instead of from one buffer into another [gpu/command]
+@ bench/busbw/backends/pytorch/nccl_calls.py: NCCL's own call is in place [gpu/command]
 -buffer.data_ptr() or longer.data_ptr()
 +longer.data_ptr()
 @ bench/busbw/backends/pytorch/nccl.py: the first call over NCCL is a message [nccl gpu/command]

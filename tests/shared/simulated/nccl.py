@@ -7,7 +7,6 @@ there. Unlike NCCL, the host waits until the other ranks make the same call, bec
 Messages over Gloo between tensors of the host carry the virtual time from rank to rank.
 """
 
-import ctypes
 import os
 import time
 import warnings
@@ -451,9 +450,9 @@ class Library:
         *buffers, root, communicator, stream = call
         return _apart("broadcast_", buffers, None, root, communicator, stream)
 
-    @property
-    def ncclGetErrorString(self) -> Any:  # noqa: ANN401, N802 - a function of ctypes, whose type of result can be set
-        return ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_int)(lambda _status: b"invalid argument")
+    @staticmethod
+    def ncclGetErrorString(_status: int) -> bytes:  # noqa: N802 - as above; the type of its result can be set
+        return b"invalid argument"
 
 
 _DTYPES: Final = {

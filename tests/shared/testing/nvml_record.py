@@ -32,7 +32,9 @@ def _gpu(index: int) -> tuple[str, dict[str, object]]:
                 links["switch"] += 1
             else:
                 gpus[pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId] += 1
-    found |= {**links, **({"gpus": gpus} if gpus else {})}
+    found |= links
+    if gpus:
+        found["gpus"] = gpus
     with suppress(pynvml.NVMLError):  # of a GPU that cannot be split
         found["mig"] = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     return pynvml.nvmlDeviceGetPciInfo(handle).busId, found
