@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
+import torch
 
 from busbw.escape import say
 from busbw.ops import OPS
@@ -38,6 +39,23 @@ class Part:
     needed: bool = True
 
 
+_PYTHON: Final = sys.executable
+_BUSBW: Final = f"{shlex.quote(_PYTHON)} -m busbw"
+_STEPS_OF_ONE: Final = ("train_all_reduce", "train_ddp", "train_zero1", "train_fsdp", "train_fsdp_prefetch")
+
+
+def _words(*arguments: str) -> str:
+    """A command of busbw, for a shell."""
+    return f"{_BUSBW} {shlex.join(arguments)}"
+
+
+def _ended_by(signal_name: str, arguments: tuple[str, ...], runs: tuple[str, ...]) -> tuple[str, ...]:
+    """A run that gets a signal after 15 s: what was measured must be there, and the GPU free for another run."""
+    ended = f"timeout --foreground -k 5 -s {signal_name} 15 {_words(*arguments)}"
+    again = ("run", "--backend", "nccl", "--op", "memory_copy", "--sizes", "1MiB", "--launches", "1", "--ranks", "1")
+    return ("sh", "-c", f"{ended}; {_words('show', 'latest', *runs)} && {_words(*again, *runs)}")
+
+
 State = Literal["passed", "failed", "timed out", "not here"]
 
 
@@ -53,7 +71,7 @@ class Outcome:
 
 
 def _busbw(name: str, minutes: float, *arguments: str, needed: bool = True) -> Part:
-    return Part(name, (sys.executable, "-m", "busbw", *arguments), minutes, needed)
+    return Part(name, (_PYTHON, "-m", "busbw", *arguments), minutes, needed)
 
 
 _SYSFS: Final = (
@@ -64,34 +82,58 @@ _SYSFS: Final = (
 """Prints the kernel's files of PCI devices as ``tests/data/machines`` has them."""
 
 
-def parts(folder: Path) -> tuple[Part, ...]:
-    """All parts, the quick ones first; runs are stored in ``folder``/runs."""
+def parts(folder: Path, gpus: int) -> tuple[Part, ...]:
+    """All parts for a machine with ``gpus``, the quick ones first; runs are stored in ``folder``/runs."""
     ops = ",".join(name for name, op in OPS.items() if op.sized and not (op.stores or op.splits))
     runs = ("--results-dir", str(folder / "runs"))
     quick = ("--launches", "1", *runs)
     nccl, short = ("run", "--backend", "nccl", "--sizes", "1MiB"), ("--max-seconds", "0.05", *quick)
     held = ("--mode", "pipelined", "--pre-enqueue", "--dtype", ",".join(DTYPE_BYTES))
-    python = sys.executable
-    busbw = f"{shlex.quote(python)} -m busbw"
-    endless = shlex.join((*nccl, "--op", "memory_copy", "--duration", "1h", *quick))
-    interrupted = f"timeout --foreground -k 5 -s INT 20 {busbw} {endless}; {busbw} show latest {shlex.join(runs)}"
+    modes = ("--mode", "isolated,pipelined,graph,overlap", "--in-place", "both")
+    endless = (*nccl, "--op", "memory_copy", "--duration", "1h", "--ranks", "1", *quick)
+    ended, crowded = (*nccl, "--op", "all_reduce", *quick), ("--ranks", str(gpus + 1))
     return (
-        _busbw("doctor", 1, "doctor", "--json"),
-        _busbw("peaks", 1, "peaks", "--here", "--json"),
-        Part("packages", (python, "-m", "pip", "list"), 0.5, needed=False),
-        Part("nvidia-smi", ("nvidia-smi", "-q"), 0.5, needed=False),
-        Part("topology", ("nvidia-smi", "topo", "-m"), 0.5, needed=False),
-        Part("sysfs", ("sh", "-c", _SYSFS), 0.5),
-        Part("tests", (python, "-m", "pytest", "-q", "tests/gpu", f"--junitxml={folder / 'tests.xml'}"), 5),
-        Part("copies", (python, "tests/bench/hbm.py"), 1),
-        _busbw("operations", 2, *nccl, "--op", ops, "--mode", "isolated,pipelined,graph,overlap", *short),
+        _busbw("doctor", 0.5, "doctor", "--json"),
+        _busbw("peaks", 0.5, "peaks", "--here", "--json"),
+        Part("nvml", (_PYTHON, "tests/shared/testing/nvml_record.py"), 0.25, needed=False),  # of NVIDIA
+        Part("timer", (_PYTHON, "tests/shared/testing/gpu_timer.py"), 0.5),
+        Part("packages", (_PYTHON, "-m", "pip", "list"), 0.25, needed=False),
+        Part("nvidia-smi", ("nvidia-smi", "-q"), 0.25, needed=False),
+        Part("topology", ("nvidia-smi", "topo", "-m"), 0.25, needed=False),
+        Part("sysfs", ("sh", "-c", _SYSFS), 0.25),
+        Part(
+            "tests",
+            (_PYTHON, "-m", "pytest", "-q", "tests/gpu", "--timeout=60", f"--junitxml={folder / 'tests.xml'}"),
+            5,
+        ),
+        Part("copies", (_PYTHON, "tests/bench/hbm.py"), 1),
+        _busbw("operations", 2, *nccl, "--op", ops, *modes, *short),
         _busbw("types", 1, *nccl, "--op", ops, *held, *short),
-        Part("interrupted", ("sh", "-c", interrupted), 0.5),
-        _busbw("self-test", 1, "selftest", "--backend", "nccl", "--launches", "6", *runs, needed=False),  # of two GPUs
+        Part("interrupted", _ended_by("INT", endless, runs), 0.75),
+        Part("killed", _ended_by("KILL", endless, runs), 0.75),
+        Part("crowded", ("sh", "-c", f"{_words(*ended, *crowded)}; test $? -eq 1"), 0.5),
+        *(_of_several(quick, runs) if gpus > 1 else _of_one(quick, runs)),
         _busbw("memory", 2, "run", "--suite", "memory-gpu", *quick),
         _busbw("roofline", 1.5, "run", "--suite", "roofline-gpu", *quick),
-        _busbw("training", 1.5, "run", "--suite", "training-gpu", *quick, needed=False),  # of two GPUs
-        _busbw("report", 0.5, "report", "latest", *runs),
+        _busbw("report", 0.25, "report", "latest", *runs),
+    )
+
+
+def _of_several(quick: tuple[str, ...], runs: tuple[str, ...]) -> tuple[Part, ...]:
+    return (
+        _busbw("self-test", 1.5, "selftest", "--backend", "nccl", "--launches", "6", *runs),
+        _busbw("training", 1, "run", "--suite", "training-gpu", *quick),
+    )
+
+
+def _of_one(quick: tuple[str, ...], runs: tuple[str, ...]) -> tuple[Part, ...]:
+    """Two equal runs, whose comparison says how small a difference is visible; the self-test needs two GPUs."""
+    options = ("--backend", "nccl", "--op", "memory_copy", "--sizes", "64KiB,64MiB", "--launches", "3", *runs)
+    same = "; ".join(_words("run", "--label", label, *options) for label in ("first", "second"))
+    compared = _words("compare", "first", "second", *runs)
+    return (
+        Part("same", ("sh", "-c", f"{same}; {compared}"), 1.5),
+        _busbw("training", 1, "run", "--backend", "nccl", "--op", ",".join(_STEPS_OF_ONE), "--ranks", "1", *quick),
     )
 
 
@@ -144,4 +186,4 @@ if __name__ == "__main__":
         "--into", type=Path, default=ROOT / "build" / f"gpu-acceptance-{time.strftime('%Y%m%dT%H%M%S')}"
     )
     target = parser.parse_args().into.resolve()
-    sys.exit(accept(parts(target), target))
+    sys.exit(accept(parts(target, torch.cuda.device_count()), target))

@@ -14,7 +14,7 @@ from busbw.backends.local import LOCAL, latency
 from busbw.backends.local.latency import driver
 from busbw.errors import BackendError
 from busbw.measure.unsupported import Place, skip_reason
-from busbw.ops.local import LINE_BYTES
+from busbw.ops.local import LINE_BYTES, LOADS
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.device import Device
 
@@ -49,6 +49,26 @@ def test_a_load_takes_what_it_takes(measured: Measure, device: Device) -> None:
     else:
         assert (cached, captured) == pytest.approx((EXACT.l2_load_ns, EXACT.l2_load_ns), rel=0.01)
         assert beyond == pytest.approx(EXACT.hbm_load_ns, rel=0.01)
+
+
+def test_an_array_that_fits_is_in_the_cache_before_a_sample(device: Device) -> None:
+    made, before, after = operation(device), device.mark(), device.mark()
+
+    def call_ns() -> float:
+        before.record()
+        made.call()
+        after.record()
+        device.synchronise()
+        return after.ns_since(before) / LOADS
+
+    made.call()
+    device.flush()
+    cold = call_ns()
+    device.flush()
+    require(made.prepare)()
+    warm = call_ns()
+    assert warm < cold / 1.2
+    assert REAL or warm == pytest.approx(EXACT.l2_load_ns, rel=0.01)
 
 
 def test_the_replay_of_a_graph_leaves_what_a_call_leaves(replayed: Callable[[Case], int]) -> None:

@@ -9,9 +9,11 @@ import pytest
 from simulated.device import State, current
 from simulated.machine import EXACT, Faults
 from testing.gpu import ON_GPU, REAL
+from testing.gpu_timer import timer_facts
 from testing.narrow import require
 from testing.synthetic import case
 
+from busbw.backends.cuda import CudaDevice
 from busbw.measure import stopping
 from busbw.ops.settings import HostSettings
 from busbw.runs.records import Case, GroupSamples, Measurement, Mode
@@ -46,6 +48,16 @@ def state() -> Iterator[State]:
     before, state.machine = state.machine, TRUTH
     yield state
     state.machine = before
+
+
+def test_the_timer_of_a_gpu_is_told_as_it_is(state: State) -> None:
+    state.machine = replace(TRUTH, tick_ns=500)
+    facts = timer_facts(CudaDevice(0))
+    assert facts["host_read"] == facts["event_record"] - TRUTH.event_ns == TRUTH.read_ns
+    assert facts["event_steps"] == 500
+    known = {"launch": TRUTH.launch_ns, "graph_launch": TRUTH.graph_launch_ns, "synchronise": TRUTH.sync_ns}
+    assert {name: facts[name] - TRUTH.read_ns for name in known} == known
+    assert facts["events_per_host"] == pytest.approx(1, rel=1e-3)
 
 
 TRAFFIC = {"memory_copy": 2, "stream_triad": 3, "stream_add": 3, "stream_scale": 2, "memory_read": 1, "memory_write": 1}

@@ -66,7 +66,7 @@ def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands:
     assert skipped == {
         *((op, "overlap", False) for op in (*_ONE_PIECE, *_NO_CALL_OF_MPI)),
         *((op, "persistent", False) for op in _NO_CALL_OF_MPI),
-        *(("reduce_scatter", mode, True) for mode in modes),
+        *((op, mode, way) for op, way in (("broadcast", False), ("reduce_scatter", True)) for mode in modes),
     }
     for row in run.measurements:
         by_python = row.case.mode == "overlap" or OPS[row.case.op].plain_sockets or _NO_COMPILER is not None
@@ -153,6 +153,7 @@ def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) ->
     assert {(row.case.op, row.case.group) for row in run.skipped} == {
         *((op, "0,3;2") for op in ("ping_pong", "pair_uni", "pair_bidir")),
         ("all_to_all_v", "0,3;2"),
+        ("broadcast", "all"),
     }
 
 

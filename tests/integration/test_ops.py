@@ -45,7 +45,7 @@ def test_every_op_in_every_placement_is_measured_and_verified(every_op: tuple[in
     assert not run.failed
     lacking = {(row.case.op, row.case.in_place) for row in run.skipped} - {(op, True) for op in _NO_DEVICE}
     assert {row.case.op: row.reason for row in run.skipped if row.case.op in _NO_DEVICE} == _NO_DEVICE
-    assert {op for op, _ in lacking} - set(_NO_DEVICE) - LATENCIES == {"all_reduce", "reduce"}
+    assert {op for op, _ in lacking} - set(_NO_DEVICE) - LATENCIES == {"all_reduce", "reduce", "broadcast"}
     assert ("all_reduce", False) in lacking, "torch.distributed has it in place alone"
     assert not run.not_reached
     for row in run.measurements:
@@ -163,7 +163,7 @@ def test_a_root_other_than_the_first_is_verified(commands: Commands) -> None:
     plan = commands.sweep("broadcast,reduce,gather,scatter", "1200", in_place="both")
     commands.succeed("run", "--plan", plan, "--ranks", "3", "--root", "2")
     run = commands.read()
-    assert {(row.case.op, row.case.in_place) for row in run.skipped} == {("reduce", False)}
+    assert {(row.case.op, row.case.in_place) for row in run.skipped} == {("broadcast", False), ("reduce", False)}
     assert {(row.case.root, row.check.state) for row in run.measurements} == {(2, "verified")}
 
 

@@ -282,6 +282,15 @@ _TABLE = r'''
 @ bench/busbw/backends/local/latency.py: a kernel on the default stream instead of the current one [gpu/latency]
 -ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
 +ctypes.c_void_p(None)
+@ bench/busbw/backends/local/latency.py: an array is not in the cache before a sample [gpu/latency]
+-prepare=read if size <= device.cache_bytes else device.flush
++prepare=device.flush
+@ bench/busbw/backends/pytorch/nccl_calls.py: NCCL's own call on the default stream [gpu/command]
+-ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
++ctypes.c_void_p(None)
+@ bench/busbw/backends/pytorch/nccl_calls.py: NCCL's own call is in place [gpu/command]
+-buffer.data_ptr() or longer.data_ptr()
++longer.data_ptr()
 @ bench/busbw/backends/pytorch/nccl.py: the first call over NCCL is a message [nccl gpu/command]
 -            dist.all_reduce(torch.zeros(1, device=self._gpu.name))
 -            self._gpu

@@ -173,11 +173,11 @@ def test_errors_in_plan_keys_name_the_option_that_exists() -> None:
 
 
 def test_a_dry_run_says_which_cases_would_be_skipped_and_why() -> None:
-    options = ("--op", "broadcast,all_gather", "--sizes", "8,16", "--in-place", "no", "--ranks", "2", "--no-baseline")
+    options = ("--op", "all_to_all,all_gather", "--sizes", "8,16", "--in-place", "yes", "--ranks", "2", "--no-baseline")
     document = dry(*options)
-    assert [row["case"]["op"] for row in document["skipped"]] == ["broadcast"] * 2
+    assert [row["case"]["op"] for row in document["skipped"]] == ["all_to_all"] * 2
     result = busbw("run", "--dry-run", *options)
-    assert result.stdout.count("  skipped: broadcast supports only in-place buffers") == 2
+    assert result.stdout.count("  skipped: all_to_all supports only out-of-place buffers") == 2
 
 
 # --- dry runs --------------------------------------------------------------------------------------------------

@@ -8,12 +8,11 @@ from pathlib import Path
 import msgspec
 import pynvml
 import pytest
-from simulated.management import SWITCH, Driver, ManagedGpu, managed, write_sysfs
+from simulated.management import SWITCH, Driver, ManagedGpu, managed, managed_gpus, write_sysfs
 from testing.narrow import require, require_type
 
 from busbw.cli import machine
 from busbw.runs.facts import Drive, GpuFacts, HostFacts, Lanes, LinkFacts, MemoryModules, Nic, PciFacts, RdmaPort
-from busbw.runs.records import JSON
 from busbw.system import detect, environment
 from busbw.system.catalog import Catalogue, HardwarePeak, catalogue
 from busbw.system.detect import Level, Picture, picture
@@ -24,27 +23,6 @@ pytestmark = pytest.mark.usefixtures("lines_recorded")
 
 LaidOut = Callable[[str], Path]
 MACHINES = Path(__file__).parents[1] / "data/machines"
-
-
-def managed_gpus(record: dict[str, JSON], down: int) -> list[ManagedGpu]:
-    """The GPUs of a machine on record, ``down`` of the links of each down."""
-
-    def address(told: str) -> str:
-        return told.removeprefix("0000").lower()
-
-    return [
-        ManagedGpu(
-            address=address(told),
-            name=gpu["name"],
-            generation=gpu["version"],
-            ends=(
-                *[SWITCH] * gpu.get("switch", 0),
-                *(address(peer) for peer, count in gpu.get("gpus", {}).items() for _ in range(count)),
-            ),
-            down=down,
-        )
-        for told, gpu in record.items()
-    ]
 
 
 @pytest.fixture(scope="module")

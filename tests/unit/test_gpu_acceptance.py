@@ -1,5 +1,6 @@
 """The command that a machine with GPUs is accepted with: what fails or hangs costs its own time and is said."""
 
+import json
 import sys
 import tarfile
 from importlib.util import module_from_spec, spec_from_file_location
@@ -9,7 +10,9 @@ from types import ModuleType
 import msgspec
 import psutil
 import pytest
+from simulated.management import Driver, managed, managed_gpus
 from testing.narrow import require
+from testing.nvml_record import record
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,19 @@ def test_a_part_that_is_not_needed_may_fail(acceptance: ModuleType, tmp_path: Pa
     assert acceptance.accept(parts, tmp_path / "sent") == 0
 
 
-def test_all_parts_together_take_at_most_twenty_minutes(acceptance: ModuleType, tmp_path: Path) -> None:
-    parts = acceptance.parts(tmp_path)
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_all_parts_together_take_at_most_twenty_minutes(acceptance: ModuleType, tmp_path: Path, gpus: int) -> None:
+    parts = acceptance.parts(tmp_path, gpus)
     assert sum(part.minutes for part in parts) <= 20
     assert len({part.name for part in parts}) == len(parts)
+    root = Path(__file__).parents[2]
+    assert all((root / word).exists() for part in parts for word in part.command if word.startswith("tests/"))
+
+
+@pytest.mark.parametrize("name", ["dgx1-v100", "dgx-a100", "h200"])
+def test_what_nvml_tells_is_kept_as_machines_on_record_are(name: str) -> None:
+    known = json.loads((Path(__file__).parents[1] / f"data/machines/{name}.nvml.json").read_text())
+    with managed(Driver(managed_gpus(known, 0))):
+        assert json.loads(json.dumps(record())) == known
+    with managed(Driver(managed_gpus(known, 2))):
+        assert [gpu["down"] for gpu in record().values()] == [2] * len(known)

@@ -13,11 +13,11 @@ TABLE = re.findall(
 CALLS = {name for cell in TABLE for name in re.findall(r"`([^`]+)`", cell)}
 
 ALWAYS = re.compile(
-    r"torch\.cuda\.\w+(\.version)?|torch\.version\.hip|.*ProfilerActivity\.CUDA|cudart\.\w+|library\.(nvml|NVML|cu[A-Z])\w+"
+    r"torch\.cuda\.\w+(\.version)?|torch\.version\.hip|.*ProfilerActivity\.CUDA|cudart\.\w+|library\.(nvml|NVML|cu[A-Z]|nccl[A-Z])\w+"
 )
 OVER_NCCL = re.compile(r"dist\.([a-z]\w*|P2POp|ReduceOp\.\w+|ProcessGroup\.\w+|Work\.\w+)")
 OF_GLOO = {"dist.group", "dist.rendezvous"}
-NAMES = re.compile(r"nvml[A-Z]\w+|NVML_[A-Z_]+|TORCH_(NCCL|FR)_\w+|_host_emptyCache|MPIX_\w+")
+NAMES = re.compile(r"nvml[A-Z]\w+|NVML_[A-Z_]+|TORCH_(NCCL|FR)_\w+|_host_emptyCache|_comm_ptr|nccl[A-Z]\w+|MPIX_\w+")
 """Names that are looked up by their text."""
 OLDER = {"TORCH_NCCL_TRACE_BUFFER_SIZE"}
 
@@ -39,7 +39,7 @@ def calls_of(path: Path) -> Iterator[str]:
         if (of_memory and name in {"ctypes.CDLL", "ctypes.get_errno"}) or name == "torch.set_float32_matmul_precision":
             yield name
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAMES.fullmatch(node.value):
-            yield f"torch._C.{node.value}" if node.value.startswith("_") else node.value
+            yield f"torch._C.{node.value}" if node.value == "_host_emptyCache" else node.value
 
 
 def test_every_call_of_the_code_of_gpus_is_in_the_table_and_no_other() -> None:

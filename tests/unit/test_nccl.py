@@ -24,7 +24,7 @@ from busbw import backends, launch
 from busbw.backends import BACKENDS
 from busbw.backends.base import Bound, World, explained
 from busbw.backends.cuda import CudaDevice
-from busbw.backends.pytorch import calls, nccl, nccl_tuning
+from busbw.backends.pytorch import calls, nccl, nccl_calls, nccl_tuning
 from busbw.backends.pytorch.nccl import NcclBackend, View, shared_gpu, why_not
 from busbw.backends.pytorch.nccl_tuning import choice_in, choice_of
 from busbw.backends.side_channel import first_line
@@ -32,7 +32,7 @@ from busbw.errors import BackendError, LaunchError, UsageError
 from busbw.ops import OPS
 from busbw.runs.facts import UNKNOWN_HOST, HostFacts, NcclFacts
 from busbw.runs.plan import Plan, Sweep
-from busbw.runs.records import NcclChoice
+from busbw.runs.records import Case, Mode, NcclChoice
 from busbw.system.environment import LIBRARIES
 
 pytestmark = pytest.mark.usefixtures("lines_recorded")
@@ -360,6 +360,37 @@ def test_what_a_user_asked_wrongly_is_no_refusal_of_the_library(world: World) ->
         raise ValueError("Tensors must be contiguous")
     with pytest.raises(UsageError), explained(backend):
         raise UsageError("--sizes 8..7")
+    backend.close()
+
+
+def apart(mode: Mode = "isolated") -> Case:
+    return case("all_reduce", 16, 1, backend="nccl", device="cuda", in_place=False, mode=mode)
+
+
+def test_only_the_nccl_of_torch_is_called() -> None:
+    assert (nccl_calls.loaded() is None) == ("libnccl.so.2" not in Path("/proc/self/maps").read_text(encoding="utf-8"))
+
+
+def test_out_of_place_is_refused_where_the_functions_of_nccl_cannot_be_called(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, op = NcclBackend(world), OPS["all_reduce"]
+    assert backend.refuse(op, apart()) is None
+    assert "overlap" in str(backend.refuse(op, apart("overlap")))
+    assert "communicators" in str(nccl_calls.why_not(object())), "of an older torch"
+    with monkeypatch.context() as patch:
+        patch.setattr(nccl_calls, "loaded", lambda: None)
+        assert "libnccl" in str(backend.refuse(op, apart()))
+    backend.close()
+
+
+def test_an_error_of_a_function_of_nccl_is_in_its_words(world: World) -> None:
+    backend, data = NcclBackend(world), torch.zeros(4, device="cuda")
+    bound = Bound(apart(), data, data.clone())
+    with pytest.raises(BackendError, match="communicator"):
+        nccl_calls.bind(bound, 0)
+    with pytest.raises(BackendError, match=r"invalid argument \(4\)"):
+        nccl_calls.bind(bound, 1 << 20).call()
     backend.close()
 
 

@@ -283,7 +283,12 @@ def test_a_mode_is_a_case_of_its_own_and_the_rest_of_the_timing_goes_with_it() -
 
 @pytest.mark.parametrize(
     ("choice", "all_gather", "broadcast"),
-    [("native", [False], [True]), ("yes", [True], [True]), ("no", [False], [False]), ("both", [False, True], [True])],
+    [
+        ("native", [False], [True]),
+        ("yes", [True], [True]),
+        ("no", [False], [False]),
+        ("both", [False, True], [True, False]),
+    ],
 )
 def test_a_way_of_buffers_that_was_named_is_always_a_case(
     choice: plan.InPlace, all_gather: list[bool], broadcast: list[bool]

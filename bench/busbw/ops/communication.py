@@ -109,7 +109,7 @@ def _exchange(share: Share, sent: tuple[int, ...], received: tuple[int, ...]) ->
 
 def _broadcast(share: Share) -> Layout:
     send = (Span(share.count, share.root),) if share.rank == share.root else ()
-    return Layout(send, (Span(share.count, share.root),), sends_from_receive=0 if send else None)
+    return Layout(send, (Span(share.count, share.root),), sends_from_receive=0 if send and share.in_place else None)
 
 
 def _reduce(share: Share) -> Layout:
@@ -148,7 +148,7 @@ _of_the_root = partial(
     size_meaning="buffer",
     bus_factor=one,
     wire_bytes=lambda ranks, size: (ranks - 1) * size,
-    in_place=(True,),
+    in_place=(True, False),
     rooted=True,
     least_crossing=_once,
 )
@@ -217,7 +217,6 @@ COLLECTIVES = (
         "reduce",
         "the root ends with the reduction of all buffers",
         layout=_reduce,
-        in_place=(True, False),
         reduces=True,
         lower_bound=_OF_REDUCE,
     ),

@@ -61,9 +61,9 @@ class Access:
 class Gpu:
     """One GPU: its memory in use and the most of it, its streams and the number of pieces of work submitted to it.
 
-    A stream stays when its Python object is gone: its work has to be waited for. ``cached`` are the lines
-    that single loads have put into its cache, the one used last at the end; a kernel that moves a tensor larger than
-    the cache takes their place.
+    A stream stays when its Python object is gone: its work has to be waited for. In its cache are the lines ``cached``
+    by single loads and the tensors ``moved`` by kernels, as addresses and bytes, each with the one used last at the end
+    and together as large as the cache; a kernel that moves a larger tensor takes the place of all.
     """
 
     index: int
@@ -73,6 +73,25 @@ class Gpu:
     kernels: int = 0
     streams: "set[Stream]" = field(default_factory=set)
     cached: dict[int, None] = field(default_factory=dict)
+    moved: dict[tuple[int, int], None] = field(default_factory=dict)
+    moved_bytes: int = 0
+
+    def move(self, tensors: Iterable[torch.Tensor], cache_bytes: int) -> None:
+        """A kernel reads or writes ``tensors`` through the cache."""
+        for place in ((tensor.data_ptr(), tensor.nbytes) for tensor in tensors):
+            if place[1] > cache_bytes:
+                self.cached.clear()
+            self.moved_bytes += 0 if place in self.moved else place[1]
+            self.moved.pop(place, None)
+            self.moved[place] = None
+            while self.moved_bytes > cache_bytes:
+                oldest = next(iter(self.moved))
+                self.moved_bytes -= oldest[1]
+                del self.moved[oldest]
+
+    def has(self, address: int) -> bool:
+        """Whether a kernel has moved what is at ``address`` through the cache, where it still is."""
+        return any(start <= address < start + size for start, size in self.moved)
 
 
 _numbers = itertools.count(1)
@@ -389,8 +408,7 @@ class State:
     def touch(self, stream: Stream, number: int, read: Iterable[torch.Tensor], wrote: Iterable[torch.Tensor]) -> None:
         """Note that piece of work ``number`` of ``stream`` has ``read`` and ``wrote`` tensors, given as the host's."""
         read, wrote = list(read), list(wrote)
-        if any(tensor.nbytes > self.machine.l2_bytes for tensor in (*read, *wrote)):
-            self.gpus[stream.device_index].cached.clear()
+        self.gpus[stream.device_index].move((*read, *wrote), self.machine.l2_bytes)
         self.note(
             [*((one, False) for one in read), *((one, True) for one in wrote)], stream.stream_id, number, stream.order
         )
@@ -450,3 +468,12 @@ _STATE: list[State] = []
 def current() -> State:
     """The simulated machine of this process."""
     return _STATE[-1]
+
+
+def stream_of(handle: int | None) -> Stream:
+    """The stream of a handle; NULL is the default one. Raises CudaError if the current GPU has no such stream."""
+    state = current()
+    stream = next((one for one in state.gpus[state.device].streams if one.cuda_stream == handle), None)
+    if handle is not None and stream is None:
+        raise cuda_error("invalid resource handle")
+    return stream or state.default()

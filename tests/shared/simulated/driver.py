@@ -6,14 +6,14 @@ has the line, else that of the memory. Instructions that no kernel of busbw has 
 
 import ctypes
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import torch
 
-from simulated.device import Stream, cuda_error, current
+from simulated.device import current, stream_of
 from simulated.graphs import Node
 
 _LINE_BYTES: Final = 128
@@ -46,9 +46,9 @@ class _Memory:
 
     def load(self, address: int) -> int:
         _note(self.read, address, self.gpu)
-        machine, cached = current().machine, current().gpus[self.gpu].cached
-        line = address // _LINE_BYTES
-        self.ns += machine.l2_load_ns if line in cached else machine.hbm_load_ns
+        machine, gpu = current().machine, current().gpus[self.gpu]
+        cached, line = gpu.cached, address // _LINE_BYTES
+        self.ns += machine.l2_load_ns if line in cached or gpu.has(address) else machine.hbm_load_ns
         cached.pop(line, None)
         cached[line] = None  # the one used last
         if len(cached) > machine.l2_bytes // _LINE_BYTES:
@@ -220,7 +220,7 @@ class Driver:
         _, kernel = self._modules[(function.value or 0) - 1]
         kinds = kernel.parameters.items()
         values = {name: kind.from_address(at).value for (name, kind), at in zip(kinds, parameters, strict=True)}
-        stream = _stream(handle.value, state.gpus[state.device].streams)
+        stream = stream_of(handle.value)
         memory = _Memory(stream.device_index)
         run = partial(kernel.run, values, memory)
         if stream.capture is not None:
@@ -231,11 +231,3 @@ class Driver:
         number = stream.work(run(), begin)
         state.touch(stream, number, memory.read.values(), memory.wrote.values())
         return 0
-
-
-def _stream(handle: int | None, streams: Iterable[Stream]) -> Stream:
-    """The stream of a handle; NULL is the default one. Raises CudaError if it is of another GPU."""
-    stream = next((stream for stream in streams if stream.cuda_stream == handle), None)
-    if handle is not None and stream is None:
-        raise cuda_error("invalid resource handle")
-    return stream or current().default()

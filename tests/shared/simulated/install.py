@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from busbw import backends
 from busbw.backends import cuda, faults
 from busbw.backends.local import latency
-from busbw.backends.pytorch import nccl_tuning
+from busbw.backends.pytorch import nccl_calls
 from busbw.cli import selftest
 from simulated import ddp, nccl
 from simulated.device import _STATE, Event, State, Stream, cuda_error, current, merge
@@ -306,7 +306,7 @@ def simulated(machine: Machine) -> Iterator[State]:
             (torch.cuda.streams, "Event", Event),
             (torch.cuda.graphs, "CUDAGraph", CudaGraph),
             (torch.cuda.nccl, "version", lambda: (2, 29, 3)),
-            (nccl_tuning, "reset_function", lambda: current().nccl.read_variables),
+            (nccl_calls, "loaded", nccl.Library),
             (latency, "driver", Driver),
             (torch.backends.cuda, "is_built", lambda: True),
             (torch._C, "_host_emptyCache", lambda: None),

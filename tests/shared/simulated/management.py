@@ -211,6 +211,27 @@ def managed(driver: Driver) -> Iterator[None]:
         yield
 
 
+def managed_gpus(record: Mapping[str, Any], down: int = 0) -> list[ManagedGpu]:
+    """The GPUs of a machine on record (``tests/data/machines``), the first ``down`` links of each of them down."""
+
+    def address(told: str) -> str:
+        return told.removeprefix("0000").lower()
+
+    return [
+        ManagedGpu(
+            address=address(told),
+            name=gpu["name"],
+            generation=gpu["version"],
+            ends=(
+                *[SWITCH] * gpu.get("switch", 0),
+                *(address(peer) for peer, count in gpu.get("gpus", {}).items() for _ in range(count)),
+            ),
+            down=down,
+        )
+        for told, gpu in record.items()
+    ]
+
+
 def write_sysfs(folder: Path, addresses: Sequence[str], *, lanes: int = 16, identity: str = "0x2330") -> Path:
     """The kernel's files of NVIDIA GPUs at ``addresses``, each below a port of its own, with PCIe 5 on ``lanes``."""
     for number, address in enumerate(addresses, 1):

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import FakeWork
 from torch.distributed.distributed_c10d import GroupName
 from torch.utils._python_dispatch import _disable_current_modes
 
-from simulated.device import Order, Stream, current, merge, spoil
+from simulated.device import Order, Stream, cuda_error, current, merge, spoil, stream_of
 from simulated.graphs import Node
 from simulated.tensors import GpuTensor, host_of, leaves_of, map_leaves, size_of, wrapped
 
@@ -82,6 +82,11 @@ class OfGroup:
     def __getattr__(self, name: str) -> object:
         return getattr(self._library, name)
 
+    def _comm_ptr(self) -> int:
+        """The address of the communicator on the current GPU; 0 if there is none yet."""
+        known = current().nccl.connected
+        return known.index(self._name) + 1 if self._name in known else 0
+
     def register_mem_pool(self, pool: MemPool) -> None:
         if self._name not in current().nccl.connected:
             raise RuntimeError("NCCL communicator has not been initialized before mem pool creation.")
@@ -108,7 +113,7 @@ class Communicator:
         self.group: list[Message] | None = None
         self.results: dict[int, Pending] = {}
         self.of_hosts: set[str] = set()
-        self.connected: set[str] = set()
+        self.connected: list[str] = []
         self.calls = 0
         self.sending: list[tuple[torch.Tensor, dist.Work]] = []
         self.pool: MemPool | None = None
@@ -141,7 +146,7 @@ class Communicator:
         """Make the communicator of ``group``, at its first collective. It allocates, which a capture does not allow."""
         if group.group_name not in self.connected:
             current().refuse_in_capture()
-        self.connected.add(group.group_name)
+            self.connected.append(group.group_name)
 
     def arrive(self, gpu: int) -> None:
         """Count a call of NCCL; the rank stays away for ever from the one that ``Faults.hung`` names."""
@@ -264,44 +269,67 @@ def _collective(
     at = next((at for at, argument in enumerate(schema) if argument.name == "async_op"), None)
     asynchronous = functional or (at is not None and (at >= len(args) or bool(args[at])))
     parts = [[leaf for leaf in leaves_of(part) if isinstance(leaf, torch.Tensor)] for part in inner[:2]]
-    size = max(sum(map(size_of, part)) for part in parts)
     wrote, read = parts if parts[1] and not functional else (parts[0], parts[0])
-    _refuse_overlap(name, wrote, read, group.rank())
-    shared = "" if name.partition("::")[2].startswith(_UNEVEN) else size
-    dtype = next((tensor.dtype for tensor in (*wrote, *read)), None)
-    what = zlib.crc32(f"{name} {shared} {dtype}".encode())
-    state.nccl.count_registered(group, [tensor for part in parts for tensor in part])
-    if group.rank() == 0:
-        state.nccl.print_tuning(size)
+    size = max(sum(map(size_of, part)) for part in parts)
 
     def run() -> Any:  # noqa: ANN401 - as above
         out = _over_gloo(func, inner, wrote, read)
-        out = map_leaves(_waited, out) if functional else out
-        if gpu in state.machine.faults.garbled:
-            spoil(wrote)
-        return out
+        return map_leaves(_waited, out) if functional else out
 
-    def together(begin: int) -> tuple[int, int]:
-        """When all ranks are there, and how long the collective then takes."""
-        begins, gpus = _meet(group, begin, gpu, what)
-        wire = 0.0 if barrier else _wire_of(name)(len(gpus)) * (size * len(gpus) if "all_gather" in name else size)
-        return max(begins), state.machine.collective(gpus, wire)
-
+    if here.capture is not None and asynchronous and not functional:
+        raise NotImplementedError("an asynchronous collective in a capture")
+    stream = state.nccl.stream(gpu, "collectives") if asynchronous and here.capture is None else here
+    out = _Collective(name, group, gpu, size, read, wrote, run).submit(here, stream)
     if here.capture is not None:
-        if asynchronous and not functional:
-            raise NotImplementedError("an asynchronous collective in a capture")
-        here.capture.nodes.append(Node(here.stream_id, 0, run, read, wrote, together))
-        state.touch(here, here.count(), read, wrote)
         return _without_running(func, args)
-    stream = state.nccl.stream(gpu, "collectives") if asynchronous else here
-    stream.follow(here)
-    begin, duration = together(stream.begin())
-    out = run()
-    state.touch(stream, stream.work(duration, begin), read, wrote)
     if barrier:
         state.wait_for([stream])
     work = state.nccl.later(stream) if asynchronous and not functional else FakeWork()
     return _returned(out, work, args, torch.device("cuda", gpu), stream if functional else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Collective:
+    """A collective, by its name in c10d: the GPU of this rank reads and writes tensors of the host; ``run`` does it."""
+
+    name: str
+    group: dist.ProcessGroup
+    gpu: int
+    size: int
+    read: Sequence[torch.Tensor]
+    wrote: Sequence[torch.Tensor]
+    run: Callable[[], Any]
+
+    def submit(self, here: Stream, stream: Stream) -> Any:  # noqa: ANN401 - the operation's results
+        """Run it on ``stream`` after the work of ``here``, or let ``here`` capture it."""
+        state, tensors = current(), [*self.wrote, *self.read]
+        _refuse_overlap(self.name, self.wrote, self.read, self.group.rank())
+        state.nccl.count_registered(self.group, tensors)
+        if self.group.rank() == 0:
+            state.nccl.print_tuning(self.size)
+        if here.capture is not None:
+            here.capture.nodes.append(Node(here.stream_id, 0, self._executed, self.read, self.wrote, self._together))
+            return state.touch(here, here.count(), self.read, self.wrote)
+        stream.follow(here)
+        begin, duration = self._together(stream.begin())
+        out = self._executed()
+        state.touch(stream, stream.work(duration, begin), self.read, self.wrote)
+        return out
+
+    def _executed(self) -> Any:  # noqa: ANN401 - as above
+        out = self.run()
+        if self.gpu in current().machine.faults.garbled:
+            spoil(self.wrote)
+        return out
+
+    def _together(self, begin: int) -> tuple[int, int]:
+        """When all ranks are there, and how long it then takes."""
+        shared = "" if self.name.partition("::")[2].startswith(_UNEVEN) else self.size
+        dtype = next((tensor.dtype for tensor in (*self.wrote, *self.read)), None)
+        begins, gpus = _meet(self.group, begin, self.gpu, zlib.crc32(f"{self.name} {shared} {dtype}".encode()))
+        whole = self.size * len(gpus) if "all_gather" in self.name else self.size
+        wire = 0.0 if self.name == "c10d::barrier" else _wire_of(self.name)(len(gpus)) * whole
+        return max(begins), current().machine.collective(gpus, wire)
 
 
 def _over_gloo(
@@ -399,6 +427,96 @@ def _meet(group: dist.ProcessGroup, begin: int, gpu: int, what: int = 0) -> tupl
             "ranks make different calls, or of different sizes: real ones would hang, or have wrong data"
         )
     return list(begins), gpus
+
+
+# --- libnccl ---------------------------------------------------------------------------------------------------------
+
+
+class Library:
+    """``libnccl.so.2``: the functions that busbw calls itself; each returns a status."""
+
+    def ncclResetDebugInit(self) -> None:  # noqa: N802 - NCCL's name, as below
+        current().nccl.read_variables()
+
+    def ncclAllReduce(self, *call: Any) -> int:  # noqa: ANN401, N802 - as above
+        *buffers, reduction, communicator, stream = call
+        return _apart("allreduce_", buffers, reduction, 0, communicator, stream)
+
+    def ncclReduce(self, *call: Any) -> int:  # noqa: ANN401, N802 - as above
+        *buffers, reduction, root, communicator, stream = call
+        return _apart("reduce_", buffers, reduction, root, communicator, stream)
+
+    def ncclBroadcast(self, *call: Any) -> int:  # noqa: ANN401, N802 - as above
+        *buffers, root, communicator, stream = call
+        return _apart("broadcast_", buffers, None, root, communicator, stream)
+
+    @staticmethod
+    def ncclGetErrorString(_status: int) -> bytes:  # noqa: N802 - as above; the type of its result can be set
+        return b"invalid argument"
+
+
+_DTYPES: Final = {
+    0: torch.int8,
+    1: torch.uint8,
+    2: torch.int32,
+    4: torch.int64,
+    6: torch.float16,
+    7: torch.float32,
+    8: torch.float64,
+    9: torch.bfloat16,
+    10: torch.float8_e4m3fn,
+    11: torch.float8_e5m2,
+}
+_REDUCTIONS: Final = (
+    dist.ReduceOp.SUM,
+    dist.ReduceOp.PRODUCT,
+    dist.ReduceOp.MAX,
+    dist.ReduceOp.MIN,
+    dist.ReduceOp.AVG,
+)
+"""By their numbers in nccl.h."""
+_INVALID_ARGUMENT: Final = 4
+
+
+def _apart(name: str, buffers: list[Any], reduction: int | None, root: int, pointer: Any, handle: Any) -> int:  # noqa: ANN401
+    """A collective from one buffer into another; ``buffers`` are their addresses, the count and the type."""
+    state, (source, target, count, kind) = current(), buffers
+    if not 0 < (pointer.value or 0) <= len(state.nccl.connected) or kind not in _DTYPES:
+        return _INVALID_ARGUMENT
+    group = torch._C._distributed_c10d._resolve_process_group(GroupName(state.nccl.connected[pointer.value - 1]))
+    here, leads = stream_of(handle.value), group.rank() == root
+    state.now += state.machine.launch_ns
+    with _disable_current_modes():
+        send = _memory(source.value, count.value, _DTYPES[kind], state.device)
+        receive = _memory(target.value, count.value, _DTYPES[kind], state.device)
+        read = [send] if leads or name != "broadcast_" else []
+        wrote = [receive] if leads or name != "reduce_" else []
+
+        def run() -> None:
+            data = send.clone() if reduction is None or send.dtype not in _FLOAT8 else send.float()
+            if reduction is None:
+                work = group.broadcast(data, root)
+            elif name == "reduce_":
+                work = group.reduce(data, root, _REDUCTIONS[reduction])
+            else:
+                work = group.allreduce([data], _REDUCTIONS[reduction])
+            complete(work)
+            for tensor in wrote:
+                tensor.copy_(data)
+
+        state.nccl.arrive(state.device)
+        _Collective(f"c10d::{name}", group, state.device, size_of(receive), read, wrote, run).submit(here, here)
+    return 0
+
+
+def _memory(address: int, count: int, dtype: torch.dtype, gpu: int) -> torch.Tensor:
+    """``count`` elements at an address. Raises CudaError if no allocation has them all."""
+    size = count * dtype.itemsize
+    whole = current().bytes_at(address, gpu)
+    begin = address - whole.data_ptr()
+    if begin + size > len(whole):
+        raise cuda_error("an illegal memory access was encountered")
+    return whole[begin : begin + size].view(dtype)
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

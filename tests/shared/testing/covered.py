@@ -21,6 +21,7 @@ GPU_SIDE: Final = tuple(
         "backends/local/signature.py",
         "backends/pytorch/calls.py",
         "backends/pytorch/nccl.py",
+        "backends/pytorch/nccl_calls.py",
         "backends/pytorch/nccl_tuning.py",
         "backends/watchdog.py",
         "measure/loops.py",

@@ -81,6 +81,7 @@ class MpiBackend(LibraryBackend):
                 op.reduces and case.dtype in MOVED_ONLY,
                 f"MPI cannot reduce {case.dtype}, only move it",
             ),
+            (op.name == "broadcast" and not case.in_place, "MPI_Bcast has one buffer, so it is in place"),
             (
                 op.name == "reduce_scatter" and case.in_place and any(len(group) > 1 for group in groups),
                 "MPI's in-place reduce_scatter leaves each rank's block at the start of the buffer, not at its offset",

@@ -24,6 +24,7 @@ from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch import checkpoint
 from busbw.backends.pytorch.calls import CALLS, exchange_all
 from busbw.backends.pytorch.names import REDUCTIONS
+from busbw.backends.pytorch.nccl_calls import IN_PLACE_ONLY
 from busbw.backends.pytorch.training import step
 from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import collect_reports, first_line, shut_connections, wait_warily
@@ -31,6 +32,7 @@ from busbw.errors import BackendError, BusbwError, LaunchError
 from busbw.ops import MESSAGES
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
+from busbw.ops.settings import AlgorithmSettings
 from busbw.runs.records import FLOAT8, Case
 from busbw.system.device import Device
 
@@ -76,9 +78,8 @@ class TorchBackend(LibraryBackend):
             return checkpoint.LIMITS.refuse(case) if op.stores else step.refuse(case)
         if op.name not in CALLS:
             return f"torch.distributed has no {op.name}"
-        # NCCL's calls have two buffers, but torch's own calls that use them, such as _reduce_oop, are in C++ alone.
-        if op.name in {"all_reduce", "reduce"} and not case.in_place:
-            return f"torch.distributed has no out-of-place {op.name}; use backend mpi"
+        if is_apart(op, case) and (reason := self.not_apart(case)) is not None:
+            return f"torch.distributed has no out-of-place {op.name}; {reason}"
         if case.mode == "persistent":
             return "torch.distributed has no persistent calls; use backend mpi"
         groups = split_world(case.group, case.ranks)
@@ -88,6 +89,10 @@ class TorchBackend(LibraryBackend):
         ordered = not op.in_blocks or all(group == tuple(sorted(group)) for group in groups)
         another = f"groups {case.group} needs another order"
         return None if ordered else f"torch.distributed sorts the ranks of a group in ascending order; {another}"
+
+    def not_apart(self, case: Case) -> str | None:
+        """Reason why this backend has no call of its own for ``case``, which ``is_apart``, or None."""
+        return f"use backend {'nccl' if case.op == 'broadcast' else 'nccl or mpi'}"
 
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
         """Create missing process groups; torch requires every rank of the world to take part."""
@@ -208,6 +213,14 @@ class TorchBackend(LibraryBackend):
             dist.destroy_process_group()
             self._groups.clear()
             del self._control
+
+
+def is_apart(op: Op, case: Case) -> bool:
+    """Whether ``case`` is from one buffer into another and torch has a call for one only.
+
+    torch's own calls with two, such as _reduce_oop, are in C++ alone.
+    """
+    return op.name in IN_PLACE_ONLY and not case.in_place and not isinstance(case.settings, AlgorithmSettings)
 
 
 class GlooBackend(TorchBackend):

@@ -15,7 +15,8 @@ import torch.distributed as dist
 from busbw.backends.base import Bound, Operation, World, explained, records_of_every_rank
 from busbw.backends.cuda import CudaDevice, index_of, uuid_at
 from busbw.backends.patterns import TORCH_DTYPES
-from busbw.backends.pytorch.backend import TorchBackend
+from busbw.backends.pytorch import nccl_calls
+from busbw.backends.pytorch.backend import TorchBackend, is_apart
 from busbw.backends.pytorch.nccl_tuning import choice_of
 from busbw.backends.side_channel import first_line
 from busbw.backends.watchdog import Watchdog
@@ -65,6 +66,7 @@ class NcclBackend(TorchBackend):
         super().__init__(world, "nccl", self._gpu)
         self._pool: torch.cuda.MemPool | None = None
         self._registering: list[dist.ProcessGroup | None] = []
+        self._connected: list[dist.ProcessGroup | None] = [None]
         self._watchdog = Watchdog("NCCL", world.timeout_seconds + world.batch_seconds, world.lost)
         try:
             self._views = records_of_every_rank(self, view(socket.gethostname(), self._gpu), View)
@@ -97,7 +99,7 @@ class NcclBackend(TorchBackend):
         if bound.case.registered:
             send, receive = self._registered(bound.send, bound.receive, self.comm(op, bound.group))
             bound = replace(bound, send=send, receive=receive)
-        operation = super().bind(bound)
+        operation = self._apart(bound) if is_apart(op, bound.case) else super().bind(bound)
         if bound.case.registered:
             operation = replace(operation, buffers=(bound.send, bound.receive))
         if op.name not in _TUNED or isinstance(bound.case.settings, AlgorithmSettings):
@@ -125,7 +127,7 @@ class NcclBackend(TorchBackend):
                 at: torch.empty(size, dtype=torch.uint8, device=self._gpu.name).zero_() for at, size in storages.items()
             }
         if group not in self._registering:
-            dist.all_reduce(torch.zeros(1, device=self._gpu.name), group=group)  # creates the communicator
+            self._connect(group)
             _library_of(group).register_mem_pool(self._pool)  # what the pool allocates later, too
             self._registering.append(group)
         first, second = (
@@ -133,6 +135,25 @@ class NcclBackend(TorchBackend):
             for buffer in (send, receive)
         )
         return first, second
+
+    def _connect(self, group: dist.ProcessGroup | None) -> None:
+        """Let torch create the communicator of ``group``, which it does at the first collective."""
+        if group not in self._connected:
+            dist.all_reduce(torch.zeros(1, device=self._gpu.name), group=group)
+            self._connected.append(group)
+
+    def not_apart(self, case: Case) -> str | None:
+        """As in the base class."""
+        reason = nccl_calls.why_not(_library_of(None))
+        if reason is None and case.mode == "overlap":
+            reason = "it has no nonblocking form for mode overlap"
+        return None if reason is None else f"NCCL's own cannot be called: {reason}"
+
+    def _apart(self, bound: Bound) -> Operation:
+        """An operation that torch has in place only."""
+        group = self.comm(OPS[bound.case.op], bound.group)
+        self._connect(group)
+        return nccl_calls.bind(replace(bound, comm=group), _library_of(group)._comm_ptr())  # noqa: SLF001 - nothing else shows it
 
     def progressed(self) -> None:
         """Tell the watchdog."""

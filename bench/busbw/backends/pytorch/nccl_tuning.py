@@ -5,7 +5,6 @@ Since 2.24 the first rank of a communicator prints a line for every collective (
 makes NCCL read its variables again. So they are on for one call that nobody times.
 """
 
-import ctypes
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from busbw.backends.pytorch import nccl_calls
 from busbw.runs.records import NcclChoice
 
 _LINE: Final = re.compile(
@@ -55,13 +55,7 @@ def choice_in(text: str) -> NcclChoice | None:
 
 def reset_function() -> Callable[[], object] | None:
     """NCCL's function that reads the variables again; None before 2.24, or if torch contains NCCL."""
-    try:
-        # Only the library that torch has loaded: another copy would print nothing.
-        library = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        reset: Callable[[], object] = library.ncclResetDebugInit
-    except (OSError, AttributeError):
-        return None
-    return reset
+    return getattr(nccl_calls.loaded(), "ncclResetDebugInit", None)
 
 
 @contextmanager
