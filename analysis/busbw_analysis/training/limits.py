@@ -362,7 +362,7 @@ def save_limits(path: Path, networks: Mapping[str, Constants], limits: Sequence[
         )
     above.axhline(CLIFF * 100, color="grey", linewidth=0.8, linestyle=":")
     above.set(xscale="log", ylim=(0, 105), ylabel="best utilisation (%)")
-    above.legend(fontsize="small")
+    above.legend(fontsize="small", loc="lower left")
     _draw_limits(below, limits)
     save(figure, path)
 
@@ -382,4 +382,4 @@ def _draw_limits(axes: "Axes", limits: Sequence[Limits]) -> None:
     axes.set_yticks(list(rows), [limit.name for limit in limits])
     axes.invert_yaxis()
     axes.set(xlabel="training compute (FLOP)")
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", loc="lower left")
