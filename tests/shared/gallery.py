@@ -177,9 +177,9 @@ def _row(row: ShownRow) -> str:
     ranks = row.ranks or ()
     rate = row.algbw if row.busbw is None else row.busbw
     numbers = (
-        row.time_ns and format_time(row.time_ns),
-        rate and format_rate(rate),
-        row.peak_share and f"{percent(row.peak_share)} % of its peak",
+        format_time(row.time_ns) if row.time_ns else "",
+        format_rate(rate) if rate else "",
+        f"{percent(row.peak_share)} % of its peak" if row.peak_share else "",
     )
     where = f" of rank {ranks[0]}" if len(ranks) == 1 else ""
     return f"- {row.case.op}{where}, {format_size(row.case.size_bytes)}: {', '.join(filter(None, numbers))}"
