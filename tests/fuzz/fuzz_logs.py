@@ -25,8 +25,8 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers.lines import clean
 from busbw_analysis.data.readers.log import ForeignLog
 
-MOST_SECONDS: Final = 2.0
-"""Of the processor."""
+MOST_SECONDS: Final = 20.0
+"""Of the processor; a second of work on a virtual machine without rivals was seen to take 20 beside them."""
 LOGS: Final = tuple(sorted(Path(__file__).parents[1].joinpath("data/logs").glob("[!e]*")))
 _MOST_CHARACTERS: Final = 300_000
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?")
