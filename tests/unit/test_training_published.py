@@ -32,7 +32,7 @@ def test_the_document_says_how_many_are_near_and_names_the_others() -> None:
             far.setdefault(row.group, []).append(round(100 * row.off))
     ends = {name: dict.fromkeys((min(offs), max(offs))) for name, offs in far.items()}
     others = [f"{name} ({' to '.join(f'{off:+}' for off in of_report)} %)" for name, of_report in ends.items()]
-    near = f"{len(ROWS) - sum(map(len, far.values()))} of {len(ROWS)} published steps are predicted within 15 %"
+    near = f"{len(ROWS) - sum(map(len, far.values()))} of {len(ROWS)} published steps are within 15 %"
     text = " ".join(DOCUMENT.split()).replace("-", "−")
     assert f"{near}, not those of {' and '.join(others)}".replace("-", "−") in text
 
