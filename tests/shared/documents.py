@@ -98,14 +98,13 @@ def bounds() -> Iterator[str]:
 
 
 def fields(kind: type[msgspec.Struct]) -> Iterator[str]:
-    """The fields of a record as its docstring explains them, each with the fields of the records in it, by name."""
+    """The fields of a record as its docstring explains them, with the words that each may be."""
     hints = typing.get_type_hints(kind)
     for names, text in explained(kind):
-        words = [f"`{word}`" for name in names for word in _words(hints[name]) if f"`{word}`" not in text]
-        meaning = "; ".join(filter(None, (text, ", ".join(words))))
-        inside = (record for name in names for record in records_in(hints[name]))
-        parts = dict.fromkeys(f"`{part}`" for record in inside for part in record.__struct_fields__)
-        head = ", ".join(f"`{name}`" for name in names) + (f" ({', '.join(parts)})" if parts else "")
+        words = {name: ", ".join(f"`{word}`" for word in _words(hints[name])) for name in names}
+        labelled = (f"{name} {of_name}" if len(names) > 1 else of_name for name, of_name in words.items() if of_name)
+        meaning = "; ".join(filter(None, (text, *labelled)))
+        head = ", ".join(f"`{name}`" for name in names)
         yield f"- {head}: {meaning}" if meaning else f"- {head}"
 
 

@@ -105,7 +105,7 @@ def test_the_launches_that_the_documents_ask_for_are_enough_for_a_verdict() -> N
     )
     quick, full = (fewest_of(suite, paired=False) for suite in ("quick", "full"))
     pairs = fewest_of("quick", paired=True)
-    assert f"{quick} launches a side for the suite `quick`, {full} for `full`, {pairs} pairs" in USAGE
+    assert f"{quick} for the suite `quick`, {full} for `full`, and {pairs} pairs" in USAGE
     assert 2 * len(turns[0].split()) == int(turns[1]) >= pairs
 
 
@@ -116,7 +116,7 @@ def test_the_launches_of_a_night_are_enough_for_its_gate() -> None:
     fewest = {suite: fewest_launches(bands_of(suite), paired=False, level=TWO_SIDED) for suite in suites()}
     assert (fewest["quick"], fewest["full"]) == (int(quick), int(full))
     assert int(has) >= max(fewest.values())
-    assert f"{quick} launches a side for the suite `quick`, {full} for `full`" in GATES
+    assert f"{quick} for the suite `quick`, {full} for `full`" in GATES
 
 
 @pytest.mark.parametrize("record", [*STORED, facts.HostFacts])
