@@ -173,6 +173,8 @@ def memory(
 ) -> None:
     """Compute the memory of a rank (weights, gradients, optimizer, activations, buffers), whether it fits, and the
     size of a checkpoint.
+
+    Exit status: 0, or 1 if it does not fit.
     """
     needed = memory_of(step, kernels=kernels)
     room = room_of(gpu, gpu_memory) or room_in(run, results_dir)
@@ -190,8 +192,10 @@ def memory(
         "would_fit": other and other.layout,
         "checkpoint_bytes": saved,
     }
-    headline, shown = (memory_headline(needed, room, other), memory_table(step, needed, by_zero, saved, assumed))
-    print_answer(headline, document, [shown], as_json=as_json)
+    headline = memory_headline(step, needed, room, other, kernels)
+    print_answer(headline, document, [memory_table(step, needed, by_zero, saved, assumed)], as_json=as_json)
+    if fits is False:
+        click.get_current_context().exit(1)
 
 
 @_with_layout()

@@ -12,7 +12,7 @@ from itertools import product
 from math import inf
 from typing import Final, Literal
 
-from busbw.errors import AnalysisError, UsageError
+from busbw.errors import UsageError
 from busbw.system.catalog import Gpu, catalogue
 from busbw.system.detect import row_of
 from busbw.units import counted
@@ -315,20 +315,26 @@ def _parameters_together(units: tuple[Unit, ...]) -> list[int]:
 # --- layouts that fit ----------------------------------------------------------------------------------------------
 
 
-def what_fits(step: Step, room: float, kernels: Kernels | None = None) -> Step:
-    """The same step in another layout on the same number of GPUs that needs at most ``room`` bytes.
+def what_fits(step: Step, room: float, kernels: Kernels | None = None) -> Step | None:
+    """The same step in another layout on the same number of GPUs that needs at most ``room`` bytes; None if none does.
 
-    The smallest change is preferred: zero, then recomputation, then degrees up to 64 with sequence parallelism. Raises
-    AnalysisError (never-fits) if there is none, with the number of GPUs that hold the parameters alone.
+    Changes that cost least time come first (``_cost``), then degrees up to 64 with sequence parallelism.
     """
-    for changed in _changes(step):
-        if memory(changed, kernels=kernels).total <= room:
-            return changed
-    raise AnalysisError(
-        f"{step.model.name} does not fit {step.layout.gpus} GPUs with {room / 1e9:.4g} GB for it in any layout; "
-        f"{least_gpus(step, room)}",
-        code="never-fits",
-    )
+    return next((changed for changed in _changes(step) if memory(changed, kernels=kernels).total <= room), None)
+
+
+def _cost(step: Step) -> tuple[int, ...]:
+    """What a layout costs in time, the dearest first.
+
+    Weights or gradients that are sent in every micro-batch of a pipeline; a second forward pass; the same messages
+    without a pipeline; attention once more; more and smaller micro-batches. ZeRO 1 and sequence parallelism send no
+    more bytes.
+    """
+    layout = step.layout
+    sends = layout.zero == 3 or (layout.zero == 2 and layout.micro_batches > 1)
+    recompute = layout.recompute
+    often = (sends and layout.pp > 1, recompute == "full", sends, recompute == "selective", layout.micro_batches)
+    return (*map(int, often), layout.zero, int(layout.sequence_parallel))
 
 
 def _changes(step: Step) -> Iterator[Step]:
@@ -336,9 +342,17 @@ def _changes(step: Step) -> Iterator[Step]:
     smallest = step.batch // base.dp
     more: dict[Recompute, tuple[Recompute, ...]] = {"none": ("selective", "full"), "selective": ("full",), "full": ()}
     ways = (base.recompute, *more[base.recompute])
-    pieces = (base.micro_batches, smallest)
-    for recompute, micro_batches, zero in product(ways, dict.fromkeys(pieces), range(base.zero, 4)):
-        yield replace(step, layout=replace(base, zero=zero, recompute=recompute, micro_batches=micro_batches))
+    pieces = dict.fromkeys((base.micro_batches, smallest))
+    splits = base.tp > 1 and step.sequence % (base.tp * base.cp) == 0
+    split = dict.fromkeys((base.sequence_parallel, base.sequence_parallel or splits))
+    same = [
+        replace(
+            step,
+            layout=replace(base, zero=zero, recompute=again, micro_batches=count, sequence_parallel=parallel),
+        )
+        for again, count, zero, parallel in product(ways, pieces, range(base.zero, 4), split)
+    ]
+    yield from sorted(same, key=_cost)
     whole = replace(base, zero=3, recompute="full", vpp=1, shard=None, context="ring", scatter_gather=False)
     for layout in layouts(step.model, base.gpus, whole, degrees=64):
         if step.batch % layout.dp:
@@ -407,18 +421,31 @@ def gpu_of_runs(results: Iterable[Results]) -> Gpu | None:
     return least_memory(gpus)
 
 
-def memory_headline(needed: Memory, room: Room | None, other: Step | None) -> str:
+def memory_headline(step: Step, needed: Memory, room: Room | None, other: Step | None, kernels: Kernels | None) -> str:
     """Whether a rank fits into ``room``, its largest part, and a layout that fits (``other``)."""
     parts = ("weights", "gradients", "optimizer", "activations", "buffers")
     most = max(parts, key=lambda name: getattr(needed, name))
     of_it = f"{gigabytes(needed.total)}, {percent_of(getattr(needed, most) / needed.total)} % of it {most}"
     if room is None:
         return f"A rank needs {of_it}; give --gpu to check whether it fits"
-    fits = "Fits" if needed.total <= room.usable else "Does not fit"
-    would = "" if other is None else f"; this layout fits: --layout {layout_text(other)}"
-    share = percent_of(needed.total / room.usable)
+    share = _share_of_room(needed.total / room.usable)
     whole = f"{gigabytes(room.bytes)} of {room.in_words}, less {100 * _RESERVED:.0f} % for libraries"
-    return f"{fits}: a rank needs {of_it}, which is {share} % of {gigabytes(room.usable)} ({whole}){would}"
+    of_room = f"a rank needs {of_it}, which is {share} {gigabytes(room.usable)} ({whole})"
+    if needed.total <= room.usable:
+        return f"Fits: {of_room}"
+    if other is None:
+        gpus = counted(step.layout.gpus, "GPU")
+        return f"Does not fit: {of_room}; no layout on {gpus} fits: {least_gpus(step, room.usable)}"
+    less = gigabytes(memory(other, kernels=kernels).total)
+    return f"Does not fit: {of_room}; it needs {less} with --layout {layout_text(other)}"
+
+
+def _share_of_room(share: float) -> str:
+    """``125 % of`` or ``17.9 times``; 100 % only if it is exactly that, near it with as many digits as it takes."""
+    if share >= 10:
+        return f"{share:.3g} times"
+    digits = 3 if share == 1 else next(count for count in range(3, 18) if float(f"{share * 100:.{count}g}") != 100)
+    return f"{share * 100:.{digits}g} % of"
 
 
 def memory_table(
