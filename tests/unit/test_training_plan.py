@@ -533,6 +533,8 @@ def test_a_plan_closes_on_what_one_measured_step_would_tell() -> None:
     assert spans[1] < 0.8 * spans[0]
     assert after["measured"][0]["near"]
     assert after["closing"]["narrowed_seconds"] == pytest.approx(spans[1] / 2, rel=1e-3)
+    assert (closing["measured_seconds"], after["closing"]["measured_seconds"]) == (None, slow)
+    assert after["layouts"][0]["layout_option"] == "dp=8,tp=2,zero=1,sequence-parallel=yes"
     far = f"--measured 'dp=8,tp=2,zero=1,sequence-parallel=yes:{2 * slow}s'"
     alone = asked(f"{words} {far}")
     assert not alone["measured"][0]["near"]
@@ -542,6 +544,15 @@ def test_a_plan_closes_on_what_one_measured_step_would_tell() -> None:
     both = asked(f"{words} {far} --measured 'dp=8,tp=2,zero=1,sequence-parallel=yes:{slow}s'")
     assert [each["near"] for each in both["measured"]] == [False, True]
     assert (both["calibration"], both["layouts"]) == (after["calibration"], after["layouts"])
+
+
+def test_a_measured_layout_takes_what_was_measured_whatever_others_take() -> None:
+    """Also with tp 8, whose experts' traffic a plan counts by hosts and a measured step does not."""
+    step = Step(models()["Llama 3 8B"], Layout(dp=2, tp=8, sequence_parallel=True), 16, 8192, "float32", 1.0, 8)
+    other = replace(step, layout=replace(step.layout, zero=1))
+    measured = [(replace(step, ranks_per_host=None), seconds) for seconds in (3.0, 2.0, 9.0)]
+    assert plans.measured_seconds(step, measured) == 3.0
+    assert plans.measured_seconds(other, measured) is None
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from busbw_analysis.training import plan as plans
 from busbw_analysis.training import plan_report as pages
 from busbw_analysis.training import storage as disks
 from busbw_analysis.training.calibration import calibrate, factors_in_words, steps_in_words
-from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.layout import Layout, Step, layout_text
 from busbw_analysis.training.machine import PER_HOST, GivenNetwork, machine_of, rates_given, room_in, room_of
 from busbw_analysis.training.memory import (
     CHECKPOINT_BYTES,
@@ -409,7 +409,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
             disks.checkpoints(copied + written, copied + written, between, restart, how="synchronous"),
             disks.checkpoints(copied, copied + written, between, restart, how="asynchronous"),
         ]
-        shown.append(disks.checkpoints_table(schedules, bytes_, write))
+        shown.append(disks.checkpoints_table(schedules, bytes_, write, between))
     document = {
         "reading": with_values(reading, "per_gpu", "bytes_per_second"),
         "read_rate": read,
@@ -501,7 +501,8 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     grown = plans.scaling(best, machine, on.room, kernels)
     orders = plans.compare_rules(compared := plans.with_most_dimensions(plan), machine) if rules else ()
     changes = plans.sensitivity(best, machine)
-    summary = plans.closing(best, machine, [each.step for each in held if each.near])
+    near = [(each.step, each.seconds) for each in held if each.near]
+    summary = plans.closing(best, machine, near)
     if plot is not None:
         pages.save_plan(plot, kept, grown)
         echo(f"plot: {plot}", err=True)
@@ -526,7 +527,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     shown: list[Block] = [
         *(Paragraph(text, tone="caution") for text in steps_in_words(held, on.room, kernels)),
         *pages.plan_trust(best, summary, machine),
-        *pages.plan_tables(request, plan, kept, machine, peak, assumed),
+        *pages.plan_tables(request, plan, kept, machine, peak, assumed, near),
         *(pages.change_tables(changes, grown, best) if what_if else ()),
         *(pages.rules_tables(compared, orders) if rules else ()),
     ]
@@ -537,6 +538,7 @@ def _document(planned: Planned, machine: Machine, peak: float | None) -> dict[st
     ends, step, time = planned.ends(machine), planned.step, planned.time
     return {
         "layout": with_values(step.layout, "gpus"),
+        "layout_option": layout_text(step),
         "micro_batch": step.micro_batch,
         "seconds": time.total,
         "low_seconds": ends and ends[0],

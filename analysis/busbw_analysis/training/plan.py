@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
+from statistics import median
 from typing import Final
 
 import msgspec
@@ -288,13 +289,15 @@ def sensitivity(planned: Planned, machine: Machine) -> dict[str, float]:
 class Closing:
     """What to know of the fastest layout.
 
-    low_seconds, high_seconds: its 95 % interval (None: unknown). gains: relative change of its time with twice the
-    network, memory rate or GPU. narrowed_seconds: half of the interval, once a step of it is measured. not_validated:
+    low_seconds, high_seconds: its predicted 95 % interval (None: unknown). measured_seconds: of its steps (None: not
+    measured, or too far from predictions). gains: relative change of its time with twice the network, memory rate or
+    GPU. narrowed_seconds: half of the interval of such a layout, once a step is measured. not_validated:
     operations whose calls were not measured, or failed validation; the largest has S = largest_bytes.
     """
 
     low_seconds: float | None
     high_seconds: float | None
+    measured_seconds: float | None
     gains: Mapping[str, float]
     narrowed_seconds: float
     never_held: Sequence[str]
@@ -302,7 +305,17 @@ class Closing:
     largest_bytes: int
 
 
-def closing(best: Planned, machine: Machine, measured: Collection[Step] = ()) -> Closing:
+TimedSteps = Sequence[tuple[Step, float]]
+"""Measured steps and their seconds."""
+
+
+def measured_seconds(step: Step, measured: TimedSteps) -> float | None:
+    """The median of the measured times of ``step``; None if it was not measured."""
+    same = [seconds for other, seconds in measured if replace(other, ranks_per_host=step.ranks_per_host) == step]
+    return median(same) if same else None
+
+
+def closing(best: Planned, machine: Machine, measured: TimedSteps = ()) -> Closing:
     """What limits the fastest layout, what would make it faster, and what one measured step of it would tell if it is
     not among those ``measured``.
     """
@@ -315,12 +328,14 @@ def closing(best: Planned, machine: Machine, measured: Collection[Step] = ()) ->
         "memory": step_time(step, replace(machine, speed=wider)),
         "GPU": step_time(step, machine, Scenario("", compute=2.0)),
     }
-    once = interval(step, machine if step in measured else calibrate(machine, [(step, now)]).machine, now)
+    known = measured_seconds(step, measured)
+    once = interval(step, calibrate(machine, [(step, now)]).machine if known is None else machine, now)
     rows = [row for stage in step.kinds for row in traffic(step, stage)]
     doubtful = [row for row in rows if not _price(machine, step.layout, row).validated]
     return Closing(
         low,
         high,
+        known,
         {name: time.total / now - 1 for name, time in times.items()},
         0.0 if once is None else (once[1] - once[0]) / 2,
         tuple(never_held(step, machine)),

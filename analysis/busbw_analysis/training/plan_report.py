@@ -20,10 +20,12 @@ from busbw_analysis.training.plan import (
     Plan,
     Planned,
     Scaled,
+    TimedSteps,
     Wanted,
     assumed_settings,
     closing,
     dimensions_used,
+    measured_seconds,
     plan,
     scaling,
     sensitivity,
@@ -61,24 +63,30 @@ def short_words(layout: Layout, micro_batch: int) -> str:
 
 def plan_answer(best: Planned, summary: Closing, machine: Machine, peak: float) -> str:
     """The fastest layout, its step time with the interval, its limit, and what would change that."""
-    now, low, high = best.time.total, summary.low_seconds, summary.high_seconds
+    now, low, high = summary.measured_seconds or best.time.total, summary.low_seconds, summary.high_seconds
     within = "" if low is None or high is None else f" ({format_seconds(low)} to {format_seconds(high)}, 95 %)"
-    share = percent_of(best.share_of_peak(peak, causal=machine.causal))
+    within = within if summary.measured_seconds is None else " (measured)"
+    share = percent_of(best.share_of_peak(peak, causal=machine.causal) * best.time.total / now)
     of_peak = f"MFU {share} %, " if peak != machine.speed.flop_per_second else ""
     gains = ", ".join(
         f"twice the {_GAINS[name]} gives {format_seconds(now * (1 + change))} ({100 * change:+.0f} %)"
         for name, change in summary.gains.items()
     )
-    half = 0.0 if low is None or high is None else (high - low) / 2
-    narrowed = (
-        f". One measured step of this layout (--measured) would narrow the interval to ± "
-        f"{100 * summary.narrowed_seconds / now:.0f} %"
-        if summary.narrowed_seconds < _NARROWER * half
-        else ""
-    )
     return (
         f"Fastest: {short_words(best.step.layout, best.step.micro_batch)}. A step takes {format_seconds(now)}{within}, "
-        f"{of_peak}bound by {best.time.binds}. {gains[0].upper()}{gains[1:]}{narrowed}"
+        f"{of_peak}bound by {best.time.binds}. {gains[0].upper()}{gains[1:]}{_narrowed(best, summary)}"
+    )
+
+
+def _narrowed(best: Planned, summary: Closing) -> str:
+    """What a measured step of this layout would add to what is known; empty if it would add little."""
+    now, low, high = best.time.total, summary.low_seconds, summary.high_seconds
+    if low is None or high is None or summary.narrowed_seconds >= _NARROWER * (high - low) / 2:
+        return ""
+    return (
+        ". One measured step of this layout (--measured) would replace this prediction, and give other layouts ± "
+        f"{100 * summary.narrowed_seconds / now:.0f} % instead of {100 * (low / now - 1):+.0f} to "
+        f"{100 * (high / now - 1):+.0f} %"
     )
 
 
@@ -103,11 +111,19 @@ def plan_trust(best: Planned, summary: Closing, machine: Machine) -> Iterator[Pa
 
 
 def plan_tables(
-    request: Wanted, plan: Plan, kept: Sequence[Planned], machine: Machine, peak: float, assumed: Mapping[str, str]
+    request: Wanted,
+    plan: Plan,
+    kept: Sequence[Planned],
+    machine: Machine,
+    peak: float,
+    assumed: Mapping[str, str],
+    measured: TimedSteps = (),
 ) -> Iterator[Table]:
     """The fastest layouts with the parts of their steps."""
 
     def interval(planned: Planned) -> str | None:
+        if (known := measured_seconds(planned.step, measured)) is not None:
+            return f"{format_seconds(known)} measured"
         ends = planned.ends(machine)
         return None if ends is None else f"{format_seconds(ends[0])} to {format_seconds(ends[1])}"
 
@@ -121,11 +137,12 @@ def plan_tables(
         Column("compute", lambda planned: planned.time.compute, format_seconds),
         exposed("bubble"),
         *map(exposed, dimensions_used(kept)),
-        Column("binds", lambda planned: planned.time.binds),
+        Column("bound by", lambda planned: planned.time.binds),
         Column("of peak", lambda planned: planned.share_of_peak(peak, causal=machine.causal), percent_of, "%"),
-        Column("a rank", lambda planned: planned.memory.total, gigabytes),
+        Column("memory of a rank", lambda planned: planned.memory.total, gigabytes),
     )
     best = kept[0]
+    divided = any(planned.step.layout.zero == 2 for planned in kept)
     origins = ", ".join(sorted({price.origin for price in best.time.prices}))
     extrapolated = best.extrapolated
     by_what = "the datasheet" if peak != machine.speed.flop_per_second else "the rate below"
@@ -133,9 +150,10 @@ def plan_tables(
         f"{plan.tried} layouts were predicted, {plan.too_large} do not fit; the fastest of equal degrees is shown",
         *(f"left out, {count} times: {why}" for why, count in list(plan.refused.items())[:_MOST_NOTES]),
         f"first layout in other commands: --layout={layout_text(best.step)}",
-        "dp to ep: communication that computation does not hide; binds: what takes half of the step or more",
+        "others: layout_option of each in --json" if len(kept) > 1 else "",
+        "dp to ep: communication that computation does not hide; bound by: what takes half of the step or more",
         f"of peak (MFU): model FLOP over those possible on all GPUs by {by_what}",
-        *(f"{name}: {words}" for name, words in assumed.items()),
+        *(f"{name}: {words}" for name, words in assumed.items() if name != "sync" or divided),
         f"calls of the first layout: {origins}" if origins not in {"", assumed.get("network")} else "",
         "" if origins else "the first layout sends nothing",
         *(f"extrapolated: {words}" for words in extrapolated[:_MOST_NOTES]),

@@ -116,7 +116,7 @@ class Checkpoints:
     written: seconds until it is written.
     young, interval: seconds of work between two, by Young and by Daly.
     lost: share of all time (Daly).
-    loosely: the approximation δ/τ + τ/2M + R/M of it.
+    loosely: its approximation δ/τ + τ/2M + R/M (δ: stops, τ: interval, M: between failures, R: restart).
     """
 
     how: str
@@ -148,10 +148,11 @@ def storage_headline(reading: Reading, rate: Rate | None, saved: Sequence[Checkp
         enough = "enough" if share <= 1 else f"not enough: training needs {share:.3g} times that rate and waits"
         parts[0] += f" of {format_rate(rate.bytes_per_second)}: {enough}"
     if saved:
-        parts.append(f"a checkpoint stops it for {format_seconds(saved[0].stops)}")
-        if saved[0].interval is not None and saved[0].lost is not None:
-            lost = percent_of(saved[0].lost)
-            parts.append(f"save every {format_seconds(saved[0].interval)}, which loses {lost} % of all time")
+        stops = " or ".join(f"{format_seconds(each.stops)} ({each.how})" for each in saved)
+        parts.append(f"a checkpoint stops it for {stops}")
+    if intervals := [format_seconds(each.interval) for each in saved if each.interval is not None]:
+        losses = (percent_of(each.lost) for each in saved if each.lost is not None)
+        parts.append(f"save every {' or '.join(intervals)}, which loses {' or '.join(losses)} % of all time")
     return "; ".join(parts)
 
 
@@ -180,19 +181,24 @@ _CHECKPOINTS: Final[tuple[Column[Checkpoints], ...]] = (
     Column("Young", lambda row: row.young, format_seconds),
     Column("interval", lambda row: row.interval, format_seconds),
     Column("lost", lambda row: row.lost, percent_of, "%"),
-    Column("δ/τ + τ/2M + R/M", lambda row: row.loosely, percent_of, "%"),
+    Column("approximately", lambda row: row.loosely, percent_of, "%"),
 )
 
 
-def checkpoints_table(schedules: Sequence[Checkpoints], bytes_: int, rate: Rate) -> Table:
+def checkpoints_table(
+    schedules: Sequence[Checkpoints], bytes_: int, rate: Rate, between_failures: float | None
+) -> Table:
     """Time of a checkpoint and, if the failure rate is known, how often to save and the time lost."""
     notes = [
         f"a checkpoint: {gigabytes(bytes_)} at {_rate_words(rate)}",
         "asynchronous: training stops while GPUs copy to their hosts",
     ]
-    if schedules[0].interval is not None:
+    if between_failures is not None:
         notes += [
-            "interval: work between two checkpoints, by Daly 2006, at least until the last one is written",
-            "lost: share of all time in checkpoints, repeated work and restarts",
+            f"interval: work between two checkpoints, by Daly 2006 for a failure every {between_failures / 3600:.3g} h",
+            "asynchronous interval: at least until the last one is written",
+            "Young: interval by Young 1974, √(2 · stops · time between failures)",
+            "lost: share of all time in checkpoints, repeated work and restarts, by Daly",
+            "approximately: stops/interval + interval/(2 · time between failures) + restart/time between failures",
         ]
     return table("", _CHECKPOINTS, schedules, *notes)
