@@ -109,6 +109,18 @@ def test_the_launches_that_the_documents_ask_for_are_enough_for_a_verdict() -> N
     assert 2 * len(turns[0].split()) == int(turns[1]) >= pairs
 
 
+def test_a_suite_that_is_for_comparing_has_launches_for_every_verdict() -> None:
+    """By default: a difference of two runs of it can be seen in every band by compare, and by a gate."""
+    of_launches = {
+        name: read_suite(name).launches for name, text in suites().items() if " compare" in text.split("\n")[0]
+    }
+    assert set(of_launches) >= {"standard"}
+    for name, launches in of_launches.items():
+        assert (
+            launches >= fewest_launches(bands_of(name), paired=False, level=TWO_SIDED) > fewest_of(name, paired=False)
+        )
+
+
 def test_the_launches_of_a_night_are_enough_for_its_gate() -> None:
     """A gate of fewer could not fail."""
     nightly = (ROOT / "slurm/nightly.sbatch").read_text(encoding="utf-8")
