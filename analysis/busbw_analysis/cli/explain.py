@@ -6,9 +6,24 @@ import click
 
 from busbw.errors import UsageError
 from busbw.escape import echo
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.summary import FLAGS
 from busbw_analysis.report.run import glossary_terms, heading_terms
 from busbw_analysis.report.to_terminal import render_lines
+
+
+def meanings(words: str) -> dict[str, str]:
+    """The terms that begin with ``words`` and their meanings: those that have them as whole words, if any do.
+
+    Terms of one meaning are one entry, the shortest first; without ``words`` the flags are meant.
+    """
+    given = words.lower()
+    names = {**heading_terms(), **dict(glossary_terms()), **FLAGS} if given else FLAGS
+    begun = {name: text for name, text in names.items() if name.lower().startswith(given)}
+    whole = {name: text for name, text in begun.items() if not name[len(given) :][:1].isalnum()} if given else {}
+    found = whole or begun
+    terms = grouped(sorted(found, key=len) if given else found, found.__getitem__)
+    return {", ".join(names): text for text, names in terms.items()}
 
 
 @click.command()
@@ -18,11 +33,11 @@ def explain(words: tuple[str, ...]) -> None:
 
     The beginning of a term suffices, and its words need no quotes.
     """
-    given = " ".join(words).lower()
-    names = {**heading_terms(), **dict(glossary_terms()), **FLAGS} if given else FLAGS
-    shown = [(name, text) for name, text in names.items() if name.lower().startswith(given)]
+    given = " ".join(words)
+    shown = meanings(given)
     if not shown:
-        near = get_close_matches(given, [name.lower() for name in names], cutoff=0.5)
+        names = [name.lower() for name in {**heading_terms(), **dict(glossary_terms()), **FLAGS}]
+        near = get_close_matches(given.lower(), names, cutoff=0.5)
         meant = f"; near: {', '.join(near)}" if near else ""
-        raise UsageError(f"{' '.join(words)!r} is no flag or heading{meant}; busbw explain shows all flags")
-    echo(render_lines(shown))
+        raise UsageError(f"{given!r} is no flag or heading{meant}; busbw explain shows all flags")
+    echo(render_lines([*shown.items()]))

@@ -182,7 +182,9 @@ def heading_terms() -> dict[str, str]:
     """The meanings of headings that are other words than their terms, and of words that no report has."""
     meanings = dict(glossary_terms())
     headings = {name: meanings[term] for term, entry in _glossary().items() for name in entry.get("headings", ())}
-    return headings | _read(_HEADINGS)
+    others = dict(_read(_HEADINGS))
+    same: dict[str, str] = others.pop("same")
+    return headings | others | {name: {**meanings, **others}[term] for name, term in same.items()}
 
 
 def anchor_of(term: str) -> str:
