@@ -92,6 +92,7 @@ def test_a_size_between_the_measured_ones_is_predicted_from_the_curve_of_its_ran
     assert found.seconds.value == pytest.approx(truth("all_reduce", 4, size), rel=0.05)
     assert require(found.seconds.low) < found.seconds.value < require(found.seconds.high)
     assert found.held_out.passed
+    assert found.ends == (found.seconds.low, found.seconds.high)
     assert not found.extrapolated
     assert found.measured is None
     assert found.busbw == pytest.approx(size / found.seconds.value * 1.5)
@@ -149,6 +150,7 @@ def test_between_two_pieces_the_interval_holds_what_both_say(launches: int) -> N
         assert found.seconds.high is not None
         assert require(found.seconds.low) <= 25e-6
         assert found.seconds.high >= jump.seconds("all_reduce", 40 * KIB, range(4)) * 0.98
+        assert found.ends is None, "launches do not know the error of a method that is not validated"
     for beside in (32 * KIB, 64 * KIB):
         (measured,) = answer(known, 4, beside).forecasts
         assert measured.held_out.passed

@@ -533,8 +533,11 @@ def test_a_plan_closes_on_what_one_measured_step_would_tell() -> None:
     assert spans[1] < 0.8 * spans[0]
     assert after["measured"][0]["near"]
     assert after["closing"]["narrowed_seconds"] == pytest.approx(spans[1] / 2, rel=1e-3)
-    assert (closing["measured_seconds"], after["closing"]["measured_seconds"]) == (None, slow)
-    assert after["layouts"][0]["layout_option"] == "dp=8,tp=2,zero=1,sequence-parallel=yes"
+    best = before["layouts"][0]["layout_option"]
+    same = asked(f"{words} --measured '{best}:{slow}s'")
+    assert (same["layouts"][0]["layout_option"], same["measured"][0]["near"]) == (best, True)
+    measured = [each["closing"]["measured_seconds"] for each in (before, after, same)]
+    assert measured == [None, None, slow], "of this layout, not of a like one"
     far = f"--measured 'dp=8,tp=2,zero=1,sequence-parallel=yes:{2 * slow}s'"
     alone = asked(f"{words} {far}")
     assert not alone["measured"][0]["near"]

@@ -89,7 +89,7 @@ class Extrapolation:
 class Forecast:
     """The predicted time of one call.
 
-    ``seconds``: time of the call with its 95 % interval.
+    ``seconds``: time of the call with its 95 % interval as far as launches scatter, whatever the method is worth.
     ``basis``, ``rests_on``: the kind of evidence, and the evidence in words.
     ``carried_from``: the shape of the curve that was carried; None for another basis.
     ``cost``: the cost model of its algorithm; None for the fit of its own curve.
@@ -117,6 +117,21 @@ class Forecast:
     measured: GroupSummary | None
     carried_from: Shape | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The 95 % interval of ``seconds``; None without one, and if held-out data do not validate the method: how
+        launches scatter says nothing of its error.
+        """
+        low, high = self.seconds.low, self.seconds.high
+        return None if low is None or high is None or not self.held_out.passed else (low, high)
+
+    @property
+    def origin_of_ends(self) -> str:
+        """The origin of the interval, or the reason why there is none."""
+        if self.ends is None and self.seconds.low is not None:
+            return "no interval: launches scatter, but the error of a method that is not validated is unknown"
+        return self.interval_note
 
     @property
     def algorithm(self) -> str | None:

@@ -42,9 +42,10 @@ def _row(forecast: Forecast) -> dict[str, JSON]:
     return {
         "size_bytes": forecast.size_bytes,
         "seconds": forecast.seconds.value,
-        "low_seconds": forecast.seconds.low,
-        "high_seconds": forecast.seconds.high,
-        **values_of(forecast, "interval_note", "algbw", "busbw", "basis", "rests_on", "carried_from"),
+        "low_seconds": forecast.ends and forecast.ends[0],
+        "high_seconds": forecast.ends and forecast.ends[1],
+        "interval_note": forecast.origin_of_ends,
+        **values_of(forecast, "algbw", "busbw", "basis", "rests_on", "carried_from"),
         **values_of(forecast, "algorithm", "formula", "parameters", "error"),
         "extrapolated": [reach.in_words for reach in forecast.extrapolated],
         "extrapolated_in": [reach.respect for reach in forecast.extrapolated],
@@ -91,10 +92,8 @@ def predict_table(prediction: Prediction) -> Table:
         *_notes("rests on", forecasts, lambda forecast: forecast.rests_on),
         *_notes("model", forecasts, lambda forecast: ": ".join(filter(None, (forecast.algorithm, forecast.formula)))),
         *_notes("parameters", forecasts, lambda forecast: forecast.parameters),
-        *_notes(
-            "interval", forecasts, lambda forecast: forecast.interval_note if forecast.seconds.low is not None else ""
-        ),
-        *_notes("", forecasts, lambda forecast: "" if forecast.seconds.low is not None else forecast.interval_note),
+        *_notes("interval", forecasts, lambda forecast: forecast.origin_of_ends if forecast.ends else ""),
+        *_notes("", forecasts, lambda forecast: "" if forecast.ends else forecast.origin_of_ends),
         *sized("EXTRAPOLATED", beyond, [forecast.size_bytes for forecast in forecasts]),
         *_notes("", forecasts, lambda forecast: forecast.held_out.words),
         *_notes("measured", tested, lambda forecast: _USED[forecast.basis == "curve"]),
@@ -125,8 +124,8 @@ _Row: TypeAlias = tuple[int, Forecast | None]
 _COLUMNS: Final[tuple[Column[_Row], ...]] = (
     Column("size", lambda row: row[0] or None, format_size),
     Column("predicted", lambda row: row[1] and row[1].seconds.value, format_seconds),
-    Column("low", lambda row: row[1] and row[1].seconds.low, format_seconds),
-    Column("high", lambda row: row[1] and row[1].seconds.high, format_seconds),
+    Column("low", lambda row: row[1] and row[1].ends and row[1].ends[0], format_seconds),
+    Column("high", lambda row: row[1] and row[1].ends and row[1].ends[1], format_seconds),
     Column("busbw", lambda row: row[1] and row[1].busbw, format_rate),
     Column("measured", lambda row: row[1] and row[1].measured and row[1].measured.time_ns, format_time),
     Column("error", lambda row: row[1] and row[1].error, "{:+.1%}".format),
@@ -226,7 +225,7 @@ def _draw_panel(axes: "Axes", shown: Scaling, scale: Scale, name: Callable[[floa
                 alpha=0.2,
                 linewidth=0,
                 zorder=2,
-                label="its 95 % interval",
+                label="95 % of its launches' scatter",
             )
     if left_out := [line.algorithm for line in shown.lines if line not in kept]:
         axes.plot([], [], linestyle="none", label=f"not drawn: {', '.join(left_out)}\n({_AS_IF_FREE})")

@@ -348,8 +348,7 @@ def slowdown_of(run: Measured | None) -> tuple[float, str]:
 
 
 def _price(forecast: Forecast, share: float) -> Price:
-    seconds = forecast.seconds
-    low, high = (None if end is None else end * share for end in (seconds.low, seconds.high))
-    moving, passed = seconds.value * share, bool(forecast.held_out.passed)
+    low, high = (end * share for end in forecast.ends) if forecast.ends else (None, None)
+    moving, passed = forecast.seconds.value * share, bool(forecast.held_out.passed)
     extrapolated = tuple(extrapolation.in_words for extrapolation in forecast.extrapolated)
     return Price(0.0, moving, forecast.hosts > 1, forecast.rests_on, low, high, extrapolated, passed)
