@@ -1,6 +1,7 @@
 """Which peaks apply to a machine, and what is odd about it: asked of machines on record and of this one."""
 
 import json
+import typing
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,10 @@ from testing.narrow import require, require_type
 
 from busbw.cli import machine
 from busbw.runs.facts import Drive, GpuFacts, HostFacts, Lanes, LinkFacts, MemoryModules, Nic, PciFacts, RdmaPort
+from busbw.runs.plan import read_suite
 from busbw.system import detect, environment
 from busbw.system.catalog import Catalogue, HardwarePeak, catalogue
-from busbw.system.detect import Level, Picture, picture
+from busbw.system.detect import Level, Name, Picture, picture
 from busbw.system.dimms import memory_facts
 from busbw.system.pci import affinity, driver_of, ports
 
@@ -556,6 +558,19 @@ def test_what_is_the_same_of_several_gpus_is_one_row() -> None:
     assert [row["of"] for row in table_rows] == ["GPU 0-2,4", "mlx5_0 port 1, mlx5_1 port 1"]
     assert table_rows[0]["nominal_bytes_per_second"] == 1e12
     assert table_rows[1]["why"] == "why"
+    assert table_rows[0]["measured_by"] is None
+
+
+@pytest.mark.parametrize("name", typing.get_args(Name))
+def test_a_level_of_unknown_peak_says_what_measures_it(name: Name) -> None:
+    """By a command that exists: with options that are parsed, and a suite that has operations of that level."""
+    (row,) = machine.level_rows(Picture((Level(name, "host", None, "why"),), (), ()))
+    _, command, *arguments = str(row["measured_by"])[str(row["measured_by"]).index("busbw run") :].split()
+    assert command == "run"
+    suite = arguments[arguments.index("--suite") + 1]
+    ops = {op for sweep in read_suite(suite).sweep for op in sweep.ops}
+    of_level = {"DRAM": "stream_copy", "HBM": "stream_copy", "NIC": "send_recv", "NVMe": "storage_read"}
+    assert {**of_level, "NVLink": "peer_copy"}.get(name, "device_to_host") in ops
 
 
 def test_a_drive_says_that_its_practical_rate_is_of_reads(rows: Catalogue) -> None:

@@ -182,6 +182,16 @@ def test_the_table_of_fits_says_how_a_curve_stands_to_theory() -> None:
     assert re.search(r"× the model \(segmented ring\), at best 3\d% of the lower bound's speed", told)
 
 
+def test_a_curve_faster_than_its_lower_bound_says_so_as_a_caution() -> None:
+    """Messages were slower than the all_reduce is made of, so that the bound is wrong."""
+    (curve, _) = judged(*sweep("all_reduce"), times=0.25).curves
+    share = require(against_model(curve))["best_bound_share"]
+    assert share > 1.5
+    told = " ".join(render([fits_table([("curve", curve)])]).replace("|", "").split())
+    assert f"CAUTION: {share:.3g} times" in told
+    assert "lower bound's speed" not in told
+
+
 def test_an_explanation_has_a_row_for_every_point() -> None:
     for curve in judged(*sweep("all_reduce"), *sweep("broadcast"), case("barrier", 0)).curves:
         if isinstance(curve.explanation, Explanation):

@@ -448,6 +448,25 @@ class TestCommand:
         assert named.exit_code == 2
         assert "recursive-doubling" in named.stderr
 
+    @pytest.mark.parametrize(
+        ("network", "more", "count"),
+        [
+            ("flat:rate=1GB/s", (), 1),
+            ("flat:rate=1GB/s", ("--overhead", "1us"), 0),
+            ("flat:rate=1GB/s,delay=5us", (), 0),
+            ("rail:nic=50GB/s,inner=450GB/s", (), 2),
+            ("rail:nic=50GB/s,inner=450GB/s,delay=5us", (), 1),
+            ("rail:nic=50GB/s,inner=450GB/s,delay=5us", ("--ranks-per-host", "4"), 0),
+            ("rail:nic=50GB/s,inner=450GB/s,delay=5us", ("--link", "host 1 rail 0 out=10%"), 1),
+        ],
+    )
+    def test_a_network_without_delay_or_with_links_in_vain_is_a_caution(
+        self, network: str, more: tuple[str, ...], count: int
+    ) -> None:
+        arguments = ("--op", "all_reduce", "--algorithm", "ring", "--size", "1KiB", "--ranks", "8", "--json")
+        done = busbw(*arguments, "--network", network, *more)
+        assert len(json.loads(done.stdout)["cautions"]) == count, done.output
+
     def test_free_running_is_what_a_tree_gains_from(self) -> None:
         arguments = ("--op", "all_reduce", "--algorithm", "binary-tree", "--size", "1MiB", "--ranks", "8", "--json")
         network = ("--network", "flat:rate=1GB/s")

@@ -20,6 +20,7 @@ from busbw_analysis.models.networks import (
     Placement,
     SharedHost,
     Specification,
+    cautions,
     change_links,
     in_words,
     parse_network,
@@ -131,16 +132,17 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
             rows.append(simulated(op, name, size, place.ranks, done, predicted))
     if not rows or (refused and algorithm != ALL_ALGORITHMS):
         raise UsageError("; ".join(f"{op} by {name}: {why}" for name, why in refused.items()))
-    _print(rows, f"{op}, {in_words(changed)}", refused, as_json=as_json)
+    doubts = [] if costs.overhead else cautions(changed)
+    _print(rows, f"{op}, {in_words(changed)}", refused, doubts, as_json=as_json)
 
 
-def _print(rows: list[Simulated], what: str, refused: dict[str, str], *, as_json: bool) -> None:
+def _print(rows: list[Simulated], what: str, refused: dict[str, str], doubts: list[str], *, as_json: bool) -> None:
     if as_json:
-        print_json({"simulated": what, "cases": rows, "left_out": refused})
+        print_json({"simulated": what, "cautions": doubts, "cases": rows, "left_out": refused})
         return
     for name, why in refused.items():
         echo(f"left out: {name}: {why}", err=True)
-    echo(render(simulate_tables(what, rows)))
+    echo(render(simulate_tables(what, rows, doubts)))
 
 
 def _algorithms(op: str, algorithm: str) -> list[str]:

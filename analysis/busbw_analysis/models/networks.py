@@ -464,6 +464,24 @@ def in_words(network: Network) -> str:
     return f"{kind}: {', '.join(given)}; {place.ranks} ranks{where}"
 
 
+def cautions(network: Network) -> list[str]:
+    """What the description of a network lacks or has in vain: a time of messages, and links that no message takes."""
+    if isinstance(network, Changed):
+        return cautions(network.whole)
+    given = {name: getattr(network, name) for name in _FIELDS if getattr(network, name, None) is not None}
+    delays = [value for name, value in given.items() if name in _DELAYS]
+    found = []
+    if not any(delays):
+        found.append(
+            "the delay is 0, so that a small message takes the time of its bytes only: add delay=5us to --network"
+        )
+    if network.placement.per_host == 1 and _INNER in given:
+        found.append("inner has no effect with one rank per host: give --ranks-per-host")
+    return found
+
+
+_DELAYS: Final = {"delay", "inner_delay"}
+_INNER: Final = "inner"
 _NAMED: Final = 4
 """Number of changed links that are listed."""
 

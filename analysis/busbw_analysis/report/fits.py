@@ -119,8 +119,14 @@ def _notes(line: _Line) -> Iterable[str]:
     if not line.number and (model := against_model(line.curve)) is not None:
         low, high = (significant(model[name], 2, _DIGITS) for name in ("least_ratio", "largest_ratio"))
         share = model["best_bound_share"]
-        least = "" if share is None else f", at best {share:.0%} of the lower bound's speed"
+        beaten = share is not None and share > _BEATEN
+        least = "" if share is None or beaten else f", at best {share:.0%} of the lower bound's speed"
         yield f"{low}–{high} × the model ({model['algorithm']}){least}"
+        if beaten:
+            yield (
+                f"CAUTION: {share:.3g} times as fast as the lower bound, so the model's α and β are too slow for this "
+                "curve; they are of ping_pong, the fit is not"
+            )
     if line.segment.at_bound:
         yield f"{' and '.join(line.segment.at_bound)} at 0"
 
@@ -141,6 +147,9 @@ def names_apart(
         named.append((judgement, {key: f"{name}{world * (counts[name] > 1)}" for key, name in labels.items()}))
     return named
 
+
+_BEATEN: Final = 1.05
+"""Share of the lower bound's speed that scatter does not explain: no algorithm is faster than its bound."""
 
 _NCCL_NOTES: Final = (
     f"{SOURCE}: it ranks NCCL's choices and does not predict times; a plugin may choose otherwise",

@@ -8,7 +8,7 @@ from busbw.ops import bus_factor
 from busbw.units import format_rate, format_seconds, format_size
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.models.simulate import Simulation
-from busbw_analysis.report.document import Column, Table, table
+from busbw_analysis.report.document import Block, Column, Paragraph, table
 
 _NOTES: Final = (
     "formula: closed form, each message alone on the network, without changed links; ratio: time over formula",
@@ -124,8 +124,10 @@ _LINK_COLUMNS: Final[tuple[Column[LinkUse], ...]] = (
 )
 
 
-def simulate_tables(caption: str, rows: Sequence[Simulated]) -> Iterator[Table]:
-    """One row per algorithm and size; with a single row, also its links."""
+def simulate_tables(caption: str, rows: Sequence[Simulated], cautions: Sequence[str] = ()) -> Iterator[Block]:
+    """One row per algorithm and size; with a single row, also its links. ``cautions`` come first."""
+    if cautions:
+        yield Paragraph("\n".join(f"CAUTION: {caution}" for caution in cautions), tone="caution")
     yield table(caption, _COLUMNS, rows, *_NOTES)
     if len(rows) == 1 and rows[0].links:
         yield table("", _LINK_COLUMNS, rows[0].links)

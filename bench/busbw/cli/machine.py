@@ -1,9 +1,10 @@
 """The commands about the machine: ``busbw doctor`` and ``busbw peaks``."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
@@ -17,7 +18,7 @@ from busbw.runs.records import JSON
 from busbw.shared_options import as_json_option, peaks_option
 from busbw.system import environment
 from busbw.system.catalog import Catalogue, Gpu, Rate, catalogue
-from busbw.system.detect import Level, Picture, picture
+from busbw.system.detect import Level, Name, Picture, picture
 from busbw.units import format_rate, number_list
 
 
@@ -107,6 +108,8 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
         echo(plain_text(f"finding: {finding}"), err=True)
     for unknown in seen.unknown:
         echo(plain_text(f"unknown: {unknown}"), err=True)
+    for step in _next_steps(levels):
+        echo(step, err=True)
 
 
 def _documents(rows: Catalogue, of: Sequence[Rate | Gpu]) -> list[JSON]:
@@ -150,6 +153,24 @@ def examine(rows_of_peaks: Catalogue | None = None) -> Examined:
     )
 
 
+_MEASURED_BY: Final[dict[Name, str]] = {
+    "HBM": "busbw run --suite memory-gpu",
+    "NVLink": "busbw run --suite memory-gpu",
+    "PCIe": "busbw run --suite memory-gpu",
+    "C2C": "busbw run --suite memory-gpu",
+    "DRAM": "busbw run --suite memory",
+    "NIC": "srun --nodes 2 --ntasks-per-node 1 busbw run --suite quick",
+    "NVMe": "busbw run --suite storage --path DIR",
+}
+"""What measures the rate of a level whose peak is unknown."""
+
+
+def _next_steps(levels: Iterable[dict[str, JSON]]) -> list[str]:
+    """The levels without a nominal rate, and the command that measures each."""
+    unknown = dict.fromkeys((level["level"], level["measured_by"]) for level in levels if level["measured_by"])
+    return [f"measure {name}: {command}" for name, command in unknown]
+
+
 def level_rows(seen: Picture) -> list[dict[str, JSON]]:
     """The levels of a machine as rows; holders with equal values share a row."""
     alike: dict[Level, list[Level]] = {}
@@ -165,6 +186,7 @@ def level_rows(seen: Picture) -> list[dict[str, JSON]]:
             "practical_source": None if level.peak is None else level.peak.practical_source,
             "direction": None if level.peak is None else level.peak.direction,
             "why": level.why,
+            "measured_by": _MEASURED_BY[level.name] if level.peak is None else None,
             "source": None if level.peak is None else level.peak.source,
         }
         for level, members in alike.items()
@@ -222,6 +244,7 @@ def in_words(examined: Examined) -> str:
         "levels",
         *map(_level_in_words, examined.levels),
         *(f"  unknown: {reason}" for reason in examined.unknown),
+        *(f"  {step}" for step in _next_steps(examined.levels)),
         "backends and launchers",
         *(f"  backend {row['backend']}: {row['here']}" for row in examined.backends),
         *(
