@@ -41,6 +41,7 @@ from busbw.runs.records import (
 )
 from busbw.system.catalog import DTYPES, Gpu, Kind, Rate, parse
 from busbw_analysis.data.bands import band_of
+from busbw_analysis.data.readers.training import PROGRAMS
 from busbw_analysis.diagnosis.hypothesis_tests import fewest_launches
 from busbw_analysis.gate.launch_tests import TWO_SIDED
 
@@ -50,6 +51,7 @@ GATES = (ROOT / "docs/gates.md").read_text(encoding="utf-8")
 USAGE = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
 ADDING = (ROOT / "docs/adding.md").read_text(encoding="utf-8")
 METHOD = (ROOT / "docs/method.md").read_text(encoding="utf-8")
+PAGE_ON_TRAINING = (ROOT / "docs/training.md").read_text(encoding="utf-8")
 FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
 STORED: list[type[msgspec.Struct]] = [
     *(Run, Case, Check, GroupSamples, RankSamples, OverlapSamples, RankClock, HostConditions, GpuConditions),
@@ -129,6 +131,18 @@ def test_the_launches_of_a_night_are_enough_for_its_gate() -> None:
     assert (fewest["quick"], fewest["full"]) == (int(quick), int(full))
     assert int(has) >= max(fewest.values())
     assert f"{quick} for the suite `quick`, {full} for `full`" in GATES
+
+
+def test_the_errors_of_plans_in_the_readme_are_those_of_the_table() -> None:
+    rows = re.findall(r"^\| [a-z0-9-]+ \| \d+ \|.*$", PAGE_ON_TRAINING, re.MULTILINE)
+    medians = [float(row.split("|")[4].strip(" %")) for row in rows]
+    assert len(medians) >= 4
+    assert f"are {min(medians)} to {max(medians)} %." in README
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_whose_log_is_read_is_in_the_documentation(program: str) -> None:
+    assert program.removesuffix("-pipeline") in PAGE_ON_TRAINING.partition("## Logs")[2]
 
 
 @pytest.mark.parametrize("record", [*STORED, facts.HostFacts])
@@ -220,7 +234,7 @@ def shown(text: str) -> dict[str, list[str]]:
     return {command: lines for command, lines in found.items() if lines}
 
 
-TRAINING = shown((ROOT / "docs/training.md").read_text(encoding="utf-8"))
+TRAINING = shown(PAGE_ON_TRAINING)
 
 
 def test_the_page_on_training_shows_output_of_every_command_of_formulas() -> None:

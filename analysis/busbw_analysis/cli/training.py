@@ -23,6 +23,7 @@ from busbw_analysis.cli import training_options as inputs
 from busbw_analysis.cli.options import print_answer
 from busbw_analysis.data.as_json import plain, values_of, with_values
 from busbw_analysis.data.readers.logs import read_steps
+from busbw_analysis.data.readers.training import PROGRAMS
 from busbw_analysis.data.sources import find, opened_log
 from busbw_analysis.node.slice import Node
 from busbw_analysis.node.storage import Stored, fastest
@@ -562,16 +563,19 @@ def _scaled(scaled: Scaled) -> dict[str, JSON]:
     return {"points": points, "takes_over": scaled.takes_over}
 
 
-@training.command()
+_READ: Final = f"""Read the steps in a training program's log: their time, slow ones, drift, and share of the peak.
+
+FILE is a log of {", ".join(PROGRAMS)} or a script, or - for standard input.
+"""
+
+
+@training.command(help=_READ)
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True, dir_okay=False))
 @inputs.gpu_option(None, "  [default: the peak that the log states]")
 @click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", show_default=True, help="Type of the products.")
 @as_json_option
 def log(*, file: Path, gpu: Gpu | None, dtype: str, as_json: bool) -> None:
-    """Read the steps in a training program's log: how long they take, which are slow, drift, and share of the peak.
-
-    FILE is a log of Megatron-LM, NeMo, torchtitan, DeepSpeed, MaxText, nanoGPT or llm.c, or - for standard input.
-    """
+    """Read the steps in a training program's log."""
     times = logs.step_times(opened_log(file, lambda name, source, _: read_steps(name, source)), gpu, dtype)
     noted = tuple(logs.findings(times))
     document = {"steps": plain(times), "warnings": [finding.as_json() for finding in noted]}

@@ -280,6 +280,10 @@ def _last(points: tuple[Utilisation, ...], least: float, constants: Constants) -
     return float(10 ** ((low + high) / 2))
 
 
+_ANOTHER_NETWORK: Final = "and infinite memory rate"
+"""The change that the authors' cliff with another network is of."""
+
+
 def variants(constants: Constants) -> dict[str, Constants]:
     """Changes that move the limits: one at a time, and bounds for any network."""
     c = constants
@@ -290,14 +294,14 @@ def variants(constants: Constants) -> dict[str, Constants]:
         "nodes of 64 GPUs": replace(c, per_host=64),
         "switches that reduce": replace(c, passes=1.0),
         "another network: infinite rates": free,
-        "and infinite memory rate": replace(free, memory=1e30),
+        _ANOTHER_NETWORK: replace(free, memory=1e30),
         "latency / 4": replace(
             c, kernel_seconds=c.kernel_seconds / 4, reduce_seconds=c.reduce_seconds / 4, hop_seconds=c.hop_seconds / 4
         ),
         "layers / 2": replace(c, layers=c.layers / 2),
         "batch × 4": replace(c, batch_tokens=4 * c.batch_tokens),
         "5 µs more for each doubling of nodes": replace(c, hop_seconds=c.hop_seconds + 5e-6),
-        "a year": replace(c, days=365.0),
+        f"a year instead of {c.days:g} days": replace(c, days=365.0),
     }
 
 
@@ -309,8 +313,8 @@ def limits_headline(rows: Sequence[Limits]) -> str:
         return f"The cliff {cliff}; without latency there is no wall; a reconstruction"
     best = max(rows[1:], key=lambda other: other.wall)
     return (
-        f"The cliff {cliff}, the latency wall at {first.wall:.1e} FLOP; '{best.name}' moves the wall most, "
-        f"{best.wall / first.wall:.3g} times; a reconstruction"
+        f"The cliff {cliff}, the latency wall at {first.wall:.1e} FLOP; of the changes below, '{best.name}' moves the "
+        f"wall most, {best.wall / first.wall:.3g} times; a reconstruction"
     )
 
 
@@ -323,13 +327,21 @@ _LIMITS: Final[tuple[Column[Limits], ...]] = (
 )
 
 
+def _times_here(here: float | None, stated: float) -> str:
+    """`` (here 1.4 times that)``; empty if there is no such limit here."""
+    return "" if here is None or not math.isfinite(here) else f" (here {here / stated:.2g} times that)"
+
+
 def limits_table(rows: Sequence[Limits], notes: Sequence[str] = ()) -> Table:
     """One row per network or change."""
-    stated = ", ".join(f"{name} {value:.0e}" for name, value in HEADLINES.items())
+    another = next((row.cliff for row in rows if row.name == _ANOTHER_NETWORK), None)
+    here = dict(zip(HEADLINES, (rows[0].cliff, another, rows[0].wall), strict=True))
+    stated = ", ".join(f"{name} {value:.0e}{_times_here(here[name], value)}" for name, value in HEADLINES.items())
     return table(
         "",
         _LIMITS,
         rows,
+        "best: the highest utilisation that any layout reaches, in small training",
         "cliff: beyond it, the best utilisation is below 80 % of that of small training",
         "none in time: beyond it, no layout finishes in time",
         "wall: beyond it, the layers' latency alone, without hops between nodes, takes too long (closed form)",

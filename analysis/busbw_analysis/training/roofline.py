@@ -171,12 +171,17 @@ def least_tokens(step: Step, flop_per_second: float, rates: Rates) -> float:
     return tokens
 
 
+def seconds_alone(timed: Sequence[Timed]) -> float:
+    """The least seconds of a step without communication: its phases one after the other."""
+    return sum(max(least.values()) for phase, least in timed if phase.dimension is None)
+
+
 def roofline_headline(timed: Sequence[Timed], tokens: float | None, own: int) -> str:
     """The lower bound of a step's time and its limit.
 
     tokens: of a GPU's micro-batch, from which dp can be hidden; None if unknown. own: those of this step.
     """
-    alone = sum(max(least.values()) for phase, least in timed if phase.dimension is None)
+    alone = seconds_alone(timed)
     longest = max([alone, *(max(least.values()) for _, least in timed)])
     slow = [phase.dimension for phase, least in timed if phase.dimension is not None and max(least.values()) > alone]
     by = f"the network ({', '.join(map(str, slow))})" if slow else "computation and memory of a GPU"
@@ -184,7 +189,7 @@ def roofline_headline(timed: Sequence[Timed], tokens: float | None, own: int) ->
     if tokens is None:
         return words
     hidden = "can be hidden" if own >= tokens else "is not hidden"
-    return f"{words}; dp {hidden}: a GPU has {own} tokens of a micro-batch, and needs {tokens:.0f}"
+    return f"{words}; dp {hidden}: a GPU has {own} tokens of a micro-batch, and {tokens:.0f} hide it"
 
 
 _ROOFLINE: Final[tuple[Column[Timed], ...]] = (
@@ -205,4 +210,5 @@ def roofline_table(step: Step, timed: Sequence[Timed], notes: Sequence[str], ass
         for phase, least in timed
         if "inside" in least
     ]
-    return table(step_words(step), _ROOFLINE, timed, *links, *notes, *assumed_notes(assumed))
+    whole = f"sum of the rows without a dimension, one after the other: {format_seconds(seconds_alone(timed))}"
+    return table(step_words(step), _ROOFLINE, timed, whole, *links, *notes, *assumed_notes(assumed))
