@@ -36,6 +36,7 @@ from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
 from busbw_analysis.report.run import glossary_terms
 from busbw_analysis.report.show import show_blocks, show_rows
+from busbw_analysis.report.to_html import unbroken
 from busbw_analysis.report.to_terminal import render
 
 HOSTILE = ("<script>alert(1)</script>", "a|b\nc`d`", '"><img src=x onerror=alert(1)>', "$x^2$ {{ 7*7 }} {% raw %}")
@@ -218,6 +219,11 @@ def test_nothing_from_outside_becomes_markup(hostile: str) -> None:
     for rule, following in zip(rules, [*rules[1:], len(tables) + 1], strict=True):
         assert len(set(widths[rule - 1 : following - 1])) == 1
     assert json.loads(written.json)["warnings"][0]["text"] == f"{hostile}."
+
+
+def test_no_line_ends_inside_an_option() -> None:
+    assert unbroken("a<b: --launches 10") == 'a&lt;b: <span class="option">--launches</span> 10'
+    assert unbroken("p50--p99, --- and a--b") == "p50--p99, --- and a--b"
 
 
 def test_the_same_judgement_gives_the_same_bytes() -> None:

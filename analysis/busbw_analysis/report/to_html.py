@@ -9,13 +9,14 @@ from importlib.resources import files
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from busbw_analysis.diagnosis.answer import MOST_CONFIDENCE, OPEN_FINDINGS
 from busbw_analysis.report.document import SEVERITY, TONES, Cell, Page, Table
 from busbw_analysis.report.run import anchor_of, term_of
 
 _NUMBER: Final = re.compile(r"[\d\u202f]+(\.\d+)?")
+_OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _FIGURE_SPACE, _POINT_SPACE = "\u2007", "\u2008"
 
 
@@ -30,7 +31,14 @@ def render(page: Page) -> str:
         auto_reload=False,
     )
     environment.filters.update(
-        {"drawing": Markup, "aligned": aligned, "digest": _digest, "anchor_of": anchor_of, "term_of": term_of}
+        {
+            "drawing": Markup,
+            "aligned": aligned,
+            "digest": _digest,
+            "anchor_of": anchor_of,
+            "term_of": term_of,
+            "unbroken": unbroken,
+        }
     )
     script = files("busbw_analysis.report").joinpath("templates/report.js").read_text(encoding="utf-8")
     return environment.get_template("report.html.j2").render(
@@ -41,6 +49,11 @@ def render(page: Page) -> str:
         most_confidence=MOST_CONFIDENCE,
         open_findings=OPEN_FINDINGS,
     )
+
+
+def unbroken(text: str) -> Markup:
+    """Escaped text in which no line ends inside an option: browsers break after each hyphen."""
+    return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(text))))  # noqa: S704 - escaped
 
 
 def _digest(script: str) -> str:

@@ -246,11 +246,23 @@ _WAITS: Final = (
     "dp to ep: the rest of the exposed communication, by dimension."
 )
 
-_COLUMNS: Final[tuple[Column[Trained], ...]] = (
+_STEP: Final[tuple[Column[Trained], ...]] = (
     Column("Step", lambda row: row.op),
     Column("Of", lambda row: workload_in_words(row.workload)),
     Column("Ranks", lambda row: row.ranks, str),
+)
+_RATES: Final[tuple[Column[Trained], ...]] = (
+    *_STEP,
     Column("Time", lambda row: row.time_ns, format_time, ends=lambda row: (row.low_ns, row.high_ns)),
+    Column("Sent", lambda row: row.sent_bytes, lambda sent: format_size(round(sent))),
+    Column("Dropped", lambda row: row.dropped or None, str),
+    Column("Tokens/s", lambda row: row.tokens_per_second, three_digits),
+    Column("FLOP/s", lambda row: row.flop_per_second, format_flop),
+    Column("Of matmul", lambda row: row.product_share, percent, "%"),
+    Column("Data", lambda row: checked(row.check)),
+)
+_PARTS: Final[tuple[Column[Trained], ...]] = (
+    *_STEP,
     Column("In turns", lambda row: row.step_ns, format_time),
     Column("Alone", lambda row: _bar(row, row.compute_ns), format_time, group="Computation"),
     Column("Alone", lambda row: _bar(row, row.communication_ns), format_time, group="Communication"),
@@ -258,12 +270,6 @@ _COLUMNS: Final[tuple[Column[Trained], ...]] = (
     Column("Hidden", lambda row: row.hidden, percent, "%", group="Communication"),
     Column("Idle", lambda row: row.exposed_share if row.bubble is not None else None, percent, "%", group="Pipeline"),
     Column("Bubble", lambda row: row.bubble, percent, "%", group="Pipeline"),
-    Column("Sent", lambda row: row.sent_bytes, lambda sent: format_size(round(sent))),
-    Column("Dropped", lambda row: row.dropped or None, str),
-    Column("Tokens/s", lambda row: row.tokens_per_second, three_digits),
-    Column("FLOP/s", lambda row: row.flop_per_second, format_flop),
-    Column("Of matmul", lambda row: row.product_share, percent, "%"),
-    Column("Data", lambda row: checked(row.check)),
 )
 
 _JUDGED: Final[tuple[Column[StepVerdict], ...]] = (
@@ -347,23 +353,25 @@ def steps(verdicts: Sequence[StepVerdict]) -> Section | None:
     if not verdicts:
         return None
     measured = [verdict.step for verdict in verdicts]
-    notes = ["Bars are shares of the step. Sent: S × bus factor of each call, for the rank that sends most."]
+    sent = ["Sent: S × bus factor of each call, for the rank that sends most."]
+    if any(step.product_share is not None for step in measured):
+        sent.append("Of matmul: FLOP/s over those of the largest matmul in this run.")
+    if any(step.dropped for step in measured):
+        sent.append("Dropped: tokens dropped because an expert was full.")
+    if any(step.workload.wait_ns is not None for step in measured):
+        sent.append(_WAITED)
+    notes = ["Bars are shares of the step."]
     if any(step.bubble is not None for step in measured):
         notes.append("Idle: exposed share of the step, with messages. Bubble: (p−1)/(m v + p−1), without messages.")
-    if any(step.product_share is not None for step in measured):
-        notes.append("Of matmul: FLOP/s over those of the largest matmul in this run.")
-    if any(step.dropped for step in measured):
-        notes.append("Dropped: tokens dropped because an expert was full.")
-    if any(step.workload.wait_ns is not None for step in measured):
-        notes.append(_WAITED)
-    rows = table("Steps", _COLUMNS, measured, *notes)
+    rates = table("Steps", _RATES, measured, *sent)
+    parts = table("Parts of the steps", _PARTS, measured, *notes)
     judged = table("Parts and predictions", _JUDGED, verdicts, _SHARES)
     places = [table("The fastest first", _RANKED, order, _WAITS)] if (order := ranked(measured)) else []
     lates = [table("One delayed rank", _SLOWED, late, _LATE)] if (late := slowed(measured)) else []
     full = [(step, step.fullest, step.computed_memory) for step in measured if step.workload.slow_ns is None]
     held = [(step, rank, computed) for step, rank, computed in full if rank is not None and computed is not None]
     memories = [table("Memory", _MEMORY, held, _REMEMBERED)] if held else []
-    return Section("steps", "Training steps", (Paragraph(_HOW), rows, judged, *places, *lates, *memories))
+    return Section("steps", "Training steps", (Paragraph(_HOW), rates, parts, judged, *places, *lates, *memories))
 
 
 _MEASURED: Final[tuple[Column[StepVerdict], ...]] = (
