@@ -10,6 +10,9 @@ from golden import FOLDER
 from busbw.errors import UsageError
 from busbw_analysis.cli.explain import explain, meanings
 from busbw_analysis.data.summary import FLAGS, CaseState
+from busbw_analysis.diagnosis.causes import CAUSES
+from busbw_analysis.diagnosis.curves import DOUBTS
+from busbw_analysis.diagnosis.findings import CODES
 
 _TABLES = sorted(path for path in FOLDER.rglob("*.txt") if path.parent.name != "list")
 
@@ -49,6 +52,11 @@ def _is(heading: str, names: str) -> bool:
 @pytest.mark.parametrize("word", [*FLAGS, *typing.get_args(CaseState), "EXTRAPOLATED", "NOT VALIDATED"])
 def test_every_flag_and_state_is_explained(word: str) -> None:
     assert meanings(word)
+
+
+@pytest.mark.parametrize("code", sorted({*CODES, *CAUSES, *DOUBTS}))
+def test_every_code_of_a_finding_is_explained(code: str) -> None:
+    assert any(_is(code, names) for names in meanings(code))
 
 
 @pytest.mark.parametrize(

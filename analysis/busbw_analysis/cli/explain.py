@@ -1,6 +1,8 @@
 """The command ``busbw explain``: what the flags and headings of tables mean."""
 
+import re
 from difflib import get_close_matches
+from typing import Final
 
 import click
 
@@ -12,6 +14,9 @@ from busbw_analysis.report.run import glossary_terms, heading_terms
 from busbw_analysis.report.to_terminal import render_lines
 
 
+_WORD: Final = re.compile(r"[\w-]")
+
+
 def meanings(words: str) -> dict[str, str]:
     """The terms that begin with ``words`` and their meanings: those that have them as whole words, if any do.
 
@@ -20,7 +25,7 @@ def meanings(words: str) -> dict[str, str]:
     given = words.lower()
     names = {**heading_terms(), **dict(glossary_terms()), **FLAGS} if given else FLAGS
     begun = {name: text for name, text in names.items() if name.lower().startswith(given)}
-    whole = {name: text for name, text in begun.items() if not name[len(given) :][:1].isalnum()} if given else {}
+    whole = {name: text for name, text in begun.items() if given and not _WORD.match(name, len(given))}
     found = whole or begun
     terms = grouped(sorted(found, key=len) if given else found, found.__getitem__)
     return {", ".join(names): text for text, names in terms.items()}

@@ -390,3 +390,5 @@ _RULES: Final = (
 
 Shared cores come before stragglers, because a rank that waits for a core is late, too.
 """
+CAUSES: Final = tuple(rule.code for rule in _RULES)
+"""Codes of the causes."""

@@ -184,7 +184,8 @@ def heading_terms() -> dict[str, str]:
     headings = {name: meanings[term] for term, entry in _glossary().items() for name in entry.get("headings", ())}
     others = dict(_read(_HEADINGS))
     same: dict[str, str] = others.pop("same")
-    return headings | others | {name: {**meanings, **others}[term] for name, term in same.items()}
+    codes: dict[str, str] = others.pop("codes")
+    return headings | codes | others | {name: {**meanings, **others}[term] for name, term in same.items()}
 
 
 def anchor_of(term: str) -> str:
