@@ -13,7 +13,6 @@ from busbw_analysis.data.summary import FLAGS
 from busbw_analysis.report.run import glossary_terms, heading_terms
 from busbw_analysis.report.to_terminal import render_lines
 
-
 _WORD: Final = re.compile(r"[\w-]")
 
 
