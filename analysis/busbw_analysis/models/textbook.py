@@ -262,7 +262,8 @@ def _all_reduce_by_tree(name: str, children: int, in_words: str) -> CostModel:
     return _all_reduce(
         name,
         lambda n, *_: 2 * len(levels(n, children)),
-        f"2d α + 2c S β + c S γ, d levels, c: children summed over the levels, {children} each, fewer in a last level with less than {in_words}",
+        f"2d α + 2c S β + c S γ, d levels, c: children summed over the levels, {children} each, fewer in a last level "
+        f"with less than {in_words}",
         "counted",
         sent=twice(in_a_row),
         added=in_a_row,
