@@ -12,7 +12,7 @@ from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.diagnosis.answer import SCATTERED, dots
 from busbw_analysis.diagnosis.compare import Compared, Comparison
-from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict, percent, undetected
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict, scatter_in_words, shown_from
 
 _STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
 """Index of the strongest band of a verdict, with the bands sorted by ratio."""
@@ -165,7 +165,7 @@ def decides(comparison: Comparison) -> str:
         else "take launches in turns (A B B A …) and compare with --paired, which cancels slow drift"
     )
     where = " in the other undecided bands" if counts else ""
-    detect = f"{min(comparison.launches)} {of} {undetected(*seen)}{where}"
+    detect = f"{min(comparison.launches)} {of} {shown_from(*seen)}{where}"
     return sentences(decided, f"{better}: {detect}, and {MOST_LAUNCHES} would not be enough")
 
 
@@ -206,7 +206,7 @@ def trust_in_comparison(comparison: Comparison) -> tuple[int, tuple[str, ...]]:
     elif comparison.paired and count_a == count_b:
         many = counted(count_a, "pair of launches", "pairs of launches")
     where = " on a busy machine" if "disturbed" in codes else ""
-    differ = "" if scatter is None else f"; launches of a side differ by ± {percent(scatter)}"
+    differ = "" if scatter is None else f"; launches of a side differ by {scatter_in_words(scatter)}"
     order = (
         "all launches of one side were taken before those of the other, so a change of the machine looks like a "
         "difference. To rule that out, take launches in turns (A B B A …) and use --paired"

@@ -191,7 +191,7 @@ def _of_group(name: str, summary: CaseSummary, group: GroupSummary, peak: Peak |
         high_ns=group.interval.high_ns,
         interval=group.interval.kind,
         peak_share=share,
-        peak=None if peak is None or share is None else peak.what,
+        peak=None if peak is None or share is None else peak.source,
         denominator=None if peak is None or share is None else peak.denominator,
         overlap=group.overlap,
         traffic=None if factor is None or group.algbw is None else factor * group.algbw,
@@ -313,7 +313,7 @@ def _number(number: CaseNumber, row: ShownRow) -> float | None:
 def _peaks(rows: Sequence[ShownRow]) -> str:
     """The peak that the percentages of a section refer to; the report has the whole sentence."""
     peaks = {
-        f"{format_rate(rate / row.peak_share)}, {row.peak}": None
+        f"{format_rate(rate / row.peak_share)}, from {row.peak}": None
         for row in rows
         if row.peak_share and row.peak and (rate := row.algbw if row.busbw is None else row.busbw)
     }
