@@ -89,8 +89,9 @@ class Answer:
     action: what to do.
     trust: number of launches, their scatter, and the smallest difference that they can show.
     measured: what ran, how much of it was measured and verified, and the highest busbw.
-    confidence: 0 to 4; one point each if everything was measured and verified, launches are enough for a test
-        in ``busbw compare``, the machine was quiet, and launches scatter by at most ± 10 %. Shown as dots before ``trust``.
+    confidence: 0 to 4; one point each if everything was measured and verified, launches are enough for a test in
+        ``busbw compare``, the machine was quiet, and launches scatter by at most ± 10 %. Shown as dots before
+        ``trust``.
     pooled: ids of the runs whose launches are pooled; empty for a single run.
     causes: the causes that ``cause`` names.
     verdicts: the verdicts of the judgement, each with the code of the cause that explains it; None if there is none.

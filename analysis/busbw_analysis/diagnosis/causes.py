@@ -125,6 +125,13 @@ def _after_failures(judgement: Judgement) -> str:
     return f"read the error of each case (busbw show), then {rest}"
 
 
+def _after_wrong_data(judgement: Judgement) -> str:
+    """Resuming a run does not repeat them, either."""
+    native = any(stored.run.imported is None for stored in judgement.runs)
+    again = "measure these cases again in a new run (--resume does not repeat them)" if native else "run the tool again"
+    return f"{again}; if their data stay wrong, do not use this backend here, and report it to its authors"
+
+
 def _lacks(stored: StoredRun) -> bool:
     """Whether a resumption would measure something."""
     progress = progress_of(stored)
@@ -137,8 +144,8 @@ def _fewer_ranks(judgement: Judgement) -> str:
     where = "" if len(crowded) == 1 else " per host"
     cases = [row.case for row in judgement.cases]
     asked = any(case.group == ASKED for case in cases)
-    fewest = LEAST_NODES if asked else _FEWEST_PAIRED if any(case.op in PAIRED for case in cases) else 2
-    fewer = f"rerun with --ranks {cores}{where}, or " if cores >= fewest else ""
+    pairless = " (too few to compare pairs)" if cores < _FEWEST_PAIRED and any(case.op in PAIRED for case in cases) else ""
+    fewer = f"rerun with --ranks {cores}{where}{pairless}, or " if cores >= (LEAST_NODES if asked else 2) else ""
     return f"{fewer}use a host with {ranks} cores"
 
 
@@ -247,7 +254,7 @@ def _other_peak(judgement: Judgement) -> str:
     given = [log.given for stored in judgement.runs if (log := stored.run.imported) is not None and log.given]
     if given:
         facts = " ".join(f"--{name} {value!r}" for name, value in given[0].items())
-        return f"check {facts} against the hosts, or give the right peak with --peaks (busbw peaks lists the known ones)"
+        return f"check {facts} against the hosts, or give the right peak with --peaks (busbw peaks lists known ones)"
     highest = _highest_above(judgement)
     by_sockets = highest is not None and highest[1].level == "plain TCP of a host"
     return _ALONE if by_sockets else "give the right peak with --peaks (busbw peaks lists the known ones)"
@@ -338,11 +345,17 @@ _CONTRASTED: Final = {
     "asymmetric": "a link is slower in one direction",
 }
 """The same in a few words."""
+
+
+def _contrast(code: str) -> Callable[[Judgement], str]:
+    return lambda _: _CONTRASTED[code]
+
+
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"
 _RULES: Final = (
     _Rule(
         "wrong-data",
-        "run these cases again; if their data stay wrong, do not use this backend here, and report it to its authors",
+        _after_wrong_data,
     ),
     _Rule("failed", _after_failures),
     _Rule("no-end", _measure_rest),
@@ -365,10 +378,7 @@ _RULES: Final = (
         fault=_straggler,
     ),
     _Rule("slow-link", _check_link, lambda *_: True, fault=_slowest_of_pairs),
-    *(
-        _Rule(code, action, lambda *_: True, fault=lambda _, fault=_CONTRASTED[code]: fault)
-        for code, action in CONTRASTS.items()
-    ),
+    *(_Rule(code, action, lambda *_: True, fault=_contrast(code)) for code, action in CONTRASTS.items()),
     _Rule("disturbed", _ALONE, _disturbed, always=False),
     _Rule(
         "no-spare-core",

@@ -142,8 +142,10 @@ def decides(comparison: Comparison) -> str:
     """
     undecided = [band.verdict for band in comparison.bands if band.verdict.word == "cannot tell"]
     fewest = max((verdict.fewest or 0 for verdict in undecided), default=0)
-    if not undecided or comparison.imported:
+    if not undecided:
         return ""
+    if fewest and comparison.imported:
+        return f"give {fewest} logs or tables of each side or more, separated by commas: one number a side has no test"
     if fewest:
         of = "launches" if comparison.by else "pairs of launches" if comparison.paired else "launches of each side"
         among = f" among {len(comparison.bands)} bands" if len(comparison.bands) > 1 else ""

@@ -177,7 +177,7 @@ def _most_share(curve: Curve) -> float:
 
 
 def summed_on_the_way(op: str, peak: Peak) -> float:
-    """How many times the peak an op reaches if switches add (NVLink SHARP, SHARP): each byte of S passes a link once."""
+    """How many times the peak an op reaches if switches add (NVLink SHARP, SHARP): S passes each link once."""
     adding = op in REDUCING and peak.level in {"links of GPUs", "network"}
     return max(1.0, peak.rate / peak.algbw) if adding else 1.0
 

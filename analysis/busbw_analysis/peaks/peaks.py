@@ -437,8 +437,8 @@ def _copying_peak(series: Series, hardware: Hardware, host: str) -> Peak | Unava
         least, ops = format_size(LEAST_COPY_BYTES), "memory_copy, tcp_stream and ping_pong" if tcp else "memory_copy"
         return Unavailable(
             "no-memory-copy",
-            f"memory_copy of {least} or more gives the peak of ranks on one host, and was not measured on {host}: add "
-            f"{ops} to the plan, or rerun --op without --no-baseline",
+            f"memory_copy of {least} or more gives the peak of ranks on one host, and has no result on {host}: add "
+            f"{ops} of {least} in mode isolated to the plan, or rerun --op without --no-baseline",
         )
     point = series.points[-1]
     moved = point.wire_bytes * series.sharing / point.size_bytes

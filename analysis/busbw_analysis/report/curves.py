@@ -517,8 +517,8 @@ HOW: Final = (
     f"{NEAR_PEAK:.0%} of the peak ({NEAR_PRACTICAL:.0%} of the rate reached in practice), or at most "
     f"{MODEL_TOLERANCE:g} times the model's time. Faster: all of the interval or range of launches is below 1/"
     f"{MODEL_TOLERANCE:g} of it. Undecided: the interval or range contains a limit, so more launches would decide. "
-    "Cannot tell: the measurements behind the model or the peak were disturbed, scatter by a factor of 2, or contradict "
-    "the results; or a rate is above the peak."
+    "Cannot tell: the measurements behind the model or the peak were disturbed, scatter by a factor of 2, or "
+    "contradict the results; or a rate is above the peak."
 )
 _SYMBOLS: Final[dict[Status, str]] = {
     "slower": "✗",
@@ -560,7 +560,10 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     by_peak = by_key(
         ((rate.peak, rate.what), op) for op, rate in best.items() if rate is not None and rate.what is not None
     )
-    peaks = (f"100 % of peak is {format_rate(peak)} for {', '.join(ops)}: {what}" for (peak, what), ops in by_peak.items())
+    peaks = (
+        f"100 % of peak is {format_rate(peak)} for {', '.join(ops)}, from {what}"
+        for (peak, what), ops in by_peak.items()
+    )
     return table("Verdicts by operation and size", columns, by_op, HOW, *peaks)
 
 
