@@ -21,6 +21,7 @@ from busbw_analysis.diagnosis.hypothesis_tests import (
     estimate,
     launches_needed,
     percent,
+    scatter_in_words,
     shown_from,
     verdicts,
 )
@@ -240,3 +241,12 @@ def test_no_difference_beyond_a_thousand_percent_is_printed(differences: list[fl
     for share in differences:
         if share <= MOST_DIFFERENCE:
             assert float(percent(share).removesuffix(" %")) == pytest.approx(100 * share, rel=0.06)
+
+
+@given(st.floats(1e-4, 100))
+def test_scatter_is_never_more_than_a_whole_below(share: float) -> None:
+    """Times were said to scatter by ± 357 %."""
+    words = scatter_in_words(share)
+    number = float(re.sub(r"[^\d.e-]", "", words.replace(",", "")))
+    assert number == pytest.approx(100 * share if share <= 1 else 1 + share, rel=0.06)
+    assert ("±" in words) == (share <= 1)

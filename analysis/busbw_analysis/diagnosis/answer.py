@@ -489,7 +489,7 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
     busy = codes & {"disturbed", "throttled", "launches-differ"}
     doubts = codes & {"not-checked", "store"} or any(finding.severity == "bad" for finding in judgement.findings)
     whole = not doubts and all(row.state in {"measured", "skipped"} for row in judgement.cases)
-    tests = tests_of(judgement)
+    tests = count_tests(judgement)
     enough = launches >= fewest_launches(tests, paired=False)
     points = (whole, enough, not busy, scatter is not None and scatter <= SCATTERED)
     most = max(_launch_counts(judgement))
@@ -516,7 +516,7 @@ def _bands_of(verdicts: Sequence[Verdict]) -> str:
     return listed((f"{name} {listed(of)}" for name, of in bands.items()), _MOST_SHOWN)
 
 
-def tests_of(judgement: Judgement) -> int:
+def count_tests(judgement: Judgement) -> int:
     """The number of tests of a comparison with a run like this: one for each band of sizes of each curve."""
     cases = (row.case for row in judgement.cases if row.state != "skipped" and row.case.mode != "overlap")
     return len({(structs.replace(case, size_bytes=0), band_of(case.size_bytes)) for case in cases})
@@ -596,7 +596,7 @@ def more_launches(judgement: Judgement) -> str:
     if scatter is None:
         return "--launches 6 would give an interval over launches"
     for target in _TARGETS:
-        needed = launches_needed(math.log1p(scatter), target, tests_of(judgement))
+        needed = launches_needed(math.log1p(scatter), target, count_tests(judgement))
         if needed is not None and needed <= _MOST_LAUNCHES:
             more = needed > fewest_made(judgement)
             return f"--launches {needed} would detect differences of {percent(target)}" if more else ""

@@ -144,8 +144,9 @@ def _fewer_ranks(judgement: Judgement) -> str:
     where = "" if len(crowded) == 1 else " per host"
     cases = [row.case for row in judgement.cases]
     asked = any(case.group == ASKED for case in cases)
-    pairless = " (too few to compare pairs)" if cores < _FEWEST_PAIRED and any(case.op in PAIRED for case in cases) else ""
-    fewer = f"rerun with --ranks {cores}{where}{pairless}, or " if cores >= (LEAST_NODES if asked else 2) else ""
+    pairs = any(case.op in PAIRED for case in cases)
+    too_few = " (too few to compare pairs)" if pairs and cores < _FEWEST_PAIRED else ""
+    fewer = f"rerun with --ranks {cores}{where}{too_few}, or " if cores >= (LEAST_NODES if asked else 2) else ""
     return f"{fewer}use a host with {ranks} cores"
 
 
