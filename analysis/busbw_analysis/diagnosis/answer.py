@@ -240,7 +240,8 @@ def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], ver
     doubts = [doubt for doubt in undecided if doubt is not None]
     if status == "undecided" and doubts and len(doubts) == len(undecided):
         faults = [cause.fault for cause in causes if cause.fault]
-        return sentences(*faults, f"{'rates: ' if faults else ''}cannot tell: {DOUBTS[doubts[0]]}")
+        why = f"rates: cannot tell, {DOUBTS[doubts[0]]}" if faults else f"cannot tell: {DOUBTS[doubts[0]]}"
+        return sentences(*faults, why)
     codes = {cause.code for cause in causes}
     if status == "as expected" and codes:
         apart = any(cause.code in CONTRASTS for cause in causes)
@@ -345,8 +346,9 @@ def _lacks(judgement: Judgement) -> str:
 
 def _in_band(judged: Sequence[Verdict]) -> str:
     """How many curves are slower, undecided, as expected and faster, each with its number."""
+    at = _at(judged)
     if len(judged) == 1:
-        return judged[0].text
+        return f"{judged[0].word}{at}: {judged[0].reached}"
     slower = [verdict for verdict in judged if verdict.status == "slower"]
     doubted = [verdict for verdict in judged if verdict.doubt is not None]
     unsure = [verdict for verdict in judged if verdict.status == "undecided" and verdict not in doubted]
@@ -355,7 +357,8 @@ def _in_band(judged: Sequence[Verdict]) -> str:
     if len(fine) == len(judged):
         # One if the curves differ only in place or out of place: the fastest, which is the highest busbw, too.
         kinds = {(verdict.op, verdict.status) for verdict in judged}
-        return min(judged, key=_time).text if len(kinds) == 1 else f"as expected{_range(fine)}"
+        fastest = min(judged, key=lambda verdict: verdict.time_ns)
+        return f"as expected{at}{f': {fastest.reached}' if len(kinds) == 1 else _range(fine)}"
     parts = []
     for word, members in (("slower", slower), ("undecided", unsure)):
         if members:
@@ -372,11 +375,14 @@ def _in_band(judged: Sequence[Verdict]) -> str:
         parts.append((len(faster), f"faster, {which}{_name(most, judged)} ({most.reached})"))
     kind = "operations" if len({verdict.op for verdict in judged}) == len(judged) else "curves"
     of = f" of {len(judged)} {kind}"
-    return ", ".join(f"{count}{'' if place else of} {text}" for place, (count, text) in enumerate(parts))
+    counts = ", ".join(f"{count}{'' if place else of} {text}" for place, (count, text) in enumerate(parts))
+    return f"{at.strip()}, {counts}" if at else counts
 
 
-def _time(verdict: Verdict) -> float:
-    return verdict.time_ns
+def _at(judged: Sequence[Verdict]) -> str:
+    """The size that all are judged at; "" if there is none."""
+    sizes = {verdict.size_bytes for verdict in judged}
+    return f" at {format_size(max(sizes))}" if len(sizes) == 1 and max(sizes) else ""
 
 
 def _range(verdicts: Sequence[Verdict]) -> str:
@@ -498,8 +504,8 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
     if scatter is None:
         text = f"{many}{where}: another may differ by more than ±, which covers only this launch"
     elif not enough:
-        among = f"in {tests} bands of sizes" if tests > 1 else "for differences"
-        few = f"are too few to test {among}"
+        among = f" in {tests} bands of sizes" if tests > 1 else ""
+        few = f"are too few to test for differences{among}"
         text = f"{many}{where}, whose times scatter by {scatter_in_words(scatter)}, {few}"
     else:
         text = f"{many}{where} {shown_from(smallest_difference(math.log1p(scatter), launches, tests))}"

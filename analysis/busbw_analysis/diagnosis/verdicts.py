@@ -109,9 +109,13 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """Status, size and number."""
-        at = f" at {format_size(self.size_bytes)}" if self.size_bytes else ""
-        return f"{'cannot tell' if self.doubt else self.status}{at}: {self.reached}"
+        """Status and number."""
+        return f"{self.word}: {self.reached}"
+
+    @property
+    def word(self) -> str:
+        """The status, as it is shown."""
+        return "cannot tell" if self.doubt else self.status
 
 
 def verdicts_on(curve: Curve, doubts: Doubts) -> Iterator[Verdict]:
