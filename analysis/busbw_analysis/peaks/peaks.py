@@ -122,10 +122,10 @@ class Peak:
 
     @property
     def allowance(self) -> str:
-        """The rate that is 100 %, and what allows it."""
+        """The rate that is 100 %, and the part that it is of or, with another rate, comes from."""
         if self.source == self.what:
             return f"{format_rate(self.busbw or self.algbw)} of {self.name}"
-        return f"{format_rate(self.busbw)} of busbw that {self._with_rate(self.name)} allow"
+        return f"{format_rate(self.busbw)} of busbw from {self._with_rate(self.name)}"
 
     def _with_rate(self, name: str) -> str:
         same = self.busbw is None or math.isclose(self.busbw, self.rate, rel_tol=_ROUNDED)
