@@ -144,9 +144,10 @@ def _fewer_ranks(judgement: Judgement) -> str:
     where = "" if len(crowded) == 1 else " per host"
     cases = [row.case for row in judgement.cases]
     asked = any(case.group == ASKED for case in cases)
-    pairs = any(case.op in PAIRED for case in cases)
-    too_few = " (too few to compare pairs)" if pairs and cores < _FEWEST_PAIRED else ""
-    fewer = f"rerun with --ranks {cores}{where}{too_few}, or " if cores >= (LEAST_NODES if asked else 2) else ""
+    paired = {case.op in PAIRED for case in cases}
+    fewest = LEAST_NODES if asked else _FEWEST_PAIRED if paired == {True} else 2
+    too_few = " (too few to compare pairs)" if True in paired and cores < _FEWEST_PAIRED else ""
+    fewer = f"rerun with --ranks {cores}{where}{too_few}, or " if cores >= fewest else ""
     return f"{fewer}use a host with {ranks} cores"
 
 
@@ -157,13 +158,13 @@ def _check_link(judgement: Judgement) -> str:
 
 
 def _straggler(judgement: Judgement) -> str:
-    (member, *_) = (member for group in judgement.results.lateness for member in group.flagged)
-    return f"rank {member.rank} is a straggler"
+    late = (member.rank for group in judgement.results.lateness for member in group.flagged)
+    return next((f"rank {rank} is a straggler" for rank in late), "")
 
 
 def _slowest_of_pairs(judgement: Judgement) -> str:
-    worst = min((outlier for matrix in judgement.matrices for outlier in matrix.outliers), key=lambda part: part.ratio)
-    return f"{worst.name} is slow in pairs ({worst.ratio:.0%})"
+    outliers = sorted((part for matrix in judgement.matrices for part in matrix.outliers), key=lambda part: part.ratio)
+    return next((f"{part.name} is slow in pairs ({100 * part.ratio:.0f} %)" for part in outliers), "")
 
 
 def _disturbed(judgement: Judgement, verdict: Verdict) -> bool:
