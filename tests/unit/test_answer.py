@@ -19,10 +19,10 @@ from busbw.runs.records import BackendTraits, Case, EndStatus, Failed, FailureCa
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate
 from busbw_analysis.assembly.judge import judge
-from busbw_analysis.data.bands import band_of
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.diagnosis.answer import Answer, answer_of, count_tests, scatter_of
+from busbw_analysis.diagnosis.compare import compare
 from busbw_analysis.diagnosis.findings import Finding, ranked
 from busbw_analysis.diagnosis.hypothesis_tests import fewest_launches, launches_needed, smallest_difference
 from busbw_analysis.models.results import results_of
@@ -388,7 +388,8 @@ def test_launches_are_counted_for_all_bands_that_a_comparison_tests(
     cases = [case("all_reduce", size) for size in sizes]
     runs = [pool((synthetic_run(cases, World(launch_noise=0.01), launches=count),)) for count in (launches, 2)]
     judged, few = (judge(run) for run in runs)
-    bands = {band_of(size) for size in sizes}
+    other = pool((synthetic_run(cases, World(launch_noise=0.01), launches=2, seed=1),))
+    bands = compare(runs[0], other).bands
     assert count_tests(judged) == len(bands)
     assert (answer_of(judged).confidence == 4) == enough
     (needed,) = re.findall(r"--launches (\d+) ", answer_of(few).trust)

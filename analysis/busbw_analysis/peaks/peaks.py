@@ -117,19 +117,24 @@ class Peak:
 
     @property
     def source(self) -> str:
-        """``what``, with its own rate if that is another one than the busbw."""
-        return self._with_rate(self.what)
+        """``what``; if its own rate is another one than the busbw, with that and the bytes that a byte of busbw takes."""
+        if not self._converted:
+            return self.what
+        return f"{self._with_rate(self.what)}, {self.rate / (self.busbw or 1):.3g} bytes for each byte of busbw"
 
     @property
     def allowance(self) -> str:
         """The rate that is 100 %, and the part that it is of or, with another rate, comes from."""
-        if self.source == self.what:
+        if not self._converted:
             return f"{format_rate(self.busbw or self.algbw)} of {self.name}"
         return f"{format_rate(self.busbw)} of busbw from {self._with_rate(self.name)}"
 
+    @property
+    def _converted(self) -> bool:
+        return self.busbw is not None and not math.isclose(self.busbw, self.rate, rel_tol=_ROUNDED)
+
     def _with_rate(self, name: str) -> str:
-        same = self.busbw is None or math.isclose(self.busbw, self.rate, rel_tol=_ROUNDED)
-        return name if same else f"{format_rate(self.rate)} of {name}"
+        return f"{format_rate(self.rate)} of {name}"
 
     def with_clause(self, clause: str) -> "Peak":
         """The peak with ``clause`` after the others."""
