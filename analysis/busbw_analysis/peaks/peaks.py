@@ -117,7 +117,7 @@ class Peak:
 
     @property
     def source(self) -> str:
-        """``what``; if its own rate is another one than the busbw, with that and the bytes that a byte of busbw takes."""
+        """``what``; with its own rate and the bytes for each byte of busbw, if these are not 1."""
         if not self._converted:
             return self.what
         return f"{self._with_rate(self.what)}, {self.rate / (self.busbw or 1):.3g} bytes for each byte of busbw"
