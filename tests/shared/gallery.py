@@ -152,7 +152,7 @@ def gallery() -> Iterator[str]:
         yield ""
         answer = answer_of(judgement)
         yield from (f"- {label}: {text}" for label, text in answer.lines if label not in _REPEATED)
-        yield _row(_decisive(show_rows(judgement), answer.verdicts))
+        yield _row(_decisive(show_rows(judgement), answer.verdicts), judged=bool(answer.bands))
 
 
 def _decisive(rows: list[ShownRow], verdicts: Iterable[Verdict]) -> ShownRow:
@@ -173,13 +173,14 @@ def _decisive(rows: list[ShownRow], verdicts: Iterable[Verdict]) -> ShownRow:
     )
 
 
-def _row(row: ShownRow) -> str:
+def _row(row: ShownRow, *, judged: bool) -> str:
+    """The row, without its share of the peak if that is ``judged`` above it."""
     ranks = row.ranks or ()
     rate = row.algbw if row.busbw is None else row.busbw
     numbers = (
         format_time(row.time_ns) if row.time_ns else "",
         format_rate(rate) if rate else "",
-        f"{percent(row.peak_share)} % of its peak" if row.peak_share else "",
+        f"{percent(row.peak_share)} % of its peak" if row.peak_share and not judged else "",
     )
     where = f" of rank {ranks[0]}" if len(ranks) == 1 else ""
     return f"- {row.case.op}{where}, {format_size(row.case.size_bytes)}: {', '.join(filter(None, numbers))}"

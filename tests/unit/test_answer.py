@@ -21,9 +21,10 @@ from busbw.units import format_rate
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.sentences import sentences
-from busbw_analysis.diagnosis.answer import Answer, answer_of, scatter_of
+from busbw_analysis.diagnosis.answer import Answer, answer_of, count_tests, scatter_of
+from busbw_analysis.diagnosis.compare import compare
 from busbw_analysis.diagnosis.findings import Finding, ranked
-from busbw_analysis.diagnosis.hypothesis_tests import launches_needed, smallest_difference
+from busbw_analysis.diagnosis.hypothesis_tests import fewest_launches, launches_needed, smallest_difference
 from busbw_analysis.models.results import results_of
 from busbw_analysis.report.curves import reasons
 from busbw_analysis.report.document import Paragraph, Table, ends_of
@@ -211,9 +212,11 @@ def test_only_what_a_resumption_tries_again_is_sent_to_one(cause: FailureCause) 
     assert ("--resume" in texts) == (cause == "rank_lost")
 
 
-@pytest.mark.parametrize(("op", "cores", "fewer"), [("pair_matrix", 2, False), ("pair_matrix", 3, True)])
-def test_a_pair_matrix_is_not_sent_to_two_ranks(op: str, cores: int, *, fewer: bool) -> None:
-    stored = synthetic_run([case(op, 1 << 20)], machine=Machine(usable_cores=cores))
+@pytest.mark.parametrize(
+    ("op", "cores", "fewer"), [("pair_matrix", 2, False), ("pair_matrix", 3, True), ("all_reduce", 2, True)]
+)
+def test_a_pair_matrix_alone_is_not_sent_to_two_ranks(op: str, cores: int, *, fewer: bool) -> None:
+    stored = synthetic_run([case(of, 1 << 20) for of in {op, "pair_matrix"}], machine=Machine(usable_cores=cores))
     assert (f"--ranks {cores}" in answer(stored).action) == fewer
 
 
@@ -297,7 +300,7 @@ def test_a_model_that_most_operations_beat_by_far_is_doubted_and_not_the_run_pra
     assert "model" not in found.answer, "what is doubted judges nothing"
 
 
-@pytest.mark.parametrize(("launches", "points"), [(1, 2), (3, 3), (4, 4)])
+@pytest.mark.parametrize(("launches", "points"), [(1, 2), (4, 3), (5, 4)])
 def test_few_launches_cost_confidence(launches: int, points: int) -> None:
     assert answer(run_of(launches=launches)).confidence == points
 
@@ -362,3 +365,49 @@ def test_the_worst_of_two_curves_of_one_op_is_told_from_the_other() -> None:
     faster = replace(slow, key=other, model_ratio=2.0)
     found = answer_of(replace(judgement, verdicts=(slow, faster)))
     assert "place" in found.answer
+
+
+def test_a_fault_is_in_the_headline_beside_a_peak_that_decides_nothing() -> None:
+    """The headline was only that the peak is too low, while all pairs of rank 2 ran at a third of the others' rate."""
+    pieces = (Piece(1e-6, 1e-10),)
+    by_op = {"memory_copy": (Piece(0.0, 1e-9),), "all_reduce": pieces, "pair_matrix": pieces}
+    world = World(by_op=by_op, sample_noise=0.01, slow_ranks=(2,), slow_factor=3.0)
+    cases = [case("all_reduce", 16 << 20), case("memory_copy", 16 << 20), case("pair_matrix", 1 << 20)]
+    for slow in (True, False):
+        found = answer(synthetic_run(cases, world if slow else replace(world, slow_ranks=()), launches=6))
+        assert (found.status, {verdict.doubt for verdict in found.verdicts}) == ("undecided", {"exceeded"})
+        assert codes(found) == [*(["slow-link"] if slow else []), "above-peak"]
+        assert ("rank 2" in found.headline.casefold(), "33 %" in found.headline) == (slow, slow)
+
+
+@pytest.mark.parametrize(("sizes", "launches", "enough"), [((64,), 4, True), (SIZES, 4, False), (SIZES, 5, True)])
+def test_launches_are_counted_for_all_bands_that_a_comparison_tests(
+    sizes: tuple[int, ...], launches: int, *, enough: bool
+) -> None:
+    """4 launches were recommended where the comparison of 4 bands took at least 5."""
+    cases = [case("all_reduce", size) for size in sizes]
+    runs = [pool((synthetic_run(cases, World(launch_noise=0.01), launches=count),)) for count in (launches, 2)]
+    judged, few = (judge(run) for run in runs)
+    other = pool((synthetic_run(cases, World(launch_noise=0.01), launches=2, seed=1),))
+    bands = compare(runs[0], other).bands
+    assert count_tests(judged) == len(bands)
+    assert (answer_of(judged).confidence == 4) == enough
+    (needed,) = re.findall(r"--launches (\d+) ", answer_of(few).trust)
+    assert int(needed) >= fewest_launches(len(bands), paired=False)
+
+
+def test_the_verdict_on_curves_in_place_and_out_of_place_has_the_highest_busbw_and_its_size() -> None:
+    world = World(by_op={"memory_copy": (Piece(0.0, 6e-11),)}, sample_noise=0.03, launch_noise=0.02)
+    cases = [case("all_reduce", 16 << 20, in_place=way) for way in (True, False)]
+    judgement = judge(pool((synthetic_run([*cases, case("memory_copy", 16 << 20)], world, launches=6),)))
+    text = dict(answer_of(judgement).bands)["large"]
+    assert f"{100 * require(require(judgement.best).share):.3g} %" in text
+    assert "16 MiB" in text
+
+
+def test_what_has_wrong_data_is_not_measured_again_by_resuming_the_run() -> None:
+    cases = [case("all_reduce", size) for size in SIZES]
+    end = SyntheticEnd(failed={cases[0]: "wrong data"}, reached=2, ended="interrupted")
+    found = answer(synthetic_run(cases, World(), end=end))
+    assert codes(found)[0] == "wrong-data"
+    assert "new run" in found.action

@@ -522,3 +522,7 @@ def test_a_slow_node_costs_what_the_planner_computes_with_its_rates(tmp_path: Pa
     folder = write_synthetic(tmp_path, fleet_run({"n03": TWICE})[0])
     words = ["--model", "Llama 3 8B,layers=32", "--layout", "dp=16,tp=8", "--network", "4X NDR", "--json"]
     assert json.loads(invoke(str(folder), *words).stdout)["cost"]["network"] == pytest.approx(cost.network)
+
+
+def test_of_logs_the_pairs_are_counted_and_not_the_rounds(tmp_path: Path) -> None:
+    assert f"{len(HOSTS) * (len(HOSTS) - 1) // 2} pairs" in " ".join(invoke(*pair_logs(tmp_path, "n03")).stdout.split())

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from exhaustive import trials
 from hypothesis import given
 from hypothesis import strategies as st
 from testing.gates import against_baseline, against_limits, bands, failed, real_launches, resampled, scaled
+from testing.logs import LOGS
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, disturbed, synthetic_run, write_synthetic
 
 from busbw.backends import BACKENDS
@@ -704,3 +706,14 @@ def test_the_level_of_a_test_changes_what_it_needs() -> None:
     needs: Mapping[float, int | None] = {level: launches_needed(0.02, 0.05, level=level) for level in (0.05, TWO_SIDED)}
     assert (needs[0.05] or 0) < (needs[TWO_SIDED] or 0)
     assert smallest_difference(0.02, 10) < smallest_difference(0.02, 10, level=TWO_SIDED)
+
+
+def test_a_gate_of_logs_asks_for_logs(results: Path, tmp_path: Path) -> None:
+    """A log has no launches, of which 7 were asked for."""
+    log = LOGS / "nccl-tests-2.19.txt"
+    baseline = tmp_path / "before.log"
+    baseline.write_text(log.read_text(encoding="utf-8"), encoding="utf-8")
+    result = busbw(results, "gate", str(log), "--baseline", str(baseline))
+    assert result.exit_code == 3
+    assert re.search(r"\b\d+\s+log\s+tables", result.stdout)
+    assert "launch" not in result.stdout

@@ -30,7 +30,7 @@ from busbw_analysis.history.as_json import document
 from busbw_analysis.history.engine import Local
 from busbw_analysis.history.facts import facts_of
 from busbw_analysis.history.page import page_of
-from busbw_analysis.history.steps import FEWEST_BEFORE, Step
+from busbw_analysis.history.steps import FEWEST_BEFORE, FEWEST_RUNS, Step, steps_of
 from busbw_analysis.history.text import answer_lines, names_of, sparkline
 from busbw_analysis.history.trends import (
     History,
@@ -383,3 +383,12 @@ def test_a_hostile_run_reaches_neither_terminal_nor_page(tmp_path: Path) -> None
 def test_a_name_that_no_run_has_is_refused(option: str, results: Path) -> None:
     ran = CliRunner().invoke(main, ["history", option, "nowhere", "--results-dir", str(results)])
     assert (ran.exit_code, ran.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(("runs", "few"), [(2, True), (FEWEST_RUNS - 1, True), (FEWEST_RUNS, False)])
+def test_too_few_runs_are_no_proof_of_no_change(runs: int, *, few: bool) -> None:
+    """Of two runs that compare calls 4.5 times slower, no case was said to have changed."""
+    trends = (trend_of([{}] * runs),)
+    said = dict(answer_lines(History(runs, trends, ())))["cases"]
+    assert (f"takes {FEWEST_RUNS}" in said, "none" in said) == (few, not few)
+    assert not steps_of([100.0, 1000.0] * 2)

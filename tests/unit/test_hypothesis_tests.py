@@ -21,7 +21,8 @@ from busbw_analysis.diagnosis.hypothesis_tests import (
     estimate,
     launches_needed,
     percent,
-    undetected,
+    scatter_in_words,
+    shown_from,
     verdicts,
 )
 
@@ -233,10 +234,19 @@ def test_the_interval_covers_the_true_ratio() -> None:
 @given(st.lists(st.floats(1e-4, 1e25), min_size=1, max_size=4))
 def test_no_difference_beyond_a_thousand_percent_is_printed(differences: list[float]) -> None:
     """4 launches a side were said to detect differences of 4829919225073095680 % or more."""
-    words = undetected(*differences)
+    words = shown_from(*differences)
     printed = [float(number.replace(",", "")) for number in re.findall(r"[\d,.]+(?:e-?\d+)?(?= %)", words)]
     assert all(number <= 100 * MOST_DIFFERENCE for number in printed)
     assert bool(printed) == (min(differences) <= MOST_DIFFERENCE)
     for share in differences:
         if share <= MOST_DIFFERENCE:
             assert float(percent(share).removesuffix(" %")) == pytest.approx(100 * share, rel=0.06)
+
+
+@given(st.floats(1e-4, 100))
+def test_scatter_is_never_more_than_a_whole_below(share: float) -> None:
+    """Times were said to scatter by ± 357 %."""
+    words = scatter_in_words(share)
+    number = float(re.sub(r"[^\d.e-]", "", words.replace(",", "")))
+    assert number == pytest.approx(100 * share if share <= 1 else 1 + share, rel=0.06)
+    assert ("±" in words) == (share <= 1)

@@ -512,3 +512,24 @@ def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:
     assert curve["peak"]["denominator"].startswith("memory of node0")
     assert told["storage"][0]["peak"]["code"] == "storage-not-recorded"
     assert [one["kind"] for one in told["hierarchy"]] == ["cache", "cache", "DRAM", "storage"]
+
+
+@pytest.mark.parametrize(("size", "known"), [(8, False), (8 * MIB, True)])
+def test_a_working_set_of_a_few_bytes_has_no_rate_of_the_memory(size: int, *, known: bool) -> None:
+    """DRAM had 712 kB/s after a copy of 8 B."""
+    judgement = judged(kernels("memory_copy", threads=(1,), sizes=(size,)), facts={"memory_modules": MODULES})
+    measured = [one.measured for one in judgement.of(Node).levels if one.kind == "DRAM"]
+    assert any(measured) == known
+    assert ("GB/s" in require(memory_section(judgement)).gist) == known
+
+
+def test_ranks_that_do_not_wait_for_each_other_have_no_skew() -> None:
+    """A copy of 8 B had a skew of 201 % and no flag."""
+    world = World(jitter_seconds=1e-4)
+    cases = [case(op, 8, 4, mode="isolated") for op in ("memory_copy", "all_reduce")]
+    judgement = judge(pool((synthetic_run(cases, world, launches=3, samples=8),)))
+    rows = {row.case.op: row for row in show_rows(judgement)}
+    assert all(require(row.skew_share) > 0.1 for row in rows.values())
+    tables = [block for block in show_blocks([*rows.values()]) if isinstance(block, Table)]
+    skewed = {table.caption.split(" ")[0]: "skew" in [column.heading for column in table.columns] for table in tables}
+    assert skewed == {"memory_copy": False, "all_reduce": True}

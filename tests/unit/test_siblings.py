@@ -1,6 +1,7 @@
 """What a run says of itself: like parts, sizes of a curve, directions of a link; and which logs are kept apart."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from testing.logs import LOGS
 
 from busbw.errors import UnlikeRuns
+from busbw.ops import LEAST_CROSSING
 from busbw.system.catalog import catalogue
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.imported import LogFacts
@@ -18,6 +20,7 @@ from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.causes import CONTRASTS
 from busbw_analysis.diagnosis.compare import compare
 from busbw_analysis.diagnosis.judge import Finding, Judgement
+from busbw_analysis.diagnosis.verdicts import summed_on_the_way
 from busbw_analysis.peaks.peaks import Peak
 
 CODES = {*CONTRASTS, "slow-host", "slow-rank", "slow-pair"}
@@ -231,3 +234,26 @@ def test_a_case_with_fewer_sizes_is_compared_over_the_common_ones() -> None:
     sides = [pool([find(LOGS, str(LOGS / f"osu-bibw-{name}.txt")).read()]) for name in ("good", "bad")]
     (band,) = compare(*sides).bands
     assert (band.verdict.word, round(band.estimate.ratio, 1)) == ("slower", 3.6)
+
+
+@pytest.mark.parametrize(("nics", "doubt"), [("4x4X NDR", "exceeded"), ("8x4X NDR", None)])
+def test_a_nominal_peak_that_is_exceeded_decides_nothing(nics: str, doubt: str | None) -> None:
+    """At 104 % of a network over which no switch can save bytes of two hosts, the verdict was as expected."""
+    judgement = judged(LOGS / "nccl-tests-2.19.txt", facts=LogFacts.stated({"nics": nics}, catalogue()))
+    assert {verdict.doubt for verdict in judgement.verdicts} == {doubt}
+    assert {verdict.status for verdict in judgement.verdicts} == {"as expected" if doubt is None else "undecided"}
+    peak = judgement.curves[0].peak
+    assert isinstance(peak, Peak)
+    if doubt:
+        assert [peak.rate, peak.busbw] == pytest.approx([200e9, 350e9])
+        assert all(rate in peak.allowance for rate in ("350 GB/s", "200 GB/s"))
+        assert [cause.code for cause in answer_of(judgement).causes] == ["above-peak"]
+
+
+@pytest.mark.parametrize(("op", "most"), [("all_reduce", 1.75), ("reduce_scatter", 1.0), ("all_gather", 1.0)])
+def test_only_switches_that_add_pass_on_fewer_bytes_than_a_peak_assumes(op: str, most: float) -> None:
+    hosts = [str(rank) for rank in range(8)]
+    times = LEAST_CROSSING[op](hosts, 0)
+    peak = Peak(450e9 / times, 450e9, 450e9, "links of GPUs", "GPU 0", "links", "", (), measured=False)
+    assert summed_on_the_way(op, peak) == most
+    assert summed_on_the_way(op, replace(peak, level="PCIe")) == 1

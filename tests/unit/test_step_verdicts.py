@@ -1,6 +1,7 @@
 """Training steps in the answer to a run: their parts, their prediction, what they lack, and the command for that."""
 
 import json
+import re
 import shlex
 from collections import Counter
 from dataclasses import replace
@@ -25,7 +26,8 @@ from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.models.results import Results, results_of
 from busbw_analysis.predict import Questions, read_results
-from busbw_analysis.report.show import show_rows
+from busbw_analysis.report.document import Paragraph
+from busbw_analysis.report.show import show_blocks, show_rows
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.memory import memory
 from busbw_analysis.training.prices import Measured, Price
@@ -308,3 +310,21 @@ def test_errors_are_shares_of_the_measured_step_and_add_up() -> None:
 def test_the_order_is_kept_as_far_as_pairs_are() -> None:
     times = [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 4.0)]
     assert order_kept([verdict_of(STEP, *pair) for pair in times]) == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize(("factor", "codes"), [(2.5, ["step-parts"]), (1.1, []), (0.5, ["step-parts"])])
+def test_parts_of_a_step_that_takes_another_time_are_a_finding(factor: float, codes: list[str]) -> None:
+    """Shares of a step of 40 ms stood beside a time of 16 ms."""
+    step = one_step(time_ns=16e6, step_ns=factor * 16e6)
+    assert [finding.code for finding in Training((StepVerdict(step),), ()).findings] == codes
+    assert step.in_turns == pytest.approx(factor)
+
+
+def test_flags_are_counted_by_cases() -> None:
+    """Rows of the median and of the slowest pair counted a case twice."""
+    rows = show_rows(judge(load([STORED])))
+    cases = {row.summary.index: row.summary.flags for row in rows}
+    assert len(rows) > len(cases)
+    note = "".join(block.text for block in show_blocks(rows) if isinstance(block, Paragraph))
+    for flag, count in re.findall(r"([a-z ]+) \((\d+)\)", note):
+        assert int(count) == sum(flag.strip() in flags for flags in cases.values())

@@ -163,7 +163,8 @@ def _baseline_runs(results_dir: Path, name: str) -> list[str]:
     except UsageError as error:
         known = ", ".join(baselines.names(results_dir)) or "none"
         raise UsageError(
-            f"--baseline: no baseline of this name (known: {known}), and {error}", code=error.code
+            f"--baseline: no baseline of this name (known: {known}; busbw baseline set {name} RUN), and {error}",
+            code=error.code,
         ) from error
     return [name]
 

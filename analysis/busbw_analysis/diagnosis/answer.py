@@ -11,14 +11,16 @@ from statistics import median
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from busbw.ops import LOCAL, PAIRED
 from busbw.ops.communication import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
-from busbw.units import counted, format_rate, format_size, format_time
+from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.apart import SEVERAL_GPUS
-from busbw_analysis.data.bands import Band
+from busbw_analysis.data.bands import Band, band_of
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.likeness import to_be_given
 from busbw_analysis.data.names import statistic_in_words
 from busbw_analysis.data.sentences import sentences
@@ -27,15 +29,16 @@ from busbw_analysis.diagnosis.causes import CONTRASTS, FOUND_WITH, causes_of
 from busbw_analysis.diagnosis.curves import DOUBTS
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.hypothesis_tests import (
-    LAUNCHES_FOR_A_TEST,
+    fewest_launches,
     launches_needed,
     percent,
+    scatter_in_words,
+    shown_from,
     smallest_difference,
-    undetected,
 )
 from busbw_analysis.diagnosis.judge import AnswerPart, Best, Cause, Judgement, Status, Verdict
 from busbw_analysis.diagnosis.selftest import taken_in_words
-from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model, why_above
+from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model
 from busbw_analysis.peaks.peaks import Peak
 
 OPEN_FINDINGS: Final = 3
@@ -86,8 +89,9 @@ class Answer:
     action: what to do.
     trust: number of launches, their scatter, and the smallest difference that they can show.
     measured: what ran, how much of it was measured and verified, and the highest busbw.
-    confidence: 0 to 4; one point each if everything was measured and verified, there are at least 4 launches, the
-        machine was quiet, and launches scatter by at most ± 10 %. Shown as dots before ``trust``.
+    confidence: 0 to 4; one point each if everything was measured and verified, launches are enough for a test in
+        ``busbw compare``, the machine was quiet, and launches scatter by at most ± 10 %. Shown as dots before
+        ``trust``.
     pooled: ids of the runs whose launches are pooled; empty for a single run.
     causes: the causes that ``cause`` names.
     verdicts: the verdicts of the judgement, each with the code of the cause that explains it; None if there is none.
@@ -235,7 +239,9 @@ def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], ver
     undecided = [verdict.doubt for verdict in verdicts if verdict.status == "undecided"]
     doubts = [doubt for doubt in undecided if doubt is not None]
     if status == "undecided" and doubts and len(doubts) == len(undecided):
-        return f"Cannot tell: {DOUBTS[doubts[0]]}."
+        faults = [cause.fault for cause in causes if cause.fault]
+        why = f"rates: cannot tell, {DOUBTS[doubts[0]]}" if faults else f"cannot tell: {DOUBTS[doubts[0]]}"
+        return sentences(*faults, why)
     codes = {cause.code for cause in causes}
     if status == "as expected" and codes:
         apart = any(cause.code in CONTRASTS for cause in causes)
@@ -340,17 +346,19 @@ def _lacks(judgement: Judgement) -> str:
 
 def _in_band(judged: Sequence[Verdict]) -> str:
     """How many curves are slower, undecided, as expected and faster, each with its number."""
+    at = _at(judged)
     if len(judged) == 1:
-        return judged[0].text
+        return f"{judged[0].word}{at}: {judged[0].reached}"
     slower = [verdict for verdict in judged if verdict.status == "slower"]
     doubted = [verdict for verdict in judged if verdict.doubt is not None]
     unsure = [verdict for verdict in judged if verdict.status == "undecided" and verdict not in doubted]
     faster = [verdict for verdict in judged if verdict.status == "faster"]
     fine = [verdict for verdict in judged if verdict not in (*slower, *doubted, *unsure, *faster)]
     if len(fine) == len(judged):
-        # One if the curves differ only in place or out of place.
+        # One if the curves differ only in place or out of place: the fastest, which is the highest busbw, too.
         kinds = {(verdict.op, verdict.status) for verdict in judged}
-        return judged[0].text if len(kinds) == 1 else f"as expected{_range(fine)}"
+        fastest = min(judged, key=lambda verdict: verdict.time_ns)
+        return f"as expected{at}{f': {fastest.reached}' if len(kinds) == 1 else _range(fine)}"
     parts = []
     for word, members in (("slower", slower), ("undecided", unsure)):
         if members:
@@ -367,7 +375,14 @@ def _in_band(judged: Sequence[Verdict]) -> str:
         parts.append((len(faster), f"faster, {which}{_name(most, judged)} ({most.reached})"))
     kind = "operations" if len({verdict.op for verdict in judged}) == len(judged) else "curves"
     of = f" of {len(judged)} {kind}"
-    return ", ".join(f"{count}{'' if place else of} {text}" for place, (count, text) in enumerate(parts))
+    counts = ", ".join(f"{count}{'' if place else of} {text}" for place, (count, text) in enumerate(parts))
+    return f"{at.strip()}, {counts}" if at else counts
+
+
+def _at(judged: Sequence[Verdict]) -> str:
+    """The size that all are judged at; "" if there is none."""
+    sizes = {verdict.size_bytes for verdict in judged}
+    return f" at {format_size(max(sizes))}" if len(sizes) == 1 and max(sizes) else ""
 
 
 def _range(verdicts: Sequence[Verdict]) -> str:
@@ -435,9 +450,9 @@ def _rate_of(judgement: Judgement, best: Best, name: str) -> str:
     text = f"{format_rate(best.busbw)} ({statistic}), {name} at {format_size(best.size_bytes)}"
     if best.peak is not None:
         share = f"{100 * best.busbw / best.peak:.3g} % of the peak of {format_rate(best.peak)}"
-        text += f", {share} ({best.what})"
-        if best.level is not None and best.busbw > best.peak:
-            text += f" (above 100 %: {why_above(best.level)})"
+        text += f", {share} (from {best.what})"
+        if best.why_above is not None:
+            text += f" (above 100 %: {best.why_above})"
     return text
 
 
@@ -480,22 +495,37 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
     busy = codes & {"disturbed", "throttled", "launches-differ"}
     doubts = codes & {"not-checked", "store"} or any(finding.severity == "bad" for finding in judgement.findings)
     whole = not doubts and all(row.state in {"measured", "skipped"} for row in judgement.cases)
-    points = (whole, launches >= LAUNCHES_FOR_A_TEST, not busy, scatter is not None and scatter <= SCATTERED)
+    tests = count_tests(judgement)
+    enough = launches >= fewest_launches(tests, paired=False)
+    points = (whole, enough, not busy, scatter is not None and scatter <= SCATTERED)
     most = max(_launch_counts(judgement))
     many = counted(launches, "launch", "launches") if most == launches else f"{launches} to {most} launches a case"
     where = " on a busy machine" if "disturbed" in busy else ""
     if scatter is None:
         text = f"{many}{where}: another may differ by more than ±, which covers only this launch"
-    elif launches < LAUNCHES_FOR_A_TEST:
-        text = f"{many}{where}, whose times scatter by ± {percent(scatter)}, are too few to test for differences"
+    elif not enough:
+        among = f" in {tests} bands of sizes" if tests > 1 else ""
+        few = f"are too few to test for differences{among}"
+        text = f"{many}{where}, whose times scatter by {scatter_in_words(scatter)}, {few}"
     else:
-        visible = smallest_difference(math.log1p(scatter), launches)
-        text = f"{many}{where} {undetected(visible)}"
-    undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts if verdict.op in judgement.asked)
-    has = "has" if undecided == 1 else "have"
-    left = f"; {counted(undecided, 'result')} {has} no verdict" if undecided else ""
+        text = f"{many}{where} {shown_from(smallest_difference(math.log1p(scatter), launches, tests))}"
+    asked = [verdict for verdict in judgement.verdicts if verdict.op in judgement.asked]
+    undecided = [verdict for verdict in asked if verdict.status == "undecided"]
+    left = f"; no verdict: {_bands_of(undecided)}" if undecided else ""
     advice = more_launches(judgement) if advise else ""
     return sum(points), (f"{text}{left}", advice, pooled, _tested(judgement))
+
+
+def _bands_of(verdicts: Sequence[Verdict]) -> str:
+    """The bands of each op."""
+    bands = by_key((_name(verdict, verdicts), verdict.band) for verdict in verdicts)
+    return listed((f"{name} {listed(of)}" for name, of in bands.items()), _MOST_SHOWN)
+
+
+def count_tests(judgement: Judgement) -> int:
+    """The number of tests of a comparison with a run like this: one for each band of sizes of each curve."""
+    cases = (row.case for row in judgement.cases if row.state != "skipped" and row.case.mode != "overlap")
+    return len({(structs.replace(case, size_bytes=0), band_of(case.size_bytes)) for case in cases})
 
 
 def _pooled(judgement: Judgement) -> str:
@@ -515,7 +545,7 @@ def _tested(judgement: Judgement) -> str:
     if tested is None or tested.coarsest is None or tested.failures:
         return ""
     which = taken_in_words(tested, [stored.run.started for stored in judgement.runs])
-    return f"{which} {undetected(tested.coarsest)}"
+    return f"{which} {shown_from(tested.coarsest)}"
 
 
 def scatter_of(judgement: Judgement) -> float | None:
@@ -572,7 +602,7 @@ def more_launches(judgement: Judgement) -> str:
     if scatter is None:
         return "--launches 6 would give an interval over launches"
     for target in _TARGETS:
-        needed = launches_needed(math.log1p(scatter), target)
+        needed = launches_needed(math.log1p(scatter), target, count_tests(judgement))
         if needed is not None and needed <= _MOST_LAUNCHES:
             more = needed > fewest_made(judgement)
             return f"--launches {needed} would detect differences of {percent(target)}" if more else ""

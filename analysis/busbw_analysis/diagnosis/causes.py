@@ -81,6 +81,7 @@ class _Rule:
     always: whether it is named even if it explains no verdict.
     unjudged: whether it is named where nothing is judged.
     compares: whether the action is a comparison with another run.
+    fault: as of ``Cause``.
     """
 
     code: str
@@ -90,6 +91,7 @@ class _Rule:
     always: bool = True
     unjudged: bool = False
     compares: Callable[[Judgement], bool] = lambda _: False
+    fault: Callable[[Judgement], str] = lambda _: ""
 
     def cause(self, judgement: Judgement) -> Cause | None:
         """The cause with its action for ``judgement``; None if it does not apply."""
@@ -97,7 +99,7 @@ class _Rule:
         if not text:
             return None
         action = self.action if isinstance(self.action, str) else self.action(judgement)
-        return Cause(self.code, text, action, self.compares(judgement))
+        return Cause(self.code, text, action, self.compares(judgement), self.fault(judgement))
 
     def _claim(self, judgement: Judgement) -> str:
         codes = (self.code, *FOUND_WITH.get(self.code, ()))
@@ -123,6 +125,13 @@ def _after_failures(judgement: Judgement) -> str:
     return f"read the error of each case (busbw show), then {rest}"
 
 
+def _after_wrong_data(judgement: Judgement) -> str:
+    """Resuming a run does not repeat them, either."""
+    native = any(stored.run.imported is None for stored in judgement.runs)
+    again = "measure these cases again in a new run (--resume does not repeat them)" if native else "run the tool again"
+    return f"{again}; if their data stay wrong, do not use this backend here, and report it to its authors"
+
+
 def _lacks(stored: StoredRun) -> bool:
     """Whether a resumption would measure something."""
     progress = progress_of(stored)
@@ -135,8 +144,10 @@ def _fewer_ranks(judgement: Judgement) -> str:
     where = "" if len(crowded) == 1 else " per host"
     cases = [row.case for row in judgement.cases]
     asked = any(case.group == ASKED for case in cases)
-    fewest = LEAST_NODES if asked else _FEWEST_PAIRED if any(case.op in PAIRED for case in cases) else 2
-    fewer = f"rerun with --ranks {cores}{where}, or " if cores >= fewest else ""
+    paired = {case.op in PAIRED for case in cases}
+    fewest = LEAST_NODES if asked else _FEWEST_PAIRED if paired == {True} else 2
+    too_few = " (too few to compare pairs)" if True in paired and cores < _FEWEST_PAIRED else ""
+    fewer = f"rerun with --ranks {cores}{where}{too_few}, or " if cores >= fewest else ""
     return f"{fewer}use a host with {ranks} cores"
 
 
@@ -144,6 +155,16 @@ def _check_link(judgement: Judgement) -> str:
     copies = any(matrix.op in DIRECT for matrix in judgement.matrices if matrix.outliers)
     of_gpus = "; NVLink and peer access (nvidia-smi nvlink -s, nvidia-smi topo -p2p r)" if copies else ""
     return f"check the links of what is slow: cable, NIC, switch port; within a host, binding and NUMA{of_gpus}"
+
+
+def _straggler(judgement: Judgement) -> str:
+    late = (member.rank for group in judgement.results.lateness for member in group.flagged)
+    return next((f"rank {rank} is a straggler" for rank in late), "")
+
+
+def _slowest_of_pairs(judgement: Judgement) -> str:
+    outliers = sorted((part for matrix in judgement.matrices for part in matrix.outliers), key=lambda part: part.ratio)
+    return next((f"{part.name} is slow in pairs ({100 * part.ratio:.0f} %)" for part in outliers), "")
 
 
 def _disturbed(judgement: Judgement, verdict: Verdict) -> bool:
@@ -213,8 +234,8 @@ def _above_peak(judgement: Judgement) -> str:
     ops = dict.fromkeys(doubted.op for doubted in judgement.verdicts if doubted.peak_doubted)
     points = next(curve.series.points for curve in judgement.curves if curve.series.key == verdict.key)
     rates = [point.busbw for point in points if point.busbw is not None]
-    share = share_of_peak(peak.name, max(rates) / peak.busbw if rates and peak.busbw else 0.0)
-    return f"{DOUBTS['exceeded']}: {', '.join(ops)} reached up to {share}, because {why_above(peak.level)}"
+    share = share_of_peak(f"the {peak.allowance}", max(rates) / peak.busbw if rates and peak.busbw else 0.0)
+    return f"{DOUBTS['exceeded']}: {', '.join(ops)} reached up to {share}, because {why_above(verdict.op, peak)}"
 
 
 def _highest_above(judgement: Judgement) -> tuple[Verdict, Peak] | None:
@@ -232,6 +253,10 @@ def _other_peak(judgement: Judgement) -> str:
     """What gives a peak that is not exceeded."""
     if _copies_exceeded(judgement):
         return "compare with earlier runs, not with this peak (busbw compare)"
+    given = [log.given for stored in judgement.runs if (log := stored.run.imported) is not None and log.given]
+    if given:
+        facts = " ".join(f"--{name} {value!r}" for name, value in given[0].items())
+        return f"check {facts} against the hosts, or give the right peak with --peaks (busbw peaks lists known ones)"
     highest = _highest_above(judgement)
     by_sockets = highest is not None and highest[1].level == "plain TCP of a host"
     return _ALONE if by_sockets else "give the right peak with --peaks (busbw peaks lists the known ones)"
@@ -315,11 +340,24 @@ CONTRASTS: Final = {
     "asymmetric": "check that link in its slow direction: cable, PCIe link (lspci -vv), NUMA node",
 }
 """Causes that are findings of ``siblings``, and what to do about them."""
+_CONTRASTED: Final = {
+    "slow-gpu": "a GPU is slower than the others",
+    "slow-nic": "a NIC is slower than the others",
+    "collapse": "the rate falls at large sizes",
+    "asymmetric": "a link is slower in one direction",
+}
+"""The same in a few words."""
+
+
+def _contrast(code: str) -> Callable[[Judgement], str]:
+    return lambda _: _CONTRASTED[code]
+
+
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"
 _RULES: Final = (
     _Rule(
         "wrong-data",
-        "run these cases again; if their data stay wrong, do not use this backend here, and report it to its authors",
+        _after_wrong_data,
     ),
     _Rule("failed", _after_failures),
     _Rule("no-end", _measure_rest),
@@ -339,9 +377,10 @@ _RULES: Final = (
         "straggler",
         "check the host of that rank: load, clock frequency, core binding",
         lambda _, verdict: verdict.op in SYNCHRONISING,
+        fault=_straggler,
     ),
-    _Rule("slow-link", _check_link, lambda *_: True),
-    *(_Rule(code, action, lambda *_: True) for code, action in CONTRASTS.items()),
+    _Rule("slow-link", _check_link, lambda *_: True, fault=_slowest_of_pairs),
+    *(_Rule(code, action, lambda *_: True, fault=_contrast(code)) for code, action in CONTRASTS.items()),
     _Rule("disturbed", _ALONE, _disturbed, always=False),
     _Rule(
         "no-spare-core",

@@ -12,7 +12,7 @@ from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.diagnosis.answer import SCATTERED, dots
 from busbw_analysis.diagnosis.compare import Compared, Comparison
-from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict, percent, undetected
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict, scatter_in_words, shown_from
 
 _STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
 """Index of the strongest band of a verdict, with the bands sorted by ratio."""
@@ -142,8 +142,10 @@ def decides(comparison: Comparison) -> str:
     """
     undecided = [band.verdict for band in comparison.bands if band.verdict.word == "cannot tell"]
     fewest = max((verdict.fewest or 0 for verdict in undecided), default=0)
-    if not undecided or comparison.imported:
+    if not undecided:
         return ""
+    if fewest and comparison.imported:
+        return f"give {fewest} logs or tables of each side or more, separated by commas: one number a side has no test"
     if fewest:
         of = "launches" if comparison.by else "pairs of launches" if comparison.paired else "launches of each side"
         among = f" among {len(comparison.bands)} bands" if len(comparison.bands) > 1 else ""
@@ -165,7 +167,7 @@ def decides(comparison: Comparison) -> str:
         else "take launches in turns (A B B A …) and compare with --paired, which cancels slow drift"
     )
     where = " in the other undecided bands" if counts else ""
-    detect = f"{min(comparison.launches)} {of} {undetected(*seen)}{where}"
+    detect = f"{min(comparison.launches)} {of} {shown_from(*seen)}{where}"
     return sentences(decided, f"{better}: {detect}, and {MOST_LAUNCHES} would not be enough")
 
 
@@ -206,7 +208,7 @@ def trust_in_comparison(comparison: Comparison) -> tuple[int, tuple[str, ...]]:
     elif comparison.paired and count_a == count_b:
         many = counted(count_a, "pair of launches", "pairs of launches")
     where = " on a busy machine" if "disturbed" in codes else ""
-    differ = "" if scatter is None else f"; launches of a side differ by ± {percent(scatter)}"
+    differ = "" if scatter is None else f"; launches of a side differ by {scatter_in_words(scatter)}"
     order = (
         "all launches of one side were taken before those of the other, so a change of the machine looks like a "
         "difference. To rule that out, take launches in turns (A B B A …) and use --paired"

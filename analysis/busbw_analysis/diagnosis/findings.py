@@ -44,6 +44,7 @@ CODES: Final = (
         "launches-differ",
         "self-test",
         "hardware",
+        "step-parts",
         "level-step",
         "slow-drift",
         "periodic",

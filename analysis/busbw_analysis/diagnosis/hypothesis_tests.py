@@ -224,12 +224,17 @@ def _detected_errors(launches: int, tests: int, paired: bool, level: float) -> f
     return root(lambda steps: size.finds(steps * size.error) - POWER, 0.0, most)
 
 
-def undetected(*differences: float) -> str:
-    """What launches cannot detect: differences (shares) below these, or anything beyond ``MOST_DIFFERENCE``."""
+def shown_from(*differences: float) -> str:
+    """What launches detect: differences (shares) from these on, or nothing beyond ``MOST_DIFFERENCE``."""
     least, most = min(differences), max(differences)
     if least > MOST_DIFFERENCE:
         return "can tell nothing, because they differ too much"
-    return f"would not show a difference below {' to '.join(dict.fromkeys(map(percent, (least, most))))}"
+    return f"would show differences from {' to '.join(dict.fromkeys(map(percent, (least, most))))} on"
+
+
+def scatter_in_words(share: float) -> str:
+    """Scatter of times, the exponential of a standard deviation of logarithms less 1: above 1, a factor."""
+    return f"± {percent(share)}" if share <= 1 else f"a factor of {1 + share:,.2g}"
 
 
 def percent(share: float) -> str:

@@ -1,5 +1,6 @@
 """The judgement on a run: findings first, then verdicts and all derived records with their evidence."""
 
+import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
@@ -20,7 +21,7 @@ from busbw_analysis.diagnosis.distances import PairSplit, splits_of
 from busbw_analysis.diagnosis.findings import Finding, findings_on, ranked
 from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
 from busbw_analysis.diagnosis.selftest import SelfTest
-from busbw_analysis.diagnosis.verdicts import Verdict, verdicts_on
+from busbw_analysis.diagnosis.verdicts import Verdict, verdicts_on, why_above
 from busbw_analysis.models.results import Results, results_of
 from busbw_analysis.peaks.peaks import Peak, PeakLevel
 
@@ -40,7 +41,8 @@ class Best:
 
     case: its index.
     peak: the busbw that is 100 %, B/s.
-    level, what, denominator: of that peak, as of ``Peak``; None if no peak is known, as ``peak`` is.
+    level, what, denominator: ``level``, ``source`` and ``denominator`` of that ``Peak``; None if ``peak`` is.
+    why_above: why the rate is above the peak; None if it is not.
     """
 
     busbw: float
@@ -52,6 +54,7 @@ class Best:
     level: PeakLevel | None
     what: str | None
     denominator: str | None
+    why_above: str | None
 
     @property
     def share(self) -> float | None:
@@ -86,12 +89,14 @@ class Cause:
     text: what was found, without a full stop.
     action: what to do about it, without a full stop.
     compares: whether the action is a comparison with another run.
+    fault: what is at fault, in a few words; "" if not a part of the machine.
     """
 
     code: str
     text: str
     action: str
     compares: bool = False
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,8 +249,9 @@ class Judgement:
             ranks=group.ranks,
             peak=None if peak is None else peak.busbw,
             level=None if peak is None else peak.level,
-            what=None if peak is None else peak.what,
+            what=None if peak is None else peak.source,
             denominator=None if peak is None else peak.denominator,
+            why_above=why_above(key.op, peak) if peak is not None and busbw > (peak.busbw or math.inf) else None,
         )
 
 

@@ -19,7 +19,7 @@ from busbw.runs.records import JSON, SCHEMA
 from busbw.units import clock_time, format_size, format_time
 from busbw_analysis.data.load import Dataset, load
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.diagnosis.hypothesis_tests import Estimate, LaunchKey, adjusted, estimate, percent, undetected
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, LaunchKey, adjusted, estimate, percent, shown_from
 
 State = Literal["ok", "caution", "fail"]
 
@@ -86,7 +86,7 @@ class SelfTest:
             return ("The instrument works here; its resolution was not measured",)
         cautions = sum(check.state == "caution" for check in self.checks)
         aside = [f"{cautions} of {len(self.checks)} checks call for caution"] if cautions else []
-        can = f"{self.launches} launches per side {undetected(*widths)} (by case)"
+        can = f"{self.launches} launches per side {shown_from(*widths)} (by case)"
         return ("The instrument works here", can, *aside)
 
     def answer(self) -> str:

@@ -23,7 +23,7 @@ from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.published import PublishedPoint, published_of, published_words
 from busbw_analysis.models.bounds import Explanation, Spent
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Peak, PeakLevel
+from busbw_analysis.peaks.peaks import Peak
 
 Status = Literal["as expected", "slower", "faster", "undecided", "not judged"]
 Reference = Literal["peak", "model", "published"]
@@ -41,9 +41,10 @@ nominal rate as data.
 """
 
 ABOVE_PEAK = 1.05
-"""Above this share, a peak is too low to judge by. A switch that reduces in the network carries up to twice as much.
-All of these limits are rules of thumb, not tests.
-"""
+"""Above this share, a measured peak is too low to judge by. All of these limits are rules of thumb, not tests."""
+
+ABOVE_NOMINAL: Final = 1.01
+"""The same of a nominal peak, which nothing exceeds but rounding."""
 
 _OF_THE_TIME: Final = frozenset[str]({"bimodal", "outlier mode", "skew>10%", "drift", "outliers", "disturbed"})
 """Flags that affect the time of a call."""
@@ -109,7 +110,12 @@ class Verdict:
     @property
     def text(self) -> str:
         """Status and number."""
-        return f"{'cannot tell' if self.doubt else self.status}: {self.reached}"
+        return f"{self.word}: {self.reached}"
+
+    @property
+    def word(self) -> str:
+        """The status, as it is shown."""
+        return "cannot tell" if self.doubt else self.status
 
 
 def verdicts_on(curve: Curve, doubts: Doubts) -> Iterator[Verdict]:
@@ -171,13 +177,13 @@ def _most_share(curve: Curve) -> float:
     """The largest credible share of the peak."""
     if not isinstance(curve.peak, Peak):
         return math.inf
-    return 2 * ABOVE_PEAK if _summed_on_the_way(curve) else ABOVE_PEAK
+    return (ABOVE_PEAK if curve.peak.measured else ABOVE_NOMINAL) * summed_on_the_way(curve.series.key.op, curve.peak)
 
 
-def _summed_on_the_way(curve: Curve) -> bool:
-    """Whether switches may add (NVLink SHARP, SHARP), so that fewer bytes pass a link than its peak assumes."""
-    levels = {"links of GPUs", "network"}
-    return curve.series.key.op in REDUCING and isinstance(curve.peak, Peak) and curve.peak.level in levels
+def summed_on_the_way(op: str, peak: Peak) -> float:
+    """How many times the peak an op reaches if switches add (NVLink SHARP, SHARP): S passes each link once."""
+    adding = op in REDUCING and peak.level in {"links of GPUs", "network"}
+    return max(1.0, peak.rate / peak.algbw) if adding else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +223,7 @@ def _judge(
         of_practical = 100 * share * (curve.peak.busbw or 0.0) / practical
         reached = f"{reached}, {of_practical:.3g} % of the {format_rate(practical)} {curve.peak.in_practice}"
     if share >= near and doubts.peak is None:
-        # A measured peak scatters, too.
-        nominal = isinstance(curve.peak, Peak) and not curve.peak.measured
-        above = share > 1 and nominal and not _summed_on_the_way(curve)
-        return _Judged("faster" if above else "as expected", reached, "peak", share)
+        return _Judged("as expected", reached, "peak", share)
     if model_ratio is not None:
         ratio = model_ratio * slowdown
         if doubts.model is not None:
@@ -265,7 +268,7 @@ def over_interval(best: Status, middle: Status, worst: Status) -> Status:
 
 def _share_of(peak: Peak, *shares: float) -> str:
     """A share, or the range of several, with the rate and the name of its peak."""
-    return share_of_peak(f"the {format_rate(peak.busbw or peak.algbw)} of {peak.name}", *shares)
+    return share_of_peak(f"the {peak.allowance}", *shares)
 
 
 def share_of_peak(peak: str, *shares: float) -> str:
@@ -335,13 +338,16 @@ def _why(
         if peak.widest:
             yield "the peak assumes the widest link of this GPU model, because the log does not state its link"
         if peak_share > 1:
-            yield f"above 100 %: {why_above(peak.level)}"
+            yield f"above 100 %: {why_above(curve.series.key.op, peak)}"
     if published is not None:
         yield published_words(published)
 
 
-def why_above(level: PeakLevel) -> str:
-    """Why a rate may be above a peak of this ``level``."""
+def why_above(op: str, peak: Peak) -> str:
+    """Why the rate of an op may be above this peak."""
+    level = peak.level
+    if summed_on_the_way(op, peak) > 1:
+        return "switches that add (NVLink SHARP, SHARP) pass on fewer bytes than the peak assumes, or its rate is wrong"
     if level == "plain TCP of a host":
         return "plain sockets were slower when the peak was measured"
     if level == "memory copy of a host":

@@ -220,10 +220,11 @@ class FleetController:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A judged fleet, and the cases that its rounds name by place."""
+    """A judged fleet, and the cases that its rounds name by place; ``in_rounds``: whether a controller chose them."""
 
     judgement: FleetJudgement
     cases: tuple[Case, ...]
+    in_rounds: bool = True
 
 
 def judged(
@@ -297,7 +298,7 @@ def _of_pairs(
     fleet = fleet_of(nodes, (), facts, topology)
     are_hosts = any(len(set(_hosts(stored.run, name))) > 1 for stored, name in zip(runs, names, strict=True))
     whole = Fleet(nodes, fleet.leaf, fleet.switches, places["alone"], places["pairs"], are_hosts)
-    return Judged(judge(whole, rounds, options, missing_devices(nodes, facts)), cases)
+    return Judged(judge(whole, rounds, options, missing_devices(nodes, facts)), cases, in_rounds=False)
 
 
 def _ends_of_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:

@@ -47,7 +47,7 @@ def headline(judged: Judged, options: Options) -> str:
     """The answer in a sentence."""
     judgement = judged.judgement
     noun = judgement.fleet.noun
-    many = f"{counted(judgement.fleet.count, noun)}, {counted(len(judgement.rounds), 'round')}"
+    many = f"{counted(judgement.fleet.count, noun)}, {_how_many(judged)}"
     if judgement.accused:
         first, *others = judgement.accused
         more = f"; {len(others)} more" if others else ""
@@ -55,16 +55,26 @@ def headline(judged: Judged, options: Options) -> str:
     if not judgement.fleet.count:
         return "cannot tell: nothing was measured on a node alone or between two nodes, as busbw fleet does"
     if not judgement.is_comparable:
-        return _too_few(judgement)
+        return _too_few(judged)
     if judgement.verdicts:
         return f"cannot tell: {sentence(judged, judgement.verdicts[0])} ({many})"
     suspects = f"; {counted(judgement.tests, 'suspect')}, normal when measured again" if judgement.tests else ""
     return f"no rate is {_lower_rate(options):.0%} or more below that of others: {many}{suspects}"
 
 
-def _too_few(judgement: FleetJudgement) -> str:
-    noun = judgement.fleet.noun
-    many = f"{counted(judgement.fleet.count, noun)}, {counted(len(judgement.rounds), 'round')}"
+def _how_many(judged: Judged) -> str:
+    """The rounds that a controller chose, else the pairs that were measured."""
+    rounds = judged.judgement.rounds
+    if judged.in_rounds:
+        return counted(len(rounds), "round")
+    pairs = {pair for each in rounds for pair in zip(each.sender.tolist(), each.receiver.tolist(), strict=True)}
+    return counted(sum(first != second for first, second in pairs), "pair")
+
+
+def _too_few(judged: Judged) -> str:
+    fleet = judged.judgement.fleet
+    noun = fleet.noun
+    many = f"{counted(fleet.count, noun)}, {_how_many(judged)}"
     return f"cannot tell: {many}, but it takes {LEAST_NODES} measured {noun}s to know what is usual"
 
 
@@ -142,7 +152,7 @@ def _sureness(verdict: Verdict) -> str:
         return ""
     if verdict.accuses:
         reasons = f"; its GPU is throttled: {listed(verdict.throttled)}" if verdict.throttled else ""
-        return f"; probability {_percent(verdict.probability)}{reasons}"
+        return f"; probability of this kind and direction {_percent(verdict.probability)}{reasons}"
     if verdict.busy:
         return "; other programs took the CPUs meanwhile"
     return "; one more round would decide" if verdict.next_pairs else "; more rounds would decide"
@@ -234,7 +244,7 @@ def verdict_table(judged: Judged) -> Table:
     note = (
         f"Error: probability of such data if nothing is wrong, adjusted for {suspects}; what was measured before "
         f"they were suspects does not count. Below {100 * ERROR_RATE:.0f} % a suspect is accused; –: no such data. "
-        "Probability: assumes that 1 % of nodes and 0.1 % of links and switches are bad"
+        "Probability: of this kind and direction, if 1 % of nodes and 0.1 % of links and switches are bad"
     )
     return table("", columns, judged.judgement.verdicts, note, row_headers=2)
 
@@ -334,7 +344,7 @@ def node_documents(
     fine = (
         f"not found slow; other programs took the CPUs in {counted(busy, 'round')}" if busy else "as fast as the others"
     )
-    unaccused = fine if judgement.is_comparable else _too_few(judgement)
+    unaccused = fine if judgement.is_comparable else _too_few(judged)
     for node, name in enumerate(judgement.fleet.names):
         own = [verdict for verdict in judgement.verdicts if node in verdict.nodes]
         accused = [verdict for verdict in own if verdict.accuses and node in bad]

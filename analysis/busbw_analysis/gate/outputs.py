@@ -81,39 +81,44 @@ def sentence(gate: Gate, verdict: Verdict) -> str:
     return plain_text(f"{warning}{rule.title}: {said}{since}")
 
 
-def _value(verdict: Verdict, test: Test) -> str:
+def _value(gate: Gate, verdict: Verdict, test: Test) -> str:
     """The value with its interval, where and of how many launches."""
     words = WORDS[verdict.rule.row.unit]
     between = "" if test.ends is None else f" ({words(test.ends[0])} to {words(test.ends[1])})"
     where = f" at {test.subject}" if len(verdict.tests) > 1 else ""
     limit = "" if verdict.rule.name is None else f", limit {words(verdict.rule.limit)}"
-    return f"{words(test.value)}{between}{where}{limit}{_launches(test)}"
+    return f"{words(test.value)}{between}{where}{limit}{_launches(gate, test)}"
 
 
-def _launches(test: Test) -> str:
+def _launches(gate: Gate, test: Test) -> str:
+    one, many = _UNITS[gate.of_logs]
     if len(test.launches) == 2:
-        return f", {counted(test.launches[0], 'launch', 'launches')} of the baseline and {test.launches[1]} of the run"
-    return "".join(f", {counted(count, 'launch', 'launches')}" for count in test.launches)
+        return f", {counted(test.launches[0], one, many)} of the baseline and {test.launches[1]} of the run"
+    return "".join(f", {counted(count, one, many)}" for count in test.launches)
 
 
-def _passed(_gate: Gate, verdict: Verdict) -> str:
+_UNITS: Final = {False: ("launch", "launches"), True: ("log table", "log tables")}
+"""What counts as a launch, by whether logs of other tools are judged."""
+
+
+def _passed(gate: Gate, verdict: Verdict) -> str:
     worst = verdict.tests[0]
     if isinstance(worst, CountTest):
         return worst.amount
     many = f", worst of {len(verdict.tests)}" if len(verdict.tests) > 1 else ""
     what = "an increase" if verdict.rule.metric == "skew" else "a slowdown"
     power = "" if verdict.smallest is None else f"; would have found {what} of {percent(verdict.smallest)}"
-    return f"{_value(verdict, worst)}{many}{power}"
+    return f"{_value(gate, verdict, worst)}{many}{power}"
 
 
-def _failed(_gate: Gate, verdict: Verdict) -> str:
+def _failed(gate: Gate, verdict: Verdict) -> str:
     decisive = verdict.decisive
     worst = decisive[0]
     if isinstance(worst, CountTest):
         return f"{worst.amount}: {listed(worst.names, _NAMED)}"
     others = f"; {len(decisive)} of {len(verdict.tests)} fail" if len(verdict.tests) > 1 else ""
     others += "; slower, and not shown to stay within" if worst.excess <= 0 else ""
-    return f"{_value(verdict, worst)}{others}"
+    return f"{_value(gate, verdict, worst)}{others}"
 
 
 def _doubted(gate: Gate, verdict: Verdict) -> str:
@@ -122,14 +127,14 @@ def _doubted(gate: Gate, verdict: Verdict) -> str:
         worst = decisive[0]
         detect = percent(verdict.rule.visible or 0.0)
         why = {
-            "too few launches": "too few launches to fail",
+            "too few launches": f"too few {_UNITS[gate.of_logs][1]} to fail",
             "disturbed": "a single launch cannot fail while other programs or the hypervisor take CPU time",
             "too much scatter": f"a slowdown of {detect} could have gone unseen",
             "runs differ": "the runs of the baseline differ by more than their launches",
             "not significant": "beyond the limit, which may be chance",
         }[worst.doubt(gate.tests)]
         some = f" in {len(decisive)} of {len(verdict.tests)} tests" if len(verdict.tests) > 1 else ""
-        clauses += [f"{_value(verdict, worst)}: {why}{some}", _decides(verdict, worst, gate.tests)]
+        clauses += [f"{_value(gate, verdict, worst)}: {why}{some}", _decides(gate, verdict, worst)]
     return "; ".join(clauses)
 
 
@@ -137,16 +142,16 @@ def _gap(gap: Gap) -> str:
     return f"{gap.reason} ({listed(gap.cases, _NAMED)})" if gap.cases else gap.reason
 
 
-def _decides(verdict: Verdict, worst: Test, tests: int) -> str:
+def _decides(gate: Gate, verdict: Verdict, worst: Test) -> str:
     sides = " a side" if len(worst.launches) > 1 else ""
     if verdict.needed is None and worst.excess + math.log1p(verdict.rule.visible or math.inf) <= 0:
         return "the limit is farther away than that: take a tighter limit or a larger detect"
-    if worst.doubt(tests) == "runs differ":
+    if worst.doubt(gate.tests) == "runs differ":
         return f"a baseline of more runs ({FEWEST_RUNS} at least, better 10) would decide"
     if verdict.needed is None:
         return "with this scatter more launches would not decide: take a quieter machine or a looser limit"
     quieter = "; a quieter machine takes fewer" if verdict.needed > MOST_LAUNCHES else ""
-    return f"{verdict.needed} launches{sides} would decide{quieter}"
+    return f"{verdict.needed} {_UNITS[gate.of_logs][1]}{sides} would decide{quieter}"
 
 
 def document(gate: Gate, runs: Sequence[str], hosts: Sequence[str], baseline: str | None) -> dict[str, JSON]:

@@ -1,7 +1,7 @@
 """The verdicts of a gate: pass, fail or cannot tell for each rule, and what would decide."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from busbw_analysis.data.likeness import Difference
@@ -79,12 +79,14 @@ class Gate:
     tests: the size of the family for which the error rate holds.
     gaps: why the gate as a whole cannot fail.
     since: since when it fails; None: it does not, or there is no baseline to ask.
+    of_logs: whether it judges logs of other tools, of which each table counts as a launch.
     """
 
     verdicts: tuple[Verdict, ...]
     tests: int
     gaps: tuple[Gap, ...] = ()
     since: Since | None = None
+    of_logs: bool = False
 
     @property
     def state(self) -> State:
@@ -106,7 +108,8 @@ def _worst(states: Sequence[State], gaps: Sequence[Gap]) -> State:
 
 def gate_of(rules: Sequence[Rule], evidence: Evidence) -> Gate:
     """The verdicts of ``rules``."""
-    return judged([(rule, rule.row.measure(evidence, rule)) for rule in rules])
+    gate = judged([(rule, rule.row.measure(evidence, rule)) for rule in rules])
+    return replace(gate, of_logs=evidence.judgement.from_logs)
 
 
 def judged(measured: Sequence[tuple[Rule, Measured]]) -> Gate:

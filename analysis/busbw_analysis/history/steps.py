@@ -36,6 +36,8 @@ FEWEST_BEFORE: Final = 25
 
 _LEAST: Final = 3
 """Runs in a segment."""
+FEWEST_RUNS: Final = 2 * _LEAST
+"""Number of runs from which on any step can be found."""
 _MOST_BOUNDS: Final = 1000
 """Places at which bounds are tried; the time grows with its square."""
 _PENALTY: Final = 3.0

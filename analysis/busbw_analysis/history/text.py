@@ -11,7 +11,7 @@ from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.block_columns import Floats
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.diagnosis.hypothesis_tests import percent
-from busbw_analysis.history.steps import FEWEST_BEFORE, SOON
+from busbw_analysis.history.steps import FEWEST_BEFORE, FEWEST_RUNS, SOON
 from busbw_analysis.history.trends import Change, History, Moment, Trend, TrendStep
 from busbw_analysis.report.document import Column, Table, table
 
@@ -71,16 +71,24 @@ def answer_lines(history: History) -> list[tuple[str, str]]:
     stepped = len({trend_step.trend.series for trend_step in history.steps})
     return [
         *lines,
-        ("cases", f"{stepped} of {of} became faster or slower" if stepped else f"none of {of} became faster or slower"),
+        ("cases", _changes(history, stepped, of)),
         ("next", _power(history)),
     ]
+
+
+def _changes(history: History, stepped: int, of: str) -> str:
+    most = max(len(trend.runs) for trend in history.trends)
+    if most < FEWEST_RUNS:
+        few = f"{counted(most, 'run')} of a case {'is' if most == 1 else 'are'} too few to see a change"
+        return f"{of}: {few}, which takes {FEWEST_RUNS}; busbw compare A B tests two runs"
+    return f"{stepped or 'none'} of {of} became faster or slower"
 
 
 def _power(history: History) -> str:
     """The step that would be found, so that none is not taken for proof of none."""
     known = [share for trend in history.trends if (share := trend.smallest_step) is not None]
     if not known:
-        return f"collect {FEWEST_BEFORE} runs of each case: with fewer, even a large change may be seen many runs later"
+        return f"collect {FEWEST_BEFORE} runs of each case: with fewer, even a large change may be seen many runs late"
     few = len(history.trends) - len(known)
     more = f"; {counted(few, 'case')} with fewer than {FEWEST_BEFORE} runs may need more" if few else ""
     return f"a change of {percent(max(known))} would be seen within {SOON} runs{more}"
@@ -130,13 +138,14 @@ def case_table(history: History) -> Table:
     columns: list[Column[Trend]] = [
         Column("case", lambda trend: names[trend.series]),
         Column("size", lambda trend: trend.case.size_bytes or None, format_size),
-        Column("time", lambda trend: float(np.median(trend.level_ns)), format_time),
+        Column("median time", lambda trend: float(np.median(trend.level_ns)), format_time),
         Column("busbw", _busbw, format_rate),
         Column("last step", _last_step),
         Column("time by run", lambda trend: sparkline(trend.time_ns, [step.at for step in trend.steps[-_MOST_MARKS:]])),
         Column("runs", lambda trend: len(trend.runs), str),
     ]
-    return table("", columns, rows)
+    since = "median time, busbw: medians over the runs since the last step; time by run: the oldest first"
+    return table("", columns, rows, since)
 
 
 def _busbw(trend: Trend) -> float | None:

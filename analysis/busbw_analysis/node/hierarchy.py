@@ -25,7 +25,7 @@ from busbw_analysis.diagnosis.curves import Curve
 from busbw_analysis.diagnosis.pairs import DIRECT, PairMatrix, PairShares
 from busbw_analysis.node.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
 from busbw_analysis.node.storage import Stored
-from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES, Peak
 
 Kind = Literal["cache", "GPU cache", "ranks of a host", "pairs of GPUs", "links of GPUs", "network", "storage"] | Name
 """Levels that only measurements show, and those known from the facts of a machine."""
@@ -131,8 +131,8 @@ def _memories(
         how = f"traffic of {who(best.curve)}, median over {counted(best.sizes, 'size')} there"
         level = _measured(outermost, "memory behind the caches", (best.rate, best.low, best.high), how, best.curve)
         yield replace(level, latency_ns=_latency(loads, best.first_bytes, math.inf))
-    elif mine:
-        most = max(mine, key=lambda curve: curve.points[-1].rate)
+    elif large := [curve for curve in mine if curve.points[-1].working_set_bytes >= LEAST_COPY_BYTES]:
+        most = max(large, key=lambda curve: curve.points[-1].rate)
         point = most.points[-1]
         size = format_size(point.working_set_bytes)
         how = f"traffic of {who(most)}, {size} of working set; caches may still help"

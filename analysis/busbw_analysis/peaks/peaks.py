@@ -9,6 +9,7 @@ All but the first are nominal peaks, from facts of the system and the catalogue.
 percentage of a guess is worse than none.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -64,6 +65,8 @@ PeakLevel = Literal[
 ]
 
 
+_ROUNDED: Final = 5e-3
+"""Rates that differ by less look the same with three digits."""
 _OF_GPUS: Final[dict[PeakLevel, str]] = {"links of GPUs": "all links", "PCIe": "PCIe", "NVLink-C2C": "NVLink-C2C"}
 
 
@@ -72,6 +75,7 @@ class Peak:
     """The highest rate that this hardware allows at any size.
 
     algbw, busbw: B/s; ``busbw`` is None if the op has none
+    rate: of the part itself, B/s, which carries ``rate / algbw`` bytes for each byte of S
     level: the part of the machine that limits the rate
     holder: the host, GPU or interface that this part belongs to
     what: the part and its holder in words
@@ -87,6 +91,7 @@ class Peak:
 
     algbw: float
     busbw: float | None
+    rate: float
     level: PeakLevel
     holder: str
     what: str
@@ -109,6 +114,27 @@ class Peak:
         """``what`` without the details of a GPU's links."""
         short = _OF_GPUS.get(self.level)
         return self.what if short is None else f"{short} of {self.holder}"
+
+    @property
+    def source(self) -> str:
+        """``what``; with its own rate and the bytes for each byte of busbw, if these are not 1."""
+        if not self._converted:
+            return self.what
+        return f"{self._with_rate(self.what)}, {self.rate / (self.busbw or 1):.3g} bytes for each byte of busbw"
+
+    @property
+    def allowance(self) -> str:
+        """The rate that is 100 %, and the part that it is of or, with another rate, comes from."""
+        if not self._converted:
+            return f"{format_rate(self.busbw or self.algbw)} of {self.name}"
+        return f"{format_rate(self.busbw)} of busbw from {self._with_rate(self.name)}"
+
+    @property
+    def _converted(self) -> bool:
+        return self.busbw is not None and not math.isclose(self.busbw, self.rate, rel_tol=_ROUNDED)
+
+    def _with_rate(self, name: str) -> str:
+        return f"{format_rate(self.rate)} of {name}"
 
     def with_clause(self, clause: str) -> "Peak":
         """The peak with ``clause`` after the others."""
@@ -331,6 +357,7 @@ def _part(series: Series, part: Narrowest, times: float, level: PeakLevel, *clau
     return Peak(
         algbw=algbw,
         busbw=None if series.bus_factor is None else algbw * series.bus_factor,
+        rate=whole.nominal,
         level=level,
         holder=part.holder,
         what=part.what,
@@ -368,7 +395,7 @@ def _peak_in_host(series: Series, hardware: Hardware) -> Peak | Unavailable:
                 f"one message at a time from the first to the last of {len(in_turn.ranks)} ranks and back, measured in "
                 f"this run ({in_turn.op}, {format_size(in_turn.size_bytes)})"
             )
-            return _measured_peak(series, in_turn, host, in_turn.bytes_per_second, basis)
+            return _measured_peak(series, in_turn, host, in_turn.bytes_per_second, 1.0, basis)
         if stream is not None:
             cores = facts.environment(host).cpu.usable_cores
             if key.ranks == stream.ranks or (cores is not None and len(stream.ranks) <= cores):
@@ -378,12 +405,18 @@ def _peak_in_host(series: Series, hardware: Hardware) -> Peak | Unavailable:
     return _copying_peak(series, hardware, host)
 
 
-def _measured_peak(series: Series, rate: HostRate, host: str, algbw: float, basis: str, *clauses: str) -> Peak:
-    """A peak of ``series`` from a ``rate`` of its host, as ``basis`` and ``clauses`` explain."""
+def _measured_peak(
+    series: Series, measured: HostRate, host: str, rate: float, times: float, basis: str, *clauses: str
+) -> Peak:
+    """The peak of an op that moves ``times`` × S bytes through a host with the ``measured`` ``rate``, as ``basis`` and
+    ``clauses`` explain.
+    """
+    algbw = rate / times
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
-    level: PeakLevel = "memory copy of a host" if rate.op == COPY else "plain TCP of a host"
-    what = f"{'memory copy' if rate.op == COPY else 'plain TCP'} of {host}"
-    return Peak(algbw, busbw, level, host, what, f"{what}, {basis}", clauses, measured=True, cases=(rate.case,))
+    level: PeakLevel = "memory copy of a host" if measured.op == COPY else "plain TCP of a host"
+    what = f"{'memory copy' if measured.op == COPY else 'plain TCP'} of {host}"
+    basis, cases = f"{what}, {basis}", (measured.case,)
+    return Peak(algbw, busbw, rate, level, host, what, basis, clauses, measured=True, cases=cases)
 
 
 def _stream_peak(series: Series, hardware: Hardware, host: str, stream: HostRate) -> Peak:
@@ -398,7 +431,7 @@ def _stream_peak(series: Series, hardware: Hardware, host: str, stream: HostRate
         f"measured in this run ({stream.op}, {format_size(stream.size_bytes)}), {format_rate(together)} for {ranks} "
         "ranks"
     )
-    return _measured_peak(series, stream, host, together / moved, basis, *clauses)
+    return _measured_peak(series, stream, host, together, moved, basis, *clauses)
 
 
 def _copying_peak(series: Series, hardware: Hardware, host: str) -> Peak | Unavailable:
@@ -409,8 +442,8 @@ def _copying_peak(series: Series, hardware: Hardware, host: str) -> Peak | Unava
         least, ops = format_size(LEAST_COPY_BYTES), "memory_copy, tcp_stream and ping_pong" if tcp else "memory_copy"
         return Unavailable(
             "no-memory-copy",
-            f"memory_copy of {least} or more gives the peak of ranks on one host, and was not measured on {host}: add "
-            f"{ops} to the plan, or rerun --op without --no-baseline",
+            f"memory_copy of {least} or more gives the peak of ranks on one host, and has no result on {host}: add "
+            f"{ops} of {least} in mode isolated to the plan, or rerun --op without --no-baseline",
         )
     point = series.points[-1]
     moved = point.wire_bytes * series.sharing / point.size_bytes
@@ -422,7 +455,7 @@ def _copying_peak(series: Series, hardware: Hardware, host: str) -> Peak | Unava
         "reach another rank copied once"
     )
     clauses = (*_division(copied.bytes_per_second, series, moved, "copied"), *shared)
-    return _measured_peak(series, copied, host, copied.bytes_per_second / moved, basis, *clauses)
+    return _measured_peak(series, copied, host, copied.bytes_per_second, moved, basis, *clauses)
 
 
 def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Peak | Unavailable:

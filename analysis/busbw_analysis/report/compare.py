@@ -25,7 +25,7 @@ from busbw_analysis.diagnosis.compare_answer import (
     unit,
 )
 from busbw_analysis.diagnosis.findings import Finding, case_name
-from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Label, percent, undetected
+from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Label, percent, shown_from
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, table
 
 LAYOUT: Final = 1
@@ -243,7 +243,7 @@ def _why(band: Compared, comparison: Comparison) -> str:
     if verdict.fewest is not None:
         return f"{verdict.fewest} {of} are needed"
     if verdict.needed is None or hopeless(verdict):
-        detects = "cannot detect differences" if verdict.detectable is None else undetected(verdict.detectable)
+        detects = "cannot detect differences" if verdict.detectable is None else shown_from(verdict.detectable)
         return f"{min(estimate.launches)} {of} {detects}"
     if verdict.needed.detects is None:
         return f"{verdict.needed.launches} {of} would show it equal"

@@ -515,9 +515,10 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
 HOW: Final = (
     "Verdicts are rules of thumb, not statistical tests. As expected: the median is at least "
     f"{NEAR_PEAK:.0%} of the peak ({NEAR_PRACTICAL:.0%} of the rate reached in practice), or at most "
-    f"{MODEL_TOLERANCE:g} times the model's time. Undecided: the interval or range of launches contains this limit, so "
-    "more launches would decide. Cannot tell: the measurements behind the model or the peak were disturbed, scatter by "
-    "a factor of 2, or contradict the results."
+    f"{MODEL_TOLERANCE:g} times the model's time. Faster: all of the interval or range of launches is below 1/"
+    f"{MODEL_TOLERANCE:g} of it. Undecided: the interval or range contains a limit, so more launches would decide. "
+    "Cannot tell: the measurements behind the model or the peak were disturbed, scatter by a factor of 2, or "
+    "contradict the results; or a rate is above the peak."
 )
 _SYMBOLS: Final[dict[Status, str]] = {
     "slower": "✗",
@@ -556,8 +557,13 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
         Column("Best busbw", best.get, lambda rate: f"{format_rate(rate.busbw)} at {format_size(rate.size_bytes)}"),
         Column("Of peak", lambda op: rate.share if (rate := best[op]) else None, lambda share: f"{percent(share)} %"),
     )
-    by_peak = by_key((rate.what, op) for op, rate in best.items() if rate is not None and rate.what is not None)
-    peaks = (f"100 % of peak is the rate of {peak} for {', '.join(ops)}" for peak, ops in by_peak.items())
+    by_peak = by_key(
+        ((rate.peak, rate.what), op) for op, rate in best.items() if rate is not None and rate.what is not None
+    )
+    peaks = (
+        f"100 % of peak is {format_rate(peak)} for {', '.join(ops)}, from {what}"
+        for (peak, what), ops in by_peak.items()
+    )
     return table("Verdicts by operation and size", columns, by_op, HOW, *peaks)
 
 

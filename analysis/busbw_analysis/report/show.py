@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from busbw.ops import MEMORY_TRAFFIC, OPS, PAIRED
+from busbw.ops import LOCAL, MEMORY_TRAFFIC, OPS, PAIRED
 from busbw.runs.records import JSON, Case, Detail, case_in_words
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.as_json import plain, values_of
@@ -191,7 +191,7 @@ def _of_group(name: str, summary: CaseSummary, group: GroupSummary, peak: Peak |
         high_ns=group.interval.high_ns,
         interval=group.interval.kind,
         peak_share=share,
-        peak=None if peak is None or share is None else peak.what,
+        peak=None if peak is None or share is None else peak.source,
         denominator=None if peak is None or share is None else peak.denominator,
         overlap=group.overlap,
         traffic=None if factor is None or group.algbw is None else factor * group.algbw,
@@ -206,12 +206,12 @@ def share_of(group: GroupSummary, peak: Peak | None) -> float | None:
     return None if rate is None or most is None else rate / most
 
 
-def common_flags(every: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], str]:
-    """The flags of more than half of several rows, and a note with their counts instead of them in every row."""
+def common_flags(every: Sequence[Sequence[str]], noun: str = "row") -> tuple[tuple[str, ...], str]:
+    """The flags of more than half of several rows or cases, and a note with their counts instead of them in each."""
     counts = Counter(flag for flags in every for flag in flags)
     common = {flag: count for flag, count in counts.items() if len(every) > 1 and 2 * count > len(every)}
     named = ", ".join(f"{flag} ({count})" for flag, count in common.items())
-    note = f"also on most of the {counted(len(every), 'row')}, not repeated above: {named}" if named else ""
+    note = f"also on most of the {counted(len(every), noun)}, not repeated above: {named}" if named else ""
     return tuple(common), note
 
 
@@ -298,7 +298,8 @@ def _columns(rows: Sequence[ShownRow], launches: Collection[int]) -> list[Column
             if number.heading
         ),
         Column("NCCL", lambda row: row.summary.choice),
-        Column("skew", lambda row: row.skew_share, _percent),
+        # No rank waits for another one in a local op.
+        Column("skew", lambda row: None if row.case.op in LOCAL else row.skew_share, _percent),
         Column("launches", lambda row: row.launches if len(launches) > 1 else None, str),
         Column("hidden", lambda row: row.overlap, _hidden),
         Column("", _bars(rows, rate)),
@@ -313,7 +314,7 @@ def _number(number: CaseNumber, row: ShownRow) -> float | None:
 def _peaks(rows: Sequence[ShownRow]) -> str:
     """The peak that the percentages of a section refer to; the report has the whole sentence."""
     peaks = {
-        f"{format_rate(rate / row.peak_share)}, {row.peak}": None
+        f"{format_rate(rate / row.peak_share)}, from {row.peak}": None
         for row in rows
         if row.peak_share and row.peak and (rate := row.algbw if row.busbw is None else row.busbw)
     }
@@ -370,7 +371,9 @@ def show_blocks(
     dtypes, redops = {row.case.dtype for row in rows} - {None}, {row.case.redop for row in rows}
     same = {name: value for name, value in (("dtype", dtypes), ("redop", redops)) if len(value) == 1}
     launches = {row.launches for row in rows if row.launches is not None}
-    flags, flags_note = common_flags([row.summary.flags for row in rows])
+    # A case may have several rows.
+    measured = {row.summary.index: row.summary.flags for row in rows if row.time_ns is not None}
+    flags, flags_note = common_flags([*measured.values()], "case")
     head = [*introduction, *(value for values in same.values() for value in values if value)]
     head += [counted(number, "launch", "launches") for number in launches if len(launches) == 1]
     blocks: list[Paragraph | Table] = [Paragraph(" · ".join(head))] if head else []

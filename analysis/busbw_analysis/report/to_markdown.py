@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from busbw.units import counted
+from busbw.units import counted, listed
 from busbw_analysis.data.sentences import sentences
 from busbw_analysis.report.document import SEVERITY, Block, Figure, Page, Paragraph, Section, Table, Terms
 
 _MOST_ROWS: Final = 32
+_MOST_NAMED: Final = 5
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$])")
 
 
@@ -32,7 +33,9 @@ def _lines(page: Page) -> Iterator[str]:
         yield from (f"## {escape(name)}", "") if name else ()
         yield from (f"- **{label}:** {escape(text)}" for label, text in answer.lines)
         yield from ("", *(f"- **{SEVERITY[finding.severity]}:** {escape(finding.text)}" for finding in answer.opened))
-        yield from (f"- {counted(len(answer.folded), 'more finding')} in report.html", "") if answer.folded else ("",)
+        folded = listed(dict.fromkeys(finding.subject for finding in answer.folded), _MOST_NAMED)
+        more = f"- {counted(len(answer.folded), 'more finding')} in report.html: {escape(folded)}"
+        yield from (more, "") if answer.folded else ("",)
         yield from () if verdicts is None else _table(verdicts)
     if page.figure is not None:
         yield from (escape(page.figure.caption), "")
@@ -77,7 +80,7 @@ def _table(table: Table) -> Iterator[str]:
     if len(table.rows) > _MOST_ROWS:
         yield from (f"*{escape(table.caption)}*: {len(table.rows)} rows in the HTML report", "")
         return
-    yield from (f"*{escape(table.caption)}*", "")
+    yield from (f"*{escape(table.caption)}*", "") if table.caption else ()
     yield "| " + " | ".join(escape(column.heading) for column in table.columns) + " |"
     yield "|" + "|".join("---:" if column.numeric else ":---" for column in table.columns) + "|"
     for row in table.rows:

@@ -19,7 +19,7 @@ from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.causes import cause_named
 from busbw_analysis.diagnosis.judge import AnswerPart, CaseNumber, Cause, Evidence, Finding, Judgement
 from busbw_analysis.diagnosis.judge import Status as RunStatus
-from busbw_analysis.diagnosis.verdicts import Status, times
+from busbw_analysis.diagnosis.verdicts import Status, by_tolerance, times
 from busbw_analysis.models.results import Results
 from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Paragraph, Section
@@ -96,7 +96,7 @@ def _steps_in_words(verdicts: Sequence[StepVerdict]) -> str:
         for part, share in verdict.parts.items():
             ranges.setdefault(part, []).append(share)
     parts = ", ".join(f"{_range([f'{100 * end:.0f}' for end in _ends(of)])} % {part}" for part, of in ranges.items())
-    return f"{counted(len(verdicts), 'step')}: {parts}; {', '.join(_counts(verdicts))}"
+    return f"{counted(len(verdicts), 'kind of step', 'kinds of steps')}: {parts}; {', '.join(_counts(verdicts))}"
 
 
 def _compared(verdict: StepVerdict) -> str:
@@ -109,6 +109,13 @@ def _compared(verdict: StepVerdict) -> str:
     unlike = abs(verdict.step.step_ns / verdict.step.time_ns - 1) > _UNLIKE
     apart = f"; steps beside which the parts were measured took {format_time(verdict.step.step_ns)}" if unlike else ""
     return f"{verdict.status}: {_range([times(end) for end in ends])} the predicted time{doubt}{more}{apart}"
+
+
+def _apart(verdict: StepVerdict) -> tuple[str, ...]:
+    step = verdict.step
+    took = f"A step of {verdict.name} takes {format_time(step.time_ns)}, but in turns with its parts"
+    shares = "The shares of computation, communication and waiting are of the step in turns"
+    return f"{took} {format_time(step.step_ns)} ({times(step.in_turns)})", shares
 
 
 def _counts(verdicts: Sequence[StepVerdict]) -> Iterator[str]:
@@ -230,8 +237,9 @@ class Training:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """None: the answer has a line on the steps."""
-        return ()
+        """Steps whose parts were measured beside much longer or shorter ones."""
+        apart = [verdict for verdict in self.verdicts if by_tolerance(verdict.step.in_turns) != "as expected"]
+        return tuple(Finding("caution", "step-parts", _apart(verdict)) for verdict in apart)
 
     @property
     def numbers(self) -> tuple[CaseNumber, ...]:
@@ -243,8 +251,8 @@ class Training:
             return CaseNumber(key, heading, unit, {row.step.case: value(row) for row in self.verdicts}, note)
 
         parts = (
-            "computed, exposed, waiting: shares of a step: computation, communication that it does not hide, and "
-            "waiting for other ranks"
+            "computed, exposed, waiting: shares of a step that was timed in turns with its parts: computation, "
+            "communication that it does not hide, and waiting for other ranks"
         )
         predicted = "predicted: time of a step by single calls of this run"
         return (

@@ -233,9 +233,9 @@ def order_kept(verdicts: Sequence[StepVerdict]) -> float:
 _HOW: Final = (
     "A step is a forward pass, a backward pass and an update. Loss, gradients and weights are checked against one "
     "process, before and after timing. Computation alone: the same step without communication. Communication alone: "
-    "the same collectives in sequence. In turns: the step, timed in turns with both. Exposed: that step minus "
-    "computation alone. Hidden: the share of "
-    "communication alone that is not exposed."
+    "the same collectives in sequence. In turns: the step, timed in turns with both. Not computation: that step "
+    "minus computation alone, exposed communication and waiting together. Hidden: the share of communication alone "
+    "that is neither."
 )
 _WAITED: Final = (
     "With wait, ranks sleep instead of computing matrix products: they then communicate as if they did not share "
@@ -266,8 +266,8 @@ _PARTS: Final[tuple[Column[Trained], ...]] = (
     Column("In turns", lambda row: row.step_ns, format_time),
     Column("Alone", lambda row: _bar(row, row.compute_ns), format_time, group="Computation"),
     Column("Alone", lambda row: _bar(row, row.communication_ns), format_time, group="Communication"),
-    Column("Exposed", lambda row: _bar(row, row.exposed_ns), format_time, group="Communication"),
     Column("Hidden", lambda row: row.hidden, percent, "%", group="Communication"),
+    Column("Not computation", lambda row: _bar(row, row.exposed_ns), format_time),
     Column("Idle", lambda row: row.exposed_share if row.bubble is not None else None, percent, "%", group="Pipeline"),
     Column("Bubble", lambda row: row.bubble, percent, "%", group="Pipeline"),
 )

@@ -86,6 +86,11 @@ class Trained:
         return replace(computed, buffers=computed.buffers + copied)
 
     @property
+    def in_turns(self) -> float:
+        """``step_ns`` over ``time_ns``."""
+        return self.step_ns / self.time_ns
+
+    @property
     def exposed_ns(self) -> float:
         """The part of the step that is not computation: communication that is not hidden, and waiting."""
         return max(0.0, self.step_ns - self.compute_ns)

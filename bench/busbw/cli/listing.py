@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 import click
 
@@ -47,7 +48,10 @@ def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
     elif not table:
         echo(f"no {what} in {plain_text(str(results_dir))}", err=True)
     else:
+        differ = any(row.get("differs") for row in table)
         echo(as_table(_in_brief(table), _BRIEF) if what == "runs" else as_table(table))
+        if differ:
+            echo(_DIFFERS, err=True)
 
 
 def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
@@ -202,6 +206,12 @@ _DIFFER: Mapping[str, Callable[[RunLine], Hashable]] = {
     "facts": attrgetter("machine", "backends"),
 }
 """What runs may differ in → those among which it is compared: ops, backend and machine tell the others apart."""
+
+
+_DIFFERS: Final = (
+    "differs: settings unlike those of a listed run of the same ops, variables of one with the same backends, facts "
+    "of one with the same machine and backends"
+)
 
 
 def _runs(lines: Sequence[tuple[str, RunLine | BusbwError]]) -> list[dict[str, JSON]]:

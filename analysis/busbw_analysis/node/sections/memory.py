@@ -22,7 +22,7 @@ from busbw_analysis.node.memory import (
     who,
 )
 from busbw_analysis.node.plateaus import Plateau, Plateaus
-from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES, Peak
 from busbw_analysis.report import plots
 from busbw_analysis.report.curves import curve_label, peak_line, varying_fields
 from busbw_analysis.report.document import (
@@ -92,6 +92,8 @@ def memory(curves: Sequence[MemoryCurve], cases: Sequence[CaseSummary], huge_pag
     blocks += [*_scaling(curves), *_library(curves), *_touch(curves, huge_pages)]
     most, op = max((point.rate, curve.key.op) for curve in curves for point in curve.points)
     gist = f"Up to {format_rate(most)} of traffic of all ranks together, by {op}."
+    if all(curve.points[-1].working_set_bytes < LEAST_COPY_BYTES for curve in curves):
+        gist = f"No working set of {format_size(LEAST_COPY_BYTES)} or more: the rate of the memory is unknown."
     return Section("memory", "Memory", tuple(blocks), parts, gist=gist)
 
 
