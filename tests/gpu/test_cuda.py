@@ -72,6 +72,14 @@ def test_registered_buffers_are_those_of_the_calls(measured: Measure, op: str, i
     assert REAL or current().nccl.registered_calls > before
 
 
+def test_communicators_that_do_not_block_are_refused_by_name(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = msgspec.structs.replace(one_case("isolated"), in_place=False)
+    monkeypatch.setenv("TORCH_NCCL_USE_COMM_NONBLOCKING", "0")
+    assert backend.refuse(OPS["all_reduce"], one) is None
+    monkeypatch.setenv("TORCH_NCCL_USE_COMM_NONBLOCKING", "1")
+    assert "TORCH_NCCL_USE_COMM_NONBLOCKING" in require(backend.refuse(OPS["all_reduce"], one))
+
+
 def test_the_parts_of_an_overlap_are_those_of_its_samples(measured: Measure) -> None:
     (group,) = measured(one_case("overlap", op="all_gather")).groups
     overlap = require(group.overlap)

@@ -81,6 +81,46 @@ def test_buffers_that_one_rank_cannot_make_are_a_failed_case_for_all() -> None:
     assert failures(FakeWorld(3), case("all_reduce", 64, 3), wrap=Cramped) == {"backend"}
 
 
+@dataclasses.dataclass(frozen=True)
+class Connecting:
+    """Ranks of which ``unbound`` cannot bind and ``cut`` cannot connect; the ranks that connected, in ``connected``."""
+
+    unbound: int | None = None
+    cut: int | None = None
+    connected: list[int] = dataclasses.field(default_factory=list)
+
+    def __call__(self, inner: Backend) -> Backend:
+        plan = self
+
+        class Wrapped(WrappingBackend):
+            def bind(self, bound: Bound) -> Operation:
+                if self.rank == plan.unbound:
+                    message = "no room"
+                    raise BackendError(message)
+                return dataclasses.replace(self.inner.bind(bound), connect=self._connect)
+
+            def _connect(self) -> None:
+                plan.connected.append(self.rank)
+                if self.rank == plan.cut:
+                    message = "no way"
+                    raise BackendError(message)
+
+        return Wrapped(inner)
+
+
+def test_no_rank_connects_before_all_have_bound() -> None:
+    one, every, some = case("all_reduce", 64, 3), Connecting(), Connecting(unbound=1)
+    assert isinstance(measure_everywhere(FakeWorld(3), one, wrap=every)[0], Measurement)
+    assert set(every.connected) == {0, 1, 2}
+    assert failures(FakeWorld(3), one, wrap=some) == {"backend"}
+    assert some.connected == []
+
+
+def test_a_rank_that_cannot_connect_is_named_by_all() -> None:
+    outcomes = measure_everywhere(FakeWorld(3), case("all_reduce", 64, 3), wrap=Connecting(cut=1))
+    assert "no way" in str(errors_of(outcomes)[1])
+
+
 class Filling(WrappingBackend):
     """Rank 1 has memory for one set of buffers; a second one is what its library raises by itself."""
 

@@ -388,9 +388,9 @@ def test_an_error_of_a_function_of_nccl_is_in_its_words(world: World) -> None:
     backend, data = NcclBackend(world), torch.zeros(4, device="cuda")
     bound = Bound(apart(), data, data.clone())
     with pytest.raises(BackendError, match="communicator"):
-        nccl_calls.bind(bound, 0)
+        nccl_calls.bind(bound, lambda: 0).call()
     with pytest.raises(BackendError, match=r"invalid argument \(4\)"):
-        nccl_calls.bind(bound, 1 << 20).call()
+        nccl_calls.bind(bound, lambda: 1 << 20).call()
     backend.close()
 
 

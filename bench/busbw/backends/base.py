@@ -64,6 +64,8 @@ class Operation:
     prepare: untimed work before every checked call and every sample, before the ranks synchronise (None: nothing).
         Only the first buffer set's is called, once per sample. Ops that need it before each call have one buffer set
         and one call per sample (``Op.fresh``, ``Op.stores``).
+    connect: collective work that the calls need, made before the checked ones; only the first does anything. Not in
+        ``bind``, because a rank that cannot bind would leave the others waiting.
     buffers: send and receive buffers if the operation had to replace the given ones, for example by memory of the host
         or of another device (None: the given ones).
     parts: prepares the runs of the parts of a training step, after sampling; collective (None: it is no such step).
@@ -80,6 +82,7 @@ class Operation:
     free: Call = do_nothing
     wrong: Callable[[], int] | None = None
     prepare: Call | None = None
+    connect: Call = do_nothing
     buffers: "tuple[torch.Tensor, torch.Tensor] | None" = None
     parts: "Callable[[], Parts] | None" = None
     choice: Callable[[], NcclChoice | None] | None = None

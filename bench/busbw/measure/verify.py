@@ -122,6 +122,10 @@ def _attempt(bench: Bench, case: Case, operation: Operation, *, compiled: bool) 
     Returns the backend's error message (empty: none) and the duration, ns.
     """
     row = row_of([operation.native]) if compiled else None
+    try:
+        operation.connect()
+    except bench.backend.raises as raised:
+        return bench.backend.explain(raised), 0
     before = bench.clock.now_ns()
     try:
         if case.mode == "overlap" and operation.post is not None:

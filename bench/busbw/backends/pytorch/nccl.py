@@ -73,7 +73,8 @@ class NcclBackend(TorchBackend):
             if (problem := shared_gpu(self._views)) is not None:
                 raise LaunchError(problem)
             # A collective of all ranks first: the first call must not be point-to-point (batch_isend_irecv).
-            dist.all_reduce(torch.zeros(1, device=self._gpu.name))
+            self._nothing = torch.zeros(1, device=self._gpu.name)
+            dist.all_reduce(self._nothing)
             self._gpu.synchronise()
         except (RuntimeError, BackendError) as error:
             self._watchdog.end()
@@ -97,11 +98,14 @@ class NcclBackend(TorchBackend):
         op = OPS[bound.case.op]
         self._watchdog.paused = op.local or op.stores
         if bound.case.registered:
-            send, receive = self._registered(bound.send, bound.receive, self.comm(op, bound.group))
+            send, receive = self._in_pool(bound.send, bound.receive)
             bound = replace(bound, send=send, receive=receive)
         operation = self._apart(bound) if is_apart(op, bound.case) else super().bind(bound)
         if bound.case.registered:
-            operation = replace(operation, buffers=(bound.send, bound.receive))
+            # Messages of an explicit algorithm use the communicator of all ranks.
+            group = None if isinstance(bound.case.settings, AlgorithmSettings) else self.comm(op, bound.group)
+            register = partial(self._register, group)
+            operation = replace(operation, buffers=(bound.send, bound.receive), connect=register)
         if op.name not in _TUNED or isinstance(bound.case.settings, AlgorithmSettings):
             return operation
         captured = bound.case.mode == "graph"  # buffers of a graph are registered, which changes the choice
@@ -113,10 +117,8 @@ class NcclBackend(TorchBackend):
         known = hasattr(_library_of(None), "register_mem_pool")
         return None if known else f"torch {torch.__version__} cannot register memory with NCCL; a newer one can"
 
-    def _registered(
-        self, send: torch.Tensor, receive: torch.Tensor, group: dist.ProcessGroup | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Buffers like these in memory of NCCL's allocator that is registered with ``group``; shared where they are."""
+    def _in_pool(self, send: torch.Tensor, receive: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Buffers like these in memory of NCCL's allocator; shared where they are."""
         if self._pool is None:
             self._pool = torch.cuda.MemPool(_library_of(None).mem_allocator)
         storages = {
@@ -126,20 +128,23 @@ class NcclBackend(TorchBackend):
             memory = {
                 at: torch.empty(size, dtype=torch.uint8, device=self._gpu.name).zero_() for at, size in storages.items()
             }
-        if group not in self._registering:
-            self._connect(group)
-            _library_of(group).register_mem_pool(self._pool)  # what the pool allocates later, too
-            self._registering.append(group)
         first, second = (
             memory[buffer.untyped_storage().data_ptr()].view(buffer.dtype)[buffer.storage_offset() :][: len(buffer)]
             for buffer in (send, receive)
         )
         return first, second
 
+    def _register(self, group: dist.ProcessGroup | None) -> None:
+        """Register NCCL's memory with the communicator of ``group``, also what its allocator gives later."""
+        if group not in self._registering:
+            self._connect(group)
+            _library_of(group).register_mem_pool(self._pool)
+            self._registering.append(group)
+
     def _connect(self, group: dist.ProcessGroup | None) -> None:
         """Let torch create the communicator of ``group``, which it does at the first collective."""
         if group not in self._connected:
-            dist.all_reduce(torch.zeros(1, device=self._gpu.name), group=group)
+            dist.all_reduce(self._nothing, group=group)
             self._connected.append(group)
 
     def not_apart(self, case: Case) -> str | None:
@@ -152,8 +157,8 @@ class NcclBackend(TorchBackend):
     def _apart(self, bound: Bound) -> Operation:
         """An operation that torch has in place only."""
         group = self.comm(OPS[bound.case.op], bound.group)
-        self._connect(group)
-        return nccl_calls.bind(replace(bound, comm=group), _library_of(group)._comm_ptr())  # noqa: SLF001 - nothing else shows it
+        operation = nccl_calls.bind(replace(bound, comm=group), partial(_pointer_of, group))
+        return replace(operation, connect=partial(self._connect, group))
 
     def progressed(self) -> None:
         """Tell the watchdog."""
@@ -179,6 +184,12 @@ def _library_of(group: dist.ProcessGroup | None) -> Any:  # noqa: ANN401 - a Pro
     """torch's NCCL object of ``group``; None: all ranks."""
     ranks = dist.group.WORLD if group is None else group
     return None if ranks is None else ranks._get_backend(torch.device("cuda"))  # noqa: SLF001 - as torch's documents have it
+
+
+def _pointer_of(group: dist.ProcessGroup | None) -> int:
+    """The communicator of ``group`` on the current GPU as a pointer; 0: none."""
+    pointer: int = _library_of(group)._comm_ptr()  # noqa: SLF001 - nothing else shows it
+    return pointer
 
 
 def with_facts(host: HostFacts) -> HostFacts:

@@ -7,6 +7,7 @@ has not run on hardware yet.
 
 import ctypes
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -34,6 +35,8 @@ _TYPES: Final = {
 """ncclDataType_t."""
 _REDUCTIONS: Final = {"sum": 0, "product": 1, "max": 2, "min": 3, "avg": 4}
 """ncclRedOp_t."""
+_NONBLOCKING: Final = "TORCH_NCCL_USE_COMM_NONBLOCKING"
+"""Variable with which torch creates communicators whose calls are in progress when they return (ncclInProgress)."""
 
 
 def loaded() -> Any:  # noqa: ANN401 - a library has any function
@@ -48,18 +51,19 @@ def why_not(process_group: object) -> str | None:
     """Reason why NCCL cannot be called on the communicator of one of torch's NCCL objects, or None."""
     if loaded() is None:
         return "torch has loaded no libnccl.so.2"
+    if os.environ.get(_NONBLOCKING) == "1":
+        return f"with {_NONBLOCKING}=1 its functions return before a call is in the stream"
     known = hasattr(process_group, "_comm_ptr")
     return None if known else f"torch {torch.__version__} does not show its communicators; 2.8 and later do"
 
 
-def bind(bound: Bound, communicator: int) -> Operation:
-    """Bind an operation of ``IN_PLACE_ONLY`` to two buffers; ``communicator`` is that of the group, a pointer.
+def bind(bound: Bound, communicator: Callable[[], int]) -> Operation:
+    """Bind an operation of ``IN_PLACE_ONLY`` to two buffers.
 
-    Raises BackendError, as the operation does, in NCCL's own words.
+    communicator: returns the pointer of the group's at the first call, before which torch has none (0)
+    The operation raises BackendError, in NCCL's own words.
     """
     op, library = OPS[bound.case.op], loaded()
-    if not communicator:
-        raise BackendError(f"{op.name}: torch has no communicator of these ranks for the current GPU")
     longer = max(bound.send, bound.receive, key=len)
     elements = longer if op.reduces else longer.view(torch.uint8)
     # Ranks other than the root may lack one of the buffers, at which NCCL then does not look.
@@ -68,9 +72,14 @@ def bind(bound: Bound, communicator: int) -> Operation:
     arguments += [_REDUCTIONS[bound.redop]] if op.reduces else []
     arguments += [_rank_of_root(bound)] if op.rooted else []
     every = {"all_reduce": library.ncclAllReduce, "broadcast": library.ncclBroadcast, "reduce": library.ncclReduce}
-    call = partial(every[op.name], *arguments, ctypes.c_void_p(communicator))
+    call: Callable[[ctypes.c_void_p], int] | None = None
 
     def checked() -> None:
+        nonlocal call
+        if call is None:
+            if not (pointer := communicator()):
+                raise BackendError(f"{op.name}: torch has no communicator of these ranks for the current GPU")
+            call = partial(every[op.name], *arguments, ctypes.c_void_p(pointer))
         status = call(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
         if status:
             raise BackendError(f"NCCL: {_words(library, status)} ({status})")
