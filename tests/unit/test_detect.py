@@ -553,7 +553,7 @@ def test_what_is_the_same_of_several_gpus_is_one_row() -> None:
     peak = HardwarePeak(1e12, None, "memory of X", "reads and writes together", "https://example.org/x")
     gpus = [Level("HBM", f"GPU {number}", peak, peak.what, number) for number in (0, 1, 2, 4)]
     cards = [Level("NIC", f"mlx5_{number} port 1", None, "why") for number in (0, 1)]
-    seen = Picture((*gpus, *cards), (), ())
+    seen = Picture((*gpus, *cards), (), (), ())
     table_rows = machine.level_rows(seen)
     assert [row["of"] for row in table_rows] == ["GPU 0-2,4", "mlx5_0 port 1, mlx5_1 port 1"]
     assert table_rows[0]["nominal_bytes_per_second"] == 1e12
@@ -564,7 +564,7 @@ def test_what_is_the_same_of_several_gpus_is_one_row() -> None:
 @pytest.mark.parametrize("name", typing.get_args(Name))
 def test_a_level_of_unknown_peak_says_what_measures_it(name: Name) -> None:
     """By a command that exists: with options that are parsed, and a suite that has operations of that level."""
-    (row,) = machine.level_rows(Picture((Level(name, "host", None, "why"),), (), ()))
+    (row,) = machine.level_rows(Picture((Level(name, "host", None, "why"),), (), (), ()))
     _, command, *arguments = str(row["measured_by"])[str(row["measured_by"]).index("busbw run") :].split()
     assert command == "run"
     suite = arguments[arguments.index("--suite") + 1]

@@ -739,7 +739,7 @@ def test_odd_hardware_is_remarked_with_its_hosts() -> None:
     gpus = [{**gpu(number), "link": {**link, "port": None}} for number, link in enumerate((narrow, slow))]
     machine = Machine(hosts=("node0", "node1"), facts={"pci": {"gpus": gpus, "nics": [], "drives": []}})
     judged = judge(pool((synthetic_run([case("all_reduce", MIB, nodes=2)], machine=machine),)), rows=ROWS)
-    (finding,) = [one for one in judged.findings if one.code == "hardware"]
+    (finding,) = [one for one in judged.findings if one.code == "gpu-hardware"]
     assert finding.severity == "caution"
     assert finding.text.startswith("On node0, node1: GPU 0 (0000:00:00.0) runs on 8 of its 16 PCIe lanes")
     severities = [one.severity for one in judged.findings]
@@ -750,6 +750,6 @@ def test_many_findings_of_a_host_are_counted() -> None:
     gpus = [gpu(number, up=9, switch=9, down=9) for number in range(8)]
     machine = Machine(facts={"pci": {"gpus": gpus, "nics": [], "drives": []}})
     judged = judge(pool((synthetic_run([case("all_reduce", MIB)], machine=machine),)), rows=ROWS)
-    texts = [one.text for one in judged.findings if one.code == "hardware"]
+    texts = [one.text for one in judged.findings if one.code == "gpu-hardware"]
     assert len(texts) == 5
     assert texts[-1].startswith("On node0: 4 more findings of this kind")

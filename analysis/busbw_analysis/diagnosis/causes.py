@@ -262,6 +262,12 @@ def _other_peak(judgement: Judgement) -> str:
     return _ALONE if by_sockets else "give the right peak with --peaks (busbw peaks lists the known ones)"
 
 
+def _of_gpus(judgement: Judgement) -> str:
+    """A problem of GPUs, where some ran: a peak of what is left does not show it, however near they come to it."""
+    used = any(row.case.device != "cpu" for row in judgement.cases)
+    return next((one.claim for one in judgement.findings if used and one.code == "gpu-hardware"), "")
+
+
 def _copies_exceeded(judgement: Judgement) -> bool:
     highest = _highest_above(judgement)
     return highest is not None and highest[1].level == "memory copy of a host"
@@ -411,6 +417,7 @@ _RULES: Final = (
     *map(_evidence, _IN_THE_LOG),
     _Rule("one-rank", _ALL_GPUS, always=False, unjudged=True),
     _Rule("throttled", "check power limits and cooling of the GPUs", lambda *_: True),
+    _Rule("gpu-hardware", "check that GPU, its slot and its links (busbw peaks --here)", lambda *_: True, _of_gpus),
     _Rule(
         "hardware",
         "check the slot and the link of that card (busbw peaks --here)",

@@ -1,7 +1,7 @@
 """Findings: warnings in plain words, each with the numbers that support it."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Final, Literal, get_args
@@ -9,6 +9,7 @@ from typing import Final, Literal, get_args
 from busbw import __version__
 from busbw.ops import OPS, PAIRED
 from busbw.ops.groups import ASKED
+from busbw.runs.facts import HostFacts
 from busbw.runs.placement import shared_resources
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.runs.store import StoredRun
@@ -43,6 +44,7 @@ CODES: Final = (
         "throttled",
         "launches-differ",
         "self-test",
+        "gpu-hardware",
         "hardware",
         "step-parts",
         "level-step",
@@ -134,7 +136,8 @@ def findings_on(
         ("note", "clock-error", _clocks(measured)),
         ("caution", "self-test", _tested(selftest, runs)),
         ("note", "adjusted", ((text,) for stored in runs for text in stored.run.adjusted)),
-        ("caution", "hardware", _links(facts, rows)),
+        ("caution", "gpu-hardware", _hardware(facts, lambda host: picture(host, rows).of_gpus)),
+        ("caution", "hardware", _hardware(facts, lambda host: picture(host, rows).of_others)),
         ("caution", "counters-slow-host", _counters(on_slow)),
         ("caution", "counters", _counters([m for m in results.counters if m.kind == "error" and m.host not in slow])),
     )
@@ -415,12 +418,12 @@ def _tested(selftest: SelfTest | None, runs: Sequence[StoredRun]) -> Iterator[tu
         yield f"{capitalised(which)}: {first}", *others
 
 
-def _links(facts: Facts, rows: Catalogue) -> Iterator[tuple[str, ...]]:
+def _hardware(facts: Facts, problems: Callable[[HostFacts], Sequence[str]]) -> Iterator[tuple[str, ...]]:
     """Links of hosts that are slower than both of their ends allow, as recorded before the run. Links that may have
     been in power saving are left out, because these facts are read before any traffic.
     """
     hosts = dict.fromkeys(facts.hosts)
-    by_text = by_key((text, host) for host in hosts for text in _first(picture(facts.environment(host), rows).findings))
+    by_text = by_key((text, host) for host in hosts for text in _first(problems(facts.environment(host))))
     yield from ((f"On {', '.join(on)}: {text}",) for text, on in by_text.items())
 
 

@@ -12,6 +12,7 @@ from busbw.runs.facts import GpuFacts, HostFacts
 from busbw.runs.records import TransportRules
 from busbw.system.catalog import Catalogue, Gpu, HardwarePeak
 from busbw.system.detect import (
+    SPLIT,
     efa_together,
     host_link_of,
     interface_of,
@@ -102,6 +103,8 @@ def gpu_model(gpus: Sequence[RankGpu], rows: Catalogue) -> Gpu | Unavailable:
     models: dict[str, Gpu] = {}
     for gpu in facts:
         row = row_of(gpu, rows)
+        if gpu.mig:
+            return Unavailable(code, f"{gpu.label}: {SPLIT}")
         if row is None:
             return Unavailable(code, no_row(gpu, rows))
         models[row.name] = row

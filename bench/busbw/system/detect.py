@@ -16,6 +16,8 @@ from busbw.units import format_rate
 EFA = "EFA"
 """Name of ports of the Elastic Fabric Adapter."""
 _SYSTEM = "stated by the system"
+SPLIT = "the GPU is split by MIG, and busbw does not know the share of an instance"
+"""Why the peaks of a GPU's memory and arithmetic are unknown."""
 
 
 def interface_of(nic: Nic, rows: Catalogue, over: Over | None = None) -> HardwarePeak | str:
@@ -112,15 +114,22 @@ class Level:
 class Picture:
     """The levels of one host from the chip outwards.
 
-    findings: hardware problems
+    of_gpus: problems of GPUs and of their links
+    of_others: those of NICs and drives
     unknown: what could not be read
     resting: links slower than both of their ends, perhaps only to save power while idle
     """
 
     levels: tuple[Level, ...]
-    findings: tuple[str, ...]
+    of_gpus: tuple[str, ...]
+    of_others: tuple[str, ...]
     unknown: tuple[str, ...]
     resting: tuple[str, ...] = ()
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """All problems."""
+        return self.of_gpus + self.of_others
 
 
 def picture(host: HostFacts, rows: Catalogue) -> Picture:
@@ -136,7 +145,11 @@ def picture(host: HostFacts, rows: Catalogue) -> Picture:
     levels += [_level("NIC", name, peak) for name, peak in _networks(host, rows)]
     levels += [_level("NVMe", drive.label, _drive(drive, rows)) for drive in host.pci.drives]
     return Picture(
-        tuple(levels), tuple(_findings(host, rows)), tuple(_unknown(host, rows)), tuple(_resting(host, rows))
+        levels=tuple(levels),
+        of_gpus=tuple(_of_gpus(host, rows)),
+        of_others=tuple(_of_others(host, rows)),
+        unknown=tuple(_unknown(host, rows)),
+        resting=tuple(_resting(host, rows)),
     )
 
 
@@ -154,7 +167,7 @@ def memory_of(gpu: GpuFacts, rows: Catalogue) -> HardwarePeak | str:
     if gpu.broken:
         return f"the GPU does not answer: {gpu.error}"
     if gpu.mig:
-        return "the GPU is split by MIG, and busbw does not know the share of an instance"
+        return SPLIT
     row = row_of(gpu, rows)
     if row is None:
         return no_row(gpu, rows)
@@ -341,12 +354,11 @@ def drive_of(host: HostFacts, device: str, rows: Catalogue) -> HardwarePeak | st
 # --- problems ------------------------------------------------------------------------------------------------------
 
 
-def _findings(host: HostFacts, rows: Catalogue) -> Iterator[str]:
+def _of_gpus(host: HostFacts, rows: Catalogue) -> Iterator[str]:
     for gpu in host.pci.gpus:
         if gpu.broken:
             yield f"{gpu.label} does not answer ({gpu.error}); look for Xid in dmesg, then reset it or restart the host"
-    for name, link, most in _links(host, rows):
-        yield from _link_findings(name, link, most, virtual=bool(host.virtualization))
+    yield from _of_links(host, [gpu for gpu in host.pci.gpus if not _on_a_superchip(gpu, rows)])
     for gpu in host.pci.gpus:
         up, row = nvlinks(gpu), row_of(gpu, rows)
         # A single GPU has no peers: clouds leave its links down.
@@ -356,6 +368,10 @@ def _findings(host: HostFacts, rows: Catalogue) -> Iterator[str]:
                 f"{gpu.label} has {up} of its {row.links} NVLinks up; check nvidia-smi nvlink --status, the fabric "
                 "manager and dmesg"
             )
+
+
+def _of_others(host: HostFacts, rows: Catalogue) -> Iterator[str]:
+    yield from _of_links(host, [*host.pci.nics, *host.pci.drives])
     for card in host.pci.nics:
         to_host = pcie_of(card, rows)
         carried = sum(port.bytes_per_second or 0 for port in host.rdma if port.device in card.names and port.up)
@@ -366,9 +382,14 @@ def _findings(host: HostFacts, rows: Catalogue) -> Iterator[str]:
             )
 
 
-def _links(host: HostFacts, rows: Catalogue) -> Iterator[tuple[str, LinkFacts, Lanes]]:
-    """The links of GPUs, NICs and drives whose training and maximum are known, with the maximum of the card."""
-    for device in _on_pcie(host, rows):
+def _of_links(host: HostFacts, devices: Sequence[GpuFacts | PciNic]) -> Iterator[str]:
+    for name, link, most in _links(devices):
+        yield from _link_findings(name, link, most, virtual=bool(host.virtualization))
+
+
+def _links(devices: Sequence[GpuFacts | PciNic]) -> Iterator[tuple[str, LinkFacts, Lanes]]:
+    """The links of devices whose training and maximum are known, with the maximum of the card."""
+    for device in devices:
         label, link = device.label, device.link
         if link is not None and link.card is not None:
             yield (label if device.address in label else f"{label} ({device.address})"), link, link.card
@@ -380,7 +401,7 @@ def _on_pcie(host: HostFacts, rows: Catalogue) -> tuple[GpuFacts | PciNic, ...]:
 
 
 def _resting(host: HostFacts, rows: Catalogue) -> Iterator[str]:
-    for name, link, card in _links(host, rows):
+    for name, link, card in _links(_on_pcie(host, rows)):
         speed, port = link.trained.gigatransfers, link.port
         if speed < card.gigatransfers and not (port and port.gigatransfers <= speed):
             yield (
