@@ -1,17 +1,21 @@
 """Kernels that compute, on one real GPU: verified in every type and mode. Skipped, with the reason, without one."""
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from testing.gpu import ON_GPU, REAL, heavy, run_on_gpus
+from click.testing import CliRunner
+from testing.gpu import GPUS, ON_GPU, REAL, heavy, run_on_gpus
 from testing.synthetic import case
 
 from busbw.backends.base import Backend
+from busbw.cli.main import main
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.runs import store
 from busbw.runs.cases import expand
-from busbw.runs.plan import read_suite
+from busbw.runs.plan import read_suite, suites
 from busbw.runs.records import DTYPE_BYTES, Case, Measurement, Mode
 
 pytestmark = ON_GPU
@@ -64,12 +68,34 @@ def test_no_case_of_the_suite_is_refused_on_one_gpu(backend: Backend) -> None:
     assert {one.op for one in cases} >= {*_ELEMENTS, "stream_triad", "all_reduce"}
 
 
-@pytest.mark.skipif(not REAL, reason="the shapes of its products take the host of a simulated GPU hours")
-def test_the_suite_runs_on_one_gpu_and_is_verified(tmp_path: Path) -> None:
-    ran = run_on_gpus(tmp_path, "--suite", "roofline-gpu", "--sizes", "2MiB", "--ranks", "1", "--launches", "1")
+@pytest.mark.parametrize("ranks", sorted({1, GPUS}))
+def test_the_suite_draws_the_roofline_of_the_gpus(tmp_path: Path, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of simulated ones, whose products the host makes, of one size, and the rates are those that they were given."""
+    monkeypatch.setenv("SIMULATED_MACHINE", str(TRUTH))
+    small = tmp_path / "plan.toml"
+    small.write_text(re.sub("^sizes = .*", 'sizes = "1MiB"', suites()["roofline-gpu"], flags=re.MULTILINE))
+    suite = ("--suite", "roofline-gpu") if REAL else ("--plan", str(small))
+    ran = run_on_gpus(tmp_path, *suite, "--ranks", str(ranks), "--launches", "1", "--quiet")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (folder,) = store.folders(tmp_path)
     run = store.read(folder)
     assert not run.failed
-    assert not run.skipped
+    assert {row.case.op for row in run.skipped} == ({"all_reduce"} if ranks == 1 else set())
     assert {row.check.state for row in run.measurements} == {"verified"}
+    told = CliRunner().invoke(main, ["report", str(folder), "--json", "--output", str(tmp_path / "report")])
+    (roofline,) = json.loads(told.stdout)["rooflines"]
+    compute = {peak["dtype"]: peak["flop_per_second"] for peak in roofline["compute"] if peak["measured"]}
+    memory = [peak["bytes_per_second"] for peak in roofline["memory"] if peak["measured"]]
+    kernels = {kernel["op"]: kernel["flop_per_second"] for kernel in roofline["kernels"]}
+    assert kernels.keys() == {"matmul", "attention", "attention_unfused", "stream_triad", "stream_add", "stream_scale"}
+    if not REAL:
+        flops, hbm = pytest.approx(TRUTH["flops"], rel=0.01), pytest.approx(TRUTH["hbm"], rel=0.01)
+        assert compute == {"bfloat16": flops, "float32": flops}
+        assert kernels["attention"] == flops
+        assert memory == [hbm]
+        triad_flop_per_byte = 2 / 12
+        assert kernels["stream_triad"] == pytest.approx(TRUTH["hbm"] * triad_flop_per_byte, rel=0.01)
+
+
+TRUTH = {"flops": 1e8, "hbm": 1e8}
+"""FLOP/s and B/s of a simulated GPU: slow, so that what the host executes within a sample is a single call."""

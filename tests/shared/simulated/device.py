@@ -366,7 +366,8 @@ class State:
         key, size, owner = storage._cdata, storage.nbytes(), self.gpus[gpu]
         if key in self._allocated:
             return
-        if owner.allocated + size > self.machine.memory_bytes:
+        free = self.machine.memory_bytes - owner.allocated
+        if size > min(free, self.machine.faults.fragmented.get(gpu, free)):
             raise torch.OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. GPU {gpu} has a total capacity of "
                 f"{self.machine.memory_bytes / 2**30:.2f} GiB"

@@ -107,13 +107,13 @@ def _properties(device: object = None) -> SimpleNamespace:
     state = current()
     index, machine = state.index_of(device), state.machine
     return SimpleNamespace(
-        name=machine.name,
+        name=machine.name + " MIG 1g.10gb" * machine.mig,
         major=9,
         minor=0,
         total_memory=machine.memory_bytes,
         multi_processor_count=132,
         L2_cache_size=machine.l2_bytes,
-        uuid=uuid_of(index),
+        uuid=uuid_of(index, mig=machine.mig),
         pci_domain_id=0,
         pci_bus_id=FIRST_BUS + index,
         pci_device_id=0,

@@ -16,6 +16,9 @@ class Faults:
     garbled: GPUs that get a wrong first element from every collective and message
     late: GPU → ns that its host leaves every barrier of the hosts late
     hung: GPU → number of the call of NCCL to which its rank never comes
+    fragmented: GPU → bytes of the largest piece of its memory that is free, however much is free together
+    lanes: lanes of PCIe on which every GPU runs
+    links_down: NVLinks of every GPU that are down
     """
 
     slowed: Mapping[int, float] = field(default_factory=dict)
@@ -25,6 +28,9 @@ class Faults:
     garbled: Collection[int] = ()
     late: Mapping[int, int] = field(default_factory=dict)
     hung: Mapping[int, int] = field(default_factory=dict)
+    fragmented: Mapping[int, int] = field(default_factory=dict)
+    lanes: int = 16
+    links_down: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +38,15 @@ class Machine:
     """One host and its GPUs; rates in B/s and FLOP/s, times in ns. The defaults are those of a DGX H100.
 
     gpus: number of GPUs
+    mig: each of them is an instance of a GPU that is split (MIG), and all that busbw sees of it
     memory_bytes: memory of a GPU
     l2_bytes: its last-level cache, as reported; it speeds up single loads only
     l2_load_ns, hbm_load_ns: a load of a line that the cache has, and that it has not
     hbm: traffic of its memory, reads and writes together
     flops: rate of matrix products
-    pcie, pageable: rate of copies between the host and a GPU, from pinned and from pageable memory
-    nvlink: rate out of a GPU and into it, each shared by all that copy there at once; that of its copy engines
+    pcie, pageable: rate of copies between the host and a GPU, from pinned and from pageable memory, on all lanes
+    nvlink: rate out of a GPU and into it, each shared by all that copy there at once; that of its copy engines; as
+        those of kernels and collectives, on all links
     peer_kernel: the same of a kernel that copies
     peers: whether GPUs reach each other; otherwise copies between them are staged through the host at ``pcie``
     ghz: cycles of the spinning kernel in a ns
@@ -56,6 +64,7 @@ class Machine:
     """
 
     gpus: int = 8
+    mig: bool = False
     name: str = "NVIDIA H100 80GB HBM3"
     memory_bytes: int = 80 << 30
     l2_bytes: int = 50 << 20
@@ -88,21 +97,28 @@ class Machine:
 
     def host_copy(self, gpu: int, size: int, *, pinned: bool) -> int:
         """Time of a copy between the host and a GPU."""
-        return self.kernel_ns + self._slowed(gpu, size / (self.pcie if pinned else self.pageable))
+        rate = (self.pcie if pinned else self.pageable) * self.faults.lanes / LANES
+        return self.kernel_ns + self._slowed(gpu, size / rate)
 
     def peer_copy(self, source: int, target: int, size: int, *, kernel: bool = False, sharing: int = 1) -> int:
         """Time of a copy from one GPU to another, by copy engines or a ``kernel``, one of ``sharing`` on a link."""
-        rate = (self.peer_kernel if kernel else self.nvlink) if self.peers else self.pcie / 2
+        linked = (self.peer_kernel if kernel else self.nvlink) * self._up
+        rate = linked if self.peers else self.pcie * self.faults.lanes / LANES / 2
         return self.kernel_ns + self._over(source, target, sharing * size, rate)
 
     def message(self, source: int, target: int, size: int) -> int:
         """Time of an NCCL message."""
-        return self.nccl_ns + self._over(source, target, size, self.nvlink)
+        return self.nccl_ns + self._over(source, target, size, self.nvlink * self._up)
 
     def collective(self, gpus: tuple[int, ...], on_the_wire: float) -> int:
         """Time of a collective that sends ``on_the_wire`` bytes over the link of every GPU: the slowest sets it."""
         slowest = max((self.faults.slow_links.get(pair, 1.0) for pair in _neighbours(gpus)), default=1.0)
-        return self.nccl_ns + round(on_the_wire / self.nccl * slowest * NS)
+        return self.nccl_ns + round(on_the_wire / (self.nccl * self._up) * slowest * NS)
+
+    @property
+    def _up(self) -> float:
+        """Share of the NVLinks that are up."""
+        return 1 - self.faults.links_down / NVLINKS
 
     def _over(self, source: int, target: int, size: int, rate: float) -> int:
         return round(size / rate * self.faults.slow_links.get((source, target), 1.0) * NS)
@@ -116,13 +132,17 @@ def _neighbours(gpus: tuple[int, ...]) -> list[tuple[int, int]]:
     return list(zip(gpus, (*gpus[1:], *gpus[:1]), strict=True)) if len(gpus) > 1 else []
 
 
-def uuid_of(gpu: int) -> str:
-    """Its UUID as torch has it."""
-    return f"{gpu:08x}-1111-2222-3333-444455556666"
+def uuid_of(gpu: int, *, mig: bool = False) -> str:
+    """Its UUID as torch has it; that of an instance is another than NVML's of the whole GPU."""
+    return f"{gpu:08x}-{'aaaa' if mig else '1111'}-2222-3333-444455556666"
 
 
 FIRST_BUS: Final = 0x1B
 """PCI bus of GPU 0; the others follow."""
+LANES: Final = 16
+"""Lanes of PCIe that a GPU has."""
+NVLINKS: Final = 18
+"""NVLinks that it has."""
 NS: Final = 1e9
 """Nanoseconds of a second."""
 EXACT: Final = Machine(gpus=2, tick_ns=1, l2_bytes=1 << 20)

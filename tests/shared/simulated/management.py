@@ -16,12 +16,11 @@ from unittest.mock import patch
 import pynvml
 
 from busbw.system import environment, pci
-from simulated.machine import FIRST_BUS, Machine, uuid_of
+from simulated.machine import FIRST_BUS, LANES, NVLINKS, Machine, uuid_of
 
 Argument: TypeAlias = Any
 """A number, text or reference of ctypes."""
 SWITCH: Final = "switch"
-_NVLINKS: Final = 18
 _MHZ: Final = 1_980
 """Of an H100."""
 _HARDWARE_SLOWDOWN: Final = 1 << 3
@@ -232,7 +231,7 @@ def managed_gpus(record: Mapping[str, Any], down: int = 0) -> list[ManagedGpu]:
     ]
 
 
-def write_sysfs(folder: Path, addresses: Sequence[str], *, lanes: int = 16, identity: str = "0x2330") -> Path:
+def write_sysfs(folder: Path, addresses: Sequence[str], *, lanes: int = LANES, identity: str = "0x2330") -> Path:
     """The kernel's files of NVIDIA GPUs at ``addresses``, each below a port of its own, with PCIe 5 on ``lanes``."""
     for number, address in enumerate(addresses, 1):
         port = folder / "devices" / _ROOT / f"0000:00:{number:02x}.0"
@@ -262,13 +261,15 @@ def managed_machine(machine: Machine) -> Iterator[None]:
             name=machine.name,
             address=address,
             uuid=f"GPU-{uuid_of(index)}",
-            ends=(SWITCH,) * _NVLINKS,
+            ends=(SWITCH,) * NVLINKS,
+            down=machine.faults.links_down,
+            mig=machine.mig,
             mhz=round(_MHZ / slowed.get(index, 1.0)),
             reasons=_HARDWARE_SLOWDOWN if index in slowed else 0,
         )
         for index, address in enumerate(addresses)
     ]
     with TemporaryDirectory() as folder, managed(Driver(gpus)):
-        sysfs = write_sysfs(Path(folder), addresses)
+        sysfs = write_sysfs(Path(folder), addresses, lanes=machine.faults.lanes)
         with patch.object(environment, "affinity", lambda: pci.affinity(sysfs)):
             yield

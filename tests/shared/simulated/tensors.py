@@ -45,7 +45,18 @@ _PRODUCTS: Final[Mapping[str, Callable[..., int]]] = {
     "aten::addmm": lambda _bias, left, right, **_: 2 * left.numel() * right.shape[-1],
     "aten::bmm": lambda left, right, **_: 2 * left.numel() * right.shape[-1],
 }
-"""Operation → its floating-point operations."""
+"""Operation of cuBLAS → its floating-point operations."""
+
+
+def _flop_of_attention(query: torch.Tensor, key: torch.Tensor, *_others: object, **_named: object) -> int:
+    return 4 * query.numel() * key.shape[-2]
+
+
+_FLOP: Final[Mapping[str, Callable[..., int]]] = {
+    **_PRODUCTS,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _flop_of_attention,  # torch takes the tensors to be there
+}
+"""The same of all operations; others take the time of their traffic alone."""
 
 
 class GpuTensor(torch.Tensor):
@@ -351,13 +362,13 @@ def _kernel(
     state.now += state.machine.launch_ns
     if isinstance(source, GpuTensor) and source.home != home:
         return _peer_copy(call, source.home.index)
-    stream, product = state.stream(home.index), _PRODUCTS.get(name)
-    flop = 0 if product is None else product(*args, **kwargs)
+    stream, product = state.stream(home.index), name in _PRODUCTS
+    flop = _FLOP[name](*args, **kwargs) if name in _FLOP else 0
     if stream.capture is not None:
-        if name in _SYNCHRONISING or (product is not None and home.index not in state.cublas):
+        if name in _SYNCHRONISING or (product and home.index not in state.cublas):
             state.refuse_in_capture()
         return _captured(call, stream.capture, stream, flop)
-    if product is not None:
+    if product:
         state.cublas.add(home.index)
     begin = stream.begin()
     out = call.run(*call.args, **call.kwargs)
