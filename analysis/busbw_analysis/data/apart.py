@@ -2,7 +2,7 @@
 other settings. They get groups of ranks of their own in one world of all hosts, or settings of their own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -11,6 +11,7 @@ from msgspec import structs
 from busbw.runs.facts import HostFacts
 from busbw.runs.records import Case, Imported, LogNote, Run
 from busbw.runs.store import StoredRun
+from busbw.units import counted
 from busbw_analysis.data.likeness import is_unknown, options_of
 from busbw_analysis.data.readers.log import Aggregate, Table
 
@@ -20,8 +21,12 @@ _FAR: Final = 1.5
 """Two tables of as many ranks without a stated difference are apart if one takes longer by more than this factor in all
 common cases, at least so many.
 """
+_NO_CAPTION: Final = frozenset({""})
+"""Of a table without text above, which is another one than that below a text."""
 SEVERAL_GPUS: Final = "several-gpus"
 """The note of a log whose GPU cannot be given, because its tables are of several."""
+TABLES_APART: Final = "tables-apart"
+"""The note of a log whose tables have other settings: how they differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Identity:
     ops: operations
     cases: sizes and types
     caption: what the text around a paste says above it
-    times: seconds, by all that is stated of a case
+    times: seconds, or what is in proportion to them, by all that is stated of a case
     """
 
     ranks: int
@@ -63,7 +68,7 @@ class Identity:
             caption=frozenset(filter(None, [table.caption])),
             ops=frozenset((row.op, row.tool_op) for row in table.rows) - {(None, None)},
             cases=frozenset((row.tool_size_bytes, row.dtype, row.in_place) for row in table.rows),
-            times={_measured(row): row.time_seconds for row in table.rows if row.time_seconds},
+            times={_measured(row): seconds for row in table.rows if (seconds := _seconds(row))},
         )
 
     @classmethod
@@ -114,11 +119,44 @@ def labels_of(identities: Sequence[Identity]) -> list[Label]:
         ]
         known = zip(*(other.settings for other in same), strict=True)
         if not any(places) and all(len({*words} - {frozenset()}) <= 1 for words in known):
-            settings = [_differing(own.caption, [other.caption for other in same], " ")]
+            captions = [other.caption or _NO_CAPTION for other in same]
+            settings = [_differing(own.caption or _NO_CAPTION, captions, " ")]
         if not any((*places, *settings)) and len(same) == 2 and same[0].ranks == same[1].ranks and _far(*same):
             settings = [f"table {number}"]
         labels.append(Label(" ".join(filter(None, places)), " ".join(filter(None, settings))))
     return labels
+
+
+def differences(labels: Sequence[Label], tables: Sequence[Table]) -> Iterator[LogNote]:
+    """By what factor tables take longer that only settings, captions or their times tell from the first such table."""
+    known = list(zip(labels, tables, map(Identity.of_table, tables), strict=True))
+    firsts: dict[str, tuple[Label, Table, Identity]] = {}
+    texts: dict[Label, str] = {}
+    for label, table, own in known:
+        base, first, other = firsts.setdefault(label.group, (label, table, own))
+        ratios = [own.times[case] / other.times[case] for case in own.times.keys() & other.times.keys()]
+        if base == label or label in texts or not ratios:
+            continue
+        low, high = (f"{factor:.3g}" for factor in (min(ratios), max(ratios)))
+        factor = low if low == high else f"{low} to {high}"
+        texts[label] = (
+            f"{_named(label, table)} takes {factor} times as long as {_named(base, first)} in {counted(len(ratios), 'case')}"
+        )
+    if texts:
+        shown = "; ".join([*texts.values()][:_MOST_NAMED])
+        text = f"{shown}; each is kept by itself, and they are not taken for launches of the same measurement"
+        yield LogNote(code=TABLES_APART, text=text)
+
+
+def _named(label: Label, table: Table) -> str:
+    at = f"line {table.rows[0].line}"
+    return f"{label.settings} ({at})" if label.settings else f"the table of {at}"
+
+
+def _seconds(row: Aggregate) -> float | None:
+    """Time of a call, or what is in proportion to it if the tool prints only a rate."""
+    rate = row.rate or row.algbw or row.busbw
+    return row.time_seconds or (row.tool_size_bytes / rate if rate and row.tool_size_bytes else None)
 
 
 def _measured(row: Aggregate) -> tuple[object, ...]:

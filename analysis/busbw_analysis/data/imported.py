@@ -37,7 +37,7 @@ from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue, Gpu, catalogue
 from busbw.system.named import Cards, cards_named, gpu_named, gpus_meant
 from busbw.units import format_size, listed, parse_size
-from busbw_analysis.data.apart import SEVERAL_GPUS, Identity, Label, apart, labels_of, merged
+from busbw_analysis.data.apart import SEVERAL_GPUS, Identity, Label, apart, differences, labels_of, merged
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
@@ -118,7 +118,8 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
             left_out.append(LogNote(code="left-out", text=f"this table is left out: {error}", line=tables[0].line))
     if not runs:
         raise refused[0]
-    return merged(apart([*runs.values()], [*runs]), [*left_out, *_of_several_gpus(log, facts)])
+    notes = [*left_out, *differences(labels, log.tables), *_of_several_gpus(log, facts)]
+    return merged(apart([*runs.values()], [*runs]), notes)
 
 
 def _of_several_gpus(log: ForeignLog, facts: LogFacts) -> Iterator[LogNote]:

@@ -9,6 +9,7 @@ from busbw.ops.groups import ASKED
 from busbw.runs.asked import LEAST_NODES
 from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
+from busbw_analysis.data.apart import TABLES_APART
 from busbw_analysis.data.resumed import resuming
 from busbw_analysis.diagnosis.curves import DOUBTS, Curve
 from busbw_analysis.diagnosis.findings import Finding, case_name
@@ -415,6 +416,13 @@ _RULES: Final = (
         always=False,
     ),
     *map(_evidence, _IN_THE_LOG),
+    _Rule(
+        TABLES_APART,
+        "find what was changed between them; busbw compare judges one file a side",
+        lambda _, verdict: verdict.status == "slower",
+        always=False,
+        unjudged=True,
+    ),
     _Rule("one-rank", _ALL_GPUS, always=False, unjudged=True),
     _Rule("throttled", "check power limits and cooling of the GPUs", lambda *_: True),
     _Rule("gpu-hardware", "check that GPU, its slot and its links (busbw peaks --here)", lambda *_: True, _of_gpus),

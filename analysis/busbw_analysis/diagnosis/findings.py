@@ -23,6 +23,7 @@ from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.lateness import GroupLateness, RankLateness
 from busbw_analysis.data.likeness import to_be_given
 from busbw_analysis.data.names import rank_list, statistic_in_words
+from busbw_analysis.data.apart import TABLES_APART
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
 from busbw_analysis.data.resumed import ended_in_words, resuming, resumptions
 from busbw_analysis.data.sentences import capitalised
@@ -189,7 +190,7 @@ _DOUBTFUL: Final = frozenset(
     {
         *("gib-as-gb", "size-per-rank", "no-bus-factor", "rate-differs", "one-rank"),
         *("wrong-results", "failed-test", "unfinished", "unfinished-line", "dropped", "repeated-header"),
-        *("assumed-size", "deduced"),
+        *("assumed-size", "deduced", TABLES_APART),
         *EVIDENCE,
     }
 )

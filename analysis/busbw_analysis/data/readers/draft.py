@@ -13,7 +13,8 @@ from busbw_analysis.data.readers.deduce import disagreements
 from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
-from busbw_analysis.data.readers.nccl_info import EVIDENCE, HARMLESS, LIKELY, Paths, Progress
+from busbw_analysis.data.readers.nccl_info import EVIDENCE, HARMLESS, LIKELY, Paths
+from busbw_analysis.data.readers.progress import FAILED, FIRST_CALL, Progress
 
 _QUOTED: Final = 200
 _STRONG: Final = re.compile(
@@ -33,6 +34,8 @@ _WEAK: Final = re.compile(
 _MAYBE: Final = re.compile(
     "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
 )
+_OF_RAS: Final = re.compile(r"\bras/\w+\.cc:\d+ NCCL WARN")
+"""A warning of NCCL's RAS, without which jobs run as well."""
 _FATAL: Final = ("placeholder", "no-header", "ambiguous-heading", "no-unit", "truncated-row")
 """Codes of notes that explain why there is no result."""
 _REASONS: Final = ("not-a-number", "waived", "failed-test")
@@ -103,7 +106,11 @@ class Draft:
             if not self.rows:
                 self.progress.take(line.number, line.nccl)
             return
-        if _MAYBE.search(text) is not None and HARMLESS.isdisjoint(codes):
+        if not HARMLESS.isdisjoint(codes) or _OF_RAS.search(text) is not None:
+            return
+        if not self.rows and FAILED.search(text) is not None:
+            self.progress.fail(line.number, text)
+        if _MAYBE.search(text) is not None:
             strong = _STRONG.search(text)
             if strong is not None and not (self._quotes_tool and _CONSEQUENCE.search(text)):
                 self.fail(strong[0], line.number)
@@ -250,12 +257,18 @@ class Draft:
 
     def _refuse(self) -> None:
         fatal = [self._notes[code][0] for code in _FATAL if code in self._notes]
+        if failed := self.progress.failure():
+            last = f". Its last error: {self.error}" if self.error and self._error_line else ""
+            code = "hang" if self.progress.waits else "job-failed"
+            raise LogError(f"{self.source}: {failed}{last}{self._seen()}", code=code)
         if self.error is not None and (not fatal or fatal[0].code == "truncated-row"):
             message = f"{self.source}: the {self.tool} job failed before its first result; its last error: {self.error}"
             raise LogError(message + self._seen(), code="job-failed")
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
+        if self.names and not self._notes:
+            self.progress.reach(self.line, FIRST_CALL, f"the heading {' '.join(self.names)}")
         why = self.progress.in_words()
         if why:
             raise LogError(f"{self.source}: a log of {self.tool} without results: {why}{self._seen()}", code="hang")

@@ -17,7 +17,8 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, items, mapping, text
 from busbw_analysis.data.readers.lines import whole
-from busbw_analysis.data.readers.watchdog import WHY_LATE, ranks_in_words
+from busbw_analysis.data.readers.progress import ranks_in_words
+from busbw_analysis.data.readers.watchdog import WHY_LATE
 
 SIGN: Final = re.compile(rb'"pg_config"\s*:|"collective_seq_id"\s*:')
 _RANK: Final = re.compile(r"(\d{1,7})(?:\.\w+)*$")

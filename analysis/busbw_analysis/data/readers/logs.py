@@ -31,6 +31,7 @@ from busbw_analysis.data.readers import (
     param,
     paste,
     perftest,
+    progress,
     ras,
     rocm,
     stream,
@@ -111,11 +112,12 @@ _PERFTEST: Final = Tool("verbs", "cpu", names=EVERY_NAME)
 
 
 def _messages_alone(draft: Draft, lines: Iterable[str]) -> None:
-    """Nothing but messages of NCCL: the draft says where they end."""
-    for _ in draft.scan(lines):
+    """Nothing but messages: the draft says where they end, and how the job failed."""
+    for _ in draft.scan(draft.progress.watched(lines)):
         pass
 
 
+_FAILURE: Final = Reader("failed job", progress.SIGN, _messages_alone, NCCL)
 _MESSAGES: Final = Reader("NCCL messages", nccl_info.SIGN, _messages_alone, NCCL)
 _HARDWARE: Final = Reader("hardware", nccl_info.HARDWARE, _messages_alone)
 _TABLE: Final = Reader("table", tables.SIGN, tables.read)
@@ -152,6 +154,7 @@ READERS: Final = (
     _TABLE,
     _WATCHDOG,
     Reader("NCCL RAS", ras.SIGN, ras.read, NCCL),
+    _FAILURE,
     _MESSAGES,
     _HARDWARE,
 )
@@ -333,13 +336,13 @@ def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> Fo
     return msgspec.structs.replace(log, tables=tuple(tables), notes=(*log.notes, *notes))
 
 
-def _captioned(tables: Iterable[Table], around: Mapping[int, str]) -> Iterable[Table]:
-    """The tables with the last line of the text around the paste that stands between them and the rows before."""
-    end = 0
+def _captioned(tables: Iterable[Table], around: dict[int, str]) -> Iterable[Table]:
+    """The tables with the last line of the text around the paste that stands above their rows."""
+    end, caption = 0, None
     for table in tables:
         first = table.rows[0].line
-        captions = [text for number, text in around.items() if end < number < first]
-        yield msgspec.structs.replace(table, caption=captions[-1]) if captions else table
+        caption = next((text for number, text in reversed(around.items()) if end < number < first), caption)
+        yield msgspec.structs.replace(table, caption=caption) if caption else table
         end = table.rows[-1].line
 
 

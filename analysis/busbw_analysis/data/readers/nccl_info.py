@@ -103,7 +103,7 @@ KINDS: Final = (
     Evidence("shm-off", _variable("NCCL_SHM_DISABLE", "1"), "{}={} sends the data of a host over its network"),
     Evidence(
         "shm-full",
-        re.compile(r"WARN (?:.*[Ss]hared memory segment|.*/dev/shm/.*(?:space|size))"),
+        re.compile(r"WARN (?:.*[Ss]hared memory segment|.*failed to extend /dev/shm|.*/dev/shm/.*(?:space|size))"),
         "shared memory of a host is too small (/dev/shm)",
     ),
     Evidence(
@@ -165,67 +165,6 @@ _STATE: Final = re.compile(r"\s*(?:State|state): (?:\d: )?(\w+)")
 _RATE: Final = re.compile(r"\s*[Rr]ate: (\d{1,5})\b")
 """Gbit/s."""
 _LAYER: Final = re.compile(r"\s*(?:Link |link_)layer:\s{1,9}(InfiniBand|Ethernet)\b")
-
-
-class Phase(NamedTuple):
-    """A step before the first result: what NCCL does after it has printed ``sign``, and why it usually stops there."""
-
-    sign: str
-    doing: str
-    causes: str
-
-
-PHASES: Final = (
-    Phase(
-        "Bootstrap|Init START",
-        "ranks meet",
-        "a rank that never started, NCCL_SOCKET_IFNAME with an interface that other hosts do not reach, a firewall",
-    ),
-    Phase(
-        "Using network|Channel .* via ",
-        "ranks connect",
-        "a NIC that does not answer (interface, GID index, MTU), or GPUs whose peer access hangs (ACS, IOMMU): "
-        "NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1 tells which",
-    ),
-    Phase(
-        "Connected all|Init COMPLETE",
-        "the first call runs",
-        "a rank that does not make the call, GPUs whose peer access hangs (ACS, IOMMU), a NIC that loses data",
-    ),
-)
-_PHASE: Final = re.compile("|".join(f"(?P<p{number}>{phase.sign})" for number, phase in enumerate(PHASES)))
-_START: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*Init START")
-
-
-class Progress:
-    """How far NCCL came before the first result."""
-
-    def __init__(self) -> None:
-        self.phase: Phase | None = None
-        self._line, self._text = 0, ""
-        self._started: set[int] = set()
-        self._ranks = 0
-
-    def take(self, number: int, message: str) -> None:
-        """Note the phase that a message of NCCL begins."""
-        if (match := _PHASE.search(message)) is None:
-            return
-        phase = PHASES[int(str(match.lastgroup)[1:])]
-        self._line, self._text = number, message.partition("NCCL INFO ")[2][:120].strip()
-        if self.phase is None or PHASES.index(phase) > PHASES.index(self.phase):
-            self.phase = phase
-        if (start := _START.search(message)) is not None:
-            self._started.add(int(start[1]))
-            self._ranks = int(start[2])
-
-    def in_words(self) -> str:
-        """Where the log ends, who is missing, and the usual causes; "" without a message of NCCL."""
-        if self.phase is None:
-            return ""
-        missing = sorted(set(range(self._ranks)) - self._started) if len(self._started) > 1 else []
-        late = f"; no start of rank {', '.join(map(str, missing[:8]))} of {self._ranks}" if missing else ""
-        where = f"it ends while {self.phase.doing} (line {self._line}: {self._text}){late}"
-        return f"{where}. Usual causes: {self.phase.causes}"
 
 
 class Paths:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from busbw.errors import LogError
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, rest, scaled, verdict, whole
+from busbw_analysis.data.readers.progress import FIRST_CALL, SET_UP
 
 SIGN: Final = re.compile(
     rb"nThread \d+ nGpus|(?:size|bytes)[ \t]+(?:count|N)[ \t]+(?:type[ \t]+[^\n]{0,60})?time[ \t]+algbw"
@@ -238,6 +239,7 @@ class _Reader:
         self.columns, self.titled, self.place_order, self.headed = columns, False, (), True
         self.time_unit, self.rate_unit, self.labels = columns.time_unit, "GB/s", set()
         self.draft.line = line.number
+        self.draft.progress.reach(line.number, FIRST_CALL, line.text)
 
     def _units(self, text: str) -> None:
         for unit in re.findall(r"\(([^)]*)\)", text):
@@ -248,6 +250,7 @@ class _Reader:
 
     def _rank(self, line: Line, match: re.Match[str]) -> None:
         self._title(line)
+        self.draft.progress.reach(line.number, SET_UP, line.text)
         if any(place.rank == int(match["rank"]) for place in self.draft.places[:1]):
             self._interleaved(line.number, f"rank {match['rank']} is listed twice")
         self.draft.place(**match.groupdict())
@@ -264,6 +267,7 @@ class _Reader:
         if (match := _SETTINGS.search(text)) is not None or text.startswith("Using devices"):
             self._title(line)
             self.draft.places.clear()
+            self.draft.progress.reach(line.number, SET_UP, line.text)
             if match is not None:
                 self.per_process = int(match[1]) * int(match[2])
                 self.announced = None if match[3] is None else (int(match[3]), int(match[4]), match[5])

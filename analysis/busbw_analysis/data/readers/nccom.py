@@ -12,7 +12,7 @@ from busbw_analysis.data.readers import tables
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import op_named
 
-SIGN: Final = re.compile(rb"size\(B\)[ \t]+count\(elems\)")
+SIGN: Final = re.compile(rb"size\(B\)[^\w\n]{1,30}count\(elems\)")
 _COMMAND: Final = re.compile(r"\bnccom-test\b(.*)")
 _RANKS: Final = re.compile(r"(?:-r|--nworkers)[ =]?(\d{1,7})\b")
 _OPS: Final = {"allr": "all_reduce", "allg": "all_gather", "redsct": "reduce_scatter"}

@@ -30,6 +30,11 @@ _CELL: Final = re.compile(
     r"\s{0,99}</t[hd]\s{0,9}>\s{0,99}<t[hd][^<>]{0,99}>\s{0,99}|</?t(?:able|head|body|foot|r|h|d)\b[^<>]{0,99}>"
 )
 """Tags of a table of HTML: between two cells, and all others."""
+_OF_LATEX: Final = re.compile(
+    r"(?P<math>\$)|\\(?:text\w{1,4}|math\w{1,4}|num|SI|bf|multicolumn\{\d\}\{\w\})(?=\{)|[{}]|\\[,;! ](?=\d)|\\(?=[#_%&])"
+)
+"""What LaTeX adds to the words of a cell."""
+_ROW_OF_LATEX: Final = re.compile(r"\s*([^&\n]+(?:(?<!\\)&[^&\n]*)+?)\\\\(?:\[[\w.-]*\])?\s*(?:\\[a-z]\w*(?:\{[\d-]*\})?\s*)*")
 _BOLD: Final = re.compile(r"(?<![^\s|])\*\*([^\s*|][^*|\n]{0,80})\*\*(?![^\s|])")
 """Words or a cell in bold type, in Markdown."""
 _FENCE: Final = re.compile(r"\s{0,12}(?:[>*-]\s)?\s*(?:```|~~~)")
@@ -80,6 +85,10 @@ _MOST_STRINGS: Final = 1000
 _MARKS: Final = "#*_`>:-. \t\r\n"
 """Signs around a heading in Markdown."""
 _LONGEST_CAPTION: Final = 60
+_TAG: Final = re.compile(r"</?[a-z]\w{0,9}[^<>]{0,99}>")
+_SENTENCE: Final = re.compile(r"(?<=\w[.!?])\s+(?=[A-Z])")
+_COUNTED: Final = re.compile(r"(?i)(?:\w+ )?(?:run|launch|trial|attempt|iteration|round|time)s? ?#?\d*")
+"""A caption that counts launches of the same measurement: ``Run 2``, ``Second run``."""
 
 
 def as_text(text: str) -> str:
@@ -106,6 +115,9 @@ def as_line(text: str) -> str:
         text = _THOUSANDS.sub(lambda amount: amount[0].replace(",", ""), text)
     if "\u2502" in text and (framed := _FRAMED.fullmatch(text)) is not None:
         text = f"{framed[1]}\n"
+    if "&" in text and (row := _ROW_OF_LATEX.fullmatch(text)) is not None:
+        cells = re.split(r"(?<!\\)&", row[1].replace(r"\mu", "u"))
+        return f"| {' | '.join(_OF_LATEX.sub('', cell).strip() for cell in cells)} |\n"
     if "&" in text:
         for entity, character in _ENTITIES.items():
             text = text.replace(entity, character)
@@ -191,8 +203,8 @@ class Paste:
             fence = self.fenced and _FENCE.match(text) is not None
             inside ^= fence
             outside = self.fenced and not inside and _PROGRAM.search(text) is None
-            if around is not None and outside and not fence and text.strip() and text.lstrip()[0] != "<":
-                around[number] = text.strip(_MARKS)[:_LONGEST_CAPTION]
+            if around is not None and outside and not fence and (caption := _caption(text)):
+                around[number] = caption
             yield "" if fence or outside else self._plain(text)
 
     def _plain(self, text: str) -> str:
@@ -200,6 +212,12 @@ class Paste:
         text = _behind(self.prefix, text)
         text = without_prefix(text) if self.bare else text
         return _COMMA.sub(r"\1.\2", text) if self.commas and _is_row(text) else text
+
+
+def _caption(text: str) -> str:
+    """The last sentence of a line around a fence, without tags and marks; "" for a line that counts launches."""
+    last = _SENTENCE.split(_TAG.sub("", text).strip(_MARKS))[-1][:_LONGEST_CAPTION]
+    return "" if _COUNTED.fullmatch(last) is not None else last
 
 
 def _unquoted(text: str) -> str:

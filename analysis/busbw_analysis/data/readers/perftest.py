@@ -11,6 +11,7 @@ from typing import Any, Final
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, mapping, real, text
 from busbw_analysis.data.readers.lines import number, rest, scaled, whole
+from busbw_analysis.data.readers.progress import FIRST_CALL, Phase
 
 SIGN: Final = re.compile(rb"#?bytes +#?iterations|(?:RDMA_\w+|Send)[^\n]{0,40} (?:BW|Latency) Test")
 _TITLE: Final = re.compile(
@@ -35,6 +36,14 @@ _JSON_NAMES: Final = {
     "percentile_99": "99% percentile[usec]",
     "percentile_99.9": "99.9% percentile[usec]",
 }
+_PHASES: Final = (
+    Phase("Waiting for client", "the server waits for its client", "no client was started, or a firewall closes the port"),
+    Phase("local address", "client and server meet", "the other program was not started, ended or printed elsewhere"),
+    FIRST_CALL._replace(
+        sign="remote address", causes="the NICs do not reach each other: GID index (RoCE), MTU, VLAN, cable; show_gids"
+    ),
+)
+"""What lines begin that stand above the table; of a server, which prints no rows in some versions."""
 _UNIT_FITS: Final = 0.02
 _UNTITLED: Final[dict[str, Any]] = {"ranks": 2, "tool_size_is": "S"}
 _USED: Final = frozenset({"#bytes", "#iterations", "t_avg[usec]"})
@@ -57,6 +66,8 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
                 test = {}
             draft.facts["nic"] = match[1]
             place, device = {"device": device}, None
+        elif (reached := next((phase for phase in _PHASES if line.text.lstrip("* ").startswith(phase.sign)), None)) is not None:
+            draft.progress.reach(line.number, reached, line.text)
         elif _ON_GPU.search(line.text) is not None:
             device = "cuda"
         elif words[:1] in (["#bytes"], ["bytes"]) and "iterations" in line.text:

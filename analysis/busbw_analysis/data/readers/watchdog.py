@@ -12,6 +12,7 @@ from typing import Final
 from busbw.errors import LogError
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.progress import FAILED, ranks_in_words
 
 TIMEOUT: Final = "Watchdog caught collective operation timeout"
 SIGN: Final = re.compile(
@@ -25,7 +26,7 @@ _TRACE: Final = re.compile(
 """What ``torchfrtrace`` says of the dumps of the flight recorder."""
 _WORLD_RANK: Final = re.compile(r"\[rank(\d{1,7})\]:")
 _WAIT: Final = re.compile(
-    rf"\[Rank (?P<rank>\d{{1,7}})\] {TIMEOUT}: WorkNCCL\(SeqNum=(?P<work>\d+), "
+    rf"(?:\[Rank (?P<rank>\d{{1,7}})\] )?{TIMEOUT}: WorkNCCL\(SeqNum=(?P<work>\d+), "
     r"OpType=(?P<op>\w+)(?:, NumelIn=(?P<elements>\d+))?"
 )
 _STATE: Final = re.compile(
@@ -35,7 +36,11 @@ _STATE: Final = re.compile(
 _AT: Final = re.compile(r"at (?:NCCL )?work(?: sequence id)?: (\d+)")
 WHY_LATE: Final = "late data, an exception, an earlier call that hangs"
 _MOST: Final = 8
-"""Ranks that are named."""
+"""Lines of torchfrtrace that are quoted."""
+_ACTION: Final = (
+    "To do: read the first error of that rank, or run it again with NCCL_DEBUG=INFO and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
+    "and give busbw show the folder of the dumps of all ranks"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +65,20 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     """Raises LogError with code ``hang`` that says what the ranks waited for, and which are behind."""
     waits: dict[int, _Wait] = {}
     trace: list[str] = []
-    for text in lines:
+    unnamed = ""
+    for number, text in enumerate(lines, 1):
+        if FAILED.search(text) is not None:
+            draft.progress.fail(number, text)
         trace += _TRACE.findall(text)[: _MOST - len(trace)]
         in_world = _WORLD_RANK.search(text)
         if (match := _WAIT.search(text)) is not None:
-            rank = int(match["rank"] if in_world is None else in_world[1])
             elements = "" if match["elements"] is None else f" of {int(match['elements']):,} elements"
-            waits.setdefault(rank, _Wait(rank, "", int(match["work"]), f"{match['op']}{elements}"))
+            wait = _Wait(0, "", int(match["work"]), f"{match['op']}{elements}")
+            if in_world is None and match["rank"] is None:
+                unnamed = unnamed or f"a rank in work {wait.work}, {wait.call} (line {number}); the lines of all ranks say "
+                continue
+            rank = int(match["rank"] if in_world is None else in_world[1])
+            waits.setdefault(rank, replace(wait, rank=rank))
         elif (match := _STATE.search(text)) is not None and (at := _AT.search(text)) is not None:
             rank = int(match["rank"] if in_world is None else in_world[1])
             known = waits.get(rank, _Wait(rank, "", int(at[1]), ""))
@@ -75,18 +87,20 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
                 waits[rank] = replace(known, group=match["group"] or "", enqueued=enqueued, completed=completed)
     if trace and not waits:
         raise LogError(f"{draft.source}: torchfrtrace says where the job hangs: {'; '.join(trace)}", code="hang")
-    if not waits:
-        raise LogError(f"{draft.source}: no timeout of torch's watchdog names a rank", code="no-results")
+    if not waits and not unnamed:
+        raise LogError(f"{draft.source}: no timeout of torch's watchdog names a collective", code="no-results")
     named = {wait.group for wait in waits.values() if wait.group}
     only = next(iter(named)) if len(named) == 1 else ""  # a rank without a second line is of the only group
     groups = by_key((wait.group or only, wait) for wait in waits.values())
-    silent = sorted(set(range(max(waits))) - set(waits)) if len(groups) == 1 else []
+    silent = sorted(set(range(max(waits, default=0))) - set(waits)) if len(groups) == 1 else []
     texts = [
         f"group {group}: {text}" if len(groups) > 1 and group else text
         for group, members in groups.items()
         for text in _of_group(members, silent)
     ]
-    raise LogError(f"{draft.source}: torch's watchdog of NCCL ended the job: {'; '.join(texts)}", code="hang")
+    texts = texts or [f"{unnamed}which one is missing"]
+    also = f". It also says: {failure}" if (failure := draft.progress.failure(alone=False)) else f". {_ACTION}"
+    raise LogError(f"{draft.source}: torch's watchdog of NCCL ended the job: {'; '.join(texts)}{also}", code="hang")
 
 
 def _of_group(waits: Sequence[_Wait], silent: Sequence[int]) -> Iterator[str]:
@@ -118,9 +132,3 @@ def _of_group(waits: Sequence[_Wait], silent: Sequence[int]) -> Iterator[str]:
             "which"
         )
 
-
-def ranks_in_words(ranks: Sequence[int]) -> str:
-    """The first ranks by number, and how many more."""
-    named = ", ".join(map(str, sorted(ranks)[:_MOST]))
-    more = f" and {len(ranks) - _MOST} more" if len(ranks) > _MOST else ""
-    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}{more}"

@@ -1,0 +1,464 @@
+"""How far a job came before its first result, and the message with which it failed: what a log without rows tells.
+
+Sources of messages: ``src/init.cc`` and ``bootstrap.cc`` of NVIDIA/nccl; ``gloo/transport/tcp`` of pytorch/gloo;
+``TCPStore.cpp``, ``socket.cpp``, ``ProcessGroupGloo.cpp``, ``ProcessGroupNCCL.cpp`` and ``torch/distributed/elastic``
+of pytorch/pytorch; ``ncclGetErrorString``; ``src/perftest_communication.c`` of linux-rdma/perftest; Open MPI's help.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final, NamedTuple
+
+
+class Phase(NamedTuple):
+    """A step before the first result: what NCCL does after it has printed ``sign``, and why it usually stops there."""
+
+    sign: str
+    doing: str
+    causes: str
+
+
+PHASES: Final = (
+    Phase(
+        "Bootstrap|Init START",
+        "ranks meet",
+        "a rank that never started, NCCL_SOCKET_IFNAME with an interface that other hosts do not reach, a firewall",
+    ),
+    Phase(
+        "Using network|Channel .* via ",
+        "ranks connect",
+        "a NIC that does not answer (interface, GID index, MTU), or GPUs whose peer access hangs (ACS, IOMMU): "
+        "NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1 tells which",
+    ),
+    Phase(
+        "Connected all|Init COMPLETE",
+        "the first call runs",
+        "a rank that does not make the call, GPUs whose peer access hangs (ACS, IOMMU), a NIC that loses data",
+    ),
+)
+FIRST_CALL: Final = PHASES[-1]
+SET_UP: Final = Phase(
+    "",
+    "ranks meet and connect",
+    "a rank that never started, an interface that other hosts do not reach, a firewall, a NIC that does not answer; "
+    "NCCL_DEBUG=INFO tells which",
+)
+"""Of a program that has listed its ranks, and no message of NCCL."""
+_PHASE: Final = re.compile("|".join(f"(?P<p{number}>{phase.sign})" for number, phase in enumerate(PHASES)))
+_START: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*Init START")
+
+
+class Failure(NamedTuple):
+    """A message with which jobs fail.
+
+    sign: recognises it; its groups fill ``text``
+    doing: the phase; "": the message does not say it
+    text: what it means
+    causes: why it usually comes
+    action: what to do
+    waits: whether ranks waited for others in vain
+    follows: whether it usually follows from a failure of another rank
+    """
+
+    sign: str
+    doing: str
+    text: str
+    causes: str
+    action: str
+    waits: bool = False
+    follows: bool = False
+
+
+_MEET, _CONNECT, _CALL = "ranks meet", "ranks connect", "a call runs"
+_EARLIEST: Final = "find the rank whose error has the earliest time, in the logs of all ranks"
+_ANOTHER_ENDED: Final = (
+    "that rank failed (its own error is in its log), was killed for memory (dmesg), or its host was lost"
+)
+_NOT_STARTED: Final = (
+    "ranks that never started or crashed before, another address or port there, a wrong number of processes, a firewall"
+)
+_TRY_PORT: Final = "start all ranks, and try the port from another host (nc -zv ADDRESS PORT)"
+_GLOO_NAME: Final = "set GLOO_SOCKET_IFNAME to one interface that is UP on every host (ip -br addr; busbw doctor)"
+_WARN: Final = "run it again with NCCL_DEBUG=WARN, which prints the call that failed"
+FAILURES: Final = (
+    Failure(
+        r"Unable to find (?:address|interface) for: ?\[?([^\s\]]{1,64})",
+        _MEET,
+        "Gloo finds no address of {}",
+        "GLOO_SOCKET_IFNAME names what is no interface of this host (it takes names, no ^), or the name of the host has "
+        "no address of its own (/etc/hosts)",
+        _GLOO_NAME,
+    ),
+    Failure(
+        r"pair\.cc:\d+\] (?:address family mismatch)",
+        _CONNECT,
+        "Gloo mixes IPv4 and IPv6",
+        "the names of hosts have addresses of both",
+        _GLOO_NAME,
+    ),
+    Failure(
+        r"pair\.cc:\d+\] connect \S{1,64}:\d+: (Connection refused|No route to host|Connection timed out)"
+        r"|connectFullMesh failed with .{0,200}?(no error|SO_ERROR: [\w ]{1,40}|timed out[\w ]{0,40})"
+        r"|Gloo (connectFullMesh) failed",
+        _CONNECT,
+        "Gloo does not reach another rank ({})",
+        "hosts tell each other an address that others do not reach (127.0.0.1 behind the name of the host, docker0), a "
+        "firewall, or the other rank ended",
+        _GLOO_NAME,
+        waits=True,
+    ),
+    Failure(
+        r"[Tt]imed out waiting (\d{1,12})ms for (?:send|recv) operation to complete",
+        _CALL,
+        "Gloo waited {} ms for another rank",
+        "a rank that does not make the call: it is late, failed, or makes another call",
+        _EARLIEST,
+        waits=True,
+    ),
+    Failure(
+        r"(?:pair\.cc:\d+\] ?|gloo.{0,200}|RuntimeError: )"
+        r"((?:Read error|Write error|Connection closed by peer|Connection reset by peer|Broken pipe)"
+        r"(?: \[?[\w.:]{1,64}\]?(?::\d+)?)?)",
+        _CALL,
+        "another rank ended first ({})",
+        _ANOTHER_ENDED,
+        _EARLIEST,
+        follows=True,
+    ),
+    Failure(
+        r"([Rr]anks? \d[\d, ]{0,200}) failed to (?:pass monitoredBarrier|call into monitoredBarrier)",
+        _CALL,
+        "{} did not come to the barrier",
+        "late data, an exception, another call than that of the others",
+        "look at the log of these ranks",
+        waits=True,
+    ),
+    Failure(
+        r"Timed out after (\d{1,9}) seconds waiting for (?:clients|workers)\. (\d{1,7})/(\d{1,7})",
+        _MEET,
+        "after {} s only {} of {} ranks had joined",
+        _NOT_STARTED,
+        _TRY_PORT,
+        waits=True,
+    ),
+    Failure(
+        r"client socket has (?:failed to connect to|timed out after \d+ ?ms while trying to connect to) "
+        r"[\[(]?([^\s,\])]{1,255})[\])]?[:,] ?(\d{1,5})",
+        _MEET,
+        "nothing answers at {}, port {}",
+        "rank 0 has not started or ended, MASTER_ADDR or MASTER_PORT differ, a firewall, a name with several addresses",
+        _TRY_PORT,
+        waits=True,
+    ),
+    Failure(
+        r"failed to (?:bind|listen).{0,200}(?:EADDRINUSE|[Aa]ddress already in use)|(?<!\w)EADDRINUSE(?!\w)",
+        _MEET,
+        "the port of rank 0 is in use",
+        "another job, or a process left of the last one",
+        "give another port (--master-port), or end that process (ss -ltnp)",
+    ),
+    Failure(
+        r"(?:got error: |failed: |Exception: |RuntimeError: )?(Failed to recv, got 0 bytes|recvValue failed|"
+        r"TCPStore server has shut down too early)|store->get\(.{0,99}got error: (Connection reset by peer|Broken pipe)",
+        "",
+        "the store of rank 0 is gone ({})",
+        "rank 0 ended, by an error of its own or because it was done before the others",
+        "look at the end of the log of rank 0",
+        follows=True,
+    ),
+    Failure(
+        r"store->get\('?(\w{1,99})'?\) got error|wait timeout after \d+ms, keys: (\S{1,200})"
+        r"|Timeout waiting for key: (\S{1,200})|(?:RuntimeError|DistStoreError): (Socket Timeout)",
+        _MEET,
+        "a rank waited in vain for what another one should have stored ({})",
+        "that rank failed, is late (data, compilation), or never made this group or call",
+        _EARLIEST,
+        waits=True,
+    ),
+    Failure(
+        r"RendezvousTimeoutError|RendezvousConnectionError|(?:The )?rendezvous (?:timed out|has failed)",
+        _MEET,
+        "torchrun's rendezvous failed",
+        "a node that did not start torchrun, another --rdzv-endpoint or --rdzv-id there, a firewall",
+        _TRY_PORT,
+        waits=True,
+    ),
+    Failure(
+        r"[Mm]issing ranks: ?\[?(\d[\d, ]{0,200})|Stalled (?:ops|tensors|ranks): ?(.{1,99})",
+        _CALL,
+        "some ranks do not make the call: {}",
+        "late data, an exception, another call than that of the others",
+        "look at the log of these ranks",
+        waits=True,
+    ),
+    Failure(
+        r"[Hh]eartbeat monitor timed out|watchdog (?:thread )?got stuck for (?:\d+ ?seconds)?",
+        _CALL,
+        "the watchdog of NCCL itself hangs",
+        "a call of CUDA that does not return (a GPU that hangs), Python's lock held elsewhere",
+        "look for Xid errors (dmesg), and at the stacks of all ranks (py-spy dump)",
+        waits=True,
+    ),
+    Failure(
+        r"(?:No|no) socket interface found",
+        _MEET,
+        "NCCL has no network interface",
+        "NCCL_SOCKET_IFNAME names none of this host, or a container has none",
+        "set NCCL_SOCKET_IFNAME to an interface of every host (ip -br addr)",
+    ),
+    Failure(
+        r"(?:[Cc]onnect to|Call to connect(?: to)?) ?(\S{0,99}?)(?: |<\d+> )?(?:failed ?: ?|returned )"
+        r"(?:Connection refused|No route to host|Connection timed out|Network is unreachable)(?!.*retrying)",
+        _CONNECT,
+        "a rank does not reach another one {}",
+        "a firewall, an interface that other hosts do not reach, a rank that ended",
+        "set NCCL_SOCKET_IFNAME to an interface that all hosts reach, and open its ports",
+    ),
+    Failure(
+        r"Proxy Call to rank (\d{1,7}) failed|Failed to execute operation (\w+ from rank \d{1,7})",
+        _CONNECT,
+        "NCCL could not connect ({})",
+        "that rank ended, or its NIC or shared memory is not reached",
+        "look at its log, " + _WARN,
+    ),
+    Failure(
+        r"NET/OFI (?!Using|Selected|Setting|Running)(.{0,99}(?:[Cc]ouldn't|[Ff]ail|UNDELIVERABLE|[Ee]rror\b).{0,99})",
+        _CONNECT,
+        "the network plugin for libfabric (EFA, Slingshot) failed ({})",
+        "a security group that does not let the hosts reach each other, other versions of driver or libfabric, a NIC",
+        "run fi_info -p efa (or cxi) and fi_pingpong between the hosts",
+    ),
+    Failure(
+        r"Duplicate GPU detected ?: ?(rank \d{1,7} and rank \d{1,7})",
+        _MEET,
+        "{} use the same GPU",
+        "the device is not set by local rank, or more processes than GPUs were started",
+        "give every rank a GPU of its own (torch.cuda.set_device(local_rank), CUDA_VISIBLE_DEVICES)",
+    ),
+    Failure(
+        r"[Cc]uda failure (?:\d+ )?'(named symbol not found|CUDA driver version is insufficient[^']{0,99}"
+        r"|no kernel image is available[^']{0,99}|the provided PTX[^']{0,99}|device kernel image is invalid)'",
+        "",
+        "NCCL does not run on this GPU and driver ({})",
+        "NCCL was built for another CUDA, for other GPUs, or for a newer driver",
+        "use an NCCL for the CUDA and GPU here (ldd names the one that is loaded), or a newer driver",
+    ),
+    Failure(
+        r"((?:CUDA|HIP) out of memory|[Cc]uda failure (?:\d+ )?'out of memory')",
+        "",
+        "a GPU is full ({})",
+        "other processes on it (nvidia-smi), or too large a batch or size",
+        "free it, or use smaller sizes",
+    ),
+    Failure(
+        r"(an illegal memory access|device-side assert|unspecified launch failure|misaligned address)",
+        "",
+        "a kernel failed before ({})",
+        "an error of the program; NCCL only reports it",
+        "run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer, which name the kernel",
+    ),
+    Failure(
+        r"(uncorrectable (?:ECC|NVLink) error|Xid \(PCI:[^)]{1,40}\): \d{1,3}|GPU has fallen off the bus)",
+        "",
+        "a GPU or its link is broken ({})",
+        "memory, NVLink or slot of that GPU",
+        "drain the host, and check the GPU (nvidia-smi -q, dcgmi diag -r 3)",
+    ),
+    Failure(
+        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|[Ss]ignal )(-?9|137)\b|(?i:out of memory: killed)|oom-kill",
+        "",
+        "a process was killed (signal 9)",
+        "the host ran out of memory, or the scheduler ended the job",
+        "look at dmesg and at the job's limit of memory",
+    ),
+    Failure(
+        r"(?:exitcode ?: ?|\(exitcode: ?|[Ss]ignal )(?:-?7)\b|Bus error",
+        "",
+        "a process ended by a bus error",
+        "/dev/shm is full",
+        "give it more (docker run --shm-size, --ipc=host; a memory volume in Kubernetes)",
+    ),
+    Failure(
+        r"ncclRemoteError|remote process exited or there was a network error|(?:Net|\w+) ?: Connection closed by remote peer",
+        _CALL,
+        "another rank ended, or the network between them broke",
+        _ANOTHER_ENDED + "; without any such error: cable, NIC, switch",
+        _EARLIEST,
+        follows=True,
+    ),
+    Failure(
+        r"unhandled system error|ncclSystemError",
+        _CONNECT,
+        "a call to the system failed in NCCL",
+        "/dev/shm too small (docker run --shm-size, --ipc=host), an interface or NIC that is missing, a firewall, too "
+        "little locked memory (ulimit -l)",
+        _WARN,
+    ),
+    Failure(
+        r"unhandled cuda error|ncclUnhandledCudaError",
+        "",
+        "a call of CUDA failed in NCCL",
+        "NCCL built for another CUDA or GPU, a full GPU, a kernel that failed before, nvidia-fabricmanager not running",
+        _WARN,
+    ),
+    Failure(
+        r"ncclInternalError|internal error - please report|internal error, NCCL version",
+        "",
+        "NCCL met a state that it does not expect",
+        "another rank that ended, other versions of NCCL on other hosts, a topology that it does not know",
+        _WARN + "; compare the versions of NCCL on all hosts",
+        follows=True,
+    ),
+    Failure(
+        r"ncclInvalidUsage|invalid usage, NCCL version|ncclInvalidArgument|invalid argument, NCCL version",
+        "",
+        "NCCL was called wrongly",
+        "two ranks on one GPU, other versions of NCCL on other hosts, ranks that make other calls",
+        _WARN,
+    ),
+    Failure(
+        r"Root Cause \(first observed failure\)|ChildFailedError|exitcode ?: [1-9]\d{0,2} \(pid",
+        "",
+        "a rank of torchrun ended with an error",
+        "an exception of the program",
+        "read its traceback, which stands above torchrun's summary, or in the log of that rank (torchrun --redirects 3)",
+        follows=True,
+    ),
+    Failure(
+        r"not enough slots available|(?:ORTE|PRTE) (?:was unable to|daemon has)|Host key verification failed"
+        r"|Permission denied \(publickey|unable to complete a TCP connection|could not access\s+or execute an executable",
+        "the launcher starts ranks",
+        "not every rank was started",
+        "ssh asks for a password, a host lacks the program or its path, the hosts have fewer slots than ranks",
+        "run ssh HOST hostname without a password on all, then give slots (--host A:8,B:8) and paths",
+    ),
+    Failure(
+        r"error while loading shared libraries: (\S{1,200}?):",
+        "the launcher starts ranks",
+        "the library {} is not found",
+        "LD_LIBRARY_PATH is not passed to other hosts, or lacks its folder",
+        "pass it (mpirun -x LD_LIBRARY_PATH)",
+    ),
+    Failure(
+        r"Couldn't connect to (\S{1,255})|(Unable to (?:init|open) the socket connection)",
+        "client and server meet",
+        "the client of perftest does not reach its server ({})",
+        "the server is not started or has ended, a firewall closes its port (18515)",
+        "start the server first, and try another port (-p)",
+    ),
+    Failure(
+        r"(?:Failed status|failed status|status) (1[23]|5): wr_id|transport retry counter exceeded|IBV_WC_RETRY_EXC",
+        _CALL,
+        "the other NIC does not answer",
+        "the GID index (RoCE), MTU, VLAN or a cable; the other program ended",
+        "check with ib_write_bw between the two ports (show_gids, ibstat)",
+    ),
+    Failure(
+        r"Invalid value when checking the pattern",
+        _CALL,
+        "a copy between GPUs delivered other data",
+        "peer access through an IOMMU or ACS of PCI Express that redirects it, or a broken GPU",
+        "turn the IOMMU off (iommu=pt) and ACS, then run dcgmi diag -r 3",
+    ),
+)
+"""The first that a log has is its answer: the one that says most comes first."""
+_SIGNS: Final = tuple(re.compile(failure.sign) for failure in FAILURES)
+FAILED: Final = re.compile("|".join(f"(?:{failure.sign})" for failure in FAILURES) + r"|\brank +: \d")
+SIGN: Final = re.compile("|".join(f"(?:{failure.sign})" for failure in FAILURES).encode())
+_FIRST_OF_TORCHRUN: Final = re.compile(r"Root Cause \(first observed failure\)")
+_PRINTED_BY: Final = re.compile(r"\[(?:default|rank)(\d{1,7})\]:")
+_CALLER: Final = re.compile(
+    r"\b(?:dist|distributed|c10d|torch\.distributed|comm)(?:\.|::)(?:ProcessGroup\w{1,9}::)?"
+    r"(init_process_group|new_group|_verify_params_across_processes|(?:monitored_)?barrier|broadcast\w*|(?:all_?)?reduce\w*"
+    r"|all_?gather\w*|all_?to_?all\w*|gather\w*|scatter\w*|i?send|i?recv)(?:_impl)?\("
+)
+"""A call in a traceback of Python or C++."""
+_MOST_RANKS: Final = 8
+_RANK_OF_TORCHRUN: Final = re.compile(r"\brank +: (\d{1,7}) ")
+
+
+def ranks_in_words(ranks: Collection[int]) -> str:
+    """The first ranks by number, and how many more."""
+    named = ", ".join(map(str, sorted(ranks)[:_MOST_RANKS]))
+    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}{more}"
+
+
+class Progress:
+    """How far a job came before its first result, and the message with which it failed."""
+
+    def __init__(self) -> None:
+        self.phase: Phase | None = None
+        self.waits = False
+        self._line, self._text = 0, ""
+        self._started: set[int] = set()
+        self._ranks = 0
+        self._failed: tuple[int, int, str] | None = None
+        """Place in ``FAILURES``, line and meaning."""
+        self._summary, self._first = False, ""
+        self._rank, self._call, self._of = "", "", set[int]()
+
+    def watched(self, lines: Iterable[str]) -> Iterator[str]:
+        """The ``lines``, whose rank, as torchrun prints it before them, and calls of collectives are noted."""
+        for text in lines:
+            self._rank = match[1] if (match := _PRINTED_BY.search(text)) is not None else ""
+            self._call = match[1] if (match := _CALLER.search(text)) is not None else self._call
+            yield text
+
+    def take(self, number: int, message: str) -> None:
+        """Note the phase that a message of NCCL begins."""
+        if (match := _PHASE.search(message)) is None:
+            return
+        phase = PHASES[int(str(match.lastgroup)[1:])]
+        self._line, self._text = number, message.partition("NCCL INFO ")[2][:120].strip()
+        if self.phase not in PHASES or PHASES.index(phase) > PHASES.index(self.phase):
+            self.phase = phase
+        if (start := _START.search(message)) is not None:
+            self._started.add(int(start[1]))
+            self._ranks = int(start[2])
+
+    def reach(self, number: int, phase: Phase, text: str) -> None:
+        """Note the phase that a line of a tool begins; NCCL says more of the phases before the first call."""
+        if phase is FIRST_CALL or self.phase not in PHASES:
+            self.phase, self._line, self._text = phase, number, text.strip()[:120]
+
+    def fail(self, number: int, text: str) -> None:
+        """Note what a line says of a failure; of several, what says most, where it comes first."""
+        if self._summary and (rank := _RANK_OF_TORCHRUN.search(text)) is not None:
+            self._first, self._summary = f"; by torchrun, rank {rank[1]} failed first", False
+        self._summary = self._summary or _FIRST_OF_TORCHRUN.search(text) is not None
+        known = len(_SIGNS) if self._failed is None else self._failed[0] + 1
+        for place, sign in enumerate(_SIGNS[:known]):
+            if (match := sign.search(text)) is not None:
+                failure = FAILURES[place]
+                words = failure.text.format(*filter(None, match.groups()), *[""] * failure.text.count("{}"))
+                if self._failed is None or place < self._failed[0]:
+                    self._of = set()
+                self._of |= {int(self._rank)} if self._rank else set()
+                if self._failed is not None and place == self._failed[0]:
+                    break
+                self._failed, self.waits = (place, number, words.replace(" ()", "").strip()), failure.waits
+                break
+
+    def failure(self, *, alone: bool = True) -> str:
+        """The message with which the job failed, its usual causes and what to do; "" without one that is known.
+
+        alone: whether messages count that usually follow from a failure of another rank
+        """
+        if self._failed is None or (FAILURES[self._failed[0]].follows and not alone):
+            return ""
+        place, line, words = self._failed
+        failure = FAILURES[place]
+        when = f" while {failure.doing}" if failure.doing else ""
+        call = f", in {self._call}" if self._call else ""
+        of = f", on {ranks_in_words(self._of)}" if self._of else ""
+        return f"the job failed{when}{call}: {words} (line {line}){of}{self._first}. Usual causes: {failure.causes}. To do: {failure.action}"
+
+    def in_words(self) -> str:
+        """Where the log ends, who is missing, and the usual causes; "" without a message of NCCL."""
+        if self.phase is None:
+            return ""
+        missing = sorted(set(range(self._ranks)) - self._started) if len(self._started) > 1 else []
+        late = f"; no start of rank {', '.join(map(str, missing[:8]))} of {self._ranks}" if missing else ""
+        where = f"it ends while {self.phase.doing} (line {self._line}: {self._text}){late}"
+        return f"{where}. Usual causes: {self.phase.causes}"
