@@ -14,7 +14,7 @@ from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 from busbw_analysis.data.readers.nccl_info import EVIDENCE, HARMLESS, LIKELY, Paths
-from busbw_analysis.data.readers.progress import FAILED, FIRST_CALL, Progress
+from busbw_analysis.data.readers.progress import FIRST_CALL, Progress, may_fail
 
 _QUOTED: Final = 200
 _STRONG: Final = re.compile(
@@ -108,7 +108,7 @@ class Draft:
             return
         if not HARMLESS.isdisjoint(codes) or _OF_RAS.search(text) is not None:
             return
-        if not self.rows and FAILED.search(text) is not None:
+        if not self.rows and may_fail(text):
             self.progress.fail(line.number, text)
         if _MAYBE.search(text) is not None:
             strong = _STRONG.search(text)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 import msgspec
 
@@ -85,19 +85,26 @@ OF_MPI: Final = replace(_MPI, names=_OTHER_CALLS)
 EVERY_NAME: Final = re.compile("")
 
 
+class Sign(Protocol):
+    """What recognises a log by its beginning, such as a pattern."""
+
+    def search(self, text: bytes, /) -> object | None:
+        """What is found; None if it is not there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """A log format.
 
     name: for messages and ``--format``; that of the tool, with " JSON" behind it for a second format of the same tool
-    sign: pattern by which its logs are recognised
+    sign: by which its logs are recognised
     read: reads the lines of a log into a draft
     tool: facts about the tool that hold for all its logs
     json: whether its logs are JSON
     """
 
     name: str
-    sign: re.Pattern[bytes]
+    sign: Sign
     read: Callable[[Draft, Iterable[str]], None]
     tool: Tool = UNKNOWN_TOOL
     json: bool = False

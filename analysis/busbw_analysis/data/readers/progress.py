@@ -158,7 +158,7 @@ FAILURES: Final = (
         "give another port (--master-port), or end that process (ss -ltnp)",
     ),
     Failure(
-        r"(?:got error: |failed: |Exception: |RuntimeError: )?(Failed to recv, got 0 bytes|recvValue failed|"
+        r"(Failed to recv, got 0 bytes|recvValue failed|"
         r"TCPStore server has shut down too early)|store->get\(.{0,99}got error: (Connection reset by peer|Broken pipe)",
         "",
         "the store of rank 0 is gone ({})",
@@ -176,7 +176,7 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"RendezvousTimeoutError|RendezvousConnectionError|(?:The )?rendezvous (?:timed out|has failed)",
+        r"RendezvousTimeoutError|RendezvousConnectionError|[Rr]endezvous (?:timed out|has failed)",
         _MEET,
         "torchrun's rendezvous failed",
         "a node that did not start torchrun, another --rdzv-endpoint or --rdzv-id there, a firewall",
@@ -265,7 +265,7 @@ FAILURES: Final = (
         "drain the host, and check the GPU (nvidia-smi -q, dcgmi diag -r 3)",
     ),
     Failure(
-        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|[Ss]ignal )(-?9|137)\b|(?i:out of memory: killed)|oom-kill",
+        r"(?:exitcode ?: ?|\(exitcode: ?|Exit code: +|[Ss]ignal )(-?9|137)\b|[Oo]ut of memory: Killed|oom-kill",
         "",
         "a process was killed (signal 9)",
         "the host ran out of memory, or the scheduler ended the job",
@@ -279,7 +279,7 @@ FAILURES: Final = (
         "give it more (docker run --shm-size, --ipc=host; a memory volume in Kubernetes)",
     ),
     Failure(
-        r"ncclRemoteError|remote process exited or there was a network error|(?:Net|\w+) ?: Connection closed by remote peer",
+        r"ncclRemoteError|remote process exited or there was a network error|Connection closed by remote peer",
         _CALL,
         "another rank ended, or the network between them broke",
         _ANOTHER_ENDED + "; without any such error: cable, NIC, switch",
@@ -363,8 +363,34 @@ FAILURES: Final = (
 )
 """The first that a log has is its answer: the one that says most comes first."""
 _SIGNS: Final = tuple(re.compile(failure.sign) for failure in FAILURES)
-FAILED: Final = re.compile("|".join(f"(?:{failure.sign})" for failure in FAILURES) + r"|\brank +: \d")
-SIGN: Final = re.compile("|".join(f"(?:{failure.sign})" for failure in FAILURES).encode())
+_SIGN: Final = re.compile("|".join(failure.sign for failure in FAILURES).encode())
+_WORDS: Final = (
+    *("rror", "ail", "Timed out", "timed out", "imeout", "imed out", "nable to", "losed by", "efused", "hut down", "EADDRINUSE"),
+    *("issing ranks", "Stalled", "stuck for", "no socket", "No socket", "uplicate GPU", "ut of memory", "oom-kill", "llegal"),
+    *("ligned", "device-side", "Xid (", "fallen off", "exit", "Exit code", "ignal", "remote p", "ncclRem", "ncclSys", "ncclUnh", "ncclIn", "invalid", "slots"),
+    *("Permission", "complete a TCP", "not access", "loading shared", "n't connect", "retry c", "RETRY", "wr_id", "Invalid"),
+    *("Root Cause", "No route", "reset by", "unreachable", "mismatch", "UNDELIVER", "rank  "),
+)
+"""One of these is in every line that is about a failure; they are found faster than the signs."""
+
+
+class _Sign:
+    """Finds the first line that is about a failure."""
+
+    def search(self, text: bytes) -> re.Match[bytes] | None:
+        words = [word.encode() for word in _WORDS]
+        lines = (line for line in text.split(b"\n") if any(word in line for word in words))
+        return next(filter(None, map(_SIGN.search, lines)), None)
+
+
+SIGN: Final = _Sign()
+
+
+def may_fail(text: str) -> bool:
+    """Whether a line may be about a failure."""
+    return any(word in text for word in _WORDS)
+
+
 _FIRST_OF_TORCHRUN: Final = re.compile(r"Root Cause \(first observed failure\)")
 _PRINTED_BY: Final = re.compile(r"\[(?:default|rank)(\d{1,7})\]:")
 _CALLER: Final = re.compile(

@@ -12,7 +12,7 @@ from typing import Final
 from busbw.errors import LogError
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.progress import FAILED, ranks_in_words
+from busbw_analysis.data.readers.progress import may_fail, ranks_in_words
 
 TIMEOUT: Final = "Watchdog caught collective operation timeout"
 SIGN: Final = re.compile(
@@ -67,7 +67,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     trace: list[str] = []
     unnamed = ""
     for number, text in enumerate(lines, 1):
-        if FAILED.search(text) is not None:
+        if may_fail(text):
             draft.progress.fail(number, text)
         trace += _TRACE.findall(text)[: _MOST - len(trace)]
         in_world = _WORLD_RANK.search(text)
