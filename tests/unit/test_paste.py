@@ -151,9 +151,16 @@ def in_a_mail(rows: Cells) -> str:
     return "\n".join(f"> {line[at : at + 74]}" for line in map("  ".join, rows) for at in range(0, len(line), 74))
 
 
+def in_latex(rows: Cells) -> str:
+    body = [r" & ".join(cell.replace("#", r"\#") for cell in row) + r" \\" for row in rows]
+    body[1] = body[1].replace("296.70", r"\textbf{296.70}") + r" \hline"
+    return "\n".join([r"\begin{tabular}{lrrr}", r"\toprule", body[0], r"\midrule", *body[1:], r"\end{tabular}"])
+
+
 WRITTEN: Final[dict[str, Callable[[Cells], str]]] = {
     "commas in semicolons": in_semicolons,
     "Jira": in_jira,
+    "LaTeX": in_latex,
     "HTML": lambda rows: f"<table>\n{in_html(rows)}\n</table>".replace("</tr>", "</tr>\n"),
     "HTML in one line": in_html,
     "Markdown in a log": in_a_log,
@@ -175,6 +182,15 @@ def test_a_table_has_the_same_numbers_in_every_form(form: str, tmp_path: Path) -
     assert [row.time_seconds for row in rows] == pytest.approx(
         [float(cells[at]) / 1e6 for cells in CELLS[1:] for at in (5, 9)]
     )
+
+
+def test_a_box_of_nccom_has_the_same_rates_as_its_table(tmp_path: Path) -> None:
+    """Its GB/s are GiB/s, and the command above names operation and ranks."""
+    row = ["33554432", "33554432", "uint8", "768", "40.69", "40.69"]
+    head = ["size(B)", "count(elems)", "type", "time(us)", "algbw(GB/s)", "busbw(GB/s)"]
+    bars = "\n".join("\u2502 " + " \u2502 ".join(cells) + " \u2502" for cells in (head, row))
+    (read,) = rows_of("log", f"$ nccom-test -r 2 allr\n\u250c\u2500\u2500\u2510\n{bars}\n", tmp_path)
+    assert (read[0], read[1], read[5]) == ("all_reduce", 1 << 25, pytest.approx(40.69 * 2**30))
 
 
 def test_rows_of_two_hosts_are_no_log_of_one(tmp_path: Path) -> None:

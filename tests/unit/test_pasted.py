@@ -3,7 +3,7 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner
@@ -53,6 +53,50 @@ def test_ranks_cut_from_the_list_follow_from_busbw(tmp_path: Path) -> None:
     without = read(tmp_path, f"{ranks_on(('node1', 0), ('node1', 1))}{HEADER}{ROW}{END}")
     assert {case.ranks for case in without.run.cases} == {8}
     assert "deduced" in codes(without)
+
+
+def test_a_command_of_several_lines_gives_ranks_and_hosts(tmp_path: Path) -> None:
+    """ROCm/rccl#1490: srun starts 4 times 8 tasks, and its line does not name the tool."""
+    command = "srun --nodes=1 --ntasks-per-node=8 --label \\\n    -- all_reduce_perf -b 64K -e 4G -f 2 -g 1\n"
+    stored = read(tmp_path, f"```\n{command}```\n```\n{HEADER}{ROW}{END}```\n")
+    assert (len(stored.run.hosts), {case.ranks for case in stored.run.cases}) == (8, {8})
+    assert "one-rank" not in codes(stored)
+
+
+SLOW: Final = ROW.replace("41644 206.27 360.97", "62466 137.51 240.65").replace(
+    "40903 210.01 367.51", "61355 140.00 245.00"
+)
+"""1.5 times the time of ``ROW``."""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "settings"),
+    [
+        ("Before:\n", "I changed the driver. After:\n", {"Before", "After"}),
+        ("", "After:\n", {None, "After"}),
+        ("> <details>\n> <summary>old</summary>\n", "<details><summary>new</summary>\n\n", {"old", "new"}),
+        ("Run 1\n", "Run 2\n", {None}),
+    ],
+)
+def test_tables_below_other_texts_are_no_launches(
+    first: str, second: str, settings: set[str | None], tmp_path: Path
+) -> None:
+    stored = read(tmp_path, f"{first}```\n{HEADER}{ROW}{END}```\n{second}```\n{HEADER}{SLOW}{END}```\n")
+    assert {case.tool_op for case in stored.run.cases} == settings
+    assert stored.run.imported is not None
+    said = [note.text for note in stored.run.imported.notes if note.code == "tables-apart"]
+    assert ["1.5 times" in text for text in said] == [True] * (len(settings) > 1)
+
+
+def test_the_factor_of_tables_that_only_print_rates_is_said(tmp_path: Path) -> None:
+    """openucx/ucx#7245: OSU's bandwidths with two versions of UCX."""
+    head = "# OSU MPI Bi-Directional Bandwidth Test v5.7\n# Size      Bandwidth (MB/s)\n"
+    rows = "".join(f"{1 << power} {100 << power}.00\n" for power in range(4))
+    halves = "".join(f"{1 << power} {50 << power}.00\n" for power in range(4))
+    stored = read(tmp_path, f"{head}{rows}{head}{halves}")
+    assert stored.run.imported is not None
+    (note,) = (note for note in stored.run.imported.notes if note.code == "tables-apart")
+    assert " 2 times " in note.text
 
 
 def test_a_gpu_that_is_listed_twice_is_on_another_host(tmp_path: Path) -> None:

@@ -139,9 +139,8 @@ def differences(labels: Sequence[Label], tables: Sequence[Table]) -> Iterator[Lo
             continue
         low, high = (f"{factor:.3g}" for factor in (min(ratios), max(ratios)))
         factor = low if low == high else f"{low} to {high}"
-        texts[label] = (
-            f"{_named(label, table)} takes {factor} times as long as {_named(base, first)} in {counted(len(ratios), 'case')}"
-        )
+        cases = counted(len(ratios), "case")
+        texts[label] = f"{_named(label, table)} takes {factor} times as long as {_named(base, first)} in {cases}"
     if texts:
         shown = "; ".join([*texts.values()][:_MOST_NAMED])
         text = f"{shown}; each is kept by itself, and they are not taken for launches of the same measurement"

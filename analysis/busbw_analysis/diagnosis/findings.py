@@ -16,6 +16,7 @@ from busbw.runs.store import StoredRun
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
 from busbw.units import counted, format_size, format_time, listed
+from busbw_analysis.data.apart import TABLES_APART
 from busbw_analysis.data.counters import Moved
 from busbw_analysis.data.facts import Facts
 from busbw_analysis.data.grouped import by_key
@@ -23,7 +24,6 @@ from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.lateness import GroupLateness, RankLateness
 from busbw_analysis.data.likeness import to_be_given
 from busbw_analysis.data.names import rank_list, statistic_in_words
-from busbw_analysis.data.apart import TABLES_APART
 from busbw_analysis.data.readers.nccl_info import EVIDENCE
 from busbw_analysis.data.resumed import ended_in_words, resuming, resumptions
 from busbw_analysis.data.sentences import capitalised

@@ -106,8 +106,11 @@ class Draft:
             if not self.rows:
                 self.progress.take(line.number, line.nccl)
             return
-        if not HARMLESS.isdisjoint(codes) or _OF_RAS.search(text) is not None:
-            return
+        if HARMLESS.isdisjoint(codes) and _OF_RAS.search(text) is None:
+            self._take_error(line, text)
+
+    def _take_error(self, line: Line, text: str) -> None:
+        """Record what a line says of an error."""
         if not self.rows and may_fail(text):
             self.progress.fail(line.number, text)
         if _MAYBE.search(text) is not None:
@@ -257,11 +260,12 @@ class Draft:
 
     def _refuse(self) -> None:
         fatal = [self._notes[code][0] for code in _FATAL if code in self._notes]
-        if failed := self.progress.failure():
+        hides = fatal and fatal[0].code != "truncated-row"
+        if not hides and (failed := self.progress.failure()):
             last = f". Its last error: {self.error}" if self.error and self._error_line else ""
             code = "hang" if self.progress.waits else "job-failed"
             raise LogError(f"{self.source}: {failed}{last}{self._seen()}", code=code)
-        if self.error is not None and (not fatal or fatal[0].code == "truncated-row"):
+        if self.error is not None and not hides:
             message = f"{self.source}: the {self.tool} job failed before its first result; its last error: {self.error}"
             raise LogError(message + self._seen(), code="job-failed")
         if fatal:

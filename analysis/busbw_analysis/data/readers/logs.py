@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from io import BytesIO
+from io import SEEK_END, BytesIO
 from typing import IO, Final, Protocol
 
 import msgspec
@@ -298,7 +298,9 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     try:
         return _read(name, file, reader, pasted)
     except LogError as error:
-        if has_steps and reader is not _WATCHDOG and error.code in {"no-results", "hang"}:
+        if is_recognised and reader is not _FAILURE and error.code in _SAYS_LITTLE and _has_failure(file, pasted):
+            _read(name, file, _FAILURE, pasted)
+        if has_steps and reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang"}:
             raise of_training from error
         if reader is _TABLE and unread is not None and is_recognised:
             raise unread from error
@@ -309,6 +311,18 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         with suppress(LogError):  # such as a Markdown table above the last line of nccl-tests
             return _read(name, file, others[-1], pasted)
         raise
+
+
+_SAYS_LITTLE: Final = frozenset({"not-a-log", "no-results", "no-header"})
+"""Codes of errors that say only that there is no result."""
+
+
+def _has_failure(file: IO[bytes], pasted: paste.Paste) -> bool:
+    """Whether the beginning or the end of a file has a message with which jobs fail."""
+    file.seek(0)
+    head = file.read(HEAD_BYTES)
+    file.seek(max(len(head), file.seek(0, SEEK_END) - HEAD_BYTES))
+    return _FAILURE.sign.search(_unpasted(pasted, head + file.read(HEAD_BYTES))) is not None
 
 
 def read_steps(name: str, file: IO[bytes]) -> training.TrainingLog:

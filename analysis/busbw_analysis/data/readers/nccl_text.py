@@ -58,6 +58,7 @@ _PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
 """Placeholders for numbers in documentation."""
 _TIMED: Final = ("time", "algbw", "busbw")
 _HEADER: Final = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+_LONGEST_COMMAND: Final = 4000
 _LEAST_WORDS: Final = 6
 _DIGITS: Final = 0.02
 _TWO_DECIMALS: Final = 0.0051e9
@@ -104,6 +105,8 @@ class _Reader:
         self.columns: Columns | None = None
         self.place_order: tuple[bool, ...] = ()
         self.part: list[str] = []
+        self.continued = ""
+        """Lines before this one that end in a backslash, as commands of several lines do."""
         self.part_line = 0
         self.op_hint: str | None = None
         self.labels: set[str | None] = set()
@@ -264,6 +267,10 @@ class _Reader:
 
     def _other(self, line: Line, text: str) -> None:
         """Process a line that is neither row nor header."""
+        text, self.continued = self.continued + text, ""
+        if text.endswith("\\"):
+            self.continued = f"{text[-_LONGEST_COMMAND:-1].rstrip()} "
+            return
         if (match := _SETTINGS.search(text)) is not None or text.startswith("Using devices"):
             self._title(line)
             self.draft.places.clear()
@@ -378,6 +385,7 @@ class _Reader:
 
     def _interleaved(self, line: int, why: str) -> None:
         message = f"{self.draft.source}:{line}: {why}: output of several jobs, or of ranks without MPI, is mixed"
+        message += ": build nccl-tests with MPI=1, or give each job a file"
         raise LogError(message, code="interleaved-logs")
 
 

@@ -31,10 +31,12 @@ _CELL: Final = re.compile(
 )
 """Tags of a table of HTML: between two cells, and all others."""
 _OF_LATEX: Final = re.compile(
-    r"(?P<math>\$)|\\(?:text\w{1,4}|math\w{1,4}|num|SI|bf|multicolumn\{\d\}\{\w\})(?=\{)|[{}]|\\[,;! ](?=\d)|\\(?=[#_%&])"
+    r"\$|\\(?:text\w{1,4}|math\w{1,4}|num|SI|bf|multicolumn\{\d\}\{\w\})(?=\{)|[{}]|\\[,;! ](?=\d)|\\(?=[#_%&])"
 )
 """What LaTeX adds to the words of a cell."""
-_ROW_OF_LATEX: Final = re.compile(r"\s*([^&\n]+(?:(?<!\\)&[^&\n]*)+?)\\\\(?:\[[\w.-]*\])?\s*(?:\\[a-z]\w*(?:\{[\d-]*\})?\s*)*")
+_ROW_OF_LATEX: Final = re.compile(
+    r"\s*([^&\n]+(?:(?<!\\)&[^&\n]*)+?)\\\\(?:\[[\w.-]*\])?\s*(?:\\[a-z]\w*(?:\{[\d-]*\})?\s*)*"
+)
 _BOLD: Final = re.compile(r"(?<![^\s|])\*\*([^\s*|][^*|\n]{0,80})\*\*(?![^\s|])")
 """Words or a cell in bold type, in Markdown."""
 _FENCE: Final = re.compile(r"\s{0,12}(?:[>*-]\s)?\s*(?:```|~~~)")

@@ -5,13 +5,13 @@ Source: ``src/perftest_parameters.h`` (``RESULT_FMT…``) of linux-rdma/perftest
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, mapping, real, text
-from busbw_analysis.data.readers.lines import number, rest, scaled, whole
-from busbw_analysis.data.readers.progress import FIRST_CALL, Phase
+from busbw_analysis.data.readers.lines import Line, number, rest, scaled, whole
+from busbw_analysis.data.readers.progress import Phase
 
 SIGN: Final = re.compile(rb"#?bytes +#?iterations|(?:RDMA_\w+|Send)[^\n]{0,40} (?:BW|Latency) Test")
 _TITLE: Final = re.compile(
@@ -36,11 +36,15 @@ _JSON_NAMES: Final = {
     "percentile_99": "99% percentile[usec]",
     "percentile_99.9": "99.9% percentile[usec]",
 }
+_OTHER: Final = "start the other program, and paste its output, too"
 _PHASES: Final = (
-    Phase("Waiting for client", "the server waits for its client", "no client was started, or a firewall closes the port"),
-    Phase("local address", "client and server meet", "the other program was not started, ended or printed elsewhere"),
-    FIRST_CALL._replace(
-        sign="remote address", causes="the NICs do not reach each other: GID index (RoCE), MTU, VLAN, cable; show_gids"
+    Phase("Waiting for client", "the server waits for its client", "no client, or a firewall", _OTHER),
+    Phase("local address", "client and server meet", "the other program was not started, ended or waits", _OTHER),
+    Phase(
+        "remote address",
+        "the first call runs",
+        "GID index (RoCE), MTU, VLAN, a cable",
+        "check these (show_gids, ibstat)",
     ),
 )
 """What lines begin that stand above the table; of a server, which prints no rows in some versions."""
@@ -54,7 +58,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     test: dict[str, Any] = {}
     untitled, place = _UNTITLED, dict[str, Any]()
     device: str | None = None
-    for line in draft.scan(lines):
+    for line in _reached(draft, draft.scan(lines)):
         words = line.text.split()
         untitled = _of_command(line.text) or untitled
         if (match := _TITLE.match(line.text)) is not None:
@@ -66,8 +70,6 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
                 test = {}
             draft.facts["nic"] = match[1]
             place, device = {"device": device}, None
-        elif (reached := next((phase for phase in _PHASES if line.text.lstrip("* ").startswith(phase.sign)), None)) is not None:
-            draft.progress.reach(line.number, reached, line.text)
         elif _ON_GPU.search(line.text) is not None:
             device = "cuda"
         elif words[:1] in (["#bytes"], ["bytes"]) and "iterations" in line.text:
@@ -80,6 +82,16 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         elif (cells := draft.cells(line, words)) is not None:
             values = {name: number(word) for name, word in cells.items()}
             _add(draft, line.number, (test or untitled) | place, values)
+
+
+def _reached(draft: Draft, lines: Iterable[Line]) -> Iterator[Line]:
+    """The ``lines``; those that begin a phase tell where a log without rows ends."""
+    for line in lines:
+        begins = line.text.lstrip("* ")
+        for phase in _PHASES:
+            if begins.startswith(phase.sign):
+                draft.progress.reach(line.number, phase, line.text)
+        yield line
 
 
 def read_json(draft: Draft, lines: Iterable[str]) -> None:

@@ -11,40 +11,47 @@ from typing import Final, NamedTuple
 
 
 class Phase(NamedTuple):
-    """A step before the first result: what NCCL does after it has printed ``sign``, and why it usually stops there."""
+    """A step before the first result: what NCCL does after it has printed ``sign``, why it usually stops there, and
+    what to do.
+    """
 
     sign: str
     doing: str
     causes: str
+    action: str
 
 
+_WHICH_PATH: Final = "run it again with NCCL_P2P_DISABLE=1, then NCCL_IB_DISABLE=1: what ends the hang is the path"
 PHASES: Final = (
     Phase(
-        "Bootstrap|Init START",
+        "Bootstrap ?: |Using network|Init START",
         "ranks meet",
         "a rank that never started, NCCL_SOCKET_IFNAME with an interface that other hosts do not reach, a firewall",
+        "set NCCL_SOCKET_IFNAME to an interface that all hosts reach, and count the ranks that started",
     ),
     Phase(
-        "Using network|Channel .* via ",
+        r"Bootstrap timings|Setting affinity|nRanks \d+ nNodes|Trees? \[|Channel .* via ",
         "ranks connect",
-        "a NIC that does not answer (interface, GID index, MTU), or GPUs whose peer access hangs (ACS, IOMMU): "
-        "NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1 tells which",
+        "a NIC that does not answer (interface, GID index, MTU), or GPUs whose peer access hangs (ACS, IOMMU)",
+        _WHICH_PATH,
     ),
     Phase(
         "Connected all|Init COMPLETE",
         "the first call runs",
         "a rank that does not make the call, GPUs whose peer access hangs (ACS, IOMMU), a NIC that loses data",
+        _WHICH_PATH,
     ),
 )
 FIRST_CALL: Final = PHASES[-1]
 SET_UP: Final = Phase(
     "",
     "ranks meet and connect",
-    "a rank that never started, an interface that other hosts do not reach, a firewall, a NIC that does not answer; "
-    "NCCL_DEBUG=INFO tells which",
+    "a rank that never started, an interface that other hosts do not reach, a firewall, a NIC that does not answer",
+    "run it again with NCCL_DEBUG=INFO, which tells where it stops",
 )
 """Of a program that has listed its ranks, and no message of NCCL."""
 _PHASE: Final = re.compile("|".join(f"(?P<p{number}>{phase.sign})" for number, phase in enumerate(PHASES)))
+_ADDRESS: Final = re.compile(r"Bootstrap ?: Using (?:\[0\])?([\w.-]{1,15}):(\d{1,3}\.\d{1,3})(\.\d{1,3}\.\d{1,3})<")
 _START: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*Init START")
 
 
@@ -85,7 +92,7 @@ FAILURES: Final = (
         r"Unable to find (?:address|interface) for: ?\[?([^\s\]]{1,64})",
         _MEET,
         "Gloo finds no address of {}",
-        "GLOO_SOCKET_IFNAME names what is no interface of this host (it takes names, no ^), or the name of the host has "
+        "GLOO_SOCKET_IFNAME names no interface of this host (it takes names, no ^), or the name of the host has "
         "no address of its own (/etc/hosts)",
         _GLOO_NAME,
     ),
@@ -159,7 +166,8 @@ FAILURES: Final = (
     ),
     Failure(
         r"(Failed to recv, got 0 bytes|recvValue failed|"
-        r"TCPStore server has shut down too early)|store->get\(.{0,99}got error: (Connection reset by peer|Broken pipe)",
+        r"TCPStore server has shut down too early)"
+        r"|store->get\(.{0,99}got error: (Connection reset by peer|Broken pipe)",
         "",
         "the store of rank 0 is gone ({})",
         "rank 0 ended, by an error of its own or because it was done before the others",
@@ -200,6 +208,14 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
+        r"Test timeout",
+        _CALL,
+        "nccl-tests waited too long for a call",
+        FIRST_CALL.causes,
+        _WHICH_PATH,
+        waits=True,
+    ),
+    Failure(
         r"(?:No|no) socket interface found",
         _MEET,
         "NCCL has no network interface",
@@ -208,7 +224,8 @@ FAILURES: Final = (
     ),
     Failure(
         r"(?:[Cc]onnect to|Call to connect(?: to)?) ?(\S{0,99}?)(?: |<\d+> )?(?:failed ?: ?|returned )"
-        r"(?:Connection refused|No route to host|Connection timed out|Network is unreachable)(?!.*retrying)",
+        r"(?:Connection refused|No route to host|Connection timed out|Network is unreachable|Software caused)"
+        r"(?!.*retrying)",
         _CONNECT,
         "a rank does not reach another one {}",
         "a firewall, an interface that other hosts do not reach, a rank that ended",
@@ -275,7 +292,7 @@ FAILURES: Final = (
         r"(?:exitcode ?: ?|\(exitcode: ?|[Ss]ignal )(?:-?7)\b|Bus error",
         "",
         "a process ended by a bus error",
-        "/dev/shm is full",
+        "the shared memory of the host or container is full",
         "give it more (docker run --shm-size, --ipc=host; a memory volume in Kubernetes)",
     ),
     Failure(
@@ -290,7 +307,7 @@ FAILURES: Final = (
         r"unhandled system error|ncclSystemError",
         _CONNECT,
         "a call to the system failed in NCCL",
-        "/dev/shm too small (docker run --shm-size, --ipc=host), an interface or NIC that is missing, a firewall, too "
+        "too little shared memory (docker run --shm-size, --ipc=host), a missing interface or NIC, a firewall, too "
         "little locked memory (ulimit -l)",
         _WARN,
     ),
@@ -321,16 +338,24 @@ FAILURES: Final = (
         "",
         "a rank of torchrun ended with an error",
         "an exception of the program",
-        "read its traceback, which stands above torchrun's summary, or in the log of that rank (torchrun --redirects 3)",
+        "read its traceback above torchrun's summary, or in the log of that rank (torchrun --redirects 3)",
         follows=True,
     ),
     Failure(
-        r"not enough slots available|(?:ORTE|PRTE) (?:was unable to|daemon has)|Host key verification failed"
-        r"|Permission denied \(publickey|unable to complete a TCP connection|could not access\s+or execute an executable",
+        r"[Nn]ot enough slots available",
+        "the launcher starts ranks",
+        "the hosts have fewer slots than ranks",
+        "the hosts are given without the number of their slots",
+        "give it (--host A:8,B:8, or slots=8 in the file of hosts), or --oversubscribe",
+    ),
+    Failure(
+        r"(?:ORTE|PRTE) (?:was unable to|daemon has)|Host key verification failed"
+        r"|Permission denied \(publickey|unable to complete a TCP connection"
+        r"|could not access\s+or execute an executable",
         "the launcher starts ranks",
         "not every rank was started",
-        "ssh asks for a password, a host lacks the program or its path, the hosts have fewer slots than ranks",
-        "run ssh HOST hostname without a password on all, then give slots (--host A:8,B:8) and paths",
+        "ssh asks for a password, a host lacks the program, or its path differs there",
+        "run ssh HOST ls PROGRAM from the first host to all others",
     ),
     Failure(
         r"error while loading shared libraries: (\S{1,200}?):",
@@ -347,7 +372,8 @@ FAILURES: Final = (
         "start the server first, and try another port (-p)",
     ),
     Failure(
-        r"(?:Failed status|failed status|status) (1[23]|5): wr_id|transport retry counter exceeded|IBV_WC_RETRY_EXC",
+        r"Got completion .{0,99}?(?:error |status=)(?:5|12|13)\b|[Ff]ailed status (?:5|12|13): wr_id"
+        r"|transport retry counter exceeded|IBV_WC_RETRY_EXC",
         _CALL,
         "the other NIC does not answer",
         "the GID index (RoCE), MTU, VLAN or a cable; the other program ended",
@@ -365,10 +391,58 @@ FAILURES: Final = (
 _SIGNS: Final = tuple(re.compile(failure.sign) for failure in FAILURES)
 _SIGN: Final = re.compile("|".join(failure.sign for failure in FAILURES).encode())
 _WORDS: Final = (
-    *("rror", "ail", "Timed out", "timed out", "imeout", "imed out", "nable to", "losed by", "efused", "hut down", "EADDRINUSE"),
-    *("issing ranks", "Stalled", "stuck for", "no socket", "No socket", "uplicate GPU", "ut of memory", "oom-kill", "llegal"),
-    *("ligned", "device-side", "Xid (", "fallen off", "exit", "Exit code", "ignal", "remote p", "ncclRem", "ncclSys", "ncclUnh", "ncclIn", "invalid", "slots"),
-    *("Permission", "complete a TCP", "not access", "loading shared", "n't connect", "retry c", "RETRY", "wr_id", "Invalid"),
+    *(
+        "rror",
+        "ail",
+        "Timed out",
+        "timed out",
+        "imeout",
+        "imed out",
+        "nable to",
+        "losed by",
+        "efused",
+        "hut down",
+        "EADDRINUSE",
+    ),
+    *(
+        "issing ranks",
+        "Stalled",
+        "stuck for",
+        "no socket",
+        "No socket",
+        "uplicate GPU",
+        "ut of memory",
+        "oom-kill",
+        "llegal",
+    ),
+    *(
+        "ligned",
+        "device-side",
+        "Xid (",
+        "fallen off",
+        "exit",
+        "Exit code",
+        "ignal",
+        "remote p",
+        "ncclRem",
+        "ncclSys",
+        "ncclUnh",
+        "ncclIn",
+        "invalid",
+        "slots",
+    ),
+    *(
+        "Permission",
+        "complete a TCP",
+        "not access",
+        "loading shared",
+        "n't connect",
+        "retry c",
+        "RETRY",
+        "wr_id",
+        "Invalid",
+    ),
+    *("Got completion", "Software caused", "Test timeout"),
     *("Root Cause", "No route", "reset by", "unreachable", "mismatch", "UNDELIVER", "rank  "),
 )
 """One of these is in every line that is about a failure; they are found faster than the signs."""
@@ -418,6 +492,7 @@ class Progress:
         self.waits = False
         self._line, self._text = 0, ""
         self._started: set[int] = set()
+        self._networks: dict[str, str] = {}
         self._ranks = 0
         self._failed: tuple[int, int, str] | None = None
         """Place in ``FAILURES``, line and meaning."""
@@ -432,7 +507,9 @@ class Progress:
             yield text
 
     def take(self, number: int, message: str) -> None:
-        """Note the phase that a message of NCCL begins."""
+        """Note the phase that a message of NCCL begins, and the addresses over which ranks meet."""
+        if (address := _ADDRESS.search(message)) is not None:
+            self._networks.setdefault(address[2], f"{address[1]} {address[2]}{address[3]}")
         if (match := _PHASE.search(message)) is None:
             return
         phase = PHASES[int(str(match.lastgroup)[1:])]
@@ -454,17 +531,18 @@ class Progress:
             self._first, self._summary = f"; by torchrun, rank {rank[1]} failed first", False
         self._summary = self._summary or _FIRST_OF_TORCHRUN.search(text) is not None
         known = len(_SIGNS) if self._failed is None else self._failed[0] + 1
-        for place, sign in enumerate(_SIGNS[:known]):
-            if (match := sign.search(text)) is not None:
-                failure = FAILURES[place]
-                words = failure.text.format(*filter(None, match.groups()), *[""] * failure.text.count("{}"))
-                if self._failed is None or place < self._failed[0]:
-                    self._of = set()
-                self._of |= {int(self._rank)} if self._rank else set()
-                if self._failed is not None and place == self._failed[0]:
-                    break
-                self._failed, self.waits = (place, number, words.replace(" ()", "").strip()), failure.waits
-                break
+        found = (
+            (place, match) for place, sign in enumerate(_SIGNS[:known]) if (match := sign.search(text)) is not None
+        )
+        place, match = next(found, (known, None))
+        if match is None:
+            return
+        if self._failed is None or place < self._failed[0]:
+            failure = FAILURES[place]
+            words = failure.text.format(*filter(None, match.groups()), *[""] * failure.text.count("{}"))
+            self._failed, self.waits = (place, number, words.replace(" ()", "").strip()), failure.waits
+            self._of = set()
+        self._of |= {int(self._rank)} if self._rank else set()
 
     def failure(self, *, alone: bool = True) -> str:
         """The message with which the job failed, its usual causes and what to do; "" without one that is known.
@@ -475,10 +553,12 @@ class Progress:
             return ""
         place, line, words = self._failed
         failure = FAILURES[place]
-        when = f" while {failure.doing}" if failure.doing else ""
+        doing = self.phase.doing if failure.follows and self.phase is not None else failure.doing
+        when = f" while {doing}" if doing else ""
         call = f", in {self._call}" if self._call else ""
         of = f", on {ranks_in_words(self._of)}" if self._of else ""
-        return f"the job failed{when}{call}: {words} (line {line}){of}{self._first}. Usual causes: {failure.causes}. To do: {failure.action}"
+        where = f"the job failed{when}{call}: {words} (line {line}){of}{self._first}{self._apart()}"
+        return f"{where}. Usual causes: {failure.causes}. To do: {failure.action}"
 
     def in_words(self) -> str:
         """Where the log ends, who is missing, and the usual causes; "" without a message of NCCL."""
@@ -487,4 +567,9 @@ class Progress:
         missing = sorted(set(range(self._ranks)) - self._started) if len(self._started) > 1 else []
         late = f"; no start of rank {', '.join(map(str, missing[:8]))} of {self._ranks}" if missing else ""
         where = f"it ends while {self.phase.doing} (line {self._line}: {self._text}){late}"
-        return f"{where}. Usual causes: {self.phase.causes}"
+        return f"{where}{self._apart()}. Usual causes: {self.phase.causes}. To do: {self.phase.action}"
+
+    def _apart(self) -> str:
+        """That hosts meet over addresses that may not reach each other; "" if they do not."""
+        shown = ", ".join(self._networks.values())
+        return f"; hosts take addresses of different networks ({shown})" if len(self._networks) > 1 else ""

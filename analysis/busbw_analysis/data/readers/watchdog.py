@@ -38,8 +38,8 @@ WHY_LATE: Final = "late data, an exception, an earlier call that hangs"
 _MOST: Final = 8
 """Lines of torchfrtrace that are quoted."""
 _ACTION: Final = (
-    "To do: read the first error of that rank, or run it again with NCCL_DEBUG=INFO and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
-    "and give busbw show the folder of the dumps of all ranks"
+    "To do: read the first error of that rank, or run it again with NCCL_DEBUG=INFO and "
+    "TORCH_NCCL_TRACE_BUFFER_SIZE=2000, and give busbw show the folder with the dumps of all ranks"
 )
 
 
@@ -75,7 +75,9 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             elements = "" if match["elements"] is None else f" of {int(match['elements']):,} elements"
             wait = _Wait(0, "", int(match["work"]), f"{match['op']}{elements}")
             if in_world is None and match["rank"] is None:
-                unnamed = unnamed or f"a rank in work {wait.work}, {wait.call} (line {number}); the lines of all ranks say "
+                unnamed = (
+                    unnamed or f"a rank in work {wait.work}, {wait.call} (line {number}); the lines of all ranks say "
+                )
                 continue
             rank = int(match["rank"] if in_world is None else in_world[1])
             waits.setdefault(rank, replace(wait, rank=rank))
@@ -131,4 +133,3 @@ def _of_group(waits: Sequence[_Wait], silent: Sequence[int]) -> Iterator[str]:
             "network or a GPU hangs; messages of NCCL_DEBUG=INFO, error counters of links and Xid errors of GPUs say "
             "which"
         )
-

@@ -1,0 +1,194 @@
+"""What a log without rows tells: the phase in which a job hangs or the message with which it failed, by kind."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+from testing.logs import LOGS, read_log
+
+from busbw.errors import LogError
+from busbw_analysis.data.readers.progress import FAILURES, SIGN, may_fail
+
+NCCL: Final = "node1:4:5 [0] misc/x.cc:63 NCCL WARN "
+IN_NCCL: Final = "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, "
+EXAMPLES: Final = (
+    # Megvii-BaseDetection/YOLOX#139, msr-fiddle/pipedream#32, aws-samples/aws-do-eks#51
+    ("ifa != nullptr. Unable to find address for: ib0", "job-failed", "ib0"),
+    ("gloo/transport/tcp/device.cc:127] rp != nullptr. Unable to find address for: dgx-1.ai", "job-failed", "dgx-1.ai"),
+    ("  ifa != nullptr. Unable to find address for: ^lo", "job-failed", "^lo"),
+    # pytorch/gloo#268, pytorch/pytorch#108732, gpustack/gpustack#2125
+    ("RuntimeError: [gloo/transport/tcp/pair.cc:210] address family mismatch", "job-failed", "IPv6"),
+    ("[gloo/transport/tcp/pair.cc:799] connect [172.31.71.170]:13195: Connection refused", "hang", "refused"),
+    (
+        "[rank1]:[E528 ProcessGroupGloo.cpp:145] Gloo connectFullMesh failed with [pair.cc:144] no error",
+        "hang",
+        "rank 1",
+    ),
+    ("[unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete", "hang", "1800000"),
+    ("RuntimeError: [gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:17234", "job-failed", "10.0.0.1"),
+    ("[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 10000 ms", "hang", "1, 3"),
+    # Liuziyu77/Visual-RFT#123, pytorch/pytorch#111805
+    ("DistStoreError: Timed out after 901 seconds waiting for clients. 1/3 clients joined.", "hang", "1 of 3"),
+    ("The client socket has timed out after 600000ms while trying to connect to (node1, 29500).", "hang", "29500"),
+    ("[c10d] The client socket has failed to connect to [node1]:29400 (errno: 110).", "hang", "29400"),
+    ("The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).", "job-failed", "port"),
+    ("recvValue failed on SocketImpl: Failed to recv, got 0 bytes.", "job-failed", "rank 0"),
+    ("via c10d key-value store by key '0', but store->get('0') got error: wait timed out", "hang", "(0)"),
+    ("wait timeout after 600000ms, keys: /default_pg/0//cuda//0", "hang", "/default_pg/0//cuda//0"),
+    ("RuntimeError: Socket Timeout", "hang", "Socket Timeout"),  # pytorch/pytorch#55571
+    ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "hang", "rdzv"),
+    ("[allreduce.x [missing ranks: 1, 3]]", "hang", "1, 3"),
+    ("Heartbeat monitor timed out! Process will be terminated after dumping debug info.", "hang", "Xid"),
+    (f"{NCCL}Bootstrap : no socket interface found", "job-failed", "NCCL_SOCKET_IFNAME"),
+    # NVIDIA/nccl-tests#179, #284, #133
+    ("node1: Test timeout common.cu:640", "hang", "NCCL_P2P_DISABLE"),
+    (
+        f"{NCCL}socketStartConnect: Connect to 10.42.0.4<48611> failed : Software caused connection abort",
+        "job-failed",
+        "10.42.0.4",
+    ),
+    (f"{NCCL}NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129", "job-failed", "MTU"),
+    (f"{NCCL}[Proxy Service 9] Failed to execute operation Connect from rank 9, retcode 6", "job-failed", "rank 9"),
+    (f"{NCCL}NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument", "job-failed", "-22"),  # aws-ofi-nccl#24
+    ("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000", "job-failed", "rank 1 and rank 0"),
+    (f"{NCCL}Cuda failure 'named symbol not found'", "job-failed", "named symbol"),  # NVIDIA/nccl-tests#208
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "job-failed", "full"),
+    ("RuntimeError: CUDA error: an illegal memory access was encountered", "job-failed", "illegal memory access"),
+    ("NVRM: Xid (PCI:0000:4b:00): 79, pid=1, GPU has fallen off the bus.", "job-failed", "79"),
+    ("failed (exitcode: -9) local_rank: 3 (pid: 81) of binary: python", "job-failed", "dmesg"),
+    ("failed (exitcode: -7) local_rank: 3 (pid: 81) of binary: python", "job-failed", "shm"),
+    # NVIDIA/nccl#2076, #473, NVIDIA/nccl-tests#6, NVIDIA/nccl#1514, #1241
+    (f"{IN_NCCL}remote process exited or there was a network error, NCCL version 2.21.5", "job-failed", "another rank"),
+    ("fastmoe: Test NCCL failure common.cu:777 'unhandled system error'", "job-failed", "shm-size"),
+    ("NCCL failure common.cu:908 'unhandled cuda error'.", "job-failed", "NCCL_DEBUG=WARN"),
+    (f"{IN_NCCL}internal error, NCCL version 2.14.3", "job-failed", "versions"),
+    (f"{IN_NCCL}invalid usage, NCCL version 2.17.1", "job-failed", "two ranks"),
+    ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "job-failed", "traceback"),
+    ("There are not enough slots available in the system to satisfy the 16", "job-failed", "slots"),
+    ("Host key verification failed.", "job-failed", "ssh"),
+    (
+        "./all_reduce_perf: error while loading shared libraries: libmpi.so.40: cannot open",
+        "job-failed",
+        "libmpi.so.40",
+    ),
+    ("Couldn't connect to node1:18515", "job-failed", "18515"),
+    (" Invalid value when checking the pattern at 0x70a640000000", "job-failed", "iommu"),  # NVIDIA/nvbandwidth#34
+)
+"""What is pasted, the code of the refusal, and a word that it has: a name of the message, or of what to do."""
+
+
+def refused(folder: Path, text: str) -> LogError:
+    path = folder / "log"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(LogError) as error:
+        read_log(path)
+    return error.value
+
+
+@pytest.mark.parametrize(("line", "code", "word"), EXAMPLES)
+def test_a_message_alone_says_how_a_job_failed(line: str, code: str, word: str, tmp_path: Path) -> None:
+    error = refused(tmp_path, f"Why?\n\n{line}\n")
+    assert error.code == code
+    assert word in str(error)
+    assert "(line 3)" in str(error)
+
+
+def test_every_failure_has_an_example_and_its_words() -> None:
+    lines = [line for line, _, _ in EXAMPLES]
+    assert all(map(may_fail, lines))
+    first = [next(place for place, row in enumerate(FAILURES) if re.search(row.sign, line)) for line in lines]
+    assert set(first) == set(range(len(FAILURES)))
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir() if path.suffix == ".txt"))
+def test_a_log_with_results_is_no_failed_job(name: str) -> None:
+    is_failed = name.startswith(("failed", "watchdog", "ras", "nccl-debug"))
+    assert is_failed or SIGN.search((LOGS / name).read_bytes()) is None or read_log(LOGS / name).tables
+
+
+DEVICES: Final = (
+    "# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1\n"
+    "# Using devices\n"
+    "#  Rank  0 Pid   1234 on node1 device  0 [0x00] Tesla V100-SXM2-16GB\n"
+    "#  Rank  1 Pid   4321 on node2 device  0 [0x00] Tesla V100-SXM2-16GB\n"
+)
+INFO: Final = "node1:12:34 [0] NCCL INFO "
+MEET, CONNECT, CALL = "ranks meet (", "ranks connect (", "the first call runs ("
+PERFTEST: Final = "                    RDMA_Write BW Test\n Dual-port       : OFF          Device         : mlx5_0\n"
+ENDS: Final = (
+    (DEVICES, "ranks meet and connect (line 4"),
+    (f"{DEVICES}{INFO}Bootstrap : Using eth0:10.0.0.1<0>\n{INFO}Using network IB\n", f"{MEET}line 6"),
+    (f"{DEVICES}{INFO}comm 0x5 rank 1 nranks 2 cudaDev 0 commId 0x7 - Init START\n", f"{MEET}line 5"),
+    (f"{DEVICES}{INFO}Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0\n", f"{CONNECT}line 5"),
+    (f"{DEVICES}{INFO}Connected all rings\n", f"{CALL}line 5"),
+    (f"{DEVICES}# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n", f"{CALL}line 5"),
+    (f"{PERFTEST} local address: LID 0000 QPN 0x2da6 PSN 0x38f9aa\n", "client and server meet (line 3"),
+    (f"{PERFTEST} local address: LID 0\n remote address: LID 0\n", f"{CALL}line 4"),
+    ("# OSU MPI Bandwidth Test v7.2\n# Size      Bandwidth (MB/s)\n", CALL),
+)
+"""A log that ends, and the phase and line that are named."""
+
+
+@pytest.mark.parametrize(("text", "phase"), ENDS)
+def test_a_log_that_ends_before_its_first_row_says_where(text: str, phase: str, tmp_path: Path) -> None:
+    error = refused(tmp_path, text)
+    assert error.code == "hang"
+    assert phase in str(error)
+
+
+def test_addresses_of_different_networks_are_named(tmp_path: Path) -> None:
+    """NVIDIA/nccl-tests#284: one host takes its wireless interface."""
+    own = f"{INFO}Bootstrap: Using enp3s0:10.42.0.4<0>\n"
+    other = "node2:12:34 [0] NCCL INFO Bootstrap: Using wlp4s0:192.168.1.7<0>\n"
+    assert "wlp4s0 192.168.1.7" in str(refused(tmp_path, own + other))
+    assert (
+        "10.42.0.4"
+        not in str(refused(tmp_path, own + own.replace("0.4<", "0.5<"))).partition("Usual")[0].partition(";")[2]
+    )
+
+
+def test_the_rank_the_call_and_the_phase_are_named(tmp_path: Path) -> None:
+    """As NVIDIA/nccl#1928 and #795, in parts."""
+    lines = (
+        "[rank3]:     dist.all_reduce(tensor)\n[rank3]: torch.distributed.DistBackendError: NCCL error in: x.cpp, "
+        "remote process exited or there was a network error, NCCL version 2.28\n[rank2]: ncclRemoteError: A call\n"
+    )
+    text = str(refused(tmp_path, lines))
+    assert "all_reduce" in text
+    assert "ranks 2, 3" in text
+    setup = f"{INFO}Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n"
+    assert "ranks connect" in str(refused(tmp_path, setup + lines))
+
+
+def test_the_rank_that_failed_first_is_that_of_torchrun(tmp_path: Path) -> None:
+    """pytorch/pytorch#121209."""
+    text = "  rank : 1 (local_rank: 1)\nRoot Cause (first observed failure):\n[0]:\n  rank      : 5 (local_rank: 5)\n"
+    assert "rank 5 failed first" in str(refused(tmp_path, text))
+
+
+def test_a_watchdog_names_the_cause_that_stands_beside_its_timeouts(tmp_path: Path) -> None:
+    timeout = (
+        "[rank1]:[E] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, "
+        "NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.\n"
+    )
+    text = str(refused(tmp_path, f"torch.OutOfMemoryError: CUDA out of memory.\n{timeout}"))
+    assert "work 7" in text
+    assert "(line 1)" in text
+    unnamed = timeout.partition("] ")[2].partition("] ")[2]
+    assert "work 7, ALLREDUCE" in str(refused(tmp_path, unnamed))
+
+
+def test_a_training_log_that_ends_in_a_failure_says_it(tmp_path: Path) -> None:
+    step = " iteration {0:8d}/ 250000 | elapsed time per iteration (ms): 12695.3 | global batch size:  1024 |\n"
+    steps = "".join(map(step.format, range(180, 184)))
+    assert refused(tmp_path, steps).code == "training-log"
+    failed = refused(tmp_path, f"{steps}ncclRemoteError: A call failed possibly due to a network error\n")
+    assert failed.code == "job-failed"
+    assert "(line 5)" in str(failed)
+
+
+def test_a_warning_of_ras_is_no_failure(tmp_path: Path) -> None:
+    """vllm-project/vllm#19204: the job goes on."""
+    ras = "node1:12:12 [0] ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use\n"
+    assert refused(tmp_path, f"{ras}{INFO}Connected all rings\n").code == "hang"
