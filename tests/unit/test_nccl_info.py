@@ -113,6 +113,10 @@ def test_a_warning_of_nccl_is_evidence_and_in_the_refusal_of_a_job(
         ("GPU1\tPIX\t X \t0-31", "no-nvlink"),
         ("GPU0\t X \tNV18\tPXB\tSYS\t0-55", None),
         ("GPU0\tGPU1\tNIC0\tCPU Affinity", None),
+        ("Device=0 CANNOT Access Peer Device=1", "no-peers"),
+        ("Device=0 CAN Access Peer Device=1", None),
+        ("\t\tACSCtl: SrcValid+ TransBlk- ReqRedir-", "acs-on"),
+        ("\t\tACSCtl: SrcValid- TransBlk- ReqRedir-", None),
         ("GPU 0: NVIDIA H100 80GB HBM3", None),
     ],
 )

@@ -189,8 +189,8 @@ def test_a_box_of_nccom_has_the_same_rates_as_its_table(tmp_path: Path) -> None:
     row = ["33554432", "33554432", "uint8", "768", "40.69", "40.69"]
     head = ["size(B)", "count(elems)", "type", "time(us)", "algbw(GB/s)", "busbw(GB/s)"]
     bars = "\n".join("\u2502 " + " \u2502 ".join(cells) + " \u2502" for cells in (head, row))
-    (read,) = rows_of("log", f"$ nccom-test -r 2 allr\n\u250c\u2500\u2500\u2510\n{bars}\n", tmp_path)
-    assert (read[0], read[1], read[5]) == ("all_reduce", 1 << 25, pytest.approx(40.69 * 2**30))
+    rows = rows_of("log", f"$ nccom-test -r 2 allr\n\u250c\u2500\u2500\u2510\n{bars}\n", tmp_path)
+    assert [(row[0], row[1], row[5]) for row in rows] == [("all_reduce", 1 << 25, pytest.approx(40.69 * 2**30))]
 
 
 def test_rows_of_two_hosts_are_no_log_of_one(tmp_path: Path) -> None:

@@ -88,6 +88,22 @@ def test_tables_below_other_texts_are_no_launches(
     assert ["1.5 times" in text for text in said] == [True] * (len(settings) > 1)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "settings"),
+    [
+        ("NCCL_CROSS_NIC=0\n", "\nNCCL_CROSS_NIC=1\n", {"NCCL_CROSS_NIC=0", "NCCL_CROSS_NIC=1"}),
+        ("Before:\n", "After the update:\n", {"Before", "After the update"}),
+        ("Run 1:\n", "Run 2:\n", {None}),
+    ],
+)
+def test_lines_of_a_log_that_say_what_was_changed_tell_tables_apart(
+    first: str, second: str, settings: set[str | None], tmp_path: Path
+) -> None:
+    """NVIDIA/nccl#1411, without a fence between the tables."""
+    stored = read(tmp_path, f"{first}{HEADER}{ROW}{second}{HEADER}{SLOW}{END}")
+    assert {case.tool_op for case in stored.run.cases} == settings
+
+
 def test_the_factor_of_tables_that_only_print_rates_is_said(tmp_path: Path) -> None:
     """openucx/ucx#7245: OSU's bandwidths with two versions of UCX."""
     head = "# OSU MPI Bi-Directional Bandwidth Test v5.7\n# Size      Bandwidth (MB/s)\n"

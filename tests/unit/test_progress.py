@@ -25,6 +25,7 @@ EXAMPLES: Final = (
         "hang",
         "rank 1",
     ),
+    ("RuntimeError: Application timeout caused pair closure", "hang", "Gloo"),  # lkeab/BCNet#53
     ("[unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete", "hang", "1800000"),
     ("RuntimeError: [gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:17234", "job-failed", "10.0.0.1"),
     ("[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 10000 ms", "hang", "1, 3"),
@@ -117,6 +118,13 @@ INFO: Final = "node1:12:34 [0] NCCL INFO "
 MEET, CONNECT, CALL = "ranks meet (", "ranks connect (", "the first call runs ("
 PERFTEST: Final = "                    RDMA_Write BW Test\n Dual-port       : OFF          Device         : mlx5_0\n"
 ENDS: Final = (
+    # NVIDIA/nccl#417, without hosts; #398; #997
+    ("[0] NCCL INFO Setting affinity for GPU 0 to ff\n", f"{CONNECT}line 1"),
+    (f"{INFO}Ring 00 : 15 -> 0 [send] via NET/Socket/0\n", f"{CONNECT}line 1"),
+    (
+        f"{INFO}AllReduce: opCount 0 sendbuff 0x7 recvbuff 0x7 count 16 datatype 1 op 0\n{INFO}Init COMPLETE\n",
+        "AllReduce (opCount 0) of 16 elements (line 2",
+    ),
     (DEVICES, "ranks meet and connect (line 4"),
     (f"{DEVICES}{INFO}Bootstrap : Using eth0:10.0.0.1<0>\n{INFO}Using network IB\n", f"{MEET}line 6"),
     (f"{DEVICES}{INFO}comm 0x5 rank 1 nranks 2 cudaDev 0 commId 0x7 - Init START\n", f"{MEET}line 5"),
@@ -188,7 +196,18 @@ def test_a_training_log_that_ends_in_a_failure_says_it(tmp_path: Path) -> None:
     assert "(line 5)" in str(failed)
 
 
-def test_a_warning_of_ras_is_no_failure(tmp_path: Path) -> None:
-    """vllm-project/vllm#19204: the job goes on."""
-    ras = "node1:12:12 [0] ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use\n"
-    assert refused(tmp_path, f"{ras}{INFO}Connected all rings\n").code == "hang"
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use",
+        "p2p.cc:944 NCCL WARN rank 0 failed to IPC register userbuff 0x7f",
+    ],
+)
+def test_a_warning_after_which_jobs_go_on_is_no_failure(warning: str, tmp_path: Path) -> None:
+    """vllm-project/vllm#19204, NVIDIA/nccl#1684."""
+    assert refused(tmp_path, f"node1:12:12 [0] {warning}\n{INFO}Connected all rings\n").code == "hang"
+
+
+def test_a_status_of_ras_without_findings_names_none(tmp_path: Path) -> None:
+    """NVIDIA/nccl#1730."""
+    assert refused(tmp_path, "Communicators... (0.01s)\n=====\n\nErrors\n======\n").code == "no-results"

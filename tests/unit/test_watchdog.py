@@ -69,3 +69,12 @@ def test_groups_are_judged_apart() -> None:
 
 def test_without_elements_the_operation_is_named() -> None:
     assert "BROADCAST" in said(timeout(0, 3, "BROADCAST", None), timeout(1, 3, "BROADCAST", None))
+
+
+def test_a_line_that_a_terminal_broke_is_read() -> None:
+    """huggingface/open-r1#620, mila-iqia/milabench#269."""
+    whole = [timeout(rank, 4, "BROADCAST") for rank in range(1, 3)]
+    broken = [part for line in whole for part in (line[:110], line[110:])]
+    assert said(*broken) == said(*whole)
+    state = STATES[0].format(3, 2070, 2082, 2069)
+    assert "rank 3 in work 2070" in said(f"[rank3]:{state[:60]}\n", state[60:])

@@ -306,6 +306,7 @@ _IN_THE_LOG: Final = {
         "nvls-off": _UNSET,
     },
     "settings": {
+        "acs-on": "turn ACS off in the firmware, or with setpci (NCCL's troubleshooting)",
         "pcie-degraded": "reseat that device, or check the slot",
         "nccl-hint": "follow it",
         "numa-balancing": "turn it off (sysctl kernel.numa_balancing=0)",

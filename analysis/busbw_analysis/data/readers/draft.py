@@ -34,8 +34,8 @@ _WEAK: Final = re.compile(
 _MAYBE: Final = re.compile(
     "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
 )
-_OF_RAS: Final = re.compile(r"\bras/\w+\.cc:\d+ NCCL WARN")
-"""A warning of NCCL's RAS, without which jobs run as well."""
+_GOES_ON: Final = re.compile(r"\bras/\w+\.cc:\d+ NCCL WARN|NCCL WARN .*failed to IPC register userbuff")
+"""Warnings of NCCL after which jobs run as well."""
 _FATAL: Final = ("placeholder", "no-header", "ambiguous-heading", "no-unit", "truncated-row")
 """Codes of notes that explain why there is no result."""
 _REASONS: Final = ("not-a-number", "waived", "failed-test")
@@ -106,7 +106,7 @@ class Draft:
             if not self.rows:
                 self.progress.take(line.number, line.nccl)
             return
-        if HARMLESS.isdisjoint(codes) and _OF_RAS.search(text) is None:
+        if HARMLESS.isdisjoint(codes) and _GOES_ON.search(text) is None:
             self._take_error(line, text)
 
     def _take_error(self, line: Line, text: str) -> None:

@@ -66,7 +66,8 @@ _PREFIX: Final = re.compile(
 )
 _NCCL: Final = re.compile(
     # A host name that starts with a letter may follow the root of a row directly: "-1node7:12:34 [0] NCCL INFO".
-    r"(?:(?:(?:^|(?<=\s))(?!-1)\S{0,255}?|[A-Za-z][\w.-]{0,63}):\d+:\d+(?: \[-?\d+\])?(?: \S{1,255})? |^\s*)"
+    r"(?:(?:(?:^|(?<=\s))(?!-1)\S{0,255}?|[A-Za-z][\w.-]{0,63}):\d+:\d+(?: \[-?\d+\])?(?: \S{1,255})? "
+    r"|^\s*(?:\[-?\d+\] )?(?:[\w./]{1,255}:\d+ )?)"
     r"NCCL (?:INFO|WARN|TRACE|DEBUG|CALL)\b.*$"
 )
 _HOST: Final = re.compile(r"(?:\S{0,255}:)?([^\s:]{1,255}):\d+:\d+\b")

@@ -12,11 +12,13 @@ from busbw.runs.facts import RdmaPort
 
 SIGN: Final = re.compile(rb"NCCL (?:INFO|WARN) ")
 HARDWARE: Final = re.compile(
-    rb"(?m)^[ \t]+GPU0[ \t]+(?:GPU1|NIC0|CPU Aff)|LnkSta:|^(?:CA|Infiniband device) '|NvLink Link Status|Link 0: "
+    rb"(?m)^[ \t]+GPU0[ \t]+(?:GPU1|NIC0|CPU Aff)|LnkSta:|ACSCtl:"
+    rb"|^(?:CA|Infiniband device) '|NvLink Link Status|Link 0: "
 )
 """What ``nvidia-smi``, ``lspci``, ``ibstat`` and ``dcgmi`` print of links: evidence without results."""
 LIKELY: Final = re.compile(
-    r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|^GPU\d|CA '|State:"
+    r"NET/|NCCL WARN |Using network|set by environment|NVLS multicast|via SHM|retrying|LnkSta:|ACSCtl:|CANNOT Access"
+    r"|^GPU\d|CA '|State:"
     r"|[Rr]ate:|layer:|device '|use ring PXN|HINT:|P2P is disabled|GPU Direct|libibverbs|NCCL_IB_HCA set to"
     r"|Bootstrap ?: Using|Cuda failure|Link \d|^(?:[DUX_] ){3}"
     r"|(?:-x|-env|export) NCCL_|NCCL_\w+=.*_perf\b"
@@ -93,6 +95,16 @@ KINDS: Final = (
         "no-peers",
         re.compile(r"P2P is disabled between (?:NVLINK )?connected GPUs (\d+) and (\d+)"),
         "GPUs {} and {} have no peer access",
+    ),
+    Evidence(
+        "no-peers",
+        re.compile(r"Device=(\d+) CANNOT Access Peer Device=(\d+)"),
+        "GPUs {} and {} have no peer access (p2pBandwidthLatencyTest)",
+    ),
+    Evidence(
+        "acs-on",
+        re.compile(r"ACSCtl:\s*SrcValid\+"),
+        "PCI Express ACS is on, which sends copies between GPUs and NICs through the root (lspci)",
     ),
     Evidence("p2p-off", _variable("NCCL_P2P_LEVEL", "LOC"), "{}={} forbids copies from GPU to GPU"),
     Evidence(

@@ -89,6 +89,15 @@ _MARKS: Final = "#*_`>:-. \t\r\n"
 _LONGEST_CAPTION: Final = 60
 _TAG: Final = re.compile(r"</?[a-z]\w{0,9}[^<>]{0,99}>")
 _SENTENCE: Final = re.compile(r"(?<=\w[.!?])\s+(?=[A-Z])")
+_SETTING: Final = re.compile(
+    r"\s*(?:[$#>]\s?)?(?:export )?"
+    r"([A-Z][A-Z\d_]{3,63}=[^\s=]{1,64}(?:[ ,;]+[A-Z][A-Z\d_]{3,63}=[^\s=]{1,64}){0,8})\s*"
+)
+_TITLE: Final = re.compile(
+    r"\s*(?:[*>=-]{1,3}\s)?((?=.*\b(?i:before|after|with(?:out)?|old|new|baseline|results?|on|off|enabled|disabled)\b)"
+    r"[A-Z][a-z]+(?: [\w.+/-]{1,20}){0,7}):\s*"
+)
+"""Variables alone in a line, and a line that says what was changed."""
 _COUNTED: Final = re.compile(r"(?i)(?:\w+ )?(?:run|launch|trial|attempt|iteration|round|time)s? ?#?\d*")
 """A caption that counts launches of the same measurement: ``Run 2``, ``Second run``."""
 
@@ -205,7 +214,7 @@ class Paste:
             fence = self.fenced and _FENCE.match(text) is not None
             inside ^= fence
             outside = self.fenced and not inside and _PROGRAM.search(text) is None
-            if around is not None and outside and not fence and (caption := _caption(text)):
+            if around is not None and not fence and (caption := _caption(text) if outside else _title(text)):
                 around[number] = caption
             yield "" if fence or outside else self._plain(text)
 
@@ -220,6 +229,12 @@ def _caption(text: str) -> str:
     """The last sentence of a line around a fence, without tags and marks; "" for a line that counts launches."""
     last = _SENTENCE.split(_TAG.sub("", text).strip(_MARKS))[-1][:_LONGEST_CAPTION]
     return "" if _COUNTED.fullmatch(last) is not None else last
+
+
+def _title(text: str) -> str:
+    """What a line of a log itself says of the table below: a setting, or words before a colon; "" for any other."""
+    match = _SETTING.fullmatch(text) or _TITLE.fullmatch(text)
+    return "" if match is None or _COUNTED.fullmatch(match[1]) is not None else match[1][:_LONGEST_CAPTION]
 
 
 def _unquoted(text: str) -> str:

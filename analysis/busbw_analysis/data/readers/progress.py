@@ -30,7 +30,7 @@ PHASES: Final = (
         "set NCCL_SOCKET_IFNAME to an interface that all hosts reach, and count the ranks that started",
     ),
     Phase(
-        r"Bootstrap timings|Setting affinity|nRanks \d+ nNodes|Trees? \[|Channel .* via ",
+        r"Bootstrap timings|Setting affinity|nRanks \d+ nNodes|Trees? \[|(?:Channel|Ring) .* via ",
         "ranks connect",
         "a NIC that does not answer (interface, GID index, MTU), or GPUs whose peer access hangs (ACS, IOMMU)",
         _WHICH_PATH,
@@ -52,6 +52,8 @@ SET_UP: Final = Phase(
 """Of a program that has listed its ranks, and no message of NCCL."""
 _PHASE: Final = re.compile("|".join(f"(?P<p{number}>{phase.sign})" for number, phase in enumerate(PHASES)))
 _ADDRESS: Final = re.compile(r"Bootstrap ?: Using (?:\[0\])?([\w.-]{1,15}):(\d{1,3}\.\d{1,3})(\.\d{1,3}\.\d{1,3})<")
+_MADE: Final = re.compile(r"NCCL INFO ([A-Z]\w{2,20}): opCount ([\da-f]{1,16}) .*count (\d{1,20}) ")
+"""A call, which NCCL prints with NCCL_DEBUG_SUBSYS=COLL."""
 _START: Final = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .*Init START")
 
 
@@ -115,9 +117,9 @@ FAILURES: Final = (
         waits=True,
     ),
     Failure(
-        r"[Tt]imed out waiting (\d{1,12})ms for (?:send|recv) operation to complete",
+        r"[Tt]imed out waiting (\d{1,12} ?ms) for (?:send|recv) operation|Application timeout caused pair closure",
         _CALL,
-        "Gloo waited {} ms for another rank",
+        "Gloo waited in vain for another rank ({})",
         "a rank that does not make the call: it is late, failed, or makes another call",
         _EARLIEST,
         waits=True,
@@ -510,6 +512,8 @@ class Progress:
         """Note the phase that a message of NCCL begins, and the addresses over which ranks meet."""
         if (address := _ADDRESS.search(message)) is not None:
             self._networks.setdefault(address[2], f"{address[1]} {address[2]}{address[3]}")
+        if (made := _MADE.search(message)) is not None:
+            self._call = f"{made[1]} (opCount {made[2]}) of {int(made[3]):,} elements"
         if (match := _PHASE.search(message)) is None:
             return
         phase = PHASES[int(str(match.lastgroup)[1:])]
@@ -566,7 +570,8 @@ class Progress:
             return ""
         missing = sorted(set(range(self._ranks)) - self._started) if len(self._started) > 1 else []
         late = f"; no start of rank {', '.join(map(str, missing[:8]))} of {self._ranks}" if missing else ""
-        where = f"it ends while {self.phase.doing} (line {self._line}: {self._text}){late}"
+        call = f", {self._call}" if self._call else ""
+        where = f"it ends while {self.phase.doing}{call} (line {self._line}: {self._text}){late}"
         return f"{where}{self._apart()}. Usual causes: {self.phase.causes}. To do: {self.phase.action}"
 
     def _apart(self) -> str:

@@ -17,6 +17,7 @@ from busbw_analysis.data.readers.lines import whole
 
 SIGN: Final = re.compile(
     rb"#\d+-\d+ \([0-9a-f]{16}\) (?:MISMATCH|INCOMPLETE)|ranks have different \w+ operation counts"
+    rb"|Communicators\.\.\. \(\d"
 )
 JSON: Final = re.compile(rb'"communicators_count"\s*:')
 _NO_COMMA: Final = re.compile(r'(?<=[\d"el}\]])(?=[^\S\n]*\n\s*")')

@@ -16,7 +16,10 @@ from busbw_analysis.data.readers.progress import may_fail, ranks_in_words
 
 TIMEOUT: Final = "Watchdog caught collective operation timeout"
 SIGN: Final = re.compile(
-    rf"{TIMEOUT}: WorkNCCL\(|Not all ranks joining|Collective sequence number: \d+ has |Culprit rank \d".encode()
+    (
+        rf"{TIMEOUT}: WorkNCCL\(|[Rr]ank \d+\].*, last enqueued|Not all ranks joining"
+        r"|Collective sequence number: \d+ has |Culprit rank \d"
+    ).encode()
 )
 _TRACE: Final = re.compile(
     r"Not all ranks joining collective,? (?:sequence number: )?\d{1,20}"
@@ -33,6 +36,7 @@ _STATE: Final = re.compile(
     r"\[(?:PG (?:ID )?(?P<group>[^\]]{1,99}?) )?Rank (?P<rank>\d{1,7})\] .*last enqueued (?:NCCL )?work: "
     r"(?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
+_BEGUN: Final = re.compile(rf"{TIMEOUT}|Timeout at NCCL work|(?:detected by|failure) watchdog at work|failure detected")
 _AT: Final = re.compile(r"at (?:NCCL )?work(?: sequence id)?: (\d+)")
 WHY_LATE: Final = "late data, an exception, an earlier call that hangs"
 _MOST: Final = 8
@@ -66,7 +70,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     waits: dict[int, _Wait] = {}
     trace: list[str] = []
     unnamed = ""
-    for number, text in enumerate(lines, 1):
+    for number, text in enumerate(_unbroken(lines), 1):
         if may_fail(text):
             draft.progress.fail(number, text)
         trace += _TRACE.findall(text)[: _MOST - len(trace)]
@@ -105,6 +109,16 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     raise LogError(f"{draft.source}: torch's watchdog of NCCL ended the job: {'; '.join(texts)}{also}", code="hang")
 
 
+def _unbroken(lines: Iterable[str]) -> Iterator[str]:
+    """The ``lines``; one that a terminal broke is followed by both of its parts together."""
+    before = ""
+    for text in lines:
+        together = f"{before}{text}"
+        yield together if before else text
+        begun = _BEGUN.search(text) is not None
+        before = text.rstrip("\r\n") if begun and not (_WAIT.search(text) or _STATE.search(text)) else ""
+
+
 def _of_group(waits: Sequence[_Wait], silent: Sequence[int]) -> Iterator[str]:
     """What the ranks of a process group waited for, and who is behind.
 
@@ -115,8 +129,8 @@ def _of_group(waits: Sequence[_Wait], silent: Sequence[int]) -> Iterator[str]:
     for work, members in sorted(works.items()):
         calls = by_key((wait.call, wait.rank) for wait in members if wait.call)
         branches = branches or len(calls) > 1
-        for call, ranks in calls.items():
-            yield f"{ranks_in_words(ranks)} in work {work}, {call}"
+        for call, ranks in (calls or {"": [wait.rank for wait in members]}).items():
+            yield f"{ranks_in_words(ranks)} in work {work}{call and f', {call}'}"
     behind = [wait.rank for wait in waits if wait.enqueued is not None and wait.enqueued < max(works)]
     if branches:
         yield "the ranks make different calls as the same work: branches or data of the program differ between them"
