@@ -290,10 +290,9 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     if reader in {None, _HARDWARE} and unread is not None:
         raise unread
     if reader is None:
-        formats = ", ".join(map(slug, READERS))
         raise LogError(
-            f"{name}: no results of a tool that busbw knows. If it is a log of one of these, name it with --format "
-            f"({formats}); else write a table with the headings op, ranks, size and time_us (docs/logs.md)"
+            f"{name}: no results of a tool that busbw knows. If it is a log of one in docs/logs.md, name it with "
+            "--format; else write a table with the headings op, ranks, size and time_us"
         )
     try:
         return _read(name, file, reader, pasted)

@@ -25,7 +25,9 @@ _INTERIM: Final = re.compile(r"\[thread \d{1,4}\]((?:\s+[\d.,]+){8}|(?:\s+[\d.,]
 _ROW: Final = re.compile(
     r"(?:([A-Za-z]\S*)\s+)?(\d[\d,]*(?:\s+[\d.,]+){7}|\d[\d,]*(?:\s+[\d.,]+){3})(?:\s+[A-Za-z].*)?"
 )
-"""A final row, which begins with a whole number of calls. "Final: " before it may be missing, because it looks like the prefix of a launcher."""
+"""A final row, which begins with a whole number of calls. "Final: " before it may be missing, because it looks like the
+prefix of a launcher.
+"""
 _MIB: Final = 2.0**20
 _OVERLAP: Final = 0.5
 """Most calls return before their message has arrived only where messages overlap: in no ping-pong test."""
