@@ -419,7 +419,7 @@ def test_a_folder_of_runs_is_no_folder_of_their_logs(tmp_path: Path) -> None:
 
 def test_numbers_of_another_tool_are_no_row_of_ucx_perftest(tmp_path: Path) -> None:
     """Its rows begin with a whole number of calls; those of a broken row of nccl-tests do not."""
-    test = "| Test:         tag match bandwidth |\n| Message size: 8388608 |\n"
+    test = "| Test:         tag match bandwidth |\n| Data layout:  (automatic) |\n| Message size: 8388608 |\n"
     with pytest.raises(LogError) as refused:
         read(tmp_path, f"{test}   152.30  110.16  192.78      0   151.90  110.45  193.29      0\n")
     assert refused.value.code == "no-results"
