@@ -24,6 +24,7 @@ from busbw_analysis.data.imported import LogFacts, run_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers.lines import clean
 from busbw_analysis.data.readers.log import ForeignLog
+from busbw_analysis.data.readers.paste import as_line
 
 MOST_SECONDS: Final = 20.0
 """Of the processor; a second of work on a virtual machine without rivals was seen to take 20 beside them."""
@@ -145,7 +146,8 @@ def make(seed: int) -> tuple[Path, bytes]:
 
 def _numbers(text: str) -> list[float]:
     stripped = [line.text for line in clean(text.split("\n"))]
-    found = {float(word) for part in (text, *stripped) for word in _NUMBER.findall(part)} | _CONSTANTS
+    seen = as_line(text)  # without characters that nobody sees, such as a soft hyphen inside a number
+    found = {float(word) for part in (text, seen, *stripped) for word in _NUMBER.findall(part)} | _CONSTANTS
     found |= {float(count) * float(each) for count, each in _PRODUCT.findall(text)}
     return sorted(filter(math.isfinite, found))
 

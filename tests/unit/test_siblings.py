@@ -41,6 +41,19 @@ def written(folder: Path, name: str, text: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize(("direct", "named"), [(9.9, True), (18.0, False), (48.0, False)])
+def test_copies_that_are_slower_with_peer_access_are_the_cause(direct: float, tmp_path: Path, *, named: bool) -> None:
+    """NVIDIA/nccl#814: 9.9 GB/s with, 22.2 GB/s without."""
+    text = "".join(
+        f"Unidirectional P2P={kind} Bandwidth{way} Matrix (GB/s)\n   D\\D     0      1\n"
+        f"     0 912.0 {rate}\n     1 {rate} 912.0\n"
+        for kind, way, rate in (("Disabled", "", 22.2), ("Enabled", " (P2P Writes)", direct))
+    )
+    judgement = judged(written(tmp_path, "log", text))
+    assert ([finding.code for finding in contrasts(judgement)] == ["slow-peers"]) == named
+    assert not named or "9.9 GB/s" in answer_of(judgement).cause
+
+
 @pytest.mark.parametrize(
     ("log", "code", "says"),
     [

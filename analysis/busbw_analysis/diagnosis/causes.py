@@ -346,6 +346,7 @@ CONTRASTS: Final = {
     "slow-nic": "check that port: cable, rate (ibstat), PCIe link (lspci -vv)",
     "collapse": "run these sizes again with NCCL_DEBUG=INFO and another NCCL_ALGO or NCCL_PROTO; look for lost packets",
     "asymmetric": "check that link in its slow direction: cable, PCIe link (lspci -vv), NUMA node",
+    "slow-peers": "turn off ACS and the IOMMU (iommu=pt); until then NCCL_P2P_DISABLE=1 may be faster",
 }
 """Causes that are findings of ``siblings``, and what to do about them."""
 _CONTRASTED: Final = {
@@ -353,6 +354,7 @@ _CONTRASTED: Final = {
     "slow-nic": "a NIC is slower than the others",
     "collapse": "the rate falls at large sizes",
     "asymmetric": "a link is slower in one direction",
+    "slow-peers": "GPUs copy faster without peer access",
 }
 """The same in a few words."""
 

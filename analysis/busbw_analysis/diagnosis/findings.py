@@ -39,7 +39,7 @@ CODES: Final = (
     *("wrong-data", "failed", "no-end", "interrupted", "unknown-op"),
     *("store", "not-checked", "shared-resources", "counters-slow-host"),
     *("straggler", "slow-host", "slow-rank", "slow-pair"),
-    *("slow-gpu", "slow-nic", "counters", "collapse", "asymmetric", "oversubscribed"),
+    *("slow-gpu", "slow-nic", "counters", "collapse", "asymmetric", "slow-peers", "oversubscribed"),
     *(
         "disturbed",
         "throttled",

@@ -5,7 +5,7 @@ directions of one link. The limits are far beyond the scatter of single numbers;
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, permutations
 from statistics import median
 from typing import Final, Literal
 
@@ -21,7 +21,7 @@ from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.series import Series
 from busbw_analysis.diagnosis.pairs import UPPER_QUARTILE_TO_SIGMA, PairMatrix
 
-Code = Literal["slow-gpu", "slow-nic", "slow-host", "collapse", "asymmetric"]
+Code = Literal["slow-gpu", "slow-nic", "slow-host", "collapse", "asymmetric", "slow-peers"]
 
 _SLOW: Final = 0.7
 """Share of the usual rate below which a part is slow: of one number, as for a line of a pair matrix in one launch."""
@@ -69,6 +69,7 @@ def contrasts_in(
         *filter(None, map(_collapse, series)),
         *_unequal_directions(series),
         *(contrast for matrix in matrices for contrast in _unequal_pairs(matrix)),
+        *_slow_peers(matrices),
     ]
     for members in grouped(sorted(every, key=lambda contrast: contrast.ratio), lambda contrast: contrast.code).values():
         worst = members[0]
@@ -243,6 +244,18 @@ def _unequal_directions(series: Iterable[Series]) -> Iterator[Contrast]:
             rates = [format_rate(best[op].algbw or 0.0) for op in (slow, fast)]
             text = f"GPU {ranks[0]}: {slow} has {rates[0]}, {fast} {rates[1]} ({ratio:.0%})"
             yield Contrast("asymmetric", f"GPU {ranks[0]}", ratio, text)
+
+
+def _slow_peers(matrices: Sequence[PairMatrix]) -> Iterator[Contrast]:
+    """Copies with peer access that are slower than those without it, which go through the host's memory."""
+    for direct, driven in permutations(matrices, 2):
+        if (direct.op, driven.op) != ("peer_copy", "peer_copy_driver") or direct.size_bytes != driven.size_bytes:
+            continue
+        rates = [float(np.nanmedian(matrix.rate)) for matrix in (direct, driven)]
+        if rates[0] < _SLOW * rates[1] and direct.size_bytes >= _COLLAPSE_SIZE:
+            with_access, without = map(format_rate, rates)
+            text = f"copies between GPUs have {with_access} with peer access, {without} without ({rates[0] / rates[1]:.0%})"
+            yield Contrast("slow-peers", "peer access", rates[0] / rates[1], text)
 
 
 def _unequal_pairs(matrix: PairMatrix) -> Iterator[Contrast]:
