@@ -254,7 +254,8 @@ def _slow_peers(matrices: Sequence[PairMatrix]) -> Iterator[Contrast]:
         rates = [float(np.nanmedian(matrix.rate)) for matrix in (direct, driven)]
         if rates[0] < _SLOW * rates[1] and direct.size_bytes >= _COLLAPSE_SIZE:
             with_access, without = map(format_rate, rates)
-            text = f"copies between GPUs have {with_access} with peer access, {without} without ({rates[0] / rates[1]:.0%})"
+            share = f"{rates[0] / rates[1]:.0%}"
+            text = f"copies between GPUs have {with_access} with peer access, {without} without ({share})"
             yield Contrast("slow-peers", "peer access", rates[0] / rates[1], text)
 
 
