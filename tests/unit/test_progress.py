@@ -143,6 +143,7 @@ def test_a_log_that_ends_before_its_first_row_says_where(text: str, phase: str, 
     error = refused(tmp_path, text)
     assert error.code == "hang"
     assert phase in str(error)
+    assert ("NCCL" in str(error).partition("To do")[2]) == ("OSU" not in text and "RDMA" not in text)
 
 
 def test_addresses_of_different_networks_are_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from busbw_analysis.data.readers.json_text import decoded, text
 from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 from busbw_analysis.data.readers.nccl_info import EVIDENCE, HARMLESS, LIKELY, Paths
-from busbw_analysis.data.readers.progress import FIRST_CALL, Progress, may_fail
+from busbw_analysis.data.readers.progress import FIRST_CALL_OF_OTHERS, Progress, may_fail
 
 _QUOTED: Final = 200
 _STRONG: Final = re.compile(
@@ -272,7 +272,7 @@ class Draft:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
         if self.names and not self._notes:
-            self.progress.reach(self.line, FIRST_CALL, f"the heading {' '.join(self.names)}")
+            self.progress.reach(self.line, FIRST_CALL_OF_OTHERS, f"the heading {' '.join(self.names)}")
         why = self.progress.in_words()
         if why:
             raise LogError(f"{self.source}: a log of {self.tool} without results: {why}{self._seen()}", code="hang")

@@ -43,6 +43,13 @@ PHASES: Final = (
     ),
 )
 FIRST_CALL: Final = PHASES[-1]
+FIRST_CALL_OF_OTHERS: Final = Phase(
+    "",
+    FIRST_CALL.doing,
+    "rows left out of the paste, a rank that does not make the call, a NIC or interface that other hosts do not reach",
+    "paste the rows, or run it over one transport (UCX_TLS and UCX_NET_DEVICES; Open MPI: --mca btl tcp,self)",
+)
+"""Of programs that do not use NCCL."""
 SET_UP: Final = Phase(
     "",
     "ranks meet and connect",
