@@ -76,6 +76,7 @@ SLOW: Final = ROW.replace("41644 206.27 360.97", "62466 137.51 240.65").replace(
         ("", "After:\n", {None, "After"}),
         ("> <details>\n> <summary>old</summary>\n", "<details><summary>new</summary>\n\n", {"old", "new"}),
         ("Run 1\n", "Run 2\n", {None}),
+        ("I got ncclSystemError before\n", "After:\n", {"I got ncclSystemError before", "After"}),
     ],
 )
 def test_tables_below_other_texts_are_no_launches(

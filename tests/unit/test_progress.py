@@ -212,3 +212,10 @@ def test_a_warning_after_which_jobs_go_on_is_no_failure(warning: str, tmp_path: 
 def test_a_status_of_ras_without_findings_names_none(tmp_path: Path) -> None:
     """NVIDIA/nccl#1730."""
     assert refused(tmp_path, "Communicators... (0.01s)\n=====\n\nErrors\n======\n").code == "no-results"
+
+
+def test_results_below_a_failure_and_many_messages_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    above = f"{NCCL}NET/OFI Couldn't open AV. RC: -22\n" + f"{INFO}{'x' * 1000}\n" * 1_200
+    path.write_text(above + (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8"), encoding="utf-8")
+    assert read_log(path).rows

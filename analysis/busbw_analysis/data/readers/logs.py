@@ -168,6 +168,8 @@ READERS: Final = (
 """The first reader whose sign is in a log reads it. A table takes precedence if the first line is that of a CSV."""
 
 
+_WITHOUT_RESULTS: Final = (_FAILURE, _MESSAGES, _HARDWARE)
+"""Readers of logs that may have results further below."""
 _UNREAD: Final = (
     ("iperf3", rb"\[ *(?:\d+|SUM)\] +[\d.]+-[\d.]+ +sec ", "busbw run --op tcp_stream measures the same"),
     ("fio", rb"(?m)^fio-\d|\bIOPS=\S+, BW=", "busbw run --op storage_write measures the same"),
@@ -266,7 +268,11 @@ def is_log(file: IO[bytes]) -> bool:
         _, head = _unwrapped("", file)
     except LogError:
         return False
-    return recognise(_unpasted(paste.recognised(_texts(head), _is_log), head)) not in {None, _HARDWARE}
+    return recognise(_unpasted(paste.recognised(_texts(head), _is_log), head)) not in {
+        None,
+        _HARDWARE,
+        _FAILURE,
+    }
 
 
 def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> ForeignLog:
@@ -278,10 +284,11 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     pasted = paste.recognised(_texts(head), _is_log)
     is_recognised, seen = reader is None, len(head)
     reader = reader or recognise(_unpasted(pasted, head))
-    while reader in {None, _MESSAGES, _HARDWARE} and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
+    while reader in {None, *_WITHOUT_RESULTS} and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
         seen += len(more)
         head = head[-4096:] + more
-        reader = recognise(_unpasted(pasted, head)) or reader
+        found = recognise(_unpasted(pasted, head))
+        reader = reader if found is None or (reader is _FAILURE and found in _WITHOUT_RESULTS) else found
     of_training = LogError(f"{name}: a log of a training program; busbw training log reads it", code="training-log")
     has_steps = training.SIGN.search(head) is not None  # as it is: a step's name may be taken for a prefix
     if has_steps and reader in {None, _MESSAGES}:
@@ -303,7 +310,7 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
             raise of_training from error
         if reader is _TABLE and unread is not None and is_recognised:
             raise unread from error
-        without = {reader, _MESSAGES, _HARDWARE}
+        without = {reader, *_WITHOUT_RESULTS}
         others = [other for other in _recognising(_unpasted(pasted, head)) if other not in without]
         if error.code not in {"no-results", "hang", "no-header"} or not others or not is_recognised:
             raise
@@ -402,7 +409,7 @@ def _unpasted(pasted: paste.Paste, head: bytes) -> bytes:
 
 
 def _is_log(text: str) -> bool:
-    return recognise(text.encode()) is not None or training.SIGN.search(text.encode()) is not None
+    return recognise(text.encode()) not in {None, _FAILURE} or training.SIGN.search(text.encode()) is not None
 
 
 def _lines(file: IO[bytes], notes: list[LogNote]) -> Iterator[str]:
