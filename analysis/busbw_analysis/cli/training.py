@@ -499,7 +499,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     if steps:
         origins = [*(log.source for log in trained), *timed]
         inputs.refuse_impossible(steps, origins, on.peak, causal=on.machine.causal)
-        calibration = calibrate(on.machine, steps)
+        calibration = calibrate(on.machine, steps, len(trained))
         assumed |= factors_in_words(calibration.factors)
     held = () if calibration is None else calibration.steps
     machine = on.machine if calibration is None else calibration.machine

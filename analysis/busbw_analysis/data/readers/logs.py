@@ -288,7 +288,7 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     try:
         return _read(name, file, reader, pasted)
     except LogError as error:
-        if has_steps and reader is not _WATCHDOG and error.code in {"no-results", "hang"}:
+        if has_steps and (reader is _TABLE or (reader is not _WATCHDOG and error.code in {"no-results", "hang"})):
             raise of_training from error
         if reader is _TABLE and unread is not None and is_recognised:
             raise unread from error
