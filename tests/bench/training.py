@@ -29,10 +29,10 @@ def _number(value: float | None, form: str = "6.1f") -> str:
 def main() -> None:
     """Print a line for each set and part, in percent but for τ."""
     print(f"{len(FITTED)} free parameters, fitted to the part 'fit' of vTrain's rows: {FITTED}")
-    print("set            part   rows   mean median   bias  after      τ regret within memory  anchor")
+    print("set            part   rows   mean median   bias before  after      τ  apart regret within memory  anchor")
     for row in scores():
-        anchor, tau = ANCHORS[row.of], _number(row.order, "6.2f")
-        errors = " ".join(map(_number, (row.mean, row.median, row.bias, row.after)))
+        anchor, tau = ANCHORS[row.of], " ".join(_number(order, "6.2f") for order in (row.order, row.order_apart))
+        errors = " ".join(map(_number, (row.mean, row.median, row.bias, row.before, row.after)))
         rest = " ".join(map(_number, (row.regret, row.covered, row.memory)))
         print(f"{row.of:14} {row.part:6} {row.count:4} {errors} {tau} {rest}  {anchor.name} {anchor.seconds}")
     count, error, order, spread = by_layer()

@@ -65,3 +65,8 @@ def test_layouts_of_a_model_are_in_the_order_of_their_times() -> None:
     assert of_set.order is not None
     assert of_set.regret is not None
     assert (of_set.order > 0.86, of_set.regret <= 2) == (True, True)
+
+
+@pytest.mark.parametrize("of", ["vtrain-multi", "vtrain-single"])
+def test_layouts_whose_times_differ_by_more_than_their_scatter_are_all_in_order(of: str) -> None:
+    assert score(of, "all").order_apart == 1
