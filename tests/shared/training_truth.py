@@ -276,8 +276,9 @@ class Score:
 
     mean, median: absolute error of the step's time. bias: median error with its sign. after: mean absolute error of the
     others, once the first row of each model has calibrated the machine; before: of the same rows without that.
-    order: median τ over groups with at least five layouts; order_apart: of steps that differ by 10 %. regret: by how much the predicted best is slower than the
-    true best, median of these groups. covered: rows within their 95 % interval.
+    order: median τ over groups with at least five layouts; order_apart: of steps that differ by 10 %.
+    regret: by how much the predicted best is slower than the true best, median of these groups. covered: rows within
+    their 95 % interval.
     memory: mean absolute error of the peak memory.
     """
 
@@ -364,7 +365,10 @@ def table_of_scores() -> Iterator[str]:
         return "–" if value is None else f"{value:.2f}"
 
     yield from (
-        "| set | steps | mean error | median | after one step (before) | τ | τ, 10 % apart | regret | in interval | memory | anchor, all rows |",
+        (
+            "| set | steps | mean error | median | after one step (before) | τ | τ, 10 % apart | regret | in interval | "
+            "memory | anchor, all rows |"
+        ),
         "|---|---|---|---|---|---|---|---|---|---|---|",
     )
     for of, anchor in ANCHORS.items():

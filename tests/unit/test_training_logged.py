@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from busbw.cli.main import main
 from busbw.errors import UsageError
 from busbw.workloads.model_rows import models
-from busbw.cli.main import main
 from busbw_analysis.cli.training import training
 from busbw_analysis.cli.training_options import logged_step, read_logged
 

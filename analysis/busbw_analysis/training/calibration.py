@@ -31,7 +31,7 @@ _STEP: Final = 0.05
 """
 _LEFT: Final = 0.08
 """Standard deviation of what they leave, for intervals: that of vTrain's steps, in which 93 % are within theirs."""
-_DETERMINED: Final = 0.8
+_DETERMINED: Final = 0.9
 """A factor is determined if its standard deviation falls below this share of what it was."""
 _FREEDOM: Final = 2
 """Degrees of freedom of Student's t. By it, a typed step far from the prior is likelier a mistake, and moves little; of

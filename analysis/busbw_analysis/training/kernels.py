@@ -63,8 +63,6 @@ class Speed:
         return 0.0 if self.memory is None else bytes_ / self.memory
 
 
-_ATTENTION: Final = 0.56, 0.37
-"""Shares of the datasheet's FLOP/s in fused attention, causal, forward and backward, by the tables of ``_ASSUMED``."""
 LAUNCH: Final = 75e-6
 """Seconds of the host for a kernel and what Megatron does around it: fitted to measured steps (docs/training.md)."""
 STARTED: Final = 27e-6
@@ -99,7 +97,7 @@ def speed_of(gpu: Gpu, dtype: str, share: float | None = None) -> Speed:
         memory_of(gpu),
         products.processors if by_shape else 1,
         products.depth if by_shape else 0.0,
-        (_ATTENTION[0] * peak, _ATTENTION[1] * peak),
+        (products.attention[0] * peak, products.attention[1] * peak),
         LAUNCH,
         gpu.flops.get("float8", peak) / peak,
         STARTED,
