@@ -5,7 +5,7 @@ exposed. All of them are measured after the samples of a block (``records.StepPa
 instrumentation, on the same ranks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
@@ -203,6 +203,14 @@ def step_of(op: str, workload: Workload) -> Step:
         workload.expert_imbalance if workload.capacity is None else min(workload.expert_imbalance, workload.capacity)
     )
     return Step(model, layout, model.batch, model.sequence, imbalance=busiest)
+
+
+def computed_steps(runs: Iterable[Results]) -> Iterator[tuple[Step, float]]:
+    """The measured steps that a plan's formulas describe, and their seconds: without waits and delays."""
+    for trained in (trained for results in runs for trained in steps_of(results)):
+        as_planned = trained.op in STRATEGIES and not STRATEGIES[trained.op].unplanned
+        if as_planned and trained.workload.wait_ns is None and trained.workload.slow_ns is None:
+            yield step_of(trained.op, trained.workload), trained.step_ns / 1e9
 
 
 def steps_of(results: Results) -> tuple[Trained, ...]:
