@@ -312,6 +312,7 @@ def score(of: str, part: str) -> Score:
     ]
     inside = [low <= row.seconds <= high for row, time in chosen for low, high in [within(row, time)]]
     sizes = [abs(100 * (row.predicted_bytes / row.bytes - 1)) for row, _ in chosen if row.bytes is not None]
+    before, after = after_one([row for row, _ in chosen]) if of != "published" else (None, None)
     return Score(
         of,
         part,
@@ -319,7 +320,8 @@ def score(of: str, part: str) -> Score:
         mean(map(abs, errors)),
         median(map(abs, errors)),
         median(errors),
-        *(after_one([row for row, _ in chosen]) if of != "published" else (None, None)),
+        before,
+        after,
         median_order(chosen) if of != "published" else None,
         median_order(chosen, APART) if of != "published" else None,
         median(regret) if regret else None,

@@ -49,6 +49,7 @@ from busbw_analysis.training.memory import memory as memory_of
 from busbw_analysis.training.plan import Order, Planned, Scaled, Wanted
 from busbw_analysis.training.roofline import least_tokens, phases, roofline_headline, roofline_table, wires_of_step
 from busbw_analysis.training.step_time import Machine
+from busbw_analysis.training.steps import steps_like, steps_of
 from busbw_analysis.training.traffic import DIMENSIONS, sent, statements, traffic, traffic_headline, traffic_tables
 
 
@@ -495,11 +496,13 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     )
     assumed = {**on.assumed, **assumed, **plans.assumed_settings(request)}
     calibration = None
-    steps += [inputs.measured_step(text, row, request.batch, request.sequence) for text in timed]
+    of_runs = [step for results in ([] if measured is None else measured.results) for step in steps_of(results)]
+    own = list(steps_like(row, of_runs))
+    steps += [*own, *(inputs.measured_step(text, row, request.batch, request.sequence) for text in timed)]
     if steps:
-        origins = [*(log.source for log in trained), *timed]
+        origins = [*(log.source for log in trained), *("--from" for _ in own), *timed]
         inputs.refuse_impossible(steps, origins, on.peak, causal=on.machine.causal)
-        calibration = calibrate(on.machine, steps, len(trained))
+        calibration = calibrate(on.machine, steps, len(trained) + len(own))
         assumed |= factors_in_words(calibration.factors)
     held = () if calibration is None else calibration.steps
     machine = on.machine if calibration is None else calibration.machine
@@ -533,7 +536,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     }
     shown: list[Block] = [
         *(Paragraph(text, tone="caution") for text in doubts),
-        *(Paragraph(text, tone="caution") for text in steps_in_words(held, on.room, kernels)),
+        *(Paragraph(text, tone="caution") for text in steps_in_words(held, on.room, kernels, len(own), len(trained))),
         *pages.plan_trust(best, summary, machine),
         *pages.plan_tables(request, plan, kept, machine, peak, assumed, near),
         *(pages.change_tables(changes, grown, best) if what_if else ()),

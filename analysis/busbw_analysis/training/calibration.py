@@ -8,12 +8,13 @@ posterior on a grid, errors of logarithms by Student's t (Gelman et al. 2013, Ba
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
+from statistics import median
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from busbw.units import format_seconds
+from busbw.units import counted, format_seconds
 from busbw_analysis.training.held import interval
 from busbw_analysis.training.layout import Step, gigabytes, layout_text
 from busbw_analysis.training.memory import Kernels, memory
@@ -39,6 +40,8 @@ a log that states its own layout, the program is likelier slow, so its step has 
 (O'Hagan and Pericchi 2012, https://doi.org/10.1214/11-BJPS164: what has the lighter tails wins a conflict).
 """
 _TURNS: Final = 4
+_MANY, _OF_MEDIAN = 5, 1.4826
+"""From so many steps on, what the factors leave is their own scatter, by the median of its size."""
 _WIDE, _NARROW, _POINTS = 0.8, 6.0, 121
 """The first grid reaches so far, each next so many standard deviations; points of a side."""
 _SMALL: Final = 0.01
@@ -138,25 +141,29 @@ def _fitted(
         return machine, ()
     uncertain = np.array(list(_UNCERTAIN.values()))
     normal = np.array([each in sure for each in measured])
-    at, reach = np.zeros(len(uncertain)), np.full(len(uncertain), _WIDE)
+    at, deviations = np.zeros(len(uncertain)), np.full(len(uncertain), _WIDE / _NARROW)
+    scale = _LEFT
     for _ in range(_TURNS):
-        sides = [np.linspace(middle - wide, middle + wide, _POINTS) for middle, wide in zip(at, reach, strict=True)]
+        ends = zip(at - _NARROW * deviations, at + _NARROW * deviations, strict=True)
+        sides = [np.linspace(low, high, _POINTS) for low, high in ends]
         grid = np.stack(np.meshgrid(*sides), -1).reshape(-1, len(at))
         slopes, left = _linear(machine, measured, at)
-        off = (left - (grid - at) @ slopes.T) / np.where(normal, _LEFT, _STEP)
+        if normal.sum() >= _MANY:
+            apart = left[normal] - np.median(left[normal])
+            scale = max(_LEFT, _OF_MEDIAN * float(np.median(abs(apart))))
+        off = (left - (grid - at) @ slopes.T) / np.where(normal, scale, _STEP)
         logs = _log_density(grid / uncertain, ~normal.any()).sum(1) + _log_density(off, normal).sum(1)
         weights = np.exp(logs - logs.max())
         weights /= weights.sum()
         at = weights @ grid
         deviations = np.sqrt(weights @ (grid - at) ** 2)
-        reach = _NARROW * deviations
     least = _DETERMINED * uncertain * (_TAILS if normal.any() else 1)
     factors = tuple(
         Factor(name, exp(value), exp(value - _95 * spread), exp(value + _95 * spread), bool(spread < most))
         for name, value, spread, most in zip(_UNCERTAIN, at, deviations, least, strict=True)
     )
     calibrated = slower(machine, *(exp(value) for value in at))
-    deviation = float(np.hypot(_LEFT, deviations[0]))
+    deviation = float(np.hypot(scale, deviations[0]))
     return replace(calibrated, deviation=deviation), factors
 
 
@@ -177,9 +184,17 @@ def _linear(machine: Machine, measured: Sequence[tuple[Step, float]], at: _Array
     return np.array(slopes).T, np.array([log(seconds) for _, seconds in measured], np.float64) - now
 
 
-def steps_in_words(steps: Sequence[Compared], room: float | None, kernels: Kernels | None) -> Iterator[str]:
-    """Each measured step as it was read, what is predicted for it now, and whether ``room`` bytes of a GPU hold it."""
-    for each in steps:
+def steps_in_words(
+    steps: Sequence[Compared], room: float | None, kernels: Kernels | None, own: int = 0, logged: int = 0
+) -> Iterator[str]:
+    """Each measured step as it was read, what is predicted for it now, and whether ``room`` bytes of a GPU hold it.
+
+    own: how many steps are of runs, behind the ``logged`` ones, and told together
+    """
+    if of_runs := steps[logged : logged + own]:
+        off = median(abs(each.predicted_seconds / each.seconds - 1) for each in of_runs)
+        yield f"{counted(own, 'step')} of the run calibrate; they are now predicted to {off:.0%} in the median"
+    for each in (*steps[:logged], *steps[logged + own :]):
         needed = memory(each.step, kernels=kernels).total
         layout = layout_text(each.step)
         zero = "" if each.step.layout.zero else ",zero=0"
