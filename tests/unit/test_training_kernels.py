@@ -174,6 +174,17 @@ def test_steps_of_a_log_calibrate_however_far_they_are_and_leave_what_they_scatt
     assert not any(each.near for each in calibrate(on, steps[-1:]).steps)
 
 
+def test_wider_elements_take_longer_to_move() -> None:
+    speed = Speed(1e30, 1e9)
+    times = [
+        step_time(
+            Step(msgspec.structs.replace(LLAMA, dtype=dtype), Layout(), 1, 8192, dtype), Machine(speed, 8, NETWORK)
+        )
+        for dtype in ("bfloat16", "float32")
+    ]
+    assert times[1].compute == pytest.approx(2 * times[0].compute)
+
+
 def test_a_vocabulary_that_is_not_padded_makes_its_products_slower() -> None:
     speed = speed_of(A100, "bfloat16")
     times = [
