@@ -117,3 +117,14 @@ def test_a_layout_that_does_not_divide_the_ranks_is_refused(tmp_path: Path) -> N
     with pytest.raises(UsageError) as error:
         logged_step(read_logged(log), {}, None, (None, None, None))
     assert error.value.code == "measured"
+
+
+def test_settings_that_are_no_numbers_are_not_stated(tmp_path: Path) -> None:
+    broken = {
+        "tensor_model_parallel_size ...................... 4": "tensor_model_parallel_size ... 0\n  multiple_of ... x",
+        "micro_batch_size ................................ 1": "micro_batch_size ... 1e999",
+        "hidden_dropout .................................. 0.0": "hidden_dropout ... yes",
+    }
+    log = read_logged(written(tmp_path, "Megatron-LM", **broken))
+    step, _ = logged_step(log, {}, None, (None, None, None))
+    assert (step.layout.tp, step.layout.pp, step.micro_batch, step.model.ffn) == (1, 2, 1, 21504)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Any, Final
 
 import msgspec
@@ -77,11 +77,18 @@ def logged(log: TrainingLog) -> Logged:
     )
 
 
-def _whole(stated: Mapping[str, str], key: str) -> int | None:
+def _real(stated: Mapping[str, str], key: str) -> float | None:
+    """A number; None if it is not stated, or is none above 0."""
     try:
-        return int(float(stated[key]))
-    except (KeyError, ValueError, OverflowError):
+        value = float(stated[key])
+    except (KeyError, ValueError):
         return None
+    return value if 0 < value < inf else None
+
+
+def _whole(stated: Mapping[str, str], key: str) -> int | None:
+    value = _real(stated, key)
+    return None if value is None or value < 1 else int(value)
 
 
 def _yes(stated: Mapping[str, str], key: str) -> bool:
@@ -106,9 +113,10 @@ def _model(stated: Mapping[str, str]) -> dict[str, Any] | None:
         keys["kv_heads"] = groups
     activation = stated.get("activation", "").lower()
     keys["gated"] = activation in {"true", "fast"} or activation.endswith("glu") or "ffn_multiple" in stated
-    if "ffn_multiple" in stated:  # https://github.com/pytorch/torchtitan/blob/main/torchtitan/models/llama3/model.py
-        wide = int(float(stated.get("ffn_multiplier", "1")) * (8 * keys["hidden"] // 3))
-        multiple = int(stated["ffn_multiple"])
+    if (
+        multiple := _whole(stated, "ffn_multiple")
+    ) is not None:  # https://github.com/pytorch/torchtitan/blob/main/torchtitan/models/llama3/model.py
+        wide = int((_real(stated, "ffn_multiplier") or 1) * (8 * keys["hidden"] // 3))
         keys["ffn"] = -(-wide // multiple) * multiple
     if "experts" not in keys:
         keys = {key: value for key, value in keys.items() if key not in {"top_k", "expert_ffn"}}
@@ -121,7 +129,7 @@ def _model(stated: Mapping[str, str]) -> dict[str, Any] | None:
     if stated.get("position", "").startswith("learned"):
         keys["positions"] = _whole(stated, "positions") or 0
     fused = stated.get("attention", "") in {"True", "transformer_engine"}
-    keys["dropout"] = not fused and stated.get("dropout", "0.0") not in {"0", "0.0"}
+    keys["dropout"] = not fused and _real(stated, "dropout") is not None
     keys |= {"biases": _yes(stated, "biases"), "tied": stated.get("untied") == "False"}
     return keys | ({"dtype": stated["dtype"]} if "dtype" in stated else {})
 

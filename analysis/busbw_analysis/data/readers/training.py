@@ -60,7 +60,7 @@ _LIKELY: Final = re.compile(r"iter|step|PerSec", re.IGNORECASE)
 _BATCH: Final = re.compile(r"\bglobal batch size: *(\d+)")
 _STATED: Final[dict[str, tuple[str, ...]]] = {
     "layers": ("num_layers", "n_layers"),
-    "hidden": ("hidden_size", "dim(?==)"),
+    "hidden": ("hidden_size",),
     "heads": ("num_attention_heads", "n_heads"),
     "kv_heads": ("num_query_groups", "n_kv_heads", "num_kv_heads"),
     "groups": ("group_query_attention",),
@@ -73,7 +73,7 @@ _STATED: Final[dict[str, tuple[str, ...]]] = {
     "biases": ("add_bias_linear",),
     "untied": ("untie_embeddings_and_output_weights", "no_weight_tying"),
     "vocabulary": ("vocab_size",),
-    "padded": ("padded_vocab_size", r"dummy tokens \(new size"),
+    "padded": ("padded_vocab_size",),
     "position": ("position_embedding_type",),
     "positions": ("max_position_embeddings",),
     "dropout": ("hidden_dropout",),
@@ -96,11 +96,11 @@ _STATED: Final[dict[str, tuple[str, ...]]] = {
     "micro_batch": ("micro_batch_size", "train_micro_batch_size_per_gpu", "local_batch_size"),
     "sequence": ("seq_length", "encoder_seq_length", "sequence_length"),
     "sequence_parallel": ("sequence_parallel",),
-    "recompute": ("recompute_granularity", "activations_checkpoint_granularity", "Applied(?= \\w+ activation check)"),
+    "recompute": ("recompute_granularity", "activations_checkpoint_granularity"),
     "recompute_method": ("recompute_method", "activations_checkpoint_method"),
     "recompute_layers": ("recompute_num_layers", "activations_checkpoint_num_layers"),
     "zero": ("zero_optimization_stage", "zero_stage"),
-    "distributed": ("use_distributed_optimizer", "name(?=: distributed_fused_adam)"),
+    "distributed": ("use_distributed_optimizer",),
     "sharding": ("data_parallel_sharding_strategy",),
     "scatter_gather": ("scatter_gather_tensors_in_pipeline",),
     "gradients": ("accumulate_allreduce_grads_in_fp32",),
@@ -109,18 +109,21 @@ _STATED: Final[dict[str, tuple[str, ...]]] = {
 """What programs print of the model and its layout before the first step, by our key: in Megatron-LM's list of
 arguments, which GPT-NeoX has, too, in DeepSpeed's configuration, in NeMo's YAML and in torchtitan's sentences.
 """
-_NAMED: Final = re.compile(
-    "|".join(
-        rf"(?P<{key}>(?<!\w)(?:{'|'.join(name.replace('_', '[_ ]') for name in names)})(?!\w))"
-        for key, names in _STATED.items()
-    )
+_KEYS: Final = {name: key for key, names in _STATED.items() for name in names}
+_WORD: Final = re.compile(r"(?<!\w)[A-Za-z]\w*")
+_IN_WORDS: Final = re.compile(r"(?:global batch|local batch|world) size|sequence length")
+_SENTENCES: Final = (
+    ("hidden", re.compile(r"\bdim=(\d+)")),
+    ("padded", re.compile(r"dummy tokens \(new size: (\d+)")),
+    ("recompute", re.compile(r"Applied (\w+) activation checkpointing")),
+    ("distributed", re.compile(r"\bname: (distributed_fused_adam)")),
+    ("gpu", re.compile(r"CUDA capacity: (.+) with ")),
 )
 _OF_NAME: Final = re.compile(r"['\"]? *(?:\.{2,}|[:=])? *['\"]?(?:torch\.)?(\w+(?:\.\d+(?:e[+-]?\d+)?)?)")
 _ABSENT: Final = frozenset({"None", "null", "none"})
 _MESH: Final = re.compile(r"device mesh with (?:parallelism: )?(.+)")
 _OF_MESH: Final = re.compile(r"(\w+)=(\d+)")
 _NAME, _DEGREE = re.compile(r"'(\w+)'"), re.compile(r"\b(\d+)\b")
-_GPU: Final = re.compile(r"CUDA capacity: (.+) with ")
 SIGN: Final = re.compile(
     rb"elapsed time per iteration \(ms\):|train_step_timing in s|completed step: *\d+, seconds:|\bCurrSamplesPerSec="
     rb"|\bstep: *\d+ .*\btps: *\d|\biter \d+: loss .*\btime [\d.]+ms|\bstep +\d+/\d+ \|.* ms \|"
@@ -210,12 +213,15 @@ def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
 
 def _state(text: str, stated: dict[str, str]) -> None:
     """Add what a line states to ``stated``, unless it is there."""
-    for named in _NAMED.finditer(text):
-        value = _OF_NAME.match(text, named.end())
-        if named.lastgroup is not None and value is not None and value[1] not in _ABSENT:
-            stated.setdefault(named.lastgroup, value[1])
-    if (gpu := _GPU.search(text)) is not None:
-        stated.setdefault("gpu", gpu[1])
+    text = _IN_WORDS.sub(lambda words: words[0].replace(" ", "_"), text)
+    for word in _WORD.finditer(text):
+        key = _KEYS.get(word[0])
+        value = None if key is None else _OF_NAME.match(text, word.end())
+        if key is not None and value is not None and value[1] not in _ABSENT:
+            stated.setdefault(key, value[1])
+    for key, sentence in _SENTENCES:
+        if (said := sentence.search(text)) is not None:
+            stated.setdefault(key, said[1])
     if (mesh := _MESH.search(text)) is not None:
         degrees = _OF_MESH.findall(mesh[1]) or zip(_NAME.findall(mesh[1]), _DEGREE.findall(mesh[1]), strict=False)
         stated.update((f"mesh_{name}", degree) for name, degree in degrees)
