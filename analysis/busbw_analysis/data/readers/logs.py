@@ -272,7 +272,10 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         seen += len(more)
         head = head[-4096:] + more
         reader = recognise(_unpasted(pasted, head)) or reader
-    of_training = LogError(f"{name}: a log of a training program; busbw training log reads it", code="training-log")
+    of_training = LogError(
+        f"{name}: a log of a training program; busbw training log reads it, training plan --from uses it",
+        code="training-log",
+    )
     has_steps = training.SIGN.search(head) is not None  # as it is: a step's name may be taken for a prefix
     if has_steps and reader in {None, _MESSAGES}:
         raise of_training
