@@ -31,7 +31,7 @@ _STEP: Final = 0.05
 0.08, of vTrain's.
 """
 _LEFT: Final = 0.08
-"""Standard deviation of what they leave, for intervals: that of vTrain's steps, in which 93 % are within theirs."""
+"""Standard deviation of what they leave, for intervals: that of vTrain's steps, in which 97 % are within theirs."""
 _DETERMINED: Final = 0.9
 """A factor is determined if its standard deviation falls below this share of what it was."""
 _FREEDOM: Final = 2
