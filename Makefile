@@ -156,8 +156,8 @@ bench-metrology: $(installed) ## error rates of the statistics on simulated data
 bench-scale: $(installed) ## time and memory of the analysis for many ranks, pairs, samples and runs: minutes
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/scale.py
 
-bench-training: $(installed) ## predicted training steps against published ones, beside other simulators: a minute
-	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/training.py
+bench-training: $(installed) ## predicted training steps against published ones, or with OWN=FOLDER those of a run of the suite training
+	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/training.py $(if $(OWN),--own $(OWN))
 
 dist: $(developed) ## dist/: wheel and sdist, the same bytes for the same commit
 	rm -rf dist

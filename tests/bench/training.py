@@ -29,10 +29,10 @@ def _number(value: float | None, form: str = "6.1f") -> str:
 def main() -> None:
     """Print a line for each set and part, in percent but for τ."""
     print(f"{len(FITTED)} free parameters, fitted to the part 'fit' of vTrain's rows: {FITTED}")
-    print("set            part   rows   mean median   bias  after      τ regret within memory  anchor")
+    print("set            part   rows   mean median   bias before  after      τ  apart regret within memory  anchor")
     for row in scores():
-        anchor, tau = ANCHORS[row.of], _number(row.order, "6.2f")
-        errors = " ".join(map(_number, (row.mean, row.median, row.bias, row.after)))
+        anchor, tau = ANCHORS[row.of], " ".join(_number(order, "6.2f") for order in (row.order, row.order_apart))
+        errors = " ".join(map(_number, (row.mean, row.median, row.bias, row.before, row.after)))
         rest = " ".join(map(_number, (row.regret, row.covered, row.memory)))
         print(f"{row.of:14} {row.part:6} {row.count:4} {errors} {tau} {rest}  {anchor.name} {anchor.seconds}")
     count, error, order, spread = by_layer()
@@ -42,14 +42,15 @@ def main() -> None:
 
 
 def own(run: Path) -> None:
-    """Print a line for each step of a run that its calls predict, errors in percent: with the computation that the step
-    has alone, with that of the run's matmul and triad, and with that as often as in the model's first step.
+    """Print a line for each step of a run that its calls predict, in percent: half of the range of its tries, and
+    errors with the computation that the step has alone, with that of the run's matmul and triad, and with that as often
+    as in the model's first step.
     """
     questions = Questions(read_results([find(run.parent, str(run)).read()]))
     prices = Measured(questions)
     measured = [step for results in questions.results for step in steps_of(results)]
     verdicts = [verdict for verdict in step_verdicts(measured, prices) if verdict.predicted is not None]
-    print("step                                                                  ms  calls    all  after")
+    print("step                                                                  ms  tries  calls    all  after")
     errors = [_errors(verdict, verdicts, questions) for verdict in verdicts]
     print(
         f"{f'median of {len(verdicts)} steps':73} "
@@ -77,9 +78,10 @@ def _errors(verdict: StepVerdict, verdicts: Sequence[StepVerdict], questions: Qu
             alone = step_time(step_of(first.op, first.workload), on)
             longer = first.compute_ns / 1e9 / (alone.compute + alone.optimizer)
             after = 100 * (step_time(planned, slower(on, longer, 1.0)).total / seconds - 1)
-    row = " ".join(map(_number, (calls, all_, after)))
+    tries = 50 * (max(step.tries_ns) - min(step.tries_ns)) / step.step_ns
+    row = " ".join(map(_number, (tries, calls, all_, after)))
     print(f"{verdict.name[:66]:66} {step.step_ns / 1e6:6.0f} {row}")
-    return calls, all_, after
+    return tries, calls, all_, after
 
 
 if __name__ == "__main__":

@@ -231,17 +231,22 @@ FITTED: Final = {
 """Everything that was fitted to steps: to the part "fit" of vTrain's rows, by least squares of logarithms."""
 
 
-def kendall(pairs: Iterable[tuple[float, float]]) -> float:
-    """Kendall's τ-a of (predicted, measured)."""
-    signs = [(one[0] - other[0]) * (one[1] - other[1]) for one, other in combinations(list(pairs), 2)]
+def kendall(pairs: Iterable[tuple[float, float]], apart: float = 0.0) -> float:
+    """Kendall's τ-a of (predicted, measured), of pairs whose measured times differ by more than the share ``apart``."""
+    couples = [(one, other) for one, other in combinations(list(pairs), 2) if abs(log(one[1] / other[1])) > apart]
+    signs = [(one[0] - other[0]) * (one[1] - other[1]) for one, other in couples]
     return sum((value > 0) - (value < 0) for value in signs) / len(signs)
 
 
-def median_order(pairs: Iterable[tuple[Row, float]]) -> float | None:
+def median_order(pairs: Iterable[tuple[Row, float]], apart: float = 0.0) -> float | None:
     """Median τ of rows and their predicted seconds, over groups with at least five layouts; None without any."""
     groups = by_key((row.group, (time, row.seconds)) for row, time in pairs).values()
-    order = [kendall(group) for group in groups if len(group) >= _LAYOUTS]
+    order = [kendall(group, apart) for group in groups if len(group) >= _LAYOUTS]
     return median(order) if order else None
+
+
+APART: Final = 0.1
+"""Share by which steps differ that no scatter of the measurements puts in another order: 1.3 times that of layers."""
 
 
 _LAYOUTS: Final = 5
@@ -270,9 +275,10 @@ class Score:
     """Errors of a set of rows in percent; ``None`` where a set has nothing to compare.
 
     mean, median: absolute error of the step's time. bias: median error with its sign. after: mean absolute error of the
-    others, once the first row of each model has calibrated the machine.
-    order: median τ over groups with at least five layouts. regret: by how much the predicted best is slower than the
-    true best, median of these groups. covered: rows within their 95 % interval.
+    others, once the first row of each model has calibrated the machine; before: of the same rows without that.
+    order: median τ over groups with at least five layouts; order_apart: of steps that differ by 10 %.
+    regret: by how much the predicted best is slower than the true best, median of these groups. covered: rows within
+    their 95 % interval.
     memory: mean absolute error of the peak memory.
     """
 
@@ -282,8 +288,10 @@ class Score:
     mean: float
     median: float
     bias: float
+    before: float | None
     after: float | None
     order: float | None
+    order_apart: float | None
     regret: float | None
     covered: float
     memory: float | None
@@ -304,6 +312,7 @@ def score(of: str, part: str) -> Score:
     ]
     inside = [low <= row.seconds <= high for row, time in chosen for low, high in [within(row, time)]]
     sizes = [abs(100 * (row.predicted_bytes / row.bytes - 1)) for row, _ in chosen if row.bytes is not None]
+    before, after = after_one([row for row, _ in chosen]) if of != "published" else (None, None)
     return Score(
         of,
         part,
@@ -311,8 +320,10 @@ def score(of: str, part: str) -> Score:
         mean(map(abs, errors)),
         median(map(abs, errors)),
         median(errors),
-        after_one([row for row, _ in chosen]) if of != "published" else None,
+        before,
+        after,
         median_order(chosen) if of != "published" else None,
+        median_order(chosen, APART) if of != "published" else None,
         median(regret) if regret else None,
         100 * mean(inside),
         mean(sizes) if sizes else None,
@@ -325,17 +336,20 @@ def within(row: Row, time: float) -> tuple[float, float]:
     return time * kind.low, time * kind.high
 
 
-def after_one(chosen: list[Row]) -> float:
-    """Mean absolute error in percent of all rows but the first of each model, which calibrates the machine."""
+def after_one(chosen: list[Row]) -> tuple[float, float]:
+    """Mean absolute error in percent of all rows but the first of each model, before and after it calibrates the
+    machine.
+    """
     models_: dict[str, list[Row]] = {}
     for row in chosen:
         models_.setdefault(f"{row.step.model.layers} × {row.step.model.hidden}", []).append(row)
-    errors = []
+    before, errors = [], []
     for first, *others in models_.values():
+        before += [abs(100 * row.off) for row in others]
         factors = [factor.value for factor in calibrate(first.machine, [(first.step, first.seconds)]).factors]
         times = [step_time(row.step, slower(row.machine, *factors or (1, 1))).total for row in others]
         errors += [abs(100 * (time / row.seconds - 1)) for row, time in zip(others, times, strict=True)]
-    return mean(errors)
+    return mean(before), mean(errors)
 
 
 def scores() -> list[Score]:
@@ -349,15 +363,22 @@ def table_of_scores() -> Iterator[str]:
     def shown(value: float | None, unit: str = "") -> str:
         return "–" if value is None else f"{value:.1f}{unit}"
 
+    def number(value: float | None) -> str:
+        return "–" if value is None else f"{value:.2f}"
+
     yield from (
-        "| set | steps | mean error | median | after one step | τ | regret | in interval | memory | anchor, all rows |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        (
+            "| set | steps | mean error | median | after one step (before) | τ | τ, 10 % apart | regret | "
+            "in interval | memory | anchor, all rows |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     )
     for of, anchor in ANCHORS.items():
         row = score(of, "all" if of == "published" else "check")
         known = f"{anchor.name} {anchor.seconds} %" + ("" if anchor.memory is None else f", memory {anchor.memory} %")
+        after = "–" if row.after is None else f"{row.after:.1f} % ({shown(row.before)} %)"
         yield (
-            f"| {of} | {row.count} | {shown(row.mean)} % | {shown(row.median)} % | {shown(row.after, ' %')} | "
-            f"{'–' if row.order is None else f'{row.order:.2f}'} | {shown(row.regret, ' %')} | {row.covered:.0f} % | "
+            f"| {of} | {row.count} | {shown(row.mean)} % | {shown(row.median)} % | {after} | "
+            f"{number(row.order)} | {number(row.order_apart)} | {shown(row.regret, ' %')} | {row.covered:.0f} % | "
             f"{shown(row.memory, ' %')} | {known} |"
         )

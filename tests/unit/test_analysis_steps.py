@@ -12,12 +12,13 @@ from testing.pipelines import play
 
 from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent
+from busbw.workloads.model_rows import models
 from busbw_analysis.assembly.judge import judge
 from busbw_analysis.data.load import load
 from busbw_analysis.data.summary import DataCheck
 from busbw_analysis.training.slice import Training
 from busbw_analysis.training.step_verdicts import StepVerdict, steps
-from busbw_analysis.training.steps import Trained, ranked, slowed
+from busbw_analysis.training.steps import Trained, ranked, slowed, steps_like
 
 GOLDEN = Path(__file__).parents[1] / "data" / "runs" / "training"
 
@@ -88,6 +89,19 @@ def test_steps_are_ranked_among_those_of_the_same_model() -> None:
     slow, other = replace(ONE, op="train_zero1", time_ns=250.0), replace(ONE, ranks=2)
     found = ranked([slow, other, ONE])
     assert [(one.step.op, one.times) for one in found] == [("train_ddp", 1.0), ("train_zero1", 2.5)]
+
+
+def test_only_steps_of_a_models_widths_say_how_fast_its_layers_are() -> None:
+    slow = msgspec.structs.replace(ONE.workload, slow_rank=0, slow_ns=10**6)
+    small = msgspec.structs.replace(ONE.workload, scale=0.5)
+    steps = [
+        ONE,
+        *(replace(ONE, workload=other) for other in (workload(wait_ns=10**6), slow, small)),
+        replace(ONE, op="train_all_reduce"),
+    ]
+    ((step, seconds),) = steps_like(models()["MLP 1024"], steps)
+    assert (step.model.hidden, seconds) == (1024, ONE.step_ns / 1e9)
+    assert not list(steps_like(models()["Llama 3 8B"], steps))
 
 
 def test_products_that_are_waited_for_have_no_rate() -> None:

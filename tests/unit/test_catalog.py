@@ -233,6 +233,11 @@ def without(text: str, key: str) -> str:
             GPU + 'products = { processors = 8, share = 0.7, depth = 1, memory = 1, source = "own" }\n',
             "'products.source'",
         ),
+        (
+            GPU + "products = { processors = 8, share = 0.7, depth = 1, memory = 1, attention = [0.5, 2.0], "
+            'source = "https://e.org/p" }\n',
+            "'products.attention'",
+        ),
         (GPU + "flops = { bfloat16 = 2500.0 }\n", "'flops.bfloat16'"),
         (GPU + 'pci = ["0x10de:0x2335"]\n', "'pci'"),
         (GPU + "links = 4\n", "together"),

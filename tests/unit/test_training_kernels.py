@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from testing.narrow import require
 
 from busbw.errors import UsageError
 from busbw.system.catalog import catalogue
@@ -154,6 +156,33 @@ def test_a_measured_step_moves_the_speed_of_kernels_towards_it(slower: float) ->
     assert kernels.low < kernels.value < kernels.high
     many = calibrate(on, [(step, slower * now)] * 20)
     assert step_time(step, many.machine).total == pytest.approx(slower * now, rel=0.01)
+
+
+@pytest.mark.parametrize(("times", "widest"), [((1.5,), 0.4), ((1.3, 1.6, 1.7, 2.2, 2.8, 3.4), 1.0)])
+def test_steps_of_a_log_calibrate_however_far_they_are_and_leave_what_they_scatter(
+    times: Sequence[float], widest: float
+) -> None:
+    step = Step(LLAMA, Layout(dp=8), 8, 8192)
+    on = Machine(speed_of(A100, "bfloat16"), 8, NETWORK)
+    now = step_time(step, on).total
+    steps = [(step, each * now) for each in times]
+    calibrated = calibrate(on, steps, len(steps))
+    assert all(each.near for each in calibrated.steps)
+    middle = sorted(times)[len(times) // 2]
+    assert step_time(step, calibrated.machine).total == pytest.approx(middle * now, rel=0.25)
+    assert widest / 5 < require(calibrated.machine.deviation) < widest / 2
+    assert not any(each.near for each in calibrate(on, steps[-1:]).steps)
+
+
+def test_wider_elements_take_longer_to_move() -> None:
+    speed = Speed(1e30, 1e9)
+    times = [
+        step_time(
+            Step(msgspec.structs.replace(LLAMA, dtype=dtype), Layout(), 1, 8192, dtype), Machine(speed, 8, NETWORK)
+        )
+        for dtype in ("bfloat16", "float32")
+    ]
+    assert times[1].compute == pytest.approx(2 * times[0].compute)
 
 
 def test_a_vocabulary_that_is_not_padded_makes_its_products_slower() -> None:

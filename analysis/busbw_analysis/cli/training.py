@@ -24,7 +24,7 @@ from busbw_analysis.cli.options import print_answer
 from busbw_analysis.data.as_json import plain, values_of, with_values
 from busbw_analysis.data.readers.logs import read_steps
 from busbw_analysis.data.readers.training import PROGRAMS
-from busbw_analysis.data.sources import find, opened_log
+from busbw_analysis.data.sources import opened_log
 from busbw_analysis.node.slice import Node
 from busbw_analysis.node.storage import Stored, fastest
 from busbw_analysis.predict import Questions, read_results
@@ -49,6 +49,7 @@ from busbw_analysis.training.memory import memory as memory_of
 from busbw_analysis.training.plan import Order, Planned, Scaled, Wanted
 from busbw_analysis.training.roofline import least_tokens, phases, roofline_headline, roofline_table, wires_of_step
 from busbw_analysis.training.step_time import Machine
+from busbw_analysis.training.steps import steps_like, steps_of
 from busbw_analysis.training.traffic import DIMENSIONS, sent, statements, traffic, traffic_headline, traffic_tables
 
 
@@ -432,7 +433,7 @@ def _rate(given: float | None, files: Sequence[Stored], op: str) -> disks.Rate |
 
 @training.command("plan", cls=options.WithKeys, keys={"--layout": inputs.PLAN_KEYS})
 @inputs.model_option()
-@click.option("--gpus", type=inputs.MANY, required=True, help="Number of GPUs.")
+@click.option("--gpus", type=inputs.MANY, help="Number of GPUs.  [default: as in the log of --from]")
 @inputs.layout_option(inputs.PLAN_KEYS, "Only layouts with these settings, such as tp=8,zero=1")
 @inputs.batch_option
 @inputs.sequence_option
@@ -456,7 +457,7 @@ def _rate(given: float | None, files: Sequence[Stored], op: str) -> disks.Rate |
 def plan_(  # noqa: PLR0913 - click hands every option over by name
     *,
     model: Model | None,
-    gpus: int,
+    gpus: int | None,
     settings: Mapping[str, Any],
     batch: int | None,
     seq: int | None,
@@ -473,15 +474,19 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     **given: Any,  # noqa: ANN401 - the options of a machine
 ) -> None:
     """Find the fastest layouts of a model on a network, what limits each, and what would change that."""
-    row = inputs.given_model(model)
-    measured = Questions(read_results([find(results_dir, run).read() for run in runs], force=force)) if runs else None
+    read, trained = inputs.runs_and_logs(runs, results_dir)
+    measured = Questions(read_results(read, force=force)) if read else None
+    steps = [inputs.logged_step(log, {}, model, (gpus, batch, seq)) for log in trained]
+    row = inputs.given_model(model or (steps[0][0].model if steps else None))
+    gpus = inputs.given_gpus(gpus or (steps[0][0].layout.gpus if steps else None))
+    doubts = list(inputs.machine_of_logs(trained, given, measured)) if trained else []
     on = machine_of(row.dtype, gpus, measured, **given)
     gradients, assumed = inputs.gradients_of(row, settings)
     request = Wanted(
         model=row,
         gpus=gpus,
-        batch=batch or row.batch,
-        sequence=seq or row.sequence,
+        batch=batch or (steps[0][0].batch if steps else row.batch),
+        sequence=seq or (steps[0][0].sequence if steps else row.sequence),
         like=Layout(**{name: settings[name] for name in plans.LIKE if name in settings}),
         fixed={name: settings[name] for name in plans.FIXED if name in settings},
         sequence_parallel=settings.get("sequence_parallel", True),
@@ -491,9 +496,13 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     )
     assumed = {**on.assumed, **assumed, **plans.assumed_settings(request)}
     calibration = None
-    if steps := [inputs.measured_step(text, row, request.batch, request.sequence) for text in timed]:
-        inputs.refuse_impossible(steps, timed, on.peak, causal=on.machine.causal)
-        calibration = calibrate(on.machine, steps)
+    of_runs = [step for results in ([] if measured is None else measured.results) for step in steps_of(results)]
+    own = list(steps_like(row, of_runs))
+    steps += [*own, *(inputs.measured_step(text, row, request.batch, request.sequence) for text in timed)]
+    if steps:
+        origins = [*(log.source for log in trained), *("--from" for _ in own), *timed]
+        inputs.refuse_impossible(steps, origins, on.peak, causal=on.machine.causal)
+        calibration = calibrate(on.machine, steps, len(trained) + len(own))
         assumed |= factors_in_words(calibration.factors)
     held = () if calibration is None else calibration.steps
     machine = on.machine if calibration is None else calibration.machine
@@ -526,7 +535,8 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         "scaling": {scaled.kind: _scaled(scaled) for scaled in grown},
     }
     shown: list[Block] = [
-        *(Paragraph(text, tone="caution") for text in steps_in_words(held, on.room, kernels)),
+        *(Paragraph(text, tone="caution") for text in doubts),
+        *(Paragraph(text, tone="caution") for text in steps_in_words(held, on.room, kernels, len(own), len(trained))),
         *pages.plan_trust(best, summary, machine),
         *pages.plan_tables(request, plan, kept, machine, peak, assumed, near),
         *(pages.change_tables(changes, grown, best) if what_if else ()),

@@ -1,29 +1,32 @@
 """Options of training commands: the model, its layout, and the machine."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
+from math import prod
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 
 import click
 import msgspec
 
-from busbw.errors import UsageError
+from busbw.errors import LogError, UsageError
 from busbw.key_values import Key, choice, number, read_key_values, split_name, whole, yes, yes_or_no
 from busbw.ops import limits
 from busbw.ops.base import Context, Schedule
 from busbw.runs.records import DTYPE_BYTES
 from busbw.system.catalog import catalogue
 from busbw.system.named import card_named, gpu_named
-from busbw.units import format_time, parse_size, parse_time
+from busbw.units import format_time, listed, parse_size, parse_time
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model, Sample, flop_per_token
 from busbw_analysis.cli.options import Command, Option, choice_option, parsed, run_option, with_options
+from busbw_analysis.data.kept import Summarised
 from busbw_analysis.data.readers.logs import read_steps
-from busbw_analysis.data.sources import opened_log
+from busbw_analysis.data.sources import find, opened_log
 from busbw_analysis.models.networks import NETWORKS, kind_of_network, parse_network
+from busbw_analysis.predict import Questions
 from busbw_analysis.training.layout import (
     AS_FRAMEWORKS,
     MOST_GPUS,
@@ -34,7 +37,7 @@ from busbw_analysis.training.layout import (
     default_gradients,
     divisors,
 )
-from busbw_analysis.training.log import step_times
+from busbw_analysis.training.logged import Logged, logged
 from busbw_analysis.training.machine import Cards, GivenNetwork, Share
 from busbw_analysis.training.memory import Kernels
 from busbw_analysis.training.prices import OVERLAP
@@ -276,19 +279,90 @@ def step_of(model: Model, settings: Mapping[str, Any], batch: int, sequence: int
 
 def measured_step(text: str, model: Model, batch: int, sequence: int) -> tuple[Step, float]:
     """The step and the seconds of ``tp=8,pp=8,dp=16: 31.5s``, or of a training log in place of the time, whose median
-    step is meant.
+    step is meant, with what it states of its model and its layout beside the given keys.
 
     Raises UsageError, and LogError for a log that cannot be read.
     """
     layout, colon, seconds = (part.strip() for part in text.rpartition(":"))
     if not colon:
         raise UsageError(f"measured {text!r}: expected LAYOUT:TIME, such as 'tp=8,pp=8,dp=16: 31.5s'", code="layout")
-    step, _ = step_of(model, layout_settings(layout, LAYOUT_KEYS), batch, sequence)
-    if not Path(seconds).is_file():
-        return step, parse_time(seconds.replace(" ", ""))
-    times = step_times(opened_log(Path(seconds), lambda name, source, _: read_steps(name, source)))
-    rates = {"tokens/s": batch * sequence / step.layout.gpus, "samples/s": float(batch)}
-    return step, rates[times.unit] / times.typical if times.unit in rates else times.typical
+    settings = layout_settings(layout, LAYOUT_KEYS)
+    if Path(seconds).is_file():
+        return logged_step(read_logged(Path(seconds)), settings, model, (None, batch, sequence))
+    step, _ = step_of(model, settings, batch, sequence)
+    return step, parse_time(seconds.replace(" ", ""))
+
+
+def read_logged(path: Path) -> Logged:
+    """What the training log at ``path`` says. Raises LogError."""
+    return logged(opened_log(path, lambda name, source, _: read_steps(name, source)))
+
+
+def logged_step(
+    log: Logged, settings: Mapping[str, Any], model: Model | None, sizes: tuple[int | None, int | None, int | None]
+) -> tuple[Step, float]:
+    """The step and the seconds of a log, with ``settings`` before what it says, and ``model`` and ``sizes`` (GPUs,
+    sequences of a step, tokens of a sequence) where it says nothing. Raises UsageError for what nobody says.
+    """
+    said = (log.gpus, log.batch, log.sequence)
+    gpus, batch, sequence = (of_log or given for of_log, given in zip(said, sizes, strict=True))
+    lacking = log.lacks(settings, model, gpus, batch, sequence)
+    if lacking or batch is None or sequence is None:
+        raise UsageError(f"{log.source} does not say {listed(lacking)}", code="measured")
+    settings = {**(log.settings or {}), **settings}
+    if "dp" not in settings and gpus is not None:
+        others = prod(settings.get(name, 1) for name in ("tp", "pp", "cp"))
+        if gpus % others:
+            raise UsageError(f"{log.source}: {gpus} GPUs are no multiple of tp · pp · cp = {others}", code="measured")
+        settings["dp"] = gpus // others
+    step, _ = step_of(given_model(logged_model(log) or model), settings, batch, sequence)
+    return step, log.seconds(batch, sequence, step.layout.gpus)
+
+
+def logged_model(log: Logged) -> Model | None:
+    """The model that a log states; None if it states none."""
+    if log.model is None:
+        return None
+    of_log = {"name": f"the model of {log.source}", "sequence": log.sequence or _SEQUENCE, "batch": log.batch or _BATCH}
+    return _build_model({**of_log, **log.model})
+
+
+def runs_and_logs(names: Sequence[str], results_dir: Path) -> tuple[list[Summarised], list[Logged]]:
+    """The runs among the inputs that ``--from`` names, and the logs of trainings. Raises BusbwError."""
+    runs, logs = [], []
+    for name in names:
+        found = find(results_dir, name)
+        try:
+            runs.append(found.read())
+        except LogError as error:
+            if error.code != "training-log":
+                raise
+            logs.append(read_logged(found.path))
+    return runs, logs
+
+
+def given_gpus(gpus: int | None) -> int:
+    """``gpus``. Raises UsageError if it is None."""
+    if gpus is None:
+        raise UsageError("give --gpus, the number of GPUs to plan for", code="usage")
+    return gpus
+
+
+LIKELY_NETWORK: Final = "4X NDR"
+"""The card of each GPU if a log of a training is all that is known: that of a DGX H100."""
+
+
+def machine_of_logs(logs: Sequence[Logged], given: dict[str, Any], measured: Questions | None) -> Iterator[str]:
+    """Add to ``given`` options of a machine what the logs say of it. Yields what they do not say and is assumed."""
+    if given["gpu"] is None and measured is None:
+        named = next((log.gpu for log in logs if log.gpu is not None), None)
+        given["gpu"] = catalogue().gpu(named)
+        if given["gpu"] is None:
+            what = "the GPU" if named is None else f"which GPU {named} is"
+            yield f"{logs[0].source} does not say {what}: H100 SXM5 is assumed; give --gpu"
+    if given["network"] is None and measured is None:
+        given["network"] = card_named(catalogue(), LIKELY_NETWORK, "--network")
+        yield f"{logs[0].source} does not say the network: {LIKELY_NETWORK} for each GPU is assumed; give --network"
 
 
 def refuse_impossible(
@@ -388,7 +462,12 @@ def machine_options(command: Command) -> Command:
     return with_options(
         command,
         [
-            run_option("--from", "Measured run; repeat with runs on other numbers of ranks.", "runs", multiple=True),
+            run_option(
+                "--from",
+                "Measured run, or the log of a training, which also gives model, layout and batch; repeat for more.",
+                "runs",
+                multiple=True,
+            ),
             network_option("; with --from, for what the run lacks"),
             gpu_option(None, "  [default: the run's; without --from, H100 SXM5]"),
             gpu_memory_option,

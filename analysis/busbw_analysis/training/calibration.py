@@ -1,19 +1,20 @@
 """The speed of kernels and calls of one machine, from measured steps.
 
 Two numbers may be wrong for a machine: by what factor its kernels take longer than assumed, and its calls. Both start
-at 1, uncertain as in steps that others have measured, and each measured step narrows what it depends on (maximum a
-posteriori, errors of logarithms by Student's t: Gelman et al. 2013, Bayesian Data Analysis, section 4.1).
+at 1, uncertain as in steps that others have measured, and each measured step narrows what it depends on: means of the
+posterior on a grid, errors of logarithms by Student's t (Gelman et al. 2013, Bayesian Data Analysis, section 10.1).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
+from statistics import median
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from busbw.units import format_seconds
+from busbw.units import counted, format_seconds
 from busbw_analysis.training.held import interval
 from busbw_analysis.training.layout import Step, gigabytes, layout_text
 from busbw_analysis.training.memory import Kernels, memory
@@ -30,16 +31,26 @@ _STEP: Final = 0.05
 0.08, of vTrain's.
 """
 _LEFT: Final = 0.08
-"""Standard deviation of what they leave, for intervals: that of vTrain's steps, in which 93 % are within theirs."""
-_DETERMINED: Final = 0.8
+"""Standard deviation of what they leave, for intervals: that of vTrain's steps, in which 97 % are within theirs."""
+_DETERMINED: Final = 0.9
 """A factor is determined if its standard deviation falls below this share of what it was."""
 _FREEDOM: Final = 2
-"""Degrees of freedom of Student's t, so that a step far from all others moves little (section 17.2)."""
-_TURNS: Final = 6
+"""Degrees of freedom of Student's t. By it, a typed step far from the prior is likelier a mistake, and moves little; of
+a log that states its own layout, the program is likelier slow, so its step has normal errors and the factors are by t
+(O'Hagan and Pericchi 2012, https://doi.org/10.1214/11-BJPS164: what has the lighter tails wins a conflict).
+"""
+_TURNS: Final = 4
+_MANY, _OF_MEDIAN = 5, 1.4826
+"""From so many steps on, what the factors leave is their own scatter, by the median of its size."""
+_WIDE, _NARROW, _POINTS = 0.8, 6.0, 121
+"""The first grid reaches so far, each next so many standard deviations; points of a side."""
 _SMALL: Final = 0.01
 """Difference of a logarithm, for slopes."""
 _Array = NDArray[np.float64]
+_Truth = NDArray[np.bool_] | np.bool_
 _95: Final = 1.96
+_TAILS: Final = 4.303 / _95
+"""By how much wider the 95 % interval of Student's t is than that of the normal distribution of the same scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +113,17 @@ def slower(machine: Machine, kernels: float, calls: float) -> Machine:
     return replace(machine, speed=slow, prices=_Slower(machine.prices, calls))
 
 
-def calibrate(machine: Machine, measured: Sequence[tuple[Step, float]]) -> Calibration:
+def calibrate(machine: Machine, measured: Sequence[tuple[Step, float]], logged: int = 0) -> Calibration:
     """The machine on which ``measured`` steps take the given seconds, as far as its uncertainty allows: all steps but
     those outside the 95 % interval of what it then predicts.
+
+    logged: how many of the first steps are of logs that state their layout
     """
-    near = list(measured)
-    calibrated, factors = _fitted(machine, near)
+    near, sure = list(measured), list(measured)[:logged]
+    calibrated, factors = _fitted(machine, near, sure)
     while (within := [each for each in near if _is_near(*each, calibrated)]) != near:
         near = within
-        calibrated, factors = _fitted(machine, near)
+        calibrated, factors = _fitted(machine, near, sure)
     steps = (Compared(*each, step_time(each[0], calibrated).total, near=each in near) for each in measured)
     return Calibration(calibrated, factors, tuple(steps))
 
@@ -120,26 +133,43 @@ def _is_near(step: Step, seconds: float, machine: Machine) -> bool:
     return ends is not None and ends[0] <= seconds <= ends[1]
 
 
-def _fitted(machine: Machine, measured: Sequence[tuple[Step, float]]) -> tuple[Machine, tuple[Factor, ...]]:
+def _fitted(
+    machine: Machine, measured: Sequence[tuple[Step, float]], sure: Sequence[tuple[Step, float]]
+) -> tuple[Machine, tuple[Factor, ...]]:
     """The machine by all ``measured`` steps, and its factors. Without steps as it is."""
     if not measured:
         return machine, ()
-    prior = np.diag([1 / deviation**2 for deviation in _UNCERTAIN.values()])
-    at, precision = np.zeros(len(_UNCERTAIN)), prior
+    uncertain = np.array(list(_UNCERTAIN.values()))
+    normal = np.array([each in sure for each in measured])
+    at, deviations = np.zeros(len(uncertain)), np.full(len(uncertain), _WIDE / _NARROW)
+    scale = _LEFT
     for _ in range(_TURNS):
+        ends = zip(at - _NARROW * deviations, at + _NARROW * deviations, strict=True)
+        sides = [np.linspace(low, high, _POINTS) for low, high in ends]
+        grid = np.stack(np.meshgrid(*sides), -1).reshape(-1, len(at))
         slopes, left = _linear(machine, measured, at)
-        weights = (_FREEDOM + 1) / (_FREEDOM + (left / _STEP) ** 2) / _STEP**2
-        precision = prior + (slopes.T * weights) @ slopes
-        at = at + np.linalg.solve(precision, slopes.T @ (weights * left) - prior @ at)
-    covariance = np.linalg.inv(precision)
-    deviations = np.sqrt(np.diag(covariance))
+        if normal.sum() >= _MANY:
+            apart = left[normal] - np.median(left[normal])
+            scale = max(_LEFT, _OF_MEDIAN * float(np.median(abs(apart))))
+        off = (left - (grid - at) @ slopes.T) / np.where(normal, scale, _STEP)
+        logs = _log_density(grid / uncertain, ~normal.any()).sum(1) + _log_density(off, normal).sum(1)
+        weights = np.exp(logs - logs.max())
+        weights /= weights.sum()
+        at = weights @ grid
+        deviations = np.sqrt(weights @ (grid - at) ** 2)
+    least = _DETERMINED * uncertain * (_TAILS if normal.any() else 1)
     factors = tuple(
-        Factor(name, exp(value), exp(value - _95 * spread), exp(value + _95 * spread), bool(spread < _DETERMINED * was))
-        for (name, was), value, spread in zip(_UNCERTAIN.items(), at, deviations, strict=True)
+        Factor(name, exp(value), exp(value - _95 * spread), exp(value + _95 * spread), bool(spread < most))
+        for name, value, spread, most in zip(_UNCERTAIN, at, deviations, least, strict=True)
     )
     calibrated = slower(machine, *(exp(value) for value in at))
-    deviation = float(np.hypot(_LEFT, deviations[0]))
+    deviation = float(np.hypot(scale, deviations[0]))
     return replace(calibrated, deviation=deviation), factors
+
+
+def _log_density(off: _Array, normal: _Truth) -> _Array:
+    """Of the normal distribution or of Student's t, but for a constant."""
+    return np.where(normal, -(off**2) / 2, -(_FREEDOM + 1) / 2 * np.log1p(off**2 / _FREEDOM))
 
 
 def _linear(machine: Machine, measured: Sequence[tuple[Step, float]], at: _Array) -> tuple[_Array, _Array]:
@@ -154,9 +184,17 @@ def _linear(machine: Machine, measured: Sequence[tuple[Step, float]], at: _Array
     return np.array(slopes).T, np.array([log(seconds) for _, seconds in measured], np.float64) - now
 
 
-def steps_in_words(steps: Sequence[Compared], room: float | None, kernels: Kernels | None) -> Iterator[str]:
-    """Each measured step as it was read, what is predicted for it now, and whether ``room`` bytes of a GPU hold it."""
-    for each in steps:
+def steps_in_words(
+    steps: Sequence[Compared], room: float | None, kernels: Kernels | None, own: int = 0, logged: int = 0
+) -> Iterator[str]:
+    """Each measured step as it was read, what is predicted for it now, and whether ``room`` bytes of a GPU hold it.
+
+    own: how many steps are of runs, behind the ``logged`` ones, and told together
+    """
+    if of_runs := steps[logged : logged + own]:
+        off = median(abs(each.predicted_seconds / each.seconds - 1) for each in of_runs)
+        yield f"{counted(own, 'step')} of the run calibrate; they are now predicted to {off:.0%} in the median"
+    for each in (*steps[:logged], *steps[logged + own :]):
         needed = memory(each.step, kernels=kernels).total
         layout = layout_text(each.step)
         zero = "" if each.step.layout.zero else ",zero=0"

@@ -6,7 +6,7 @@ memory. The host needs time for each kernel, too: a pass takes the longer of bot
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from typing import Final, NamedTuple
@@ -63,8 +63,6 @@ class Speed:
         return 0.0 if self.memory is None else bytes_ / self.memory
 
 
-_ATTENTION: Final = 0.56, 0.37
-"""Shares of the datasheet's FLOP/s in fused attention, causal, forward and backward, by the tables of ``_ASSUMED``."""
 LAUNCH: Final = 75e-6
 """Seconds of the host for a kernel and what Megatron does around it: fitted to measured steps (docs/training.md)."""
 STARTED: Final = 27e-6
@@ -99,7 +97,7 @@ def speed_of(gpu: Gpu, dtype: str, share: float | None = None) -> Speed:
         memory_of(gpu),
         products.processors if by_shape else 1,
         products.depth if by_shape else 0.0,
-        (_ATTENTION[0] * peak, _ATTENTION[1] * peak),
+        (products.attention[0] * peak, products.attention[1] * peak),
         LAUNCH,
         gpu.flops.get("float8", peak) / peak,
         STARTED,
@@ -155,6 +153,7 @@ class Shape(NamedTuple):
     causal: bool
     fp8: bool
     by_heads: bool
+    width: int
 
 
 def shape_of(step: Step, *, fused: bool, causal: bool) -> Shape:
@@ -175,6 +174,7 @@ def shape_of(step: Step, *, fused: bool, causal: bool) -> Shape:
         causal,
         layout.fp8,
         layout.cp > 1 and layout.context == "ulysses",
+        model.width_bytes,
     )
 
 
@@ -225,14 +225,25 @@ def _attention(model: Model, at: Shape, speed: Speed) -> tuple[Pass, Pass]:
     return Pass(forward, 4), Pass(backward, 6)
 
 
+def _of_width(speed: Speed, at: Shape) -> Speed:
+    """The speed for elements of ``at.width`` bytes: bytes are counted as of elements of 2."""
+    return speed if speed.memory is None or at.width == 2 else replace(speed, memory=speed.memory * 2 / at.width)
+
+
+def _kept(at: Shape) -> int:
+    """Bytes to add to a gradient, as of elements of 2 bytes."""
+    return 4 * at.gradient_bytes // at.width
+
+
 @lru_cache(maxsize=1 << 14)
 def layer(model: Model, at: Shape, speed: Speed, experts: bool) -> Block:  # noqa: FBT001 - cached by place
     """One layer. Bytes of norms, residual sums, activations and rotations are counted as fused kernels move them."""
+    speed = _of_width(speed, at)
     own, tokens, h = at.own_tokens, at.tokens, model.hidden
     products = list(_products(model, at, experts=experts))
     forward = sum(speed.product(m, n, k, count, fp8=at.fp8) for m, n, k, count in products)
     backward = sum(
-        speed.product(m, k, n, count, fp8=at.fp8) + speed.product(n, k, m, count, 2 * at.gradient_bytes, fp8=at.fp8)
+        speed.product(m, k, n, count, fp8=at.fp8) + speed.product(n, k, m, count, _kept(at), fp8=at.fp8)
         for m, n, k, count in products
     )
     blocks = 1 + (model.heads > 0)
@@ -263,10 +274,11 @@ def head(model: Model, at: Shape, speed: Speed) -> Block:
     """The output head and the loss: logits in float32 are moved once a pass if fused, else by every operation."""
     if not model.vocabulary:
         return Block(Pass(), Pass())
+    speed = _of_width(speed, at)
     m, n, k = at.tokens, model.vocabulary / at.tp, model.hidden
     logits = float(m) * n
     unaligned = speed.processors > 1 and at.tp == 1 and model.vocabulary % _ALIGNED > 0
     slower = UNALIGNED if unaligned else 1.0
     forward = slower * speed.product(m, n, k) + speed.moved(logits * (6 if at.fused else 34))
-    backward = slower * (speed.product(m, k, n) + speed.product(n, k, m, 1, 2 * at.gradient_bytes))
+    backward = slower * (speed.product(m, k, n) + speed.product(n, k, m, 1, _kept(at)))
     return Block(Pass(forward, 8), Pass(backward + speed.moved(logits * (6 if at.fused else 14)), 8))

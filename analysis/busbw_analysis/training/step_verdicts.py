@@ -187,12 +187,11 @@ def _verdict(step: Trained, prices: Measured, scenario: Scenario) -> StepVerdict
 def _predict(verdict: StepVerdict, prices: Measured, scenario: Scenario) -> StepVerdict:
     """``verdict`` with its prediction, or with what it lacks.
 
-    With wait, products take the given time; otherwise as long as in the step without communication.
+    Products take as long as in the step without communication: with wait, too, where a rank still copies and updates.
     """
     measured = verdict.step
-    step, wait_ns = step_of(measured.op, measured.workload), measured.workload.wait_ns
-    seconds = (measured.compute_ns if wait_ns is None else wait_ns) / 1e9
-    rate = StepShape(measured.workload).flop / measured.ranks / seconds
+    step = step_of(measured.op, measured.workload)
+    rate = StepShape(measured.workload).flop / measured.ranks / measured.compute_ns * 1e9
     machine = Machine(Speed(rate), prices.per_host, prices, overlap_on_cpus(measured.op, step), causal=False)
     rows = [row for stage in step.kinds for row in traffic(step, stage)]
     groups = [(row, group_of(step.layout, row, prices.per_host)) for row in rows]

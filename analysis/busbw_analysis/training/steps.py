@@ -5,7 +5,7 @@ exposed. All of them are measured after the samples of a block (``records.StepPa
 instrumentation, on the same ranks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
@@ -15,6 +15,7 @@ import msgspec
 from busbw.ops import FLOP, OPS, STRATEGIES, bus_factor
 from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent, StepParts
+from busbw.workloads.model_rows import Model
 from busbw.workloads.shapes import StepShape
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
@@ -203,6 +204,21 @@ def step_of(op: str, workload: Workload) -> Step:
         workload.expert_imbalance if workload.capacity is None else min(workload.expert_imbalance, workload.capacity)
     )
     return Step(model, layout, model.batch, model.sequence, imbalance=busiest)
+
+
+_WIDTHS: Final = ("hidden", "heads", "ffn", "expert_ffn", "dtype")
+
+
+def steps_like(model: Model, measured: Iterable[Trained]) -> Iterator[tuple[Step, float]]:
+    """The measured steps, and their seconds, that say how fast layers of ``model`` are: of its widths, without waits
+    and delays, in layouts that a plan describes. Scaled models do not: their kernels are too small.
+    """
+    for trained in measured:
+        as_planned = trained.op in STRATEGIES and not STRATEGIES[trained.op].unplanned
+        if as_planned and trained.workload.wait_ns is None and trained.workload.slow_ns is None:
+            step = step_of(trained.op, trained.workload)
+            if all(getattr(step.model, width) == getattr(model, width) for width in _WIDTHS):
+                yield step, trained.step_ns / 1e9
 
 
 def steps_of(results: Results) -> tuple[Trained, ...]:

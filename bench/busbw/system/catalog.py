@@ -104,6 +104,8 @@ class Products(Record, frozen=True, kw_only=True):
     depth: multiplications that take as long as to begin and end a part
     memory: of the datasheet's memory rate, in reads and writes of norms, sums and activations
     source: measurements by shape that ``share`` and ``depth`` are fitted to
+    attention: of the datasheet's FLOP/s in fused causal attention, forward and backward (by SimuMax's tables, of the
+    longest sequences if they are slower: their kernels take as long as those of a step, at its clock)
     """
 
     processors: int
@@ -111,6 +113,7 @@ class Products(Record, frozen=True, kw_only=True):
     depth: float
     memory: float
     source: str
+    attention: tuple[float, float] = (0.56, 0.37)
 
     def __post_init__(self) -> None:
         if not URL.fullmatch(self.source):
@@ -118,6 +121,8 @@ class Products(Record, frozen=True, kw_only=True):
         for key, most in (("processors", 10_000), ("share", 1), ("memory", 1), ("depth", 10_000)):
             if not 0 < getattr(self, key) <= most:
                 refuse(f"products.{key}", getattr(self, key), f"above 0 and at most {most}")
+        if not all(0 < share <= 1 for share in self.attention):
+            refuse("products.attention", self.attention, "two shares above 0 and at most 1")
 
 
 class Gpu(SourcedRow, frozen=True, kw_only=True):

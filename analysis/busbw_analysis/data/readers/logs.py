@@ -289,7 +289,10 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         head = head[-4096:] + more
         found = recognise(_unpasted(pasted, head))
         reader = reader if found is None or (reader is _FAILURE and found in _WITHOUT_RESULTS) else found
-    of_training = LogError(f"{name}: a log of a training program; busbw training log reads it", code="training-log")
+    of_training = LogError(
+        f"{name}: a log of a training program; busbw training log reads it, training plan --from uses it",
+        code="training-log",
+    )
     has_steps = training.SIGN.search(head) is not None  # as it is: a step's name may be taken for a prefix
     if has_steps and reader in {None, _MESSAGES}:
         raise of_training
@@ -306,7 +309,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     except LogError as error:
         if is_recognised and reader is not _FAILURE and error.code in _SAYS_LITTLE and _has_failure(file, pasted):
             _read(name, file, _FAILURE, pasted)
-        if has_steps and reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang"}:
+        unread_job = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang"}
+        if has_steps and (reader is _TABLE or unread_job):
             raise of_training from error
         if reader is _TABLE and unread is not None and is_recognised:
             raise unread from error

@@ -57,6 +57,73 @@ _UTILISED: Final = re.compile(rf"\bmfu:? *{_REAL} *%|\b{_REAL}% (?:\w+ )?MFU")
 _PEAK: Final = re.compile(rf"Peak FLOPS used for computing MFU: *{_REAL}")
 _TOKENS: Final = re.compile(rf"(?:\btps|Tokens/s/device): *{_REAL}")
 _LIKELY: Final = re.compile(r"iter|step|PerSec", re.IGNORECASE)
+_BATCH: Final = re.compile(r"\bglobal batch size: *(\d+)")
+_STATED: Final[dict[str, tuple[str, ...]]] = {
+    "layers": ("num_layers", "n_layers"),
+    "hidden": ("hidden_size",),
+    "heads": ("num_attention_heads", "n_heads"),
+    "kv_heads": ("num_query_groups", "n_kv_heads", "num_kv_heads"),
+    "groups": ("group_query_attention",),
+    "head_dim": ("kv_channels",),
+    "ffn": ("ffn_hidden_size",),
+    "ffn_multiplier": ("ffn_dim_multiplier",),
+    "ffn_multiple": ("multiple_of",),
+    "activation": ("swiglu", "activation"),
+    "norm": ("normalization",),
+    "biases": ("add_bias_linear",),
+    "untied": ("untie_embeddings_and_output_weights", "no_weight_tying"),
+    "vocabulary": ("vocab_size",),
+    "padded": ("padded_vocab_size",),
+    "position": ("position_embedding_type",),
+    "positions": ("max_position_embeddings",),
+    "dropout": ("hidden_dropout",),
+    "attention": ("transformer_impl", "use_flash_attn"),
+    "latent": ("multi_latent_attention",),
+    "experts": ("num_experts", "num_moe_experts"),
+    "top_k": ("moe_router_topk",),
+    "expert_ffn": ("moe_ffn_hidden_size",),
+    "shared_ffn": ("moe_shared_expert_intermediate_size",),
+    "dtype": ("params_dtype",),
+    "gpus": ("world_size", "global_num_gpus"),
+    "nodes": ("num_nodes",),
+    "devices": ("devices",),
+    "tp": ("tensor_model_parallel_size", "model_parallel_size"),
+    "pp": ("pipeline_model_parallel_size", "pipe_parallel_size"),
+    "cp": ("context_parallel_size",),
+    "ep": ("expert_model_parallel_size",),
+    "vpp": ("virtual_pipeline_model_parallel_size",),
+    "batch": ("global_batch_size", "train_batch_size"),
+    "micro_batch": ("micro_batch_size", "train_micro_batch_size_per_gpu", "local_batch_size"),
+    "sequence": ("seq_length", "encoder_seq_length", "sequence_length"),
+    "sequence_parallel": ("sequence_parallel",),
+    "recompute": ("recompute_granularity", "activations_checkpoint_granularity"),
+    "recompute_method": ("recompute_method", "activations_checkpoint_method"),
+    "recompute_layers": ("recompute_num_layers", "activations_checkpoint_num_layers"),
+    "zero": ("zero_optimization_stage", "zero_stage"),
+    "distributed": ("use_distributed_optimizer",),
+    "sharding": ("data_parallel_sharding_strategy",),
+    "scatter_gather": ("scatter_gather_tensors_in_pipeline",),
+    "gradients": ("accumulate_allreduce_grads_in_fp32",),
+    "fp8": ("fp8",),
+}
+"""What programs print of the model and its layout before the first step, by our key: in Megatron-LM's list of
+arguments, which GPT-NeoX has, too, in DeepSpeed's configuration, in NeMo's YAML and in torchtitan's sentences.
+"""
+_KEYS: Final = {name: key for key, names in _STATED.items() for name in names}
+_WORD: Final = re.compile(r"(?<!\w)[A-Za-z]\w*")
+_IN_WORDS: Final = re.compile(r"(?:global batch|local batch|world) size|sequence length")
+_SENTENCES: Final = (
+    ("hidden", re.compile(r"\bdim=(\d+)")),
+    ("padded", re.compile(r"dummy tokens \(new size: (\d+)")),
+    ("recompute", re.compile(r"Applied (\w+) activation checkpointing")),
+    ("distributed", re.compile(r"\bname: (distributed_fused_adam)")),
+    ("gpu", re.compile(r"CUDA capacity: (.+) with ")),
+)
+_OF_NAME: Final = re.compile(r"['\"]? *(?:\.{2,}|[:=])? *['\"]?(?:torch\.)?(\w+(?:\.\d+(?:e[+-]?\d+)?)?)")
+_ABSENT: Final = frozenset({"None", "null", "none"})
+_MESH: Final = re.compile(r"device mesh with (?:parallelism: )?(.+)")
+_OF_MESH: Final = re.compile(r"(\w+)=(\d+)")
+_NAME, _DEGREE = re.compile(r"'(\w+)'"), re.compile(r"\b(\d+)\b")
 SIGN: Final = re.compile(
     rb"elapsed time per iteration \(ms\):|train_step_timing in s|completed step: *\d+, seconds:|\bCurrSamplesPerSec="
     rb"|\bstep: *\d+ .*\btps: *\d|\biter \d+: loss .*\btime [\d.]+ms|\bstep +\d+/\d+ \|.* ms \|"
@@ -75,6 +142,7 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     flops: FLOP/s of a GPU as the program counts them
     utilised: share of the peak as the program states it, 0 to 1
     tokens: tokens per second of a GPU
+    batch: sequences of the step
     """
 
     line: int
@@ -83,6 +151,7 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     flops: float | None = None
     utilised: float | None = None
     tokens: float | None = None
+    batch: int | None = None
 
 
 class TrainingLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +163,8 @@ class TrainingLog(msgspec.Struct, frozen=True, kw_only=True):
     steps: in the order of the log; of lines of several ranks about a step, the slowest
     peak: FLOP/s that the program divides by for its utilisation
     timed_out: whether torch's watchdog of NCCL ended the job
+    stated: what it printed of the model and its layout before the first step, by key of ``_STATED``; the degrees of
+    torchtitan's mesh as ``mesh_tp``
     """
 
     program: str
@@ -102,17 +173,21 @@ class TrainingLog(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepLine, ...]
     peak: float | None = None
     timed_out: bool = False
+    stated: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
     """The steps of a log by the program that most lines are of; None if no line is about a step."""
     read_of: dict[str, list[StepLine]] = {}
     peak, timed_out = None, False
+    stated: dict[str, str] = {}
     for line in clean(_FIRST.sub(r"\1=", line) for line in lines):
         text = line.text
         timed_out = timed_out or TIMEOUT in text
         if (match := _PEAK.search(text)) is not None:
             peak = number(match[1])
+        if not read_of:
+            _state(text, stated)
         if _LIKELY.search(text) is None:
             continue
         for name, step, value, _, factor in _COMPILED:
@@ -132,12 +207,30 @@ def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
         steps=tuple(_of_ranks(read_of[program], unit)),
         peak=peak,
         timed_out=timed_out,
+        stated=stated,
     )
+
+
+def _state(text: str, stated: dict[str, str]) -> None:
+    """Add what a line states to ``stated``, unless it is there."""
+    text = _IN_WORDS.sub(lambda words: words[0].replace(" ", "_"), text)
+    for word in _WORD.finditer(text):
+        key = _KEYS.get(word[0])
+        value = None if key is None else _OF_NAME.match(text, word.end())
+        if key is not None and value is not None and value[1] not in _ABSENT:
+            stated.setdefault(key, value[1])
+    for key, sentence in _SENTENCES:
+        if (said := sentence.search(text)) is not None:
+            stated.setdefault(key, said[1])
+    if (mesh := _MESH.search(text)) is not None:
+        degrees = _OF_MESH.findall(mesh[1]) or zip(_NAME.findall(mesh[1]), _DEGREE.findall(mesh[1]), strict=False)
+        stated.update((f"mesh_{name}", degree) for name, degree in degrees)
 
 
 def _step(line: int, step: int, value: float, text: str) -> StepLine:
     utilised = _real(_UTILISED.search(text))
     flops = _real(_FLOPS.search(text))
+    batch = _BATCH.search(text)
     return StepLine(
         line=line,
         step=step,
@@ -145,6 +238,7 @@ def _step(line: int, step: int, value: float, text: str) -> StepLine:
         flops=None if flops is None else flops * 1e12,
         utilised=None if utilised is None else utilised / 100,
         tokens=_real(_TOKENS.search(text)),
+        batch=None if batch is None else int(batch[1]),
     )
 
 
