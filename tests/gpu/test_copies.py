@@ -39,8 +39,10 @@ def one_case(
 
 
 @pytest.mark.parametrize("op", KERNELS)
-@pytest.mark.parametrize(("mode", "pre_enqueue"), [("isolated", False), ("pipelined", True), ("graph", False)])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("mode", "pre_enqueue", "dtype"),
+    [("isolated", False, "float32"), ("pipelined", True, "float64"), ("graph", False, "float32")],
+)
 def test_kernels_in_its_memory_are_exact(measured: Measure, op: str, mode: Mode, pre_enqueue: bool, dtype: str) -> None:  # noqa: FBT001
     made = measured(one_case(op, mode, pre_enqueue=pre_enqueue, dtype=dtype))
     assert made.check.state == "verified"

@@ -3,7 +3,8 @@
 It also rewrites what is read of each log in tests/data/logs.
 
 The files hold what a command was asked, what it prints and its exit status, on runs whose numbers are known; what
-depends on the machine is set or left out. A new file begins with its invocation, and ``make golden`` writes the rest.
+depends on the machine is set or left out. To ask more, add a line
+``$ busbw …`` to a file, or a file; ``make golden`` writes the rest.
 ``test_golden.py`` compares them; other tests assert codes and numbers.
 """
 
@@ -13,7 +14,7 @@ import random
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import replace
 from itertools import combinations
@@ -41,36 +42,38 @@ _KIB, _MIB = 1 << 10, 1 << 20
 _SIZES = tuple(8 * 4**step for step in range(11))
 _CORES = 16
 _ASKED: Final = "$ busbw "
-"""What a file begins with, before the arguments."""
+"""What an invocation begins with, before its arguments."""
 
 
-def invocations() -> dict[str, str]:
-    """Arguments of ``busbw`` by the path of the file of the output, below ``FOLDER`` and without ``.txt``: those on the
-    first line of each file, and the help of each command.
+def invocations() -> dict[str, tuple[str, ...]]:
+    """Arguments of ``busbw`` by the path of the file of the output, below ``FOLDER`` and without ``.txt``: what each
+    file has asked, and the help of each command.
     """
+    asked = {}
+    for path in sorted(FOLDER.rglob("*.txt")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        file = str(path.relative_to(FOLDER).with_suffix(""))
+        asked[file] = tuple(line.removeprefix(_ASKED) for line in lines if line.startswith(_ASKED))
     commands = main.list_commands(click.Context(main))
-    on_file = {
-        str(path.relative_to(FOLDER).with_suffix("")): path.read_text(encoding="utf-8").splitlines()[0]
-        for path in sorted(FOLDER.rglob("*.txt"))
-    }
-    return {
-        **{file: line.removeprefix(_ASKED) for file, line in on_file.items()},
-        **{f"{command}/help": f"{command} --help" for command in commands},
-    }
+    return {**asked, **{f"{command}/help": (f"{command} --help",) for command in commands}}
 
 
-def transcript(arguments: str, inputs: Path) -> str:
-    """What one invocation prints in a copy of the folder of ``write_inputs``, with its exit status."""
+def transcript(asked: Sequence[str], inputs: Path) -> str:
+    """What invocations print, one after the other, in a copy of the folder of ``write_inputs``, each with its exit
+    status.
+    """
     with _workplace(inputs) as environment:
-        command = main.get_command(click.Context(main), arguments.split(maxsplit=1)[0])
-        if command is not None:
-            command._help_option = None  # click keeps the one of whoever called the command by itself before
-        result = CliRunner(env=environment).invoke(
-            main, shlex.split(arguments), prog_name="busbw", terminal_width=_WIDTH
-        )
-        output, error = (_without_place(text) for text in (result.stdout, result.stderr))
-        if result.exit_code == 0 and "--output page" in arguments:
-            output = Path("page/report.md").read_text(encoding="utf-8").replace(__version__, "VERSION")
+        return "".join(_transcript(arguments, environment) for arguments in asked)
+
+
+def _transcript(arguments: str, environment: Mapping[str, str | None]) -> str:
+    command = main.get_command(click.Context(main), arguments.split(maxsplit=1)[0])
+    if command is not None:
+        command._help_option = None  # click keeps the one of whoever called the command by itself before
+    result = CliRunner(env=environment).invoke(main, shlex.split(arguments), prog_name="busbw", terminal_width=_WIDTH)
+    output, error = (_without_place(text) for text in (result.stdout, result.stderr))
+    if result.exit_code == 0 and "--output page" in arguments:
+        output = Path("page/report.md").read_text(encoding="utf-8").replace(__version__, "VERSION")
     lines = [f"{_ASKED}{arguments}", *output.splitlines(), *(f"stderr: {line}" for line in error.splitlines())]
     return "".join(f"{line.rstrip()}\n" for line in [*lines, f"exit status {result.exit_code}"])
 
@@ -181,7 +184,7 @@ if __name__ == "__main__":
     shutil.rmtree(FOLDER)
     with tempfile.TemporaryDirectory() as inputs:
         write_inputs(Path(inputs))
-        for file, arguments in asked.items():
+        for file, of_file in asked.items():
             (FOLDER / file).parent.mkdir(parents=True, exist_ok=True)
-            (FOLDER / f"{file}.txt").write_text(transcript(arguments, Path(inputs)), encoding="utf-8")
+            (FOLDER / f"{file}.txt").write_text(transcript(of_file, Path(inputs)), encoding="utf-8")
     logs.EXPECTED.write_text(logs.expected(), encoding="utf-8")

@@ -612,10 +612,3 @@ def test_what_is_no_share_is_refused(three: list[str], within: str) -> None:
     result = busbw(three[0], three[1], "--within", within)
     assert result.exit_code == 2
     assert "5%" in result.stderr
-
-
-def test_a_run_with_itself_or_alone_and_an_empty_name_exit_2(three: list[str]) -> None:
-    for arguments in ((three[0],), (three[0], three[0]), (f"{three[0]},", three[1])):
-        result = busbw(*arguments)
-        assert result.exit_code == 2
-        assert result.stdout == ""

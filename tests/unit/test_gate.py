@@ -627,38 +627,6 @@ def test_a_baseline_names_variables(results: Path) -> None:
     assert "NCCL_ALGO Ring" in busbw(results, "baseline", "show", "night").stdout
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("gate", "{one}"),
-        ("gate",),
-        ("gate", "nowhere", "--baseline", "{one}"),
-        ("gate", "{one}", "--baseline", "{one}"),
-        ("gate", "{one}", "--baseline", "nightly"),
-        ("gate", "{one}", "--baseline", "{one}", "--within", "x"),
-        ("gate", "{one}", "--rules", "nowhere.toml"),
-        ("gate", "{one}", "--baseline", "{two}", "--notify-command", "'"),
-        ("gate", "{one}", "--baseline", "{two}", "--notify-command", ""),
-        ("gate", "{one}", "{other}", "--baseline", "{two}"),
-        ("show", "{one}", "{other}"),
-        ("rules", "suggest", "{one}"),
-        ("baseline", "set", "a/b", "{one}"),
-        ("baseline", "set", "..", "{one}"),
-        ("baseline", "set", "latest", "{one}"),
-        ("baseline", "set", "both", "{one}", "{other}"),
-        ("baseline", "show", "nightly"),
-        ("baseline", "remove", "../x"),
-        ("compare", "{one}", "{two}", "--fail-on", "slower"),
-    ],
-)
-def test_what_is_not_usable_as_asked_exits_2(results: Path, arguments: Sequence[str]) -> None:
-    names = ("one", "two", "other")
-    runs = (run_of(1), run_of(2), run_of(3, machine=Machine(name="other")))
-    folders = dict(zip(names, stored(results, *runs), strict=True))
-    result = busbw(results, *(word.format(**folders) for word in arguments))
-    assert (result.exit_code, result.stdout) == (2, "")
-
-
 def test_a_baseline_is_set_listed_used_and_removed(results: Path) -> None:
     one, two, three = stored(results, run_of(1), run_of(2), run_of(3, slower(2)))
     assert busbw(results, "baseline", "set", "nightly", one).exit_code == 0

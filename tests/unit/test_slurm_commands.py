@@ -16,7 +16,7 @@ from busbw.errors import LaunchError
 from busbw.launch.launchers import LAUNCHERS
 from busbw.launch.mpiexec import FLAVOURS
 from busbw.runs import store
-from busbw.runs.plan import read_suite, suites
+from busbw.runs.plan import read_suite
 from busbw.runs.records import JSON, Ended
 from busbw.runs.store import StoredRun
 from busbw.slurm import job_plan
@@ -165,32 +165,6 @@ def test_several_numbers_of_nodes_make_an_array() -> None:
     text = busbw("submit", "quick", "--nodes", "1,2,4", "--ranks-per-node", "2", "--dry-run").stdout
     assert "--nodes=4\n" in text
     assert "--array=1,2,4%1\n" in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "RUN"),
-        (("quick", "--nodes", "2"), "quick"),
-        (("nosuch", *WORLD), f"plan 'nosuch' is neither a file nor a shipped suite ({', '.join(suites())})"),
-        (("quick", "--nodes", "2-4", "--ranks-per-node", "1"), "'2-4'"),
-        (("quick", "--nodes", "0", "--ranks-per-node", "1"), "number"),
-        (("quick", "--nodes", "1,99999999", "--ranks-per-node", "8"), "maximum"),
-        (("quick", *WORLD, "--backend", "ucx"), "ucx"),
-        (("quick", *WORLD, "--partition", ""), "partition"),
-        (("quick", *WORLD, "--busbw", ""), "busbw"),
-        (("quick", *WORLD, "--partition", "a\nb"), "breaks"),
-        (("quick", *WORLD, "--resume", "latest"), "stored"),
-        (("storage", *WORLD), "missing"),
-        (("storage", *WORLD, "--path", ""), "storage_write"),
-        (("quick", *WORLD, "--path", "/x"), "all_reduce"),
-        (("--resume", "latest", "--path", "/x"), "--backend"),
-        (("--resume", "latest", "--label", "before"), "--label"),
-        (("quick", *WORLD, "--duration", "8"), "duration"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_anything_is_submitted(arguments: tuple[str, ...], words: str) -> None:
-    assert words in refused("submit", *arguments)
 
 
 def test_a_plan_is_checked_before_it_is_submitted() -> None:
