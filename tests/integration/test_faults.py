@@ -235,7 +235,7 @@ def test_a_size_that_no_memory_holds_is_refused_before_anything_starts(commands:
     [
         (signal.SIGTERM, False),
         *(
-            pytest.param(*row, marks=AT_NIGHT if row[1] else pytest.mark.slow)
+            pytest.param(*row, marks=AT_NIGHT)
             for row in itertools.product((signal.SIGINT, signal.SIGHUP, signal.SIGUSR1), (False, True))
         ),
     ],

@@ -189,7 +189,7 @@ def test_a_rank_that_is_killed_or_stopped_is_named(commands: Commands, number: s
     assert finished.err.count("(host ") == 1, finished.told
 
 
-@pytest.mark.slow
+@AT_NIGHT
 def test_a_rank_that_hangs_is_named_when_the_others_have_waited_long_enough(commands: Commands) -> None:
     words = "hangs: it does not answer during broadcast at 1 KiB (float32)"
     finished = _with_fault(commands, "hang")
