@@ -320,8 +320,8 @@ def test_healthy_gates_do_not_fail() -> None:
         return against_limits(resampled(LAUNCHES, int(generator.choice((1, 3, 10))), generator), limits)
 
     limits = np.median(LAUNCHES.reshape(-1, LAUNCHES.shape[-1]), axis=0)
-    assert failed(trials(100, 400), draw) <= 2
-    assert failed(trials(50, 200), at_the_limit) <= 2
+    assert failed(trials(50, 400), draw) <= 2
+    assert failed(trials(25, 200), at_the_limit) <= 2
 
 
 def test_a_slowdown_of_5_percent_is_found() -> None:
