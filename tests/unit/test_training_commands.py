@@ -318,8 +318,6 @@ def test_storage_reads_and_saves() -> None:
     assert asked("storage --sample DeepCAM --gpus 1 --achieved 1e15")["checkpoint_bytes"] is None
 
 
-
-
 def test_the_command_that_measures_a_missing_matmul_is_one_that_lets_the_plan_go_on(tmp_path: Path) -> None:
     sizes, ops = [1 << power for power in range(10, 25, 2)], ("all_reduce", "all_gather", "send_recv", "ping_pong")
     calls = [case(op, size, 2 if op == "ping_pong" else 4) for op in ops for size in sizes]
