@@ -79,7 +79,7 @@ class Site:
         return self.bed.sbatch(
             [*options, ROOT / "slurm" / f"{name}.sbatch", *more],
             folder=self.folder,
-            environment=self.environment({"LAUNCHES": "2", **variables}),
+            environment=self.environment({"LAUNCHES": "1", **variables}),
         )
 
     def ended(self, number: int) -> Job:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from bed import Bed
 from bed.hosts import wait_until
+from exhaustive import AT_NIGHT
 from testing.narrow import require
 from testing.plans import QUICK, plan_text, sweep
 
@@ -58,7 +59,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", ["warm-up", pytest.param("measuring", marks=AT_NIGHT), "between blocks"])
 def test_both_sides_of_a_cut_end_and_name_each_other(network: Bed, tmp_path: Path, moment: str) -> None:
     op, warmup, seconds, where = MOMENTS[moment]
     plan, results = _plan(tmp_path / "plan.toml", op, warmup, seconds), tmp_path / "results"

@@ -119,7 +119,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("network", "small", "large"), thinned(FAULTS, 2))
+@pytest.mark.parametrize(("network", "small", "large"), thinned(FAULTS, 3))
 @measured
 def test_the_fault_is_named_and_nothing_else(
     matrices: Matrices, network: Network, small: list[tuple[str, str]], large: list[tuple[str, str]]

@@ -61,8 +61,8 @@ COMMANDS = {
     ),
     "variables alone": ("torchrun", "gloo", f"srun bash -c '{_SLURMS} exec '\"$run\""),
 }
-AT_NIGHT = {"mpirun, Gloo, where it is told", "torchrun, static"}
-"""Commands whose ranks get what those of another one get."""
+AT_NIGHT = {"srun, MPI", "mpirun, Gloo, where it is told", "mpirun of Open MPI, Gloo", "torchrun, static"}
+"""Commands whose ranks get what others get, also those of test_slurm.py and tests/integration/test_mpi.py."""
 
 
 def _ended(cluster: Bed, place: Path, command: str, environment: dict[str, str]) -> tuple[Job, str]:

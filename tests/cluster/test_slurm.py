@@ -15,13 +15,13 @@ class TestShippedFiles:
     def test_processors_over_gloo(self, site: Site) -> None:
         number = site.shipped("cpu", ("--ntasks-per-node=1",))
         assert (site.ended(number).state, site.ended(number).exit_code) == ("COMPLETED", 0), site.log(number)
-        assert_whole(site.run(number), launches=2, nodes=2, ranks=2, backend="gloo")
+        assert_whole(site.run(number), launches=1, nodes=2, ranks=2, backend="gloo")
 
     def test_processors_over_the_mpi_of_the_environment(self, site: Site) -> None:
         # Ranks of MPICH that wait do not let go of their core, and here are few.
-        number = site.shipped("mpi", ("--ntasks-per-node=1",), LAUNCHES="1")
+        number = site.shipped("mpi", ("--ntasks-per-node=1",))
         if site.ended(number).state == "FAILED" and PMI2_GARBLED in site.log(number):
-            number = site.shipped("mpi", ("--ntasks-per-node=1",), LAUNCHES="1")
+            number = site.shipped("mpi", ("--ntasks-per-node=1",))
         assert site.ended(number).state == "COMPLETED", site.log(number)
         run = site.run(number)
         assert_whole(run, launches=1, nodes=2, ranks=2, backend="mpi")
@@ -31,10 +31,10 @@ class TestShippedFiles:
             assert facts.mpi.transport["netmod"] == "ucx"
 
     def test_processors_over_open_mpi(self, site: Site, openmpi: dict[str, str]) -> None:
-        number = site.shipped("mpi", ("--ntasks-per-node=1",), MPI="pmix", LAUNCHES="1", **openmpi)
+        number = site.shipped("mpi", ("--ntasks-per-node=1",), MPI="pmix", **openmpi)
         if site.ended(number).state == "FAILED" and re.search(r"Segmentation fault[^$]*MPI_Init", site.log(number)):
             # Open MPI 5.0 crashes at times, when a rank comes so late to MPI_Init that others speak to it already.
-            number = site.shipped("mpi", ("--ntasks-per-node=1",), MPI="pmix", LAUNCHES="1", **openmpi)
+            number = site.shipped("mpi", ("--ntasks-per-node=1",), MPI="pmix", **openmpi)
         assert site.ended(number).state == "COMPLETED", site.log(number)
         run = site.run(number)
         assert_whole(run, launches=1, nodes=2, ranks=2, backend="mpi")
@@ -44,7 +44,7 @@ class TestShippedFiles:
             assert facts.mpi.transport["pml"] == "ob1", "which is what sends over TCP"
 
     def test_every_pair_of_nodes(self, site: Site) -> None:
-        number = site.shipped("pairs", more=("--max-seconds", "0.02"), SIZES="8,64KiB", LAUNCHES="1")
+        number = site.shipped("pairs", more=("--max-seconds", "0.02"), SIZES="8,64KiB")
         assert site.ended(number).state == "COMPLETED", site.log(number)
         run = site.run(number)
         assert_whole(run, launches=1, nodes=4, ranks=4, backend="gloo")
@@ -52,7 +52,7 @@ class TestShippedFiles:
         assert {group.ranks for group in first.groups} == {(a, b) for a in range(4) for b in range(4) if a != b}
 
     def test_ranks_without_a_container(self, site: Site) -> None:
-        number = site.shipped("container", LAUNCHES="1")
+        number = site.shipped("container")
         assert site.ended(number).state == "COMPLETED", site.log(number)
         assert_whole(site.run(number), launches=1, nodes=2, ranks=4, backend="gloo")
 

@@ -8,6 +8,7 @@ import signal
 import time
 
 import pytest
+from exhaustive import AT_NIGHT
 from slurm_site import Site, either, told, until
 
 
@@ -44,6 +45,7 @@ def test_a_rank_of_open_mpi_that_dies_takes_all_along_and_loses_nothing_that_was
     assert re.search(r"error: .*n2.* task 1: Killed", site.log(number)), site.log(number)
 
 
+@AT_NIGHT  # a cable that stays cut is a rank that does not answer, too
 @pytest.mark.parametrize("backend", either("gloo"))
 def test_a_rank_that_hangs_is_named(site: Site, backend: str) -> None:
     plan = site.plan("hangs", blocks=400, timeout=5)

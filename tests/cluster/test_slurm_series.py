@@ -15,7 +15,7 @@ from busbw.runs import store
 def test_the_same_plan_on_more_and_more_nodes(site: Site) -> None:
     tasks = [1, 2, *([4] if EXHAUSTIVE else [])]
     array = f"--array={','.join(map(str, tasks))}%1"
-    number = site.shipped("scaling", (array,), ("--op", "barrier", "--max-seconds", "0.02"), LAUNCHES="1")
+    number = site.shipped("scaling", (array,), ("--op", "barrier", "--max-seconds", "0.02"))
     until(lambda: None if site.bed.ask("squeue", "-h", "-j", str(number)) else True, lambda: site.bed.ask("squeue"))
     found = {}
     for line in site.bed.ask("squeue", "-h", "-t", "all", "-j", str(number), "-o", "%A %K %T").splitlines():

@@ -69,7 +69,9 @@ def test_two_ranks_measure_what_is(tmp_path: Path) -> None:
     apart += 'in_place = "no"\nroot = 1\n'
     copies = f'[[sweep]]\nops = {json.dumps(ops)}\nsizes = "4KiB"\npairs = "together"\nroot = 1\n'
     small = '[[sweep]]\nops = ["reduce", "all_to_all"]\nsizes = "4KiB"\ndtypes = ["float8_e4m3", "float8_e5m2"]\n'
-    status, text = run(tmp_path, f"{collectives}pre_enqueue = true\n{pairs}{apart}pre_enqueue = true\n{copies}{small}")
+    status, text = run(
+        tmp_path, f"{FEW}{collectives}pre_enqueue = true\n{pairs}{apart}pre_enqueue = true\n{copies}{small}"
+    )
     assert status == 0, text
     rows = shown(tmp_path)["cases"]
     known = {

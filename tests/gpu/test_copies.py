@@ -39,16 +39,19 @@ def one_case(
 
 
 @pytest.mark.parametrize("op", KERNELS)
-@pytest.mark.parametrize(("mode", "pre_enqueue"), [("isolated", False), ("pipelined", True), ("graph", False)])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("mode", "pre_enqueue", "dtype"),
+    [("isolated", False, "float32"), ("pipelined", True, "float64"), ("graph", False, "float32")],
+)
 def test_kernels_in_its_memory_are_exact(measured: Measure, op: str, mode: Mode, pre_enqueue: bool, dtype: str) -> None:  # noqa: FBT001
     made = measured(one_case(op, mode, pre_enqueue=pre_enqueue, dtype=dtype))
     assert made.check.state == "verified"
     assert made.groups[0].timed_by == ("host" if mode == "isolated" else "device")
 
 
-@pytest.mark.parametrize("op", KERNELS)
-@pytest.mark.parametrize("pre_enqueue", [False, True])
+@pytest.mark.parametrize(
+    ("op", "pre_enqueue"), [*((op, False) for op in KERNELS), ("memory_copy", True), ("stream_triad", True)]
+)
 def test_rows_over_buffers_in_turns_are_verified_in_every_set(measured: Measure, op: str, pre_enqueue: bool) -> None:  # noqa: FBT001
     made = measured(
         case(op, SIZE, 1, backend="nccl", device="cuda", mode="pipelined", pre_enqueue=pre_enqueue, cache="rotating")

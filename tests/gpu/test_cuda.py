@@ -163,6 +163,7 @@ def test_the_command_measures_on_one_gpu(tmp_path: Path) -> None:
     assert {row.case.op for row in run.skipped} == {"all_reduce"}
 
 
+@pytest.mark.skipif(not REAL, reason="test_nccl.py has it without a GPU")
 def test_two_ranks_on_one_gpu_are_refused_in_words(tmp_path: Path) -> None:
     ran = run_on_gpus(tmp_path, "--op", "all_reduce", "--sizes", "1KiB", "--ranks", str(GPUS + 1))
     assert ran.returncode == 1

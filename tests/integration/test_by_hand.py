@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from exhaustive import AT_NIGHT
 from testing.plans import sweep
 
 from busbw.ops.algorithms import ALGORITHMS
@@ -37,7 +38,7 @@ def measured(commands: Commands, backend: str) -> StoredRun:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", ["gloo", pytest.param("mpi", marks=AT_NIGHT)])
 def test_what_can_be_is_verified_and_the_rest_is_skipped_with_its_reason(commands: Commands, backend: str) -> None:
     run = measured(commands, backend)
     assert not run.failed

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from exhaustive import AT_NIGHT, trials
+from exhaustive import AT_NIGHT, EXHAUSTIVE, trials
 from testing.narrow import require
 from testing.plans import plan_text, sweep
 
@@ -63,7 +63,7 @@ def test_a_killed_rank_is_named_with_what_it_was_doing(commands: Commands, rank:
 
 
 def test_a_stopped_rank_is_named_after_the_timeout(commands: Commands) -> None:
-    ranks = (0, 2)
+    ranks = (0, 2) if EXHAUSTIVE else (0,)
     started = [
         commands.start(
             "run", "--plan", commands.long(), "--ranks", "3", "--timeout", "12", results=commands.folder / str(rank)
@@ -169,9 +169,12 @@ def test_a_bug_on_one_rank_is_told_and_nobody_else_is_blamed(commands: Commands)
 @pytest.mark.parametrize(
     ("fault", "words", "ranks"),
     [
-        ("corrupt", "wrong data before timing: 3 elements differ on rank 1", (1,)),
+        pytest.param("corrupt", "wrong data before timing: 3 elements differ on rank 1", (1,), marks=AT_NIGHT),
         ("corrupt-later", "wrong data after timing: 1 elements differ on rank 1", (1,)),
-        ("raise-everywhere", "the operation raised on every rank: this library does not like it", ()),
+        pytest.param(
+            *("raise-everywhere", "the operation raised on every rank: this library does not like it", ()),
+            marks=AT_NIGHT,
+        ),
     ],
 )
 def test_a_case_that_fails_everywhere_fails_alone(
@@ -193,7 +196,7 @@ def test_a_case_that_fails_everywhere_fails_alone(
     assert require(run.end).status == "failed"
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", ["gloo", pytest.param("mpi", marks=AT_NIGHT)])
 def test_a_bit_that_flips_once_names_its_rank_and_host(commands: Commands, backend: str) -> None:
     options = ["--op", "signature", "--sizes", "4KiB", "--backend", backend, "--ranks", "3", "--launches", "1"]
     finished = _with_fault(commands, "flip", "run", *options, "--no-baseline")
@@ -232,7 +235,7 @@ def test_a_size_that_no_memory_holds_is_refused_before_anything_starts(commands:
     [
         (signal.SIGTERM, False),
         *(
-            pytest.param(*row, marks=AT_NIGHT if row[1] else pytest.mark.slow)
+            pytest.param(*row, marks=AT_NIGHT)
             for row in itertools.product((signal.SIGINT, signal.SIGHUP, signal.SIGUSR1), (False, True))
         ),
     ],

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-_SIZES = "1KiB..16KiB*2"
+_SIZES = "1KiB..16KiB*4"
 
 
 def _finished(commands: Commands) -> int:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 _SECRET = "correct-horse-battery-staple"  # noqa: S105 - it is there to be looked for
 _RANKS = 3
-_LAUNCHES = 3
+_LAUNCHES = 2
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_the_rows_are_in_the_order_in_which_things_happened(run: StoredRun) -> N
 
 
 def test_every_launch_has_an_order_and_processes_of_its_own(run: StoredRun) -> None:
-    assert [launch.order_seed for launch in run.launches] == [11, 12, 13]
+    assert [launch.order_seed for launch in run.launches] == [11, 12]
     orders = [
         tuple((row.case, row.block) for row in run.measurements if row.launch == launch) for launch in range(_LAUNCHES)
     ]
@@ -104,14 +104,6 @@ def test_every_launch_has_an_order_and_processes_of_its_own(run: StoredRun) -> N
         assert launch.hosts == run.run.hosts
         assert len(launch.hosts) == len(launch.pids) == len(launch.timer_ns) == _RANKS
         assert launch.shared_clock
-
-
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_order(run: StoredRun, commands: Commands) -> None:
-    plan = commands.sweep("all_gather,all_reduce,ping_pong,barrier", "1KiB,2KiB", in_place="no")
-    commands.succeed("run", "--plan", plan, "--ranks", str(_RANKS), "--seed", "11")
-    again = [(row.case, row.block) for row in commands.read().measurements]
-    assert again == [(row.case, row.block) for row in run.measurements if row.launch == 0]
 
 
 def test_the_vectors_of_a_block_fit_together(run: StoredRun) -> None:

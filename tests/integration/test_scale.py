@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.timeout(600)]
 
-_MANY = 128 if EXHAUSTIVE else 64
+_MANY = 128 if EXHAUSTIVE else 32
 _MOST_PRIVATE_MIB = 64
 """Forked ranks share torch with their parent; a rank that was started from nothing has 143 MiB of its own."""
 

@@ -72,8 +72,6 @@ def test_files_and_checkpoints_are_verified_and_nothing_is_left(commands: Comman
         version = subprocess.run([fio, "--version"], capture_output=True, text=True, check=True).stdout
         assert (check.tool, check.version, check.error) == ("fio", version.strip().removeprefix("fio-"), None)
         assert len(check.bytes_per_second) == 2
-    commands.succeed("report", "latest", "--results-dir", commands.results)
-    assert "storage" in commands.run("show", "latest", "--results-dir", commands.results).out
 
 
 def _storage_of(run: store.StoredRun) -> StorageFacts:

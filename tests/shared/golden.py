@@ -2,8 +2,10 @@
 
 It also rewrites what is read of each log in tests/data/logs.
 
-The files hold what a command prints and its exit status, on runs whose numbers are known; what depends on the machine
-is set or left out. ``test_golden.py`` compares them; other tests assert codes and numbers.
+The files hold what a command was asked, what it prints and its exit status, on runs whose numbers are known; what
+depends on the machine is set or left out. To ask more, add a line
+``$ busbw …`` to a file, or a file; ``make golden`` writes the rest.
+``test_golden.py`` compares them; other tests assert codes and numbers.
 """
 
 import json
@@ -17,7 +19,6 @@ from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 from unittest.mock import patch
 
@@ -40,256 +41,40 @@ _WIDTH = 120
 _KIB, _MIB = 1 << 10, 1 << 20
 _SIZES = tuple(8 * 4**step for step in range(11))
 _CORES = 16
-_PREDICT = "--from ranks-2 --from ranks-4 --op all_reduce"
-_LLAMA = "--model 'Llama 3 70B'"
-_FORMULAS = ("models", "volumes", "memory", "limits", "storage", "roofline", "plan", "log")
-_PLAN = '[[sweep]]\nops = ["barrier"]\n'
-
-PLANS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "unknown-key": f'{_PLAN}sise = "8"\n',
-        "no-array": '[[sweep]]\nops = "barrier"\n',
-        "no-text": f"{_PLAN}{_PLAN}sizes = 8\n",
-        "no-such-op": '[[sweep]]\nops = ["bar"]\n',
-    }
-)
-"""Plans with a mistake each."""
-
-RULES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "rules": """
-[[rule]]
-op = "all_reduce"
-sizes = "1MiB.."
-metric = "busbw"
-at_least = "7GB/s"
-
-[[rule]]
-metric = "share_of_peak"
-op = "all_reduce"
-at_least = "10%"
-severity = "warning"
-
-[[rule]]
-metric = "time"
-op = "broadcast"
-at_most = "25us"
-
-[[rule]]
-metric = "wrong_data"
-at_most = 0
-""",
-        "mistakes": """
-[[rule]]
-metric = "buswb"
-limit = "7GB/s"
-
-[[rule]]
-metric = "time"
-at_most = "25GB/s"
-""",
-    }
-)
-"""Rules of gates, and some with mistakes."""
-
-INVOCATIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
-    {
-        "busbw": {"help": "--help", "version": "--version", "unknown-command": "nothing"},
-        "list": {
-            **{what: what for what in ("ops", "backends", "algorithms", "suites", "launchers", "runs")},
-            "unknown-table": "everything",
-        },
-        "explain": {"flags": "", "several": "skew", "unknown": "bandwith"},
-        "show": {
-            "steady": "usual",
-            "interrupted": "broken",
-            "stored": "stored",
-            "training": "trained",
-            "log": "all_reduce.log",
-            "log-with-cards": "all_reduce.log --nics '8x4X NDR'",
-            "two-runs": "usual another",
-            "no-such-run": "nowhere",
-        },
-        "fleet": {"pairs": "pairs.jsonl"},
-        "fit": {"synthetic": "ranks-2 ranks-4", "stored": "stored", "no-such-run": "nowhere"},
-        "predict": {
-            "more-ranks": f"{_PREDICT} --ranks 256 --size 1KiB..1GiB*1024",
-            "measured-sizes": f"{_PREDICT} --ranks 4",
-            "size-between": f"{_PREDICT} --ranks 4 --size 100KiB",
-            "one-rank": f"{_PREDICT} --ranks 1 --size 1MiB",
-            "size-zero": f"{_PREDICT} --ranks 8 --size 0",
-            "wrong-unit": f"{_PREDICT} --ranks 8 --size 1MB",
-            "hosts": f"{_PREDICT} --ranks 8 --size 1MiB --hosts 2",
-            "hosts-above-ranks": f"{_PREDICT} --ranks 8 --size 1MiB --hosts 9",
-            "unknown-algorithm": f"{_PREDICT} --ranks 8 --size 1MiB --algorithm rings",
-            "unknown-plot": f"{_PREDICT} --ranks 8 --size 1MiB --plot scaling.jpg",
-            "plot": f"{_PREDICT} --ranks 8 --size 1KiB,1MiB --plot scaling.svg",
-            "same-run-twice": f"{_PREDICT} --ranks 8 --size 1MiB --from ranks-2",
-            "another-machine": f"{_PREDICT} --ranks 8 --size 1MiB --from another",
-            "no-such-run": f"{_PREDICT} --ranks 8 --size 1MiB --from nowhere",
-            "no-ranks": f"{_PREDICT} --size 1MiB",
-            "not-measured": "--from ranks-4 --op broadcast --ranks 8 --size 1MiB",
-        },
-        "compare": {
-            "slower": "usual slower",
-            "missing": "usual broken --force",
-            "same-run": "usual usual",
-            "another-machine": "usual another",
-            "within": "usual slower --within 2",
-            "allowed": "usual another --allow machine",
-            "unknown-difference": "usual another --allow machin",
-            "by": "rings --by algorithm",
-            "by-missing": "rings",
-            "by-one-value": "usual --by algorithm",
-            "by-unknown": "rings --by algoritm",
-        },
-        "gate": {
-            "pass": "night-2 --baseline night-1",
-            "fail": "night-4 --baseline night-1",
-            "too-few-launches": "usual --baseline slower",
-            "another-machine": "another --baseline usual",
-            "rules": "night-1 --rules plans/rules.toml --github",
-            "rules-json": "night-4 --rules plans/rules.toml --json",
-            "mistakes": "night-1 --rules plans/mistakes.toml",
-            "nothing-to-judge-by": "night-1",
-            "unknown-baseline": "night-1 --baseline nightly",
-        },
-        "rules": {
-            "check": "check plans/rules.toml",
-            "check-help": "check --help",
-            "suggest-help": "suggest --help",
-            "suggest": "suggest night-1 night-2 night-3",
-            "too-few-runs": "suggest night-1",
-        },
-        "baseline": {
-            "set": "set nightly night-1",
-            "set-help": "set --help",
-            "list": "list",
-            "show-unknown": "show nightly",
-            "wrong-name": "set a/b night-1",
-        },
-        "report": {"steady": "usual --output page", "interrupted": "broken --output page", "two-runs": "usual slower"},
-        "simulate": {
-            "library": "--op all_reduce --ranks 8 --size 1KiB,64MiB --network rail:nic=50GB/s,inner=450GB/s",
-            "from-run": "--op all_reduce --algorithm ring --from ranks-4 --size 1MiB",
-            "unknown-algorithm": ("--op all_reduce --algorithm rings --ranks 8 --size 1MiB --network flat:rate=1GB/s"),
-            "unknown-network": "--op all_reduce --ranks 8 --size 1MiB --network ring:rate=1GB/s",
-        },
-        "training": {
-            **{f"{what}-help": f"{what} --help" for what in _FORMULAS},
-            "models": "models",
-            "volumes": f"volumes {_LLAMA} --layout tp=8,pp=4,dp=16 --batch 256 --explain",
-            "volumes-experts": "volumes --model DeepSeek-V3 --layout dp=64,ep=64,zero=1 --ranks-per-host 8 --batch 64",
-            "volumes-no-layout": f"volumes {_LLAMA} --layout tp=3",
-            "unknown-model": "volumes --model 'Llama 9'",
-            "memory": f"memory {_LLAMA} --layout tp=8,pp=4,dp=4 --batch 64 --gpu 'H100 SXM5'",
-            "memory-does-not-fit": f"memory {_LLAMA} --layout dp=4 --batch 4 --gpu 'H100 SXM5'",
-            "roofline": f"roofline {_LLAMA} --layout tp=8,dp=8 --batch 64 --network rail:nic=50GB/s,inner=450GB/s",
-            "plan": f"plan {_LLAMA} --gpus 512 --network '4X NDR' --compare-rules --what-if --top 4",
-            "plan-64": f"plan {_LLAMA} --gpus 64 --network '4X NDR' --top 3",
-            "plan-too-few": f"plan {_LLAMA} --gpus 4 --network '4X NDR'",
-            "plan-no-network": f"plan {_LLAMA} --gpus 512",
-            "unknown-layout-key": f"plan {_LLAMA} --layout tp=8,pq=4",
-            "unknown-model-key": "plan --model 'Llama 3 70B,layer=16'",
-            "log": "log training.log --gpu 'H100 SXM5'",
-            "log-no-steps": "log all_reduce.log",
-            "limits": "limits",
-            "storage-samples": "storage --sample ResNet-50 --gpus 8 --achieved 130e12 --read-rate 5GB/s",
-            "storage-checkpoints": (
-                "storage --model 'Llama 3 405B' --gpus 16384 --achieved 400e12 --write-rate 2TB/s --mtbf 3.1"
-            ),
-        },
-        "history": {
-            "runs": "usual slower --op all_reduce --sizes 2KiB,8MiB",
-            "nothing-selected": "--machine nowhere",
-            "no-such-run": "nowhere",
-            "wrong-day": "--since yesterday",
-        },
-        "index": {"runs": "", "wrong-part": "--shard 3/2", "unknown-engine": "--engine ray"},
-        "sql": {
-            "operations": "'SELECT op, count(*) AS launches FROM launches GROUP BY op ORDER BY op'",
-            "csv": "'SELECT run, machine, tool FROM runs ORDER BY run LIMIT 2' --csv",
-            "json": "'SELECT run, hosts FROM runs ORDER BY run LIMIT 1' --json",
-            "writes": "'DROP VIEW runs'",
-            "file": "\"SELECT * FROM read_csv('all_reduce.log')\"",
-            "no-such-column": "'SELECT size FROM launches'",
-        },
-        "import": {"log": "all_reduce.log --ranks 4", "run": "usual"},
-        "export": {
-            "nccl-tests": "usual --to nccl-tests",
-            "osu": "all_reduce.log --to osu",
-            "unknown-format": "usual --to excel",
-        },
-        "peaks": {"catalogue": "", "no-such-file": "--peaks nowhere.toml"},
-        "selftest": {"two-launches": "--launches 2"},
-        "submit": {
-            "quick": "quick --nodes 2 --ranks-per-node 4 --time 30 --busbw busbw --mpi pmi2 --dry-run",
-            "misspelt-suite": "quik",
-            "unknown-suite": "huge --nodes 2 --ranks-per-node 4 --dry-run",
-        },
-        "run": {
-            "suite-quick": "--suite quick --ranks 4 --dry-run",
-            "suite-full": "--suite full --ranks 4 --op barrier,pair_bidir --dry-run",
-            "suite-memory": "--suite memory --ranks 4 --op memory_touch --dry-run",
-            "suite-memory-gpu": "--suite memory-gpu --ranks 4 --op peer_copy --dry-run",
-            "suite-roofline": "--suite roofline --ranks 4 --op matmul --dry-run",
-            "suite-roofline-gpu": "--suite roofline-gpu --ranks 4 --op attention,matmul --dry-run",
-            "suite-standard": "--suite standard --ranks 4 --op all_to_all_v --dry-run",
-            "suite-storage": "--suite storage --ranks 4 --path . --dry-run",
-            "nothing": "--ranks 2",
-            "unknown-op": "--ranks 2 --op allreduce",
-            "unknown-dtype": "--ranks 2 --op barrier --dtype f32",
-            "unknown-redop": "--ranks 2 --op barrier --redop xor",
-            "wrong-unit": "--ranks 2 --op barrier --sizes 1MB",
-            "unknown-backend": "--ranks 2 --op barrier --backend smoke",
-            "unknown-backend-planned": "--ranks 2 --op barrier --backend smoke --dry-run",
-            "unknown-suite": "--ranks 2 --suite huge",
-            "unknown-pairs": "--ranks 2 --op barrier --pairs both",
-            "unknown-placement": "--ranks 2 --op barrier --in-place under",
-            "no-groups": "--ranks 2 --op barrier --groups half --dry-run",
-            "groups-without-ranks": "--ranks 2 --op barrier --groups 0,9",
-            "root-without-effect": "--ranks 2 --op barrier --root -1",
-            "wrong-port": "--ranks 2 --op barrier --port 70000",
-            "endless-timeout": "--ranks 2 --op barrier --timeout inf",
-            "huge-seed": "--ranks 2 --op barrier --seed 999999999999999999999999999999",
-            "no-ranks": "--ranks 2 --op barrier --ranks 0",
-            "one-rank": "--ranks 2 --op all_reduce --sizes 1KiB --ranks 1 --dry-run",
-            "no-such-traffic": "--ranks 2 --op all_to_all_v --traffic missing.csv",
-            "no-such-plan": "--ranks 2 --plan missing.toml",
-            "suite-and-plan": "--ranks 2 --suite quick --plan missing.toml",
-            **{f"plan-{name}": f"--ranks 2 --plan plans/{name}.toml" for name in PLANS},
-        },
-    }
-)
-"""What is asked of commands besides their help, by the name of the file, in a folder with the runs of ``_runs``."""
+_ASKED: Final = "$ busbw "
+"""What an invocation begins with, before its arguments."""
 
 
-def invocations() -> dict[str, str]:
-    """Arguments of ``busbw`` by the path of the file of the output, below ``FOLDER`` and without ``.txt``."""
+def invocations() -> dict[str, tuple[str, ...]]:
+    """Arguments of ``busbw`` by the path of the file of the output, below ``FOLDER`` and without ``.txt``: what each
+    file has asked, and the help of each command.
+    """
+    asked = {}
+    for path in sorted(FOLDER.rglob("*.txt")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        file = str(path.relative_to(FOLDER).with_suffix(""))
+        asked[file] = tuple(line.removeprefix(_ASKED) for line in lines if line.startswith(_ASKED))
     commands = main.list_commands(click.Context(main))
-    return {
-        **{f"{command}/help": f"{command} --help" for command in commands},
-        **{
-            f"{command}/{name}": f"{command} {arguments}".strip() if command in commands else arguments
-            for command, cases in INVOCATIONS.items()
-            for name, arguments in cases.items()
-        },
-    }
+    return {**asked, **{f"{command}/help": (f"{command} --help",) for command in commands}}
 
 
-def transcript(arguments: str, inputs: Path) -> str:
-    """What one invocation prints in a copy of the folder of ``write_inputs``, with its exit status."""
+def transcript(asked: Sequence[str], inputs: Path) -> str:
+    """What invocations print, one after the other, in a copy of the folder of ``write_inputs``, each with its exit
+    status.
+    """
     with _workplace(inputs) as environment:
-        command = main.get_command(click.Context(main), arguments.split(maxsplit=1)[0])
-        if command is not None:
-            command._help_option = None  # click keeps the one of whoever called the command by itself before
-        result = CliRunner(env=environment).invoke(
-            main, shlex.split(arguments), prog_name="busbw", terminal_width=_WIDTH
-        )
-        output, error = (_without_place(text) for text in (result.stdout, result.stderr))
-        if result.exit_code == 0 and "--output page" in arguments:
-            output = Path("page/report.md").read_text(encoding="utf-8").replace(__version__, "VERSION")
-    lines = [f"$ busbw {arguments}", *output.splitlines(), *(f"stderr: {line}" for line in error.splitlines())]
+        return "".join(_transcript(arguments, environment) for arguments in asked)
+
+
+def _transcript(arguments: str, environment: Mapping[str, str | None]) -> str:
+    command = main.get_command(click.Context(main), arguments.split(maxsplit=1)[0])
+    if command is not None:
+        command._help_option = None  # click keeps the one of whoever called the command by itself before
+    result = CliRunner(env=environment).invoke(main, shlex.split(arguments), prog_name="busbw", terminal_width=_WIDTH)
+    output, error = (_without_place(text) for text in (result.stdout, result.stderr))
+    if result.exit_code == 0 and "--output page" in arguments:
+        output = Path("page/report.md").read_text(encoding="utf-8").replace(__version__, "VERSION")
+    lines = [f"{_ASKED}{arguments}", *output.splitlines(), *(f"stderr: {line}" for line in error.splitlines())]
     return "".join(f"{line.rstrip()}\n" for line in [*lines, f"exit status {result.exit_code}"])
 
 
@@ -311,9 +96,7 @@ def write_inputs(folder: Path) -> None:
     shutil.copy(FOLDER.parent / "data/logs/nccl-tests-2.19.txt", folder / "all_reduce.log")
     shutil.copy(FOLDER.parent / "data/training/megatron.log", folder / "training.log")
     (folder / "pairs.jsonl").write_text(f"{json.dumps(_pairs_of_nodes())}\n", encoding="utf-8")
-    (folder / "plans").mkdir()
-    for name, text in {**PLANS, **RULES}.items():
-        (folder / f"plans/{name}.toml").write_text(text, encoding="utf-8")
+    shutil.copytree(FOLDER.parent / "data/golden", folder / "plans")
 
 
 def _pairs_of_nodes() -> dict[str, object]:
@@ -397,10 +180,11 @@ def _run(
 
 
 if __name__ == "__main__":
+    asked = invocations()
     shutil.rmtree(FOLDER)
     with tempfile.TemporaryDirectory() as inputs:
         write_inputs(Path(inputs))
-        for file, arguments in invocations().items():
+        for file, of_file in asked.items():
             (FOLDER / file).parent.mkdir(parents=True, exist_ok=True)
-            (FOLDER / f"{file}.txt").write_text(transcript(arguments, Path(inputs)), encoding="utf-8")
+            (FOLDER / f"{file}.txt").write_text(transcript(of_file, Path(inputs)), encoding="utf-8")
     logs.EXPECTED.write_text(logs.expected(), encoding="utf-8")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -50,31 +49,6 @@ def test_a_self_test_that_could_find_no_difference_is_refused() -> None:
     refused("selftest", "--launches", "5")
 
 
-@pytest.mark.parametrize("where", [("--op", "all_reduce", "--sizes", "8"), ("--suite", "quick")])
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *[("--mode", "isolatd"), ("--dtype", "fp16"), ("--dtype", "float31"), ("--redop", "foo"), ("--sync", "no")],
-        *[("--ranks", "0"), ("--launches", "-2")],
-    ],
-)
-def test_what_is_wrong_with_an_option_is_said_of_the_option(where: tuple[str, ...], option: str, value: str) -> None:
-    assert re.match(rf"busbw: {option}: .*\b{value.removeprefix('-')}\b", refused("run", *where, option, value))
-
-
-@pytest.mark.parametrize(
-    ("given", "option"),
-    [
-        *[("-b", "--sizes"), ("-g", "--ranks"), ("-o", "--redop"), ("-n", "--precision"), ("-w", "warmup_calls")],
-        *[("-G", "--mode graph"), ("-m", "pipelined"), ("-z", "barriers"), ("-C", "overlap"), ("-N", "--launches")],
-        *[("-J", "--json"), ("-R", "--registered")],
-        *[("-c", "nothing"), ("-y", "nothing"), ("-S", "nothing")],
-    ],
-)
-def test_options_of_nccl_tests_are_answered_with_ours(given: str, option: str) -> None:
-    assert option in refused("run", given, "8")
-
-
 @pytest.mark.parametrize("ranks", ["0", "1", "-3"])
 def test_a_self_test_of_too_few_ranks_says_how_many_it_needs(ranks: str, tmp_path: Path) -> None:
     told = refused("selftest", "--ranks", ranks, "--results-dir", str(tmp_path))
@@ -82,63 +56,7 @@ def test_a_self_test_of_too_few_ranks_says_how_many_it_needs(ranks: str, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "submit no-such",
-        "submit no-such --nodes 2",
-        "submit quick --backend no-such",
-        "compare no-such",
-        "export no-such",
-        "simulate --op all_reduce --from no-such",
-        "simulate --op all_reduce --network no-such:rate=1GB/s",
-        "training plan --model no-such",
-        "training plan --layout tp=8,recompute=no-such",
-        "training plan --network no-such",
-        "training plan --gpu no-such",
-        "training storage --model no-such",
-        "training storage --sample no-such",
-    ],
-)
-def test_a_name_that_does_not_exist_is_refused_before_something_else_is_asked_for(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert "'no-such'" in refused(*command.split())
-
-
 # --- help and usage --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["run", "--plan", "quick.toml"], ["--suite quick"]),
-        (["run", "--suite", "all_reduce"], ["all_reduce is an op", "--op all_reduce"]),
-        (["run", "--op", "quick"], ["quick is a suite", "--suite quick"]),
-        (["run", "--op", "barrier", "--backend", "all_reduce"], ["--backend", "--op all_reduce"]),
-        (["run", "--op", "barrier,mpi"], ["mpi is a backend", "--backend mpi"]),
-        (["run", "quick"], ["--suite quick"]),
-        (["run", "my.toml"], ["--plan my.toml"]),
-        (["shwo"], ["busbw show"]),
-        (["all_reduce"], ["busbw run --op all_reduce"]),
-        (["show", "--results-dir", "nothing-here"], ["--results-dir", "--suite quick"]),
-        (["submit", "all_reduce", "--nodes", "1", "--ranks-per-node", "2"], ["all_reduce is an op", *plan.suites()]),
-        (["run", "--suite", "quick", "--op", "reduce"], ["'reduce'", "is not in plan 'quick'", "all_reduce"]),
-        (["run", "--op", "all_reduce", "--ranks", "two"], ["--ranks", "'two'"]),
-        (["run", "--op", "all_reduce", "--results-dir", "/proc/nowhere"], ["/proc/nowhere", "--results-dir"]),
-        (["submit", "quick", "--nodes", "2"], ["give --ranks-per-node R"]),
-        (["run", "--op", "all_reduce", "--timeout", "0"], ["--timeout: ", "1000000"]),
-        (["run", "--op", "all_to_all_v", "--imbalance", "2"], ["imbalance", "0", "1"]),
-        (["run", "--op", "ping_pong", "--algorithm", "all"], ["--algorithm: has no effect", "all_reduce"]),
-        (["run", "--oops"], ["--oops"]),
-    ],
-)
-def test_what_cannot_be_right_exits_2_and_names_what_is_allowed(arguments: list[str], said: list[str]) -> None:
-    message = refused(*arguments)
-    for words in said:
-        assert words in message, message
-    assert "Traceback" not in message
 
 
 @pytest.mark.parametrize(
@@ -430,24 +348,6 @@ def test_the_doctor_speaks_both_languages() -> None:
     assert {"facts", "timer_ns", "backends", "launchers", "findings"} <= set(
         json.loads(busbw("doctor", "--json").stdout)
     )
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        (("--op", "allreduce"), "all_reduce"),
-        (("--op", "all_reduce,AllGather"), "all_gather"),
-        (("--suite", "quik"), "quick"),
-        (("--op", "barrier", "--backend", "golo"), "gloo"),
-        (("--op", "all_reduce", "--dtype", "float-32"), "float32"),
-        (("--op", "all_reduce", "--mode", "pipeline"), "pipelined"),
-        (("--op", "all_reduce", "--algorithm", "rabenseifer"), "rabenseifner"),
-        (("all_reduce",), "--op all_reduce"),
-        (("allreduce", "--sizes", "8"), "--op all_reduce"),
-    ],
-)
-def test_a_near_miss_is_answered_with_what_was_meant(given: tuple[str, ...], meant: str) -> None:
-    assert f"{meant}?" in refused("run", *given)
 
 
 @pytest.mark.parametrize("given", [("--op", "xyzzy"), ("xyzzy",), ("--op", "")])

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -268,41 +267,6 @@ def test_a_backend_that_is_meant_brings_its_variables_and_facts() -> None:
     assert [(notice.code, "gloo" in notice.text, "mpi" in notice.text) for notice in found.notices] == [
         ("across", True, True)
     ]
-
-
-_PIECES = tuple(
-    {
-        "all_gather": (Piece(World().pieces[0].alpha_seconds * more, World().pieces[0].beta_seconds_per_byte * more),),
-        "broadcast": (Piece(World().pieces[0].alpha_seconds / more, World().pieces[0].beta_seconds_per_byte / more),),
-    }
-    for more in (1.0, 1.4)
-)
-
-
-def test_the_answer_has_the_count_and_the_strongest_ratio_of_every_verdict() -> None:
-    ops = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
-    cases = [case(op, size) for op in ops for size in SIZES]
-    usual, other = (World(launch_noise=0.01, by_op=of) for of in (_PIECES[0], _PIECES[1]))
-    found = compared(run_of(1, cases, usual), run_of(2, cases, other))
-    assert words_of(found) == {"equal": 6, "slower": 3, "faster": 3}
-    by_word = {word: [band.estimate for band in found.bands if band.verdict.word == word] for word in words_of(found)}
-    (answer,) = gist(found)
-    assert re.findall(r"(slower|faster|equal)[^;]*? in (\d+) of 12", answer) == [
-        *(("slower", "3"), ("faster", "3"), ("equal", "6"))
-    ]
-    most = max(by_word["slower"], key=lambda one: one.ratio), min(by_word["faster"], key=lambda one: one.ratio)
-    numbers = [tuple(f"{number:.3g}" for number in (one.ratio, one.low, one.high) if number) for one in most]
-    assert re.findall(r"([\d.]+)× the time \(([\d.]+) to ([\d.]+)\)", answer) == numbers
-
-
-def test_the_answer_of_few_launches_begins_with_what_is_known() -> None:
-    cases = [case(op, size) for op in ("all_reduce", "all_gather") for size in SIZES]
-    found = compared(run_of(1, cases, launches=3), run_of(2, cases, slower_by(0.3, "all_gather"), launches=3))
-    ratios = sorted(band.estimate.ratio for band in found.bands)
-    (answer,) = gist(found)
-    assert re.findall(r"([\d.]+)×", answer) == [f"{ratio:.3g}" for ratio in (ratios[0], ratios[-1], median(ratios))]
-    lines = dict(answer_lines(found))
-    assert lines["Do"].startswith(f"Measure {found.bands[0].verdict.fewest} ")
 
 
 @pytest.mark.parametrize("launches", [1, 5, 12])
@@ -587,15 +551,6 @@ def page_of(tmp_path: Path, *runs: StoredRun) -> tuple[str, dict[str, Any]]:
     return html.partition('<section id="sizes">')[0], json.loads(result.stdout)
 
 
-def test_the_page_has_the_cautions_and_the_trust_of_the_terminal(tmp_path: Path) -> None:
-    cases = [case("all_reduce", size) for size in (64, 128)]
-    one = run_of(1, cases, launches=4, starts=(0, 1, 2, 3))
-    two = run_of(2, cases, launches=5, starts=(4, 5, 6, 7, 8), end=SyntheticEnd(failed={cases[0]: "wrong data"}))
-    first, document = page_of(tmp_path, one, two)
-    assert document["trust"] in first
-    assert "incomplete" in first
-
-
 def test_the_page_has_the_verdict_beside_the_case_and_shared_words_once(tmp_path: Path) -> None:
     cases = [case(op, size) for op in ("all_reduce", "all_gather") for size in (64, 1 << 20)]
     first, document = page_of(tmp_path, run_of(1, cases), run_of(2, cases, slower_by(0.3, "all_gather")))
@@ -612,10 +567,3 @@ def test_what_is_no_share_is_refused(three: list[str], within: str) -> None:
     result = busbw(three[0], three[1], "--within", within)
     assert result.exit_code == 2
     assert "5%" in result.stderr
-
-
-def test_a_run_with_itself_or_alone_and_an_empty_name_exit_2(three: list[str]) -> None:
-    for arguments in ((three[0],), (three[0], three[0]), (f"{three[0]},", three[1])):
-        result = busbw(*arguments)
-        assert result.exit_code == 2
-        assert result.stdout == ""

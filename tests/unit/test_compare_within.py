@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 from testing.synthetic import Piece, SyntheticEnd, World, case, synthetic_run, with_blocks, write_synthetic
 
 from busbw.cli.main import main
-from busbw.errors import UsageError
 from busbw.runs.records import Case, GroupSamples, Measurement
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import Dataset, pool
@@ -180,20 +179,6 @@ def test_launches_of_several_runs_are_pairs_of_their_own() -> None:
     assert trust_in_comparison(compared)[1][0].startswith("8 launches with all values")
 
 
-@pytest.mark.parametrize(
-    ("setting", "base", "needed"),
-    [
-        ("algoritm", None, "algorithm"),
-        ("mode", None, "algorithm"),
-        ("threads", None, "algorithm"),
-        ("algorithm", "rng", "ring"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused_with_what_can(setting: str, base: str | None, needed: str) -> None:
-    with pytest.raises(UsageError, match=needed):
-        within(RINGS, setting=setting, base=base)
-
-
 def test_the_tables_fit_80_columns_and_name_both_values_once() -> None:
     text = render(compare_tables.compare_blocks(within(RINGS, slower(1.3)), cases=True))
     assert max(map(len, text.splitlines())) <= 80
@@ -221,15 +206,6 @@ def test_json_has_the_setting_and_the_value_of_every_band(run: str) -> None:
     ] * 3
     assert document["a"] == document["b"]
     assert document["in_turns"]
-
-
-@pytest.mark.parametrize(
-    "more", [("--by", "algorithm", "--allow", "kernel"), ("--by", "algorithm", "--html", "x.html"), ("--base", "ring")]
-)
-def test_two_sides_and_one_are_not_mixed(run: str, more: tuple[str, ...]) -> None:
-    for arguments in ((run, *more), (run, run, "--by", "algorithm")):
-        result = busbw(*arguments)
-        assert (result.exit_code, result.stdout) == (2, "")
 
 
 def test_a_run_alone_is_told_what_it_can_be_compared_by(run: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from testing.narrow import require_type
 
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.backends.faults import CorruptingBackend, wrapped
-from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure
+from busbw.errors import BackendError, BusbwError, LaunchError, RankFailure
 from busbw.launch import run_session, worker
 from busbw.runs import store
 from busbw.runs.placement import rank_placements
@@ -108,18 +108,6 @@ def test_a_launch_tells_what_the_clock_and_the_harness_cost(folder: Path) -> Non
     assert launch.resumes is None
 
 
-def test_a_block_is_measured_in_every_mode_that_was_asked_for(folder: Path) -> None:
-    modes = ("isolated", "pipelined", "overlap")
-    plan = Plan(
-        timing=QUICK, sweep=(Sweep(ops=("all_reduce",), sizes="64", modes=(*modes, "graph"), sync="dissemination"),)
-    )
-    launched(FakeWorld(3), folder, plan)
-    stored = store.read(folder)
-    assert sorted(row.case.mode for row in stored.measurements) == sorted(modes)
-    assert {row.case.sync for row in stored.measurements} == {"dissemination"}
-    assert [row.case.mode for row in stored.skipped] == ["graph"]
-
-
 def test_a_case_with_wrong_data_is_void_and_the_others_go_on(folder: Path) -> None:
     world = FakeWorld(2)
 
@@ -130,14 +118,6 @@ def test_a_case_with_wrong_data_is_void_and_the_others_go_on(folder: Path) -> No
     assert outcomes == [worker.Outcome(measured=8, failed=1)] * 2
     failed = [row for row in store.read(folder).rows if isinstance(row, Failed)]
     assert [(row.case.op, row.cause) for row in failed] == [("all_gather", "wrong_data")]
-
-
-def test_cases_are_skipped_once_a_run_not_once_a_launch(folder: Path) -> None:
-    for launch in range(2):
-        launched(FakeWorld(2), folder, launch=launch)
-    rows = store.read(folder).rows
-    assert len([row for row in rows if isinstance(row, Skipped)]) == 1
-    assert [row.launch for row in rows if isinstance(row, LaunchStarted)] == [0, 1]
 
 
 def test_a_launch_on_other_hosts_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,17 +136,6 @@ def breaking(error: Callable[[int], BusbwError | None]) -> Script:
         return 1_000
 
     return Script(durations=durations)
-
-
-def test_a_rank_that_is_lost_is_named_with_op_and_size(folder: Path) -> None:
-    plan = Plan(timing=QUICK, sweep=(Sweep(ops=("all_reduce",), sizes="1KiB"),))
-    script = breaking(lambda rank: ClockError("stopped") if rank == 1 else None)
-    outcomes, _ = launched(FakeWorld(3, script), folder, plan)
-    assert isinstance(outcomes[1], ClockError)
-    for outcome in (outcomes[0], outcomes[2]):
-        assert isinstance(outcome, RankFailure)
-        assert outcome.lost == (1,)
-        assert "all_reduce" in str(outcome)
 
 
 def test_what_breaks_everywhere_is_nobodys_fault(folder: Path) -> None:

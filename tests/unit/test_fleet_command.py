@@ -152,15 +152,6 @@ def test_a_healthy_run_passes_and_each_node_has_a_line(tmp_path: Path) -> None:
     assert [(row["node"], row["healthy"], row["exit_code"]) for row in rows] == [(host, True, 0) for host in HOSTS]
 
 
-def test_a_terminal_gets_the_answer_first_and_the_map_last(tmp_path: Path) -> None:
-    folder = write_synthetic(tmp_path, fleet_run({"n03": TWICE})[0])
-    lines = invoke(str(folder)).stdout.splitlines()
-    assert "n03" in lines[0]
-    assert "--exclude=n03" in lines
-    assert lines[-9].split() == [str(number) for number in range(1, 9)]
-    assert [line.split()[:2] for line in lines[-8:]] == [[str(number), host] for number, host in enumerate(HOSTS, 1)]
-
-
 def test_a_report_of_a_fleet_is_written(tmp_path: Path) -> None:
     folder = write_synthetic(tmp_path, fleet_run({"n03": TWICE})[0])
     result = CliRunner().invoke(busbw, ["report", str(folder)], catch_exceptions=False)

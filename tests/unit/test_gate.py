@@ -320,8 +320,8 @@ def test_healthy_gates_do_not_fail() -> None:
         return against_limits(resampled(LAUNCHES, int(generator.choice((1, 3, 10))), generator), limits)
 
     limits = np.median(LAUNCHES.reshape(-1, LAUNCHES.shape[-1]), axis=0)
-    assert failed(trials(100, 400), draw) <= 2
-    assert failed(trials(50, 200), at_the_limit) <= 2
+    assert failed(trials(50, 400), draw) <= 2
+    assert failed(trials(25, 200), at_the_limit) <= 2
 
 
 def test_a_slowdown_of_5_percent_is_found() -> None:
@@ -342,50 +342,6 @@ def test_a_tenfold_slowdown_fails_with_one_launch_however_many_cases() -> None:
 
 
 # --- rules ---------------------------------------------------------------------------------------------------------
-
-
-def test_every_mistake_of_a_file_is_named_at_once() -> None:
-    text = """
-title = "mine"
-[[rule]]
-metric = "busbw"
-at_most = "380GB/s"
-opp = "all_reduce"
-[[rule]]
-name = "second"
-metric = "buswb"
-sizes = "8..4"
-severity = "fatal"
-[[rule]]
-metric = "ratio_to_baseline"
-at_most = 0.9
-detect = true
-op = "allreduce"
-[[rule]]
-metric = "time"
-at_most = "25GB/s"
-backend = "nclc"
-algorithm = "rings"
-"""
-    with pytest.raises(UsageError) as error:
-        parse_rules(text, "r.toml")
-    lines = error.value.__notes__
-    assert (error.value.code, len(lines)) == ("rules", 12)
-    for start, hint in (
-        ("unknown key 'title'", "[[rule]]"),
-        ("rule 1: unknown key 'opp'", "op?"),
-        ("rule 1: key 'at_most'", "at_least"),
-        ("rule 2 (second): key 'metric': 'buswb'", "busbw?"),
-        ("rule 2 (second): key 'sizes'", "8..4"),
-        ("rule 2 (second): key 'severity': 'fatal'", "warning"),
-        ("rule 3: key 'at_most': '0.9'", "1.05"),
-        ("rule 3: key 'detect': True", ""),
-        ("rule 3: key 'op': 'allreduce'", "all_reduce?"),
-        ("rule 4: key 'at_most'", "us"),
-        ("rule 4: key 'backend': 'nclc'", "nccl?"),
-        ("rule 4: key 'algorithm': 'rings'", "ring?"),
-    ):
-        assert [line for line in lines if line.startswith(start) and hint in line], start
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -625,38 +581,6 @@ def test_a_baseline_names_variables(results: Path) -> None:
     (one,) = stored(results, run_of(1, machine=machine))
     assert busbw(results, "baseline", "set", "night", one).exit_code == 0
     assert "NCCL_ALGO Ring" in busbw(results, "baseline", "show", "night").stdout
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("gate", "{one}"),
-        ("gate",),
-        ("gate", "nowhere", "--baseline", "{one}"),
-        ("gate", "{one}", "--baseline", "{one}"),
-        ("gate", "{one}", "--baseline", "nightly"),
-        ("gate", "{one}", "--baseline", "{one}", "--within", "x"),
-        ("gate", "{one}", "--rules", "nowhere.toml"),
-        ("gate", "{one}", "--baseline", "{two}", "--notify-command", "'"),
-        ("gate", "{one}", "--baseline", "{two}", "--notify-command", ""),
-        ("gate", "{one}", "{other}", "--baseline", "{two}"),
-        ("show", "{one}", "{other}"),
-        ("rules", "suggest", "{one}"),
-        ("baseline", "set", "a/b", "{one}"),
-        ("baseline", "set", "..", "{one}"),
-        ("baseline", "set", "latest", "{one}"),
-        ("baseline", "set", "both", "{one}", "{other}"),
-        ("baseline", "show", "nightly"),
-        ("baseline", "remove", "../x"),
-        ("compare", "{one}", "{two}", "--fail-on", "slower"),
-    ],
-)
-def test_what_is_not_usable_as_asked_exits_2(results: Path, arguments: Sequence[str]) -> None:
-    names = ("one", "two", "other")
-    runs = (run_of(1), run_of(2), run_of(3, machine=Machine(name="other")))
-    folders = dict(zip(names, stored(results, *runs), strict=True))
-    result = busbw(results, *(word.format(**folders) for word in arguments))
-    assert (result.exit_code, result.stdout) == (2, "")
 
 
 def test_a_baseline_is_set_listed_used_and_removed(results: Path) -> None:

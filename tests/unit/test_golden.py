@@ -19,8 +19,3 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_command_prints_what_is_on_file(file: str, inputs: Path) -> None:
     on_file = (FOLDER / f"{file}.txt").read_text(encoding="utf-8")
     assert transcript(_INVOCATIONS[file], inputs) == on_file, "make golden rewrites the file; read what it changed"
-
-
-def test_every_file_has_its_invocation() -> None:
-    files = {str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.rglob("*.txt")}
-    assert files == set(_INVOCATIONS), "make golden removes what is no more"

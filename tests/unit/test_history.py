@@ -14,14 +14,12 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from testing.command import busbw
 from testing.nights import CASES, write_night, write_run
 from testing.synthetic import Machine, case, synthetic_run, with_blocks, with_changes, write_synthetic
 
-from busbw.cli.main import main
 from busbw.runs import store
 from busbw.runs.records import Check, ImportedLog, Measurement
 from busbw.runs.store import folders
@@ -377,12 +375,6 @@ def test_a_hostile_run_reaches_neither_terminal_nor_page(tmp_path: Path) -> None
     assert answer.exit_code == 0
     assert "\x1b" not in answer.stdout + page.read_text(encoding="utf-8")
     assert "<script>\\" not in page.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("option", ["--machine", "--backend", "--label"])
-def test_a_name_that_no_run_has_is_refused(option: str, results: Path) -> None:
-    ran = CliRunner().invoke(main, ["history", option, "nowhere", "--results-dir", str(results)])
-    assert (ran.exit_code, ran.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(("runs", "few"), [(2, True), (FEWEST_RUNS - 1, True), (FEWEST_RUNS, False)])

@@ -1,9 +1,9 @@
 """The index: whatever happens to it, its rows are those of the run folders."""
 
-import multiprocessing
 import os
 import shutil
-import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,48 +218,11 @@ def test_a_writer_that_is_killed_loses_nothing(
     assert rows_of(results) == wanted
 
 
-def _gather_and_die(results: Path, calls: int) -> None:
-    """Index in a process that is killed at its n-th call that changes files."""
-    done = 0
-    for name in ("fsync", "replace", "mkdir"):
-        original = getattr(os, name)
-
-        def counted(*arguments: Any, original: Any = original, **more: Any) -> Any:  # noqa: ANN401
-            nonlocal done
-            done += 1
-            if done > calls:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(*arguments, **more)
-
-        setattr(os, name, counted)
-    gather(results, list(folders(results)), HERE)
-
-
-def test_a_killed_process_leaves_an_index_that_can_be_read(results: Path) -> None:
-    wanted = rows_of(results)
-    context = multiprocessing.get_context("fork")
-    for calls in range(0, 8, 2):
-        writer = context.Process(target=_gather_and_die, args=(results, calls))
-        writer.start()
-        writer.join()
-        assert rows_of(results) == wanted
-    gather(results, list(folders(results)), HERE)
-    assert rows_of(results) == wanted
-
-
-def _gather_all(results: Path) -> None:
-    gather(results, list(folders(results)), HERE)
-
-
 def test_four_writers_at_once_count_nothing_twice(results: Path) -> None:
     wanted = rows_of(results)
-    context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=_gather_all, args=(results,)) for _ in range(4)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert [writer.exitcode for writer in writers] == [0] * 4
+    command = [sys.executable, "-m", "busbw", "index", "--results-dir", str(results)]
+    writers = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(4)]
+    assert [writer.wait() for writer in writers] == [0] * 4
     assert contents(results, list(folders(results))).fresh == ()
     assert rows_of(results) == wanted
 

@@ -10,33 +10,14 @@ import pytest
 from click.testing import CliRunner
 from testing.synthetic import Machine, SyntheticEnd, as_facts, case, synthetic_run, with_changes, write_synthetic
 
-from busbw.backends import BACKENDS
 from busbw.cli import listing, machine
 from busbw.cli.main import main
 from busbw.errors import ClockError
 from busbw.launch.launchers import LAUNCHERS
-from busbw.ops import OPS
-from busbw.runs import plan, store
+from busbw.runs import store
 from busbw.runs.records import JSON, Case, LaunchStarted
 from busbw.system import environment
 from busbw_analysis.data.kept import read_summarised
-
-
-def test_every_list_has_every_row(tmp_path: Path) -> None:
-    for what, names in (("ops", OPS), ("backends", BACKENDS), ("suites", plan.suites()), ("launchers", LAUNCHERS)):
-        rows = listing.rows(what, tmp_path)
-        assert [row[what[:-1]] for row in rows] == list(names)
-        assert json.loads(json.dumps(rows)) == rows
-        table = listing.as_table(rows).splitlines()
-        assert [line.split()[0] for line in table if not line.startswith(" ")][1:] == [
-            str(next(iter(row.values()))).split()[0] for row in rows
-        ]
-        assert all(line == line.rstrip() and len(line) <= 80 for line in table)
-
-
-def test_columns_of_a_list_are_aligned() -> None:
-    table = listing.as_table([{"a": "x", "bee": None}, {"a": "longer", "bee": [1, "two"]}])
-    assert table == "a       bee\nx       –\nlonger  1, two"
 
 
 def test_what_has_no_room_stands_below_its_row_and_what_is_the_same_once_above() -> None:

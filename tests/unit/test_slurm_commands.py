@@ -16,7 +16,7 @@ from busbw.errors import LaunchError
 from busbw.launch.launchers import LAUNCHERS
 from busbw.launch.mpiexec import FLAVOURS
 from busbw.runs import store
-from busbw.runs.plan import read_suite, suites
+from busbw.runs.plan import read_suite
 from busbw.runs.records import JSON, Ended
 from busbw.runs.store import StoredRun
 from busbw.slurm import job_plan
@@ -88,29 +88,10 @@ def test_a_plan_of_ones_own_is_handed_over_by_its_whole_path(slurm: Path) -> Non
     assert "--job-name=busbw-mine\n" in text
 
 
-def test_a_fleet_has_a_rank_a_node_unless_more_are_asked_for() -> None:
-    text = busbw("submit", "fleet", "--nodes", "4", "--dry-run").stdout
-    assert " run --suite fleet --ranks 4\n" in text
-    assert "--ntasks-per-node=1\n" in text
-    text = busbw("submit", "fleet", "--nodes", "4", "--ranks-per-node", "8", "--backend", "nccl", "--dry-run").stdout
-    assert " run --suite fleet --backend nccl --ranks 32\n" in text
-
-
-def test_a_label_and_a_duration_are_handed_over() -> None:
-    result = busbw("submit", "quick", *WORLD, "--label", "before", "--duration", "8h", "--dry-run")
-    assert " run --suite quick --label before --duration 8h --ranks 8\n" in result.stdout
-    assert "1 launch: about 8 h 0 min" in result.stderr
-
-
 def test_a_path_is_handed_over_whole_and_is_not_looked_for_where_the_job_is_submitted(slurm: Path) -> None:
     text = busbw("submit", "storage", *WORLD, "--path", "my scratch", "--dry-run").stdout
     assert f" run --suite storage --path '{slurm}/my scratch' --ranks 8\n" in text
     assert not Path("my scratch").exists()
-
-
-def test_slurm_does_not_end_a_step_before_its_ranks_have_found_who_is_lost() -> None:
-    assert "--wait=121 " in busbw("submit", "quick", *WORLD, "--dry-run").stdout
-    assert "--wait=361 " in busbw("submit", "quick", *WORLD, "--timeout", "300", "--dry-run").stdout
 
 
 def test_how_long_ranks_wait_for_each_other_is_handed_over(slurm: Path) -> None:
@@ -126,18 +107,6 @@ def test_a_timeout_that_is_none_is_refused_before_anything_is_submitted(slurm: P
     broken_off(slurm / "results")
     assert "--timeout: " in refused("submit", "quick", *WORLD, "--timeout", seconds)
     assert "--timeout: " in refused("submit", "--resume", "latest", "--timeout", seconds)
-
-
-def test_options_of_the_job_and_of_srun_are_handed_over() -> None:
-    options = ("--exclude", "n9", "--no-exclusive", "--no-requeue", "--signal-seconds", "0", "--cpus-per-task", "4")
-    lines = ("--setup", "module load a", "--setup", "module load b", "--srun-arg=--cpu-bind=cores", "--busbw", "bb")
-    text = busbw("submit", "quick", *WORLD, *options, *lines, "--dry-run").stdout
-    for line in ("#SBATCH --exclude=n9", "#SBATCH --no-requeue", "module load a\nmodule load b"):
-        assert f"{line}\n" in text
-    assert "--exclusive" not in text
-    assert "--signal" not in text
-    assert "--cpu-bind=cores" in text
-    assert "BUSBW=bb\n" in text
 
 
 @pytest.mark.parametrize(("vendor", "mpi"), [("MPICH", "pmi2"), ("Intel MPI", "pmi2"), ("Open MPI", "pmix")])
@@ -159,38 +128,6 @@ def test_a_library_that_is_not_known_has_to_be_said(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(job_plan, "vendor_of_library", Mock(side_effect=LaunchError("there is no MPI library")))
     result = busbw("submit", "quick", *WORLD, "--backend", "mpi", "--dry-run")
     assert "--mpi" in result.stderr
-
-
-def test_several_numbers_of_nodes_make_an_array() -> None:
-    text = busbw("submit", "quick", "--nodes", "1,2,4", "--ranks-per-node", "2", "--dry-run").stdout
-    assert "--nodes=4\n" in text
-    assert "--array=1,2,4%1\n" in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "RUN"),
-        (("quick", "--nodes", "2"), "quick"),
-        (("nosuch", *WORLD), f"plan 'nosuch' is neither a file nor a shipped suite ({', '.join(suites())})"),
-        (("quick", "--nodes", "2-4", "--ranks-per-node", "1"), "'2-4'"),
-        (("quick", "--nodes", "0", "--ranks-per-node", "1"), "number"),
-        (("quick", "--nodes", "1,99999999", "--ranks-per-node", "8"), "maximum"),
-        (("quick", *WORLD, "--backend", "ucx"), "ucx"),
-        (("quick", *WORLD, "--partition", ""), "partition"),
-        (("quick", *WORLD, "--busbw", ""), "busbw"),
-        (("quick", *WORLD, "--partition", "a\nb"), "breaks"),
-        (("quick", *WORLD, "--resume", "latest"), "stored"),
-        (("storage", *WORLD), "missing"),
-        (("storage", *WORLD, "--path", ""), "storage_write"),
-        (("quick", *WORLD, "--path", "/x"), "all_reduce"),
-        (("--resume", "latest", "--path", "/x"), "--backend"),
-        (("--resume", "latest", "--label", "before"), "--label"),
-        (("quick", *WORLD, "--duration", "8"), "duration"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_anything_is_submitted(arguments: tuple[str, ...], words: str) -> None:
-    assert words in refused("submit", *arguments)
 
 
 def test_a_plan_is_checked_before_it_is_submitted() -> None:

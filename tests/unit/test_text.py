@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,117 +23,10 @@ EXPRESSIONS: Final = frozenset(
     {"compile", "match", "fullmatch", "search", "split", "sub", "subn", "findall", "finditer"}
 )
 
-READERS: Final[dict[str, str]] = {
-    # what users type
-    "busbw/cli/options.py": "names and lists that users type",
-    "busbw/cli/run.py:_Run": "arguments of users, and click's message about them",
-    "busbw/cli/run.py:_option_for": "a word that a user typed instead of an option",
-    "busbw/errors.py:_plain": "names of users, to suggest the nearest known one",
-    "busbw/ops/groups.py": "groups of ranks as users write them",
-    "busbw/key_values.py": "lists of keys and values as users write them",
-    "busbw/ops/settings.py": "numbers of threads as users write them",
-    "busbw/ops/training.py": "computation times and gradient exchanges as users write them",
-    "busbw/runs/plan.py:_path": "a path of the user",
-    "busbw/runs/plan.py:_KEY": "only renames: the key of a message becomes the option that the user typed",
-    "busbw/runs/store.py:_answering": "how users select runs: the beginning or the end of a folder's name",
-    "busbw/slurm/job_plan.py": "numbers of nodes as users write them, names of options and hosts",
-    "busbw/slurm/script.py": "quotes settings of users for a batch script",
-    "busbw/slurm/steps.py": "the command line that a batch script carries out",
-    "busbw/system/named.py": "names of network cards as users write them",
-    "busbw/units.py": "sizes, numbers, rates and times as users write them; digits of printed numbers",
-    "busbw/workloads/model_rows.py:_plain": "names of models as users write them",
-    "busbw_analysis/cli/history.py": "lists and parts that users type",
-    "busbw_analysis/history/engine.py:engine_of": "engines that users type",
-    "busbw_analysis/cli/main.py": "lists and percentages that users type",
-    "busbw_analysis/cli/options.py": "completes names that users type",
-    "busbw_analysis/cli/training_options.py": "names of files and models, networks and percentages as users write them",
-    "busbw_analysis/cli/simulate.py": "algorithms and placements that users type",
-    "busbw_analysis/models/networks.py": "networks as users write them",
-    "busbw_analysis/fleet/controller.py:two_hosts": "names that users give to logs",
-    "busbw_analysis/fleet/topology.py": "lists of hosts, and Slurm's topology.conf",
-    "busbw_analysis/gate/baselines.py:_NAME": "names that users type",
-    "busbw_analysis/gate/rules.py": "sizes as users write them",
-    # files that people write, and those of runs
-    "busbw/cli/listing.py:_suites": "the comment at the top of a suite",
-    "busbw/ops/limits.py": "TOML files of users, msgspec's messages about them, and sources of catalogues",
-    "busbw/runs/store.py:Appender": "lines of a file of samples",
-    "busbw/runs/store.py:decoded_lines": "lines of a file of samples",
-    "busbw/system/catalog.py:Gpu": "PCI identities in catalogues",
-    "busbw_analysis/data/readers/": "logs and tables of other tools, and the CSV file that busbw itself exports",
-    "busbw_analysis/models/choices.py:selected": "a line of a library's decision table",
-    # what systems, tools and libraries say
-    "busbw/backends/__init__.py": "lists of GPUs in variables, and the version file of torch",
-    "busbw/backends/cuda.py": "messages of CUDA",
-    "busbw/backends/local/compute.py": "names of torch's data types",
-    "busbw/backends/local/storage.py": "messages of the system",
-    "busbw/backends/local/storage.py:fio_check": "fio's arguments, version and messages",
-    "busbw/backends/mpi/info.py": "what MPI libraries say of themselves",
-    "busbw/backends/mpi/init.py:_flag_of": "the version of an MPI library",
-    "busbw/backends/mpi/init.py:message_of": "messages of MPI libraries",
-    "busbw/backends/mpi/init.py:refuse_another_manager": "the version of an MPI library",
-    "busbw/backends/mpi/native.py": "messages of mpi4py",
-    "busbw/backends/mpi/probe.py": "names of variables, and messages of a probe",
-    "busbw/backends/mpi/segments.py": "memory maps of processes",
-    "busbw/backends/pytorch/nccl_tuning.py": "messages of NCCL",
-    "busbw/backends/pytorch/training/data_parallel.py": "torch's names of parameters",
-    "busbw/backends/pytorch/training/network.py": "torch's names of parameters; the other split is that of tensors",
-    "busbw/backends/pytorch/training/observer.py": "torch's names of functions",
-    "busbw/backends/side_channel.py": "addresses, descriptors and messages of the system and of torch",
-    "busbw/system/counters.py": "counters of the kernel",
-    "busbw_analysis/gate/prolog.py": "names of folders of checks that were killed",
-    "busbw_analysis/gate/prolog.py:own_variables": "names of variables of launchers",
-    "busbw/launch/launchers.py": "variables of launchers",
-    "busbw/launch/local.py:_Rank": "the state of a process",
-    "busbw/launch/mpi_stub.py": "variables of launchers",
-    "busbw/launch/mpiexec.py": "output of mpiexec",
-    "busbw/launch/rendezvous.py": "addresses of the system",
-    "busbw/runs/causes.py": "messages of the system and of libraries, which reach all ranks as text",
-    "busbw/runs/described.py": "names of variables",
-    "busbw/runs/resume.py": "names of variables",
-    "busbw/slurm/follow.py": "numbers and logs of Slurm's tasks",
-    "busbw/slurm/jobs.py": "output of Slurm",
-    "busbw/system/detect.py:_NVME": "names of devices",
-    "busbw/system/detect.py:dram_of": "kinds of memory as the firmware names them",
-    "busbw/system/detect.py:drive_of": "names of devices",
-    "busbw/system/dimms.py": "tables of the firmware",
-    "busbw/system/detect.py:is_slingshot": "names of drivers",
-    "busbw/system/environment.py": "files of the system, names of hosts, and variables",
-    "busbw/system/installed.py": "files of the system",
-    "busbw/system/nvml.py": "addresses of NVML",
-    "busbw/system/pci.py": "files of the system",
-    "busbw/system/storage.py": "names of devices",
-    "busbw_analysis/cli/explain.py": "the beginning of a term as the user types it",
-    "busbw_analysis/data/imported.py": "names and versions in logs of other tools",
-    "busbw_analysis/data/likeness.py": "names of variables, and commands of other tools",
-    "busbw_analysis/fitting/published.py": "names of GPUs as drivers give them",
-    "busbw_analysis/models/choices.py:_LIBRARY": "what MPI libraries say of themselves",
-    "busbw_analysis/models/choices.py:_OVERRIDE": "names of variables",
-    "busbw_analysis/models/choices.py:_refusals": "the device of an MPI library",
-    "busbw_analysis/models/choices.py:library_of": "the version of an MPI library",
-    "busbw_analysis/peaks/transports.py": "variables of communication libraries",
-    "busbw_analysis/report/svg.py": "SVG that matplotlib wrote",
-    # text that is written: escaped, cut into lines, spelled
-    "busbw/escape.py": "escapes text from outside",
-    "busbw/measure/supplements.py:measure_step_parts": "a name of a file",
-    "busbw/runs/records.py:Ended": "wording: a reason may begin with the status",
-    "busbw/runs/store.py:create": "a name of a folder",
-    "busbw/runs/store.py:utc_now": "the spelling of a time",
-    "busbw_analysis/data/imported.py:_run_of": "the spelling of a time",
-    "busbw_analysis/data/sources.py": "a file that was read: whether it is a report",
-    "busbw_analysis/data/sentences.py": "wording: capital letters",
-    "busbw_analysis/assembly/compose.py:folder_for": "a name of a folder, from those of runs",
-    "busbw_analysis/gate/outputs.py": "elements of XML; escapes text for GitHub and Markdown",
-    "busbw_analysis/report/document.py:three_digits": "digits of a number",
-    "busbw_analysis/report/to_html.py": "typesetting: digits behind a point",
-    "busbw_analysis/report/to_markdown.py": "escapes text for Markdown",
-    "busbw_analysis/report/to_terminal.py": "typesetting: lines of a paragraph",
-    # members of a set that are two words
-    "busbw_analysis/diagnosis/answer.py:_headline": "a set of statuses",
-    "busbw_analysis/diagnosis/findings.py:_clocks": "a tuple of flags",
-}
-"""A folder (``…/``), a module, or a function, class or constant of a module → what it reads that is not the product's
-own text. A new reader is one row; everything else is a field of a record, and its text is made last.
-"""
+READERS: Final[dict[str, str]] = tomllib.loads(
+    (Path(__file__).parents[1] / "data/text_readers.toml").read_text(encoding="utf-8")
+)
+"""Which places read text, and what it is."""
 
 
 class Use(NamedTuple):

@@ -318,48 +318,6 @@ def test_storage_reads_and_saves() -> None:
     assert asked("storage --sample DeepCAM --gpus 1 --achieved 1e15")["checkpoint_bytes"] is None
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        ("volumes --model 'Llama 9'", "model"),
-        ("volumes", "model"),
-        ("volumes --model layers=12", "model"),
-        ("volumes --model layers=12,hidden=768,heads=5", "model"),
-        ("volumes --model layers=12,hidden=-1", "model"),
-        ("volumes --model layers=12,hidden=0", "row"),
-        ("volumes --model layers=12,hidden=768,experts=8", "row"),
-        ("volumes --model 'Llama 3 8B' --layout pp=3", "divides"),
-        ("volumes --model 'Llama 3 8B' --layout zero=hsdp", "layout"),
-        ("volumes --model 'Llama 3 8B' --layout tq=2", "layout"),
-        ("volumes --model 'Llama 3 8B' --layout uneven=true", "layout"),
-        ("volumes --model 'Llama 3 8B' --layout nowhere.toml", "usage"),
-        ("volumes --model nowhere.toml", "usage"),
-        ("volumes --model 'Llama 3 8B' --layout pp=2 --stage 2", "layout"),
-        ("volumes --model 'MLP 1024' --layout cp=2 --seq 2", "no-attention"),
-        ("memory --model 'Llama 3 8B' --gpu H9000", "gpu"),
-        ("memory --model 'Llama 3 8B' --gpu H100", "gpu"),
-        ("memory --model 'Llama 3 8B' --gpu-memory 80GB", "usage"),
-        ("roofline --model 'Llama 3 8B' --gpu 'V100 SXM2'", "gpu"),
-        ("limits --constants days=0", "limits"),
-        ("limits --constants day=3", "limits"),
-        ("limits --network star:rate=1GB/s", "usage"),
-        ("limits --network '4X NDR'", "gpu"),
-        ("limits --plot nowhere/limits.svg", "usage"),
-        ("storage --gpus 1 --achieved 1e12", "storage"),
-        ("storage --gpus 1 --achieved 1e12 --sample DeepCAM --mtbf 3", "storage"),
-        ("storage --gpus 1 --achieved 1e12 --model 'Llama 3 8B' --mtbf 3", "storage"),
-        ("storage --gpus 1 --achieved -1 --sample DeepCAM", "storage"),
-        (f"storage --gpus 1 --achieved 1e12 --model 'Llama 3 8B' --from {STORED / 'runs/training'}", "storage"),
-        ("storage --gpus 1 --achieved 1e12 --model 'Llama 3 8B' --write-rate 1GB/s --mtbf -1", "storage"),
-        ("storage --gpus 1 --achieved 1e12 --sample DeepCAM --write-rate 1GB/s", "storage"),
-    ],
-)
-def test_what_cannot_be_is_refused_by_its_code(words: str, code: str) -> None:
-    error = refused(words)
-    assert error.code == code
-    assert "\n" not in str(error)
-
-
 def test_the_command_that_measures_a_missing_matmul_is_one_that_lets_the_plan_go_on(tmp_path: Path) -> None:
     sizes, ops = [1 << power for power in range(10, 25, 2)], ("all_reduce", "all_gather", "send_recv", "ping_pong")
     calls = [case(op, size, 2 if op == "ping_pong" else 4) for op in ops for size in sizes]

@@ -18,11 +18,10 @@ from testing.pipelines import play
 from testing.synthetic import Piece, World, case, synthetic_run
 
 from busbw.cli.main import main
-from busbw.errors import AnalysisError, BusbwError, UsageError
+from busbw.errors import AnalysisError, UsageError
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs.store import read
 from busbw.workloads.model_rows import Model, flop_per_token, models, one_expert
-from busbw_analysis.cli.training import training
 from busbw_analysis.cli.training_options import measured_step, network_named
 from busbw_analysis.data.sources import find
 from busbw_analysis.data.summary import CaseSummary
@@ -503,19 +502,6 @@ def test_only_long_sequences_are_divided(sequence: int, cp: int) -> None:
     assert max(planned.step.layout.cp for planned in found.layouts) == cp
 
 
-@pytest.mark.parametrize(
-    "impossible",
-    [
-        "--measured 'dp=8,tp=2,zero=1: 1s'",
-        "--measured 'dp=8,tp=2,zero=1: 40s' --measured 'tp=8: 2s'",
-        "--achieved 2e15",
-    ],
-)
-def test_what_no_gpu_can_do_is_refused(impossible: str) -> None:
-    words = shlex.split(f"training plan --model 'Llama 3 8B' --gpus 16 --network '4X NDR' {impossible}")
-    assert CliRunner().invoke(main, words).exit_code == 2
-
-
 def test_a_plan_closes_on_what_one_measured_step_would_tell() -> None:
     words = "--model 'Llama 3 8B' --gpus 16 --network '4X NDR' --layout tp=2,pp=1,cp=1"
     before = asked(words)
@@ -615,56 +601,6 @@ def test_the_gpu_is_that_of_the_run() -> None:
     assert found is not None
     assert found.name == "H100 SXM5"
     assert gpu_of_runs(read_results([read(SAMPLE)])) is None, "its ranks were on processors"
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        ("--model 'Llama 3 8B' --gpus 8", "network"),
-        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --layout sync=every", "layout"),
-        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --layout zero=4", "layout"),
-        ("--model 'Llama 3 8B' --gpus 8 --network 9X", "network"),
-        ("--model 'Llama 3 8B' --gpus 8 --network '4X NDR' --gpu 'A40'", "gpu"),
-        (f"--model 'Llama 3 8B' --gpus 7 {NETWORK} --layout tp=3", "divides"),
-        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --layout dp=3", "divides"),
-        (f"--model 'Llama 3 405B' --gpus 8 {NETWORK}", "never-fits"),
-        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --overlap 2", "overlap"),
-        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --achieved 200%", "compute"),
-        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --gpu 'V100 SXM2'", "gpu"),
-        (f"--model 'Llama 3 8B' --gpus 8 --from {SAMPLE}", "compute"),
-        (f"--model 'Llama 3 8B' --gpus 8 --from {SAMPLE} --achieved 1e12 --layout dp=8 --ranks-per-host 4", "no-price"),
-        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --plot nowhere/plan.svg", "usage"),
-        *[
-            (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} {option}", code)
-            for option, code in (
-                *[("--achieved 0.6", "compute"), ("--achieved 60", "compute")],
-                *[("--gpu-memory 80", "memory"), ("--layout uneven=no", "layout")],
-            )
-        ],
-    ],
-)
-def test_what_cannot_be_planned_is_refused_by_its_code(words: str, code: str) -> None:
-    with pytest.raises(BusbwError) as error:
-        training.main(["plan", *shlex.split(words)], standalone_mode=False)
-    assert error.value.code == code
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("words", "there"),
-    [
-        ("--model 'Mixtral 8x7B' --gpus 64 --layout ep=16", "ep of 1, 2, 4, 8"),
-        ("--model 'Llama 3 8B' --gpus 8 --layout tp=3", "tp of 1, 2, 4, 8"),
-        ("--model 'Llama 3 8B' --gpus 8 --layout dp=8 --batch 4", "dp of 1, 2, 4"),
-        ("--model 'Llama 3 8B' --gpus 8 --layout dp=2,tp=2,pp=1,cp=1", "the product 8"),
-        ("--model 'Llama 3 8B' --gpus 16 --batch 16 --layout dp=16,tp=2", "divides 16, which 32 does not"),
-        ("--model 'Llama 3 8B' --gpus 8 --batch 24 --layout micro-batch=5", "micro-batch of 1, 2, 3, 4, 6, 8, 12, 24"),
-    ],
-)
-def test_degrees_that_no_layout_has_are_refused_with_those_that_there_are(words: str, there: str) -> None:
-    with pytest.raises(UsageError) as error:
-        training.main(["plan", *shlex.split(f"{words} {NETWORK}")], standalone_mode=False)
-    assert str(error.value).endswith(there)
 
 
 def test_what_a_run_does_not_tell_the_network_does() -> None:

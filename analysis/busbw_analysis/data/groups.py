@@ -10,7 +10,6 @@ from typing import Any, Final, overload
 
 import numpy as np
 
-from busbw.ops import LATENCIES
 from busbw.runs.records import Case
 from busbw_analysis.data.intervals import (
     LAUNCHES_FOR_AN_INTERVAL,
@@ -304,9 +303,7 @@ class Groups(Sequence[GroupSummary]):
         mine = slice(first, first + int(self.launches[group]))
         printed = rows.statistic[first] != ""
         time_ns, case = float(self.time_ns[group]), self.case
-        # Half of an overlapped sample is computation, so size over time is not a bandwidth.
-        rated = case.size_bytes and case.mode != "overlap" and case.op not in LATENCIES
-        rate = case.size_bytes / time_ns * 1e9 if rated else None
+        rate = case.size_bytes / time_ns * 1e9 if case.has_rate else None
         bus_factor = _known(rows.bus_factor[first])
         p5, middle, p95 = rows.p5_ns[mine], rows.median_ns[mine], rows.p95_ns[mine]
         columns = (rows.fastest_ns[mine], p5, p95, (p95 - p5) / 2 / middle, rows.span_ns[mine])

@@ -125,6 +125,7 @@ _RATE: Final = (
     f"CASE WHEN size_bytes > 0 AND mode <> 'overlap' AND NOT list_contains({sorted(LATENCIES)}, op) "
     "THEN size_bytes / median_ns * 1e9 END"
 )
+"""``Case.has_rate`` in SQL."""
 _TIMES: Final = {
     "median_ns": "median time of a call, slowest rank",
     **dict.fromkeys(("mean_ns", "p5_ns", "p95_ns", "p99_ns"), "mean and percentiles"),

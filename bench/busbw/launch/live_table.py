@@ -17,7 +17,7 @@ from rich.text import Text
 
 from busbw.escape import plain_text
 from busbw.launch.run_session import Listener
-from busbw.ops import LATENCIES, OPS
+from busbw.ops import OPS
 from busbw.ops.groups import Ranks
 from busbw.runs.cases import Cases, in_words
 from busbw.runs.plan import Plan
@@ -220,14 +220,12 @@ def _slowest(blocks: Sequence[Measurement]) -> _Slowest:
     interval = median_interval(times, tau=autocorrelation_time(times))
     median = interval.median
     ends = None if interval.low is None or interval.high is None else (median - interval.low, interval.high - median)
-    # An overlapped sample includes computation, so that its time gives no rate.
-    sized = case.size_bytes > 0 and case.mode != "overlap" and case.op not in LATENCIES
     return _Slowest(
         ranks=ranks,
         groups=len(joined),
         time_ns=median,
         half_width="–" if ends is None else f"±{max(ends) / median:.0%}",
-        rate=(OPS[case.op].factor(len(ranks)) or 1.0) * case.size_bytes / median * 1e9 if sized else None,
+        rate=(OPS[case.op].factor(len(ranks)) or 1.0) * case.size_bytes / median * 1e9 if case.has_rate else None,
     )
 
 

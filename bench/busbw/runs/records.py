@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 
 from busbw.errors import refuse_unknown
+from busbw.ops import LATENCIES
 from busbw.ops.settings import Access, AlgorithmSettings, HostSettings, PairSettings, TrafficSettings
 from busbw.ops.training import Workload
 from busbw.runs.facts import HostFacts
@@ -165,6 +166,11 @@ class Case(Configuration, frozen=True, kw_only=True):
             raise ValueError(
                 f"size_bytes {self.size_bytes}, ranks {self.ranks}, nodes {self.nodes}: want ≥ 0, ≥ 1, ≥ 1"
             )
+
+    @property
+    def has_rate(self) -> bool:
+        """Whether size over time is a rate: an overlapped sample includes computation."""
+        return self.size_bytes > 0 and self.mode != "overlap" and self.op not in LATENCIES
 
     @property
     def count(self) -> int:
