@@ -309,8 +309,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     except LogError as error:
         if is_recognised and reader is not _FAILURE and error.code in _SAYS_LITTLE and _has_failure(file, pasted):
             _read(name, file, _FAILURE, pasted)
-        unread_job = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang"}
-        if has_steps and (reader is _TABLE or unread_job):
+        is_unread = reader not in {_WATCHDOG, _FAILURE} and error.code in {*_SAYS_LITTLE, "hang"}
+        if has_steps and (reader is _TABLE or is_unread):
             raise of_training from error
         if reader is _TABLE and unread is not None and is_recognised:
             raise unread from error
