@@ -62,14 +62,13 @@ def logged(log: TrainingLog) -> Logged:
     """
     stated, batch = log.stated, log.steps[-1].batch
     times = step_times(msgspec.structs.replace(log, steps=tuple(step for step in log.steps if step.batch == batch)))
-    mesh = {name.removeprefix("mesh_"): int(degree) for name, degree in stated.items() if name.startswith("mesh_")}
-    gpus = _gpus(stated, mesh)
+    gpus = _gpus(stated, log.mesh)
     return Logged(
         log.source,
         times.unit,
         times.typical,
         _model(stated),
-        _settings(stated, mesh),
+        _settings(stated, log.mesh),
         gpus,
         batch or _whole(stated, "batch"),
         _whole(stated, "sequence"),
@@ -113,9 +112,8 @@ def _model(stated: Mapping[str, str]) -> dict[str, Any] | None:
         keys["kv_heads"] = groups
     activation = stated.get("activation", "").lower()
     keys["gated"] = activation in {"true", "fast"} or activation.endswith("glu") or "ffn_multiple" in stated
-    if (
-        multiple := _whole(stated, "ffn_multiple")
-    ) is not None:  # https://github.com/pytorch/torchtitan/blob/main/torchtitan/models/llama3/model.py
+    # https://github.com/pytorch/torchtitan/blob/main/torchtitan/models/llama3/model.py
+    if (multiple := _whole(stated, "ffn_multiple")) is not None:
         wide = int((_real(stated, "ffn_multiplier") or 1) * (8 * keys["hidden"] // 3))
         keys["ffn"] = -(-wide // multiple) * multiple
     if "experts" not in keys:

@@ -163,8 +163,8 @@ class TrainingLog(msgspec.Struct, frozen=True, kw_only=True):
     steps: in the order of the log; of lines of several ranks about a step, the slowest
     peak: FLOP/s that the program divides by for its utilisation
     timed_out: whether torch's watchdog of NCCL ended the job
-    stated: what it printed of the model and its layout before the first step, by key of ``_STATED``; the degrees of
-    torchtitan's mesh as ``mesh_tp``
+    stated: what it printed of the model and its layout before the first step, by key of ``_STATED``
+    mesh: degrees of torchtitan's mesh, by its names
     """
 
     program: str
@@ -174,6 +174,7 @@ class TrainingLog(msgspec.Struct, frozen=True, kw_only=True):
     peak: float | None = None
     timed_out: bool = False
     stated: dict[str, str] = msgspec.field(default_factory=dict)
+    mesh: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
@@ -181,13 +182,14 @@ def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
     read_of: dict[str, list[StepLine]] = {}
     peak, timed_out = None, False
     stated: dict[str, str] = {}
+    mesh: dict[str, int] = {}
     for line in clean(_FIRST.sub(r"\1=", line) for line in lines):
         text = line.text
         timed_out = timed_out or TIMEOUT in text
         if (match := _PEAK.search(text)) is not None:
             peak = number(match[1])
         if not read_of:
-            _state(text, stated)
+            _state(text, stated, mesh)
         if _LIKELY.search(text) is None:
             continue
         for name, step, value, _, factor in _COMPILED:
@@ -208,11 +210,12 @@ def read(source: str, lines: Iterable[str]) -> TrainingLog | None:
         peak=peak,
         timed_out=timed_out,
         stated=stated,
+        mesh=mesh,
     )
 
 
-def _state(text: str, stated: dict[str, str]) -> None:
-    """Add what a line states to ``stated``, unless it is there."""
+def _state(text: str, stated: dict[str, str], mesh: dict[str, int]) -> None:
+    """Add what a line states to ``stated``, unless it is there, and the degrees of a mesh to ``mesh``."""
     text = _IN_WORDS.sub(lambda words: words[0].replace(" ", "_"), text)
     for word in _WORD.finditer(text):
         key = _KEYS.get(word[0])
@@ -222,9 +225,9 @@ def _state(text: str, stated: dict[str, str]) -> None:
     for key, sentence in _SENTENCES:
         if (said := sentence.search(text)) is not None:
             stated.setdefault(key, said[1])
-    if (mesh := _MESH.search(text)) is not None:
-        degrees = _OF_MESH.findall(mesh[1]) or zip(_NAME.findall(mesh[1]), _DEGREE.findall(mesh[1]), strict=False)
-        stated.update((f"mesh_{name}", degree) for name, degree in degrees)
+    if (said := _MESH.search(text)) is not None:
+        degrees = _OF_MESH.findall(said[1]) or zip(_NAME.findall(said[1]), _DEGREE.findall(said[1]), strict=False)
+        mesh.update((name, int(degree)) for name, degree in degrees)
 
 
 def _step(line: int, step: int, value: float, text: str) -> StepLine:
