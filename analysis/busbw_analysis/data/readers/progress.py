@@ -399,70 +399,21 @@ FAILURES: Final = (
 """The first that a log has is its answer: the one that says most comes first."""
 _SIGNS: Final = tuple(re.compile(failure.sign) for failure in FAILURES)
 _SIGN: Final = re.compile("|".join(failure.sign for failure in FAILURES).encode())
-_WORDS: Final = (
-    *(
-        "rror",
-        "ail",
-        "Timed out",
-        "timed out",
-        "imeout",
-        "imed out",
-        "nable to",
-        "losed by",
-        "efused",
-        "hut down",
-        "EADDRINUSE",
-    ),
-    *(
-        "issing ranks",
-        "Stalled",
-        "stuck for",
-        "no socket",
-        "No socket",
-        "uplicate GPU",
-        "ut of memory",
-        "oom-kill",
-        "llegal",
-    ),
-    *(
-        "ligned",
-        "device-side",
-        "Xid (",
-        "fallen off",
-        "exit",
-        "Exit code",
-        "ignal",
-        "remote p",
-        "ncclRem",
-        "ncclSys",
-        "ncclUnh",
-        "ncclIn",
-        "invalid",
-        "slots",
-    ),
-    *(
-        "Permission",
-        "complete a TCP",
-        "not access",
-        "loading shared",
-        "n't connect",
-        "retry c",
-        "RETRY",
-        "wr_id",
-        "Invalid",
-    ),
-    *("Got completion", "Software caused", "Test timeout"),
-    *("Root Cause", "No route", "reset by", "unreachable", "mismatch", "UNDELIVER", "rank  "),
+_MAY_FAIL: Final = re.compile(
+    "rror|ail|ime(?:d )?out|nable to|losed by|efused|hut down|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
+    "|uplicate GPU|ut of memory|oom-kill|llegal|ligned|device-side|Xid [(]|fallen off|exit|Exit code|ignal|remote p"
+    "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|n't connect|retry c"
+    "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER|rank  "
 )
-"""One of these is in every line that is about a failure; they are found faster than the signs."""
+"""In every line that is about a failure, and found faster than the signs."""
+_MAY_FAIL_BYTES: Final = re.compile(_MAY_FAIL.pattern.encode())
 
 
 class _Sign:
     """Finds the first line that is about a failure."""
 
     def search(self, text: bytes) -> re.Match[bytes] | None:
-        words = [word.encode() for word in _WORDS]
-        lines = (line for line in text.split(b"\n") if any(word in line for word in words))
+        lines = filter(_MAY_FAIL_BYTES.search, text.split(b"\n"))
         return next(filter(None, map(_SIGN.search, lines)), None)
 
 
@@ -471,7 +422,7 @@ SIGN: Final = _Sign()
 
 def may_fail(text: str) -> bool:
     """Whether a line may be about a failure."""
-    return any(word in text for word in _WORDS)
+    return _MAY_FAIL.search(text) is not None
 
 
 _FIRST_OF_TORCHRUN: Final = re.compile(r"Root Cause \(first observed failure\)")
