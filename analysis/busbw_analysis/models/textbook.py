@@ -402,7 +402,7 @@ TEXTBOOK: tuple[CostModel, ...] = (
         "reduce_scatter",
         "recursive-halving",
         _folded,
-        "lg n α + (n−1)/n S β + (n−1)/n S γ, n a power of 2; for other n = 2^⌊lg n⌋ + r (⌊lg n⌋ + 2) α + "
+        "lg n α + (n−1)/n S β + (n−1)/n S γ, n a power of 2. Other n = 2^⌊lg n⌋ + r: (⌊lg n⌋ + 2) α + "
         "(1 + (K+1)/n) S β + (1 + K/n) S γ, K = Σ over d = 1, 2, 4 … below 2^⌊lg n⌋ of d + min(r, d)",
         f"{THAKUR}; counted for other n",
         sent=lambda n, *_: folds(n, share(n), 1 + (in_pairs(n) + 1) / n),

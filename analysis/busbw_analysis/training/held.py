@@ -1,7 +1,8 @@
 """How far predicted steps were from measured ones, by kind, and what was never held against a measurement.
 
-The rows are those of ``tests/data/training/truth``. Three numbers were fitted to half of them, ``LAUNCH``,
-``STARTED`` and ``UNALIGNED`` of ``kernels.py``, and the delay of a call on vTrain's node, which only the tests use.
+The rows are those of ``tests/data/training/truth``. Three numbers were fitted to vTrain's rows that no
+checksum holds out, ``LAUNCH``, ``STARTED`` and ``UNALIGNED`` of ``kernels.py``, and the delay of a call on vTrain's
+node, which only the tests use.
 ``tests/unit/test_training_truth.py`` holds the rows to this.
 """
 

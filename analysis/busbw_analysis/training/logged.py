@@ -48,7 +48,7 @@ class Logged:
         needed = (
             (self.model or model, "the model (--model 'Llama 3 8B', or layers=24,hidden=2048)"),
             (gpus or settings.get("dp"), "the number of GPUs (--gpus)"),
-            (self.settings or settings, f"the layout (--measured 'tp=8,pp=4,dp=2: {self.source}' instead of --from)"),
+            (self.settings or settings, "the layout (--measured 'tp=8,pp=4,dp=2: LOG' instead of --from LOG)"),
             (batch, "the sequences of a step (--batch)"),
             (sequence, "the tokens of a sequence (--seq)"),
         )
