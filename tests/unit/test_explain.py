@@ -61,7 +61,15 @@ def test_every_code_of_a_finding_is_explained(code: str) -> None:
 
 @pytest.mark.parametrize(
     ("word", "found"),
-    [("mode", {"mode"}), ("count", {"count"}), ("S", {"S"}), ("launch", {"Launch"}), ("skew", {"Skew", "skew>10%"})],
+    [
+        ("mode", {"mode"}),
+        ("count", {"count"}),
+        ("S", {"S"}),
+        ("launch", {"Launch"}),
+        ("skew", {"Skew", "skew>10%"}),
+        ("algbw", {"algbw"}),
+        ("of peak", {"Of peak"}),
+    ],
 )
 def test_a_whole_word_is_meant_before_longer_ones_that_begin_with_it(word: str, found: set[str]) -> None:
     assert set(meanings(word)) == found
@@ -73,6 +81,8 @@ def test_no_meaning_is_printed_twice(word: str) -> None:
     assert len(texts) == len(set(texts)) > 0
 
 
-def test_an_unknown_word_is_refused() -> None:
-    with pytest.raises(UsageError):
-        explain.main(["bandwith"], standalone_mode=False)
+@pytest.mark.parametrize(("word", "near"), [("bandwith", False), ("foo", False), ("convergd", False), ("bimodl", True)])
+def test_an_unknown_word_is_refused_with_those_that_it_may_be(word: str, near: bool) -> None:
+    with pytest.raises(UsageError) as refused:
+        explain.main([word], standalone_mode=False)
+    assert ("near:" in str(refused.value)) is near

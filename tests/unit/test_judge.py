@@ -114,7 +114,7 @@ def test_words_about_the_peak(copies: float, status: str, share: float) -> None:
     world = World(by_op={"memory_copy": copying(copies)}, sample_noise=0.0)
     found = verdict(judged(cases, world), "all_reduce", 16 * MIB)
     assert found.status == status
-    assert (found.by, found.peak) == ("peak", "memory copy of node0")
+    assert (found.by, found.peak) == ("peak", "memory_copy of 4 ranks on node0")
     assert found.peak_share == pytest.approx(share, rel=0.02)
     assert (found.peak_doubted, found.doubt) == (False, None)
 

@@ -17,7 +17,8 @@ _WORD: Final = re.compile(r"[\w-]")
 
 
 def meanings(words: str) -> dict[str, str]:
-    """The terms that begin with ``words`` and their meanings: those that have them as whole words, if any do.
+    """The terms that begin with ``words`` and their meanings: the term of these words and the flags that begin with
+    them, else those that have them as whole words, if any do.
 
     Terms of one meaning are one entry, the shortest first; without ``words`` the flags are meant.
     """
@@ -25,7 +26,8 @@ def meanings(words: str) -> dict[str, str]:
     names = {**heading_terms(), **dict(glossary_terms()), **FLAGS} if given else FLAGS
     begun = {name: text for name, text in names.items() if name.lower().startswith(given)}
     whole = {name: text for name, text in begun.items() if given and not _WORD.match(name, len(given))}
-    found = whole or begun
+    exact = {name: text for name, text in whole.items() if name.lower() == given or name in FLAGS}
+    found = exact or whole or begun
     terms = grouped(sorted(found, key=len) if given else found, found.__getitem__)
     return {", ".join(names): text for text, names in terms.items()}
 
@@ -41,7 +43,7 @@ def explain(words: tuple[str, ...]) -> None:
     shown = meanings(given)
     if not shown:
         names = [name.lower() for name in {**heading_terms(), **dict(glossary_terms()), **FLAGS}]
-        near = get_close_matches(given.lower(), names, cutoff=0.5)
+        near = get_close_matches(given.lower(), names, cutoff=0.75)
         meant = f"; near: {', '.join(near)}" if near else ""
         raise UsageError(f"{given!r} is no flag or heading{meant}; busbw explain shows all flags")
     echo(render_lines([*shown.items()]))

@@ -511,7 +511,7 @@ def trust_in(judgement: Judgement, *, advise: bool) -> tuple[int, tuple[str, ...
         text = f"{many}{where} {shown_from(smallest_difference(math.log1p(scatter), launches, tests))}"
     asked = [verdict for verdict in judgement.verdicts if verdict.op in judgement.asked]
     undecided = [verdict for verdict in asked if verdict.status == "undecided"]
-    left = f"; no verdict: {_bands_of(undecided)}" if undecided else ""
+    left = f"; no verdict: {_bands_of(undecided)}" if 0 < len(undecided) < len(asked) else ""
     advice = more_launches(judgement) if advise else ""
     return sum(points), (f"{text}{left}", advice, pooled, _tested(judgement))
 

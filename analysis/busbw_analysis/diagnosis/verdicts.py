@@ -70,7 +70,7 @@ class Verdict:
     status: compares medians with fixed limits. ``undecided``: the interval or range of the launches contains the limit
         to slower, or the reference is doubted. ``faster``: all of the interval is.
     by: what decided the status; None if nothing did.
-    reached: the number that decided it, such as ``2.2× the model's time`` or ``97 % of plain TCP of node0``.
+    reached: the number that decided it, such as ``2.2× the model's time`` or ``97 % of tcp_stream of 2 ranks on n0``.
     why: what else a reader of the numbers must know; "" if nothing.
     latency_bound: at least half of the time does not depend on the size.
     indicative: there are fewer than 4 launches, so another launch may give another verdict.

@@ -88,7 +88,9 @@ class Gap:
     cases: tuple[str, ...] = ()
 
 
-NO_COMMON_CASE: Final = Gap("no-common-case", "no case has a result in the baseline and in the run")
+NO_COMMON_CASE: Final = Gap(
+    "no-common-case", "no case has a result in the baseline and in the run; give runs of the same plan"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -395,7 +395,7 @@ def _peak_in_host(series: Series, hardware: Hardware) -> Peak | Unavailable:
                 f"one message at a time from the first to the last of {len(in_turn.ranks)} ranks and back, measured in "
                 f"this run ({in_turn.op}, {format_size(in_turn.size_bytes)})"
             )
-            return _measured_peak(series, in_turn, host, in_turn.bytes_per_second, 1.0, basis)
+            return _measured_peak(series, in_turn, host, 2, in_turn.bytes_per_second, 1.0, basis)
         if stream is not None:
             cores = facts.environment(host).cpu.usable_cores
             if key.ranks == stream.ranks or (cores is not None and len(stream.ranks) <= cores):
@@ -406,16 +406,16 @@ def _peak_in_host(series: Series, hardware: Hardware) -> Peak | Unavailable:
 
 
 def _measured_peak(
-    series: Series, measured: HostRate, host: str, rate: float, times: float, basis: str, *clauses: str
+    series: Series, measured: HostRate, host: str, ranks: int, rate: float, times: float, basis: str, *clauses: str
 ) -> Peak:
-    """The peak of an op that moves ``times`` × S bytes through a host with the ``measured`` ``rate``, as ``basis`` and
-    ``clauses`` explain.
+    """The peak of an op that moves ``times`` × S bytes through a host with the ``measured`` ``rate`` of ``ranks`` ranks
+    together, as ``basis`` and ``clauses`` explain.
     """
     algbw = rate / times
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
     level: PeakLevel = "memory copy of a host" if measured.op == COPY else "plain TCP of a host"
-    what = f"{'memory copy' if measured.op == COPY else 'plain TCP'} of {host}"
-    basis, cases = f"{what}, {basis}", (measured.case,)
+    what = f"{measured.op} of {counted(ranks, 'rank')} on {host}"
+    basis, cases = f"{what}: {basis}", (measured.case,)
     return Peak(algbw, busbw, rate, level, host, what, basis, clauses, measured=True, cases=cases)
 
 
@@ -431,7 +431,7 @@ def _stream_peak(series: Series, hardware: Hardware, host: str, stream: HostRate
         f"measured in this run ({stream.op}, {format_size(stream.size_bytes)}), {format_rate(together)} for {ranks} "
         "ranks"
     )
-    return _measured_peak(series, stream, host, together, moved, basis, *clauses)
+    return _measured_peak(series, stream, host, ranks, together, moved, basis, *clauses)
 
 
 def _copying_peak(series: Series, hardware: Hardware, host: str) -> Peak | Unavailable:
@@ -455,7 +455,7 @@ def _copying_peak(series: Series, hardware: Hardware, host: str) -> Peak | Unava
         "reach another rank copied once"
     )
     clauses = (*_division(copied.bytes_per_second, series, moved, "copied"), *shared)
-    return _measured_peak(series, copied, host, copied.bytes_per_second, moved, basis, *clauses)
+    return _measured_peak(series, copied, host, len(copied.ranks), copied.bytes_per_second, moved, basis, *clauses)
 
 
 def _network_peak(series: Series, hardware: Hardware, crossing: Crossing) -> Peak | Unavailable:

@@ -344,7 +344,9 @@ def _of_op(alone: Sequence[Series], results: Iterable[Results], op: str) -> list
         states = ", ".join(sorted(became))
         raise AnalysisError(f"{op} has no usable curve in these runs: {states}", code="no-curve")
     there = ", ".join(sorted({series.key.op for series in alone})) or "no op with a curve"
-    raise AnalysisError(f"{op} was not measured in these runs; they have {there}", code="op-not-measured")
+    raise AnalysisError(
+        f"{op} was not measured in these runs; they have {there}; give --from a run that has it", code="op-not-measured"
+    )
 
 
 def _known(of_op: Iterable[Series], op: str) -> list[str]:

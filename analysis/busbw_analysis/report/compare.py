@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from busbw.runs.records import JSON
+from busbw.runs.records import JSON, Case
 from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.as_json import plain, values_of
 from busbw_analysis.data.bands import SIZES_OF_BANDS
@@ -194,7 +194,7 @@ def _sides(comparison: Comparison) -> Iterator[str]:
 def _curve(title: str, bands: Sequence[Compared], comparison: Comparison, *, cases: bool, explain: bool) -> Table:
     """The bands of one curve; ``explain``: note below how many launches would decide each undecided band."""
     columns: tuple[Column[_Line], ...] = (
-        Column("band", lambda line: line.name),
+        Column("size" if cases else "band", lambda line: line.name),
         *(_TIMES if cases else _SIZES),
         *_RATIOS,
         _VERDICT,
@@ -258,7 +258,10 @@ def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
         of_launches = "median over launches of each launch's median (its mean if the samples are bimodal)"
         statistic = "the number that the tool prints" if comparison.imported else of_launches
         yield f"A, B: {statistic}; the slowest of concurrent groups, the geometric mean of pairs"
-    yield f"a launch counts in a band with its geometric mean over the sizes; {SIZES_OF_BANDS}"
+    yield (
+        "a launch counts in a band with its geometric mean over the sizes, so its B/A need not lie between theirs; "
+        f"{SIZES_OF_BANDS}"
+    )
     if any(band.estimate.p_value is None and band.verdict.word in {"slower", "faster"} for band in comparison.bands):
         yield f"slower, faster without p: one number a side, at least {UNTESTED:g}× apart, no test"
     if any(band.estimate.p_value is not None for band in comparison.bands):
@@ -278,12 +281,16 @@ def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
 def left_out_lines(comparison: Comparison) -> Iterator[str]:
     """A sentence for every reason why cases were not compared."""
     several = len({(left.case.backend, left.case.ranks) for left in comparison.left_out}) > 1
-    reasons: list[tuple[str, str]] = []
+    reasons: list[tuple[tuple[str, str], Case]] = []
     for left in comparison.left_out:
         where = f" on {left.case.ranks} {left.case.backend} ranks" if several else ""
-        reasons.append((left.why, f"{case_name(left.case)}{where}"))
-    for why, names in by_key(reasons).items():
-        yield f"not compared, {why}: {', '.join(names)}"
+        reasons.append(((left.why, f"{label(left.case)}{where}"), left.case))
+    names = (
+        (why, f"{curve}, {len(cases)} sizes" if len(cases) > 1 else case_name(cases[0]) + curve[len(label(cases[0])) :])
+        for (why, curve), cases in by_key(reasons).items()
+    )
+    for why, curves in by_key(names).items():
+        yield f"not compared, {why}: {'; '.join(curves)}"
 
 
 def findings(comparison: Comparison) -> tuple[Finding, ...]:

@@ -570,7 +570,7 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
 def _verdict_cell(*verdicts: Verdict, overview: bool = False) -> Cell:
     """The worst of ``verdicts``, with its ratio; an ``overview`` leaves why a reference is doubted to the answer."""
     worst = min(verdicts, key=lambda verdict: (list(_SYMBOLS).index(verdict.status), -(verdict.model_ratio or 0.0)))
-    more = f" (worst of {len(verdicts)})" if len(verdicts) > 1 else ""
+    more = f" (worst of {len(verdicts)} curves)" if len(verdicts) > 1 else ""
     text = "cannot tell" if overview and worst.doubt else worst.text
     return Cell(f"{_SYMBOLS[worst.status]} {text}{more}", tone=TONES[worst.status])
 

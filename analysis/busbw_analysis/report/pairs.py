@@ -152,7 +152,8 @@ def _every_pair(
         f"{text(float(values.flat[cell]))} ({_pair_name(matrix, cell)})"
         for cell in (np.nanargmin(values), np.nanargmax(values))
     ]
-    caption = f"{what}: {' to '.join(ends)}, median pair {text(float(values.flat[matrix.middle]))}"
+    middle = f", median pair {text(float(values.flat[matrix.middle]))}" if len(matrix.ranks) > 2 else ""
+    caption = f"{what}: {' to '.join(ends)}{middle}"
     if len(matrix.ranks) <= _MOST_IN_A_HEATMAP:
         yield _by_ranks(caption, matrix, placements, values / factor, unit, folded=folded)
     else:
@@ -317,7 +318,7 @@ def rank_views(judgement: Judgement) -> Section:
     columns: tuple[Column[tuple[int, RankLateness | None]], ...] = (
         Column("Rank", lambda row: row[0], str),
         Column("Host", lambda row: hosts[row[0]] if row[0] < len(hosts) else None),
-        Column("Own time", lambda row: own.get(row[0]), _percent, "% of the slowest rank's"),
+        Column("Own time", lambda row: own.get(row[0]), _percent, "% of the slowest rank's, median over cases"),
         Column(name, lambda row: late_share(row[0]), str, "% of samples"),
         Column("Late", lambda row: row[1] and _late(row[1]), str, "% of samples"),
         Column("Late by", lambda row: row[1] and row[1].median_ns, format_time, "median"),
@@ -325,7 +326,7 @@ def rank_views(judgement: Judgement) -> Section:
         Column("Verdict", lambda row: row[1] and _VERDICTS[row[1].flagged]),
     )
     note = (
-        f"Own time: median over {len(whole)} cases. {name}: mean over the {len(waiting)} "
+        f"Own time: over {len(whole)} cases. {name}: mean over the {len(waiting)} "
         f"cases of operations that synchronise; by chance, each of n ranks has 1/n. "
         f"{_ENTRY if timed else _NO_ENTRY}{_late_note(together)} {_NO_INTERVAL}"
     )
@@ -351,8 +352,8 @@ def _late_note(group: GroupLateness | None) -> str:
     else:
         spread = "in brackets the range of launches" if group.launches > 1 else "one launch has no interval"
     return (
-        f" Late: last, by more than {format_time(group.release_ns)} and by {TIMES_USUAL:g} times the usual delay of "
-        f"{format_time(group.usual_ns)} (which normal ranks stay within in 4 of 5 samples); {spread}. A straggler is "
+        f" Late: last, by more than {format_time(group.release_ns)} and by {TIMES_USUAL:g} times the usual delay, "
+        f"{format_time(group.usual_ns)} (4 of 5 samples of normal ranks stay below); {spread}. A straggler is "
         f"late in at least {100 * LEAST_EXCESS:.0f} percentage points more samples than the next rank, costs "
         f"{LEAST_COST:.0%} of the time, and is late neither by chance nor in a few launches only."
     )

@@ -207,9 +207,9 @@ def share_of(group: GroupSummary, peak: Peak | None) -> float | None:
 
 
 def common_flags(every: Sequence[Sequence[str]], noun: str = "row") -> tuple[tuple[str, ...], str]:
-    """The flags of more than half of several rows or cases, and a note with their counts instead of them in each."""
+    """The flags of three quarters of several rows or cases, and a note with their counts instead of them in each."""
     counts = Counter(flag for flags in every for flag in flags)
-    common = {flag: count for flag, count in counts.items() if len(every) > 1 and 2 * count > len(every)}
+    common = {flag: count for flag, count in counts.items() if len(every) > 1 and 4 * count >= 3 * len(every)}
     named = ", ".join(f"{flag} ({count})" for flag, count in common.items())
     note = f"also on most of the {counted(len(every), noun)}, not repeated above: {named}" if named else ""
     return tuple(common), note

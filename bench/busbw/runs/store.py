@@ -464,8 +464,12 @@ def find(results_dir: Path, selector: str) -> Path:
     if selector and given.is_dir():
         held = list(folders(given))
         hint = f"give it as --results-dir {selector}" if held else "busbw list runs shows the names of runs"
-        holds = counted(len(held), "run")
-        message = f"{selector!r} is a folder of {holds}, but not a run: it has no {RUN_FILE}; {hint}"
+        holds = (
+            f"a folder of {counted(len(held), 'run')}, but not a run: it has no {RUN_FILE}"
+            if held
+            else (f"neither a run, which has a {RUN_FILE}, nor a folder of runs")
+        )
+        message = f"{selector!r} is {holds}; {hint}"
     elif runs:
         there = counted(len(runs), "run")
         message = f"{selector!r} not found: {where}, nor among the {there} in {results_dir} (busbw list runs)"
