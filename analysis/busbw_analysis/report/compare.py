@@ -258,10 +258,8 @@ def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
         of_launches = "median over launches of each launch's median (its mean if the samples are bimodal)"
         statistic = "the number that the tool prints" if comparison.imported else of_launches
         yield f"A, B: {statistic}; the slowest of concurrent groups, the geometric mean of pairs"
-    yield (
-        "a launch counts in a band with its geometric mean over the sizes, so its B/A need not lie between theirs; "
-        f"{SIZES_OF_BANDS}"
-    )
+    between = ", so its B/A need not lie between theirs" if cases else ""
+    yield f"a launch counts in a band with its geometric mean over the sizes{between}; {SIZES_OF_BANDS}"
     if any(band.estimate.p_value is None and band.verdict.word in {"slower", "faster"} for band in comparison.bands):
         yield f"slower, faster without p: one number a side, at least {UNTESTED:g}× apart, no test"
     if any(band.estimate.p_value is not None for band in comparison.bands):
