@@ -2,9 +2,12 @@
 
 import json
 import shutil
+import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
+import psutil
 import pytest
 from click.testing import CliRunner
 from testing.logs import LOGS
@@ -367,13 +370,23 @@ def test_ras_of_nccl_names_who_is_behind(text: str, expected: str, tmp_path: Pat
     assert refused.value.code == "hang"
 
 
-def test_an_interface_that_does_not_exist_is_named_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert BACKENDS["gloo"].missing() is None
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "bond4")
-    reason = BACKENDS["gloo"].missing()
-    assert reason is not None
-    assert "bond4" in reason
-    assert "lo" in reason
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        *(("", None), ("lo", None), ("ib0,lo", None), ("bond4", "'bond4'"), ("^lo", "'^lo'")),
+        *(("lo,bond4,down0", "'bond4' and 'down0'"), ("lo, ib0", "' ib0'")),
+    ],
+)
+def test_interfaces_that_gloo_cannot_use_are_named_before_a_run(
+    value: str, wrong: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    families = {"lo": socket.AF_INET, "ib0": socket.AF_INET6, "down0": psutil.AF_LINK}
+    addresses = {name: [SimpleNamespace(family=family)] for name, family in families.items()}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: addresses)
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [*enumerate(addresses)])
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", value)
+    words = f"GLOO_SOCKET_IFNAME={value} names {wrong}, but this host has lo, ib0, down0 (no address)"
+    assert BACKENDS["gloo"].missing() == (wrong and words)
 
 
 @pytest.mark.parametrize("archive", [None, "zip", "gztar"])

@@ -12,11 +12,14 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from busbw.backends.base import BackendRow
 from busbw.errors import refuse_unknown
 from busbw.runs.records import BackendTraits
 from busbw.system.environment import MPI_PACKAGES, NCCL_PACKAGES
 from busbw.system.sysfs import text_of
+from busbw.units import listed
 
 
 def _lazily(module: str, name: str) -> Callable[..., Any]:
@@ -28,6 +31,7 @@ def _lazily(module: str, name: str) -> Callable[..., Any]:
     return called
 
 
+_INTERNET = {socket.AF_INET, socket.AF_INET6}
 _NO_TORCH = "torch is not installed: pip install 'busbw[run]'"
 
 
@@ -40,12 +44,14 @@ def _gloo_missing() -> str | None:
 
 
 def no_interface() -> str | None:
-    """Why Gloo cannot use the interfaces that ``GLOO_SOCKET_IFNAME`` names; None if it can."""
-    named = [name.strip() for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name.strip()]
-    here = [name for _, name in socket.if_nameindex()]
-    if not (absent := [name for name in named if name not in here]):
+    """Why Gloo cannot use the interfaces that ``GLOO_SOCKET_IFNAME`` names, by exactly these names; None if it can."""
+    named = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    here = dict.fromkeys(name for _, name in socket.if_nameindex())
+    usable = [name for name, entries in psutil.net_if_addrs().items() if {one.family for one in entries} & _INTERNET]
+    if not (wrong := [name for name in named.split(",") if name and name not in usable]):
         return None
-    return f"GLOO_SOCKET_IFNAME names {', '.join(absent)}, but the interfaces of this host are {', '.join(here)}"
+    without = "".join(f", {name} (no address)" for name in here if name not in usable)
+    return f"GLOO_SOCKET_IFNAME={named} names {listed(map(repr, wrong))}, but this host has {', '.join(usable)}{without}"
 
 
 def _cuda_missing(what: str) -> str | None:
