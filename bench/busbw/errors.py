@@ -141,9 +141,19 @@ class ClockError(BusbwError):
 
 
 class LogError(BusbwError):
-    """The log of another tool contains no results, or those of several jobs; docs/logs.md lists the codes."""
+    """The log of another tool contains no results, or those of several jobs; docs/logs.md lists the codes.
+
+    answer: the first sentence, and all where ``lines`` is empty
+    lines: label and text of what follows, such as ``Why`` a job failed and what to ``Do``
+    follows: whether it says of a job what usually follows from a failure of another rank
+    """
 
     code = "not-a-log"
+    follows = False
+
+    def __init__(self, answer: str, lines: Iterable[tuple[str, str]] = (), *, code: str | None = None) -> None:
+        self.answer, self.lines = answer, tuple(lines)
+        super().__init__(". ".join([answer, *map(": ".join, self.lines)]), code=code)
 
 
 class AnalysisError(BusbwError):

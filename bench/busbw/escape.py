@@ -7,8 +7,10 @@ of the writing direction could reverse a sentence, and a line break could forge 
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TextIO
 
 import click
@@ -82,6 +84,29 @@ def output_columns(stream: TextIO | None = None) -> int:
         with suppress(OSError, ValueError):
             columns = os.get_terminal_size((stream or sys.stdout).fileno()).columns
     return max(_FEWEST_COLUMNS, columns or _COLUMNS_OF_A_FILE)
+
+
+_WIDEST_PROSE: Final = 120
+wrapped: Final = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+
+
+def prose_width() -> int:
+    """Columns for sentences: lines longer than 120 are hard to read."""
+    return min(output_columns(), _WIDEST_PROSE)
+
+
+def render_lines(labelled: Sequence[tuple[str, str]], start: str = "", width: int = 0) -> str:
+    """Labels in a column of their own, at least ``width`` wide, and their sentences, wrapped; every line begins with
+    ``start``.
+    """
+    width = 2 + max(width, *(len(label) for label, _ in labelled))
+    later = start + " " * width
+    room = prose_width()
+    return "\n".join(
+        line
+        for label, text in labelled
+        for line in wrapped(f"{label}:".ljust(width) + text, room, initial_indent=start, subsequent_indent=later)
+    )
 
 
 def say(text: object) -> None:

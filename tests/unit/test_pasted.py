@@ -407,6 +407,50 @@ def test_a_folder_or_archive_of_logs_is_read_as_its_logs(archive: str | None, tm
     assert CliRunner().invoke(main, ["compare", "--json", str(path), str(later)]).exit_code in {0, 3}
 
 
+GLOO, AFTER = "ifa != nullptr. Unable to find address for: ib0", "RuntimeError: Connection reset by peer [10.0.0.1]:42"
+"""A failure, and what follows from it on another rank."""
+
+
+@pytest.mark.parametrize("archive", [None, "gztar"])
+def test_logs_of_a_job_that_failed_have_one_answer(archive: str | None, tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    texts = {"n0/err": AFTER, "n1/err": GLOO, "n2/err": GLOO, "notes": "nothing to read here"}
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text + "\n", encoding="utf-8")
+    path = shutil.make_archive(str(tmp_path / "packed"), archive, folder) if archive else str(folder)
+    result = CliRunner().invoke(main, ["show", path], env={"COLUMNS": "200"})
+    assert result.exit_code == 1
+    first, *others = result.output.splitlines()
+    assert first.startswith("busbw: jobs or ranks failed in 3 of 3 logs; look first at n1/err: the job failed")
+    assert [line.partition(": ")[0] for line in others if not line.startswith(" ")] == ["Why", "Do", "Log", "Log"]
+    assert "n1/err and n2/err: the job failed" in result.output
+
+
+def test_a_log_of_a_job_that_failed_is_named_beside_others(tmp_path: Path) -> None:
+    (tmp_path / "err").write_text(f"{HEADER}{GLOO}\n", encoding="utf-8")
+    shutil.copy(LOGS / "nccl-tests-2.19.txt", tmp_path / "good")
+    result = CliRunner().invoke(main, ["show", str(tmp_path)], env={"COLUMNS": "200"})
+    assert result.exit_code == 1
+    assert "failed in 1 of 2 logs; look first at err: " in result.output
+    assert "leave these logs out" in result.output
+
+
+@pytest.mark.parametrize("command", ["show", "report", "fit"])
+def test_an_answer_about_a_failed_job_is_folded(command: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(GLOO, encoding="utf-8")
+    result = CliRunner().invoke(main, [command, str(tmp_path / "log")], env={"COLUMNS": "80"})
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.partition(":")[0] for line in lines if not line.startswith(" ")] == ["busbw", "Why", "Do"]
+
+
+def test_a_heading_of_a_matrix_below_one_of_copies_is_no_heading(tmp_path: Path) -> None:
+    text = " Device to Host Bandwidth, 1 Device(s)\n   D\\D     0      1\n     0   1.5   2.5\n 32000000 12.5\n"
+    assert len(read(tmp_path, text).rows) == 2
+
+
 @pytest.mark.parametrize(("content", "code"), [(b"no archive", "unreadable"), (None, "not-a-log")])
 def test_an_archive_without_logs_is_refused(content: bytes | None, code: str, tmp_path: Path) -> None:
     path = tmp_path / "logs.zip"

@@ -7,11 +7,10 @@ from typing import Final
 import click
 
 from busbw.errors import UsageError
-from busbw.escape import echo
+from busbw.escape import echo, render_lines
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.summary import FLAGS
 from busbw_analysis.report.run import glossary_terms, heading_terms
-from busbw_analysis.report.to_terminal import render_lines
 
 _WORD: Final = re.compile(r"[\w-]")
 

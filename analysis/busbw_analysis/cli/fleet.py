@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from busbw.errors import BusbwError, UsageError
-from busbw.escape import echo, plain_text
+from busbw.escape import echo, plain_text, render_lines
 from busbw.runs import store
 from busbw.runs.asked import LEAST_NODES
 from busbw.runs.plan import override, read_suite
@@ -28,7 +28,7 @@ from busbw_analysis.fleet.cost import Cost, cost_of
 from busbw_analysis.fleet.search import Options
 from busbw_analysis.fleet.topology import read_topology
 from busbw_analysis.fleet.verdicts import FleetJudgement
-from busbw_analysis.report.to_terminal import render, render_lines
+from busbw_analysis.report.to_terminal import render
 from busbw_analysis.training.machine import GivenNetwork, machine_of
 
 _SUITE: Final = "fleet"

@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from busbw.errors import StoreError, UsageError
-from busbw.escape import echo, plain_text
+from busbw.escape import echo, plain_text, render_lines
 from busbw.runs import store
 from busbw.runs.files import replaced, store_errors
 from busbw.runs.records import JSON
@@ -33,7 +33,6 @@ from busbw_analysis.gate.prolog import measured_here
 from busbw_analysis.gate.rules import Rule, read_rules, with_usual
 from busbw_analysis.gate.suggestion import suggested
 from busbw_analysis.gate.verdicts import Gate, Since, gate_of
-from busbw_analysis.report.to_terminal import render_lines
 
 DETECT: Final = 0.1
 """The slowdown, as a share, that a gate without rules must be able to see, or what counts as equal if that is more."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 
 from busbw.errors import UsageError, refuse_unknown
-from busbw.escape import as_cell, echo, echo_toned, plain_text
+from busbw.escape import as_cell, echo, echo_toned, plain_text, render_lines
 from busbw.ops import OPS
 from busbw.runs import collection, store
 from busbw.runs.records import JSON
@@ -28,7 +28,7 @@ from busbw_analysis.history.text import answer_lines, case_table
 from busbw_analysis.history.trends import Selection, history_of
 from busbw_analysis.history.views import Views, views_of
 from busbw_analysis.report.document import Column, table
-from busbw_analysis.report.to_terminal import lines, render_lines
+from busbw_analysis.report.to_terminal import lines
 
 _SHARD: Final = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 _MANY: Final = 100

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from busbw.errors import UsageError
-from busbw.escape import echo, echo_toned
+from busbw.escape import echo, echo_toned, render_lines
 from busbw.runs.records import JSON
 from busbw.shared_options import FILE, as_json_option, results_dir_option
 from busbw.system.catalog import catalogue
@@ -31,7 +31,7 @@ from busbw_analysis.report import compare as compare_tables
 from busbw_analysis.report.document import SEVERITY, TONES, Block, Section
 from busbw_analysis.report.fits import crossing_table, fits_table, names_apart, nccl_choices, nccl_table
 from busbw_analysis.report.show import about, show_blocks, show_rows
-from busbw_analysis.report.to_terminal import lines, render_lines
+from busbw_analysis.report.to_terminal import lines
 
 
 @click.command()

@@ -7,15 +7,17 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from time import time
-from typing import IO, Any, Final, TypeVar, cast
+from typing import IO, Any, Final, NoReturn, TypeVar, cast
 
 from busbw.errors import LogError, StoreError, UsageError
 from busbw.runs import files, store
+from busbw.units import listed
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.imported import LogFacts, run_of
 from busbw_analysis.data.kept import Summarised, read_summarised, summarised
 from busbw_analysis.data.readers import flight, json_text
@@ -24,6 +26,9 @@ from busbw_analysis.data.readers.logs import is_log, read_file, reader_named
 _HEAD_BYTES: Final = 1 << 16
 _ARCHIVES: Final = frozenset({".zip", ".tar", ".tgz", ".tbz2", ".txz"})
 _MOST_FILES: Final = 10_000
+_OF_JOBS: Final = frozenset({"job-failed", "hang"})
+"""Codes of errors that say why a log has no result."""
+_MOST_NAMED: Final = 8
 REPORT_FILES: Final = ("report.html", "report.md", "report.json")
 """What `busbw report` writes beside a log."""
 _REPORT: Final = re.compile(
@@ -140,6 +145,8 @@ def logs_in(selector: str, unpacked: Callable[[], Path]) -> tuple[str, ...]:
         for file in sorted(members)
         if not (file.parent / store.RUN_FILE).is_file() and _is_log(file) and not _is_report(file)
     )
+    # Without a result, the answer is in messages of jobs that failed.
+    logs = logs or tuple(str(file) for file in sorted(members) if _is_log(file, failed=True))
     if not logs and folder != path:
         raise LogError(f"{path}: none of {len(members)} files is a log that busbw can read", code="not-a-log")
     dumps = {log: dump for log in logs if (dump := _dump_of(Path(log))) is not None}
@@ -156,10 +163,10 @@ def _dump_of(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _is_log(path: Path) -> bool:
+def _is_log(path: Path, *, failed: bool = False) -> bool:
     try:
         with files.opened(path) as file:
-            return is_log(file)
+            return is_log(file, failed=failed)
     except OSError:
         return False
 
@@ -210,4 +217,30 @@ def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None
         options = ", ".join("--format" if name == "reader" else f"--{name}" for name in given)
         message = f"{options}: only for logs of other tools; {inputs[0].path} is a busbw run, which records these facts"
         raise UsageError(message)
-    return [entry.read(facts) for entry in inputs]
+    read: list[Summarised] = []
+    failed: list[tuple[Path, LogError]] = []
+    for entry in inputs:
+        try:
+            read.append(entry.read(facts))
+        except LogError as error:
+            if len(inputs) == 1 or error.code not in _OF_JOBS:
+                raise
+            failed.append((entry.path, error))
+    if failed:
+        _refuse_failed(failed, len(inputs))
+    return read
+
+
+def _refuse_failed(failed: Sequence[tuple[Path, LogError]], logs: int) -> NoReturn:
+    """Raises LogError that says which of several logs are of jobs that failed, how, and where to look first."""
+    parts = 1 if len({path.name for path, _ in failed}) == len(failed) else 2
+    told = [
+        ("/".join(path.parts[-parts:]), error.answer.removeprefix(f"{path.name}: "), error) for path, error in failed
+    ]
+    first, text, root = min(told, key=lambda one: (one[2].follows, one[2].code != "job-failed"))
+    names_of = by_key((text, name) for name, text, _ in told)
+    shown = [("Log", f"{listed(names, _MOST_NAMED)}: {text}") for text, names in [*names_of.items()][:_MOST_NAMED]]
+    more = [("Log", f"{len(names_of) - _MOST_NAMED} other answers")] if len(names_of) > _MOST_NAMED else []
+    others = [] if len(failed) == logs else [("Do", "leave these logs out to see the results of the others")]
+    answer = f"jobs or ranks failed in {len(failed)} of {logs} logs; look first at {first}: {text}"
+    raise LogError(answer, [*root.lines, *others, *shown, *more], code=root.code)

@@ -1,44 +1,21 @@
 """Render tables and paragraphs as aligned text for a terminal; headings and notes begin with ``#``."""
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final, TypeAlias
 
-from busbw.escape import output_columns
+from busbw.escape import output_columns, prose_width, wrapped
 from busbw_analysis.report.document import MISSING, Block, Cell, Paragraph, Section, Table, Tone
 
 Line: TypeAlias = tuple[tuple[str, Tone], ...]
 """The segments of a line, each with its tone."""
 
-_WIDEST_PROSE: Final = 120
-"""Longer lines are hard to read."""
-_wrap: Final = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
 _NUMBERS: Final = 3
 """A table of numbers shows at least so many columns beside each other."""
 _SHORT: Final = 24
 """Longest name that stays in its column where others have a line of their own."""
 _BELOW: Final = "    | "
 """Prefix of text below a row: external words must not begin a line, where they could pass for another row."""
-
-
-def _prose_width() -> int:
-    return min(output_columns(), _WIDEST_PROSE)
-
-
-def render_lines(labelled: Sequence[tuple[str, str]], start: str = "", width: int = 0) -> str:
-    """Labels in a column of their own, at least ``width`` wide, and their sentences, wrapped; every line begins with
-    ``start``.
-    """
-    width = 2 + max(width, *(len(label) for label, _ in labelled))
-    later = start + " " * width
-    room = _prose_width()
-    return "\n".join(
-        line
-        for label, text in labelled
-        for line in _wrap(f"{label}:".ljust(width) + text, room, initial_indent=start, subsequent_indent=later)
-    )
 
 
 def render(blocks: Iterable[Block | Section]) -> str:
@@ -70,7 +47,7 @@ def _lines(block: Block | Section) -> Iterator[Line]:
 def _notes(notes: Iterable[str]) -> Iterator[Line]:
     """Each note behind ``#``, wrapped to the output's width."""
     for note in notes:
-        for line in _wrap(note, _prose_width() - 2) or [""]:
+        for line in wrapped(note, prose_width() - 2) or [""]:
             yield _quiet(f"# {line}".rstrip())
 
 
@@ -129,7 +106,7 @@ def _row(placed: Iterable[tuple[str, Cell]]) -> Iterator[Line]:
 
 def _indented(text: str, begin: str, room: int, tone: Tone = "plain") -> Iterator[Line]:
     """``text``, wrapped to ``room`` columns behind ``begin``."""
-    for line in _wrap(text, max(room, len(begin) + 8), initial_indent=begin, subsequent_indent=_BELOW):
+    for line in wrapped(text, max(room, len(begin) + 8), initial_indent=begin, subsequent_indent=_BELOW):
         yield ((line, tone),)
 
 

@@ -51,7 +51,9 @@ def no_interface() -> str | None:
     if not (wrong := [name for name in named.split(",") if name and name not in usable]):
         return None
     without = "".join(f", {name} (no address)" for name in here if name not in usable)
-    return f"GLOO_SOCKET_IFNAME={named} names {listed(map(repr, wrong))}, but this host has {', '.join(usable)}{without}"
+    return (
+        f"GLOO_SOCKET_IFNAME={named} names {listed(map(repr, wrong))}, but this host has {', '.join(usable)}{without}"
+    )
 
 
 def _cuda_missing(what: str) -> str | None:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from busbw.cli.streams import guard
-from busbw.errors import BusbwError, UsageError, nearest
-from busbw.escape import echo, plain_text
+from busbw.errors import BusbwError, LogError, UsageError, nearest
+from busbw.escape import echo, plain_text, render_lines
 from busbw.runs import collection
 
 _JUDGE = "busbw_analysis.cli.main"
@@ -100,6 +100,13 @@ def _release_signals() -> None:
             signal.signal(number, signal.SIG_IGN if announces else signal.SIG_DFL)
 
 
+def _told(error: BusbwError) -> str:
+    """The message; that of a log with more than an answer in lines like those of other answers."""
+    if not isinstance(error, LogError) or not error.lines:
+        return f"busbw: {plain_text(str(error))}"
+    return render_lines([(label, plain_text(text)) for label, text in (("busbw", error.answer), *error.lines)])
+
+
 class _Commands(click.Group):
     """A click group that imports commands by name and turns busbw's errors into exit codes."""
 
@@ -158,7 +165,7 @@ class _Commands(click.Group):
             error.message = plain_text(error.message)  # type: ignore[misc] # click prints it together with the usage
             raise
         except BusbwError as error:
-            echo(f"busbw: {plain_text(str(error))}", err=True)
+            echo(_told(error), err=True)
             for note in getattr(error, "__notes__", ()):
                 echo(f"  {plain_text(note)}", err=True)
             ctx.exit(2 if isinstance(error, UsageError) else 1)

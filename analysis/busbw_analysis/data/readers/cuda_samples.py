@@ -58,7 +58,7 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
             device = match["device"]
             draft.place(device=device, name=match["name"], bus_id=_bus_id(match.groupdict()))
         elif words[:1] in (["D\\D"], ["GPU"], ["CPU"]):
-            columns = words[1:] if words[0] != "CPU" else []
+            columns = words[1:] if words[0] != "CPU" and title is not None and title.re is _MATRIX else []
         elif words[1:] == ["Memory", "Transfers"]:
             kind = words[0]
         elif "Bandwidth(MB/s)" in line.text:

@@ -261,30 +261,30 @@ class Draft:
     def _refuse(self) -> None:
         fatal = [self._notes[code][0] for code in _FATAL if code in self._notes]
         hides = fatal and fatal[0].code != "truncated-row"
-        if not hides and (failed := self.progress.failure()):
-            last = f". Its last error: {self.error}" if self.error and self._error_line else ""
+        seen = [
+            ("Also", f"{note.text} (line {note.line})") for code, (note, _) in self._notes.items() if code in EVIDENCE
+        ]
+        if not hides and (failed := self.progress.failure()) is not None:
+            last = [("Error", self.error)] if self.error and self._error_line else []
             code = "hang" if self.progress.waits else "job-failed"
-            raise LogError(f"{self.source}: {failed}{last}{self._seen()}", code=code)
+            error = LogError(f"{self.source}: {failed.answer}", [*failed.lines, *last, *seen], code=code)
+            error.follows = failed.follows
+            raise error
         if self.error is not None and not hides:
             message = f"{self.source}: the {self.tool} job failed before its first result; its last error: {self.error}"
-            raise LogError(message + self._seen(), code="job-failed")
+            raise LogError(message, seen, code="job-failed")
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"
             raise LogError(message, code=fatal[0].code)
         if self.names and not self._notes:
             self.progress.reach(self.line, FIRST_CALL_OF_OTHERS, f"the heading {' '.join(self.names)}")
-        why = self.progress.in_words()
-        if why:
-            raise LogError(f"{self.source}: a log of {self.tool} without results: {why}{self._seen()}", code="hang")
+        if (end := self.progress.end()) is not None:
+            message = f"{self.source}: a log of {self.tool} without results: {end.answer}"
+            raise LogError(message, [*end.lines, *seen], code="hang")
         reasons = [self._notes[code][0].text for code in _REASONS if code in self._notes]
         why = next(iter(reasons), "no line has the columns that busbw reads there (docs/logs.md)")
         name = "a table" if self.tool == "table" else f"a log of {self.tool}"
-        raise LogError(f"{self.source}: {name} without results: {why}{self._seen()}", code="no-results")
-
-    def _seen(self) -> str:
-        """What the log says of the way that data take, as the rest of a message; "" if nothing."""
-        seen = [f"{note.text} (line {note.line})" for code, (note, _) in self._notes.items() if code in EVIDENCE]
-        return f". It also says: {'; '.join(seen)}" if seen else ""
+        raise LogError(f"{self.source}: {name} without results: {why}", seen, code="no-results")
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:

@@ -262,17 +262,14 @@ def slug(reader: Reader) -> str:
     return reader.name.lower().replace(" ", "-")
 
 
-def is_log(file: IO[bytes]) -> bool:
-    """Whether a reader recognises the beginning of a file."""
+def is_log(file: IO[bytes], *, failed: bool = False) -> bool:
+    """Whether a reader recognises the beginning of a file; with ``failed``, also as messages of a job that failed."""
     try:
         _, head = _unwrapped("", file)
     except LogError:
         return False
-    return recognise(_unpasted(paste.recognised(_texts(head), _is_log), head)) not in {
-        None,
-        _HARDWARE,
-        _FAILURE,
-    }
+    without = {None, _HARDWARE} if failed else {None, _HARDWARE, _FAILURE}
+    return recognise(_unpasted(paste.recognised(_texts(head), _is_log), head)) not in without
 
 
 def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> ForeignLog:

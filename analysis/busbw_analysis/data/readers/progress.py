@@ -444,6 +444,20 @@ def ranks_in_words(ranks: Collection[int]) -> str:
     return f"rank {named}" if len(ranks) == 1 else f"ranks {named}{more}"
 
 
+class Ending(NamedTuple):
+    """How a job ended, its usual causes, what to do, and whether it usually follows from a failure of another rank."""
+
+    answer: str
+    causes: str
+    action: str
+    follows: bool = False
+
+    @property
+    def lines(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """The lines of a ``LogError`` below its first sentence."""
+        return ("Why", f"usually {self.causes}"), ("Do", self.action)
+
+
 class Progress:
     """How far a job came before its first result, and the message with which it failed."""
 
@@ -506,13 +520,13 @@ class Progress:
             self._of = set()
         self._of |= {int(self._rank)} if self._rank else set()
 
-    def failure(self, *, alone: bool = True) -> str:
-        """The message with which the job failed, its usual causes and what to do; "" without one that is known.
+    def failure(self, *, alone: bool = True) -> Ending | None:
+        """The message with which the job failed, its usual causes and what to do; None without one that is known.
 
         alone: whether messages count that usually follow from a failure of another rank
         """
         if self._failed is None or (FAILURES[self._failed[0]].follows and not alone):
-            return ""
+            return None
         place, line, words = self._failed
         failure = FAILURES[place]
         doing = self.phase.doing if failure.follows and self.phase is not None else failure.doing
@@ -520,17 +534,17 @@ class Progress:
         call = f", in {self._call}" if self._call else ""
         of = f", on {ranks_in_words(self._of)}" if self._of else ""
         where = f"the job failed{when}{call}: {words} (line {line}){of}{self._first}{self._apart()}"
-        return f"{where}. Usual causes: {failure.causes}. To do: {failure.action}"
+        return Ending(where, failure.causes, failure.action, failure.follows)
 
-    def in_words(self) -> str:
-        """Where the log ends, who is missing, and the usual causes; "" without a message of NCCL."""
+    def end(self) -> Ending | None:
+        """Where the log ends, who is missing, and the usual causes; None without a message of NCCL."""
         if self.phase is None:
-            return ""
+            return None
         missing = sorted(set(range(self._ranks)) - self._started) if len(self._started) > 1 else []
         late = f"; no start of rank {', '.join(map(str, missing[:8]))} of {self._ranks}" if missing else ""
         call = f", {self._call}" if self._call else ""
         where = f"it ends while {self.phase.doing}{call} (line {self._line}: {self._text}){late}"
-        return f"{where}{self._apart()}. Usual causes: {self.phase.causes}. To do: {self.phase.action}"
+        return Ending(f"{where}{self._apart()}", self.phase.causes, self.phase.action)
 
     def _apart(self) -> str:
         """That hosts meet over addresses that may not reach each other; "" if they do not."""

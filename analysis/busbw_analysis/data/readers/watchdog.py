@@ -42,7 +42,7 @@ WHY_LATE: Final = "late data, an exception, an earlier call that hangs"
 _MOST: Final = 8
 """Lines of torchfrtrace that are quoted."""
 _ACTION: Final = (
-    "To do: read the first error of that rank, or run it again with NCCL_DEBUG=INFO and "
+    "read the first error of that rank, or run it again with NCCL_DEBUG=INFO and "
     "TORCH_NCCL_TRACE_BUFFER_SIZE=2000, and give busbw show the folder with the dumps of all ranks"
 )
 
@@ -105,8 +105,9 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
         for text in _of_group(members, silent)
     ]
     texts = texts or [f"{unnamed}which one is missing"]
-    also = f". It also says: {failure}" if (failure := draft.progress.failure(alone=False)) else f". {_ACTION}"
-    raise LogError(f"{draft.source}: torch's watchdog of NCCL ended the job: {'; '.join(texts)}{also}", code="hang")
+    failed = draft.progress.failure(alone=False)
+    also = [("Do", _ACTION)] if failed is None else [("Also", failed.answer), *failed.lines]
+    raise LogError(f"{draft.source}: torch's watchdog of NCCL ended the job: {'; '.join(texts)}", also, code="hang")
 
 
 def _unbroken(lines: Iterable[str]) -> Iterator[str]:
