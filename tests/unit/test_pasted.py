@@ -10,7 +10,7 @@ from typing import Any, Final
 import psutil
 import pytest
 from click.testing import CliRunner
-from testing.logs import LOGS
+from testing.logs import LOGS, read_log
 
 from busbw.backends import BACKENDS
 from busbw.cli.main import main
@@ -444,6 +444,71 @@ def test_an_answer_about_a_failed_job_is_folded(command: str, tmp_path: Path) ->
     lines = result.output.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.partition(":")[0] for line in lines if not line.startswith(" ")] == ["busbw", "Why", "Do"]
+
+
+def test_busgrind_has_a_row_for_each_direction(tmp_path: Path) -> None:
+    """NVIDIA/cuda-samples#357: the last two GPUs lose one direction while both are used."""
+    (tmp_path / "log").write_text(
+        "Test Description: Bus bandwidth between the host and a single device\n"
+        "Host/Device Bandwidth Matrix (GB/s), memory=Pinned\n"
+        "   Dir\\D       0      1\n   D2H     56.83  57.12\n   BiDir  101.26   7.25\n***\n"
+        "Concurrent Host/Device Bandwidth Matrix (GB/s), memory=Pinned\n"
+        "   Dir\\D       0      1  Total\n   H2D     44.61  44.80  89.41\n",
+        encoding="utf-8",
+    )
+    assert [(row.tool_op, row.op, row.target, row.rate) for row in read_log(tmp_path / "log").rows] == [
+        ("D2H Pinned", "device_to_host", "host", 56.83e9),
+        ("D2H Pinned", "device_to_host", "host", 57.12e9),
+        ("BiDir Pinned", "host_and_device", "GPU 0", 101.26e9),
+        ("BiDir Pinned", "host_and_device", "GPU 1", 7.25e9),
+        ("Concurrent H2D Pinned", "host_to_device", "GPU 0", 44.61e9),
+        ("Concurrent H2D Pinned", "host_to_device", "GPU 1", 44.8e9),
+    ]
+
+
+def test_digits_of_other_scripts_are_no_rate(tmp_path: Path) -> None:
+    with pytest.raises(LogError):
+        read(tmp_path, "| Info | GPU 0 GPU to Host bandwidth:  \u0663 GB/s |\n")
+
+
+def test_objects_without_a_size_are_no_table(tmp_path: Path) -> None:
+    lines = (LOGS / "rccl-tests.json").read_text(encoding="utf-8").splitlines()
+    broken = [line.replace('"size"', '"siz@"') if at < 2 else line for at, line in enumerate(lines)]
+    assert 0 < len(read(tmp_path, "\n".join(broken)).rows) < len(read(tmp_path, "\n".join(lines)).rows)
+
+
+APART = {
+    "With the default I get this.\n": "Then I set NCCL_NET_GDR_LEVEL=5, and it got better.\n",
+    "## Before the new driver\n": "## After the new driver\n",
+    "=== channels 4 ===\n": "=== channels 16 ===\n",
+    "IB off:\n": "IB on:\n",
+    "2.19.3:\n": " \n2.20.3\n",
+    "First cluster (H100, CX7):\n": "and the second cluster, with the same containers:\n",
+}
+TOGETHER = {
+    "Starting run 1 at Fri Nov 28 10:00:01 2026\n": "Starting run 2 at Sat Nov 29 10:02:07 2026\n",
+    "Run 1 with NVLS:\n": "Run 2 with NVLS:\n",
+    "": "Done, all is well.\n",
+    "[node1] iteration 1/2 started\n": "[node1] iteration 2/2 started\n",
+    "srun: job 123 has been allocated resources\n": "srun: job 124 has been allocated resources\n",
+}
+"""Text above two tables, which differ by 10 %."""
+
+
+@pytest.mark.parametrize(("first", "second"), [*APART.items(), *TOGETHER.items()])
+def test_tables_below_texts_of_other_words_are_no_launches(first: str, second: str, tmp_path: Path) -> None:
+    table = HEADER + ROW + ROW.replace("8589934592 2147483648", "17179869184 4294967296").replace("41644", "83288")
+    faster = table.replace("41644", "37480").replace("83288", "74959")
+    end = END + (second if not first else "")
+    stored = read(tmp_path, f"{first}{table}{END}{second}{faster}{end}")
+    assert len({case.tool_op for case in stored.run.cases}) == (2 if first in APART else 1)
+
+
+def test_a_table_without_facts_is_of_what_the_one_above_is(tmp_path: Path) -> None:
+    table = "\n| size (MiB) | time (us) |\n|---|---|\n| 64 | 1000 |\n| 256 | 3600 |\n\n"
+    stored = read(tmp_path, f"Without SHARP, all_reduce over 16 ranks:\n{table}and with SHARP:\n{table}")
+    assert {(case.op, case.ranks) for case in stored.run.cases} == {("all_reduce", 16)}
+    assert len({case.tool_op for case in stored.run.cases}) == 2
 
 
 def test_a_heading_of_a_matrix_below_one_of_copies_is_no_heading(tmp_path: Path) -> None:

@@ -140,13 +140,12 @@ def logs_in(selector: str, unpacked: Callable[[], Path]) -> tuple[str, ...]:
     if len(members) == _MOST_FILES:
         raise LogError(f"{path}: {_MOST_FILES} files or more; give the folder of the logs alone", code="too-large")
     # The log that an imported run keeps beside it is read with the run.
-    logs = tuple(
-        str(file)
-        for file in sorted(members)
-        if not (file.parent / store.RUN_FILE).is_file() and _is_log(file) and not _is_report(file)
-    )
+    candidates = [
+        file for file in sorted(members) if not (file.parent / store.RUN_FILE).is_file() and not _is_report(file)
+    ]
+    logs = tuple(str(file) for file in candidates if _is_log(file))
     # Without a result, the answer is in messages of jobs that failed.
-    logs = logs or tuple(str(file) for file in sorted(members) if _is_log(file, failed=True))
+    logs = logs or tuple(str(file) for file in candidates if _is_log(file, failed=True))
     if not logs and folder != path:
         raise LogError(f"{path}: none of {len(members)} files is a log that busbw can read", code="not-a-log")
     dumps = {log: dump for log in logs if (dump := _dump_of(Path(log))) is not None}

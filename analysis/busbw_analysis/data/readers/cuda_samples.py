@@ -15,12 +15,21 @@ from busbw_analysis.data.readers.lines import Line, number, scaled, whole
 
 SIGN: Final = re.compile(
     rb"P2P=(?:En|Dis)abled [^\n]{0,40}Matrix \(|(?:Host|Device) to (?:Host|Device) Bandwidth, \d+ Device"
+    rb"|Host/Device Bandwidth Matrix \(GB/s\)"
 )
 _MATRIX: Final = re.compile(
     r"(?:(Uni|Bi)directional )?P2P=(Enabled|Disabled) (Bandwidth|Latency)(?: \(P2P (Writes|Reads)\))?"
     r" Matrix \((GB/s|us)\)"
 )
 _COPY: Final = re.compile(r"((?:Host|Device) to (?:Host|Device)) Bandwidth, (\d+) Device")
+_GRIND: Final = re.compile(r"((?:Concurrent )?)Host/Device Bandwidth Matrix \(GB/s\)(?:, memory=(\w+))?")
+"""Of busGrind: a column for each device, a row for each direction."""
+_GROUND: Final = {
+    "H2D": ("host_to_device", "host", "GPU", 1),
+    "D2H": ("device_to_host", "GPU", "host", 1),
+    "BiDir": ("host_and_device", "host", "GPU", 2),
+}
+"""Row → operation, ends, and how often its rate counts S."""
 _DEVICE: Final = re.compile(
     r"(?:Device: )?(?P<device>\d+), (?P<name>.*?), pciBusID: (?P<bus>[\da-f]{1,2}), pciDeviceID: (?P<slot>[\da-f]{1,2})"
     r", pciDomainID: ?(?P<domain>[\da-f]{1,8})"
@@ -42,6 +51,7 @@ _BETWEEN: Final = {
 }
 """Matrix → operation between two GPUs, and how often its rate counts S."""
 _LATENCY_BYTES: Final = 16
+_TITLES: Final = (_MATRIX, _COPY, _GRIND)
 
 
 def read(draft: Draft, lines: Iterable[str]) -> None:
@@ -52,13 +62,13 @@ def read(draft: Draft, lines: Iterable[str]) -> None:
     inside: dict[str, re.Match[str]] = {}
     for line in draft.scan(lines):
         words = line.text.split()
-        if (match := _MATRIX.search(line.text) or _COPY.search(line.text)) is not None:
+        if (match := next(filter(None, (sign.search(line.text) for sign in _TITLES)), None)) is not None:
             title, columns, kind = match, [], ""
         elif (match := _DEVICE.match(line.text) or _DEVICE_ALONE.match(line.text)) is not None:
             device = match["device"]
             draft.place(device=device, name=match["name"], bus_id=_bus_id(match.groupdict()))
-        elif words[:1] in (["D\\D"], ["GPU"], ["CPU"]):
-            columns = words[1:] if words[0] != "CPU" and title is not None and title.re is _MATRIX else []
+        elif words[:1] in (["D\\D"], ["GPU"], ["CPU"], ["Dir\\D"]):
+            columns = words[1:] if words[0] != "CPU" and title is not None and title.re is not _COPY else []
         elif words[1:] == ["Memory", "Transfers"]:
             kind = words[0]
         elif "Bandwidth(MB/s)" in line.text:
@@ -83,6 +93,9 @@ def _add_row(
     draft: Draft, line: Line, matrix: re.Match[str], columns: list[str], words: list[str], *, with_inside: bool
 ) -> None:
     """One row of a matrix. In its diagonal a GPU copies inside its own memory."""
+    if matrix.re is _GRIND:
+        _add_directions(draft, line, matrix, columns, words)
+        return
     direction, access, _, how, unit = matrix.groups()
     op, messages = _BETWEEN[direction, access]
     for column, word in zip(columns, words[1:], strict=True):
@@ -102,6 +115,24 @@ def _add_row(
             statistic="mean",
             **result,
         )
+
+
+def _add_directions(draft: Draft, line: Line, grind: re.Match[str], columns: list[str], words: list[str]) -> None:
+    """Copies in one direction to or from every device, one after the other or all at once."""
+    op, source, target, messages = _GROUND.get(words[0], (None, "host", "GPU", 1))
+    pageable = (grind[2] or "Pinned") != "Pinned"
+    for column, word in zip(columns, words[1:], strict=True):
+        if (rate := number(word)) is not None and column != "Total":
+            draft.add(
+                line.number,
+                op=None if pageable else op,
+                tool_op=f"{grind[1]}{words[0]} {grind[2] or ''}".strip(),
+                source=source.replace("GPU", f"GPU {column}"),
+                target=target.replace("GPU", f"GPU {column}"),
+                rate=rate * 1e9,
+                messages=messages,
+                statistic="mean",
+            )
 
 
 def _add_copy(draft: Draft, line: Line, copy: re.Match[str], kind: str, device: str) -> None:

@@ -15,7 +15,8 @@ _BESIDE: Final = re.compile(r"[\s|]|\\t|\\n")
 """What stands between the letters of a sentence: in the table it is broken anywhere."""
 _RATE: Final = re.compile(
     r'"entity_id":(?P<entity>\d{1,5})|(?:GPU(?P<gpu>\d{1,5}))?(?P<way>GPUtoHost|HosttoGPU|bidirectional)bandwidth:'
-    r"(?P<rate>\d{1,6}(?:\.\d{1,9})?)GB/s"
+    r"(?P<rate>\d{1,6}(?:\.\d{1,9})?)GB/s",
+    re.ASCII,
 )
 _WAYS: Final[dict[str, tuple[str, int]]] = {
     "GPUtoHost": ("device_to_host", 1),

@@ -2,10 +2,11 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import SEEK_END, BytesIO
+from itertools import chain
 from typing import IO, Final, Protocol
 
 import msgspec
@@ -364,14 +365,21 @@ def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> Fo
     return msgspec.structs.replace(log, tables=tuple(tables), notes=(*log.notes, *notes))
 
 
-def _captioned(tables: Iterable[Table], around: dict[int, str]) -> Iterable[Table]:
-    """The tables with the last line of the text around the paste that stands above their rows."""
-    end, caption = 0, None
-    for table in tables:
-        first = table.rows[0].line
-        caption = next((text for number, text in reversed(around.items()) if end < number < first), caption)
+def _captioned(tables: Sequence[Table], around: dict[int, str]) -> Iterable[Table]:
+    """The tables with the last line of text that stands above their rows and not beside every one of them."""
+    ends = [0, *(table.rows[-1].line for table in tables)]
+    above = [
+        [text for number, text in around.items() if end < number < table.rows[0].line]
+        for end, table in zip(ends, tables, strict=False)
+    ]
+    above_or_below = [*above[1:], [text for number, text in around.items() if number > ends[-1]]]
+    common = {text for text in chain(*above) if all(text in lines for lines in above)}
+    common |= {text for text in chain(*above[1:]) if all(text in lines for lines in above_or_below)}
+    caption = None
+    for table, lines in zip(tables, above, strict=True):
+        own = [text for text in lines if text not in common or len(tables) == 1]
+        caption = own[-1] if own else caption
         yield msgspec.structs.replace(table, caption=caption) if caption else table
-        end = table.rows[-1].line
 
 
 def _unwrapped(name: str, file: IO[bytes]) -> tuple[IO[bytes], bytes]:

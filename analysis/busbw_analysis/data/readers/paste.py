@@ -84,7 +84,7 @@ _LEAST_PREFIX: Final = 4
 """Characters of a word that two lines begin with only if it is no part of the log."""
 _LEAST_BREAKS: Final = 2
 _MOST_STRINGS: Final = 1000
-_MARKS: Final = "#*_`>:-. \t\r\n"
+_MARKS: Final = "#*_`>=:-. \t\r\n"
 """Signs around a heading in Markdown."""
 _LONGEST_CAPTION: Final = 60
 _TAG: Final = re.compile(r"</?[a-z]\w{0,9}[^<>]{0,99}>")
@@ -93,13 +93,23 @@ _SETTING: Final = re.compile(
     r"\s*(?:[$#>]\s?)?(?:export )?"
     r"([A-Z][A-Z\d_]{3,63}=[^\s=]{1,64}(?:[ ,;]+[A-Z][A-Z\d_]{3,63}=[^\s=]{1,64}){0,8})\s*"
 )
-_TITLE: Final = re.compile(
-    r"\s*(?:[*>=-]{1,3}\s)?((?=.*\b(?i:before|after|with(?:out)?|old|new|baseline|results?|on|off|enabled|disabled)\b)"
-    r"[A-Z][a-z]+(?: [\w.+/-]{1,20}){0,7}):\s*"
+"""Variables alone in a line."""
+_TITLE: Final = re.compile(r"(?:#{2,6}|={2,}|-{2,}|\*{1,3}|[>*-])\s?.*|.*:")
+"""A heading by its marks, and what announces a table."""
+_VERSION: Final = re.compile(r"(?:[A-Za-z][\w.-]* )?v?\d+(?:\.\d+){2,3}[\w.+-]{0,40}")
+"""A version alone in its line."""
+_WORDS: Final = re.compile(r"(?:[A-Za-z][\w'./+-]*[,:]?\s+)+[A-Za-z][\w'./+-]*")
+_FEWEST_WORDS: Final = 4
+_OF_PROGRAM: Final = re.compile(
+    r"\d:\d\d|[/\\]\w+/|::|\w\(\)|\b(?:INFO|DEBUG|TRACE|WARN(?:ING)?|ERROR|srun|slurm\w*|(?:mpi|torch)run|tool|log\w*)\b:?"
+    r"|(?i:\b(?:warnings?|errors?|version|loading|loaded|usage|real|user|sys)\b)"
 )
-"""Variables alone in a line, and a line that says what was changed."""
-_COUNTED: Final = re.compile(r"(?i)(?:\w+ )?(?:run|launch|trial|attempt|iteration|round|time)s? ?#?\d*")
-"""A caption that counts launches of the same measurement: ``Run 2``, ``Second run``."""
+"""In lines of programs rather than of people."""
+_COUNTED: Final = re.compile(
+    r"(?i)\b(?:\w+ )?(?:runs?|launch|trial|attempt|iteration|round|time|try|pass|job|test|repeat(?:ed)?|again)\b"
+    r" ?#?\d*(?:/\d+)?:?"
+)
+"""What counts launches of the same measurement: ``Run 2``, ``Second run``."""
 
 
 def as_text(text: str) -> str:
@@ -226,15 +236,22 @@ class Paste:
 
 
 def _caption(text: str) -> str:
-    """The last sentence of a line around a fence, without tags and marks; "" for a line that counts launches."""
-    last = _SENTENCE.split(_TAG.sub("", text).strip(_MARKS))[-1][:_LONGEST_CAPTION]
-    return "" if _COUNTED.fullmatch(last) is not None else last
+    """The last sentence of a line around a fence, without tags, marks and what counts launches."""
+    last = _SENTENCE.split(_TAG.sub("", text).strip(_MARKS))[-1]
+    return _COUNTED.sub("", last).strip(_MARKS)[:_LONGEST_CAPTION]
 
 
 def _title(text: str) -> str:
-    """What a line of a log itself says of the table below: a setting, or words before a colon; "" for any other."""
-    match = _SETTING.fullmatch(text) or _TITLE.fullmatch(text)
-    return "" if match is None or _COUNTED.fullmatch(match[1]) is not None else match[1][:_LONGEST_CAPTION]
+    """What a line of a log itself says of the table below: a setting, a heading or a sentence; "" for any other."""
+    if (match := _SETTING.fullmatch(text)) is not None:
+        return match[1][:_LONGEST_CAPTION]
+    plain = text.strip(_MARKS)
+    if _VERSION.fullmatch(plain) is not None:
+        return plain[:_LONGEST_CAPTION]
+    if has_prefix(text) or not plain[:1].isalpha() or _OF_PROGRAM.search(text) or _PROGRAM.search(text):
+        return ""
+    is_sentence = text.rstrip()[-1:] in ".!?" and len(plain.split()) >= _FEWEST_WORDS
+    return _caption(text) if is_sentence or _TITLE.fullmatch(text.strip()) or _WORDS.fullmatch(plain) else ""
 
 
 def _unquoted(text: str) -> str:

@@ -95,9 +95,12 @@ def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> No
         if stated and table is not None and table.header == tuple(stated):
             table.rows.append((number, list(stated.values())))
         elif stated or head is not None:
+            split, header = head or (_piped, tuple(stated))
+            facts = (about or _about)(above)
             if table is not None:
                 table.end()
-            table, above = Table(draft, number, *(head or (_piped, tuple(stated))), (about or _about)(above)), []
+                facts = {**table.facts, **facts} if about is None and table.header == header else facts
+            table, above = Table(draft, number, split, header, facts), []
             if stated:
                 table.rows.append((number, list(stated.values())))
         else:
@@ -263,6 +266,9 @@ class Table:
 
     def end(self) -> None:
         """Add all rows to the draft, or a note that says why their numbers are not known."""
+        if not any(entry.name == "size" for entry in self.columns):
+            self.draft.note("no-header", self.line, "rows without a size are ignored")
+            return
         groups = self._groups()
         if not self.rows or not groups:
             return
