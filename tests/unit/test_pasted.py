@@ -504,6 +504,50 @@ def test_tables_below_texts_of_other_words_are_no_launches(first: str, second: s
     assert len({case.tool_op for case in stored.run.cases}) == (2 if first in APART else 1)
 
 
+def test_a_fenced_log_is_below_the_text_around_it_alone(tmp_path: Path) -> None:
+    """linux-rdma/perftest#241: lines of the program itself are no captions."""
+    test = " RDMA_Write BW Test\n{} #bytes #iterations BW peak[MB/sec] BW average[MB/sec] MsgRate[Mpps]\n"
+    row = " 33554432 5000 11059.93 11059.86 0.000346\n"
+    gpu = test.format(" creating CUDA Ctx\n PCIe relax order: ON\n") + row
+    text = f"### GPU results\n```\n{gpu}```\n### CPU results\n```\n{test.format('')}{row}```\n"
+    words = {case.tool_op for case in read(tmp_path, text).run.cases}
+    assert words == {"RDMA_Write BW Test GPU results", "RDMA_Write BW Test CPU results"}
+
+
+def test_a_log_that_lacks_a_fact_says_what_else_it_holds(tmp_path: Path) -> None:
+    row = "268435456 67108864 float sum -1 402000 0.67 1.25 0 402000 0.67 1.25 0\n"
+    text = f"n1:8:9 [0] NCCL INFO NET/IB : No device found.\n{HEADER}{row}"
+    with pytest.raises(LogError, match="--ranks") as refused:
+        read(tmp_path, text)
+    assert "no InfiniBand or RoCE device (line 1)" in dict(refused.value.lines)["Also"]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("mpirun -np 16 osu_allreduce -m 1048576 D D\n1024  21.44\n1048576  412.33\n", "lines that begin with #"),
+        ("SUM host_to_device_memcpy_ce 101.21\nSUM device_to_host_memcpy_ce 103.88\n", "matrices"),
+        ("  TRT-LLM AllReduce Benchmark\n  world_size=8\n#  size  ntok  NCCL\n#     time(us)  algbw\n", "one line"),
+    ],
+)
+def test_a_part_of_a_log_without_meaning_says_what_to_paste(text: str, word: str, tmp_path: Path) -> None:
+    with pytest.raises(LogError, match=word):
+        read(tmp_path, text)
+
+
+def test_headings_of_a_public_table_with_times_of_two_programs(tmp_path: Path) -> None:
+    """ByteDance-Seed/Triton-distributed#57."""
+    sizes = {"128B": 128, "1KB": 1 << 10, "16KB": 16 << 10, "1MB": 1 << 20, "2MB": 2 << 20, "16MB": 16 << 20}
+    rows = "".join(f"| {size} | 204.18 | {19.19 + at} |\n" for at, size in enumerate(sizes))
+    stored = read(
+        tmp_path,
+        f"Your AllReduce (using 8xH100, intra-node).\n\n| Payload Sz | Yours (µs) | NCCL (µs) |\n|---|---|---|\n{rows}",
+    )
+    assert {(case.op, case.ranks) for case in stored.run.cases} == {("all_reduce", 8)}
+    assert {case.size_bytes for case in stored.run.cases} == {*sizes.values()}
+    assert {case.tool_op for case in stored.run.cases} == {"Yours", "NCCL"}
+
+
 def test_a_table_without_facts_is_of_what_the_one_above_is(tmp_path: Path) -> None:
     table = "\n| size (MiB) | time (us) |\n|---|---|\n| 64 | 1000 |\n| 256 | 3600 |\n\n"
     stored = read(tmp_path, f"Without SHARP, all_reduce over 16 ranks:\n{table}and with SHARP:\n{table}")

@@ -17,6 +17,20 @@ EXAMPLES: Final = (
     ("ifa != nullptr. Unable to find address for: ib0", "job-failed", "ib0"),
     ("gloo/transport/tcp/device.cc:127] rp != nullptr. Unable to find address for: dgx-1.ai", "job-failed", "dgx-1.ai"),
     ("  ifa != nullptr. Unable to find address for: ^lo", "job-failed", "^lo"),
+    # linux-rdma/perftest#336
+    ("* Waiting for client to connect... *", "hang", "waits for its client"),
+    (" Parser function exited with Error", "job-failed", "options"),
+    ("Couldn't allocate MR", "job-failed", "nvidia-peermem"),
+    (
+        "node1:1:2 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv (size 9)",
+        "job-failed",
+        "--shm-size",
+    ),
+    (
+        "n1: Test CUDA failure common.cu:894 'CUDA driver version is insufficient for CUDA runtime version'",
+        "job-failed",
+        "newer driver",
+    ),
     # pytorch/gloo#268, pytorch/pytorch#108732, gpustack/gpustack#2125
     ("RuntimeError: [gloo/transport/tcp/pair.cc:210] address family mismatch", "job-failed", "IPv6"),
     ("[gloo/transport/tcp/pair.cc:799] connect [172.31.71.170]:13195: Connection refused", "hang", "refused"),

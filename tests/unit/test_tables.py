@@ -185,6 +185,7 @@ def test_gbps_in_small_letters_is_what_size_and_time_give(algbw: str, *, is_read
         (markdown("size (B) | time", "1048576 | 100"), "no-unit"),
         (markdown("size (B) | time | algbw | busbw", "1048576 | 100 | 300 | 525"), "no-unit"),
         (markdown("size (B) | busbw (GB/s)", "1048576 | 100", above="all_reduce, 2 nodes, 8 GPUs each"), "no-ranks"),
+        (markdown("size (B) | busbw (GB/s)", "1048576 | 100", above="all_reduce, 2 servers of 8xH100"), "no-ranks"),
         (markdown("size (B) | busbw (GB/s)", "1048576 | 100", above="all_reduce beats all_gather, 8 GPUs"), "no-op"),
         ("op,size_bytes,nodes,gpus,busbw (GB/s)\nall_reduce,1073741824,2,8,375.8\n", "no-ranks"),
         (markdown("size (B) | busbw (GB/s)", "1048576 | ~100"), "no-results"),

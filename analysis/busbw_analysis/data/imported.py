@@ -42,6 +42,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 from busbw_analysis.data.readers.logs import NCCL, OF_BACKEND, OF_MPI, UNKNOWN, Tool, tool_named
+from busbw_analysis.data.readers.nccl_info import EVIDENCE
 
 _COPY_BYTES: Final = 512 << 20
 """Size of a copy of a tool that states none and has no default: that of nvbandwidth."""
@@ -103,6 +104,14 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
 
     Raises LogError if the log lacks necessary facts, UsageError if ``facts`` contradict it.
     """
+    try:
+        return _whole(log, digest, modified, facts, path)
+    except LogError as error:
+        seen = [("Also", f"{note.text} (line {note.line})") for note in log.notes if note.code in EVIDENCE]
+        raise LogError(error.answer, [*error.lines, *seen], code=error.code) from None
+
+
+def _whole(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path: Path) -> StoredRun:
     labels = labels_of([Identity.of_table(table) for table in log.tables])
     parts = by_key(zip(labels, log.tables, strict=True))
     if len(parts) == 1:

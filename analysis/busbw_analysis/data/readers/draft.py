@@ -271,7 +271,8 @@ class Draft:
             error.follows = failed.follows
             raise error
         if self.error is not None and not hides:
-            message = f"{self.source}: the {self.tool} job failed before its first result; its last error: {self.error}"
+            of = "" if self.tool == "failed job" else f" of {self.tool}"
+            message = f"{self.source}: the job{of} failed before its first result; its last error: {self.error}"
             raise LogError(message, seen, code="job-failed")
         if fatal:
             message = f"{self.source}:{fatal[0].line}: {fatal[0].text}"

@@ -12,7 +12,7 @@ from busbw_analysis.data.readers.lines import SECONDS, number
 
 _ALIASES: Final = {
     "size": "bytes nbytes msg msgsize message messagesize datasize payload payloadsize buffersize tensorsize "
-    "transfersize",
+    "transfersize payloadsz sz",
     "count": "numel",
     "dtype": "type datatype",
     "redop": "reduction reduceop",

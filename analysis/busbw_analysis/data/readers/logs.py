@@ -172,6 +172,17 @@ READERS: Final = (
 _WITHOUT_RESULTS: Final = (_FAILURE, _MESSAGES, _HARDWARE)
 """Readers of logs that may have results further below."""
 _UNREAD: Final = (
+    (
+        "OSU's benchmarks without its headings",
+        rb"\bosu_[a-z]",
+        "paste the lines that begin with # too, which say what is measured",
+    ),
+    ("nvbandwidth", rb"(?m)^SUM \w+_(?:ce|sm) ", "sums over copies are no rate of one; paste the matrices above them"),
+    (
+        "TRT-LLM's benchmark of all_reduce",
+        rb"TRT-LLM AllReduce Benchmark",
+        "write a table with one line of headings: op, ranks, size and a time_us of each strategy",
+    ),
     ("iperf3", rb"\[ *(?:\d+|SUM)\] +[\d.]+-[\d.]+ +sec ", "busbw run --op tcp_stream measures the same"),
     ("fio", rb"(?m)^fio-\d|\bIOPS=\S+, BW=", "busbw run --op storage_write measures the same"),
     ("Intel MLC", rb"Intel\(R\) Memory Latency Checker", "busbw run --op memory_read measures the same"),

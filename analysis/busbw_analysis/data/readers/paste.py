@@ -98,7 +98,7 @@ _TITLE: Final = re.compile(r"(?:#{2,6}|={2,}|-{2,}|\*{1,3}|[>*-])\s?.*|.*:")
 """A heading by its marks, and what announces a table."""
 _VERSION: Final = re.compile(r"(?:[A-Za-z][\w.-]* )?v?\d+(?:\.\d+){2,3}[\w.+-]{0,40}")
 """A version alone in its line."""
-_WORDS: Final = re.compile(r"(?:[A-Za-z][\w'./+-]*[,:]?\s+)+[A-Za-z][\w'./+-]*")
+_WORDS: Final = re.compile(r"(?:[A-Za-z][\w'./+-]*,?\s+)+[A-Za-z][\w'./+-]*")
 _FEWEST_WORDS: Final = 4
 _OF_PROGRAM: Final = re.compile(
     r"\d:\d\d|[/\\]\w+/|::|\w\(\)|\b(?:INFO|DEBUG|TRACE|WARN(?:ING)?|ERROR|srun|slurm\w*|(?:mpi|torch)run|tool|log\w*)\b:?"
@@ -224,7 +224,11 @@ class Paste:
             fence = self.fenced and _FENCE.match(text) is not None
             inside ^= fence
             outside = self.fenced and not inside and _PROGRAM.search(text) is None
-            if around is not None and not fence and (caption := _caption(text) if outside else _title(text)):
+            if (
+                around is not None
+                and not fence
+                and (caption := _caption(text) if outside else _title(text, of_people=not self.fenced))
+            ):
                 around[number] = caption
             yield "" if fence or outside else self._plain(text)
 
@@ -241,14 +245,22 @@ def _caption(text: str) -> str:
     return _COUNTED.sub("", last).strip(_MARKS)[:_LONGEST_CAPTION]
 
 
-def _title(text: str) -> str:
-    """What a line of a log itself says of the table below: a setting, a heading or a sentence; "" for any other."""
+def _title(text: str, *, of_people: bool) -> str:
+    """What a line of a log itself says of the table below: a setting or, if it may be ``of_people``, a heading or a
+    sentence; "" for any other.
+    """
     if (match := _SETTING.fullmatch(text)) is not None:
         return match[1][:_LONGEST_CAPTION]
     plain = text.strip(_MARKS)
-    if _VERSION.fullmatch(plain) is not None:
+    if of_people and _VERSION.fullmatch(plain) is not None:
         return plain[:_LONGEST_CAPTION]
-    if has_prefix(text) or not plain[:1].isalpha() or _OF_PROGRAM.search(text) or _PROGRAM.search(text):
+    if (
+        not of_people
+        or has_prefix(text)
+        or not plain[:1].isalpha()
+        or _OF_PROGRAM.search(text)
+        or _PROGRAM.search(text)
+    ):
         return ""
     is_sentence = text.rstrip()[-1:] in ".!?" and len(plain.split()) >= _FEWEST_WORDS
     return _caption(text) if is_sentence or _TITLE.fullmatch(text.strip()) or _WORDS.fullmatch(plain) else ""

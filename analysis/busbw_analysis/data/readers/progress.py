@@ -262,8 +262,9 @@ FAILURES: Final = (
         "give every rank a GPU of its own (torch.cuda.set_device(local_rank), CUDA_VISIBLE_DEVICES)",
     ),
     Failure(
-        r"[Cc]uda failure (?:\d+ )?'(named symbol not found|CUDA driver version is insufficient[^']{0,99}"
-        r"|no kernel image is available[^']{0,99}|the provided PTX[^']{0,99}|device kernel image is invalid)'",
+        r"(?i:cuda failure) (?:\S{1,40}:\d+ |\d+ )?'"
+        r"(named symbol not found|CUDA driver version is insufficient[^']{0,99}|no kernel image is available[^']{0,99}"
+        r"|the provided PTX[^']{0,99}|device kernel image is invalid)'",
         "",
         "NCCL does not run on this GPU and driver ({})",
         "NCCL was built for another CUDA, for other GPUs, or for a newer driver",
@@ -311,6 +312,13 @@ FAILURES: Final = (
         _ANOTHER_ENDED + "; without any such error: cable, NIC, switch",
         _EARLIEST,
         follows=True,
+    ),
+    Failure(
+        r"(?:creating|attaching to) shared memory segment|posix_fallocate failed",
+        _CONNECT,
+        "the shared memory of a host or container is full",
+        "a container has 64 MB of /dev/shm unless it is given more, or files of earlier jobs are left there",
+        "give it more (docker run --shm-size, --ipc=host; a memory volume in Kubernetes), and look at df /dev/shm",
     ),
     Failure(
         r"unhandled system error|ncclSystemError",
@@ -381,6 +389,28 @@ FAILURES: Final = (
         "start the server first, and try another port (-p)",
     ),
     Failure(
+        r"(?:[Cc]ouldn't allocate|[Ff]ailed to create|ibv_reg_mr\w* failed).{0,20}(?:MR|mr|failed)\b",
+        "client and server meet",
+        "memory cannot be registered with the NIC",
+        "memory of a GPU without nvidia-peermem or dma-buf, or too little locked memory",
+        "load nvidia-peermem, or use --use_cuda_dmabuf; set ulimit -l unlimited",
+    ),
+    Failure(
+        r"Parser function exited with Error",
+        "",
+        "perftest refuses its options",
+        "an option that this build lacks, or that stands before one that it needs; the line above names it",
+        "put --use_cuda before the options that need it, and compare with --help",
+    ),
+    Failure(
+        r"Waiting for client to connect",
+        "client and server meet",
+        "the server of perftest waits for its client",
+        "the client is not started, uses another address or port, or a firewall closes it (18515)",
+        "start the same command with the address of this host behind it on the other host",
+        waits=True,
+    ),
+    Failure(
         r"Got completion .{0,99}?(?:error |status=)(?:5|12|13)\b|[Ff]ailed status (?:5|12|13): wr_id"
         r"|transport retry counter exceeded|IBV_WC_RETRY_EXC",
         _CALL,
@@ -403,6 +433,7 @@ _MAY_FAIL: Final = re.compile(
     "rror|ail|ime(?:d )?out|nable to|losed by|efused|hut down|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
     "|uplicate GPU|ut of memory|oom-kill|llegal|ligned|device-side|Xid [(]|fallen off|exit|Exit code|ignal|remote p"
     "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|n't connect|retry c"
+    "|shared memory s|allocate MR|Parser f|Waiting for c"
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER|rank  "
 )
 """In every line that is about a failure, and found faster than the signs."""

@@ -22,7 +22,8 @@ from busbw_analysis.data.readers.table_units import Units
 
 SIGN: Final = re.compile(
     rb"(?im)^(?=[^\n]{0,999}(?:size|bytes|payload|message|msg|\b[KMG]i?B\b))"
-    rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s|\b[mu]s\b))"
+    rb"(?=[^\n]{0,999}(?:time|lat|duration|elapsed|bw|bandwidth|rate|throughput|[KMG]i?b(?:it|yte)?s?(?:/|p)s"
+    rb"|(?:\b[mu]|\xc2\xb5|\xce\xbc)s\b))"
     rb"(?=[^\n]{0,999}(?:[|;,\t]| {2}|bw|\xe2\x94))[ \t>#|\x80-\xff]*[a-z*`(\"][^\n{}=]{3,999}$"
     rb"|(?i:\b(?:size|bytes) *[:=] *\d[^\n]{0,199}\b(?:time|latency|duration|algbw|busbw|bandwidth|bw) *[:=] *\d)"
     rb"|(?im:^[^\w\n]{0,9}(?:all[-_ ]?(?:reduce|gather|to[-_ ]?all)|reduce[-_ ]?scatter|broadcast|send[-_ ]?recv)\b"
@@ -61,15 +62,17 @@ _DIGIT: Final = 0.01e9
 """Error allowed of the largest busbw over algbw of a table: relative, and that of algbw in B/s."""
 _MOST_ABOVE: Final = 50
 _OP: Final = re.compile(
-    r"(?i)\b(all[-_ ]?reduce|all[-_ ]?gather|reduce[-_ ]?scatter|all[-_ ]?to[-_ ]?all|broadcast|send[-_ ]?recv"
+    r"(?i)(?<![a-z])(all[-_ ]?reduce|all[-_ ]?gather|reduce[-_ ]?scatter|all[-_ ]?to[-_ ]?all|broadcast|send[-_ ]?recv"
     r"|(?:reduce|gather|scatter)(?=_perf))(?![a-z])"
 )
 _RANKS: Final = re.compile(
     r"(?i)(?<![\w.*×x-])(\d{1,6})[- ]?(?:ranks|gpus|devices|processes|npus)\b(?! (?:per|each|/))"
 )
+_TIMES_GPU: Final = re.compile(r"(?<![\w.])(\d{1,3}) ?[x×] ?(?:(?:NVIDIA|AMD|RTX) )?(?:[A-Z]{1,2}\d{2,4}|MI\d{3})")
+"""GPUs by their name: ``8xH100``."""
 _WORLD: Final = re.compile(r"(?i)\b(?:world[_ ]?size|n_?ranks|ranks|processes)[ =:]{1,3}(\d{1,6})\b")
 _TORCHRUN: Final = re.compile(r"\btorchrun\b(?=.*--nproc[-_]per[-_]node[ =](\d{1,5})\b)(?:.*--nnodes[ =](\d{1,6})\b)?")
-_NODES: Final = re.compile(r"(?i)\b(?:nodes?|hosts?|per)\b")
+_NODES: Final = re.compile(r"(?i)\b(?<!intra-)(?:nodes?|hosts?|machines?|servers?|pods?|per)\b")
 
 
 def read(draft: Draft, lines: Iterable[str], about: "About | None" = None) -> None:
@@ -149,7 +152,7 @@ def _about(above: Sequence[str]) -> dict[str, Any]:
     """Operation and ranks that the lines above a table name, if they name one. Ranks of each node are not all ranks."""
     ops = {op_named(name) for line in above for name in _OP.findall(line)} - {None}
     ranks = {int(count) for line in above for count in _RANKS.findall(line)}
-    ranks |= {int(count) for line in above for count in _WORLD.findall(line)}
+    ranks |= {int(count) for sign in (_WORLD, _TIMES_GPU) for line in above for count in sign.findall(line)}
     ranks |= {int(match[1]) * int(match[2] or 1) for line in above if (match := _TORCHRUN.search(line)) is not None}
     if any(_NODES.search(line) and not re.search(r"(?i)\branks\b", line) for line in above):
         ranks = set()
