@@ -17,6 +17,13 @@ EXAMPLES: Final = (
     ("ifa != nullptr. Unable to find address for: ib0", "job-failed", "ib0"),
     ("gloo/transport/tcp/device.cc:127] rp != nullptr. Unable to find address for: dgx-1.ai", "job-failed", "dgx-1.ai"),
     ("  ifa != nullptr. Unable to find address for: ^lo", "job-failed", "^lo"),
+    ("RuntimeError: CUDA error: peer access is not supported between these two devices", "job-failed", "topo -p2p r"),
+    ("slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 2025-04-01T10:20:33 DUE TO TIME LIMIT ***", "hang", "--time"),
+    (
+        "[gpu03:24451:0] ib_mlx5_log.c:171 UCX  ERROR Transport retry count exceeded on mlx5_0:1/RoCE",
+        "job-failed",
+        "NIC",
+    ),
     # linux-rdma/perftest#336
     ("* Waiting for client to connect... *", "hang", "waits for its client"),
     (" Parser function exited with Error", "job-failed", "options"),

@@ -412,11 +412,26 @@ FAILURES: Final = (
     ),
     Failure(
         r"Got completion .{0,99}?(?:error |status=)(?:5|12|13)\b|[Ff]ailed status (?:5|12|13): wr_id"
-        r"|transport retry counter exceeded|IBV_WC_RETRY_EXC",
+        r"|[Tt]ransport retry count(?:er)? exceeded|IBV_WC_RETRY_EXC",
         _CALL,
         "the other NIC does not answer",
         "the GID index (RoCE), MTU, VLAN or a cable; the other program ended",
         "check with ib_write_bw between the two ports (show_gids, ibstat)",
+    ),
+    Failure(
+        r"(peer access is not supported|peer mapping resources exhausted)",
+        _CONNECT,
+        "GPUs do not reach each other's memory ({})",
+        "models without peer access, an IOMMU or ACS between them, or more than eight peers",
+        "nvidia-smi topo -p2p r shows the pairs that can; between others copy through the host, as NCCL does",
+    ),
+    Failure(
+        r"DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)",
+        "",
+        "Slurm ended it ({})",
+        "a call that hangs, too short a limit, or another job that took the node",
+        "run it with NCCL_DEBUG=INFO, which tells where it hangs, or give it more time (--time)",
+        waits=True,
     ),
     Failure(
         r"Invalid value when checking the pattern",
@@ -433,7 +448,7 @@ _MAY_FAIL: Final = re.compile(
     "rror|ail|ime(?:d )?out|nable to|losed by|efused|hut down|EADDRINUSE|issing ranks|Stalled|stuck for|[Nn]o socket"
     "|uplicate GPU|ut of memory|oom-kill|llegal|ligned|device-side|Xid [(]|fallen off|exit|Exit code|ignal|remote p"
     "|nccl(?:Rem|Sys|Unh|In)|[Ii]nvalid|slots|Permission|complete a TCP|not access|loading shared|n't connect|retry c"
-    "|shared memory s|allocate MR|Parser f|Waiting for c"
+    "|shared memory s|allocate MR|Parser f|Waiting for c|DUE TO|peer mapping"
     "|RETRY|wr_id|Got completion|Software caused|Root Cause|No route|reset by|unreachable|mismatch|UNDELIVER|rank  "
 )
 """In every line that is about a failure, and found faster than the signs."""
