@@ -370,14 +370,16 @@ def _read(name: str, file: IO[bytes], reader: Reader, pasted: paste.Paste) -> Fo
     around: dict[int, str] = {}
     reader.read(draft, pasted.lines(_lines(file, notes), around))
     log = draft.log()
-    tables = _captioned(log.tables, around)
+    tables = _captioned(log.tables, around, fenced=pasted.fenced)
     if pasted.fenced and log.last_error is None:  # an excerpt: that its end is missing says nothing of the job
         tables = (msgspec.structs.replace(table, complete=table.complete or None) for table in tables)
     return msgspec.structs.replace(log, tables=tuple(tables), notes=(*log.notes, *notes))
 
 
-def _captioned(tables: Sequence[Table], around: dict[int, str]) -> Iterable[Table]:
-    """The tables with the last line of text that stands above their rows and not beside every one of them."""
+def _captioned(tables: Sequence[Table], around: dict[int, str], *, fenced: bool) -> Iterable[Table]:
+    """The tables with the last line of text that stands above their rows and not beside every one of them. In a log
+    without fences, only where another table of the same cases is below another text.
+    """
     ends = [0, *(table.rows[-1].line for table in tables)]
     above = [
         [text for number, text in around.items() if end < number < table.rows[0].line]
@@ -386,11 +388,20 @@ def _captioned(tables: Sequence[Table], around: dict[int, str]) -> Iterable[Tabl
     above_or_below = [*above[1:], [text for number, text in around.items() if number > ends[-1]]]
     common = {text for text in chain(*above) if all(text in lines for lines in above)}
     common |= {text for text in chain(*above[1:]) if all(text in lines for lines in above_or_below)}
-    caption = None
-    for table, lines in zip(tables, above, strict=True):
+    captions: list[str | None] = []
+    for lines in above:
         own = [text for text in lines if text not in common or len(tables) == 1]
-        caption = own[-1] if own else caption
-        yield msgspec.structs.replace(table, caption=caption) if caption else table
+        captions.append(own[-1] if own else captions[-1] if captions else None)
+    cases = [
+        {
+            (row.tool_op, row.op, row.tool_size_bytes, row.dtype, row.in_place, row.source, row.target)
+            for row in table.rows
+        }
+        for table in tables
+    ]
+    for table, caption, measured in zip(tables, captions, cases, strict=True):
+        rivals = {other for other, theirs in zip(captions, cases, strict=True) if measured & theirs}
+        yield msgspec.structs.replace(table, caption=caption) if caption and (fenced or len(rivals) > 1) else table
 
 
 def _unwrapped(name: str, file: IO[bytes]) -> tuple[IO[bytes], bytes]:

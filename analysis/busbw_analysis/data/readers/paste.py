@@ -100,6 +100,7 @@ _VERSION: Final = re.compile(r"(?:[A-Za-z][\w.-]* )?v?\d+(?:\.\d+){2,3}[\w.+-]{0
 """A version alone in its line."""
 _WORDS: Final = re.compile(r"(?:[A-Za-z][\w'./+-]*,?\s+)+[A-Za-z][\w'./+-]*")
 _FEWEST_WORDS: Final = 4
+_COMMENT: Final = re.compile(r"\s*#(?!#)")
 _OF_PROGRAM: Final = re.compile(
     r"\d:\d\d|[/\\]\w+/|::|\w\(\)|\b(?:INFO|DEBUG|TRACE|WARN(?:ING)?|ERROR|srun|slurm\w*|(?:mpi|torch)run|tool|log\w*)\b:?"
     r"|(?i:\b(?:warnings?|errors?|version|loading|loaded|usage|real|user|sys)\b)"
@@ -257,6 +258,7 @@ def _title(text: str, *, of_people: bool) -> str:
     if (
         not of_people
         or has_prefix(text)
+        or _COMMENT.match(text)
         or not plain[:1].isalpha()
         or _OF_PROGRAM.search(text)
         or _PROGRAM.search(text)
