@@ -436,11 +436,13 @@ def test_a_log_of_a_job_that_failed_is_named_beside_others(tmp_path: Path) -> No
     assert "leave these logs out" in result.output
 
 
-@pytest.mark.parametrize("command", ["show", "report", "fit"])
-def test_an_answer_about_a_failed_job_is_folded(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("command", "status"), [("show", 1), ("report", 1), ("fit", 1), ("gate", 2)])
+def test_an_answer_about_a_failed_job_is_folded(command: str, status: int, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(GLOO, encoding="utf-8")
-    result = CliRunner().invoke(main, [command, str(tmp_path / "log")], env={"COLUMNS": "80"})
-    assert result.exit_code == 1
+    (tmp_path / "rules").write_text('[[rule]]\nmetric = "busbw"\nat_least = "1GB/s"\n', encoding="utf-8")
+    rules = ["--rules", str(tmp_path / "rules")] if command == "gate" else []
+    result = CliRunner().invoke(main, [command, str(tmp_path / "log"), *rules], env={"COLUMNS": "80"})
+    assert result.exit_code == status
     lines = result.output.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.partition(":")[0] for line in lines if not line.startswith(" ")] == ["busbw", "Why", "Do"]

@@ -102,9 +102,10 @@ def _release_signals() -> None:
 
 def _told(error: BusbwError) -> str:
     """The message; that of a log with more than an answer in lines like those of other answers."""
-    if not isinstance(error, LogError) or not error.lines:
+    log = next((one for one in (error, error.__cause__) if isinstance(one, LogError) and str(one) == str(error)), None)
+    if log is None or not log.lines:
         return f"busbw: {plain_text(str(error))}"
-    return render_lines([(label, plain_text(text)) for label, text in (("busbw", error.answer), *error.lines)])
+    return render_lines([(label, plain_text(text)) for label, text in (("busbw", log.answer), *log.lines)])
 
 
 class _Commands(click.Group):
