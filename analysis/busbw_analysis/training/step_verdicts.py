@@ -13,7 +13,6 @@ from busbw.ops import STRATEGIES
 from busbw.ops.training import workload_in_words
 from busbw.runs.records import RankMemory
 from busbw.units import about_size, format_flop, format_seconds, format_size, format_time, signed_time
-from busbw.workloads.shapes import StepShape
 from busbw_analysis.data.rank_statistics import kendall
 from busbw_analysis.diagnosis.curves import MODEL_TOLERANCE
 from busbw_analysis.diagnosis.verdicts import Status, by_tolerance, over_interval
@@ -34,13 +33,14 @@ from busbw_analysis.training.kernels import Speed
 from busbw_analysis.training.layout import Step
 from busbw_analysis.training.memory import Memory
 from busbw_analysis.training.plan import SCENARIOS
-from busbw_analysis.training.prices import Group, Measured, group_of
+from busbw_analysis.training.prices import Group, Measured, group_of, slowdown_of
 from busbw_analysis.training.step_time import AS_IT_IS, Machine, Scenario, StepTime, step_time
 from busbw_analysis.training.steps import Ranked, Slowed, Trained, ranked, slowed, step_of
 from busbw_analysis.training.traffic import Traffic, traffic
 
 Part = Literal["computation", "exposed communication", "waiting"]
 MATMUL: Final = "matmul"
+MESSAGE: Final = "send_recv"
 _WITHIN: Final = 0.01
 """A change of the machine that shortens a step by less is not worth naming."""
 _BUCKET_BYTES: Final = 25 << 20
@@ -193,7 +193,8 @@ def _predict(verdict: StepVerdict, prices: Measured, scenario: Scenario) -> Step
     """
     measured = verdict.step
     step = step_of(measured.op, measured.workload)
-    machine = Machine(Speed(1.0), prices.per_host, prices, overlap_on_cpus(measured.op, step, prices), causal=False)
+    overlap, slowdown = overlap_on_cpus(measured.op, step, prices), slowdown_of(prices)[0]
+    machine = Machine(Speed(1.0), prices.per_host, prices, 0.0, causal=False)
     rows = [row for stage in step.kinds for row in traffic(step, stage)]
     groups = [(row, group_of(step.layout, row, prices.per_host)) for row in rows]
     largest_bytes = max((prices.together(row.size_bytes, group) for row, group in groups), default=0)
@@ -202,6 +203,7 @@ def _predict(verdict: StepVerdict, prices: Measured, scenario: Scenario) -> Step
         # Computation alone is that of the slowest stage.
         seconds_of_flop = measured.compute_ns / 1e9 / step_time(step, machine).compute
         machine = slower(machine, seconds_of_flop, _in_turns(measured, prices, groups))
+        machine = replace(machine, overlap=overlap, slowdown=slowdown)
         predicted = step_time(step, machine, scenario)
     except AnalysisError as error:
         return replace(verdict, refused=str(error), lacks=(*_lacking(groups, prices), *verdict.lacks))
@@ -211,10 +213,10 @@ def _predict(verdict: StepVerdict, prices: Measured, scenario: Scenario) -> Step
 
 
 def _in_turns(step: Trained, prices: Measured, calls: Iterable[tuple[Traffic, Group]]) -> float:
-    """How many times as long as single calls those of a step take, repeated in turns with it; 1 for the messages of a
-    pipeline, which are repeated at once.
+    """How many times as long as single calls those of a step take, repeated in turns with it; 1 with messages, all of
+    which are repeated at once.
     """
-    if step.workload.pp > 1:
+    if any(call.op == MESSAGE for call in step.sent):
         return 1.0
     known = {(row.op, group.ranks): group for row, group in calls}
     alone: dict[int, float] = {}
@@ -314,7 +316,8 @@ _SHARES: Final = (
     "Computed, exposed, waiting: shares of the step in turns. Computed: of the slowest rank. Waiting: the bubble of a "
     "pipeline, otherwise the part of the exposed time before the last rank arrived. Products of matmul: in computation "
     "alone. "
-    "Predicted: from single calls of this run; low and high from the shortest and the longest try. A prediction that "
+    "Predicted: from computation alone and single calls of this run, as fast as those in turns; low and high from the "
+    "shortest and the longest try. A prediction that "
     f"extrapolates decides nothing. As expected: up to {MODEL_TOLERANCE:g} times the predicted time."
 )
 
