@@ -200,7 +200,7 @@ def average(tensors: Sequence[torch.Tensor], group: Any) -> None:  # noqa: ANN40
     if tensors:
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         dist.all_reduce(flat, dist.ReduceOp.AVG, group=group)
-        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(part.view_as(tensor))
 
 
