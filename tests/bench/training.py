@@ -72,7 +72,7 @@ def _errors(verdict: StepVerdict, verdicts: Sequence[StepVerdict], questions: Qu
         first = next(row for row in like if row.workload.model == step.workload.model)
         planned, seconds = step_of(step.op, step.workload), step.step_ns / 1e9
         on = machine_of("float32", step.ranks, questions, causal=False).machine
-        on = replace(on, overlap=overlap_on_cpus(step.op, planned))
+        on = replace(on, overlap=overlap_on_cpus(step.op, planned, Measured(questions)))
         all_ = 100 * (step_time(planned, on).total / seconds - 1)
         if first is not step:
             alone = step_time(step_of(first.op, first.workload), on)

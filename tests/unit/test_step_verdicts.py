@@ -288,6 +288,15 @@ def test_every_measured_step_is_predicted_or_refused(stored: Results) -> None:
         assert (verdict.predicted is None) == bool(verdict.refused)
 
 
+def test_computation_and_calls_are_those_that_were_timed_in_turns_with_the_step(stored: Results) -> None:
+    """Computation alone, of the slowest stage, was taken for the mean of all stages."""
+    for verdict in verdicts(stored):
+        if verdict.predicted is not None:
+            assert verdict.predicted.compute * 1e9 == pytest.approx(verdict.step.compute_ns)
+        if verdict.step.op in {"train_zero1", "train_fsdp", "train_tensor"} and verdict.predicted is not None:
+            assert verdict.predicted.communication * 1e9 == pytest.approx(verdict.step.communication_ns, rel=0.02)
+
+
 def verdict_of(step: Trained, seconds: float, predicted: float, pp: int = 1) -> StepVerdict:
     workload = Workload(model="MLP 1024", scale=1.0, dp=2 // pp, tp=1, pp=pp, micro_batches=4, interleave=1)
     time = StepTime(0.5 * predicted, 0.2 * predicted, 0.0, {"dp": 0.3 * predicted}, {}, ())

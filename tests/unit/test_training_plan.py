@@ -8,10 +8,12 @@ from collections import defaultdict
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from statistics import mean
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from testing.pipelines import play
@@ -582,17 +584,34 @@ def test_a_plan_for_one_gpu_sends_nothing(toy: str) -> None:
     assert shown.exit_code == 0, shown.output
 
 
-def test_a_plan_from_a_run_takes_its_fits(toy: str) -> None:
+def test_a_plan_from_a_run_takes_its_calls(toy: str) -> None:
     words = f"{toy} --gpus 4 --from {SAMPLE} --achieved 1e9 --layout tp=4,sequence-parallel=no,micro-batch=4"
     (one,) = asked(words)["layouts"]
     step = Step(models(Path(shlex.split(toy)[-1]))["Toy"], Layout(tp=4, micro_batches=4), 16, 64)
-    sizes = ",".join(map(str, sorted({other.size_bytes for other in traffic(step)})))
-    predicted = CliRunner().invoke(
-        main, ["predict", "--from", str(SAMPLE), "--op", "all_reduce", "--ranks", "4", "--size", sizes, "--json"]
-    )
-    seconds = {row["size_bytes"]: row["seconds"] for row in json.loads(predicted.stdout)["predictions"]}
-    whole = sum(other.messages * seconds[other.size_bytes] for other in traffic(step))
-    assert one["parts"]["tp"] == pytest.approx(whole, rel=0.01)
+    curve = Questions(read_results([read(SAMPLE)])).curve("all_reduce", 4, 1)
+    assert curve is not None
+    sizes = [point.size_bytes for point in curve.points]
+    seconds = [mean(point.launch_means_ns) for point in curve.points]
+    whole = sum(other.messages * float(np.interp(other.size_bytes, sizes, seconds)) / 1e9 for other in traffic(step))
+    assert one["parts"]["tp"] == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("op", ["ping_pong", "all_gather"])
+def test_a_call_that_was_measured_has_its_own_price_and_larger_ones_grow_as_predicted(op: str) -> None:
+    """A message was half of half a round trip, and a call that no fit describes was the price of messages."""
+    cases = [case(op, 1 << power, 2) for power in range(10, 25, 2)]
+    questions = Questions(read_results([synthetic_run(cases, World())]))
+    curve, prices = questions.curve(op, 2, 1), Measured(questions)
+    assert curve is not None
+    called = "send_recv" if op == "ping_pong" else op
+    for point in curve.points:
+        price = prices.price(called, point.size_bytes, Group(2, 1, 1))
+        assert price.seconds * 1e9 == pytest.approx(mean(point.launch_means_ns))
+        assert not price.extrapolated
+    predicted = [row.seconds.value for row in questions.predict(op, 2, [1 << 24, 1 << 26], hosts=1).forecasts]
+    twice = [prices.price(called, size, Group(2, 1, 1)) for size in (1 << 24, 1 << 26)]
+    assert twice[1].seconds / twice[0].seconds == pytest.approx(predicted[1] / predicted[0])
+    assert twice[1].extrapolated
 
 
 def test_the_gpu_is_that_of_the_run() -> None:

@@ -9,6 +9,7 @@ import pytest
 from training_truth import Row, published, reports
 
 from busbw.workloads.model_rows import flop_per_token
+from busbw_analysis.training.step_time import step_time
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
 NEAR = 0.15
@@ -23,6 +24,30 @@ def test_published_steps_are_near_or_explained(row: Row) -> None:
     why = report.get("why", {}).get(str(number))
     assert (abs(row.off) > NEAR) == (why is not None), f"{row.off:.1%}"
     assert abs(row.off) < 0.3
+
+
+def test_what_is_far_from_its_siblings_does_the_same_work_in_more_time() -> None:
+    """A stage's share of a step for one micro-batch, where model, tp, pp and micro-batch are the same."""
+
+    def each(report: str, number: int) -> tuple[float, str]:
+        row = published(next(other for other in REPORTS if other["name"] == report), number)
+        layout, time = row.step.layout, step_time(row.step, row.machine)
+        once = time.exposed.get("dp", 0.0) + time.optimizer
+        same = (row.step.model, layout.tp, layout.pp, row.step.micro_batch, row.step.layout.recompute)
+        return (row.seconds - once) / (layout.micro_batches + (layout.pp - 1) / layout.vpp), str(same)
+
+    for report in REPORTS:
+        for sibling in report.get("siblings", {}).items():
+            known, same = each(*sibling)
+            for number in map(int, report["why"]):
+                seconds, own = each(report["name"], number)
+                assert (seconds > 1.15 * known, own) == (True, same)
+
+
+def test_steps_of_opt_are_near_if_nothing_is_hidden() -> None:
+    row = published(next(report for report in REPORTS if report["name"] == "OPT-175B"), 0)
+    alone = replace(row, machine=replace(row.machine, overlap=0.0))
+    assert 100 * alone.predicted / row.seconds == pytest.approx(95.4, abs=0.5)
 
 
 def test_the_document_says_how_many_are_near_and_names_the_others() -> None:

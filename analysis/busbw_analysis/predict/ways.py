@@ -82,6 +82,10 @@ class Questions:
         ways = self._ways(op, algorithm, **way)
         return ways.predict(query(ways.data, ranks, sizes_bytes, hosts=hosts, ranks_per_host=ranks_per_host))
 
+    def curve(self, op: str, ranks: int, hosts: int) -> Series | None:
+        """The curve of ``op`` that was measured on these ranks and hosts, if any. Raises as ``measured_curves``."""
+        return self._ways(op, None).data.curve((ranks, hosts))
+
     def messages(self, op: str, *, far: bool) -> Parameters | Unavailable:
         """α, β and R of messages inside a host (``far``: between hosts), timed in the same way as ``op``."""
         return self._ways(op, None).data.messages[far]

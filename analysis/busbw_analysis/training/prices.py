@@ -5,10 +5,11 @@ bytes, so that a plan can vary the network.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import itemgetter
 from statistics import median
 from typing import Final, NamedTuple, Protocol
 
@@ -189,13 +190,17 @@ class Described:
 
 
 _SIZES: Final = tuple(1 << power for power in range(10, 37, 2))
-"""Sizes at which a run's fits are evaluated; between two of them time is interpolated linearly."""
+"""Sizes at which predictions are evaluated; between two of them time is interpolated linearly."""
 _INSTEAD: Final = {"all_to_all_v": "all_to_all"}
 """Substitutes for ops that were not measured."""
 
 
+_Priced = list[tuple[int, Price]]
+"""Prices by size, ascending."""
+
+
 class Measured:
-    """Prices from the fits of runs.
+    """Prices from runs: of a measured op interpolated between its calls, otherwise predicted.
 
     otherwise: used for calls that the runs do not cover.
     shared: ranks of a host share its card and memory, so that concurrent groups take as long as one with all of their
@@ -213,39 +218,43 @@ class Measured:
     def price(self, op: str, size_bytes: int, group: Group) -> Price:
         """The price of one call, interpolated between the two nearest evaluated sizes."""
         size = self.together(size_bytes, group)
-        prices = self._points(op, group.ranks, group.hosts, _SIZES)
-        if isinstance(prices, AnalysisError):
+        points = self._points(op, group.ranks, group.hosts, _SIZES)
+        if isinstance(points, AnalysisError):
             if self.otherwise is None:
-                raise prices
+                raise points
             return self.otherwise.price(op, size_bytes, group)
-        place = min(max(1, bisect_left(_SIZES, size)), len(_SIZES) - 1)
-        below, above = prices[place - 1], prices[place]
+        place = min(max(1, bisect_left(points, size, key=itemgetter(0))), len(points) - 1)
+        (before, below), (after, above) = points[place - 1 : place + 1]
         if below.extrapolated != above.extrapolated:
             # The measured sizes end between the two: only the size itself says on which side it lies.
             exact = self._points(op, group.ranks, group.hosts, (size,))
             if not isinstance(exact, AnalysisError):
-                above, below = exact[0], exact[0]
-        share = max(0.0, (size - _SIZES[place - 1]) / (_SIZES[place] - _SIZES[place - 1]))
+                above = below = dict(exact)[size]
+        share = max(0.0, (size - before) / (after - before))
         seconds = below.seconds + share * (above.seconds - below.seconds)
         ends = (below.low, above.low), (below.high, above.high)
         low, high = (None if start is None or end is None else start + share * (end - start) for start, end in ends)
-        latency = min(prices[0].seconds, seconds)
+        latency = min(points[0][1].seconds, seconds)
         return replace(above, latency=latency, moving=seconds - latency, low=low, high=high)
 
     def together(self, size_bytes: int, group: Group) -> int:
         """Bytes of a call and of those that similar groups make on the same card and memory."""
         return size_bytes * (group.at_once if self.shared else 1)
 
-    def _ask(self, op: str, ranks: int, hosts: int, sizes: tuple[int, ...]) -> "list[Price] | AnalysisError":
+    def _ask(self, op: str, ranks: int, hosts: int, sizes: tuple[int, ...]) -> "_Priced | AnalysisError":
         failed: AnalysisError | None = None
         for name, count, on in self._asks(op, ranks, hosts):
             try:
-                prediction = self.questions.predict(name, count, sizes, hosts=on)
+                curve = self.questions.curve(name, count, on)
+                own = [] if curve is None else [(point.size_bytes, _own(point, on)) for point in curve.points]
+                ends = own[:1] + own[-1:]
+                asked = sorted({*sizes, *(size for size, _ in ends)})
+                prediction = self.questions.predict(name, count, asked, hosts=on)
             except (AnalysisError, UsageError) as error:
                 failed = failed or AnalysisError(f"{op} on {ranks} ranks, {hosts} host(s): {error}", code="no-price")
                 continue
             if not prediction.unanswered:
-                return [_price(forecast, 0.5 if name == "ping_pong" else 1.0) for forecast in prediction.forecasts]
+                return _joined(own, [_price(forecast) for forecast in prediction.forecasts], asked)
             why = next(iter(prediction.unanswered.values())).reason
             failed = failed or AnalysisError(f"{op} on {ranks} ranks: {why}", code="no-price")
         # An op that was never measured: a ring of messages.
@@ -253,12 +262,12 @@ class Measured:
         if rates is None:
             return failed or AnalysisError(op, code="no-price")
         ways = Described(rates, f"{op} by a ring of messages: it was not measured")
-        return [ways.price(op, size, Group(ranks, hosts, 1)) for size in sizes]
+        return [(size, ways.price(op, size, Group(ranks, hosts, 1))) for size in sizes]
 
     def _asks(self, op: str, ranks: int, hosts: int) -> Iterator[tuple[str, int, int]]:
         """Queries that may give the price of a call, the closest first: operation, ranks, hosts.
 
-        A message between two ranks is half of a ping-pong, or one of those that more ranks sent together.
+        A message between two ranks is that of a ping-pong, or one of those that more ranks sent together.
         """
         if op != "send_recv":
             yield op, ranks, min(hosts, ranks)
@@ -347,8 +356,32 @@ def slowdown_of(run: Measured | None) -> tuple[float, str]:
     return factor, f"computation takes {factor:.2f} times as long beside a call, median of {len(slowdowns)} cases"
 
 
-def _price(forecast: Forecast, share: float) -> Price:
-    low, high = (end * share for end in forecast.ends) if forecast.ends else (None, None)
-    moving, passed = forecast.seconds.value * share, bool(forecast.held_out.passed)
+def _own(point: GroupSummary, hosts: int) -> Price:
+    """The price of a measured call: its mean, because a step waits for the sum of its calls."""
+    seconds = sum(point.launch_means_ns) / point.launches / 1e9
+    low, high = (end / 1e9 for end in point.ends)
+    return Price(0.0, seconds, hosts > 1, "calls of these ranks", min(low, seconds), max(high, seconds), validated=True)
+
+
+def _joined(own: _Priced, predicted: Sequence[Price], sizes: Sequence[int]) -> _Priced:
+    """Measured prices, and beyond their sizes the ``predicted`` ones, as many times as long as at the nearest end."""
+    others = list(zip(sizes, predicted, strict=True))
+    if not own:
+        return others
+    (first, low), (last, high) = own[0], own[-1]
+    at = dict(others)
+    below = [(size, _times(price, low.seconds / at[first].seconds)) for size, price in others if size < first]
+    above = [(size, _times(price, high.seconds / at[last].seconds)) for size, price in others if size > last]
+    return [*below, *own, *above]
+
+
+def _times(price: Price, factor: float) -> Price:
+    low, high = (None if end is None else end * factor for end in (price.low, price.high))
+    return replace(price, latency=price.latency * factor, moving=price.moving * factor, low=low, high=high)
+
+
+def _price(forecast: Forecast) -> Price:
+    low, high = forecast.ends or (None, None)
+    moving, passed = forecast.seconds.value, bool(forecast.held_out.passed)
     extrapolated = tuple(extrapolation.in_words for extrapolation in forecast.extrapolated)
     return Price(0.0, moving, forecast.hosts > 1, forecast.rests_on, low, high, extrapolated, passed)

@@ -13,7 +13,6 @@ from busbw.ops import STRATEGIES
 from busbw.ops.training import workload_in_words
 from busbw.runs.records import RankMemory
 from busbw.units import about_size, format_flop, format_seconds, format_size, format_time, signed_time
-from busbw.workloads.shapes import StepShape
 from busbw_analysis.data.rank_statistics import kendall
 from busbw_analysis.diagnosis.curves import MODEL_TOLERANCE
 from busbw_analysis.diagnosis.verdicts import Status, by_tolerance, over_interval
@@ -29,17 +28,19 @@ from busbw_analysis.report.document import (
     table,
     three_digits,
 )
+from busbw_analysis.training.calibration import slower
 from busbw_analysis.training.kernels import Speed
 from busbw_analysis.training.layout import Step
 from busbw_analysis.training.memory import Memory
 from busbw_analysis.training.plan import SCENARIOS
-from busbw_analysis.training.prices import Group, Measured, group_of
+from busbw_analysis.training.prices import Group, Measured, group_of, slowdown_of
 from busbw_analysis.training.step_time import AS_IT_IS, Machine, Scenario, StepTime, step_time
 from busbw_analysis.training.steps import Ranked, Slowed, Trained, ranked, slowed, step_of
 from busbw_analysis.training.traffic import Traffic, traffic
 
 Part = Literal["computation", "exposed communication", "waiting"]
 MATMUL: Final = "matmul"
+MESSAGE: Final = "send_recv"
 _WITHIN: Final = 0.01
 """A change of the machine that shortens a step by less is not worth naming."""
 _BUCKET_BYTES: Final = 25 << 20
@@ -187,23 +188,44 @@ def _verdict(step: Trained, prices: Measured, scenario: Scenario) -> StepVerdict
 def _predict(verdict: StepVerdict, prices: Measured, scenario: Scenario) -> StepVerdict:
     """``verdict`` with its prediction, or with what it lacks.
 
-    Products take as long as in the step without communication: with wait, too, where a rank still copies and updates.
+    Products take as long as in the step without communication (with wait, too, where a rank still copies and updates),
+    and calls as many times as long as single ones as those of the step do that are repeated in turns with it.
     """
     measured = verdict.step
     step = step_of(measured.op, measured.workload)
-    rate = StepShape(measured.workload).flop / measured.ranks / measured.compute_ns * 1e9
-    machine = Machine(Speed(rate), prices.per_host, prices, overlap_on_cpus(measured.op, step), causal=False)
+    overlap, slowdown = overlap_on_cpus(measured.op, step, prices), slowdown_of(prices)[0]
+    machine = Machine(Speed(1.0), prices.per_host, prices, 0.0, causal=False)
     rows = [row for stage in step.kinds for row in traffic(step, stage)]
     groups = [(row, group_of(step.layout, row, prices.per_host)) for row in rows]
     largest_bytes = max((prices.together(row.size_bytes, group) for row, group in groups), default=0)
     verdict = replace(verdict, largest_bytes=largest_bytes)
     try:
+        # Computation alone is that of the slowest stage.
+        seconds_of_flop = measured.compute_ns / 1e9 / step_time(step, machine).compute
+        machine = slower(machine, seconds_of_flop, _in_turns(measured, prices, groups))
+        machine = replace(machine, overlap=overlap, slowdown=slowdown)
         predicted = step_time(step, machine, scenario)
     except AnalysisError as error:
         return replace(verdict, refused=str(error), lacks=(*_lacking(groups, prices), *verdict.lacks))
     changes = ((other.name, step_time(step, machine, other).total / predicted.total - 1) for other in SCENARIOS)
     gains = sorted((change for change in changes if change[1] <= -_WITHIN), key=lambda change: change[1])
     return replace(verdict, predicted=predicted, changes=tuple(gains))
+
+
+def _in_turns(step: Trained, prices: Measured, calls: Iterable[tuple[Traffic, Group]]) -> float:
+    """How many times as long as single calls those of a step take, repeated in turns with it; 1 with messages, all of
+    which are repeated at once.
+    """
+    if any(call.op == MESSAGE for call in step.sent):
+        return 1.0
+    known = {(row.op, group.ranks): group for row, group in calls}
+    alone: dict[int, float] = {}
+    for call in step.sent:
+        group = known.get((call.op, call.group), Group(call.group, 1, max(1, prices.per_host // call.group)))
+        seconds = call.calls / step.steps * prices.price(call.op, call.size_bytes, group).seconds
+        for rank in call.ranks:
+            alone[rank] = alone.get(rank, 0.0) + seconds
+    return step.communication_ns / 1e9 / max(alone.values()) if alone else 1.0
 
 
 def _lacking(calls: Iterable[tuple[Traffic, Group]], prices: Measured) -> tuple[str, ...]:
@@ -217,10 +239,13 @@ def _lacking(calls: Iterable[tuple[Traffic, Group]], prices: Measured) -> tuple[
     return tuple(lacking)
 
 
-def overlap_on_cpus(op: str, step: Step) -> float:
-    """Share of calls that overlap on CPUs: all gradient buckets but the last, and nothing else."""
+def overlap_on_cpus(op: str, step: Step, prices: Measured) -> float:
+    """Share of calls that overlap on CPUs: as much as calls of the run did, of all gradient buckets but the last."""
     gradients = sum(row.size_bytes for row in traffic(step) if row.dimension == "dp")
-    return max(0.0, 1 - _BUCKET_BYTES / gradients) if STRATEGIES[op].bucketed and gradients else 0.0
+    if not STRATEGIES[op].bucketed or not gradients:
+        return 0.0
+    measured = prices.overlap()
+    return max(0.0, 1 - _BUCKET_BYTES / gradients) * (1.0 if measured is None else measured[0])
 
 
 def order_kept(verdicts: Sequence[StepVerdict]) -> float:
@@ -291,7 +316,8 @@ _SHARES: Final = (
     "Computed, exposed, waiting: shares of the step in turns. Computed: of the slowest rank. Waiting: the bubble of a "
     "pipeline, otherwise the part of the exposed time before the last rank arrived. Products of matmul: in computation "
     "alone. "
-    "Predicted: from single calls of this run; low and high from the shortest and the longest try. A prediction that "
+    "Predicted: from computation alone and single calls of this run, as fast as those in turns; low and high from the "
+    "shortest and the longest try. A prediction that "
     f"extrapolates decides nothing. As expected: up to {MODEL_TOLERANCE:g} times the predicted time."
 )
 

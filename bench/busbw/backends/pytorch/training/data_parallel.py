@@ -13,11 +13,16 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from busbw.backends.pytorch.names import ALL_GATHER, REDUCE_SCATTER
 from busbw.backends.pytorch.training.network import Experts
-from busbw.backends.pytorch.training.step import LEARNING_RATE, Step, Whole
+from busbw.backends.pytorch.training.step import LEARNING_RATE, Step, Whole, average
 
 
 class AllReduced(Step):
     """Without a library: after the backward pass, an all_reduce of each gradient to the mean."""
+
+    def synchronise(self) -> None:
+        """Average each gradient by itself."""
+        for parameter in self.network.parameters():
+            dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, group=self.group)
 
 
 class Bucketed(Step):
@@ -149,11 +154,13 @@ class ExpertParallel(Step):
         An expert's gradient already contains the tokens of all ranks of its ep group, so only copies of that group
         remain to be averaged.
         """
-        copies = self.mesh("dp").get_group() if self.degrees["dp"] > 1 else None
+        gradients = {True: list[torch.Tensor](), False: list[torch.Tensor]()}
         for name, parameter in self.network.named_parameters():
-            expert = ".experts." in name
-            if expert and parameter.grad is not None:
-                parameter.grad.div_(self.shape.workload.ep)
-            group = copies if expert else self.replicas
-            if group is not None:
-                dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, group=group)
+            if parameter.grad is not None:
+                gradients[".experts." in name].append(parameter.grad)
+        for gradient in gradients[True]:
+            gradient.div_(self.shape.workload.ep)
+        if self.degrees["dp"] > 1:
+            average(gradients[True], self.mesh("dp").get_group())
+        if self.replicas is not None:
+            average(gradients[False], self.replicas)

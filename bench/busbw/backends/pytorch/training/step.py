@@ -4,7 +4,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 from pathlib import Path
@@ -153,11 +153,9 @@ class Step:
         return loss.detach()
 
     def synchronise(self) -> None:
-        """Communication after the backward pass: average each gradient over replicas."""
-        if self.replicas is None:
-            return
-        for parameter in self.network.parameters():
-            dist.all_reduce(_local(parameter.grad), dist.ReduceOp.AVG, group=self.replicas)
+        """Communication after the backward pass: average the gradients over replicas in one call."""
+        if self.replicas is not None:
+            average([_local(parameter.grad) for parameter in self.network.parameters()], self.replicas)
 
     def update(self) -> None:
         """Gradient descent."""
@@ -195,6 +193,15 @@ class Step:
     def knows_loss(self) -> bool:
         """Whether this rank computes the loss."""
         return True
+
+
+def average(tensors: Sequence[torch.Tensor], group: Any) -> None:  # noqa: ANN401 - torch's process group
+    """Average ``tensors`` over the ranks of ``group`` in one all_reduce, as libraries do in buckets."""
+    if tensors:
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        dist.all_reduce(flat, dist.ReduceOp.AVG, group=group)
+        for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:
