@@ -149,7 +149,7 @@ class Outcome:
     named: its verdicts, but for those that are undecided
     right: whether they are the truth and nothing else
     seconds: from the start of the first round to the end of the last
-    busy: share of the processors that the bed did not use itself and that were not idle while ranks ran; None if unknown
+    busy: share of the processors that other programs took while ranks ran; None if unknown
     kept: folder of the run, if it was not right, below that of all results
     """
 

@@ -211,7 +211,8 @@ def _links(
     np.maximum.at(most, number, own)
     excess = np.maximum(most, mean * np.sqrt(times))
     out = np.flatnonzero(excess > max(within, _LINK_SIGMAS * scale))
-    out = out[np.argsort(-excess[out], kind="stable")][: max(round(_LINKS_PER_NODE * min(fleet.count, FULL)), fleet.count // 2)]
+    most_links = max(round(_LINKS_PER_NODE * min(fleet.count, FULL)), fleet.count // 2)
+    out = out[np.argsort(-excess[out], kind="stable")][:most_links]
     return np.stack([keys[out] // fleet.count, keys[out] % fleet.count], axis=1), np.maximum(most, mean)[out]
 
 

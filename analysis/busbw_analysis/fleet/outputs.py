@@ -64,13 +64,14 @@ def headline(judged: Judged, options: Options) -> str:
 
 def found_sentence(judged: Judged) -> str:
     """From how much longer times on something is found, for each kind of which times scatter most."""
-    nouns = {"alone": f"{judged.judgement.fleet.noun}s alone", "node": f"{judged.judgement.fleet.noun}s", "link": "links"}
+    nouns = f"{judged.judgement.fleet.noun}s"
     parts = []
-    for kind, noun in nouns.items():
-        worst = max((each for each in judged.judgement.found if each.kind == kind), key=lambda each: each.ratio, default=None)
-        if worst is not None:
+    for kind, name in (("alone", f"{nouns} alone"), ("node", nouns), ("link", "links")):
+        found = [each for each in judged.judgement.found if each.kind == kind]
+        if found:
+            worst = max(found, key=lambda each: each.ratio)
             longer = f"{three_digits(worst.ratio)}×" if math.isfinite(worst.ratio) else "no multiple"
-            parts.append(f"{noun} from {longer} of the usual time on ({_case(judged, worst.case)})")
+            parts.append(f"{name} from {longer} of the usual time on ({_case(judged, worst.case)})")
     return f"nine of ten slow ones are found: {listed(parts)}"
 
 

@@ -189,7 +189,7 @@ class Search:
         # Links wait for each other.
         links = max([len(each.links) for each in suspects.values()], default=0)
         turn, more = 0, links // most_links(self.fleet)
-        while turn < more + (TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else TURNS):
+        while turn < max(TURNS + more, TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else 0):
             left = 2 * max(0, TURNS - turn) + len(self.fleet.alone)
             asked = [
                 everybody(self.fleet, case, "alone again")
