@@ -49,6 +49,8 @@ _MARGIN: Final = 4.0
 _MOST_PARTS: Final = 40
 _OF_CUT: Final = 5
 """Rounds of a large fleet that suspects leave to switches and the cut; nodes alone leave two to each turn of pairs."""
+_LONG: Final = 1 / 3
+"""Correlation from one time to the next above which slow moments last: a time is worth half of one then."""
 _TURN_OF_LINKS: Final = 3
 """In every third turn, suspected links come before their nodes, which may be suspects as well."""
 _LEAST_SIDE, _ENOUGH = 2, 8
@@ -212,9 +214,11 @@ class Search:
                     turned.append(asked[-1].turned)
             for each in (*asked, *turned):
                 yield from self._ask(each)
-                # Where programs compete, other rounds lie between those of a suspect.
+                # Where programs compete for long, other rounds lie between those of a suspect.
                 if len(asked) == 1 and self.rounds and self.rounds[-1].busy:
-                    yield from self._between(each.case, pairs)
+                    of_case = (suspects | alone)[each.case]
+                    if model.lasting(self.fleet, self.of_case(each.case), of_case) > _LONG:
+                        yield from self._between(each.case, pairs)
             if not asked:
                 return
             turn += 1
