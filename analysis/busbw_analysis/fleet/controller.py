@@ -176,7 +176,7 @@ class FleetController:
         if asked is None:
             return None
         case = self._cases[asked.case]
-        if asked.stage not in {"alone", "alone again"}:
+        if asked.case in self.search.fleet.pairs:
             pairs = zip(asked.sender.tolist(), asked.receiver.tolist(), strict=True)
             first = [ranks[0] for ranks in self._ranks]
             groups: Members = tuple((first[sender], first[receiver]) for sender, receiver in pairs)

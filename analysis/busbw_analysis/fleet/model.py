@@ -428,6 +428,8 @@ def lasting(fleet: Fleet, rounds: list[Round], suspects: Suspects) -> float:
     # In rounds of suspects, others send in some only; suspected links stay, as slow moments may have made them so.
     data = data_of(fleet, [each for each in rounds if each.stage in {"alone", "alone again", "pairs"}])
     control = ~np.isin(data.sender, suspects.nodes) & ~np.isin(data.receiver, suspects.nodes)
+    if not control.any():
+        return 1.0
     errors = without_levels(data, suspects.level, control)
     scale = scale_of_errors(errors[control])
     slow = np.asarray(errors > _SLOW_SIGMAS * scale, dtype=np.float64)

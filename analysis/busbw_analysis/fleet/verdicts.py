@@ -231,7 +231,7 @@ def _found(fleet: Fleet, every: list[Round], within: float, tests: int) -> Itera
     for case in (*fleet.alone, *fleet.pairs):
         rounds, alone = _of(every, case), case in fleet.alone
         first = "alone" if alone else "pairs"
-        times = sum(len(each.sender) for each in rounds if each.stage == first) // fleet.count
+        times = sum(int((each.seconds > 0).sum()) for each in rounds if each.stage == first) // fleet.count
         if not times:
             continue
         suspects = (model.suspects_alone if alone else model.suspects_of_pairs)(fleet, rounds, within)
