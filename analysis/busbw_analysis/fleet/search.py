@@ -156,7 +156,8 @@ class Search:
     def _hides(self, case: int) -> bool:
         """Whether a node that is too slow alone may not be a suspect yet."""
         rounds = self.of_case(case)
-        return model.least_alone(model.suspects_alone(self.fleet, rounds, 0.0).scale, len(rounds)) > self.options.within
+        scale = model.suspects_alone(self.fleet, rounds, 0.0).scale
+        return bool(model.least_alone(scale, len(rounds)) > self.options.within)
 
     def of_case(self, case: int) -> list[Round]:
         """The measured rounds of a case."""
@@ -189,8 +190,8 @@ class Search:
         suspects = {case: model.suspects_of_pairs(fleets[case], self.of_case(case), within) for case in pairs}
         late = model.suspects_late(self.fleet, self.rounds)
         # Links wait for each other.
-        links = max([len(each.links) for each in suspects.values()], default=0)
-        turn, more = 0, links // most_links(self.fleet)
+        waiting = max([len(each.links) for each in suspects.values()], default=0)
+        turn, more = 0, waiting // most_links(self.fleet)
         while turn < max(TURNS + more, TURNS_IF_BUSY if self.rounds and self.rounds[-1].busy else 0):
             left = 2 * max(0, TURNS - turn) + len(self.fleet.alone)
             asked = [
